@@ -1,0 +1,1 @@
+//! Raw BSON views, validation of untrusted bytes, comparison order and extended JSON.

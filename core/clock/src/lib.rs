@@ -1,0 +1,1 @@
+//! Timestamp, OpTime, the vector clock and its signing.

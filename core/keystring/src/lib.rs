@@ -1,0 +1,1 @@
+//! KeyString version 1 encoder and decoder, Ordering and TypeBits.

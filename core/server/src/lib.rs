@@ -1,0 +1,1 @@
+//! The connection layer: from sockets to registered commands and back.

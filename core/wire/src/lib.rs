@@ -1,0 +1,1 @@
+//! Wire messages, the command registry, OpContext, error codes.

@@ -1,0 +1,1 @@
+//! The durable and in-memory catalog, key generation and index builds.

@@ -1,0 +1,1 @@
+//! Executes commands and plans over partitions: data commands, cursors, sessions, diagnostics.

@@ -1,0 +1,1 @@
+//! Match, project, update, expressions, pipelines and plans over raw documents.

@@ -1,0 +1,1 @@
+//! Rings, partitions, page files, checkpoint, recovery and units of work.

@@ -1,0 +1,1 @@
+//! The Pinion server: reads options, builds the parts, joins them.

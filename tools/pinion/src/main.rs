@@ -1,0 +1,3 @@
+//! The server binary.
+
+fn main() {}
