@@ -1,0 +1,193 @@
+//! MongoDB's total order over all values and over documents.
+
+use core::cmp::Ordering;
+
+use bson::{RawBsonRef, RawDocument};
+
+use crate::decimal::Decimal;
+use crate::types::canonical_type;
+use crate::view::{OLD_BINARY_SUBTYPE, RawElems, View, with_view};
+
+/// Orders two values as an ascending sort does: by class of type, then by value. Names of the fields that
+/// hold the values play no part; those inside documents do. Numbers of all types compare by their mathematical
+/// value, a double against a decimal by its 34-digit rounding; NaN is below all numbers and equal to itself.
+#[inline]
+pub fn compare_values(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
+    with_view(a, |a| with_view(b, |b| compare_views(a, b)))
+}
+
+/// Whether the values are equal in the order, so that 1, 1.0 and Decimal128 1.00 are.
+#[inline]
+pub fn values_equal(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> bool {
+    compare_values(a, b).is_eq()
+}
+
+/// Orders two documents field by field: by class of type, then field name, then value. A document that
+/// is a proper prefix of another comes first.
+#[inline]
+pub fn compare_documents(a: &RawDocument, b: &RawDocument) -> Ordering {
+    compare_fields(a.as_bytes(), b.as_bytes(), Names::Matter)
+}
+
+/// Whether field names are compared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Names {
+    Matter,
+    /// In arrays the position says it all.
+    Ignored,
+}
+
+/// Orders two documents or arrays given as bytes. What is malformed counts as its end.
+fn compare_fields(a: &[u8], b: &[u8], names: Names) -> Ordering {
+    if a == b {
+        return Ordering::Equal;
+    }
+    let (mut left, mut right) = (RawElems::new(a), RawElems::new(b));
+    loop {
+        let (l, r) = match (left.next(), right.next()) {
+            (Some(l), Some(r)) => (l, r),
+            (None, None) => return Ordering::Equal,
+            (None, Some(_)) => return Ordering::Less,
+            (Some(_), None) => return Ordering::Greater,
+        };
+        let mut order = canonical_type(l.kind).cmp(&canonical_type(r.kind));
+        if order.is_eq() && names == Names::Matter {
+            order = l.name.cmp(r.name);
+        }
+        if order.is_eq() && !(l.kind == r.kind && l.value == r.value) {
+            order = match (l.view(), r.view()) {
+                (Some(l), Some(r)) => compare_views(l, r),
+                (l, r) => l.is_some().cmp(&r.is_some()),
+            };
+        }
+        if order.is_ne() {
+            return order;
+        }
+    }
+}
+
+/// Orders two values given as views.
+#[inline]
+pub fn compare_views(a: View<'_>, b: View<'_>) -> Ordering {
+    match (a, b) {
+        (View::Int32(a), View::Int32(b)) => a.cmp(&b),
+        (View::String(a) | View::Symbol(a), View::String(b) | View::Symbol(b)) => a.cmp(b),
+        (View::ObjectId(a), View::ObjectId(b)) => a.cmp(&b),
+        (View::Int32(a), View::Int64(b)) => i64::from(a).cmp(&b),
+        (View::Int64(a), View::Int32(b)) => a.cmp(&i64::from(b)),
+        (View::Int64(a), View::Int64(b)) => a.cmp(&b),
+        (View::Double(a), View::Double(b)) => compare_doubles(a, b),
+        (View::Double(a), View::Int32(b)) => compare_doubles(a, f64::from(b)),
+        (View::Int32(a), View::Double(b)) => compare_doubles(f64::from(a), b),
+        (View::Int64(a), View::Double(b)) => compare_i64_double(a, b),
+        (View::Double(a), View::Int64(b)) => compare_i64_double(b, a).reverse(),
+        (View::DateTime(a), View::DateTime(b)) => a.cmp(&b),
+        (View::Boolean(a), View::Boolean(b)) => a.cmp(&b),
+        (View::Timestamp(a), View::Timestamp(b)) => a.cmp(&b),
+        (View::Document(a), View::Document(b)) => compare_fields(a, b, Names::Matter),
+        (View::Array(a), View::Array(b)) => compare_fields(a, b, Names::Ignored),
+        (a, b) => compare_rare(a, b),
+    }
+}
+
+fn compare_rare(a: View<'_>, b: View<'_>) -> Ordering {
+    let classes = canonical_type(a.kind()).cmp(&canonical_type(b.kind()));
+    if classes.is_ne() {
+        return classes;
+    }
+    if let (Some(a), Some(b)) = (decimal_of(a), decimal_of(b)) {
+        return a.compare(b);
+    }
+    match (a, b) {
+        (
+            View::Binary {
+                subtype: st,
+                bytes: a,
+            },
+            View::Binary {
+                subtype: su,
+                bytes: b,
+            },
+        ) => binary_len(st, a)
+            .cmp(&binary_len(su, b))
+            .then_with(|| st.cmp(&su))
+            .then_with(|| a.cmp(b)),
+        (
+            View::Regex {
+                pattern: p,
+                options: o,
+            },
+            View::Regex {
+                pattern: q,
+                options: r,
+            },
+        ) => p.cmp(q).then_with(|| o.cmp(r)),
+        (
+            View::DbPointer {
+                namespace: n,
+                id: i,
+            },
+            View::DbPointer {
+                namespace: m,
+                id: j,
+            },
+        ) => n
+            .len()
+            .cmp(&m.len())
+            .then_with(|| n.cmp(m))
+            .then_with(|| i.cmp(&j)),
+        (View::Code(a), View::Code(b)) => a.cmp(b),
+        (View::CodeWithScope { code: c, scope: s }, View::CodeWithScope { code: d, scope: t }) => {
+            c.cmp(d).then_with(|| compare_fields(s, t, Names::Matter))
+        }
+        // MinKey, undefined, null, MaxKey: the class is the value.
+        _ => Ordering::Equal,
+    }
+}
+
+/// The length a binary value is ordered by: that of the payload, the repeated length of subtype 2 included.
+#[inline]
+fn binary_len(subtype: u8, bytes: &[u8]) -> usize {
+    bytes.len() + if subtype == OLD_BINARY_SUBTYPE { 4 } else { 0 }
+}
+
+/// A number as a decimal, as comparison with a decimal sees it.
+fn decimal_of(view: View<'_>) -> Option<Decimal> {
+    Some(match view {
+        View::Int32(v) => Decimal::from_i64(i64::from(v)),
+        View::Int64(v) => Decimal::from_i64(v),
+        View::Double(v) => Decimal::from_f64(v),
+        View::Decimal128(v) => Decimal::from_bid(u128::from_le_bytes(v)),
+        _ => return None,
+    })
+}
+
+/// Orders doubles with NaN below all and equal to itself.
+#[inline]
+pub(crate) fn compare_doubles(a: f64, b: f64) -> Ordering {
+    match a.partial_cmp(&b) {
+        Some(order) => order,
+        None => b.is_nan().cmp(&a.is_nan()),
+    }
+}
+
+/// Orders an integer and a double exactly.
+#[inline]
+pub(crate) fn compare_i64_double(a: i64, b: f64) -> Ordering {
+    const TWO_63: f64 = 9_223_372_036_854_775_808.0;
+    if b.is_nan() {
+        return Ordering::Greater;
+    }
+    if b >= TWO_63 {
+        return Ordering::Less;
+    }
+    if b < -TWO_63 {
+        return Ordering::Greater;
+    }
+    // The integer part fits now; the fraction decides between equal integer parts.
+    let whole = b as i64;
+    a.cmp(&whole).then_with(|| compare_doubles(0.0, b.fract()))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
