@@ -13,6 +13,8 @@ use crate::view::{OLD_BINARY_SUBTYPE, RawElem, RawElems, View, with_view};
 #[derive(Clone, Debug)]
 pub struct DocBuilder {
     bytes: Vec<u8>,
+    /// Where the document begins in `bytes`.
+    root: usize,
     open: Vec<Frame>,
 }
 
@@ -43,9 +45,17 @@ impl DocBuilder {
     /// An empty document written into the space of a buffer that is no longer needed.
     pub fn with_buffer(mut bytes: Vec<u8>) -> DocBuilder {
         bytes.clear();
+        DocBuilder::with_prefix(bytes)
+    }
+
+    /// An empty document written behind bytes that are not part of it, such as a message header, so that both
+    /// end up in one buffer. Lengths count the document alone; `finish_bytes` gives prefix and document.
+    pub fn with_prefix(mut bytes: Vec<u8>) -> DocBuilder {
+        let root = bytes.len();
         bytes.extend_from_slice(&[0; 4]);
         DocBuilder {
             bytes,
+            root,
             open: Vec::new(),
         }
     }
@@ -157,21 +167,21 @@ impl DocBuilder {
 
     /// The bytes the document would have if it were finished now.
     pub fn len(&self) -> usize {
-        self.bytes.len() + 1 + self.open.len()
+        self.bytes.len() - self.root + 1 + self.open.len()
     }
 
     /// Whether no field has been appended.
     pub fn is_empty(&self) -> bool {
-        self.bytes.len() == 4
+        self.bytes.len() == self.root + 4
     }
 
     /// Whether a field of this name has been appended to the outermost document, which must be the open one.
     pub fn contains(&self, name: &str) -> bool {
         assert!(self.open.is_empty(), "a nested document is open");
-        RawElems::new(&self.bytes).any(|e| e.name == name.as_bytes())
+        RawElems::new(&self.bytes[self.root..]).any(|e| e.name == name.as_bytes())
     }
 
-    /// The document's bytes.
+    /// The document's bytes, behind the prefix if there is one.
     ///
     /// # Panics
     /// When a nested document or array is still open.
@@ -181,15 +191,16 @@ impl DocBuilder {
             "{} nested documents are open",
             self.open.len()
         );
-        close(&mut self.bytes, 0);
+        close(&mut self.bytes, self.root);
         self.bytes
     }
 
     /// The document.
     ///
     /// # Panics
-    /// When a nested document or array is still open.
+    /// When a nested document or array is still open, or the document stands behind a prefix.
     pub fn finish(self) -> RawDocumentBuf {
+        assert_eq!(self.root, 0, "the document stands behind a prefix");
         RawDocumentBuf::from_bytes(self.finish_bytes()).expect("the frame was just written")
     }
 
@@ -322,6 +333,21 @@ mod tests {
                 "{value:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_prefix_is_no_part_of_the_document() {
+        let mut builder = DocBuilder::with_prefix(vec![7; 21]);
+        assert!(builder.is_empty());
+        builder.start_document("d").append("x", 1i32).end();
+        assert!(builder.contains("d"));
+        let expected = rawdoc! { "d": { "x": 1 } };
+        assert_eq!(builder.len(), expected.as_bytes().len());
+        let bytes = builder.finish_bytes();
+        assert_eq!(
+            (&bytes[..21], &bytes[21..]),
+            (&[7; 21][..], expected.as_bytes())
+        );
     }
 
     #[test]
