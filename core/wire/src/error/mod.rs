@@ -6,7 +6,7 @@ mod label;
 
 use std::fmt;
 
-use bson::RawDocumentBuf;
+use pinion_bson::RawDocumentBuf;
 
 pub use category::Category;
 pub use codes::ErrorCode;

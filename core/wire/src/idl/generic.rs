@@ -1,0 +1,347 @@
+//! The arguments every command takes, parsed once by the dispatcher.
+
+use pinion_bson::{RawBson, RawBsonRef, RawDocument, elements};
+use pinion_clock::Timestamp;
+
+use super::concern::{
+    ReadConcern, ReadPreferenceMode, WriteConcern, parse_read_concern, parse_read_preference,
+    parse_write_concern,
+};
+use super::errors::{Path, Types, out_of_bounds, wrong_type};
+use super::numbers::{i64_exact, is_number};
+use super::reader::FieldReader;
+use crate::error::{Error, ErrorCode, Result};
+
+/// The name of a logical session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lsid {
+    pub id: [u8; 16],
+    /// The digest of the user, where a node sends the session of its client on.
+    pub uid: Option<[u8; 32]>,
+}
+
+/// `$clusterTime` as a client or another node sent it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusterTimeGossip {
+    pub time: Timestamp,
+    pub hash: [u8; 20],
+    pub key_id: i64,
+}
+
+/// Stable API parameters. Version 1 is the only one there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ApiParameters {
+    pub version_1: bool,
+    pub strict: bool,
+    pub deprecation_errors: bool,
+}
+
+/// The generic arguments of one command.
+#[derive(Clone, Debug, Default)]
+pub struct GenericArguments {
+    pub lsid: Option<Lsid>,
+    pub txn_number: Option<i64>,
+    pub autocommit: Option<bool>,
+    pub start_transaction: bool,
+    pub read_concern: Option<ReadConcern>,
+    pub write_concern: Option<WriteConcern>,
+    pub read_preference: Option<ReadPreferenceMode>,
+    /// `None` or 0: no limit.
+    pub max_time_ms: Option<u32>,
+    pub comment: Option<Box<RawBson>>,
+    pub cluster_time: Option<ClusterTimeGossip>,
+    pub api: ApiParameters,
+    /// The client asked for the reply to be labelled retryable-safe; kept for the executor.
+    pub client_operation_key: Option<[u8; 16]>,
+}
+
+/// True for a field that every command takes, so that no command's own reader refuses it.
+pub fn is_generic_argument(name: &str) -> bool {
+    // Every name begins with one of these letters, which settles most fields of most commands at once.
+    match name.as_bytes().first() {
+        Some(b'$') => matches!(
+            name,
+            "$db"
+                | "$readPreference"
+                | "$clusterTime"
+                | "$audit"
+                | "$client"
+                | "$configServerState"
+                | "$oplogQueryData"
+                | "$queryOptions"
+                | "$replData"
+                | "$configTime"
+                | "$topologyTime"
+                | "$tenant"
+        ),
+        Some(b'a'..=b'd' | b'l' | b'm' | b'r'..=b't' | b'w') => matches!(
+            name,
+            "lsid"
+                | "txnNumber"
+                | "autocommit"
+                | "startTransaction"
+                | "readConcern"
+                | "writeConcern"
+                | "maxTimeMS"
+                | "maxTimeMSOpOnly"
+                | "comment"
+                | "apiVersion"
+                | "apiStrict"
+                | "apiDeprecationErrors"
+                | "clientOperationKey"
+                | "stmtId"
+                | "txnRetryCounter"
+                | "allowImplicitCollectionCreation"
+                | "databaseVersion"
+                | "shardVersion"
+                | "tracking_info"
+                | "coordinator"
+                | "mayBypassWriteBlocking"
+                | "rawData"
+        ),
+        _ => false,
+    }
+}
+
+impl GenericArguments {
+    /// Reads the generic arguments of a command's body; what belongs to the command is passed over.
+    pub fn parse(command: &str, body: &RawDocument) -> Result<GenericArguments> {
+        let mut found = GenericArguments::default();
+        let mut api_version_given = false;
+        let command = Path::root(command);
+        // The first element is the command itself, whose name is no generic argument.
+        for (name, value) in elements(body).skip(1) {
+            if !is_generic_argument(name) || matches!(value, RawBsonRef::Null | RawBsonRef::Undefined) {
+                continue;
+            }
+            let path = command.field(name);
+            match name {
+                "lsid" => found.lsid = Some(parse_lsid(object(path, value)?)?),
+                "txnNumber" => match value {
+                    RawBsonRef::Int64(n) => found.txn_number = Some(n),
+                    _ => return Err(wrong_type(path, value, Types::LONG)),
+                },
+                "autocommit" => found.autocommit = Some(boolean(path, value)?),
+                "startTransaction" => found.start_transaction = boolean(path, value)?,
+                "readConcern" => found.read_concern = Some(parse_read_concern(object(path, value)?)?),
+                "writeConcern" => found.write_concern = Some(parse_write_concern(object(path, value)?)?),
+                "$readPreference" => found.read_preference = Some(parse_read_preference(object(path, value)?)?),
+                "maxTimeMS" => found.max_time_ms = Some(parse_max_time_ms(path, value)?),
+                "comment" => found.comment = Some(Box::new(value.into())),
+                "$clusterTime" => found.cluster_time = Some(parse_cluster_time(object(path, value)?)?),
+                "apiVersion" => {
+                    api_version_given = true;
+                    let RawBsonRef::String(version) = value else {
+                        return Err(wrong_type(path, value, Types::STRING));
+                    };
+                    if version != "1" {
+                        return Err(Error::new(
+                            ErrorCode::API_VERSION_ERROR,
+                            format!("API version must be \"1\", found: \"{version}\""),
+                        ));
+                    }
+                    found.api.version_1 = true;
+                }
+                "apiStrict" => found.api.strict = boolean(path, value)?,
+                "apiDeprecationErrors" => found.api.deprecation_errors = boolean(path, value)?,
+                "clientOperationKey" => {
+                    if let RawBsonRef::Binary(binary) = value {
+                        found.client_operation_key = binary.bytes.try_into().ok();
+                    }
+                }
+                _ => {}
+            }
+        }
+        if !api_version_given && (found.api.strict || found.api.deprecation_errors) {
+            return Err(Error::new(
+                ErrorCode(4_886_600),
+                "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion",
+            ));
+        }
+        found.check_session()?;
+        Ok(found)
+    }
+
+    /// The rules between `lsid`, `txnNumber`, `autocommit` and `startTransaction` that hold on every
+    /// topology.
+    fn check_session(&self) -> Result<()> {
+        let refuse = |message: &str| Err(Error::new(ErrorCode::INVALID_OPTIONS, message));
+        if self.txn_number.is_some() && self.lsid.is_none() {
+            return refuse("Transaction number requires a session ID to also be specified");
+        }
+        if self.txn_number.is_some_and(|number| number < 0) {
+            return refuse("Transaction number cannot be negative");
+        }
+        if self.autocommit.is_some() && self.txn_number.is_none() {
+            return refuse("'autocommit' field requires a transaction number to also be specified");
+        }
+        if self.autocommit == Some(true) {
+            return refuse("Specifying autocommit=true is not allowed.");
+        }
+        if self.start_transaction && self.autocommit.is_none() {
+            return refuse("'startTransaction' field requires 'autocommit' field to also be specified");
+        }
+        Ok(())
+    }
+}
+
+fn object<'d>(path: Path<'_>, value: RawBsonRef<'d>) -> Result<&'d RawDocument> {
+    match value {
+        RawBsonRef::Document(document) => Ok(document),
+        other => Err(wrong_type(path, other, Types::OBJECT)),
+    }
+}
+
+fn boolean(path: Path<'_>, value: RawBsonRef<'_>) -> Result<bool> {
+    match value {
+        RawBsonRef::Boolean(b) => Ok(b),
+        other => Err(wrong_type(path, other, Types::BOOL)),
+    }
+}
+
+fn parse_lsid(document: &RawDocument) -> Result<Lsid> {
+    let reader = FieldReader::object(Path::root("lsid"), document)?;
+    let id = reader.opt_uuid("id")?.ok_or_else(|| super::missing_field(reader.path().field("id")))?;
+    let uid = match reader.opt_binary("uid")? {
+        None => None,
+        Some(bytes) => Some(bytes.try_into().map_err(|_| {
+            Error::new(ErrorCode::UNSUPPORTED_FORMAT, "Unsupported SHA256Block hash length")
+        })?),
+    };
+    reader.ignore(&["txnNumber", "txnUUID"]);
+    reader.finish()?;
+    Ok(Lsid { id, uid })
+}
+
+fn parse_cluster_time(document: &RawDocument) -> Result<ClusterTimeGossip> {
+    let reader = FieldReader::object(Path::root("$clusterTime"), document)?;
+    let time = reader
+        .opt_timestamp("clusterTime")?
+        .ok_or_else(|| super::missing_field(reader.path().field("clusterTime")))?;
+    let mut gossip = ClusterTimeGossip { time, hash: [0; 20], key_id: 0 };
+    // A node without keys gossips without a signature, and clients hand that on.
+    if let Some(signature) = reader.opt_object("signature")? {
+        if let Some(hash) = signature.opt_binary("hash")? {
+            gossip.hash = hash.try_into().map_err(|_| {
+                Error::new(ErrorCode::UNSUPPORTED_FORMAT, "Unsupported SHA1Block hash length")
+            })?;
+        }
+        gossip.key_id = signature.opt_i64("keyId")?.unwrap_or(0);
+    }
+    Ok(gossip)
+}
+
+/// `maxTimeMS`: a whole number within 0 and 2^31 - 1; 0 is no limit.
+pub(crate) fn parse_max_time_ms(path: Path<'_>, value: RawBsonRef<'_>) -> Result<u32> {
+    if !is_number(value) {
+        return Err(wrong_type(path, value, Types::NUMBER));
+    }
+    let shown = match value {
+        RawBsonRef::Double(n) => n.to_string(),
+        RawBsonRef::Decimal128(n) => n.to_string(),
+        _ => String::new(),
+    };
+    match i64_exact(value) {
+        Some(n) if n < 0 => Err(out_of_bounds("maxTimeMS", ">=", 0, n)),
+        Some(n) => u32::try_from(n).ok().filter(|n| *n <= i32::MAX as u32).ok_or_else(|| {
+            Error::bad_value(format!("{n} value for maxTimeMS is out of range [0, {}]", i32::MAX))
+        }),
+        None if shown.contains("NaN") => {
+            Err(Error::failed_to_parse(format!("Expected an integer, but found NaN in: maxTimeMS: {shown}")))
+        }
+        None if shown.to_ascii_lowercase().contains("inf") => Err(Error::failed_to_parse(format!(
+            "Cannot represent as a 64-bit integer: maxTimeMS: {shown}"
+        ))),
+        None => Err(Error::failed_to_parse(format!("Expected an integer: maxTimeMS: {shown}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pinion_bson::{Binary, BinarySubtype, Bson, RawDocumentBuf, rawdoc};
+
+    use super::*;
+
+    fn uuid() -> Binary {
+        Binary { subtype: BinarySubtype::Uuid, bytes: vec![7; 16] }
+    }
+
+    fn check(document: RawDocumentBuf, expected: (i32, &str)) {
+        let error = GenericArguments::parse("find", &document).expect_err("refused");
+        assert_eq!((error.code.0, error.message.as_str()), expected, "{document:?}");
+    }
+
+    fn read(document: RawDocumentBuf) -> GenericArguments {
+        GenericArguments::parse("find", &document).unwrap_or_else(|error| panic!("{document:?}: {error}"))
+    }
+
+    #[test]
+    fn accepted() {
+        let args = read(rawdoc! {
+            "find": "c", "$db": "test", "maxTimeMS": 5.0, "comment": [1], "readConcern": { "level": "local" },
+            "lsid": { "id": uuid() }, "apiVersion": "1", "$readPreference": { "mode": "nearest" },
+            "$clusterTime": {
+                "clusterTime": pinion_bson::Timestamp { time: 9, increment: 2 },
+                "signature": { "hash": Binary { subtype: BinarySubtype::Generic, bytes: vec![3; 20] }, "keyId": 4i64 },
+            },
+        });
+        assert_eq!(args.max_time_ms, Some(5));
+        assert_eq!(args.lsid, Some(Lsid { id: [7; 16], uid: None }));
+        assert!(args.api.version_1 && !args.api.strict);
+        assert!(args.comment.is_some());
+        assert_eq!(args.read_preference, Some(ReadPreferenceMode::Nearest));
+        let gossip = ClusterTimeGossip { time: Timestamp::new(9, 2), hash: [3; 20], key_id: 4 };
+        assert_eq!(args.cluster_time, Some(gossip));
+        assert_eq!(read(rawdoc! { "find": "c", "maxTimeMS": RawBson::Null }).max_time_ms, None);
+        // The command's own field may bear the name of a generic argument.
+        read(rawdoc! { "comment": 1 });
+    }
+
+    #[test]
+    fn refused() {
+        check(
+            rawdoc! { "find": 1, "lsid": 1 },
+            (14, "BSON field 'find.lsid' is the wrong type 'int', expected type 'object'"),
+        );
+        check(rawdoc! { "find": 1, "lsid": {} }, (40414, "BSON field 'lsid.id' is missing but a required field"));
+        check(
+            rawdoc! { "find": 1, "txnNumber": 1, "lsid": { "id": uuid() } },
+            (14, "BSON field 'find.txnNumber' is the wrong type 'int', expected type 'long'"),
+        );
+        check(
+            rawdoc! { "find": 1, "txnNumber": 1i64 },
+            (72, "Transaction number requires a session ID to also be specified"),
+        );
+        check(
+            rawdoc! { "find": 1, "writeConcern": "x" },
+            (14, "BSON field 'find.writeConcern' is the wrong type 'string', expected type 'object'"),
+        );
+        check(rawdoc! { "find": 1, "apiVersion": "2" }, (322, "API version must be \"1\", found: \"2\""));
+        check(
+            rawdoc! { "find": 1, "apiStrict": true },
+            (4886600, "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion"),
+        );
+    }
+
+    #[test]
+    fn max_time_ms() {
+        let with = |value: Bson| rawdoc! { "find": 1, "maxTimeMS": pinion_bson::RawBson::try_from(value).unwrap() };
+        check(
+            with(Bson::String("x".into())),
+            (14, "BSON field 'find.maxTimeMS' is the wrong type 'string', expected types '[long, int, decimal, double']"),
+        );
+        check(with(Bson::Int32(-1)), (2, "BSON field 'maxTimeMS' value must be >= 0, actual value '-1'"));
+        check(
+            with(Bson::Int64(2_147_483_648)),
+            (2, "2147483648 value for maxTimeMS is out of range [0, 2147483647]"),
+        );
+        check(with(Bson::Double(1.5)), (9, "Expected an integer: maxTimeMS: 1.5"));
+        check(with(Bson::Double(f64::NAN)), (9, "Expected an integer, but found NaN in: maxTimeMS: NaN"));
+        check(with(Bson::Double(f64::INFINITY)), (9, "Cannot represent as a 64-bit integer: maxTimeMS: inf"));
+        let decimal = |text: &str| Bson::Decimal128(text.parse().unwrap());
+        assert_eq!(read(with(decimal("50E2"))).max_time_ms, Some(5000));
+        assert_eq!(read(with(Bson::Double(-0.0))).max_time_ms, Some(0));
+        assert_eq!(read(with(decimal("-0E+10"))).max_time_ms, Some(0));
+        assert!(GenericArguments::parse("find", &with(decimal("Infinity"))).is_err());
+    }
+}

@@ -1,0 +1,18 @@
+//! Strict reading of command documents, with the errors that MongoDB's IDL parsers give.
+
+mod concern;
+mod errors;
+mod generic;
+mod namespace;
+mod numbers;
+mod reader;
+
+pub use concern::{
+    ReadConcern, ReadConcernLevel, ReadPreferenceMode, WriteConcern, WriteConcernW, parse_read_concern,
+    parse_write_concern,
+};
+pub use errors::{Path, Types, duplicate_field, idl_type_name, missing_field, unknown_field, wrong_type};
+pub use generic::{ApiParameters, ClusterTimeGossip, GenericArguments, Lsid, is_generic_argument};
+pub use namespace::{Namespace, is_valid_collection_name, is_valid_database_name};
+pub use numbers::{f64_lossy, i32_clamped, i64_clamped, i64_exact, is_number, truthy};
+pub use reader::{CommandReader, FieldReader, Objects};

@@ -1,0 +1,26 @@
+//! Named limits of the wire protocol and of what a connection may hold.
+
+/// The longest message accepted and sent, header included (`maxMessageSizeBytes` of hello).
+pub const MAX_MESSAGE_BYTES: usize = 48_000_000;
+/// The length of a message header.
+pub const HEADER_BYTES: usize = 16;
+/// The most statements in one batch of writes (`maxWriteBatchSize` of hello).
+pub const MAX_WRITE_BATCH: usize = 100_000;
+/// The most document sequences in one message.
+pub const MAX_DOCUMENT_SEQUENCES: usize = 16;
+/// The longest name of a database.
+pub const MAX_DATABASE_NAME_BYTES: usize = 63;
+/// The longest `db.collection`.
+pub const MAX_NAMESPACE_BYTES: usize = 255;
+/// The largest client metadata document.
+pub const MAX_CLIENT_METADATA_BYTES: usize = 512;
+/// The longest application name in client metadata.
+pub const MAX_APP_NAME_BYTES: usize = 128;
+/// The most members a write concern may name, which is the most voting and non-voting members of a set.
+pub const MAX_WRITE_CONCERN_MEMBERS: i64 = 50;
+/// What a reply may hold beyond a user document: cursor fields, operation time, cluster time.
+pub const REPLY_ALLOWANCE_BYTES: usize = 64 * 1024;
+
+const _: () = assert!(HEADER_BYTES < MAX_MESSAGE_BYTES && MAX_MESSAGE_BYTES < i32::MAX as usize);
+const _: () = assert!(MAX_DATABASE_NAME_BYTES < MAX_NAMESPACE_BYTES);
+const _: () = assert!(MAX_APP_NAME_BYTES < MAX_CLIENT_METADATA_BYTES);
