@@ -1,1 +1,18 @@
 //! Match, project, update, expressions, pipelines and plans over raw documents.
+//!
+//! Everything here is pure: no I/O, no clock, no partitions. What the caller knows (the time, the indexes) is passed in.
+
+mod error;
+mod expression;
+mod keygen;
+mod limits;
+mod matcher;
+mod number;
+mod path;
+mod regex;
+mod text;
+mod value;
+
+pub use expression::{Expression, Value, Variables};
+pub use limits::{MAX_GROUP_BYTES, MAX_KEY_PATTERN_FIELDS, MAX_SORT_BYTES};
+pub use matcher::{MatchPosition, Matcher};

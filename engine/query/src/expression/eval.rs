@@ -1,0 +1,253 @@
+//! Evaluation of expressions.
+
+use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument};
+use pinion_wire::Result;
+
+use super::parse::{Expr, FieldPath};
+use super::value::Value;
+use crate::error::error;
+use crate::value::field;
+
+/// The document and the bound variables of one evaluation.
+pub(crate) struct Env<'a> {
+    root: &'a RawDocument,
+    slots: Vec<Value<'a>>,
+}
+
+impl<'a> Env<'a> {
+    pub(crate) fn new(root: &'a RawDocument, slots: usize) -> Env<'a> {
+        Env { root, slots: vec![Value::Missing; slots] }
+    }
+}
+
+impl Expr {
+    pub(crate) fn evaluate<'a>(&'a self, env: &mut Env<'a>) -> Result<Value<'a>> {
+        Ok(match self {
+            Expr::Literal(value) => Value::Ref(value.as_raw_bson_ref()),
+            Expr::Field(path) => path_in_document(env.root, path),
+            Expr::Root => Value::Ref(RawBsonRef::Document(env.root)),
+            Expr::Slot(slot, path) => path_in_value(env.slots[*slot].clone(), path),
+            Expr::Remove => Value::Missing,
+            Expr::Object(fields) => {
+                let mut builder = DocBuilder::new();
+                for (name, expr) in fields {
+                    if let Some(value) = expr.evaluate(env)?.as_ref() {
+                        builder.append(name, value);
+                    }
+                }
+                Value::document(builder.finish())
+            }
+            Expr::Array(parts) => {
+                let mut builder = DocBuilder::new();
+                builder.start_array("");
+                for part in parts {
+                    builder.push(part.evaluate(env)?.or_null());
+                }
+                builder.end();
+                Value::wrapped(builder)
+            }
+            Expr::Call(operator, arguments) => {
+                let mut values: smallvec::SmallVec<[Value<'a>; 4]> = smallvec::SmallVec::new();
+                for argument in arguments {
+                    values.push(argument.evaluate(env)?);
+                }
+                (operator.evaluate)(&values)?
+            }
+            Expr::And(parts) => {
+                for part in parts {
+                    if !part.evaluate(env)?.is_true() {
+                        return Ok(Value::boolean(false));
+                    }
+                }
+                Value::boolean(true)
+            }
+            Expr::Or(parts) => {
+                for part in parts {
+                    if part.evaluate(env)?.is_true() {
+                        return Ok(Value::boolean(true));
+                    }
+                }
+                Value::boolean(false)
+            }
+            Expr::Cond(parts) => {
+                let [condition, then, otherwise] = &**parts;
+                let chosen = if condition.evaluate(env)?.is_true() { then } else { otherwise };
+                chosen.evaluate(env)?
+            }
+            Expr::IfNull(parts) => {
+                let mut value = Value::Missing;
+                for part in parts {
+                    value = part.evaluate(env)?;
+                    if !value.is_nullish() {
+                        break;
+                    }
+                }
+                value
+            }
+            Expr::Switch(branches, default) => {
+                for (case, then) in branches {
+                    if case.evaluate(env)?.is_true() {
+                        return then.evaluate(env);
+                    }
+                }
+                match default {
+                    Some(default) => default.evaluate(env)?,
+                    None => {
+                        return Err(error(
+                            40066,
+                            "$switch could not find a matching branch for an input, and no default was specified.",
+                        ));
+                    }
+                }
+            }
+            Expr::Let(bindings, body) => {
+                let values =
+                    bindings.iter().map(|(_, expr)| expr.evaluate(env)).collect::<Result<Vec<Value<'a>>>>()?;
+                for ((slot, _), value) in bindings.iter().zip(values) {
+                    env.slots[*slot] = value;
+                }
+                body.evaluate(env)?
+            }
+            Expr::Map { input, slot, body } => {
+                let input = input.evaluate(env)?;
+                if input.is_nullish() {
+                    return Ok(Value::null());
+                }
+                if input.as_array().is_none() {
+                    return Err(error(16883, format!("input to $map must be an array not {}", input.type_name())));
+                }
+                let mut builder = DocBuilder::new();
+                builder.start_array("");
+                for item in input.item_values() {
+                    env.slots[*slot] = item;
+                    builder.push(body.evaluate(env)?.or_null());
+                }
+                builder.end();
+                Value::wrapped(builder)
+            }
+            Expr::Filter { input, slot, condition, limit } => {
+                let input = input.evaluate(env)?;
+                if input.is_nullish() {
+                    return Ok(Value::null());
+                }
+                if input.as_array().is_none() {
+                    return Err(error(28651, format!("input to $filter must be an array not {}", input.type_name())));
+                }
+                let limit = match limit {
+                    Some(limit) => {
+                        let value = limit.evaluate(env)?;
+                        if value.is_nullish() { None } else { Some(filter_limit(&value)?) }
+                    }
+                    None => None,
+                };
+                let mut builder = DocBuilder::new();
+                builder.start_array("");
+                let mut kept = 0;
+                for item in input.item_values() {
+                    if limit.is_some_and(|limit| kept >= limit) {
+                        break;
+                    }
+                    env.slots[*slot] = item.clone();
+                    if condition.evaluate(env)?.is_true() {
+                        builder.push(item.or_null());
+                        kept += 1;
+                    }
+                }
+                builder.end();
+                Value::wrapped(builder)
+            }
+            Expr::Reduce { input, initial, value, this, body } => {
+                let input = input.evaluate(env)?;
+                if input.is_nullish() {
+                    return Ok(Value::null());
+                }
+                if input.as_array().is_none() {
+                    return Err(error(
+                        40080,
+                        format!(
+                            "$reduce requires that 'input' be an array, found: {}",
+                            crate::text::value_text(input.or_null())
+                        ),
+                    ));
+                }
+                let mut accumulated = initial.evaluate(env)?;
+                for item in input.item_values() {
+                    env.slots[*this] = item;
+                    env.slots[*value] = accumulated;
+                    accumulated = body.evaluate(env)?;
+                }
+                accumulated
+            }
+        })
+    }
+}
+
+fn filter_limit(value: &Value<'_>) -> Result<i64> {
+    let number = crate::number::exact_i64(value.or_null()).filter(|n| i32::try_from(*n).is_ok());
+    let Some(number) = number else {
+        return Err(error(
+            327391,
+            format!(
+                "$filter: limit must be represented as a 32-bit integral value: {}",
+                crate::text::value_text(value.or_null())
+            ),
+        ));
+    };
+    if number < 1 {
+        return Err(error(327392, format!("$filter: limit must be greater than 0: {number}")));
+    }
+    Ok(number)
+}
+
+/// A path in a document: through arrays it gives the array of what their documents have.
+pub(crate) fn path_in_document<'a>(document: &'a RawDocument, path: &[Box<str>]) -> Value<'a> {
+    let Some((name, rest)) = path.split_first() else {
+        return Value::Ref(RawBsonRef::Document(document));
+    };
+    match field(document, name) {
+        None => Value::Missing,
+        Some(value) => path_in_ref(value, rest),
+    }
+}
+
+fn path_in_ref<'a>(value: RawBsonRef<'a>, path: &[Box<str>]) -> Value<'a> {
+    if path.is_empty() {
+        return Value::Ref(value);
+    }
+    match value {
+        RawBsonRef::Document(inner) => path_in_document(inner, path),
+        RawBsonRef::Array(array) => {
+            let found: Vec<Value<'a>> = crate::value::items(array)
+                .map(|item| match item {
+                    RawBsonRef::Document(inner) => path_in_document(inner, path),
+                    _ => Value::Missing,
+                })
+                .collect();
+            Value::array(found.iter().filter_map(Value::as_ref))
+        }
+        _ => Value::Missing,
+    }
+}
+
+fn path_in_value<'a>(value: Value<'a>, path: &[Box<str>]) -> Value<'a> {
+    if path.is_empty() {
+        return value;
+    }
+    match value {
+        Value::Missing => Value::Missing,
+        Value::Ref(value) => path_in_ref(value, path),
+        Value::Owned(value) => match path_in_ref(value.as_raw_bson_ref(), path) {
+            Value::Ref(found) => Value::copied(found),
+            Value::Owned(found) => Value::Owned(found),
+            Value::Missing => Value::Missing,
+        },
+    }
+}
+
+/// A path in a variable's constant value.
+pub(super) fn path_in_constant(value: RawBson, path: &FieldPath) -> Expr {
+    match path_in_ref(value.as_raw_bson_ref(), path).as_ref() {
+        Some(found) => Expr::Literal(found.into()),
+        None => Expr::Remove,
+    }
+}

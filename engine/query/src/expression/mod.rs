@@ -1,0 +1,54 @@
+//! Aggregation expressions: parsed once, evaluated on raw documents.
+
+mod eval;
+mod operators;
+mod parse;
+mod value;
+
+use pinion_bson::{RawBson, RawBsonRef, RawDocument};
+use pinion_wire::Result;
+
+pub(crate) use eval::Env;
+pub(crate) use parse::check_field_path;
+pub use value::Value;
+
+use parse::Expr;
+
+/// What expressions may refer to beside the document: the time of the operation and the variables of `let`.
+#[derive(Clone, Debug, Default)]
+pub struct Variables {
+    /// `$$NOW`, milliseconds since 1970.
+    pub now_ms: Option<i64>,
+    /// The variables of the command's `let`, by name without the dollar signs.
+    pub values: Vec<(String, RawBson)>,
+}
+
+/// A parsed expression.
+#[derive(Clone, Debug)]
+pub struct Expression {
+    root: Expr,
+    slots: usize,
+}
+
+impl Expression {
+    /// Parses an expression; the errors are MongoDB's.
+    pub fn parse(value: RawBsonRef<'_>, variables: &Variables) -> Result<Expression> {
+        let mut parser = parse::Parser::new(variables);
+        let root = parser.parse(value)?;
+        Ok(Expression { root, slots: parser.slots() })
+    }
+
+    /// The value for a document.
+    pub fn evaluate<'a>(&'a self, document: &'a RawDocument) -> Result<Value<'a>> {
+        let mut env = Env::new(document, self.slots);
+        self.root.evaluate(&mut env)
+    }
+
+    /// The value where it does not depend on a document.
+    pub(crate) fn constant(&self) -> Option<RawBsonRef<'_>> {
+        match &self.root {
+            Expr::Literal(value) => Some(value.as_raw_bson_ref()),
+            _ => None,
+        }
+    }
+}

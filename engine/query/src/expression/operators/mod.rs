@@ -1,0 +1,64 @@
+//! The table of expression operators.
+//!
+//! An operator whose arguments are evaluated before it is one line of a module's table: name, arity, function. What
+//! binds variables, chooses what to evaluate or has named arguments is parsed by a function of its own in `special`.
+
+mod comparison;
+mod special;
+
+use pinion_wire::Result;
+
+use super::value::Value;
+use crate::error::error;
+
+pub(super) use special::special;
+
+/// How many arguments an operator takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Arity {
+    Exactly(usize),
+    Between(usize, usize),
+    AtLeast(usize),
+    Any,
+}
+
+/// One operator.
+#[derive(Debug)]
+pub(crate) struct Operator {
+    pub name: &'static str,
+    pub arity: Arity,
+    pub evaluate: Function,
+}
+
+/// What an operator computes from its evaluated arguments.
+pub(crate) type Function = for<'a> fn(&[Value<'a>]) -> Result<Value<'a>>;
+
+const TABLES: &[&[Operator]] = &[comparison::OPERATORS];
+
+/// The operator of this name.
+pub(super) fn find(name: &str) -> Option<&'static Operator> {
+    TABLES.iter().flat_map(|table| table.iter()).find(|operator| operator.name == name)
+}
+
+impl Operator {
+    pub(super) fn check_arity(&self, given: usize) -> Result<()> {
+        check_arity(self.name, self.arity, given)
+    }
+}
+
+fn check_arity(name: &str, arity: Arity, given: usize) -> Result<()> {
+        match arity {
+            Arity::Exactly(n) if given != n => {
+                Err(error(16020, format!("Expression {name} takes exactly {n} arguments. {given} were passed in.")))
+            }
+            Arity::Between(low, high) if given < low || given > high => Err(error(
+                28667,
+                format!("Expression {name} takes at least {low} arguments, and at most {high}, but {given} were passed in."),
+            )),
+            Arity::AtLeast(low) if given < low => Err(error(
+                28667,
+                format!("Expression {name} takes at least {low} arguments, but {given} were passed in."),
+            )),
+            _ => Ok(()),
+        }
+}

@@ -1,0 +1,234 @@
+//! Operators that are parsed in their own way: they bind variables, choose what to evaluate or name their arguments.
+
+use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_wire::Result;
+
+use super::Arity;
+use crate::error::error;
+use crate::expression::parse::{Expr, Parser, check_variable_name};
+use crate::text::{document_text, element_text};
+use crate::value::{elements, items, owned, type_name};
+
+type Parse = fn(&mut Parser<'_>, &str, RawBsonRef<'_>) -> Result<Expr>;
+
+/// The parser of an operator that needs one.
+pub(in crate::expression) fn special(name: &str) -> Option<Parse> {
+    Some(match name {
+        "$literal" | "$const" => |_, _, operand| Ok(Expr::Literal(owned(operand))),
+        "$and" => |parser, _, operand| Ok(Expr::And(parser.parse_arguments(operand)?)),
+        "$or" => |parser, _, operand| Ok(Expr::Or(parser.parse_arguments(operand)?)),
+        "$cond" => parse_cond,
+        "$ifNull" => parse_if_null,
+        "$switch" => parse_switch,
+        "$let" => parse_let,
+        "$map" => parse_map,
+        "$filter" => parse_filter,
+        "$reduce" => parse_reduce,
+        _ => return None,
+    })
+}
+
+fn document_operand<'a>(code: i32, message: &str, operand: RawBsonRef<'a>) -> Result<&'a RawDocument> {
+    match operand {
+        RawBsonRef::Document(document) => Ok(document),
+        _ => Err(error(code, message)),
+    }
+}
+
+fn parse_cond(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
+    let RawBsonRef::Document(document) = operand else {
+        let mut parts = parser.parse_arguments(operand)?;
+        super::check_arity("$cond", Arity::Exactly(3), parts.len())?;
+        let otherwise = parts.remove(2);
+        let then = parts.remove(1);
+        return Ok(Expr::Cond(Box::new([parts.remove(0), then, otherwise])));
+    };
+    let (mut condition, mut then, mut otherwise) = (None, None, None);
+    for (name, value) in elements(document) {
+        let place = match name {
+            "if" => &mut condition,
+            "then" => &mut then,
+            "else" => &mut otherwise,
+            _ => return Err(error(17083, format!("Unrecognized parameter to $cond: {name}"))),
+        };
+        *place = Some(parser.parse(value)?);
+    }
+    let missing = |code, name: &str| error(code, format!("Missing '{name}' parameter to $cond"));
+    Ok(Expr::Cond(Box::new([
+        condition.ok_or_else(|| missing(17080, "if"))?,
+        then.ok_or_else(|| missing(17081, "then"))?,
+        otherwise.ok_or_else(|| missing(17082, "else"))?,
+    ])))
+}
+
+fn parse_if_null(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
+    let parts = parser.parse_arguments(operand)?;
+    if parts.len() < 2 {
+        return Err(error(1257300, format!("$ifNull needs at least two arguments, had: {}", parts.len())));
+    }
+    Ok(Expr::IfNull(parts))
+}
+
+fn parse_switch(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
+    let document = document_operand(
+        40060,
+        &format!("$switch requires an object as an argument, found: {}", type_name(operand)),
+        operand,
+    )?;
+    let mut branches = Vec::new();
+    let mut default = None;
+    for (name, value) in elements(document) {
+        match name {
+            "branches" => {
+                let RawBsonRef::Array(array) = value else {
+                    return Err(error(
+                        40061,
+                        format!("$switch expected an array for 'branches', found: {}", type_name(value)),
+                    ));
+                };
+                for branch in items(array) {
+                    branches.push(parse_branch(parser, branch)?);
+                }
+            }
+            "default" => default = Some(Box::new(parser.parse(value)?)),
+            _ => return Err(error(40067, format!("$switch found an unknown argument: {name}"))),
+        }
+    }
+    if branches.is_empty() {
+        return Err(error(40068, "$switch requires at least one branch."));
+    }
+    Ok(Expr::Switch(branches, default))
+}
+
+fn parse_branch(parser: &mut Parser<'_>, branch: RawBsonRef<'_>) -> Result<(Expr, Expr)> {
+    let RawBsonRef::Document(document) = branch else {
+        return Err(error(
+            40062,
+            format!("$switch expected each branch to be an object, found: {}", type_name(branch)),
+        ));
+    };
+    let (mut case, mut then) = (None, None);
+    for (name, value) in elements(document) {
+        match name {
+            "case" => case = Some(parser.parse(value)?),
+            "then" => then = Some(parser.parse(value)?),
+            _ => return Err(error(40063, format!("$switch found an unknown argument to a branch: {name}"))),
+        }
+    }
+    let case = case.ok_or_else(|| error(40064, "$switch requires each branch have a 'case' expression"))?;
+    let then = then.ok_or_else(|| error(40065, "$switch requires each branch have a 'then' expression."))?;
+    Ok((case, then))
+}
+
+fn parse_let(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
+    let document = document_operand(16874, "$let only supports an object as its argument", operand)?;
+    let (mut vars, mut body) = (None, None);
+    for (name, value) in elements(document) {
+        match name {
+            "vars" => vars = Some(value),
+            "in" => body = Some(value),
+            _ => return Err(error(16875, format!("Unrecognized parameter to $let: {name}"))),
+        }
+    }
+    let vars = vars.ok_or_else(|| error(16876, "Missing 'vars' parameter to $let"))?;
+    let body = body.ok_or_else(|| error(16877, "Missing 'in' parameter to $let"))?;
+    let RawBsonRef::Document(vars) = vars else {
+        return Err(error(10065, format!("invalid parameter: expected an object ({})", element_text("vars", vars))));
+    };
+    let mut names = Vec::new();
+    let mut bindings = Vec::new();
+    for (name, value) in elements(vars) {
+        check_variable_name(name, false)?;
+        // A binding does not see the others.
+        let expr = parser.parse(value)?;
+        let slot = parser.new_slot();
+        names.push((name.to_string(), slot));
+        bindings.push((slot, expr));
+    }
+    let body = parser.bind(&names, |parser| parser.parse(body))?;
+    Ok(Expr::Let(bindings, Box::new(body)))
+}
+
+/// The name bound by `as`, "this" by default.
+fn bound_name<'a>(value: Option<RawBsonRef<'a>>) -> Result<&'a str> {
+    let name = match value {
+        None => return Ok("this"),
+        Some(RawBsonRef::String(name)) => name,
+        Some(other) => {
+            return Err(error(9, format!("'as' must be a string, found: {}", type_name(other))));
+        }
+    };
+    check_variable_name(name, false)?;
+    Ok(name)
+}
+
+fn parse_map(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
+    let document = document_operand(16878, "$map only supports an object as its argument", operand)?;
+    let (mut input, mut name, mut body) = (None, None, None);
+    for (field, value) in elements(document) {
+        match field {
+            "input" => input = Some(value),
+            "as" => name = Some(value),
+            "in" => body = Some(value),
+            _ => return Err(error(16879, format!("Unrecognized parameter to $map: {field}"))),
+        }
+    }
+    let input = input.ok_or_else(|| error(16880, "Missing 'input' parameter to $map"))?;
+    let body = body.ok_or_else(|| error(16882, "Missing 'in' parameter to $map"))?;
+    let input = Box::new(parser.parse(input)?);
+    let name = bound_name(name)?;
+    let slot = parser.new_slot();
+    let body = parser.bind(&[(name.to_string(), slot)], |parser| parser.parse(body))?;
+    Ok(Expr::Map { input, slot, body: Box::new(body) })
+}
+
+fn parse_filter(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
+    let document = document_operand(28646, "$filter only supports an object as its argument", operand)?;
+    let (mut input, mut name, mut condition, mut limit) = (None, None, None, None);
+    for (field, value) in elements(document) {
+        match field {
+            "input" => input = Some(value),
+            "as" => name = Some(value),
+            "cond" => condition = Some(value),
+            "limit" => limit = Some(value),
+            _ => return Err(error(28647, format!("Unrecognized parameter to $filter: {field}"))),
+        }
+    }
+    let input = input.ok_or_else(|| error(28648, "Missing 'input' parameter to $filter"))?;
+    let condition = condition.ok_or_else(|| error(28650, "Missing 'cond' parameter to $filter"))?;
+    let input = Box::new(parser.parse(input)?);
+    let name = bound_name(name)?;
+    let slot = parser.new_slot();
+    let condition = Box::new(parser.bind(&[(name.to_string(), slot)], |parser| parser.parse(condition))?);
+    let limit = limit.map(|limit| parser.parse(limit).map(Box::new)).transpose()?;
+    Ok(Expr::Filter { input, slot, condition, limit })
+}
+
+fn parse_reduce(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
+    let document = document_operand(
+        40075,
+        &format!("$reduce requires an object as an argument, found: {}", type_name(operand)),
+        operand,
+    )?;
+    let (mut input, mut initial, mut body) = (None, None, None);
+    for (name, value) in elements(document) {
+        match name {
+            "input" => input = Some(parser.parse(value)?),
+            "initialValue" => initial = Some(parser.parse(value)?),
+            "in" => {
+                let (this, accumulated) = (parser.new_slot(), parser.new_slot());
+                let names = [("this".to_string(), this), ("value".to_string(), accumulated)];
+                let expr = parser.bind(&names, |parser| parser.parse(value))?;
+                body = Some((this, accumulated, expr));
+            }
+            _ => return Err(error(40076, format!("$reduce found an unknown argument: {name}"))),
+        }
+    }
+    let text = || document_text(document);
+    let input = input.ok_or_else(|| error(40077, format!("$reduce requires 'input' to be specified, found: {}", text())))?;
+    let initial =
+        initial.ok_or_else(|| error(40078, format!("$reduce requires 'initialValue' to be specified, found: {}", text())))?;
+    let (this, value, body) =
+        body.ok_or_else(|| error(40079, format!("$reduce requires 'in' to be specified, found: {}", text())))?;
+    Ok(Expr::Reduce { input: Box::new(input), initial: Box::new(initial), value, this, body: Box::new(body) })
+}

@@ -1,0 +1,269 @@
+//! The parser of expressions and the tree it makes.
+
+use pinion_bson::{RawBson, RawBsonRef, RawDocument};
+use pinion_wire::Result;
+
+use super::Variables;
+use super::operators::{self, Operator};
+use crate::error::{error, failed_to_parse};
+use crate::limits::MAX_PATH_COMPONENTS;
+use crate::value::{count, elements, first, items, owned};
+
+/// Names of a path, in order.
+pub(crate) type FieldPath = Box<[Box<str>]>;
+
+/// An expression's tree.
+#[derive(Clone, Debug)]
+pub(crate) enum Expr {
+    Literal(RawBson),
+    /// A path in the document.
+    Field(FieldPath),
+    /// The whole document.
+    Root,
+    /// A bound variable, and a path in it.
+    Slot(usize, FieldPath),
+    /// `$$REMOVE`.
+    Remove,
+    Object(Vec<(Box<str>, Expr)>),
+    Array(Vec<Expr>),
+    /// An operator whose arguments are evaluated before it.
+    Call(&'static Operator, Vec<Expr>),
+    And(Vec<Expr>),
+    Or(Vec<Expr>),
+    Cond(Box<[Expr; 3]>),
+    IfNull(Vec<Expr>),
+    Switch(Vec<(Expr, Expr)>, Option<Box<Expr>>),
+    Let(Vec<(usize, Expr)>, Box<Expr>),
+    Map { input: Box<Expr>, slot: usize, body: Box<Expr> },
+    Filter { input: Box<Expr>, slot: usize, condition: Box<Expr>, limit: Option<Box<Expr>> },
+    Reduce { input: Box<Expr>, initial: Box<Expr>, value: usize, this: usize, body: Box<Expr> },
+}
+
+/// Parses one expression; knows the variables in scope.
+pub(crate) struct Parser<'v> {
+    variables: &'v Variables,
+    scope: Vec<(String, usize)>,
+    slots: usize,
+    depth: usize,
+}
+
+impl<'v> Parser<'v> {
+    pub(crate) fn new(variables: &'v Variables) -> Parser<'v> {
+        Parser { variables, scope: Vec::new(), slots: 0, depth: 0 }
+    }
+
+    pub(crate) fn slots(&self) -> usize {
+        self.slots
+    }
+
+    pub(crate) fn parse(&mut self, value: RawBsonRef<'_>) -> Result<Expr> {
+        if self.depth > crate::limits::MAX_STORED_DEPTH {
+            return Err(error(15, "expression nested too deeply"));
+        }
+        self.depth += 1;
+        let expr = match value {
+            RawBsonRef::String(text) if text.starts_with('$') => self.parse_path(text),
+            RawBsonRef::Document(document) => self.parse_document(document),
+            RawBsonRef::Array(array) => {
+                let parts = items(array).map(|item| self.parse(item)).collect::<Result<Vec<_>>>()?;
+                Ok(fold(Expr::Array(parts)))
+            }
+            other => Ok(Expr::Literal(owned(other))),
+        };
+        self.depth -= 1;
+        expr
+    }
+
+    fn parse_document(&mut self, document: &RawDocument) -> Result<Expr> {
+        let Some((name, value)) = first(document) else {
+            return Ok(Expr::Object(Vec::new()));
+        };
+        if name.starts_with('$') {
+            let fields = count(document);
+            if fields != 1 {
+                return Err(error(
+                    15983,
+                    format!(
+                        "an object representing an expression must have exactly one field: {}",
+                        crate::text::document_text(document)
+                    ),
+                ));
+            }
+            return self.parse_operator(name, value);
+        }
+        let mut fields: Vec<(Box<str>, Expr)> = Vec::new();
+        for (name, value) in elements(document) {
+            if name.starts_with('$') {
+                return Err(error(16410, dollar_message(name)));
+            }
+            check_object_field(name)?;
+            if fields.iter().any(|(other, _)| &**other == name) {
+                return Err(error(16406, format!("duplicate field name specified in object literal: {}", crate::text::document_text(document))));
+            }
+            fields.push((name.into(), self.parse(value)?));
+        }
+        Ok(fold(Expr::Object(fields)))
+    }
+
+    /// An operator by name with its operand.
+    fn parse_operator(&mut self, name: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
+        if let Some(special) = super::operators::special(name) {
+            return special(self, name, operand).map(fold);
+        }
+        let Some(operator) = operators::find(name) else {
+            return Err(error(168, format!("Unrecognized expression '{name}'")));
+        };
+        let arguments = self.parse_arguments(operand)?;
+        operator.check_arity(arguments.len())?;
+        Ok(fold(Expr::Call(operator, arguments)))
+    }
+
+    /// The operand of an operator as a list of arguments: an array's items, or anything else alone.
+    pub(crate) fn parse_arguments(&mut self, operand: RawBsonRef<'_>) -> Result<Vec<Expr>> {
+        match operand {
+            RawBsonRef::Array(array) => items(array).map(|item| self.parse(item)).collect(),
+            other => Ok(vec![self.parse(other)?]),
+        }
+    }
+
+    /// `$a.b` or `$$variable.a.b`.
+    fn parse_path(&mut self, text: &str) -> Result<Expr> {
+        let Some(rest) = text.strip_prefix("$$") else {
+            let path = &text[1..];
+            if path.is_empty() {
+                return Err(error(16872, "'$' by itself is not a valid FieldPath"));
+            }
+            return Ok(Expr::Field(parse_field_path(path)?));
+        };
+        if rest.is_empty() {
+            return Err(failed_to_parse("empty variable names are not allowed"));
+        }
+        let (name, path) = match rest.split_once('.') {
+            Some((name, path)) => (name, Some(path)),
+            None => (rest, None),
+        };
+        check_variable_name(name, true)?;
+        let path = path.map(parse_field_path).transpose()?.unwrap_or_default();
+        if let Some((_, slot)) = self.scope.iter().rev().find(|(other, _)| other == name) {
+            return Ok(Expr::Slot(*slot, path));
+        }
+        let constant = |value: RawBson, path: FieldPath| {
+            if path.is_empty() { Expr::Literal(value) } else { super::eval::path_in_constant(value, &path) }
+        };
+        match name {
+            "ROOT" | "CURRENT" if path.is_empty() => Ok(Expr::Root),
+            "ROOT" | "CURRENT" => Ok(Expr::Field(path)),
+            "REMOVE" => Ok(Expr::Remove),
+            "NOW" => match self.variables.now_ms {
+                Some(now) => Ok(constant(RawBson::DateTime(pinion_bson::DateTime::from_millis(now)), path)),
+                None => Err(error(51144, "Builtin variable '$$NOW' is not available")),
+            },
+            "CLUSTER_TIME" => Err(error(51144, "Builtin variable '$$CLUSTER_TIME' is not available")),
+            "DESCEND" | "PRUNE" | "KEEP" => Ok(Expr::Literal(RawBson::String(name.to_ascii_lowercase()))),
+            _ => match self.variables.values.iter().find(|(other, _)| other == name) {
+                Some((_, value)) => Ok(constant(value.clone(), path)),
+                None => Err(error(17276, format!("Use of undefined variable: {name}"))),
+            },
+        }
+    }
+
+    /// Binds a variable while `f` parses what it is visible in.
+    pub(crate) fn bind<R>(&mut self, names: &[(String, usize)], f: impl FnOnce(&mut Self) -> R) -> R {
+        let before = self.scope.len();
+        self.scope.extend_from_slice(names);
+        let result = f(self);
+        self.scope.truncate(before);
+        result
+    }
+
+    pub(crate) fn new_slot(&mut self) -> usize {
+        self.slots += 1;
+        self.slots - 1
+    }
+}
+
+/// An expression of literals alone is a literal.
+fn fold(expr: Expr) -> Expr {
+    let literals = |parts: &[Expr]| parts.iter().all(|p| matches!(p, Expr::Literal(_)));
+    let constant = match &expr {
+        Expr::Array(parts) => literals(parts),
+        Expr::Object(fields) => fields.iter().all(|(_, e)| matches!(e, Expr::Literal(_))),
+        _ => false,
+    };
+    if !constant {
+        return expr;
+    }
+    let empty = pinion_bson::RawDocumentBuf::new();
+    let mut env = super::Env::new(&empty, 0);
+    match expr.evaluate(&mut env).ok().and_then(|v| v.as_ref().map(owned)) {
+        Some(value) => Expr::Literal(value),
+        None => expr,
+    }
+}
+
+fn dollar_message(name: &str) -> String {
+    format!("FieldPath field names may not start with '$'. Consider using $getField or $setField. Found '{name}'")
+}
+
+fn check_object_field(name: &str) -> Result<()> {
+    if name.is_empty() {
+        return Err(error(40352, "FieldPath cannot be constructed with empty string"));
+    }
+    if name.contains('.') {
+        return Err(error(16412, "FieldPath field names may not contain '.'. Consider using $getField or $setField."));
+    }
+    Ok(())
+}
+
+fn parse_field_path(text: &str) -> Result<FieldPath> {
+    check_field_path(text)?;
+    Ok(text.split('.').map(Box::from).collect())
+}
+
+/// The rules for a dotted path in expressions, projections and sorts.
+pub(crate) fn check_field_path(text: &str) -> Result<()> {
+    if text.is_empty() {
+        return Err(error(40352, "FieldPath cannot be constructed with empty string"));
+    }
+    if text.ends_with('.') {
+        return Err(error(40353, "FieldPath must not end with a '.'."));
+    }
+    let mut components = 0;
+    for name in text.split('.') {
+        components += 1;
+        if name.is_empty() {
+            return Err(error(15998, "FieldPath field names may not be empty strings."));
+        }
+        if name.starts_with('$') && !matches!(name, "$id" | "$ref" | "$db") {
+            return Err(error(
+                16410,
+                "FieldPath field names may not start with '$'. Consider using $getField or $setField.",
+            ));
+        }
+        if name.contains('\0') {
+            return Err(error(16411, "FieldPath field names may not contain '\\0'."));
+        }
+    }
+    if components > MAX_PATH_COMPONENTS {
+        return Err(error(15, "FieldPath is too long"));
+    }
+    Ok(())
+}
+
+/// The rules for a variable's name, when it is used and when it is bound.
+pub(crate) fn check_variable_name(name: &str, reading: bool) -> Result<()> {
+    let Some(first) = name.chars().next() else {
+        return Err(failed_to_parse("empty variable names are not allowed"));
+    };
+    let first_allowed =
+        first.is_ascii_lowercase() || !first.is_ascii() || (reading && first.is_ascii_uppercase()) || (!reading && name == "CURRENT");
+    if !first_allowed {
+        return Err(failed_to_parse(format!(
+            "'{name}' starts with an invalid character for a user variable name"
+        )));
+    }
+    if let Some(bad) = name.chars().find(|c| c.is_ascii() && !c.is_ascii_alphanumeric() && *c != '_') {
+        return Err(failed_to_parse(format!("'{name}' contains an invalid character for a variable name: '{bad}'")));
+    }
+    Ok(())
+}

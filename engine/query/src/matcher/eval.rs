@@ -1,0 +1,204 @@
+//! Matching: a tree against a document, or against one value inside `$elemMatch`.
+
+use std::cmp::Ordering;
+
+use pinion_bson::{RawBsonRef, RawDocument, compare_values};
+use pinion_wire::{Error, Result};
+
+use super::MatchPosition;
+use super::node::{CompareOp, Leaf, Node, Predicate};
+use crate::number::truncated_i64;
+use crate::path::{LeafArrays, walk};
+use crate::value::{array_document, class, count, elements, is_nan, is_nullish, is_number, is_true, items};
+
+/// What one match carries through the tree.
+#[derive(Default)]
+pub(crate) struct State {
+    record: bool,
+    position: Option<u32>,
+    error: Option<Error>,
+}
+
+impl State {
+    pub(crate) fn recording() -> State {
+        State { record: true, ..State::default() }
+    }
+
+    pub(crate) fn finish(self, matched: bool) -> Result<Option<MatchPosition>> {
+        match self.error {
+            Some(error) => Err(error),
+            None => Ok(matched.then_some(MatchPosition { array_index: self.position })),
+        }
+    }
+
+    /// Runs `f` with recording off: what a negation or an alternative met says nothing about the position.
+    fn silent(&mut self, f: impl FnOnce(&mut State) -> bool) -> bool {
+        let record = std::mem::replace(&mut self.record, false);
+        let result = f(self);
+        self.record = record;
+        result
+    }
+}
+
+impl Node {
+    pub(crate) fn matches(&self, document: &RawDocument, state: &mut State) -> bool {
+        match self {
+            Node::And(children) => {
+                for child in children {
+                    if !child.matches(document, state) {
+                        state.position = None;
+                        return false;
+                    }
+                }
+                true
+            }
+            Node::Or(children) => children.iter().any(|c| state.silent(|s| c.matches(document, s))),
+            Node::Nor(children) => !children.iter().any(|c| state.silent(|s| c.matches(document, s))),
+            Node::Not(child) => !state.silent(|s| child.matches(document, s)),
+            Node::AlwaysTrue => true,
+            Node::AlwaysFalse => false,
+            Node::Expr(expression, _) => match expression.evaluate(document) {
+                Ok(value) => value.as_ref().is_some_and(is_true),
+                Err(error) => {
+                    state.error.get_or_insert(error);
+                    false
+                }
+            },
+            Node::Leaf(leaf) => leaf.matches(document, state),
+        }
+    }
+
+    /// Whether one value satisfies a tree without paths.
+    fn matches_value(&self, value: Option<RawBsonRef<'_>>, state: &mut State) -> bool {
+        match self {
+            Node::And(children) => children.iter().all(|c| c.matches_value(value, state)),
+            Node::Or(children) => children.iter().any(|c| c.matches_value(value, state)),
+            Node::Nor(children) => !children.iter().any(|c| c.matches_value(value, state)),
+            Node::Not(child) => !state.silent(|s| child.matches_value(value, s)),
+            Node::AlwaysTrue => true,
+            Node::AlwaysFalse | Node::Expr(..) => false,
+            Node::Leaf(leaf) => leaf.predicate.matches(value, state),
+        }
+    }
+
+    /// Whether a value of an array satisfies the predicates of a `$pull` or an array filter.
+    pub(crate) fn matches_single(&self, value: RawBsonRef<'_>) -> bool {
+        self.matches_value(Some(value), &mut State::default())
+    }
+}
+
+impl Leaf {
+    fn matches(&self, document: &RawDocument, state: &mut State) -> bool {
+        let leaf_arrays = match self.predicate {
+            Predicate::Exists
+            | Predicate::Size(_)
+            | Predicate::ElemMatchObject(_)
+            | Predicate::ElemMatchValue(_) => LeafArrays::Keep,
+            _ => LeafArrays::Traverse,
+        };
+        walk(document, self.path.components(), leaf_arrays, &mut |value, position| {
+            if !self.predicate.matches(value, state) {
+                return false;
+            }
+            if state.record && position.is_some() {
+                state.position = position;
+            }
+            true
+        })
+    }
+}
+
+impl Predicate {
+    /// Whether one value (or a missing one) satisfies the predicate.
+    pub(crate) fn matches(&self, value: Option<RawBsonRef<'_>>, state: &mut State) -> bool {
+        match self {
+            Predicate::Compare { op, value: operand } => compare(*op, value, operand.as_raw_bson_ref()),
+            Predicate::In { values, regexes, has_null } => {
+                let Some(value) = value else { return *has_null };
+                (*has_null && is_nullish(value))
+                    || values.binary_search_by(|v| compare_values(v.as_raw_bson_ref(), value)).is_ok()
+                    || regexes.iter().any(|r| regex_matches(r, value))
+            }
+            Predicate::Regex(regex) => value.is_some_and(|v| regex_matches(regex, v)),
+            Predicate::Exists => value.is_some(),
+            Predicate::Type(types) => value.is_some_and(|v| types.contains(v.element_type())),
+            Predicate::Mod { divisor, remainder } => value.is_some_and(|v| {
+                is_number(v) && truncated_i64(v).is_some_and(|dividend| dividend.wrapping_rem(*divisor) == *remainder)
+            }),
+            Predicate::Bits(test) => value.is_some_and(|v| test.matches(v)),
+            Predicate::Size(size) => match value {
+                Some(RawBsonRef::Array(array)) => count(array_document(array)) as i64 == *size,
+                _ => false,
+            },
+            Predicate::ElemMatchObject(node) => {
+                let Some(RawBsonRef::Array(array)) = value else { return false };
+                for (position, (_, item)) in elements(array_document(array)).enumerate() {
+                    let inner = match item {
+                        RawBsonRef::Document(inner) => inner,
+                        RawBsonRef::Array(inner) => array_document(inner),
+                        _ => continue,
+                    };
+                    if state.silent(|s| node.matches(inner, s)) {
+                        if state.record {
+                            state.position = Some(position as u32);
+                        }
+                        return true;
+                    }
+                }
+                false
+            }
+            Predicate::ElemMatchValue(nodes) => {
+                let Some(RawBsonRef::Array(array)) = value else { return false };
+                for (position, item) in items(array).enumerate() {
+                    if state.silent(|s| nodes.iter().all(|n| n.matches_value(Some(item), s))) {
+                        if state.record {
+                            state.position = Some(position as u32);
+                        }
+                        return true;
+                    }
+                }
+                false
+            }
+        }
+    }
+}
+
+/// Comparison with type bracketing.
+fn compare(op: CompareOp, value: Option<RawBsonRef<'_>>, operand: RawBsonRef<'_>) -> bool {
+    if class(value) != class(Some(operand)) {
+        // A missing value and undefined compare as null.
+        let value_is_nullish = value.is_none_or(is_nullish);
+        if value_is_nullish && is_nullish(operand) {
+            return matches!(op, CompareOp::Eq | CompareOp::Lte | CompareOp::Gte);
+        }
+        return match operand {
+            RawBsonRef::MaxKey => matches!(op, CompareOp::Lt | CompareOp::Lte),
+            RawBsonRef::MinKey => matches!(op, CompareOp::Gt | CompareOp::Gte),
+            _ => false,
+        };
+    }
+    // The classes agree, so a missing value here stands beside undefined, which no filter may name.
+    let Some(value) = value else { return false };
+    if is_nan(value) || is_nan(operand) {
+        let both = is_nan(value) && is_nan(operand);
+        return both && matches!(op, CompareOp::Eq | CompareOp::Lte | CompareOp::Gte);
+    }
+    let order = compare_values(value, operand);
+    match op {
+        CompareOp::Eq => order == Ordering::Equal,
+        CompareOp::Lt => order == Ordering::Less,
+        CompareOp::Lte => order != Ordering::Greater,
+        CompareOp::Gt => order == Ordering::Greater,
+        CompareOp::Gte => order != Ordering::Less,
+    }
+}
+
+fn regex_matches(regex: &crate::regex::Regex, value: RawBsonRef<'_>) -> bool {
+    match value {
+        RawBsonRef::String(text) | RawBsonRef::Symbol(text) => regex.is_match(text),
+        RawBsonRef::RegularExpression(other) => {
+            other.pattern.as_str() == &*regex.pattern && other.options.as_str() == &*regex.options
+        }
+        _ => false,
+    }
+}

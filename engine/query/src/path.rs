@@ -1,0 +1,127 @@
+//! Dotted paths and the walk of a filter's path through a document, arrays included.
+//!
+//! The walk gives the values that MongoDB's `ElementPath` iterator gives, in its order: a predicate holds when it
+//! holds for one of them.
+
+use pinion_bson::{RawBsonRef, RawDocument};
+
+use crate::value::{array_document, elements, field};
+
+/// One component of a dotted path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Component {
+    pub name: Box<str>,
+    /// The array position the name denotes when it is written as a plain number.
+    pub index: Option<usize>,
+}
+
+/// A dotted path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Path {
+    text: Box<str>,
+    components: Box<[Component]>,
+}
+
+/// The array position that a path component denotes: digits without leading zeros.
+pub(crate) fn array_index(name: &str) -> Option<usize> {
+    let bytes = name.as_bytes();
+    let plain = match bytes {
+        [] => false,
+        [b'0'] => true,
+        [b'0', ..] => false,
+        _ => bytes.iter().all(u8::is_ascii_digit),
+    };
+    if plain { name.parse().ok() } else { None }
+}
+
+impl Path {
+    pub(crate) fn parse(text: &str) -> Path {
+        let components =
+            text.split('.').map(|name| Component { name: name.into(), index: array_index(name) }).collect();
+        Path { text: text.into(), components }
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(crate) fn components(&self) -> &[Component] {
+        &self.components
+    }
+}
+
+/// What the walk does with an array that the path ends at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LeafArrays {
+    /// Give each element and then the array.
+    Traverse,
+    /// Give the array only.
+    Keep,
+}
+
+/// Calls `visit` with each value the path reaches (`None` for a missing one) and the position in the outermost array
+/// that was traversed implicitly; stops as soon as it answers true and tells whether it did.
+pub(crate) fn walk<'a>(
+    document: &'a RawDocument,
+    path: &[Component],
+    leaf: LeafArrays,
+    visit: &mut dyn FnMut(Option<RawBsonRef<'a>>, Option<u32>) -> bool,
+) -> bool {
+    let mut current = document;
+    for (at, component) in path.iter().enumerate() {
+        let rest = &path[at + 1..];
+        match field(current, &component.name) {
+            None => return visit(None, None),
+            Some(RawBsonRef::Document(inner)) if !rest.is_empty() => current = inner,
+            Some(RawBsonRef::Array(array)) => {
+                let items = array_document(array);
+                if rest.is_empty() {
+                    if leaf == LeafArrays::Traverse {
+                        for (position, (_, value)) in elements(items).enumerate() {
+                            if visit(Some(value), Some(position as u32)) {
+                                return true;
+                            }
+                        }
+                    }
+                    return visit(Some(RawBsonRef::Array(array)), None);
+                }
+                return walk_array(items, rest, leaf, visit);
+            }
+            Some(value) if rest.is_empty() => return visit(Some(value), None),
+            Some(_) => return visit(None, None),
+        }
+    }
+    // An empty path does not occur: a path has at least one component.
+    false
+}
+
+/// The walk inside an array where `rest` is still to be followed.
+fn walk_array<'a>(
+    items: &'a RawDocument,
+    rest: &[Component],
+    leaf: LeafArrays,
+    visit: &mut dyn FnMut(Option<RawBsonRef<'a>>, Option<u32>) -> bool,
+) -> bool {
+    for (position, (_, value)) in elements(items).enumerate() {
+        if let RawBsonRef::Document(inner) = value {
+            // The outermost implicit position is the one that is told.
+            let mut outermost = |value: Option<RawBsonRef<'a>>, _: Option<u32>| visit(value, Some(position as u32));
+            if walk(inner, rest, leaf, &mut outermost) {
+                return true;
+            }
+        }
+        if rest[0].index == Some(position) {
+            let stopped = match (&rest[1..], value) {
+                ([], RawBsonRef::Document(_)) => visit(Some(value), None),
+                ([], _) => visit(Some(value), Some(position as u32)),
+                (after, RawBsonRef::Document(inner)) => walk(inner, after, leaf, visit),
+                (after, RawBsonRef::Array(array)) => walk_array(array_document(array), after, leaf, visit),
+                _ => false,
+            };
+            if stopped {
+                return true;
+            }
+        }
+    }
+    false
+}
