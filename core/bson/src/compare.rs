@@ -10,7 +10,7 @@ use crate::view::{OLD_BINARY_SUBTYPE, RawElems, View, with_view};
 
 /// Orders two values as an ascending sort does: by class of type, then by value. Names of the fields that
 /// hold the values play no part; those inside documents do. Numbers of all types compare by their mathematical
-/// value, a double against a decimal by its 34-digit rounding; NaN is below all numbers and equal to itself.
+/// value, doubles and decimals exactly; NaN is below all numbers and equal to itself.
 #[inline]
 pub fn compare_values(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
     with_view(a, |a| with_view(b, |b| compare_views(a, b)))
@@ -95,6 +95,11 @@ fn compare_rare(a: View<'_>, b: View<'_>) -> Ordering {
     if classes.is_ne() {
         return classes;
     }
+    match (a, b) {
+        (View::Decimal128(a), View::Double(b)) => return unpack(a).compare_f64(b),
+        (View::Double(a), View::Decimal128(b)) => return unpack(b).compare_f64(a).reverse(),
+        _ => {}
+    }
     if let (Some(a), Some(b)) = (decimal_of(a), decimal_of(b)) {
         return a.compare(b);
     }
@@ -151,15 +156,19 @@ fn binary_len(subtype: u8, bytes: &[u8]) -> usize {
     bytes.len() + if subtype == OLD_BINARY_SUBTYPE { 4 } else { 0 }
 }
 
-/// A number as a decimal, as comparison with a decimal sees it.
+/// A number that is no double as a decimal.
 fn decimal_of(view: View<'_>) -> Option<Decimal> {
     Some(match view {
         View::Int32(v) => Decimal::from_i64(i64::from(v)),
         View::Int64(v) => Decimal::from_i64(v),
-        View::Double(v) => Decimal::from_f64(v),
-        View::Decimal128(v) => Decimal::from_bid(u128::from_le_bytes(v)),
+        View::Decimal128(v) => unpack(v),
         _ => return None,
     })
+}
+
+#[inline]
+fn unpack(bytes: [u8; 16]) -> Decimal {
+    Decimal::from_bid(u128::from_le_bytes(bytes))
 }
 
 /// Orders doubles with NaN below all and equal to itself.

@@ -1,11 +1,18 @@
-//! Decimal128 in BSON's encoding (IEEE 754 with a binary integer coefficient, "BID"): its parts, its order, and
-//! its arithmetic, which the `dec` crate does in the other encoding of the standard.
+//! Decimal128 in BSON's encoding (IEEE 754 with a binary integer coefficient, "BID"): its parts and its order.
+
+mod arithmetic;
+mod double;
 
 use core::cmp::Ordering;
-use core::fmt::Write;
-use core::ops::{Add, Div, Mul, Neg, Rem, Sub};
 
 use bson::Decimal128;
+
+use crate::compare::compare_doubles;
+
+pub use arithmetic::Rounding;
+pub use double::round_double;
+
+use double::{nearest_double, truncate_to_double};
 
 /// The digits a coefficient can have.
 pub const MAX_DIGITS: u32 = 34;
@@ -157,76 +164,27 @@ impl Decimal {
         }
     }
 
-    /// The decimal of 34 digits nearest to a double, ties to even: what comparison of a double with a decimal
-    /// uses. Distinct doubles give distinct decimals in the same order.
-    pub fn from_f64(x: f64) -> Decimal {
-        Decimal::rounded_from_f64(x, MAX_DIGITS)
-    }
-
     /// The decimal with 15 digits nearest to a double, ties to even: what arithmetic of a double with a decimal
     /// uses, so that 0.1 becomes 0.100000000000000.
     pub fn from_f64_15(x: f64) -> Decimal {
-        if x == 0.0 {
-            return Decimal::Finite {
-                negative: x.is_sign_negative(),
-                coefficient: 0,
-                exponent: 0,
-            };
-        }
-        Decimal::rounded_from_f64(x, 15)
-    }
-
-    fn rounded_from_f64(x: f64, digits: u32) -> Decimal {
         let negative = x.is_sign_negative();
         if x.is_nan() {
-            return Decimal::Nan;
-        }
-        if x.is_infinite() {
-            return Decimal::Infinity { negative };
-        }
-        if x == 0.0 {
-            return Decimal::Finite {
+            Decimal::Nan
+        } else if x.is_infinite() {
+            Decimal::Infinity { negative }
+        } else if x == 0.0 {
+            Decimal::Finite {
                 negative,
                 coefficient: 0,
                 exponent: 0,
-            };
-        }
-        if digits == MAX_DIGITS && x.fract() == 0.0 && x.abs() < 1e18 {
-            return Decimal::Finite {
+            }
+        } else {
+            let (coefficient, exponent) = round_double(x.abs(), 15, Rounding::HalfEven);
+            Decimal::Finite {
                 negative,
-                coefficient: x.abs() as u128,
-                exponent: 0,
-            };
-        }
-        let mut text = StackText::default();
-        // One digit, the point, the others, and the exponent: exact and rounded half to even.
-        write!(text, "{:.*e}", digits as usize - 1, x.abs())
-            .expect("the buffer holds 34 digits and an exponent");
-        let mut coefficient = 0u128;
-        let mut bytes = text.as_bytes().iter();
-        for &b in bytes.by_ref() {
-            match b {
-                b'0'..=b'9' => coefficient = coefficient * 10 + u128::from(b - b'0'),
-                b'e' => break,
-                _ => {}
+                coefficient,
+                exponent,
             }
-        }
-        let exponent: i32 = core::str::from_utf8(bytes.as_slice())
-            .ok()
-            .and_then(|e| e.parse().ok())
-            .expect("the exponent was written by the formatter");
-        let mut exponent = exponent - (digits as i32 - 1);
-        if digits == MAX_DIGITS {
-            // Trailing zeros would only make later alignment longer; the value is the same.
-            while coefficient.is_multiple_of(10) {
-                coefficient /= 10;
-                exponent += 1;
-            }
-        }
-        Decimal::Finite {
-            negative,
-            coefficient,
-            exponent,
         }
     }
 
@@ -267,6 +225,49 @@ impl Decimal {
                 }
                 _ => Ordering::Equal,
             })
+    }
+
+    /// The exact order of a decimal and a double, NaN below all numbers and equal to itself.
+    pub fn compare_f64(self, other: f64) -> Ordering {
+        let Some((double, exact)) = self.to_f64_toward_zero() else {
+            return if other.is_nan() {
+                Ordering::Equal
+            } else {
+                Ordering::Less
+            };
+        };
+        if exact || other.is_nan() {
+            return compare_doubles(double, other);
+        }
+        // The decimal lies strictly between `double` and its neighbour away from zero.
+        match self {
+            Decimal::Finite { negative: true, .. } if other >= double => Ordering::Less,
+            Decimal::Finite { negative: true, .. } => Ordering::Greater,
+            _ if other <= double => Ordering::Greater,
+            _ => Ordering::Less,
+        }
+    }
+
+    /// The double next to the number towards zero, at most the largest finite one unless the number is an infinity,
+    /// and whether it is the number itself. `None` for NaN.
+    pub fn to_f64_toward_zero(self) -> Option<(f64, bool)> {
+        match self {
+            Decimal::Nan => None,
+            Decimal::Infinity { negative } => Some((signed(f64::INFINITY, negative), true)),
+            Decimal::Finite {
+                negative,
+                coefficient: 0,
+                ..
+            } => Some((signed(0.0, negative), true)),
+            Decimal::Finite {
+                negative,
+                coefficient,
+                exponent,
+            } => {
+                let (magnitude, exact) = truncate_to_double(coefficient, exponent);
+                Some((signed(magnitude, negative), exact))
+            }
+        }
     }
 
     /// Where the number lies roughly: equal ranks need a closer look only if finite and not zero.
@@ -332,6 +333,26 @@ impl Decimal {
         }
     }
 
+    /// The same number with its exponent as small as 34 digits and the range of exponents allow.
+    pub fn normalized(self) -> Decimal {
+        match self {
+            Decimal::Finite {
+                negative,
+                coefficient,
+                exponent,
+            } if coefficient != 0 => {
+                let room = (MAX_DIGITS - digit_count(coefficient))
+                    .min((exponent - MIN_EXPONENT).unsigned_abs());
+                Decimal::Finite {
+                    negative,
+                    coefficient: coefficient * power_of_ten(room),
+                    exponent: exponent - room as i32,
+                }
+            }
+            other => other,
+        }
+    }
+
     /// The nearest double.
     pub fn to_f64(self) -> f64 {
         match self {
@@ -341,110 +362,9 @@ impl Decimal {
                 negative,
                 coefficient,
                 exponent,
-            } => {
-                let mut text = StackText::default();
-                write!(text, "{coefficient}e{exponent}")
-                    .expect("the buffer holds 34 digits and an exponent");
-                let magnitude: f64 = core::str::from_utf8(text.as_bytes())
-                    .ok()
-                    .and_then(|t| t.parse().ok())
-                    .expect("digits with an exponent are a number");
-                signed(magnitude, negative)
-            }
+            } => signed(nearest_double(coefficient, exponent), negative),
         }
     }
-
-    /// Rounds to a multiple of `10^exponent`, ties to even; NaN when the result has more than 34 digits.
-    pub fn quantize(self, exponent: i32, rounding: Rounding) -> Decimal {
-        let quantum = Decimal::Finite {
-            negative: false,
-            coefficient: 1,
-            exponent,
-        };
-        let mut context = dec::Context::<dec::Decimal128>::default();
-        context.set_rounding(match rounding {
-            Rounding::HalfEven => dec::Rounding::HalfEven,
-            Rounding::TowardZero => dec::Rounding::Down,
-            Rounding::Floor => dec::Rounding::Floor,
-            Rounding::Ceiling => dec::Rounding::Ceiling,
-        });
-        from_dec(context.quantize(to_dec(self), to_dec(quantum)))
-    }
-}
-
-/// The sum, rounded to 34 digits, ties to even; overflow gives an infinity.
-impl Add for Decimal {
-    type Output = Decimal;
-    fn add(self, other: Decimal) -> Decimal {
-        from_dec(to_dec(self) + to_dec(other))
-    }
-}
-
-/// The difference, rounded like the sum.
-impl Sub for Decimal {
-    type Output = Decimal;
-    fn sub(self, other: Decimal) -> Decimal {
-        from_dec(to_dec(self) - to_dec(other))
-    }
-}
-
-/// The product, rounded like the sum.
-impl Mul for Decimal {
-    type Output = Decimal;
-    fn mul(self, other: Decimal) -> Decimal {
-        from_dec(to_dec(self) * to_dec(other))
-    }
-}
-
-/// The quotient, rounded like the sum; division by zero gives an infinity or NaN.
-impl Div for Decimal {
-    type Output = Decimal;
-    fn div(self, other: Decimal) -> Decimal {
-        from_dec(to_dec(self) / to_dec(other))
-    }
-}
-
-/// The remainder of the truncating division, with the sign of the dividend.
-impl Rem for Decimal {
-    type Output = Decimal;
-    fn rem(self, other: Decimal) -> Decimal {
-        from_dec(to_dec(self) % to_dec(other))
-    }
-}
-
-/// The number with the other sign, zeros too.
-impl Neg for Decimal {
-    type Output = Decimal;
-    fn neg(self) -> Decimal {
-        match self {
-            Decimal::Nan => Decimal::Nan,
-            Decimal::Infinity { negative } => Decimal::Infinity {
-                negative: !negative,
-            },
-            Decimal::Finite {
-                negative,
-                coefficient,
-                exponent,
-            } => Decimal::Finite {
-                negative: !negative,
-                coefficient,
-                exponent,
-            },
-        }
-    }
-}
-
-/// How `Decimal::quantize` rounds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rounding {
-    /// To the nearest, ties to even.
-    HalfEven,
-    /// Drops digits.
-    TowardZero,
-    /// Downward.
-    Floor,
-    /// Upward.
-    Ceiling,
 }
 
 #[inline]
@@ -475,225 +395,5 @@ pub(crate) fn compare_magnitudes(a: u128, ae: i32, b: u128, be: i32) -> Ordering
     }
 }
 
-fn to_dec(value: Decimal) -> dec::Decimal128 {
-    let mut context = dec::Context::<dec::Decimal128>::default();
-    let (negative, magnitude) = match value {
-        Decimal::Nan => return dec::Decimal128::NAN,
-        Decimal::Infinity { negative } => (
-            negative,
-            context.parse("Infinity").expect("the name of a number"),
-        ),
-        Decimal::Finite {
-            negative,
-            coefficient,
-            exponent,
-        } => {
-            let mut n = context.from_u128(coefficient);
-            context.set_exponent(&mut n, exponent);
-            (negative, n)
-        }
-    };
-    if !negative {
-        return magnitude;
-    }
-    // Negation as an operation turns a zero positive; both encodings keep the sign in the highest bit.
-    let mut bytes = magnitude.to_le_bytes();
-    bytes[15] |= 0x80;
-    dec::Decimal128::from_le_bytes(bytes)
-}
-
-fn from_dec(value: dec::Decimal128) -> Decimal {
-    if value.is_nan() {
-        return Decimal::Nan;
-    }
-    let negative = value.is_signed();
-    if value.is_infinite() {
-        return Decimal::Infinity { negative };
-    }
-    Decimal::Finite {
-        negative,
-        coefficient: value.coefficient().unsigned_abs(),
-        exponent: value.exponent(),
-    }
-}
-
-/// Text of bounded length without an allocation.
-struct StackText {
-    bytes: [u8; 48],
-    len: usize,
-}
-
-impl Default for StackText {
-    fn default() -> StackText {
-        StackText {
-            bytes: [0; 48],
-            len: 0,
-        }
-    }
-}
-
-impl StackText {
-    fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
-
-impl Write for StackText {
-    fn write_str(&mut self, s: &str) -> core::fmt::Result {
-        let end = self.len + s.len();
-        self.bytes
-            .get_mut(self.len..end)
-            .ok_or(core::fmt::Error)?
-            .copy_from_slice(s.as_bytes());
-        self.len = end;
-        Ok(())
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(text: &str) -> Decimal {
-        Decimal::unpack(text.parse::<Decimal128>().expect("a decimal"))
-    }
-
-    #[test]
-    fn packing_is_what_the_bson_crate_does() {
-        for text in [
-            "0",
-            "-0",
-            "1",
-            "-1",
-            "1E-6176",
-            "9.999999999999999999999999999999999E+6144",
-            "0E+6111",
-            "123.4560",
-        ] {
-            let encoded: Decimal128 = text.parse().expect("a decimal");
-            assert_eq!(Decimal::unpack(encoded).pack(), encoded, "{text}");
-        }
-        assert_eq!(parse("NaN"), Decimal::Nan);
-        assert_eq!(parse("-Infinity"), Decimal::Infinity { negative: true });
-        assert_eq!(
-            parse("1.50"),
-            Decimal::Finite {
-                negative: false,
-                coefficient: 150,
-                exponent: -2
-            }
-        );
-    }
-
-    #[test]
-    fn digits_are_counted_at_every_power() {
-        for n in 0..=38 {
-            let power = power_of_ten(n);
-            assert_eq!(digit_count(power), n + 1);
-            assert_eq!(digit_count(power - 1), n.max(1));
-        }
-    }
-
-    #[test]
-    fn order() {
-        let ascending = [
-            "NaN",
-            "-Infinity",
-            "-9.999999999999999999999999999999999E+6144",
-            "-1E3",
-            "-999",
-            "-1E-6176",
-            "0",
-            "1E-6176",
-            "1E-10",
-            "0.1",
-            "0.11",
-            "1",
-            "10",
-            "9999999999999999999999999999999999",
-            "1E34",
-            "1E+6144",
-            "Infinity",
-        ];
-        for (i, a) in ascending.iter().enumerate() {
-            for (j, b) in ascending.iter().enumerate() {
-                assert_eq!(parse(a).compare(parse(b)), i.cmp(&j), "{a} {b}");
-            }
-        }
-        for (a, b) in [
-            ("0", "-0E100"),
-            ("1.0", "1.00000"),
-            ("1E33", "1000000000000000000000000000000000"),
-            ("NaN", "-NaN"),
-        ] {
-            assert_eq!(parse(a).compare(parse(b)), Ordering::Equal, "{a} {b}");
-        }
-    }
-
-    #[test]
-    fn doubles_round_half_to_even() {
-        // 2^-50 has 35 digits, the last of them a 5: a tie.
-        assert_eq!(
-            Decimal::from_f64(2f64.powi(-50))
-                .compare(parse("8.881784197001252323389053344726562E-16")),
-            Ordering::Equal
-        );
-        assert_eq!(
-            Decimal::from_f64(3.0 * 2f64.powi(-50))
-                .compare(parse("2.664535259100375697016716003417969E-15")),
-            Ordering::Equal
-        );
-        assert_eq!(
-            Decimal::from_f64(0.1).compare(parse("0.1000000000000000055511151231257827")),
-            Ordering::Equal
-        );
-        assert_eq!(Decimal::from_f64_15(0.1), parse("0.100000000000000"));
-        assert_eq!(Decimal::from_f64_15(1.0), parse("1.00000000000000"));
-        assert_eq!(
-            Decimal::from_f64_15(9_999_999.499_999_999),
-            parse("9999999.50000000")
-        );
-        assert_eq!(
-            Decimal::from_f64_15(9.999_999_999_999_999),
-            parse("10.0000000000000")
-        );
-        assert_eq!(Decimal::from_f64_15(-0.0), parse("-0"));
-        assert_eq!(Decimal::from_f64(f64::MAX).to_f64(), f64::MAX);
-        assert_eq!(Decimal::from_f64(5e-324).to_f64(), 5e-324);
-        assert_eq!(Decimal::from_f64(12.0), parse("12"));
-    }
-
-    #[test]
-    fn arithmetic() {
-        assert_eq!(parse("0.1") + parse("0.2"), parse("0.3"));
-        assert_eq!(parse("1.10") * parse("3"), parse("3.30"));
-        assert_eq!(
-            parse("1") / parse("3"),
-            parse("0.3333333333333333333333333333333333")
-        );
-        assert_eq!(parse("7") % parse("-3"), parse("1"));
-        assert_eq!(parse("9E6144") + parse("9E6144"), parse("Infinity"));
-        assert_eq!(parse("-0") + parse("-0"), parse("-0"));
-        assert_eq!(parse("-5") * parse("0"), parse("-0"));
-        assert_eq!(parse("2.5").quantize(0, Rounding::HalfEven), parse("2"));
-        assert_eq!(parse("-2.5").quantize(0, Rounding::Floor), parse("-3"));
-    }
-
-    #[test]
-    fn integers() {
-        assert_eq!(parse("1E3").to_i64_exact(), Some(1000));
-        assert_eq!(parse("1.000").to_i64_exact(), Some(1));
-        assert_eq!(parse("1.5").to_i64_exact(), None);
-        assert_eq!(parse("-9223372036854775808").to_i64_exact(), Some(i64::MIN));
-        assert_eq!(parse("9223372036854775808").to_i64_exact(), None);
-        assert_eq!(parse("0E6000").to_i64_exact(), Some(0));
-        assert_eq!(parse("1E6000").to_i64_exact(), None);
-        assert_eq!(parse("1E-6000").truncated(), Some(0));
-        assert_eq!(parse("-1.99").truncated(), Some(-1));
-        assert!(
-            parse("1E5").is_integral()
-                && !parse("1E-5").is_integral()
-                && !parse("Infinity").is_integral()
-        );
-    }
-}
+mod tests;

@@ -8,6 +8,7 @@ mod builder;
 mod compare;
 pub mod decimal;
 mod elements;
+mod exact;
 mod limits;
 mod number;
 #[cfg(test)]

@@ -99,10 +99,8 @@ pub(crate) fn ladder() -> Vec<Vec<RawBson>> {
         vec![decimal("1E-6176")],
         vec![rawbson!(5e-324)],
         vec![decimal("0.1")],
-        vec![
-            rawbson!(0.1),
-            decimal("0.1000000000000000055511151231257827"),
-        ],
+        vec![decimal("0.1000000000000000055511151231257827")],
+        vec![rawbson!(0.1)],
         vec![decimal("0.1000000000000000055511151231257828")],
         vec![
             rawbson!(1i32),
