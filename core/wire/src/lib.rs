@@ -3,5 +3,11 @@
 mod error;
 pub mod idl;
 pub mod limits;
+mod message;
 
 pub use error::{Category, Error, ErrorCode, LabelContext, Result, labels, labels_for};
+pub use message::{
+    Answer, BadLength, CompressionError, CompressionState, Compressor, Documents, Flags, Header, Message,
+    MessageKind, OpCode, ParseError, Reply, ReplyFrame, encode_request, error_reply, message_length,
+    parse_message,
+};

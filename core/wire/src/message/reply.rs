@@ -1,0 +1,201 @@
+//! Replies: header, section frame and document are written once, into one buffer.
+
+use std::ops::{Deref, DerefMut};
+
+use bytes::Bytes;
+use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
+
+use super::header::{Header, OpCode};
+use super::{Flags, Message, MessageKind};
+use crate::error::Error;
+use crate::limits::HEADER_BYTES;
+
+/// Behind the header of OP_MSG: `flags u32 | kind u8 = 0`.
+const OP_MSG_PREFIX: usize = HEADER_BYTES + 5;
+/// Behind the header of OP_REPLY: `flags i32 | cursor i64 | from i32 | count i32`.
+const OP_REPLY_PREFIX: usize = HEADER_BYTES + 20;
+const _: () = assert!(OP_MSG_PREFIX < OP_REPLY_PREFIX);
+/// OP_REPLY's flag that a server understands awaitData, which every one does.
+const AWAIT_CAPABLE: i32 = 8;
+
+/// What a command answers, under construction; it is a `DocBuilder` of the reply's fields.
+///
+/// The dispatcher appends `ok: 1.0` and the times. There is room in front for either message frame.
+#[derive(Debug)]
+pub struct Reply {
+    fields: DocBuilder,
+    /// The body of the next invocation of the command, when the reply opens or continues an exhaust
+    /// stream.
+    next: Option<RawDocumentBuf>,
+    close_connection: bool,
+}
+
+impl Default for Reply {
+    fn default() -> Reply {
+        Reply::new()
+    }
+}
+
+impl Reply {
+    pub fn new() -> Reply {
+        Reply::with_capacity(192)
+    }
+
+    /// A reply with room for a document of about this many bytes.
+    pub fn with_capacity(bytes: usize) -> Reply {
+        let mut buffer = Vec::with_capacity(OP_REPLY_PREFIX + bytes + 64);
+        buffer.resize(OP_REPLY_PREFIX, 0);
+        Reply { fields: DocBuilder::with_prefix(buffer), next: None, close_connection: false }
+    }
+
+    /// A reply with the fields of this document.
+    pub fn from_document(document: &RawDocument) -> Reply {
+        let mut reply = Reply::with_capacity(document.as_bytes().len());
+        reply.append_all(document);
+        reply
+    }
+
+    /// Streams: after this reply the command is run again with `body`, without being asked. Only for an
+    /// invocation that allows it.
+    pub fn stream_next(&mut self, body: RawDocumentBuf) -> &mut Reply {
+        self.next = Some(body);
+        self
+    }
+
+    /// The body of the next invocation of an exhaust stream.
+    pub fn take_next(&mut self) -> Option<RawDocumentBuf> {
+        self.next.take()
+    }
+
+    /// Closes the connection once the reply is sent.
+    pub fn close_connection(&mut self) -> &mut Reply {
+        self.close_connection = true;
+        self
+    }
+
+    pub fn closes_connection(&self) -> bool {
+        self.close_connection
+    }
+
+    /// Frames the reply. The fields are complete: the dispatcher has appended `ok` and what follows it.
+    pub fn encode(self, frame: ReplyFrame) -> Bytes {
+        let mut bytes = self.fields.finish_bytes();
+        match frame.kind {
+            MessageKind::OpMsg => {
+                let start = OP_REPLY_PREFIX - OP_MSG_PREFIX;
+                let mut flags = 0;
+                if frame.more_to_come {
+                    flags |= Flags::MORE_TO_COME.0;
+                }
+                let mut length = bytes.len() - start;
+                if frame.checksum {
+                    flags |= Flags::CHECKSUM_PRESENT.0;
+                    length += 4;
+                }
+                let header = frame.header(length, OpCode::MSG);
+                bytes[start..start + HEADER_BYTES].copy_from_slice(&header.to_bytes());
+                bytes[start + HEADER_BYTES..start + HEADER_BYTES + 4].copy_from_slice(&flags.to_le_bytes());
+                bytes[start + HEADER_BYTES + 4] = 0;
+                if frame.checksum {
+                    let checksum = crc32c::crc32c(&bytes[start..]);
+                    bytes.extend_from_slice(&checksum.to_le_bytes());
+                }
+                Bytes::from(bytes).slice(start..)
+            }
+            MessageKind::OpQuery => {
+                let header = frame.header(bytes.len(), OpCode::REPLY);
+                bytes[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
+                bytes[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&AWAIT_CAPABLE.to_le_bytes());
+                // Cursor id and starting index stay zero; there is one document.
+                bytes[OP_REPLY_PREFIX - 4..OP_REPLY_PREFIX].copy_from_slice(&1i32.to_le_bytes());
+                Bytes::from(bytes)
+            }
+        }
+    }
+}
+
+impl Deref for Reply {
+    type Target = DocBuilder;
+
+    fn deref(&self) -> &DocBuilder {
+        &self.fields
+    }
+}
+
+impl DerefMut for Reply {
+    fn deref_mut(&mut self) -> &mut DocBuilder {
+        &mut self.fields
+    }
+}
+
+/// How a reply is framed: what it answers, and in which form.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplyFrame {
+    pub kind: MessageKind,
+    pub request_id: i32,
+    pub response_to: i32,
+    pub checksum: bool,
+    pub more_to_come: bool,
+}
+
+impl ReplyFrame {
+    /// The frame of a reply to this message: same kind, and a checksum if it had one.
+    pub fn answering(message: &Message, request_id: i32) -> ReplyFrame {
+        ReplyFrame {
+            kind: message.kind(),
+            request_id,
+            response_to: message.request_id(),
+            checksum: message.flags().has(Flags::CHECKSUM_PRESENT),
+            more_to_come: false,
+        }
+    }
+
+    fn header(&self, length: usize, opcode: OpCode) -> Header {
+        let length = u32::try_from(length).expect("a document and its frame are below 2 GiB");
+        Header { length, request_id: self.request_id, response_to: self.response_to, opcode }
+    }
+}
+
+/// The reply to a command that failed: `ok: 0.0`, `errmsg`, `code`, `codeName`, further fields and labels.
+pub fn error_reply(error: &Error, more_labels: &[&'static str]) -> Reply {
+    let mut reply = Reply::new();
+    reply
+        .append("ok", 0.0)
+        .append("errmsg", error.message.as_str())
+        .append("code", error.code.0)
+        .append("codeName", &*error.code_name());
+    if let Some(extra) = &error.extra {
+        reply.append_all(extra);
+    }
+    let further = more_labels.iter().filter(|label| !error.labels.contains(*label));
+    let mut labels = error.labels.iter().chain(further).peekable();
+    if labels.peek().is_some() && !reply.contains("errorLabels") {
+        reply.start_array("errorLabels");
+        for label in labels {
+            reply.push(*label);
+        }
+        reply.end();
+    }
+    reply
+}
+
+/// The bytes of an OP_MSG request with this body: what a client sends.
+pub fn encode_request(request_id: i32, flags: Flags, body: &RawDocument) -> Bytes {
+    let reply = Reply::from_document(body);
+    let frame = ReplyFrame {
+        kind: MessageKind::OpMsg,
+        request_id,
+        response_to: 0,
+        checksum: false,
+        more_to_come: flags.has(Flags::MORE_TO_COME),
+    };
+    let mut bytes = reply.encode(frame).to_vec();
+    bytes[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&flags.0.to_le_bytes());
+    if flags.has(Flags::CHECKSUM_PRESENT) {
+        let length = (bytes.len() + 4) as u32;
+        bytes[..4].copy_from_slice(&length.to_le_bytes());
+        let checksum = crc32c::crc32c(&bytes);
+        bytes.extend_from_slice(&checksum.to_le_bytes());
+    }
+    Bytes::from(bytes)
+}
