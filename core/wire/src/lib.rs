@@ -1,10 +1,15 @@
 //! Wire messages, the command registry, OpContext, error codes.
 
+mod command;
 mod error;
 pub mod idl;
 pub mod limits;
 mod message;
 
+pub use command::{
+    ClientInfo, ClientMetadata, Command, CommandClass, CommandSpec, Handler, HandlerFuture, Invocation,
+    OpContext, OpShared, Priority, Registry, check_permitted, interruption,
+};
 pub use error::{Category, Error, ErrorCode, LabelContext, Result, labels, labels_for};
 pub use message::{
     Answer, BadLength, CompressionError, CompressionState, Compressor, Documents, Flags, Header, Message,

@@ -1,0 +1,9 @@
+//! Commands: their registry, what an invocation is handed, and the context it runs in.
+
+mod context;
+mod registry;
+
+pub use context::{ClientInfo, ClientMetadata, OpContext, OpShared, Priority, interruption};
+pub use registry::{
+    Command, CommandClass, CommandSpec, Handler, HandlerFuture, Invocation, Registry, check_permitted,
+};
