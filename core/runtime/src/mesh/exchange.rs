@@ -1,0 +1,239 @@
+//! Calls over the mesh: admission of requests, reply slots, and what happens when a queue is full.
+//!
+//! A request waits, in order of arrival, until the queue to its core has room; that is the only wait. The receiving
+//! core starts a task for each request at once. A reply goes to a slot that the request reserved, and when the queue
+//! back is full it is kept in a list that is sent before any request: as many replies as the other core has calls
+//! open, so the list is bounded by what was admitted. So two cores that fill each other's queues cannot stop.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use slab::Slab;
+
+use crate::context::{self, Backend, CoreContext};
+use crate::core::CoreId;
+use crate::sync::{Notify, Semaphore};
+use crate::task::{self, Queue, join_all};
+
+/// What a request runs on the receiving core.
+type RunRequest = Box<dyn FnOnce(CoreId, usize) + Send>;
+
+/// A message between two cores.
+pub(crate) enum Parcel {
+    Request { slot: usize, run: RunRequest },
+    Reply { slot: usize, value: Box<dyn Any + Send> },
+}
+
+enum Slot {
+    Waiting(Option<Waker>),
+    Ready(Box<dyn Any + Send>),
+    /// The caller went away; the slot stays taken until the reply arrives, so that it is not mistaken for another's.
+    Abandoned,
+}
+
+/// The way to one other core.
+struct Lane {
+    /// Held by the request that waits for room; the others queue behind it.
+    turn: Semaphore,
+    space: Notify,
+    /// Replies that the queue had no room for.
+    replies: RefCell<VecDeque<Parcel>>,
+}
+
+/// One core's end of the mesh.
+pub(crate) struct Exchange {
+    slots: RefCell<Slab<Slot>>,
+    lanes: Vec<Lane>,
+}
+
+impl Exchange {
+    pub(crate) fn new(count: usize) -> Exchange {
+        let lane = || Lane { turn: Semaphore::new(1), space: Notify::new(), replies: RefCell::new(VecDeque::new()) };
+        Exchange { slots: RefCell::new(Slab::new()), lanes: (0..count).map(|_| lane()).collect() }
+    }
+}
+
+fn try_push(context: &CoreContext, to: CoreId, parcel: Parcel) -> Result<(), Parcel> {
+    match &context.backend {
+        Backend::Real(core) => core.mesh_try_push(to, parcel),
+        Backend::Sim(core) => core.mesh_try_push(to, parcel),
+    }
+}
+
+async fn push_request(context: &CoreContext, to: CoreId, mut parcel: Parcel) {
+    let lane = &context.mesh.lanes[usize::from(to.0)];
+    let _turn = lane.turn.acquire().await;
+    loop {
+        // Replies that wait have been owed for longer, and the other core's callers need them.
+        if lane.replies.borrow().is_empty() {
+            match try_push(context, to, parcel) {
+                Ok(()) => return,
+                Err(refused) => parcel = refused,
+            }
+        }
+        lane.space.notified().await;
+    }
+}
+
+fn send_reply(context: &CoreContext, to: CoreId, parcel: Parcel) {
+    let lane = &context.mesh.lanes[usize::from(to.0)];
+    let mut waiting = lane.replies.borrow_mut();
+    if waiting.is_empty() {
+        if let Err(refused) = try_push(context, to, parcel) {
+            waiting.push_back(refused);
+        }
+    } else {
+        waiting.push_back(parcel);
+    }
+}
+
+/// The queue to `to` has room again. Called by the backend after it refused a push; spurious calls are harmless.
+pub(crate) fn space_available(to: CoreId) {
+    let context = context::current();
+    let lane = &context.mesh.lanes[usize::from(to.0)];
+    let mut waiting = lane.replies.borrow_mut();
+    while let Some(parcel) = waiting.pop_front() {
+        if let Err(refused) = try_push(&context, to, parcel) {
+            waiting.push_front(refused);
+            return;
+        }
+    }
+    drop(waiting);
+    lane.space.notify_one();
+}
+
+/// Takes in a message from another core. Never waits and never sends.
+pub(crate) fn deliver(from: CoreId, parcel: Parcel) {
+    match parcel {
+        Parcel::Request { slot, run } => run(from, slot),
+        Parcel::Reply { slot, value } => {
+            let context = context::current();
+            let mut slots = context.mesh.slots.borrow_mut();
+            let state = slots.get_mut(slot).expect("a reply finds the slot that its request reserved");
+            let waker = match state {
+                Slot::Waiting(waker) => {
+                    let waker = waker.take();
+                    *state = Slot::Ready(value);
+                    waker
+                }
+                Slot::Abandoned => {
+                    slots.remove(slot);
+                    drop(slots);
+                    drop(value);
+                    return;
+                }
+                Slot::Ready(_) => panic!("a request was answered twice"),
+            };
+            drop(slots);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+}
+
+/// The reserved slot of one request.
+struct Call {
+    context: Rc<CoreContext>,
+    slot: usize,
+    sent: bool,
+    done: bool,
+}
+
+impl Future for Call {
+    type Output = Box<dyn Any + Send>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let mut slots = this.context.mesh.slots.borrow_mut();
+        match &mut slots[this.slot] {
+            Slot::Waiting(waker) => {
+                match waker {
+                    Some(existing) if existing.will_wake(cx.waker()) => {}
+                    _ => *waker = Some(cx.waker().clone()),
+                }
+                Poll::Pending
+            }
+            Slot::Ready(_) => {
+                this.done = true;
+                match slots.remove(this.slot) {
+                    Slot::Ready(value) => Poll::Ready(value),
+                    Slot::Waiting(_) | Slot::Abandoned => unreachable!("the slot was just seen ready"),
+                }
+            }
+            Slot::Abandoned => unreachable!("only the drop of a call abandons its slot"),
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        let mut slots = self.context.mesh.slots.borrow_mut();
+        let answered = matches!(slots[self.slot], Slot::Ready(_));
+        let old = if answered || !self.sent {
+            slots.remove(self.slot)
+        } else {
+            std::mem::replace(&mut slots[self.slot], Slot::Abandoned)
+        };
+        drop(slots);
+        drop(old);
+    }
+}
+
+/// Runs `f` on `core` and gives its result. On the caller's own core it runs in place, without a hop and whatever the
+/// queue; elsewhere as a task of `queue`. Requests from one core to another start in the order of their calls.
+///
+/// Dropping the future before the request was sent withdraws it; afterwards the request runs to its end and its result
+/// is dropped. If the other core ends first, the future never completes.
+///
+/// # Panics
+/// When this node has no such core.
+pub async fn submit_to<F, Fut, R>(core: CoreId, queue: Queue, f: F) -> R
+where
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future<Output = R> + 'static,
+    R: Send + 'static,
+{
+    let context = context::current();
+    if core == context.core {
+        drop(context);
+        return f().await;
+    }
+    assert!(usize::from(core.0) < context.count, "core {core} does not exist: this node has {} cores", context.count);
+    let slot = context.mesh.slots.borrow_mut().insert(Slot::Waiting(None));
+    let mut call = Call { context: Rc::clone(&context), slot, sent: false, done: false };
+    let run: RunRequest = Box::new(move |from, slot| {
+        task::spawn_detached(queue, async move {
+            let value: Box<dyn Any + Send> = Box::new(f().await);
+            send_reply(&context::current(), from, Parcel::Reply { slot, value });
+        });
+    });
+    push_request(&context, core, Parcel::Request { slot, run }).await;
+    call.sent = true;
+    let value = call.await;
+    *value.downcast::<R>().expect("a reply has the type that its request asked for")
+}
+
+/// Runs `f` on every core at the same time, in the foreground queue, and gives the results in the order of the cores.
+pub async fn on_all_cores<F, Fut, R>(f: F) -> Vec<R>
+where
+    F: Fn(CoreId) -> Fut + Send + Clone + 'static,
+    Fut: Future<Output = R> + 'static,
+    R: Send + 'static,
+{
+    let count = context::with(|context| context.count);
+    join_all((0..count).map(|core| {
+        let core = CoreId(u16::try_from(core).expect("core numbers fit 16 bits"));
+        let f = f.clone();
+        submit_to(core, Queue::Foreground, move || f(core))
+    }))
+    .await
+}
