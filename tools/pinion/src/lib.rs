@@ -1,1 +1,3 @@
-//! The Pinion server: reads options, builds the parts, joins them.
+//! The Pinion node as a library: options, log, and the constructor that the binary and the simulator share.
+
+pub mod options;

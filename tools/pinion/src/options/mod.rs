@@ -1,0 +1,71 @@
+//! Start options: the command line and the YAML file, in mongod's names, checked and turned into one value.
+
+mod file;
+mod parse;
+mod table;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+pub use parse::{Asked, OptionError, parse};
+
+/// What the node was started with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Data directory.
+    pub dbpath: PathBuf,
+    /// TCP port; 0 takes a free one.
+    pub port: u16,
+    /// Addresses to listen on, in the order given.
+    pub bind: Vec<IpAddr>,
+    /// Most simultaneous connections.
+    pub max_connections: usize,
+    /// Log file; standard output when absent.
+    pub log_path: Option<PathBuf>,
+    /// Append to the log file rather than move the old one aside.
+    pub log_append: bool,
+    /// Leave out connection lines.
+    pub quiet: bool,
+    /// 0 to 5.
+    pub verbosity: u8,
+    /// File that receives the process id.
+    pub pid_file: Option<PathBuf>,
+    /// Seconds between checkpoints; 0 takes none but those asked for.
+    pub sync_delay_secs: u64,
+    /// Most milliseconds between journal flushes.
+    pub journal_commit_interval_ms: u64,
+    /// Memory budget of the node in bytes.
+    pub cache_bytes: u64,
+    /// `name=value` pairs for setParameter.
+    pub set_parameters: Vec<(String, String)>,
+    /// Number of cores to use; all of the affinity mask when absent.
+    pub cpus: Option<usize>,
+    /// Number of partitions of a new data directory.
+    pub partitions: Option<u16>,
+    /// Most microseconds that a busy core spins before it parks.
+    pub spin_micros: u64,
+    /// The arguments as given, for getCmdLineOpts.
+    pub argv: Vec<String>,
+    /// The options in the configuration file's shape (`path`, value as text or boolean), for getCmdLineOpts.
+    pub parsed: Vec<(String, Given)>,
+}
+
+/// The value of an option as it was given.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Given {
+    /// A switch.
+    Switch(bool),
+    /// A whole number.
+    Int(i64),
+    /// A number with a fraction.
+    Double(f64),
+    /// Anything else.
+    Text(String),
+}
+
+impl Options {
+    /// Whether every address is a loopback one.
+    pub fn loopback_only(&self) -> bool {
+        self.bind.iter().all(IpAddr::is_loopback)
+    }
+}

@@ -1,0 +1,502 @@
+//! From arguments and file to `Options`: every value checked, every refusal one line.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, Command};
+
+use super::file::flatten;
+use super::table::{OPTIONS, OptionSpec, Shape, Support};
+use super::{Given, Options};
+
+/// One line that tells what is wrong with the options, or the help text asked for.
+#[derive(Debug, PartialEq)]
+pub struct OptionError(pub String);
+
+impl fmt::Display for OptionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for OptionError {}
+
+/// What the arguments ask for.
+#[derive(Debug, PartialEq)]
+pub enum Asked {
+    /// Run a node.
+    Run(Box<Options>),
+    /// Print this text and end with success (`--help`, `--version`).
+    Print(String),
+}
+
+const GIB: f64 = (1u64 << 30) as f64;
+/// The smallest memory budget, as mongod has it.
+const MIN_CACHE_GB: f64 = 0.25;
+const MAX_CACHE_GB: f64 = 10_000.0;
+const MAX_PARTITIONS: u64 = 256;
+/// mongod's default of `net.maxIncomingConnections` on Linux is bound by the open-file limit; this is our own.
+const DEFAULT_MAX_CONNECTIONS: usize = 65_536;
+
+/// Reads the arguments (the first is the program's name) and the file they name.
+pub fn parse<I>(argv: I, machine_memory_bytes: u64) -> Result<Asked, OptionError>
+where
+    I: IntoIterator<Item = OsString>,
+{
+    let argv: Vec<OsString> = argv.into_iter().collect();
+    let matches = match command().try_get_matches_from(&argv) {
+        Ok(matches) => matches,
+        Err(error) => return refuse(error),
+    };
+    let mut given: BTreeMap<&'static str, Vec<Given>> = BTreeMap::new();
+    if let Some(path) = matches.get_one::<String>("config") {
+        let text = read_config(path)?;
+        for (path, value) in flatten(&text, path)? {
+            let (spec, value) = find_path(path, value)?;
+            given.entry(spec.name).or_default().push(value);
+        }
+    }
+    for spec in OPTIONS {
+        let values: Vec<Given> = match spec.shape {
+            Shape::Switch if matches.get_flag(spec.name) => vec![Given::Switch(true)],
+            Shape::Switch => continue,
+            Shape::Value | Shape::Repeated => match matches.get_many::<String>(spec.name) {
+                Some(values) => values.map(|value| Given::Text(value.clone())).collect(),
+                None => continue,
+            },
+        };
+        // The command line wins over the file; setParameter adds to it.
+        let slot = given.entry(spec.name).or_default();
+        if spec.shape != Shape::Repeated {
+            slot.clear();
+        }
+        slot.extend(values);
+    }
+    check_support(&given)?;
+    let argv = argv
+        .iter()
+        .map(|arg| arg.to_string_lossy().into_owned())
+        .collect();
+    build(given, argv, machine_memory_bytes).map(|options| Asked::Run(Box::new(options)))
+}
+
+fn command() -> Command {
+    let mut command = Command::new("pinion")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("A document database that speaks the MongoDB wire protocol");
+    for spec in OPTIONS {
+        let mut arg = Arg::new(spec.name).long(spec.name).help(spec.help);
+        if spec.short != '\0' {
+            arg = arg.short(spec.short);
+        }
+        arg = match spec.shape {
+            Shape::Switch => arg.action(ArgAction::SetTrue),
+            Shape::Value => arg
+                .action(ArgAction::Set)
+                .num_args(1)
+                .overrides_with(spec.name),
+            Shape::Repeated => arg.action(ArgAction::Append).num_args(1),
+        };
+        if spec.name == "verbose" {
+            arg = arg.num_args(0..=1).default_missing_value("1");
+        }
+        command = command.arg(arg.hide(spec.help.is_empty()));
+    }
+    command
+}
+
+fn refuse(error: clap::Error) -> Result<Asked, OptionError> {
+    use clap::error::ErrorKind;
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(Asked::Print(error.to_string())),
+        _ => {
+            let text = error.to_string();
+            let line = text
+                .lines()
+                .next()
+                .unwrap_or_default()
+                .trim_start_matches("error: ");
+            Err(OptionError(format!("Error parsing command line: {line}")))
+        }
+    }
+}
+
+#[allow(clippy::disallowed_methods)] // Before the runtime exists, on the main thread.
+fn read_config(path: &str) -> Result<String, OptionError> {
+    let bytes = std::fs::read(path)
+        .map_err(|error| OptionError(format!("Error reading config file {path}: {error}")))?;
+    String::from_utf8(bytes)
+        .map_err(|_| OptionError(format!("Error reading config file {path}: it is not UTF-8")))
+}
+
+fn find_path(path: String, value: Given) -> Result<(&'static OptionSpec, Given), OptionError> {
+    if let Some(name) = path.strip_prefix("setParameter.") {
+        let spec = spec("setParameter");
+        return Ok((spec, Given::Text(format!("{name}={}", text(&value)))));
+    }
+    let found = OPTIONS
+        .iter()
+        .find(|spec| !spec.path.is_empty() && spec.path == path);
+    let Some(spec) = found else {
+        return Err(OptionError(format!("Unrecognized option: {path}")));
+    };
+    match (spec.shape, &value) {
+        (Shape::Switch, Given::Switch(_)) | (Shape::Value, _) => Ok((spec, value)),
+        _ => Err(OptionError(format!(
+            "{path} takes a boolean, not '{}'",
+            text(&value)
+        ))),
+    }
+}
+
+fn spec(name: &str) -> &'static OptionSpec {
+    OPTIONS
+        .iter()
+        .find(|spec| spec.name == name)
+        .expect("a name of the table")
+}
+
+fn check_support(given: &BTreeMap<&'static str, Vec<Given>>) -> Result<(), OptionError> {
+    for (name, values) in given {
+        let spec = spec(name);
+        match spec.support {
+            Support::Yes => {}
+            // A switch that the file turns off asks for nothing.
+            Support::No(_) if values.iter().all(|value| *value == Given::Switch(false)) => {}
+            Support::No(why) => {
+                return Err(OptionError(format!("--{name} is not supported: {why}")));
+            }
+            Support::Only(allowed, why) => {
+                if let Some(value) = values.iter().find(|value| text(value) != allowed) {
+                    let value = text(value);
+                    return Err(OptionError(format!(
+                        "--{name} {value} is not supported: {why}"
+                    )));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn text(value: &Given) -> String {
+    match value {
+        Given::Switch(value) => value.to_string(),
+        Given::Int(value) => value.to_string(),
+        Given::Double(value) => value.to_string(),
+        Given::Text(value) => value.clone(),
+    }
+}
+
+/// The values given, read one by one with their ranges.
+struct Reader {
+    given: BTreeMap<&'static str, Vec<Given>>,
+}
+
+impl Reader {
+    fn last(&self, name: &str) -> Option<String> {
+        self.given
+            .get(name)
+            .and_then(|values| values.last())
+            .map(text)
+    }
+
+    fn switch(&self, name: &str) -> bool {
+        self.last(name).is_some_and(|value| value == "true")
+    }
+
+    fn int(&self, name: &str, min: u64, max: u64) -> Result<Option<u64>, OptionError> {
+        let Some(value) = self.last(name) else {
+            return Ok(None);
+        };
+        match value.parse::<u64>() {
+            Ok(number) if (min..=max).contains(&number) => Ok(Some(number)),
+            _ => Err(OptionError(format!(
+                "Invalid value '{value}' for --{name}: expected a whole number from {min} to {max}"
+            ))),
+        }
+    }
+}
+
+fn build(
+    given: BTreeMap<&'static str, Vec<Given>>,
+    argv: Vec<String>,
+    memory_bytes: u64,
+) -> Result<Options, OptionError> {
+    let parsed = parsed(&given);
+    let reader = Reader { given };
+    let verbosity = match reader.last("verbose") {
+        // mongod's -vvv: clap hands the rest of the letters over as the value.
+        Some(value) if value.chars().all(|c| c == 'v') && !value.is_empty() => {
+            (value.len() as u64 + 1).min(5)
+        }
+        Some(_) => reader.int("verbose", 0, 5)?.unwrap_or(0),
+        None => 0,
+    };
+    Ok(Options {
+        dbpath: reader
+            .last("dbpath")
+            .unwrap_or_else(|| "./data".into())
+            .into(),
+        port: reader.int("port", 0, 65_535)?.unwrap_or(27_017) as u16,
+        bind: bind_addresses(&reader)?,
+        max_connections: reader
+            .int("maxConns", 5, 1_000_000)?
+            .map_or(DEFAULT_MAX_CONNECTIONS, |n| n as usize),
+        log_path: reader.last("logpath").map(PathBuf::from),
+        log_append: reader.switch("logappend"),
+        quiet: reader.switch("quiet"),
+        verbosity: verbosity as u8,
+        pid_file: reader.last("pidfilepath").map(PathBuf::from),
+        sync_delay_secs: reader.int("syncdelay", 0, 1_000_000)?.unwrap_or(60),
+        journal_commit_interval_ms: reader.int("journalCommitInterval", 1, 500)?.unwrap_or(100),
+        cache_bytes: cache_bytes(&reader, memory_bytes)?,
+        set_parameters: set_parameters(&reader)?,
+        cpus: reader.int("cpus", 1, 1_024)?.map(|n| n as usize),
+        partitions: reader
+            .int("partitions", 1, MAX_PARTITIONS)?
+            .map(|n| n as u16),
+        spin_micros: reader.int("spinMicros", 0, 10_000)?.unwrap_or(50),
+        argv,
+        parsed,
+    })
+}
+
+fn bind_addresses(reader: &Reader) -> Result<Vec<IpAddr>, OptionError> {
+    let ipv6 = reader.switch("ipv6");
+    if reader.switch("bind_ip_all") {
+        let any = if ipv6 {
+            Ipv6Addr::UNSPECIFIED.into()
+        } else {
+            Ipv4Addr::UNSPECIFIED.into()
+        };
+        return Ok(vec![any]);
+    }
+    let names = reader.last("bind_ip").unwrap_or_else(|| "localhost".into());
+    let mut out: Vec<IpAddr> = Vec::new();
+    for name in names.split(',').map(str::trim) {
+        let found: Vec<IpAddr> = match name {
+            "" => return Err(OptionError("--bind_ip has an empty address".into())),
+            "*" if ipv6 => vec![Ipv6Addr::UNSPECIFIED.into()],
+            "*" => vec![Ipv4Addr::UNSPECIFIED.into()],
+            "localhost" if ipv6 => vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
+            "localhost" => vec![Ipv4Addr::LOCALHOST.into()],
+            _ => match name.parse::<IpAddr>() {
+                Ok(address) => vec![address],
+                Err(_) => resolve(name, ipv6)?,
+            },
+        };
+        if found.iter().any(IpAddr::is_ipv6) && !ipv6 {
+            return Err(OptionError(format!(
+                "--bind_ip {name} is an IPv6 address: give --ipv6 too"
+            )));
+        }
+        for address in found {
+            if !out.contains(&address) {
+                out.push(address);
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// Host names are resolved once, before the runtime starts, because resolving blocks.
+fn resolve(name: &str, ipv6: bool) -> Result<Vec<IpAddr>, OptionError> {
+    let found: Vec<IpAddr> = (name, 0u16)
+        .to_socket_addrs()
+        .map_err(|error| OptionError(format!("--bind_ip {name} cannot be resolved: {error}")))?
+        .map(|address| address.ip())
+        .filter(|address| ipv6 || address.is_ipv4())
+        .collect();
+    if found.is_empty() {
+        return Err(OptionError(format!(
+            "--bind_ip {name} has no address of an enabled family"
+        )));
+    }
+    Ok(found)
+}
+
+fn cache_bytes(reader: &Reader, memory_bytes: u64) -> Result<u64, OptionError> {
+    let Some(value) = reader.last("wiredTigerCacheSizeGB") else {
+        let half = (memory_bytes as f64 - GIB) / 2.0;
+        return Ok(half.max(MIN_CACHE_GB * GIB) as u64);
+    };
+    match value.parse::<f64>() {
+        Ok(gb) if (MIN_CACHE_GB..=MAX_CACHE_GB).contains(&gb) => Ok((gb * GIB) as u64),
+        _ => Err(OptionError(format!(
+            "Invalid value '{value}' for --wiredTigerCacheSizeGB: expected {MIN_CACHE_GB} to {MAX_CACHE_GB}"
+        ))),
+    }
+}
+
+fn set_parameters(reader: &Reader) -> Result<Vec<(String, String)>, OptionError> {
+    let Some(values) = reader.given.get("setParameter") else {
+        return Ok(Vec::new());
+    };
+    let split = |value: &Given| match text(value).split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_string(), value.to_string())),
+        _ => Err(OptionError(format!(
+            "Illegal option assignment '{}' for --setParameter: expected name=value",
+            text(value)
+        ))),
+    };
+    values.iter().map(split).collect()
+}
+
+/// The options in the configuration file's shape, numbers and booleans as such, as getCmdLineOpts answers.
+fn parsed(given: &BTreeMap<&'static str, Vec<Given>>) -> Vec<(String, Given)> {
+    let mut out = Vec::new();
+    for (name, values) in given {
+        let spec = spec(name);
+        match (spec.shape, values.last()) {
+            (_, None) => {}
+            (Shape::Repeated, _) => {
+                for value in values {
+                    if let Some((name, value)) = text(value).split_once('=') {
+                        out.push((format!("setParameter.{name}"), Given::Text(value.into())));
+                    }
+                }
+            }
+            (_, Some(value)) => {
+                let path = if spec.path.is_empty() {
+                    spec.name
+                } else {
+                    spec.path
+                };
+                out.push((path.to_string(), typed(value)));
+            }
+        }
+    }
+    out
+}
+
+fn typed(value: &Given) -> Given {
+    let Given::Text(value) = value else {
+        return value.clone();
+    };
+    if let Ok(number) = value.parse::<i64>() {
+        return Given::Int(number);
+    }
+    match value.parse::<f64>() {
+        Ok(number) if number.is_finite() => Given::Double(number),
+        _ => Given::Text(value.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMORY: u64 = 9 << 30;
+
+    fn run(args: &[&str]) -> Result<Options, String> {
+        let argv = std::iter::once("pinion")
+            .chain(args.iter().copied())
+            .map(OsString::from);
+        match parse(argv, MEMORY) {
+            Ok(Asked::Run(options)) => Ok(*options),
+            Ok(Asked::Print(text)) => Err(text),
+            Err(error) => Err(error.0),
+        }
+    }
+
+    fn refused(args: &[&str], part: &str) {
+        let error = run(args).expect_err("must be refused");
+        assert!(error.contains(part), "{error:?} does not contain {part:?}");
+        assert_eq!(error.lines().count(), 1, "{error:?}");
+    }
+
+    #[test]
+    fn defaults() {
+        let options = run(&[]).unwrap();
+        assert_eq!(options.port, 27_017);
+        assert_eq!(options.dbpath, PathBuf::from("./data"));
+        assert_eq!(options.bind, vec![IpAddr::from(Ipv4Addr::LOCALHOST)]);
+        assert!(options.loopback_only());
+        assert_eq!(options.cache_bytes, 4 << 30);
+        assert_eq!(
+            (options.sync_delay_secs, options.journal_commit_interval_ms),
+            (60, 100)
+        );
+    }
+
+    #[test]
+    fn values_and_their_ranges() {
+        let options = run(&[
+            "--dbpath",
+            "/d",
+            "--port",
+            "0",
+            "--bind_ip",
+            "127.0.0.1,10.0.0.1",
+            "--syncdelay=20",
+            "-vv",
+            "--wiredTigerCacheSizeGB",
+            "0.25",
+            "--setParameter",
+            "a=1",
+            "--setParameter",
+            "b=2",
+        ])
+        .unwrap();
+        assert_eq!(options.port, 0);
+        assert!(!options.loopback_only());
+        assert_eq!((options.sync_delay_secs, options.verbosity), (20, 2));
+        assert_eq!(options.cache_bytes, 1 << 28);
+        assert_eq!(options.set_parameters.len(), 2);
+        refused(&["--port", "70000"], "from 0 to 65535");
+        refused(&["--journalCommitInterval", "0"], "from 1 to 500");
+        refused(&["--wiredTigerCacheSizeGB", "0.1"], "expected 0.25");
+        refused(&["--bind_ip", "::1"], "--ipv6");
+        refused(&["--setParameter", "x"], "name=value");
+        refused(&["--nosuch"], "--nosuch");
+    }
+
+    #[test]
+    fn what_is_not_there_stops_the_start() {
+        for spec in OPTIONS {
+            if let Support::No(_) = spec.support {
+                let name = format!("--{}", spec.name);
+                match spec.shape {
+                    Shape::Switch => refused(&[&name], &name),
+                    _ => refused(&[&name, "x"], &name),
+                }
+            }
+        }
+        refused(
+            &["--replSet", "rs0"],
+            "--replSet is not supported: replica sets",
+        );
+        refused(&["--storageEngine", "inMemory"], "one storage engine");
+        assert!(run(&["--storageEngine", "wiredTiger"]).is_ok());
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_methods)] // A file of the test's own.
+    fn the_file_gives_values_and_the_command_line_wins() {
+        let path = std::env::temp_dir().join(format!("pinion-options-{}.yaml", std::process::id()));
+        let file = path.to_str().unwrap();
+        std::fs::write(
+            &path,
+            "net:\n  port: 27099\n  bindIp: 127.0.0.1\nstorage:\n  dbPath: /x\n",
+        )
+        .unwrap();
+        assert_eq!(run(&["--config", file]).unwrap().port, 27_099);
+        assert_eq!(run(&["-f", file, "--port", "27100"]).unwrap().port, 27_100);
+        std::fs::write(&path, "replication:\n  replSetName: rs0\n").unwrap();
+        refused(&["--config", file], "--replSet is not supported");
+        std::fs::write(&path, "security:\n  authorization: enabled\n").unwrap();
+        refused(
+            &["--config", file],
+            "--authorization enabled is not supported",
+        );
+        std::fs::write(&path, "net:\n  tls:\n    mode: requireTLS\n").unwrap();
+        refused(&["--config", file], "--tlsMode requireTLS is not supported");
+        std::fs::write(&path, "storage:\n  dbpath: /x\n").unwrap();
+        refused(&["--config", file], "Unrecognized option: storage.dbpath");
+        std::fs::remove_file(&path).unwrap();
+    }
+}
