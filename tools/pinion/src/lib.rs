@@ -1,3 +1,4 @@
 //! The Pinion node as a library: options, log, and the constructor that the binary and the simulator share.
 
+pub mod log;
 pub mod options;

@@ -1,0 +1,344 @@
+//! The log: `tracing` events as JSON lines in MongoDB's format, to standard output or a file, and to getLog.
+//!
+//! An event's target is the component (`NETWORK`, `STORAGE`, ...), its message `msg`; the fields `id` and
+//! `ctx` have their places, every other field goes to `attr`. Lines are written by a thread of their own, so a
+//! slow reader of standard output cannot hold a core; when it is too slow lines are dropped and counted.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // Serves every core of a real process; the simulator does not use it.
+
+use std::fmt::{self, Write as _};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// Lines that wait for the writer at most; more are dropped.
+const QUEUE_LINES: usize = 8_192;
+
+/// Where lines go besides the file: getLog's memory.
+pub type Sink = Box<dyn Fn(&str, bool) + Send + Sync>;
+
+/// Hands every event to the writer thread.
+pub struct Log {
+    lines: SyncSender<Option<String>>,
+    dropped: AtomicU64,
+    verbosity: u8,
+    sink: Sink,
+}
+
+/// Ends the writer thread after everything logged so far has been written.
+pub struct LogWriter {
+    lines: SyncSender<Option<String>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+/// Installs the log for this process. `sink` receives each line and whether it is a warning.
+///
+/// Errors: the file cannot be opened or moved aside.
+pub fn install(
+    path: Option<&Path>,
+    append: bool,
+    verbosity: u8,
+    sink: Sink,
+) -> io::Result<LogWriter> {
+    let output: Box<dyn Write + Send> = match path {
+        None => Box::new(io::stdout()),
+        Some(path) => Box::new(open(path, append)?),
+    };
+    let (lines, receiver) = sync_channel(QUEUE_LINES);
+    let thread = std::thread::Builder::new()
+        .name("log".into())
+        .spawn(move || write_lines(receiver, output))?;
+    let log = Log {
+        lines: lines.clone(),
+        dropped: AtomicU64::new(0),
+        verbosity,
+        sink,
+    };
+    tracing::subscriber::set_global_default(log)
+        .map_err(|_| io::Error::other("a log is installed already"))?;
+    Ok(LogWriter {
+        lines,
+        thread: Some(thread),
+    })
+}
+
+/// mongod moves an existing log aside unless it appends.
+fn open(path: &Path, append: bool) -> io::Result<File> {
+    if !append && path.exists() {
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(format!(".{}", date(now_us() / 1_000).replace(':', "-")));
+        std::fs::rename(path, aside)?;
+    }
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+fn write_lines(receiver: Receiver<Option<String>>, mut output: Box<dyn Write + Send>) {
+    while let Ok(Some(line)) = receiver.recv() {
+        // A log that cannot be written (a closed pipe, a full disk) must not stop the node.
+        let _ = output.write_all(line.as_bytes());
+        let _ = output.flush();
+    }
+}
+
+impl Drop for LogWriter {
+    fn drop(&mut self) {
+        let _ = self.lines.send(None);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        match *metadata.level() {
+            Level::ERROR | Level::WARN | Level::INFO => true,
+            Level::DEBUG => self.verbosity >= 1,
+            Level::TRACE => self.verbosity >= 3,
+        }
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let line = format(event, now_us() / 1_000);
+        (self.sink)(line.trim_end(), *event.metadata().level() <= Level::WARN);
+        if self.lines.try_send(Some(line)).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        } else if self.dropped.load(Ordering::Relaxed) > 0 {
+            let count = self.dropped.swap(0, Ordering::Relaxed);
+            tracing::warn!(target: "CONTROL", id = 7_000_001u64, count, "Log lines were dropped because the log was read too slowly");
+        }
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// The fields of an event, sorted into their places.
+#[derive(Default)]
+struct Fields {
+    message: String,
+    id: u64,
+    context: Option<String>,
+    attr: String,
+}
+
+impl Fields {
+    fn attr(&mut self, name: &str, json: impl fmt::Display) {
+        if !self.attr.is_empty() {
+            self.attr.push(',');
+        }
+        let _ = write!(self.attr, "{}:{json}", Quoted(name));
+    }
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "message" => self.message = value.into(),
+            "ctx" => self.context = Some(value.into()),
+            name => self.attr(name, Quoted(value)),
+        }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        match field.name() {
+            "id" => self.id = value,
+            name => self.attr(name, value),
+        }
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        match field.name() {
+            "id" => self.id = value as u64,
+            name => self.attr(name, value),
+        }
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.attr(field.name(), value);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        if value.is_finite() {
+            self.attr(field.name(), value);
+        } else {
+            self.attr(field.name(), Quoted(&value.to_string()));
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let text = format!("{value:?}");
+        match field.name() {
+            "message" => self.message = text,
+            "ctx" => self.context = Some(text),
+            // A field whose text is a JSON object (a document) stays one.
+            name if text.starts_with('{') && text.ends_with('}') => self.attr(name, text),
+            name => self.attr(name, Quoted(&text)),
+        }
+    }
+}
+
+fn format(event: &Event<'_>, now_ms: i64) -> String {
+    let mut fields = Fields::default();
+    event.record(&mut fields);
+    let metadata = event.metadata();
+    let severity = match *metadata.level() {
+        Level::ERROR => "E",
+        Level::WARN => "W",
+        Level::INFO => "I",
+        Level::DEBUG => "D1",
+        Level::TRACE => "D3",
+    };
+    let component = component(metadata.target());
+    let context = fields.context.unwrap_or_else(|| {
+        std::thread::current()
+            .name()
+            .unwrap_or("thread")
+            .to_string()
+    });
+    let mut line = format!(
+        "{{\"t\":{{\"$date\":\"{}\"}},\"s\":{:<5}\"c\":{:<11}\"id\":{},\"ctx\":{},\"msg\":{}",
+        date(now_ms),
+        format!("\"{severity}\","),
+        format!("\"{component}\","),
+        fields.id,
+        Quoted(&context),
+        Quoted(&fields.message),
+    );
+    if !fields.attr.is_empty() {
+        let _ = write!(line, ",\"attr\":{{{}}}", fields.attr);
+    }
+    line.push_str("}\n");
+    line
+}
+
+/// Events of libraries carry their module path as target; MongoDB's name for "no component" is `-`.
+fn component(target: &str) -> &str {
+    if target.bytes().all(|b| b.is_ascii_uppercase() || b == b'_') {
+        target
+    } else {
+        "-"
+    }
+}
+
+/// A string as JSON.
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('"')?;
+        for c in self.0.chars() {
+            match c {
+                '"' => f.write_str("\\\"")?,
+                '\\' => f.write_str("\\\\")?,
+                '\n' => f.write_str("\\n")?,
+                '\r' => f.write_str("\\r")?,
+                '\t' => f.write_str("\\t")?,
+                c if (c as u32) < 0x20 => write!(f, "\\u{:04x}", c as u32)?,
+                c => f.write_char(c)?,
+            }
+        }
+        f.write_char('"')
+    }
+}
+
+fn now_us() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_micros() as i64)
+}
+
+/// ISO 8601 in UTC with milliseconds, as MongoDB writes it: `2026-11-21T10:14:45.000+00:00`.
+fn date(ms: i64) -> String {
+    let (days, rest) = (ms.div_euclid(86_400_000), ms.rem_euclid(86_400_000));
+    // Days to a civil date, counted from 0000-03-01 so that a leap day ends its year.
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let day_of_era = z.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_index = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
+    let month = if month_index < 10 {
+        month_index + 3
+    } else {
+        month_index - 9
+    };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:03}+00:00",
+        rest / 3_600_000,
+        rest / 60_000 % 60,
+        rest / 1_000 % 60,
+        rest % 1_000
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    #[test]
+    fn dates() {
+        for (ms, expected) in [
+            (0, "1970-01-01T00:00:00.000+00:00"),
+            (951_782_400_000, "2000-02-29T00:00:00.000+00:00"),
+            (1_795_255_199_999, "2026-11-21T09:59:59.999+00:00"),
+        ] {
+            assert_eq!(date(ms), expected);
+        }
+    }
+
+    #[test]
+    fn an_event_is_a_line_in_mongodb_format() {
+        let seen: Arc<Mutex<Vec<(String, bool)>>> = Arc::default();
+        let (lines, receiver) = sync_channel(8);
+        let into = seen.clone();
+        let sink: Sink =
+            Box::new(move |line, warning| into.lock().unwrap().push((line.into(), warning)));
+        let log = Log {
+            lines,
+            dropped: AtomicU64::new(0),
+            verbosity: 0,
+            sink,
+        };
+        tracing::subscriber::with_default(log, || {
+            tracing::info!(target: "NETWORK", id = 23_016u64, ctx = "listener", port = 27_017u64, "Waiting for connections");
+            tracing::warn!(target: "CONTROL", id = 1u64, ctx = "a\"b", "two\nlines");
+            tracing::debug!(target: "NETWORK", "not shown");
+        });
+        let seen = seen.lock().unwrap();
+        assert_eq!(seen.len(), 2);
+        let (line, warning) = &seen[0];
+        assert!(
+            !warning && line.contains("\"s\":\"I\", \"c\":\"NETWORK\", "),
+            "{line}"
+        );
+        assert!(line.ends_with("\"id\":23016,\"ctx\":\"listener\",\"msg\":\"Waiting for connections\",\"attr\":{\"port\":27017}}"), "{line}");
+        assert!(
+            seen[1].1
+                && seen[1]
+                    .0
+                    .contains("\"ctx\":\"a\\\"b\",\"msg\":\"two\\nlines\"}")
+        );
+        assert!(receiver.try_recv().unwrap().unwrap().ends_with("}\n"));
+    }
+}

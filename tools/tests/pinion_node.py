@@ -1,0 +1,97 @@
+"""Starts and stops a node for the tests."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+import pymongo
+
+BINARY = os.environ.get("PINION_BIN", "target/release/pinion")
+
+
+class Node:
+    """One process of the server with its own data directory."""
+
+    def __init__(self, *options, directory=None, binary=None, env=None):
+        self.directory = pathlib.Path(directory or tempfile.mkdtemp(prefix="pinion-test-"))
+        self.own_directory = directory is None
+        self.options = list(options)
+        self.binary = binary or BINARY
+        self.env = env
+        self.process = None
+        self.port = 0
+        self.log = []
+
+    @property
+    def uri(self):
+        return f"mongodb://127.0.0.1:{self.port}"
+
+    def start(self, timeout_secs=120):
+        """Starts the process and waits until it says that it serves clients. Takes seconds it needed."""
+        began = time.monotonic()
+        self.process = subprocess.Popen(
+            [self.binary, "--dbpath", str(self.directory / "data"), "--port", str(self.port), *self.options],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=self.env,
+        )
+        ready = threading.Event()
+        self.log = []
+        threading.Thread(target=self._read, args=(self.process, ready), daemon=True).start()
+        while not ready.wait(0.02):
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the node ended with {self.process.returncode}:\n" + "".join(self.log[-20:]))
+            if time.monotonic() - began > timeout_secs:
+                raise RuntimeError("the node does not serve:\n" + "".join(self.log[-20:]))
+        return time.monotonic() - began
+
+    def _read(self, process, ready):
+        for line in process.stdout:
+            self.log.append(line)
+            if "Waiting for connections" in line:
+                self.port = int(re.search(r'"port":(\d+)', line).group(1))
+                ready.set()
+
+    def messages(self):
+        """The log's lines as values; a line that is not JSON fails the test."""
+        return [json.loads(line) for line in self.log]
+
+    def client(self, **options):
+        """A client that waits at most 20 s for the server."""
+        return pymongo.MongoClient(self.uri, **{"serverSelectionTimeoutMS": 20_000, **options})
+
+    def kill(self):
+        """SIGKILL: nothing is flushed, nothing is closed."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self, timeout_secs=60):
+        """SIGTERM and the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout_secs)
+
+    def alive(self):
+        return self.process is not None and self.process.poll() is None
+
+    def resident_bytes(self):
+        """Resident memory of the process."""
+        text = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", text).group(1)) * 1024
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        if self.alive():
+            self.kill()
+        self.clean()
+
+    def clean(self):
+        if self.own_directory:
+            shutil.rmtree(self.directory, ignore_errors=True)
