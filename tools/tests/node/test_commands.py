@@ -1,0 +1,291 @@
+"""Commands as a user meets them: options with an effect, options refused, counters that move."""
+
+import time
+
+import pymongo
+import pytest
+from bson.son import SON
+from pymongo.errors import OperationFailure
+
+
+def fails(database, command, code):
+    with pytest.raises(OperationFailure) as caught:
+        database.command(command)
+    assert caught.value.code == code, caught.value.details
+    return caught.value.details["errmsg"]
+
+
+UNSUPPORTED = [
+    ({"find": "c", "collation": {"locale": "de"}}, "collation"),
+    ({"find": "c", "tailable": True}, "tailable"),
+    ({"count": "c", "collation": {"locale": "de"}}, "collation"),
+    ({"distinct": "c", "key": "a", "collation": {"locale": "de"}}, "collation"),
+    ({"aggregate": "c", "pipeline": [], "cursor": {}, "collation": {"locale": "de"}}, "collation"),
+    ({"create": "n", "capped": True, "size": 4096}, "capped"),
+    ({"create": "n", "validator": {"a": 1}}, "validator"),
+    ({"create": "n", "collation": {"locale": "de"}}, "collation"),
+    ({"create": "n", "expireAfterSeconds": 10}, "expireAfterSeconds"),
+    ({"create": "n", "timeseries": {"timeField": "t"}}, "timeseries"),
+    ({"create": "n", "clusteredIndex": {"key": {"_id": 1}, "unique": True}}, "clusteredIndex"),
+    ({"create": "n", "viewOn": "c", "pipeline": []}, "viewOn"),
+    ({"create": "n", "changeStreamPreAndPostImages": {"enabled": True}}, "changeStreamPreAndPostImages"),
+    ({"createIndexes": "c", "indexes": [{"key": {"t": 1}, "name": "t", "expireAfterSeconds": 1}]}, "expireAfterSeconds"),
+    ({"createIndexes": "c", "indexes": [{"key": {"t": 1}, "name": "t", "partialFilterExpression": {"a": 1}}]}, "partialFilterExpression"),
+    ({"createIndexes": "c", "indexes": [{"key": {"t": 1}, "name": "t", "collation": {"locale": "de"}}]}, "collation"),
+    ({"createIndexes": "c", "indexes": [{"key": {"t": "text"}, "name": "t"}]}, "text"),
+    ({"createIndexes": "c", "indexes": [{"key": {"t": "2dsphere"}, "name": "t"}]}, "2dsphere"),
+    ({"createIndexes": "c", "indexes": [{"key": {"t": "hashed"}, "name": "t"}]}, "hashed"),
+    ({"createIndexes": "c", "indexes": [{"key": {"$**": 1}, "name": "t"}]}, "wildcard"),
+    ({"createIndexes": "c", "indexes": [{"key": {"t": 1}, "name": "t", "hidden": True}]}, "hidden"),
+    ({"update": "c", "updates": [{"q": {}, "u": {"$set": {"a.$[x]": 1}}, "arrayFilters": [{"x": 1}]}]}, "arrayFilters"),
+    ({"update": "c", "updates": [{"q": {}, "u": {"$set": {"a": 1}}, "collation": {"locale": "de"}}]}, "collation"),
+    ({"delete": "c", "deletes": [{"q": {}, "limit": 0, "collation": {"locale": "de"}}]}, "collation"),
+    ({"findAndModify": "c", "query": {}, "update": {"$set": {"a": 1}}, "arrayFilters": [{"x": 1}]}, "arrayFilters"),
+    ({"findAndModify": "c", "query": {}, "remove": True, "collation": {"locale": "de"}}, "collation"),
+]
+
+
+@pytest.mark.parametrize("command,named", UNSUPPORTED, ids=lambda value: value if isinstance(value, str) else next(iter(value)))
+def test_what_pinion_lacks_is_refused_by_name(client, command, named):
+    database = client.refused
+    database.c.insert_one({"a": 1})
+    before = sorted(database.list_collection_names())
+    reply = database.command(SON(command), check=False)
+    if reply.get("ok"):
+        errors = reply.get("writeErrors", [])
+        assert errors, f"{command} was accepted: {reply}"
+        text = errors[0]["errmsg"]
+    else:
+        text = reply["errmsg"]
+    assert named.lower() in text.lower(), text
+    assert sorted(database.list_collection_names()) == before
+    assert list(database.c.find({}, {"_id": 0})) == [{"a": 1}] * database.c.count_documents({})
+    database.drop_collection("c")
+
+
+@pytest.mark.parametrize("command", ["atlasVersion", "replSetGetStatus2", "nosuch", "mapReduceX"])
+def test_unknown_commands(client, command):
+    assert command in fails(client.admin, {command: 1}, 59)
+
+
+def test_unknown_fields_and_wrong_types(client):
+    assert fails(client.test, {"find": "c", "foo": 1}, 40415) == "BSON field 'find.foo' is an unknown field."
+    assert "'find.limit' is the wrong type 'string'" in fails(client.test, {"find": "c", "limit": "x"}, 14)
+    assert "'find.filter' is the wrong type 'int'" in fails(client.test, {"find": "c", "filter": 1}, 14)
+    assert "insert.documents" in fails(client.test, {"insert": "c"}, 40414)
+
+
+def test_hint_decides_the_plan(collection):
+    collection.insert_many({"_id": i, "a": i % 3, "b": i % 5} for i in range(30))
+    collection.create_index("a")
+    collection.create_index("b")
+    stage = lambda hint: collection.find({"a": 1, "b": 1}).hint(hint).explain()["queryPlanner"]["winningPlan"]
+    assert "'indexName': 'a_1'" in str(stage("a_1"))
+    assert "'indexName': 'b_1'" in str(stage([("b", 1)]))
+    assert "COLLSCAN" in str(stage([("$natural", 1)]))
+    with pytest.raises(OperationFailure) as caught:
+        list(collection.find().hint("nosuch"))
+    assert caught.value.code == 2
+    assert sorted(d["_id"] for d in collection.find({"a": 1, "b": 1}).hint("a_1")) == [1, 16]
+
+
+def test_batch_size_decides_what_each_reply_holds(collection):
+    collection.insert_many({"_id": i} for i in range(250))
+    database = collection.database
+    first = database.command({"find": collection.name})["cursor"]
+    assert len(first["firstBatch"]) == 101 and first["id"] != 0
+    second = database.command(SON([("getMore", first["id"]), ("collection", collection.name), ("batchSize", 7)]))["cursor"]
+    assert len(second["nextBatch"]) == 7
+    third = database.command(SON([("getMore", first["id"]), ("collection", collection.name)]))["cursor"]
+    assert len(third["nextBatch"]) == 250 - 108 and third["id"] == 0
+    empty = database.command({"find": collection.name, "batchSize": 0})["cursor"]
+    assert empty["firstBatch"] == [] and empty["id"] != 0
+    assert database.command({"find": collection.name, "batchSize": 5, "singleBatch": True})["cursor"]["id"] == 0
+
+
+def test_max_time_stops_a_slow_operation(collection):
+    collection.insert_many({"_id": i, "a": [i] * 100} for i in range(20_000))
+    began = time.monotonic()
+    with pytest.raises(pymongo.errors.ExecutionTimeout):
+        list(collection.find({"a": {"$elemMatch": {"$gt": 1_000_000}}, "b": {"$regex": "x.*y"}}).sort("z").max_time_ms(1))
+    assert time.monotonic() - began < 5
+
+
+def test_a_comment_is_seen_in_current_op(client, collection):
+    import threading
+
+    collection.insert_many({"_id": i, "a": list(range(200))} for i in range(20_000))
+    seen = []
+
+    def look():
+        for _ in range(400):
+            for operation in client.admin.command("currentOp")["inprog"]:
+                if operation.get("command", {}).get("comment") == "look at me":
+                    seen.append(operation)
+                    return
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    while watcher.is_alive() and not seen:
+        list(collection.find({"a": {"$elemMatch": {"$gt": 1_000_000}}}).comment("look at me"))
+    watcher.join()
+    assert seen and seen[0]["op"] == "query" and seen[0]["ns"].endswith(collection.name)
+
+
+def test_kill_op_stops_an_operation(node, client, collection):
+    import threading
+
+    collection.insert_many({"_id": i, "a": list(range(300))} for i in range(30_000))
+    outcome = []
+
+    def slow():
+        with node.client() as own:
+            try:
+                for _ in range(50):
+                    list(own[collection.database.name][collection.name].find({"a": {"$elemMatch": {"$gt": 1e9}}}).comment("kill me"))
+                outcome.append("ended")
+            except OperationFailure as error:
+                outcome.append(error.code)
+
+    thread = threading.Thread(target=slow)
+    thread.start()
+    for _ in range(2000):
+        found = [o for o in client.admin.command("currentOp")["inprog"] if o.get("command", {}).get("comment") == "kill me"]
+        if found:
+            client.admin.command({"killOp": 1, "op": found[0]["opid"]})
+        if outcome:
+            break
+    thread.join(60)
+    assert outcome == [11601]
+
+
+def test_a_cursor_goes_on_from_another_connection_and_ends_with_its_session(node, client, collection):
+    collection.insert_many({"_id": i} for i in range(300))
+    with client.start_session() as session:
+        reply = collection.database.command({"find": collection.name, "batchSize": 10}, session=session)
+        cursor = reply["cursor"]["id"]
+        with node.client(maxPoolSize=1) as other:
+            database = other[collection.database.name]
+            more = SON([("getMore", cursor), ("collection", collection.name), ("batchSize", 5), ("lsid", session.session_id)])
+            raw = database.command(more, check=False)
+            if raw.get("ok"):
+                assert [d["_id"] for d in raw["cursor"]["nextBatch"]] == [10, 11, 12, 13, 14]
+        collection.database.client.admin.command({"killSessions": [session.session_id]})
+    reply = collection.database.command(SON([("getMore", cursor), ("collection", collection.name)]), check=False)
+    assert reply["code"] == 43
+
+
+def test_kill_cursors(collection):
+    collection.insert_many({"_id": i} for i in range(300))
+    database = collection.database
+    cursor = database.command({"find": collection.name, "batchSize": 2})["cursor"]["id"]
+    reply = database.command(SON([("killCursors", collection.name), ("cursors", [cursor, 12345])]))
+    assert reply["cursorsKilled"] == [cursor] and reply["cursorsNotFound"] == [12345]
+
+
+def test_write_errors_have_index_pattern_and_value(collection):
+    collection.insert_one({"_id": 1, "u": 1})
+    collection.create_index("u", unique=True)
+    with pytest.raises(pymongo.errors.BulkWriteError) as caught:
+        collection.insert_many([{"_id": 2}, {"_id": 1}, {"_id": 3, "u": 1}, {"_id": 4, "u": 4}], ordered=False)
+    errors = caught.value.details["writeErrors"]
+    assert [(e["index"], e["code"], e["keyPattern"], e["keyValue"]) for e in errors] == [
+        (1, 11000, {"_id": 1}, {"_id": 1}), (2, 11000, {"u": 1}, {"u": 1})]
+    assert caught.value.details["nInserted"] == 2
+    with pytest.raises(pymongo.errors.BulkWriteError) as caught:
+        collection.insert_many([{"_id": 5, "u": 5}, {"_id": 1}, {"_id": 6, "u": 6}])
+    assert caught.value.details["nInserted"] == 1
+    assert sorted(d["_id"] for d in collection.find()) == [1, 2, 4, 5]
+
+
+def test_write_concern(client, collection):
+    options = lambda **wc: collection.with_options(write_concern=pymongo.WriteConcern(**wc))
+    options(w=0).insert_one({"_id": "unacknowledged"})
+    options(w="majority").insert_one({"_id": "majority"})
+    options(j=True).insert_one({"_id": "journaled"})
+    with pytest.raises(OperationFailure) as caught:
+        options(w=2).insert_one({"_id": "two"})
+    assert caught.value.code == 2
+    for _ in range(100):
+        if collection.find_one("unacknowledged"):
+            break
+        time.sleep(0.01)
+    assert {d["_id"] for d in collection.find()} >= {"unacknowledged", "majority", "journaled"}
+
+
+def test_a_transaction_number_is_refused_as_a_standalone_does(collection):
+    command = SON([("insert", collection.name), ("documents", [{"_id": 1}]), ("txnNumber", 1)])
+    with collection.database.client.start_session() as session:
+        reply = collection.database.command(SON([*command.items(), ("lsid", session.session_id)]), check=False)
+    assert reply["code"] == 20
+
+
+def test_counters_move(client, collection):
+    status = lambda: client.admin.command("serverStatus")
+    before = status()
+    collection.insert_many({"_id": i} for i in range(10))
+    list(collection.find({"_id": 3}))
+    list(collection.find().batch_size(2))
+    collection.update_many({}, {"$set": {"a": 1}})
+    collection.delete_one({"_id": 1})
+    with pytest.raises(OperationFailure):
+        client.test.command("find", "c", nosuch=1)
+    after = status()
+    moved = lambda *path: get(after, path) - get(before, path)
+    assert moved("opcounters", "insert") == 10
+    assert moved("opcounters", "query") >= 2 and moved("opcounters", "getmore") >= 4
+    assert moved("opcounters", "update") >= 1 and moved("opcounters", "delete") >= 1 and moved("opcounters", "command") >= 1
+    assert moved("network", "bytesIn") > 0 and moved("network", "bytesOut") > 0 and moved("network", "numRequests") > 10
+    assert moved("metrics", "document", "inserted") == 10 and moved("metrics", "document", "deleted") == 1
+    assert moved("metrics", "document", "updated") == 10 and moved("metrics", "document", "returned") >= 11
+    assert moved("metrics", "commands", "find", "total") >= 3 and moved("metrics", "commands", "find", "failed") == 1
+    assert moved("opLatencies", "reads", "ops") >= 2 and moved("opLatencies", "writes", "ops") >= 3
+    assert moved("opLatencies", "reads", "latency") > 0
+    for path in [("connections", "current"), ("mem", "resident"), ("wiredTiger", "cache", "bytes currently in the cache"),
+                 ("globalLock", "totalTime"), ("uptimeMillis",), ("metrics", "cursor", "open", "total")]:
+        get(after, path)
+    client.admin.command("fsync")
+    checkpoints = ("wiredTiger", "transaction", "transaction checkpoints")
+    assert get(status(), checkpoints) > get(after, checkpoints)
+
+
+def get(value, path):
+    for name in path:
+        value = value[name]
+    return value
+
+
+def test_nothing_of_a_replica_set_or_router_is_told(client):
+    hello = client.admin.command("hello")
+    for name in ("setName", "hosts", "primary", "me", "msg", "electionId", "lastWrite", "secondary"):
+        assert name not in hello
+    for name in ("isWritablePrimary", "topologyVersion", "maxBsonObjectSize", "maxMessageSizeBytes", "maxWriteBatchSize",
+                 "localTime", "logicalSessionTimeoutMinutes", "connectionId", "minWireVersion", "maxWireVersion", "readOnly", "ok"):
+        assert name in hello
+    assert hello["maxWireVersion"] == 21 and hello["minWireVersion"] == 0
+    build = client.admin.command("buildInfo")
+    assert build["version"].startswith("7.0.")
+
+
+def test_big_messages(collection):
+    text = "x" * (15 * 1024 * 1024)
+    collection.insert_many({"_id": i, "text": text} for i in range(6))
+    assert sum(len(d["text"]) for d in collection.find()) == 6 * len(text)
+    with pytest.raises(pymongo.errors.PyMongoError):
+        collection.insert_one({"text": "x" * (17 * 1024 * 1024)})
+    collection.drop()
+    collection.insert_many([{"_id": i} for i in range(100_000)])
+    assert collection.count_documents({}) == 100_000
+
+
+def test_index_builds_over_existing_data(collection):
+    collection.insert_many({"_id": i, "a": [i, i + 1], "u": i % 7} for i in range(2_000))
+    collection.create_index([("a", -1)])
+    assert collection.count_documents({"a": 5}) == 2
+    assert [d["_id"] for d in collection.find({"a": {"$gte": 1998}}).sort("a", -1).hint("a_-1")] == [1999, 1998, 1997]
+    with pytest.raises(OperationFailure) as caught:
+        collection.create_index("u", unique=True)
+    assert caught.value.code == 11000
+    assert set(collection.index_information()) == {"_id_", "a_-1"}
+    collection.drop_index("a_-1")
+    assert set(collection.index_information()) == {"_id_"}
