@@ -1,0 +1,101 @@
+"""Each driver runs the life of a small application with its defaults; its packages are installed below target/."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+HOME = pathlib.Path(os.environ.get("PINION_TARGET", "target")).resolve() / "drivers"
+
+
+def run(*command, cwd=None, env=None, timeout_secs=600):
+    done = subprocess.run([str(part) for part in command], cwd=cwd, env={**os.environ, **(env or {})}, timeout=timeout_secs,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def need(*tools):
+    for tool in tools:
+        if not shutil.which(tool):
+            pytest.skip(f"{tool} is not installed")
+
+
+def npm(name):
+    """Installs the packages of a scenario below target/ and gives that folder."""
+    home = HOME / name
+    home.mkdir(parents=True, exist_ok=True)
+    wanted = (HERE / name / "package.json").read_text()
+    stamp = home / "package.json"
+    if not stamp.exists() or stamp.read_text() != wanted or not (home / ".done").exists():
+        stamp.write_text(wanted)
+        run("npm", "install", "--no-audit", "--no-fund", "--silent", cwd=home)
+        (home / ".done").touch()
+    return home
+
+
+def test_node_driver(node):
+    home = npm("node")
+    assert run("node", HERE / "node" / "scenario.mjs", node.uri, env={"DRIVER_HOME": str(home)}).strip().endswith("ok")
+
+
+def test_mongosh(node):
+    home = npm("mongosh")
+    output = run("node", home / "node_modules" / "mongosh" / "bin" / "mongosh.js", node.uri, "--quiet", "--norc",
+                 "--file", HERE / "mongosh" / "scenario.js", env={"HOME": str(home)})
+    assert output.strip().splitlines()[-1] == "ok", output
+    assert "Warning" not in output and "deprecat" not in output.lower(), output
+
+
+def test_go_driver(node):
+    need("go")
+    home = HOME / "go"
+    shutil.copytree(HERE / "go", home, dirs_exist_ok=True)
+    run("go", "mod", "tidy", cwd=home)
+    run("go", "build", "-o", "driver", ".", cwd=home)
+    assert run(home / "driver", node.uri).strip() == "ok"
+
+
+def test_java_driver(node):
+    need("mvn", "java")
+    home = HOME / "java"
+    run("mvn", "-q", "-B", "-f", HERE / "java" / "pom.xml", f"-Dtarget={home}", "compile", "dependency:build-classpath",
+        f"-Dmdep.outputFile={home}/classpath")
+    classpath = (home / "classpath").read_text().strip()
+    output = run("java", "-cp", f"{home}/classes:{classpath}", "pinion.Driver", node.uri)
+    assert output.strip().splitlines()[-1] == "ok", output
+
+
+def test_rust_driver(node):
+    home = HOME / "rust"
+    env = {"CARGO_TARGET_DIR": str(home)}
+    run("cargo", "build", "-q", "--manifest-path", HERE / "rust" / "Cargo.toml", env=env)
+    assert run(home / "debug" / "pinion-driver-test", node.uri).strip() == "ok"
+
+
+def test_pymongo(node):
+    """PyMongo with its defaults; the other tests use it with options."""
+    import pymongo
+
+    with pymongo.MongoClient(node.uri) as client:
+        collection = client.py_driver.c
+        client.drop_database("py_driver")
+        collection.insert_many({"_id": i, "n": i % 10} for i in range(500))
+        assert sum(1 for _ in collection.find({"n": {"$lt": 10}}).batch_size(7)) == 500
+        assert collection.update_many({"n": 2}, {"$set": {"x.y": 1}}).modified_count == 50
+        assert collection.find_one_and_update({"_id": 1}, {"$inc": {"x": 5}}, return_document=True)["x"] == 5
+        assert collection.delete_many({"n": 9}).deleted_count == 50
+        collection.create_index("u", unique=True, sparse=True)
+        collection.insert_one({"u": 1})
+        with pytest.raises(pymongo.errors.DuplicateKeyError):
+            collection.insert_one({"u": 1})
+        with client.start_session() as session:
+            assert collection.find_one({"_id": 1}, session=session)["_id"] == 1
+        for compressor in ("zlib", "snappy", "zstd"):
+            with pymongo.MongoClient(node.uri, compressors=compressor) as compressed:
+                assert compressed.py_driver.c.count_documents({}) == 451
+        assert client.py_driver.list_collection_names() == ["c"]
+        client.drop_database("py_driver")

@@ -1,0 +1,115 @@
+"""MongoDB's own tools and YCSB, as users run them."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+SHARED = os.environ.get("PINION_SHARED")
+HOME = pathlib.Path(os.environ.get("PINION_TARGET", "target")).resolve() / "clients"
+
+
+@pytest.fixture(scope="session")
+def tools():
+    subprocess.run([str(pathlib.Path(SHARED) / "clients" / "unpack"), str(HOME)], check=True)
+    return HOME / "mongo-tools"
+
+
+def run(*command, timeout_secs=300):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=timeout_secs)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout + done.stderr
+
+
+def fill(client):
+    database = client.tools
+    client.drop_database("tools")
+    database.people.insert_many({"_id": i, "name": f"n{i}", "tags": ["a", i % 3], "u": i} for i in range(2_000))
+    database.people.create_index([("name", 1), ("tags", -1)])
+    database.people.create_index("u", unique=True, sparse=True)
+    database.create_collection("empty")
+    return database
+
+
+def content(database):
+    """Documents and index keys of every collection."""
+    return {name: (list(database[name].find().sort("_id", 1)), {k: v["key"] for k, v in database[name].index_information().items()})
+            for name in sorted(database.list_collection_names())}
+
+
+def test_dump_and_restore(node, client, tools, tmp_path):
+    database = fill(client)
+    before = content(database)
+    run(tools / "mongodump", "--uri", node.uri, "--db", "tools", "--out", tmp_path / "dump")
+    bson = run(tools / "bsondump", "--quiet", tmp_path / "dump" / "tools" / "people.bson")
+    assert len([line for line in bson.splitlines() if line.startswith("{")]) == 2_000
+    client.drop_database("tools")
+    run(tools / "mongorestore", "--uri", node.uri, tmp_path / "dump")
+    assert content(database) == before
+    with pytest.raises(Exception, match="E11000"):
+        database.people.insert_one({"u": 5})
+
+
+def test_archive_with_compression(node, client, tools, tmp_path):
+    database = fill(client)
+    before = content(database)
+    run(tools / "mongodump", "--uri", node.uri, "--db", "tools", "--gzip", f"--archive={tmp_path}/a.gz")
+    run(tools / "mongorestore", "--uri", node.uri, "--gzip", "--drop", f"--archive={tmp_path}/a.gz")
+    assert content(database) == before
+
+
+def test_export_and_import(node, client, tools, tmp_path):
+    database = fill(client)
+    run(tools / "mongoexport", "--uri", f"{node.uri}/tools", "--collection", "people", "--out", tmp_path / "people.json", "--sort", "{_id: 1}")
+    assert len((tmp_path / "people.json").read_text().splitlines()) == 2_000
+    run(tools / "mongoimport", "--uri", f"{node.uri}/tools", "--collection", "copy", "--file", tmp_path / "people.json")
+    assert list(database["copy"].find().sort("_id", 1)) == list(database.people.find().sort("_id", 1))
+    run(tools / "mongoimport", "--uri", f"{node.uri}/tools", "--collection", "copy", "--mode", "upsert", "--file", tmp_path / "people.json")
+    assert database["copy"].count_documents({}) == 2_000
+
+
+def test_mongostat_shows_the_rates_of_a_running_load(node, client, tools):
+    import threading
+
+    stop = threading.Event()
+
+    def load():
+        i = 0
+        while not stop.is_set():
+            client.tools.stat.insert_one({"_id": i})
+            client.tools.stat.find_one({"_id": i})
+            i += 1
+
+    client.tools.stat.drop()
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        output = run(tools / "mongostat", "--uri", node.uri, "--json", "--rowcount", "4", "1")
+    finally:
+        stop.set()
+        thread.join()
+    rows = [next(iter(json.loads(line).values())) for line in output.splitlines() if line.startswith("{")]
+    number = lambda text: int(re.sub(r"\D", "", text) or 0)
+    assert max(number(row["insert"]) for row in rows[1:]) > 50 and max(number(row["query"]) for row in rows[1:]) > 50, rows
+
+
+def test_mongotop(node, client, tools):
+    fill(client)
+    assert "tools.people" in run(tools / "mongotop", "--uri", node.uri, "--json", "--rowcount", "1", "1")
+
+
+@pytest.mark.skipif(not shutil.which("java"), reason="java is not installed")
+def test_ycsb(node, client, tools):
+    ycsb, uri = HOME / "ycsb" / "ycsb", f"{node.uri}/ycsb"
+    for workload in "abcdef":
+        client.drop_database("ycsb")
+        counts = ["-p", "recordcount=2000", "-p", "operationcount=2000"]
+        for output in (run(ycsb, "load", f"workload{workload}", uri, "-threads", "8", *counts),
+                       run(ycsb, "run", f"workload{workload}", uri, "-threads", "8", *counts)):
+            returns = re.findall(r"\[([A-Z-]+)\], Return=(\w+), (\d+)", output)
+            assert returns and all(status == "OK" for _, status, _ in returns), output[-2000:]
+    client.drop_database("ycsb")
