@@ -1,0 +1,71 @@
+//! Named limits of the real backend.
+
+use std::time::Duration;
+
+/// Entries of a core's submission queue. A full queue is submitted at once, so this bounds a batch, not the work.
+pub(super) const SUBMISSION_ENTRIES: u32 = 1024;
+/// Entries of a core's completion queue. On overflow the kernel keeps completions aside and they are fetched later.
+pub(super) const COMPLETION_ENTRIES: u32 = 8192;
+
+/// Size of one provided receive buffer.
+pub(super) const RECV_BUFFER_BYTES: usize = 16 * 1024;
+/// Receive buffers of a core, shared by all its connections: none is tied to an idle connection.
+pub(super) const RECV_BUFFERS: u16 = 256;
+
+/// Above this many unread bytes a connection's receive is cancelled: the peer then fills its window and waits.
+pub(super) const INPUT_HIGH_BYTES: usize = 256 * 1024;
+/// Below this many unread bytes a paused connection receives again.
+pub(super) const INPUT_LOW_BYTES: usize = 64 * 1024;
+/// A spilled input buffer larger than this is given back once it is empty.
+pub(super) const INPUT_KEEP_BYTES: usize = 2 * 1024;
+
+/// Queued pieces above which `send` waits, whatever their size.
+pub(super) const OUTPUT_HIGH_PIECES: usize = 1024;
+/// Pieces up to this size in total are copied together rather than sent as a vector.
+pub(super) const COALESCE_BYTES: usize = 32 * 1024;
+/// Pieces of one vectored send.
+pub(super) const SEND_PIECES: usize = 64;
+/// How long queued output of a dropped connection is still offered to its peer.
+pub(super) const LINGER: Duration = Duration::from_secs(10);
+
+/// Pause after an accept that failed for want of resources (open files, memory).
+pub(super) const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+/// Parcels taken from one ring before the other rings get their turn.
+pub(super) const MESH_BATCH: usize = 256;
+
+/// How long the tasks of a queue run before sockets, files, timers and the mesh are looked at again.
+pub(super) const TURN: Duration = Duration::from_micros(500);
+/// After this long in one poll `should_yield` asks a foreground task to yield.
+pub(super) const TASK_SLICE: Duration = Duration::from_micros(200);
+/// A poll longer than this is a stall: counted and reported.
+pub(super) const STALL: Duration = Duration::from_millis(10);
+/// How long the background queue runs before the foreground is looked at.
+pub(super) const BACKGROUND_TURN: Duration = Duration::from_micros(100);
+/// Shares of the two queues when both have work.
+pub(super) const FOREGROUND_SHARES: usize = 1000;
+/// See [`FOREGROUND_SHARES`].
+pub(super) const BACKGROUND_SHARES: usize = 100;
+/// Latency goal of the foreground queue, which is also how often glommio looks at its own rings when both have work.
+pub(super) const FOREGROUND_LATENCY: Duration = Duration::from_millis(5);
+
+/// Loop turns after which the foreground yields to glommio even without background work.
+pub(super) const TURNS_BETWEEN_YIELDS: u32 = 1024;
+
+/// How often the monitor thread looks at the cores' heartbeats.
+pub(super) const MONITOR_PERIOD: Duration = Duration::from_millis(100);
+/// A task still running after this long is reported by the monitor, once each time the time doubles.
+pub(super) const STUCK: Duration = Duration::from_secs(1);
+
+/// Requests waiting for the blocking thread (directory operations).
+pub(super) const BLOCKING_QUEUE: usize = 4096;
+
+/// How long a stopping core waits for the kernel to finish with its buffers.
+pub(super) const STOP_WAIT: Duration = Duration::from_secs(10);
+
+const _: () = assert!(INPUT_LOW_BYTES < INPUT_HIGH_BYTES);
+const _: () = assert!(RECV_BUFFERS.is_power_of_two());
+const _: () = assert!(COMPLETION_ENTRIES >= SUBMISSION_ENTRIES);
+const _: () = assert!(SEND_PIECES <= 1024, "IOV_MAX");
+const _: () = assert!(BACKGROUND_TURN.as_nanos() < TURN.as_nanos());
+const _: () = assert!(TASK_SLICE.as_nanos() < STALL.as_nanos());

@@ -1,0 +1,89 @@
+//! The monitor thread: turns signals into shutdown requests and reports tasks that hold a core and do not come back.
+//!
+//! A core itself counts and reports each poll of more than 10 ms when it ends. The monitor is for polls that do not
+//! end: it reads one word a core, ten times a second.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
+
+use super::limits::{MONITOR_PERIOD, STUCK};
+use super::shared::Node;
+use super::sys;
+
+/// Signals that request shutdown.
+const SIGNALS: [libc::c_int; 2] = [libc::SIGTERM, libc::SIGINT];
+
+/// Where the signal handler writes: the eventfd of the node that handles signals, or -1.
+static SIGNAL_FD: AtomicI32 = AtomicI32::new(-1);
+
+extern "C" fn on_signal(_signal: libc::c_int) {
+    let fd = SIGNAL_FD.load(Ordering::Relaxed);
+    if fd >= 0 {
+        sys::eventfd_signal(fd);
+    }
+}
+
+/// Handles SIGTERM and SIGINT from now until dropped.
+pub(super) struct SignalHandlers {
+    previous: Vec<(libc::c_int, libc::sigaction)>,
+    fd: i32,
+}
+
+impl SignalHandlers {
+    /// Signals then write to `eventfd`, which must outlive the handlers. `None` when another node has them.
+    pub fn install(eventfd: &OwnedFd) -> std::io::Result<Option<SignalHandlers>> {
+        let fd = eventfd.as_raw_fd();
+        if SIGNAL_FD.compare_exchange(-1, fd, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return Ok(None);
+        }
+        let mut handlers = SignalHandlers { previous: Vec::new(), fd };
+        for signal in SIGNALS {
+            handlers.previous.push((signal, sys::install_handler(signal, on_signal)?));
+        }
+        Ok(Some(handlers))
+    }
+}
+
+impl Drop for SignalHandlers {
+    fn drop(&mut self) {
+        self.previous.iter().for_each(|(signal, previous)| sys::restore_handler(*signal, previous));
+        let _ = SIGNAL_FD.compare_exchange(self.fd, -1, Ordering::SeqCst, Ordering::SeqCst);
+    }
+}
+
+struct Watch {
+    heartbeat: u64,
+    since_ns: u64,
+    report_at: Duration,
+}
+
+/// Runs until `stop` is set and `eventfd` signalled.
+pub(super) fn run(node: Arc<Node>, eventfd: Arc<OwnedFd>, stop: Arc<AtomicBool>) {
+    let mut watches: Vec<Watch> =
+        node.cores.iter().map(|_| Watch { heartbeat: 0, since_ns: 0, report_at: STUCK }).collect();
+    loop {
+        let signalled = sys::eventfd_wait(eventfd.as_raw_fd(), MONITOR_PERIOD);
+        if stop.load(Ordering::SeqCst) {
+            return;
+        }
+        if signalled && !node.shutdown_requested() {
+            tracing::info!("a signal asked this node to shut down");
+            node.request_shutdown();
+        }
+        let now = sys::monotonic_ns();
+        for (core, watch) in node.cores.iter().zip(&mut watches) {
+            let heartbeat = core.heartbeat.load(Ordering::Relaxed);
+            if heartbeat != watch.heartbeat || heartbeat.is_multiple_of(2) {
+                *watch = Watch { heartbeat, since_ns: now, report_at: STUCK };
+                continue;
+            }
+            let held = Duration::from_nanos(now - watch.since_ns);
+            if held >= watch.report_at {
+                watch.report_at = held * 2;
+                tracing::warn!(core = core.id.0, held_ms = held.as_millis() as u64, "a task holds its core and does not yield");
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Options of a node on real hardware, and why one did not start.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use super::sys;
+
+/// How a node runs.
+#[derive(Clone, Debug)]
+pub struct RealOptions {
+    /// The CPU of each core, in order: one core per entry. See [`available_cpus`]. Naming a CPU twice is allowed.
+    pub cpus: Vec<usize>,
+    /// How long a core that was busy a moment ago looks for work before it sleeps; zero turns spinning off. An idle
+    /// core does not spin.
+    pub spin: Duration,
+    /// Whether SIGTERM and SIGINT request shutdown. A second signal then ends the process.
+    pub handle_signals: bool,
+}
+
+impl Default for RealOptions {
+    /// Every CPU the process may use, 50 us of spinning, signals handled.
+    fn default() -> RealOptions {
+        RealOptions {
+            cpus: available_cpus().unwrap_or_else(|_| vec![0]),
+            spin: Duration::from_micros(50),
+            handle_signals: true,
+        }
+    }
+}
+
+/// The CPUs this process may run on (taskset and cpusets are honoured), in ascending order; never empty.
+pub fn available_cpus() -> io::Result<Vec<usize>> {
+    let cpus = sys::affinity()?;
+    if cpus.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "the process's CPU affinity mask is empty"));
+    }
+    Ok(cpus)
+}
+
+/// Why a node did not start, or stopped before its mains returned. Each prints as one line.
+#[derive(Debug)]
+pub enum StartError {
+    /// The options make no sense.
+    Options(String),
+    /// A core could not be set up.
+    Core { core: usize, cpu: usize, message: String },
+    /// A task panicked: an invariant is broken, so the node stopped.
+    Panicked { core: usize, message: String },
+    /// A thread or descriptor of the runtime itself could not be made.
+    System(io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Options(message) => f.write_str(message),
+            StartError::Core { core, cpu, message } => write!(f, "core {core} on CPU {cpu}: {message}"),
+            StartError::Panicked { core, message } => {
+                write!(f, "a task on core {core} panicked, so the node stopped: {message}")
+            }
+            StartError::System(error) => write!(f, "the runtime could not start: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
