@@ -2,6 +2,12 @@
 //!
 //! Wall-clock time is never read here: callers pass it in.
 
+mod signing;
 mod timestamp;
+mod vector;
 
+pub use signing::{KEY_BYTES, Key, KeyId, KeyRing, SignedTime, VerifyError};
 pub use timestamp::{OpTime, Term, Timestamp};
+pub use vector::{
+    AdvanceError, DEFAULT_MAX_DRIFT_SECS, Gossip, MAX_CLUSTER_TIME, VectorClock, VectorTime,
+};

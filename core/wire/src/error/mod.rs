@@ -2,6 +2,7 @@
 
 mod category;
 mod codes;
+mod convert;
 mod label;
 
 use std::fmt;

@@ -1,7 +1,9 @@
 //! The arguments every command takes, parsed once by the dispatcher.
 
-use pinion_bson::{RawBson, RawBsonRef, RawDocument, elements};
-use pinion_clock::Timestamp;
+use pinion_bson::{
+    BinarySubtype, DocBuilder, RawBinaryRef, RawBson, RawBsonRef, RawDocument, elements,
+};
+use pinion_clock::{KeyId, SignedTime};
 
 use super::concern::{
     ReadConcern, ReadPreferenceMode, WriteConcern, parse_read_concern, parse_read_preference,
@@ -18,14 +20,6 @@ pub struct Lsid {
     pub id: [u8; 16],
     /// The digest of the user, where a node sends the session of its client on.
     pub uid: Option<[u8; 32]>,
-}
-
-/// `$clusterTime` as a client or another node sent it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClusterTimeGossip {
-    pub time: Timestamp,
-    pub hash: [u8; 20],
-    pub key_id: i64,
 }
 
 /// Stable API parameters. Version 1 is the only one there is.
@@ -49,7 +43,7 @@ pub struct GenericArguments {
     /// `None` or 0: no limit.
     pub max_time_ms: Option<u32>,
     pub comment: Option<Box<RawBson>>,
-    pub cluster_time: Option<ClusterTimeGossip>,
+    pub cluster_time: Option<SignedTime>,
     pub api: ApiParameters,
     /// The client asked for the reply to be labelled retryable-safe; kept for the executor.
     pub client_operation_key: Option<[u8; 16]>,
@@ -213,22 +207,32 @@ fn parse_lsid(document: &RawDocument) -> Result<Lsid> {
     Ok(Lsid { id, uid })
 }
 
-fn parse_cluster_time(document: &RawDocument) -> Result<ClusterTimeGossip> {
+fn parse_cluster_time(document: &RawDocument) -> Result<SignedTime> {
     let reader = FieldReader::object(Path::root("$clusterTime"), document)?;
     let time = reader
         .opt_timestamp("clusterTime")?
         .ok_or_else(|| super::missing_field(reader.path().field("clusterTime")))?;
-    let mut gossip = ClusterTimeGossip { time, hash: [0; 20], key_id: 0 };
+    let mut signed = SignedTime::unsigned(time);
     // A node without keys gossips without a signature, and clients hand that on.
     if let Some(signature) = reader.opt_object("signature")? {
         if let Some(hash) = signature.opt_binary("hash")? {
-            gossip.hash = hash.try_into().map_err(|_| {
+            signed.proof = hash.try_into().map_err(|_| {
                 Error::new(ErrorCode::UNSUPPORTED_FORMAT, "Unsupported SHA1Block hash length")
             })?;
         }
-        gossip.key_id = signature.opt_i64("keyId")?.unwrap_or(0);
+        signed.key_id = KeyId(signature.opt_i64("keyId")?.unwrap_or(0));
     }
-    Ok(gossip)
+    Ok(signed)
+}
+
+/// Appends `$clusterTime` in the form in which it is gossiped.
+pub fn append_cluster_time(builder: &mut DocBuilder, signed: &SignedTime) {
+    let time = pinion_bson::Timestamp { time: signed.time.secs(), increment: signed.time.inc() };
+    let hash = RawBinaryRef { subtype: BinarySubtype::Generic, bytes: &signed.proof };
+    builder.start_document("$clusterTime").append("clusterTime", RawBsonRef::Timestamp(time));
+    builder.start_document("signature");
+    builder.append("hash", RawBsonRef::Binary(hash)).append("keyId", signed.key_id.0);
+    builder.end().end();
 }
 
 /// `maxTimeMS`: a whole number within 0 and 2^31 - 1; 0 is no limit.
@@ -258,7 +262,8 @@ pub(crate) fn parse_max_time_ms(path: Path<'_>, value: RawBsonRef<'_>) -> Result
 
 #[cfg(test)]
 mod tests {
-    use pinion_bson::{Binary, BinarySubtype, Bson, RawDocumentBuf, rawdoc};
+    use pinion_bson::{Binary, Bson, RawDocumentBuf, rawdoc};
+    use pinion_clock::Timestamp;
 
     use super::*;
 
@@ -290,8 +295,12 @@ mod tests {
         assert!(args.api.version_1 && !args.api.strict);
         assert!(args.comment.is_some());
         assert_eq!(args.read_preference, Some(ReadPreferenceMode::Nearest));
-        let gossip = ClusterTimeGossip { time: Timestamp::new(9, 2), hash: [3; 20], key_id: 4 };
-        assert_eq!(args.cluster_time, Some(gossip));
+        let signed = SignedTime { time: Timestamp::new(9, 2), proof: [3; 20], key_id: KeyId(4) };
+        assert_eq!(args.cluster_time, Some(signed));
+        let mut builder = DocBuilder::new();
+        builder.append("find", 1);
+        append_cluster_time(&mut builder, &signed);
+        assert_eq!(read(builder.finish()).cluster_time, Some(signed));
         assert_eq!(read(rawdoc! { "find": "c", "maxTimeMS": RawBson::Null }).max_time_ms, None);
         // The command's own field may bear the name of a generic argument.
         read(rawdoc! { "comment": 1 });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_bson::{ElementType, InvalidBson, RawDocument, raw_elements, validate_prefix};
+use pinion_bson::{ElementType, RawDocument, raw_elements, validate_prefix};
 
 use super::header::{Header, OpCode};
 use super::{DocumentSequence, Flags, Message, MessageKind, Range};
@@ -188,17 +188,8 @@ fn parse_sequence(section: &[u8], name_start: usize) -> Result<DocumentSequence,
 fn document_length(bytes: &[u8], at: usize) -> Result<usize, Error> {
     match validate_prefix(&bytes[at..]) {
         Ok((_, length)) => Ok(length),
-        Err(invalid) => Err(invalid_bson(&invalid)),
+        Err(invalid) => Err(invalid.into()),
     }
-}
-
-fn invalid_bson(invalid: &InvalidBson) -> Error {
-    let code = match invalid.fault {
-        pinion_bson::Fault::TooLarge => ErrorCode::BSON_OBJECT_TOO_LARGE,
-        pinion_bson::Fault::TooDeep => ErrorCode::OVERFLOW,
-        _ => ErrorCode::INVALID_BSON,
-    };
-    Error::new(code, invalid.to_string())
 }
 
 fn check_disjoint(bytes: &[u8], body: Range, sequences: &[DocumentSequence]) -> Result<(), Error> {
@@ -237,7 +228,7 @@ fn parse_op_query(bytes: Bytes, header: Header) -> Result<Message, ParseError> {
     let namespace = Range::new(namespace_start, namespace_start + namespace_len);
     let query_start = namespace_start + namespace_len + 1 + 8;
     let rest = bytes.get(query_start..).ok_or_else(malformed)?;
-    let (query, query_len) = validate_prefix(rest).map_err(|invalid| refuse(invalid_bson(&invalid)))?;
+    let (query, query_len) = validate_prefix(rest).map_err(|invalid| refuse(invalid.into()))?;
 
     let text = std::str::from_utf8(&bytes[namespace.as_usize()]).map_err(|_| malformed())?;
     let Some(database) = text.strip_suffix(".$cmd") else {
