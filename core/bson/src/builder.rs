@@ -124,6 +124,13 @@ impl DocBuilder {
         self
     }
 
+    /// Appends a view to the array that is open.
+    pub fn push_view(&mut self, value: View<'_>) -> &mut DocBuilder {
+        self.index_key(value.kind());
+        self.value(value);
+        self
+    }
+
     /// Copies the value of a field of another document into the array that is open.
     pub fn push_elem(&mut self, elem: &RawElem<'_>) -> &mut DocBuilder {
         self.index_key(elem.kind);

@@ -11,8 +11,8 @@ mod elements;
 mod exact;
 mod limits;
 mod number;
-#[cfg(test)]
-mod rng;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod types;
 mod validate;
 mod view;

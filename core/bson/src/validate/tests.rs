@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::compare::tests::ladder;
-use crate::rng::Rng;
+use crate::testing::Rng;
 use bson::{RawDocumentBuf, rawdoc};
 
 fn check(bytes: &[u8], expected: Fault) {
@@ -123,7 +123,7 @@ fn what_passes_after_mutation_still_iterates() {
         for _ in 0..1 + rng.below(3) {
             let at = rng.below(bytes.len() as u64) as usize;
             match rng.below(4) {
-                0 => bytes[at] = rng.next() as u8,
+                0 => bytes[at] = rng.next_u64() as u8,
                 1 => bytes[at] ^= 1 << rng.below(8),
                 2 => bytes[at] = [0, 1, 2, 3, 4, 5, 12, 15, 127, 255][rng.below(10) as usize],
                 _ => bytes.truncate(at.max(1)),

@@ -1,0 +1,158 @@
+//! Building keys component by component.
+
+use pinion_bson::{RawBsonRef, View, with_view};
+
+use crate::ctype;
+use crate::encode::{push_descending, push_value};
+use crate::limits::MAX_COMPONENTS;
+use crate::ordering::Ordering;
+use crate::record_id::{self, RecordId};
+use crate::type_bits::TypeBits;
+
+/// A finished key: bytes that compare by `memcmp` as the values do, and the types that the bytes do not tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyString {
+    /// The components, the end byte, and the RecordId if there is one.
+    pub bytes: Vec<u8>,
+    /// What decoding needs besides the bytes.
+    pub type_bits: TypeBits,
+}
+
+/// Where a bound lies relative to the keys with the same components.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discriminator {
+    /// With them: the form of a stored key.
+    Inclusive,
+    /// Before all of them, whatever follows in those keys.
+    ExclusiveBefore,
+    /// After all of them, whatever follows in those keys.
+    ExclusiveAfter,
+}
+
+/// Builds one key after the other in the same memory.
+#[derive(Clone, Debug, Default)]
+pub struct Builder {
+    bytes: Vec<u8>,
+    type_bits: TypeBits,
+    ordering: Ordering,
+    components: u32,
+    ended: bool,
+}
+
+impl Builder {
+    /// An empty key with these directions.
+    pub fn new(ordering: Ordering) -> Builder {
+        Builder {
+            bytes: Vec::with_capacity(32),
+            ordering,
+            ..Builder::default()
+        }
+    }
+
+    /// Starts over with the same directions.
+    pub fn reset(&mut self) -> &mut Builder {
+        self.bytes.clear();
+        self.type_bits.clear();
+        self.components = 0;
+        self.ended = false;
+        self
+    }
+
+    /// Starts over with other directions.
+    pub fn reset_to(&mut self, ordering: Ordering) -> &mut Builder {
+        self.ordering = ordering;
+        self.reset()
+    }
+
+    /// Appends a component in the direction the ordering has for it. Nested documents must be validated ones.
+    ///
+    /// # Panics
+    /// After the end of the key, and beyond `MAX_COMPONENTS`.
+    #[inline]
+    pub fn append(&mut self, value: RawBsonRef<'_>) -> &mut Builder {
+        with_view(value, |view| self.push(view));
+        self
+    }
+
+    /// Appends a component given as a view.
+    #[inline]
+    pub fn append_view(&mut self, view: View<'_>) -> &mut Builder {
+        self.push(view);
+        self
+    }
+
+    /// Ends the components with a discriminator.
+    pub fn append_discriminator(&mut self, discriminator: Discriminator) -> &mut Builder {
+        assert!(!self.ended, "the key has ended");
+        match discriminator {
+            Discriminator::Inclusive => {}
+            Discriminator::ExclusiveBefore => self.bytes.push(ctype::LESS),
+            Discriminator::ExclusiveAfter => self.bytes.push(ctype::GREATER),
+        }
+        self.end()
+    }
+
+    /// Ends the components, if they have not ended, and appends where the record is.
+    ///
+    /// # Panics
+    /// When a binary RecordId is empty or too long.
+    pub fn append_record_id(&mut self, id: &RecordId) -> &mut Builder {
+        self.end();
+        match id {
+            RecordId::Long(id) => record_id::push_long(&mut self.bytes, *id),
+            RecordId::Binary(id) => record_id::push_binary(&mut self.bytes, id),
+        }
+        self
+    }
+
+    /// Ends the components, if they have not ended.
+    pub fn end(&mut self) -> &mut Builder {
+        if !self.ended {
+            self.bytes.push(ctype::END);
+            self.ended = true;
+        }
+        self
+    }
+
+    /// The bytes so far; without an end byte until the key has ended.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The type bits so far.
+    pub fn type_bits(&self) -> &TypeBits {
+        &self.type_bits
+    }
+
+    /// The number of components so far.
+    pub fn components(&self) -> u32 {
+        self.components
+    }
+
+    /// The key, ended; the builder is empty afterwards.
+    pub fn finish(&mut self) -> KeyString {
+        self.end();
+        let key = KeyString {
+            bytes: core::mem::take(&mut self.bytes),
+            type_bits: core::mem::take(&mut self.type_bits),
+        };
+        self.reset();
+        key
+    }
+
+    #[inline]
+    fn push(&mut self, view: View<'_>) {
+        assert!(!self.ended, "the key has ended");
+        assert!(
+            self.components < MAX_COMPONENTS,
+            "a key has at most {MAX_COMPONENTS} components"
+        );
+        if self.ordering.is_descending(self.components) {
+            push_descending(&mut self.bytes, &mut self.type_bits, view);
+        } else {
+            push_value(&mut self.bytes, &mut self.type_bits, view);
+        }
+        self.components += 1;
+    }
+}

@@ -1,0 +1,166 @@
+//! Keys as the storage engine keeps them: clustered by `_id`, and index entries that end in one.
+//!
+//! | entry | bytes |
+//! |---|---|
+//! | record | KeyString of `_id`, end byte |
+//! | index entry | KeyString of the fields in the index's directions, end byte, KeyString of `_id`, end byte |
+//!
+//! The end byte after the fields makes their part prefix-free: without it the key of "a" would be a prefix of the key
+//! of "a\0". So two entries have equal fields exactly if they share the bytes up to and including it.
+
+use pinion_bson::{RawBsonRef, RawDocumentBuf, View, with_view};
+use smallvec::SmallVec;
+
+use crate::ctype;
+use crate::decode::{Corrupt, decode_prefix, prefix_len};
+use crate::encode::{push_descending, push_value};
+use crate::limits::MAX_COMPONENTS;
+use crate::ordering::Ordering;
+use crate::type_bits::TypeBits;
+
+/// The bytes a record is found by.
+pub type RecordKey = SmallVec<[u8; 32]>;
+
+/// An index entry as storage keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexEntry {
+    /// The entry's key.
+    pub key: SmallVec<[u8; 64]>,
+    /// How much of the key the fields and their end byte take: entries with equal fields share it, others do not.
+    pub prefix_len: usize,
+    /// The entry's value: type bits of the fields, then those of `_id`; empty when there are none to keep.
+    pub type_bits: SmallVec<[u8; 16]>,
+}
+
+/// The key of the record with this `_id`: equal for values that compare equal, never a prefix of another one.
+#[inline]
+pub fn encode_id(id: RawBsonRef<'_>) -> RecordKey {
+    encode_id_with_types(id).0
+}
+
+/// The key of the record with this `_id`, and what is needed to decode it.
+#[inline]
+pub fn encode_id_with_types(id: RawBsonRef<'_>) -> (RecordKey, TypeBits) {
+    let mut key = RecordKey::new();
+    let mut bits = TypeBits::new();
+    with_view(id, |view| push_value(&mut key, &mut bits, view));
+    key.push(ctype::END);
+    (key, bits)
+}
+
+/// The `_id` of a record's key, in a field with an empty name.
+pub fn decode_id(key: &[u8], type_bits: &TypeBits) -> Result<RawDocumentBuf, Corrupt> {
+    let (id, used) = decode_prefix(key, 1, Ordering::ascending(), type_bits)?;
+    if key[used..] != [ctype::END] {
+        return Err(Corrupt("no end after _id"));
+    }
+    Ok(id)
+}
+
+/// The entry of a record in an index.
+///
+/// # Panics
+/// With more fields than `MAX_COMPONENTS`.
+pub fn encode_index_entry(
+    fields: &[RawBsonRef<'_>],
+    ordering: Ordering,
+    id: RawBsonRef<'_>,
+) -> IndexEntry {
+    assert!(
+        fields.len() <= MAX_COMPONENTS as usize,
+        "an index has at most {MAX_COMPONENTS} fields"
+    );
+    let mut key = SmallVec::new();
+    let mut field_bits = TypeBits::new();
+    for (component, value) in (0..).zip(fields) {
+        with_view(*value, |view| {
+            push_component(
+                &mut key,
+                &mut field_bits,
+                view,
+                ordering.is_descending(component),
+            )
+        });
+    }
+    key.push(ctype::END);
+    let prefix_len = key.len();
+    let mut id_bits = TypeBits::new();
+    with_view(id, |view| push_value(&mut key, &mut id_bits, view));
+    key.push(ctype::END);
+    IndexEntry {
+        key,
+        prefix_len,
+        type_bits: join_type_bits(&field_bits, &id_bits),
+    }
+}
+
+/// The entry of a record in an index, from the fields' key (ended, as `Builder::end` leaves it) and the record's key.
+pub fn join_index_entry(
+    fields: &[u8],
+    field_bits: &TypeBits,
+    id: &[u8],
+    id_bits: &TypeBits,
+) -> IndexEntry {
+    assert!(
+        fields.last() == Some(&ctype::END) && id.last() == Some(&ctype::END),
+        "both keys have ended"
+    );
+    let mut key = SmallVec::with_capacity(fields.len() + id.len());
+    key.extend_from_slice(fields);
+    key.extend_from_slice(id);
+    IndexEntry {
+        key,
+        prefix_len: fields.len(),
+        type_bits: join_type_bits(field_bits, id_bits),
+    }
+}
+
+fn push_component(
+    key: &mut SmallVec<[u8; 64]>,
+    bits: &mut TypeBits,
+    view: View<'_>,
+    descending: bool,
+) {
+    if descending {
+        push_descending(key, bits, view);
+    } else {
+        push_value(key, bits, view);
+    }
+}
+
+fn join_type_bits(fields: &TypeBits, id: &TypeBits) -> SmallVec<[u8; 16]> {
+    if id.is_all_zeros() {
+        return fields.as_bytes();
+    }
+    let mut out = fields.as_bytes();
+    if out.is_empty() {
+        out.push(0);
+    }
+    out.extend_from_slice(&id.as_bytes());
+    out
+}
+
+/// Where the fields and their end byte stop: the rest is the record's key.
+pub fn split_index_entry(key: &[u8], fields: u32, ordering: Ordering) -> Result<usize, Corrupt> {
+    let end = prefix_len(key, fields, ordering)?;
+    if key.get(end) != Some(&ctype::END) {
+        return Err(Corrupt("no end after the fields"));
+    }
+    Ok(end + 1)
+}
+
+/// The values of an entry's fields, and its `_id`, each in fields with empty names.
+pub fn decode_index_entry(
+    key: &[u8],
+    type_bits: &[u8],
+    fields: u32,
+    ordering: Ordering,
+) -> Result<(RawDocumentBuf, RawDocumentBuf), Corrupt> {
+    let (field_bits, used) = TypeBits::from_prefix(type_bits)?;
+    let id_bits = TypeBits::from_bytes(&type_bits[used..])?;
+    let (values, end) = decode_prefix(key, fields, ordering, &field_bits)?;
+    if key.get(end) != Some(&ctype::END) {
+        return Err(Corrupt("no end after the fields"));
+    }
+    Ok((values, decode_id(&key[end + 1..], &id_bits)?))
+}
