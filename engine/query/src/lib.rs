@@ -11,8 +11,10 @@ mod number;
 mod path;
 mod regex;
 mod text;
+mod update;
 mod value;
 
 pub use expression::{Expression, Value, Variables};
 pub use limits::{MAX_GROUP_BYTES, MAX_KEY_PATTERN_FIELDS, MAX_SORT_BYTES};
 pub use matcher::{MatchPosition, Matcher};
+pub use update::{Update, UpdateContext, apply_diff, check_storable, diff, prepare_insert};

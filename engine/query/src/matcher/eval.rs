@@ -80,11 +80,6 @@ impl Node {
             Node::Leaf(leaf) => leaf.predicate.matches(value, state),
         }
     }
-
-    /// Whether a value of an array satisfies the predicates of a `$pull` or an array filter.
-    pub(crate) fn matches_single(&self, value: RawBsonRef<'_>) -> bool {
-        self.matches_value(Some(value), &mut State::default())
-    }
 }
 
 impl Leaf {

@@ -15,7 +15,6 @@ use pinion_wire::Result;
 use crate::expression::Variables;
 
 pub(crate) use node::{CompareOp, Leaf, Node, Predicate};
-pub(crate) use parse::parse_element_predicates;
 
 /// A parsed filter.
 #[derive(Clone, Debug)]
@@ -41,6 +40,11 @@ impl Matcher {
     pub fn parse_with(filter: &RawDocument, variables: &Variables) -> Result<Matcher> {
         let root = parse::parse_filter(filter, variables)?;
         Ok(Matcher { filter: filter.to_owned(), root })
+    }
+
+    /// A filter inside an update, where what concerns the whole document may not stand.
+    pub(crate) fn parse_nested(filter: &RawDocument) -> Result<Matcher> {
+        Ok(Matcher { filter: filter.to_owned(), root: parse::parse_nested(filter)? })
     }
 
     /// Whether a document matches. Only `$expr` can fail.

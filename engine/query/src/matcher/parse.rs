@@ -40,11 +40,9 @@ pub(super) fn parse_filter(filter: &RawDocument, variables: &Variables) -> Resul
     parse_document(filter, Place { variables, depth: 0, top: true })
 }
 
-/// The predicates of an operator document (`{$gte: 1, $lt: 5}`) on a value itself, without a path.
-pub(crate) fn parse_element_predicates(document: &RawDocument) -> Result<Node> {
+pub(super) fn parse_nested(filter: &RawDocument) -> Result<Node> {
     let variables = Variables::default();
-    let place = Place { variables: &variables, depth: 0, top: false };
-    Ok(Node::and(parse_operators("", document, place)?))
+    parse_document(filter, Place { variables: &variables, depth: 0, top: false })
 }
 
 fn parse_document(document: &RawDocument, place: Place<'_>) -> Result<Node> {

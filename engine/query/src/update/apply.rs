@@ -1,0 +1,379 @@
+//! Operator updates as one tree of paths, applied to a document in one walk.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+
+use pinion_bson::{RawBson, RawBsonRef, RawDocument, Timestamp};
+use pinion_wire::Result;
+
+use super::operator::{Operator, Outcome};
+use super::parse::Entry;
+use super::path::{Part, UpdatePath};
+use super::tree::{Slot, element_braces};
+use crate::error::{bad_value, error};
+use crate::limits::MAX_ARRAY_PADDING;
+use crate::path::Path;
+use crate::text::element_text;
+use crate::value::field;
+
+/// What the operators need to know of the document under update.
+pub(super) struct Applying<'c> {
+    pub now_ms: i64,
+    pub timestamp: Timestamp,
+    pub insert: bool,
+    pub root: &'c RawDocument,
+}
+
+impl Applying<'_> {
+    /// `_id: 1` as messages name the document.
+    pub(super) fn id_text(&self) -> String {
+        match field(self.root, "_id") {
+            Some(id) => element_text("_id", id),
+            None => "no id".into(),
+        }
+    }
+}
+
+/// The tree of paths; the operators stand at its leaves.
+#[derive(Clone, Debug)]
+pub(super) enum Node {
+    Fields(Vec<(Box<str>, Node)>),
+    /// `$[]` and what is under it.
+    Items(Box<Node>),
+    Leaf(Operator, Box<str>),
+}
+
+/// The order in which new fields are made: numbers by value, names by bytes.
+fn field_order(a: &str, b: &str) -> Ordering {
+    match (crate::path::array_index(a), crate::path::array_index(b)) {
+        (Some(a), Some(b)) => a.cmp(&b),
+        _ => a.cmp(b),
+    }
+}
+
+/// Builds the tree; two operators on one path, or on a path and one inside it, conflict.
+pub(super) fn build(entries: &[Entry], position: Option<u32>) -> Result<Node> {
+    let mut root = Node::Fields(Vec::new());
+    for entry in entries {
+        let mut names = Vec::new();
+        for part in entry.path.parts() {
+            names.push(match part {
+                Part::Matched => {
+                    let position = position.ok_or_else(|| {
+                        bad_value("The positional operator did not find the match needed from the query.")
+                    })?;
+                    Part::Name(position.to_string().into())
+                }
+                other => other.clone(),
+            });
+        }
+        insert(&mut root, &names, 0, entry)?;
+    }
+    Ok(root)
+}
+
+/// The tree of an update whose `$` is not resolved yet, built only to find conflicts.
+pub(super) fn check_conflicts(entries: &[Entry]) -> Result<()> {
+    let mut root = Node::Fields(Vec::new());
+    for entry in entries {
+        let names: Vec<Part> = entry
+            .path
+            .parts()
+            .iter()
+            .map(|part| if *part == Part::Matched { Part::Name("$".into()) } else { part.clone() })
+            .collect();
+        insert(&mut root, &names, 0, entry)?;
+    }
+    Ok(())
+}
+
+fn conflict(path: &UpdatePath, names: &[Part], depth: usize) -> pinion_wire::Error {
+    let at = names[..depth].iter().map(Part::text).collect::<Vec<_>>().join(".");
+    error(40, format!("Updating the path '{}' would create a conflict at '{at}'", path.text()))
+}
+
+fn insert(node: &mut Node, names: &[Part], depth: usize, entry: &Entry) -> Result<()> {
+    let last = depth + 1 == names.len();
+    let make = || {
+        if last {
+            Node::Leaf(entry.operator.clone(), entry.path.text().into())
+        } else if names[depth + 1] == Part::All {
+            Node::Items(Box::new(Node::Fields(Vec::new())))
+        } else {
+            Node::Fields(Vec::new())
+        }
+    };
+    match (&mut *node, &names[depth]) {
+        (Node::Fields(fields), Part::Name(name)) => {
+            let at = fields.binary_search_by(|(other, _)| field_order(other, name));
+            let (index, is_new) = match at {
+                Ok(index) => (index, false),
+                Err(index) => {
+                    fields.insert(index, (name.clone(), make()));
+                    (index, true)
+                }
+            };
+            let child = &mut fields[index].1;
+            if last {
+                return if is_new { Ok(()) } else { Err(conflict(&entry.path, names, depth + 1)) };
+            }
+            if matches!(child, Node::Leaf(..)) {
+                return Err(conflict(&entry.path, names, depth + 1));
+            }
+            insert(child, names, depth + 1, entry)
+        }
+        (Node::Items(inner), Part::All) => {
+            let untouched = matches!(&**inner, Node::Fields(fields) if fields.is_empty());
+            if last {
+                if !untouched {
+                    return Err(conflict(&entry.path, names, depth + 1));
+                }
+                **inner = make();
+                return Ok(());
+            }
+            if matches!(**inner, Node::Leaf(..)) {
+                return Err(conflict(&entry.path, names, depth + 1));
+            }
+            if untouched {
+                **inner = make();
+            }
+            insert(inner, names, depth + 1, entry)
+        }
+        // A field of an array beside all of its items.
+        _ => Err(conflict(&entry.path, names, depth)),
+    }
+}
+
+/// Applies the tree to the document's root.
+pub(super) fn apply(node: &Node, root: &mut Slot<'_>, context: &Applying<'_>) -> Result<()> {
+    apply_node(node, "", "", root, root_copy(context), context).map(|_| ())
+}
+
+/// A rename reads its source from the document as it was.
+fn root_copy<'c>(context: &Applying<'c>) -> &'c RawDocument {
+    context.root
+}
+
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_string() } else { format!("{path}.{name}") }
+}
+
+fn apply_node(
+    node: &Node,
+    name: &str,
+    path: &str,
+    slot: &mut Slot<'_>,
+    root: &RawDocument,
+    context: &Applying<'_>,
+) -> Result<Outcome> {
+    match node {
+        Node::Leaf(Operator::RenameSource, full) => {
+            check_no_array_parent(full, root, context)?;
+            Ok(Outcome::Removed)
+        }
+        Node::Leaf(Operator::RenameFrom(from), _) => {
+            if let Some(value) = rename_source(from, root, context)? {
+                *slot = Slot::Owned(value);
+            }
+            Ok(Outcome::Kept)
+        }
+        Node::Leaf(operator, _) => operator.apply(name, path, slot, context),
+        Node::Items(inner) => {
+            if !slot.is_array() {
+                return Err(bad_value(format!(
+                    "Cannot apply array updates to non-array element {}",
+                    element_text(name, slot.to_value().as_raw_bson_ref())
+                )));
+            }
+            slot.expand();
+            let Slot::Array(values) = slot else { return Ok(Outcome::Kept) };
+            for (index, value) in values.iter_mut().enumerate() {
+                let name = index.to_string();
+                if apply_node(inner, &name, &join(path, &name), value, root, context)? == Outcome::Removed {
+                    *value = Slot::Raw(RawBsonRef::Null);
+                }
+            }
+            Ok(Outcome::Kept)
+        }
+        Node::Fields(children) => {
+            if slot.is_document() {
+                slot.expand();
+                let Slot::Document(fields) = slot else { return Ok(Outcome::Kept) };
+                for (child_name, child) in children {
+                    let child_path = join(path, child_name);
+                    match fields.iter().position(|(other, _)| other == &**child_name) {
+                        Some(at) => {
+                            let outcome = apply_node(child, child_name, &child_path, &mut fields[at].1, root, context)?;
+                            if outcome == Outcome::Removed {
+                                fields.remove(at);
+                            }
+                        }
+                        None => {
+                            if let Some(made) = create(child, &child_path, root, context)? {
+                                fields.push((Cow::Owned(child_name.to_string()), made));
+                            }
+                        }
+                    }
+                }
+            } else if slot.is_array() {
+                apply_to_array(children, name, path, slot, root, context)?;
+            } else {
+                for (child_name, child) in children {
+                    unviable(child, child_name, name, path, slot)?;
+                }
+            }
+            Ok(Outcome::Kept)
+        }
+    }
+}
+
+fn apply_to_array(
+    children: &[(Box<str>, Node)],
+    name: &str,
+    path: &str,
+    slot: &mut Slot<'_>,
+    root: &RawDocument,
+    context: &Applying<'_>,
+) -> Result<()> {
+    for (child_name, child) in children {
+        // Leading zeros are accepted here, unlike in a filter.
+        let index = if child_name.bytes().all(|b| b.is_ascii_digit()) { child_name.parse::<usize>().ok() } else { None };
+        let Some(index) = index else {
+            unviable(child, child_name, name, path, slot)?;
+            continue;
+        };
+        slot.expand();
+        let Slot::Array(values) = slot else { return Ok(()) };
+        let child_path = join(path, child_name);
+        if let Some(value) = values.get_mut(index) {
+            if apply_node(child, child_name, &child_path, value, root, context)? == Outcome::Removed {
+                // Taking an item out would move the others.
+                *value = Slot::Raw(RawBsonRef::Null);
+            }
+            continue;
+        }
+        if let Some(made) = create(child, &child_path, root, context)? {
+            if index - values.len() > MAX_ARRAY_PADDING {
+                return Err(error(34, format!("can't backfill more than {MAX_ARRAY_PADDING} elements")));
+            }
+            values.resize(index, Slot::Raw(RawBsonRef::Null));
+            values.push(made);
+        }
+    }
+    Ok(())
+}
+
+/// What stands at a path that does not exist yet; `None` when no operator under it makes anything.
+fn create(node: &Node, path: &str, root: &RawDocument, context: &Applying<'_>) -> Result<Option<Slot<'static>>> {
+    match node {
+        Node::Leaf(Operator::RenameFrom(from), _) => Ok(rename_source(from, root, context)?.map(Slot::Owned)),
+        Node::Leaf(operator, _) => Ok(operator.create(context)?.map(Slot::Owned)),
+        Node::Items(_) => Err(bad_value(format!(
+            "The path '{path}' must exist in the document in order to apply array updates."
+        ))),
+        Node::Fields(children) => {
+            let mut fields = Vec::new();
+            for (name, child) in children {
+                if let Some(made) = create(child, &join(path, name), root, context)? {
+                    fields.push((Cow::Owned(name.to_string()), made));
+                }
+            }
+            Ok(if fields.is_empty() { None } else { Some(Slot::Document(fields)) })
+        }
+    }
+}
+
+/// A path that would lead into a value that holds no fields.
+fn unviable(node: &Node, part: &str, name: &str, path: &str, slot: &Slot<'_>) -> Result<()> {
+    match node {
+        Node::Leaf(operator, _) if operator.creates() => {
+            Err(error(28, format!("Cannot create field '{part}' in element {}", element_braces(name, slot))))
+        }
+        Node::Leaf(operator, full) if !operator.ignores_unviable_paths() => Err(error(
+            28,
+            format!(
+                "Cannot use the part ({part}) of ({full}) to traverse the element ({})",
+                element_braces(name, slot)
+            ),
+        )),
+        Node::Leaf(..) => Ok(()),
+        Node::Items(_) => Err(bad_value(format!(
+            "The path '{}' must exist in the document in order to apply array updates.",
+            join(path, part)
+        ))),
+        Node::Fields(children) => children.iter().try_for_each(|(_, child)| unviable(child, part, name, path, slot)),
+    }
+}
+
+/// The value a rename moves; an array on the way is refused, and so is a path into a value without fields.
+fn rename_source(from: &str, root: &RawDocument, context: &Applying<'_>) -> Result<Option<RawBson>> {
+    check_no_array_parent(from, root, context)?;
+    let path = Path::parse(from);
+    let mut current = root;
+    let parts = path.components();
+    for (at, component) in parts.iter().enumerate() {
+        match field(current, &component.name) {
+            Some(value) if at + 1 == parts.len() => return Ok(Some(value.into())),
+            Some(RawBsonRef::Document(inner)) => current = inner,
+            Some(other) => {
+                return Err(error(
+                    28,
+                    format!(
+                        "cannot use the part ({} of {from}) to traverse the element ({{{}}})",
+                        component.name,
+                        element_text(&component.name, other)
+                    ),
+                ));
+            }
+            None => return Ok(None),
+        }
+    }
+    Ok(None)
+}
+
+fn check_no_array_parent(from: &str, root: &RawDocument, context: &Applying<'_>) -> Result<()> {
+    let path = Path::parse(from);
+    let mut current = root;
+    for component in &path.components()[..path.components().len() - 1] {
+        match field(current, &component.name) {
+            Some(RawBsonRef::Document(inner)) => current = inner,
+            Some(RawBsonRef::Array(_)) => {
+                return Err(bad_value(format!(
+                    "The source field cannot be an array element, '{from}' in doc with {} has an array field called '{}'",
+                    context.id_text(),
+                    component.name
+                )));
+            }
+            _ => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a rename into an array's item.
+pub(super) fn check_rename_targets(entries: &[Entry], context: &Applying<'_>) -> Result<()> {
+    for entry in entries {
+        let Operator::RenameFrom(from) = &entry.operator else { continue };
+        if rename_source(from, context.root, context)?.is_none() {
+            continue;
+        }
+        let mut current = context.root;
+        let parts = entry.path.parts();
+        for part in &parts[..parts.len() - 1] {
+            let Part::Name(name) = part else { break };
+            match field(current, name) {
+                Some(RawBsonRef::Document(inner)) => current = inner,
+                Some(RawBsonRef::Array(_)) => {
+                    return Err(bad_value(format!(
+                        "The destination field cannot be an array element, '{}' in doc with {} has an array field \
+                         called '{name}'",
+                        entry.path.text(),
+                        context.id_text()
+                    )));
+                }
+                _ => break,
+            }
+        }
+    }
+    Ok(())
+}

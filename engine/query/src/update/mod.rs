@@ -1,0 +1,184 @@
+//! Updates: replacements and operators, applied to raw documents.
+
+mod apply;
+mod array;
+mod diff;
+mod operator;
+mod parse;
+mod path;
+mod storage;
+mod tree;
+mod upsert;
+
+#[cfg(test)]
+mod tests;
+
+use pinion_bson::{ObjectId, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp, values_equal};
+use pinion_wire::Result;
+
+use crate::error::{error, failed_to_parse};
+use crate::matcher::Matcher;
+use crate::text::element_text;
+use crate::value::{elements, field};
+
+pub use diff::{apply_diff, diff};
+pub use storage::{check_storable, prepare_insert};
+
+use apply::{Applying, Node};
+use parse::Entry;
+use tree::Slot;
+
+/// A parsed update.
+#[derive(Clone, Debug)]
+pub struct Update {
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Replacement(RawDocumentBuf),
+    Operators { entries: Vec<Entry>, tree: Option<Node>, touches_id: bool, renames: bool },
+}
+
+/// What an update needs to know beside the document.
+#[derive(Clone, Copy, Debug)]
+pub struct UpdateContext {
+    /// The time for `$currentDate`, milliseconds since 1970.
+    pub now_ms: i64,
+    /// The timestamp for `$currentDate` and for empty timestamps.
+    pub timestamp: Timestamp,
+    /// Whether the document is being inserted by an upsert.
+    pub insert: bool,
+    /// The array position that the filter matched at.
+    pub position: Option<u32>,
+}
+
+impl Update {
+    /// Parses an update; the errors are MongoDB's.
+    pub fn parse(update: RawBsonRef<'_>) -> Result<Update> {
+        let document = match update {
+            RawBsonRef::Document(document) => document,
+            RawBsonRef::Array(_) => {
+                return Err(error(115, "updates with an aggregation pipeline are not supported"));
+            }
+            _ => return Err(failed_to_parse("Update argument must be either an object or an array")),
+        };
+        let is_operators = elements(document).next().is_some_and(|(name, _)| name.starts_with('$'));
+        if is_operators {
+            let entries = parse::parse(document)?;
+            let positional = entries.iter().any(|e| e.path.has_matched());
+            let tree = if positional {
+                apply::check_conflicts(&entries)?;
+                None
+            } else {
+                Some(apply::build(&entries, None)?)
+            };
+            let touches_id = entries.iter().any(|e| e.path.text() == "_id" || e.path.text().starts_with("_id."));
+            let renames = entries.iter().any(|e| matches!(e.operator, operator::Operator::RenameFrom(_)));
+            return Ok(Update { kind: Kind::Operators { entries, tree, touches_id, renames } });
+        }
+        for (name, _) in elements(document) {
+            if name.starts_with('$') {
+                return Err(error(
+                    52,
+                    format!(
+                        "The dollar ($) prefixed field '{name}' in '{name}' is not allowed in the context of an update's \
+                         replacement document. Consider using an aggregation pipeline with $replaceWith."
+                    ),
+                ));
+            }
+        }
+        Ok(Update { kind: Kind::Replacement(document.to_owned()) })
+    }
+
+    /// Whether the whole document is replaced.
+    pub fn is_replacement(&self) -> bool {
+        matches!(self.kind, Kind::Replacement(_))
+    }
+
+    /// Whether the filter's match must tell the array position (`$` in a path).
+    pub fn needs_position(&self) -> bool {
+        matches!(&self.kind, Kind::Operators { tree: None, .. })
+    }
+
+    /// The document after the update; `None` when nothing changes.
+    pub fn apply(&self, old: &RawDocument, context: &UpdateContext) -> Result<Option<RawDocumentBuf>> {
+        let new = match &self.kind {
+            Kind::Replacement(replacement) => replace(old, replacement, context)?,
+            Kind::Operators { entries, tree, touches_id, renames } => {
+                let applying = Applying {
+                    now_ms: context.now_ms,
+                    timestamp: context.timestamp,
+                    insert: context.insert,
+                    root: old,
+                };
+                if *renames {
+                    apply::check_rename_targets(entries, &applying)?;
+                }
+                let mut root = Slot::open(old);
+                match tree {
+                    Some(tree) => apply::apply(tree, &mut root, &applying)?,
+                    None => apply::apply(&apply::build(entries, context.position)?, &mut root, &applying)?,
+                }
+                let new = tree::finish(&root, old.as_bytes().len());
+                if *touches_id {
+                    check_id_kept(old, &new, entries)?;
+                }
+                new
+            }
+        };
+        if new.as_bytes() == old.as_bytes() {
+            return Ok(None);
+        }
+        check_storable(&new)?;
+        Ok(Some(new))
+    }
+
+    /// The document that an upsert inserts: the filter's equalities, the update, and an `_id`.
+    pub fn upsert(&self, matcher: &Matcher, context: &UpdateContext, new_id: ObjectId) -> Result<RawDocumentBuf> {
+        let context = UpdateContext { insert: true, position: None, ..*context };
+        let base = upsert::base_document(matcher, self.is_replacement())?;
+        let made = self.apply(&base, &context)?.unwrap_or(base);
+        let made = upsert::with_id(made, new_id);
+        check_storable(&made)?;
+        Ok(made)
+    }
+}
+
+fn replace(old: &RawDocument, replacement: &RawDocument, context: &UpdateContext) -> Result<RawDocumentBuf> {
+    let old_id = field(old, "_id");
+    let new_id = field(replacement, "_id");
+    if let (Some(old_id), Some(new_id)) = (old_id, new_id)
+        && !values_equal(old_id, new_id)
+    {
+        return Err(error(
+            66,
+            format!(
+                "After applying the update, the (immutable) field '_id' was found to have been altered to {}",
+                element_text("_id", new_id)
+            ),
+        ));
+    }
+    let mut out = pinion_bson::DocBuilder::with_capacity(replacement.as_bytes().len() + 32);
+    // An equal `_id` of another numeric type keeps the stored form.
+    if let Some(id) = old_id.or(new_id) {
+        out.append("_id", id);
+    }
+    storage::append_without_id(&mut out, replacement, context.timestamp);
+    Ok(out.finish())
+}
+
+/// `_id` never changes; an upsert may give one to a document that has none.
+fn check_id_kept(old: &RawDocument, new: &RawDocument, entries: &[Entry]) -> Result<()> {
+    let Some(old_id) = field(old, "_id") else { return Ok(()) };
+    let kept = field(new, "_id").is_some_and(|new_id| values_equal(old_id, new_id));
+    if kept {
+        return Ok(());
+    }
+    let path = entries
+        .iter()
+        .map(|e| e.path.text())
+        .find(|text| *text == "_id" || text.starts_with("_id."))
+        .unwrap_or("_id");
+    Err(error(66, format!("Performing an update on the path '{path}' would modify the immutable field '_id'")))
+}
