@@ -9,6 +9,7 @@ mod compare;
 pub mod decimal;
 mod elements;
 mod exact;
+mod json;
 mod limits;
 mod number;
 #[cfg(any(test, feature = "testing"))]
@@ -22,6 +23,7 @@ pub use builder::{DocBuilder, append_value, is_field_name};
 pub use compare::{compare_documents, compare_values, compare_views, values_equal};
 pub use decimal::Decimal;
 pub use elements::{Elements, Values, elements, field_count, get, get_path, raw_elements, values};
+pub use json::{JsonMode, to_extended_json, to_extended_json_limited, value_to_json};
 pub use limits::{
     INTERNAL_ALLOWANCE_BYTES, MAX_DEPTH, MAX_INTERNAL_DOCUMENT_BYTES, MAX_USER_DOCUMENT_BYTES,
     MIN_DOCUMENT_BYTES,
