@@ -8,7 +8,7 @@ mod message;
 
 pub use command::{
     ClientInfo, ClientMetadata, Command, CommandClass, CommandSpec, Handler, HandlerFuture, Invocation,
-    OpContext, OpShared, Priority, Registry, check_permitted, interruption,
+    OpContext, OpShared, OperationObserver, Priority, Registry, ServerCounters, check_permitted, interruption,
 };
 pub use error::{Category, Error, ErrorCode, LabelContext, Result, labels, labels_for};
 pub use message::{

@@ -1,9 +1,11 @@
 //! Commands: their registry, what an invocation is handed, and the context it runs in.
 
 mod context;
+mod observer;
 mod registry;
 
 pub use context::{ClientInfo, ClientMetadata, OpContext, OpShared, Priority, interruption};
+pub use observer::{OperationObserver, ServerCounters};
 pub use registry::{
     Command, CommandClass, CommandSpec, Handler, HandlerFuture, Invocation, Registry, check_permitted,
 };

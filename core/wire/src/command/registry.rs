@@ -9,6 +9,7 @@ use pinion_bson::RawDocument;
 use rustc_hash::FxHashMap;
 
 use super::context::OpContext;
+use super::observer::OperationObserver;
 use crate::error::{Error, ErrorCode, Result};
 use crate::idl::{CommandReader, Path, missing_field, unknown_field};
 use crate::message::{Documents, Message, MessageKind, Reply};
@@ -158,6 +159,7 @@ pub struct Registry {
     commands: Vec<Rc<Command>>,
     by_name: FxHashMap<&'static str, usize>,
     unknown: Cell<u64>,
+    observer: Option<Rc<dyn OperationObserver>>,
 }
 
 impl Registry {
@@ -181,6 +183,15 @@ impl Registry {
         }
         let handler: Handler = Rc::new(move |invocation| Box::pin(handler(invocation)));
         self.commands.push(Rc::new(Command { spec, handler, total: Cell::new(0), failed: Cell::new(0) }));
+    }
+
+    /// Sets the hooks of the dispatcher.
+    pub fn set_observer(&mut self, observer: Rc<dyn OperationObserver>) {
+        self.observer = Some(observer);
+    }
+
+    pub fn observer(&self) -> Option<&Rc<dyn OperationObserver>> {
+        self.observer.as_ref()
     }
 
     pub fn lookup(&self, name: &str) -> Option<&Rc<Command>> {

@@ -1,0 +1,249 @@
+//! The task of one connection: messages in, commands run one after another, replies out in order.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use pinion_runtime::{Connection, should_yield, timeout, yield_now};
+use pinion_wire::{
+    ClientInfo, CommandClass, ErrorCode, Header, Message, MessageKind, OpCode, ParseError, Reply, ReplyFrame,
+    ServerCounters, error_reply, parse_message,
+};
+
+use crate::core::ServerCore;
+use crate::dispatch::{Dispatch, RunningOp, connection_name};
+use crate::frame::{Fill, FrameReader};
+use crate::limits::LAST_FLUSH_TIMEOUT;
+
+/// What others may see and stop of a connection.
+pub(crate) struct Live {
+    pub client: Arc<ClientInfo>,
+    pub connection: Connection,
+    pub running: RunningOp,
+    /// Waiting for a message, with none begun.
+    pub idle: Cell<bool>,
+}
+
+impl Live {
+    pub(crate) fn new(client: Arc<ClientInfo>, connection: Connection) -> Live {
+        Live { client, connection, running: RefCell::new(None), idle: Cell::new(true) }
+    }
+
+    /// Interrupts the command that is running.
+    pub(crate) fn interrupt(&self, code: ErrorCode) {
+        if let Some(ctx) = &*self.running.borrow() {
+            ctx.kill(code);
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    Continue,
+    Close,
+}
+
+/// Serves a connection until either side ends it.
+pub(crate) async fn serve(core: Rc<ServerCore>, live: Rc<Live>) {
+    let mut session = Session { core: &core, live: &live, frames: FrameReader::default(), told_metadata: false };
+    session.run().await;
+    // Replies already queued are delivered; a peer that does not read them is not waited for long.
+    let _ = timeout(LAST_FLUSH_TIMEOUT, live.connection.flush()).await;
+    live.connection.shutdown_write();
+}
+
+struct Session<'a> {
+    core: &'a ServerCore,
+    live: &'a Live,
+    frames: FrameReader,
+    told_metadata: bool,
+}
+
+impl Session<'_> {
+    async fn run(&mut self) {
+        loop {
+            self.live.idle.set(true);
+            let next = self.frames.next(&self.live.connection).await;
+            self.live.idle.set(false);
+            let message = match next {
+                Ok(Some(message)) => message,
+                Ok(None) => return,
+                Err(error) => {
+                    if !self.core.is_draining() {
+                        ServerCounters::add(&self.core.counters.malformed, 1);
+                        tracing::info!(target: "NETWORK", id = 22_988u64, ctx = connection_name(&self.live.client), error = %error, remote = %self.live.connection.peer_addr(), "Error receiving request from client. Ending connection from remote");
+                    }
+                    return;
+                }
+            };
+            if self.core.is_draining() || self.handle(message).await == Flow::Close {
+                return;
+            }
+            if should_yield() {
+                yield_now().await;
+            }
+        }
+    }
+
+    async fn handle(&mut self, bytes: Bytes) -> Flow {
+        let counters = &self.core.counters;
+        ServerCounters::add(&counters.requests, 1);
+        let mut compressor = None;
+        let bytes = match Header::read(&bytes) {
+            Some(header) if header.opcode == OpCode::COMPRESSED => {
+                let unwrapped = self.core.compression.borrow_mut().unwrap(&bytes);
+                match unwrapped {
+                    Ok((plain, used)) => {
+                        compressor = Some(used);
+                        plain
+                    }
+                    Err(error) => {
+                        ServerCounters::add(&counters.malformed, 1);
+                        tracing::info!(target: "NETWORK", id = 22_987u64, ctx = connection_name(&self.live.client), error = %error, "Ending connection after an invalid compressed message");
+                        return Flow::Close;
+                    }
+                }
+            }
+            _ => bytes,
+        };
+        ServerCounters::add(&counters.bytes_in, bytes.len() as u64);
+        match parse_message(bytes) {
+            Ok(message) => {
+                let message = match compressor {
+                    Some(used) => message.compressed_by(used),
+                    None => message,
+                };
+                ServerCounters::add(&counters.active, 1);
+                let flow = self.run_message(message).await;
+                ServerCounters::less(&counters.active);
+                flow
+            }
+            Err(refused) => self.refuse(refused).await,
+        }
+    }
+
+    async fn refuse(&mut self, refused: ParseError) -> Flow {
+        ServerCounters::add(&self.core.counters.malformed, 1);
+        tracing::info!(target: "NETWORK", id = 22_989u64, ctx = connection_name(&self.live.client), error = %refused.error, closing = refused.close, "Invalid message from client");
+        if let Some(answer) = refused.answer {
+            let frame = ReplyFrame {
+                kind: answer.kind,
+                request_id: self.core.next_request_id(),
+                response_to: answer.request_id,
+                checksum: false,
+                more_to_come: false,
+            };
+            let bytes = error_reply(&refused.error, &[]).encode(frame);
+            ServerCounters::add(&self.core.counters.bytes_out, bytes.len() as u64);
+            if self.live.connection.send(bytes).await.is_err() {
+                return Flow::Close;
+            }
+        }
+        if refused.close { Flow::Close } else { Flow::Continue }
+    }
+
+    /// Runs the command of a message and sends its reply; in an exhaust stream, again and again.
+    async fn run_message(&mut self, mut message: Message) -> Flow {
+        let mut streaming = false;
+        loop {
+            let mut reply = self.run_command(&message).await;
+            self.tell_metadata();
+            let next = reply.take_next().filter(|_| !self.core.is_draining());
+            let close = reply.closes_connection();
+            let sent = match message.wants_reply() {
+                true => self.send(&message, reply, next.is_some()).await,
+                false => Flow::Continue,
+            };
+            let stream_goes_on = next.is_some() && sent == Flow::Continue && !close;
+            if stream_goes_on != streaming {
+                streaming = stream_goes_on;
+                let streams = &self.core.counters.exhaust_streams;
+                if streaming { ServerCounters::add(streams, 1) } else { ServerCounters::less(streams) }
+            }
+            if close || sent == Flow::Close {
+                return Flow::Close;
+            }
+            match next {
+                Some(body) => message = message.with_body(body),
+                None => return Flow::Continue,
+            }
+        }
+    }
+
+    /// Runs a command. While a read is under way the connection is watched, and the read interrupted when
+    /// its client goes away. A write is never interrupted so: a client may send it and leave.
+    async fn run_command(&mut self, message: &Message) -> Reply {
+        let dispatch = Dispatch {
+            registry: &self.core.registry,
+            counters: &self.core.counters,
+            client: &self.live.client,
+            running: &self.live.running,
+            op_id: self.core.next_op_id(),
+        };
+        let watched = message.kind() == MessageKind::OpMsg
+            && self.core.registry.lookup(message.command_name()).is_some_and(|command| {
+                command.spec.class != CommandClass::Write
+            });
+        let mut command = pin!(dispatch.run(message));
+        if !watched {
+            return command.await;
+        }
+        loop {
+            // The first poll comes before the connection is looked at: most reads end in it.
+            if let Poll::Ready(reply) = poll_fn(|context| Poll::Ready(command.as_mut().poll(context))).await {
+                return reply;
+            }
+            if !self.frames.has_room() {
+                return command.await;
+            }
+            let mut fill = pin!(self.frames.fill(&self.live.connection));
+            let event = poll_fn(|context| {
+                if let Poll::Ready(reply) = command.as_mut().poll(context) {
+                    return Poll::Ready(Err(reply));
+                }
+                fill.as_mut().poll(context).map(Ok)
+            })
+            .await;
+            match event {
+                Err(reply) => return reply,
+                Ok(Ok(Fill::Bytes)) => {}
+                Ok(Ok(Fill::End) | Err(_)) => {
+                    self.live.interrupt(ErrorCode::CLIENT_DISCONNECT);
+                    return command.await;
+                }
+            }
+        }
+    }
+
+    async fn send(&self, message: &Message, reply: Reply, more_to_come: bool) -> Flow {
+        let frame =
+            ReplyFrame { more_to_come, ..ReplyFrame::answering(message, self.core.next_request_id()) };
+        let mut bytes = reply.encode(frame);
+        ServerCounters::add(&self.core.counters.bytes_out, bytes.len() as u64);
+        if let Some(compressor) = message.compressor() {
+            bytes = self.core.compression.borrow_mut().wrap(bytes, compressor);
+        }
+        match self.live.connection.send(bytes).await {
+            Ok(()) => Flow::Continue,
+            Err(_) => Flow::Close,
+        }
+    }
+
+    /// Logs what the client told of itself, once.
+    fn tell_metadata(&mut self) {
+        if self.told_metadata {
+            return;
+        }
+        if let Some(metadata) = self.live.client.metadata() {
+            self.told_metadata = true;
+            if !self.core.options().quiet {
+                let doc = pinion_bson::to_extended_json(&metadata.document, pinion_bson::JsonMode::Relaxed);
+                tracing::info!(target: "NETWORK", id = 51_800u64, ctx = connection_name(&self.live.client), remote = %self.live.connection.peer_addr(), client = connection_name(&self.live.client), doc, "client metadata");
+            }
+        }
+    }
+}

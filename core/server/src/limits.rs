@@ -1,0 +1,19 @@
+//! Named limits of the connection layer.
+
+use pinion_runtime::Duration;
+
+/// Bytes received ahead of the command that is running. While that many wait, nothing more is read.
+pub const READ_AHEAD_BYTES: usize = 64 * 1024;
+/// A message up to this size gets its whole buffer at once; a larger one grows with what arrives, so that a
+/// header alone costs nobody 48 MB.
+pub const RESERVE_AT_ONCE_BYTES: usize = 1024 * 1024;
+/// How long running commands may take to end once the node shuts down.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the last replies may take to leave when a connection ends.
+pub const LAST_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long accepting rests after it failed, for example because no file descriptor was free.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// The most connections unless the options say otherwise.
+pub const DEFAULT_MAX_CONNECTIONS: usize = 65_536;
+
+const _: () = assert!(READ_AHEAD_BYTES <= RESERVE_AT_ONCE_BYTES);

@@ -1,0 +1,75 @@
+//! Accepting connections and handing them to the cores in turn.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use pinion_runtime::{
+    CoreId, Incoming, Listener, Queue, core_count, core_id, core_local, join_all, on_all_cores,
+    shutdown_requested, sleep, submit_to,
+};
+use pinion_wire::ServerCounters;
+
+use crate::core::{ServerCore, ServerOptions, ServerShared};
+use crate::limits::ACCEPT_PAUSE;
+
+/// Serves connections until the node is asked to shut down, then ends them and returns.
+///
+/// Called on one core. Before it, every core has set its `Registry` as a core-local value.
+pub async fn serve(listeners: Vec<Listener>, options: ServerOptions) {
+    let shared = Arc::new(ServerShared::new(options));
+    let for_cores = shared.clone();
+    on_all_cores(move |_| {
+        let shared = for_cores.clone();
+        async move { ServerCore::install(shared) }
+    })
+    .await;
+    let turn = Rc::new(Cell::new(0));
+    let mut accepting = pin!(join_all(listeners.iter().map(|listener| accept(listener, &shared, &turn))));
+    let mut shutdown = pin!(shutdown_requested());
+    poll_fn(|context| match shutdown.as_mut().poll(context) {
+        Poll::Ready(()) => Poll::Ready(()),
+        Poll::Pending => accepting.as_mut().poll(context).map(|_| ()),
+    })
+    .await;
+    drain().await;
+}
+
+/// Ends all connections on all cores. `serve` does it at shutdown.
+pub async fn drain() {
+    on_all_cores(|_| async { core_local::<ServerCore>().drain().await }).await;
+}
+
+async fn accept(listener: &Listener, shared: &Arc<ServerShared>, turn: &Cell<usize>) {
+    loop {
+        match listener.accept().await {
+            Ok(incoming) => hand_over(incoming, shared, turn).await,
+            Err(error) => {
+                tracing::warn!(target: "NETWORK", id = 23_022u64, ctx = "listener", error = %error, "Error accepting new connection");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn hand_over(incoming: Incoming, shared: &Arc<ServerShared>, turn: &Cell<usize>) {
+    let Some(place) = shared.admit() else {
+        ServerCounters::add(&core_local::<ServerCounters>().rejected, 1);
+        tracing::info!(target: "NETWORK", id = 22_942u64, ctx = "listener", remote = %incoming.peer_addr(), connectionCount = shared.open(), "Connection refused because there are too many open connections");
+        return;
+    };
+    let connection_id = shared.next_connection_id();
+    let core = CoreId((turn.get() % core_count()) as u16);
+    turn.set(turn.get().wrapping_add(1));
+    if core == core_id() {
+        core_local::<ServerCore>().take(incoming, place, connection_id);
+    } else {
+        submit_to(core, Queue::Foreground, move || async move {
+            core_local::<ServerCore>().take(incoming, place, connection_id);
+        })
+        .await;
+    }
+}

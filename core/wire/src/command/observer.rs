@@ -1,0 +1,83 @@
+//! What the layers below and above the registry tell each other: hooks of the dispatcher, and the counters of
+//! the connection layer.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pinion_bson::DocBuilder;
+
+use super::context::{ClientInfo, OpContext};
+use super::registry::CommandSpec;
+use crate::error::Error;
+
+/// Hooks that the dispatcher calls; one for each core, set with `Registry::set_observer`.
+pub trait OperationObserver {
+    /// A command is over: it took so long, and failed with this error if it failed.
+    fn finished(&self, spec: &CommandSpec, ctx: &OpContext, micros: u64, error: Option<&Error>) {
+        let _ = (spec, ctx, micros, error);
+    }
+
+    /// The reply is complete but for what belongs to every reply (`operationTime`, `$clusterTime`).
+    fn complete_reply(&self, ctx: &OpContext, reply: &mut DocBuilder) {
+        let _ = (ctx, reply);
+    }
+}
+
+/// What the connection layer counts on one core. It is a core-local value of the runtime, so that
+/// `serverStatus` reads it without knowing the connection layer.
+#[derive(Default)]
+pub struct ServerCounters {
+    /// Connections open on this core, and all ever opened.
+    pub current: Cell<u64>,
+    pub total_created: Cell<u64>,
+    /// Connections whose command is running.
+    pub active: Cell<u64>,
+    /// Connections refused because there were too many (counted on the accepting core).
+    pub rejected: Cell<u64>,
+    /// The most connections the node takes.
+    pub max_connections: Cell<u64>,
+    /// Message bytes before compression, and messages.
+    pub bytes_in: Cell<u64>,
+    pub bytes_out: Cell<u64>,
+    pub requests: Cell<u64>,
+    /// Exhaust streams that are open.
+    pub exhaust_streams: Cell<u64>,
+    /// Messages that could not be read.
+    pub malformed: Cell<u64>,
+    /// Handlers that panicked.
+    pub panics: Cell<u64>,
+    clients: RefCell<BTreeMap<i32, Arc<ClientInfo>>>,
+}
+
+impl ServerCounters {
+    pub fn new() -> ServerCounters {
+        ServerCounters::default()
+    }
+
+    /// Adds to a counter.
+    pub fn add(counter: &Cell<u64>, n: u64) {
+        counter.set(counter.get() + n);
+    }
+
+    /// Takes one off a gauge.
+    pub fn less(gauge: &Cell<u64>) {
+        gauge.set(gauge.get().checked_sub(1).expect("a gauge goes down as often as up"));
+    }
+
+    pub fn opened(&self, client: Arc<ClientInfo>) {
+        ServerCounters::add(&self.current, 1);
+        ServerCounters::add(&self.total_created, 1);
+        self.clients.borrow_mut().insert(client.connection_id, client);
+    }
+
+    pub fn closed(&self, client: &ClientInfo) {
+        ServerCounters::less(&self.current);
+        self.clients.borrow_mut().remove(&client.connection_id);
+    }
+
+    /// The clients connected to this core, by connection id.
+    pub fn clients(&self) -> Vec<Arc<ClientInfo>> {
+        self.clients.borrow().values().cloned().collect()
+    }
+}
