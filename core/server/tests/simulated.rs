@@ -1,0 +1,491 @@
+//! The connection layer on simulated nodes: a server of two cores, clients that speak OP_MSG.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use bytes::{Bytes, BytesMut};
+use pinion_bson::{RawDocument, RawDocumentBuf, rawdoc};
+use pinion_runtime::sim::{Sim, SimOptions};
+use pinion_runtime::{
+    Connection, Duration, Listener, connect, core_id, core_local, now, on_all_cores, request_shutdown,
+    set_core_local, sleep,
+};
+use pinion_server::{ServerOptions, serve};
+use pinion_wire::{
+    CommandSpec, CompressionState, Compressor, ErrorCode, Flags, Header, Message, OpCode, Registry, Reply,
+    ServerCounters, encode_request, message_length, parse_message,
+};
+
+const PORT: u16 = 27017;
+
+/// What the test commands share with the test.
+#[derive(Default)]
+struct Seen {
+    inserted: Cell<usize>,
+    killed_with: Cell<i32>,
+    served: Cell<bool>,
+}
+
+fn registry(seen: Rc<Seen>) -> Registry {
+    let mut registry = Registry::new();
+    registry.register(CommandSpec::new("hello").aliases(&["isMaster", "ismaster"]).api_v1(), |_| async {
+        let mut reply = Reply::new();
+        reply.append("isWritablePrimary", true);
+        Ok(reply)
+    });
+    registry.register(CommandSpec::new("ping"), |_| async { Ok(Reply::new()) });
+    registry.register(CommandSpec::new("echo"), |inv| async move {
+        let reader = inv.reader()?;
+        let value = reader.value("echo");
+        reader.finish()?;
+        let mut reply = Reply::new();
+        reply.append_raw("echo", value.unwrap());
+        reply.append("connection", inv.ctx.client.connection_id).append("core", i32::from(core_id().0));
+        Ok(reply)
+    });
+    let counted = seen.clone();
+    registry.register(CommandSpec::new("insert").write().sequences(&["documents"]), move |inv| {
+        let seen = counted.clone();
+        async move {
+            let documents = inv.documents("documents")?;
+            sleep(Duration::from_millis(1)).await;
+            seen.inserted.set(seen.inserted.get() + documents.len());
+            let mut reply = Reply::new();
+            reply.append("n", documents.len() as i32);
+            Ok(reply)
+        }
+    });
+    registry.register(CommandSpec::new("panic"), |_| async { panic!("as asked") });
+    registry.register(CommandSpec::new("shutdown").admin_only(), |_| async {
+        request_shutdown();
+        Ok(Reply::new())
+    });
+    registry.register(CommandSpec::new("countdown"), |inv| async move {
+        let left = inv.body().get_i32("countdown").unwrap_or(0);
+        let mut reply = Reply::new();
+        reply.append("left", left);
+        if inv.exhaust_allowed && left > 0 {
+            sleep(Duration::from_millis(1)).await;
+            reply.stream_next(rawdoc! { "countdown": left - 1, "$db": "test" });
+        }
+        Ok(reply)
+    });
+    registry.register(CommandSpec::new("wait").read(), move |inv| {
+        let seen = seen.clone();
+        async move {
+            loop {
+                sleep(Duration::from_millis(10)).await;
+                if let Err(error) = inv.ctx.check(now().as_nanos()) {
+                    seen.killed_with.set(error.code.0);
+                    return Err(error);
+                }
+            }
+        }
+    });
+    registry
+}
+
+/// Runs a server of two cores and one client task against it.
+fn run<F, Fut>(seed: u64, options: ServerOptions, client: F) -> Rc<Seen>
+where
+    F: FnOnce(SocketAddr, Rc<Seen>) -> Fut + 'static,
+    Fut: Future<Output = ()> + 'static,
+{
+    let sim = Sim::new(seed, SimOptions::default());
+    let seen = Rc::new(Seen::default());
+    let shared = seen.clone();
+    let server = sim.add_node("server", 2, move |core| {
+        let (seen, options) = (shared.clone(), options.clone());
+        async move {
+            set_core_local(Rc::new(registry(seen.clone())));
+            if core.0 == 0 {
+                // The other core sets its registry meanwhile.
+                sleep(Duration::from_millis(5)).await;
+                let listener = Listener::bind(SocketAddr::from(([0, 0, 0, 0], PORT))).await.unwrap();
+                serve(vec![listener], options).await;
+                seen.served.set(true);
+            } else {
+                pinion_runtime::shutdown_requested().await;
+            }
+        }
+    });
+    let addr = SocketAddr::new(sim.node_ip(server), PORT);
+    let client = RefCell::new(Some(client));
+    let shared = seen.clone();
+    let client_node = sim.add_node("client", 1, move |_| {
+        let (client, seen) = (client.borrow_mut().take().unwrap(), shared.clone());
+        async move {
+            sleep(Duration::from_millis(20)).await;
+            client(addr, seen).await;
+        }
+    });
+    sim.run_until_down(client_node).expect("the client ends");
+    sim.run_for(Duration::from_secs(1));
+    seen
+}
+
+struct Client {
+    connection: Connection,
+    buffer: BytesMut,
+    next_id: i32,
+}
+
+impl Client {
+    async fn connect(addr: SocketAddr) -> Client {
+        Client { connection: connect(addr).await.unwrap(), buffer: BytesMut::new(), next_id: 0 }
+    }
+
+    async fn send(&mut self, flags: u32, body: RawDocumentBuf) -> i32 {
+        self.next_id += 1;
+        self.connection.send(encode_request(self.next_id, Flags(flags), &body)).await.unwrap();
+        self.next_id
+    }
+
+    async fn send_bytes(&self, bytes: impl Into<Bytes>) {
+        self.connection.send(bytes.into()).await.unwrap();
+    }
+
+    /// The next message; `None` when the server closed.
+    async fn receive_bytes(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(length) = message_length(&self.buffer).unwrap()
+                && self.buffer.len() >= length
+            {
+                return Some(self.buffer.split_to(length).freeze());
+            }
+            match self.connection.recv(&mut self.buffer).await {
+                Ok(0) | Err(_) => return None,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    async fn receive(&mut self) -> Option<Message> {
+        self.receive_bytes().await.map(|bytes| parse_message(bytes).unwrap())
+    }
+
+    async fn command(&mut self, body: RawDocumentBuf) -> RawDocumentBuf {
+        let id = self.send(0, body).await;
+        let bytes = self.receive_bytes().await.expect("an answer");
+        assert_eq!(Header::read(&bytes).unwrap().response_to, id);
+        parse_message(bytes).unwrap().body().to_owned()
+    }
+}
+
+fn code(reply: &RawDocument) -> i32 {
+    assert_eq!(reply.get_f64("ok").unwrap(), 0.0, "{reply:?}");
+    reply.get_i32("code").unwrap()
+}
+
+#[test]
+fn commands_and_errors() {
+    run(1, ServerOptions::default(), |addr, _| async move {
+        let mut client = Client::connect(addr).await;
+        assert_eq!(client.command(rawdoc! { "ping": 1, "$db": "test" }).await, rawdoc! { "ok": 1.0 });
+        let reply = client.command(rawdoc! { "nothing": 1, "$db": "test" }).await;
+        assert_eq!(
+            reply,
+            rawdoc! { "ok": 0.0, "errmsg": "no such command: 'nothing'", "code": 59, "codeName": "CommandNotFound" }
+        );
+        for (body, expected) in [
+            (rawdoc! { "ping": 1 }, 40571),
+            (rawdoc! { "shutdown": 1, "$db": "test" }, 13),
+            (rawdoc! { "echo": 1, "foo": 1, "$db": "test" }, 40415),
+            (rawdoc! { "echo": 1, "maxTimeMS": -1, "$db": "test" }, 2),
+            (rawdoc! { "wait": 1, "maxTimeMS": 50, "$db": "test" }, 50),
+            (rawdoc! { "insert": "c", "$db": "test" }, 40414),
+        ] {
+            assert_eq!(code(&client.command(body).await), expected);
+        }
+    });
+}
+
+#[test]
+fn connections_are_spread_over_the_cores() {
+    run(2, ServerOptions::default(), |addr, _| async move {
+        let mut cores = Vec::new();
+        let mut clients = Vec::new();
+        for n in 1..=6 {
+            let mut client = Client::connect(addr).await;
+            let reply = client.command(rawdoc! { "echo": "x".repeat(n * 1000), "$db": "test" }).await;
+            assert_eq!(reply.get_str("echo").unwrap().len(), n * 1000);
+            assert_eq!(reply.get_i32("connection").unwrap(), n as i32);
+            cores.push(reply.get_i32("core").unwrap());
+            clients.push(client);
+        }
+        assert_eq!(cores, [0, 1, 0, 1, 0, 1]);
+    });
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    run(3, ServerOptions::default(), |addr, seen| async move {
+        let mut client = Client::connect(addr).await;
+        let mut ids = Vec::new();
+        for n in 0..200 {
+            let body = match n % 3 {
+                0 => rawdoc! { "insert": "c", "documents": [{}], "$db": "test" },
+                _ => rawdoc! { "echo": n, "$db": "test" },
+            };
+            // Of the inserts every second asks for no answer.
+            let flags = if n % 6 == 0 { Flags::MORE_TO_COME.0 } else { 0 };
+            let id = client.send(flags, body).await;
+            if flags == 0 {
+                ids.push(id);
+            }
+        }
+        for id in ids {
+            let bytes = client.receive_bytes().await.unwrap();
+            assert_eq!(Header::read(&bytes).unwrap().response_to, id);
+        }
+        assert_eq!(seen.inserted.get(), 67);
+    });
+}
+
+#[test]
+fn a_client_may_write_and_leave() {
+    let seen = run(4, ServerOptions::default(), |addr, _| async move {
+        let mut client = Client::connect(addr).await;
+        for _ in 0..20 {
+            client.send(Flags::MORE_TO_COME.0, rawdoc! { "insert": "c", "documents": [{}, {}], "$db": "t" }).await;
+        }
+        client.connection.flush().await.unwrap();
+        client.connection.shutdown_write();
+        assert!(client.receive_bytes().await.is_none());
+    });
+    assert_eq!(seen.inserted.get(), 40);
+}
+
+#[test]
+fn large_messages() {
+    run(5, ServerOptions::default(), |addr, seen| async move {
+        let mut client = Client::connect(addr).await;
+        let document = rawdoc! { "x": "y".repeat(100_000) };
+        let mut sequence = b"documents\0".to_vec();
+        for _ in 0..50 {
+            sequence.extend_from_slice(document.as_bytes());
+        }
+        let mut bytes = encode_request(1, Flags(0), &rawdoc! { "insert": "c", "$db": "test" }).to_vec();
+        bytes.push(1);
+        bytes.extend_from_slice(&(sequence.len() as i32 + 4).to_le_bytes());
+        bytes.extend_from_slice(&sequence);
+        let length = bytes.len() as u32;
+        bytes[..4].copy_from_slice(&length.to_le_bytes());
+        client.send_bytes(bytes).await;
+        assert_eq!(client.receive().await.unwrap().body().get_i32("n").unwrap(), 50);
+        assert_eq!(seen.inserted.get(), 50);
+    });
+}
+
+#[test]
+fn legacy_handshake() {
+    run(6, ServerOptions::default(), |addr, _| async move {
+        let mut client = Client::connect(addr).await;
+        let mut rest = vec![0; 4];
+        rest.extend_from_slice(b"admin.$cmd\0");
+        rest.extend_from_slice(&[0, 0, 0, 0, 255, 255, 255, 255]);
+        rest.extend_from_slice(rawdoc! { "ismaster": 1, "helloOk": true }.as_bytes());
+        let length = 16 + rest.len() as u32;
+        let header = Header { length, request_id: 9, response_to: 0, opcode: OpCode::QUERY };
+        let mut bytes = header.to_bytes().to_vec();
+        bytes.extend_from_slice(&rest);
+        client.send_bytes(bytes).await;
+        let reply = client.receive_bytes().await.unwrap();
+        let header = Header::read(&reply).unwrap();
+        assert_eq!((header.opcode, header.response_to), (OpCode::REPLY, 9));
+        assert_eq!(&reply[36..], rawdoc! { "isWritablePrimary": true, "ok": 1.0 }.as_bytes());
+        // The same connection goes on with OP_MSG.
+        assert_eq!(client.command(rawdoc! { "ping": 1, "$db": "test" }).await, rawdoc! { "ok": 1.0 });
+    });
+}
+
+#[test]
+fn compressed_requests_get_compressed_replies() {
+    run(7, ServerOptions::default(), |addr, _| async move {
+        let mut client = Client::connect(addr).await;
+        let mut state = CompressionState::default();
+        let body = rawdoc! { "echo": "abc".repeat(10_000), "$db": "test" };
+        for compressor in Compressor::OFFERED {
+            let request = state.wrap(encode_request(1, Flags(0), &body), compressor);
+            assert_eq!(Header::read(&request).unwrap().opcode, OpCode::COMPRESSED);
+            client.send_bytes(request).await;
+            let reply = client.receive_bytes().await.unwrap();
+            assert!(reply.len() < 10_000);
+            let (plain, used) = state.unwrap(&reply).unwrap();
+            assert_eq!(used, compressor);
+            let message = parse_message(plain).unwrap();
+            assert_eq!(message.body().get_str("echo").unwrap().len(), 30_000);
+        }
+        let mut broken = state.wrap(encode_request(1, Flags(0), &body), Compressor::Zlib).to_vec();
+        broken[40] ^= 0xff;
+        client.send_bytes(broken).await;
+        assert!(client.receive_bytes().await.is_none());
+    });
+}
+
+#[test]
+fn exhaust_streams() {
+    run(8, ServerOptions::default(), |addr, _| async move {
+        let mut client = Client::connect(addr).await;
+        let body = rawdoc! { "countdown": 5, "$db": "test" };
+        client.send(Flags::EXHAUST_ALLOWED.0, body.clone()).await;
+        for left in (0..=5).rev() {
+            let message = client.receive().await.unwrap();
+            assert_eq!(message.body().get_i32("left").unwrap(), left);
+            assert_eq!(message.flags().has(Flags::MORE_TO_COME), left > 0);
+        }
+        // Without the flag there is one reply.
+        assert_eq!(client.command(body).await.get_i32("left").unwrap(), 5);
+        assert_eq!(client.command(rawdoc! { "ping": 1, "$db": "test" }).await, rawdoc! { "ok": 1.0 });
+    });
+}
+
+#[test]
+fn malformed_messages() {
+    run(9, ServerOptions::default(), |addr, _| async move {
+        // Broken BSON is answered and the connection kept.
+        let mut client = Client::connect(addr).await;
+        let mut broken = encode_request(1, Flags(0), &rawdoc! { "ping": 1, "$db": "test" }).to_vec();
+        broken[25] = 99;
+        client.send_bytes(broken).await;
+        assert_eq!(code(client.receive().await.unwrap().body()), 22);
+        client.command(rawdoc! { "ping": 1, "$db": "test" }).await;
+        // An unknown required flag is answered and the connection closed.
+        client.send(1 << 3, rawdoc! { "ping": 1, "$db": "test" }).await;
+        assert_eq!(code(client.receive().await.unwrap().body()), 223);
+        assert!(client.receive_bytes().await.is_none());
+        // Lengths no message has, and opcodes that are gone, close it without a word.
+        for bytes in [vec![0xff; 64], vec![3, 0, 0, 0, 1], [&24u32.to_le_bytes()[..], &[0; 20]].concat()] {
+            let mut client = Client::connect(addr).await;
+            client.send_bytes(bytes).await;
+            assert!(client.receive_bytes().await.is_none());
+        }
+    });
+}
+
+#[test]
+fn garbage_does_not_stop_the_server() {
+    run(10, ServerOptions::default(), |addr, _| async move {
+        let mut rng = pinion_runtime::random_stream("garbage");
+        for _ in 0..300 {
+            let client = Client::connect(addr).await;
+            let mut bytes = encode_request(1, Flags(0), &rawdoc! { "echo": [1, { "a": "b" }], "$db": "test" }).to_vec();
+            for _ in 0..1 + rng.below(6) {
+                let at = rng.below(bytes.len() as u64) as usize;
+                bytes[at] = rng.next_u64() as u8;
+            }
+            client.send_bytes(bytes).await;
+            let _ = client.connection.flush().await;
+        }
+        let mut client = Client::connect(addr).await;
+        assert_eq!(client.command(rawdoc! { "ping": 1, "$db": "test" }).await, rawdoc! { "ok": 1.0 });
+    });
+}
+
+#[test]
+fn a_panic_ends_the_command_alone() {
+    run(11, ServerOptions::default(), |addr, _| async move {
+        let mut client = Client::connect(addr).await;
+        let reply = client.command(rawdoc! { "panic": 1, "$db": "test" }).await;
+        assert_eq!(code(&reply), 1);
+        assert!(reply.get_str("errmsg").unwrap().contains("as asked"));
+        assert_eq!(client.command(rawdoc! { "ping": 1, "$db": "test" }).await, rawdoc! { "ok": 1.0 });
+    });
+}
+
+#[test]
+fn a_read_ends_when_its_client_leaves() {
+    let seen = run(12, ServerOptions::default(), |addr, seen| async move {
+        let mut client = Client::connect(addr).await;
+        client.send(0, rawdoc! { "wait": 1, "$db": "test" }).await;
+        client.connection.flush().await.unwrap();
+        sleep(Duration::from_millis(100)).await;
+        client.connection.close();
+        let mut other = Client::connect(addr).await;
+        for _ in 0..100 {
+            other.command(rawdoc! { "ping": 1, "$db": "test" }).await;
+            sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(seen.killed_with.get(), ErrorCode::CLIENT_DISCONNECT.0);
+    });
+    assert_eq!(seen.killed_with.get(), ErrorCode::CLIENT_DISCONNECT.0);
+}
+
+#[test]
+fn too_many_connections_are_refused() {
+    let options = ServerOptions { max_connections: 3, ..ServerOptions::default() };
+    run(13, options, |addr, _| async move {
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            let mut client = Client::connect(addr).await;
+            client.command(rawdoc! { "ping": 1, "$db": "test" }).await;
+            clients.push(client);
+        }
+        let mut refused = Client::connect(addr).await;
+        assert!(refused.receive_bytes().await.is_none());
+        // A place that becomes free is given away again.
+        clients.pop().unwrap().connection.close();
+        sleep(Duration::from_millis(100)).await;
+        let mut client = Client::connect(addr).await;
+        client.command(rawdoc! { "ping": 1, "$db": "test" }).await;
+    });
+}
+
+#[test]
+fn shutdown_drains() {
+    let seen = run(14, ServerOptions::default(), |addr, _| async move {
+        let mut idle = Client::connect(addr).await;
+        idle.command(rawdoc! { "ping": 1, "$db": "test" }).await;
+        let mut reading = Client::connect(addr).await;
+        reading.send(0, rawdoc! { "wait": 1, "$db": "test" }).await;
+        let mut writing = Client::connect(addr).await;
+        writing.send(0, rawdoc! { "insert": "c", "documents": [{}], "$db": "test" }).await;
+        sleep(Duration::from_millis(50)).await;
+        let mut admin = Client::connect(addr).await;
+        admin.send(0, rawdoc! { "shutdown": 1, "$db": "admin" }).await;
+        assert_eq!(code(reading.receive().await.unwrap().body()), ErrorCode::INTERRUPTED_AT_SHUTDOWN.0);
+        assert!(reading.receive().await.is_none());
+        assert_eq!(writing.receive().await.unwrap().body().get_i32("n").unwrap(), 1);
+        assert!(idle.receive().await.is_none());
+    });
+    assert_eq!(seen.inserted.get(), 1);
+    assert!(seen.served.get(), "serve returned");
+}
+
+#[test]
+fn counters_move() {
+    let sim = Sim::new(15, SimOptions::default());
+    let outcome = Rc::new(RefCell::new(None));
+    let shared = outcome.clone();
+    let node = sim.add_node("both", 1, move |_| {
+        let outcome = shared.clone();
+        async move {
+            set_core_local(Rc::new(registry(Rc::default())));
+            let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], PORT))).await.unwrap();
+            let addr = listener.local_addr();
+            drop(pinion_runtime::spawn(pinion_runtime::Queue::Foreground, async move {
+                serve(vec![listener], ServerOptions::default()).await;
+            }));
+            let mut client = Client::connect(addr).await;
+            for _ in 0..10 {
+                client.command(rawdoc! { "ping": 1, "$db": "test" }).await;
+            }
+            client.command(rawdoc! { "panic": 1, "$db": "test" }).await;
+            let numbers = on_all_cores(|_| async {
+                let counters = core_local::<ServerCounters>();
+                let clients = counters.clients().len() as u64;
+                let registry = core_local::<Registry>();
+                let ping = registry.lookup("ping").unwrap().total();
+                let failed = registry.lookup("panic").unwrap().failed();
+                assert!(counters.bytes_in.get() > 300 && counters.bytes_out.get() > 300);
+                (counters.current.get(), counters.total_created.get(), counters.requests.get(), clients, ping, failed)
+            })
+            .await;
+            *outcome.borrow_mut() = Some(numbers[0]);
+        }
+    });
+    sim.run_until_down(node).expect("the node ends");
+    assert_eq!(*outcome.borrow(), Some((1, 1, 11, 1, 10, 1)));
+}
