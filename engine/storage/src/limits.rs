@@ -9,6 +9,12 @@ pub const MAX_KEY_BYTES: usize = 33 * 1024 * 1024;
 /// Largest value: a document of 16 MiB with its internal allowance, and room for storage's own envelopes.
 pub const MAX_VALUE_BYTES: usize = 17 * 1024 * 1024;
 
+/// Largest single transfer from or to a page file.
+pub(crate) const IO_BYTES: usize = 1024 * 1024;
+
+/// Writes of one checkpoint that may be under way at once in one partition.
+pub(crate) const WRITES_IN_FLIGHT: usize = 4;
+
 /// Default target of a leaf.
 pub(crate) const LEAF_TARGET_BYTES: usize = 16 * 1024;
 
@@ -20,6 +26,9 @@ pub(crate) const MAX_PAGE_BLOCKS: u64 = (1 << 16) - 1;
 
 /// Live keys remembered for one unique prefix while a write is prepared.
 pub(crate) const MAX_PREFIX_WITNESSES: usize = 4;
+
+/// Problems that one verification lists.
+pub(crate) const MAX_VERIFY_PROBLEMS: usize = 1000;
 
 /// Height above which a tree can only be a cycle.
 pub(crate) const MAX_TREE_HEIGHT: u8 = 40;

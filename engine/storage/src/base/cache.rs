@@ -1,0 +1,200 @@
+//! The page cache: loaded pages by block, evicted by clock under a byte budget, one load of a page however many wait.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+
+use pinion_runtime::sync::Notify;
+use rustc_hash::FxHashMap;
+
+use super::page::Page;
+use crate::types::ReadError;
+
+/// What a cached page costs beside its bytes.
+const PAGE_OVERHEAD_BYTES: u64 = 192;
+
+struct Slot {
+    block: u64,
+    page: Option<Rc<Page>>,
+    /// Used since the hand last passed.
+    referenced: Cell<bool>,
+}
+
+/// A load under way, and its outcome for those who wait.
+#[derive(Default)]
+struct Load {
+    outcome: RefCell<Option<Result<Rc<Page>, ReadError>>>,
+    done: Notify,
+}
+
+#[derive(Default)]
+struct Inner {
+    map: FxHashMap<u64, u32>,
+    slots: Vec<Slot>,
+    vacant: Vec<u32>,
+    hand: usize,
+    bytes: u64,
+    budget: u64,
+    loading: FxHashMap<u64, Rc<Load>>,
+}
+
+/// The pages of one partition that are in memory.
+#[derive(Default)]
+pub(crate) struct PageCache {
+    inner: RefCell<Inner>,
+    pub(crate) hits: Cell<u64>,
+    pub(crate) misses: Cell<u64>,
+    pub(crate) evictions: Cell<u64>,
+}
+
+impl PageCache {
+    pub(crate) fn new(budget: u64) -> PageCache {
+        PageCache { inner: RefCell::new(Inner { budget, ..Inner::default() }), ..PageCache::default() }
+    }
+
+    /// A page that is in memory.
+    pub(crate) fn get(&self, block: u64) -> Option<Rc<Page>> {
+        let inner = self.inner.borrow();
+        let &slot = inner.map.get(&block)?;
+        let slot = &inner.slots[slot as usize];
+        slot.referenced.set(true);
+        self.hits.set(self.hits.get() + 1);
+        slot.page.clone()
+    }
+
+    /// Whether a page is in memory; does not count as a use.
+    pub(crate) fn contains(&self, block: u64) -> bool {
+        self.inner.borrow().map.contains_key(&block)
+    }
+
+    /// The page, loaded with `read` if it is not in memory. Of several callers one reads and the others wait for it; if
+    /// the reader is dropped before it is done, another takes over.
+    pub(crate) async fn load<F, Fut>(&self, block: u64, read: F) -> Result<Rc<Page>, ReadError>
+    where
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<Page, ReadError>>,
+    {
+        loop {
+            if let Some(page) = self.get(block) {
+                return Ok(page);
+            }
+            let waiting = self.inner.borrow().loading.get(&block).cloned();
+            if let Some(load) = waiting {
+                load.done.notified().await;
+                match &*load.outcome.borrow() {
+                    Some(outcome) => return outcome.clone(),
+                    None => continue,
+                }
+            }
+            self.misses.set(self.misses.get() + 1);
+            let load = Rc::new(Load::default());
+            self.inner.borrow_mut().loading.insert(block, load.clone());
+            let guard = LoadGuard { cache: self, block, load };
+            let outcome = read().await.map(Rc::new);
+            if let Ok(page) = &outcome {
+                self.insert(block, page.clone(), true);
+            }
+            *guard.load.outcome.borrow_mut() = Some(outcome.clone());
+            return outcome;
+        }
+    }
+
+    /// Puts a page into memory and evicts others until the budget is kept. A page larger than an eighth of the budget is
+    /// not kept: it would push out too much.
+    pub(crate) fn insert(&self, block: u64, page: Rc<Page>, referenced: bool) {
+        let mut inner = self.inner.borrow_mut();
+        let size = cost(&page);
+        if size > inner.budget / 8 && !(size <= inner.budget && inner.map.len() < 8) {
+            return;
+        }
+        self.make_room(&mut inner, size);
+        let fresh = Slot { block, page: Some(page), referenced: Cell::new(referenced) };
+        let slot = match inner.vacant.pop() {
+            Some(slot) => {
+                inner.slots[slot as usize] = fresh;
+                slot
+            }
+            None => {
+                inner.slots.push(fresh);
+                u32::try_from(inner.slots.len() - 1).expect("the budget bounds the number of pages")
+            }
+        };
+        inner.bytes += size;
+        let replaced = inner.map.insert(block, slot);
+        assert!(replaced.is_none(), "block {block} is cached twice");
+    }
+
+    /// Forgets a page whose blocks are about to be reused.
+    pub(crate) fn remove(&self, block: u64) {
+        let mut inner = self.inner.borrow_mut();
+        assert!(!inner.loading.contains_key(&block), "block {block} is freed while it is being loaded");
+        if let Some(slot) = inner.map.remove(&block) {
+            inner.vacate(slot);
+        }
+    }
+
+    /// Bytes of the pages in memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.inner.borrow().bytes
+    }
+
+    /// The budget.
+    pub(crate) fn budget(&self) -> u64 {
+        self.inner.borrow().budget
+    }
+
+    /// Whether another page of `bytes` fits without an eviction.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        let inner = self.inner.borrow();
+        inner.bytes + bytes as u64 + PAGE_OVERHEAD_BYTES <= inner.budget
+    }
+
+    /// Changes the budget, and evicts at once if it shrinks.
+    pub(crate) fn set_budget(&self, budget: u64) {
+        let mut inner = self.inner.borrow_mut();
+        inner.budget = budget;
+        self.make_room(&mut inner, 0);
+    }
+
+    fn make_room(&self, inner: &mut Inner, size: u64) {
+        while inner.bytes + size > inner.budget && !inner.map.is_empty() {
+            let at = inner.hand;
+            inner.hand = (at + 1) % inner.slots.len();
+            let slot = &inner.slots[at];
+            if slot.page.is_none() || slot.referenced.replace(false) {
+                continue;
+            }
+            let block = slot.block;
+            let removed = inner.map.remove(&block);
+            assert_eq!(removed, Some(at as u32));
+            inner.vacate(at as u32);
+            self.evictions.set(self.evictions.get() + 1);
+        }
+    }
+}
+
+impl Inner {
+    fn vacate(&mut self, slot: u32) {
+        let page = self.slots[slot as usize].page.take().expect("a mapped slot has a page");
+        self.bytes -= cost(&page);
+        self.vacant.push(slot);
+    }
+}
+
+fn cost(page: &Page) -> u64 {
+    page.size_bytes() as u64 + PAGE_OVERHEAD_BYTES
+}
+
+/// Ends a load when its reader is done or dropped.
+struct LoadGuard<'a> {
+    cache: &'a PageCache,
+    block: u64,
+    load: Rc<Load>,
+}
+
+impl Drop for LoadGuard<'_> {
+    fn drop(&mut self) {
+        self.cache.inner.borrow_mut().loading.remove(&self.block);
+        self.load.done.notify_all();
+    }
+}

@@ -1,0 +1,138 @@
+//! The page file: checked reads, and writes whose failure poisons the file for good.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pinion_runtime::{DmaBuf, File, OpenOptions, fs};
+
+use super::page::{Page, PageHeader, PageKind, PagePtr, build_payload, seal};
+use crate::limits::{BLOCK_BYTES, IO_BYTES};
+use crate::types::{Fatal, PartitionId, ReadError, TreeId};
+
+/// Name of the page file in the partition's directory.
+const FILE_NAME: &str = "pages";
+
+/// The open page file of one partition.
+pub(crate) struct PageFile {
+    file: File,
+    path: Arc<str>,
+    poisoned: RefCell<Option<Fatal>>,
+    pub(crate) bytes_read: Cell<u64>,
+    pub(crate) bytes_written: Cell<u64>,
+}
+
+impl PageFile {
+    /// Makes the directory and a page file of one block, its header, and makes both durable.
+    pub(crate) async fn create(dir: &Path, partition: PartitionId) -> Result<PageFile, ReadError> {
+        let path: Arc<str> = dir.join(FILE_NAME).to_string_lossy().into();
+        let failed = |error: io::Error| ReadError::Io(format!("cannot create {path}: {error}").into());
+        fs::create_dir_all(dir).await.map_err(failed)?;
+        let file = File::open(Path::new(&*path), OpenOptions::create().truncate()).await.map_err(failed)?;
+        let header = PageHeader { kind: PageKind::FileHeader, level: 0, tree: TreeId::MASTER, checkpoint: 0 };
+        let mut page = build_payload(header, &partition.0.to_le_bytes(), 1);
+        seal(&mut page, 0, false);
+        file.write_at(0, DmaBuf::padded_copy(&page)).await.map_err(failed)?;
+        file.datasync().await.map_err(failed)?;
+        fs::sync_dir(dir).await.map_err(failed)?;
+        Ok(PageFile::new(file, path))
+    }
+
+    /// Opens an existing page file and checks that it belongs to the partition.
+    pub(crate) async fn open(dir: &Path, partition: PartitionId, write: bool) -> Result<PageFile, ReadError> {
+        let path: Arc<str> = dir.join(FILE_NAME).to_string_lossy().into();
+        let failed = |error: io::Error| ReadError::Io(format!("cannot open {path}: {error}").into());
+        let options = if write { OpenOptions::write() } else { OpenOptions::read() };
+        let file = File::open(Path::new(&*path), options).await.map_err(failed)?;
+        let this = PageFile::new(file, path);
+        let bytes = this.read_bytes(0, BLOCK_BYTES).await?;
+        let header = Page::parse(bytes).map_err(|what| this.corrupt(0, what))?;
+        if header.kind() != PageKind::FileHeader || header.payload() != partition.0.to_le_bytes()[..] {
+            return Err(this.corrupt(0, "the file belongs to another partition"));
+        }
+        Ok(this)
+    }
+
+    fn new(file: File, path: Arc<str>) -> PageFile {
+        PageFile {
+            file,
+            path,
+            poisoned: RefCell::new(None),
+            bytes_read: Cell::new(0),
+            bytes_written: Cell::new(0),
+        }
+    }
+
+    /// The error that names a place in this file.
+    pub(crate) fn corrupt(&self, offset: u64, what: &str) -> ReadError {
+        ReadError::Corrupt { file: self.path.clone(), offset, what: what.into() }
+    }
+
+    /// Reads and checks one page.
+    pub(crate) async fn read(&self, ptr: &PagePtr, tree: TreeId) -> Result<Page, ReadError> {
+        let bytes = self.read_bytes(ptr.offset(), ptr.len()).await?;
+        Page::load(bytes, ptr, tree).map_err(|what| self.corrupt(ptr.offset(), what))
+    }
+
+    async fn read_bytes(&self, offset: u64, len: usize) -> Result<Bytes, ReadError> {
+        let failed =
+            |error: io::Error| ReadError::Io(format!("reading {} at {offset}: {error}", self.path).into());
+        self.bytes_read.set(self.bytes_read.get() + len as u64);
+        if len <= IO_BYTES {
+            return Ok(self.file.read_at(offset, len).await.map_err(failed)?.into_bytes());
+        }
+        let mut whole = Vec::with_capacity(len);
+        while whole.len() < len {
+            let part = (len - whole.len()).min(IO_BYTES);
+            let bytes = self.file.read_at(offset + whole.len() as u64, part).await.map_err(failed)?;
+            whole.extend_from_slice(&bytes);
+            if bytes.len() < part {
+                break;
+            }
+        }
+        Ok(Bytes::from(whole))
+    }
+
+    /// Writes whole blocks. After a failure nothing more is written.
+    pub(crate) async fn write(&self, offset: u64, data: DmaBuf) -> Result<(), Fatal> {
+        self.check()?;
+        let len = data.len() as u64;
+        self.file.write_at(offset, data).await.map_err(|error| self.poison("writing", offset, error))?;
+        self.bytes_written.set(self.bytes_written.get() + len);
+        Ok(())
+    }
+
+    /// Makes every completed write durable.
+    pub(crate) async fn sync(&self) -> Result<(), Fatal> {
+        self.check()?;
+        self.file.datasync().await.map_err(|error| self.poison("flushing", 0, error))
+    }
+
+    /// Makes the file at least `blocks` long.
+    pub(crate) async fn allocate(&self, blocks: u64) -> Result<(), Fatal> {
+        self.check()?;
+        let len = blocks * BLOCK_BYTES as u64;
+        self.file.allocate(len).await.map_err(|error| self.poison("growing", len, error))
+    }
+
+    /// Fails once a write has failed.
+    pub(crate) fn check(&self) -> Result<(), Fatal> {
+        match &*self.poisoned.borrow() {
+            None => Ok(()),
+            Some(fatal) => Err(fatal.clone()),
+        }
+    }
+
+    fn poison(&self, what: &str, offset: u64, error: io::Error) -> Fatal {
+        let fatal = Fatal::new(format!("{what} {} at {offset} failed: {error}", self.path));
+        self.poisoned.borrow_mut().get_or_insert(fatal).clone()
+    }
+
+    /// Closes the file.
+    pub(crate) async fn close(&self) {
+        // Nothing is lost by a failing close: whatever counts was flushed before.
+        let _ = self.file.clone().close().await;
+    }
+}

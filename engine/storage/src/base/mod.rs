@@ -1,0 +1,22 @@
+//! The base: one page file a partition, with a copy-on-write B+tree for each collection and index.
+
+mod cache;
+mod file;
+mod merge;
+mod options;
+mod page;
+mod roots;
+mod space;
+mod store;
+mod tree;
+mod verify;
+
+pub use options::PartitionOptions;
+pub use roots::PartitionRoots;
+pub use verify::{TreeReport, VerifyReport, verify_partition};
+
+pub(crate) use merge::{Change, Freed, free_tree, merge_tree};
+pub(crate) use roots::{Counts, TreeRoot};
+pub(crate) use space::Extent;
+pub(crate) use store::{PageStore, PageWriter};
+pub(crate) use tree::{BaseCursor, Stored};

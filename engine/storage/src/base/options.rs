@@ -1,0 +1,62 @@
+//! Settings of one partition's page file and cache, with a hostile variant for simulation.
+
+use crate::limits::{BLOCK_BYTES, LEAF_TARGET_BYTES};
+
+/// Settings of one partition. They may differ at every open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionOptions {
+    /// Budget of the page cache.
+    pub cache_bytes: u64,
+    /// Used bytes at which a leaf or inner page is full.
+    pub leaf_target_bytes: u32,
+    /// Most records in a page; 0 leaves it to their size.
+    pub fanout: u32,
+    /// The page file grows in steps of this size.
+    pub file_step_bytes: u64,
+    /// Pages are written in extents of up to this size.
+    pub extent_bytes: u32,
+}
+
+impl Default for PartitionOptions {
+    fn default() -> PartitionOptions {
+        PartitionOptions {
+            cache_bytes: 256 * 1024 * 1024,
+            leaf_target_bytes: LEAF_TARGET_BYTES as u32,
+            fanout: 0,
+            file_step_bytes: 16 * 1024 * 1024,
+            extent_bytes: 1024 * 1024,
+        }
+    }
+}
+
+impl PartitionOptions {
+    /// Tiny pages, a tiny cache and tiny steps, so that splits, merges, evictions and reuse are the common case.
+    pub fn hostile() -> PartitionOptions {
+        PartitionOptions {
+            cache_bytes: 6 * BLOCK_BYTES as u64,
+            leaf_target_bytes: 700,
+            fanout: 5,
+            file_step_bytes: 4 * BLOCK_BYTES as u64,
+            extent_bytes: 3 * BLOCK_BYTES as u32,
+        }
+    }
+
+    /// Values longer than this lie in extents of their own.
+    pub(crate) fn overflow_threshold(&self) -> usize {
+        self.leaf_target_bytes as usize / 4
+    }
+
+    /// Most records in a page.
+    pub(crate) fn max_records(&self) -> usize {
+        // An inner page of one child would make the tree endlessly high.
+        if self.fanout == 0 { usize::MAX } else { (self.fanout as usize).max(2) }
+    }
+
+    pub(crate) fn extent_blocks(&self) -> u64 {
+        (u64::from(self.extent_bytes) / BLOCK_BYTES as u64).max(1)
+    }
+
+    pub(crate) fn file_step_blocks(&self) -> u64 {
+        (self.file_step_bytes / BLOCK_BYTES as u64).max(1)
+    }
+}

@@ -1,0 +1,250 @@
+//! Which blocks of a page file are free: allocation, coalescing, and the form in which they are stored.
+//!
+//! An allocation takes the smallest extent that is large enough, so that large extents stay whole for large writes; the
+//! file grows only when no extent fits.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::page::{read_varint, write_varint};
+
+/// A run of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Extent {
+    /// First block.
+    pub start: u64,
+    /// Length in blocks, at least one.
+    pub blocks: u64,
+}
+
+impl Extent {
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.blocks
+    }
+}
+
+/// The free extents below the end of the file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FreeSpace {
+    by_start: BTreeMap<u64, u64>,
+    by_size: BTreeSet<(u64, u64)>,
+    free_blocks: u64,
+    /// Blocks below this number exist; all others are beyond the end.
+    end: u64,
+}
+
+impl FreeSpace {
+    /// A file of `end` blocks, all in use.
+    pub(crate) fn new(end: u64) -> FreeSpace {
+        FreeSpace { end, ..FreeSpace::default() }
+    }
+
+    /// Blocks of the file, free or not.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Free blocks below the end.
+    pub(crate) fn free_blocks(&self) -> u64 {
+        self.free_blocks
+    }
+
+    /// Takes between `least` and `most` blocks from the free extents: the best fit for `most`, else the largest extent
+    /// that holds at least `least`. None if there is none: the file must grow.
+    pub(crate) fn take(&mut self, least: u64, most: u64) -> Option<Extent> {
+        assert!(least > 0 && least <= most);
+        let &(blocks, start) =
+            self.by_size.range((most, 0)..).next().or_else(|| self.by_size.range((least, 0)..).next_back())?;
+        self.remove(Extent { start, blocks });
+        let taken = Extent { start, blocks: blocks.min(most) };
+        if blocks > taken.blocks {
+            self.insert(Extent { start: taken.end(), blocks: blocks - taken.blocks });
+        }
+        Some(taken)
+    }
+
+    /// Appends `blocks` at the end of the file as free space.
+    pub(crate) fn grow(&mut self, blocks: u64) {
+        let start = self.end;
+        self.end += blocks;
+        self.release(Extent { start, blocks });
+    }
+
+    /// Returns an extent and joins it with its neighbours.
+    ///
+    /// # Panics
+    /// If a part of it is free already, or lies beyond the end: two pages would come to share a block.
+    pub(crate) fn release(&mut self, extent: Extent) {
+        assert!(extent.blocks > 0 && extent.end() <= self.end, "{extent:?} is released beyond the end {}", self.end);
+        let mut joined = extent;
+        if let Some((&start, &blocks)) = self.by_start.range(..extent.end()).next_back() {
+            let below = Extent { start, blocks };
+            assert!(below.end() <= extent.start, "{extent:?} is released while {below:?} is free");
+            if below.end() == extent.start {
+                self.remove(below);
+                joined = Extent { start, blocks: blocks + joined.blocks };
+            }
+        }
+        if let Some(&blocks) = self.by_start.get(&joined.end()) {
+            let above = Extent { start: joined.end(), blocks };
+            self.remove(above);
+            joined.blocks += blocks;
+        }
+        self.insert(joined);
+    }
+
+    /// The free extents in order.
+    pub(crate) fn extents(&self) -> impl Iterator<Item = Extent> {
+        self.by_start.iter().map(|(&start, &blocks)| Extent { start, blocks })
+    }
+
+    fn insert(&mut self, extent: Extent) {
+        self.by_start.insert(extent.start, extent.blocks);
+        self.by_size.insert((extent.blocks, extent.start));
+        self.free_blocks += extent.blocks;
+    }
+
+    fn remove(&mut self, extent: Extent) {
+        let blocks = self.by_start.remove(&extent.start);
+        assert_eq!(blocks, Some(extent.blocks));
+        assert!(self.by_size.remove(&(extent.blocks, extent.start)));
+        self.free_blocks -= extent.blocks;
+    }
+
+    /// The stored form: for each extent the gap since the previous one and its length, as LEB128 numbers.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.by_start.len() * 3 + 16);
+        let mut push = |value: u64| {
+            let mut buffer = [0; 10];
+            let len = write_varint(&mut buffer, value as usize);
+            out.extend_from_slice(&buffer[..len]);
+        };
+        push(self.by_start.len() as u64);
+        let mut at = 0;
+        for extent in self.extents() {
+            push(extent.start - at);
+            push(extent.blocks);
+            at = extent.end();
+        }
+        out
+    }
+
+    /// Reads the stored form for a file of `end` blocks; none if it is not sound.
+    pub(crate) fn decode(bytes: &[u8], end: u64) -> Option<FreeSpace> {
+        let mut rest = bytes;
+        let mut next = || {
+            let (value, len) = read_varint(rest)?;
+            rest = &rest[len..];
+            Some(value as u64)
+        };
+        let mut space = FreeSpace::new(end);
+        let mut at = 0u64;
+        for _ in 0..next()? {
+            let start = at.checked_add(next()?)?;
+            let blocks = next()?;
+            at = start.checked_add(blocks)?;
+            if blocks == 0 || at > end || space.by_start.range(start..).next().is_some() {
+                return None;
+            }
+            space.insert(Extent { start, blocks });
+        }
+        rest.is_empty().then_some(space)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space(end: u64, free: &[(u64, u64)]) -> FreeSpace {
+        let mut space = FreeSpace::new(end);
+        for &(start, blocks) in free {
+            space.release(Extent { start, blocks });
+        }
+        space
+    }
+
+    fn list(space: &FreeSpace) -> Vec<(u64, u64)> {
+        space.extents().map(|extent| (extent.start, extent.blocks)).collect()
+    }
+
+    #[test]
+    fn neighbours_are_joined() {
+        let check = |free: &[(u64, u64)], expected: &[(u64, u64)]| assert_eq!(list(&space(100, free)), expected);
+        check(&[(0, 1), (2, 1), (1, 1)], &[(0, 3)]);
+        check(&[(10, 5), (15, 5)], &[(10, 10)]);
+        check(&[(15, 5), (10, 5), (0, 10)], &[(0, 20)]);
+        check(&[(99, 1), (0, 1)], &[(0, 1), (99, 1)]);
+    }
+
+    #[test]
+    fn the_best_fit_is_taken() {
+        let free = [(0, 4), (10, 8), (30, 64)];
+        let check = |least, most, expected: Option<(u64, u64)>| {
+            let taken = space(100, &free).take(least, most).map(|extent| (extent.start, extent.blocks));
+            assert_eq!(taken, expected);
+        };
+        check(1, 4, Some((0, 4)));
+        check(1, 5, Some((10, 5)));
+        check(1, 100, Some((30, 64)));
+        check(65, 100, None);
+        check(8, 64, Some((30, 64)));
+    }
+
+    #[test]
+    #[should_panic(expected = "is released while")]
+    fn a_double_release_is_refused() {
+        space(100, &[(10, 5), (12, 1)]);
+    }
+
+    #[test]
+    fn random_operations_against_a_bitmap() {
+        let mut random = 1u64;
+        let mut next = |n: u64| {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (random >> 33) % n
+        };
+        let mut space = FreeSpace::new(0);
+        let mut used: Vec<bool> = Vec::new();
+        let mut held: Vec<Extent> = Vec::new();
+        for _ in 0..20_000 {
+            if next(2) == 0 || held.is_empty() {
+                let least = next(6) + 1;
+                let most = least + next(20);
+                match space.take(least, most) {
+                    Some(extent) => {
+                        assert!(extent.blocks >= least && extent.blocks <= most);
+                        for block in extent.start..extent.end() {
+                            assert!(!std::mem::replace(&mut used[block as usize], true));
+                        }
+                        held.push(extent);
+                    }
+                    None => {
+                        space.grow(16);
+                        used.resize(space.end() as usize, false);
+                    }
+                }
+            } else {
+                let extent = held.swap_remove(next(held.len() as u64) as usize);
+                for block in extent.start..extent.end() {
+                    assert!(std::mem::replace(&mut used[block as usize], false));
+                }
+                space.release(extent);
+            }
+        }
+        assert_eq!(space.free_blocks(), used.iter().filter(|used| !**used).count() as u64);
+        let again = FreeSpace::decode(&space.encode(), space.end()).unwrap();
+        assert_eq!(list(&again), list(&space));
+    }
+
+    #[test]
+    fn nonsense_is_not_decoded() {
+        let good = space(100, &[(3, 4), (50, 10)]).encode();
+        assert!(FreeSpace::decode(&good, 100).is_some());
+        assert!(FreeSpace::decode(&good, 59).is_none(), "an extent beyond the end");
+        for len in 0..good.len() {
+            assert!(FreeSpace::decode(&good[..len], 100).is_none());
+        }
+        assert!(FreeSpace::decode(&[1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 0xff, 0xff], 100).is_none());
+        assert!(FreeSpace::decode(&[2, 5, 0, 0, 3], 100).is_none(), "an empty extent");
+    }
+}

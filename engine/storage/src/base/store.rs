@@ -1,0 +1,239 @@
+//! The page store of one partition: file, cache and free space together, and the writer of a checkpoint's pages.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::path::Path;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use pinion_runtime::{DmaBuf, JoinHandle, Queue, spawn};
+
+use super::cache::PageCache;
+use super::file::PageFile;
+use super::options::PartitionOptions;
+use super::page::{Page, PageHeader, PageKind, PagePtr, build_payload, payload_blocks, seal};
+use super::roots::PartitionRoots;
+use super::space::{Extent, FreeSpace};
+use crate::limits::{BLOCK_BYTES, IO_BYTES, WRITES_IN_FLIGHT};
+use crate::types::{Fatal, PartitionId, ReadError, TreeId};
+
+/// Pages of one partition, on disk and in memory.
+pub(crate) struct PageStore {
+    pub(crate) file: Rc<PageFile>,
+    pub(crate) cache: PageCache,
+    pub(crate) space: RefCell<FreeSpace>,
+    pub(crate) options: PartitionOptions,
+    pub(crate) pages_written: Cell<u64>,
+}
+
+impl PageStore {
+    /// A new, empty page file.
+    pub(crate) async fn create(
+        dir: &Path,
+        partition: PartitionId,
+        options: PartitionOptions,
+    ) -> Result<PageStore, ReadError> {
+        let file = PageFile::create(dir, partition).await?;
+        Ok(PageStore::new(file, FreeSpace::new(1), options))
+    }
+
+    /// The page file that `roots` describe.
+    pub(crate) async fn open(
+        dir: &Path,
+        partition: PartitionId,
+        roots: &PartitionRoots,
+        options: PartitionOptions,
+        write: bool,
+    ) -> Result<PageStore, ReadError> {
+        let file = PageFile::open(dir, partition, write).await?;
+        let space = match roots.free_list() {
+            None => FreeSpace::new(roots.file_blocks),
+            Some(ptr) => {
+                let page = file.read(&ptr, TreeId::MASTER).await?;
+                if page.kind() != PageKind::FreeList {
+                    return Err(file.corrupt(ptr.offset(), "the page is no list of free extents"));
+                }
+                FreeSpace::decode(&page.payload(), roots.file_blocks)
+                    .ok_or_else(|| file.corrupt(ptr.offset(), "the list of free extents is not sound"))?
+            }
+        };
+        Ok(PageStore::new(file, space, options))
+    }
+
+    fn new(file: PageFile, space: FreeSpace, options: PartitionOptions) -> PageStore {
+        PageStore {
+            file: Rc::new(file),
+            cache: PageCache::new(options.cache_bytes),
+            space: RefCell::new(space),
+            options,
+            pages_written: Cell::new(0),
+        }
+    }
+
+    /// A page, from memory or disk.
+    pub(crate) async fn page(&self, ptr: &PagePtr, tree: TreeId) -> Result<Rc<Page>, ReadError> {
+        self.cache.load(ptr.block, || self.file.read(ptr, tree)).await
+    }
+
+    /// A page for a reader that will not come back to it: what is read from disk is not kept in memory.
+    pub(crate) async fn page_once(&self, ptr: &PagePtr, tree: TreeId) -> Result<Rc<Page>, ReadError> {
+        if self.cache.contains(ptr.block) {
+            return self.page(ptr, tree).await;
+        }
+        Ok(Rc::new(self.file.read(ptr, tree).await?))
+    }
+
+    /// Makes blocks reusable. Nobody may refer to them any more, on disk or in memory.
+    pub(crate) fn release(&self, extent: Extent) {
+        self.cache.remove(extent.start);
+        self.space.borrow_mut().release(extent);
+    }
+
+    /// Takes between `least` and `most` blocks, growing the file if nothing fits.
+    async fn allocate(&self, least: u64, most: u64) -> Result<Extent, Fatal> {
+        let most = most.max(least);
+        if let Some(extent) = self.space.borrow_mut().take(least, most) {
+            return Ok(extent);
+        }
+        let end = self.space.borrow().end();
+        let step = least.next_multiple_of(self.options.file_step_blocks());
+        self.file.allocate(end + step).await?;
+        let mut space = self.space.borrow_mut();
+        assert_eq!(space.end(), end, "two checkpoints of one partition at once");
+        space.grow(step);
+        Ok(space.take(least, most).expect("the file has just grown by as much"))
+    }
+}
+
+/// The extent that is being filled.
+struct Run {
+    extent: Extent,
+    used_blocks: u64,
+    buffer: DmaBuf,
+}
+
+/// Writes the pages of one checkpoint, gathered into large extents, several writes under way at once.
+pub(crate) struct PageWriter<'a> {
+    store: &'a PageStore,
+    checkpoint: u64,
+    run: Option<Run>,
+    in_flight: VecDeque<JoinHandle<Result<(), Fatal>>>,
+}
+
+impl<'a> PageWriter<'a> {
+    pub(crate) fn new(store: &'a PageStore, checkpoint: u64) -> PageWriter<'a> {
+        PageWriter { store, checkpoint, run: None, in_flight: VecDeque::new() }
+    }
+
+    /// The header of a page that this checkpoint writes.
+    pub(crate) fn header(&self, kind: PageKind, level: u8, tree: TreeId) -> PageHeader {
+        PageHeader { kind, level, tree, checkpoint: self.checkpoint }
+    }
+
+    /// Gives a page its place and queues it for writing; with `keep` it also goes into the cache.
+    pub(crate) async fn put(&mut self, mut page: Vec<u8>, overflow: bool, keep: bool) -> Result<PagePtr, Fatal> {
+        let blocks = (page.len() / BLOCK_BYTES) as u64;
+        let fits = self.run.as_ref().is_some_and(|run| run.extent.blocks - run.used_blocks >= blocks);
+        if !fits {
+            self.end_run().await?;
+            let extent = self.store.allocate(blocks, self.store.options.extent_blocks()).await?;
+            let buffer = DmaBuf::zeroed(extent.blocks as usize * BLOCK_BYTES);
+            self.run = Some(Run { extent, used_blocks: 0, buffer });
+        }
+        let run = self.run.as_mut().expect("a run was just begun");
+        let block = run.extent.start + run.used_blocks;
+        let ptr = seal(&mut page, block, overflow);
+        let at = run.used_blocks as usize * BLOCK_BYTES;
+        run.buffer[at..at + page.len()].copy_from_slice(&page);
+        run.used_blocks += blocks;
+        self.store.pages_written.set(self.store.pages_written.get() + 1);
+        let page = Page::built(Bytes::from(page));
+        if keep {
+            self.store.cache.insert(block, Rc::new(page), false);
+        }
+        Ok(ptr)
+    }
+
+    /// Writes a large value into an extent of its own.
+    pub(crate) async fn put_overflow(&mut self, tree: TreeId, value: &[u8]) -> Result<PagePtr, Fatal> {
+        let header = self.header(PageKind::Overflow, 0, tree);
+        self.put(build_payload(header, value, payload_blocks(value.len())), false, false).await
+    }
+
+    /// Writes the list of extents that are free once this checkpoint is durable: those free now, and `pending`, which
+    /// only older states refer to.
+    pub(crate) async fn put_free_list(
+        &mut self,
+        pending: impl Iterator<Item = Extent> + Clone,
+    ) -> Result<Option<PagePtr>, Fatal> {
+        self.end_run().await?;
+        let free_after = |store: &PageStore| {
+            let mut space = store.space.borrow().clone();
+            pending.clone().for_each(|extent| space.release(extent));
+            space
+        };
+        // Taking room for the list changes the list: one extent more at most, when the list comes out of the middle of
+        // one or the file grows. An extent takes at most 18 bytes.
+        let blocks = payload_blocks(free_after(self.store).encode().len() + 32);
+        let extent = self.store.allocate(blocks, blocks).await?;
+        let list = free_after(self.store).encode();
+        let header = self.header(PageKind::FreeList, 0, TreeId::MASTER);
+        let mut page = build_payload(header, &list, blocks);
+        let ptr = seal(&mut page, extent.start, false);
+        let mut buffer = DmaBuf::zeroed(page.len());
+        buffer.copy_from_slice(&page);
+        self.write(extent.start, buffer).await?;
+        Ok(Some(ptr))
+    }
+
+    /// Completes every write and makes them durable.
+    pub(crate) async fn finish(mut self) -> Result<(), Fatal> {
+        self.end_run().await?;
+        while let Some(write) = self.in_flight.pop_front() {
+            outcome(write.await)?;
+        }
+        self.store.file.sync().await
+    }
+
+    /// Writes what the current run holds and returns the rest of its extent.
+    async fn end_run(&mut self) -> Result<(), Fatal> {
+        let Some(mut run) = self.run.take() else { return Ok(()) };
+        assert!(run.used_blocks > 0 && run.used_blocks <= run.extent.blocks);
+        if run.used_blocks < run.extent.blocks {
+            let rest = Extent {
+                start: run.extent.start + run.used_blocks,
+                blocks: run.extent.blocks - run.used_blocks,
+            };
+            self.store.space.borrow_mut().release(rest);
+            run.buffer.truncate(run.used_blocks as usize * BLOCK_BYTES);
+        }
+        self.write(run.extent.start, run.buffer).await
+    }
+
+    async fn write(&mut self, block: u64, buffer: DmaBuf) -> Result<(), Fatal> {
+        if buffer.len() <= IO_BYTES {
+            return self.queue(block, buffer).await;
+        }
+        for (index, part) in buffer.chunks(IO_BYTES).enumerate() {
+            let mut copy = DmaBuf::zeroed(part.len());
+            copy.copy_from_slice(part);
+            self.queue(block + (index * IO_BYTES / BLOCK_BYTES) as u64, copy).await?;
+        }
+        Ok(())
+    }
+
+    async fn queue(&mut self, block: u64, buffer: DmaBuf) -> Result<(), Fatal> {
+        if self.in_flight.len() >= WRITES_IN_FLIGHT {
+            let oldest = self.in_flight.pop_front().expect("the queue is full");
+            outcome(oldest.await)?;
+        }
+        let file = self.store.file.clone();
+        let offset = block * BLOCK_BYTES as u64;
+        self.in_flight.push_back(spawn(Queue::Background, async move { file.write(offset, buffer).await }));
+        Ok(())
+    }
+}
+
+fn outcome(joined: Result<Result<(), Fatal>, pinion_runtime::Cancelled>) -> Result<(), Fatal> {
+    joined.unwrap_or_else(|_| Err(Fatal::new("a page write was cancelled: the core is stopping")))
+}

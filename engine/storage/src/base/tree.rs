@@ -1,0 +1,372 @@
+//! Reading a copy-on-write B+tree: descent to a leaf, in place when every page is in memory and asynchronously otherwise.
+
+use std::ops::Bound;
+use std::rc::Rc;
+
+use bytes::Bytes;
+
+use super::page::{OverflowRef, Page, PageKind, PagePtr};
+use super::roots::TreeRoot;
+use super::store::PageStore;
+use crate::types::{Direction, Key, ReadError, TreeId};
+
+/// Where in a tree to go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Seek<'a> {
+    /// The leaf in whose range the key lies.
+    At(&'a [u8]),
+    /// The leaf that holds the greatest keys below this one.
+    Below(&'a [u8]),
+    /// The last leaf.
+    Last,
+}
+
+/// A leaf and the range of keys that belongs to it.
+#[derive(Clone, Debug)]
+pub(crate) struct Leaf {
+    pub page: Rc<Page>,
+    /// Every key of the leaf is at or above it; empty for the first leaf.
+    pub lower: Key,
+    /// Every key of the leaf is below it; none for the last leaf.
+    pub upper: Option<Key>,
+}
+
+/// A descent under way.
+struct Descent {
+    ptr: PagePtr,
+    level: u8,
+    lower: Key,
+    upper: Option<Key>,
+}
+
+impl Descent {
+    fn new(root: &TreeRoot) -> Descent {
+        Descent { ptr: root.ptr, level: root.level, lower: Key::new(), upper: None }
+    }
+
+    /// Goes down by one level through the page that `ptr` names.
+    fn step(&mut self, page: &Page, seek: Seek<'_>) {
+        let index = match seek {
+            Seek::At(key) => page.child_index(key),
+            Seek::Below(key) => match page.search(key) {
+                Ok(index) | Err(index) => index.saturating_sub(1),
+            },
+            Seek::Last => page.len() - 1,
+        };
+        self.lower = page.key(index);
+        if index + 1 < page.len() {
+            self.upper = Some(page.key(index + 1));
+        }
+        self.ptr = page.child(index);
+        self.level -= 1;
+    }
+
+    fn leaf(self, page: Rc<Page>) -> Leaf {
+        Leaf { page, lower: self.lower, upper: self.upper }
+    }
+}
+
+/// What a base lookup found.
+#[derive(Clone, Debug)]
+pub(crate) enum Stored {
+    /// The value lies in the leaf.
+    Inline(Bytes),
+    /// The value lies in an extent of its own.
+    Overflow(OverflowRef),
+}
+
+impl Stored {
+    /// The record at a position of a leaf.
+    pub(crate) fn at(page: &Page, index: usize) -> Stored {
+        match page.overflow(index) {
+            Some(overflow) => Stored::Overflow(overflow),
+            None => Stored::Inline(page.value(index)),
+        }
+    }
+
+    /// Length of the value.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Stored::Inline(value) => value.len() as u64,
+            Stored::Overflow(overflow) => u64::from(overflow.len),
+        }
+    }
+}
+
+impl PageStore {
+    /// Asserts on reading what the parent promised of the page.
+    fn expect_level(&self, page: &Page, ptr: &PagePtr, level: u8) -> Result<(), ReadError> {
+        let kind = if level == 0 { PageKind::Leaf } else { PageKind::Inner };
+        if page.kind() != kind || page.level() != level {
+            return Err(self.file.corrupt(ptr.offset(), "the page is not of the level its parent says"));
+        }
+        Ok(())
+    }
+
+    /// The leaf that `seek` names, if every page on the way is in memory.
+    pub(crate) fn try_leaf(&self, root: &TreeRoot, seek: Seek<'_>) -> Option<Leaf> {
+        let mut descent = Descent::new(root);
+        loop {
+            let page = self.cache.get(descent.ptr.block)?;
+            // A page of the wrong level was refused when it was loaded through its parent; it is not in the cache by
+            // another way, because a block belongs to one page as long as a root refers to it.
+            if descent.level == 0 {
+                return (page.kind() == PageKind::Leaf).then(|| descent.leaf(page));
+            }
+            if page.kind() != PageKind::Inner || page.level() != descent.level {
+                return None;
+            }
+            descent.step(&page, seek);
+        }
+    }
+
+    /// The leaf that `seek` names.
+    pub(crate) async fn leaf(&self, tree: TreeId, root: &TreeRoot, seek: Seek<'_>) -> Result<Leaf, ReadError> {
+        let mut descent = Descent::new(root);
+        loop {
+            let page = self.page(&descent.ptr, tree).await?;
+            self.expect_level(&page, &descent.ptr, descent.level)?;
+            if descent.level == 0 {
+                return Ok(descent.leaf(page));
+            }
+            descent.step(&page, seek);
+        }
+    }
+
+    /// The page of `level` in whose range `key` lies, with that range; the page itself is not loaded.
+    pub(crate) async fn locate(
+        &self,
+        tree: TreeId,
+        root: (PagePtr, u8),
+        level: u8,
+        key: &[u8],
+    ) -> Result<Located, ReadError> {
+        let (ptr, root_level) = root;
+        let mut descent = Descent { ptr, level: root_level, lower: Key::new(), upper: None };
+        while descent.level > level {
+            let page = self.page(&descent.ptr, tree).await?;
+            self.expect_level(&page, &descent.ptr, descent.level)?;
+            descent.step(&page, Seek::At(key));
+        }
+        Ok(Located { ptr: descent.ptr, lower: descent.lower, upper: descent.upper })
+    }
+
+    /// Loads a page of a known level without keeping it in memory.
+    pub(crate) async fn page_of_level(&self, tree: TreeId, ptr: &PagePtr, level: u8) -> Result<Rc<Page>, ReadError> {
+        let page = self.page_once(ptr, tree).await?;
+        self.expect_level(&page, ptr, level)?;
+        Ok(page)
+    }
+
+    /// Pages and blocks of a tree without overflow extents. Leaves are not read.
+    pub(crate) async fn count_pages(&self, tree: TreeId, ptr: PagePtr, level: u8) -> Result<(u64, u64), ReadError> {
+        let mut stack = vec![(ptr, level)];
+        let (mut pages, mut blocks) = (0, 0);
+        while let Some((ptr, level)) = stack.pop() {
+            pages += 1;
+            blocks += u64::from(ptr.blocks);
+            if level > 0 {
+                let page = self.page_of_level(tree, &ptr, level).await?;
+                stack.extend((0..page.len()).map(|index| (page.child(index), level - 1)));
+            }
+        }
+        Ok((pages, blocks))
+    }
+
+    /// Looks a key up if every page on the way is in memory.
+    pub(crate) fn try_get(&self, root: &TreeRoot, key: &[u8]) -> Option<Option<Stored>> {
+        let mut ptr = root.ptr;
+        let mut level = root.level;
+        loop {
+            let page = self.cache.get(ptr.block)?;
+            if level == 0 {
+                if page.kind() != PageKind::Leaf {
+                    return None;
+                }
+                return Some(page.search(key).ok().map(|index| Stored::at(&page, index)));
+            }
+            if page.kind() != PageKind::Inner || page.level() != level {
+                return None;
+            }
+            ptr = page.child(page.child_index(key));
+            level -= 1;
+        }
+    }
+
+    /// Looks a key up.
+    pub(crate) async fn get(&self, tree: TreeId, root: &TreeRoot, key: &[u8]) -> Result<Option<Stored>, ReadError> {
+        let leaf = self.leaf(tree, root, Seek::At(key)).await?;
+        Ok(leaf.page.search(key).ok().map(|index| Stored::at(&leaf.page, index)))
+    }
+
+    /// The value, if it is in memory.
+    pub(crate) fn try_value(&self, stored: &Stored) -> Option<Bytes> {
+        match stored {
+            Stored::Inline(value) => Some(value.clone()),
+            Stored::Overflow(overflow) => {
+                let page = self.cache.get(overflow.ptr.block)?;
+                (page.kind() == PageKind::Overflow).then(|| page.payload()).filter(|v| v.len() == overflow.len as usize)
+            }
+        }
+    }
+
+    /// The value, from memory or disk.
+    pub(crate) async fn value(&self, tree: TreeId, stored: &Stored) -> Result<Bytes, ReadError> {
+        match stored {
+            Stored::Inline(value) => Ok(value.clone()),
+            Stored::Overflow(overflow) => {
+                let page = self.page(&overflow.ptr, tree).await?;
+                if page.kind() != PageKind::Overflow || page.payload().len() != overflow.len as usize {
+                    return Err(self.file.corrupt(overflow.ptr.offset(), "the extent is not the value its leaf names"));
+                }
+                Ok(page.payload())
+            }
+        }
+    }
+}
+
+/// A page and the range of keys that belongs to it.
+#[derive(Clone, Debug)]
+pub(crate) struct Located {
+    pub ptr: PagePtr,
+    pub lower: Key,
+    pub upper: Option<Key>,
+}
+
+/// A position in a tree, in one direction. It refers to the root it was placed in: the caller places it anew when it goes
+/// on in another.
+#[derive(Debug, Default)]
+pub(crate) enum BaseCursor {
+    /// Nowhere yet.
+    #[default]
+    Unplaced,
+    /// On a record.
+    On { leaf: Leaf, index: usize },
+    /// Between two leaves: the next one begins with this key.
+    Next(Key),
+    /// Between two leaves: the next one ends below this key.
+    Previous(Key),
+    /// Past the last record.
+    End,
+}
+
+impl BaseCursor {
+    /// The leaf to go to for the first record beyond `from`.
+    fn entry<'a>(from: Bound<&'a [u8]>, direction: Direction) -> Seek<'a> {
+        match (from, direction) {
+            (Bound::Included(key) | Bound::Excluded(key), _) => Seek::At(key),
+            (Bound::Unbounded, Direction::Forward) => Seek::At(&[]),
+            (Bound::Unbounded, Direction::Reverse) => Seek::Last,
+        }
+    }
+
+    /// Goes to the first record of `leaf` beyond `from`, or to the edge of the leaf.
+    fn enter(leaf: Leaf, from: Bound<&[u8]>, direction: Direction) -> BaseCursor {
+        let len = leaf.page.len();
+        // The position of the first record on the far side of `from`, in forward order.
+        let split = match (from, direction) {
+            (Bound::Unbounded, Direction::Forward) => 0,
+            (Bound::Unbounded, Direction::Reverse) => len,
+            (Bound::Included(key), Direction::Forward) | (Bound::Excluded(key), Direction::Reverse) => {
+                leaf.page.search(key).unwrap_or_else(|index| index)
+            }
+            (Bound::Excluded(key), Direction::Forward) | (Bound::Included(key), Direction::Reverse) => {
+                leaf.page.search(key).map_or_else(|index| index, |index| index + 1)
+            }
+        };
+        match direction {
+            Direction::Forward if split < len => BaseCursor::On { leaf, index: split },
+            Direction::Forward => leaf.upper.map_or(BaseCursor::End, BaseCursor::Next),
+            Direction::Reverse if split > 0 => BaseCursor::On { leaf, index: split - 1 },
+            Direction::Reverse if leaf.lower.is_empty() => BaseCursor::End,
+            Direction::Reverse => BaseCursor::Previous(leaf.lower),
+        }
+    }
+
+    /// Whether the cursor stands on a record or at the end, so that nothing need be loaded.
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self, BaseCursor::On { .. } | BaseCursor::End)
+    }
+
+    /// The record it stands on.
+    pub(crate) fn record(&self) -> Option<(&Rc<Page>, usize)> {
+        match self {
+            BaseCursor::On { leaf, index } => Some((&leaf.page, *index)),
+            BaseCursor::End => None,
+            _ => panic!("a base cursor is read before it is placed"),
+        }
+    }
+
+    /// Goes on by one record within the leaf, or to its edge.
+    pub(crate) fn advance(&mut self, direction: Direction) {
+        let BaseCursor::On { leaf, index } = self else { panic!("a base cursor advances from a record") };
+        match direction {
+            Direction::Forward if *index + 1 < leaf.page.len() => *index += 1,
+            Direction::Forward => *self = leaf.upper.take().map_or(BaseCursor::End, BaseCursor::Next),
+            Direction::Reverse if *index > 0 => *index -= 1,
+            Direction::Reverse if leaf.lower.is_empty() => *self = BaseCursor::End,
+            Direction::Reverse => *self = BaseCursor::Previous(std::mem::take(&mut leaf.lower)),
+        }
+    }
+
+    /// Where to go on from an edge; `from` counts only for a cursor that is nowhere yet.
+    fn target<'a>(&'a self, from: Bound<&'a [u8]>, direction: Direction) -> (Seek<'a>, Bound<&'a [u8]>) {
+        match self {
+            BaseCursor::Unplaced => (BaseCursor::entry(from, direction), from),
+            BaseCursor::Next(key) => (Seek::At(key), Bound::Unbounded),
+            BaseCursor::Previous(key) => (Seek::Below(key), Bound::Unbounded),
+            BaseCursor::On { .. } | BaseCursor::End => panic!("a ready base cursor needs no placing"),
+        }
+    }
+
+    /// Makes the cursor ready if every page on the way is in memory.
+    pub(crate) fn try_place(
+        &mut self,
+        store: &PageStore,
+        root: Option<&TreeRoot>,
+        from: Bound<&[u8]>,
+        direction: Direction,
+    ) -> bool {
+        let Some(root) = root else {
+            *self = BaseCursor::End;
+            return true;
+        };
+        while !self.is_ready() {
+            let (seek, from) = self.target(from, direction);
+            let Some(leaf) = store.try_leaf(root, seek) else { return false };
+            *self = BaseCursor::enter(leaf, from, direction);
+        }
+        true
+    }
+
+    /// Makes the cursor ready.
+    pub(crate) async fn place(
+        &mut self,
+        store: &PageStore,
+        tree: TreeId,
+        root: &TreeRoot,
+        from: Bound<&[u8]>,
+        direction: Direction,
+    ) -> Result<(), ReadError> {
+        while !self.is_ready() {
+            let (seek, from) = self.target(from, direction);
+            let leaf = store.leaf(tree, root, seek).await?;
+            *self = BaseCursor::enter(leaf, from, direction);
+        }
+        Ok(())
+    }
+
+    /// Goes to the first record beyond `from` without leaving the leaf, if it lies there.
+    pub(crate) fn seek_within(&mut self, from: Bound<&[u8]>, direction: Direction) {
+        let stays = match (&*self, from) {
+            (BaseCursor::On { leaf, .. }, Bound::Included(key) | Bound::Excluded(key)) => {
+                leaf.lower.as_slice() <= key && leaf.upper.as_ref().is_none_or(|upper| key < upper.as_slice())
+            }
+            _ => false,
+        };
+        *self = match std::mem::take(self) {
+            BaseCursor::On { leaf, .. } if stays => BaseCursor::enter(leaf, from, direction),
+            _ => BaseCursor::Unplaced,
+        };
+    }
+}

@@ -1,0 +1,196 @@
+//! A partition's share of a checkpoint: sealing the delta, merging it into the base, installing the result.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use pinion_clock::Timestamp;
+use pinion_runtime::{Queue, should_yield, spawn, yield_now};
+use rustc_hash::FxHashMap;
+
+use super::core::Partition;
+use super::delta::{Chain, Version};
+use super::view::{Sealed, View};
+use crate::base::{Change, Extent, Freed, PageWriter, PartitionRoots, TreeRoot, free_tree, merge_tree};
+use crate::types::{Fatal, Key, TreeId};
+
+/// A merged checkpoint, true once its manifest is durable.
+pub(super) struct Merged {
+    roots: PartitionRoots,
+    master: Option<TreeRoot>,
+    trees: FxHashMap<TreeId, TreeRoot>,
+    freed: Vec<Extent>,
+    /// Versions above the checkpoint's timestamp; they return to the active delta.
+    later: Vec<(TreeId, Key, Version)>,
+}
+
+impl Partition {
+    /// Freezes the delta for a checkpoint at `c`, which must be visible and durable everywhere: no version at or below it
+    /// arrives later, unreplicated ones excepted.
+    ///
+    /// # Panics
+    /// If a checkpoint is under way, or `c` lies below the base.
+    pub(crate) fn seal(&self, c: Timestamp) {
+        self.reap_views();
+        let state = &mut *self.state.borrow_mut();
+        assert!(c >= state.views.current().timestamp(), "a checkpoint below the base");
+        let dropped: Vec<TreeId> =
+            state.dropped.iter().filter(|&(_, after)| *after <= c).map(|(&tree, _)| tree).collect();
+        for tree in &dropped {
+            if let Some(delta) = state.active.remove_tree(*tree) {
+                self.reclaim(delta.bytes(), std::iter::once(delta.into_keys()).collect());
+            }
+        }
+        let delta = std::mem::take(&mut state.active);
+        state.views.current().seal(Sealed { at: c, delta, dropped });
+    }
+
+    /// Writes the sealed changes into new pages, durable on return. Runs in the background queue and yields often.
+    pub(crate) async fn merge(&self) -> Result<PartitionRoots, Fatal> {
+        let view = self.state.borrow().views.current().clone();
+        let sealed = view.sealed().expect("merge follows seal");
+        let merged = self.merge_view(&view, &sealed).await?;
+        let roots = merged.roots;
+        let before = self.state.borrow_mut().merged.replace(merged);
+        assert!(before.is_none(), "two checkpoints of one partition at once");
+        Ok(roots)
+    }
+
+    async fn merge_view(&self, view: &View, sealed: &Sealed) -> Result<Merged, Fatal> {
+        self.store.file.check()?;
+        let checkpoint = view.roots.checkpoint + 1;
+        let mut writer = PageWriter::new(&self.store, checkpoint);
+        let mut freed = Freed::default();
+        let mut later = Vec::new();
+        let mut trees = view.trees.clone();
+        let mut master_changes: BTreeMap<TreeId, Option<TreeRoot>> = BTreeMap::new();
+        for &tree in &sealed.dropped {
+            if let Some(root) = trees.remove(&tree) {
+                free_tree(&self.store, &mut freed, tree, root).await?;
+                master_changes.insert(tree, None);
+            }
+        }
+        for tree in sealed.delta.tree_ids() {
+            let delta = sealed.delta.tree(tree).expect("the tree was just listed");
+            let mut changes = delta.iter().filter_map(|(key, chain)| change(tree, key, chain, sealed, &mut later)).peekable();
+            if changes.peek().is_none() {
+                continue;
+            }
+            let old = trees.get(&tree).copied();
+            let new = merge_tree(&mut writer, &self.store, &mut freed, tree, old, changes).await?;
+            match new {
+                Some(root) => trees.insert(tree, root),
+                None => trees.remove(&tree),
+            };
+            if new != old {
+                master_changes.insert(tree, new);
+            }
+        }
+        let mut roots = PartitionRoots { timestamp: sealed.at.as_u64(), ..view.roots };
+        let mut master = view.master;
+        if !master_changes.is_empty() {
+            let changes = master_changes.into_iter().map(|(tree, root)| -> Change {
+                (Key::from_slice(&tree.0.to_be_bytes()), root.map(|root| Bytes::copy_from_slice(&root.encode())))
+            });
+            master = merge_tree(&mut writer, &self.store, &mut freed, TreeId::MASTER, master, changes).await?;
+            self.complete(view, &mut roots, master, &mut freed, &mut writer).await?;
+        }
+        writer.finish().await?;
+        Ok(Merged { roots, master, trees, freed: freed.extents, later })
+    }
+
+    /// Writes the list of free extents and fills in the roots.
+    async fn complete(
+        &self,
+        view: &View,
+        roots: &mut PartitionRoots,
+        master: Option<TreeRoot>,
+        freed: &mut Freed,
+        writer: &mut PageWriter<'_>,
+    ) -> Result<(), Fatal> {
+        roots.checkpoint += 1;
+        (roots.master_word, roots.master_crc, roots.master_level) =
+            master.map_or((0, 0, 0), |master| (master.ptr.pack(), master.ptr.crc, master.level));
+        if let Some(old) = view.roots.free_list() {
+            freed.page(&old);
+        }
+        let retired: Vec<Extent> = self.state.borrow().views.retired_extents().collect();
+        let pending = retired.iter().chain(&freed.extents).copied();
+        let list = writer.put_free_list(pending).await?;
+        (roots.free_word, roots.free_crc) = list.map_or((0, 0), |ptr| (ptr.pack(), ptr.crc));
+        roots.file_blocks = self.store.space.borrow().end();
+        Ok(())
+    }
+
+    /// Makes the merged state current. The manifest that names `roots` is durable.
+    pub(crate) fn install(&self, roots: PartitionRoots) {
+        let state = &mut *self.state.borrow_mut();
+        let merged = state.merged.take().expect("install follows merge");
+        assert_eq!(merged.roots, roots, "another checkpoint is installed than was merged");
+        let sealed = state.views.current().sealed().expect("the merged delta");
+        for tree in &sealed.dropped {
+            state.dropped.remove(tree);
+            state.counts.remove(tree);
+        }
+        // A tree that was emptied is forgotten, unless it lives on in the delta.
+        let view = View::new(roots, merged.master, merged.trees);
+        state.views.replace(view, merged.freed);
+        for (tree, key, version) in merged.later {
+            state.active.insert(tree, &key, version);
+        }
+        drop(sealed);
+        self.reap_borrowed(state);
+    }
+
+    /// Lets go of the views that nobody needs any more.
+    pub(super) fn reap_views(&self) {
+        self.reap_borrowed(&mut self.state.borrow_mut());
+    }
+
+    fn reap_borrowed(&self, state: &mut super::core::State) {
+        let oldest_pin = self.pins.borrow().keys().next().copied();
+        let (extents, deltas) = state.views.reap(oldest_pin);
+        for extent in extents {
+            self.store.release(extent);
+        }
+        for sealed in deltas {
+            // A merge that is just returning may still hold it; then it is dropped whole, which costs one pause.
+            if let Ok(sealed) = Rc::try_unwrap(sealed) {
+                let bytes = sealed.delta.bytes();
+                self.reclaim(bytes, sealed.delta.into_trees().map(|tree| tree.into_keys()).collect());
+            }
+        }
+    }
+
+    /// Drops large maps a piece at a time, in the background.
+    fn reclaim(&self, bytes: u64, maps: Vec<BTreeMap<Key, Chain>>) {
+        if bytes == 0 {
+            return;
+        }
+        let reclaiming = self.reclaiming.clone();
+        reclaiming.set(reclaiming.get() + bytes);
+        drop(spawn(Queue::Background, async move {
+            for map in maps {
+                for (index, entry) in map.into_iter().enumerate() {
+                    drop(entry);
+                    if index % 64 == 0 && should_yield() {
+                        yield_now().await;
+                    }
+                }
+            }
+            reclaiming.set(reclaiming.get() - bytes);
+        }));
+    }
+}
+
+/// What a checkpoint does to one key; versions above it are set aside.
+fn change(
+    tree: TreeId,
+    key: &Key,
+    chain: &Chain,
+    sealed: &Sealed,
+    later: &mut Vec<(TreeId, Key, Version)>,
+) -> Option<Change> {
+    later.extend(chain.above(sealed.at).iter().map(|version| (tree, key.clone(), version.clone())));
+    chain.at(sealed.at).map(|version| (key.clone(), version.value.clone()))
+}

@@ -1,0 +1,258 @@
+//! The partition itself: its state, opening and closing, statistics and memory accounting.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::path::Path;
+use std::rc::{Rc, Weak};
+
+use pinion_clock::Timestamp;
+use rustc_hash::FxHashMap;
+
+use super::checkpoint::Merged;
+use super::delta::Delta;
+use super::intents::Intents;
+use super::view::{View, Views};
+use crate::base::{BaseCursor, Counts, PageStore, PartitionOptions, PartitionRoots, TreeRoot};
+use crate::limits::BLOCK_BYTES;
+use crate::types::{Direction, PartitionId, ReadError, TreeId, TreeStats};
+
+/// A complete small storage engine, owned by one core.
+pub struct Partition {
+    pub(super) me: Weak<Partition>,
+    id: PartitionId,
+    pub(super) store: PageStore,
+    pub(super) state: RefCell<State>,
+    /// Snapshots kept readable, with their number of pins.
+    pub(super) pins: RefCell<BTreeMap<Timestamp, u32>>,
+    /// Accounted bytes of deltas that are being dropped a piece at a time.
+    pub(super) reclaiming: Rc<Cell<u64>>,
+}
+
+/// What changes while the partition runs. Never borrowed across an await.
+pub(super) struct State {
+    pub active: Delta,
+    pub intents: Intents,
+    pub views: Views,
+    /// Exact counts of every tree at newest.
+    pub counts: FxHashMap<TreeId, Counts>,
+    /// Trees to be dropped by the first checkpoint at or above the timestamp.
+    pub dropped: BTreeMap<TreeId, Timestamp>,
+    /// A merged checkpoint that waits for its manifest.
+    pub merged: Option<Merged>,
+    next_seq: u64,
+}
+
+impl State {
+    /// Numbers a version.
+    pub(super) fn sequence(&mut self) -> u64 {
+        self.next_seq += 1;
+        self.next_seq
+    }
+}
+
+/// Memory that a partition uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartitionMemory {
+    /// Changes since the last seal.
+    pub active_bytes: u64,
+    /// Changes that a checkpoint is merging.
+    pub sealed_bytes: u64,
+    /// Merged changes that open snapshots still need, or that are being freed.
+    pub retired_bytes: u64,
+    /// Intents of undecided units.
+    pub intent_bytes: u64,
+    /// Pages in the cache.
+    pub cache_bytes: u64,
+    /// The cache's budget.
+    pub cache_budget_bytes: u64,
+}
+
+impl PartitionMemory {
+    /// Memory that only a checkpoint, or a snapshot's end, frees.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.active_bytes + self.sealed_bytes + self.retired_bytes + self.intent_bytes
+    }
+}
+
+/// Counters of a partition's page file and cache since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageStats {
+    /// Lookups of a page that was in memory.
+    pub hits: u64,
+    /// Lookups of a page that had to be read.
+    pub misses: u64,
+    /// Pages pushed out of memory.
+    pub evictions: u64,
+    /// Bytes read from the page file.
+    pub bytes_read: u64,
+    /// Bytes written to the page file.
+    pub bytes_written: u64,
+    /// Pages written.
+    pub pages_written: u64,
+    /// Length of the page file.
+    pub file_bytes: u64,
+    /// Bytes of it that can be reused.
+    pub free_bytes: u64,
+}
+
+impl Partition {
+    /// Makes the directory and an empty page file in it, durable on return.
+    pub(crate) async fn create(
+        id: PartitionId,
+        dir: &Path,
+        options: PartitionOptions,
+    ) -> Result<Rc<Partition>, ReadError> {
+        let store = PageStore::create(dir, id, options).await?;
+        let roots = PartitionRoots {
+            checkpoint: 0,
+            timestamp: 0,
+            master_word: 0,
+            master_crc: 0,
+            master_level: 0,
+            free_word: 0,
+            free_crc: 0,
+            file_blocks: store.space.borrow().end(),
+        };
+        Ok(Partition::build(id, store, View::new(roots, None, FxHashMap::default())))
+    }
+
+    /// Opens the state that a manifest names.
+    pub(crate) async fn open(
+        id: PartitionId,
+        dir: &Path,
+        roots: PartitionRoots,
+        options: PartitionOptions,
+    ) -> Result<Rc<Partition>, ReadError> {
+        let store = PageStore::open(dir, id, &roots, options, true).await?;
+        let (master, trees) = load_trees(&store, &roots).await?;
+        Ok(Partition::build(id, store, View::new(roots, master, trees)))
+    }
+
+    fn build(id: PartitionId, store: PageStore, view: Rc<View>) -> Rc<Partition> {
+        let counts = view.trees.iter().map(|(&tree, root)| (tree, root.counts)).collect();
+        let state = State {
+            active: Delta::default(),
+            intents: Intents::default(),
+            views: Views::new(view),
+            counts,
+            dropped: BTreeMap::new(),
+            merged: None,
+            next_seq: 0,
+        };
+        Rc::new_cyclic(|me| Partition {
+            me: me.clone(),
+            id,
+            store,
+            state: RefCell::new(state),
+            pins: RefCell::default(),
+            reclaiming: Rc::default(),
+        })
+    }
+
+    /// Which partition this is.
+    pub fn id(&self) -> PartitionId {
+        self.id
+    }
+
+    /// The base's timestamp: unpinned snapshots below it are gone.
+    pub fn base_timestamp(&self) -> Timestamp {
+        self.state.borrow().views.current().timestamp()
+    }
+
+    /// What the last installed checkpoint left.
+    pub(crate) fn roots(&self) -> PartitionRoots {
+        self.state.borrow().views.current().roots
+    }
+
+    /// Every tree that has, or had since the last checkpoint, a key.
+    pub fn tree_ids(&self) -> Vec<TreeId> {
+        let mut ids: Vec<TreeId> = self.state.borrow().counts.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Exact counts at newest, and the size of the tree's pages at the last checkpoint.
+    pub fn tree_stats(&self, tree: TreeId) -> TreeStats {
+        let state = self.state.borrow();
+        let counts = state.counts.get(&tree).copied().unwrap_or_default();
+        let root = state.views.current().trees.get(&tree);
+        TreeStats {
+            records: counts.records,
+            key_bytes: counts.key_bytes,
+            value_bytes: counts.value_bytes,
+            pages: root.map_or(0, |root| root.pages),
+            page_bytes: root.map_or(0, |root| root.blocks * BLOCK_BYTES as u64),
+        }
+    }
+
+    /// Drops a tree with the first checkpoint at or above `after`, which is the timestamp of the catalog change that
+    /// removed it; nobody reads or writes the tree any more. Remembered in memory only: replay drops again.
+    pub(crate) fn drop_tree(&self, tree: TreeId, after: Timestamp) {
+        assert_ne!(tree, TreeId::MASTER);
+        self.state.borrow_mut().dropped.insert(tree, after);
+    }
+
+    /// Memory in use.
+    pub fn memory(&self) -> PartitionMemory {
+        let state = self.state.borrow();
+        PartitionMemory {
+            active_bytes: state.active.bytes(),
+            sealed_bytes: state.views.current().with_sealed(|sealed| sealed.map_or(0, |sealed| sealed.delta.bytes())),
+            retired_bytes: state.views.retired_bytes() + self.reclaiming.get(),
+            intent_bytes: state.intents.bytes(),
+            cache_bytes: self.store.cache.bytes(),
+            cache_budget_bytes: self.store.cache.budget(),
+        }
+    }
+
+    /// Counters of the page file and the cache.
+    pub fn page_stats(&self) -> PageStats {
+        let space = self.store.space.borrow();
+        PageStats {
+            hits: self.store.cache.hits.get(),
+            misses: self.store.cache.misses.get(),
+            evictions: self.store.cache.evictions.get(),
+            bytes_read: self.store.file.bytes_read.get(),
+            bytes_written: self.store.file.bytes_written.get(),
+            pages_written: self.store.pages_written.get(),
+            file_bytes: space.end() * BLOCK_BYTES as u64,
+            free_bytes: space.free_blocks() * BLOCK_BYTES as u64,
+        }
+    }
+
+    /// Changes the cache's budget; a smaller one evicts at once.
+    pub fn set_cache_budget(&self, bytes: u64) {
+        self.store.cache.set_budget(bytes);
+    }
+
+    /// Closes the page file. Nothing is written: only a checkpoint makes changes durable.
+    pub(crate) async fn close(&self) {
+        self.store.file.close().await;
+    }
+}
+
+/// Reads the whole master tree: the root of every tree, so that nothing need be loaded to find one later.
+pub(crate) async fn load_trees(
+    store: &PageStore,
+    roots: &PartitionRoots,
+) -> Result<(Option<TreeRoot>, FxHashMap<TreeId, TreeRoot>), ReadError> {
+    let mut trees = FxHashMap::default();
+    let Some((ptr, level)) = roots.master() else { return Ok((None, trees)) };
+    let corrupt = || store.file.corrupt(ptr.offset(), "the master tree holds something other than roots");
+    // The counts of the master tree are not stored: this walk finds them.
+    let mut master = TreeRoot { ptr, level, counts: Counts::default(), pages: 0, blocks: 0 };
+    let mut cursor = BaseCursor::default();
+    loop {
+        cursor.place(store, TreeId::MASTER, &master, Bound::Unbounded, Direction::Forward).await?;
+        let Some((page, index)) = cursor.record() else { break };
+        let key = page.key(index);
+        let id = TreeId(u64::from_be_bytes(key.as_slice().try_into().map_err(|_| corrupt())?));
+        let root = TreeRoot::decode(&page.value(index)).ok_or_else(corrupt)?;
+        master.counts.change(key.len(), None, Some(TreeRoot::BYTES as u64));
+        trees.insert(id, root);
+        cursor.advance(Direction::Forward);
+    }
+    let (pages, blocks) = store.count_pages(TreeId::MASTER, ptr, level).await?;
+    Ok((Some(TreeRoot { pages, blocks, ..master }), trees))
+}

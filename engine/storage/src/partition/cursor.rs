@@ -1,0 +1,213 @@
+//! Cursors: ordered reads over delta and base, robust against whatever happens between two steps.
+//!
+//! A cursor remembers the key it stands on and, as a shortcut, a leaf. Writes, seals, checkpoints and evictions between two
+//! steps at most cost it the shortcut.
+
+use std::ops::Bound;
+use std::rc::Rc;
+
+use pinion_runtime::sync::Notify;
+use pinion_runtime::{should_yield, yield_now};
+
+use super::core::{Partition, State};
+use super::read::{SnapshotPin, read_version};
+use super::view::View;
+use crate::base::{BaseCursor, Stored};
+use crate::types::{Direction, Key, KeyRange, Read, ReadAt, ReadError, TreeId};
+
+/// Steps over keys without a visible version after which a cursor offers to yield.
+const STEPS_BEFORE_YIELD: u32 = 128;
+
+/// A position in a range of keys of one tree.
+///
+/// At a timestamp it pins that snapshot as long as it lives. At newest each step reads the newest state of that moment.
+pub struct Cursor {
+    partition: Rc<Partition>,
+    tree: TreeId,
+    range: KeyRange,
+    direction: Direction,
+    at: ReadAt,
+    pin: Result<Option<SnapshotPin>, ReadError>,
+    /// The next record lies beyond it.
+    from: Bound<Key>,
+    base: BaseCursor,
+    /// The checkpoint whose tree `base` stands in.
+    base_checkpoint: u64,
+    done: bool,
+}
+
+/// How far a step got without waiting.
+enum Step {
+    Found(Key, Read),
+    /// The record is found, its value must be loaded.
+    Large(Key, Stored, Rc<View>),
+    Skipped,
+    End,
+    Undecided(Notify),
+    Load(Rc<View>),
+}
+
+impl Partition {
+    /// A cursor over the live keys of `range`. Errors, such as a snapshot that is too old, come with the first step.
+    pub fn cursor(&self, tree: TreeId, range: KeyRange, direction: Direction, at: ReadAt) -> Cursor {
+        let pin = match at {
+            ReadAt::Newest => Ok(None),
+            ReadAt::At(ts) => self.pin(ts).map(Some),
+        };
+        let from = start(&range, direction);
+        Cursor {
+            partition: self.me.upgrade().expect("a partition that is called exists"),
+            tree,
+            range,
+            direction,
+            at,
+            pin,
+            from,
+            base: BaseCursor::default(),
+            base_checkpoint: u64::MAX,
+            done: false,
+        }
+    }
+}
+
+impl Cursor {
+    /// The next record, or none at the end of the range. Does not yield when every page needed is in memory and, at newest,
+    /// no unit that changes the record is being decided.
+    pub async fn next(&mut self) -> Result<Option<(Key, Read)>, ReadError> {
+        if let Err(error) = &self.pin {
+            return Err(error.clone());
+        }
+        let mut skipped = 0u32;
+        while !self.done {
+            match self.step()? {
+                Step::Found(key, read) => return Ok(Some((key, read))),
+                Step::Large(key, stored, view) => {
+                    let value = self.partition.store.value(self.tree, &stored).await?;
+                    return Ok(Some((key, Read { value, token: view.token() })));
+                }
+                Step::Skipped => {
+                    skipped += 1;
+                    if skipped.is_multiple_of(STEPS_BEFORE_YIELD) && should_yield() {
+                        yield_now().await;
+                    }
+                }
+                Step::End => self.done = true,
+                Step::Undecided(decided) => decided.notified().await,
+                Step::Load(view) => {
+                    let root = &view.trees[&self.tree];
+                    let from = self.from.as_ref().map(Key::as_slice);
+                    self.base.place(&self.partition.store, self.tree, root, from, self.direction).await?;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Goes on at `key`, forwards or backwards of where the cursor stands: the next record is the first at or beyond it, in
+    /// the cursor's direction, within its range.
+    pub fn seek(&mut self, key: &[u8]) {
+        let before_range = match self.direction {
+            Direction::Forward => !self.range.above_lower(key),
+            Direction::Reverse => !self.range.below_upper(key),
+        };
+        self.from = if before_range { start(&self.range, self.direction) } else { Bound::Included(Key::from_slice(key)) };
+        self.done = false;
+        self.base.seek_within(self.from.as_ref().map(Key::as_slice), self.direction);
+    }
+
+    /// Whether the end of the range was reached.
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+
+    fn step(&mut self) -> Result<Step, ReadError> {
+        let partition = self.partition.clone();
+        let state = partition.state.borrow();
+        let view = state.views.of(self.at)?;
+        if self.base_checkpoint != view.roots.checkpoint {
+            self.base_checkpoint = view.roots.checkpoint;
+            self.base = BaseCursor::Unplaced;
+        }
+        let from = self.from.as_ref().map(Key::as_slice);
+        if !self.base.is_ready() {
+            let root = view.trees.get(&self.tree);
+            if !self.base.try_place(&partition.store, root, from, self.direction) {
+                return Ok(Step::Load(view.clone()));
+            }
+        }
+        let in_delta = self.next_in_delta(&state, view);
+        let base = self.base.record();
+        // Which of the two comes first, and whether they are the same key.
+        let (use_base, key) = match (base, in_delta) {
+            (None, None) => (false, None),
+            (None, Some(key)) => (false, Some(key)),
+            (Some((page, index)), None) => (true, Some(page.key(index))),
+            (Some((page, index)), Some(key)) => {
+                let order = page.compare(index, &key);
+                let order = if self.direction == Direction::Forward { order } else { order.reverse() };
+                if order.is_lt() { (true, Some(page.key(index))) } else { (order.is_eq(), Some(key)) }
+            }
+        };
+        let key = key.filter(|key| match self.direction {
+            Direction::Forward => self.range.below_upper(key),
+            Direction::Reverse => self.range.above_lower(key),
+        });
+        if self.at == ReadAt::Newest
+            && let Some((held, decided)) = state.intents.first_blocking(self.tree, from, self.direction)
+        {
+            let within = match (&key, self.direction) {
+                (Some(key), Direction::Forward) => held <= key,
+                (Some(key), Direction::Reverse) => held >= key,
+                (None, _) => self.range.contains(held),
+            };
+            if within {
+                return Ok(Step::Undecided(decided));
+            }
+        }
+        let Some(key) = key else { return Ok(Step::End) };
+        let version = state.with_visible(view, self.tree, &key, self.at, |version| version.map(read_version));
+        let step = match version {
+            Some(Some(read)) => Step::Found(key.clone(), read),
+            Some(None) => Step::Skipped,
+            None if use_base => {
+                let (page, index) = base.expect("the base has the record");
+                let stored = Stored::at(page, index);
+                match partition.store.try_value(&stored) {
+                    Some(value) => Step::Found(key.clone(), Read { value, token: view.token() }),
+                    None => Step::Large(key.clone(), stored, view.clone()),
+                }
+            }
+            None => Step::Skipped,
+        };
+        if use_base {
+            self.base.advance(self.direction);
+        }
+        self.from = Bound::Excluded(key);
+        Ok(step)
+    }
+
+    /// The next key that the active or the sealed delta has.
+    fn next_in_delta(&self, state: &State, view: &View) -> Option<Key> {
+        let from = self.from.as_ref().map(Key::as_slice);
+        let active = state.active.tree(self.tree).and_then(|delta| delta.next(from, self.direction));
+        let active = active.map(|(key, _)| key);
+        view.with_sealed(|sealed| {
+            let delta = sealed.and_then(|sealed| sealed.delta.tree(self.tree));
+            let sealed = delta.and_then(|delta| delta.next(from, self.direction)).map(|(key, _)| key);
+            match (active, sealed) {
+                (Some(active), Some(sealed)) if self.direction == Direction::Forward => Some(active.min(sealed)),
+                (Some(active), Some(sealed)) => Some(active.max(sealed)),
+                (active, sealed) => active.or(sealed),
+            }
+            .cloned()
+        })
+    }
+}
+
+/// Where a cursor over a range begins.
+fn start(range: &KeyRange, direction: Direction) -> Bound<Key> {
+    match direction {
+        Direction::Forward => range.lower.clone(),
+        Direction::Reverse => range.upper.clone(),
+    }
+}

@@ -1,0 +1,279 @@
+//! The delta: every change since the base, in memory, ordered by key, with several versions of each key.
+//!
+//! A version may arrive in any timestamp order. A lookup takes the newest version at or below the timestamp it reads at;
+//! a key without such a version is looked up in the layer below. Bytes are accounted as they come and go.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::Bound;
+
+use bytes::Bytes;
+use pinion_clock::Timestamp;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::types::{Direction, Key, ReadAt, TreeId};
+
+/// What one key costs beside its bytes: key, chain, and the share of an ordered map's node.
+const KEY_OVERHEAD_BYTES: u64 = 160;
+/// What one version costs beside its value: itself, and the buffer's own allocation.
+const VERSION_OVERHEAD_BYTES: u64 = 96;
+
+/// One version of one key.
+#[derive(Clone, Debug)]
+pub(crate) struct Version {
+    /// When it was committed. `Timestamp::MIN` for an unreplicated write, which is visible at any timestamp.
+    pub ts: Timestamp,
+    /// The partition's number of the write; identifies the version.
+    pub seq: u64,
+    /// The value; none for a deletion.
+    pub value: Option<Bytes>,
+}
+
+impl Version {
+    fn bytes(&self) -> u64 {
+        VERSION_OVERHEAD_BYTES + self.value.as_ref().map_or(0, |value| value.len() as u64)
+    }
+}
+
+/// The versions of one key, oldest first: appending the newest, which is the common case, moves nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Chain(SmallVec<[Version; 1]>);
+
+impl Chain {
+    /// The newest version.
+    pub(crate) fn newest(&self) -> &Version {
+        self.0.last().expect("a chain in the delta has at least one version")
+    }
+
+    /// The version that a read at `at` sees.
+    pub(crate) fn visible(&self, at: ReadAt) -> Option<&Version> {
+        match at {
+            ReadAt::Newest => Some(self.newest()),
+            ReadAt::At(ts) => self.at(ts),
+        }
+    }
+
+    /// The newest version at or below `ts`.
+    pub(crate) fn at(&self, ts: Timestamp) -> Option<&Version> {
+        let newest = self.newest();
+        if newest.ts <= ts {
+            return Some(newest);
+        }
+        let above = self.0.partition_point(|version| version.ts <= ts);
+        above.checked_sub(1).map(|index| &self.0[index])
+    }
+
+    /// The versions above `ts`, oldest first.
+    pub(crate) fn above(&self, ts: Timestamp) -> &[Version] {
+        &self.0[self.0.partition_point(|version| version.ts <= ts)..]
+    }
+
+    /// Adds a version; one of the same timestamp is replaced. Returns the bytes added and removed.
+    fn insert(&mut self, version: Version) -> (u64, u64) {
+        let added = version.bytes();
+        let above = self.0.partition_point(|other| other.ts <= version.ts);
+        if above > 0 && self.0[above - 1].ts == version.ts {
+            let removed = self.0[above - 1].bytes();
+            self.0[above - 1] = version;
+            return (added, removed);
+        }
+        self.0.insert(above, version);
+        (added, 0)
+    }
+}
+
+/// The changed keys of one tree.
+#[derive(Debug, Default)]
+pub(crate) struct TreeDelta {
+    keys: BTreeMap<Key, Chain>,
+    bytes: u64,
+}
+
+impl TreeDelta {
+    /// The versions of `key`.
+    pub(crate) fn get(&self, key: &[u8]) -> Option<&Chain> {
+        self.keys.get(key)
+    }
+
+    /// The changed keys in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Chain)> {
+        self.keys.iter()
+    }
+
+    /// The changed keys from `key` on.
+    pub(crate) fn range_from(&self, key: &[u8]) -> impl Iterator<Item = (&Key, &Chain)> {
+        self.keys.range::<[u8], _>((Bound::Included(key), Bound::Unbounded))
+    }
+
+    /// The first changed key beyond `from` in `direction`.
+    pub(crate) fn next(&self, from: Bound<&[u8]>, direction: Direction) -> Option<(&Key, &Chain)> {
+        match direction {
+            Direction::Forward => self.keys.range::<[u8], _>((from, Bound::Unbounded)).next(),
+            Direction::Reverse => self.keys.range::<[u8], _>((Bound::Unbounded, from)).next_back(),
+        }
+    }
+
+    /// Accounted bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Gives up the map, so that it can be dropped a piece at a time.
+    pub(crate) fn into_keys(self) -> BTreeMap<Key, Chain> {
+        self.keys
+    }
+
+    fn insert(&mut self, key: &[u8], version: Version) -> (u64, u64) {
+        // A lookup first: most writes of a running system hit keys that are not in the delta, but an entry would
+        // need an owned key for both cases.
+        let (added, removed) = match self.keys.get_mut(key) {
+            Some(chain) => chain.insert(version),
+            None => {
+                let added = KEY_OVERHEAD_BYTES + key.len() as u64 + version.bytes();
+                let chain = Chain(SmallVec::from_buf([version]));
+                match self.keys.entry(Key::from_slice(key)) {
+                    Entry::Vacant(slot) => slot.insert(chain),
+                    Entry::Occupied(_) => unreachable!("the key was just looked up"),
+                };
+                (added, 0)
+            }
+        };
+        self.bytes = self.bytes + added - removed;
+        (added, removed)
+    }
+}
+
+/// The changes of every tree of one partition.
+#[derive(Debug, Default)]
+pub(crate) struct Delta {
+    trees: FxHashMap<TreeId, TreeDelta>,
+    bytes: u64,
+}
+
+impl Delta {
+    /// The changes of one tree.
+    pub(crate) fn tree(&self, tree: TreeId) -> Option<&TreeDelta> {
+        self.trees.get(&tree)
+    }
+
+    /// The version of `key` that a read at `at` sees in this layer.
+    pub(crate) fn visible(&self, tree: TreeId, key: &[u8], at: ReadAt) -> Option<&Version> {
+        self.trees.get(&tree)?.get(key)?.visible(at)
+    }
+
+    /// Adds a version.
+    pub(crate) fn insert(&mut self, tree: TreeId, key: &[u8], version: Version) {
+        let (added, removed) = self.trees.entry(tree).or_default().insert(key, version);
+        self.bytes = self.bytes + added - removed;
+    }
+
+    /// The changed trees in order.
+    pub(crate) fn tree_ids(&self) -> Vec<TreeId> {
+        let mut ids: Vec<TreeId> = self.trees.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Takes one tree's changes out.
+    pub(crate) fn remove_tree(&mut self, tree: TreeId) -> Option<TreeDelta> {
+        let removed = self.trees.remove(&tree)?;
+        self.bytes -= removed.bytes;
+        Some(removed)
+    }
+
+    /// Accounted bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether there is no change at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.trees.is_empty()
+    }
+
+    /// Gives up the maps, so that they can be dropped a piece at a time.
+    pub(crate) fn into_trees(self) -> impl Iterator<Item = TreeDelta> {
+        self.trees.into_values()
+    }
+}
+
+/// The version that wins where two layers hold the key: the later timestamp, and of equal ones the upper layer's.
+pub(crate) fn newer<'a>(upper: Option<&'a Version>, lower: Option<&'a Version>) -> Option<&'a Version> {
+    match (upper, lower) {
+        (Some(upper), Some(lower)) if lower.ts > upper.ts => Some(lower),
+        (Some(upper), _) => Some(upper),
+        (None, lower) => lower,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(ts: u64, value: &str) -> Version {
+        Version { ts: Timestamp::from_u64(ts), seq: ts, value: Some(Bytes::copy_from_slice(value.as_bytes())) }
+    }
+
+    #[test]
+    fn a_chain_answers_in_timestamp_order_whatever_the_order_of_arrival() {
+        for order in [[1u64, 5, 9], [9, 5, 1], [5, 9, 1], [5, 1, 9]] {
+            let mut delta = Delta::default();
+            for ts in order {
+                delta.insert(TreeId(7), b"k", version(ts, &ts.to_string()));
+            }
+            let read = |at| delta.visible(TreeId(7), b"k", at).map(|v| v.ts.as_u64());
+            for (ts, expected) in [(0, None), (1, Some(1)), (4, Some(1)), (5, Some(5)), (8, Some(5)), (9, Some(9)), (99, Some(9))] {
+                assert_eq!(read(ReadAt::At(Timestamp::from_u64(ts))), expected, "{order:?} at {ts}");
+            }
+            assert_eq!(read(ReadAt::Newest), Some(9));
+        }
+    }
+
+    #[test]
+    fn bytes_return_to_zero_when_trees_leave() {
+        let mut delta = Delta::default();
+        for ts in 1..50u64 {
+            delta.insert(TreeId(ts % 3), &[(ts % 7) as u8], version(ts / 2, "some value"));
+        }
+        assert!(delta.bytes() > 0);
+        let sum: u64 = delta.tree_ids().iter().map(|&id| delta.tree(id).unwrap().bytes()).sum();
+        assert_eq!(sum, delta.bytes());
+        for id in delta.tree_ids() {
+            delta.remove_tree(id);
+        }
+        assert_eq!(delta.bytes(), 0);
+        assert!(delta.is_empty());
+    }
+
+    #[test]
+    fn an_equal_timestamp_replaces() {
+        let mut delta = Delta::default();
+        delta.insert(TreeId(1), b"k", version(0, "a"));
+        let before = delta.bytes();
+        delta.insert(TreeId(1), b"k", version(0, "b"));
+        assert_eq!(delta.bytes(), before);
+        assert_eq!(delta.visible(TreeId(1), b"k", ReadAt::Newest).unwrap().value.as_deref(), Some(&b"b"[..]));
+    }
+
+    #[test]
+    fn iteration_in_both_directions() {
+        let mut delta = Delta::default();
+        for key in ["b", "d", "f"] {
+            delta.insert(TreeId(1), key.as_bytes(), version(1, key));
+        }
+        let tree = delta.tree(TreeId(1)).unwrap();
+        let check = |from: Bound<&[u8]>, direction, expected: Option<&str>| {
+            let got = tree.next(from, direction).map(|(key, _)| key.as_slice());
+            assert_eq!(got, expected.map(str::as_bytes));
+        };
+        check(Bound::Unbounded, Direction::Forward, Some("b"));
+        check(Bound::Included(b"b"), Direction::Forward, Some("b"));
+        check(Bound::Excluded(b"b"), Direction::Forward, Some("d"));
+        check(Bound::Excluded(b"f"), Direction::Forward, None);
+        check(Bound::Unbounded, Direction::Reverse, Some("f"));
+        check(Bound::Excluded(b"d"), Direction::Reverse, Some("b"));
+        check(Bound::Included(b"d"), Direction::Reverse, Some("d"));
+        check(Bound::Included(b"a"), Direction::Reverse, None);
+    }
+}

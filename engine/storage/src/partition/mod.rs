@@ -1,0 +1,19 @@
+//! Partitions: a delta over a base, with the reads and writes of one core's share of the keyspace.
+
+mod checkpoint;
+mod core;
+mod cursor;
+mod delta;
+mod intents;
+mod read;
+mod view;
+mod write;
+
+#[cfg(test)]
+mod model_tests;
+
+pub use self::core::{PageStats, Partition, PartitionMemory};
+pub use cursor::Cursor;
+pub use intents::UnitId;
+pub use read::SnapshotPin;
+pub(crate) use write::Prepared;

@@ -1,0 +1,486 @@
+//! A partition against a model: every version of every key in an ordered map, under random operations from a seed.
+//!
+//! Checked: newest reads, snapshot reads, cursors in both directions, seeks, expectations, intents, exact counts, pins, all
+//! while checkpoints run and caches of a few pages evict; after each checkpoint the page file verifies, and a partition
+//! opened anew from its roots has exactly the versions up to the checkpoint. Not checked here: crashes, which need rings.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::path::Path;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use pinion_clock::Timestamp;
+use pinion_runtime::{JoinHandle, Queue, Rng, sim, spawn, yield_now};
+
+use super::{Cursor, Partition, SnapshotPin, UnitId};
+use crate::base::{PartitionOptions, PartitionRoots, verify_partition};
+use crate::types::{
+    Direction, Expect, Fatal, Key, KeyRange, Op, PartitionId, ReadAt, ReadError, TreeId, VersionToken, Write, WriteError,
+};
+
+const ID: PartitionId = PartitionId(3);
+const DIR: &str = "/data/partition-03";
+
+type History = BTreeMap<(u64, Vec<u8>), BTreeMap<u64, Option<Bytes>>>;
+
+#[derive(Default)]
+struct Model {
+    history: History,
+}
+
+impl Model {
+    fn get(&self, tree: u64, key: &[u8], at: u64) -> Option<&Bytes> {
+        self.history.get(&(tree, key.to_vec()))?.range(..=at).next_back()?.1.as_ref()
+    }
+
+    fn put(&mut self, ts: u64, write: &Write) {
+        let value = match &write.op {
+            Op::Check => return,
+            Op::Put(value) => Some(value.clone()),
+            Op::Delete => None,
+        };
+        self.history.entry((write.tree.0, write.key.to_vec())).or_default().insert(ts, value);
+    }
+
+    /// The live records of a tree in key order.
+    fn scan(&self, tree: u64, at: u64) -> impl DoubleEndedIterator<Item = (&[u8], &Bytes)> {
+        self.history
+            .range((tree, Vec::new())..(tree + 1, Vec::new()))
+            .filter_map(move |((_, key), versions)| Some((key.as_slice(), versions.range(..=at).next_back()?.1.as_ref()?)))
+    }
+}
+
+struct OpenCursor {
+    cursor: Cursor,
+    tree: u64,
+    at: u64,
+    range: KeyRange,
+    direction: Direction,
+    last: Option<Vec<u8>>,
+}
+
+struct Run {
+    rng: Rng,
+    partition: Rc<Partition>,
+    options: PartitionOptions,
+    model: Model,
+    now: u64,
+    /// Below it, snapshots need a pin.
+    base: u64,
+    roots: PartitionRoots,
+    checkpoint: Option<(u64, JoinHandle<Result<PartitionRoots, Fatal>>)>,
+    pins: Vec<(u64, SnapshotPin)>,
+    cursors: Vec<OpenCursor>,
+    undecided: Vec<(UnitId, Vec<Write>)>,
+    next_unit: u64,
+    checkpoints: u64,
+    reopened: u64,
+}
+
+impl Run {
+    async fn new(seed: u64, options: PartitionOptions) -> Run {
+        let partition = Partition::create(ID, Path::new(DIR), options.clone()).await.unwrap();
+        let roots = partition.roots();
+        Run {
+            rng: Rng::from_seed(seed),
+            partition,
+            options,
+            model: Model::default(),
+            now: 10,
+            base: 0,
+            roots,
+            checkpoint: None,
+            pins: Vec::new(),
+            cursors: Vec::new(),
+            undecided: Vec::new(),
+            next_unit: 1,
+            checkpoints: 0,
+            reopened: 0,
+        }
+    }
+
+    fn key(&mut self) -> Key {
+        let n = self.rng.below(120);
+        let text = match self.rng.below(10) {
+            0 => format!("k{n}"),
+            1 => format!("a long common prefix of many bytes, then {n:04}"),
+            _ => format!("key-{n:03}"),
+        };
+        Key::from_slice(text.as_bytes())
+    }
+
+    fn value(&mut self) -> Bytes {
+        let len = match self.rng.below(12) {
+            0 => 0,
+            1 => self.rng.between(200, 9000),
+            _ => self.rng.below(60),
+        };
+        let mut value = vec![0; len as usize];
+        self.rng.fill_bytes(&mut value);
+        Bytes::from(value)
+    }
+
+    fn write(&mut self) -> Write {
+        let op = if self.rng.chance(0.65) { Op::Put(self.value()) } else { Op::Delete };
+        Write { partition: ID, tree: TreeId(1 + self.rng.below(3)), key: self.key(), op, expect: Expect::Any }
+    }
+
+    fn held(&self, write: &Write) -> bool {
+        self.undecided.iter().flat_map(|(_, writes)| writes).any(|w| w.tree == write.tree && w.key == write.key)
+    }
+
+    /// A statement of distinct keys with random expectations, and what should come of it.
+    async fn statement(&mut self) -> (Vec<Write>, Result<(), ()>) {
+        let mut writes: Vec<Write> = Vec::new();
+        let mut expected = Ok(());
+        for _ in 0..self.rng.between(1, 4) {
+            let mut write = self.write();
+            if writes.iter().any(|w| w.tree == write.tree && w.key == write.key) {
+                continue;
+            }
+            let live = self.model.get(write.tree.0, &write.key, u64::MAX).is_some();
+            let ok = match self.rng.below(6) {
+                0 => {
+                    write.expect = Expect::Absent;
+                    !live
+                }
+                1 => {
+                    write.expect = Expect::Present;
+                    live
+                }
+                2 if !self.held(&write) => {
+                    let read = self.partition.get(write.tree, &write.key, ReadAt::Newest).await.unwrap();
+                    let stale = self.rng.chance(0.2);
+                    let token = read.map(|read| read.token).unwrap_or(VersionToken(u64::MAX));
+                    write.expect = Expect::Version(if stale { VersionToken(u64::MAX) } else { token });
+                    live && !stale
+                }
+                3 if writes.is_empty() => {
+                    let len = write.key.len() - 1;
+                    write.expect = Expect::UniquePrefix { len };
+                    let prefix = &write.key[..len];
+                    let tree = write.tree.0;
+                    let undecided = self.undecided.iter().flat_map(|(_, writes)| writes);
+                    let held = undecided.clone().any(|w| w.tree.0 == tree && w.key.starts_with(prefix));
+                    let taken = self.model.scan(tree, u64::MAX).any(|(key, _)| key.starts_with(prefix) && key != &write.key[..]);
+                    !held && !taken
+                }
+                _ => true,
+            };
+            if !ok || self.held(&write) {
+                expected = Err(());
+            }
+            writes.push(write);
+        }
+        (writes, expected)
+    }
+
+    async fn step(&mut self) {
+        self.now += self.rng.between(1, 3);
+        match self.rng.below(100) {
+            0..=24 => self.write_now().await,
+            25..=29 => self.apply_late().await,
+            30..=36 => self.place().await,
+            37..=43 => self.decide(),
+            44..=69 => self.read().await,
+            70..=75 => self.scan().await,
+            76..=84 => self.step_cursor().await,
+            85..=87 => self.open_cursor(),
+            88..=89 => self.pin(),
+            90..=91 => drop(self.pins.pop()),
+            92..=95 => self.advance_checkpoint().await,
+            96 if self.rng.chance(0.1) => self.reopen().await,
+            97 => self.check_counts(),
+            _ => yield_now().await,
+        }
+    }
+
+    async fn write_now(&mut self) {
+        let (writes, expected) = self.statement().await;
+        let prepared = self.partition.prepare(&writes).await.unwrap();
+        if !self.partition.is_current(&prepared) {
+            return;
+        }
+        let outcome = self.partition.check(&writes, &prepared);
+        assert_eq!(outcome.is_ok(), expected.is_ok(), "{outcome:?} of {writes:?}");
+        if outcome.is_ok() {
+            self.partition.write_now(Timestamp::from_u64(self.now), &writes, prepared);
+            writes.iter().for_each(|write| self.model.put(self.now, write));
+        }
+    }
+
+    /// A write whose timestamp lies below others, as a secondary or a recovery may apply it, but above any checkpoint.
+    async fn apply_late(&mut self) {
+        let write = self.write();
+        let floor = self.checkpoint.as_ref().map_or(self.base, |(c, _)| *c);
+        if self.held(&write) || self.now - floor < 3 {
+            return;
+        }
+        let ts = self.rng.between(floor + 1, self.now);
+        let key = (write.tree.0, write.key.to_vec());
+        // Snapshots that are open must not change, as none below the visible timestamp does.
+        let oldest_open = self.pins.iter().map(|(ts, _)| *ts).chain(self.cursors.iter().map(|c| c.at)).max().unwrap_or(0);
+        if ts <= oldest_open || self.model.history.get(&key).is_some_and(|versions| versions.contains_key(&ts)) {
+            return;
+        }
+        self.partition.apply_at(Timestamp::from_u64(ts), std::slice::from_ref(&write)).await.unwrap();
+        self.model.put(ts, &write);
+    }
+
+    async fn place(&mut self) {
+        let (writes, expected) = self.statement().await;
+        if self.undecided.len() >= 4 {
+            return;
+        }
+        let prepared = self.partition.prepare(&writes).await.unwrap();
+        if !self.partition.is_current(&prepared) {
+            return;
+        }
+        let unit = UnitId(self.next_unit);
+        let outcome = self.partition.place_intents(unit, &writes, prepared);
+        assert_eq!(outcome.is_ok(), expected.is_ok(), "{outcome:?} of {writes:?}");
+        if outcome.is_ok() {
+            self.next_unit += 1;
+            self.undecided.push((unit, writes));
+        }
+    }
+
+    fn decide(&mut self) {
+        if self.undecided.is_empty() {
+            return;
+        }
+        let (unit, writes) = self.undecided.swap_remove(self.rng.below(self.undecided.len() as u64) as usize);
+        if self.rng.chance(0.7) {
+            self.partition.resolve(unit, Timestamp::from_u64(self.now));
+            writes.iter().for_each(|write| self.model.put(self.now, write));
+        } else {
+            self.partition.withdraw(unit);
+        }
+    }
+
+    /// A timestamp that can be read at, without a pin or with one of those held.
+    fn readable(&mut self) -> u64 {
+        match self.pins.last() {
+            Some((ts, _)) if self.rng.chance(0.4) => *ts,
+            _ => self.rng.between(self.base, self.now),
+        }
+    }
+
+    async fn read(&mut self) {
+        let write = self.write();
+        if self.rng.chance(0.5) && !self.held(&write) {
+            let read = self.partition.get(write.tree, &write.key, ReadAt::Newest).await.unwrap();
+            let expected = self.model.get(write.tree.0, &write.key, u64::MAX);
+            assert_eq!(read.as_ref().map(|read| &read.value), expected, "{:?} at newest", write.key);
+        } else {
+            let at = self.readable();
+            let read = self.partition.get(write.tree, &write.key, ReadAt::At(Timestamp::from_u64(at))).await.unwrap();
+            let expected = self.model.get(write.tree.0, &write.key, at);
+            assert_eq!(read.as_ref().map(|read| &read.value), expected, "{:?} at {at}", write.key);
+        }
+    }
+
+    fn range(&mut self) -> KeyRange {
+        let bound = |run: &mut Run| match run.rng.below(3) {
+            0 => Bound::Unbounded,
+            1 => Bound::Included(run.key()),
+            _ => Bound::Excluded(run.key()),
+        };
+        KeyRange { lower: bound(self), upper: bound(self) }
+    }
+
+    fn direction(&mut self) -> Direction {
+        if self.rng.chance(0.5) { Direction::Forward } else { Direction::Reverse }
+    }
+
+    async fn scan(&mut self) {
+        let (tree, at, range, direction) = (1 + self.rng.below(3), self.readable(), self.range(), self.direction());
+        let newest = self.rng.chance(0.3) && self.undecided.is_empty();
+        let read_at = if newest { ReadAt::Newest } else { ReadAt::At(Timestamp::from_u64(at)) };
+        let at = if newest { u64::MAX } else { at };
+        let mut cursor = self.partition.cursor(TreeId(tree), range.clone(), direction, read_at);
+        let mut got = Vec::new();
+        while let Some((key, read)) = cursor.next().await.unwrap() {
+            got.push((key.to_vec(), read.value));
+        }
+        let records = self.model.scan(tree, at).filter(|(key, _)| range.contains(key));
+        let mut expected: Vec<_> = records.map(|(key, value)| (key.to_vec(), value.clone())).collect();
+        if direction == Direction::Reverse {
+            expected.reverse();
+        }
+        assert!(got == expected, "scan of tree {tree} {range:?} {direction:?} at {at}: {got:?} instead of {expected:?}");
+    }
+
+    fn open_cursor(&mut self) {
+        if self.cursors.len() >= 4 {
+            self.cursors.remove(0);
+        }
+        let (tree, at, range, direction) = (1 + self.rng.below(3), self.readable(), self.range(), self.direction());
+        let cursor = self.partition.cursor(TreeId(tree), range.clone(), direction, ReadAt::At(Timestamp::from_u64(at)));
+        self.cursors.push(OpenCursor { cursor, tree, at, range, direction, last: None });
+    }
+
+    async fn step_cursor(&mut self) {
+        if self.cursors.is_empty() {
+            return;
+        }
+        let index = self.rng.below(self.cursors.len() as u64) as usize;
+        let target = self.key();
+        let seeks = self.rng.chance(0.2);
+        let open = &mut self.cursors[index];
+        let beyond = |from: &[u8], key: &[u8]| match open.direction {
+            Direction::Forward => key > from,
+            Direction::Reverse => key < from,
+        };
+        let mut records = self.model.scan(open.tree, open.at).filter(|(key, _)| open.range.contains(key));
+        let accept = |key: &[u8]| match (&open.last, seeks) {
+            (_, true) => key == &target[..] || beyond(&target, key),
+            (None, false) => true,
+            (Some(last), false) => beyond(last, key),
+        };
+        let expected = match open.direction {
+            Direction::Forward => records.find(|(key, _)| accept(key)),
+            Direction::Reverse => records.rev().find(|(key, _)| accept(key)),
+        };
+        if seeks {
+            open.cursor.seek(&target);
+        }
+        let got = open.cursor.next().await.unwrap();
+        assert_eq!(
+            got.as_ref().map(|(key, read)| (key.as_slice(), &read.value)),
+            expected,
+            "{:?} {:?} at {} after {:?}, seek {:?}",
+            open.range,
+            open.direction,
+            open.at,
+            open.last,
+            seeks.then_some(&target)
+        );
+        match got {
+            Some((key, _)) => open.last = Some(key.to_vec()),
+            None => drop(self.cursors.swap_remove(index)),
+        }
+    }
+
+    fn pin(&mut self) {
+        let at = self.rng.between(self.base, self.now);
+        let pin = self.partition.pin(Timestamp::from_u64(at)).unwrap();
+        self.pins.push((at, pin));
+    }
+
+    async fn advance_checkpoint(&mut self) {
+        match self.checkpoint.take() {
+            None => {
+                // Undecided units will be resolved above the checkpoint.
+                let c = self.rng.between(self.base, self.now);
+                self.partition.seal(Timestamp::from_u64(c));
+                let partition = self.partition.clone();
+                self.checkpoint = Some((c, spawn(Queue::Background, async move { partition.merge().await })));
+            }
+            Some((c, merge)) if merge.is_finished() || self.rng.chance(0.3) => {
+                let roots = merge.await.unwrap().unwrap();
+                if self.rng.chance(0.5) {
+                    yield_now().await;
+                }
+                self.partition.install(roots);
+                assert_eq!(roots.timestamp().as_u64(), c);
+                self.base = c;
+                self.roots = roots;
+                self.checkpoints += 1;
+                let report = verify_partition(ID, Path::new(DIR), &roots).await.unwrap();
+                assert_eq!(report.problems, [], "after checkpoint {}", self.checkpoints);
+                let too_old = self.partition.get(TreeId(1), b"k", ReadAt::At(Timestamp::MIN)).await;
+                let kept = self.pins.iter().map(|(ts, _)| *ts).chain(self.cursors.iter().map(|c| c.at)).min();
+                if c > 0 && kept.is_none_or(|kept| kept >= c) {
+                    assert_eq!(too_old.err(), Some(ReadError::SnapshotTooOld));
+                }
+            }
+            waiting => self.checkpoint = waiting,
+        }
+    }
+
+    async fn reopen(&mut self) {
+        if let Some((_, merge)) = self.checkpoint.take() {
+            // Its manifest is never written: the result is forgotten.
+            merge.await.unwrap().unwrap();
+        }
+        self.cursors.clear();
+        self.pins.clear();
+        self.undecided.clear();
+        self.partition.close().await;
+        self.partition = Partition::open(ID, Path::new(DIR), self.roots, self.options.clone()).await.unwrap();
+        for versions in self.model.history.values_mut() {
+            versions.retain(|ts, _| *ts <= self.base);
+        }
+        self.reopened += 1;
+        self.check_counts();
+    }
+
+    fn check_counts(&self) {
+        for tree in 1..=3 {
+            let stats = self.partition.tree_stats(TreeId(tree));
+            let (mut records, mut key_bytes, mut value_bytes) = (0, 0, 0);
+            for (key, value) in self.model.scan(tree, u64::MAX) {
+                records += 1;
+                key_bytes += key.len() as u64;
+                value_bytes += value.len() as u64;
+            }
+            assert_eq!((stats.records, stats.key_bytes, stats.value_bytes), (records, key_bytes, value_bytes));
+        }
+    }
+}
+
+fn check(seed: u64, options: PartitionOptions, steps: u32) {
+    let (checkpoints, reopened) = sim::block_on(seed, async move {
+        let mut run = Run::new(seed, options).await;
+        for _ in 0..steps {
+            run.step().await;
+        }
+        while !run.undecided.is_empty() {
+            run.decide();
+        }
+        run.scan().await;
+        run.check_counts();
+        run.reopen().await;
+        run.scan().await;
+        (run.checkpoints, run.reopened)
+    });
+    assert!(checkpoints > 3 && reopened > 0, "seed {seed} did too little: {checkpoints} checkpoints");
+}
+
+#[test]
+fn random_operations_on_tiny_pages() {
+    for seed in 0..40 {
+        check(seed, PartitionOptions::hostile(), 1500);
+    }
+}
+
+#[test]
+fn random_operations_on_ordinary_pages() {
+    for seed in 100..110 {
+        check(seed, PartitionOptions { cache_bytes: 1 << 20, ..PartitionOptions::default() }, 1500);
+    }
+}
+
+#[test]
+fn random_operations_without_any_cache() {
+    for seed in 200..210 {
+        check(seed, PartitionOptions { cache_bytes: 0, ..PartitionOptions::hostile() }, 1000);
+    }
+}
+
+#[test]
+fn a_stale_preparation_conflicts() {
+    sim::block_on(1, async {
+        let partition = Partition::create(ID, Path::new(DIR), PartitionOptions::default()).await.unwrap();
+        let op = Op::Put(Bytes::from_static(b"v"));
+        let writes = [Write { partition: ID, tree: TreeId(1), key: Key::from_slice(b"k"), op, expect: Expect::Any }];
+        let prepared = partition.prepare(&writes).await.unwrap();
+        partition.seal(Timestamp::from_u64(5));
+        let roots = partition.merge().await.unwrap();
+        assert_eq!(partition.check(&writes, &prepared), Ok(()));
+        partition.install(roots);
+        assert_eq!(partition.check(&writes, &prepared), Err(WriteError::Conflict));
+    });
+}

@@ -1,0 +1,137 @@
+//! Point reads and snapshot pins.
+
+use std::rc::{Rc, Weak};
+
+use pinion_clock::Timestamp;
+use pinion_runtime::sync::Notify;
+
+use super::core::{Partition, State};
+use super::delta::{Version, newer};
+use super::view::View;
+use crate::base::TreeRoot;
+use crate::types::{Read, ReadAt, ReadError, TreeId, VersionToken};
+
+/// How far a lookup got without waiting.
+enum Look {
+    Done(Option<Read>),
+    /// A unit is being decided.
+    Undecided(Notify),
+    /// A page must be loaded. Holding the view keeps the page's blocks from being reused.
+    Load(Rc<View>, TreeRoot),
+}
+
+impl Partition {
+    /// The value of `key`. Does not yield when every page on the way is in memory and, for a newest read, no unit that
+    /// changes the key is being decided.
+    pub async fn get(&self, tree: TreeId, key: &[u8], at: ReadAt) -> Result<Option<Read>, ReadError> {
+        loop {
+            match self.look(tree, key, at)? {
+                Look::Done(read) => return Ok(read),
+                Look::Undecided(decided) => decided.notified().await,
+                Look::Load(view, root) => {
+                    // Whatever is committed while this waits, the state found here was newest when the read began.
+                    let Some(stored) = self.store.get(tree, &root, key).await? else { return Ok(None) };
+                    let value = self.store.value(tree, &stored).await?;
+                    return Ok(Some(Read { value, token: view.token() }));
+                }
+            }
+        }
+    }
+
+    /// The value of `key` if it can be had without waiting.
+    pub fn try_get(&self, tree: TreeId, key: &[u8], at: ReadAt) -> Option<Result<Option<Read>, ReadError>> {
+        match self.look(tree, key, at) {
+            Ok(Look::Done(read)) => Some(Ok(read)),
+            Ok(_) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    fn look(&self, tree: TreeId, key: &[u8], at: ReadAt) -> Result<Look, ReadError> {
+        let state = self.state.borrow();
+        if at == ReadAt::Newest
+            && let Some(decided) = state.intents.blocks_read(tree, key)
+        {
+            return Ok(Look::Undecided(decided));
+        }
+        let view = state.views.of(at)?;
+        let in_delta = state.with_visible(view, tree, key, at, |version| version.map(read_version));
+        if let Some(read) = in_delta {
+            return Ok(Look::Done(read));
+        }
+        let Some(root) = view.trees.get(&tree) else { return Ok(Look::Done(None)) };
+        let found = self.store.try_get(root, key);
+        let read = match &found {
+            None => None,
+            Some(None) => Some(None),
+            Some(Some(stored)) => {
+                self.store.try_value(stored).map(|value| Some(Read { value, token: view.token() }))
+            }
+        };
+        Ok(match read {
+            Some(read) => Look::Done(read),
+            None => Look::Load(view.clone(), *root),
+        })
+    }
+
+    /// Keeps the state at `ts` readable while the pin is held.
+    pub fn pin(&self, ts: Timestamp) -> Result<SnapshotPin, ReadError> {
+        self.state.borrow().views.of(ReadAt::At(ts))?;
+        *self.pins.borrow_mut().entry(ts).or_default() += 1;
+        Ok(SnapshotPin { partition: self.me.clone(), ts })
+    }
+
+    fn unpin(&self, ts: Timestamp) {
+        let mut pins = self.pins.borrow_mut();
+        let count = pins.get_mut(&ts).expect("a pin that is held is counted");
+        *count -= 1;
+        if *count == 0 {
+            pins.remove(&ts);
+            drop(pins);
+            self.reap_views();
+        }
+    }
+}
+
+/// What a version in the delta answers: its value, or that the key is deleted.
+pub(super) fn read_version(version: &Version) -> Option<Read> {
+    version.value.as_ref().map(|value| Read { value: value.clone(), token: VersionToken(version.seq) })
+}
+
+impl State {
+    /// Calls `f` with the version of `key` that a read at `at` sees in the active and the sealed delta.
+    pub(super) fn with_visible<R>(
+        &self,
+        view: &View,
+        tree: TreeId,
+        key: &[u8],
+        at: ReadAt,
+        f: impl FnOnce(Option<&Version>) -> R,
+    ) -> R {
+        let active = self.active.visible(tree, key, at);
+        view.with_sealed(|sealed| {
+            f(newer(active, sealed.and_then(|sealed| sealed.delta.visible(tree, key, at))))
+        })
+    }
+}
+
+/// Keeps a snapshot of one partition readable while it is held.
+pub struct SnapshotPin {
+    partition: Weak<Partition>,
+    ts: Timestamp,
+}
+
+impl SnapshotPin {
+    /// The pinned timestamp.
+    pub fn timestamp(&self) -> Timestamp {
+        self.ts
+    }
+}
+
+impl Drop for SnapshotPin {
+    fn drop(&mut self) {
+        if let Some(partition) = self.partition.upgrade() {
+            partition.unpin(self.ts);
+        }
+    }
+}

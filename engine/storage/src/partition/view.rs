@@ -1,0 +1,141 @@
+//! Views: an immutable base with the delta that was sealed over it, kept as long as a snapshot needs it.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use pinion_clock::Timestamp;
+use rustc_hash::FxHashMap;
+
+use super::delta::Delta;
+use crate::base::{Extent, PartitionRoots, TreeRoot};
+use crate::types::{ReadAt, ReadError, TreeId, VersionToken};
+
+/// Set in the token of a version that was read from the base.
+const BASE_TOKEN: u64 = 1 << 63;
+
+/// The changes that a checkpoint merges; nothing is added to them any more.
+pub(crate) struct Sealed {
+    /// Versions at or below it are merged; versions above it return to the active delta.
+    pub at: Timestamp,
+    pub delta: Delta,
+    /// Trees that end with this checkpoint.
+    pub dropped: Vec<TreeId>,
+}
+
+/// One state of the base, and the delta sealed over it.
+pub(crate) struct View {
+    pub roots: PartitionRoots,
+    pub master: Option<TreeRoot>,
+    pub trees: FxHashMap<TreeId, TreeRoot>,
+    sealed: RefCell<Option<Rc<Sealed>>>,
+}
+
+impl View {
+    pub(crate) fn new(
+        roots: PartitionRoots,
+        master: Option<TreeRoot>,
+        trees: FxHashMap<TreeId, TreeRoot>,
+    ) -> Rc<View> {
+        Rc::new(View { roots, master, trees, sealed: RefCell::new(None) })
+    }
+
+    /// The delta sealed over the base, while a checkpoint merges it and for snapshots afterwards.
+    pub(crate) fn sealed(&self) -> Option<Rc<Sealed>> {
+        self.sealed.borrow().clone()
+    }
+
+    /// Calls `f` with the sealed delta without taking a share of it.
+    pub(crate) fn with_sealed<R>(&self, f: impl FnOnce(Option<&Sealed>) -> R) -> R {
+        f(self.sealed.borrow().as_deref())
+    }
+
+    pub(crate) fn seal(&self, sealed: Sealed) {
+        let before = self.sealed.borrow_mut().replace(Rc::new(sealed));
+        assert!(before.is_none(), "a base is sealed over twice");
+    }
+
+    fn take_sealed(&self) -> Option<Rc<Sealed>> {
+        self.sealed.borrow_mut().take()
+    }
+
+    pub(crate) fn timestamp(&self) -> Timestamp {
+        self.roots.timestamp()
+    }
+
+    /// The token of a version that lies in this base.
+    pub(crate) fn token(&self) -> VersionToken {
+        VersionToken(BASE_TOKEN | self.roots.checkpoint)
+    }
+}
+
+/// A view that has been replaced.
+struct Retired {
+    view: Rc<View>,
+    /// Snapshots at or above it read the next view.
+    until: Timestamp,
+    /// Extents that this view refers to and the next does not.
+    freed: Vec<Extent>,
+}
+
+/// The current view, and those before it that somebody still reads.
+pub(crate) struct Views {
+    current: Rc<View>,
+    /// Oldest first. An extent freed here may be referred to by every older view too, so they end in order.
+    retired: VecDeque<Retired>,
+}
+
+impl Views {
+    pub(crate) fn new(current: Rc<View>) -> Views {
+        Views { current, retired: VecDeque::new() }
+    }
+
+    pub(crate) fn current(&self) -> &Rc<View> {
+        &self.current
+    }
+
+    /// The view that holds the state of a snapshot.
+    pub(crate) fn of(&self, at: ReadAt) -> Result<&Rc<View>, ReadError> {
+        match at {
+            ReadAt::Newest => Ok(&self.current),
+            ReadAt::At(ts) if ts >= self.current.timestamp() => Ok(&self.current),
+            ReadAt::At(ts) => {
+                let holds = |retired: &&Retired| retired.view.timestamp() <= ts && ts < retired.until;
+                self.retired.iter().find(holds).map(|retired| &retired.view).ok_or(ReadError::SnapshotTooOld)
+            }
+        }
+    }
+
+    /// Replaces the current view.
+    pub(crate) fn replace(&mut self, view: Rc<View>, freed: Vec<Extent>) {
+        let until = view.timestamp();
+        assert!(until >= self.current.timestamp(), "the base went back in time");
+        let old = std::mem::replace(&mut self.current, view);
+        self.retired.push_back(Retired { view: old, until, freed });
+    }
+
+    /// The extents that only retired views refer to.
+    pub(crate) fn retired_extents(&self) -> impl Iterator<Item = Extent> + Clone {
+        self.retired.iter().flat_map(|retired| retired.freed.iter().copied())
+    }
+
+    /// Bytes of the sealed deltas of retired views.
+    pub(crate) fn retired_bytes(&self) -> u64 {
+        self.retired.iter().map(|retired| retired.view.with_sealed(|sealed| sealed.map_or(0, |s| s.delta.bytes()))).sum()
+    }
+
+    /// Takes the retired views, oldest first, that no reader holds and no pin at or above `oldest_pin` needs: the extents to
+    /// reuse and the deltas to drop.
+    pub(crate) fn reap(&mut self, oldest_pin: Option<Timestamp>) -> (Vec<Extent>, Vec<Rc<Sealed>>) {
+        let (mut extents, mut deltas) = (Vec::new(), Vec::new());
+        while let Some(oldest) = self.retired.front() {
+            if Rc::strong_count(&oldest.view) > 1 || oldest_pin.is_some_and(|pin| pin < oldest.until) {
+                break;
+            }
+            let retired = self.retired.pop_front().expect("the queue has a front");
+            extents.extend(retired.freed);
+            deltas.extend(retired.view.take_sealed());
+        }
+        (extents, deltas)
+    }
+}

@@ -1,0 +1,308 @@
+//! Writes: expectations, intents, and the versions that decided units leave in the delta.
+//!
+//! Everything that may have to be loaded from the base is loaded by [`Partition::prepare`] and remembered in
+//! [`Prepared`]; all that follows runs to completion without waiting.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::rc::Rc;
+
+use pinion_clock::Timestamp;
+use smallvec::SmallVec;
+
+use super::core::{Partition, State};
+use super::delta::{TreeDelta, Version};
+use super::intents::{Intent, UnitId};
+use super::view::View;
+use crate::base::{BaseCursor, Stored};
+use crate::limits::{MAX_KEY_BYTES, MAX_PREFIX_WITNESSES, MAX_VALUE_BYTES};
+use crate::types::{Direction, Expect, Key, Op, ReadAt, ReadError, TreeId, VersionToken, Write, WriteError};
+
+/// What the base says of one write. Consulted only while no delta has a version of the key.
+#[derive(Debug, Default)]
+struct Fact {
+    /// Length of the value in the base.
+    base: Option<u64>,
+    /// For [`Expect::UniquePrefix`]: other keys of the prefix in the base that no delta had a version of.
+    witnesses: SmallVec<[Key; 1]>,
+    /// There may be more of them.
+    more: bool,
+}
+
+/// What a statement needs to know of the base.
+pub(crate) struct Prepared {
+    view: Rc<View>,
+    facts: SmallVec<[Fact; 2]>,
+}
+
+/// The newest live version of a key: its value's length, and its identity where it is known.
+#[derive(Clone, Copy)]
+struct Live {
+    len: u64,
+    token: Option<VersionToken>,
+}
+
+impl Partition {
+    /// Loads what checking and counting these writes needs. Does not yield when it is in memory.
+    pub(crate) async fn prepare(&self, writes: &[Write]) -> Result<Prepared, ReadError> {
+        self.gather(writes, true).await
+    }
+
+    async fn gather(&self, writes: &[Write], expectations: bool) -> Result<Prepared, ReadError> {
+        let view = self.state.borrow().views.current().clone();
+        let mut facts = SmallVec::with_capacity(writes.len());
+        for write in writes {
+            assert_eq!(write.partition, self.id(), "a write was sent to the wrong partition");
+            let mut fact = Fact { base: self.base_len(&view, write).await?, ..Fact::default() };
+            if let Expect::UniquePrefix { len } = write.expect
+                && expectations
+            {
+                self.find_witnesses(&view, write, len, &mut fact).await?;
+            }
+            facts.push(fact);
+        }
+        Ok(Prepared { view, facts })
+    }
+
+    /// Length of the key's value in the base; none also where a delta has the key, since nobody asks then.
+    async fn base_len(&self, view: &View, write: &Write) -> Result<Option<u64>, ReadError> {
+        let Some(root) = view.trees.get(&write.tree) else { return Ok(None) };
+        if self.state.borrow().is_masked(view, write.tree, &write.key) {
+            return Ok(None);
+        }
+        let stored = match self.store.try_get(root, &write.key) {
+            Some(stored) => stored,
+            None => self.store.get(write.tree, root, &write.key).await?,
+        };
+        Ok(stored.as_ref().map(Stored::len))
+    }
+
+    async fn find_witnesses(
+        &self,
+        view: &View,
+        write: &Write,
+        len: usize,
+        fact: &mut Fact,
+    ) -> Result<(), ReadError> {
+        let Some(root) = view.trees.get(&write.tree) else { return Ok(()) };
+        let prefix = &write.key[..len];
+        let mut cursor = BaseCursor::default();
+        loop {
+            let from = Bound::Included(prefix);
+            if !cursor.is_ready() && !cursor.try_place(&self.store, Some(root), from, Direction::Forward) {
+                cursor.place(&self.store, write.tree, root, from, Direction::Forward).await?;
+            }
+            let Some((page, index)) = cursor.record() else { return Ok(()) };
+            let key = page.key(index);
+            if !key.starts_with(prefix) {
+                return Ok(());
+            }
+            if key != write.key && !self.state.borrow().is_masked(view, write.tree, &key) {
+                if fact.witnesses.len() == MAX_PREFIX_WITNESSES {
+                    fact.more = true;
+                    return Ok(());
+                }
+                fact.witnesses.push(key);
+            }
+            cursor.advance(Direction::Forward);
+        }
+    }
+
+    /// Whether a checkpoint has been installed since: then the writes must be prepared again.
+    pub(crate) fn is_current(&self, prepared: &Prepared) -> bool {
+        Rc::ptr_eq(self.state.borrow().views.current(), &prepared.view)
+    }
+
+    /// Checks expectations and conflicts; changes nothing. [`WriteError::Conflict`] also if `prepared` is stale.
+    pub(crate) fn check(&self, writes: &[Write], prepared: &Prepared) -> Result<(), WriteError> {
+        if !self.is_current(prepared) {
+            return Err(WriteError::Conflict);
+        }
+        self.state.borrow().check(writes, prepared)
+    }
+
+    /// Commits checked writes at `ts`, in the same poll as the check. `Timestamp::MIN` is for unreplicated writes, which
+    /// are visible at any timestamp.
+    pub(crate) fn write_now(&self, ts: Timestamp, writes: &[Write], prepared: Prepared) {
+        assert!(self.is_current(&prepared), "writes were committed on a stale check");
+        let state = &mut *self.state.borrow_mut();
+        for (write, fact) in writes.iter().zip(&prepared.facts) {
+            state.apply(&prepared.view, ts, write, fact);
+        }
+    }
+
+    /// Checks expectations and conflicts and places deciding intents on every key: all or nothing.
+    pub(crate) fn place_intents(
+        &self,
+        unit: UnitId,
+        writes: &[Write],
+        prepared: Prepared,
+    ) -> Result<(), WriteError> {
+        self.check(writes, &prepared)?;
+        let state = &mut *self.state.borrow_mut();
+        // Of several writes to one key the last counts, unless it only checks.
+        let mut last: BTreeMap<(TreeId, &[u8]), Intent> = BTreeMap::new();
+        for (write, fact) in writes.iter().zip(&prepared.facts) {
+            let intent = last.entry((write.tree, &write.key)).or_insert_with(|| {
+                let live = state.live(&prepared.view, write.tree, &write.key, fact);
+                Intent { unit, op: Op::Check, before: live.map(|live| live.len) }
+            });
+            if write.op != Op::Check {
+                intent.op = write.op.clone();
+            }
+        }
+        let intents = last.into_iter().map(|((tree, key), intent)| (tree, Key::from_slice(key), intent)).collect();
+        state.intents.place(unit, intents);
+        Ok(())
+    }
+
+    /// Commits a unit's intents at `ts`: all its keys of this partition become visible at once.
+    pub(crate) fn resolve(&self, unit: UnitId, ts: Timestamp) {
+        let state = &mut *self.state.borrow_mut();
+        let (intents, decided) = state.intents.take(unit);
+        for (tree, key, intent) in intents {
+            let value = match intent.op {
+                Op::Check => continue,
+                Op::Put(value) => Some(value),
+                Op::Delete => None,
+            };
+            let after = value.as_ref().map(|value| value.len() as u64);
+            let seq = state.sequence();
+            state.active.insert(tree, &key, Version { ts, seq, value });
+            state.counts.entry(tree).or_default().change(key.len(), intent.before, after);
+        }
+        decided.notify_all();
+    }
+
+    /// Forgets a unit's intents.
+    pub(crate) fn withdraw(&self, unit: UnitId) {
+        let (_, decided) = self.state.borrow_mut().intents.take(unit);
+        decided.notify_all();
+    }
+
+    /// Applies writes that were decided elsewhere or before: no checks, any order of timestamps. Does not yield when what
+    /// counting needs is in memory.
+    pub(crate) async fn apply_at(&self, ts: Timestamp, writes: &[Write]) -> Result<(), ReadError> {
+        loop {
+            let prepared = self.gather(writes, false).await?;
+            if self.is_current(&prepared) {
+                self.write_now(ts, writes, prepared);
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl State {
+    /// Whether a delta has a version of the key, so that the base says nothing of its newest state.
+    fn is_masked(&self, view: &View, tree: TreeId, key: &[u8]) -> bool {
+        self.with_visible(view, tree, key, ReadAt::Newest, |version| version.is_some())
+    }
+
+    fn live(&self, view: &View, tree: TreeId, key: &[u8], fact: &Fact) -> Option<Live> {
+        self.with_visible(view, tree, key, ReadAt::Newest, |version| match version {
+            Some(Version { value: None, .. }) => None,
+            Some(Version { value: Some(value), seq, .. }) => {
+                Some(Live { len: value.len() as u64, token: Some(VersionToken(*seq)) })
+            }
+            None => fact.base.map(|len| Live { len, token: Some(view.token()) }),
+        })
+    }
+
+    fn apply(&mut self, view: &View, ts: Timestamp, write: &Write, fact: &Fact) {
+        let value = match &write.op {
+            Op::Check => return,
+            Op::Put(value) => Some(value.clone()),
+            Op::Delete => None,
+        };
+        let before = self.live(view, write.tree, &write.key, fact).map(|live| live.len);
+        let seq = self.sequence();
+        self.active.insert(write.tree, &write.key, Version { ts, seq, value });
+        // The newest version may be another, if this one came late.
+        let after = self.live(view, write.tree, &write.key, fact).map(|live| live.len);
+        self.counts.entry(write.tree).or_default().change(write.key.len(), before, after);
+    }
+
+    fn check(&self, writes: &[Write], prepared: &Prepared) -> Result<(), WriteError> {
+        assert_eq!(writes.len(), prepared.facts.len(), "other writes were prepared");
+        // What the earlier writes of the same statement leave.
+        let mut earlier: BTreeMap<(TreeId, &[u8]), Option<u64>> = BTreeMap::new();
+        for (index, (write, fact)) in writes.iter().zip(&prepared.facts).enumerate() {
+            let value_len = if let Op::Put(value) = &write.op { Some(value.len()) } else { None };
+            if write.key.len() > MAX_KEY_BYTES || value_len.is_some_and(|len| len > MAX_VALUE_BYTES) {
+                return Err(WriteError::TooLarge);
+            }
+            if !self.intents.is_empty() && self.intents.get(write.tree, &write.key).is_some() {
+                return Err(WriteError::Conflict);
+            }
+            let live = match earlier.get(&(write.tree, write.key.as_slice())) {
+                Some(after) => after.map(|len| Live { len, token: None }),
+                None => self.live(&prepared.view, write.tree, &write.key, fact),
+            };
+            match (&write.expect, live) {
+                (Expect::Any, _) | (Expect::Absent, None) | (Expect::Present, Some(_)) => {}
+                (Expect::Absent, Some(_)) => return Err(WriteError::Exists { write: index }),
+                (Expect::Present, None) => return Err(WriteError::Missing { write: index }),
+                (Expect::Version(token), Some(live)) if live.token == Some(*token) => {}
+                (Expect::Version(_), _) => return Err(WriteError::Conflict),
+                (Expect::UniquePrefix { len }, _) => {
+                    self.check_unique(&prepared.view, write, index, *len, fact, &earlier)?;
+                }
+            }
+            if writes.len() > 1 && write.op != Op::Check {
+                earlier.insert((write.tree, &write.key), value_len.map(|len| len as u64));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_unique(
+        &self,
+        view: &View,
+        write: &Write,
+        index: usize,
+        len: usize,
+        fact: &Fact,
+        earlier: &BTreeMap<(TreeId, &[u8]), Option<u64>>,
+    ) -> Result<(), WriteError> {
+        let prefix = &write.key[..len];
+        let tree = write.tree;
+        let duplicate = |key: &[u8]| {
+            Err(WriteError::Duplicate { write: index, existing_key: Key::from_slice(key) })
+        };
+        let undecided = |(key, intent): (&Key, &Intent)| *key != write.key && intent.op != Op::Check;
+        if !self.intents.is_empty() && self.intents.with_prefix(tree, prefix).any(undecided) {
+            return Err(WriteError::Conflict);
+        }
+        let mine = earlier.range((tree, prefix)..).take_while(|((at, key), _)| *at == tree && key.starts_with(prefix));
+        for ((_, key), after) in mine {
+            if *key != write.key.as_slice() && after.is_some() {
+                return duplicate(key);
+            }
+        }
+        let removed = |key: &[u8]| earlier.contains_key(&(tree, key));
+        let live = |key: &Key| {
+            *key != write.key && !removed(key) && self.live(view, tree, key, &Fact::default()).is_some()
+        };
+        if let Some(key) = self.active.tree(tree).and_then(|delta| keys_with_prefix(delta, prefix).find(|key| live(key))) {
+            return duplicate(key);
+        }
+        view.with_sealed(|sealed| {
+            let delta = sealed.and_then(|sealed| sealed.delta.tree(tree));
+            match delta.and_then(|delta| keys_with_prefix(delta, prefix).find(|key| live(key))) {
+                Some(key) => duplicate(key),
+                None => Ok(()),
+            }
+        })?;
+        match fact.witnesses.iter().find(|key| !removed(key) && !self.is_masked(view, tree, key)) {
+            Some(key) => duplicate(key),
+            // Every key that was found has been removed since; whether there are others must be looked up again.
+            None if fact.more => Err(WriteError::Conflict),
+            None => Ok(()),
+        }
+    }
+}
+
+fn keys_with_prefix<'a>(delta: &'a TreeDelta, prefix: &'a [u8]) -> impl Iterator<Item = &'a Key> {
+    delta.range_from(prefix).map(|(key, _)| key).take_while(move |key| key.starts_with(prefix))
+}
