@@ -13,6 +13,18 @@ use crate::view::{OLD_BINARY_SUBTYPE, RawElems, View, with_view};
 /// value, doubles and decimals exactly; NaN is below all numbers and equal to itself.
 #[inline]
 pub fn compare_values(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
+    match (a, b) {
+        (RawBsonRef::Int32(a), RawBsonRef::Int32(b)) => a.cmp(&b),
+        (RawBsonRef::String(a), RawBsonRef::String(b)) => a.as_bytes().cmp(b.as_bytes()),
+        (RawBsonRef::Int64(a), RawBsonRef::Int64(b)) => a.cmp(&b),
+        (RawBsonRef::ObjectId(a), RawBsonRef::ObjectId(b)) => a.bytes().cmp(&b.bytes()),
+        (RawBsonRef::Double(a), RawBsonRef::Double(b)) => compare_doubles(a, b),
+        (a, b) => compare_as_views(a, b),
+    }
+}
+
+#[inline(never)]
+fn compare_as_views(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
     with_view(a, |a| with_view(b, |b| compare_views(a, b)))
 }
 

@@ -33,7 +33,7 @@ pub use types::{
     canonical_type, is_numeric, type_from_alias, type_from_number, type_name, type_number,
 };
 pub use validate::{Fault, InvalidBson, validate, validate_prefix};
-pub use view::{RawElem, RawElems, View, with_view};
+pub use view::{RawElem, RawElems, View, find_nul, with_view};
 
 pub use bson::oid::ObjectId;
 pub use bson::raw::{CStr, CString, cstr};

@@ -6,7 +6,7 @@ use bson::RawDocument;
 use bson::spec::ElementType;
 
 use crate::limits::{MAX_DEPTH, MAX_INTERNAL_DOCUMENT_BYTES, MIN_DOCUMENT_BYTES};
-use crate::view::{OLD_BINARY_SUBTYPE, length_at};
+use crate::view::{OLD_BINARY_SUBTYPE, find_nul, length_at};
 
 /// Why bytes are not a BSON document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,19 +124,7 @@ struct Checker<'a> {
     name: core::ops::Range<usize>,
 }
 
-/// What a nested document is part of.
-#[derive(Clone, Copy)]
-enum Frame {
-    Document {
-        end: usize,
-    },
-    /// A code with scope ends exactly where its scope does.
-    Scope {
-        end: usize,
-    },
-}
-
-impl<'a> Checker<'a> {
+impl Checker<'_> {
     #[cold]
     fn error(&self, fault: Fault) -> InvalidBson {
         let field = self.bytes.get(self.name.clone()).filter(|n| !n.is_empty());
@@ -149,13 +137,12 @@ impl<'a> Checker<'a> {
 
     /// Walks all documents without recursion, so depth costs no stack.
     fn document(&mut self) -> Result<(), Fault> {
-        let mut frames = [Frame::Document { end: 0 }; MAX_DEPTH];
+        // Where each open document ends.
+        let mut ends = [0u32; MAX_DEPTH];
         let mut depth = 0;
-        frames[0] = Frame::Document {
-            end: self.enter(self.bytes.len())?,
-        };
+        ends[0] = self.enter(self.bytes.len())? as u32;
         loop {
-            let (Frame::Document { end } | Frame::Scope { end }) = frames[depth];
+            let end = ends[depth] as usize;
             let tag = self.byte(end)?;
             if tag == 0 {
                 if self.at != end {
@@ -173,7 +160,7 @@ impl<'a> Checker<'a> {
             self.name = start..start + name;
             // The last byte of the enclosing document is its terminator.
             let limit = end - 1;
-            let frame = match kind {
+            let inner = match kind {
                 ElementType::Null
                 | ElementType::Undefined
                 | ElementType::MinKey
@@ -205,9 +192,7 @@ impl<'a> Checker<'a> {
                     self.cstring(limit)?;
                     None
                 }
-                ElementType::EmbeddedDocument | ElementType::Array => Some(Frame::Document {
-                    end: self.enter(limit)?,
-                }),
+                ElementType::EmbeddedDocument | ElementType::Array => Some(self.enter(limit)?),
                 ElementType::JavaScriptCodeWithScope => {
                     let start = self.at;
                     let len = self.length(limit)?;
@@ -220,12 +205,12 @@ impl<'a> Checker<'a> {
                     if end != whole_end {
                         return Err(Fault::BadLength);
                     }
-                    Some(Frame::Scope { end })
+                    Some(end)
                 }
             };
-            if let Some(frame) = frame {
+            if let Some(end) = inner {
                 depth += 1;
-                *frames.get_mut(depth).ok_or(Fault::TooDeep)? = frame;
+                *ends.get_mut(depth).ok_or(Fault::TooDeep)? = end as u32;
             }
         }
     }
@@ -265,9 +250,9 @@ impl<'a> Checker<'a> {
         Ok(len)
     }
 
-    /// Passes over bytes of any content; opens no frame.
+    /// Passes over bytes of any content; no document is entered.
     #[inline]
-    fn skip(&mut self, len: usize, limit: usize) -> Result<Option<Frame>, Fault> {
+    fn skip(&mut self, len: usize, limit: usize) -> Result<Option<usize>, Fault> {
         let end = self
             .at
             .checked_add(len)
@@ -277,7 +262,7 @@ impl<'a> Checker<'a> {
         Ok(None)
     }
 
-    fn string(&mut self, limit: usize) -> Result<Option<Frame>, Fault> {
+    fn string(&mut self, limit: usize) -> Result<Option<usize>, Fault> {
         let len = self.length(limit)?;
         let end = self
             .at
@@ -299,10 +284,7 @@ impl<'a> Checker<'a> {
     #[inline]
     fn cstring(&mut self, limit: usize) -> Result<usize, Fault> {
         let rest = self.bytes.get(self.at..limit).ok_or(Fault::Truncated)?;
-        let len = rest
-            .iter()
-            .position(|&b| b == 0)
-            .ok_or(Fault::NotTerminated)?;
+        let len = find_nul(rest).ok_or(Fault::NotTerminated)?;
         self.utf8(&rest[..len])?;
         self.at += len + 1;
         Ok(len)
@@ -315,7 +297,7 @@ impl<'a> Checker<'a> {
             .map_err(|_| Fault::NotUtf8)
     }
 
-    fn binary(&mut self, limit: usize) -> Result<Option<Frame>, Fault> {
+    fn binary(&mut self, limit: usize) -> Result<Option<usize>, Fault> {
         let len = self.length(limit)?;
         let subtype = self.byte(limit)?;
         let start = self.at;

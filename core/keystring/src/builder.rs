@@ -1,9 +1,9 @@
 //! Building keys component by component.
 
-use pinion_bson::{RawBsonRef, View, with_view};
+use pinion_bson::{RawBsonRef, View};
 
 use crate::ctype;
-use crate::encode::{push_descending, push_value};
+use crate::encode::{push_component, push_descending, push_value};
 use crate::limits::MAX_COMPONENTS;
 use crate::ordering::Ordering;
 use crate::record_id::{self, RecordId};
@@ -70,14 +70,19 @@ impl Builder {
     /// After the end of the key, and beyond `MAX_COMPONENTS`.
     #[inline]
     pub fn append(&mut self, value: RawBsonRef<'_>) -> &mut Builder {
-        with_view(value, |view| self.push(view));
+        let descending = self.next_is_descending();
+        push_component(&mut self.bytes, &mut self.type_bits, value, descending);
         self
     }
 
     /// Appends a component given as a view.
     #[inline]
     pub fn append_view(&mut self, view: View<'_>) -> &mut Builder {
-        self.push(view);
+        if self.next_is_descending() {
+            push_descending(&mut self.bytes, &mut self.type_bits, view);
+        } else {
+            push_value(&mut self.bytes, &mut self.type_bits, view);
+        }
         self
     }
 
@@ -142,17 +147,14 @@ impl Builder {
     }
 
     #[inline]
-    fn push(&mut self, view: View<'_>) {
+    fn next_is_descending(&mut self) -> bool {
         assert!(!self.ended, "the key has ended");
         assert!(
             self.components < MAX_COMPONENTS,
             "a key has at most {MAX_COMPONENTS} components"
         );
-        if self.ordering.is_descending(self.components) {
-            push_descending(&mut self.bytes, &mut self.type_bits, view);
-        } else {
-            push_value(&mut self.bytes, &mut self.type_bits, view);
-        }
+        let descending = self.ordering.is_descending(self.components);
         self.components += 1;
+        descending
     }
 }

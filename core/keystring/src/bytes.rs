@@ -1,5 +1,6 @@
 //! The buffers keys are written to, and the reader they are read with.
 
+use pinion_bson::find_nul;
 use smallvec::{Array, SmallVec};
 
 use crate::{Corrupt, ctype};
@@ -8,6 +9,8 @@ use crate::{Corrupt, ctype};
 pub(crate) trait Sink {
     fn push(&mut self, byte: u8);
     fn extend(&mut self, bytes: &[u8]);
+    /// Appends the first `len` bytes of an array: a copy of fixed size is faster than one of any size.
+    fn extend_part<const N: usize>(&mut self, bytes: &[u8; N], len: usize);
     /// How much has been written.
     fn position(&self) -> usize;
     /// What was written since `start`.
@@ -23,6 +26,12 @@ impl Sink for Vec<u8> {
     #[inline]
     fn extend(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
+    }
+
+    #[inline]
+    fn extend_part<const N: usize>(&mut self, bytes: &[u8; N], len: usize) {
+        self.extend_from_slice(bytes);
+        self.truncate(self.len() - (N - len));
     }
 
     #[inline]
@@ -48,6 +57,12 @@ impl<A: Array<Item = u8>> Sink for SmallVec<A> {
     }
 
     #[inline]
+    fn extend_part<const N: usize>(&mut self, bytes: &[u8; N], len: usize) {
+        self.extend_from_slice(bytes);
+        self.truncate(self.len() - (N - len));
+    }
+
+    #[inline]
     fn position(&self) -> usize {
         self.len()
     }
@@ -62,7 +77,7 @@ impl<A: Array<Item = u8>> Sink for SmallVec<A> {
 #[inline]
 pub(crate) fn push_text(out: &mut impl Sink, text: &[u8]) {
     let mut rest = text;
-    while let Some(nul) = rest.iter().position(|&b| b == ctype::NUL) {
+    while let Some(nul) = find_nul(rest) {
         out.extend(&rest[..=nul]);
         out.push(ctype::ESCAPED_NUL);
         rest = &rest[nul + 1..];
@@ -141,10 +156,7 @@ impl<'a> Reader<'a> {
 
     /// Text up to its terminator, which it cannot hold.
     pub(crate) fn cstring(&mut self) -> Result<&'a [u8], Corrupt> {
-        let len = self.bytes[self.at..]
-            .iter()
-            .position(|&b| b == ctype::NUL)
-            .ok_or(SHORT)?;
+        let len = find_nul(&self.bytes[self.at..]).ok_or(SHORT)?;
         let text = self.take(len)?;
         self.at += 1;
         Ok(text)

@@ -1,12 +1,12 @@
 //! Values as bytes that sort as the values do.
 
-use pinion_bson::{Number, RawElems, View};
+use pinion_bson::{Number, RawBsonRef, RawElems, View, with_view};
 use smallvec::SmallVec;
 
 use crate::bytes::{Sink, push_cstring, push_text};
 use crate::ctype;
-use crate::number::{push_date, push_number};
-use crate::type_bits::TypeBits;
+use crate::number::{push_date, push_integer, push_number};
+use crate::type_bits::{NumberType, TypeBits};
 
 /// The subtype whose payload repeats its length inside.
 pub(crate) const OLD_BINARY_SUBTYPE: u8 = 2;
@@ -26,6 +26,49 @@ pub(crate) fn push_value(out: &mut impl Sink, bits: &mut TypeBits, view: View<'_
     if let Some(level) = push_flat(out, bits, view) {
         push_nested(out, bits, level);
     }
+}
+
+/// Appends a value in the given direction. The types that keys are mostly made of take a short way.
+#[inline]
+pub(crate) fn push_component(
+    out: &mut impl Sink,
+    bits: &mut TypeBits,
+    value: RawBsonRef<'_>,
+    descending: bool,
+) {
+    let start = out.position();
+    match value {
+        RawBsonRef::Int32(v) => {
+            bits.push_number(NumberType::Int32);
+            push_integer(out, i64::from(v));
+        }
+        RawBsonRef::Int64(v) => {
+            bits.push_number(NumberType::Int64);
+            push_integer(out, v);
+        }
+        RawBsonRef::String(text) => {
+            bits.push_string();
+            out.push(ctype::STRING);
+            push_text(out, text.as_bytes());
+        }
+        RawBsonRef::ObjectId(id) => push_object_id(out, id.bytes()),
+        other => push_any(out, bits, other),
+    }
+    if descending {
+        invert(out.since(start));
+    }
+}
+
+#[inline(never)]
+fn push_any(out: &mut impl Sink, bits: &mut TypeBits, value: RawBsonRef<'_>) {
+    with_view(value, |view| push_value(out, bits, view));
+}
+
+#[inline]
+fn push_object_id(out: &mut impl Sink, id: [u8; 12]) {
+    let mut bytes = [ctype::OBJECT_ID; 13];
+    bytes[1..].copy_from_slice(&id);
+    out.extend_part(&bytes, 13);
 }
 
 /// Appends a value descending: all its bytes inverted.
@@ -86,10 +129,7 @@ fn push_flat<'a>(out: &mut impl Sink, bits: &mut TypeBits, view: View<'a>) -> Op
             out.push(ctype::STRING);
             push_text(out, text);
         }
-        View::ObjectId(id) => {
-            out.push(ctype::OBJECT_ID);
-            out.extend(&id);
-        }
+        View::ObjectId(id) => push_object_id(out, id),
         View::Document(bytes) => {
             out.push(ctype::OBJECT);
             return Some(Level {

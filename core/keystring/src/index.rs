@@ -8,12 +8,12 @@
 //! The end byte after the fields makes their part prefix-free: without it the key of "a" would be a prefix of the key
 //! of "a\0". So two entries have equal fields exactly if they share the bytes up to and including it.
 
-use pinion_bson::{RawBsonRef, RawDocumentBuf, View, with_view};
+use pinion_bson::{RawBsonRef, RawDocumentBuf};
 use smallvec::SmallVec;
 
 use crate::ctype;
 use crate::decode::{Corrupt, decode_prefix, prefix_len};
-use crate::encode::{push_descending, push_value};
+use crate::encode::push_component;
 use crate::limits::MAX_COMPONENTS;
 use crate::ordering::Ordering;
 use crate::type_bits::TypeBits;
@@ -43,7 +43,7 @@ pub fn encode_id(id: RawBsonRef<'_>) -> RecordKey {
 pub fn encode_id_with_types(id: RawBsonRef<'_>) -> (RecordKey, TypeBits) {
     let mut key = RecordKey::new();
     let mut bits = TypeBits::new();
-    with_view(id, |view| push_value(&mut key, &mut bits, view));
+    push_component(&mut key, &mut bits, id, false);
     key.push(ctype::END);
     (key, bits)
 }
@@ -73,19 +73,17 @@ pub fn encode_index_entry(
     let mut key = SmallVec::new();
     let mut field_bits = TypeBits::new();
     for (component, value) in (0..).zip(fields) {
-        with_view(*value, |view| {
-            push_component(
-                &mut key,
-                &mut field_bits,
-                view,
-                ordering.is_descending(component),
-            )
-        });
+        push_component(
+            &mut key,
+            &mut field_bits,
+            *value,
+            ordering.is_descending(component),
+        );
     }
     key.push(ctype::END);
     let prefix_len = key.len();
     let mut id_bits = TypeBits::new();
-    with_view(id, |view| push_value(&mut key, &mut id_bits, view));
+    push_component(&mut key, &mut id_bits, id, false);
     key.push(ctype::END);
     IndexEntry {
         key,
@@ -112,19 +110,6 @@ pub fn join_index_entry(
         key,
         prefix_len: fields.len(),
         type_bits: join_type_bits(field_bits, id_bits),
-    }
-}
-
-fn push_component(
-    key: &mut SmallVec<[u8; 64]>,
-    bits: &mut TypeBits,
-    view: View<'_>,
-    descending: bool,
-) {
-    if descending {
-        push_descending(key, bits, view);
-    } else {
-        push_value(key, bits, view);
     }
 }
 

@@ -74,14 +74,27 @@ pub(crate) fn push_double(out: &mut impl Sink, x: f64) {
 /// Appends an integer part, already doubled, with the fraction bit in its lowest place.
 #[inline]
 fn push_shifted(out: &mut impl Sink, shifted: u64, negative: bool) {
-    let len = 8 - shifted.leading_zeros() as usize / 8;
-    let flip = flip(negative);
-    out.push(if negative {
-        ctype::NEGATIVE_1_BYTE - (len as u8 - 1)
+    let len = 8 - shifted.leading_zeros() / 8;
+    let word = (shifted ^ flip(negative)) << (64 - 8 * len);
+    push_word(out, integer_ctype(len, negative), word, len as usize);
+}
+
+/// The type byte of a number whose integer part takes this many bytes.
+#[inline]
+fn integer_ctype(len: u32, negative: bool) -> u8 {
+    if negative {
+        ctype::NEGATIVE_1_BYTE + 1 - len as u8
     } else {
-        ctype::POSITIVE_1_BYTE + (len as u8 - 1)
-    });
-    out.extend(&(shifted ^ flip).to_be_bytes()[8 - len..]);
+        ctype::POSITIVE_1_BYTE - 1 + len as u8
+    }
+}
+
+/// Appends a type byte and the highest bytes of a word.
+#[inline]
+fn push_word(out: &mut impl Sink, ctype: u8, word: u64, len: usize) {
+    let mut bytes = [ctype; 9];
+    bytes[1..].copy_from_slice(&word.to_be_bytes());
+    out.extend_part(&bytes, 1 + len);
 }
 
 fn push_marked_double(out: &mut impl Sink, magnitude: f64, negative: bool, marker: Marker) {
@@ -99,13 +112,8 @@ fn push_marked_double(out: &mut impl Sink, magnitude: f64, negative: bool, marke
         // Adding the integer part once more, and one, doubles it and sets the fraction bit; the fraction keeps its place.
         let encoded = scaled + ((whole + 1) << (8 * spare));
         assert!(encoded & 3 == 0, "a double with a fraction leaves two bits");
-        let len = 8 - spare as u8;
-        out.push(if negative {
-            ctype::NEGATIVE_1_BYTE - (len - 1)
-        } else {
-            ctype::POSITIVE_1_BYTE + (len - 1)
-        });
-        push_u64(out, encoded | marker as u64, negative);
+        let word = (encoded | marker as u64) ^ flip(negative);
+        push_word(out, integer_ctype(8 - spare, negative), word, 8);
     } else if magnitude > 0.0 {
         push_small(out, magnitude, negative, marker);
     } else {
@@ -468,8 +476,7 @@ pub(crate) fn push_number(out: &mut impl Sink, bits: &mut TypeBits, number: pini
 /// Dates sort by their signed milliseconds.
 #[inline]
 pub(crate) fn push_date(out: &mut impl Sink, millis: i64) {
-    out.push(ctype::DATE);
-    out.extend(&(millis as u64 ^ HIGHEST_BIT).to_be_bytes());
+    push_word(out, ctype::DATE, millis as u64 ^ HIGHEST_BIT, 8);
 }
 
 /// Reads a date whose type byte has been read.
