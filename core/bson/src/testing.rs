@@ -128,7 +128,10 @@ fn fields(rng: &mut Rng, depth: u32) -> RawDocumentBuf {
     let mut builder = DocBuilder::new();
     for _ in 0..rng.below(4) {
         let name = rng.pick(&["", "a", "b", "ab", "\u{1}", "é"]);
-        builder.append_raw(name, nested_value(rng, depth).as_raw_bson_ref());
+        // A name twice in a document has no defined meaning.
+        if !builder.contains(name) {
+            builder.append_raw(name, nested_value(rng, depth).as_raw_bson_ref());
+        }
     }
     builder.finish()
 }
@@ -174,10 +177,13 @@ fn binary(rng: &mut Rng) -> RawBson {
 
 fn db_pointer(rng: &mut Rng) -> RawBson {
     let mut builder = DocBuilder::new();
+    // MongoDB takes the namespace of a DBPointer to end at its first NUL, so one with a NUL has no order to compare.
+    let namespace = cstring(rng);
+    let namespace = namespace.as_str().as_bytes();
     builder.append_view(
         "p",
         View::DbPointer {
-            namespace: text(rng).as_bytes(),
+            namespace,
             id: object_id(rng),
         },
     );
