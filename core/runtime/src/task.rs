@@ -198,7 +198,8 @@ pub fn should_yield() -> bool {
     })
 }
 
-/// Runs all futures at the same time on the calling task and returns their outputs in order.
+/// Runs all futures at the same time on the calling task and returns their outputs in order. Each wake-up polls every
+/// future that is not ready, so this is for tens of them; more belong into tasks.
 pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut pending: Vec<Option<Pin<Box<F>>>> = futures.into_iter().map(|future| Some(Box::pin(future))).collect();
     let mut outputs: Vec<Option<F::Output>> = pending.iter().map(|_| None).collect();

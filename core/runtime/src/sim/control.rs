@@ -75,8 +75,10 @@ impl Deref for Sim {
 
 impl Drop for Sim {
     fn drop(&mut self) {
-        // While a panic unwinds, the destructors of tasks would most likely panic again and hide it.
-        if !std::thread::panicking() {
+        if std::thread::panicking() {
+            // The destructors of tasks would most likely panic again and hide what went wrong: leave them be.
+            std::mem::forget(Rc::clone(&self.world));
+        } else {
             self.world.tear_down();
         }
     }
@@ -446,8 +448,7 @@ where
 {
     let future = Rc::new(RefCell::new(Some(future)));
     let mut outputs = run_cores(seed, 1, move |_| {
-        let future = future.borrow_mut().take().expect("main runs once");
-        future
+        future.borrow_mut().take().expect("main runs once")
     });
     outputs.pop().expect("one core gives one output")
 }

@@ -9,11 +9,14 @@ use super::world::World;
 /// Names a scheduled event; in order of time, and of scheduling within one time.
 pub(super) type EventKey = (u64, u64);
 
+/// Something to do at its time.
+type Call = Box<dyn FnOnce(&Rc<World>)>;
+
 pub(super) enum Event {
     /// A sleeping task.
     Wake(Waker),
     /// Anything else.
-    Call(Box<dyn FnOnce(&Rc<World>)>),
+    Call(Call),
 }
 
 #[derive(Default)]

@@ -1,0 +1,165 @@
+//! Calls between cores, and shutdown.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use pinion_runtime::{
+    CoreId, Duration, Queue, core_id, core_local, is_shutdown_requested, join_all, on_all_cores, request_shutdown,
+    set_core_local, shutdown_requested, sleep, spawn, stats, submit_to, timeout, yield_now,
+};
+
+use crate::suite;
+
+suite! {
+    a_call_runs_on_its_core(3),
+    a_call_to_the_own_core_runs_in_place(2),
+    calls_between_two_cores_start_in_order(2),
+    cores_that_fill_each_others_queues_go_on(2),
+    nested_calls_among_all_cores_go_on(4),
+    a_dropped_call_still_runs(2),
+    calls_carry_large_values(2),
+    a_slow_call_does_not_hold_up_others(2),
+    messages_are_counted(2),
+    all_cores_hear_of_a_shutdown(3),
+}
+
+const OTHER: CoreId = CoreId(1);
+
+async fn a_call_runs_on_its_core() {
+    for core in 0..3 {
+        for queue in [Queue::Foreground, Queue::Background] {
+            let ran_on = submit_to(CoreId(core), queue, || async {
+                yield_now().await;
+                core_id()
+            })
+            .await;
+            assert_eq!(ran_on, CoreId(core));
+        }
+    }
+    assert_eq!(on_all_cores(|core| async move { (core, core_id()) }).await, [0, 1, 2].map(|n| (CoreId(n), CoreId(n))));
+}
+
+async fn a_call_to_the_own_core_runs_in_place() {
+    let other_ran = Rc::new(Cell::new(false));
+    let flag = other_ran.clone();
+    let other = spawn(Queue::Foreground, async move { flag.set(true) });
+    assert_eq!(submit_to(core_id(), Queue::Foreground, || async { 5 }).await, 5);
+    assert!(!other_ran.get(), "a call in place does not give way to other tasks");
+    other.await.unwrap();
+}
+
+#[derive(Default)]
+struct Log(RefCell<Vec<u32>>);
+
+async fn calls_between_two_cores_start_in_order() {
+    submit_to(OTHER, Queue::Foreground, || async { set_core_local(Rc::new(Log::default())) }).await;
+    // The closure runs where the request is received, before its future is scheduled among the others.
+    let calls = (0..500u32).map(|n| {
+        submit_to(OTHER, Queue::Foreground, move || async move {
+            core_local::<Log>().0.borrow_mut().push(n);
+        })
+    });
+    join_all(calls).await;
+    let mut log = submit_to(OTHER, Queue::Foreground, || async { core_local::<Log>().0.borrow().clone() }).await;
+    // Every call ran once; the tasks of one core may overtake each other, the requests may not.
+    assert_eq!(log.len(), 500);
+    log.sort_unstable();
+    assert_eq!(log, (0..500).collect::<Vec<_>>());
+}
+
+async fn cores_that_fill_each_others_queues_go_on() {
+    let totals = on_all_cores(|core| async move {
+        let to = CoreId(1 - core.0);
+        let call = |n| submit_to(to, Queue::Foreground, move || async move { n });
+        let calls: Vec<_> = (0..5000u64).map(|n| spawn(Queue::Foreground, call(n))).collect();
+        let mut total = 0;
+        for call in calls {
+            total += call.await.unwrap();
+        }
+        total
+    })
+    .await;
+    assert_eq!(totals, [4999 * 5000 / 2; 2]);
+}
+
+async fn nested_calls_among_all_cores_go_on() {
+    /// Goes round all cores and back, without returning in between.
+    fn hop(left: u16) -> std::pin::Pin<Box<dyn Future<Output = u64>>> {
+        Box::pin(async move {
+            if left == 0 {
+                return 1;
+            }
+            let next = CoreId((core_id().0 + 1) % 4);
+            submit_to(next, Queue::Foreground, move || hop(left - 1)).await + 1
+        })
+    }
+    let totals = on_all_cores(|_| async {
+        let calls: Vec<_> = (0..300).map(|_| spawn(Queue::Foreground, hop(7))).collect();
+        let mut total = 0;
+        for call in calls {
+            total += call.await.unwrap();
+        }
+        total
+    })
+    .await;
+    assert_eq!(totals, [300 * 8; 4]);
+}
+
+struct Seen(Cell<u32>);
+
+async fn a_dropped_call_still_runs() {
+    submit_to(OTHER, Queue::Foreground, || async { set_core_local(Rc::new(Seen(Cell::new(0)))) }).await;
+    for _ in 0..10 {
+        let call = submit_to(OTHER, Queue::Foreground, || async {
+            sleep(Duration::from_millis(20)).await;
+            let seen = core_local::<Seen>();
+            seen.0.set(seen.0.get() + 1);
+        });
+        // Long enough to be sent, too short to be answered.
+        let _ = timeout(Duration::from_millis(5), call).await;
+    }
+    while submit_to(OTHER, Queue::Foreground, || async { core_local::<Seen>().0.get() }).await < 10 {
+        sleep(Duration::from_micros(100)).await;
+    }
+}
+
+async fn calls_carry_large_values() {
+    let sent = vec![7u8; 3_000_000];
+    let back = submit_to(OTHER, Queue::Background, move || async move {
+        let mut sent = sent;
+        sent.push(8);
+        sent
+    })
+    .await;
+    assert_eq!((back.len(), back.last()), (3_000_001, Some(&8)));
+}
+
+async fn a_slow_call_does_not_hold_up_others() {
+    let slow = spawn(Queue::Foreground, async {
+        submit_to(OTHER, Queue::Foreground, || sleep(Duration::from_millis(30))).await;
+    });
+    for n in 0..100 {
+        assert_eq!(submit_to(OTHER, Queue::Foreground, move || async move { n }).await, n);
+    }
+    slow.await.unwrap();
+}
+
+async fn messages_are_counted() {
+    let before = stats().mesh_messages;
+    for _ in 0..5 {
+        submit_to(OTHER, Queue::Foreground, || async {}).await;
+    }
+    assert!(stats().mesh_messages >= before + 5);
+}
+
+async fn all_cores_hear_of_a_shutdown() {
+    assert!(!is_shutdown_requested());
+    let waiting = spawn(Queue::Foreground, on_all_cores(|_| shutdown_requested()));
+    sleep(Duration::from_millis(1)).await;
+    assert!(!waiting.is_finished());
+    submit_to(CoreId(2), Queue::Foreground, || async { request_shutdown() }).await;
+    waiting.await.unwrap();
+    assert_eq!(on_all_cores(|_| async { is_shutdown_requested() }).await, [true; 3]);
+    // Also for those who ask afterwards.
+    shutdown_requested().await;
+}
