@@ -1,7 +1,7 @@
 //! The arguments every command takes, parsed once by the dispatcher.
 
 use pinion_bson::{
-    BinarySubtype, DocBuilder, RawBinaryRef, RawBson, RawBsonRef, RawDocument, elements,
+    BinarySubtype, DocBuilder, RawBinaryRef, RawBson, RawBsonRef, RawDocument, raw_elements,
 };
 use pinion_clock::{KeyId, SignedTime};
 
@@ -51,47 +51,51 @@ pub struct GenericArguments {
 
 /// True for a field that every command takes, so that no command's own reader refuses it.
 pub fn is_generic_argument(name: &str) -> bool {
+    is_generic_name(name.as_bytes())
+}
+
+pub(super) fn is_generic_name(name: &[u8]) -> bool {
     // Every name begins with one of these letters, which settles most fields of most commands at once.
-    match name.as_bytes().first() {
+    match name.first() {
         Some(b'$') => matches!(
             name,
-            "$db"
-                | "$readPreference"
-                | "$clusterTime"
-                | "$audit"
-                | "$client"
-                | "$configServerState"
-                | "$oplogQueryData"
-                | "$queryOptions"
-                | "$replData"
-                | "$configTime"
-                | "$topologyTime"
-                | "$tenant"
+            b"$db"
+                | b"$readPreference"
+                | b"$clusterTime"
+                | b"$audit"
+                | b"$client"
+                | b"$configServerState"
+                | b"$oplogQueryData"
+                | b"$queryOptions"
+                | b"$replData"
+                | b"$configTime"
+                | b"$topologyTime"
+                | b"$tenant"
         ),
         Some(b'a'..=b'd' | b'l' | b'm' | b'r'..=b't' | b'w') => matches!(
             name,
-            "lsid"
-                | "txnNumber"
-                | "autocommit"
-                | "startTransaction"
-                | "readConcern"
-                | "writeConcern"
-                | "maxTimeMS"
-                | "maxTimeMSOpOnly"
-                | "comment"
-                | "apiVersion"
-                | "apiStrict"
-                | "apiDeprecationErrors"
-                | "clientOperationKey"
-                | "stmtId"
-                | "txnRetryCounter"
-                | "allowImplicitCollectionCreation"
-                | "databaseVersion"
-                | "shardVersion"
-                | "tracking_info"
-                | "coordinator"
-                | "mayBypassWriteBlocking"
-                | "rawData"
+            b"lsid"
+                | b"txnNumber"
+                | b"autocommit"
+                | b"startTransaction"
+                | b"readConcern"
+                | b"writeConcern"
+                | b"maxTimeMS"
+                | b"maxTimeMSOpOnly"
+                | b"comment"
+                | b"apiVersion"
+                | b"apiStrict"
+                | b"apiDeprecationErrors"
+                | b"clientOperationKey"
+                | b"stmtId"
+                | b"txnRetryCounter"
+                | b"allowImplicitCollectionCreation"
+                | b"databaseVersion"
+                | b"shardVersion"
+                | b"tracking_info"
+                | b"coordinator"
+                | b"mayBypassWriteBlocking"
+                | b"rawData"
         ),
         _ => false,
     }
@@ -104,8 +108,12 @@ impl GenericArguments {
         let mut api_version_given = false;
         let command = Path::root(command);
         // The first element is the command itself, whose name is no generic argument.
-        for (name, value) in elements(body).skip(1) {
-            if !is_generic_argument(name) || matches!(value, RawBsonRef::Null | RawBsonRef::Undefined) {
+        for elem in raw_elements(body).skip(1) {
+            if elem.name == b"$db" || !is_generic_name(elem.name) {
+                continue;
+            }
+            let (Some(name), Some(value)) = (elem.name_str(), elem.to_value()) else { continue };
+            if matches!(value, RawBsonRef::Null | RawBsonRef::Undefined) {
                 continue;
             }
             let path = command.field(name);
@@ -194,6 +202,16 @@ fn boolean(path: Path<'_>, value: RawBsonRef<'_>) -> Result<bool> {
 }
 
 fn parse_lsid(document: &RawDocument) -> Result<Lsid> {
+    // What drivers send: { id: <UUID> } alone.
+    let mut fields = raw_elements(document);
+    if let (Some(id), None) = (fields.next(), fields.next())
+        && id.name == b"id"
+        && let Some(RawBsonRef::Binary(binary)) = id.to_value()
+        && binary.subtype == BinarySubtype::Uuid
+        && let Ok(id) = binary.bytes.try_into()
+    {
+        return Ok(Lsid { id, uid: None });
+    }
     let reader = FieldReader::object(Path::root("lsid"), document)?;
     let id = reader.opt_uuid("id")?.ok_or_else(|| super::missing_field(reader.path().field("id")))?;
     let uid = match reader.opt_binary("uid")? {

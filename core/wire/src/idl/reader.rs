@@ -3,7 +3,9 @@
 
 use std::cell::Cell;
 
-use pinion_bson::{BinarySubtype, ObjectId, RawArray, RawBsonRef, RawDocument, elements, values, Values};
+use pinion_bson::{
+    BinarySubtype, ObjectId, RawArray, RawBsonRef, RawDocument, RawElem, Values, raw_elements, values,
+};
 use pinion_clock::Timestamp;
 use smallvec::SmallVec;
 
@@ -11,7 +13,7 @@ use super::errors::{
     Path, Types, bad_enumeration, duplicate_field, idl_type_name, missing_field, out_of_bounds,
     unknown_field, wrong_type,
 };
-use super::generic::is_generic_argument;
+use super::generic::is_generic_name;
 use super::namespace::Namespace;
 use super::numbers::{f64_lossy, i32_clamped, i64_clamped, is_number, truthy};
 use crate::error::{Error, ErrorCode, Result};
@@ -30,10 +32,20 @@ pub struct FieldReader<'d, 'p> {
     fields: SmallVec<[Field<'d>; 12]>,
 }
 
+/// A field as it stands in the document; its value is decoded when it is asked for.
 struct Field<'d> {
-    name: &'d str,
-    value: RawBsonRef<'d>,
+    elem: RawElem<'d>,
     known: Cell<bool>,
+}
+
+impl<'d> Field<'d> {
+    fn name(&self) -> &'d str {
+        self.elem.name_str().unwrap_or_default()
+    }
+
+    fn value(&self) -> Option<RawBsonRef<'d>> {
+        self.elem.to_value()
+    }
 }
 
 impl<'d> FieldReader<'d, 'd> {
@@ -51,11 +63,11 @@ impl<'d, 'p> FieldReader<'d, 'p> {
 
     fn read(path: Path<'p>, document: &'d RawDocument, generic_allowed: bool) -> Result<FieldReader<'d, 'p>> {
         let mut fields: SmallVec<[Field<'d>; 12]> = SmallVec::new();
-        for (name, value) in elements(document) {
-            if fields.iter().any(|field| field.name == name) {
-                return Err(duplicate_field(path.field(name)));
+        for elem in raw_elements(document) {
+            if fields.iter().any(|field| field.elem.name == elem.name) {
+                return Err(duplicate_field(path.field(elem.name_str().unwrap_or_default())));
             }
-            fields.push(Field { name, value, known: Cell::new(false) });
+            fields.push(Field { elem, known: Cell::new(false) });
         }
         Ok(FieldReader { path, generic_allowed, fields })
     }
@@ -67,9 +79,9 @@ impl<'d, 'p> FieldReader<'d, 'p> {
 
     /// The value of a field whatever its type, null included; `None` if it is absent.
     pub fn value(&self, name: &str) -> Option<RawBsonRef<'d>> {
-        let field = self.fields.iter().find(|field| field.name == name)?;
+        let field = self.fields.iter().find(|field| field.elem.name == name.as_bytes())?;
         field.known.set(true);
-        Some(field.value)
+        field.value()
     }
 
     /// True if the field is present, even if it is null.
@@ -344,15 +356,16 @@ impl<'d, 'p> FieldReader<'d, 'p> {
 
     /// The fields in order, without marking them.
     pub fn iter(&self) -> impl Iterator<Item = (&'d str, RawBsonRef<'d>)> + '_ {
-        self.fields.iter().map(|field| (field.name, field.value))
+        self.fields.iter().filter_map(|field| Some((field.name(), field.value()?)))
     }
 
     /// Refuses the first field that no method has named.
     pub fn finish(&self) -> Result<()> {
         for field in &self.fields {
-            let allowed = field.known.get() || (self.generic_allowed && is_generic_argument(field.name));
+            let allowed =
+                field.known.get() || (self.generic_allowed && is_generic_name(field.elem.name));
             if !allowed {
-                return Err(unknown_field(self.path.field(field.name)));
+                return Err(unknown_field(self.path.field(field.name())));
             }
         }
         Ok(())

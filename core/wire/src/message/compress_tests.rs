@@ -101,7 +101,7 @@ fn flipped_and_cut_bytes_never_panic() {
             let mut mutant = wrapped.to_vec();
             let at = random as usize % mutant.len();
             mutant[at] ^= (random >> 32) as u8;
-            if random % 3 == 0 {
+            if random.is_multiple_of(3) {
                 mutant.truncate((random >> 40) as usize % (mutant.len() + 1));
             }
             if let Ok((unwrapped, _)) = state.unwrap(&Bytes::from(mutant)) {
