@@ -291,5 +291,4 @@ pub fn check_permitted(spec: &CommandSpec, message: &Message, ctx: &OpContext) -
 }
 
 #[cfg(test)]
-#[path = "registry_tests.rs"]
 mod tests;

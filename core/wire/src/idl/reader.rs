@@ -418,5 +418,4 @@ fn subtype_name(subtype: BinarySubtype) -> &'static str {
 }
 
 #[cfg(test)]
-#[path = "reader_tests.rs"]
 mod tests;

@@ -232,5 +232,4 @@ impl Compressor {
 }
 
 #[cfg(test)]
-#[path = "compress_tests.rs"]
 mod tests;

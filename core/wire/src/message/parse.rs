@@ -271,5 +271,4 @@ fn parse_op_query(bytes: Bytes, header: Header) -> Result<Message, ParseError> {
 }
 
 #[cfg(test)]
-#[path = "parse_tests.rs"]
 mod tests;
