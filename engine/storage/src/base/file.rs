@@ -37,6 +37,10 @@ impl PageFile {
         file.write_at(0, DmaBuf::padded_copy(&page)).await.map_err(failed)?;
         file.datasync().await.map_err(failed)?;
         fs::sync_dir(dir).await.map_err(failed)?;
+        // The partition's directory is an entry of the one above it, which the caller has made durable.
+        if let Some(above) = dir.parent() {
+            fs::sync_dir(above).await.map_err(failed)?;
+        }
         Ok(PageFile::new(file, path))
     }
 

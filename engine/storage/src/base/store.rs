@@ -160,16 +160,13 @@ impl<'a> PageWriter<'a> {
         self.put(build_payload(header, value, payload_blocks(value.len())), false, false).await
     }
 
-    /// Writes the list of extents that are free once this checkpoint is durable: those free now, and `pending`, which
-    /// only older states refer to.
-    pub(crate) async fn put_free_list(
-        &mut self,
-        pending: impl Iterator<Item = Extent> + Clone,
-    ) -> Result<Option<PagePtr>, Fatal> {
+    /// Writes the list of extents that are free once this checkpoint is durable: those free now, and those `pending`, which
+    /// only older states refer to. Pending extents may become free while this waits, so they are asked for anew each time.
+    pub(crate) async fn put_free_list(&mut self, pending: impl Fn() -> Vec<Extent>) -> Result<Option<PagePtr>, Fatal> {
         self.end_run().await?;
         let free_after = |store: &PageStore| {
             let mut space = store.space.borrow().clone();
-            pending.clone().for_each(|extent| space.release(extent));
+            pending().into_iter().for_each(|extent| space.release(extent));
             space
         };
         // Taking room for the list changes the list: one extent more at most, when the list comes out of the middle of

@@ -114,8 +114,7 @@ impl Partition {
         if let Some(old) = view.roots.free_list() {
             freed.page(&old);
         }
-        let retired: Vec<Extent> = self.state.borrow().views.retired_extents().collect();
-        let pending = retired.iter().chain(&freed.extents).copied();
+        let pending = || self.state.borrow().views.retired_extents().chain(freed.extents.iter().copied()).collect();
         let list = writer.put_free_list(pending).await?;
         (roots.free_word, roots.free_crc) = list.map_or((0, 0), |ptr| (ptr.pack(), ptr.crc));
         roots.file_blocks = self.store.space.borrow().end();

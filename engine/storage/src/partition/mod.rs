@@ -11,6 +11,8 @@ mod write;
 
 #[cfg(test)]
 mod model_tests;
+#[cfg(test)]
+mod tests;
 
 pub use self::core::{PageStats, Partition, PartitionMemory};
 pub use cursor::Cursor;

@@ -449,23 +449,29 @@ fn check(seed: u64, options: PartitionOptions, steps: u32) {
     assert!(checkpoints > 3 && reopened > 0, "seed {seed} did too little: {checkpoints} checkpoints");
 }
 
+/// A campaign runs more seeds: `PINION_SEEDS` tells how many times as many.
+fn seeds(range: std::ops::Range<u64>) -> std::ops::Range<u64> {
+    let times: u64 = std::env::var("PINION_SEEDS").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
+    range.start * times..range.end * times
+}
+
 #[test]
 fn random_operations_on_tiny_pages() {
-    for seed in 0..40 {
+    for seed in seeds(0..40) {
         check(seed, PartitionOptions::hostile(), 1500);
     }
 }
 
 #[test]
 fn random_operations_on_ordinary_pages() {
-    for seed in 100..110 {
+    for seed in seeds(100..110) {
         check(seed, PartitionOptions { cache_bytes: 1 << 20, ..PartitionOptions::default() }, 1500);
     }
 }
 
 #[test]
 fn random_operations_without_any_cache() {
-    for seed in 200..210 {
+    for seed in seeds(200..210) {
         check(seed, PartitionOptions { cache_bytes: 0, ..PartitionOptions::hostile() }, 1000);
     }
 }

@@ -115,7 +115,7 @@ impl Views {
     }
 
     /// The extents that only retired views refer to.
-    pub(crate) fn retired_extents(&self) -> impl Iterator<Item = Extent> + Clone {
+    pub(crate) fn retired_extents(&self) -> impl Iterator<Item = Extent> {
         self.retired.iter().flat_map(|retired| retired.freed.iter().copied())
     }
 

@@ -1,0 +1,408 @@
+//! Scripts for single behaviours of a partition: expectations, intents, dropped trees, damage, failing disks, reuse of space.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use pinion_clock::Timestamp;
+use pinion_runtime::sim::{self, Death, DiskOp, Sim, SimOptions};
+use pinion_runtime::{DmaBuf, Duration, File, OpenOptions, Queue, Rng, fs, sleep, spawn};
+
+use super::{Partition, UnitId};
+use crate::base::{PartitionOptions, PartitionRoots, verify_partition};
+use crate::limits::BLOCK_BYTES;
+use crate::types::{
+    Direction, Expect, Fatal, Key, KeyRange, Op, PartitionId, ReadAt, ReadError, TreeId, Write, WriteError,
+};
+
+const ID: PartitionId = PartitionId(0);
+const DIR: &str = "/data/partition-00";
+const TREE: TreeId = TreeId(5);
+
+async fn create(options: PartitionOptions) -> Rc<Partition> {
+    Partition::create(ID, Path::new(DIR), options).await.unwrap()
+}
+
+fn put(key: &str, value: &str) -> Write {
+    let op = Op::Put(Bytes::copy_from_slice(value.as_bytes()));
+    Write { partition: ID, tree: TREE, key: Key::from_slice(key.as_bytes()), op, expect: Expect::Any }
+}
+
+fn delete(key: &str) -> Write {
+    Write { op: Op::Delete, ..put(key, "") }
+}
+
+fn unique(key: &str, len: usize) -> Write {
+    Write { expect: Expect::UniquePrefix { len }, ..put(key, "v") }
+}
+
+async fn write(partition: &Partition, ts: u64, writes: &[Write]) -> Result<(), WriteError> {
+    let prepared = partition.prepare(writes).await.unwrap();
+    partition.check(writes, &prepared)?;
+    partition.write_now(Timestamp::from_u64(ts), writes, prepared);
+    Ok(())
+}
+
+async fn place(partition: &Partition, unit: u64, writes: &[Write]) -> Result<(), WriteError> {
+    let prepared = partition.prepare(writes).await.unwrap();
+    partition.place_intents(UnitId(unit), writes, prepared)
+}
+
+async fn checkpoint(partition: &Partition, c: u64) -> Result<PartitionRoots, Fatal> {
+    partition.seal(Timestamp::from_u64(c));
+    let roots = partition.merge().await?;
+    partition.install(roots);
+    Ok(roots)
+}
+
+async fn newest(partition: &Partition, key: &str) -> Option<String> {
+    let read = partition.get(TREE, key.as_bytes(), ReadAt::Newest).await.unwrap();
+    read.map(|read| String::from_utf8(read.value.to_vec()).unwrap())
+}
+
+#[test]
+fn unique_prefixes() {
+    // Each case: what is there before, in the base or in the delta; the statement; the key it collides with.
+    let check = |before: &[Write], statement: &[Write], collides: Option<(usize, &str)>| {
+        for in_base in [false, true] {
+            let (before, statement) = (before.to_vec(), statement.to_vec());
+            let outcome = sim::block_on(1, async move {
+                let partition = create(PartitionOptions::hostile()).await;
+                for (ts, one) in before.iter().enumerate() {
+                    write(&partition, ts as u64 + 1, std::slice::from_ref(one)).await.unwrap();
+                }
+                if in_base {
+                    checkpoint(&partition, 50).await.unwrap();
+                }
+                write(&partition, 100, &statement).await
+            });
+            let expected = collides.map_or(Ok(()), |(write, key)| {
+                Err(WriteError::Duplicate { write, existing_key: Key::from_slice(key.as_bytes()) })
+            });
+            assert_eq!(outcome, expected);
+        }
+    };
+    check(&[], &[unique("ab1", 2)], None);
+    check(&[put("ab1", "v")], &[unique("ab1", 2)], None);
+    check(&[put("ab1", "v")], &[unique("ab2", 2)], Some((0, "ab1")));
+    check(&[put("ab3", "v")], &[unique("ab2", 2)], Some((0, "ab3")));
+    check(&[put("ac", "v"), put("aa", "v")], &[unique("ab2", 2)], None);
+    check(&[put("ab1", "v"), delete("ab1")], &[unique("ab2", 2)], None);
+    check(&[put("ab1", "v")], &[delete("ab1"), unique("ab2", 2)], None);
+    check(&[put("ab1", "v")], &[unique("ab2", 2), delete("ab1")], Some((0, "ab1")));
+    check(&[], &[unique("ab1", 2), unique("ab2", 2)], Some((1, "ab1")));
+    check(&[put("ab1", "v")], &[Write { op: Op::Check, ..unique("ab2", 2) }], Some((0, "ab1")));
+    let many: Vec<Write> = (0..9).map(|n| put(&format!("ab{n}"), "v")).collect();
+    check(&many, &[unique("abz", 2)], Some((0, "ab0")));
+    let mut removed: Vec<Write> = (0..9).map(|n| delete(&format!("ab{n}"))).collect();
+    removed.push(unique("abz", 2));
+    sim::block_on(1, async move {
+        let partition = create(PartitionOptions::hostile()).await;
+        write(&partition, 1, &many).await.unwrap();
+        checkpoint(&partition, 50).await.unwrap();
+        // More keys than are remembered: the statement is told to try again rather than be let through unchecked.
+        assert_eq!(write(&partition, 100, &removed).await, Err(WriteError::Conflict));
+        write(&partition, 100, &removed[..9]).await.unwrap();
+        write(&partition, 101, &removed[9..]).await.unwrap();
+    });
+}
+
+#[test]
+fn a_unique_prefix_conflicts_with_an_undecided_one() {
+    sim::block_on(1, async {
+        let partition = create(PartitionOptions::default()).await;
+        place(&partition, 1, &[unique("ab1", 2)]).await.unwrap();
+        assert_eq!(write(&partition, 5, &[unique("ab2", 2)]).await, Err(WriteError::Conflict));
+        partition.withdraw(UnitId(1));
+        assert_eq!(write(&partition, 5, &[unique("ab2", 2)]).await, Ok(()));
+        place(&partition, 2, &[delete("ab2")]).await.unwrap();
+        assert_eq!(write(&partition, 6, &[unique("ab3", 2)]).await, Err(WriteError::Conflict));
+        partition.resolve(UnitId(2), Timestamp::from_u64(7));
+        assert_eq!(write(&partition, 8, &[unique("ab3", 2)]).await, Ok(()));
+        assert_eq!(partition.memory().intent_bytes, 0);
+    });
+}
+
+#[test]
+fn newest_reads_wait_for_the_decision_and_snapshots_do_not() {
+    for commit in [false, true] {
+        sim::block_on(1, async move {
+            let partition = create(PartitionOptions::default()).await;
+            write(&partition, 1, &[put("a", "old"), put("b", "old")]).await.unwrap();
+            place(&partition, 1, &[put("a", "new"), delete("b"), put("c", "new")]).await.unwrap();
+            let finished = Rc::new(Cell::new(0));
+            let mut waiting = Vec::new();
+            for key in ["a", "b", "c"] {
+                let (partition, finished) = (partition.clone(), finished.clone());
+                waiting.push(spawn(Queue::Foreground, async move {
+                    let value = newest(&partition, key).await;
+                    finished.set(finished.get() + 1);
+                    value
+                }));
+            }
+            let scanner = partition.clone();
+            let scan = spawn(Queue::Foreground, async move {
+                let mut cursor = scanner.cursor(TREE, KeyRange::all(), Direction::Reverse, ReadAt::Newest);
+                let mut keys = Vec::new();
+                while let Some((key, _)) = cursor.next().await.unwrap() {
+                    keys.push(String::from_utf8(key.to_vec()).unwrap());
+                }
+                keys
+            });
+            sleep(Duration::from_millis(50)).await;
+            assert_eq!(finished.get(), 0, "a newest read did not wait");
+            let at = ReadAt::At(Timestamp::from_u64(1));
+            assert_eq!(partition.get(TREE, b"a", at).await.unwrap().unwrap().value, "old");
+            assert!(partition.try_get(TREE, b"a", ReadAt::Newest).is_none());
+            let expected = if commit {
+                partition.resolve(UnitId(1), Timestamp::from_u64(9));
+                ([Some("new"), None, Some("new")], vec!["c", "a"])
+            } else {
+                partition.withdraw(UnitId(1));
+                ([Some("old"), Some("old"), None], vec!["b", "a"])
+            };
+            for (task, expected) in waiting.into_iter().zip(expected.0) {
+                assert_eq!(task.await.unwrap().as_deref(), expected);
+            }
+            assert_eq!(scan.await.unwrap(), expected.1);
+        });
+    }
+}
+
+#[test]
+fn a_check_blocks_writers_but_no_readers() {
+    sim::block_on(1, async {
+        let partition = create(PartitionOptions::default()).await;
+        write(&partition, 1, &[put("a", "v")]).await.unwrap();
+        let check = Write { op: Op::Check, expect: Expect::Present, ..put("a", "") };
+        place(&partition, 1, &[check.clone()]).await.unwrap();
+        assert_eq!(newest(&partition, "a").await.as_deref(), Some("v"));
+        assert_eq!(write(&partition, 2, &[delete("a")]).await, Err(WriteError::Conflict));
+        partition.resolve(UnitId(1), Timestamp::from_u64(3));
+        assert_eq!(newest(&partition, "a").await.as_deref(), Some("v"));
+        write(&partition, 4, &[delete("a")]).await.unwrap();
+        assert_eq!(place(&partition, 2, &[check]).await, Err(WriteError::Missing { write: 0 }));
+    });
+}
+
+#[test]
+fn unreplicated_writes_are_visible_at_any_timestamp() {
+    sim::block_on(1, async {
+        let partition = create(PartitionOptions::default()).await;
+        write(&partition, 0, &[put("a", "1")]).await.unwrap();
+        write(&partition, 0, &[put("a", "2")]).await.unwrap();
+        let at = ReadAt::At(Timestamp::from_u64(7));
+        assert_eq!(partition.get(TREE, b"a", at).await.unwrap().unwrap().value, "2");
+        partition.seal(Timestamp::from_u64(9));
+        write(&partition, 0, &[put("a", "3")]).await.unwrap();
+        assert_eq!(newest(&partition, "a").await.as_deref(), Some("3"));
+        let roots = partition.merge().await.unwrap();
+        partition.install(roots);
+        assert_eq!(newest(&partition, "a").await.as_deref(), Some("3"));
+        checkpoint(&partition, 9).await.unwrap();
+        assert_eq!(newest(&partition, "a").await.as_deref(), Some("3"));
+    });
+}
+
+#[test]
+fn a_dropped_tree_leaves_no_pages() {
+    for large_values in [false, true] {
+        sim::block_on(1, async move {
+            let partition = create(PartitionOptions::hostile()).await;
+            let value = "v".repeat(if large_values { 500 } else { 20 });
+            for n in 0..300 {
+                write(&partition, n + 1, &[put(&format!("key {n:04}"), &value)]).await.unwrap();
+            }
+            checkpoint(&partition, 400).await.unwrap();
+            assert_eq!(partition.tree_ids(), [TREE]);
+            assert!(partition.tree_stats(TREE).pages > 10);
+            write(&partition, 401, &[put("one more", "v")]).await.unwrap();
+            partition.drop_tree(TREE, Timestamp::from_u64(402));
+            checkpoint(&partition, 401).await.unwrap();
+            assert_eq!(partition.tree_ids(), [TREE], "dropped above the checkpoint");
+            let roots = checkpoint(&partition, 402).await.unwrap();
+            assert_eq!(partition.tree_ids(), []);
+            assert_eq!(newest(&partition, "key 0001").await, None);
+            let report = verify_partition(ID, Path::new(DIR), &roots).await.unwrap();
+            assert_eq!((report.problems, report.trees), (vec![], vec![]));
+            let stats = partition.page_stats();
+            assert_eq!(stats.file_bytes - stats.free_bytes, 2 * BLOCK_BYTES as u64, "header and free list remain");
+        });
+    }
+}
+
+#[test]
+fn space_is_reused() {
+    sim::block_on(1, async {
+        let options = PartitionOptions { cache_bytes: 1 << 18, ..PartitionOptions::default() };
+        let partition = create(options).await;
+        let mut rng = Rng::from_seed(4);
+        let mut now = 1;
+        let mut sizes = Vec::new();
+        for _round in 0..4 {
+            for n in 0..4000u64 {
+                let key = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_string();
+                let value = "x".repeat(rng.between(100, 900) as usize);
+                now += 1;
+                write(&partition, now, &[put(&key, &value)]).await.unwrap();
+                if n % 500 == 499 {
+                    checkpoint(&partition, now).await.unwrap();
+                }
+            }
+            sizes.push(partition.page_stats().file_bytes);
+        }
+        let stats = partition.page_stats();
+        assert!(stats.misses > 0 && stats.evictions > 0);
+        assert!(sizes[3] as f64 <= sizes[0] as f64 * 1.2 + (16 << 20) as f64, "{sizes:?}");
+    });
+}
+
+#[test]
+fn damage_is_named() {
+    sim::block_on(1, async {
+        let partition = create(PartitionOptions::hostile()).await;
+        for n in 0..120 {
+            let value = if n % 10 == 0 { "large ".repeat(1000) } else { "v".repeat(40) };
+            write(&partition, n + 1, &[put(&format!("key {n:04}"), &value)]).await.unwrap();
+        }
+        let roots = checkpoint(&partition, 200).await.unwrap();
+        partition.close().await;
+        let report = verify_partition(ID, Path::new(DIR), &roots).await.unwrap();
+        assert!(report.problems.is_empty() && report.pages > 20);
+        let path = format!("{DIR}/pages");
+        let file = File::open(&path, OpenOptions::write()).await.unwrap();
+        let mut rng = Rng::from_seed(8);
+        let (mut found, mut harmless, mut lost) = (0, 0, 0);
+        for _ in 0..400 {
+            let block = rng.below(roots.file_blocks);
+            let offset = block * BLOCK_BYTES as u64;
+            let sound = file.read_at(offset, BLOCK_BYTES).await.unwrap();
+            let mut damaged = DmaBuf::padded_copy(&sound);
+            damaged[rng.below(BLOCK_BYTES as u64) as usize] ^= 1 << rng.below(8);
+            file.write_at(offset, damaged).await.unwrap();
+            match verify_partition(ID, Path::new(DIR), &roots).await {
+                Err(ReadError::Corrupt { offset: 0, .. }) if block == 0 => found += 1,
+                Err(error) => panic!("{error}"),
+                Ok(report) if report.problems.is_empty() => harmless += 1,
+                Ok(report) => {
+                    let ReadError::Corrupt { file, offset: named, .. } = &report.problems[0] else {
+                        panic!("{:?}", report.problems)
+                    };
+                    assert!(&**file == path && *named <= offset && offset < named + (10 * BLOCK_BYTES) as u64);
+                    found += 1;
+                    // The partition itself finds it too, or the page is not on the way to any record.
+                    let mut reads = Vec::new();
+                    if let Ok(partition) = Partition::open(ID, Path::new(DIR), roots, PartitionOptions::hostile()).await {
+                        for n in 0..120 {
+                            reads.push(partition.get(TREE, format!("key {n:04}").as_bytes(), ReadAt::Newest).await);
+                        }
+                        assert!(reads.iter().flatten().all(Option::is_some), "a record vanished silently");
+                        lost += u32::from(reads.iter().any(Result::is_err));
+                        partition.close().await;
+                    }
+                }
+            }
+            file.write_at(offset, sound).await.unwrap();
+        }
+        assert!(found > 250 && lost > 100 && harmless < 150, "{found} {lost} {harmless}");
+    });
+}
+
+#[test]
+fn a_failed_write_or_flush_poisons_the_partition() {
+    for (op, nth) in [(DiskOp::Write, 1), (DiskOp::Write, 3), (DiskOp::Sync, 1)] {
+        let sim = Sim::new(1, SimOptions::default());
+        let handle = sim.handle();
+        let done = Rc::new(Cell::new(false));
+        let finished = done.clone();
+        let node = Rc::new(Cell::new(None));
+        let node_of_main = node.clone();
+        let id = sim.add_node("node", 1, move |_| {
+            let (handle, finished, node) = (handle.clone(), finished.clone(), node_of_main.clone());
+            async move {
+                let partition = create(PartitionOptions::hostile()).await;
+                for n in 0..60 {
+                    write(&partition, n + 1, &[put(&format!("key {n}"), &"v".repeat(100))]).await.unwrap();
+                }
+                handle.fail_disk_operation(node.get().expect("the node's id is set"), op, "pages", nth);
+                let error = checkpoint(&partition, 100).await.unwrap_err();
+                assert!(error.to_string().contains(DIR), "{error}");
+                assert_eq!(newest(&partition, "key 7").await, Some("v".repeat(100)), "reads go on");
+                assert_eq!(partition.merge().await.unwrap_err(), error, "the poison stays");
+                finished.set(true);
+            }
+        });
+        node.set(Some(id));
+        sim.run_until_down(id).unwrap();
+        assert!(done.get());
+    }
+}
+
+/// Pages that the last durable manifest refers to survive a crash at any instant, merges included.
+#[test]
+fn a_crash_never_touches_the_installed_checkpoint() {
+    type Records = BTreeMap<String, String>;
+    let mut crashes = 0;
+    for seed in 0..12 {
+        let sim = Sim::new(seed, SimOptions::random(seed));
+        // What manifests would hold: the roots, and the records they stand for.
+        let durable: Rc<RefCell<Option<(PartitionRoots, Records)>>> = Rc::default();
+        let manifest = durable.clone();
+        let starts = Rc::new(Cell::new(0u64));
+        let started = starts.clone();
+        let node = sim.add_node("node", 1, move |_| {
+            let (manifest, started) = (manifest.clone(), started.clone());
+            async move {
+                started.set(started.get() + 1);
+                let mut rng = Rng::from_seed(seed * 1000 + started.get());
+                let before = manifest.borrow().clone();
+                let (partition, mut records) = match before {
+                    None => {
+                        fs::create_dir_all("/data").await.unwrap();
+                        fs::sync_dir("/").await.unwrap();
+                        (create(PartitionOptions::hostile()).await, Records::new())
+                    }
+                    Some((roots, records)) => {
+                        let report = verify_partition(ID, Path::new(DIR), &roots).await.unwrap();
+                        assert_eq!(report.problems, []);
+                        let options = PartitionOptions::hostile();
+                        (Partition::open(ID, Path::new(DIR), roots, options).await.unwrap(), records)
+                    }
+                };
+                let mut cursor = partition.cursor(TREE, KeyRange::all(), Direction::Forward, ReadAt::Newest);
+                let mut found = Records::new();
+                while let Some((key, read)) = cursor.next().await.unwrap() {
+                    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+                    found.insert(text(&key), text(&read.value));
+                }
+                assert_eq!(found, records);
+                let mut now = partition.base_timestamp().as_u64();
+                loop {
+                    for _ in 0..rng.between(1, 30) {
+                        now += 1;
+                        let key = format!("key {}", rng.below(150));
+                        let value = rng.next_u64().to_string().repeat(rng.between(1, 20) as usize);
+                        write(&partition, now, &[put(&key, &value)]).await.unwrap();
+                        records.insert(key, value);
+                    }
+                    partition.seal(Timestamp::from_u64(now));
+                    let roots = partition.merge().await.unwrap();
+                    *manifest.borrow_mut() = Some((roots, records.clone()));
+                    partition.install(roots);
+                }
+            }
+        });
+        let mut rng = Rng::from_seed(seed);
+        for _ in 0..6 {
+            sim.run_for(Duration::from_micros(rng.between(2_000, 60_000)));
+            sim.crash(node, Death::PowerCut);
+            crashes += 1;
+            sim.restart(node, 1);
+        }
+        sim.run_for(Duration::from_millis(50));
+        assert!(durable.borrow().is_some() && starts.get() == 7, "seed {seed} did nothing");
+    }
+    assert_eq!(crashes, 72);
+}
