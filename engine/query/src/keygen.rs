@@ -3,7 +3,7 @@
 //! An array on the way gives one key for each of its items. Only one array may be expanded; fields that reach the
 //! same array are expanded together. A missing value is null, an empty array is undefined.
 
-use pinion_bson::{ElementType, RawBsonRef, RawDocument, RawElems, values_equal};
+use pinion_bson::{ElementType, RawBsonRef, RawDocument, values_equal};
 use smallvec::{SmallVec, smallvec};
 
 use crate::limits::MAX_INDEX_KEYS_PER_DOCUMENT;
@@ -11,10 +11,10 @@ use crate::path::{Component, Path};
 use crate::value::{array_document, elements, field};
 
 /// The values of one key, in the order of the pattern.
-pub(crate) type Key<'a> = SmallVec<[RawBsonRef<'a>; 4]>;
+pub type Key<'a> = SmallVec<[RawBsonRef<'a>; 4]>;
 
 /// The components of each field's path that were arrays, by field.
-pub(crate) type MultikeyPaths = Vec<Vec<u16>>;
+pub type MultikeyPaths = Vec<Vec<u16>>;
 
 /// Why a document has no keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -249,9 +249,4 @@ fn dedup(keys: &mut Vec<Key<'_>>) {
         orders.into_iter().find(|o| o.is_ne()).unwrap_or(std::cmp::Ordering::Equal)
     });
     keys.dedup_by(|a, b| a.iter().zip(b.iter()).all(|(x, y)| values_equal(*x, *y)));
-}
-
-/// Whether any field of the document is an array, at any of the paths' first components.
-pub(crate) fn has_array_field(document: &RawDocument) -> bool {
-    RawElems::new(document.as_bytes()).any(|e| e.kind == ElementType::Array)
 }

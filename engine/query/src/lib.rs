@@ -4,17 +4,27 @@
 
 mod error;
 mod expression;
+mod index;
 mod keygen;
 mod limits;
 mod matcher;
 mod number;
 mod path;
+mod planner;
+mod projection;
 mod regex;
+mod sort;
 mod text;
 mod update;
 mod value;
 
 pub use expression::{Expression, Value, Variables};
+pub use index::{IndexKey, IndexKeys, IndexSpec, MultikeyPaths, index_keys};
 pub use limits::{MAX_GROUP_BYTES, MAX_KEY_PATTERN_FIELDS, MAX_SORT_BYTES};
 pub use matcher::{MatchPosition, Matcher};
+pub use planner::{
+    Access, ExplainStage, Hint, IndexAccess, Interval, Intervals, KeyRange, Plan, PlanRequest, plan, query_planner,
+};
+pub use projection::Projection;
+pub use sort::{Direction, SortPattern, Sorter};
 pub use update::{Update, UpdateContext, apply_diff, check_storable, diff, prepare_insert};

@@ -9,6 +9,7 @@ use pinion_bson::{RawBson, RawBsonRef, RawDocument};
 use pinion_wire::Result;
 
 pub(crate) use eval::Env;
+pub(crate) use operators::is_expression_name;
 pub(crate) use parse::check_field_path;
 pub use value::Value;
 

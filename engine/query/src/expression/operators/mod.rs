@@ -40,6 +40,11 @@ pub(super) fn find(name: &str) -> Option<&'static Operator> {
     TABLES.iter().flat_map(|table| table.iter()).find(|operator| operator.name == name)
 }
 
+/// Whether an operator of this name exists.
+pub(crate) fn is_expression_name(name: &str) -> bool {
+    find(name).is_some() || special(name).is_some()
+}
+
 impl Operator {
     pub(super) fn check_arity(&self, given: usize) -> Result<()> {
         check_arity(self.name, self.arity, given)

@@ -1,0 +1,246 @@
+//! What the predicates of a filter leave of the fields of an index.
+//!
+//! Bounds never leave out a key of a matching document; what they let in beside is filtered after the fetch.
+
+use pinion_bson::{RawBson, RawBsonRef};
+
+use super::interval::{Interval, Intervals, class_range};
+use crate::matcher::{CompareOp, Node, Predicate};
+use crate::value::{is_nan, is_nullish};
+
+/// One predicate at a path.
+#[derive(Clone, Debug)]
+pub(super) struct Constraint {
+    pub path: String,
+    pub intervals: Intervals,
+    /// Whether a document without the field may match: a sparse index does not hold it.
+    pub matches_missing: bool,
+    /// Predicates of one `$elemMatch` speak of one item: they may be combined even where the path has arrays. The path
+    /// of the array, and a number that tells one `$elemMatch` from another.
+    pub group: Option<(String, usize)>,
+    /// Rank for choosing among predicates that cannot be combined: lower is narrower.
+    pub breadth: u8,
+}
+
+/// Collects the predicates that all documents of the result satisfy.
+pub(super) fn constraints(nodes: &[Node]) -> Vec<Constraint> {
+    let mut collector = Collector { out: Vec::new(), groups: 0 };
+    nodes.iter().for_each(|node| collector.node(node, "", None));
+    collector.out
+}
+
+struct Collector {
+    out: Vec<Constraint>,
+    groups: usize,
+}
+
+impl Collector {
+    fn node(&mut self, node: &Node, prefix: &str, group: Option<&(String, usize)>) {
+        match node {
+            Node::And(children) => children.iter().for_each(|child| self.node(child, prefix, group)),
+            Node::Leaf(leaf) => {
+                let path = join(prefix, leaf.path.text());
+                match &leaf.predicate {
+                    Predicate::ElemMatchObject(inner) => {
+                        self.groups += 1;
+                        let group = (path.clone(), self.groups);
+                        self.node(inner, &path, Some(&group));
+                    }
+                    Predicate::ElemMatchValue(nodes) => {
+                        let mut both = Intervals::all();
+                        for node in nodes {
+                            if let Some((intervals, _)) = node_intervals(node) {
+                                both = both.intersect(&intervals);
+                            }
+                        }
+                        self.push(path, both, false, group);
+                    }
+                    _ => {
+                        if let Some((intervals, matches_missing)) = node_intervals(node) {
+                            self.push(path, intervals, matches_missing, group);
+                        }
+                    }
+                }
+            }
+            Node::Not(inner) => {
+                // A negation inside `$elemMatch` speaks of the item, as any other predicate.
+                if let (Node::Leaf(leaf), Some((intervals, matches_missing))) = (&**inner, node_intervals(node)) {
+                    let path = join(prefix, leaf.path.text());
+                    self.push(path, intervals, matches_missing, group);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn push(&mut self, path: String, intervals: Intervals, matches_missing: bool, group: Option<&(String, usize)>) {
+        let breadth = if intervals.single_point() {
+            0
+        } else if intervals.points_only() {
+            1
+        } else if intervals.is_all() {
+            4
+        } else if intervals.0.len() > 1 {
+            3
+        } else {
+            2
+        };
+        self.out.push(Constraint { path, intervals, matches_missing, group: group.cloned(), breadth });
+    }
+}
+
+fn join(prefix: &str, path: &str) -> String {
+    match (prefix.is_empty(), path.is_empty()) {
+        (true, _) => path.to_string(),
+        (_, true) => prefix.to_string(),
+        _ => format!("{prefix}.{path}"),
+    }
+}
+
+/// The keys of documents that satisfy a predicate, and whether those without the field may.
+fn node_intervals(node: &Node) -> Option<(Intervals, bool)> {
+    match node {
+        Node::Leaf(leaf) => predicate_intervals(&leaf.predicate),
+        Node::Not(inner) => match &**inner {
+            Node::Leaf(leaf) => match &leaf.predicate {
+                // Missing fields are stored as null, empty arrays on the way as undefined.
+                Predicate::Exists => Some((null_points(), true)),
+                Predicate::Compare { value, .. } if !is_indexed_by_value(value.as_raw_bson_ref()) => {
+                    Some((Intervals::all(), true))
+                }
+                Predicate::In { values, regexes, .. }
+                    if !regexes.is_empty() || values.iter().any(|v| !is_indexed_by_value(v.as_raw_bson_ref())) =>
+                {
+                    Some((Intervals::all(), true))
+                }
+                Predicate::Compare { .. } | Predicate::In { .. } => {
+                    let (intervals, matches_missing) = predicate_intervals(&leaf.predicate)?;
+                    // An empty array is stored as undefined, and every negation matches it.
+                    let mut rest = intervals.complement().0;
+                    rest.push(Interval::point(RawBson::Undefined));
+                    Some((Intervals::union(rest), !matches_missing))
+                }
+                _ => Some((Intervals::all(), true)),
+            },
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Whether equality with the value means exactly one key: arrays are indexed by their items.
+fn is_indexed_by_value(value: RawBsonRef<'_>) -> bool {
+    !matches!(value, RawBsonRef::Array(_))
+}
+
+fn null_points() -> Intervals {
+    Intervals::union(vec![Interval::point(RawBson::Undefined), Interval::point(RawBson::Null)])
+}
+
+fn predicate_intervals(predicate: &Predicate) -> Option<(Intervals, bool)> {
+    Some(match predicate {
+        Predicate::Compare { op: CompareOp::Eq, value } => (equal(value), is_nullish(value.as_raw_bson_ref())),
+        Predicate::Compare { op, value } => {
+            let value_ref = value.as_raw_bson_ref();
+            let missing = match value_ref {
+                RawBsonRef::Null | RawBsonRef::Undefined => matches!(op, CompareOp::Lte | CompareOp::Gte),
+                RawBsonRef::MinKey => matches!(op, CompareOp::Gt | CompareOp::Gte),
+                RawBsonRef::MaxKey => matches!(op, CompareOp::Lt | CompareOp::Lte),
+                _ => false,
+            };
+            (range(*op, value), missing)
+        }
+        Predicate::In { values, regexes, has_null } => {
+            let mut all = Vec::new();
+            for value in values {
+                all.extend(equal(value).0);
+            }
+            for regex in regexes {
+                all.extend(regex_intervals(regex));
+            }
+            (Intervals::union(all), *has_null)
+        }
+        Predicate::Regex(regex) => (Intervals::union(regex_intervals(regex)), false),
+        Predicate::Mod { .. } | Predicate::Exists | Predicate::Type(_) => (Intervals::all(), false),
+        Predicate::Bits(_) | Predicate::Size(_) => (Intervals::all(), false),
+        Predicate::ElemMatchObject(_) | Predicate::ElemMatchValue(_) => (Intervals::all(), false),
+    })
+}
+
+fn equal(value: &RawBson) -> Intervals {
+    match value {
+        RawBson::Null | RawBson::Undefined => null_points(),
+        RawBson::Array(array) => {
+            // The array itself is a key where it is an item of another one; otherwise its items are.
+            let first = crate::value::items(array).next().map_or(RawBson::Undefined, RawBson::from);
+            Intervals::union(vec![Interval::point(first), Interval::point(value.clone())])
+        }
+        value => Intervals(vec![Interval::point(value.clone())]),
+    }
+}
+
+fn range(op: CompareOp, value: &RawBson) -> Intervals {
+    let value_ref = value.as_raw_bson_ref();
+    let inclusive = matches!(op, CompareOp::Lte | CompareOp::Gte);
+    let below = matches!(op, CompareOp::Lt | CompareOp::Lte);
+    if is_nan(value_ref) {
+        return if inclusive { equal(value) } else { Intervals::none() };
+    }
+    match value_ref {
+        RawBsonRef::Null | RawBsonRef::Undefined => if inclusive { null_points() } else { Intervals::none() },
+        RawBsonRef::MinKey if below => {
+            if inclusive { Intervals(vec![Interval::point(RawBson::MinKey)]) } else { Intervals::none() }
+        }
+        RawBsonRef::MaxKey if !below => {
+            if inclusive { Intervals(vec![Interval::point(RawBson::MaxKey)]) } else { Intervals::none() }
+        }
+        RawBsonRef::MinKey => Intervals(vec![Interval::new(RawBson::MinKey, inclusive, RawBson::MaxKey, true)]),
+        RawBsonRef::MaxKey => Intervals(vec![Interval::new(RawBson::MinKey, true, RawBson::MaxKey, inclusive)]),
+        other => match class_range(other) {
+            Some((least, beyond, belongs)) => {
+                let interval = if below {
+                    Interval::new(least, true, value.clone(), inclusive)
+                } else {
+                    Interval::new(value.clone(), inclusive, beyond, belongs)
+                };
+                Intervals::union(vec![interval])
+            }
+            None => Intervals::all(),
+        },
+    }
+}
+
+fn regex_intervals(regex: &crate::regex::Regex) -> Vec<Interval> {
+    let document = RawBson::Document(pinion_bson::RawDocumentBuf::new());
+    let texts = match regex.literal_prefix() {
+        Some((prefix, _)) if !prefix.is_empty() => {
+            let beyond = after_prefix(&prefix).map_or(document, RawBson::String);
+            Interval::new(RawBson::String(prefix), true, beyond, false)
+        }
+        _ => Interval::new(RawBson::String(String::new()), true, document, false),
+    };
+    let mut intervals = vec![texts];
+    // A stored regular expression equal to this one matches as well.
+    if let (Ok(pattern), Ok(options)) = ((&*regex.pattern).try_into(), (&*regex.options).try_into()) {
+        let value = RawBsonRef::RegularExpression(pinion_bson::RawRegexRef { pattern, options });
+        intervals.push(Interval::point(value.into()));
+    }
+    intervals
+}
+
+/// The least text above all that begin with the prefix.
+fn after_prefix(prefix: &str) -> Option<String> {
+    let mut chars: Vec<char> = prefix.chars().collect();
+    while let Some(last) = chars.pop() {
+        let next = match u32::from(last) + 1 {
+            // The surrogates are no characters.
+            0xd800 => 0xe000,
+            next => next,
+        };
+        if let Some(next) = char::from_u32(next) {
+            chars.push(next);
+            return Some(chars.into_iter().collect());
+        }
+    }
+    None
+}

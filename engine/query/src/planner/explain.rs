@@ -1,0 +1,229 @@
+//! Plans as explain prints them.
+
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+
+use super::choose::pattern_names;
+use super::{Access, IndexAccess, Plan, PlanRequest};
+use crate::limits::MAX_SORT_BYTES;
+use crate::matcher::{Leaf, Node, Predicate};
+use crate::sort::Direction;
+use crate::value::{elements, is_empty};
+
+/// One stage of a plan.
+#[derive(Clone, Debug)]
+pub struct ExplainStage {
+    pub name: &'static str,
+    /// What the stage tells beside its name.
+    pub details: RawDocumentBuf,
+    pub inputs: Vec<ExplainStage>,
+}
+
+impl ExplainStage {
+    fn new(name: &'static str, details: DocBuilder, inputs: Vec<ExplainStage>) -> ExplainStage {
+        ExplainStage { name, details: details.finish(), inputs }
+    }
+
+    /// Writes the stage into an open document; `statistics` may add to each stage behind its name.
+    pub fn write(&self, out: &mut DocBuilder, statistics: &dyn Fn(&ExplainStage, &mut DocBuilder)) {
+        out.append("stage", RawBsonRef::String(self.name));
+        statistics(self, out);
+        for (name, value) in elements(&self.details) {
+            out.append(name, value);
+        }
+        match &self.inputs[..] {
+            [] => {}
+            [input] => {
+                out.start_document("inputStage");
+                input.write(out, statistics);
+                out.end();
+            }
+            inputs => {
+                out.start_array("inputStages");
+                for input in inputs {
+                    out.push_document();
+                    input.write(out, statistics);
+                    out.end();
+                }
+                out.end();
+            }
+        }
+    }
+}
+
+pub(super) fn query_planner(request: &PlanRequest<'_>, stage: &ExplainStage) -> RawDocumentBuf {
+    let mut out = DocBuilder::new();
+    out.append("namespace", RawBsonRef::String(request.namespace));
+    let parsed = request.matcher.parsed_query();
+    out.append("parsedQuery", RawBsonRef::Document(&parsed));
+    out.append("indexFilterSet", RawBsonRef::Boolean(false));
+    out.append("maxIndexedOrSolutionsReached", RawBsonRef::Boolean(false));
+    out.append("maxIndexedAndSolutionsReached", RawBsonRef::Boolean(false));
+    out.append("maxScansToExplodeReached", RawBsonRef::Boolean(false));
+    out.start_document("winningPlan");
+    stage.write(&mut out, &|_, _| {});
+    out.end();
+    out.start_array("rejectedPlans");
+    out.end();
+    out.finish()
+}
+
+pub(super) fn stages(
+    plan: &Plan,
+    request: &PlanRequest<'_>,
+    skip: Option<i64>,
+    limit: Option<i64>,
+    projection: Option<&RawDocument>,
+) -> ExplainStage {
+    let filter = request.matcher.parsed_query();
+    let with_filter = || {
+        let mut details = DocBuilder::new();
+        if !is_empty(&filter) && !plan.filter_satisfied {
+            details.append("filter", RawBsonRef::Document(&filter));
+        }
+        details
+    };
+    let mut stage = match &plan.access {
+        Access::Nothing => ExplainStage::new("EOF", DocBuilder::new(), Vec::new()),
+        Access::Id(_) if plan.filter_satisfied => ExplainStage::new("IDHACK", DocBuilder::new(), Vec::new()),
+        Access::Id(id) => {
+            let scan = request.indexes.iter().position(super::IndexSpec::is_id).map(|index| {
+                let point = super::Intervals(vec![super::Interval {
+                    lower: id.clone(),
+                    lower_inclusive: true,
+                    upper: id.clone(),
+                    upper_inclusive: true,
+                }]);
+                let access = IndexAccess {
+                    index,
+                    bounds: vec![point],
+                    ranges: Vec::new(),
+                    direction: Direction::Forward,
+                    multikey: false,
+                };
+                index_scan(&access, request)
+            });
+            ExplainStage::new("FETCH", with_filter(), scan.into_iter().collect())
+        }
+        Access::Collection(direction) => {
+            let mut details = with_filter();
+            details.append("direction", RawBsonRef::String(direction_name(*direction)));
+            ExplainStage::new("COLLSCAN", details, Vec::new())
+        }
+        Access::Index(access) => ExplainStage::new("FETCH", with_filter(), vec![index_scan(access, request)]),
+        Access::Union(branches) => {
+            let scans = branches.iter().map(|branch| index_scan(branch, request)).collect();
+            let union = ExplainStage::new("OR", DocBuilder::new(), scans);
+            ExplainStage::new("FETCH", with_filter(), vec![union])
+        }
+    };
+    let skip = skip.filter(|n| *n > 0);
+    let limit = limit.filter(|n| *n > 0);
+    let sort = request.sort.filter(|_| plan.needs_sort(request.sort));
+    if let Some(sort) = sort {
+        let mut details = DocBuilder::new();
+        details.append("sortPattern", RawBsonRef::Document(sort.source()));
+        details.append("memLimit", RawBsonRef::Int32(MAX_SORT_BYTES as i32));
+        if let Some(limit) = limit {
+            details.append("limitAmount", RawBsonRef::Int64(limit + skip.unwrap_or(0)));
+        }
+        details.append("type", RawBsonRef::String("simple"));
+        stage = ExplainStage::new("SORT", details, vec![stage]);
+    }
+    let amount = |name: &'static str, field: &str, n: i64, input: ExplainStage| {
+        let mut details = DocBuilder::new();
+        match i32::try_from(n) {
+            Ok(small) => details.append(field, RawBsonRef::Int32(small)),
+            Err(_) => details.append(field, RawBsonRef::Int64(n)),
+        };
+        ExplainStage::new(name, details, vec![input])
+    };
+    if let Some(skip) = skip {
+        stage = amount("SKIP", "skipAmount", skip, stage);
+    }
+    if let (Some(projection), Some(parsed)) = (projection, request.projection)
+        && !parsed.is_identity()
+    {
+        let mut details = DocBuilder::new();
+        details.append("transformBy", RawBsonRef::Document(projection));
+        let name = if parsed.is_simple() { "PROJECTION_SIMPLE" } else { "PROJECTION_DEFAULT" };
+        stage = ExplainStage::new(name, details, vec![stage]);
+    }
+    if let (Some(limit), None) = (limit, sort) {
+        stage = amount("LIMIT", "limitAmount", limit, stage);
+    }
+    stage
+}
+
+fn direction_name(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Forward => "forward",
+        Direction::Backward => "backward",
+    }
+}
+
+fn index_scan(access: &IndexAccess, request: &PlanRequest<'_>) -> ExplainStage {
+    let index = &request.indexes[access.index];
+    let mut out = DocBuilder::new();
+    out.append("keyPattern", RawBsonRef::Document(&index.key));
+    out.append("indexName", RawBsonRef::String(&index.name));
+    out.append("isMultiKey", RawBsonRef::Boolean(index.multikey.is_some()));
+    out.start_document("multiKeyPaths");
+    for (at, path) in index.paths().iter().enumerate() {
+        out.start_array(path.text());
+        for component in index.multikey.as_ref().map_or(&[][..], |paths| &paths[at][..]) {
+            let names: Vec<&str> =
+                path.components()[..=usize::from(*component)].iter().map(|c| &*c.name).collect();
+            out.push(RawBsonRef::String(&names.join(".")));
+        }
+        out.end();
+    }
+    out.end();
+    out.append("isUnique", RawBsonRef::Boolean(index.unique || index.is_id()));
+    out.append("isSparse", RawBsonRef::Boolean(index.sparse));
+    out.append("isPartial", RawBsonRef::Boolean(false));
+    out.append("indexVersion", RawBsonRef::Int32(2));
+    out.append("direction", RawBsonRef::String(direction_name(access.direction)));
+    out.start_document("indexBounds");
+    for (at, (name, intervals)) in pattern_names(index).zip(&access.bounds).enumerate() {
+        let backward = index.ordering.is_descending(at as u32) != (access.direction == Direction::Backward);
+        out.start_array(name);
+        let texts: Vec<String> = intervals.0.iter().map(|i| i.text(backward)).collect();
+        let ordered: Box<dyn Iterator<Item = &String>> =
+            if backward { Box::new(texts.iter().rev()) } else { Box::new(texts.iter()) };
+        for text in ordered {
+            out.push(RawBsonRef::String(text));
+        }
+        out.end();
+    }
+    out.end();
+    ExplainStage::new("IXSCAN", out, Vec::new())
+}
+
+/// A filter's tree as messages about plans print it.
+pub(super) fn tree_text(node: &Node) -> String {
+    let mut out = String::new();
+    write_tree(node, 0, &mut out);
+    out
+}
+
+fn write_tree(node: &Node, depth: usize, out: &mut String) {
+    let indent = "    ".repeat(depth);
+    let mut list = |name: &str, children: &[Node], out: &mut String| {
+        out.push_str(&format!("{indent}{name}\n"));
+        children.iter().for_each(|child| write_tree(child, depth + 1, out));
+    };
+    match node {
+        Node::And(children) => list("$and", children, out),
+        Node::Or(children) => list("$or", children, out),
+        Node::Nor(children) => list("$nor", children, out),
+        Node::Not(child) => list("$not", std::slice::from_ref(child), out),
+        Node::AlwaysTrue => out.push_str(&format!("{indent}$alwaysTrue: 1\n")),
+        Node::AlwaysFalse => out.push_str(&format!("{indent}$alwaysFalse: 1\n")),
+        Node::Expr(..) => out.push_str(&format!("{indent}$expr\n")),
+        Node::Leaf(Leaf { path, predicate: Predicate::Compare { op, value } }) => {
+            let value = crate::text::value_text(value.as_raw_bson_ref());
+            out.push_str(&format!("{indent}{} {} {value}\n", path.text(), op.name()));
+        }
+        Node::Leaf(leaf) => out.push_str(&format!("{indent}{}\n", leaf.path.text())),
+    }
+}

@@ -1,0 +1,139 @@
+//! Plans: how a query finds its documents. Pure; the caller runs them.
+
+mod bounds;
+mod choose;
+mod explain;
+mod interval;
+mod ranges;
+
+#[cfg(test)]
+mod tests;
+
+use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_wire::Result;
+
+use crate::error::bad_value;
+use crate::index::IndexSpec;
+use crate::matcher::Matcher;
+use crate::projection::Projection;
+use crate::sort::{Direction, SortPattern};
+use crate::value::{field, first, is_empty};
+
+pub use explain::ExplainStage;
+pub use interval::{Interval, Intervals};
+pub use ranges::KeyRange;
+
+/// What is to be planned.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanRequest<'a> {
+    pub namespace: &'a str,
+    pub matcher: &'a Matcher,
+    pub sort: Option<&'a SortPattern>,
+    pub projection: Option<&'a Projection>,
+    pub hint: Option<&'a Hint>,
+    /// The indexes that are ready, the one on `_id` among them.
+    pub indexes: &'a [IndexSpec],
+}
+
+/// An index named by the client.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Hint {
+    Name(String),
+    Pattern(RawDocumentBuf),
+    Natural(Direction),
+}
+
+impl Hint {
+    /// Reads a hint; `None` for an empty document. The caller has checked that it is a string or a document.
+    pub fn parse(hint: RawBsonRef<'_>) -> Result<Option<Hint>> {
+        match hint {
+            RawBsonRef::String(name) => Ok(Some(Hint::Name(name.to_string()))),
+            RawBsonRef::Document(pattern) if is_empty(pattern) => Ok(None),
+            RawBsonRef::Document(pattern) => match field(pattern, "$natural") {
+                Some(direction) => match crate::number::truncated_i64(direction) {
+                    Some(1) => Ok(Some(Hint::Natural(Direction::Forward))),
+                    Some(-1) => Ok(Some(Hint::Natural(Direction::Backward))),
+                    _ => Err(bad_value("$natural hint may only be 1 or -1")),
+                },
+                None if first(pattern).is_some_and(|(name, _)| name.starts_with("$hint")) => {
+                    Err(crate::error::failed_to_parse("Hint must be a string or an object"))
+                }
+                None => Ok(Some(Hint::Pattern(pattern.to_owned()))),
+            },
+            _ => Err(crate::error::failed_to_parse("Hint must be a string or an object")),
+        }
+    }
+}
+
+/// How the documents are found. The caller applies the whole filter to each fetched document unless the access is
+/// `Nothing`.
+#[derive(Clone, Debug)]
+pub enum Access {
+    /// No document can match.
+    Nothing,
+    /// The one document with this `_id`.
+    Id(RawBson),
+    /// All documents, in `_id` order.
+    Collection(Direction),
+    /// The documents whose keys lie in ranges of an index.
+    Index(IndexAccess),
+    /// The documents of any of these, each once.
+    Union(Vec<IndexAccess>),
+}
+
+/// A scan of an index; of the collection itself where the index is the one on `_id`.
+#[derive(Clone, Debug)]
+pub struct IndexAccess {
+    /// The place in the request's list.
+    pub index: usize,
+    /// The intervals of each field, in ascending order whatever the field's direction.
+    pub bounds: Vec<Intervals>,
+    /// Disjoint, in the order of the index's keys; a backward scan takes them from the last.
+    pub ranges: Vec<KeyRange>,
+    pub direction: Direction,
+    /// A document may come more than once.
+    pub multikey: bool,
+}
+
+/// A plan.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub access: Access,
+    /// The documents come in the order of the sort; otherwise the caller sorts them.
+    pub sort_provided: bool,
+    /// Every document of the access matches: the filter is empty, or it is the `_id` alone.
+    pub filter_satisfied: bool,
+}
+
+impl Plan {
+    /// Whether the caller has to sort.
+    pub fn needs_sort(&self, sort: Option<&SortPattern>) -> bool {
+        sort.is_some_and(|sort| !sort.is_empty()) && !self.sort_provided
+    }
+
+    /// The indexes the plan uses, by place in the request's list.
+    pub fn indexes_used(&self) -> Vec<usize> {
+        match &self.access {
+            Access::Index(access) => vec![access.index],
+            Access::Union(branches) => branches.iter().map(|b| b.index).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Chooses a plan.
+pub fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
+    choose::plan(request)
+}
+
+/// The part of explain that tells of the plan: namespace, the filter's normal form, the chosen plan.
+pub fn query_planner(request: &PlanRequest<'_>, stage: &ExplainStage) -> RawDocumentBuf {
+    explain::query_planner(request, stage)
+}
+
+impl Plan {
+    /// The stages that explain prints, from the outermost.
+    pub fn explain(&self, request: &PlanRequest<'_>, skip: Option<i64>, limit: Option<i64>, projection: Option<&RawDocument>) -> ExplainStage {
+        explain::stages(self, request, skip, limit, projection)
+    }
+}

@@ -1,0 +1,105 @@
+//! Projections: of `find`, of `$project`, and the additions of `$addFields`.
+
+mod apply;
+mod parse;
+
+#[cfg(test)]
+mod tests;
+
+use pinion_bson::{RawDocument, RawDocumentBuf};
+use pinion_wire::Result;
+
+use crate::expression::{Expression, Variables};
+use crate::matcher::Matcher;
+
+/// A parsed projection.
+#[derive(Clone, Debug)]
+pub struct Projection {
+    mode: Mode,
+    root: Tree,
+    /// The path of the positional operator.
+    positional: Option<Box<[Box<str>]>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Inclusion,
+    Exclusion,
+    /// `$addFields`: everything stays.
+    Addition,
+}
+
+/// What happens to the fields of one document.
+#[derive(Clone, Debug, Default)]
+struct Tree {
+    fields: Vec<(Box<str>, Action)>,
+}
+
+#[derive(Clone, Debug)]
+enum Action {
+    Include,
+    Exclude,
+    Nested(Tree),
+    Compute(Expression),
+    Slice { skip: Option<i64>, limit: i64 },
+    ElemMatch(Box<Matcher>),
+}
+
+impl Projection {
+    /// Parses the projection of a `find` or of a write; the errors are MongoDB's.
+    pub fn parse_find(spec: &RawDocument, variables: &Variables) -> Result<Projection> {
+        parse::Parser::find(variables).parse(spec)
+    }
+
+    /// Parses the specification of a `$project` stage.
+    pub fn parse_aggregation(spec: &RawDocument, variables: &Variables) -> Result<Projection> {
+        parse::Parser::aggregation(variables).parse(spec)
+    }
+
+    /// Parses the specification of an `$addFields` stage.
+    pub fn parse_addition(spec: &RawDocument, variables: &Variables) -> Result<Projection> {
+        parse::parse_addition(spec, variables)
+    }
+
+    /// Whether the document comes out as it is.
+    pub fn is_identity(&self) -> bool {
+        self.mode != Mode::Inclusion && self.root.fields.is_empty() && self.positional.is_none()
+    }
+
+    /// Whether `apply` needs the array position that the filter matched at.
+    pub fn needs_position(&self) -> bool {
+        self.positional.is_some()
+    }
+
+    /// Whether only plain top-level fields are kept or dropped.
+    pub fn is_simple(&self) -> bool {
+        self.positional.is_none()
+            && self.root.fields.iter().all(|(_, action)| matches!(action, Action::Include | Action::Exclude))
+    }
+
+    /// The names of the fields that are kept when nothing but whole top-level fields and dotted paths are.
+    pub(crate) fn included_paths(&self) -> Option<Vec<String>> {
+        fn collect(tree: &Tree, prefix: &str, out: &mut Vec<String>) -> bool {
+            tree.fields.iter().all(|(name, action)| {
+                let path = if prefix.is_empty() { name.to_string() } else { format!("{prefix}.{name}") };
+                match action {
+                    Action::Include => {
+                        out.push(path);
+                        true
+                    }
+                    Action::Exclude => true,
+                    Action::Nested(inner) => collect(inner, &path, out),
+                    _ => false,
+                }
+            })
+        }
+        let mut out = Vec::new();
+        let plain = self.mode == Mode::Inclusion && self.positional.is_none() && collect(&self.root, "", &mut out);
+        plain.then_some(out)
+    }
+
+    /// The projected document; `position` is what the filter's match told.
+    pub fn apply(&self, document: &RawDocument, position: Option<u32>) -> Result<RawDocumentBuf> {
+        apply::apply(self, document, position)
+    }
+}

@@ -1,0 +1,338 @@
+//! Sort patterns, the keys they give documents, and the sort in memory.
+
+use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_keystring::{Builder, Ordering, encode_id};
+use pinion_wire::Result;
+
+use crate::error::{bad_value, error};
+use crate::expression::check_field_path;
+use crate::keygen::{KeyError, keys, single_key};
+use crate::limits::MAX_KEY_PATTERN_FIELDS;
+use crate::path::Path;
+use crate::text::{document_text, element_text};
+use crate::value::{count, elements, field, is_number};
+
+/// A parsed sort.
+#[derive(Clone, Debug)]
+pub struct SortPattern {
+    source: RawDocumentBuf,
+    paths: Vec<Path>,
+    descending: Vec<bool>,
+    ordering: Ordering,
+    natural: Option<Direction>,
+}
+
+/// The way through an index or a collection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    Forward,
+    Backward,
+}
+
+impl Direction {
+    #[must_use]
+    pub fn reversed(self) -> Direction {
+        match self {
+            Direction::Forward => Direction::Backward,
+            Direction::Backward => Direction::Forward,
+        }
+    }
+}
+
+impl SortPattern {
+    /// Parses the sort of a `find` or a write: `{$natural: 1}` is allowed. An empty document sorts nothing.
+    pub fn parse_find(pattern: &RawDocument) -> Result<SortPattern> {
+        let Some(natural) = field(pattern, "$natural") else {
+            return SortPattern::parse(pattern);
+        };
+        if count(pattern) > 1 {
+            return Err(bad_value(format!(
+                "Cannot include '$natural' in compound sort: {}",
+                document_text(pattern)
+            )));
+        }
+        let direction = match crate::number::exact_i64(natural) {
+            Some(1) => Direction::Forward,
+            Some(-1) => Direction::Backward,
+            _ => return Err(bad_value("$natural sort cannot be set to a value other than -1 or 1.")),
+        };
+        Ok(SortPattern { natural: Some(direction), ..SortPattern::empty(pattern) })
+    }
+
+    fn empty(pattern: &RawDocument) -> SortPattern {
+        SortPattern {
+            source: pattern.to_owned(),
+            paths: Vec::new(),
+            descending: Vec::new(),
+            ordering: Ordering::ascending(),
+            natural: None,
+        }
+    }
+
+    /// Parses the specification of a `$sort` stage, but for the check that it is not empty.
+    pub fn parse(pattern: &RawDocument) -> Result<SortPattern> {
+        let mut sort = SortPattern::empty(pattern);
+        for (name, value) in elements(pattern) {
+            let descending = match value {
+                RawBsonRef::Document(meta) => return Err(meta_error(meta)),
+                number if is_number(number) => sort_direction(number)?,
+                _ => {
+                    return Err(error(15974, format!("Illegal key in $sort specification: {}", element_text(name, value))));
+                }
+            };
+            check_field_path(name)?;
+            if sort.paths.iter().any(|p| p.text() == name) {
+                return Err(error(7472500, format!("$sort key must not contain duplicate keys (field: '{name}')")));
+            }
+            sort.paths.push(Path::parse(name));
+            sort.descending.push(descending);
+        }
+        if sort.paths.len() > MAX_KEY_PATTERN_FIELDS {
+            return Err(error(13103, "too many compound keys"));
+        }
+        sort.ordering = Ordering::from_bits(
+            sort.descending.iter().enumerate().fold(0, |bits, (i, descending)| bits | u32::from(*descending) << i),
+        );
+        Ok(sort)
+    }
+
+    /// The pattern as it was given.
+    pub fn source(&self) -> &RawDocument {
+        &self.source
+    }
+
+    /// Whether nothing is sorted.
+    pub fn is_empty(&self) -> bool {
+        self.paths.is_empty()
+    }
+
+    /// The direction of `{$natural: ...}`.
+    pub fn natural(&self) -> Option<Direction> {
+        self.natural
+    }
+
+    /// The paths with their directions, true for descending.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&Path, bool)> {
+        self.paths.iter().zip(self.descending.iter().copied())
+    }
+
+    /// The key of a document: bytes that sort as the pattern says, documents of equal keys by `_id`.
+    pub fn sort_key(&self, document: &RawDocument) -> Result<Vec<u8>> {
+        let mut key = self.value_key(document)?;
+        if let Some(id) = field(document, "_id") {
+            key.extend_from_slice(&encode_id(id));
+        }
+        Ok(key)
+    }
+
+    /// The key without the `_id` behind it.
+    pub fn value_key(&self, document: &RawDocument) -> Result<Vec<u8>> {
+        let mut builder = Builder::new(self.ordering);
+        if let Some((key, _)) = single_key(document, &self.paths) {
+            key.iter().for_each(|value| {
+                builder.append(*value);
+            });
+            return Ok(builder.finish().bytes);
+        }
+        let keys = keys(document, &self.paths, false).map_err(|e| match e {
+            KeyError::Parallel(..) => bad_value("cannot sort with keys that are parallel arrays"),
+            other => key_error(other),
+        })?;
+        // Of an array's keys the one that sorts first counts: the least ascending, the greatest descending.
+        let mut least: Option<Vec<u8>> = None;
+        for key in keys.keys {
+            key.iter().for_each(|value| {
+                builder.append(*value);
+            });
+            let bytes = builder.finish().bytes;
+            if least.as_ref().is_none_or(|l| bytes < *l) {
+                least = Some(bytes);
+            }
+        }
+        Ok(least.unwrap_or_default())
+    }
+}
+
+/// The error of keys that cannot be made.
+pub(crate) fn key_error(error_: KeyError) -> pinion_wire::Error {
+    match error_ {
+        KeyError::Parallel(a, b) => error(171, format!("cannot index parallel arrays [{a}] [{b}]")),
+        KeyError::Ambiguous { field, array } => error(
+            16746,
+            format!(
+                "Ambiguous field name found in array (do not use numeric field names in embedded elements in an array), \
+                 field: '{field}' for array: {array}"
+            ),
+        ),
+        KeyError::TooMany => error(13, "a document has too many keys for one index"),
+    }
+}
+
+fn sort_direction(value: RawBsonRef<'_>) -> Result<bool> {
+    let number = match value {
+        RawBsonRef::Decimal128(_) => crate::number::exact_i64(value),
+        other => crate::number::truncated_i64(other),
+    };
+    match number {
+        Some(1) => Ok(false),
+        Some(-1) => Ok(true),
+        _ => Err(error(15975, "$sort key ordering must be 1 (for ascending) or -1 (for descending)")),
+    }
+}
+
+fn meta_error(meta: &RawDocument) -> pinion_wire::Error {
+    match field(meta, "$meta") {
+        Some(RawBsonRef::String(name)) => match name {
+            "textScore" => error(40218, "query requires text score metadata, but it is not available"),
+            "randVal" | "searchScore" | "vectorSearchScore" | "geoNearDistance" => {
+                error(115, format!("sorting by {{$meta: \"{name}\"}} is not supported"))
+            }
+            _ => error(31138, format!("Illegal $meta sort: $meta: \"{name}\"")),
+        },
+        Some(other) => error(31138, format!("Illegal $meta sort: {}", element_text("$meta", other))),
+        None => error(17312, "$meta is the only expression supported by $sort right now"),
+    }
+}
+
+/// A sort in memory with a bound on its bytes; with a limit it keeps only what can be among the first.
+#[derive(Debug)]
+pub struct Sorter<T> {
+    entries: Vec<(Vec<u8>, T, usize)>,
+    limit: Option<usize>,
+    bytes: usize,
+    max_bytes: usize,
+}
+
+impl<T> Sorter<T> {
+    /// `limit` counts the entries that are wanted, skipped ones included.
+    pub fn new(limit: Option<usize>, max_bytes: usize) -> Sorter<T> {
+        Sorter { entries: Vec::new(), limit, bytes: 0, max_bytes }
+    }
+
+    /// Adds an entry under its key; `size` are the bytes the entry holds.
+    pub fn push(&mut self, key: Vec<u8>, value: T, size: usize) -> Result<()> {
+        let size = size + key.len();
+        self.bytes += size;
+        self.entries.push((key, value, size));
+        if let Some(limit) = self.limit
+            && self.entries.len() >= limit.saturating_mul(2).max(64)
+        {
+            self.cut(limit);
+        }
+        if self.bytes > self.max_bytes {
+            if let Some(limit) = self.limit {
+                self.cut(limit);
+            }
+            if self.bytes > self.max_bytes {
+                return Err(error(
+                    292,
+                    format!(
+                        "Sort exceeded memory limit of {} bytes, but did not opt in to external sorting.",
+                        self.max_bytes
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, limit: usize) {
+        self.entries.sort_by(|a, b| a.0.cmp(&b.0));
+        self.entries.truncate(limit);
+        self.bytes = self.entries.iter().map(|e| e.2).sum();
+    }
+
+    /// The bytes held.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The entries in order.
+    pub fn finish(mut self) -> impl Iterator<Item = (Vec<u8>, T)> {
+        let limit = self.limit.unwrap_or(usize::MAX);
+        self.cut(limit);
+        self.entries.into_iter().map(|(key, value, _)| (key, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pinion_bson::rawdoc;
+
+    #[track_caller]
+    fn check(pattern: RawDocumentBuf, documents: &[RawDocumentBuf], expected: &[i32]) {
+        let sort = SortPattern::parse(&pattern).expect("parses");
+        let mut sorter = Sorter::new(None, 1 << 20);
+        for document in documents {
+            let id = document.get_i32("_id").expect("an _id");
+            sorter.push(sort.sort_key(document).expect("a key"), id, 4).expect("fits");
+        }
+        let found: Vec<i32> = sorter.finish().map(|(_, id)| id).collect();
+        assert_eq!(found, expected, "{pattern:?}");
+    }
+
+    #[track_caller]
+    fn check_error(pattern: RawDocumentBuf, code: i32) {
+        assert_eq!(SortPattern::parse_find(&pattern).expect_err("refused").code.0, code, "{pattern:?}");
+    }
+
+    #[test]
+    fn arrays_sort_by_their_least_or_greatest_item() {
+        let documents = [
+            rawdoc! { "_id": 1, "a": [3, 1] },
+            rawdoc! { "_id": 2, "a": 2 },
+            rawdoc! { "_id": 3 },
+            rawdoc! { "_id": 4, "a": [] },
+            rawdoc! { "_id": 5, "a": null },
+            rawdoc! { "_id": 6, "a": [[0]] },
+        ];
+        check(rawdoc! { "a": 1 }, &documents, &[4, 3, 5, 1, 2, 6]);
+        check(rawdoc! { "a": -1 }, &documents, &[6, 1, 2, 3, 5, 4]);
+    }
+
+    #[test]
+    fn dotted_paths_expand_arrays_of_documents() {
+        let documents = [
+            rawdoc! { "_id": 1, "a": [{ "b": 1, "c": 5 }, { "b": 7, "c": 2 }] },
+            rawdoc! { "_id": 2, "a": { "b": 3, "c": 3 } },
+            rawdoc! { "_id": 3, "a": [{ "b": 2, "c": 9 }] },
+            rawdoc! { "_id": 4, "a": [] },
+            rawdoc! { "_id": 5, "a": [1] },
+        ];
+        check(rawdoc! { "a.b": 1 }, &documents, &[4, 5, 1, 3, 2]);
+        check(rawdoc! { "a.b": -1 }, &documents, &[1, 2, 3, 4, 5]);
+        check(rawdoc! { "a.b": 1, "a.c": -1 }, &documents, &[4, 5, 1, 3, 2]);
+        check(rawdoc! { "a.c": 1 }, &documents, &[4, 5, 1, 2, 3]);
+        check(rawdoc! { "a.0.b": 1 }, &documents, &[2, 4, 5, 1, 3]);
+        check(rawdoc! { "a.1.b": 1 }, &documents, &[2, 3, 4, 5, 1]);
+    }
+
+    #[test]
+    fn errors() {
+        check_error(rawdoc! { "a": 0 }, 15975);
+        check_error(rawdoc! { "a": "x" }, 15974);
+        check_error(rawdoc! { "a": true }, 15974);
+        check_error(rawdoc! { "a": { "b": 1 } }, 17312);
+        check_error(rawdoc! { "": 1 }, 40352);
+        check_error(rawdoc! { "a.": 1 }, 40353);
+        check_error(rawdoc! { "a..b": 1 }, 15998);
+        check_error(rawdoc! { "$a": 1 }, 16410);
+        check_error(rawdoc! { "$natural": 1, "a": 1 }, 2);
+        check_error(rawdoc! { "$natural": 2 }, 2);
+        let parallel = SortPattern::parse(&rawdoc! { "a": 1, "d": 1 }).expect("parses");
+        assert_eq!(parallel.sort_key(&rawdoc! { "a": [1], "d": [2] }).unwrap_err().code.0, 2);
+    }
+
+    #[test]
+    fn a_limit_bounds_what_is_kept() {
+        let mut sorter = Sorter::new(Some(3), 10_000);
+        for i in (0..1000_u32).rev() {
+            sorter.push(i.to_be_bytes().to_vec(), i, 100).expect("only a few are kept");
+        }
+        assert_eq!(sorter.finish().map(|(_, v)| v).collect::<Vec<_>>(), [0, 1, 2]);
+        let mut sorter = Sorter::new(None, 1000);
+        let error = (0..1000_u32).find_map(|i| sorter.push(i.to_be_bytes().to_vec(), i, 100).err());
+        assert_eq!(error.expect("too much").code.0, 292);
+    }
+}
