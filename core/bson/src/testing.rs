@@ -61,6 +61,17 @@ pub fn pair(rng: &mut Rng) -> (RawBson, RawBson) {
     (first, second)
 }
 
+/// A pair of numbers that are more often close to each other than chance would have it.
+pub fn number_pair(rng: &mut Rng) -> (Number, Number) {
+    let first = number(rng);
+    let second = if rng.below(2) == 0 {
+        number(rng)
+    } else {
+        neighbour(rng, first)
+    };
+    (first, second)
+}
+
 /// A document with fields of all types.
 pub fn document(rng: &mut Rng) -> RawDocumentBuf {
     fields(rng, DEPTH)

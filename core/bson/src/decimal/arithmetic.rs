@@ -64,7 +64,7 @@ impl Sub for Decimal {
     type Output = Decimal;
 
     fn sub(self, other: Decimal) -> Decimal {
-        from_dec(to_dec(self) - to_dec(other))
+        self + -other
     }
 }
 
