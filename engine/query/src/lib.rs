@@ -2,6 +2,7 @@
 //!
 //! Everything here is pure: no I/O, no clock, no partitions. What the caller knows (the time, the indexes) is passed in.
 
+mod accumulator;
 mod error;
 mod expression;
 mod index;
@@ -10,6 +11,7 @@ mod limits;
 mod matcher;
 mod number;
 mod path;
+mod pipeline;
 mod planner;
 mod projection;
 mod regex;
@@ -22,9 +24,11 @@ pub use expression::{Expression, Value, Variables};
 pub use index::{IndexKey, IndexKeys, IndexSpec, MultikeyPaths, index_keys};
 pub use limits::{MAX_GROUP_BYTES, MAX_KEY_PATTERN_FIELDS, MAX_SORT_BYTES};
 pub use matcher::{MatchPosition, Matcher};
+pub use pipeline::{Pipeline, PipelineParts, PipelineRun};
 pub use planner::{
     Access, ExplainStage, Hint, IndexAccess, Interval, Intervals, KeyRange, Plan, PlanRequest, plan, query_planner,
 };
 pub use projection::Projection;
 pub use sort::{Direction, SortPattern, Sorter};
+pub use text::{document_text, element_text, value_text};
 pub use update::{Update, UpdateContext, apply_diff, check_storable, diff, prepare_insert};

@@ -7,21 +7,21 @@ use pinion_bson::{RawBsonRef, RawDocument};
 use crate::value::{array_document, elements};
 
 /// `{ a: 1, b: "x" }`
-pub(crate) fn document_text(document: &RawDocument) -> String {
+pub fn document_text(document: &RawDocument) -> String {
     let mut out = String::new();
     write_document(&mut out, document, false);
     out
 }
 
 /// A value alone.
-pub(crate) fn value_text(value: RawBsonRef<'_>) -> String {
+pub fn value_text(value: RawBsonRef<'_>) -> String {
     let mut out = String::new();
     write_value(&mut out, value);
     out
 }
 
 /// `name: value`
-pub(crate) fn element_text(name: &str, value: RawBsonRef<'_>) -> String {
+pub fn element_text(name: &str, value: RawBsonRef<'_>) -> String {
     let mut out = format!("{name}: ");
     write_value(&mut out, value);
     out

@@ -1,0 +1,109 @@
+//! Aggregation pipelines: parsed, divided into what the partitions find and what is left, and run.
+
+mod group;
+mod parse;
+mod run;
+mod unwind;
+
+#[cfg(test)]
+mod tests;
+
+use pinion_bson::{RawArray, RawDocument, RawDocumentBuf};
+use pinion_wire::Result;
+
+use crate::expression::{Expression, Variables};
+use crate::matcher::Matcher;
+use crate::projection::Projection;
+use crate::sort::SortPattern;
+
+pub use run::PipelineRun;
+
+/// A parsed pipeline.
+#[derive(Clone, Debug)]
+pub struct Pipeline {
+    stages: Vec<Stage>,
+}
+
+#[derive(Clone, Debug)]
+enum Stage {
+    Match(Matcher),
+    Project(Projection),
+    Sort(SortPattern),
+    Skip(i64),
+    Limit(i64),
+    Count(String),
+    Group(group::Group),
+    Unwind(unwind::Unwind),
+    /// With the words that the error for a value that is no document begins with.
+    ReplaceRoot(Expression, &'static str),
+}
+
+/// A pipeline divided: what a find over the partitions can do, and the stages behind it.
+#[derive(Clone, Debug)]
+pub struct PipelineParts {
+    /// The leading `$match` stages as one filter.
+    pub matcher: Matcher,
+    /// The sort that comes next.
+    pub sort: Option<SortPattern>,
+    /// How many documents are wanted at most after filter and sort.
+    pub limit: Option<i64>,
+    /// What is left to run on the merged documents.
+    pub rest: Pipeline,
+}
+
+impl Pipeline {
+    /// Parses a pipeline; the errors are MongoDB's.
+    pub fn parse(stages: &RawArray, variables: &Variables) -> Result<Pipeline> {
+        Ok(Pipeline { stages: parse::parse(stages, variables)? })
+    }
+
+    /// Whether there are no stages.
+    pub fn is_empty(&self) -> bool {
+        self.stages.is_empty()
+    }
+
+    /// Takes off the front what a find can do.
+    pub fn divide(self, variables: &Variables) -> Result<PipelineParts> {
+        let mut stages = self.stages.into_iter().peekable();
+        let mut filters: Vec<RawDocumentBuf> = Vec::new();
+        while let Some(Stage::Match(matcher)) = stages.peek() {
+            filters.push(matcher.filter().to_owned());
+            stages.next();
+        }
+        let matcher = match &filters[..] {
+            [] => Matcher::parse(&RawDocumentBuf::new())?,
+            [filter] => Matcher::parse_with(filter, variables)?,
+            filters => Matcher::parse_with(&join_filters(filters), variables)?,
+        };
+        let mut sort = None;
+        if let Some(Stage::Sort(pattern)) = stages.peek() {
+            sort = Some(pattern.clone());
+            stages.next();
+        }
+        let limit = match stages.peek() {
+            Some(Stage::Limit(limit)) => Some(*limit),
+            _ => None,
+        };
+        if limit.is_some() {
+            stages.next();
+        }
+        Ok(PipelineParts { matcher, sort, limit, rest: Pipeline { stages: stages.collect() } })
+    }
+}
+
+fn join_filters(filters: &[RawDocumentBuf]) -> RawDocumentBuf {
+    let mut out = pinion_bson::DocBuilder::new();
+    out.start_array("$and");
+    for filter in filters.iter().filter(|f| !crate::value::is_empty(f)) {
+        out.push(pinion_bson::RawBsonRef::Document(filter));
+    }
+    out.end();
+    let joined = out.finish();
+    let is_empty = matches!(crate::value::field(&joined, "$and"), Some(pinion_bson::RawBsonRef::Array(a)) if a.is_empty());
+    if is_empty { RawDocumentBuf::new() } else { joined }
+}
+
+/// A document as a stage hands it on.
+fn owned(document: &RawDocument) -> RawDocumentBuf {
+    document.to_owned()
+}

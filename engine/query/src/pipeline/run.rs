@@ -1,0 +1,195 @@
+//! A pipeline at work: documents are pushed in at the front and taken out at the end.
+
+use std::collections::VecDeque;
+
+use pinion_bson::{DocBuilder, MAX_INTERNAL_DOCUMENT_BYTES, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_wire::Result;
+
+use super::group::Groups;
+use super::{Pipeline, Stage, owned};
+use crate::error::error;
+use crate::limits::MAX_SORT_BYTES;
+use crate::sort::Sorter;
+use crate::text::{document_text, value_text};
+
+/// A pipeline at work.
+#[derive(Debug)]
+pub struct PipelineRun {
+    steps: Vec<Step>,
+    out: VecDeque<RawDocumentBuf>,
+}
+
+#[derive(Debug)]
+enum Step {
+    /// A stage that needs no memory.
+    Plain(Stage),
+    Skip(i64),
+    Limit(i64),
+    Count(String, i64),
+    Sort { stage: crate::sort::SortPattern, sorter: Sorter<RawDocumentBuf>, arrived: u64 },
+    Group(Groups),
+    /// A stage that has given all it had.
+    Spent,
+}
+
+impl PipelineRun {
+    pub fn new(pipeline: &Pipeline) -> PipelineRun {
+        let stages = &pipeline.stages;
+        let mut steps = Vec::with_capacity(stages.len());
+        for (at, stage) in stages.iter().enumerate() {
+            steps.push(match stage.clone() {
+                Stage::Skip(amount) => Step::Skip(amount),
+                Stage::Limit(amount) => Step::Limit(amount),
+                Stage::Count(name) => Step::Count(name, 0),
+                Stage::Sort(pattern) => {
+                    let sorter = Sorter::new(limit_behind(&stages[at + 1..]), MAX_SORT_BYTES);
+                    Step::Sort { stage: pattern, sorter, arrived: 0 }
+                }
+                Stage::Group(group) => Step::Group(Groups::new(group)),
+                plain => Step::Plain(plain),
+            });
+        }
+        PipelineRun { steps, out: VecDeque::new() }
+    }
+
+    /// Takes one document in.
+    pub fn push(&mut self, document: &RawDocument) -> Result<()> {
+        let (steps, out) = (&mut self.steps[..], &mut self.out);
+        push(steps, document, out)
+    }
+
+    /// Tells that no more documents come; what sorts and groups held goes on.
+    pub fn finish(&mut self) -> Result<()> {
+        for at in 0..self.steps.len() {
+            let (before, after) = self.steps.split_at_mut(at + 1);
+            let step = &mut before[at];
+            let blocking = matches!(step, Step::Sort { .. } | Step::Group(_) | Step::Count(..));
+            if !blocking {
+                continue;
+            }
+            match std::mem::replace(step, Step::Spent) {
+                Step::Sort { sorter, .. } => {
+                    for (_, document) in sorter.finish() {
+                        push(after, &document, &mut self.out)?;
+                    }
+                }
+                Step::Group(groups) => {
+                    for document in groups.finish() {
+                        if document.as_bytes().len() > MAX_INTERNAL_DOCUMENT_BYTES {
+                            return Err(error(17419, "Resulting document after $group is larger than 16777216"));
+                        }
+                        push(after, &document, &mut self.out)?;
+                    }
+                }
+                Step::Count(name, counted) if counted > 0 => {
+                    let mut document = DocBuilder::new();
+                    match i32::try_from(counted) {
+                        Ok(small) => document.append(&name, RawBsonRef::Int32(small)),
+                        Err(_) => document.append(&name, RawBsonRef::Int64(counted)),
+                    };
+                    push(after, &document.finish(), &mut self.out)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The next finished document.
+    pub fn pop(&mut self) -> Option<RawDocumentBuf> {
+        self.out.pop_front()
+    }
+
+    /// Whether further documents would change nothing.
+    pub fn is_satisfied(&self) -> bool {
+        for step in &self.steps {
+            match step {
+                Step::Limit(0) => return true,
+                // Behind these everything that comes in may still count.
+                Step::Sort { .. } | Step::Group(_) | Step::Count(..) => return false,
+                _ => {}
+            }
+        }
+        false
+    }
+}
+
+/// How many documents are wanted of a sort: a limit behind it, with the skips in between.
+fn limit_behind(stages: &[Stage]) -> Option<usize> {
+    let mut skipped = 0_i64;
+    for stage in stages {
+        match stage {
+            Stage::Skip(amount) => skipped = skipped.saturating_add(*amount),
+            Stage::Limit(amount) => return usize::try_from(amount.saturating_add(skipped)).ok(),
+            Stage::Project(_) => {}
+            _ => return None,
+        }
+    }
+    None
+}
+
+fn push(steps: &mut [Step], document: &RawDocument, out: &mut VecDeque<RawDocumentBuf>) -> Result<()> {
+    let Some((step, rest)) = steps.split_first_mut() else {
+        out.push_back(owned(document));
+        return Ok(());
+    };
+    match step {
+        Step::Skip(left) if *left > 0 => {
+            *left -= 1;
+            Ok(())
+        }
+        Step::Skip(_) => push(rest, document, out),
+        Step::Limit(left) => {
+            if *left == 0 {
+                return Ok(());
+            }
+            *left -= 1;
+            push(rest, document, out)
+        }
+        Step::Count(_, counted) => {
+            *counted += 1;
+            Ok(())
+        }
+        Step::Sort { stage, sorter, arrived } => {
+            // Documents of equal keys stay in the order in which they came.
+            let mut key = stage.value_key(document)?;
+            key.extend_from_slice(&arrived.to_be_bytes());
+            *arrived += 1;
+            let size = document.as_bytes().len();
+            sorter.push(key, owned(document), size)
+        }
+        Step::Group(groups) => groups.push(document),
+        Step::Spent => Ok(()),
+        Step::Plain(stage) => match stage {
+            Stage::Match(matcher) => {
+                if matcher.matches(document)? {
+                    push(rest, document, out)?;
+                }
+                Ok(())
+            }
+            Stage::Project(projection) => {
+                let projected = projection.apply(document, None)?;
+                push(rest, &projected, out)
+            }
+            Stage::Unwind(unwind) => unwind.apply(document, &mut |unwound| push(rest, &unwound, out)),
+            Stage::ReplaceRoot(expression, what) => {
+                let value = expression.evaluate(document)?;
+                match value.as_ref() {
+                    Some(RawBsonRef::Document(new_root)) => push(rest, new_root, out),
+                    other => Err(error(
+                        40228,
+                        format!(
+                            "{what}must evaluate to an object, but resulting value was: {}. Type of resulting value: '{}'. \
+                             Input document: {}",
+                            other.map_or_else(|| "MISSING".into(), value_text),
+                            value.type_name(),
+                            document_text(document)
+                        ),
+                    )),
+                }
+            }
+            // These have steps of their own.
+            Stage::Sort(_) | Stage::Skip(_) | Stage::Limit(_) | Stage::Count(_) | Stage::Group(_) => Ok(()),
+        },
+    }
+}
