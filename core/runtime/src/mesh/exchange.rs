@@ -29,6 +29,16 @@ pub(crate) enum Parcel {
     Reply { slot: usize, value: Box<dyn Any + Send> },
 }
 
+impl Parcel {
+    /// Tells parcels apart in a simulation's trace.
+    pub(crate) fn trace_word(&self) -> u64 {
+        match self {
+            Parcel::Request { slot, .. } => (*slot as u64) << 1,
+            Parcel::Reply { slot, .. } => (*slot as u64) << 1 | 1,
+        }
+    }
+}
+
 enum Slot {
     Waiting(Option<Waker>),
     Ready(Box<dyn Any + Send>),

@@ -387,7 +387,6 @@ impl SimHandle {
 
     /// Changes one bit, drawn from all blocks written in files whose path contains this; says where.
     pub fn flip_random_bit(&self, node: NodeId, path_contains: &str) -> Option<(String, u64, u8)> {
-        let world = self.world();
         let place = {
             let node = self.node(node);
             let disk = node.disk.borrow();
@@ -395,7 +394,7 @@ impl SimHandle {
             for (path, inode) in disk.files().into_iter().filter(|(path, _)| path.contains(path_contains)) {
                 blocks.extend(disk.file(inode).current.keys().map(|block| (path.clone(), *block)));
             }
-            let mut rng = world.disk_rng.borrow_mut();
+            let mut rng = node.disk_rng.borrow_mut();
             if blocks.is_empty() {
                 return None;
             }

@@ -77,7 +77,7 @@ impl SimCore {
         lane.under_way.set(lane.under_way.get() + 1);
         core.stats.borrow_mut().mesh_messages += 1;
         let latency = &world.options.mesh_latency_ns;
-        let latency = world.schedule_rng.borrow_mut().between(*latency.start(), *latency.end());
+        let latency = core.mesh_rng.borrow_mut().between(*latency.start(), *latency.end());
         let arrival = lane.last_arrival.get().max(world.now() + latency);
         lane.last_arrival.set(arrival);
         let from = Rc::clone(core);
@@ -85,7 +85,7 @@ impl SimCore {
             if !from.life().is_alive() {
                 return;
             }
-            world.trace(Step::Mesh, from.trace_id(), u64::from(to.0));
+            world.trace(Step::Mesh, from.trace_id(), (parcel.trace_word() << 16) | u64::from(to.0));
             let target = Rc::clone(&from.life().cores.borrow()[usize::from(to.0)]);
             let previous = context::enter(target.context());
             mesh::deliver(from.id, parcel);

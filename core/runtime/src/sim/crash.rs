@@ -183,7 +183,7 @@ impl World {
     /// Leaves the node's disk as this kind of death does.
     pub(super) fn crash_disk(self: &Rc<World>, node: &Node, death: Death) {
         let mut disk = node.disk.borrow_mut();
-        let mut rng = self.disk_rng.borrow_mut();
+        let mut rng = node.disk_rng.borrow_mut();
         match death {
             Death::PowerCut => {
                 let report = cut_power(&mut disk, &mut rng);

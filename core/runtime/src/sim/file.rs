@@ -12,6 +12,7 @@ use super::trace::{Step, content_hash};
 use super::world::World;
 use crate::dma::DmaBuf;
 use crate::file::OpenOptions;
+use crate::random::Rng;
 use crate::sync::oneshot;
 
 /// An open file of a simulated core.
@@ -33,8 +34,7 @@ impl Drop for Handle {
     }
 }
 
-fn draw_latency(world: &World, disk: &Disk, range: &std::ops::RangeInclusive<u64>) -> u64 {
-    let mut rng = world.disk_rng.borrow_mut();
+fn draw_latency(world: &World, disk: &Disk, rng: &mut Rng, range: &std::ops::RangeInclusive<u64>) -> u64 {
     let mut latency = rng.between(*range.start(), *range.end());
     if rng.below(1024) < world.options.slow_disk_operations_of_1024 {
         latency *= 20;
@@ -47,18 +47,20 @@ fn draw_latency(world: &World, disk: &Disk, range: &std::ops::RangeInclusive<u64
 pub(super) async fn disk_operation<T: 'static>(
     core: &Rc<CoreState>,
     latency: impl Fn(&World) -> &std::ops::RangeInclusive<u64>,
-    complete: impl FnOnce(&Rc<World>, &mut Disk) -> T + 'static,
+    complete: impl FnOnce(&Rc<World>, &mut Disk, &mut Rng) -> T + 'static,
 ) -> T {
     if !core.life().has_effect() {
         return pending().await;
     }
     let world = core.world();
-    let latency = draw_latency(&world, &core.node().disk.borrow(), latency(&world));
+    let node = core.node();
+    let latency = draw_latency(&world, &node.disk.borrow(), &mut node.disk_rng.borrow_mut(), latency(&world));
     let (sender, receiver) = oneshot();
     let owner = Rc::clone(core);
     world.schedule_call(world.now() + latency, move |world| {
         if owner.life().is_alive() {
-            let result = complete(world, &mut owner.node().disk.borrow_mut());
+            let node = owner.node();
+            let result = complete(world, &mut node.disk.borrow_mut(), &mut node.disk_rng.borrow_mut());
             // The operation was done whether or not somebody still waits for it.
             let _ = sender.send(result);
         }
@@ -78,7 +80,7 @@ impl SimFile {
         let inode = disk_operation(
             core,
             |world| &world.options.disk_read_ns,
-            move |world, disk| {
+            move |world, disk, _| {
                 world.trace(Step::DiskName, 1, content_hash(path.as_os_str().as_encoded_bytes()));
                 disk.open(&path, &options)
             },
@@ -99,9 +101,8 @@ impl SimFile {
         let result = disk_operation(
             core,
             |world| &world.options.disk_read_ns,
-            move |world, disk| {
-                let mut rng = world.disk_rng.borrow_mut();
-                if disk.fails(DiskOp::Read, inode, &mut rng) {
+            move |world, disk, rng| {
+                if disk.fails(DiskOp::Read, inode, rng) {
                     world.count_disk_fault(inode);
                     return Err(io_error("read"));
                 }
@@ -137,9 +138,8 @@ impl SimFile {
         let result = disk_operation(
             core,
             |world| &world.options.disk_write_ns,
-            move |world, disk| {
-                let mut rng = world.disk_rng.borrow_mut();
-                let failed = disk.fails(DiskOp::Write, inode, &mut rng);
+            move |world, disk, rng| {
+                let failed = disk.fails(DiskOp::Write, inode, rng);
                 let write = if failed {
                     world.count_disk_fault(inode);
                     disk.complete_write(submission, Some(&mut || rng.below(2) == 0))
@@ -165,8 +165,8 @@ impl SimFile {
         let result = disk_operation(
             core,
             |world| &world.options.disk_sync_ns,
-            move |world, disk| {
-                let failed = disk.fails(DiskOp::Sync, inode, &mut world.disk_rng.borrow_mut());
+            move |world, disk, rng| {
+                let failed = disk.fails(DiskOp::Sync, inode, rng);
                 world.trace(Step::DiskSync, inode, mark << 1 | u64::from(failed));
                 if failed {
                     world.count_disk_fault(inode);
@@ -189,7 +189,7 @@ impl SimFile {
         disk_operation(
             &self.0.core,
             |world| &world.options.disk_write_ns,
-            move |world, disk| {
+            move |world, disk, _| {
                 let result = change(disk, inode);
                 world.trace(Step::DiskName, 2, inode << 1 | u64::from(result.is_ok()));
                 result

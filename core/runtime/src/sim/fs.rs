@@ -22,7 +22,7 @@ async fn name_operation<T: 'static>(
     disk_operation(
         core.state(),
         |world| if kind == SYNC { &world.options.disk_sync_ns } else { &world.options.disk_read_ns },
-        move |world, disk| {
+        move |world, disk, _| {
             let result = operation(disk, &path);
             let hash = content_hash(path.as_os_str().as_encoded_bytes());
             world.trace(Step::DiskName, kind, hash ^ u64::from(result.is_ok()));

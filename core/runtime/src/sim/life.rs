@@ -12,6 +12,7 @@ use super::world::World;
 use crate::context::CoreContext;
 use crate::core::CoreId;
 use crate::process::RuntimeStats;
+use crate::random::Rng;
 
 /// How a life ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,7 @@ pub(super) struct Node {
     pub(super) index: usize,
     pub(super) name: String,
     pub(super) disk: RefCell<Disk>,
+    pub(super) disk_rng: RefCell<Rng>,
     pub(super) wall_offset_us: Cell<i64>,
     pub(super) life: RefCell<Option<Rc<Life>>>,
     pub(super) main: RefCell<Main>,
@@ -114,6 +116,7 @@ pub(super) struct CoreState {
     pub(super) slice: Cell<u64>,
     pub(super) busy_ns: Cell<u64>,
     pub(super) started_ns: u64,
+    pub(super) mesh_rng: RefCell<Rng>,
     pub(super) stats: RefCell<RuntimeStats>,
     /// For each other core: messages under way, arrival of the last, and whether one was refused.
     lanes: Vec<MeshLane>,
@@ -127,7 +130,7 @@ pub(super) struct MeshLane {
 }
 
 impl CoreState {
-    pub(super) fn new(life: &Rc<Life>, id: CoreId, count: usize, started_ns: u64) -> Rc<CoreState> {
+    pub(super) fn new(life: &Rc<Life>, id: CoreId, count: usize, started_ns: u64, mesh_rng: Rng) -> Rc<CoreState> {
         Rc::new(CoreState {
             id,
             life: Rc::clone(life),
@@ -138,6 +141,7 @@ impl CoreState {
             slice: Cell::new(0),
             busy_ns: Cell::new(0),
             started_ns,
+            mesh_rng: RefCell::new(mesh_rng),
             stats: RefCell::new(RuntimeStats::default()),
             lanes: (0..count).map(|_| MeshLane::default()).collect(),
         })

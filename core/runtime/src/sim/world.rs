@@ -30,7 +30,6 @@ pub(super) struct World {
     now: Cell<u64>,
     trace: Trace,
     pub(super) schedule_rng: RefCell<Rng>,
-    pub(super) disk_rng: RefCell<Rng>,
     pub(super) network_rng: RefCell<Rng>,
     events: RefCell<EventQueue>,
     pub(super) executor: Executor,
@@ -70,7 +69,6 @@ impl World {
             now: Cell::new(START_NS),
             trace: Trace::new(seed, options.print_trace),
             schedule_rng: stream("schedule"),
-            disk_rng: stream("disk"),
             network_rng: stream("network"),
             events: RefCell::default(),
             executor: Executor::default(),
@@ -181,6 +179,7 @@ impl World {
             index: nodes.len(),
             name: name.to_owned(),
             disk: RefCell::new(Disk::new(self.options.disk_bytes)),
+            disk_rng: RefCell::new(Rng::from_seed(derive_seed(&[self.seed, nodes.len() as u64], "disk"))),
             wall_offset_us: Cell::new(if skew == 0 { 0 } else { rng.below(2 * skew as u64) as i64 - skew }),
             life: RefCell::new(None),
             main: RefCell::new(main),
@@ -209,7 +208,10 @@ impl World {
         node.starts.set(start + 1);
         let life = Life::new(self, node, cores);
         let states: Vec<Rc<CoreState>> = (0..cores)
-            .map(|core| CoreState::new(&life, CoreId(core as u16), cores, self.now()))
+            .map(|core| {
+                let seed = derive_seed(&[self.seed, node.index as u64, start, core as u64], "mesh");
+                CoreState::new(&life, CoreId(core as u16), cores, self.now(), Rng::from_seed(seed))
+            })
             .collect();
         life.cores.borrow_mut().clone_from(&states);
         *node.life.borrow_mut() = Some(Rc::clone(&life));
