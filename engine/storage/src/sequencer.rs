@@ -1,0 +1,111 @@
+//! The sequencer: one atomic word that allots every timestamp of the node.
+
+use pinion_clock::Timestamp;
+
+use crate::words::{AtomicU64, Ordering};
+
+/// A range of consecutive timestamps and the one allotted right before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Allotted {
+    /// The last timestamp allotted before this range, to whichever core: the link of the chain.
+    pub(crate) predecessor: Timestamp,
+    pub(crate) first: Timestamp,
+    pub(crate) last: Timestamp,
+}
+
+impl Allotted {
+    /// The `index`th timestamp of the range and its predecessor.
+    pub(crate) fn nth(&self, index: u64) -> (Timestamp, Timestamp) {
+        let ts = self.first.as_u64() + index;
+        assert!(ts <= self.last.as_u64(), "index {index} is outside the allotted range");
+        let predecessor = if index == 0 { self.predecessor } else { Timestamp::from_u64(ts - 1) };
+        (Timestamp::from_u64(ts), predecessor)
+    }
+}
+
+/// Allots timestamps. Shared by all cores of a node.
+pub(crate) struct Sequencer {
+    last: AtomicU64,
+    /// The highest cluster time heard of: new timestamps lie above it.
+    cluster_time: AtomicU64,
+}
+
+impl Sequencer {
+    /// A sequencer that continues after `last`.
+    pub(crate) fn new(last: Timestamp) -> Sequencer {
+        Sequencer { last: AtomicU64::new(last.as_u64()), cluster_time: AtomicU64::new(0) }
+    }
+
+    /// The last timestamp allotted.
+    pub(crate) fn last(&self) -> Timestamp {
+        Timestamp::from_u64(self.last.load(Ordering::SeqCst))
+    }
+
+    /// Timestamps allotted from now on lie above `time`.
+    pub(crate) fn advance_cluster_time(&self, time: Timestamp) {
+        self.cluster_time.fetch_max(time.as_u64(), Ordering::SeqCst);
+    }
+
+    /// Continues after `last`. Only while nothing else allots: after recovery has found the last valid
+    /// entry, and on a secondary for entries that carry their timestamp.
+    pub(crate) fn advance_to(&self, last: Timestamp) {
+        self.last.fetch_max(last.as_u64(), Ordering::SeqCst);
+    }
+
+    /// Allots `count` consecutive timestamps: the first is the largest of last + 1, cluster time + 1
+    /// and `wall_secs` << 32 | 1.
+    ///
+    /// The caller must have stored its lower bounds into the watermarks before (see `CoreMarks`).
+    pub(crate) fn allot(&self, count: u64, wall_secs: u32) -> Allotted {
+        assert!(count > 0, "an empty range has no timestamps");
+        let wall = (u64::from(wall_secs) << 32) | 1;
+        let mut last = self.last.load(Ordering::SeqCst);
+        loop {
+            let cluster = self.cluster_time.load(Ordering::SeqCst);
+            let first = (last + 1).max(cluster + 1).max(wall);
+            let end = first.checked_add(count - 1).expect("the clock has no room left");
+            match self.last.compare_exchange(last, end, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => {
+                    return Allotted {
+                        predecessor: Timestamp::from_u64(last),
+                        first: Timestamp::from_u64(first),
+                        last: Timestamp::from_u64(end),
+                    };
+                }
+                Err(now) => last = now,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(last: u64, cluster: u64, wall: u32, count: u64, expected: (u64, u64)) {
+        let sequencer = Sequencer::new(Timestamp::from_u64(last));
+        sequencer.advance_cluster_time(Timestamp::from_u64(cluster));
+        let range = sequencer.allot(count, wall);
+        assert_eq!(range.predecessor.as_u64(), last);
+        assert_eq!((range.first.as_u64(), range.last.as_u64()), expected);
+        assert_eq!(sequencer.last(), range.last);
+    }
+
+    #[test]
+    fn next_is_the_largest_of_its_three_sources() {
+        let second = 1u64 << 32;
+        check(0, 0, 0, 1, (1, 1));
+        check(7 * second + 9, 0, 7, 1, (7 * second + 10, 7 * second + 10));
+        check(7 * second + 9, 0, 8, 3, (8 * second + 1, 8 * second + 3));
+        check(7 * second + 9, 9 * second + 4, 8, 2, (9 * second + 5, 9 * second + 6));
+        check(9 * second + 9, 0, 8, 1, (9 * second + 10, 9 * second + 10));
+    }
+
+    #[test]
+    fn each_timestamp_of_a_range_links_to_the_one_before() {
+        let sequencer = Sequencer::new(Timestamp::from_u64(5));
+        let range = sequencer.allot(3, 1);
+        assert_eq!(range.nth(0).1.as_u64(), 5);
+        assert_eq!(range.nth(2), (range.last, Timestamp::from_u64(range.last.as_u64() - 1)));
+    }
+}

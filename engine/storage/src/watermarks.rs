@@ -1,0 +1,207 @@
+//! Watermarks: what each core still has outstanding, and what that makes visible and durable.
+//!
+//! A mark is the *floor* of its core: everything this core was allotted at or below it is done. An
+//! empty mark is `EMPTY`. Floors are predecessors of outstanding timestamps, hence timestamps that
+//! were really allotted; recovery relies on that, because a floor that no entry carries could not be
+//! told from an entry that was lost.
+//!
+//! The order of publication: a core stores the last allotted timestamp into each of its marks that
+//! is empty, then allots, appends and applies, then stores its true floors. A reader loads the last
+//! allotted timestamp first and the marks after. If the reader's last includes a timestamp T of some
+//! core, that core's bound was stored before T was allotted, so the reader sees the bound, or a floor
+//! below T, or a mark stored after T was done: never an empty mark that is older than T.
+
+use pinion_clock::Timestamp;
+
+use crate::sequencer::Sequencer;
+use crate::words::{AtomicU64, Ordering, fence};
+
+/// Nothing outstanding.
+const EMPTY: u64 = u64::MAX;
+
+/// Which of a core's marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// Allotted and not yet in the ring's memory.
+    Appending,
+    /// Allotted and not yet resolved on every owner.
+    Applying,
+    /// Appended and not yet flushed.
+    Undurable,
+}
+
+/// The words of one core, alone on their cache lines. Written by that core only.
+#[repr(align(128))]
+struct CoreWords {
+    appending: AtomicU64,
+    applying: AtomicU64,
+    undurable: AtomicU64,
+    /// The lowest and the highest timestamp whose durability somebody on this core waits for.
+    wanted_durable_low: AtomicU64,
+    wanted_durable_high: AtomicU64,
+    /// The lowest timestamp whose visibility somebody on this core waits for.
+    wanted_visible_low: AtomicU64,
+}
+
+impl CoreWords {
+    fn new() -> CoreWords {
+        CoreWords {
+            appending: AtomicU64::new(EMPTY),
+            applying: AtomicU64::new(EMPTY),
+            undurable: AtomicU64::new(EMPTY),
+            wanted_durable_low: AtomicU64::new(EMPTY),
+            wanted_durable_high: AtomicU64::new(0),
+            wanted_visible_low: AtomicU64::new(EMPTY),
+        }
+    }
+
+    fn word(&self, mark: Mark) -> &AtomicU64 {
+        match mark {
+            Mark::Appending => &self.appending,
+            Mark::Applying => &self.applying,
+            Mark::Undurable => &self.undurable,
+        }
+    }
+}
+
+/// The marks of all cores of a node.
+pub(crate) struct Watermarks {
+    cores: Box<[CoreWords]>,
+}
+
+impl Watermarks {
+    pub(crate) fn new(cores: usize) -> Watermarks {
+        assert!(cores > 0, "a node has at least one core");
+        Watermarks { cores: (0..cores).map(|_| CoreWords::new()).collect() }
+    }
+
+    /// Stores a floor; `None` empties the mark.
+    pub(crate) fn store(&self, core: usize, mark: Mark, floor: Option<Timestamp>) {
+        let raw = floor.map_or(EMPTY, Timestamp::as_u64);
+        self.cores[core].word(mark).store(raw, Ordering::SeqCst);
+    }
+
+    /// The floor of one core; `None` when it has nothing outstanding.
+    pub(crate) fn floor(&self, core: usize, mark: Mark) -> Option<Timestamp> {
+        match self.cores[core].word(mark).load(Ordering::SeqCst) {
+            EMPTY => None,
+            raw => Some(Timestamp::from_u64(raw)),
+        }
+    }
+
+    /// Everything allotted at or below the answer is past `mark` on every core.
+    ///
+    /// `Appending` gives the oplog read timestamp, `Applying` the visible one, `Undurable` all_durable.
+    pub(crate) fn reached(&self, sequencer: &Sequencer, mark: Mark) -> Timestamp {
+        let mut reached = sequencer.last().as_u64();
+        for core in &self.cores {
+            reached = reached.min(core.word(mark).load(Ordering::SeqCst));
+        }
+        Timestamp::from_u64(reached)
+    }
+
+    /// Publishes the range of timestamps whose durability is waited for on `core`. The caller looks
+    /// at the marks again afterwards: the fence orders this store before that look, as the one in
+    /// `cores_wanting_durable` orders the flushing core's mark before its look at what is wanted, so
+    /// at least one of the two sees the other.
+    pub(crate) fn want_durable(&self, core: usize, range: Option<(Timestamp, Timestamp)>) {
+        let words = &self.cores[core];
+        let (low, high) = range.map_or((EMPTY, 0), |(low, high)| (low.as_u64(), high.as_u64()));
+        words.wanted_durable_high.store(high, Ordering::SeqCst);
+        words.wanted_durable_low.store(low, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The highest timestamp whose durability is waited for on `core`.
+    pub(crate) fn wanted_durable_high(&self, core: usize) -> Timestamp {
+        Timestamp::from_u64(self.cores[core].wanted_durable_high.load(Ordering::SeqCst))
+    }
+
+    /// Publishes the lowest timestamp whose visibility is waited for on `core`.
+    pub(crate) fn want_visible(&self, core: usize, low: Option<Timestamp>) {
+        let raw = low.map_or(EMPTY, Timestamp::as_u64);
+        self.cores[core].wanted_visible_low.store(raw, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The cores on which somebody waits for the durability of a timestamp that is reached.
+    pub(crate) fn cores_wanting_durable(&self, sequencer: &Sequencer) -> (Timestamp, CoreSet) {
+        fence(Ordering::SeqCst);
+        let reached = self.reached(sequencer, Mark::Undurable);
+        (reached, self.wanting(reached, |words| &words.wanted_durable_low))
+    }
+
+    /// The cores on which somebody waits for the visibility of a timestamp that is reached.
+    pub(crate) fn cores_wanting_visible(&self, sequencer: &Sequencer) -> (Timestamp, CoreSet) {
+        fence(Ordering::SeqCst);
+        let reached = self.reached(sequencer, Mark::Applying);
+        (reached, self.wanting(reached, |words| &words.wanted_visible_low))
+    }
+
+    fn wanting(&self, reached: Timestamp, word: impl Fn(&CoreWords) -> &AtomicU64) -> CoreSet {
+        let mut set = CoreSet::default();
+        for (core, words) in self.cores.iter().enumerate() {
+            if word(words).load(Ordering::SeqCst) <= reached.as_u64() {
+                set.insert(core);
+            }
+        }
+        set
+    }
+}
+
+/// A set of core numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CoreSet([u64; 4]);
+
+impl CoreSet {
+    /// The largest number of cores a node may have.
+    pub(crate) const CAPACITY: usize = 256;
+
+    fn insert(&mut self, core: usize) {
+        self.0[core / 64] |= 1 << (core % 64);
+    }
+
+    /// The members in ascending order.
+    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
+        (0..CoreSet::CAPACITY).filter(move |core| self.0[core / 64] & (1 << (core % 64)) != 0)
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == [0; 4]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ts(raw: u64) -> Timestamp {
+        Timestamp::from_u64(raw)
+    }
+
+    #[test]
+    fn reached_is_the_smaller_of_last_and_lowest_floor() {
+        let sequencer = Sequencer::new(ts(40));
+        let marks = Watermarks::new(3);
+        assert_eq!(marks.reached(&sequencer, Mark::Undurable), ts(40));
+        marks.store(1, Mark::Undurable, Some(ts(30)));
+        marks.store(2, Mark::Undurable, Some(ts(35)));
+        assert_eq!(marks.reached(&sequencer, Mark::Undurable), ts(30));
+        assert_eq!(marks.reached(&sequencer, Mark::Applying), ts(40));
+        marks.store(1, Mark::Undurable, None);
+        assert_eq!(marks.reached(&sequencer, Mark::Undurable), ts(35));
+    }
+
+    #[test]
+    fn only_cores_whose_wish_is_reached_are_woken() {
+        let sequencer = Sequencer::new(ts(40));
+        let marks = Watermarks::new(4);
+        marks.want_durable(0, Some((ts(10), ts(90))));
+        marks.want_durable(3, Some((ts(41), ts(41))));
+        let (reached, set) = marks.cores_wanting_durable(&sequencer);
+        assert_eq!(reached, ts(40));
+        assert_eq!(set.iter().collect::<Vec<_>>(), [0]);
+        marks.want_durable(0, None);
+        assert!(marks.cores_wanting_durable(&sequencer).1.is_empty());
+    }
+}
