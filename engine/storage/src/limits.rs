@@ -36,3 +36,42 @@ pub(crate) const MAX_TREE_HEIGHT: u8 = 40;
 const _: () = assert!(MAX_KEY_BYTES * 2 + MAX_VALUE_BYTES < MAX_PAGE_BYTES);
 const _: () = assert!(MAX_PAGE_BYTES as u64 / BLOCK_BYTES as u64 <= MAX_PAGE_BLOCKS);
 const _: () = assert!(LEAF_TARGET_BYTES.is_multiple_of(BLOCK_BYTES));
+
+/// Largest oplog entry: a document of 16 MiB, and an allowance for what an update entry carries beside it.
+pub const MAX_ENTRY_BYTES: usize = 17 * 1024 * 1024;
+
+/// Entries appended to one ring and not yet flushed. Appending waits above it; one largest entry always fits.
+pub(crate) const MAX_PENDING_BYTES: usize = 48 * 1024 * 1024;
+
+/// Default size of a ring segment, and the smallest that makes sense.
+pub(crate) const SEGMENT_BYTES: u64 = 64 * 1024 * 1024;
+pub(crate) const MIN_SEGMENT_BYTES: u64 = 4 * BLOCK_BYTES as u64;
+
+/// Zeroed segments kept ready for each ring, and those that may wait for reuse beyond that.
+pub(crate) const SPARE_SEGMENTS: usize = 1;
+pub(crate) const MAX_IDLE_SEGMENTS: usize = 4;
+
+/// Bytes zeroed by one write while a segment is prepared.
+pub(crate) const ZERO_CHUNK_BYTES: usize = 1024 * 1024;
+
+/// Bytes of a segment read at a time while rings are scanned.
+pub(crate) const SCAN_CHUNK_BYTES: usize = 1024 * 1024;
+
+/// Statements placed or written in one step of a batch, and the bytes of their entries, so that no step holds its core
+/// for long.
+pub(crate) const MAX_STEP_STATEMENTS: usize = 256;
+pub(crate) const MAX_STEP_BYTES: usize = 1024 * 1024;
+
+/// Ring bytes since the last checkpoint, over all rings, that start one.
+pub(crate) const RING_BYTES_PER_CHECKPOINT: u64 = 2 * 1024 * 1024 * 1024;
+
+/// Most cuts a manifest remembers. Each opening adds one and each checkpoint forgets those that no entry can meet.
+pub(crate) const MAX_CUTS: usize = 1 << 20;
+
+/// Most partitions of a data directory.
+pub(crate) const MAX_PARTITIONS: u16 = 1024;
+
+const _: () = assert!(MAX_PENDING_BYTES > 2 * MAX_ENTRY_BYTES);
+const _: () = assert!(SEGMENT_BYTES.is_multiple_of(BLOCK_BYTES as u64) && SEGMENT_BYTES >= MIN_SEGMENT_BYTES);
+const _: () = assert!(MAX_STEP_BYTES < MAX_PENDING_BYTES);
+const _: () = assert!(SCAN_CHUNK_BYTES.is_multiple_of(BLOCK_BYTES) && ZERO_CHUNK_BYTES.is_multiple_of(BLOCK_BYTES));

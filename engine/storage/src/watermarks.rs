@@ -12,6 +12,7 @@
 //! below T, or a mark stored after T was done: never an empty mark that is older than T.
 
 use pinion_clock::Timestamp;
+use smallvec::SmallVec;
 
 use crate::sequencer::Sequencer;
 use crate::words::{AtomicU64, Ordering, fence};
@@ -139,37 +140,18 @@ impl Watermarks {
     }
 
     fn wanting(&self, reached: Timestamp, word: impl Fn(&CoreWords) -> &AtomicU64) -> CoreSet {
-        let mut set = CoreSet::default();
+        let mut set = CoreSet::new();
         for (core, words) in self.cores.iter().enumerate() {
             if word(words).load(Ordering::SeqCst) <= reached.as_u64() {
-                set.insert(core);
+                set.push(core as u16);
             }
         }
         set
     }
 }
 
-/// A set of core numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CoreSet([u64; 4]);
-
-impl CoreSet {
-    /// The largest number of cores a node may have.
-    pub(crate) const CAPACITY: usize = 256;
-
-    fn insert(&mut self, core: usize) {
-        self.0[core / 64] |= 1 << (core % 64);
-    }
-
-    /// The members in ascending order.
-    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
-        (0..CoreSet::CAPACITY).filter(move |core| self.0[core / 64] & (1 << (core % 64)) != 0)
-    }
-
-    pub(crate) fn is_empty(self) -> bool {
-        self.0 == [0; 4]
-    }
-}
+/// Core numbers, ascending.
+pub(crate) type CoreSet = SmallVec<[u16; 8]>;
 
 #[cfg(test)]
 mod tests {
@@ -200,7 +182,7 @@ mod tests {
         marks.want_durable(3, Some((ts(41), ts(41))));
         let (reached, set) = marks.cores_wanting_durable(&sequencer);
         assert_eq!(reached, ts(40));
-        assert_eq!(set.iter().collect::<Vec<_>>(), [0]);
+        assert_eq!(set.as_slice(), [0]);
         marks.want_durable(0, None);
         assert!(marks.cores_wanting_durable(&sequencer).1.is_empty());
     }

@@ -96,7 +96,7 @@ fn a_waiter_is_seen_by_the_flush_that_lifts_the_minimum() {
         let flusher = thread::spawn(move || {
             other.marks.store(1, Mark::Undurable, None);
             let (_, wanting) = other.marks.cores_wanting_durable(&other.sequencer);
-            if wanting.iter().any(|core| core == 0) {
+            if wanting.contains(&0) {
                 wake.store(true, Ordering::Relaxed);
             }
         });

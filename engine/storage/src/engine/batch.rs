@@ -1,0 +1,168 @@
+//! Cutting statements into what each partition and each core has to do.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use super::execute::Statement;
+use super::options::PlantedFault;
+use super::storage::Storage;
+use crate::limits::{MAX_ENTRY_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use crate::partition::{Partition, Prepared, UnitId};
+use crate::types::{Expect, Op, PartitionId, ReadError, Write, WriteError};
+
+/// The writes of one statement to one partition.
+pub(super) struct Part {
+    pub(super) partition: PartitionId,
+    pub(super) writes: Vec<Write>,
+    /// The position of each write in its statement; the writes are the whole statement when absent.
+    positions: Option<Vec<usize>>,
+}
+
+impl Part {
+    /// The error as the statement's caller counts its writes.
+    pub(super) fn translate(&self, error: WriteError) -> WriteError {
+        let Some(positions) = &self.positions else { return error };
+        match error {
+            WriteError::Exists { write } => WriteError::Exists { write: positions[write] },
+            WriteError::Missing { write } => WriteError::Missing { write: positions[write] },
+            WriteError::Duplicate { write, existing_key } => {
+                WriteError::Duplicate { write: positions[write], existing_key }
+            }
+            other => other,
+        }
+    }
+}
+
+/// Divides the writes of a statement by partition.
+pub(super) fn parts_of(writes: &[Write], fault: PlantedFault) -> Vec<Part> {
+    let plant = |write: &Write| {
+        let mut write = write.clone();
+        if fault == PlantedFault::UniqueIntentSkipped && matches!(write.expect, Expect::UniquePrefix { .. }) {
+            write.expect = Expect::Any;
+        }
+        write
+    };
+    let Some(first) = writes.first() else { return Vec::new() };
+    if writes.iter().all(|write| write.partition == first.partition) {
+        let writes = writes.iter().map(plant).collect();
+        return vec![Part { partition: first.partition, writes, positions: None }];
+    }
+    let mut parts: BTreeMap<PartitionId, (Vec<Write>, Vec<usize>)> = BTreeMap::new();
+    for (position, write) in writes.iter().enumerate() {
+        let (writes, positions) = parts.entry(write.partition).or_default();
+        writes.push(plant(write));
+        positions.push(position);
+    }
+    parts
+        .into_iter()
+        .map(|(partition, (writes, positions))| Part { partition, writes, positions: Some(positions) })
+        .collect()
+}
+
+/// Refuses what no part of storage could hold.
+pub(super) fn check_sizes(statement: &Statement) -> Result<(), WriteError> {
+    let entry_fits = statement.entry.as_ref().is_none_or(|entry| entry.bytes.len() <= MAX_ENTRY_BYTES);
+    let write_fits = |write: &Write| {
+        write.key.len() <= MAX_KEY_BYTES && !matches!(&write.op, Op::Put(value) if value.len() > MAX_VALUE_BYTES)
+    };
+    if entry_fits && statement.writes.iter().all(write_fits) { Ok(()) } else { Err(WriteError::TooLarge) }
+}
+
+/// What one core has to place for one statement.
+pub(super) struct Placement {
+    pub(super) index: usize,
+    pub(super) unit: UnitId,
+    pub(super) parts: Vec<Part>,
+}
+
+impl Storage {
+    pub(super) fn owned_partition(&self, partition: PartitionId) -> Rc<Partition> {
+        self.partition(partition).unwrap_or_else(|| panic!("{partition} is not owned by core {}", self.core))
+    }
+
+    /// A read that a write needed has failed: the page is damaged or the device is.
+    pub(super) fn read_failed(&self, error: &ReadError) -> WriteError {
+        let fatal = crate::types::Fatal::new(format!("reading what a write depends on failed: {error}"));
+        self.poison(fatal.clone());
+        WriteError::Fatal(fatal)
+    }
+
+    /// Loads what the checks of a part need from the base.
+    pub(super) async fn prepare(&self, part: &Part) -> Result<(Rc<Partition>, Prepared), WriteError> {
+        let partition = self.owned_partition(part.partition);
+        let prepared = partition.prepare(&part.writes).await.map_err(|error| self.read_failed(&error))?;
+        Ok((partition, prepared))
+    }
+
+    /// Places the intents of the statements on this core. With `ordered` it stops at the first that fails:
+    /// the statements after that are not in the answer.
+    pub(super) async fn place_all(
+        &self,
+        placements: Vec<Placement>,
+        ordered: bool,
+    ) -> Vec<(usize, Result<(), WriteError>)> {
+        let mut results = Vec::with_capacity(placements.len());
+        for placement in placements {
+            let result = self.place(&placement).await;
+            let failed = result.is_err();
+            results.push((placement.index, result));
+            if failed && ordered {
+                break;
+            }
+        }
+        results
+    }
+
+    /// Places the intents of one statement on all its partitions here, or on none.
+    async fn place(&self, placement: &Placement) -> Result<(), WriteError> {
+        self.check_fatal().map_err(WriteError::Fatal)?;
+        self.check_memory()?;
+        for (at, part) in placement.parts.iter().enumerate() {
+            let placed = loop {
+                match self.prepare(part).await {
+                    // A checkpoint was installed meanwhile: what was prepared describes the base before it.
+                    Ok((partition, prepared)) if !partition.is_current(&prepared) => {}
+                    Ok((partition, prepared)) => {
+                        break partition.place_intents(placement.unit, &part.writes, prepared);
+                    }
+                    Err(error) => break Err(error),
+                }
+            };
+            if let Err(error) = placed {
+                for placed in &placement.parts[..at] {
+                    self.owned_partition(placed.partition).withdraw(placement.unit);
+                }
+                return Err(part.translate(error));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{Key, TreeId};
+
+    fn write(partition: u16, key: &[u8]) -> Write {
+        Write {
+            partition: PartitionId(partition),
+            tree: TreeId(5),
+            key: Key::from_slice(key),
+            op: Op::Delete,
+            expect: Expect::UniquePrefix { len: 1 },
+        }
+    }
+
+    #[test]
+    fn parts_keep_the_positions_of_their_writes() {
+        let writes = [write(3, b"a"), write(1, b"b"), write(3, b"c")];
+        let parts = parts_of(&writes, PlantedFault::None);
+        assert_eq!(parts.iter().map(|part| part.partition.0).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(parts[1].translate(WriteError::Exists { write: 1 }), WriteError::Exists { write: 2 });
+        assert_eq!(parts[0].translate(WriteError::Conflict), WriteError::Conflict);
+        let whole = parts_of(&writes[..1], PlantedFault::UniqueIntentSkipped);
+        assert_eq!(whole[0].translate(WriteError::Missing { write: 0 }), WriteError::Missing { write: 0 });
+        assert_eq!(whole[0].writes[0].expect, Expect::Any);
+    }
+}

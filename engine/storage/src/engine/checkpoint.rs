@@ -1,0 +1,183 @@
+//! Checkpoints: merge every partition, make one manifest true, install, give up what is no longer needed.
+//!
+//! The checkpoint timestamp C is the last one allotted when it begins. It is durable and visible on every
+//! core before any partition seals its changes, so what is sealed holds every version at or below C. Writers
+//! go on all the time. Whatever an earlier manifest named stays untouched until the new one is durable.
+
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use pinion_clock::Timestamp;
+use pinion_runtime::sync::{Notify, Semaphore};
+use pinion_runtime::{CoreId, Queue, fs, join_all, now, sim, submit_to, timeout};
+
+use super::storage::{Phase, Storage, storage};
+use crate::manifest::{Manifest, ManifestStore};
+use crate::partition::PartitionRoots;
+use crate::types::{Fatal, PartitionId};
+
+/// What belongs to the node as a whole; core 0 has it.
+pub(super) struct NodeState {
+    /// Keeps every other process out of the data directory.
+    pub(super) _lock: fs::DirLock,
+    /// Taken while a new manifest is written.
+    pub(super) manifests: RefCell<Option<ManifestStore>>,
+    /// One checkpoint at a time.
+    pub(super) turn: Semaphore,
+    pub(super) demand: Notify,
+    /// Segments of rings that no core writes any more, each with its last entry.
+    pub(super) foreign: RefCell<Vec<(PathBuf, Timestamp)>>,
+    /// Something besides entries is to be written: trees were dropped.
+    pub(super) dirty: Cell<bool>,
+    pub(super) base: Cell<Timestamp>,
+    pub(super) epoch: Cell<u64>,
+}
+
+impl Storage {
+    pub(super) fn node_state(&self) -> &NodeState {
+        self.node.as_ref().expect("only core 0 acts for the node")
+    }
+
+    /// Takes a checkpoint, or does nothing when there is nothing to write. Everything at or below the timestamp it
+    /// returns is in the base.
+    ///
+    /// # Errors
+    /// A page or a manifest could not be written; storage has stopped then.
+    pub async fn checkpoint(&self) -> Result<Timestamp, Fatal> {
+        submit_to(CoreId(0), Queue::Background, || async { storage().checkpoint_node().await }).await
+    }
+
+    async fn checkpoint_node(&self) -> Result<Timestamp, Fatal> {
+        let node = self.node_state();
+        let _turn = node.turn.acquire().await;
+        self.check_fatal()?;
+        let c = self.last_allotted();
+        if c == node.base.get() && !node.dirty.get() {
+            self.clear_checkpoint_asked().await;
+            return Ok(c);
+        }
+        self.wait_durable(c).await?;
+        self.wait_visible(c).await?;
+        let result = self.write_checkpoint(c).await;
+        if let Err(fatal) = &result {
+            self.poison(fatal.clone());
+        }
+        result.map(|()| c)
+    }
+
+    /// Without a checkpoint to take, whoever asked for one may ask again.
+    async fn clear_checkpoint_asked(&self) {
+        let all = (0..self.cores as u16).map(|core| {
+            submit_to(CoreId(core), Queue::Background, || async { storage().checkpoint_asked.set(false) })
+        });
+        join_all(all).await;
+    }
+
+    /// Writes the checkpoint at `c`, which is durable and visible. The caller has the turn.
+    pub(super) async fn write_checkpoint(&self, c: Timestamp) -> Result<(), Fatal> {
+        let node = self.node_state();
+        let started = now();
+        sim::event("checkpoint begin");
+        node.dirty.set(false);
+        let merged = join_all((0..self.cores as u16).map(|core| {
+            submit_to(CoreId(core), Queue::Background, move || async move { storage().merge_owned(c).await })
+        }))
+        .await;
+        let mut roots: Vec<Option<PartitionRoots>> = self.partitions.iter().map(|_| None).collect();
+        for core in merged {
+            for (partition, merged) in core? {
+                roots[usize::from(partition.0)] = Some(merged);
+            }
+        }
+        let roots: Vec<PartitionRoots> =
+            roots.into_iter().map(|roots| roots.expect("every partition has an owner")).collect();
+
+        let failed = |error: std::io::Error| Fatal::new(format!("writing a manifest failed: {error}"));
+        let mut manifests = node.manifests.borrow_mut().take().expect("the turn protects the manifests");
+        let current = manifests.current();
+        let mut manifest = Manifest {
+            generation: current.generation + 1,
+            base: c.as_u64(),
+            all_durable: current.all_durable.max(c.as_u64()),
+            retained_above: c.as_u64(),
+            roots: roots.clone(),
+            ..current.clone()
+        };
+        manifest.cuts.prune(c);
+        let replaced = manifests.replace(manifest).await;
+        *node.manifests.borrow_mut() = Some(manifests);
+        replaced.map_err(failed)?;
+        node.base.set(c);
+
+        let installed = join_all((0..self.cores as u16).map(|core| {
+            let roots = roots.clone();
+            submit_to(CoreId(core), Queue::Background, move || async move { storage().install_owned(c, &roots).await })
+        }))
+        .await;
+        installed.into_iter().collect::<Result<(), Fatal>>()?;
+        self.remove_foreign_segments(c).await?;
+        let counters = &self.counters;
+        counters.checkpoints.set(counters.checkpoints.get() + 1);
+        counters.checkpoint_last.set(now() - started);
+        counters.checkpoint_total.set(counters.checkpoint_total.get() + (now() - started));
+        sim::event("checkpoint end");
+        Ok(())
+    }
+
+    /// Seals this core's partitions in one poll and merges them one after another.
+    async fn merge_owned(&self, c: Timestamp) -> Result<Vec<(PartitionId, PartitionRoots)>, Fatal> {
+        for partition in self.owned() {
+            partition.seal(c);
+        }
+        let mut merged = Vec::new();
+        for partition in self.owned().map(Rc::clone).collect::<Vec<_>>() {
+            merged.push((partition.id(), partition.merge().await?));
+        }
+        Ok(merged)
+    }
+
+    /// The manifest is durable: the new base takes over, and what only the old one needed may go.
+    async fn install_owned(&self, c: Timestamp, roots: &[PartitionRoots]) -> Result<(), Fatal> {
+        for partition in self.owned() {
+            partition.install(roots[usize::from(partition.id().0)]);
+        }
+        self.checkpoint_asked.set(false);
+        let ring = self.ring.borrow().clone();
+        self.publish_memory();
+        self.memory_freed.notify_all();
+        if let Some(ring) = ring {
+            self.counters.frames_at_checkpoint.set(ring.stats().frames);
+            let failed = |error: std::io::Error| Fatal::new(format!("recycling ring segments failed: {error}"));
+            ring.recycle(c).await.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    async fn remove_foreign_segments(&self, c: Timestamp) -> Result<(), Fatal> {
+        let node = self.node_state();
+        let gone: Vec<PathBuf> = {
+            let mut foreign = node.foreign.borrow_mut();
+            let gone = foreign.iter().filter(|(_, last)| *last <= c).map(|(path, _)| path.clone()).collect();
+            foreign.retain(|(_, last)| *last > c);
+            gone
+        };
+        for path in gone {
+            let failed = |error| Fatal::new(format!("removing {} failed: {error}", path.display()));
+            fs::remove_file(&path).await.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Takes checkpoints at intervals and on demand; ends when storage fails or closes.
+    pub(super) async fn run_checkpoints(self: Rc<Self>) {
+        while self.fatal.borrow().is_none() && self.phase.get() != Phase::Closed {
+            let node = self.node_state();
+            let _ = timeout(self.options.checkpoint_interval, node.demand.notified()).await;
+            let Ok(_inside) = self.gate.enter() else { return };
+            if let Err(fatal) = self.checkpoint_node().await {
+                tracing::error!("no checkpoint: {fatal}");
+            }
+        }
+    }
+}

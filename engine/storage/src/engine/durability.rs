@@ -1,0 +1,206 @@
+//! Group commit, and waiting for it.
+//!
+//! Each core runs one flusher. While a flush is on its way the next group gathers; nobody flushes for
+//! himself. A journaled write at T waits until everything at or below T is durable in all rings: its core
+//! asks the cores that still have such entries to flush at once, and the core whose flush lifts the
+//! minimum past T tells the cores that wait.
+
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use pinion_clock::Timestamp;
+use pinion_runtime::{CoreId, Queue, sim, spawn, submit_to, timeout, wall_ms};
+
+use super::options::PlantedFault;
+use super::storage::{Storage, storage};
+use crate::ring::Ring;
+use crate::types::Fatal;
+use crate::watermarks::Mark;
+
+/// What this core has asked of, and told, one other core. At most one message of a kind is on its way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Asking {
+    flush_sent: bool,
+    /// Flushing up to here was asked for.
+    flush_high: Timestamp,
+    durable_sent: bool,
+    visible_sent: bool,
+}
+
+impl Storage {
+    /// Waits until every write at or below `ts` is durable: what a journaled acknowledgement needs.
+    pub async fn wait_durable(&self, ts: Timestamp) -> Result<(), Fatal> {
+        self.check_fatal()?;
+        if self.options.planted_fault == PlantedFault::AcknowledgeBeforeFlush || self.all_durable() >= ts {
+            return Ok(());
+        }
+        let waiting = self.durable.wait(ts);
+        self.publish_wanted_durable();
+        // Look again: a flush that completed before the wish was published has not seen it.
+        if self.all_durable() < ts {
+            self.ask_for_flushes(ts);
+            waiting.await;
+        } else {
+            drop(waiting);
+        }
+        self.publish_wanted_durable();
+        if self.durable.reached() >= ts { Ok(()) } else { Err(self.fatal().expect("only failure releases early")) }
+    }
+
+    fn publish_wanted_durable(&self) {
+        let range = self.durable.range();
+        self.shared.words.marks.want_durable(usize::from(self.core.0), range);
+    }
+
+    /// Every core with undurable entries at or below `ts` flushes at once.
+    fn ask_for_flushes(&self, ts: Timestamp) {
+        if !self.marks.is_durable_here(ts) {
+            self.request_flush();
+        }
+        for core in self.other_cores() {
+            let floor = self.shared.words.marks.floor(usize::from(core.0), Mark::Undurable);
+            if floor.is_some_and(|floor| floor < ts) {
+                self.ask_core_to_flush(core);
+            }
+        }
+    }
+
+    fn ask_core_to_flush(&self, core: CoreId) {
+        let Some((_, high)) = self.durable.range() else { return };
+        {
+            let mut asking = self.asking.borrow_mut();
+            let asking = &mut asking[usize::from(core.0)];
+            if asking.flush_sent || asking.flush_high >= high {
+                return;
+            }
+            asking.flush_sent = true;
+            asking.flush_high = high;
+        }
+        let this = self.rc();
+        spawn(Queue::Foreground, async move {
+            submit_to(core, Queue::Foreground, move || async move { storage().flush_through(high) }).await;
+            this.asking.borrow_mut()[usize::from(core.0)].flush_sent = false;
+            // Others may have begun to wait for later timestamps meanwhile.
+            let floor = this.shared.words.marks.floor(usize::from(core.0), Mark::Undurable);
+            if let (Some(floor), Some((_, high))) = (floor, this.durable.range())
+                && floor < high
+            {
+                this.ask_core_to_flush(core);
+            }
+        });
+    }
+
+    fn flush_through(&self, ts: Timestamp) {
+        if !self.marks.is_durable_here(ts) {
+            self.request_flush();
+        }
+    }
+
+    pub(super) fn request_flush(&self) {
+        if !self.flush_requested.replace(true) {
+            self.flush_demand.notify_one();
+        }
+    }
+
+    /// This core's flusher; ends when storage fails or closes.
+    pub(super) async fn run_flusher(self: Rc<Self>, ring: Rc<Ring>) {
+        while self.fatal.borrow().is_none() && !self.flusher_done(&ring) {
+            if !self.flush_requested.get() && !ring.is_pressed() {
+                // An interval without a request flushes what there is.
+                let _ = timeout(self.options.journal_commit_interval, self.flush_demand.notified()).await;
+            }
+            self.flush_requested.set(false);
+            if let Err(fatal) = self.flush_once(&ring).await {
+                self.poison(fatal);
+            }
+        }
+        self.flusher_ended.set(true);
+        self.flusher_end.notify_all();
+    }
+
+    fn flusher_done(&self, ring: &Ring) -> bool {
+        self.phase.get() == super::storage::Phase::Closed && !ring.has_pending()
+    }
+
+    /// Writes and flushes everything pending. With nothing pending, records all_durable once it has grown
+    /// beyond what some ring records: recovery must be able to tell damage from a hole.
+    async fn flush_once(&self, ring: &Ring) -> Result<(), Fatal> {
+        let all_durable = self.all_durable();
+        let recorded = Timestamp::from_u64(self.shared.recorded_durable.load(Ordering::SeqCst));
+        if !ring.has_pending() && all_durable <= recorded {
+            return Ok(());
+        }
+        let Some(batch) = ring.take_batch(all_durable, (wall_ms() / 1000) as u32) else { return Ok(()) };
+        self.marks.flush_started();
+        if batch.changed_segment {
+            sim::event("segment");
+        }
+        sim::event("flush");
+        let sync = self.options.planted_fault != PlantedFault::FlushSkipped;
+        batch.write(sync).await.map_err(|error| Fatal::new(format!("flushing a ring failed: {error}")))?;
+        self.marks.flush_finished();
+        self.shared.recorded_durable.fetch_max(all_durable.as_u64(), Ordering::SeqCst);
+        self.tell_durable_progress();
+        Ok(())
+    }
+
+    /// Wakes those, here and elsewhere, who waited for what is now durable.
+    fn tell_durable_progress(&self) {
+        let words = &self.shared.words;
+        let (reached, cores) = words.marks.cores_wanting_durable(&words.sequencer);
+        self.durable.advance(reached);
+        for core in cores.into_iter().map(CoreId).filter(|&core| core != self.core) {
+            self.tell_core_durable(core);
+        }
+    }
+
+    fn tell_core_durable(&self, core: CoreId) {
+        if std::mem::replace(&mut self.asking.borrow_mut()[usize::from(core.0)].durable_sent, true) {
+            return;
+        }
+        let this = self.rc();
+        spawn(Queue::Foreground, async move {
+            submit_to(core, Queue::Foreground, move || async move {
+                let storage = storage();
+                storage.all_durable();
+                storage.publish_wanted_durable();
+            })
+            .await;
+            this.asking.borrow_mut()[usize::from(core.0)].durable_sent = false;
+            let words = &this.shared.words;
+            if words.marks.cores_wanting_durable(&words.sequencer).1.contains(&core.0) {
+                this.tell_core_durable(core);
+            }
+        });
+    }
+
+    /// Wakes those who waited for what is now visible.
+    pub(super) fn tell_visible_progress(&self) {
+        let words = &self.shared.words;
+        let (reached, cores) = words.marks.cores_wanting_visible(&words.sequencer);
+        self.visible.advance(reached);
+        for core in cores.into_iter().map(CoreId).filter(|&core| core != self.core) {
+            self.tell_core_visible(core);
+        }
+    }
+
+    fn tell_core_visible(&self, core: CoreId) {
+        if std::mem::replace(&mut self.asking.borrow_mut()[usize::from(core.0)].visible_sent, true) {
+            return;
+        }
+        let this = self.rc();
+        spawn(Queue::Foreground, async move {
+            submit_to(core, Queue::Foreground, move || async move {
+                let storage = storage();
+                storage.visible();
+                storage.publish_wanted_visible();
+            })
+            .await;
+            this.asking.borrow_mut()[usize::from(core.0)].visible_sent = false;
+            let words = &this.shared.words;
+            if words.marks.cores_wanting_visible(&words.sequencer).1.contains(&core.0) {
+                this.tell_core_visible(core);
+            }
+        });
+    }
+}

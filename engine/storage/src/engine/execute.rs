@@ -1,0 +1,402 @@
+//! Executing statements: units of writes that are checked, logged and applied as one.
+//!
+//! When this core owns every partition of a step, checks, allotment, append and application happen in
+//! one poll, without intents. Otherwise intents are placed on all owners in parallel; the lowest failing
+//! statement decides for an ordered batch; then come one range of timestamps, one append, and the
+//! resolution on every owner. Until then the coordinator holds its applying mark. Such a step is a task
+//! of its own: a caller that goes away cannot leave it half done.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use pinion_clock::Timestamp;
+use pinion_runtime::{CoreId, Queue, join_all, should_yield, spawn, submit_to, wall_ms, yield_now};
+
+use super::batch::{Part, Placement, check_sizes, parts_of};
+use super::storage::{Storage, storage};
+use crate::limits::{MAX_STEP_BYTES, MAX_STEP_STATEMENTS};
+use crate::partition::UnitId;
+use crate::ring::{EntryKind, Reservation, Ring};
+use crate::types::{Fatal, PartitionId, Write, WriteError};
+
+/// Where an entry carries its timestamp: behind the document's length, the element's type and the name `ts`.
+pub const ENTRY_TS_OFFSET: usize = 8;
+
+/// Writes that take place together or not at all, and the oplog entry that tells of them.
+#[derive(Clone, Debug)]
+pub struct Statement {
+    /// The writes, in any partitions; each key at most once.
+    pub writes: Vec<Write>,
+    /// The entry. Without one the writes are timestamped and not logged: recovery does not repeat them.
+    pub entry: Option<Entry>,
+}
+
+/// A complete oplog document whose first element is the timestamp `ts`. Its 8 bytes, at [`ENTRY_TS_OFFSET`], are filled
+/// in when the timestamp is allotted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The document's bytes.
+    pub bytes: Vec<u8>,
+}
+
+type Outcome = Result<Timestamp, WriteError>;
+
+impl Statement {
+    fn entry_len(&self) -> usize {
+        self.entry.as_ref().map_or(0, |entry| entry.bytes.len())
+    }
+
+    fn append_to(&mut self, ring: &Ring, reservation: &mut Reservation, ts: Timestamp, predecessor: Timestamp) {
+        match &mut self.entry {
+            Some(entry) => {
+                entry.bytes[ENTRY_TS_OFFSET..ENTRY_TS_OFFSET + 8].copy_from_slice(&ts.to_bson_bytes());
+                ring.append(reservation, EntryKind::Logged, ts, predecessor, &entry.bytes);
+            }
+            None => ring.append(reservation, EntryKind::Link, ts, predecessor, &[]),
+        }
+    }
+}
+
+/// What one step did: an outcome for each statement, or nothing for one that must be tried again.
+struct StepResult {
+    outcomes: Vec<Option<Outcome>>,
+    /// An ordered batch ends here.
+    stopped: bool,
+}
+
+impl Storage {
+    /// Executes statements with this core as the coordinator. Each is atomic and gets its own timestamp; they take
+    /// place in their order. With `ordered`, the statements after the lowest failing one give
+    /// [`WriteError::NotReached`].
+    ///
+    /// When this returns, every write that succeeded is applied on its owners. It is durable after
+    /// [`Storage::wait_durable`]. Dropping the future may leave statements executed or not, each as a whole.
+    ///
+    /// # Panics
+    /// When an entry is shorter than a timestamp element, or a partition does not exist.
+    pub async fn execute(&self, statements: Vec<Statement>, ordered: bool) -> Vec<Outcome> {
+        let mut outcomes: Vec<Option<Outcome>> = statements.iter().map(|_| None).collect();
+        let mut stopped = false;
+        // Of the statements without an outcome yet, in order: their positions and themselves.
+        let mut rest: std::collections::VecDeque<(usize, Statement)> = statements.into_iter().enumerate().collect();
+        while !rest.is_empty() && !stopped {
+            let (mut positions, mut step, mut bytes) = (Vec::new(), Vec::new(), 0);
+            while let Some((_, next)) = rest.front() {
+                let len = next.entry_len();
+                if step.len() == MAX_STEP_STATEMENTS || (!step.is_empty() && bytes + len > MAX_STEP_BYTES) {
+                    break;
+                }
+                bytes += len;
+                let (position, statement) = rest.pop_front().expect("just seen");
+                positions.push(position);
+                step.push(statement);
+            }
+            let result = self.execute_step(&mut step, ordered).await;
+            stopped = result.stopped;
+            // Put back, in order, what must be tried again.
+            for ((position, statement), outcome) in positions.into_iter().zip(step).zip(result.outcomes).rev() {
+                match outcome {
+                    Some(outcome) => outcomes[position] = Some(outcome),
+                    None => rest.push_front((position, statement)),
+                }
+            }
+            if should_yield() {
+                yield_now().await;
+            }
+        }
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or(Err(WriteError::NotReached))).collect()
+    }
+
+    /// Writes that are not logged: present at once and in the next checkpoint, not repeated by recovery. They are
+    /// checked and conflict as all others do.
+    pub async fn apply_unlogged(&self, writes: Vec<Write>) -> Outcome {
+        let mut outcomes = self.execute(vec![Statement { writes, entry: None }], true).await;
+        outcomes.pop().expect("one statement has one outcome")
+    }
+
+    async fn execute_step(&self, step: &mut Vec<Statement>, ordered: bool) -> StepResult {
+        let ring = match self.writable_ring() {
+            Ok(ring) => ring,
+            Err(error) => return StepResult::all(step.len(), ordered, error),
+        };
+        let Ok(_inside) = self.gate.enter() else {
+            return StepResult::all(step.len(), ordered, WriteError::Fatal(Fatal::new("storage is closing")));
+        };
+        // What cannot fit fails by itself, and an ordered step ends before it.
+        let oversized = step.iter().position(|statement| check_sizes(statement).is_err());
+        if let Some(at) = oversized {
+            return self.execute_around(step, at, ordered).await;
+        }
+        if let Err(error) = self.wait_for_memory(step).await {
+            return StepResult::all(step.len(), ordered, error);
+        }
+        let local = step.iter().flat_map(|statement| &statement.writes).all(|write| self.owner(write.partition) == self.core);
+        if local {
+            return self.execute_here(step, ordered, &ring).await;
+        }
+        let this = self.rc();
+        let statements = std::mem::take(step);
+        let task = spawn(Queue::Foreground, async move { this.execute_everywhere(statements, ordered, ring).await });
+        let (statements, result) = task.await.expect("a step runs to its end");
+        *step = statements;
+        result
+    }
+
+    /// A step in which the statement at `at` is too large: those before it come first, then it fails.
+    async fn execute_around(&self, step: &mut Vec<Statement>, at: usize, ordered: bool) -> StepResult {
+        if at > 0 {
+            // The statements from there on are tried again, then without others before them.
+            let mut later = step.split_off(at);
+            let mut result = Box::pin(self.execute_step(step, ordered)).await;
+            if result.stopped {
+                result.outcomes.extend(later.iter().map(|_| Some(Err(WriteError::NotReached))));
+            } else {
+                result.outcomes.extend(later.iter().map(|_| None));
+            }
+            step.append(&mut later);
+            return result;
+        }
+        let mut outcomes: Vec<Option<Outcome>> = step.iter().map(|_| None).collect();
+        outcomes[0] = Some(Err(WriteError::TooLarge));
+        StepResult { outcomes, stopped: ordered }
+    }
+
+    /// A step all of whose partitions are here: no intents, no hop.
+    async fn execute_here(&self, step: &mut [Statement], ordered: bool, ring: &Rc<Ring>) -> StepResult {
+        let fault = self.options.planted_fault;
+        let mut reservation = ring.reserve(step.iter().map(Statement::entry_len)).await;
+        let parts: Vec<Vec<Part>> = step.iter().map(|statement| parts_of(&statement.writes, fault)).collect();
+        let mut prepared = Vec::with_capacity(step.len());
+        loop {
+            for parts in &parts {
+                let mut of_statement = Vec::with_capacity(parts.len());
+                for part in parts {
+                    match self.prepare(part).await {
+                        Ok(prepared) => of_statement.push(prepared),
+                        Err(error) => return StepResult::all(step.len(), ordered, error),
+                    }
+                }
+                prepared.push(of_statement);
+            }
+            // A checkpoint installed meanwhile changes the base that was looked at.
+            if prepared.iter().flatten().all(|(partition, prepared)| partition.is_current(prepared)) {
+                break;
+            }
+            prepared.clear();
+        }
+        if let Err(error) = self.writable_ring() {
+            return StepResult::all(step.len(), ordered, error);
+        }
+        // From here to the end nothing awaits.
+        let wall_secs = (wall_ms() / 1000) as u32;
+        let mut outcomes = Vec::with_capacity(step.len());
+        let mut stopped = false;
+        for ((statement, parts), prepared) in step.iter_mut().zip(&parts).zip(prepared) {
+            if stopped {
+                outcomes.push(Some(Err(WriteError::NotReached)));
+                continue;
+            }
+            let check = parts.iter().zip(&prepared).try_for_each(|(part, (partition, prepared))| {
+                partition.check(&part.writes, prepared).map_err(|error| part.translate(error))
+            });
+            if let Err(error) = check {
+                stopped = ordered;
+                outcomes.push(Some(Err(error)));
+                continue;
+            }
+            let range = self.marks.allot(1, wall_secs);
+            statement.append_to(ring, &mut reservation, range.first, range.predecessor);
+            for (part, (partition, prepared)) in parts.iter().zip(prepared) {
+                partition.write_now(range.first, &part.writes, prepared);
+            }
+            self.marks.finish();
+            outcomes.push(Some(Ok(range.first)));
+        }
+        drop(reservation);
+        self.tell_visible_progress();
+        self.publish_memory();
+        StepResult { outcomes, stopped }
+    }
+
+    /// A step over several cores. Runs in a task of its own, to its end.
+    async fn execute_everywhere(
+        self: Rc<Self>,
+        mut step: Vec<Statement>,
+        ordered: bool,
+        ring: Rc<Ring>,
+    ) -> (Vec<Statement>, StepResult) {
+        let Ok(_inside) = self.gate.enter() else {
+            let result = StepResult::all(step.len(), ordered, WriteError::Fatal(Fatal::new("storage is closing")));
+            return (step, result);
+        };
+        let mut reservation = ring.reserve(step.iter().map(Statement::entry_len)).await;
+        let units: Vec<UnitId> = step.iter().map(|_| self.new_unit()).collect();
+        let owners = self.place_everywhere(&step, &units, ordered).await;
+
+        // Every core's answers, by statement. A statement that some core did not reach has failed elsewhere.
+        let mut placed: Vec<Result<(), WriteError>> = step.iter().map(|_| Ok(())).collect();
+        for (index, error) in owners.iter().flat_map(|owner| &owner.failures) {
+            if placed[*index].is_ok() {
+                placed[*index] = Err(error.clone());
+            }
+        }
+        let lowest_failure = placed.iter().position(Result::is_err);
+        let goes_ahead = |index: usize| match lowest_failure {
+            Some(failure) if ordered => index < failure,
+            _ => placed[index].is_ok(),
+        };
+        let mut going: Vec<usize> = (0..step.len()).filter(|&index| goes_ahead(index)).collect();
+        // Storage may have failed or closed while intents were placed; nothing is allotted then.
+        let stop = self.writable_ring().err();
+        if stop.is_some() {
+            going.clear();
+        }
+
+        // From here to `finish` nothing awaits.
+        let mut timestamps: BTreeMap<usize, Timestamp> = BTreeMap::new();
+        let mut held = None;
+        if !going.is_empty() {
+            let range = self.marks.allot(going.len() as u64, (wall_ms() / 1000) as u32);
+            for (nth, &index) in going.iter().enumerate() {
+                let (ts, predecessor) = range.nth(nth as u64);
+                step[index].append_to(&ring, &mut reservation, ts, predecessor);
+                timestamps.insert(index, ts);
+            }
+            self.marks.hold_applying(&range);
+            self.marks.finish();
+            held = Some(range.first);
+        }
+        drop(reservation);
+        self.resolve_everywhere(owners, &units, &timestamps).await;
+        if let Some(first) = held {
+            self.marks.release_applying(first);
+            self.tell_visible_progress();
+        }
+
+        let result = match stop {
+            Some(error) => StepResult::all(step.len(), ordered, error),
+            None => StepResult::from_placements(placed, &timestamps, ordered),
+        };
+        (step, result)
+    }
+
+    fn new_unit(&self) -> UnitId {
+        let number = self.next_unit.get();
+        self.next_unit.set(number + 1);
+        assert!(number < 1 << 48, "unit numbers are exhausted");
+        UnitId(u64::from(self.core.0) << 48 | number)
+    }
+
+    /// Places the intents of every statement on its owners, all owners at once.
+    async fn place_everywhere(&self, step: &[Statement], units: &[UnitId], ordered: bool) -> Vec<OwnerAnswer> {
+        let fault = self.options.planted_fault;
+        let mut by_core: BTreeMap<CoreId, Vec<Placement>> = BTreeMap::new();
+        for (index, statement) in step.iter().enumerate() {
+            for part in parts_of(&statement.writes, fault) {
+                let placements = by_core.entry(self.owner(part.partition)).or_default();
+                match placements.last_mut() {
+                    Some(last) if last.index == index => last.parts.push(part),
+                    _ => placements.push(Placement { index, unit: units[index], parts: vec![part] }),
+                }
+            }
+        }
+        join_all(by_core.into_iter().map(|(core, placements)| async move {
+            let partitions: Vec<(usize, Vec<PartitionId>)> = placements
+                .iter()
+                .map(|placement| (placement.index, placement.parts.iter().map(|part| part.partition).collect()))
+                .collect();
+            let results = submit_to(core, Queue::Foreground, move || async move {
+                storage().place_all(placements, ordered).await
+            })
+            .await;
+            let mut answer = OwnerAnswer { core, placed: Vec::new(), failures: Vec::new() };
+            for ((index, partitions), (answered, result)) in partitions.into_iter().zip(results) {
+                assert_eq!(index, answered, "answers come in the order of the placements");
+                match result {
+                    Ok(()) => answer.placed.push((index, partitions)),
+                    Err(error) => answer.failures.push((index, error)),
+                }
+            }
+            answer
+        }))
+        .await
+    }
+
+    /// Tells every owner what became of the intents it holds, and waits until all have done it.
+    async fn resolve_everywhere(
+        &self,
+        owners: Vec<OwnerAnswer>,
+        units: &[UnitId],
+        timestamps: &BTreeMap<usize, Timestamp>,
+    ) {
+        let messages = owners.into_iter().filter(|owner| !owner.placed.is_empty()).map(|owner| {
+            let decisions: Vec<(UnitId, Option<Timestamp>, Vec<PartitionId>)> = owner
+                .placed
+                .into_iter()
+                .map(|(index, partitions)| (units[index], timestamps.get(&index).copied(), partitions))
+                .collect();
+            submit_to(owner.core, Queue::Foreground, move || async move { storage().decide(decisions) })
+        });
+        join_all(messages).await;
+    }
+
+    /// Resolves or withdraws units on this core, all in one poll.
+    fn decide(&self, decisions: Vec<(UnitId, Option<Timestamp>, Vec<PartitionId>)>) {
+        for (unit, ts, partitions) in decisions {
+            for partition in partitions {
+                let partition = self.owned_partition(partition);
+                match ts {
+                    Some(ts) => partition.resolve(unit, ts),
+                    None => partition.withdraw(unit),
+                }
+            }
+        }
+        self.publish_memory();
+    }
+}
+
+/// What one owner answered: the statements whose intents it holds, and those that failed there.
+struct OwnerAnswer {
+    core: CoreId,
+    placed: Vec<(usize, Vec<PartitionId>)>,
+    failures: Vec<(usize, WriteError)>,
+}
+
+impl StepResult {
+    /// No statement of the step takes place; those behind the first of an ordered batch are not even reached.
+    fn all(statements: usize, ordered: bool, error: WriteError) -> StepResult {
+        let outcome = |index: usize| {
+            Some(Err(if ordered && index > 0 { WriteError::NotReached } else { error.clone() }))
+        };
+        StepResult { outcomes: (0..statements).map(outcome).collect(), stopped: ordered }
+    }
+
+    /// A statement may have met the intents of an earlier one of the same step. So a conflict is final only
+    /// when the step got nowhere otherwise; else the statement is tried again.
+    fn from_placements(
+        placed: Vec<Result<(), WriteError>>,
+        timestamps: &BTreeMap<usize, Timestamp>,
+        ordered: bool,
+    ) -> StepResult {
+        let progress = !timestamps.is_empty();
+        let mut outcomes = Vec::with_capacity(placed.len());
+        let (mut stopped, mut again) = (false, false);
+        for (index, placed) in placed.into_iter().enumerate() {
+            outcomes.push(match (timestamps.get(&index), placed) {
+                _ if stopped => Some(Err(WriteError::NotReached)),
+                _ if again && ordered => None,
+                (Some(&ts), _) => Some(Ok(ts)),
+                (None, Err(WriteError::Conflict)) if progress => {
+                    again = true;
+                    None
+                }
+                (None, Err(error)) => {
+                    stopped = ordered;
+                    Some(Err(error))
+                }
+                (None, Ok(())) => unreachable!("a placed statement is withdrawn only behind a failed one"),
+            });
+        }
+        StepResult { outcomes, stopped }
+    }
+}

@@ -1,0 +1,23 @@
+//! The engine of one node: what the cores do together.
+
+mod batch;
+mod checkpoint;
+mod durability;
+mod execute;
+mod error;
+mod open;
+mod options;
+mod pressure;
+mod recover;
+mod stats;
+mod storage;
+mod visibility;
+mod waiters;
+
+pub use error::{ApplyError, OpenError};
+pub use execute::{ENTRY_TS_OFFSET, Entry, Statement};
+pub use open::{Opened, open};
+pub use options::{PlantedFault, StorageOptions};
+pub use recover::{Applier, RecoveryReport};
+pub use stats::StorageStats;
+pub use storage::{Storage, storage, try_storage};

@@ -1,0 +1,230 @@
+//! Opening a data directory: lock, superblock, base. Nothing is replayed and nothing is written but a new
+//! directory's first manifest.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use pinion_runtime::sync::{Gate, Notify, Semaphore};
+use pinion_runtime::{CoreId, Queue, core_count, core_id, fs, join_all, random_stream, set_core_local, submit_to};
+
+use super::checkpoint::NodeState;
+use super::durability::Asking;
+use super::error::OpenError;
+use super::options::StorageOptions;
+use super::storage::{Phase, Shared, Storage, owner_of, storage};
+use super::waiters::TimestampWaiters;
+use crate::limits::{BLOCK_BYTES, MAX_PARTITIONS, MIN_SEGMENT_BYTES};
+use crate::manifest::{Cuts, HASH_VERSION, Manifest, ManifestStore, superblock_path};
+use crate::marks::{CoreMarks, Words};
+use crate::partition::{Partition, PartitionOptions, PartitionRoots};
+use crate::ring::list_rings;
+use crate::sequencer::Sequencer;
+use crate::types::{PartitionId, ReadError};
+use crate::watermarks::Watermarks;
+
+/// A data directory whose base is open on every core. Reads work; nothing is replayed, and nothing can be written until
+/// [`Opened::recover`].
+pub struct Opened {
+    pub(super) storage: Rc<Storage>,
+}
+
+impl Opened {
+    /// Core 0's storage.
+    pub fn storage(&self) -> &Rc<Storage> {
+        &self.storage
+    }
+}
+
+fn partition_dir(dir: &Path, partition: PartitionId) -> PathBuf {
+    dir.join(format!("partition-{:02}", partition.0))
+}
+
+/// Opens a data directory, making it when it does not exist. Call it on core 0, once for a node; afterwards every core
+/// has its [`Storage`].
+///
+/// # Errors
+/// See [`OpenError`]. Damage is never passed over: an older state is not opened in place of a damaged newer one.
+pub async fn open(options: StorageOptions) -> Result<Opened, OpenError> {
+    assert_eq!(core_id(), CoreId(0), "storage is opened on core 0");
+    check_options(&options)?;
+    let dir = options.dir.clone();
+    let doing = |what: &str| OpenError::io(format!("{what} {}", dir.display()));
+    fs::create_dir_all(&dir).await.map_err(doing("making"))?;
+    let lock = fs::lock(&dir).await.map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => OpenError::Locked { dir: dir.clone() },
+        _ => OpenError::Io { doing: format!("locking {}", dir.display()), error },
+    })?;
+    let exists = fs::exists(&superblock_path(&dir)).await.map_err(doing("looking into"))?;
+    let manifests = if exists {
+        ManifestStore::open(&dir).await.map_err(OpenError::manifest(&dir))?
+    } else {
+        create(&options).await?
+    };
+    let manifest = manifests.current();
+    if let Some(asked) = options.partitions
+        && asked != manifest.partitions
+    {
+        return Err(OpenError::PartitionCount { found: manifest.partitions, asked });
+    }
+    if manifest.hash_version != HASH_VERSION {
+        return Err(OpenError::HashVersion { found: manifest.hash_version });
+    }
+    manifests.remove_strays().await.map_err(doing("cleaning"))?;
+
+    let cores = core_count();
+    let shared = Arc::new(Shared {
+        words: Arc::new(Words { sequencer: Sequencer::new(manifest.base()), marks: Watermarks::new(cores) }),
+        pressure: (0..cores).map(|_| AtomicU64::new(0)).collect(),
+        recorded_durable: AtomicU64::new(manifest.all_durable),
+    });
+    let roots: Arc<[PartitionRoots]> = manifest.roots.clone().into();
+    let node = NodeState {
+        _lock: lock,
+        turn: Semaphore::new(1),
+        demand: Notify::new(),
+        foreign: RefCell::default(),
+        dirty: Cell::new(false),
+        base: Cell::new(manifest.base()),
+        epoch: Cell::new(manifest.epoch),
+        manifests: RefCell::new(Some(manifests)),
+    };
+    let others = join_all((1..cores as u16).map(|core| {
+        let (options, shared, roots) = (options.clone(), shared.clone(), roots.clone());
+        submit_to(CoreId(core), Queue::Foreground, move || async move {
+            open_core(options, shared, &roots, None).await
+        })
+    }));
+    let (own, others) = futures_join(open_core(options.clone(), shared, &roots, Some(node)), others).await;
+    others.into_iter().chain([own]).collect::<Result<Vec<()>, OpenError>>()?;
+    Ok(Opened { storage: storage() })
+}
+
+/// Both futures at once.
+async fn futures_join<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
+    let (first, second) = (RefCell::new(None), RefCell::new(None));
+    let run: [std::pin::Pin<Box<dyn Future<Output = ()> + '_>>; 2] = [
+        Box::pin(async { *first.borrow_mut() = Some(a.await) }),
+        Box::pin(async { *second.borrow_mut() = Some(b.await) }),
+    ];
+    join_all(run).await;
+    (first.into_inner().expect("it completed"), second.into_inner().expect("it completed"))
+}
+
+fn check_options(options: &StorageOptions) -> Result<(), OpenError> {
+    let refuse = |what: String| Err(OpenError::Option(what));
+    if let Some(partitions) = options.partitions
+        && (partitions == 0 || partitions > MAX_PARTITIONS)
+    {
+        return refuse(format!("the number of partitions is {partitions}; it must be from 1 to {MAX_PARTITIONS}"));
+    }
+    let segment = options.segment_bytes;
+    if segment < MIN_SEGMENT_BYTES || !segment.is_multiple_of(BLOCK_BYTES as u64) || segment > 1 << 40 {
+        return refuse(format!("the segment size is {segment}; it must be a multiple of 4096 from {MIN_SEGMENT_BYTES} up"));
+    }
+    if !(1..=90).contains(&options.delta_percent) {
+        return refuse(format!("the share of changes is {} percent; it must be from 1 to 90", options.delta_percent));
+    }
+    Ok(())
+}
+
+/// Makes the first state of a data directory. The superblock file comes last: without it, the directory
+/// holds nothing.
+async fn create(options: &StorageOptions) -> Result<ManifestStore, OpenError> {
+    let dir = &options.dir;
+    let doing = |what: &str| OpenError::io(format!("{what} {}", dir.display()));
+    // Rings are made only behind a superblock, so where there is one, a superblock was lost.
+    if let Some(ring) = list_rings(dir).await.map_err(doing("looking into"))?.first() {
+        let because = ring.path.display().to_string();
+        return Err(OpenError::NoSuperblock { dir: dir.clone(), because });
+    }
+    let cores = core_count();
+    let partitions = options.partitions.unwrap_or((cores as u16).min(MAX_PARTITIONS));
+    let created = join_all((0..partitions).map(PartitionId).map(|partition| {
+        let (path, options) = (partition_dir(dir, partition), options.clone());
+        submit_to(owner_of(partition, cores), Queue::Foreground, move || async move {
+            let page_options = partition_options(&options, partitions);
+            let created = Partition::create(partition, &path, page_options).await;
+            let created = created.map_err(OpenError::partition(&path))?;
+            let roots = created.roots();
+            created.close().await;
+            Ok::<PartitionRoots, OpenError>(roots)
+        })
+    }))
+    .await;
+    let roots = created.into_iter().collect::<Result<Vec<PartitionRoots>, OpenError>>()?;
+    fs::sync_dir(dir).await.map_err(doing("syncing"))?;
+    let manifest = Manifest {
+        directory: random_stream("storage directory").next_u64(),
+        generation: 1,
+        epoch: 0,
+        partitions,
+        hash_version: HASH_VERSION,
+        base: 0,
+        all_durable: 0,
+        retained_above: 0,
+        cuts: Cuts::default(),
+        roots,
+    };
+    ManifestStore::create(dir, manifest).await.map_err(doing("writing the first superblock of"))
+}
+
+/// The options of each partition: its part of the node's page cache.
+fn partition_options(options: &StorageOptions, partitions: u16) -> PartitionOptions {
+    let pages = options.cache_bytes / 100 * (100 - options.delta_percent);
+    PartitionOptions { cache_bytes: pages / u64::from(partitions), ..options.partition.clone() }
+}
+
+/// Opens what this core owns.
+async fn open_core(
+    options: StorageOptions,
+    shared: Arc<Shared>,
+    roots: &[PartitionRoots],
+    node: Option<NodeState>,
+) -> Result<(), OpenError> {
+    let (core, cores) = (core_id(), core_count());
+    let page_options = partition_options(&options, roots.len() as u16);
+    let opened = join_all(roots.iter().enumerate().map(|(number, roots)| {
+        let partition = PartitionId(number as u16);
+        let (path, page_options) = (partition_dir(&options.dir, partition), page_options.clone());
+        async move {
+            if owner_of(partition, cores) != core {
+                return Ok(None);
+            }
+            let opened: Result<Rc<Partition>, ReadError> = Partition::open(partition, &path, *roots, page_options).await;
+            opened.map(Some).map_err(OpenError::partition(&path))
+        }
+    }))
+    .await;
+    let partitions = opened.into_iter().collect::<Result<Vec<_>, OpenError>>()?;
+    set_core_local(Rc::new_cyclic(|this| Storage {
+        this: this.clone(),
+        core,
+        cores,
+        marks: CoreMarks::new(usize::from(core.0), shared.words.clone()),
+        shared,
+        options,
+        partitions,
+        ring: RefCell::new(None),
+        phase: Cell::new(Phase::Recovering),
+        durable: TimestampWaiters::default(),
+        visible: TimestampWaiters::default(),
+        flush_demand: Notify::new(),
+        flush_requested: Cell::new(false),
+        flusher_ended: Cell::new(false),
+        flusher_end: Notify::new(),
+        asking: RefCell::new(vec![Asking::default(); cores]),
+        fatal: RefCell::new(None),
+        fatal_notify: Notify::new(),
+        next_unit: Cell::new(0),
+        gate: Gate::new(),
+        memory_freed: Notify::new(),
+        checkpoint_asked: Cell::new(false),
+        node,
+        counters: super::stats::Counters::default(),
+    }));
+    Ok(())
+}

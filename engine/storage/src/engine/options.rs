@@ -1,0 +1,106 @@
+//! What a node is opened with.
+
+use std::path::PathBuf;
+
+use pinion_runtime::Duration;
+
+use crate::limits::SEGMENT_BYTES;
+use crate::partition::PartitionOptions;
+
+/// Options of storage. The defaults serve a node; [`StorageOptions::hostile`] makes everything tiny for simulation.
+#[derive(Clone, Debug)]
+pub struct StorageOptions {
+    /// The data directory; made when it does not exist.
+    pub dir: PathBuf,
+    /// Partitions of a new data directory; the number of cores when absent. An existing directory has its own number, and
+    /// opening it with another one fails.
+    pub partitions: Option<u16>,
+    /// Memory for pages and changes, over all cores.
+    pub cache_bytes: u64,
+    /// The part of `cache_bytes` that changes not yet in the base may take, in percent.
+    pub delta_percent: u64,
+    /// Rings are flushed at least this often.
+    pub journal_commit_interval: Duration,
+    /// Checkpoints are taken at least this often while there is something to write.
+    pub checkpoint_interval: Duration,
+    /// Size of a ring segment, a multiple of 4096.
+    pub segment_bytes: u64,
+    /// Ring bytes of one core since the last checkpoint that start one.
+    pub ring_bytes_per_checkpoint: u64,
+    /// How long a write waits for memory before it is refused.
+    pub memory_wait: Duration,
+    /// Passed on to partitions; their cache is set from `cache_bytes`.
+    pub partition: PartitionOptions,
+    /// A fault that tests plant to see whether they would find it.
+    #[doc(hidden)]
+    pub planted_fault: PlantedFault,
+}
+
+impl StorageOptions {
+    /// The defaults of a node, with a cache of 256 MiB.
+    pub fn new(dir: impl Into<PathBuf>) -> StorageOptions {
+        StorageOptions {
+            dir: dir.into(),
+            partitions: None,
+            cache_bytes: 256 * 1024 * 1024,
+            delta_percent: 40,
+            journal_commit_interval: Duration::from_millis(100),
+            checkpoint_interval: Duration::from_secs(60),
+            segment_bytes: SEGMENT_BYTES,
+            ring_bytes_per_checkpoint: crate::limits::RING_BYTES_PER_CHECKPOINT,
+            memory_wait: Duration::from_secs(10),
+            partition: PartitionOptions::default(),
+            planted_fault: PlantedFault::None,
+        }
+    }
+
+    /// Tiny rings, pages and caches and short intervals, so that wrap-around, eviction and checkpoints are the common
+    /// case.
+    pub fn hostile(dir: impl Into<PathBuf>) -> StorageOptions {
+        StorageOptions {
+            cache_bytes: 4 * 1024 * 1024,
+            journal_commit_interval: Duration::from_millis(20),
+            checkpoint_interval: Duration::from_millis(500),
+            segment_bytes: 8 * 4096,
+            ring_bytes_per_checkpoint: 256 * 1024,
+            memory_wait: Duration::from_secs(2),
+            partition: PartitionOptions::hostile(),
+            ..StorageOptions::new(dir)
+        }
+    }
+}
+
+/// Faults that the tests of crash recovery must be able to find.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PlantedFault {
+    #[default]
+    None,
+    /// A journaled write is acknowledged before its ring is flushed.
+    AcknowledgeBeforeFlush,
+    /// Rings are written and never flushed to the device.
+    FlushSkipped,
+    /// The checksums of ring frames are not looked at.
+    ChecksumNotChecked,
+    /// A superblock is written before the pages that its manifest names are on the device.
+    SuperblockBeforePages,
+    /// Recovery does not follow the links between entries.
+    LinksIgnored,
+    /// Recovery takes entries of older epochs above a cut.
+    EpochIgnored,
+    /// A unique index entry is written without looking for others.
+    UniqueIntentSkipped,
+}
+
+impl PlantedFault {
+    /// All faults, for a campaign that plants each.
+    pub const ALL: [PlantedFault; 7] = [
+        PlantedFault::AcknowledgeBeforeFlush,
+        PlantedFault::FlushSkipped,
+        PlantedFault::ChecksumNotChecked,
+        PlantedFault::SuperblockBeforePages,
+        PlantedFault::LinksIgnored,
+        PlantedFault::EpochIgnored,
+        PlantedFault::UniqueIntentSkipped,
+    ];
+}

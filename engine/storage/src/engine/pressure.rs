@@ -1,0 +1,136 @@
+//! Memory for changes: published, and turned into delays, checkpoints and refusals.
+//!
+//! A core's share is its part of the node's memory for changes. At half of it a checkpoint is asked for, at
+//! three quarters writers are delayed in proportion, and at 95 % they wait for a checkpoint to free memory and
+//! are refused when that takes too long.
+
+use std::sync::atomic::Ordering;
+
+use pinion_runtime::{CoreId, Duration, Queue, now, sleep, spawn, submit_to, timeout};
+
+use super::execute::Statement;
+use super::storage::{Storage, storage};
+use crate::types::WriteError;
+
+/// In thousandths of a core's share.
+const CHECKPOINT_AT: u64 = 500;
+const DELAY_AT: u64 = 750;
+const REFUSE_AT: u64 = 950;
+/// The delay right below `REFUSE_AT`.
+const LONGEST_DELAY_US: u64 = 20_000;
+/// How often a refused writer looks again, should no checkpoint wake it.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+const _: () = assert!(CHECKPOINT_AT < DELAY_AT && DELAY_AT < REFUSE_AT && REFUSE_AT < 1000);
+
+/// How long a writer is held up at this pressure; grows with the square, so that a little is hardly felt.
+fn delay_at(pressure: u64) -> Duration {
+    let over = pressure.saturating_sub(DELAY_AT).min(REFUSE_AT - DELAY_AT);
+    Duration::from_micros(LONGEST_DELAY_US * over * over / (REFUSE_AT - DELAY_AT).pow(2))
+}
+
+impl Storage {
+    /// Bytes of memory that changes to this core's partitions may take.
+    pub(super) fn delta_budget(&self) -> u64 {
+        let node = self.options.cache_bytes / 100 * self.options.delta_percent;
+        node * self.owned().count() as u64 / self.partitions.len() as u64
+    }
+
+    /// Bytes of memory that changes to this core's partitions take.
+    pub(super) fn delta_bytes(&self) -> u64 {
+        self.owned()
+            .map(|partition| {
+                let memory = partition.memory();
+                memory.active_bytes + memory.sealed_bytes + memory.intent_bytes
+            })
+            .sum()
+    }
+
+    fn pressure(&self) -> u64 {
+        match self.delta_budget() {
+            0 => 0,
+            budget => self.delta_bytes() * 1000 / budget,
+        }
+    }
+
+    /// Publishes this core's pressure, and asks for a checkpoint when it has risen so far.
+    pub(super) fn publish_memory(&self) {
+        let pressure = self.pressure();
+        self.shared.pressure[usize::from(self.core.0)].store(pressure, Ordering::Relaxed);
+        if pressure >= CHECKPOINT_AT {
+            self.ask_for_checkpoint();
+        }
+    }
+
+    /// The highest pressure of any core, in thousandths.
+    pub(super) fn highest_pressure(&self) -> u64 {
+        self.shared.pressure.iter().map(|pressure| pressure.load(Ordering::Relaxed)).max().unwrap_or(0)
+    }
+
+    /// True when replay should stop for a checkpoint.
+    pub(super) fn replay_needs_checkpoint(&self) -> bool {
+        self.highest_pressure() >= CHECKPOINT_AT
+    }
+
+    pub(super) fn ask_for_checkpoint(&self) {
+        if !self.checkpoint_asked.replace(true) {
+            spawn(
+                Queue::Background,
+                submit_to(CoreId(0), Queue::Background, || async {
+                    storage().node_state().demand.notify_one();
+                }),
+            );
+        }
+    }
+
+    /// An owner refuses further intents when its memory is exhausted.
+    pub(super) fn check_memory(&self) -> Result<(), WriteError> {
+        if self.pressure() >= REFUSE_AT { Err(WriteError::CacheFull) } else { Ok(()) }
+    }
+
+    /// Delays a step, before it holds anything, by the pressure of the cores it writes to.
+    pub(super) async fn wait_for_memory(&self, step: &[Statement]) -> Result<(), WriteError> {
+        let pressure = || {
+            step.iter()
+                .flat_map(|statement| &statement.writes)
+                .map(|write| self.shared.pressure[usize::from(self.owner(write.partition).0)].load(Ordering::Relaxed))
+                .max()
+                .unwrap_or(0)
+        };
+        let first = pressure();
+        if first < DELAY_AT {
+            return Ok(());
+        }
+        self.counters.delayed_steps.set(self.counters.delayed_steps.get() + 1);
+        if first < REFUSE_AT {
+            sleep(delay_at(first)).await;
+            return Ok(());
+        }
+        let deadline = now() + self.options.memory_wait;
+        while pressure() >= REFUSE_AT {
+            self.check_fatal().map_err(WriteError::Fatal)?;
+            if now() >= deadline {
+                self.counters.refused_steps.set(self.counters.refused_steps.get() + 1);
+                return Err(WriteError::CacheFull);
+            }
+            self.ask_for_checkpoint();
+            let _ = timeout(LOOK_AGAIN, self.memory_freed.notified()).await;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delay_grows_with_pressure() {
+        let check = |pressure, expected_us| assert_eq!(delay_at(pressure).as_micros(), expected_us, "{pressure}");
+        check(0, 0);
+        check(DELAY_AT, 0);
+        check(850, 5_000);
+        check(REFUSE_AT, 20_000);
+        check(2000, 20_000);
+    }
+}

@@ -1,0 +1,342 @@
+//! From an opened directory to a writable node: verify the rings, cut, replay, start.
+//!
+//! A crash at any instant in here is like one before it: until the manifest with the new epoch is durable
+//! nothing has changed, afterwards the next recovery finds the same entries up to the same cut.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use pinion_clock::Timestamp;
+use pinion_runtime::{CoreId, Duration, Queue, fs, join_all, now, should_yield, sim, spawn, submit_to, yield_now};
+
+use super::error::{ApplyError, OpenError};
+use super::open::Opened;
+use super::options::PlantedFault;
+use super::storage::{Phase, Storage, storage};
+use crate::manifest::{Cut, Cuts, Manifest};
+use crate::recovery::{Chain, MergedLog, Verified, verify};
+use crate::ring::{EntryKind, Ring, RingDir, RingReader, RingStart, list_rings};
+use crate::types::{Fatal, TreeId, Write};
+
+/// Applies oplog entries again. It runs on core 0.
+pub trait Applier {
+    /// Applies one entry, through [`Storage::apply_at`]. Entries come in the order of their timestamps. It need not be
+    /// complete when this returns; see [`Applier::barrier`].
+    fn apply(&self, ts: Timestamp, entry: Bytes) -> impl Future<Output = Result<(), ApplyError>>;
+
+    /// Completes everything given to [`Applier::apply`] so far.
+    fn barrier(&self) -> impl Future<Output = Result<(), ApplyError>> {
+        async { Ok(()) }
+    }
+}
+
+/// What recovery found and did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// The timestamp of the base that replay started from.
+    pub base: Timestamp,
+    /// The last valid timestamp: the cut of the new epoch.
+    pub cut: Timestamp,
+    /// The new epoch.
+    pub epoch: u64,
+    /// Entries replayed, and their bytes.
+    pub entries_replayed: u64,
+    pub bytes_replayed: u64,
+    /// Entries behind a hole, which nobody was told are durable; they are discarded.
+    pub entries_cut: u64,
+    /// Frames that a crash left half written.
+    pub torn_frames: u64,
+    /// Time from the beginning of recovery to its end.
+    pub took: Duration,
+}
+
+/// The segments of a ring, as recovery found them.
+struct FoundRing {
+    dir: RingDir,
+    generations: Vec<u64>,
+}
+
+impl Opened {
+    /// Replays what the rings hold above the base, cuts off what a crash left incomplete, begins a new epoch, and makes
+    /// the node writable.
+    ///
+    /// # Errors
+    /// Damage: something that was durable is missing. The directory is unchanged then.
+    pub async fn recover(self, applier: impl Applier) -> Result<RecoveryReport, OpenError> {
+        let storage = self.storage;
+        let started = now();
+        sim::event("recovery begin");
+        let rings = storage.find_rings().await?;
+        let manifest = storage.current_manifest();
+        let verified = storage.verify_rings(&rings, &manifest).await?;
+        sim::event("recovery cut");
+        let manifest = storage.begin_epoch(&manifest, &verified).await?;
+        sim::event("recovery replay");
+        storage.replay(&rings, &manifest, &verified, &applier).await?;
+        storage.start_writing(&rings, &manifest, &verified).await?;
+        sim::event("recovery end");
+        Ok(RecoveryReport {
+            base: manifest.base(),
+            cut: verified.last,
+            epoch: manifest.epoch,
+            entries_replayed: verified.entries,
+            bytes_replayed: verified.bytes,
+            entries_cut: verified.beyond,
+            torn_frames: verified.torn_frames,
+            took: now() - started,
+        })
+    }
+}
+
+impl Storage {
+    fn current_manifest(&self) -> Manifest {
+        let manifests = self.node_state().manifests.borrow();
+        manifests.as_ref().expect("nobody writes one now").current().clone()
+    }
+
+    async fn find_rings(&self) -> Result<Vec<FoundRing>, OpenError> {
+        let dir = &self.options.dir;
+        let doing = || OpenError::io(format!("listing the rings of {}", dir.display()));
+        let mut found = Vec::new();
+        for dir in list_rings(dir).await.map_err(doing())? {
+            let generations = dir.generations().await.map_err(doing())?;
+            found.push(FoundRing { dir, generations });
+        }
+        Ok(found)
+    }
+
+    /// Readers over the segments for which `wanted` holds, by ring and generation.
+    fn readers(&self, rings: &[FoundRing], manifest: &Manifest, wanted: impl Fn(u16, u64) -> bool) -> MergedLog {
+        let fault = self.options.planted_fault;
+        let cuts = if fault == PlantedFault::EpochIgnored { Cuts::default() } else { manifest.cuts.clone() };
+        let readers = rings.iter().map(|ring| {
+            let generations = ring.generations.iter().copied().filter(|&generation| wanted(ring.dir.ring, generation));
+            RingReader::new(
+                ring.dir.clone(),
+                manifest.directory,
+                cuts.clone(),
+                generations,
+                fault != PlantedFault::ChecksumNotChecked,
+            )
+        });
+        MergedLog::new(readers.collect())
+    }
+
+    async fn verify_rings(&self, rings: &[FoundRing], manifest: &Manifest) -> Result<Verified, OpenError> {
+        let chain = Chain {
+            base: manifest.base(),
+            all_durable: Timestamp::from_u64(manifest.all_durable),
+            check_links: self.options.planted_fault != PlantedFault::LinksIgnored,
+        };
+        let mut log = self.readers(rings, manifest, |_, _| true);
+        let verified = verify(&mut log, &chain).await.map_err(OpenError::io("reading the rings"))?;
+        Ok(verified?)
+    }
+
+    /// Makes the new epoch and its cut durable. Only afterwards may a timestamp be allotted: otherwise
+    /// discarded entries would come back after the next crash.
+    async fn begin_epoch(&self, manifest: &Manifest, verified: &Verified) -> Result<Manifest, OpenError> {
+        let epoch = manifest.epoch + 1;
+        let cut = verified.last;
+        let mut next = Manifest {
+            generation: manifest.generation + 1,
+            epoch,
+            all_durable: cut.as_u64(),
+            ..manifest.clone()
+        };
+        next.cuts.add(Cut { epoch, at: cut.as_u64(), discarded_through: verified.highest.as_u64() });
+        next.cuts.prune(manifest.base().max(match verified.highest > cut {
+            true => Timestamp::MIN,
+            false => Timestamp::MIN,
+        }));
+        let node = self.node_state();
+        let mut manifests = node.manifests.borrow_mut().take().expect("nobody writes one now");
+        let replaced = manifests.replace(next.clone()).await;
+        *node.manifests.borrow_mut() = Some(manifests);
+        replaced.map_err(OpenError::io("writing the manifest of a new epoch"))?;
+        node.epoch.set(epoch);
+        self.shared.words.sequencer.advance_to(cut);
+        self.shared.recorded_durable.fetch_max(cut.as_u64(), Ordering::SeqCst);
+        Ok(next)
+    }
+
+    async fn replay(
+        &self,
+        rings: &[FoundRing],
+        manifest: &Manifest,
+        verified: &Verified,
+        applier: &impl Applier,
+    ) -> Result<(), OpenError> {
+        let (base, cut) = (manifest.base(), verified.last);
+        let needed: BTreeMap<(u16, u64), Timestamp> =
+            verified.segments.iter().map(|&(ring, generation, last)| ((ring, generation), last)).collect();
+        let mut log = self.readers(rings, manifest, |ring, generation| {
+            needed.get(&(ring, generation)).is_some_and(|&last| last > base)
+        });
+        let mut replayed = 0;
+        while let Some((_, entry)) = log.next().await.map_err(OpenError::io("reading the rings"))? {
+            if entry.ts <= base {
+                continue;
+            }
+            if entry.ts > cut {
+                break;
+            }
+            if entry.kind == EntryKind::Logged {
+                let failed = |error| OpenError::Apply { ts: entry.ts, error };
+                applier.apply(entry.ts, entry.bytes).await.map_err(failed)?;
+            }
+            replayed += 1;
+            if self.replay_needs_checkpoint() {
+                applier.barrier().await.map_err(|error| OpenError::Apply { ts: entry.ts, error })?;
+                let _turn = self.node_state().turn.acquire().await;
+                self.write_checkpoint(entry.ts).await?;
+            }
+            if should_yield() {
+                yield_now().await;
+            }
+        }
+        assert_eq!(replayed, verified.entries, "replay met other entries than verification");
+        applier.barrier().await.map_err(|error| OpenError::Apply { ts: cut, error })
+    }
+
+    /// Starts the ring of every core, and the tasks that keep it.
+    async fn start_writing(
+        &self,
+        rings: &[FoundRing],
+        manifest: &Manifest,
+        verified: &Verified,
+    ) -> Result<(), OpenError> {
+        let base = self.node_state().base.get();
+        let last_of = |ring: u16, generation: u64| {
+            let mut found = verified.segments.iter().filter(|found| (found.0, found.1) == (ring, generation));
+            found.next().map_or(Timestamp::MIN, |&(_, _, last)| last)
+        };
+        let mut starts: Vec<RingStart> = (0..self.cores as u16)
+            .map(|ring| RingStart {
+                dir: RingDir::new(&self.options.dir, ring),
+                directory: manifest.directory,
+                epoch: manifest.epoch,
+                segment_bytes: self.options.segment_bytes,
+                next_generation: 1,
+                idle: Vec::new(),
+                sealed: Vec::new(),
+            })
+            .collect();
+        let mut foreign: Vec<(PathBuf, Timestamp)> = Vec::new();
+        for ring in rings {
+            for &generation in &ring.generations {
+                let (path, last) = (ring.dir.segment_path(generation), last_of(ring.dir.ring, generation));
+                match starts.get_mut(usize::from(ring.dir.ring)) {
+                    Some(start) => {
+                        start.next_generation = generation + 1;
+                        if last <= base { start.idle.push(path) } else { start.sealed.push((path, last)) }
+                    }
+                    None => foreign.push((path, last)),
+                }
+            }
+        }
+        *self.node_state().foreign.borrow_mut() = foreign;
+        let doing = || OpenError::io("starting the rings");
+        for start in &starts {
+            fs::create_dir_all(&start.dir.path).await.map_err(doing())?;
+        }
+        fs::sync_dir(&self.options.dir).await.map_err(doing())?;
+        let started = join_all(starts.into_iter().enumerate().map(|(core, start)| {
+            submit_to(CoreId(core as u16), Queue::Foreground, move || async move { storage().start_ring(start).await })
+        }))
+        .await;
+        started.into_iter().collect::<Result<Vec<()>, OpenError>>()?;
+        spawn(Queue::Background, self.rc().run_checkpoints());
+        if verified.entries > 0 {
+            // What was replayed need not be replayed again, and its segments can be reused.
+            self.node_state().demand.notify_one();
+        }
+        Ok(())
+    }
+
+    async fn start_ring(&self, start: RingStart) -> Result<(), OpenError> {
+        let ring = Ring::start(start).await.map_err(OpenError::io("starting a ring"))?;
+        *self.ring.borrow_mut() = Some(ring.clone());
+        self.phase.set(Phase::Writable);
+        spawn(Queue::Foreground, self.rc().run_flusher(ring.clone()));
+        let this = self.rc();
+        spawn(Queue::Background, async move {
+            if let Err(error) = ring.keep_prepared().await {
+                this.poison(Fatal::new(format!("preparing a ring segment failed: {error}")));
+            }
+        });
+        Ok(())
+    }
+
+    /// Applies writes at a timestamp they already have: recovery, and a secondary. Nothing is checked and nothing is
+    /// logged; `expect` is ignored.
+    ///
+    /// # Errors
+    /// A page could not be read.
+    pub async fn apply_at(&self, ts: Timestamp, writes: Vec<Write>) -> Result<(), ApplyError> {
+        let mut by_core: BTreeMap<CoreId, BTreeMap<crate::types::PartitionId, Vec<Write>>> = BTreeMap::new();
+        for write in writes {
+            let owner = self.owner(write.partition);
+            by_core.entry(owner).or_default().entry(write.partition).or_default().push(write);
+        }
+        let applied = join_all(by_core.into_iter().map(|(core, parts)| {
+            submit_to(core, Queue::Foreground, move || async move {
+                let storage = storage();
+                for (partition, writes) in parts {
+                    let applied = storage.owned_partition(partition).apply_at(ts, &writes).await;
+                    applied.map_err(|error| ApplyError(error.to_string()))?;
+                }
+                storage.publish_memory();
+                Ok(())
+            })
+        }))
+        .await;
+        applied.into_iter().collect()
+    }
+
+    /// Drops every tree that `known` does not name, on every core: those a crash left behind. Call it when recovery is
+    /// complete, before anything is written. Gives the number of trees dropped.
+    pub async fn reap_unknown_trees(&self, known: &[TreeId]) -> usize {
+        let known: std::sync::Arc<std::collections::BTreeSet<TreeId>> =
+            std::sync::Arc::new(known.iter().copied().collect());
+        let after = self.last_allotted();
+        let reaped: usize = join_all((0..self.cores as u16).map(|core| {
+            let known = known.clone();
+            submit_to(CoreId(core), Queue::Foreground, move || async move { storage().reap_owned(&known, after) })
+        }))
+        .await
+        .into_iter()
+        .sum();
+        if reaped > 0 {
+            submit_to(CoreId(0), Queue::Background, || async { storage().node_state().dirty.set(true) }).await;
+        }
+        reaped
+    }
+
+    fn reap_owned(&self, known: &std::collections::BTreeSet<TreeId>, after: Timestamp) -> usize {
+        let mut reaped = 0;
+        for partition in self.owned() {
+            for tree in partition.tree_ids() {
+                if tree != TreeId::MASTER && !known.contains(&tree) {
+                    partition.drop_tree(tree, after);
+                    reaped += 1;
+                }
+            }
+        }
+        reaped
+    }
+
+    /// Takes a last checkpoint and stops: every later write fails. Call it on core 0, when nothing uses storage any
+    /// more.
+    pub async fn close(&self) {
+        let all = |run: fn(std::rc::Rc<Storage>) -> futures::Local| {
+            join_all((0..self.cores as u16).map(move |core| {
+                submit_to(CoreId(core), Queue::Foreground, move || run(storage()))
+            }))
+        };
+        let _ = all;
+    }
+}

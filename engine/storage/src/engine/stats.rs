@@ -1,0 +1,118 @@
+//! Figures about storage, for serverStatus and for tests.
+
+use std::cell::Cell;
+
+use pinion_runtime::Duration;
+
+use super::storage::Storage;
+
+/// Counted by one core.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) checkpoints: Cell<u64>,
+    pub(super) checkpoint_last: Cell<Duration>,
+    pub(super) checkpoint_total: Cell<Duration>,
+    pub(super) frames_at_checkpoint: Cell<u64>,
+    pub(super) delayed_steps: Cell<u64>,
+    pub(super) refused_steps: Cell<u64>,
+}
+
+/// Figures of one core since it was opened; those of all cores add up, except where said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StorageStats {
+    /// Bytes in the page cache, and what it may hold.
+    pub cache_bytes: u64,
+    pub cache_budget_bytes: u64,
+    /// Bytes of changes not yet in the base, and what they may take.
+    pub delta_bytes: u64,
+    pub delta_budget_bytes: u64,
+    pub cache_hits: u64,
+    pub cache_misses: u64,
+    pub cache_evictions: u64,
+    pub page_bytes_read: u64,
+    pub page_bytes_written: u64,
+    pub pages_written: u64,
+    pub page_file_bytes: u64,
+    pub page_free_bytes: u64,
+    /// Checkpoints completed, and their times; counted by core 0.
+    pub checkpoints: u64,
+    pub checkpoint_last_ms: u64,
+    pub checkpoint_total_ms: u64,
+    pub ring_entries: u64,
+    pub ring_entry_bytes: u64,
+    pub ring_flushes: u64,
+    pub ring_bytes: u64,
+    pub ring_segments_created: u64,
+    pub ring_segments_reused: u64,
+    pub ring_segments_removed: u64,
+    /// Steps that waited for memory, and those that were refused for want of it.
+    pub delayed_steps: u64,
+    pub refused_steps: u64,
+}
+
+impl std::ops::AddAssign for StorageStats {
+    fn add_assign(&mut self, other: StorageStats) {
+        self.cache_bytes += other.cache_bytes;
+        self.cache_budget_bytes += other.cache_budget_bytes;
+        self.delta_bytes += other.delta_bytes;
+        self.delta_budget_bytes += other.delta_budget_bytes;
+        self.cache_hits += other.cache_hits;
+        self.cache_misses += other.cache_misses;
+        self.cache_evictions += other.cache_evictions;
+        self.page_bytes_read += other.page_bytes_read;
+        self.page_bytes_written += other.page_bytes_written;
+        self.pages_written += other.pages_written;
+        self.page_file_bytes += other.page_file_bytes;
+        self.page_free_bytes += other.page_free_bytes;
+        self.checkpoints += other.checkpoints;
+        self.checkpoint_last_ms += other.checkpoint_last_ms;
+        self.checkpoint_total_ms += other.checkpoint_total_ms;
+        self.ring_entries += other.ring_entries;
+        self.ring_entry_bytes += other.ring_entry_bytes;
+        self.ring_flushes += other.ring_flushes;
+        self.ring_bytes += other.ring_bytes;
+        self.ring_segments_created += other.ring_segments_created;
+        self.ring_segments_reused += other.ring_segments_reused;
+        self.ring_segments_removed += other.ring_segments_removed;
+        self.delayed_steps += other.delayed_steps;
+        self.refused_steps += other.refused_steps;
+    }
+}
+
+impl Storage {
+    /// This core's figures.
+    pub fn stats(&self) -> StorageStats {
+        let ring = self.ring.borrow().as_ref().map(|ring| ring.stats()).unwrap_or_default();
+        let mut stats = StorageStats {
+            delta_bytes: self.delta_bytes(),
+            delta_budget_bytes: self.delta_budget(),
+            checkpoints: self.counters.checkpoints.get(),
+            checkpoint_last_ms: self.counters.checkpoint_last.get().as_millis() as u64,
+            checkpoint_total_ms: self.counters.checkpoint_total.get().as_millis() as u64,
+            ring_entries: ring.entries,
+            ring_entry_bytes: ring.entry_bytes,
+            ring_flushes: ring.flushes,
+            ring_bytes: ring.frames * crate::ring::FRAME_BYTES as u64,
+            ring_segments_created: ring.segments_created,
+            ring_segments_reused: ring.segments_reused,
+            ring_segments_removed: ring.segments_removed,
+            delayed_steps: self.counters.delayed_steps.get(),
+            refused_steps: self.counters.refused_steps.get(),
+            ..StorageStats::default()
+        };
+        for partition in self.owned() {
+            let (memory, pages) = (partition.memory(), partition.page_stats());
+            stats.cache_bytes += memory.cache_bytes;
+            stats.cache_budget_bytes += memory.cache_budget_bytes;
+            stats.cache_hits += pages.hits;
+            stats.cache_misses += pages.misses;
+            stats.cache_evictions += pages.evictions;
+            stats.page_bytes_read += pages.bytes_read;
+            stats.page_bytes_written += pages.bytes_written;
+            stats.pages_written += pages.pages_written;
+            stats.page_file_bytes += pages.file_bytes;
+            stats.page_free_bytes += pages.free_bytes;
+        }
+        stats
+    }
+}

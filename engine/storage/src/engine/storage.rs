@@ -1,0 +1,249 @@
+//! The face of storage on one core: what it owns, what it shares, and what is true of the node.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use pinion_clock::Timestamp;
+use pinion_runtime::sync::{Gate, Notify};
+use pinion_runtime::{CoreId, Queue, core_local, spawn, submit_to, try_core_local};
+
+use super::checkpoint::NodeState;
+use super::durability::Asking;
+use super::options::StorageOptions;
+use super::waiters::TimestampWaiters;
+use crate::marks::{CoreMarks, Words};
+use crate::partition::Partition;
+use crate::ring::Ring;
+use crate::types::{Fatal, PartitionId, TreeId, WriteError};
+use crate::watermarks::Mark;
+
+/// What the cores of a node share: the sequencer and the watermarks, and a few published figures.
+pub(super) struct Shared {
+    pub(super) words: Arc<Words>,
+    /// Of each core: the part of its memory for changes that is in use, in thousandths.
+    pub(super) pressure: Vec<AtomicU64>,
+    /// The highest all_durable that some ring records durably.
+    pub(super) recorded_durable: AtomicU64,
+}
+
+/// How far this core's storage has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// The base can be read, and entries are applied again.
+    Recovering,
+    Writable,
+    Closed,
+}
+
+/// Storage as one core sees it. Get this core's with [`storage`].
+pub struct Storage {
+    pub(super) this: Weak<Storage>,
+    pub(super) core: CoreId,
+    pub(super) cores: usize,
+    pub(super) options: StorageOptions,
+    pub(super) shared: Arc<Shared>,
+    pub(super) marks: CoreMarks,
+    /// By partition number; `None` where another core is the owner.
+    pub(super) partitions: Vec<Option<Rc<Partition>>>,
+    /// There once recovery is complete.
+    pub(super) ring: RefCell<Option<Rc<Ring>>>,
+    pub(super) phase: Cell<Phase>,
+    pub(super) durable: TimestampWaiters,
+    pub(super) visible: TimestampWaiters,
+    pub(super) flush_demand: Notify,
+    pub(super) flush_requested: Cell<bool>,
+    pub(super) flusher_ended: Cell<bool>,
+    pub(super) flusher_end: Notify,
+    pub(super) asking: RefCell<Vec<Asking>>,
+    pub(super) fatal: RefCell<Option<Fatal>>,
+    pub(super) fatal_notify: Notify,
+    pub(super) next_unit: Cell<u64>,
+    /// Units and checkpoints in progress.
+    pub(super) gate: Gate,
+    /// Wakes whoever waits for memory, after each checkpoint.
+    pub(super) memory_freed: Notify,
+    pub(super) checkpoint_asked: Cell<bool>,
+    /// On core 0: what belongs to the node as a whole.
+    pub(super) node: Option<NodeState>,
+    pub(super) counters: super::stats::Counters,
+}
+
+/// This core's storage.
+///
+/// # Panics
+/// Before [`super::open`] has completed on this node.
+pub fn storage() -> Rc<Storage> {
+    core_local::<Storage>()
+}
+
+/// This core's storage, or nothing before it is open.
+pub fn try_storage() -> Option<Rc<Storage>> {
+    try_core_local::<Storage>()
+}
+
+impl Storage {
+    /// The number of partitions of the data directory.
+    pub fn partition_count(&self) -> u16 {
+        self.partitions.len() as u16
+    }
+
+    /// The core that owns a partition.
+    pub fn owner(&self, partition: PartitionId) -> CoreId {
+        assert!(usize::from(partition.0) < self.partitions.len(), "{partition} does not exist");
+        owner_of(partition, self.cores)
+    }
+
+    /// A partition, when this core owns it.
+    pub fn partition(&self, partition: PartitionId) -> Option<Rc<Partition>> {
+        self.partitions.get(usize::from(partition.0))?.clone()
+    }
+
+    /// The partition of a hashed key: a versioned hash of its bytes, modulo the number of partitions.
+    pub fn partition_of_hash(&self, key: &[u8]) -> PartitionId {
+        PartitionId((hash_v1(key) % self.partitions.len() as u64) as u16)
+    }
+
+    /// The last timestamp allotted to any write of this node.
+    pub fn last_allotted(&self) -> Timestamp {
+        self.shared.words.sequencer.last()
+    }
+
+    /// Everything at or below it is applied on every owner.
+    pub fn visible(&self) -> Timestamp {
+        let reached = self.shared.words.marks.reached(&self.shared.words.sequencer, Mark::Applying);
+        self.visible.advance(reached)
+    }
+
+    /// Everything at or below it is durable, with nothing missing before it.
+    pub fn all_durable(&self) -> Timestamp {
+        let reached = self.shared.words.marks.reached(&self.shared.words.sequencer, Mark::Undurable);
+        self.durable.advance(reached)
+    }
+
+    /// Everything at or below it is in some ring's memory: what a reader of the oplog may see.
+    pub fn oplog_read_timestamp(&self) -> Timestamp {
+        self.shared.words.marks.reached(&self.shared.words.sequencer, Mark::Appending)
+    }
+
+    /// Timestamps allotted from now on lie above `time`.
+    pub fn advance_cluster_time(&self, time: Timestamp) {
+        self.shared.words.sequencer.advance_cluster_time(time);
+    }
+
+    /// Completes when storage has failed and the node must stop.
+    pub async fn failed(&self) -> Fatal {
+        loop {
+            let notified = self.fatal_notify.notified();
+            if let Some(fatal) = self.fatal() {
+                return fatal;
+            }
+            notified.await;
+        }
+    }
+
+    /// Why storage has failed, if it has.
+    pub fn fatal(&self) -> Option<Fatal> {
+        self.fatal.borrow().clone()
+    }
+
+    /// Storage has failed: nothing is written or acknowledged any more, on any core.
+    pub(super) fn poison(&self, fatal: Fatal) {
+        if self.poison_here(fatal.clone()) {
+            tracing::error!(core = self.core.0, "storage has stopped: {fatal}");
+            for core in self.other_cores() {
+                let fatal = fatal.clone();
+                spawn(
+                    Queue::Foreground,
+                    submit_to(core, Queue::Foreground, move || async move {
+                        storage().poison_here(fatal);
+                    }),
+                );
+            }
+        }
+    }
+
+    fn poison_here(&self, fatal: Fatal) -> bool {
+        if self.fatal.borrow().is_some() {
+            return false;
+        }
+        *self.fatal.borrow_mut() = Some(fatal);
+        self.durable.release_all();
+        self.visible.release_all();
+        self.fatal_notify.notify_all();
+        self.flush_demand.notify_all();
+        self.memory_freed.notify_all();
+        true
+    }
+
+    pub(super) fn check_fatal(&self) -> Result<(), Fatal> {
+        self.fatal().map_or(Ok(()), Err)
+    }
+
+    /// The ring of this core, or why there is none to write to.
+    pub(super) fn writable_ring(&self) -> Result<Rc<Ring>, WriteError> {
+        self.check_fatal().map_err(WriteError::Fatal)?;
+        match (self.phase.get(), &*self.ring.borrow()) {
+            (Phase::Writable, Some(ring)) => Ok(ring.clone()),
+            (Phase::Closed, _) => Err(WriteError::Fatal(Fatal::new("storage is closed"))),
+            _ => Err(WriteError::Fatal(Fatal::new("storage is still recovering"))),
+        }
+    }
+
+    pub(super) fn rc(&self) -> Rc<Storage> {
+        self.this.upgrade().expect("storage lives as long as its core")
+    }
+
+    pub(super) fn other_cores(&self) -> impl Iterator<Item = CoreId> + use<> {
+        let own = self.core;
+        (0..self.cores as u16).map(CoreId).filter(move |&core| core != own)
+    }
+
+    /// The partitions that this core owns.
+    pub(super) fn owned(&self) -> impl Iterator<Item = &Rc<Partition>> {
+        self.partitions.iter().flatten()
+    }
+
+    /// A tree was dropped by the entry at `after`: it is gone from the base with the first checkpoint at or above that.
+    /// Call it on every core.
+    pub fn drop_tree(&self, tree: TreeId, after: Timestamp) {
+        for partition in self.owned() {
+            partition.drop_tree(tree, after);
+        }
+    }
+}
+
+pub(super) fn owner_of(partition: PartitionId, cores: usize) -> CoreId {
+    CoreId((usize::from(partition.0) % cores) as u16)
+}
+
+/// Hash version 1: FNV-1a over the bytes, then a finalizer so that the low bits depend on all of them. It decides where
+/// keys lie on disk and may never change; another hash gets another version.
+fn hash_v1(key: &[u8]) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for &byte in key {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash = (hash ^ (hash >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    hash ^ (hash >> 33)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hash_version_1_is_what_it_was() {
+        let check = |key: &[u8], expected: u64| assert_eq!(hash_v1(key), expected, "{key:?}");
+        check(b"", 0xefd0_1f60_ba99_2926);
+        check(b"a", 0x8257_0000_0000_0000);
+    }
+
+    #[test]
+    fn partitions_are_spread_over_cores() {
+        let owners: Vec<u16> = (0..5).map(|partition| owner_of(PartitionId(partition), 2).0).collect();
+        assert_eq!(owners, [0, 1, 0, 1, 0]);
+    }
+}

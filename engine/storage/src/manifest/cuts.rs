@@ -1,0 +1,59 @@
+//! Cuts: above which timestamp the entries of an epoch do not exist.
+
+use pinion_clock::Timestamp;
+
+/// From `epoch` on, entries of earlier epochs above `at` do not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+pub(crate) struct Cut {
+    pub(crate) epoch: u64,
+    pub(crate) at: u64,
+    /// The highest timestamp in any ring when the cut was made. No discarded entry lies above it.
+    pub(crate) discarded_through: u64,
+}
+
+/// The cuts that may still matter, by ascending epoch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+pub(crate) struct Cuts(pub(crate) Vec<Cut>);
+
+impl Cuts {
+    /// The highest timestamp at which an entry of `epoch` exists.
+    pub(crate) fn limit(&self, epoch: u64) -> Timestamp {
+        let later = self.0.iter().filter(|cut| cut.epoch > epoch).map(|cut| cut.at);
+        later.min().map_or(Timestamp::MAX, Timestamp::from_u64)
+    }
+
+    /// Adds the cut of a new epoch and forgets those it makes redundant.
+    pub(crate) fn add(&mut self, cut: Cut) {
+        assert!(self.0.last().is_none_or(|last| last.epoch < cut.epoch), "epochs ascend");
+        self.0.retain(|earlier| earlier.at < cut.at);
+        self.0.push(cut);
+    }
+
+    /// Forgets the cuts that discarded nothing above `base`: entries at or below the base are never
+    /// looked at.
+    pub(crate) fn prune(&mut self, base: Timestamp) {
+        self.0.retain(|cut| cut.discarded_through > base.as_u64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_later_cut_decides() {
+        let mut cuts = Cuts::default();
+        let cut = |epoch, at, discarded_through| Cut { epoch, at, discarded_through };
+        cuts.add(cut(2, 100, 110));
+        cuts.add(cut(3, 120, 120));
+        let check = |cuts: &Cuts, epoch, expected: u64| assert_eq!(cuts.limit(epoch).as_u64(), expected);
+        check(&cuts, 1, 100);
+        check(&cuts, 2, 120);
+        check(&cuts, 3, u64::MAX);
+        cuts.prune(Timestamp::from_u64(115));
+        check(&cuts, 1, 120);
+        cuts.add(cut(4, 90, 130));
+        assert_eq!(cuts.0.len(), 1);
+        check(&cuts, 3, 90);
+    }
+}

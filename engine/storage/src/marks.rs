@@ -1,0 +1,141 @@
+//! One core's side of the watermarks: what it has outstanding, and when it publishes what.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pinion_clock::Timestamp;
+
+use crate::sequencer::{Allotted, Sequencer};
+use crate::watermarks::{Mark, Watermarks};
+
+/// The words that the cores of a node share.
+pub(crate) struct Words {
+    pub(crate) sequencer: Sequencer,
+    pub(crate) marks: Watermarks,
+}
+
+/// Keeps this core's floors and publishes them in the order that watermarks.rs explains.
+pub(crate) struct CoreMarks {
+    core: usize,
+    words: Arc<Words>,
+    /// Units that are allotted and not yet resolved on every owner: first timestamp to predecessor.
+    applying: RefCell<BTreeMap<Timestamp, Timestamp>>,
+    /// The floor of the entries that a flush in flight carries, and of those appended since.
+    flushing: Cell<Option<Timestamp>>,
+    pending: Cell<Option<Timestamp>>,
+}
+
+impl CoreMarks {
+    pub(crate) fn new(core: usize, words: Arc<Words>) -> CoreMarks {
+        CoreMarks {
+            core,
+            words,
+            applying: RefCell::default(),
+            flushing: Cell::new(None),
+            pending: Cell::new(None),
+        }
+    }
+
+    fn applying_floor(&self) -> Option<Timestamp> {
+        self.applying.borrow().first_key_value().map(|(_, &predecessor)| predecessor)
+    }
+
+    fn undurable_floor(&self) -> Option<Timestamp> {
+        self.flushing.get().or(self.pending.get())
+    }
+
+    /// Allots `count` timestamps. From here to `finish` nothing may await: the caller appends an
+    /// entry for each timestamp, and applies or calls `hold_applying`.
+    pub(crate) fn allot(&self, count: u64, wall_secs: u32) -> Allotted {
+        let Words { sequencer, marks } = &*self.words;
+        let bound = sequencer.last();
+        marks.store(self.core, Mark::Appending, Some(bound));
+        if self.applying.borrow().is_empty() {
+            marks.store(self.core, Mark::Applying, Some(bound));
+        }
+        if self.undurable_floor().is_none() {
+            marks.store(self.core, Mark::Undurable, Some(bound));
+        }
+        let range = sequencer.allot(count, wall_secs);
+        if self.pending.get().is_none() {
+            self.pending.set(Some(range.predecessor));
+        }
+        range
+    }
+
+    /// The range is not applied when this step ends: visibility waits for `release_applying`.
+    pub(crate) fn hold_applying(&self, range: &Allotted) {
+        let before = self.applying.borrow_mut().insert(range.first, range.predecessor);
+        assert!(before.is_none(), "a range was allotted twice");
+    }
+
+    /// Every owner has resolved the range that begins at `first`.
+    pub(crate) fn release_applying(&self, first: Timestamp) {
+        let held = self.applying.borrow_mut().remove(&first);
+        assert!(held.is_some(), "released a range that was not held");
+        self.words.marks.store(self.core, Mark::Applying, self.applying_floor());
+    }
+
+    /// Ends the step that `allot` began: publishes the true floors.
+    pub(crate) fn finish(&self) {
+        let marks = &self.words.marks;
+        marks.store(self.core, Mark::Appending, None);
+        marks.store(self.core, Mark::Applying, self.applying_floor());
+        marks.store(self.core, Mark::Undurable, self.undurable_floor());
+    }
+
+    /// A flush takes everything appended so far.
+    pub(crate) fn flush_started(&self) {
+        assert!(self.flushing.get().is_none(), "one flush at a time");
+        self.flushing.set(self.pending.take());
+    }
+
+    /// That flush is on the device.
+    pub(crate) fn flush_finished(&self) {
+        self.flushing.set(None);
+        self.words.marks.store(self.core, Mark::Undurable, self.undurable_floor());
+    }
+
+    /// True when everything this core appended at or below `ts` is durable.
+    pub(crate) fn is_durable_here(&self, ts: Timestamp) -> bool {
+        self.undurable_floor().is_none_or(|floor| floor >= ts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floors_follow_units_and_flushes() {
+        let words = Arc::new(Words { sequencer: Sequencer::new(Timestamp::from_u64(10)), marks: Watermarks::new(1) });
+        let marks = CoreMarks::new(0, words.clone());
+        let check = |appended: u64, visible: u64, durable: u64| {
+            let reached = |mark| words.marks.reached(&words.sequencer, mark).as_u64();
+            let expected = (appended, visible, durable);
+            assert_eq!((reached(Mark::Appending), reached(Mark::Applying), reached(Mark::Undurable)), expected);
+        };
+        check(10, 10, 10);
+        let first = marks.allot(2, 0);
+        check(10, 10, 10);
+        marks.hold_applying(&first);
+        marks.finish();
+        check(12, 10, 10);
+        marks.flush_started();
+        let second = marks.allot(1, 0);
+        marks.hold_applying(&second);
+        marks.finish();
+        check(13, 10, 10);
+        marks.flush_finished();
+        check(13, 10, 12);
+        assert!(marks.is_durable_here(first.last) && !marks.is_durable_here(second.last));
+        marks.release_applying(second.first);
+        check(13, 10, 12);
+        marks.release_applying(first.first);
+        check(13, 13, 12);
+        marks.flush_started();
+        marks.flush_finished();
+        check(13, 13, 13);
+    }
+}

@@ -1,0 +1,7 @@
+//! Recovery: merge the rings, follow the chain, tell a hole from damage, replay.
+
+mod merge;
+mod verify;
+
+pub(crate) use merge::MergedLog;
+pub(crate) use verify::{Damage, Verified, verify};

@@ -1,0 +1,411 @@
+//! The writing side of a ring: reserve, append, flush in groups, recycle segments.
+//!
+//! Appending is a copy into memory and cannot fail: whoever appends has reserved frames before, and
+//! waited for them then. A flush takes everything that is pending, lays it out in whole frames, and
+//! writes it with one write a segment and one flush; meanwhile the next group gathers. Each flush begins
+//! at a new frame with the beginning of an entry, so a frame is written once.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use pinion_clock::Timestamp;
+use pinion_runtime::sync::{Notify, Semaphore};
+use pinion_runtime::{DmaBuf, fs};
+
+use super::entry::{ENTRY_HEADER_BYTES, EntryHeader, EntryKind};
+use super::frame::{FRAME_BYTES, FRAME_PAYLOAD_BYTES, FrameContext, FrameHeader, encode};
+use super::segment::{RingDir, SegmentFile};
+use crate::limits::{MAX_ENTRY_BYTES, MAX_IDLE_SEGMENTS, MAX_PENDING_BYTES, SPARE_SEGMENTS};
+
+/// What a ring needs to know when it starts.
+pub(crate) struct RingStart {
+    pub(crate) dir: RingDir,
+    /// The random identity of the data directory.
+    pub(crate) directory: u64,
+    pub(crate) epoch: u64,
+    pub(crate) segment_bytes: u64,
+    /// Above every generation this ring ever had.
+    pub(crate) next_generation: u64,
+    /// Files whose content nobody needs.
+    pub(crate) idle: Vec<PathBuf>,
+    /// Files whose content is needed until a checkpoint reaches the timestamp.
+    pub(crate) sealed: Vec<(PathBuf, Timestamp)>,
+}
+
+struct Current {
+    segment: SegmentFile,
+    /// The next frame to write.
+    next: u32,
+    /// The last timestamp of any entry that touches this segment.
+    last: Timestamp,
+}
+
+struct State {
+    current: Option<Current>,
+    /// Segments ready to be written.
+    ready: VecDeque<SegmentFile>,
+    idle: VecDeque<PathBuf>,
+    sealed: VecDeque<(PathBuf, Timestamp)>,
+    next_generation: u64,
+    /// Whole entries, with their headers, in timestamp order.
+    pending: Vec<u8>,
+    /// Where in `pending` each entry begins, and its timestamp.
+    starts: Vec<(usize, Timestamp)>,
+    /// The most frames that pending entries can take, whatever flushes they are divided into.
+    pending_frames: u64,
+    reserved_frames: u64,
+    reserved_bytes: usize,
+    /// Frames that the writer at the head of the queue waits for.
+    wanted_frames: u64,
+    stats: RingStats,
+}
+
+/// Counters of one ring since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RingStats {
+    pub(crate) entries: u64,
+    pub(crate) entry_bytes: u64,
+    pub(crate) flushes: u64,
+    pub(crate) frames: u64,
+    pub(crate) segments_created: u64,
+    pub(crate) segments_reused: u64,
+    pub(crate) segments_removed: u64,
+}
+
+/// One core's ring.
+pub(crate) struct Ring {
+    dir: RingDir,
+    directory: u64,
+    epoch: u64,
+    segment_bytes: u64,
+    frames_per_segment: u64,
+    state: RefCell<State>,
+    /// Held by the one writer that waits for space, so that waiting is first come, first served.
+    turnstile: Semaphore,
+    space: Notify,
+    preparation: Notify,
+}
+
+/// Frames and bytes set aside for entries still to be appended.
+pub(crate) struct Reservation {
+    ring: Rc<Ring>,
+    frames: u64,
+    bytes: usize,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if self.frames == 0 && self.bytes == 0 {
+            return;
+        }
+        {
+            let mut state = self.ring.state.borrow_mut();
+            state.reserved_frames -= self.frames;
+            state.reserved_bytes -= self.bytes;
+        }
+        self.ring.space.notify_all();
+    }
+}
+
+/// Everything that was pending, laid out and ready to be written.
+pub(crate) struct FlushBatch {
+    writes: Vec<(SegmentFile, u64, DmaBuf)>,
+    pub(crate) frames: u64,
+    pub(crate) changed_segment: bool,
+}
+
+/// The most frames an entry can take.
+fn frames_for(entry_len: usize) -> u64 {
+    (ENTRY_HEADER_BYTES + entry_len).div_ceil(FRAME_PAYLOAD_BYTES) as u64
+}
+
+impl State {
+    fn available_frames(&self, per_segment: u64) -> u64 {
+        let current = self.current.as_ref().map_or(0, |current| u64::from(current.segment.frames - current.next));
+        current + self.ready.len() as u64 * per_segment
+    }
+
+    fn spoken_for(&self) -> u64 {
+        self.pending_frames + self.reserved_frames
+    }
+}
+
+impl Ring {
+    /// Makes the ring writable: its directory and one segment exist afterwards.
+    pub(crate) async fn start(start: RingStart) -> io::Result<Rc<Ring>> {
+        let ring = Rc::new(Ring {
+            dir: start.dir,
+            directory: start.directory,
+            epoch: start.epoch,
+            segment_bytes: start.segment_bytes,
+            frames_per_segment: start.segment_bytes / FRAME_BYTES as u64,
+            state: RefCell::new(State {
+                current: None,
+                ready: VecDeque::new(),
+                idle: VecDeque::new(),
+                sealed: start.sealed.into(),
+                next_generation: start.next_generation,
+                pending: Vec::new(),
+                starts: Vec::new(),
+                pending_frames: 0,
+                reserved_frames: 0,
+                reserved_bytes: 0,
+                wanted_frames: 0,
+                stats: RingStats::default(),
+            }),
+            turnstile: Semaphore::new(1),
+            space: Notify::new(),
+            preparation: Notify::new(),
+        });
+        ring.retire(start.idle).await?;
+        // The first segment of a new ring is only reserved: zeroing it would hold up the start.
+        ring.prepare_segment(false).await?;
+        Ok(ring)
+    }
+
+    pub(crate) fn stats(&self) -> RingStats {
+        self.state.borrow().stats
+    }
+
+    /// Sets space aside for entries of these lengths; waits until there is some. Entries longer than
+    /// `MAX_ENTRY_BYTES` are the caller's to refuse.
+    pub(crate) async fn reserve(self: &Rc<Ring>, lens: impl Iterator<Item = usize>) -> Reservation {
+        let (mut frames, mut bytes) = (0, 0);
+        for len in lens {
+            assert!(len <= MAX_ENTRY_BYTES, "an entry of {len} bytes");
+            frames += frames_for(len);
+            bytes += ENTRY_HEADER_BYTES + len;
+        }
+        assert!(bytes <= MAX_PENDING_BYTES, "{bytes} bytes reserved in one step");
+        if self.turnstile.available() == 0 || !self.try_reserve(frames, bytes) {
+            let _turn = self.turnstile.acquire().await;
+            while !self.try_reserve(frames, bytes) {
+                self.state.borrow_mut().wanted_frames = frames;
+                self.preparation.notify_one();
+                self.space.notified().await;
+            }
+            self.state.borrow_mut().wanted_frames = 0;
+        }
+        Reservation { ring: self.clone(), frames, bytes }
+    }
+
+    fn try_reserve(&self, frames: u64, bytes: usize) -> bool {
+        let mut state = self.state.borrow_mut();
+        if state.spoken_for() + frames > state.available_frames(self.frames_per_segment)
+            || state.pending.len() + state.reserved_bytes + bytes > MAX_PENDING_BYTES
+        {
+            return false;
+        }
+        state.reserved_frames += frames;
+        state.reserved_bytes += bytes;
+        true
+    }
+
+    /// Somebody waits for space, or enough is pending that a flush should not wait for its interval.
+    pub(crate) fn is_pressed(&self) -> bool {
+        let state = self.state.borrow();
+        state.wanted_frames > 0 || state.pending.len() >= MAX_PENDING_BYTES / 16
+    }
+
+    /// Appends one entry. Entries come in the order of their timestamps.
+    pub(crate) fn append(
+        &self,
+        reservation: &mut Reservation,
+        kind: EntryKind,
+        ts: Timestamp,
+        predecessor: Timestamp,
+        entry: &[u8],
+    ) {
+        let header = EntryHeader { len: entry.len() as u32, kind, ts, predecessor };
+        let (frames, bytes) = (frames_for(entry.len()), ENTRY_HEADER_BYTES + entry.len());
+        assert!(frames <= reservation.frames && bytes <= reservation.bytes, "appended more than was reserved");
+        reservation.frames -= frames;
+        reservation.bytes -= bytes;
+        let mut state = self.state.borrow_mut();
+        assert!(state.starts.last().is_none_or(|&(_, last)| last < ts), "ring entries out of order");
+        state.reserved_frames -= frames;
+        state.reserved_bytes -= bytes;
+        state.pending_frames += frames;
+        let start = state.pending.len();
+        state.starts.push((start, ts));
+        state.pending.extend_from_slice(&header.encode());
+        state.pending.extend_from_slice(entry);
+        state.stats.entries += 1;
+        state.stats.entry_bytes += entry.len() as u64;
+    }
+
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.state.borrow().starts.is_empty()
+    }
+
+    /// Lays out everything pending. Without anything pending the batch is one empty frame, which only
+    /// records `all_durable`; `None` if there is no room for that now.
+    pub(crate) fn take_batch(&self, all_durable: Timestamp, wall_secs: u32) -> Option<FlushBatch> {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        let mut frames = state.pending.len().div_ceil(FRAME_PAYLOAD_BYTES) as u64;
+        let available = state.available_frames(self.frames_per_segment);
+        if frames == 0 {
+            if state.spoken_for() + 1 > available {
+                self.preparation.notify_one();
+                return None;
+            }
+            frames = 1;
+        }
+        assert!(frames <= available, "a flush of {frames} frames, and {available} are available");
+        let stream = std::mem::take(&mut state.pending);
+        let starts = std::mem::take(&mut state.starts);
+        state.pending_frames = 0;
+        let mut batch = FlushBatch { writes: Vec::new(), frames, changed_segment: false };
+        let (mut frame, mut next_start) = (0u64, 0usize);
+        while frame < frames {
+            if state.current.as_ref().is_none_or(|current| current.next == current.segment.frames) {
+                batch.changed_segment = true;
+                if let Some(full) = state.current.take() {
+                    state.sealed.push_back((full.segment.path.clone(), full.last));
+                }
+                let segment = state.ready.pop_front().expect("frames were available");
+                state.current = Some(Current { segment, next: 0, last: Timestamp::MIN });
+            }
+            let current = state.current.as_mut().expect("just made sure");
+            let here = (frames - frame).min(u64::from(current.segment.frames - current.next));
+            let offset = u64::from(current.next) * FRAME_BYTES as u64;
+            let mut buffer = DmaBuf::zeroed(here as usize * FRAME_BYTES);
+            for block in buffer.chunks_exact_mut(FRAME_BYTES) {
+                let from = (frame as usize * FRAME_PAYLOAD_BYTES).min(stream.len());
+                let to = (from + FRAME_PAYLOAD_BYTES).min(stream.len());
+                while starts.get(next_start).is_some_and(|&(start, _)| start < from) {
+                    next_start += 1;
+                }
+                let first_entry =
+                    starts.get(next_start).filter(|&&(start, _)| start < to).map(|&(start, _)| (start - from) as u16);
+                let context = FrameContext {
+                    directory: self.directory,
+                    ring: self.dir.ring,
+                    generation: current.segment.generation,
+                    position: current.next,
+                };
+                let header = FrameHeader {
+                    epoch: self.epoch,
+                    all_durable,
+                    payload_len: (to - from) as u16,
+                    first_entry,
+                    written_at_secs: wall_secs,
+                };
+                encode(block, &context, &header, &stream[from..to]);
+                current.next += 1;
+                frame += 1;
+            }
+            // The last entry that begins before the end of what this segment holds touches it.
+            let end = (frame as usize * FRAME_PAYLOAD_BYTES).min(stream.len());
+            let touching = starts.partition_point(|&(start, _)| start < end);
+            if let Some(&(_, last)) = touching.checked_sub(1).and_then(|at| starts.get(at)) {
+                current.last = current.last.max(last);
+            }
+            batch.writes.push((current.segment.clone(), offset, buffer));
+        }
+        state.stats.flushes += 1;
+        state.stats.frames += frames;
+        if state.available_frames(self.frames_per_segment) < self.low_water(state) {
+            self.preparation.notify_one();
+        }
+        self.space.notify_all();
+        Some(batch)
+    }
+
+    fn low_water(&self, state: &State) -> u64 {
+        state.spoken_for() + state.wanted_frames + self.frames_per_segment * SPARE_SEGMENTS as u64
+    }
+
+    /// Keeps enough segments ready; runs as a background task until an error ends it.
+    pub(crate) async fn keep_prepared(&self) -> io::Result<()> {
+        loop {
+            let lacking = {
+                let state = self.state.borrow();
+                state.available_frames(self.frames_per_segment) < self.low_water(&state)
+            };
+            if lacking {
+                self.prepare_segment(true).await?;
+            } else {
+                self.preparation.notified().await;
+            }
+        }
+    }
+
+    async fn prepare_segment(&self, zeroed: bool) -> io::Result<()> {
+        let (generation, reusable) = {
+            let mut state = self.state.borrow_mut();
+            let generation = state.next_generation;
+            state.next_generation += 1;
+            (generation, state.idle.pop_front())
+        };
+        let reused = reusable.is_some();
+        let segment = match reusable {
+            Some(old) => SegmentFile::reuse(&self.dir, &old, generation, self.segment_bytes).await?,
+            None => SegmentFile::create(&self.dir, generation, self.segment_bytes, zeroed).await?,
+        };
+        {
+            let mut state = self.state.borrow_mut();
+            state.ready.push_back(segment);
+            if reused {
+                state.stats.segments_reused += 1;
+            } else {
+                state.stats.segments_created += 1;
+            }
+        }
+        self.space.notify_all();
+        Ok(())
+    }
+
+    /// Gives up the segments all of whose entries lie at or below `below`, which a durable manifest
+    /// records as the first retained timestamp.
+    pub(crate) async fn recycle(&self, below: Timestamp) -> io::Result<()> {
+        let mut done = Vec::new();
+        {
+            let mut state = self.state.borrow_mut();
+            while state.sealed.front().is_some_and(|&(_, last)| last <= below) {
+                done.push(state.sealed.pop_front().expect("just seen").0);
+            }
+        }
+        self.retire(done).await
+    }
+
+    /// Keeps some of the files for reuse and removes the rest.
+    async fn retire(&self, files: Vec<PathBuf>) -> io::Result<()> {
+        let mut removed = 0;
+        for path in files {
+            let room = self.state.borrow().idle.len() < MAX_IDLE_SEGMENTS;
+            if room && fs::file_len(&path).await? == self.segment_bytes {
+                self.state.borrow_mut().idle.push_back(path);
+            } else {
+                fs::remove_file(&path).await?;
+                removed += 1;
+            }
+        }
+        if removed > 0 {
+            fs::sync_dir(&self.dir.path).await?;
+            self.state.borrow_mut().stats.segments_removed += removed;
+        }
+        Ok(())
+    }
+}
+
+impl FlushBatch {
+    /// Writes the frames and, with `sync`, flushes them to the device. `sync` is false only under a planted fault.
+    pub(crate) async fn write(self, sync: bool) -> io::Result<()> {
+        let mut files: Vec<SegmentFile> = Vec::new();
+        for (segment, offset, buffer) in self.writes {
+            segment.file.write_at(offset, buffer).await?;
+            files.push(segment);
+        }
+        if sync {
+            for segment in files {
+                segment.file.datasync().await?;
+            }
+        }
+        Ok(())
+    }
+}
