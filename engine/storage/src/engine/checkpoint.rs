@@ -68,10 +68,7 @@ impl Storage {
 
     /// Without a checkpoint to take, whoever asked for one may ask again.
     async fn clear_checkpoint_asked(&self) {
-        let all = (0..self.cores as u16).map(|core| {
-            submit_to(CoreId(core), Queue::Background, || async { storage().checkpoint_asked.set(false) })
-        });
-        join_all(all).await;
+        self.on_all(|storage| async move { storage.checkpoint_asked.set(false) }).await;
     }
 
     /// Writes the checkpoint at `c`, which is durable and visible. The caller has the turn.

@@ -53,7 +53,7 @@ pub async fn open(options: StorageOptions) -> Result<Opened, OpenError> {
     check_options(&options)?;
     let dir = options.dir.clone();
     let doing = |what: &str| OpenError::io(format!("{what} {}", dir.display()));
-    fs::create_dir_all(&dir).await.map_err(doing("making"))?;
+    make_directory(&dir).await.map_err(doing("making"))?;
     let lock = fs::lock(&dir).await.map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => OpenError::Locked { dir: dir.clone() },
         _ => OpenError::Io { doing: format!("locking {}", dir.display()), error },
@@ -92,26 +92,33 @@ pub async fn open(options: StorageOptions) -> Result<Opened, OpenError> {
         epoch: Cell::new(manifest.epoch),
         manifests: RefCell::new(Some(manifests)),
     };
-    let others = join_all((1..cores as u16).map(|core| {
+    let opened = join_all((1..cores as u16).map(|core| {
         let (options, shared, roots) = (options.clone(), shared.clone(), roots.clone());
         submit_to(CoreId(core), Queue::Foreground, move || async move {
             open_core(options, shared, &roots, None).await
         })
-    }));
-    let (own, others) = futures_join(open_core(options.clone(), shared, &roots, Some(node)), others).await;
-    others.into_iter().chain([own]).collect::<Result<Vec<()>, OpenError>>()?;
+    }))
+    .await;
+    opened.into_iter().collect::<Result<Vec<()>, OpenError>>()?;
+    open_core(options, shared, &roots, Some(node)).await?;
     Ok(Opened { storage: storage() })
 }
 
-/// Both futures at once.
-async fn futures_join<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
-    let (first, second) = (RefCell::new(None), RefCell::new(None));
-    let run: [std::pin::Pin<Box<dyn Future<Output = ()> + '_>>; 2] = [
-        Box::pin(async { *first.borrow_mut() = Some(a.await) }),
-        Box::pin(async { *second.borrow_mut() = Some(b.await) }),
-    ];
-    join_all(run).await;
-    (first.into_inner().expect("it completed"), second.into_inner().expect("it completed"))
+/// Makes a directory and those above it, and makes their names durable.
+async fn make_directory(dir: &Path) -> io::Result<()> {
+    let mut missing = Vec::new();
+    for path in dir.ancestors().filter(|path| !path.as_os_str().is_empty()) {
+        if fs::exists(path).await? {
+            break;
+        }
+        missing.push(path);
+    }
+    fs::create_dir_all(dir).await?;
+    for path in missing {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::sync_dir(parent).await?;
+    }
+    Ok(())
 }
 
 fn check_options(options: &StorageOptions) -> Result<(), OpenError> {

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use pinion_clock::Timestamp;
-use pinion_runtime::{CoreId, Duration, Queue, fs, join_all, now, should_yield, sim, spawn, submit_to, yield_now};
+use pinion_runtime::{CoreId, Duration, File, OpenOptions, Queue, fs, join_all, now, should_yield, sim, spawn, submit_to, yield_now};
 
 use super::error::{ApplyError, OpenError};
 use super::open::Opened;
@@ -72,6 +72,7 @@ impl Opened {
         let rings = storage.find_rings().await?;
         let manifest = storage.current_manifest();
         let verified = storage.verify_rings(&rings, &manifest).await?;
+        storage.make_durable(&rings, &manifest, &verified).await?;
         sim::event("recovery cut");
         let manifest = storage.begin_epoch(&manifest, &verified).await?;
         sim::event("recovery replay");
@@ -136,6 +137,26 @@ impl Storage {
         Ok(verified?)
     }
 
+    /// Flushes the segments that hold what is to be replayed. A process that was killed may have left frames
+    /// written and not flushed: they can be read now, and would be gone after a loss of power, when the cut
+    /// already says that they exist.
+    async fn make_durable(
+        &self,
+        rings: &[FoundRing],
+        manifest: &Manifest,
+        verified: &Verified,
+    ) -> Result<(), OpenError> {
+        let doing = || OpenError::io("flushing the rings");
+        for &(ring, generation, last) in &verified.segments {
+            let Some(found) = rings.iter().find(|found| found.dir.ring == ring && last > manifest.base()) else { continue };
+            let path = found.dir.segment_path(generation);
+            let file = File::open(&path, OpenOptions::write()).await.map_err(doing())?;
+            file.datasync().await.map_err(doing())?;
+            file.close().await.map_err(doing())?;
+        }
+        Ok(())
+    }
+
     /// Makes the new epoch and its cut durable. Only afterwards may a timestamp be allotted: otherwise
     /// discarded entries would come back after the next crash.
     async fn begin_epoch(&self, manifest: &Manifest, verified: &Verified) -> Result<Manifest, OpenError> {
@@ -148,10 +169,6 @@ impl Storage {
             ..manifest.clone()
         };
         next.cuts.add(Cut { epoch, at: cut.as_u64(), discarded_through: verified.highest.as_u64() });
-        next.cuts.prune(manifest.base().max(match verified.highest > cut {
-            true => Timestamp::MIN,
-            false => Timestamp::MIN,
-        }));
         let node = self.node_state();
         let mut manifests = node.manifests.borrow_mut().take().expect("nobody writes one now");
         let replaced = manifests.replace(next.clone()).await;
@@ -332,11 +349,33 @@ impl Storage {
     /// Takes a last checkpoint and stops: every later write fails. Call it on core 0, when nothing uses storage any
     /// more.
     pub async fn close(&self) {
-        let all = |run: fn(std::rc::Rc<Storage>) -> futures::Local| {
-            join_all((0..self.cores as u16).map(move |core| {
-                submit_to(CoreId(core), Queue::Foreground, move || run(storage()))
-            }))
-        };
-        let _ = all;
+        self.on_all(|storage| async move { storage.gate.close().await }).await;
+        if let Err(fatal) = self.checkpoint().await {
+            tracing::error!("no checkpoint at the end: {fatal}");
+        }
+        self.on_all(|storage| async move {
+            let has_ring = storage.ring.borrow().is_some();
+            storage.phase.set(Phase::Closed);
+            storage.request_flush();
+            while has_ring && !storage.flusher_ended.get() {
+                storage.flusher_end.notified().await;
+            }
+            for partition in storage.owned() {
+                partition.close().await;
+            }
+        })
+        .await;
+    }
+
+    /// Runs `f` with every core's storage.
+    pub(super) async fn on_all<F, Fut>(&self, f: F)
+    where
+        F: Fn(std::rc::Rc<Storage>) -> Fut + Send + Copy + 'static,
+        Fut: Future<Output = ()> + 'static,
+    {
+        join_all((0..self.cores as u16).map(|core| {
+            submit_to(CoreId(core), Queue::Foreground, move || f(storage()))
+        }))
+        .await;
     }
 }

@@ -22,11 +22,13 @@ impl Cuts {
         later.min().map_or(Timestamp::MAX, Timestamp::from_u64)
     }
 
-    /// Adds the cut of a new epoch and forgets those it makes redundant.
+    /// Adds the cut of a new epoch, if it discards anything, and forgets those it makes redundant.
     pub(crate) fn add(&mut self, cut: Cut) {
         assert!(self.0.last().is_none_or(|last| last.epoch < cut.epoch), "epochs ascend");
         self.0.retain(|earlier| earlier.at < cut.at);
-        self.0.push(cut);
+        if cut.discarded_through > cut.at {
+            self.0.push(cut);
+        }
     }
 
     /// Forgets the cuts that discarded nothing above `base`: entries at or below the base are never
@@ -45,14 +47,16 @@ mod tests {
         let mut cuts = Cuts::default();
         let cut = |epoch, at, discarded_through| Cut { epoch, at, discarded_through };
         cuts.add(cut(2, 100, 110));
-        cuts.add(cut(3, 120, 120));
+        cuts.add(cut(3, 120, 130));
         let check = |cuts: &Cuts, epoch, expected: u64| assert_eq!(cuts.limit(epoch).as_u64(), expected);
         check(&cuts, 1, 100);
         check(&cuts, 2, 120);
         check(&cuts, 3, u64::MAX);
+        cuts.add(cut(4, 125, 125));
+        check(&cuts, 3, u64::MAX);
         cuts.prune(Timestamp::from_u64(115));
         check(&cuts, 1, 120);
-        cuts.add(cut(4, 90, 130));
+        cuts.add(cut(5, 90, 130));
         assert_eq!(cuts.0.len(), 1);
         check(&cuts, 3, 90);
     }

@@ -7,5 +7,4 @@ mod superblock;
 
 pub(crate) use body::{HASH_VERSION, Manifest};
 pub(crate) use cuts::{Cut, Cuts};
-pub(crate) use store::{ManifestStore, ManifestWrite, manifest_path, superblock_path};
-pub(crate) use superblock::{COPIES, Copy, SUPERBLOCK_BYTES, Superblock, choose};
+pub(crate) use store::{ManifestStore, ManifestWrite, superblock_path};

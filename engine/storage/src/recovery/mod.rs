@@ -4,4 +4,4 @@ mod merge;
 mod verify;
 
 pub(crate) use merge::MergedLog;
-pub(crate) use verify::{Damage, Verified, verify};
+pub(crate) use verify::{Chain, Damage, Verified, verify};

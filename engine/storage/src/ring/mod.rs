@@ -6,8 +6,8 @@ mod reader;
 mod segment;
 mod writer;
 
-pub(crate) use entry::{ENTRY_HEADER_BYTES, EntryHeader, EntryKind};
-pub(crate) use frame::{FRAME_BYTES, FRAME_PAYLOAD_BYTES, FrameContext, FrameHeader, FrameState, classify, payload};
-pub(crate) use reader::{BadFrame, LoggedEntry, Place, RingReader, RingScan};
-pub(crate) use segment::{RingDir, SegmentFile, list_rings};
-pub(crate) use writer::{FlushBatch, Reservation, Ring, RingStart, RingStats};
+pub(crate) use entry::EntryKind;
+pub(crate) use frame::FRAME_BYTES;
+pub(crate) use reader::{BadFrame, LoggedEntry, RingReader, RingScan};
+pub(crate) use segment::{RingDir, list_rings};
+pub(crate) use writer::{Reservation, Ring, RingStart};

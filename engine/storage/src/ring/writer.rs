@@ -207,7 +207,7 @@ impl Ring {
     /// Somebody waits for space, or enough is pending that a flush should not wait for its interval.
     pub(crate) fn is_pressed(&self) -> bool {
         let state = self.state.borrow();
-        state.wanted_frames > 0 || state.pending.len() >= MAX_PENDING_BYTES / 16
+        !state.starts.is_empty() && (state.wanted_frames > 0 || state.pending.len() >= MAX_PENDING_BYTES / 16)
     }
 
     /// Appends one entry. Entries come in the order of their timestamps.

@@ -1,0 +1,250 @@
+//! The workload of the crash tests, and the oracle that remembers what was promised.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use bytes::Bytes;
+use pinion_clock::Timestamp;
+use pinion_runtime::{Duration, Queue, Rng, random_stream, sleep, submit_to};
+use pinion_storage::{
+    Applier, ApplyError, ENTRY_TS_OFFSET, Entry, Expect, Key, Op, ReadAt, Statement, Storage, TreeId, Write, WriteError,
+    storage,
+};
+
+/// Overwritten again and again.
+pub const SHARED: TreeId = TreeId(5);
+/// Inserted once, several keys at a time.
+pub const PAIRS: TreeId = TreeId(6);
+pub const SHARED_KEYS: u64 = 24;
+
+/// One statement as the test knows it: what each key becomes; the value is the number of the attempt.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    pub tree: TreeId,
+    pub keys: Vec<u64>,
+    pub ts: Option<Timestamp>,
+    pub durable: bool,
+    pub failed: bool,
+}
+
+/// What was attempted, and what was promised, over all lives of the node.
+#[derive(Default)]
+pub struct Oracle {
+    pub attempts: BTreeMap<u64, Attempt>,
+    pub next: u64,
+    pub acknowledged: u64,
+    pub conflicts: u64,
+    pub snapshots: u64,
+    pub replayed: u64,
+    pub cut: u64,
+    pub torn: u64,
+    pub refused: Vec<String>,
+    pub recoveries: u64,
+}
+
+pub type SharedOracle = Rc<RefCell<Oracle>>;
+
+fn key_bytes(key: u64) -> Key {
+    Key::from_slice(&key.to_be_bytes())
+}
+
+fn writes(storage: &Storage, number: u64, attempt: &Attempt) -> Vec<Write> {
+    let write = |&key: &u64| Write {
+        partition: storage.partition_of_hash(&key.to_be_bytes()),
+        tree: attempt.tree,
+        key: key_bytes(key),
+        op: Op::Put(Bytes::copy_from_slice(&number.to_be_bytes())),
+        expect: if attempt.tree == PAIRS { Expect::Absent } else { Expect::Any },
+    };
+    attempt.keys.iter().map(write).collect()
+}
+
+/// A document as far as storage cares: length, `ts`, and the attempt behind it. Padded, so that entries span frames.
+fn entry(number: u64, attempt: &Attempt, padding: usize) -> Entry {
+    let mut bytes = vec![0; 4];
+    bytes.extend_from_slice(b"\x11ts\0");
+    assert_eq!(bytes.len(), ENTRY_TS_OFFSET);
+    bytes.extend_from_slice(&[0; 8]);
+    for word in [number, attempt.tree.0, attempt.keys.len() as u64].iter().chain(&attempt.keys) {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    bytes.resize(bytes.len() + padding, b'p');
+    let len = bytes.len() as u32;
+    bytes[..4].copy_from_slice(&len.to_le_bytes());
+    Entry { bytes }
+}
+
+/// Applies entries of this workload.
+pub struct TestApplier {
+    pub last: RefCell<Timestamp>,
+}
+
+impl Applier for TestApplier {
+    async fn apply(&self, ts: Timestamp, entry: Bytes) -> Result<(), ApplyError> {
+        assert!(ts > self.last.replace(ts), "entries are replayed in order");
+        let word = |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().unwrap());
+        assert_eq!(word(ENTRY_TS_OFFSET), ts.as_u64(), "the entry carries its timestamp");
+        let attempt = Attempt {
+            tree: TreeId(word(24)),
+            keys: (0..word(32) as usize).map(|at| word(40 + at * 8)).collect(),
+            ts: Some(ts),
+            durable: false,
+            failed: false,
+        };
+        let storage = storage();
+        storage.apply_at(ts, writes(&storage, word(16), &attempt)).await
+    }
+}
+
+/// One client: random statements, one after another, until the node dies or `count` are done.
+pub async fn client(oracle: SharedOracle, count: u64) {
+    let storage = storage();
+    let mut rng = random_stream("client");
+    let mut fresh = |rng: &mut Rng, oracle: &SharedOracle| {
+        let mut oracle = oracle.borrow_mut();
+        oracle.next += 1;
+        let number = oracle.next;
+        let shared = rng.chance(0.5);
+        let keys: BTreeSet<u64> = match shared {
+            true => (0..=rng.below(3)).map(|_| rng.below(SHARED_KEYS)).collect(),
+            false => (0..=rng.below(3)).map(|nth| number * 10 + nth).collect(),
+        };
+        let tree = if shared { SHARED } else { PAIRS };
+        let attempt = Attempt { tree, keys: keys.into_iter().collect(), ts: None, durable: false, failed: false };
+        oracle.attempts.insert(number, attempt.clone());
+        (number, attempt)
+    };
+    for _ in 0..count {
+        let batch = if rng.chance(0.2) { 1 + rng.below(12) } else { 1 };
+        let attempts: Vec<(u64, Attempt)> = (0..batch).map(|_| fresh(&mut rng, &oracle)).collect();
+        let statements = attempts.iter().map(|(number, attempt)| {
+            let padding = if rng.chance(0.05) { rng.below(20_000) } else { rng.below(300) };
+            Statement { writes: writes(&storage, *number, attempt), entry: Some(entry(*number, attempt, padding as usize)) }
+        });
+        let statements = statements.collect();
+        let ordered = rng.chance(0.5);
+        let outcomes = storage.execute(statements, ordered).await;
+        let mut last = None;
+        for ((number, _), outcome) in attempts.iter().zip(outcomes) {
+            let mut oracle = oracle.borrow_mut();
+            let attempt = oracle.attempts.get_mut(number).unwrap();
+            match outcome {
+                Ok(ts) => {
+                    attempt.ts = Some(ts);
+                    last = last.max(Some(ts));
+                }
+                Err(WriteError::Fatal(fatal)) => panic!("{fatal}"),
+                Err(error) => {
+                    attempt.failed = true;
+                    assert!(matches!(error, WriteError::Conflict | WriteError::NotReached), "{error}");
+                    oracle.conflicts += 1;
+                }
+            }
+        }
+        if let Some(last) = last
+            && rng.chance(0.7)
+        {
+            storage.wait_durable(last).await.unwrap();
+            let mut oracle = oracle.borrow_mut();
+            for (number, _) in &attempts {
+                let attempt = oracle.attempts.get_mut(number).unwrap();
+                attempt.durable |= attempt.ts.is_some();
+            }
+            oracle.acknowledged += 1;
+        }
+        if rng.chance(0.1) {
+            check_snapshot(&storage, &oracle, &attempts).await;
+        }
+        if rng.chance(0.2) {
+            sleep(Duration::from_micros(rng.below(3_000))).await;
+        }
+    }
+}
+
+/// The value of a key, read on its owner.
+pub async fn read(storage: &Rc<Storage>, tree: TreeId, key: u64, at: ReadAt) -> Option<u64> {
+    let partition = storage.partition_of_hash(&key.to_be_bytes());
+    let value = submit_to(storage.owner(partition), Queue::Foreground, move || async move {
+        let partition = pinion_storage::storage().partition(partition).expect("asked its owner");
+        partition.get(tree, &key.to_be_bytes(), at).await.unwrap().map(|read| read.value)
+    })
+    .await;
+    value.map(|bytes| u64::from_be_bytes(bytes[..].try_into().unwrap()))
+}
+
+/// A snapshot holds all keys of a unit or none, and this client's own writes.
+async fn check_snapshot(storage: &Rc<Storage>, oracle: &SharedOracle, own: &[(u64, Attempt)]) {
+    let ts = storage.read_timestamp().await.unwrap();
+    let of_others = {
+        let oracle = oracle.borrow();
+        oracle.attempts.iter().rev().take(20).map(|(number, attempt)| (*number, attempt.clone())).collect::<Vec<_>>()
+    };
+    for (number, attempt) in of_others.iter().chain(own).filter(|(_, attempt)| attempt.tree == PAIRS) {
+        let mut found = Vec::new();
+        for &key in &attempt.keys {
+            found.push(read(storage, PAIRS, key, ReadAt::At(ts)).await);
+        }
+        let whole = found.iter().all(|value| *value == Some(*number)) || found.iter().all(Option::is_none);
+        assert!(whole, "at {ts} attempt {number} is there in part: {found:?}");
+        let known = oracle.borrow().attempts[number].clone();
+        if own.iter().any(|(own, _)| own == number) && known.ts.is_some() {
+            assert_eq!(found[0], Some(*number), "a snapshot taken afterwards lacks its own write");
+        }
+    }
+    oracle.borrow_mut().snapshots += 1;
+}
+
+/// After recovery: every promise is kept, nothing is there in part.
+pub async fn check_state(oracle: &SharedOracle) {
+    let storage = storage();
+    let attempts = oracle.borrow().attempts.clone();
+    // Which timestamp each shared key has at least, by what was acknowledged as durable.
+    let mut newest: BTreeMap<u64, (Timestamp, u64)> = BTreeMap::new();
+    for (&number, attempt) in &attempts {
+        match attempt.tree {
+            PAIRS => {
+                let mut found = Vec::new();
+                for &key in &attempt.keys {
+                    found.push(read(&storage, PAIRS, key, ReadAt::Newest).await);
+                }
+                let there = found.iter().all(|value| *value == Some(number));
+                assert!(there || found.iter().all(Option::is_none), "attempt {number} is there in part: {found:?}");
+                assert!(there || !attempt.durable, "attempt {number} was durable at {:?} and is lost", attempt.ts);
+                assert!(!there || !attempt.failed, "attempt {number} failed and is there");
+            }
+            _ => {
+                for &key in attempt.keys.iter().filter(|_| attempt.durable) {
+                    let ts = attempt.ts.unwrap();
+                    let entry = newest.entry(key).or_insert((ts, number));
+                    *entry = (*entry).max((ts, number));
+                }
+            }
+        }
+    }
+    let mut values: BTreeMap<u64, u64> = BTreeMap::new();
+    for key in 0..SHARED_KEYS {
+        if let Some(value) = read(&storage, SHARED, key, ReadAt::Newest).await {
+            values.insert(key, value);
+            let attempt = &attempts[&value];
+            assert!(!attempt.failed && attempt.keys.contains(&key), "key {key} has the value of attempt {value}");
+        }
+    }
+    for (key, (ts, number)) in newest {
+        let value = *values.get(&key).unwrap_or_else(|| panic!("key {key} was durable at {ts} and is lost"));
+        let found = &attempts[&value];
+        assert!(found.ts.is_none_or(|found| found >= ts), "key {key} has {value}, older than {number} at {ts}");
+    }
+    // A statement that is there on one key is there, or overwritten by a later one, on all.
+    for (&key, &value) in &values {
+        let attempt = &attempts[&value];
+        for other in attempt.keys.iter().filter(|&&other| other != key) {
+            let there = values.get(other).unwrap_or_else(|| panic!("attempt {value} is on {key} and not on {other}"));
+            let (one, two) = (attempt.ts, attempts[there].ts);
+            assert!(
+                one.is_none() || two.is_none() || two >= one,
+                "attempt {value} at {one:?} is on {key}, and {other} has the older {there} at {two:?}"
+            );
+        }
+    }
+}
