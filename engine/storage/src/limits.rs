@@ -65,9 +65,6 @@ pub(crate) const MAX_STEP_BYTES: usize = 1024 * 1024;
 /// Ring bytes since the last checkpoint, over all rings, that start one.
 pub(crate) const RING_BYTES_PER_CHECKPOINT: u64 = 2 * 1024 * 1024 * 1024;
 
-/// Most cuts a manifest remembers. Each opening adds one and each checkpoint forgets those that no entry can meet.
-pub(crate) const MAX_CUTS: usize = 1 << 20;
-
 /// Most partitions of a data directory.
 pub(crate) const MAX_PARTITIONS: u16 = 1024;
 

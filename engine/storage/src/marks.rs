@@ -138,4 +138,61 @@ mod tests {
         marks.flush_finished();
         check(13, 13, 13);
     }
+
+    fn check_allot(last: u64, cluster: u64, wall: u32, count: u64, expected: (u64, u64)) {
+        let sequencer = Sequencer::new(Timestamp::from_u64(last));
+        sequencer.advance_cluster_time(Timestamp::from_u64(cluster));
+        let range = sequencer.allot(count, wall);
+        assert_eq!(range.predecessor.as_u64(), last);
+        assert_eq!((range.first.as_u64(), range.last.as_u64()), expected);
+        assert_eq!(sequencer.last(), range.last);
+    }
+
+    #[test]
+    fn next_is_the_largest_of_its_three_sources() {
+        let second = 1u64 << 32;
+        check_allot(0, 0, 0, 1, (1, 1));
+        check_allot(7 * second + 9, 0, 7, 1, (7 * second + 10, 7 * second + 10));
+        check_allot(7 * second + 9, 0, 8, 3, (8 * second + 1, 8 * second + 3));
+        check_allot(7 * second + 9, 9 * second + 4, 8, 2, (9 * second + 5, 9 * second + 6));
+        check_allot(9 * second + 9, 0, 8, 1, (9 * second + 10, 9 * second + 10));
+    }
+
+    #[test]
+    fn each_timestamp_of_a_range_links_to_the_one_before() {
+        let sequencer = Sequencer::new(Timestamp::from_u64(5));
+        let range = sequencer.allot(3, 1);
+        assert_eq!(range.nth(0).1.as_u64(), 5);
+        assert_eq!(range.nth(2), (range.last, Timestamp::from_u64(range.last.as_u64() - 1)));
+    }
+
+    fn ts(raw: u64) -> Timestamp {
+        Timestamp::from_u64(raw)
+    }
+
+    #[test]
+    fn reached_is_the_smaller_of_last_and_lowest_floor() {
+        let sequencer = Sequencer::new(ts(40));
+        let marks = Watermarks::new(3);
+        assert_eq!(marks.reached(&sequencer, Mark::Undurable), ts(40));
+        marks.store(1, Mark::Undurable, Some(ts(30)));
+        marks.store(2, Mark::Undurable, Some(ts(35)));
+        assert_eq!(marks.reached(&sequencer, Mark::Undurable), ts(30));
+        assert_eq!(marks.reached(&sequencer, Mark::Applying), ts(40));
+        marks.store(1, Mark::Undurable, None);
+        assert_eq!(marks.reached(&sequencer, Mark::Undurable), ts(35));
+    }
+
+    #[test]
+    fn only_cores_whose_wish_is_reached_are_woken() {
+        let sequencer = Sequencer::new(ts(40));
+        let marks = Watermarks::new(4);
+        marks.want_durable(0, Some(ts(10)));
+        marks.want_durable(3, Some(ts(41)));
+        let (reached, set) = marks.cores_wanting_durable(&sequencer);
+        assert_eq!(reached, ts(40));
+        assert_eq!(set.as_slice(), [0]);
+        marks.want_durable(0, None);
+        assert!(marks.cores_wanting_durable(&sequencer).1.is_empty());
+    }
 }

@@ -77,35 +77,3 @@ impl Sequencer {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(last: u64, cluster: u64, wall: u32, count: u64, expected: (u64, u64)) {
-        let sequencer = Sequencer::new(Timestamp::from_u64(last));
-        sequencer.advance_cluster_time(Timestamp::from_u64(cluster));
-        let range = sequencer.allot(count, wall);
-        assert_eq!(range.predecessor.as_u64(), last);
-        assert_eq!((range.first.as_u64(), range.last.as_u64()), expected);
-        assert_eq!(sequencer.last(), range.last);
-    }
-
-    #[test]
-    fn next_is_the_largest_of_its_three_sources() {
-        let second = 1u64 << 32;
-        check(0, 0, 0, 1, (1, 1));
-        check(7 * second + 9, 0, 7, 1, (7 * second + 10, 7 * second + 10));
-        check(7 * second + 9, 0, 8, 3, (8 * second + 1, 8 * second + 3));
-        check(7 * second + 9, 9 * second + 4, 8, 2, (9 * second + 5, 9 * second + 6));
-        check(9 * second + 9, 0, 8, 1, (9 * second + 10, 9 * second + 10));
-    }
-
-    #[test]
-    fn each_timestamp_of_a_range_links_to_the_one_before() {
-        let sequencer = Sequencer::new(Timestamp::from_u64(5));
-        let range = sequencer.allot(3, 1);
-        assert_eq!(range.nth(0).1.as_u64(), 5);
-        assert_eq!(range.nth(2), (range.last, Timestamp::from_u64(range.last.as_u64() - 1)));
-    }
-}

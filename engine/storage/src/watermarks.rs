@@ -37,9 +37,8 @@ struct CoreWords {
     appending: AtomicU64,
     applying: AtomicU64,
     undurable: AtomicU64,
-    /// The lowest and the highest timestamp whose durability somebody on this core waits for.
+    /// The lowest timestamp whose durability somebody on this core waits for.
     wanted_durable_low: AtomicU64,
-    wanted_durable_high: AtomicU64,
     /// The lowest timestamp whose visibility somebody on this core waits for.
     wanted_visible_low: AtomicU64,
 }
@@ -51,7 +50,6 @@ impl CoreWords {
             applying: AtomicU64::new(EMPTY),
             undurable: AtomicU64::new(EMPTY),
             wanted_durable_low: AtomicU64::new(EMPTY),
-            wanted_durable_high: AtomicU64::new(0),
             wanted_visible_low: AtomicU64::new(EMPTY),
         }
     }
@@ -101,21 +99,14 @@ impl Watermarks {
         Timestamp::from_u64(reached)
     }
 
-    /// Publishes the range of timestamps whose durability is waited for on `core`. The caller looks
-    /// at the marks again afterwards: the fence orders this store before that look, as the one in
+    /// Publishes the lowest timestamp whose durability is waited for on `core`. The caller looks at the
+    /// marks again afterwards: the fence orders this store before that look, as the one in
     /// `cores_wanting_durable` orders the flushing core's mark before its look at what is wanted, so
     /// at least one of the two sees the other.
-    pub(crate) fn want_durable(&self, core: usize, range: Option<(Timestamp, Timestamp)>) {
-        let words = &self.cores[core];
-        let (low, high) = range.map_or((EMPTY, 0), |(low, high)| (low.as_u64(), high.as_u64()));
-        words.wanted_durable_high.store(high, Ordering::SeqCst);
-        words.wanted_durable_low.store(low, Ordering::SeqCst);
+    pub(crate) fn want_durable(&self, core: usize, low: Option<Timestamp>) {
+        let raw = low.map_or(EMPTY, Timestamp::as_u64);
+        self.cores[core].wanted_durable_low.store(raw, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-    }
-
-    /// The highest timestamp whose durability is waited for on `core`.
-    pub(crate) fn wanted_durable_high(&self, core: usize) -> Timestamp {
-        Timestamp::from_u64(self.cores[core].wanted_durable_high.load(Ordering::SeqCst))
     }
 
     /// Publishes the lowest timestamp whose visibility is waited for on `core`.
@@ -152,38 +143,3 @@ impl Watermarks {
 
 /// Core numbers, ascending.
 pub(crate) type CoreSet = SmallVec<[u16; 8]>;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ts(raw: u64) -> Timestamp {
-        Timestamp::from_u64(raw)
-    }
-
-    #[test]
-    fn reached_is_the_smaller_of_last_and_lowest_floor() {
-        let sequencer = Sequencer::new(ts(40));
-        let marks = Watermarks::new(3);
-        assert_eq!(marks.reached(&sequencer, Mark::Undurable), ts(40));
-        marks.store(1, Mark::Undurable, Some(ts(30)));
-        marks.store(2, Mark::Undurable, Some(ts(35)));
-        assert_eq!(marks.reached(&sequencer, Mark::Undurable), ts(30));
-        assert_eq!(marks.reached(&sequencer, Mark::Applying), ts(40));
-        marks.store(1, Mark::Undurable, None);
-        assert_eq!(marks.reached(&sequencer, Mark::Undurable), ts(35));
-    }
-
-    #[test]
-    fn only_cores_whose_wish_is_reached_are_woken() {
-        let sequencer = Sequencer::new(ts(40));
-        let marks = Watermarks::new(4);
-        marks.want_durable(0, Some((ts(10), ts(90))));
-        marks.want_durable(3, Some((ts(41), ts(41))));
-        let (reached, set) = marks.cores_wanting_durable(&sequencer);
-        assert_eq!(reached, ts(40));
-        assert_eq!(set.as_slice(), [0]);
-        marks.want_durable(0, None);
-        assert!(marks.cores_wanting_durable(&sequencer).1.is_empty());
-    }
-}

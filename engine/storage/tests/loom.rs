@@ -100,7 +100,7 @@ fn a_waiter_is_seen_by_the_flush_that_lifts_the_minimum() {
                 wake.store(true, Ordering::Relaxed);
             }
         });
-        node.marks.want_durable(0, Some((range.first, range.first)));
+        node.marks.want_durable(0, Some(range.first));
         let satisfied = node.marks.reached(&node.sequencer, Mark::Undurable) >= range.first;
         flusher.join().unwrap();
         assert!(satisfied || woken.load(Ordering::Relaxed), "the waiter sleeps and nobody wakes it");

@@ -14,7 +14,7 @@ use pinion_runtime::{CoreId, Queue, fs, join_all, now, sim, submit_to, timeout};
 
 use super::storage::{Phase, Storage, storage};
 use crate::manifest::{Manifest, ManifestStore};
-use crate::partition::PartitionRoots;
+use crate::base::PartitionRoots;
 use crate::types::{Fatal, PartitionId};
 
 /// What belongs to the node as a whole; core 0 has it.

@@ -48,8 +48,8 @@ impl Storage {
     }
 
     fn publish_wanted_durable(&self) {
-        let range = self.durable.range();
-        self.shared.words.marks.want_durable(usize::from(self.core.0), range);
+        let low = self.durable.range().map(|(low, _)| low);
+        self.shared.words.marks.want_durable(usize::from(self.core.0), low);
     }
 
     /// Every core with undurable entries at or below `ts` flushes at once.

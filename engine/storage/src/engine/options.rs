@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use pinion_runtime::Duration;
 
 use crate::limits::SEGMENT_BYTES;
-use crate::partition::PartitionOptions;
+use crate::base::PartitionOptions;
 
 /// Options of storage. The defaults serve a node; [`StorageOptions::hostile`] makes everything tiny for simulation.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use pinion_clock::Timestamp;
 
 use super::cuts::Cuts;
 use crate::limits::BLOCK_BYTES;
-use crate::partition::PartitionRoots;
+use crate::base::PartitionRoots;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PINIONMF");
 const VERSION: u32 = 1;

@@ -101,7 +101,7 @@ impl Applier for TestApplier {
 pub async fn client(oracle: SharedOracle, count: u64) {
     let storage = storage();
     let mut rng = random_stream("client");
-    let mut fresh = |rng: &mut Rng, oracle: &SharedOracle| {
+    let fresh = |rng: &mut Rng, oracle: &SharedOracle| {
         let mut oracle = oracle.borrow_mut();
         oracle.next += 1;
         let number = oracle.next;
