@@ -1,1 +1,41 @@
-//! The durable and in-memory catalog, key generation and index builds.
+//! The durable and in-memory catalog, index keys, index builds and two-phase drops.
+//!
+//! The catalog is immutable data, one version on each core, replaced whole. Changes are made one at a time by a
+//! coordinator on core 0, behind gates that keep operations on the namespace out on every core.
+
+mod limits;
+mod text;
+mod uuid;
+
+mod names;
+mod entry;
+mod catalog;
+mod gates;
+
+mod errors;
+mod oplog;
+mod change;
+mod specs;
+mod keys;
+mod build;
+mod ddl;
+mod open;
+
+pub use catalog::{Catalog, CoreCatalog, core_catalog};
+pub use ddl::{
+    Created, Dropped, IndexSelection, IndexesCreated, create_collection, create_indexes, drop_collection, drop_database, drop_indexes,
+    ensure_collection, rename_collection, set_multikey,
+};
+pub use entry::{BadRow, Collection, Index, Placement};
+pub use errors::{from_fatal, from_read_error, from_write_error};
+pub use gates::{Access, GateMode, Gates, Pass};
+pub use keys::{
+    DocumentEntries, IndexEntry, IndexWrites, document_id, duplicate_entry, duplicate_id, entries_of, entry_partition, id_key, index_writes,
+    partition_of, prefix_len,
+};
+pub use limits::{MAX_DATABASE_NAME_BYTES, MAX_INDEXES, MAX_NAMESPACE_BYTES};
+pub use names::{Namespace, check_collection_name, check_creatable, check_database_name};
+pub use open::{load, reap, replay_change};
+pub use oplog::{Observers, OpEvent, OpKind, OpObserver, SessionStamp};
+pub use specs::parse_index_spec;
+pub use uuid::Uuid;

@@ -1,0 +1,221 @@
+//! One collection's entry in the catalog, and its row in `_mdb_catalog`.
+//!
+//! A row has MongoDB's documented shape:
+//! `{ident, idxIdent: {name: ident, ...}, md: {ns, options: {uuid, ...}, indexes: [{spec: {v, key, name, unique, sparse}, ready, multikey,
+//! multikeyPaths, buildUUID}, ...]}, ns}`. Its key in the catalog's tree is the collection's number, eight bytes big-endian;
+//! number 0 is the row that holds the next free number.
+
+use std::sync::Arc;
+
+use pinion_bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
+use pinion_query::IndexSpec;
+use pinion_storage::TreeId;
+
+use crate::names::Namespace;
+use crate::uuid::Uuid;
+
+/// Where a collection's documents live.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Placement {
+    /// By the hash of `_id`, over all partitions.
+    Hashed,
+    /// All in partition 0.
+    One,
+}
+
+/// One secondary index. The `_id` index is the collection's own tree and is not in this list.
+#[derive(Clone, Debug)]
+pub struct Index {
+    /// What keys it has.
+    pub spec: Arc<IndexSpec>,
+    /// The specification as it is stored and listed: `{v, key, name, unique, sparse}`.
+    pub listed: RawDocumentBuf,
+    /// Its tree in each partition.
+    pub tree: TreeId,
+    /// Whether any document ever had more than one key in it; never unset.
+    pub multikey: bool,
+}
+
+impl Index {
+    /// The index's name.
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    /// The index's key pattern.
+    pub fn key(&self) -> &RawDocument {
+        &self.spec.key
+    }
+}
+
+/// One collection as the catalog knows it. Immutable: a change makes a new one.
+#[derive(Clone, Debug)]
+pub struct Collection {
+    /// Its name.
+    pub ns: Namespace,
+    /// Its UUID, kept over a rename.
+    pub uuid: Uuid,
+    /// Its number, the key of its row; its tree has the same number.
+    pub number: u64,
+    /// The options it was created with, without the UUID.
+    pub options: RawDocumentBuf,
+    /// Where its documents live.
+    pub placement: Placement,
+    /// Its secondary indexes, in the order they were made.
+    pub indexes: Vec<Arc<Index>>,
+}
+
+/// A row that cannot be understood, with the reason.
+#[derive(Debug)]
+pub struct BadRow(pub String);
+
+impl Collection {
+    /// The collection's tree in each partition.
+    pub fn tree(&self) -> TreeId {
+        TreeId(self.number)
+    }
+
+    /// The index of that name.
+    pub fn index(&self, name: &str) -> Option<&Arc<Index>> {
+        self.indexes.iter().find(|index| index.name() == name)
+    }
+
+    /// All trees of the collection: its own and its indexes'.
+    pub fn trees(&self) -> impl Iterator<Item = TreeId> + '_ {
+        std::iter::once(self.tree()).chain(self.indexes.iter().map(|index| index.tree))
+    }
+
+    /// The specification of the `_id` index, as it is listed.
+    pub fn id_index() -> RawDocumentBuf {
+        pinion_bson::rawdoc! { "v": 2, "key": { "_id": 1 }, "name": "_id_" }
+    }
+
+    /// The row of this collection.
+    pub fn to_row(&self) -> RawDocumentBuf {
+        let mut idents = RawDocumentBuf::new();
+        idents.append(cstr!("_id_"), collection_ident(self.number).as_str());
+        let mut indexes = RawArrayBuf::new();
+        indexes.push(index_row(&Self::id_index(), false));
+        for index in &self.indexes {
+            append(&mut idents, index.name(), RawBsonRef::String(&index_ident(index.tree)));
+            indexes.push(index_row(&index.listed, index.multikey));
+        }
+        let mut options = RawDocumentBuf::new();
+        options.append(cstr!("uuid"), self.uuid.to_bson());
+        for (name, value) in pinion_bson::elements(&self.options) {
+            append(&mut options, name, value);
+        }
+        let mut md = RawDocumentBuf::new();
+        md.append(cstr!("ns"), self.ns.full());
+        md.append(cstr!("options"), options);
+        md.append(cstr!("indexes"), indexes);
+        let mut row = RawDocumentBuf::new();
+        row.append(cstr!("md"), md);
+        row.append(cstr!("idxIdent"), idents);
+        row.append(cstr!("ns"), self.ns.full());
+        row.append(cstr!("ident"), collection_ident(self.number).as_str());
+        row
+    }
+
+    /// Reads a row back.
+    ///
+    /// # Errors
+    /// [`BadRow`] tells what is missing or wrong; the catalog is then damaged.
+    pub fn from_row(row: &RawDocument) -> Result<Collection, BadRow> {
+        let bad = |what: &str| BadRow(format!("catalog row: {what}"));
+        let ident = row.get_str("ident").map_err(|_| bad("no ident"))?;
+        let number = parse_ident(ident).ok_or_else(|| bad("ident is not of this catalog"))?;
+        let md = row.get_document("md").map_err(|_| bad("no md"))?;
+        let full = md.get_str("ns").map_err(|_| bad("no md.ns"))?;
+        let (db, collection) = full.split_once('.').ok_or_else(|| bad("md.ns has no dot"))?;
+        let ns = Namespace::trusted(db, collection);
+        let stored_options = md.get_document("options").map_err(|_| bad("no md.options"))?;
+        let mut uuid = None;
+        let mut options = RawDocumentBuf::new();
+        for (name, value) in pinion_bson::elements(stored_options) {
+            if name == "uuid" {
+                uuid = Uuid::from_bson(value);
+            } else {
+                append(&mut options, name, value);
+            }
+        }
+        let uuid = uuid.ok_or_else(|| bad("no md.options.uuid"))?;
+        let idents = row.get_document("idxIdent").map_err(|_| bad("no idxIdent"))?;
+        let mut indexes = Vec::new();
+        for element in md.get_array("indexes").map_err(|_| bad("no md.indexes"))? {
+            let element = element.map_err(|_| bad("md.indexes is damaged"))?;
+            let entry = element.as_document().ok_or_else(|| bad("md.indexes holds a value that is no document"))?;
+            let listed = entry.get_document("spec").map_err(|_| bad("index without spec"))?;
+            let name = listed.get_str("name").map_err(|_| bad("index without name"))?;
+            if name == "_id_" {
+                continue;
+            }
+            let ident = idents.get_str(name).map_err(|_| bad("index without ident"))?;
+            let tree = TreeId(parse_ident(ident).ok_or_else(|| bad("index ident is not of this catalog"))?);
+            let multikey = entry.get_bool("multikey").unwrap_or(false);
+            let spec = index_spec(listed).map_err(|e| BadRow(format!("catalog row: index {name}: {}", e.message)))?;
+            indexes.push(Arc::new(Index { spec: Arc::new(spec.with_multikey(multikey)), listed: listed.to_owned(), tree, multikey }));
+        }
+        let placement = if ns.is_single_partition() { Placement::One } else { Placement::Hashed };
+        Ok(Collection { ns, uuid, number, options, placement, indexes })
+    }
+
+    /// The same collection with one more index.
+    pub(crate) fn with_index(&self, index: Index) -> Collection {
+        let mut next = self.clone();
+        next.indexes.push(Arc::new(index));
+        next
+    }
+
+    /// The same collection without the named indexes.
+    pub(crate) fn without_indexes(&self, names: &[String]) -> Collection {
+        let mut next = self.clone();
+        next.indexes.retain(|index| !names.iter().any(|name| name == index.name()));
+        next
+    }
+
+    /// The same collection with the named indexes marked as multikey.
+    pub(crate) fn with_multikey(&self, trees: &[TreeId]) -> Collection {
+        let mut next = self.clone();
+        for index in &mut next.indexes {
+            if trees.contains(&index.tree) && !index.multikey {
+                let mut changed = Index::clone(index);
+                changed.multikey = true;
+                changed.spec = Arc::new(IndexSpec::clone(&changed.spec).with_multikey(true));
+                *index = Arc::new(changed);
+            }
+        }
+        next
+    }
+}
+
+fn index_row(listed: &RawDocument, multikey: bool) -> RawDocumentBuf {
+    let mut row = RawDocumentBuf::new();
+    row.append(cstr!("spec"), listed.to_owned());
+    row.append(cstr!("ready"), true);
+    row.append(cstr!("multikey"), multikey);
+    row
+}
+
+/// Appends under a name that came out of a document and so holds no NUL.
+pub(crate) fn append(to: &mut RawDocumentBuf, name: &str, value: RawBsonRef<'_>) {
+    let name: pinion_bson::CString = name.try_into().expect("a field name out of a document holds no NUL");
+    to.append(&name, value);
+}
+
+pub(crate) fn collection_ident(number: u64) -> String {
+    format!("collection-{number}")
+}
+
+pub(crate) fn index_ident(tree: TreeId) -> String {
+    format!("index-{}", tree.0)
+}
+
+fn parse_ident(ident: &str) -> Option<u64> {
+    ident.rsplit_once('-')?.1.parse().ok()
+}
+
+/// The index specification that a stored `{v, key, name, unique, sparse}` stands for.
+pub(crate) fn index_spec(listed: &RawDocument) -> pinion_wire::Result<IndexSpec> {
+    IndexSpec::parse(listed)
+}

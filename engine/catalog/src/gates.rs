@@ -1,0 +1,135 @@
+//! Gates of namespaces: operations pass, DDL closes a gate on every core and waits until it is drained.
+//!
+//! A gate is entered on the core that coordinates an operation and held until the operation's last
+//! effect, wherever that happens. So when every core has closed its gate of a namespace, nothing is in
+//! flight there on the whole node.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use pinion_runtime::sync::Notify;
+use rustc_hash::FxHashMap;
+
+use crate::names::Namespace;
+
+/// What a closed gate keeps out.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum GateMode {
+    /// Everyone passes.
+    Open,
+    /// Readers pass, writers wait (an index build).
+    NoWrites,
+    /// Everyone waits (a drop).
+    Closed,
+}
+
+/// What an operation wants to do behind the gate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    Read,
+    Write,
+}
+
+struct Gate {
+    mode: Cell<GateMode>,
+    readers: Cell<usize>,
+    writers: Cell<usize>,
+    changed: Notify,
+}
+
+impl Gate {
+    fn admits(&self, access: Access) -> bool {
+        match access {
+            Access::Read => self.mode.get() < GateMode::Closed,
+            Access::Write => self.mode.get() < GateMode::NoWrites,
+        }
+    }
+
+    fn is_drained(&self, mode: GateMode) -> bool {
+        self.writers.get() == 0 && (mode < GateMode::Closed || self.readers.get() == 0)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.mode.get() == GateMode::Open && self.readers.get() == 0 && self.writers.get() == 0
+    }
+}
+
+/// All gates of one core.
+#[derive(Default)]
+pub struct Gates {
+    gates: RefCell<FxHashMap<Namespace, Rc<Gate>>>,
+}
+
+/// Proof that an operation is behind a gate; leaving is dropping it.
+pub struct Pass {
+    gate: Rc<Gate>,
+    access: Access,
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        let count = match self.access {
+            Access::Read => &self.gate.readers,
+            Access::Write => &self.gate.writers,
+        };
+        assert!(count.get() > 0, "a pass was dropped twice");
+        count.set(count.get() - 1);
+        if self.gate.mode.get() != GateMode::Open {
+            self.gate.changed.notify_all();
+        }
+    }
+}
+
+impl Gates {
+    fn gate(&self, ns: &Namespace) -> Rc<Gate> {
+        let mut gates = self.gates.borrow_mut();
+        if let Some(gate) = gates.get(ns) {
+            return gate.clone();
+        }
+        // Namespaces come and go; idle gates are swept when there are many, so the map stays as
+        // large as the set of namespaces in use.
+        if gates.len() >= 1024 && gates.len().is_power_of_two() {
+            gates.retain(|_, gate| Rc::strong_count(gate) > 1 || !gate.is_idle());
+        }
+        let gate = Rc::new(Gate {
+            mode: Cell::new(GateMode::Open),
+            readers: Cell::new(0),
+            writers: Cell::new(0),
+            changed: Notify::new(),
+        });
+        gates.insert(ns.clone(), gate.clone());
+        gate
+    }
+
+    /// Waits until the gate admits this access and passes it.
+    pub async fn enter(&self, ns: &Namespace, access: Access) -> Pass {
+        let gate = self.gate(ns);
+        while !gate.admits(access) {
+            gate.changed.notified().await;
+        }
+        let count = match access {
+            Access::Read => &gate.readers,
+            Access::Write => &gate.writers,
+        };
+        count.set(count.get() + 1);
+        Pass { gate, access }
+    }
+
+    /// Closes the gate and waits until nobody whom the mode keeps out is behind it. There is one DDL at a time
+    /// on the node, so a gate is never closed twice.
+    pub async fn close(&self, ns: &Namespace, mode: GateMode) {
+        let gate = self.gate(ns);
+        assert!(gate.mode.get() == GateMode::Open, "the gate of {ns} is closed twice");
+        gate.mode.set(mode);
+        while !gate.is_drained(mode) {
+            gate.changed.notified().await;
+        }
+    }
+
+    /// Opens the gate again.
+    pub fn open(&self, ns: &Namespace) {
+        let gate = self.gate(ns);
+        gate.mode.set(GateMode::Open);
+        gate.changed.notify_all();
+    }
+}

@@ -1,0 +1,192 @@
+//! Index entries of documents: their keys, their partitions, and the error when a unique one is taken.
+
+use bytes::Bytes;
+use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
+use pinion_keystring::Ordering;
+use pinion_storage::{Expect, Key, Op, PartitionId, TreeId, Write, storage};
+use pinion_wire::{Error, ErrorCode, Result};
+
+use crate::entry::{Collection, Index, Placement, append};
+use crate::text::render;
+
+/// One entry of an index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexEntry {
+    /// KeyString of the fields, then KeyString of `_id`.
+    pub key: Key,
+    /// The TypeBits of both.
+    pub type_bits: Bytes,
+    /// Length of the fields' part: what a unique index keeps unique.
+    pub prefix_len: usize,
+}
+
+/// The entries of one document in one index.
+#[derive(Clone, Debug)]
+pub struct DocumentEntries {
+    /// Ordered by key, without duplicates.
+    pub entries: Vec<IndexEntry>,
+    /// Whether the document makes the index multikey.
+    pub multikey: bool,
+}
+
+/// Computes a document's entries in an index.
+///
+/// # Errors
+/// Parallel arrays, and whatever else cannot be indexed.
+pub fn entries_of(index: &Index, document: &RawDocument, id: RawBsonRef<'_>) -> Result<DocumentEntries> {
+    let keys = pinion_query::index_keys(document, &index.spec)?;
+    let ordering = index.spec.ordering;
+    let mut entries: Vec<IndexEntry> = Vec::with_capacity(keys.keys.len());
+    for fields in &keys.keys {
+        let values: smallvec::SmallVec<[RawBsonRef<'_>; 4]> = fields.iter().collect();
+        let (key, type_bits, prefix_len) = pinion_keystring::encode_index_entry(&values, ordering, id);
+        entries.push(IndexEntry { key: Key::from_slice(&key), type_bits: type_bits.into(), prefix_len });
+    }
+    entries.sort_by(|a, b| a.key.cmp(&b.key));
+    entries.dedup_by(|a, b| a.key == b.key);
+    Ok(DocumentEntries { entries, multikey: keys.multikey })
+}
+
+/// The key of a document in its collection's tree.
+pub fn id_key(id: RawBsonRef<'_>) -> Key {
+    Key::from_slice(&pinion_keystring::encode_id(id))
+}
+
+/// The partition of the document with this id key.
+pub fn partition_of(collection: &Collection, id_key: &[u8]) -> PartitionId {
+    match collection.placement {
+        Placement::Hashed => storage().partition_of_hash(id_key),
+        Placement::One => PartitionId(0),
+    }
+}
+
+/// The partition of an index entry: the document's own, or for a unique index that of the fields' hash.
+pub fn entry_partition(collection: &Collection, index: &Index, entry: &IndexEntry, document: PartitionId) -> PartitionId {
+    match collection.placement {
+        Placement::Hashed if index.spec.unique => storage().partition_of_hash(&entry.key[..entry.prefix_len]),
+        _ => document,
+    }
+}
+
+/// The write that adds an entry.
+pub fn put_entry(collection: &Collection, index: &Index, entry: IndexEntry, document: PartitionId, checked: bool) -> Write {
+    let partition = entry_partition(collection, index, &entry, document);
+    let expect = if checked && index.spec.unique { Expect::UniquePrefix { len: entry.prefix_len } } else { Expect::Any };
+    Write { partition, tree: index.tree, key: entry.key, op: Op::Put(entry.type_bits), expect }
+}
+
+/// The write that removes an entry.
+pub fn remove_entry(collection: &Collection, index: &Index, entry: IndexEntry, document: PartitionId) -> Write {
+    let partition = entry_partition(collection, index, &entry, document);
+    Write { partition, tree: index.tree, key: entry.key, op: Op::Delete, expect: Expect::Any }
+}
+
+/// The index writes of a document that appears, changes or goes, and the indexes that it makes multikey.
+#[derive(Debug, Default)]
+pub struct IndexWrites {
+    pub writes: Vec<Write>,
+    pub newly_multikey: Vec<TreeId>,
+}
+
+/// Computes what a change of a document from `old` to `new` does to the collection's indexes.
+pub fn index_writes(
+    collection: &Collection,
+    document: PartitionId,
+    id: RawBsonRef<'_>,
+    old: Option<&RawDocument>,
+    new: Option<&RawDocument>,
+    checked: bool,
+) -> Result<IndexWrites> {
+    let mut out = IndexWrites::default();
+    for index in &collection.indexes {
+        let before = match old {
+            // Parallel arrays cannot have been indexed, so what is stored has entries.
+            Some(old) => entries_of(index, old, id)?.entries,
+            None => Vec::new(),
+        };
+        let after = match new {
+            Some(new) => {
+                let after = entries_of(index, new, id)?;
+                if after.multikey && !index.multikey {
+                    out.newly_multikey.push(index.tree);
+                }
+                after.entries
+            }
+            None => Vec::new(),
+        };
+        // Both lists are ordered by key: merge them and write only what differs.
+        let (mut before, mut after) = (before.into_iter().peekable(), after.into_iter().peekable());
+        loop {
+            let order = match (before.peek(), after.peek()) {
+                (None, None) => break,
+                (Some(_), None) => std::cmp::Ordering::Less,
+                (None, Some(_)) => std::cmp::Ordering::Greater,
+                (Some(b), Some(a)) => b.key.cmp(&a.key),
+            };
+            match order {
+                std::cmp::Ordering::Less => {
+                    let entry = before.next().expect("peeked");
+                    out.writes.push(remove_entry(collection, index, entry, document));
+                }
+                std::cmp::Ordering::Greater => {
+                    let entry = after.next().expect("peeked");
+                    out.writes.push(put_entry(collection, index, entry, document, checked));
+                }
+                std::cmp::Ordering::Equal => {
+                    let (b, a) = (before.next().expect("peeked"), after.next().expect("peeked"));
+                    // The same key with other TypeBits: 1 became 1.0.
+                    if b.type_bits != a.type_bits {
+                        out.writes.push(put_entry(collection, index, a, document, checked));
+                    }
+                }
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// `E11000` for an index entry whose fields are taken.
+pub fn duplicate_entry(collection: &Collection, index: &Index, key: &[u8], type_bits: &[u8]) -> Error {
+    let names: Vec<&str> = pinion_bson::elements(index.key()).map(|(name, _)| name).collect();
+    let mut value = RawDocumentBuf::new();
+    let decoded = pinion_keystring::decode_index_entry(key, names.len(), index.spec.ordering, type_bits);
+    if let Ok((fields, _id)) = &decoded {
+        for (name, (_, field)) in names.iter().zip(pinion_bson::elements(fields)) {
+            append(&mut value, name, field);
+        }
+    }
+    duplicate_key(collection, index.name(), index.key(), &value)
+}
+
+/// `E11000` for an `_id` that is taken.
+pub fn duplicate_id(collection: &Collection, id: RawBsonRef<'_>) -> Error {
+    let mut value = RawDocumentBuf::new();
+    value.append(cstr!("_id"), id);
+    duplicate_key(collection, "_id_", &pinion_bson::rawdoc! { "_id": 1 }, &value)
+}
+
+fn duplicate_key(collection: &Collection, index: &str, pattern: &RawDocument, value: &RawDocument) -> Error {
+    let mut extra = RawDocumentBuf::new();
+    extra.append(cstr!("keyPattern"), pattern);
+    extra.append(cstr!("keyValue"), value);
+    Error::new(
+        ErrorCode::DUPLICATE_KEY,
+        format!("E11000 duplicate key error collection: {} index: {index} dup key: {}", collection.ns, render(value)),
+    )
+    .with_extra(extra)
+}
+
+/// The length of the fields' part of an entry's key.
+pub fn prefix_len(index: &Index, key: &[u8]) -> Option<usize> {
+    let fields = pinion_bson::elements(index.key()).count();
+    let ordering: Ordering = index.spec.ordering;
+    pinion_keystring::split_index_entry(key, fields, ordering).ok()
+}
+
+/// The `_id` of a stored document.
+pub fn document_id(document: &RawDocument) -> Result<RawBsonRef<'_>> {
+    match document.get("_id") {
+        Ok(Some(id)) => Ok(id),
+        _ => Err(Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, "a stored document has no _id")),
+    }
+}

@@ -1,0 +1,21 @@
+//! Named limits of the catalog.
+
+/// Longest database name, in bytes.
+pub const MAX_DATABASE_NAME_BYTES: usize = 63;
+/// Longest full namespace (`database.collection`), in bytes.
+pub const MAX_NAMESPACE_BYTES: usize = 255;
+/// Most indexes of one collection, the `_id` index included.
+pub const MAX_INDEXES: usize = 64;
+/// Most fields of one compound index.
+pub const MAX_INDEX_FIELDS: usize = 32;
+/// Longest index name, in bytes.
+pub const MAX_INDEX_NAME_BYTES: usize = 127;
+/// Tree identities below this are reserved for the engine itself.
+pub const FIRST_IDENT: u64 = 16;
+/// Documents that one turn of an index build reads before it writes their entries.
+pub const BUILD_BATCH_DOCUMENTS: usize = 512;
+/// Index entries written in one step of an index build.
+pub const BUILD_BATCH_ENTRIES: usize = 2048;
+
+const _: () = assert!(MAX_DATABASE_NAME_BYTES + 1 < MAX_NAMESPACE_BYTES);
+const _: () = assert!(BUILD_BATCH_DOCUMENTS <= BUILD_BATCH_ENTRIES);

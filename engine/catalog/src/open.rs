@@ -1,0 +1,78 @@
+//! Opening: the catalog out of the base, replay of its changes, and its first version on every core.
+
+use std::sync::Arc;
+
+use pinion_bson::RawDocument;
+use pinion_clock::Timestamp;
+use pinion_runtime::CoreId;
+use pinion_storage::{CATALOG_TREE, Direction, KeyRange, PartitionId, ReadAt, storage};
+use pinion_wire::{Error, ErrorCode, Result};
+
+use crate::catalog::{Catalog, CoreCatalog, core_catalog};
+use crate::change::{CatalogChange, from_rows};
+use crate::ddl::{Coordinator, install_change};
+use crate::entry::BadRow;
+use crate::errors::from_read_error;
+
+fn damaged(row: BadRow) -> Error {
+    Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, row.0)
+}
+
+/// Reads the catalog that the base holds and makes it current on every core. Called once on core 0, after
+/// storage has opened its base and before anything is replayed.
+///
+/// # Errors
+/// A row that cannot be understood.
+pub async fn load() -> Result<()> {
+    let base = read_rows().await?;
+    let catalog = Arc::new(base);
+    pinion_runtime::on_all_cores(move |core| {
+        let catalog = catalog.clone();
+        async move {
+            pinion_runtime::set_core_local(std::rc::Rc::new(CoreCatalog::new(catalog)));
+            if core == CoreId(0) {
+                pinion_runtime::set_core_local(std::rc::Rc::new(Coordinator::new()));
+            }
+        }
+    })
+    .await;
+    Ok(())
+}
+
+async fn read_rows() -> Result<Catalog> {
+    let owner = storage().owner(PartitionId(0));
+    let rows: Result<Vec<(Vec<u8>, bytes::Bytes)>> = pinion_runtime::submit_to(owner, pinion_runtime::Queue::Foreground, || async {
+        let partition = storage().partition(PartitionId(0)).expect("asked its owner");
+        let mut cursor = partition.cursor(CATALOG_TREE, KeyRange::all(), Direction::Forward, ReadAt::Newest);
+        let mut rows = Vec::new();
+        while let Some((key, read)) = cursor.next().await.map_err(from_read_error)? {
+            rows.push((key.to_vec(), read.value));
+        }
+        Ok(rows)
+    })
+    .await;
+    let rows = rows?;
+    from_rows(rows.iter().map(|(key, value)| (key.as_slice(), value.as_ref()))).map_err(damaged)
+}
+
+/// Applies the change that a replayed entry carries, if it carries one: rows, memory, dropped trees. Runs on core 0, after
+/// everything before the entry has been applied and before anything after it is.
+pub async fn replay_change(ts: Timestamp, o2: &RawDocument) -> Result<bool> {
+    let Some(change) = CatalogChange::from_o2(o2).map_err(damaged)? else { return Ok(false) };
+    storage()
+        .apply_at(ts, change.writes())
+        .await
+        .map_err(|error| Error::internal(format!("cannot replay a change of the catalog: {error}")))?;
+    install_change(&change, ts).await;
+    Ok(true)
+}
+
+/// Frees the trees that no collection or index refers to: what an unfinished build or drop left behind.
+pub async fn reap() -> Result<()> {
+    let catalog = core_catalog().current();
+    let mut known: Vec<pinion_storage::TreeId> = catalog.trees().collect();
+    known.push(CATALOG_TREE);
+    known.sort();
+    storage().reap_unknown_trees(&known).await;
+    Ok(())
+}

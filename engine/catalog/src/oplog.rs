@@ -1,0 +1,114 @@
+//! Oplog entries, and the observers through which every write passes before it has one.
+//!
+//! An entry is a complete oplog document: `{ts, t, v: 2, op, ns, ui, o, o2, wall}` and `lsid`, `txnNumber`, `stmtId` for a retryable
+//! statement. `ts` is the first field, because storage writes the timestamp at a fixed offset once it is allotted.
+//! Entries that change the catalog carry the changed rows in `o2`, so that replay makes exactly the same catalog.
+
+use std::rc::Rc;
+
+use pinion_bson::{RawDocument, RawDocumentBuf, Timestamp as BsonTimestamp, cstr};
+use pinion_storage::{ENTRY_TS_OFFSET, Entry};
+use pinion_wire::Result;
+
+use crate::uuid::Uuid;
+
+/// What an entry does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpKind {
+    Insert,
+    Update,
+    Delete,
+    Command,
+    Noop,
+}
+
+impl OpKind {
+    /// The letter in the entry's `op` field.
+    pub fn letter(self) -> &'static str {
+        match self {
+            OpKind::Insert => "i",
+            OpKind::Update => "u",
+            OpKind::Delete => "d",
+            OpKind::Command => "c",
+            OpKind::Noop => "n",
+        }
+    }
+}
+
+/// The session fields of a retryable statement.
+#[derive(Clone, Debug)]
+pub struct SessionStamp {
+    pub lsid: RawDocumentBuf,
+    pub txn_number: i64,
+    pub stmt_id: i32,
+}
+
+/// One write, as observers see it before its timestamp is allotted.
+pub struct OpEvent<'a> {
+    pub kind: OpKind,
+    /// `database.collection`, or `database.$cmd` for commands.
+    pub ns: &'a str,
+    pub uuid: Option<Uuid>,
+    /// The document inserted, the update (`{$v: 2, diff}` or the replacement), the `_id` deleted, or the command.
+    pub o: &'a RawDocument,
+    /// The `_id` of the document updated, or the catalog rows of a command.
+    pub o2: Option<&'a RawDocument>,
+    pub wall_ms: i64,
+    pub session: Option<&'a SessionStamp>,
+}
+
+/// Sees every replicated write of this core. Replication and sharding hook in here; they may refuse a write.
+pub trait OpObserver {
+    /// Called before the write's timestamp is allotted.
+    ///
+    /// # Errors
+    /// The statement then fails with this error and writes nothing.
+    fn on_op(&self, event: &OpEvent<'_>) -> Result<()>;
+}
+
+/// The observers of one core, in the order they were registered.
+#[derive(Default, Clone)]
+pub struct Observers(Vec<Rc<dyn OpObserver>>);
+
+impl Observers {
+    /// Adds an observer after those already there.
+    pub fn register(&mut self, observer: Rc<dyn OpObserver>) {
+        self.0.push(observer);
+    }
+
+    /// Shows the write to every observer and makes its entry.
+    pub fn entry(&self, event: &OpEvent<'_>) -> Result<Entry> {
+        for observer in &self.0 {
+            observer.on_op(event)?;
+        }
+        Ok(encode(event))
+    }
+}
+
+fn encode(event: &OpEvent<'_>) -> Entry {
+    let mut doc = RawDocumentBuf::new();
+    // The allotted timestamp goes here.
+    doc.append(cstr!("ts"), BsonTimestamp { time: 0, increment: 0 });
+    // No term: a standalone has had no election.
+    doc.append(cstr!("t"), -1i64);
+    doc.append(cstr!("v"), 2i64);
+    doc.append(cstr!("op"), event.kind.letter());
+    doc.append(cstr!("ns"), event.ns);
+    if let Some(uuid) = &event.uuid {
+        doc.append(cstr!("ui"), uuid.to_bson());
+    }
+    doc.append(cstr!("o"), event.o);
+    if let Some(o2) = event.o2 {
+        doc.append(cstr!("o2"), o2);
+    }
+    doc.append(cstr!("wall"), pinion_bson::DateTime::from_millis(event.wall_ms));
+    if let Some(session) = event.session {
+        doc.append(cstr!("lsid"), session.lsid.clone());
+        doc.append(cstr!("txnNumber"), session.txn_number);
+        doc.append(cstr!("stmtId"), session.stmt_id);
+    }
+    let bytes = doc.into_bytes();
+    assert!(bytes[4] == 0x11 && &bytes[5..8] == b"ts\0", "the first field of an entry is its timestamp");
+    const { assert!(ENTRY_TS_OFFSET == 8) };
+    Entry { bytes }
+}
