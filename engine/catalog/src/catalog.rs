@@ -11,7 +11,7 @@ use pinion_storage::TreeId;
 use crate::entry::Collection;
 use crate::gates::Gates;
 use crate::limits::FIRST_IDENT;
-use crate::names::Namespace;
+use pinion_wire::idl::Namespace;
 use crate::uuid::Uuid;
 
 /// One version of the catalog.
@@ -42,7 +42,7 @@ impl Catalog {
 
     /// The collection of that name.
     pub fn get(&self, ns: &Namespace) -> Option<&Arc<Collection>> {
-        self.by_name.get(ns.full())
+        self.by_name.get(ns.as_str())
     }
 
     /// The collection of that full name.
@@ -107,7 +107,7 @@ impl Catalog {
         for tree in collection.trees() {
             self.next_number = self.next_number.max(tree.0 + 1);
         }
-        let displaced = self.by_name.insert(collection.ns.shared(), collection.clone());
+        let displaced = self.by_name.insert(Arc::from(collection.ns.as_str()), collection.clone());
         assert!(displaced.is_none(), "two collections with the name {}", collection.ns);
         self.by_uuid.insert(collection.uuid, collection.clone());
         self.by_number.insert(collection.number, collection);
@@ -115,7 +115,7 @@ impl Catalog {
 
     pub(crate) fn remove(&mut self, number: u64) -> Option<Arc<Collection>> {
         let old = self.by_number.remove(&number)?;
-        self.by_name.remove(old.ns.full());
+        self.by_name.remove(old.ns.as_str());
         self.by_uuid.remove(&old.uuid);
         Some(old)
     }

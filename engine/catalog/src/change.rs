@@ -1,7 +1,7 @@
 //! Changes of the catalog: rows to write and to remove, written with their entry, applied to memory, replayed.
 
 use bytes::Bytes;
-use pinion_bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_storage::{CATALOG_TREE, Expect, Op, PartitionId, TreeId, Write};
 
 use crate::catalog::Catalog;
@@ -51,23 +51,21 @@ impl CatalogChange {
 
     /// The `o2` field of the change's entry.
     pub fn to_o2(&self) -> RawDocumentBuf {
-        let mut puts = RawArrayBuf::new();
+        let mut o2 = DocBuilder::new();
+        o2.start_array("rows");
         for collection in &self.puts {
-            puts.push(collection.to_row());
+            o2.push(&*collection.to_row());
         }
-        let numbers = |values: &mut dyn Iterator<Item = u64>| {
-            let mut array = RawArrayBuf::new();
-            for value in values {
-                array.push(value as i64);
-            }
-            array
-        };
-        let mut o2 = RawDocumentBuf::new();
-        o2.append(cstr!("rows"), puts);
-        o2.append(cstr!("removed"), numbers(&mut self.removes.iter().copied()));
-        o2.append(cstr!("dropped"), numbers(&mut self.dropped_trees.iter().map(|tree| tree.0)));
-        o2.append(cstr!("next"), self.next_number as i64);
-        o2
+        o2.end().start_array("removed");
+        for number in &self.removes {
+            o2.push(*number as i64);
+        }
+        o2.end().start_array("dropped");
+        for tree in &self.dropped_trees {
+            o2.push(tree.0 as i64);
+        }
+        o2.end().append("next", self.next_number as i64);
+        o2.finish()
     }
 
     /// Reads a change back out of an entry's `o2`; `None` if that holds no change.

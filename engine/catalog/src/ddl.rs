@@ -8,21 +8,22 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_bson::{RawDocument, RawDocumentBuf, cstr, rawdoc};
+use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::Semaphore;
 use pinion_runtime::{CoreId, Queue, Rng};
 use pinion_storage::{Statement, TreeId};
+use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::build;
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
-use crate::entry::{Collection, Index, Placement, append};
+use crate::entry::{Collection, Index, Placement};
 use crate::errors::from_write_error;
 use crate::gates::GateMode;
 use crate::limits::MAX_INDEXES;
-use crate::names::{Namespace, check_creatable};
+use crate::names::{check_creatable, command_namespace, is_single_partition};
 use crate::oplog::{Observers, OpEvent, OpKind};
 use crate::specs;
 use crate::text::render;
@@ -165,15 +166,13 @@ impl Coordinator {
         }
         check_database_case(&catalog, ns.db())?;
         let number = catalog.next_number();
-        let placement = if ns.is_single_partition() { Placement::One } else { Placement::Hashed };
+        let placement = if is_single_partition(ns) { Placement::One } else { Placement::Hashed };
         let collection =
             Collection { ns: ns.clone(), uuid: self.uuid(), number, options: options.clone(), placement, indexes: Vec::new() };
-        let mut o = rawdoc! { "create": ns.collection(), "idIndex": Collection::id_index() };
-        for (name, value) in pinion_bson::elements(&options) {
-            append(&mut o, name, value);
-        }
+        let mut o = DocBuilder::new();
+        o.append("create", ns.collection()).append("idIndex", &*Collection::id_index()).append_all(&options);
         let change = CatalogChange { puts: vec![collection.clone()], next_number: number + 1, ..Default::default() };
-        let ts = self.commit(&ns.command_namespace(), Some(collection.uuid), OpKind::Command, &o, change).await?;
+        let ts = self.commit(&command_namespace(ns), Some(collection.uuid), OpKind::Command, &o.finish(), change).await?;
         let collection = core_catalog().get(ns).expect("just installed");
         Ok(Created { collection, ts: Some(ts) })
     }
@@ -252,7 +251,7 @@ impl Coordinator {
             ..Default::default()
         };
         let o = rawdoc! { "drop": ns.collection() };
-        let ts = self.commit(&ns.command_namespace(), Some(collection.uuid), OpKind::Command, &o, change).await?;
+        let ts = self.commit(&command_namespace(ns), Some(collection.uuid), OpKind::Command, &o, change).await?;
         Ok(Dropped { indexes: collection.indexes.len() + 1, ts })
     }
 }
@@ -278,7 +277,7 @@ pub async fn rename_collection(from: Namespace, to: Namespace, drop_target: bool
         if target.is_some() && !drop_target {
             return Err(Error::new(ErrorCode::NAMESPACE_EXISTS, "target namespace exists"));
         }
-        if from.is_single_partition() != to.is_single_partition() {
+        if is_single_partition(&from) != is_single_partition(&to) {
             return Err(Error::new(
                 ErrorCode::ILLEGAL_OPERATION,
                 format!("cannot rename {from} to {to}: their documents are placed differently"),
@@ -290,13 +289,14 @@ pub async fn rename_collection(from: Namespace, to: Namespace, drop_target: bool
         let mut renamed = Collection::clone(&source);
         renamed.ns = to.clone();
         let mut change = CatalogChange { puts: vec![renamed], next_number: catalog.next_number(), ..Default::default() };
-        let mut o = rawdoc! { "renameCollection": from.full(), "to": to.full(), "stayTemp": false };
+        let mut o = DocBuilder::new();
+        o.append("renameCollection", from.as_str()).append("to", to.as_str()).append("stayTemp", false);
         if let Some(target) = target {
             change.removes.push(target.number);
             change.dropped_trees.extend(target.trees());
-            o.append(cstr!("dropTarget"), target.uuid.to_bson());
+            o.append("dropTarget", target.uuid.to_bson());
         }
-        let result = c.commit(&from.command_namespace(), Some(source.uuid), OpKind::Command, &o, change).await;
+        let result = c.commit(&command_namespace(&from), Some(source.uuid), OpKind::Command, &o.finish(), change).await;
         open_gates(&gates).await;
         result
     })
@@ -364,22 +364,20 @@ impl Coordinator {
             }
         };
         let mut current = Collection::clone(collection);
-        let mut listed = pinion_bson::RawArrayBuf::new();
+        let mut o = DocBuilder::new();
+        o.append("commitIndexBuild", collection.ns.collection()).append("indexBuildUUID", build_uuid.to_bson()).start_array("indexes");
         for mut index in indexes {
             if built.multikey.contains(&index.tree) {
                 index.multikey = true;
                 index.spec = Arc::new(index.spec.as_ref().clone().with_multikey(true));
             }
-            listed.push(index.listed.clone());
+            o.push(&*index.listed);
             current = current.with_index(index);
         }
         let after = current.indexes.len() + 1;
-        let mut o = RawDocumentBuf::new();
-        o.append(cstr!("commitIndexBuild"), collection.ns.collection());
-        o.append(cstr!("indexBuildUUID"), build_uuid.to_bson());
-        o.append(cstr!("indexes"), listed);
+        o.end();
         let change = CatalogChange { puts: vec![current], next_number, ..Default::default() };
-        let ts = self.commit(&collection.ns.command_namespace(), Some(collection.uuid), OpKind::Command, &o, change).await?;
+        let ts = self.commit(&command_namespace(&collection.ns), Some(collection.uuid), OpKind::Command, &o.finish(), change).await?;
         Ok((after, ts))
     }
 }
@@ -430,7 +428,7 @@ impl Coordinator {
                 ..Default::default()
             };
             let o = rawdoc! { "dropIndexes": collection.ns.collection(), "index": name.as_str() };
-            let command = collection.ns.command_namespace();
+            let command = command_namespace(&collection.ns);
             last = self.commit(&command, Some(collection.uuid), OpKind::Command, &o, change).await?;
         }
         Ok(last)
@@ -451,8 +449,8 @@ pub async fn set_multikey(ns: Namespace, uuid: Uuid, trees: Vec<TreeId>) -> Resu
             next_number: catalog.next_number(),
             ..Default::default()
         };
-        let o = rawdoc! { "msg": "Setting index to multikey", "coll": ns.full() };
-        c.commit(ns.full(), Some(uuid), OpKind::Noop, &o, change).await?;
+        let o = rawdoc! { "msg": "Setting index to multikey", "coll": ns.as_str() };
+        c.commit(ns.as_str(), Some(uuid), OpKind::Noop, &o, change).await?;
         Ok(())
     })
     .await

@@ -7,11 +7,12 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
+use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
 use pinion_query::IndexSpec;
 use pinion_storage::TreeId;
 
-use crate::names::Namespace;
+use pinion_wire::idl::Namespace;
+use crate::names::is_single_partition;
 use crate::uuid::Uuid;
 
 /// Where a collection's documents live.
@@ -92,29 +93,19 @@ impl Collection {
 
     /// The row of this collection.
     pub fn to_row(&self) -> RawDocumentBuf {
-        let mut idents = RawDocumentBuf::new();
-        idents.append(cstr!("_id_"), collection_ident(self.number).as_str());
-        let mut indexes = RawArrayBuf::new();
-        indexes.push(index_row(&Self::id_index(), false));
+        let mut row = DocBuilder::new();
+        row.start_document("md").append("ns", self.ns.as_str()).start_document("options").append("uuid", self.uuid.to_bson());
+        row.append_all(&self.options).end().start_array("indexes");
+        index_row(&mut row, &Self::id_index(), false);
         for index in &self.indexes {
-            append(&mut idents, index.name(), RawBsonRef::String(&index_ident(index.tree)));
-            indexes.push(index_row(&index.listed, index.multikey));
+            index_row(&mut row, &index.listed, index.multikey);
         }
-        let mut options = RawDocumentBuf::new();
-        options.append(cstr!("uuid"), self.uuid.to_bson());
-        for (name, value) in pinion_bson::elements(&self.options) {
-            append(&mut options, name, value);
+        row.end().end().start_document("idxIdent").append("_id_", collection_ident(self.number).as_str());
+        for index in &self.indexes {
+            row.append(index.name(), index_ident(index.tree).as_str());
         }
-        let mut md = RawDocumentBuf::new();
-        md.append(cstr!("ns"), self.ns.full());
-        md.append(cstr!("options"), options);
-        md.append(cstr!("indexes"), indexes);
-        let mut row = RawDocumentBuf::new();
-        row.append(cstr!("md"), md);
-        row.append(cstr!("idxIdent"), idents);
-        row.append(cstr!("ns"), self.ns.full());
-        row.append(cstr!("ident"), collection_ident(self.number).as_str());
-        row
+        row.end().append("ns", self.ns.as_str()).append("ident", collection_ident(self.number).as_str());
+        row.finish()
     }
 
     /// Reads a row back.
@@ -127,18 +118,18 @@ impl Collection {
         let number = parse_ident(ident).ok_or_else(|| bad("ident is not of this catalog"))?;
         let md = row.get_document("md").map_err(|_| bad("no md"))?;
         let full = md.get_str("ns").map_err(|_| bad("no md.ns"))?;
-        let (db, collection) = full.split_once('.').ok_or_else(|| bad("md.ns has no dot"))?;
-        let ns = Namespace::trusted(db, collection);
+        let ns = Namespace::parse(full).map_err(|e| bad(&e.message))?;
         let stored_options = md.get_document("options").map_err(|_| bad("no md.options"))?;
         let mut uuid = None;
-        let mut options = RawDocumentBuf::new();
+        let mut options = DocBuilder::new();
         for (name, value) in pinion_bson::elements(stored_options) {
             if name == "uuid" {
                 uuid = Uuid::from_bson(value);
             } else {
-                append(&mut options, name, value);
+                options.append_raw(name, value);
             }
         }
+        let options = options.finish();
         let uuid = uuid.ok_or_else(|| bad("no md.options.uuid"))?;
         let idents = row.get_document("idxIdent").map_err(|_| bad("no idxIdent"))?;
         let mut indexes = Vec::new();
@@ -156,7 +147,7 @@ impl Collection {
             let spec = index_spec(listed).map_err(|e| BadRow(format!("catalog row: index {name}: {}", e.message)))?;
             indexes.push(Arc::new(Index { spec: Arc::new(spec.with_multikey(multikey)), listed: listed.to_owned(), tree, multikey }));
         }
-        let placement = if ns.is_single_partition() { Placement::One } else { Placement::Hashed };
+        let placement = if is_single_partition(&ns) { Placement::One } else { Placement::Hashed };
         Ok(Collection { ns, uuid, number, options, placement, indexes })
     }
 
@@ -189,18 +180,8 @@ impl Collection {
     }
 }
 
-fn index_row(listed: &RawDocument, multikey: bool) -> RawDocumentBuf {
-    let mut row = RawDocumentBuf::new();
-    row.append(cstr!("spec"), listed.to_owned());
-    row.append(cstr!("ready"), true);
-    row.append(cstr!("multikey"), multikey);
-    row
-}
-
-/// Appends under a name that came out of a document and so holds no NUL.
-pub(crate) fn append(to: &mut RawDocumentBuf, name: &str, value: RawBsonRef<'_>) {
-    let name: pinion_bson::CString = name.try_into().expect("a field name out of a document holds no NUL");
-    to.append(&name, value);
+fn index_row(rows: &mut DocBuilder, listed: &RawDocument, multikey: bool) {
+    rows.push_document().append("spec", listed).append("ready", true).append("multikey", multikey).end();
 }
 
 pub(crate) fn collection_ident(number: u64) -> String {

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use pinion_runtime::sync::Notify;
 use rustc_hash::FxHashMap;
 
-use crate::names::Namespace;
+use pinion_wire::idl::Namespace;
 
 /// What a closed gate keeps out.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

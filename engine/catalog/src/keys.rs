@@ -1,12 +1,12 @@
 //! Index entries of documents: their keys, their partitions, and the error when a unique one is taken.
 
 use bytes::Bytes;
-use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 use pinion_keystring::Ordering;
 use pinion_storage::{Expect, Key, Op, PartitionId, TreeId, Write, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 
-use crate::entry::{Collection, Index, Placement, append};
+use crate::entry::{Collection, Index, Placement};
 use crate::text::render;
 
 /// One entry of an index.
@@ -148,32 +148,31 @@ pub fn index_writes(
 /// `E11000` for an index entry whose fields are taken.
 pub fn duplicate_entry(collection: &Collection, index: &Index, key: &[u8], type_bits: &[u8]) -> Error {
     let names: Vec<&str> = pinion_bson::elements(index.key()).map(|(name, _)| name).collect();
-    let mut value = RawDocumentBuf::new();
+    let mut value = DocBuilder::new();
     let decoded = pinion_keystring::decode_index_entry(key, names.len(), index.spec.ordering, type_bits);
     if let Ok((fields, _id)) = &decoded {
         for (name, (_, field)) in names.iter().zip(pinion_bson::elements(fields)) {
-            append(&mut value, name, field);
+            value.append_raw(name, field);
         }
     }
-    duplicate_key(collection, index.name(), index.key(), &value)
+    duplicate_key(collection, index.name(), index.key(), &value.finish())
 }
 
 /// `E11000` for an `_id` that is taken.
 pub fn duplicate_id(collection: &Collection, id: RawBsonRef<'_>) -> Error {
-    let mut value = RawDocumentBuf::new();
-    value.append(cstr!("_id"), id);
-    duplicate_key(collection, "_id_", &pinion_bson::rawdoc! { "_id": 1 }, &value)
+    let mut value = DocBuilder::new();
+    value.append_raw("_id", id);
+    duplicate_key(collection, "_id_", &pinion_bson::rawdoc! { "_id": 1 }, &value.finish())
 }
 
 fn duplicate_key(collection: &Collection, index: &str, pattern: &RawDocument, value: &RawDocument) -> Error {
-    let mut extra = RawDocumentBuf::new();
-    extra.append(cstr!("keyPattern"), pattern);
-    extra.append(cstr!("keyValue"), value);
+    let mut extra = DocBuilder::new();
+    extra.append("keyPattern", pattern).append("keyValue", value);
     Error::new(
         ErrorCode::DUPLICATE_KEY,
         format!("E11000 duplicate key error collection: {} index: {index} dup key: {}", collection.ns, render(value)),
     )
-    .with_extra(extra)
+    .with_extra(extra.finish())
 }
 
 /// The length of the fields' part of an entry's key.

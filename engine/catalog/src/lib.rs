@@ -33,8 +33,8 @@ pub use keys::{
     DocumentEntries, IndexEntry, IndexWrites, document_id, duplicate_entry, duplicate_id, entries_of, entry_partition, id_key, index_writes,
     partition_of, prefix_len,
 };
-pub use limits::{MAX_DATABASE_NAME_BYTES, MAX_INDEXES, MAX_NAMESPACE_BYTES};
-pub use names::{Namespace, check_collection_name, check_creatable, check_database_name};
+pub use limits::MAX_INDEXES;
+pub use names::check_creatable;
 pub use open::{load, reap, replay_change};
 pub use oplog::{Observers, OpEvent, OpKind, OpObserver, SessionStamp};
 pub use specs::parse_index_spec;

@@ -1,9 +1,5 @@
 //! Named limits of the catalog.
 
-/// Longest database name, in bytes.
-pub const MAX_DATABASE_NAME_BYTES: usize = 63;
-/// Longest full namespace (`database.collection`), in bytes.
-pub const MAX_NAMESPACE_BYTES: usize = 255;
 /// Most indexes of one collection, the `_id` index included.
 pub const MAX_INDEXES: usize = 64;
 /// Most fields of one compound index.
@@ -17,5 +13,4 @@ pub const BUILD_BATCH_DOCUMENTS: usize = 512;
 /// Index entries written in one step of an index build.
 pub const BUILD_BATCH_ENTRIES: usize = 2048;
 
-const _: () = assert!(MAX_DATABASE_NAME_BYTES + 1 < MAX_NAMESPACE_BYTES);
 const _: () = assert!(BUILD_BATCH_DOCUMENTS <= BUILD_BATCH_ENTRIES);

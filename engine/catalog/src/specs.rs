@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr, type_name, values_equal};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, type_name, values_equal};
 use pinion_query::IndexSpec;
 use pinion_storage::TreeId;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::ddl::IndexSelection;
-use crate::entry::{Collection, Index, append, index_spec};
+use crate::entry::{Collection, Index, index_spec};
 use crate::limits::{MAX_INDEX_FIELDS, MAX_INDEX_NAME_BYTES};
 use crate::text::{render, render_value};
 
@@ -69,7 +69,7 @@ fn is_truthy(value: RawBsonRef<'_>) -> bool {
 
 fn parse(spec: &RawDocument) -> Result<RawDocumentBuf> {
     let (mut key, mut name, mut version) = (None, None, 2);
-    let mut options = RawDocumentBuf::new();
+    let mut options = DocBuilder::new();
     for (field, value) in pinion_bson::elements(spec) {
         match field {
             "key" => match value {
@@ -86,11 +86,13 @@ fn parse(spec: &RawDocument) -> Result<RawDocumentBuf> {
             "v" => version = check_version(spec, value)?,
             // Accepted for old drivers; a build's kind, and duplicates, are no property of an index.
             "ns" | "dropDups" => {}
-            "background" => append(&mut options, field, value),
+            "background" => {
+                options.append_raw(field, value);
+            }
             "unique" | "sparse" => {
                 check_bool(field, value)?;
                 if is_truthy(value) {
-                    append(&mut options, field, RawBsonRef::Boolean(true));
+                    options.append(field, true);
                 }
             }
             "collation" if is_simple_collation(value) => {}
@@ -120,14 +122,9 @@ fn parse(spec: &RawDocument) -> Result<RawDocumentBuf> {
     if name.len() > MAX_INDEX_NAME_BYTES * 8 || name.contains('\0') {
         return Err(cannot_create("index name is too long or has a null character"));
     }
-    let mut listed = RawDocumentBuf::new();
-    listed.append(cstr!("v"), version);
-    listed.append(cstr!("key"), key.to_owned());
-    listed.append(cstr!("name"), name);
-    for (field, value) in pinion_bson::elements(&options) {
-        append(&mut listed, field, value);
-    }
-    Ok(listed)
+    let mut listed = DocBuilder::new();
+    listed.append("v", version).append("key", key).append("name", name).append_all(&options.finish());
+    Ok(listed.finish())
 }
 
 fn check_bool(field: &str, value: RawBsonRef<'_>) -> Result<()> {

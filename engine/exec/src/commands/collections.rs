@@ -1,0 +1,244 @@
+//! `create`, `drop`, `dropDatabase`, `renameCollection`, `listCollections`, `listDatabases`.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_catalog::{Collection, core_catalog};
+use pinion_query::Matcher;
+use pinion_wire::idl::{FieldReader, Namespace};
+use pinion_wire::{Error, ErrorCode, Result};
+
+use super::cursors::{CursorRequest, batch_size_of, first_batch};
+use super::{Cmd, Durability};
+use crate::read::Stream;
+use crate::stats::database_sizes;
+
+/// Options of a collection that MongoDB has and this node does not.
+const UNSUPPORTED_OPTIONS: [&str; 16] = [
+    "timeseries",
+    "expireAfterSeconds",
+    "clusteredIndex",
+    "changeStreamPreAndPostImages",
+    "size",
+    "max",
+    "viewOn",
+    "pipeline",
+    "validator",
+    "validationLevel",
+    "validationAction",
+    "storageEngine",
+    "indexOptionDefaults",
+    "encryptedFields",
+    "recordIdsReplicated",
+    "temp",
+];
+
+/// `create`.
+pub(crate) async fn create(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    let ns = reader.namespace("create", cmd.db())?;
+    reader.opt_safe_bool("capped")?;
+    reader.unsupported_unless_empty("capped")?;
+    reader.unsupported_unless("collation", is_simple_collation)?;
+    for option in UNSUPPORTED_OPTIONS {
+        reader.unsupported_unless(option, |value| matches!(option, "size" | "max") && is_zero(value))?;
+    }
+    // Options of storage engines past; they have no effect in MongoDB either.
+    reader.ignore(&["flags"]);
+    reader.unsupported_unless("autoIndexId", |value| matches!(value, RawBsonRef::Boolean(true)))?;
+    if let Some(id_index) = reader.opt_doc("idIndex")? {
+        check_id_index(id_index)?;
+    }
+    reader.finish()?;
+    let created = pinion_catalog::create_collection(ns, RawDocumentBuf::new()).await?;
+    cmd.acknowledge(created.ts, Durability::AsAsked).await?;
+    Ok(DocBuilder::new())
+}
+
+fn is_zero(value: RawBsonRef<'_>) -> bool {
+    pinion_wire::idl::is_number(value) && !pinion_wire::idl::truthy(value)
+}
+
+pub(crate) fn is_simple_collation(value: RawBsonRef<'_>) -> bool {
+    match value {
+        RawBsonRef::Document(collation) => {
+            collation.is_empty() || collation.get_str("locale").is_ok_and(|locale| locale == "simple")
+        }
+        _ => false,
+    }
+}
+
+fn check_id_index(spec: &RawDocument) -> Result<()> {
+    let key_is_id = matches!(spec.get_document("key"), Ok(key)
+        if pinion_bson::compare_documents(key, &pinion_bson::rawdoc! { "_id": 1 }) == std::cmp::Ordering::Equal);
+    if !key_is_id {
+        return Err(Error::bad_value(format!(
+            "The field 'key' for an _id index must be {{_id: 1}}, but got {}",
+            pinion_query::document_text(spec)
+        )));
+    }
+    pinion_catalog::parse_index_spec(spec).map(|_| ())
+}
+
+/// `drop`.
+pub(crate) async fn drop(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    let ns = reader.namespace("drop", cmd.db())?;
+    reader.unsupported_unless_empty("encryptedFields")?;
+    let uuid = reader.opt_uuid("collectionUUID")?;
+    reader.finish()?;
+    check_uuid(&ns, uuid)?;
+    let mut out = DocBuilder::new();
+    if let Some(dropped) = pinion_catalog::drop_collection(ns.clone()).await? {
+        cmd.acknowledge(Some(dropped.ts), Durability::AsAsked).await?;
+        out.append("nIndexesWas", dropped.indexes as i32).append("ns", ns.as_str());
+    }
+    Ok(out)
+}
+
+/// Refuses a `collectionUUID` that is not the collection's.
+pub(crate) fn check_uuid(ns: &Namespace, expected: Option<[u8; 16]>) -> Result<()> {
+    let Some(expected) = expected.map(pinion_catalog::Uuid) else { return Ok(()) };
+    let catalog = core_catalog().current();
+    if catalog.get(ns).is_some_and(|collection| collection.uuid == expected) {
+        return Ok(());
+    }
+    let actual = catalog.by_uuid(expected).filter(|collection| collection.ns.db() == ns.db());
+    let mut extra = DocBuilder::new();
+    extra.append("db", ns.db()).append("collectionUUID", expected.to_bson()).append("expectedCollection", ns.collection());
+    match actual {
+        Some(collection) => extra.append("actualCollection", collection.ns.collection()),
+        None => extra.append("actualCollection", RawBsonRef::Null),
+    };
+    Err(Error::new(ErrorCode::COLLECTION_UUID_MISMATCH, "Collection UUID does not match that specified").with_extra(extra.finish()))
+}
+
+/// `dropDatabase`.
+pub(crate) async fn drop_database(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    match reader.value("dropDatabase") {
+        Some(value) if pinion_wire::idl::is_number(value) && pinion_wire::idl::i64_clamped(value) == Some(1) => {}
+        Some(value) if pinion_wire::idl::is_number(value) => {
+            return Err(Error::new(ErrorCode(5255100), "Have to pass 1 as 'dropDatabase' parameter"));
+        }
+        Some(value) => return Err(reader.wrong_type("dropDatabase", value, pinion_wire::idl::Types::NUMBER)),
+        None => return Err(pinion_wire::idl::missing_field(reader.path().field("dropDatabase"))),
+    }
+    reader.finish()?;
+    let db = cmd.db().to_owned();
+    if matches!(db.as_str(), "config" | "admin" | "local") && !matches!(db.as_str(), "config") {
+        return Err(Error::new(
+            ErrorCode::ILLEGAL_OPERATION,
+            format!("Dropping the '{db}' database is prohibited."),
+        ));
+    }
+    let mut out = DocBuilder::new();
+    if let Some(ts) = pinion_catalog::drop_database(db.clone()).await? {
+        cmd.acknowledge(Some(ts), Durability::AsAsked).await?;
+        out.append("dropped", db.as_str());
+    }
+    Ok(out)
+}
+
+/// `renameCollection`, on the admin database alone.
+pub(crate) async fn rename_collection(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    let from = namespace_of(&reader, "renameCollection")?;
+    let to = namespace_of(&reader, "to")?;
+    let drop_target = match reader.value("dropTarget") {
+        None | Some(RawBsonRef::Null | RawBsonRef::Undefined) => false,
+        Some(RawBsonRef::Boolean(drop)) => drop,
+        Some(RawBsonRef::Binary(_)) => true,
+        Some(other) => return Err(reader.wrong_type("dropTarget", other, pinion_wire::idl::Types::Many(&["bool", "binData"]))),
+    };
+    reader.opt_safe_bool("stayTemp")?;
+    let uuid = reader.opt_uuid("collectionUUID")?;
+    reader.finish()?;
+    check_uuid(&from, uuid)?;
+    let ts = pinion_catalog::rename_collection(from, to, drop_target).await?;
+    cmd.acknowledge(Some(ts), Durability::AsAsked).await?;
+    Ok(DocBuilder::new())
+}
+
+fn namespace_of(reader: &FieldReader<'_, '_>, field: &str) -> Result<Namespace> {
+    let text = reader.str(field)?;
+    Namespace::parse(text)
+}
+
+/// `listCollections`.
+pub(crate) async fn list_collections(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    let filter = reader.opt_doc("filter")?;
+    let name_only = reader.opt_safe_bool("nameOnly")?.unwrap_or(false);
+    reader.opt_safe_bool("authorizedCollections")?;
+    let batch_size = batch_size_of(reader.opt_doc("cursor")?, "listCollections")?;
+    reader.ignore(&["listCollections"]);
+    reader.finish()?;
+    let matcher = filter.map(Matcher::parse).transpose()?;
+    let mut list = VecDeque::new();
+    for collection in core_catalog().current().collections_of(cmd.db()) {
+        let full = collection_info(collection, false);
+        if matcher.as_ref().map_or(Ok(true), |matcher| matcher.matches(&full))? {
+            let info = if name_only { collection_info(collection, true) } else { full };
+            list.push_back(Bytes::from(info.into_bytes()));
+        }
+    }
+    let mut out = DocBuilder::new();
+    let request = CursorRequest {
+        ns: Namespace::new(cmd.db(), "$cmd.listCollections")?,
+        uuid: None,
+        index: None,
+        batch_size: Some(batch_size.unwrap_or(usize::MAX)),
+        single_batch: false,
+        no_timeout: false,
+    };
+    first_batch(&cmd, Stream::List(list), request, &mut out).await?;
+    Ok(out)
+}
+
+/// A collection as `listCollections` shows it.
+pub(crate) fn collection_info(collection: &Collection, name_only: bool) -> RawDocumentBuf {
+    let mut out = DocBuilder::new();
+    out.append("name", collection.ns.collection()).append("type", "collection");
+    if !name_only {
+        out.append("options", &*collection.options);
+        out.start_document("info").append("readOnly", false).append("uuid", collection.uuid.to_bson()).end();
+        out.append("idIndex", &*Collection::id_index());
+    }
+    out.finish()
+}
+
+/// `listDatabases`.
+pub(crate) async fn list_databases(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    let filter = reader.opt_doc("filter")?;
+    let name_only = reader.opt_safe_bool("nameOnly")?.unwrap_or(false);
+    reader.opt_safe_bool("authorizedDatabases")?;
+    reader.ignore(&["listDatabases"]);
+    reader.finish()?;
+    let matcher = filter.map(Matcher::parse).transpose()?;
+    let mut out = DocBuilder::new();
+    let mut total = 0i64;
+    let sizes = if name_only && filter.is_none() { Vec::new() } else { database_sizes().await };
+    out.start_array("databases");
+    for db in core_catalog().current().databases() {
+        let size = sizes.iter().find(|(name, _)| *name == db).map_or(0, |(_, size)| *size as i64);
+        let mut entry = DocBuilder::new();
+        entry.append("name", db.as_str());
+        if !name_only {
+            entry.append("sizeOnDisk", size).append("empty", size == 0);
+        }
+        let entry = entry.finish();
+        if matcher.as_ref().map_or(Ok(true), |matcher| matcher.matches(&entry))? {
+            total += size;
+            out.push(&*entry);
+        }
+    }
+    out.end();
+    if !name_only {
+        out.append("totalSize", total).append("totalSizeMb", total >> 20);
+    }
+    Ok(out)
+}

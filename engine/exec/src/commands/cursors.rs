@@ -1,0 +1,214 @@
+//! `getMore` and `killCursors`, and the reply that every cursor command gives.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
+use pinion_catalog::core_catalog;
+use pinion_runtime::Queue;
+use pinion_wire::idl::Namespace;
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+
+use super::Cmd;
+use crate::limits::DEFAULT_FIRST_BATCH;
+use crate::read::{Cursor, Filled, Stream, core_of, fill, not_found};
+use crate::state::state;
+
+/// What a command that makes a cursor asks for.
+pub(crate) struct CursorRequest {
+    pub ns: Namespace,
+    pub uuid: Option<pinion_catalog::Uuid>,
+    pub index: Option<String>,
+    pub batch_size: Option<usize>,
+    pub single_batch: bool,
+    pub no_timeout: bool,
+}
+
+/// Reads the first batch of a stream and keeps the rest as a cursor; the reply's `cursor` field is appended.
+pub(crate) async fn first_batch(cmd: &Cmd, mut stream: Stream, request: CursorRequest, out: &mut DocBuilder) -> Result<()> {
+    let ctx = &cmd.ctx;
+    let max_documents = request.batch_size.unwrap_or(DEFAULT_FIRST_BATCH);
+    let mut stash = None;
+    let filled = fill(&mut stream, &mut stash, ctx, max_documents).await?;
+    let counters = &state().metrics.counters;
+    counters.documents_returned.add(filled.documents.len() as u64);
+    let mut id = 0;
+    if !filled.exhausted && !request.single_batch {
+        let now = pinion_runtime::now();
+        let cursor = Cursor {
+            ns: request.ns.clone(),
+            uuid: request.uuid,
+            index: request.index,
+            session: ctx.session,
+            no_timeout: request.no_timeout,
+            stream,
+            stash,
+            originating: cmd.body_bytes(),
+            created: now,
+            last_used: now,
+            batches: 1,
+            returned: filled.documents.len() as u64,
+            time_left: ctx.deadline.map(|deadline| deadline.saturating_since(now)),
+        };
+        id = state().cursors.insert(cursor)?;
+    }
+    append_cursor(out, "firstBatch", &filled.documents, id, request.ns.as_str());
+    Ok(())
+}
+
+/// Appends `cursor: {firstBatch | nextBatch, id, ns}`.
+pub(crate) fn append_cursor(out: &mut DocBuilder, batch: &str, documents: &[Bytes], id: i64, ns: &str) {
+    out.start_document("cursor").start_array(batch);
+    for document in documents {
+        out.push(pinion_bson::trusted(document));
+    }
+    out.end().append("id", id).append("ns", ns).end();
+}
+
+/// `getMore`, wherever the cursor was made.
+pub(crate) async fn get_more(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    let id = reader.long("getMore")?;
+    let collection = match reader.value("collection") {
+        Some(RawBsonRef::String(name)) => name,
+        Some(other) => return Err(reader.wrong_type("collection", other, pinion_wire::idl::Types::STRING)),
+        None => return Err(pinion_wire::idl::missing_field(reader.path().field("collection"))),
+    };
+    let ns = Namespace::new(cmd.db(), collection)?;
+    let batch_size = reader.opt_non_negative("batchSize")?;
+    reader.ignore(&["term", "lastKnownCommittedOpTime"]);
+    reader.unsupported_unless_empty("includeQueryStatsMetrics")?;
+    reader.finish()?;
+    state().metrics.counters.getmore.inc();
+    let core = core_of(id).ok_or_else(|| not_found(id))?;
+    let max_documents = match batch_size {
+        None | Some(0) => usize::MAX,
+        Some(n) => n as usize,
+    };
+    let (filled, next) = if core == pinion_runtime::core_id() {
+        continue_cursor(id, ns.clone(), max_documents, &cmd.ctx).await?
+    } else {
+        let (ns, ctx) = (ns.clone(), cmd.ctx.clone());
+        pinion_runtime::submit_to(core, Queue::Foreground, move || async move { continue_cursor(id, ns, max_documents, &ctx).await })
+            .await?
+    };
+    let mut out = DocBuilder::with_capacity(256 + filled.iter().map(|document| document.len() + 16).sum::<usize>());
+    append_cursor(&mut out, "nextBatch", &filled, next, ns.as_str());
+    Ok(out)
+}
+
+async fn continue_cursor(id: i64, ns: Namespace, max_documents: usize, ctx: &OpContext) -> Result<(Vec<Bytes>, i64)> {
+    let state = state();
+    let mut cursor = state.cursors.check_out(id, &ns, ctx)?;
+    let mut guard = ForgetOnDrop { id, armed: true };
+    // The time that the command which made the cursor had left counts, unless this one brings its own.
+    let mut ctx = ctx.clone();
+    let started = pinion_runtime::now();
+    if ctx.deadline.is_none() {
+        ctx.deadline = cursor.time_left.map(|left| started + left);
+    }
+    check_still_there(&cursor)?;
+    let _pass = match cursor.uuid {
+        Some(_) => {
+            let gate = core_catalog();
+            let pass = crate::interrupt::interruptible(&ctx, gate.gates().enter(&ns, pinion_catalog::Access::Read)).await?;
+            check_still_there(&cursor)?;
+            Some(pass)
+        }
+        None => None,
+    };
+    let mut stash = cursor.stash.take();
+    let Filled { documents, exhausted } = fill(&mut cursor.stream, &mut stash, &ctx, max_documents).await?;
+    cursor.stash = stash;
+    state.metrics.counters.documents_returned.add(documents.len() as u64);
+    if exhausted {
+        return Ok((documents, 0));
+    }
+    let now = pinion_runtime::now();
+    cursor.last_used = now;
+    cursor.batches += 1;
+    cursor.returned += documents.len() as u64;
+    if let Some(left) = &mut cursor.time_left {
+        *left = left.saturating_sub(now.saturating_since(started));
+    }
+    guard.armed = false;
+    state.cursors.check_in(id, cursor);
+    Ok((documents, id))
+}
+
+/// A `getMore` that ends in any other way than leaving something to read takes its cursor with it.
+struct ForgetOnDrop {
+    id: i64,
+    armed: bool,
+}
+
+impl Drop for ForgetOnDrop {
+    fn drop(&mut self) {
+        if self.armed {
+            state().cursors.forget(self.id);
+        }
+    }
+}
+
+fn check_still_there(cursor: &Cursor) -> Result<()> {
+    let Some(uuid) = cursor.uuid else { return Ok(()) };
+    let killed = |what: String| Err(Error::new(ErrorCode::QUERY_PLAN_KILLED, what));
+    let catalog = core_catalog().current();
+    match catalog.by_uuid(uuid) {
+        None => killed("collection dropped. UUID ".to_owned() + &uuid.to_string()),
+        Some(collection) if collection.ns != cursor.ns => killed(format!("collection renamed from '{}' to '{}'", cursor.ns, collection.ns)),
+        Some(collection) => match &cursor.index {
+            Some(name) if collection.index(name).is_none() => killed(format!("index '{name}' dropped")),
+            _ => Ok(()),
+        },
+    }
+}
+
+/// `killCursors`.
+pub(crate) async fn kill_cursors(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    Namespace::new(cmd.db(), reader.collection("killCursors")?)?;
+    let mut ids = Vec::new();
+    for value in pinion_bson::values(reader.array("cursors")?) {
+        match value {
+            RawBsonRef::Int64(id) => ids.push(id),
+            other => {
+                let path = reader.path().field("cursors");
+                return Err(pinion_wire::idl::wrong_type(path.index(ids.len()), other, pinion_wire::idl::Types::LONG));
+            }
+        }
+    }
+    reader.finish()?;
+    if ids.is_empty() {
+        return Err(Error::bad_value("Must specify at least one cursor to kill"));
+    }
+    let (mut killed, mut missing) = (Vec::new(), Vec::new());
+    for id in ids {
+        let found = match core_of(id) {
+            None => false,
+            Some(core) => {
+                pinion_runtime::submit_to(core, Queue::Foreground, move || async move { state().cursors.kill(id) }).await
+            }
+        };
+        if found { killed.push(id) } else { missing.push(id) }
+    }
+    let mut out = DocBuilder::new();
+    for (name, list) in [("cursorsKilled", &killed), ("cursorsNotFound", &missing), ("cursorsAlive", &vec![]), ("cursorsUnknown", &vec![])] {
+        out.start_array(name);
+        for id in list {
+            out.push(*id);
+        }
+        out.end();
+    }
+    Ok(out)
+}
+
+/// Options of `cursor: {batchSize}`, which several commands have.
+pub(crate) fn batch_size_of(options: Option<&RawDocument>, command: &str) -> Result<Option<usize>> {
+    let Some(options) = options else { return Ok(None) };
+    let path = pinion_wire::idl::Path::root(command);
+    let reader = pinion_wire::idl::FieldReader::object(path.field("cursor"), options)?;
+    let size = reader.opt_non_negative("batchSize")?;
+    reader.finish()?;
+    Ok(size.map(|n| n as usize))
+}

@@ -1,0 +1,241 @@
+//! `hello` and `isMaster`, as a standalone answers them; `ping`, `buildInfo`, `hostInfo` and other small talk.
+
+use std::rc::Rc;
+
+use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument};
+use pinion_runtime::Duration;
+use pinion_wire::{Error, ErrorCode, Result};
+
+use super::Cmd;
+use crate::interrupt::interruptible;
+use crate::limits::{MAX_WRITE_BATCH, SESSION_TIMEOUT};
+use crate::state::state;
+
+/// The version whose behaviour this node follows.
+pub(crate) const COMPATIBLE_VERSION: [i32; 4] = [7, 0, 14, 0];
+const MAX_WIRE_VERSION: i32 = 21;
+
+/// `hello`.
+pub(crate) async fn hello(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    answer(&cmd, "isWritablePrimary").await
+}
+
+/// `isMaster` and `ismaster`.
+pub(crate) async fn is_master(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    answer(&cmd, "ismaster").await
+}
+
+async fn answer(cmd: &Cmd, role: &str) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    let hello_ok = reader.opt_safe_bool("helloOk")?.unwrap_or(false);
+    let max_await = reader.opt_non_negative("maxAwaitTimeMS")?;
+    let version = reader.opt_doc("topologyVersion")?;
+    // What the connection layer looks at (client, compression) and what is no business of a node without users and sets.
+    reader.ignore(&[
+        cmd.name,
+        "hello",
+        "isMaster",
+        "ismaster",
+        "forShell",
+        "client",
+        "compression",
+        "saslSupportedMechs",
+        "speculativeAuthenticate",
+        "loadBalanced",
+        "hostInfo",
+        "internalClient",
+    ]);
+    reader.finish()?;
+    match (version, max_await) {
+        (Some(version), Some(max_await)) => await_change(cmd, version, max_await as u64).await?,
+        (Some(_), None) => {
+            return Err(Error::new(ErrorCode(31368), "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'"));
+        }
+        (None, Some(_)) => {
+            return Err(Error::new(ErrorCode(31372), "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'"));
+        }
+        (None, None) => {}
+    }
+    let shared = &state().shared;
+    let mut out = DocBuilder::new();
+    if hello_ok {
+        out.append("helloOk", true);
+    }
+    out.append(role, true);
+    out.start_document("topologyVersion").append("processId", shared.process_id).append("counter", 0i64).end();
+    out.append("maxBsonObjectSize", pinion_bson::MAX_USER_DOCUMENT_BYTES as i32)
+        .append("maxMessageSizeBytes", pinion_wire::limits::MAX_MESSAGE_BYTES as i32)
+        .append("maxWriteBatchSize", MAX_WRITE_BATCH as i32)
+        .append("localTime", RawBsonRef::DateTime(DateTime::from_millis(pinion_runtime::wall_ms())))
+        .append("logicalSessionTimeoutMinutes", (SESSION_TIMEOUT.as_secs() / 60) as i32)
+        .append("connectionId", cmd.ctx.client.connection_id as i32)
+        .append("minWireVersion", 0i32)
+        .append("maxWireVersion", MAX_WIRE_VERSION)
+        .append("readOnly", false);
+    Ok(out)
+}
+
+/// Waits as long as the client allows if it already knows this node's only topology.
+async fn await_change(cmd: &Cmd, version: &RawDocument, max_await_ms: u64) -> Result<()> {
+    let malformed = || Error::new(ErrorCode::BAD_VALUE, "topologyVersion must have a processId and a counter");
+    let process = version.get_object_id("processId").map_err(|_| malformed())?;
+    let counter = version.get_i64("counter").map_err(|_| malformed())?;
+    if process != state().shared.process_id {
+        return Ok(());
+    }
+    if counter > 0 {
+        return Err(Error::new(
+            ErrorCode(31382),
+            "Received a topology version with counter greater than the server topology version counter",
+        ));
+    }
+    if counter < 0 {
+        return Err(Error::new(ErrorCode(31371), "topologyVersion must have a non-negative counter"));
+    }
+    interruptible(&cmd.ctx, pinion_runtime::sleep(Duration::from_millis(max_await_ms))).await
+}
+
+/// `ping`.
+pub(crate) async fn ping(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    reader.ignore(&["ping"]);
+    reader.finish()?;
+    Ok(DocBuilder::new())
+}
+
+/// `buildInfo`.
+pub(crate) async fn build_info(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    reader.ignore(&[cmd.name, "buildInfo", "buildinfo"]);
+    reader.finish()?;
+    let shared = &state().shared;
+    let [major, minor, patch, _] = COMPATIBLE_VERSION;
+    let mut out = DocBuilder::new();
+    out.append("version", format!("{major}.{minor}.{patch}").as_str())
+        .append("gitVersion", shared.options.git_version.as_str())
+        .append("pinion", shared.options.version.as_str());
+    out.start_array("modules").end();
+    out.append("allocator", "mimalloc").append("javascriptEngine", "none").append("sysInfo", "deprecated");
+    out.start_array("versionArray");
+    for part in COMPATIBLE_VERSION {
+        out.push(part);
+    }
+    out.end();
+    out.start_document("openssl").append("running", "disabled").append("compiled", "disabled").end();
+    out.append("bits", 64i32)
+        .append("debug", cfg!(debug_assertions))
+        .append("maxBsonObjectSize", pinion_bson::MAX_USER_DOCUMENT_BYTES as i32);
+    out.start_array("storageEngines").push("pinion").end();
+    Ok(out)
+}
+
+/// `hostInfo`.
+pub(crate) async fn host_info(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    reader.ignore(&["hostInfo"]);
+    reader.finish()?;
+    let shared = state().shared.clone();
+    let info = &shared.options.host_info;
+    let mut out = DocBuilder::new();
+    out.start_document("system")
+        .append("currentTime", RawBsonRef::DateTime(DateTime::from_millis(pinion_runtime::wall_ms())))
+        .append("hostname", shared.options.host.as_str())
+        .append("cpuAddrSize", 64i32)
+        .append("memSizeMB", (info.memory_bytes >> 20) as i64)
+        .append("memLimitMB", (info.memory_limit_bytes >> 20) as i64)
+        .append("numCores", info.cpus)
+        .append("cpuArch", info.cpu_arch.as_str())
+        .append("numaEnabled", false)
+        .end();
+    out.start_document("os")
+        .append("type", "Linux")
+        .append("name", info.os_name.as_str())
+        .append("version", info.os_version.as_str())
+        .end();
+    out.start_document("extra")
+        .append("kernelVersion", info.kernel.as_str())
+        .append("cpuString", info.cpu_model.as_str())
+        .append("pageSize", info.page_bytes)
+        .end();
+    Ok(out)
+}
+
+/// `connectionStatus`.
+pub(crate) async fn connection_status(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    let privileges = reader.opt_safe_bool("showPrivileges")?.unwrap_or(false);
+    reader.ignore(&["connectionStatus"]);
+    reader.finish()?;
+    let mut out = DocBuilder::new();
+    out.start_document("authInfo").start_array("authenticatedUsers").end().start_array("authenticatedUserRoles").end();
+    if privileges {
+        out.start_array("authenticatedUserPrivileges").end();
+    }
+    out.end();
+    Ok(out)
+}
+
+/// `whatsmyuri`.
+pub(crate) async fn whats_my_uri(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    reader.ignore(&["whatsmyuri"]);
+    reader.finish()?;
+    let mut out = DocBuilder::new();
+    out.append("you", cmd.ctx.client.remote.to_string().as_str());
+    Ok(out)
+}
+
+/// `getCmdLineOpts`.
+pub(crate) async fn get_cmd_line_opts(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    reader.ignore(&["getCmdLineOpts"]);
+    reader.finish()?;
+    let shared = state().shared.clone();
+    let mut out = DocBuilder::new();
+    out.start_array("argv");
+    for arg in &shared.options.argv {
+        out.push(arg.as_str());
+    }
+    out.end().append("parsed", &*shared.options.parsed);
+    Ok(out)
+}
+
+/// `getLog`.
+pub(crate) async fn get_log(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    let value = reader.value("getLog");
+    reader.finish()?;
+    let name = match value {
+        Some(RawBsonRef::String(name)) => name,
+        Some(other) => {
+            return Err(Error::type_mismatch(format!(
+                "Argument to getLog must be of type String; found {} of type {}",
+                pinion_query::value_text(other),
+                pinion_bson::type_name(other.element_type())
+            )));
+        }
+        None => return Err(Error::bad_value("getLog names no log")),
+    };
+    let mut out = DocBuilder::new();
+    match name {
+        "*" => {
+            out.start_array("names").push("global").push("startupWarnings").end();
+        }
+        "global" | "startupWarnings" => {
+            let (lines, total) = if name == "global" {
+                crate::logbuf::lines().await
+            } else {
+                let lines = crate::logbuf::startup_warnings().await;
+                let total = lines.len() as u64;
+                (lines, total)
+            };
+            out.append("totalLinesWritten", total as i64).start_array("log");
+            for line in &lines {
+                out.push(line.as_str());
+            }
+            out.end();
+        }
+        other => return Err(Error::new(ErrorCode::OPERATION_FAILED, format!("No log named '{other}'"))),
+    }
+    Ok(out)
+}

@@ -1,0 +1,119 @@
+//! `createIndexes`, `dropIndexes`, `listIndexes`.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use pinion_bson::{DocBuilder, RawBsonRef};
+use pinion_catalog::{Collection, IndexSelection, core_catalog};
+use pinion_wire::idl::Namespace;
+use pinion_wire::{Error, ErrorCode, Result};
+
+use super::collections::check_uuid;
+use super::cursors::{CursorRequest, batch_size_of, first_batch};
+use super::{Cmd, Durability};
+use crate::read::Stream;
+
+/// `createIndexes`.
+pub(crate) async fn create_indexes(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    let ns = reader.namespace("createIndexes", cmd.db())?;
+    let mut specs = Vec::new();
+    match reader.opt_objects("indexes")? {
+        None => return Err(pinion_wire::idl::missing_field(reader.path().field("indexes"))),
+        Some(objects) => {
+            for object in objects {
+                specs.push(pinion_catalog::parse_index_spec(object?.1)?);
+            }
+        }
+    }
+    if reader.has("commitQuorum") {
+        return Err(Error::bad_value("Standalones can't specify commitQuorum"));
+    }
+    reader.opt_safe_bool("ignoreUnknownIndexOptions")?;
+    reader.unsupported_unless_empty("ignoreUnknownIndexOptions")?;
+    let uuid = reader.opt_uuid("collectionUUID")?;
+    reader.ignore(&["v"]);
+    reader.finish()?;
+    if specs.is_empty() {
+        return Err(Error::bad_value("Must specify at least one index to create"));
+    }
+    check_uuid(&ns, uuid)?;
+    pinion_catalog::check_creatable(&ns)?;
+    let made = pinion_catalog::create_indexes(ns, specs).await?;
+    cmd.acknowledge(made.ts, Durability::AsAsked).await?;
+    let mut out = DocBuilder::new();
+    out.append("numIndexesBefore", made.before as i32).append("numIndexesAfter", made.after as i32);
+    if made.collection_made || made.after != made.before {
+        out.append("createdCollectionAutomatically", made.collection_made);
+    } else {
+        out.append("note", "all indexes already exist");
+    }
+    Ok(out)
+}
+
+/// `dropIndexes` and `deleteIndexes`.
+pub(crate) async fn drop_indexes(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    let ns = Namespace::new(cmd.db(), reader.collection(cmd.name)?)?;
+    let index = reader.value("index").ok_or_else(|| pinion_wire::idl::missing_field(reader.path().field("index")))?;
+    let uuid = reader.opt_uuid("collectionUUID")?;
+    reader.finish()?;
+    let selection = match index {
+        RawBsonRef::String("*") => IndexSelection::All,
+        RawBsonRef::String(name) => IndexSelection::Names(vec![name.to_owned()]),
+        RawBsonRef::Document(key) => IndexSelection::Key(key.to_owned()),
+        RawBsonRef::Array(names) => {
+            let mut list = Vec::new();
+            for name in pinion_bson::values(names) {
+                match name {
+                    RawBsonRef::String(name) => list.push(name.to_owned()),
+                    other => {
+                        let path = reader.path().field("index");
+                        return Err(pinion_wire::idl::wrong_type(path.index(list.len()), other, pinion_wire::idl::Types::STRING));
+                    }
+                }
+            }
+            IndexSelection::Names(list)
+        }
+        other => {
+            return Err(reader.wrong_type("index", other, pinion_wire::idl::Types::Many(&["string", "object", "array"])));
+        }
+    };
+    check_uuid(&ns, uuid)?;
+    let all = matches!(selection, IndexSelection::All);
+    let (before, ts) = pinion_catalog::drop_indexes(ns, selection).await?;
+    cmd.acknowledge(ts, Durability::AsAsked).await?;
+    let mut out = DocBuilder::new();
+    out.append("nIndexesWas", before as i32);
+    if all {
+        out.append("msg", "non-_id indexes dropped for collection");
+    }
+    Ok(out)
+}
+
+/// `listIndexes`.
+pub(crate) async fn list_indexes(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    let ns = reader.namespace("listIndexes", cmd.db())?;
+    let batch_size = batch_size_of(reader.opt_doc("cursor")?, "listIndexes")?;
+    reader.opt_safe_bool("includeBuildUUIDs")?;
+    reader.opt_safe_bool("includeIndexBuildInfo")?;
+    reader.finish()?;
+    let Some(collection) = core_catalog().get(&ns) else {
+        return Err(Error::new(ErrorCode::NAMESPACE_NOT_FOUND, format!("ns does not exist: {ns}")));
+    };
+    let mut list = VecDeque::from([Bytes::from(Collection::id_index().into_bytes())]);
+    list.extend(collection.indexes.iter().map(|index| Bytes::copy_from_slice(index.listed.as_bytes())));
+    let mut out = DocBuilder::new();
+    let request = CursorRequest {
+        ns,
+        uuid: None,
+        index: None,
+        batch_size: Some(batch_size.unwrap_or(usize::MAX)),
+        single_batch: false,
+        no_timeout: false,
+    };
+    first_batch(&cmd, Stream::List(list), request, &mut out).await?;
+    Ok(out)
+}

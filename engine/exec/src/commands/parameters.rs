@@ -1,0 +1,105 @@
+//! `getParameter` and `setParameter`.
+
+use std::rc::Rc;
+
+use pinion_bson::{DocBuilder, RawBsonRef, elements};
+use pinion_wire::idl::{is_generic_argument, truthy};
+use pinion_wire::{Error, ErrorCode, Result};
+
+use super::Cmd;
+use crate::parameters::{NAMES, Parameters};
+use crate::state::state;
+
+/// `getParameter`.
+pub(crate) async fn get_parameter(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let body = cmd.body();
+    let mut out = DocBuilder::new();
+    let state = state();
+    let parameters = state.parameters.borrow();
+    let (mut all, mut details) = (false, false);
+    match pinion_bson::get(body, "getParameter") {
+        Some(RawBsonRef::String("*")) => all = true,
+        Some(RawBsonRef::Document(options)) => {
+            for (name, value) in elements(options) {
+                match name {
+                    "showDetails" => details = truthy(value),
+                    "allParameters" => all = truthy(value),
+                    "setAt" => {}
+                    _ => {
+                        return Err(Error::new(
+                            ErrorCode::IDL_UNKNOWN_FIELD,
+                            format!("BSON field 'getParameter.{name}' is an unknown field."),
+                        ));
+                    }
+                }
+            }
+        }
+        _ => {}
+    }
+    let mut found = 0;
+    let mut append = |name: &str, out: &mut DocBuilder| {
+        if details && NAMES.contains(&name) {
+            out.start_document(name);
+            parameters.append_as(name, "value", out);
+            let (runtime, startup) = Parameters::settable(name);
+            out.append("settableAtRuntime", runtime).append("settableAtStartup", startup).end();
+            found += 1;
+        } else if parameters.append(name, out) {
+            found += 1;
+        }
+    };
+    if all {
+        for name in NAMES {
+            append(name, &mut out);
+        }
+    } else {
+        for (name, _) in elements(body).skip(1) {
+            if !is_generic_argument(name) {
+                append(name, &mut out);
+            }
+        }
+    }
+    if found == 0 {
+        return Err(Error::new(ErrorCode::INVALID_OPTIONS, "no option found to get"));
+    }
+    Ok(out)
+}
+
+/// `setParameter`: several parameters are checked first and set together, on every core.
+pub(crate) async fn set_parameter(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let body = cmd.body();
+    let mut out = DocBuilder::new();
+    let mut settings = Vec::new();
+    for (name, value) in elements(body).skip(1) {
+        if is_generic_argument(name) {
+            continue;
+        }
+        let (runtime, _) = Parameters::settable(name);
+        if NAMES.contains(&name) && !runtime {
+            return Err(Error::new(
+                ErrorCode::ILLEGAL_OPERATION,
+                format!("not allowed to change [{name}] at runtime"),
+            ));
+        }
+        let setting = Parameters::parse(name, value)?;
+        if settings.is_empty() {
+            state().parameters.borrow().append_as(name, "was", &mut out);
+        }
+        settings.push(setting);
+    }
+    if settings.is_empty() {
+        return Err(Error::new(ErrorCode::INVALID_OPTIONS, "no option found to set, use help:true to see options "));
+    }
+    pinion_runtime::on_all_cores(move |_| {
+        let settings = settings.clone();
+        async move {
+            let state = state();
+            let mut parameters = state.parameters.borrow_mut();
+            for setting in &settings {
+                parameters.set(setting);
+            }
+        }
+    })
+    .await;
+    Ok(out)
+}

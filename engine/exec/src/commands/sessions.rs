@@ -1,0 +1,102 @@
+//! `startSession`, `endSessions`, `refreshSessions`, `killSessions` and their relatives.
+
+use std::rc::Rc;
+
+use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument};
+use pinion_wire::idl::{FieldReader, Lsid, Path};
+use pinion_wire::{Error, ErrorCode, Result};
+
+use super::Cmd;
+use crate::limits::SESSION_TIMEOUT;
+use crate::sessions;
+use crate::state::state;
+
+/// Appends a session's name.
+pub(crate) fn append_lsid(out: &mut DocBuilder, name: &str, lsid: &Lsid) {
+    out.start_document(name);
+    out.append("id", RawBsonRef::Binary(RawBinaryRef { subtype: BinarySubtype::Uuid, bytes: &lsid.id }));
+    if let Some(uid) = &lsid.uid {
+        out.append("uid", RawBsonRef::Binary(RawBinaryRef { subtype: BinarySubtype::Generic, bytes: uid }));
+    }
+    out.end();
+}
+
+/// `startSession`.
+pub(crate) async fn start_session(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    reader.ignore(&["startSession"]);
+    reader.finish()?;
+    let mut id: [u8; 16] = state().random_bytes();
+    id[6] = (id[6] & 0x0f) | 0x40;
+    id[8] = (id[8] & 0x3f) | 0x80;
+    let lsid = Lsid { id, uid: None };
+    state().sessions.touch(&lsid)?;
+    let mut out = DocBuilder::new();
+    append_lsid(&mut out, "id", &lsid);
+    out.append("timeoutMinutes", (SESSION_TIMEOUT.as_secs() / 60) as i32);
+    Ok(out)
+}
+
+fn parse_lsid(path: Path<'_>, document: &RawDocument) -> Result<Lsid> {
+    let reader = FieldReader::object(path, document)?;
+    let id = reader.opt_uuid("id")?.ok_or_else(|| pinion_wire::idl::missing_field(reader.path().field("id")))?;
+    let uid = match reader.opt_binary("uid")? {
+        None => None,
+        Some(bytes) => {
+            Some(bytes.try_into().map_err(|_| Error::new(ErrorCode::UNSUPPORTED_FORMAT, "Unsupported SHA256Block hash length"))?)
+        }
+    };
+    reader.finish()?;
+    Ok(Lsid { id, uid })
+}
+
+fn lsids(cmd: &Cmd, field: &str) -> Result<Vec<Lsid>> {
+    let reader = cmd.reader()?;
+    let mut list = Vec::new();
+    if let Some(objects) = reader.opt_objects(field)? {
+        let path = objects.path();
+        for object in objects {
+            let (at, document) = object?;
+            list.push(parse_lsid(path.index(at), document)?);
+        }
+    } else {
+        return Err(pinion_wire::idl::missing_field(reader.path().field(field)));
+    }
+    reader.finish()?;
+    Ok(list)
+}
+
+/// `endSessions`: the client is done with them.
+pub(crate) async fn end_sessions(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    sessions::end(lsids(&cmd, "endSessions")?, false).await;
+    Ok(DocBuilder::new())
+}
+
+/// `killSessions`: those named, or all when none is named; with them what runs in them.
+pub(crate) async fn kill_sessions(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let mut list = lsids(&cmd, "killSessions")?;
+    if list.is_empty() {
+        list = sessions::known().await;
+    }
+    sessions::end(list, true).await;
+    Ok(DocBuilder::new())
+}
+
+/// `killAllSessions`: there are no users, so every pattern means all.
+pub(crate) async fn kill_all_sessions(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    let reader = cmd.reader()?;
+    if reader.opt_array(cmd.name)?.is_none() {
+        return Err(pinion_wire::idl::missing_field(reader.path().field(cmd.name)));
+    }
+    reader.finish()?;
+    sessions::end(sessions::known().await, true).await;
+    Ok(DocBuilder::new())
+}
+
+/// `refreshSessions`.
+pub(crate) async fn refresh_sessions(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+    for lsid in lsids(&cmd, "refreshSessions")? {
+        state().sessions.touch(&lsid)?;
+    }
+    Ok(DocBuilder::new())
+}

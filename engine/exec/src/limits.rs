@@ -1,0 +1,51 @@
+//! Named limits of the executor.
+
+use pinion_runtime::Duration;
+
+/// Documents of a multi-update that are changed at once.
+pub const TARGET_GROUP: usize = 256;
+/// Documents in a first batch when the client names no size.
+pub const DEFAULT_FIRST_BATCH: usize = 101;
+/// Bytes of documents in one batch; a single document may exceed it by the internal allowance.
+pub const MAX_BATCH_BYTES: usize = 16 * 1024 * 1024;
+/// Bytes that one part hands over to the merge in one step.
+pub const PART_BATCH_BYTES: usize = 256 * 1024;
+/// Documents that one part hands over to the merge in one step.
+pub const PART_BATCH_DOCUMENTS: usize = 1024;
+/// Memory of one in-memory sort, over all partitions.
+pub const MAX_SORT_BYTES: usize = 100 * 1024 * 1024;
+/// Open cursors of one core.
+pub const MAX_CURSORS: usize = 100_000;
+/// Sessions remembered on one core.
+pub const MAX_SESSIONS: usize = 1_000_000;
+/// How long a cursor may idle, unless `cursorTimeoutMillis` says otherwise.
+pub const CURSOR_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long a session may idle.
+pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// How often idle cursors and sessions are looked for.
+pub const REAP_INTERVAL: Duration = Duration::from_secs(4);
+/// Statements that one step of an insert hands to storage together.
+pub const INSERT_GROUP_STATEMENTS: usize = 1000;
+/// Bytes of documents that one step of an insert hands to storage together.
+pub const INSERT_GROUP_BYTES: usize = 4 * 1024 * 1024;
+/// How often a write that conflicts is tried again before the client is told.
+pub const MAX_CONFLICT_RETRIES: u32 = 200;
+/// How often a write that finds no memory for changes waits for the checkpoint before the client is told.
+pub const MAX_CACHE_FULL_RETRIES: u32 = 500;
+/// How often a read is opened again when its snapshot went away while it was being opened.
+pub const MAX_SNAPSHOT_RETRIES: u32 = 20;
+/// Writes in one command.
+pub const MAX_WRITE_BATCH: usize = 100_000;
+/// Log lines kept for `getLog`, on each core.
+pub const LOG_LINES: usize = 1024;
+/// Bytes of one kept log line.
+pub const LOG_LINE_BYTES: usize = 4096;
+/// How often a waiting operation looks whether it was killed.
+pub const KILL_POLL: Duration = Duration::from_millis(20);
+/// Latency histogram buckets of a power of two of microseconds.
+pub const LATENCY_BUCKETS: usize = 32;
+/// Namespaces with counters for `top`.
+pub const MAX_TOP_NAMESPACES: usize = 10_000;
+
+const _: () = assert!(PART_BATCH_BYTES <= MAX_BATCH_BYTES);
+const _: () = assert!(INSERT_GROUP_STATEMENTS <= MAX_WRITE_BATCH);

@@ -1,0 +1,212 @@
+//! Counters of one core. `serverStatus`, `top` and mongostat show their sums over all cores.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::limits::{LATENCY_BUCKETS, MAX_TOP_NAMESPACES};
+
+/// A counter of one core; only its own core touches it.
+#[derive(Debug, Default)]
+pub struct Counter(Cell<u64>);
+
+impl Counter {
+    /// Adds one.
+    pub fn inc(&self) {
+        self.add(1);
+    }
+
+    /// Adds `n`.
+    pub fn add(&self, n: u64) {
+        self.0.set(self.0.get() + n);
+    }
+
+    /// Takes one off.
+    pub fn dec(&self) {
+        self.0.set(self.0.get().checked_sub(1).expect("a gauge went below zero"));
+    }
+
+    /// The present value.
+    pub fn get(&self) -> u64 {
+        self.0.get()
+    }
+}
+
+/// What kind of work an operation is, for latencies and `opcounters`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpClass {
+    Read,
+    Write,
+    Command,
+}
+
+/// Latencies of one class of operations.
+#[derive(Debug, Default)]
+pub struct Latency {
+    pub ops: Counter,
+    pub total_us: Counter,
+    buckets: RefCell<[u64; LATENCY_BUCKETS]>,
+}
+
+impl Latency {
+    pub fn record(&self, us: u64) {
+        self.ops.inc();
+        self.total_us.add(us);
+        let bucket = (64 - us.max(1).leading_zeros() as usize - 1).min(LATENCY_BUCKETS - 1);
+        self.buckets.borrow_mut()[bucket] += 1;
+    }
+}
+
+macro_rules! counters {
+    ($($name:ident)*) => {
+        /// The plain counters of one core.
+        #[derive(Debug, Default)]
+        pub struct Counters { $(pub $name: Counter,)* }
+
+        /// Their values, summed over cores.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct CounterValues { $(pub $name: u64,)* }
+
+        impl Counters {
+            /// The present values.
+            pub fn values(&self) -> CounterValues {
+                CounterValues { $($name: self.$name.get(),)* }
+            }
+        }
+
+        impl CounterValues {
+            /// Adds another core's values.
+            pub fn add(&mut self, other: &CounterValues) {
+                $(self.$name += other.$name;)*
+            }
+        }
+    };
+}
+
+counters! {
+    // opcounters
+    insert query update delete getmore command
+    // metrics.document
+    documents_inserted documents_updated documents_deleted documents_returned
+    // metrics.queryExecutor and metrics.operation
+    keys_examined docs_examined collection_scans sorts_in_memory
+    write_conflicts duplicate_key_errors
+    // metrics.cursor
+    cursors_opened cursors_timed_out cursors_open cursors_open_no_timeout cursors_pinned cursors_multi_batch
+    // metrics.getLastError
+    wtime_num wtime_total_ms
+    // globalLock
+    active_readers active_writers
+    // asserts
+    assert_user assert_regular
+    // transactions of the applier
+    entries_replayed
+    // ttl, kept ops
+    killed_operations
+}
+
+/// Reads and writes of one namespace, for `top`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub count: u64,
+    pub time_us: u64,
+}
+
+/// What `top` shows for one namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TopEntry {
+    pub reads: Usage,
+    pub writes: Usage,
+    pub queries: Usage,
+    pub getmore: Usage,
+    pub insert: Usage,
+    pub update: Usage,
+    pub remove: Usage,
+    pub commands: Usage,
+}
+
+/// The kind of an operation in `top`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TopKind {
+    Query,
+    GetMore,
+    Insert,
+    Update,
+    Remove,
+    Command,
+}
+
+impl TopEntry {
+    fn record(&mut self, kind: TopKind, us: u64) {
+        let both = match kind {
+            TopKind::Query => [Some(&mut self.queries), Some(&mut self.reads)],
+            TopKind::GetMore => [Some(&mut self.getmore), Some(&mut self.reads)],
+            TopKind::Insert => [Some(&mut self.insert), Some(&mut self.writes)],
+            TopKind::Update => [Some(&mut self.update), Some(&mut self.writes)],
+            TopKind::Remove => [Some(&mut self.remove), Some(&mut self.writes)],
+            TopKind::Command => [Some(&mut self.commands), None],
+        };
+        for usage in both.into_iter().flatten() {
+            usage.count += 1;
+            usage.time_us += us;
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: &TopEntry) {
+        let pairs = [
+            (&mut self.reads, &other.reads),
+            (&mut self.writes, &other.writes),
+            (&mut self.queries, &other.queries),
+            (&mut self.getmore, &other.getmore),
+            (&mut self.insert, &other.insert),
+            (&mut self.update, &other.update),
+            (&mut self.remove, &other.remove),
+            (&mut self.commands, &other.commands),
+        ];
+        for (mine, theirs) in pairs {
+            mine.count += theirs.count;
+            mine.time_us += theirs.time_us;
+        }
+    }
+}
+
+/// All metrics of one core.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    pub counters: Counters,
+    pub reads: Latency,
+    pub writes: Latency,
+    pub commands: Latency,
+    top: RefCell<BTreeMap<Arc<str>, TopEntry>>,
+}
+
+impl Metrics {
+    /// Records one finished operation.
+    pub fn record(&self, class: OpClass, us: u64) {
+        match class {
+            OpClass::Read => self.reads.record(us),
+            OpClass::Write => self.writes.record(us),
+            OpClass::Command => self.commands.record(us),
+        }
+    }
+
+    /// Records one finished operation of a namespace.
+    pub fn record_top(&self, ns: &str, kind: TopKind, us: u64) {
+        let mut top = self.top.borrow_mut();
+        if let Some(entry) = top.get_mut(ns) {
+            entry.record(kind, us);
+        } else if top.len() < MAX_TOP_NAMESPACES {
+            top.entry(ns.into()).or_default().record(kind, us);
+        }
+    }
+
+    /// A copy of what `top` shows.
+    pub fn top(&self) -> BTreeMap<Arc<str>, TopEntry> {
+        self.top.borrow().clone()
+    }
+
+    /// Forgets a namespace that was dropped.
+    pub fn forget_top(&self, ns: &str) {
+        self.top.borrow_mut().remove(ns);
+    }
+}

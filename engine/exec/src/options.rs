@@ -1,0 +1,40 @@
+//! What a node is told when it is opened.
+
+use std::path::PathBuf;
+
+use pinion_bson::RawDocumentBuf;
+use pinion_storage::StorageOptions;
+
+/// Options of a node.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    pub storage: StorageOptions,
+    /// Pinion's own version.
+    pub version: String,
+    /// The revision it was built from, or empty.
+    pub git_version: String,
+    /// `host:port`, as clients may see it.
+    pub host: String,
+    pub port: u16,
+    pub pid: u32,
+    /// The command line, and the options in the form of a configuration file: what `getCmdLineOpts` answers.
+    pub argv: Vec<String>,
+    pub parsed: RawDocumentBuf,
+    pub db_path: PathBuf,
+    pub host_info: HostInfo,
+}
+
+/// What `hostInfo` tells about the machine; the binary finds it out before the node starts.
+#[derive(Clone, Debug, Default)]
+pub struct HostInfo {
+    pub hostname: String,
+    pub cpus: i32,
+    pub memory_bytes: u64,
+    pub memory_limit_bytes: u64,
+    pub os_name: String,
+    pub os_version: String,
+    pub kernel: String,
+    pub cpu_arch: String,
+    pub cpu_model: String,
+    pub page_bytes: i64,
+}

@@ -1,0 +1,292 @@
+//! Open cursors of one core. A cursor's id names the core that made it, so a `getMore` from any connection finds it.
+
+use std::cell::RefCell;
+
+use bytes::Bytes;
+use pinion_catalog::Uuid;
+use pinion_runtime::{CoreId, Instant, Rng};
+use pinion_wire::idl::{Lsid, Namespace};
+use pinion_wire::{Error, ErrorCode, KillFlag, OpContext, Result};
+use rustc_hash::FxHashMap;
+
+use super::stream::Stream;
+use crate::limits::{MAX_BATCH_BYTES, MAX_CURSORS};
+use crate::state::state;
+
+/// Bits of a cursor's id that name its core.
+const CORE_BITS: u32 = 12;
+
+/// What continues a query.
+pub(crate) struct Cursor {
+    pub ns: Namespace,
+    /// The collection it reads, so that a dropped or remade one is noticed.
+    pub uuid: Option<Uuid>,
+    /// Index that it reads, which may be dropped under it.
+    pub index: Option<String>,
+    pub session: Option<Lsid>,
+    pub no_timeout: bool,
+    /// `batchSize` of the command that made it, for a `getMore` without one.
+    pub stream: Stream,
+    /// A document that did not fit into the batch before.
+    pub stash: Option<Bytes>,
+    /// The command that made it, for `currentOp`.
+    pub originating: Bytes,
+    pub created: Instant,
+    pub last_used: Instant,
+    pub batches: u64,
+    pub returned: u64,
+    /// What is left of the `maxTimeMS` of the command that made it.
+    pub time_left: Option<pinion_runtime::Duration>,
+}
+
+struct Pinned {
+    ns: Namespace,
+    session: Option<Lsid>,
+    kill: KillFlag,
+}
+
+enum Slot {
+    Idle(Box<Cursor>),
+    /// Checked out by a `getMore`, which is interrupted by its flag.
+    Pinned(Pinned),
+}
+
+/// The cursors of one core.
+pub(crate) struct CursorTable {
+    slots: RefCell<FxHashMap<i64, Slot>>,
+    rng: RefCell<Rng>,
+}
+
+/// What `currentOp` and `serverStatus` say about cursors.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CursorCounts {
+    pub open: u64,
+    pub no_timeout: u64,
+    pub pinned: u64,
+}
+
+/// A cursor as `currentOp` lists it.
+#[derive(Clone, Debug)]
+pub(crate) struct IdleCursor {
+    pub id: i64,
+    pub ns: Namespace,
+    pub session: Option<Lsid>,
+    pub originating: Bytes,
+    pub no_timeout: bool,
+    pub age: pinion_runtime::Duration,
+    pub idle: pinion_runtime::Duration,
+    pub batches: u64,
+    pub returned: u64,
+}
+
+/// The core whose table has the cursor, if its id can be one of this node.
+pub(crate) fn core_of(id: i64) -> Option<CoreId> {
+    let core = (id & ((1 << CORE_BITS) - 1)) as u16;
+    (id > 0 && usize::from(core) < pinion_runtime::core_count()).then_some(CoreId(core))
+}
+
+pub(crate) fn not_found(id: i64) -> Error {
+    Error::new(ErrorCode::CURSOR_NOT_FOUND, format!("cursor id {id} not found"))
+}
+
+impl CursorTable {
+    pub(crate) fn new() -> CursorTable {
+        CursorTable { slots: RefCell::default(), rng: RefCell::new(pinion_runtime::random_stream("cursors")) }
+    }
+
+    /// Keeps a cursor and names it.
+    pub(crate) fn insert(&self, cursor: Cursor) -> Result<i64> {
+        let mut slots = self.slots.borrow_mut();
+        if slots.len() >= MAX_CURSORS {
+            return Err(Error::new(ErrorCode::EXCEEDED_MEMORY_LIMIT, format!("too many open cursors: {MAX_CURSORS}")));
+        }
+        let core = i64::from(pinion_runtime::core_id().0);
+        assert!(core < 1 << CORE_BITS, "core ids fit into cursor ids");
+        loop {
+            let random = (self.rng.borrow_mut().next_u64() >> 1) as i64;
+            let id = (random & !((1 << CORE_BITS) - 1)) | core;
+            // The low bits alone would make a small number, which reads like no cursor.
+            if id >> CORE_BITS != 0 && !slots.contains_key(&id) {
+                slots.insert(id, Slot::Idle(Box::new(cursor)));
+                state().metrics.counters.cursors_opened.inc();
+                return Ok(id);
+            }
+        }
+    }
+
+    /// Takes a cursor out for one `getMore`. Until it comes back it can be killed through the operation's flag.
+    pub(crate) fn check_out(&self, id: i64, ns: &Namespace, ctx: &OpContext) -> Result<Box<Cursor>> {
+        let mut slots = self.slots.borrow_mut();
+        let slot = slots.get_mut(&id).ok_or_else(|| not_found(id))?;
+        let Slot::Idle(cursor) = slot else {
+            return Err(Error::new(ErrorCode::CURSOR_IN_USE, format!("cursor id {id} is already in use")));
+        };
+        if cursor.ns != *ns {
+            return Err(Error::new(
+                ErrorCode::UNAUTHORIZED,
+                format!("Requested getMore on namespace '{ns}', but cursor belongs to a different namespace {}", cursor.ns),
+            ));
+        }
+        check_session(id, cursor.session.as_ref(), ctx.session.as_ref())?;
+        let pinned = Pinned { ns: cursor.ns.clone(), session: cursor.session.clone(), kill: ctx.kill.clone() };
+        match std::mem::replace(slot, Slot::Pinned(pinned)) {
+            Slot::Idle(cursor) => Ok(cursor),
+            Slot::Pinned(_) => unreachable!("matched above"),
+        }
+    }
+
+    /// Puts a cursor back after a `getMore` that left something to read.
+    pub(crate) fn check_in(&self, id: i64, cursor: Box<Cursor>) {
+        let mut slots = self.slots.borrow_mut();
+        // A cursor that was killed meanwhile has no slot any more and is dropped here.
+        if let Some(slot) = slots.get_mut(&id) {
+            *slot = Slot::Idle(cursor);
+        }
+    }
+
+    /// Forgets a cursor that is exhausted or failed.
+    pub(crate) fn forget(&self, id: i64) {
+        let removed = self.slots.borrow_mut().remove(&id);
+        // Dropping a stream closes its parts; that must not happen under the borrow.
+        drop(removed);
+    }
+
+    /// Kills a cursor; false if there is none.
+    pub(crate) fn kill(&self, id: i64) -> bool {
+        let removed = self.slots.borrow_mut().remove(&id);
+        match removed {
+            Some(Slot::Pinned(pinned)) => {
+                pinned.kill.kill(ErrorCode::CURSOR_KILLED);
+                true
+            }
+            Some(Slot::Idle(_)) => true,
+            None => false,
+        }
+    }
+
+    fn kill_where(&self, mut doomed: impl FnMut(&Slot) -> bool) -> u64 {
+        let ids: Vec<i64> = {
+            let slots = self.slots.borrow();
+            let mut ids: Vec<i64> = slots.iter().filter(|(_, slot)| doomed(slot)).map(|(id, _)| *id).collect();
+            ids.sort_unstable();
+            ids
+        };
+        ids.into_iter().filter(|id| self.kill(*id)).count() as u64
+    }
+
+    /// Kills the cursors of a session.
+    pub(crate) fn kill_session(&self, session: &Lsid) -> u64 {
+        self.kill_where(|slot| {
+            let owner = match slot {
+                Slot::Idle(cursor) => &cursor.session,
+                Slot::Pinned(pinned) => &pinned.session,
+            };
+            owner.as_ref() == Some(session)
+        })
+    }
+
+    /// Kills the idle cursors that nobody used since `before`.
+    pub(crate) fn reap(&self, before: Instant) -> u64 {
+        self.kill_where(|slot| match slot {
+            Slot::Idle(cursor) => !cursor.no_timeout && cursor.last_used < before,
+            Slot::Pinned(_) => false,
+        })
+    }
+
+    /// Counts for `serverStatus`.
+    pub(crate) fn counts(&self) -> CursorCounts {
+        let mut counts = CursorCounts::default();
+        for slot in self.slots.borrow().values() {
+            counts.open += 1;
+            match slot {
+                Slot::Idle(cursor) => counts.no_timeout += u64::from(cursor.no_timeout),
+                Slot::Pinned(_) => counts.pinned += 1,
+            }
+        }
+        counts
+    }
+
+    /// The idle cursors, by id.
+    pub(crate) fn idle(&self) -> Vec<IdleCursor> {
+        let now = pinion_runtime::now();
+        let slots = self.slots.borrow();
+        let mut list: Vec<IdleCursor> = slots
+            .iter()
+            .filter_map(|(id, slot)| match slot {
+                Slot::Idle(cursor) => Some(IdleCursor {
+                    id: *id,
+                    ns: cursor.ns.clone(),
+                    session: cursor.session.clone(),
+                    originating: cursor.originating.clone(),
+                    no_timeout: cursor.no_timeout,
+                    age: now.saturating_since(cursor.created),
+                    idle: now.saturating_since(cursor.last_used),
+                    batches: cursor.batches,
+                    returned: cursor.returned,
+                }),
+                Slot::Pinned(_) => None,
+            })
+            .collect();
+        list.sort_by_key(|cursor| cursor.id);
+        list
+    }
+
+    /// The namespaces of pinned cursors (a getMore that is running).
+    pub(crate) fn is_pinned_on(&self, ns: &Namespace) -> bool {
+        self.slots.borrow().values().any(|slot| matches!(slot, Slot::Pinned(pinned) if pinned.ns == *ns))
+    }
+}
+
+fn check_session(id: i64, owner: Option<&Lsid>, user: Option<&Lsid>) -> Result<()> {
+    match (owner, user) {
+        (None, Some(user)) => Err(Error::new(
+            ErrorCode(50736),
+            format!("Cannot run getMore on cursor {id}, which was not created in a session, in session {user}"),
+        )),
+        (Some(owner), None) => Err(Error::new(
+            ErrorCode(50737),
+            format!("Cannot run getMore on cursor {id}, which was created in session {owner}, without an lsid"),
+        )),
+        (Some(owner), Some(user)) if owner != user => Err(Error::new(
+            ErrorCode(50738),
+            format!("Cannot run getMore on cursor {id}, which was created in session {owner}, in session {user}"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// One batch of documents, and whether anything follows.
+pub(crate) struct Filled {
+    pub documents: Vec<Bytes>,
+    pub exhausted: bool,
+}
+
+/// Reads one batch: at most `max_documents`, at most 16 MiB, at least one document if there is one.
+pub(crate) async fn fill(
+    stream: &mut Stream,
+    stash: &mut Option<Bytes>,
+    ctx: &OpContext,
+    max_documents: usize,
+) -> Result<Filled> {
+    let mut documents: Vec<Bytes> = Vec::new();
+    let mut bytes = 0;
+    loop {
+        if documents.len() >= max_documents {
+            let exhausted = stash.is_none() && stream.is_eof();
+            return Ok(Filled { documents, exhausted });
+        }
+        let next = match stash.take() {
+            Some(document) => Some(document),
+            None => stream.next(ctx, max_documents - documents.len()).await?,
+        };
+        let Some(document) = next else { return Ok(Filled { documents, exhausted: true }) };
+        // Beside its bytes a document costs its index as a name, its type and a terminator.
+        let cost = document.len() + 8;
+        if !documents.is_empty() && bytes + cost > MAX_BATCH_BYTES {
+            *stash = Some(document);
+            return Ok(Filled { documents, exhausted: false });
+        }
+        bytes += cost;
+        documents.push(document);
+    }
+}

@@ -1,0 +1,52 @@
+//! What a part hands to the merge.
+
+use bytes::Bytes;
+use pinion_storage::Key;
+
+/// One document of a part, with the key that orders it among the documents of all parts.
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    /// Unique among all parts: it ends with the document's `_id`.
+    pub order: Key,
+    pub document: Bytes,
+}
+
+impl Item {
+    pub(crate) fn size(&self) -> usize {
+        self.order.len() + self.document.len()
+    }
+}
+
+/// What a part has done so far, for `explain`, `serverStatus` and the profiler's fields of `currentOp`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PartCounters {
+    pub keys_examined: u64,
+    pub docs_examined: u64,
+    pub returned: u64,
+    pub seeks: u64,
+    pub dups_dropped: u64,
+    pub sort_bytes: u64,
+    pub works: u64,
+}
+
+impl PartCounters {
+    pub(crate) fn add(&mut self, other: &PartCounters) {
+        self.keys_examined += other.keys_examined;
+        self.docs_examined += other.docs_examined;
+        self.returned += other.returned;
+        self.seeks += other.seeks;
+        self.dups_dropped += other.dups_dropped;
+        self.sort_bytes += other.sort_bytes;
+        self.works += other.works;
+    }
+}
+
+/// One step of a part.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub items: Vec<Item>,
+    /// No item follows. The part is gone.
+    pub done: bool,
+    /// Since the step before.
+    pub counters: PartCounters,
+}

@@ -1,0 +1,45 @@
+//! What a cursor reads from.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use pinion_wire::{OpContext, Result};
+
+use super::merge::{MergedStream, StepSize};
+use super::pipeline::PipelineStream;
+use crate::limits::{PART_BATCH_BYTES, PART_BATCH_DOCUMENTS};
+
+/// A source of documents in their final form.
+pub(crate) enum Stream {
+    /// The merged parts of a `find`.
+    Merged(Box<MergedStream>),
+    /// The merge part of a pipeline.
+    Pipeline(Box<PipelineStream>),
+    /// A list made at once.
+    List(VecDeque<Bytes>),
+}
+
+impl Stream {
+    /// The next document; `wanted` is how many more the caller would take now.
+    pub(crate) async fn next(&mut self, ctx: &OpContext, wanted: usize) -> Result<Option<Bytes>> {
+        match self {
+            Stream::Merged(stream) => stream.next(ctx, step_for(wanted)).await,
+            Stream::Pipeline(stream) => stream.next(ctx).await,
+            Stream::List(list) => Ok(list.pop_front()),
+        }
+    }
+
+    /// True when it is known, without reading on, that nothing follows.
+    pub(crate) fn is_eof(&self) -> bool {
+        match self {
+            Stream::Merged(stream) => stream.is_eof(),
+            Stream::Pipeline(stream) => stream.is_eof(),
+            Stream::List(list) => list.is_empty(),
+        }
+    }
+}
+
+/// Steps as large as what is wanted, so that a small batch does not read ahead far.
+pub(crate) fn step_for(wanted: usize) -> StepSize {
+    StepSize { documents: wanted.clamp(1, PART_BATCH_DOCUMENTS), bytes: PART_BATCH_BYTES }
+}

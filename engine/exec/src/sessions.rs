@@ -1,0 +1,91 @@
+//! Logical sessions: those that clients named lately. On a standalone a session holds cursors and nothing else.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use pinion_runtime::Instant;
+use pinion_wire::idl::Lsid;
+use pinion_wire::{Error, ErrorCode, Result};
+
+use crate::limits::MAX_SESSIONS;
+use crate::state::state;
+
+#[derive(Clone, Copy, Debug)]
+struct Session {
+    last_used: Instant,
+}
+
+/// The sessions that operations of one core named.
+#[derive(Default)]
+pub(crate) struct SessionTable {
+    sessions: RefCell<BTreeMap<Lsid, Session>>,
+}
+
+impl SessionTable {
+    /// Notes that a session is in use.
+    pub(crate) fn touch(&self, lsid: &Lsid) -> Result<()> {
+        let now = pinion_runtime::now();
+        let mut sessions = self.sessions.borrow_mut();
+        if let Some(session) = sessions.get_mut(lsid) {
+            session.last_used = now;
+            return Ok(());
+        }
+        if sessions.len() >= MAX_SESSIONS {
+            return Err(Error::new(
+                ErrorCode::TOO_MANY_LOGICAL_SESSIONS,
+                "Unable to add session ID to the cache: too many logical sessions",
+            ));
+        }
+        sessions.insert(lsid.clone(), Session { last_used: now });
+        Ok(())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.sessions.borrow().len()
+    }
+
+    fn remove(&self, lsid: &Lsid) {
+        self.sessions.borrow_mut().remove(lsid);
+    }
+
+    /// Removes the sessions nobody used since `before` and returns them.
+    pub(crate) fn reap(&self, before: Instant) -> Vec<Lsid> {
+        let mut sessions = self.sessions.borrow_mut();
+        let old: Vec<Lsid> = sessions.iter().filter(|(_, s)| s.last_used < before).map(|(id, _)| id.clone()).collect();
+        for lsid in &old {
+            sessions.remove(lsid);
+        }
+        old
+    }
+
+    fn all(&self) -> Vec<Lsid> {
+        self.sessions.borrow().keys().cloned().collect()
+    }
+}
+
+/// Ends sessions on every core: their cursors are killed, their operations interrupted.
+pub(crate) async fn end(lsids: Vec<Lsid>, interrupt: bool) {
+    let lsids = std::sync::Arc::new(lsids);
+    pinion_runtime::on_all_cores(move |_| {
+        let lsids = lsids.clone();
+        async move {
+            let state = state();
+            for lsid in lsids.iter() {
+                state.cursors.kill_session(lsid);
+                if interrupt {
+                    state.ops.kill_session(lsid);
+                }
+                state.sessions.remove(lsid);
+            }
+        }
+    })
+    .await;
+}
+
+/// Every session that any core knows.
+pub(crate) async fn known() -> Vec<Lsid> {
+    let mut all: Vec<Lsid> = pinion_runtime::on_all_cores(|_| async { state().sessions.all() }).await.into_iter().flatten().collect();
+    all.sort();
+    all.dedup();
+    all
+}

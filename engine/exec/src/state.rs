@@ -1,0 +1,110 @@
+//! What the executor keeps on each core.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pinion_bson::ObjectId;
+use pinion_clock::Timestamp;
+use pinion_runtime::{Instant, Rng};
+
+use crate::metrics::Metrics;
+use crate::ops::OpTable;
+use crate::options::NodeOptions;
+use crate::parameters::Parameters;
+use crate::read::{CursorTable, PartTable};
+use crate::sessions::SessionTable;
+
+/// The state of one core of a node.
+pub struct NodeState {
+    pub(crate) shared: Arc<NodeShared>,
+    pub(crate) metrics: Metrics,
+    pub(crate) cursors: CursorTable,
+    pub(crate) parts: PartTable,
+    pub(crate) sessions: SessionTable,
+    pub(crate) ops: OpTable,
+    pub(crate) parameters: RefCell<Parameters>,
+    rng: RefCell<Rng>,
+    object_ids: ObjectIds,
+    last_timestamp: Cell<Timestamp>,
+}
+
+/// What all cores of a node know and none changes.
+pub struct NodeShared {
+    /// How the node was started.
+    pub options: NodeOptions,
+    /// Names this process in `topologyVersion`.
+    pub process_id: ObjectId,
+    /// When it started, monotonic and wall clock.
+    pub started: Instant,
+    pub started_wall_ms: i64,
+}
+
+struct ObjectIds {
+    process: [u8; 5],
+    counter: Cell<u32>,
+}
+
+impl NodeState {
+    pub(crate) fn new(shared: Arc<NodeShared>) -> NodeState {
+        let mut rng = pinion_runtime::random_stream("exec");
+        let mut process = [0; 5];
+        rng.fill_bytes(&mut process);
+        let counter = Cell::new(rng.next_u64() as u32 & 0x00ff_ffff);
+        NodeState {
+            shared,
+            metrics: Metrics::default(),
+            cursors: CursorTable::new(),
+            parts: PartTable::default(),
+            sessions: SessionTable::default(),
+            ops: OpTable::default(),
+            parameters: RefCell::new(Parameters::default()),
+            rng: RefCell::new(rng),
+            object_ids: ObjectIds { process, counter },
+            last_timestamp: Cell::new(Timestamp::MIN),
+        }
+    }
+
+    /// A random number below `n`.
+    pub(crate) fn jitter(&self, n: u64) -> u64 {
+        self.rng.borrow_mut().below(n)
+    }
+
+    pub(crate) fn random_bytes<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.rng.borrow_mut().fill_bytes(&mut bytes);
+        bytes
+    }
+
+    /// A new ObjectId: seconds, bytes of this core, a counter.
+    pub(crate) fn new_object_id(&self) -> ObjectId {
+        let secs = (pinion_runtime::wall_ms() / 1000) as u32;
+        let count = self.object_ids.counter.get();
+        self.object_ids.counter.set((count + 1) & 0x00ff_ffff);
+        let mut bytes = [0; 12];
+        bytes[..4].copy_from_slice(&secs.to_be_bytes());
+        bytes[4..9].copy_from_slice(&self.object_ids.process);
+        bytes[9..].copy_from_slice(&count.to_be_bytes()[1..]);
+        ObjectId::from_bytes(bytes)
+    }
+
+    /// A timestamp for a field that asks for the present time; each call gives a later one.
+    pub(crate) fn next_timestamp(&self) -> Timestamp {
+        let now = Timestamp::new((pinion_runtime::wall_ms() / 1000) as u32, 1);
+        let next = now.max(self.last_timestamp.get().next());
+        self.last_timestamp.set(next);
+        next
+    }
+}
+
+/// This core's state.
+///
+/// # Panics
+/// Before the node is open on this core.
+pub fn state() -> Rc<NodeState> {
+    pinion_runtime::core_local::<NodeState>()
+}
+
+pub(crate) fn try_state() -> Option<Rc<NodeState>> {
+    pinion_runtime::try_core_local::<NodeState>()
+}

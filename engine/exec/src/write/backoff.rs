@@ -1,0 +1,47 @@
+//! Waiting between attempts of a write that conflicts.
+
+use pinion_runtime::Duration;
+use pinion_wire::{OpContext, Result};
+
+use crate::interrupt::check;
+use crate::limits::{MAX_CACHE_FULL_RETRIES, MAX_CONFLICT_RETRIES};
+use crate::state::state;
+
+/// Counts the attempts of one statement.
+#[derive(Default)]
+pub(crate) struct Backoff {
+    conflicts: u32,
+    full: u32,
+}
+
+impl Backoff {
+    /// Waits after a conflict; false when it was tried often enough and the client must be told.
+    pub(crate) async fn conflict(&mut self, ctx: &OpContext) -> Result<bool> {
+        check(ctx)?;
+        self.conflicts += 1;
+        state().metrics.counters.write_conflicts.inc();
+        if self.conflicts > MAX_CONFLICT_RETRIES {
+            return Ok(false);
+        }
+        if self.conflicts < 4 {
+            pinion_runtime::yield_now().await;
+        } else {
+            // Random, so that two that met do not meet again; growing, so that many that meet spread out.
+            let most_us = 100u64 << self.conflicts.min(10);
+            let us = state().jitter(most_us);
+            pinion_runtime::sleep(Duration::from_micros(50 + us)).await;
+        }
+        Ok(true)
+    }
+
+    /// Waits for memory; false when it took too long.
+    pub(crate) async fn cache_full(&mut self, ctx: &OpContext) -> Result<bool> {
+        check(ctx)?;
+        self.full += 1;
+        if self.full > MAX_CACHE_FULL_RETRIES {
+            return Ok(false);
+        }
+        pinion_runtime::sleep(Duration::from_millis(20 + state().jitter(20))).await;
+        Ok(true)
+    }
+}

@@ -1,0 +1,41 @@
+//! What the statements of one write command did.
+
+use pinion_bson::RawBson;
+use pinion_clock::Timestamp;
+use pinion_wire::Error;
+
+/// A statement that failed.
+#[derive(Debug)]
+pub(crate) struct StatementError {
+    pub index: usize,
+    pub error: Error,
+}
+
+/// A document that an upsert made.
+#[derive(Debug)]
+pub(crate) struct Upserted {
+    pub index: usize,
+    pub id: RawBson,
+}
+
+/// The outcome of a batch.
+#[derive(Debug, Default)]
+pub(crate) struct BatchOutcome {
+    /// Documents inserted, matched or deleted.
+    pub n: i64,
+    pub modified: i64,
+    pub upserted: Vec<Upserted>,
+    pub errors: Vec<StatementError>,
+    /// The newest timestamp of the batch, which a journaled acknowledgement waits for.
+    pub last: Option<Timestamp>,
+}
+
+impl BatchOutcome {
+    pub(crate) fn wrote(&mut self, ts: Timestamp) {
+        self.last = self.last.max(Some(ts));
+    }
+
+    pub(crate) fn failed(&mut self, index: usize, error: Error) {
+        self.errors.push(StatementError { index, error });
+    }
+}

@@ -1,0 +1,221 @@
+//! Inserts: one statement a document, many statements in one step of storage.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pinion_catalog::{
+    Access, Collection, Observers, OpEvent, OpKind, core_catalog, document_id, duplicate_entry, duplicate_id, ensure_collection,
+    from_write_error, id_key, index_writes, partition_of, set_multikey,
+};
+use pinion_clock::Timestamp;
+use pinion_storage::{Expect, Op, Statement, TreeId, Write, WriteError, storage};
+use pinion_wire::idl::Namespace;
+use pinion_wire::{OpContext, Result};
+
+use super::backoff::Backoff;
+use super::batch::BatchOutcome;
+use crate::interrupt::{check, interruptible};
+use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS};
+use crate::state::state;
+
+/// A statement that inserts one prepared document, and the indexes that it makes multikey.
+pub(crate) struct InsertStatement {
+    pub statement: Statement,
+    pub newly_multikey: Vec<TreeId>,
+}
+
+/// Builds the statement that inserts a prepared document.
+pub(crate) fn insert_statement(collection: &Collection, document: &Bytes) -> Result<InsertStatement> {
+    let raw = pinion_bson::trusted(document);
+    let id = document_id(raw)?;
+    let key = id_key(id);
+    let partition = partition_of(collection, &key);
+    let index = index_writes(collection, partition, id, None, Some(raw), true)?;
+    let mut writes = Vec::with_capacity(1 + index.writes.len());
+    writes.push(Write { partition, tree: collection.tree(), key, op: Op::Put(document.clone()), expect: Expect::Absent });
+    writes.extend(index.writes);
+    let event = OpEvent {
+        kind: OpKind::Insert,
+        ns: collection.ns.as_str(),
+        uuid: Some(collection.uuid),
+        o: raw,
+        o2: None,
+        wall_ms: pinion_runtime::wall_ms(),
+        session: None,
+    };
+    let entry = pinion_runtime::core_local::<Observers>().entry(&event)?;
+    Ok(InsertStatement { statement: Statement { writes, entry: Some(entry) }, newly_multikey: index.newly_multikey })
+}
+
+/// The error of an insert that storage refused because a key is taken.
+pub(crate) fn taken(collection: &Collection, document: &Bytes, error: WriteError) -> pinion_wire::Error {
+    state().metrics.counters.duplicate_key_errors.inc();
+    let raw = pinion_bson::trusted(document);
+    let write = match &error {
+        WriteError::Exists { write } | WriteError::Duplicate { write, .. } => *write,
+        _ => return from_write_error(error),
+    };
+    let Ok(id) = document_id(raw) else { return from_write_error(error) };
+    if write == 0 {
+        return duplicate_id(collection, id);
+    }
+    // The statement is gone; the same document gives the same writes again.
+    let partition = partition_of(collection, &id_key(id));
+    match index_writes(collection, partition, id, None, Some(raw), true) {
+        Ok(made) => duplicate_of(collection, &made.writes[write - 1]),
+        Err(error) => error,
+    }
+}
+
+/// `E11000` for the index entry that this write wanted to put.
+pub(crate) fn duplicate_of(collection: &Collection, write: &Write) -> pinion_wire::Error {
+    let index = collection.indexes.iter().find(|index| index.tree == write.tree);
+    match (index, &write.op) {
+        (Some(index), Op::Put(type_bits)) => duplicate_entry(collection, index, &write.key, type_bits),
+        _ => pinion_wire::Error::internal("a duplicate was reported for a write that is no index entry"),
+    }
+}
+
+enum Attempt {
+    Done(Timestamp),
+    Failed(pinion_wire::Error),
+    /// Not tried, or to be tried again.
+    Pending,
+}
+
+/// Inserts documents in their order; `index_of_first` is the place of the first in the client's batch.
+pub(crate) async fn insert_documents(
+    ctx: &OpContext,
+    ns: &Namespace,
+    documents: Vec<(usize, Bytes)>,
+    ordered: bool,
+    outcome: &mut BatchOutcome,
+) -> Result<()> {
+    let mut backoff = Backoff::default();
+    let mut queue: std::collections::VecDeque<(usize, Bytes)> = documents.into();
+    while !queue.is_empty() {
+        check(ctx)?;
+        if core_catalog().get(ns).is_none() {
+            let created = ensure_collection(ns.clone()).await?;
+            if let Some(ts) = created.ts {
+                outcome.wrote(ts);
+            }
+        }
+        let pass = interruptible(ctx, core_catalog().gates().enter(ns, Access::Write)).await?;
+        // It may have been dropped while the gate was closed.
+        let Some(collection) = core_catalog().get(ns) else { continue };
+        let group = take_group(&mut queue);
+        let (attempts, multikey, full) = attempt(&collection, &group, ordered).await;
+        drop(pass);
+        let mut again: Vec<(usize, Bytes)> = Vec::new();
+        let mut stop = false;
+        for ((index, document), attempt) in group.into_iter().zip(attempts) {
+            match attempt {
+                Attempt::Done(ts) => {
+                    outcome.n += 1;
+                    outcome.wrote(ts);
+                }
+                Attempt::Failed(error) => {
+                    outcome.failed(index, error);
+                    stop |= ordered;
+                }
+                Attempt::Pending => again.push((index, document)),
+            }
+        }
+        if stop {
+            return Ok(());
+        }
+        if again.is_empty() {
+            continue;
+        }
+        if !multikey.is_empty() {
+            set_multikey(ns.clone(), collection.uuid, multikey).await?;
+        } else {
+            let more = if full { backoff.cache_full(ctx).await? } else { backoff.conflict(ctx).await? };
+            if !more {
+                let error = if full { WriteError::CacheFull } else { WriteError::Conflict };
+                outcome.failed(again[0].0, from_write_error(error));
+                if ordered {
+                    return Ok(());
+                }
+                again.remove(0);
+            }
+        }
+        for item in again.into_iter().rev() {
+            queue.push_front(item);
+        }
+    }
+    Ok(())
+}
+
+fn take_group(queue: &mut std::collections::VecDeque<(usize, Bytes)>) -> Vec<(usize, Bytes)> {
+    let mut group = Vec::new();
+    let mut bytes = 0;
+    while let Some((_, document)) = queue.front() {
+        if group.len() >= INSERT_GROUP_STATEMENTS || (!group.is_empty() && bytes + document.len() > INSERT_GROUP_BYTES) {
+            break;
+        }
+        bytes += document.len();
+        group.extend(queue.pop_front());
+    }
+    group
+}
+
+/// One step: builds the statements and hands them to storage together.
+async fn attempt(collection: &Arc<Collection>, group: &[(usize, Bytes)], ordered: bool) -> (Vec<Attempt>, Vec<TreeId>, bool) {
+    let mut attempts: Vec<Attempt> = Vec::with_capacity(group.len());
+    let mut statements: Vec<Statement> = Vec::with_capacity(group.len());
+    // The places in the group of the statements.
+    let mut places: Vec<usize> = Vec::with_capacity(group.len());
+    let mut multikey: Vec<TreeId> = Vec::new();
+    for (place, (_, document)) in group.iter().enumerate() {
+        attempts.push(Attempt::Pending);
+        match insert_statement(collection, document) {
+            Ok(built) if built.newly_multikey.is_empty() => {
+                statements.push(built.statement);
+                places.push(place);
+            }
+            Ok(built) => {
+                // This one waits until the catalog says that its indexes are multikey; with order, so do those after it.
+                multikey.extend(built.newly_multikey);
+                if ordered {
+                    attempts.extend((place + 1..group.len()).map(|_| Attempt::Pending));
+                    break;
+                }
+            }
+            Err(error) => {
+                attempts[place] = Attempt::Failed(error);
+                if ordered {
+                    attempts.extend((place + 1..group.len()).map(|_| Attempt::Pending));
+                    break;
+                }
+            }
+        }
+    }
+    let mut full = false;
+    if !statements.is_empty() {
+        let results = storage().execute(statements, ordered).await;
+        assert!(results.len() == places.len(), "each statement has one result");
+        for (place, result) in places.into_iter().zip(results) {
+            attempts[place] = match result {
+                Ok(ts) => Attempt::Done(ts),
+                Err(WriteError::Conflict | WriteError::NotReached) => Attempt::Pending,
+                Err(WriteError::CacheFull) => {
+                    full = true;
+                    Attempt::Pending
+                }
+                Err(error) => Attempt::Failed(taken(collection, &group[place].1, error)),
+            };
+        }
+    }
+    if ordered {
+        // A statement that could not be built fails only if all before it took place.
+        if let Some(pending) = attempts.iter().position(|a| matches!(a, Attempt::Pending)) {
+            for attempt in &mut attempts[pending..] {
+                assert!(!matches!(attempt, Attempt::Done(_)), "an ordered batch stops at the first that failed");
+                *attempt = Attempt::Pending;
+            }
+        }
+    }
+    (attempts, multikey, full)
+}

@@ -1,0 +1,14 @@
+//! Writes: statements built beside the document they change, executed by storage, retried on conflict.
+
+mod backoff;
+mod batch;
+mod document;
+mod insert;
+mod modify;
+mod target;
+
+pub(crate) use batch::{BatchOutcome, Upserted};
+pub(crate) use document::prepare_for_insert;
+pub(crate) use insert::insert_documents;
+pub(crate) use modify::Change;
+pub(crate) use target::{ModifyOutcome, ModifyStatement, run};

@@ -1,0 +1,195 @@
+//! Changes of one stored document, on the core that owns it: read, compute, write, retry on conflict.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pinion_bson::{DocBuilder, MAX_USER_DOCUMENT_BYTES, RawDocument};
+use pinion_catalog::{
+    Collection, Observers, OpEvent, OpKind, document_id, from_read_error, from_write_error, index_writes, partition_of,
+};
+use pinion_clock::Timestamp;
+use pinion_query::{Matcher, Update, UpdateContext};
+use pinion_runtime::Queue;
+use pinion_storage::{Expect, Key, Op, PartitionId, ReadAt, Statement, TreeId, Write, WriteError, storage};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+
+use super::backoff::Backoff;
+use super::insert::duplicate_of;
+use crate::interrupt::check;
+use crate::state::state;
+
+/// What happens to the documents that match.
+#[derive(Debug)]
+pub(crate) enum Change {
+    Update(Update),
+    Delete,
+}
+
+/// One statement's change, shared by all cores that take part in it.
+#[derive(Debug)]
+pub(crate) struct ModifyRequest {
+    pub collection: Arc<Collection>,
+    pub matcher: Matcher,
+    pub change: Arc<Change>,
+    /// Whether the caller wants to see the documents before and after.
+    pub wants_documents: bool,
+}
+
+/// What happened to one document.
+#[derive(Debug)]
+pub(crate) enum Modified {
+    /// It is gone, or does not match any more.
+    NoMatch,
+    /// The update leaves it as it is.
+    Unchanged { document: Option<Bytes> },
+    Changed { ts: Timestamp, old: Option<Bytes>, new: Option<Bytes> },
+    /// These indexes must be made multikey first; the caller does so and tries again.
+    NeedsMultikey(Vec<TreeId>),
+}
+
+/// Changes one document, on its owner's core.
+pub(crate) async fn modify_at_owner(request: &Arc<ModifyRequest>, key: Key, ctx: &OpContext) -> Result<Modified> {
+    let partition = partition_of(&request.collection, &key);
+    let owner = storage().owner(partition);
+    if owner == pinion_runtime::core_id() {
+        return modify(request, partition, key, ctx).await;
+    }
+    let (request, ctx) = (request.clone(), ctx.clone());
+    pinion_runtime::submit_to(owner, Queue::Foreground, move || async move { modify(&request, partition, key, &ctx).await }).await
+}
+
+/// Changes several documents of one owner, in any order; one result a key.
+pub(crate) async fn modify_many_at(
+    request: &Arc<ModifyRequest>,
+    owner: pinion_runtime::CoreId,
+    keys: Vec<Key>,
+    ctx: &OpContext,
+) -> Vec<Result<Modified>> {
+    let (request, ctx) = (request.clone(), ctx.clone());
+    pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
+        let mut results = Vec::with_capacity(keys.len());
+        for key in keys {
+            let partition = partition_of(&request.collection, &key);
+            results.push(modify(&request, partition, key, &ctx).await);
+            if pinion_runtime::should_yield() {
+                pinion_runtime::yield_now().await;
+            }
+        }
+        results
+    })
+    .await
+}
+
+async fn modify(request: &ModifyRequest, partition: PartitionId, key: Key, ctx: &OpContext) -> Result<Modified> {
+    let collection = &request.collection;
+    let owned = storage().partition(partition).expect("submitted to its owner");
+    let mut backoff = Backoff::default();
+    loop {
+        check(ctx)?;
+        let Some(read) = owned.get(collection.tree(), &key, ReadAt::Newest).await.map_err(from_read_error)? else {
+            return Ok(Modified::NoMatch);
+        };
+        state().metrics.counters.docs_examined.inc();
+        let old = pinion_bson::trusted(&read.value);
+        let Some(position) = request.matcher.matches_with_position(old)? else { return Ok(Modified::NoMatch) };
+        let id = document_id(old)?;
+        let computed = match &*request.change {
+            Change::Delete => None,
+            Change::Update(update) => {
+                let context = UpdateContext {
+                    now_ms: pinion_runtime::wall_ms(),
+                    timestamp: state().next_timestamp(),
+                    insert: false,
+                    position: Some(position),
+                };
+                match update.apply(old, &context)? {
+                    Some(new) => {
+                        check_size(&new)?;
+                        Some(Bytes::from(new.into_bytes()))
+                    }
+                    None => return Ok(Modified::Unchanged { document: request.wants_documents.then(|| read.value.clone()) }),
+                }
+            }
+        };
+        let new = computed.as_ref().map(|bytes| pinion_bson::trusted(bytes));
+        let index = index_writes(collection, partition, id, Some(old), new, true)?;
+        if !index.newly_multikey.is_empty() {
+            return Ok(Modified::NeedsMultikey(index.newly_multikey));
+        }
+        let op = match &computed {
+            Some(bytes) => Op::Put(bytes.clone()),
+            None => Op::Delete,
+        };
+        let mut writes = Vec::with_capacity(1 + index.writes.len());
+        writes.push(Write { partition, tree: collection.tree(), key: key.clone(), op, expect: Expect::Version(read.token) });
+        writes.extend(index.writes.iter().cloned());
+        let entry = entry_of(collection, id, old, new)?;
+        let mut results = storage().execute(vec![Statement { writes, entry: Some(entry) }], true).await;
+        match results.pop().expect("one statement has one result") {
+            Ok(ts) => {
+                let keep = |bytes: Bytes| request.wants_documents.then_some(bytes);
+                return Ok(Modified::Changed { ts, old: keep(read.value.clone()), new: computed.and_then(keep) });
+            }
+            Err(WriteError::Conflict | WriteError::Missing { .. }) => {
+                if !backoff.conflict(ctx).await? {
+                    return Err(from_write_error(WriteError::Conflict));
+                }
+            }
+            Err(WriteError::CacheFull) => {
+                if !backoff.cache_full(ctx).await? {
+                    return Err(from_write_error(WriteError::CacheFull));
+                }
+            }
+            Err(WriteError::Duplicate { write, .. }) if write > 0 => {
+                state().metrics.counters.duplicate_key_errors.inc();
+                return Err(duplicate_of(collection, &index.writes[write - 1]));
+            }
+            Err(error) => return Err(from_write_error(error)),
+        }
+    }
+}
+
+/// Refuses a document that an update made too large.
+pub(crate) fn check_size(document: &RawDocument) -> Result<()> {
+    let size = document.as_bytes().len();
+    if size > MAX_USER_DOCUMENT_BYTES {
+        return Err(Error::new(
+            ErrorCode(17419),
+            format!("Resulting document after update is larger than {MAX_USER_DOCUMENT_BYTES}"),
+        ));
+    }
+    Ok(())
+}
+
+/// The entry of an update or delete: a diff where there is a short one, otherwise the whole new document.
+fn entry_of(
+    collection: &Collection,
+    id: pinion_bson::RawBsonRef<'_>,
+    old: &RawDocument,
+    new: Option<&RawDocument>,
+) -> Result<pinion_storage::Entry> {
+    let mut key = DocBuilder::new();
+    key.append_raw("_id", id);
+    let key = key.finish();
+    let observers = pinion_runtime::core_local::<Observers>();
+    let event = |kind, o, o2| OpEvent {
+        kind,
+        ns: collection.ns.as_str(),
+        uuid: Some(collection.uuid),
+        o,
+        o2,
+        wall_ms: pinion_runtime::wall_ms(),
+        session: None,
+    };
+    match new {
+        None => observers.entry(&event(OpKind::Delete, &key, None)),
+        Some(new) => match pinion_query::diff(old, new) {
+            Some(diff) => {
+                let mut o = DocBuilder::new();
+                o.append("$v", 2i32).append("diff", &*diff);
+                observers.entry(&event(OpKind::Update, &o.finish(), Some(&key)))
+            }
+            None => observers.entry(&event(OpKind::Update, new, Some(&key))),
+        },
+    }
+}

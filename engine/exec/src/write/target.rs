@@ -1,0 +1,249 @@
+//! Statements that find their documents first: update, delete, findAndModify.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_catalog::{Access, Collection, core_catalog, ensure_collection, id_key, partition_of, set_multikey};
+use pinion_query::{Matcher, Update};
+use pinion_runtime::CoreId;
+use pinion_storage::{Key, storage};
+use pinion_wire::idl::Namespace;
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+
+use super::batch::BatchOutcome;
+use super::document::prepare_for_insert;
+use super::insert::insert_documents;
+use super::modify::{Change, Modified, ModifyRequest, check_size, modify_at_owner, modify_many_at};
+use crate::interrupt::interruptible;
+use crate::limits::TARGET_GROUP;
+use crate::read::{Hint, ReadRequest, open_ids};
+use crate::state::state;
+
+/// One statement of `update` or `delete`, or a `findAndModify`.
+pub(crate) struct ModifyStatement {
+    pub filter: RawDocumentBuf,
+    pub matcher: Matcher,
+    pub change: Arc<Change>,
+    pub multi: bool,
+    pub upsert: bool,
+    pub hint: Option<Hint>,
+    pub sort: Option<RawDocumentBuf>,
+    pub wants_documents: bool,
+}
+
+/// What a statement did.
+#[derive(Debug, Default)]
+pub(crate) struct ModifyOutcome {
+    pub matched: i64,
+    pub modified: i64,
+    pub upserted: Option<RawBson>,
+    /// Of the last document, if the statement wants documents.
+    pub old: Option<Bytes>,
+    pub new: Option<Bytes>,
+    pub last: Option<pinion_clock::Timestamp>,
+}
+
+impl ModifyOutcome {
+    fn count(&mut self, modified: Modified) -> bool {
+        match modified {
+            Modified::NoMatch | Modified::NeedsMultikey(_) => false,
+            Modified::Unchanged { document } => {
+                self.matched += 1;
+                self.old = document.clone();
+                self.new = document;
+                true
+            }
+            Modified::Changed { ts, old, new } => {
+                self.matched += 1;
+                self.modified += 1;
+                self.last = self.last.max(Some(ts));
+                self.old = old;
+                self.new = new;
+                true
+            }
+        }
+    }
+}
+
+enum Step {
+    Done,
+    Multikey(Arc<Collection>, Vec<pinion_storage::TreeId>),
+    /// The document that was found changed so that it does not match any more: look again.
+    Again,
+}
+
+/// Runs one statement. Documents changed before an error stay changed and are counted in `outcome`.
+pub(crate) async fn run(ctx: &OpContext, ns: &Namespace, statement: &ModifyStatement, outcome: &mut ModifyOutcome) -> Result<()> {
+    loop {
+        let found = {
+            let gates = core_catalog();
+            let _pass = interruptible(ctx, gates.gates().enter(ns, Access::Write)).await?;
+            match core_catalog().get(ns) {
+                Some(collection) => Some(change_matching(ctx, &collection, statement, outcome).await?),
+                None => None,
+            }
+        };
+        match found {
+            Some(Step::Multikey(collection, trees)) => {
+                set_multikey(ns.clone(), collection.uuid, trees).await?;
+                continue;
+            }
+            Some(Step::Again) => {
+                crate::interrupt::check(ctx)?;
+                continue;
+            }
+            Some(Step::Done) | None => {}
+        }
+        if outcome.matched > 0 || !statement.upsert {
+            return Ok(());
+        }
+        if found.is_none() {
+            pinion_catalog::check_creatable(ns)?;
+            ensure_collection(ns.clone()).await?;
+        }
+        if upsert(ctx, ns, statement, outcome).await? {
+            return Ok(());
+        }
+        // Another client inserted the same document meanwhile: it is there to be updated now.
+    }
+}
+
+async fn change_matching(
+    ctx: &OpContext,
+    collection: &Arc<Collection>,
+    statement: &ModifyStatement,
+    outcome: &mut ModifyOutcome,
+) -> Result<Step> {
+    let request = Arc::new(ModifyRequest {
+        collection: collection.clone(),
+        matcher: statement.matcher.clone(),
+        change: statement.change.clone(),
+        wants_documents: statement.wants_documents,
+    });
+    if let Some(id) = statement.matcher.id_equality()
+        && statement.hint.is_none()
+    {
+        let key = id_key(id.as_raw_bson_ref());
+        let modified = modify_at_owner(&request, key, ctx).await?;
+        if let Modified::NeedsMultikey(trees) = modified {
+            return Ok(Step::Multikey(collection.clone(), trees));
+        }
+        outcome.count(modified);
+        return Ok(Step::Done);
+    }
+    let read = ReadRequest {
+        collection: collection.clone(),
+        filter: statement.filter.clone(),
+        sort: statement.sort.clone(),
+        hint: statement.hint.clone(),
+        limit: (!statement.multi).then_some(1),
+    };
+    let mut targets = open_ids(ctx, read).await?;
+    if !statement.multi {
+        let Some(key) = targets.next(ctx).await? else { return Ok(Step::Done) };
+        return Ok(match modify_at_owner(&request, key, ctx).await? {
+            Modified::NeedsMultikey(trees) => Step::Multikey(collection.clone(), trees),
+            modified => {
+                if outcome.count(modified) { Step::Done } else { Step::Again }
+            }
+        });
+    }
+    loop {
+        let mut group: Vec<Key> = Vec::new();
+        while group.len() < TARGET_GROUP {
+            match targets.next(ctx).await? {
+                Some(key) => group.push(key),
+                None => break,
+            }
+        }
+        if group.is_empty() {
+            return Ok(Step::Done);
+        }
+        if let Some(trees) = change_group(ctx, &request, group, outcome).await? {
+            return Ok(Step::Multikey(collection.clone(), trees));
+        }
+    }
+}
+
+/// Changes a group of documents on all their owners at once.
+async fn change_group(
+    ctx: &OpContext,
+    request: &Arc<ModifyRequest>,
+    group: Vec<Key>,
+    outcome: &mut ModifyOutcome,
+) -> Result<Option<Vec<pinion_storage::TreeId>>> {
+    let mut by_owner: BTreeMap<CoreId, Vec<Key>> = BTreeMap::new();
+    for key in group {
+        let owner = storage().owner(partition_of(&request.collection, &key));
+        by_owner.entry(owner).or_default().push(key);
+    }
+    let results =
+        pinion_runtime::join_all(by_owner.into_iter().map(|(owner, keys)| modify_many_at(request, owner, keys, ctx))).await;
+    let mut failed = None;
+    let mut multikey: Vec<pinion_storage::TreeId> = Vec::new();
+    for result in results.into_iter().flatten() {
+        match result {
+            Ok(Modified::NeedsMultikey(trees)) => multikey.extend(trees),
+            Ok(modified) => {
+                outcome.count(modified);
+            }
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    match failed {
+        Some(error) => Err(error),
+        None if multikey.is_empty() => Ok(None),
+        None => Ok(Some(multikey)),
+    }
+}
+
+/// Inserts what the update makes out of the filter; false if a document with that `_id` has appeared.
+async fn upsert(ctx: &OpContext, ns: &Namespace, statement: &ModifyStatement, outcome: &mut ModifyOutcome) -> Result<bool> {
+    let Change::Update(update) = &*statement.change else { return Err(Error::internal("a delete cannot upsert")) };
+    let made = make_upserted(update, &statement.filter, &statement.matcher)?;
+    check_size(&made)?;
+    let document = prepare_for_insert(&made)?;
+    let mut batch = BatchOutcome::default();
+    insert_documents(ctx, ns, vec![(0, document.clone())], true, &mut batch).await?;
+    if let Some(failure) = batch.errors.pop() {
+        let id_filter = statement.matcher.id_equality().is_some();
+        // The document to update is there now, if the filter asks for what is taken; otherwise the conflict is the answer.
+        if failure.error.code == ErrorCode::DUPLICATE_KEY && (id_filter || filter_matches_taken(&failure.error, statement)) {
+            return Ok(false);
+        }
+        return Err(failure.error);
+    }
+    outcome.last = outcome.last.max(batch.last);
+    let raw = pinion_bson::trusted(&document);
+    outcome.upserted = Some(pinion_catalog::document_id(raw)?.into());
+    outcome.new = statement.wants_documents.then_some(document);
+    Ok(true)
+}
+
+fn make_upserted(update: &Update, filter: &RawDocument, matcher: &Matcher) -> Result<RawDocumentBuf> {
+    let context = pinion_query::UpdateContext {
+        now_ms: pinion_runtime::wall_ms(),
+        timestamp: state().next_timestamp(),
+        insert: true,
+        position: None,
+    };
+    let made = update.upsert(filter, matcher, &context)?;
+    Ok(made)
+}
+
+/// Whether the filter is an equality on exactly the fields of the unique key that was taken, so that a retry finds its owner.
+fn filter_matches_taken(error: &Error, statement: &ModifyStatement) -> bool {
+    let Some(extra) = &error.extra else { return false };
+    let (Ok(pattern), Ok(value)) = (extra.get_document("keyPattern"), extra.get_document("keyValue")) else { return false };
+    let same = |name: &str| {
+        let wanted = match pinion_bson::get(&statement.filter, name) {
+            Some(RawBsonRef::Document(condition)) if condition.get("$eq").is_ok_and(|eq| eq.is_some()) => pinion_bson::get(condition, "$eq"),
+            other => other,
+        };
+        matches!((wanted, pinion_bson::get(value, name)), (Some(a), Some(b)) if pinion_bson::values_equal(a, b))
+    };
+    pinion_bson::elements(pattern).all(|(name, _)| same(name))
+        && pinion_bson::elements(&statement.filter).count() == pinion_bson::elements(pattern).count()
+}
