@@ -85,7 +85,7 @@ async fn scan(collection: &Collection, indexes: &[Index], partition: PartitionId
     let mut pending: Vec<Write> = Vec::new();
     let mut documents = 0;
     while let Some((_, read)) = cursor.next().await.map_err(from_read_error)? {
-        let document = pinion_bson::trusted(&read.value);
+        let document = crate::keys::stored_document(&read.value);
         let id = crate::keys::document_id(document)?;
         for index in indexes {
             let made = entries_of(index, document, id)?;

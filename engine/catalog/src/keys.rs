@@ -189,3 +189,11 @@ pub fn document_id(document: &RawDocument) -> Result<RawBsonRef<'_>> {
         _ => Err(Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, "a stored document has no _id")),
     }
 }
+
+/// The document in bytes that storage returned or that were validated when they arrived.
+///
+/// # Panics
+/// When the frame is broken, which checksums and validation exclude.
+pub fn stored_document(bytes: &[u8]) -> &RawDocument {
+    RawDocument::from_bytes(bytes).expect("stored bytes are a document")
+}

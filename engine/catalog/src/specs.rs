@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, type_name, values_equal};
 use pinion_query::IndexSpec;
 use pinion_storage::TreeId;
+use pinion_wire::idl::f64_lossy;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::ddl::IndexSelection;
@@ -146,7 +147,7 @@ fn check_version(spec: &RawDocument, value: RawBsonRef<'_>) -> Result<i32> {
         RawBsonRef::Int32(n) => n as f64,
         RawBsonRef::Int64(n) => n as f64,
         RawBsonRef::Double(n) => n,
-        RawBsonRef::Decimal128(_) => pinion_bson::number::Number::from_value(value).map_or(f64::NAN, |n| n.to_f64()),
+        RawBsonRef::Decimal128(_) => f64_lossy(value).unwrap_or(f64::NAN),
         other => return Err(wrong_type("v", "a number", other)),
     };
     if version.fract() != 0.0 || !(f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&version) {

@@ -102,8 +102,8 @@ async fn apply_document(ts: Timestamp, op: &str, entry: &RawDocument) -> Result<
         return Ok(());
     }
     let made = {
-        let old = old.as_ref().map(|bytes| pinion_bson::trusted(bytes));
-        let new = new.as_ref().map(|bytes| pinion_bson::trusted(bytes));
+        let old = old.as_ref().map(|bytes| pinion_catalog::stored_document(bytes));
+        let new = new.as_ref().map(|bytes| pinion_catalog::stored_document(bytes));
         index_writes(collection, partition, id, old, new, false)?
     };
     let op = new.map_or(Op::Delete, Op::Put);
@@ -114,7 +114,7 @@ async fn apply_document(ts: Timestamp, op: &str, entry: &RawDocument) -> Result<
 
 fn updated(old: &Bytes, o: &RawDocument) -> Result<Bytes> {
     if let (Some(RawBsonRef::Int32(2)), Some(RawBsonRef::Document(diff))) = (field(o, "$v"), field(o, "diff")) {
-        let new = pinion_query::apply_diff(pinion_bson::trusted(old), diff)?;
+        let new = pinion_query::apply_diff(pinion_catalog::stored_document(old), diff)?;
         return Ok(Bytes::from(new.into_bytes()));
     }
     Ok(Bytes::copy_from_slice(o.as_bytes()))

@@ -34,8 +34,6 @@ pub const MAX_CONFLICT_RETRIES: u32 = 200;
 pub const MAX_CACHE_FULL_RETRIES: u32 = 500;
 /// How often a read is opened again when its snapshot went away while it was being opened.
 pub const MAX_SNAPSHOT_RETRIES: u32 = 20;
-/// Writes in one command.
-pub const MAX_WRITE_BATCH: usize = 100_000;
 /// Log lines kept for `getLog`, on each core.
 pub const LOG_LINES: usize = 1024;
 /// Bytes of one kept log line.
@@ -48,4 +46,3 @@ pub const LATENCY_BUCKETS: usize = 32;
 pub const MAX_TOP_NAMESPACES: usize = 10_000;
 
 const _: () = assert!(PART_BATCH_BYTES <= MAX_BATCH_BYTES);
-const _: () = assert!(INSERT_GROUP_STATEMENTS <= MAX_WRITE_BATCH);

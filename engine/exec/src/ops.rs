@@ -5,48 +5,38 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use pinion_runtime::{Duration, Instant};
+use pinion_bson::RawBsonRef;
+use pinion_runtime::Duration;
 use pinion_wire::idl::Lsid;
-use pinion_wire::{ClientInfo, ErrorCode, KillFlag, OpContext};
+use pinion_wire::{ErrorCode, Invocation, OpContext};
 
 /// A running operation.
 pub(crate) struct RunningOp {
-    pub id: u32,
-    pub name: &'static str,
-    pub db: String,
     /// The collection the command names, if it names one.
     pub collection: Option<String>,
     /// The command document.
     pub command: Bytes,
-    pub client: ClientInfo,
-    pub session: Option<Lsid>,
-    pub started: Instant,
-    pub kill: KillFlag,
+    pub ctx: OpContext,
 }
 
 /// What `currentOp` shows of it.
 #[derive(Clone, Debug)]
 pub(crate) struct OpSnapshot {
-    pub id: u32,
-    pub name: &'static str,
-    pub db: String,
     pub collection: Option<String>,
     pub command: Bytes,
-    pub client: ClientInfo,
-    pub session: Option<Lsid>,
+    pub ctx: OpContext,
     pub running: Duration,
-    pub kill_pending: bool,
 }
 
 /// The running operations of one core.
 #[derive(Default)]
 pub(crate) struct OpTable {
-    ops: RefCell<BTreeMap<u32, Rc<RunningOp>>>,
+    ops: RefCell<BTreeMap<i32, Rc<RunningOp>>>,
 }
 
 /// Keeps an operation in the table; dropping it takes it out.
 pub(crate) struct OpGuard {
-    id: u32,
+    id: i32,
 }
 
 impl Drop for OpGuard {
@@ -58,27 +48,23 @@ impl Drop for OpGuard {
 }
 
 impl OpTable {
-    pub(crate) fn enter(&self, name: &'static str, collection: Option<&str>, command: Bytes, ctx: &OpContext) -> OpGuard {
-        let op = RunningOp {
-            id: ctx.op_id,
-            name,
-            db: ctx.db.to_string(),
-            collection: collection.map(str::to_owned),
-            command,
-            client: ctx.client.clone(),
-            session: ctx.session.clone(),
-            started: pinion_runtime::now(),
-            kill: ctx.kill.clone(),
+    pub(crate) fn enter(&self, cmd: &Invocation) -> OpGuard {
+        let collection = match pinion_bson::elements(cmd.body()).next() {
+            Some((_, RawBsonRef::String(name))) => Some(name.to_owned()),
+            _ => None,
         };
-        self.ops.borrow_mut().insert(op.id, Rc::new(op));
-        OpGuard { id: ctx.op_id }
+        // Shares the memory of the message, which lives as long as the operation does.
+        let op = RunningOp { collection, command: cmd.message.body_bytes(), ctx: cmd.ctx.clone() };
+        let id = cmd.ctx.op_id;
+        self.ops.borrow_mut().insert(id, Rc::new(op));
+        OpGuard { id }
     }
 
     /// Interrupts an operation; false if it is not running here.
-    pub(crate) fn kill(&self, id: u32) -> bool {
+    pub(crate) fn kill(&self, id: i32) -> bool {
         match self.ops.borrow().get(&id) {
             Some(op) => {
-                op.kill.kill(ErrorCode::INTERRUPTED);
+                op.ctx.kill(ErrorCode::INTERRUPTED);
                 true
             }
             None => false,
@@ -88,8 +74,8 @@ impl OpTable {
     pub(crate) fn kill_session(&self, lsid: &Lsid) {
         for op in self.ops.borrow().values() {
             // The command that ends the session runs in it too.
-            if op.session.as_ref() == Some(lsid) && !op.name.starts_with("kill") {
-                op.kill.kill(ErrorCode::INTERRUPTED);
+            if op.ctx.args.lsid.as_ref() == Some(lsid) && !op.ctx.command.starts_with("kill") {
+                op.ctx.kill(ErrorCode::INTERRUPTED);
             }
         }
     }
@@ -99,20 +85,15 @@ impl OpTable {
     }
 
     pub(crate) fn snapshot(&self) -> Vec<OpSnapshot> {
-        let now = pinion_runtime::now();
+        let now = pinion_runtime::now().as_nanos();
         self.ops
             .borrow()
             .values()
             .map(|op| OpSnapshot {
-                id: op.id,
-                name: op.name,
-                db: op.db.clone(),
                 collection: op.collection.clone(),
                 command: op.command.clone(),
-                client: op.client.clone(),
-                session: op.session.clone(),
-                running: now.saturating_since(op.started),
-                kill_pending: op.kill.reason().is_some(),
+                ctx: op.ctx.clone(),
+                running: Duration::from_nanos(now.saturating_sub(op.ctx.started_ns)),
             })
             .collect()
     }

@@ -36,7 +36,7 @@ impl SessionTable {
                 "Unable to add session ID to the cache: too many logical sessions",
             ));
         }
-        sessions.insert(lsid.clone(), Session { last_used: now });
+        sessions.insert(*lsid, Session { last_used: now });
         Ok(())
     }
 
@@ -51,7 +51,7 @@ impl SessionTable {
     /// Removes the sessions nobody used since `before` and returns them.
     pub(crate) fn reap(&self, before: Instant) -> Vec<Lsid> {
         let mut sessions = self.sessions.borrow_mut();
-        let old: Vec<Lsid> = sessions.iter().filter(|(_, s)| s.last_used < before).map(|(id, _)| id.clone()).collect();
+        let old: Vec<Lsid> = sessions.iter().filter(|(_, s)| s.last_used < before).map(|(id, _)| *id).collect();
         for lsid in &old {
             sessions.remove(lsid);
         }
@@ -59,7 +59,7 @@ impl SessionTable {
     }
 
     fn all(&self) -> Vec<Lsid> {
-        self.sessions.borrow().keys().cloned().collect()
+        self.sessions.borrow().keys().copied().collect()
     }
 }
 

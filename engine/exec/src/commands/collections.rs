@@ -1,17 +1,15 @@
 //! `create`, `drop`, `dropDatabase`, `renameCollection`, `listCollections`, `listDatabases`.
 
 use std::collections::VecDeque;
-use std::rc::Rc;
-
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{Collection, core_catalog};
 use pinion_query::Matcher;
 use pinion_wire::idl::{FieldReader, Namespace};
-use pinion_wire::{Error, ErrorCode, Result};
+use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
-use super::{Cmd, Durability};
+use super::acknowledge;
 use crate::read::Stream;
 use crate::stats::database_sizes;
 
@@ -36,7 +34,7 @@ const UNSUPPORTED_OPTIONS: [&str; 16] = [
 ];
 
 /// `create`.
-pub(crate) async fn create(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn create(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let ns = reader.namespace("create", cmd.db())?;
     reader.opt_safe_bool("capped")?;
@@ -53,8 +51,8 @@ pub(crate) async fn create(cmd: Rc<Cmd>) -> Result<DocBuilder> {
     }
     reader.finish()?;
     let created = pinion_catalog::create_collection(ns, RawDocumentBuf::new()).await?;
-    cmd.acknowledge(created.ts, Durability::AsAsked).await?;
-    Ok(DocBuilder::new())
+    acknowledge(&cmd.ctx, created.ts).await?;
+    Ok(Reply::new())
 }
 
 fn is_zero(value: RawBsonRef<'_>) -> bool {
@@ -83,16 +81,16 @@ fn check_id_index(spec: &RawDocument) -> Result<()> {
 }
 
 /// `drop`.
-pub(crate) async fn drop(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn drop(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let ns = reader.namespace("drop", cmd.db())?;
     reader.unsupported_unless_empty("encryptedFields")?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.finish()?;
     check_uuid(&ns, uuid)?;
-    let mut out = DocBuilder::new();
+    let mut out = Reply::new();
     if let Some(dropped) = pinion_catalog::drop_collection(ns.clone()).await? {
-        cmd.acknowledge(Some(dropped.ts), Durability::AsAsked).await?;
+        acknowledge(&cmd.ctx, Some(dropped.ts)).await?;
         out.append("nIndexesWas", dropped.indexes as i32).append("ns", ns.as_str());
     }
     Ok(out)
@@ -116,7 +114,7 @@ pub(crate) fn check_uuid(ns: &Namespace, expected: Option<[u8; 16]>) -> Result<(
 }
 
 /// `dropDatabase`.
-pub(crate) async fn drop_database(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn drop_database(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     match reader.value("dropDatabase") {
         Some(value) if pinion_wire::idl::is_number(value) && pinion_wire::idl::i64_clamped(value) == Some(1) => {}
@@ -128,22 +126,22 @@ pub(crate) async fn drop_database(cmd: Rc<Cmd>) -> Result<DocBuilder> {
     }
     reader.finish()?;
     let db = cmd.db().to_owned();
-    if matches!(db.as_str(), "config" | "admin" | "local") && !matches!(db.as_str(), "config") {
+    if db == "admin" {
         return Err(Error::new(
             ErrorCode::ILLEGAL_OPERATION,
             format!("Dropping the '{db}' database is prohibited."),
         ));
     }
-    let mut out = DocBuilder::new();
+    let mut out = Reply::new();
     if let Some(ts) = pinion_catalog::drop_database(db.clone()).await? {
-        cmd.acknowledge(Some(ts), Durability::AsAsked).await?;
+        acknowledge(&cmd.ctx, Some(ts)).await?;
         out.append("dropped", db.as_str());
     }
     Ok(out)
 }
 
 /// `renameCollection`, on the admin database alone.
-pub(crate) async fn rename_collection(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn rename_collection(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let from = namespace_of(&reader, "renameCollection")?;
     let to = namespace_of(&reader, "to")?;
@@ -158,8 +156,8 @@ pub(crate) async fn rename_collection(cmd: Rc<Cmd>) -> Result<DocBuilder> {
     reader.finish()?;
     check_uuid(&from, uuid)?;
     let ts = pinion_catalog::rename_collection(from, to, drop_target).await?;
-    cmd.acknowledge(Some(ts), Durability::AsAsked).await?;
-    Ok(DocBuilder::new())
+    acknowledge(&cmd.ctx, Some(ts)).await?;
+    Ok(Reply::new())
 }
 
 fn namespace_of(reader: &FieldReader<'_, '_>, field: &str) -> Result<Namespace> {
@@ -168,7 +166,7 @@ fn namespace_of(reader: &FieldReader<'_, '_>, field: &str) -> Result<Namespace> 
 }
 
 /// `listCollections`.
-pub(crate) async fn list_collections(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn list_collections(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let filter = reader.opt_doc("filter")?;
     let name_only = reader.opt_safe_bool("nameOnly")?.unwrap_or(false);
@@ -185,7 +183,7 @@ pub(crate) async fn list_collections(cmd: Rc<Cmd>) -> Result<DocBuilder> {
             list.push_back(Bytes::from(info.into_bytes()));
         }
     }
-    let mut out = DocBuilder::new();
+    let mut out = Reply::new();
     let request = CursorRequest {
         ns: Namespace::new(cmd.db(), "$cmd.listCollections")?,
         uuid: None,
@@ -211,7 +209,7 @@ pub(crate) fn collection_info(collection: &Collection, name_only: bool) -> RawDo
 }
 
 /// `listDatabases`.
-pub(crate) async fn list_databases(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn list_databases(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let filter = reader.opt_doc("filter")?;
     let name_only = reader.opt_safe_bool("nameOnly")?.unwrap_or(false);
@@ -219,7 +217,7 @@ pub(crate) async fn list_databases(cmd: Rc<Cmd>) -> Result<DocBuilder> {
     reader.ignore(&["listDatabases"]);
     reader.finish()?;
     let matcher = filter.map(Matcher::parse).transpose()?;
-    let mut out = DocBuilder::new();
+    let mut out = Reply::new();
     let mut total = 0i64;
     let sizes = if name_only && filter.is_none() { Vec::new() } else { database_sizes().await };
     out.start_array("databases");

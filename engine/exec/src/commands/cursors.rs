@@ -1,15 +1,12 @@
 //! `getMore` and `killCursors`, and the reply that every cursor command gives.
 
-use std::rc::Rc;
-
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
-use pinion_catalog::core_catalog;
-use pinion_runtime::Queue;
+use pinion_catalog::{core_catalog, stored_document};
+use pinion_runtime::{Duration, Queue};
 use pinion_wire::idl::Namespace;
-use pinion_wire::{Error, ErrorCode, OpContext, Result};
+use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-use super::Cmd;
 use crate::limits::DEFAULT_FIRST_BATCH;
 use crate::read::{Cursor, Filled, Stream, core_of, fill, not_found};
 use crate::state::state;
@@ -25,7 +22,7 @@ pub(crate) struct CursorRequest {
 }
 
 /// Reads the first batch of a stream and keeps the rest as a cursor; the reply's `cursor` field is appended.
-pub(crate) async fn first_batch(cmd: &Cmd, mut stream: Stream, request: CursorRequest, out: &mut DocBuilder) -> Result<()> {
+pub(crate) async fn first_batch(cmd: &Invocation, mut stream: Stream, request: CursorRequest, out: &mut DocBuilder) -> Result<()> {
     let ctx = &cmd.ctx;
     let max_documents = request.batch_size.unwrap_or(DEFAULT_FIRST_BATCH);
     let mut stash = None;
@@ -39,16 +36,16 @@ pub(crate) async fn first_batch(cmd: &Cmd, mut stream: Stream, request: CursorRe
             ns: request.ns.clone(),
             uuid: request.uuid,
             index: request.index,
-            session: ctx.session,
+            session: ctx.args.lsid,
             no_timeout: request.no_timeout,
             stream,
             stash,
-            originating: cmd.body_bytes(),
+            originating: Bytes::copy_from_slice(cmd.body().as_bytes()),
             created: now,
             last_used: now,
             batches: 1,
             returned: filled.documents.len() as u64,
-            time_left: ctx.deadline.map(|deadline| deadline.saturating_since(now)),
+            time_left: ctx.remaining_ns(now.as_nanos()).map(Duration::from_nanos),
         };
         id = state().cursors.insert(cursor)?;
     }
@@ -60,13 +57,13 @@ pub(crate) async fn first_batch(cmd: &Cmd, mut stream: Stream, request: CursorRe
 pub(crate) fn append_cursor(out: &mut DocBuilder, batch: &str, documents: &[Bytes], id: i64, ns: &str) {
     out.start_document("cursor").start_array(batch);
     for document in documents {
-        out.push(pinion_bson::trusted(document));
+        out.push(stored_document(document));
     }
     out.end().append("id", id).append("ns", ns).end();
 }
 
 /// `getMore`, wherever the cursor was made.
-pub(crate) async fn get_more(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let id = reader.long("getMore")?;
     let collection = match reader.value("collection") {
@@ -92,7 +89,7 @@ pub(crate) async fn get_more(cmd: Rc<Cmd>) -> Result<DocBuilder> {
         pinion_runtime::submit_to(core, Queue::Foreground, move || async move { continue_cursor(id, ns, max_documents, &ctx).await })
             .await?
     };
-    let mut out = DocBuilder::with_capacity(256 + filled.iter().map(|document| document.len() + 16).sum::<usize>());
+    let mut out = Reply::with_capacity(256 + filled.iter().map(|document| document.len() + 16).sum::<usize>());
     append_cursor(&mut out, "nextBatch", &filled, next, ns.as_str());
     Ok(out)
 }
@@ -104,8 +101,8 @@ async fn continue_cursor(id: i64, ns: Namespace, max_documents: usize, ctx: &OpC
     // The time that the command which made the cursor had left counts, unless this one brings its own.
     let mut ctx = ctx.clone();
     let started = pinion_runtime::now();
-    if ctx.deadline.is_none() {
-        ctx.deadline = cursor.time_left.map(|left| started + left);
+    if ctx.deadline_ns.is_none() {
+        ctx.deadline_ns = cursor.time_left.map(|left| (started + left).as_nanos());
     }
     check_still_there(&cursor)?;
     let _pass = match cursor.uuid {
@@ -165,7 +162,7 @@ fn check_still_there(cursor: &Cursor) -> Result<()> {
 }
 
 /// `killCursors`.
-pub(crate) async fn kill_cursors(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn kill_cursors(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     Namespace::new(cmd.db(), reader.collection("killCursors")?)?;
     let mut ids = Vec::new();
@@ -192,7 +189,7 @@ pub(crate) async fn kill_cursors(cmd: Rc<Cmd>) -> Result<DocBuilder> {
         };
         if found { killed.push(id) } else { missing.push(id) }
     }
-    let mut out = DocBuilder::new();
+    let mut out = Reply::new();
     for (name, list) in [("cursorsKilled", &killed), ("cursorsNotFound", &missing), ("cursorsAlive", &vec![]), ("cursorsUnknown", &vec![])] {
         out.start_array(name);
         for id in list {

@@ -1,14 +1,11 @@
 //! `hello` and `isMaster`, as a standalone answers them; `ping`, `buildInfo`, `hostInfo` and other small talk.
 
-use std::rc::Rc;
-
-use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument};
+use pinion_bson::{DateTime, RawBsonRef, RawDocument};
 use pinion_runtime::Duration;
-use pinion_wire::{Error, ErrorCode, Result};
+use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
-use super::Cmd;
 use crate::interrupt::interruptible;
-use crate::limits::{MAX_WRITE_BATCH, SESSION_TIMEOUT};
+use crate::limits::SESSION_TIMEOUT;
 use crate::state::state;
 
 /// The version whose behaviour this node follows.
@@ -16,23 +13,22 @@ pub(crate) const COMPATIBLE_VERSION: [i32; 4] = [7, 0, 14, 0];
 const MAX_WIRE_VERSION: i32 = 21;
 
 /// `hello`.
-pub(crate) async fn hello(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn hello(cmd: Invocation) -> Result<Reply> {
     answer(&cmd, "isWritablePrimary").await
 }
 
 /// `isMaster` and `ismaster`.
-pub(crate) async fn is_master(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn is_master(cmd: Invocation) -> Result<Reply> {
     answer(&cmd, "ismaster").await
 }
 
-async fn answer(cmd: &Cmd, role: &str) -> Result<DocBuilder> {
+async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
     let reader = cmd.reader()?;
     let hello_ok = reader.opt_safe_bool("helloOk")?.unwrap_or(false);
     let max_await = reader.opt_non_negative("maxAwaitTimeMS")?;
     let version = reader.opt_doc("topologyVersion")?;
     // What the connection layer looks at (client, compression) and what is no business of a node without users and sets.
     reader.ignore(&[
-        cmd.name,
         "hello",
         "isMaster",
         "ismaster",
@@ -46,6 +42,7 @@ async fn answer(cmd: &Cmd, role: &str) -> Result<DocBuilder> {
         "internalClient",
     ]);
     reader.finish()?;
+    let awaitable = version.is_some();
     match (version, max_await) {
         (Some(version), Some(max_await)) => await_change(cmd, version, max_await as u64).await?,
         (Some(_), None) => {
@@ -57,7 +54,7 @@ async fn answer(cmd: &Cmd, role: &str) -> Result<DocBuilder> {
         (None, None) => {}
     }
     let shared = &state().shared;
-    let mut out = DocBuilder::new();
+    let mut out = Reply::new();
     if hello_ok {
         out.append("helloOk", true);
     }
@@ -65,18 +62,34 @@ async fn answer(cmd: &Cmd, role: &str) -> Result<DocBuilder> {
     out.start_document("topologyVersion").append("processId", shared.process_id).append("counter", 0i64).end();
     out.append("maxBsonObjectSize", pinion_bson::MAX_USER_DOCUMENT_BYTES as i32)
         .append("maxMessageSizeBytes", pinion_wire::limits::MAX_MESSAGE_BYTES as i32)
-        .append("maxWriteBatchSize", MAX_WRITE_BATCH as i32)
+        .append("maxWriteBatchSize", pinion_wire::limits::MAX_WRITE_BATCH as i32)
         .append("localTime", RawBsonRef::DateTime(DateTime::from_millis(pinion_runtime::wall_ms())))
         .append("logicalSessionTimeoutMinutes", (SESSION_TIMEOUT.as_secs() / 60) as i32)
-        .append("connectionId", cmd.ctx.client.connection_id as i32)
+        .append("connectionId", cmd.ctx.client.connection_id)
         .append("minWireVersion", 0i32)
         .append("maxWireVersion", MAX_WIRE_VERSION)
         .append("readOnly", false);
+    if cmd.exhaust_allowed && awaitable {
+        out.stream_next(next_await(cmd.body(), shared.process_id));
+    }
     Ok(out)
 }
 
+/// The body of the next hello of a stream: the same, with the topology version just told.
+fn next_await(body: &RawDocument, process: pinion_bson::ObjectId) -> pinion_bson::RawDocumentBuf {
+    let mut next = pinion_bson::DocBuilder::with_capacity(body.as_bytes().len());
+    for elem in pinion_bson::raw_elements(body) {
+        if elem.name == b"topologyVersion" {
+            next.start_document("topologyVersion").append("processId", process).append("counter", 0i64).end();
+        } else {
+            next.append_elem(&elem);
+        }
+    }
+    next.finish()
+}
+
 /// Waits as long as the client allows if it already knows this node's only topology.
-async fn await_change(cmd: &Cmd, version: &RawDocument, max_await_ms: u64) -> Result<()> {
+async fn await_change(cmd: &Invocation, version: &RawDocument, max_await_ms: u64) -> Result<()> {
     let malformed = || Error::new(ErrorCode::BAD_VALUE, "topologyVersion must have a processId and a counter");
     let process = version.get_object_id("processId").map_err(|_| malformed())?;
     let counter = version.get_i64("counter").map_err(|_| malformed())?;
@@ -96,21 +109,21 @@ async fn await_change(cmd: &Cmd, version: &RawDocument, max_await_ms: u64) -> Re
 }
 
 /// `ping`.
-pub(crate) async fn ping(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn ping(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&["ping"]);
     reader.finish()?;
-    Ok(DocBuilder::new())
+    Ok(Reply::new())
 }
 
 /// `buildInfo`.
-pub(crate) async fn build_info(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn build_info(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
-    reader.ignore(&[cmd.name, "buildInfo", "buildinfo"]);
+    reader.ignore(&["buildInfo", "buildinfo"]);
     reader.finish()?;
     let shared = &state().shared;
     let [major, minor, patch, _] = COMPATIBLE_VERSION;
-    let mut out = DocBuilder::new();
+    let mut out = Reply::new();
     out.append("version", format!("{major}.{minor}.{patch}").as_str())
         .append("gitVersion", shared.options.git_version.as_str())
         .append("pinion", shared.options.version.as_str());
@@ -130,13 +143,13 @@ pub(crate) async fn build_info(cmd: Rc<Cmd>) -> Result<DocBuilder> {
 }
 
 /// `hostInfo`.
-pub(crate) async fn host_info(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn host_info(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&["hostInfo"]);
     reader.finish()?;
     let shared = state().shared.clone();
     let info = &shared.options.host_info;
-    let mut out = DocBuilder::new();
+    let mut out = Reply::new();
     out.start_document("system")
         .append("currentTime", RawBsonRef::DateTime(DateTime::from_millis(pinion_runtime::wall_ms())))
         .append("hostname", shared.options.host.as_str())
@@ -161,12 +174,12 @@ pub(crate) async fn host_info(cmd: Rc<Cmd>) -> Result<DocBuilder> {
 }
 
 /// `connectionStatus`.
-pub(crate) async fn connection_status(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn connection_status(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let privileges = reader.opt_safe_bool("showPrivileges")?.unwrap_or(false);
     reader.ignore(&["connectionStatus"]);
     reader.finish()?;
-    let mut out = DocBuilder::new();
+    let mut out = Reply::new();
     out.start_document("authInfo").start_array("authenticatedUsers").end().start_array("authenticatedUserRoles").end();
     if privileges {
         out.start_array("authenticatedUserPrivileges").end();
@@ -176,22 +189,23 @@ pub(crate) async fn connection_status(cmd: Rc<Cmd>) -> Result<DocBuilder> {
 }
 
 /// `whatsmyuri`.
-pub(crate) async fn whats_my_uri(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn whats_my_uri(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&["whatsmyuri"]);
     reader.finish()?;
-    let mut out = DocBuilder::new();
-    out.append("you", cmd.ctx.client.remote.to_string().as_str());
+    let mut out = Reply::new();
+    let remote = cmd.ctx.client.remote.map(|remote| remote.to_string()).unwrap_or_default();
+    out.append("you", remote.as_str());
     Ok(out)
 }
 
 /// `getCmdLineOpts`.
-pub(crate) async fn get_cmd_line_opts(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn get_cmd_line_opts(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&["getCmdLineOpts"]);
     reader.finish()?;
     let shared = state().shared.clone();
-    let mut out = DocBuilder::new();
+    let mut out = Reply::new();
     out.start_array("argv");
     for arg in &shared.options.argv {
         out.push(arg.as_str());
@@ -201,7 +215,7 @@ pub(crate) async fn get_cmd_line_opts(cmd: Rc<Cmd>) -> Result<DocBuilder> {
 }
 
 /// `getLog`.
-pub(crate) async fn get_log(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn get_log(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let value = reader.value("getLog");
     reader.finish()?;
@@ -216,7 +230,7 @@ pub(crate) async fn get_log(cmd: Rc<Cmd>) -> Result<DocBuilder> {
         }
         None => return Err(Error::bad_value("getLog names no log")),
     };
-    let mut out = DocBuilder::new();
+    let mut out = Reply::new();
     match name {
         "*" => {
             out.start_array("names").push("global").push("startupWarnings").end();

@@ -1,21 +1,19 @@
 //! `createIndexes`, `dropIndexes`, `listIndexes`.
 
 use std::collections::VecDeque;
-use std::rc::Rc;
-
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, RawBsonRef};
+use pinion_bson::RawBsonRef;
 use pinion_catalog::{Collection, IndexSelection, core_catalog};
 use pinion_wire::idl::Namespace;
-use pinion_wire::{Error, ErrorCode, Result};
+use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::collections::check_uuid;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
-use super::{Cmd, Durability};
+use super::acknowledge;
 use crate::read::Stream;
 
 /// `createIndexes`.
-pub(crate) async fn create_indexes(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let ns = reader.namespace("createIndexes", cmd.db())?;
     let mut specs = Vec::new();
@@ -41,8 +39,8 @@ pub(crate) async fn create_indexes(cmd: Rc<Cmd>) -> Result<DocBuilder> {
     check_uuid(&ns, uuid)?;
     pinion_catalog::check_creatable(&ns)?;
     let made = pinion_catalog::create_indexes(ns, specs).await?;
-    cmd.acknowledge(made.ts, Durability::AsAsked).await?;
-    let mut out = DocBuilder::new();
+    acknowledge(&cmd.ctx, made.ts).await?;
+    let mut out = Reply::new();
     out.append("numIndexesBefore", made.before as i32).append("numIndexesAfter", made.after as i32);
     if made.collection_made || made.after != made.before {
         out.append("createdCollectionAutomatically", made.collection_made);
@@ -53,9 +51,9 @@ pub(crate) async fn create_indexes(cmd: Rc<Cmd>) -> Result<DocBuilder> {
 }
 
 /// `dropIndexes` and `deleteIndexes`.
-pub(crate) async fn drop_indexes(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn drop_indexes(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
-    let ns = Namespace::new(cmd.db(), reader.collection(cmd.name)?)?;
+    let ns = Namespace::new(cmd.db(), reader.collection(cmd.message.command_name())?)?;
     let index = reader.value("index").ok_or_else(|| pinion_wire::idl::missing_field(reader.path().field("index")))?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.finish()?;
@@ -83,8 +81,8 @@ pub(crate) async fn drop_indexes(cmd: Rc<Cmd>) -> Result<DocBuilder> {
     check_uuid(&ns, uuid)?;
     let all = matches!(selection, IndexSelection::All);
     let (before, ts) = pinion_catalog::drop_indexes(ns, selection).await?;
-    cmd.acknowledge(ts, Durability::AsAsked).await?;
-    let mut out = DocBuilder::new();
+    acknowledge(&cmd.ctx, ts).await?;
+    let mut out = Reply::new();
     out.append("nIndexesWas", before as i32);
     if all {
         out.append("msg", "non-_id indexes dropped for collection");
@@ -93,7 +91,7 @@ pub(crate) async fn drop_indexes(cmd: Rc<Cmd>) -> Result<DocBuilder> {
 }
 
 /// `listIndexes`.
-pub(crate) async fn list_indexes(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn list_indexes(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let ns = reader.namespace("listIndexes", cmd.db())?;
     let batch_size = batch_size_of(reader.opt_doc("cursor")?, "listIndexes")?;
@@ -105,7 +103,7 @@ pub(crate) async fn list_indexes(cmd: Rc<Cmd>) -> Result<DocBuilder> {
     };
     let mut list = VecDeque::from([Bytes::from(Collection::id_index().into_bytes())]);
     list.extend(collection.indexes.iter().map(|index| Bytes::copy_from_slice(index.listed.as_bytes())));
-    let mut out = DocBuilder::new();
+    let mut out = Reply::new();
     let request = CursorRequest {
         ns,
         uuid: None,

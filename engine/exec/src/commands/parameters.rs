@@ -1,19 +1,16 @@
 //! `getParameter` and `setParameter`.
 
-use std::rc::Rc;
-
 use pinion_bson::{DocBuilder, RawBsonRef, elements};
 use pinion_wire::idl::{is_generic_argument, truthy};
-use pinion_wire::{Error, ErrorCode, Result};
+use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
-use super::Cmd;
 use crate::parameters::{NAMES, Parameters};
 use crate::state::state;
 
 /// `getParameter`.
-pub(crate) async fn get_parameter(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn get_parameter(cmd: Invocation) -> Result<Reply> {
     let body = cmd.body();
-    let mut out = DocBuilder::new();
+    let mut out = Reply::new();
     let state = state();
     let parameters = state.parameters.borrow();
     let (mut all, mut details) = (false, false);
@@ -66,9 +63,9 @@ pub(crate) async fn get_parameter(cmd: Rc<Cmd>) -> Result<DocBuilder> {
 }
 
 /// `setParameter`: several parameters are checked first and set together, on every core.
-pub(crate) async fn set_parameter(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn set_parameter(cmd: Invocation) -> Result<Reply> {
     let body = cmd.body();
-    let mut out = DocBuilder::new();
+    let mut out = Reply::new();
     let mut settings = Vec::new();
     for (name, value) in elements(body).skip(1) {
         if is_generic_argument(name) {

@@ -1,12 +1,9 @@
 //! `startSession`, `endSessions`, `refreshSessions`, `killSessions` and their relatives.
 
-use std::rc::Rc;
-
 use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument};
 use pinion_wire::idl::{FieldReader, Lsid, Path};
-use pinion_wire::{Error, ErrorCode, Result};
+use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
-use super::Cmd;
 use crate::limits::SESSION_TIMEOUT;
 use crate::sessions;
 use crate::state::state;
@@ -22,7 +19,7 @@ pub(crate) fn append_lsid(out: &mut DocBuilder, name: &str, lsid: &Lsid) {
 }
 
 /// `startSession`.
-pub(crate) async fn start_session(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn start_session(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&["startSession"]);
     reader.finish()?;
@@ -31,7 +28,7 @@ pub(crate) async fn start_session(cmd: Rc<Cmd>) -> Result<DocBuilder> {
     id[8] = (id[8] & 0x3f) | 0x80;
     let lsid = Lsid { id, uid: None };
     state().sessions.touch(&lsid)?;
-    let mut out = DocBuilder::new();
+    let mut out = Reply::new();
     append_lsid(&mut out, "id", &lsid);
     out.append("timeoutMinutes", (SESSION_TIMEOUT.as_secs() / 60) as i32);
     Ok(out)
@@ -50,7 +47,7 @@ fn parse_lsid(path: Path<'_>, document: &RawDocument) -> Result<Lsid> {
     Ok(Lsid { id, uid })
 }
 
-fn lsids(cmd: &Cmd, field: &str) -> Result<Vec<Lsid>> {
+fn lsids(cmd: &Invocation, field: &str) -> Result<Vec<Lsid>> {
     let reader = cmd.reader()?;
     let mut list = Vec::new();
     if let Some(objects) = reader.opt_objects(field)? {
@@ -67,36 +64,36 @@ fn lsids(cmd: &Cmd, field: &str) -> Result<Vec<Lsid>> {
 }
 
 /// `endSessions`: the client is done with them.
-pub(crate) async fn end_sessions(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn end_sessions(cmd: Invocation) -> Result<Reply> {
     sessions::end(lsids(&cmd, "endSessions")?, false).await;
-    Ok(DocBuilder::new())
+    Ok(Reply::new())
 }
 
 /// `killSessions`: those named, or all when none is named; with them what runs in them.
-pub(crate) async fn kill_sessions(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn kill_sessions(cmd: Invocation) -> Result<Reply> {
     let mut list = lsids(&cmd, "killSessions")?;
     if list.is_empty() {
         list = sessions::known().await;
     }
     sessions::end(list, true).await;
-    Ok(DocBuilder::new())
+    Ok(Reply::new())
 }
 
 /// `killAllSessions`: there are no users, so every pattern means all.
-pub(crate) async fn kill_all_sessions(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn kill_all_sessions(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
-    if reader.opt_array(cmd.name)?.is_none() {
-        return Err(pinion_wire::idl::missing_field(reader.path().field(cmd.name)));
+    if reader.opt_array(cmd.name())?.is_none() {
+        return Err(pinion_wire::idl::missing_field(reader.path().field(cmd.name())));
     }
     reader.finish()?;
     sessions::end(sessions::known().await, true).await;
-    Ok(DocBuilder::new())
+    Ok(Reply::new())
 }
 
 /// `refreshSessions`.
-pub(crate) async fn refresh_sessions(cmd: Rc<Cmd>) -> Result<DocBuilder> {
+pub(crate) async fn refresh_sessions(cmd: Invocation) -> Result<Reply> {
     for lsid in lsids(&cmd, "refreshSessions")? {
         state().sessions.touch(&lsid)?;
     }
-    Ok(DocBuilder::new())
+    Ok(Reply::new())
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use pinion_catalog::Uuid;
 use pinion_runtime::{CoreId, Instant, Rng};
 use pinion_wire::idl::{Lsid, Namespace};
-use pinion_wire::{Error, ErrorCode, KillFlag, OpContext, Result};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashMap;
 
 use super::stream::Stream;
@@ -40,9 +40,8 @@ pub(crate) struct Cursor {
 }
 
 struct Pinned {
-    ns: Namespace,
     session: Option<Lsid>,
-    kill: KillFlag,
+    op: OpContext,
 }
 
 enum Slot {
@@ -127,8 +126,8 @@ impl CursorTable {
                 format!("Requested getMore on namespace '{ns}', but cursor belongs to a different namespace {}", cursor.ns),
             ));
         }
-        check_session(id, cursor.session.as_ref(), ctx.session.as_ref())?;
-        let pinned = Pinned { ns: cursor.ns.clone(), session: cursor.session.clone(), kill: ctx.kill.clone() };
+        check_session(id, cursor.session.as_ref(), ctx.args.lsid.as_ref())?;
+        let pinned = Pinned { session: cursor.session, op: ctx.clone() };
         match std::mem::replace(slot, Slot::Pinned(pinned)) {
             Slot::Idle(cursor) => Ok(cursor),
             Slot::Pinned(_) => unreachable!("matched above"),
@@ -156,7 +155,7 @@ impl CursorTable {
         let removed = self.slots.borrow_mut().remove(&id);
         match removed {
             Some(Slot::Pinned(pinned)) => {
-                pinned.kill.kill(ErrorCode::CURSOR_KILLED);
+                pinned.op.kill(ErrorCode::CURSOR_KILLED);
                 true
             }
             Some(Slot::Idle(_)) => true,
@@ -216,7 +215,7 @@ impl CursorTable {
                 Slot::Idle(cursor) => Some(IdleCursor {
                     id: *id,
                     ns: cursor.ns.clone(),
-                    session: cursor.session.clone(),
+                    session: cursor.session,
                     originating: cursor.originating.clone(),
                     no_timeout: cursor.no_timeout,
                     age: now.saturating_since(cursor.created),
@@ -231,25 +230,26 @@ impl CursorTable {
         list
     }
 
-    /// The namespaces of pinned cursors (a getMore that is running).
-    pub(crate) fn is_pinned_on(&self, ns: &Namespace) -> bool {
-        self.slots.borrow().values().any(|slot| matches!(slot, Slot::Pinned(pinned) if pinned.ns == *ns))
-    }
+}
+
+/// A session as messages show it.
+fn show(lsid: &Lsid) -> pinion_catalog::Uuid {
+    pinion_catalog::Uuid(lsid.id)
 }
 
 fn check_session(id: i64, owner: Option<&Lsid>, user: Option<&Lsid>) -> Result<()> {
     match (owner, user) {
         (None, Some(user)) => Err(Error::new(
             ErrorCode(50736),
-            format!("Cannot run getMore on cursor {id}, which was not created in a session, in session {user}"),
+            format!("Cannot run getMore on cursor {id}, which was not created in a session, in session {}", show(user)),
         )),
         (Some(owner), None) => Err(Error::new(
             ErrorCode(50737),
-            format!("Cannot run getMore on cursor {id}, which was created in session {owner}, without an lsid"),
+            format!("Cannot run getMore on cursor {id}, which was created in session {}, without an lsid", show(owner)),
         )),
         (Some(owner), Some(user)) if owner != user => Err(Error::new(
             ErrorCode(50738),
-            format!("Cannot run getMore on cursor {id}, which was created in session {owner}, in session {user}"),
+            format!("Cannot run getMore on cursor {id}, which was created in session {}, in session {}", show(owner), show(user)),
         )),
         _ => Ok(()),
     }

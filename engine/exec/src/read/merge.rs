@@ -10,7 +10,7 @@ use pinion_wire::{OpContext, Result};
 use super::item::{Batch, Item, PartCounters};
 use super::part::{PartSpec, PartTable};
 use crate::interrupt::check;
-use crate::join::join_all;
+use pinion_runtime::join_all;
 
 struct Part {
     owner: CoreId,

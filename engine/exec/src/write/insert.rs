@@ -26,7 +26,7 @@ pub(crate) struct InsertStatement {
 
 /// Builds the statement that inserts a prepared document.
 pub(crate) fn insert_statement(collection: &Collection, document: &Bytes) -> Result<InsertStatement> {
-    let raw = pinion_bson::trusted(document);
+    let raw = pinion_catalog::stored_document(document);
     let id = document_id(raw)?;
     let key = id_key(id);
     let partition = partition_of(collection, &key);
@@ -50,7 +50,7 @@ pub(crate) fn insert_statement(collection: &Collection, document: &Bytes) -> Res
 /// The error of an insert that storage refused because a key is taken.
 pub(crate) fn taken(collection: &Collection, document: &Bytes, error: WriteError) -> pinion_wire::Error {
     state().metrics.counters.duplicate_key_errors.inc();
-    let raw = pinion_bson::trusted(document);
+    let raw = pinion_catalog::stored_document(document);
     let write = match &error {
         WriteError::Exists { write } | WriteError::Duplicate { write, .. } => *write,
         _ => return from_write_error(error),

@@ -90,7 +90,7 @@ async fn modify(request: &ModifyRequest, partition: PartitionId, key: Key, ctx: 
             return Ok(Modified::NoMatch);
         };
         state().metrics.counters.docs_examined.inc();
-        let old = pinion_bson::trusted(&read.value);
+        let old = pinion_catalog::stored_document(&read.value);
         let Some(position) = request.matcher.matches_with_position(old)? else { return Ok(Modified::NoMatch) };
         let id = document_id(old)?;
         let computed = match &*request.change {
@@ -111,7 +111,7 @@ async fn modify(request: &ModifyRequest, partition: PartitionId, key: Key, ctx: 
                 }
             }
         };
-        let new = computed.as_ref().map(|bytes| pinion_bson::trusted(bytes));
+        let new = computed.as_ref().map(|bytes| pinion_catalog::stored_document(bytes));
         let index = index_writes(collection, partition, id, Some(old), new, true)?;
         if !index.newly_multikey.is_empty() {
             return Ok(Modified::NeedsMultikey(index.newly_multikey));

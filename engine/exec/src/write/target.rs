@@ -216,7 +216,7 @@ async fn upsert(ctx: &OpContext, ns: &Namespace, statement: &ModifyStatement, ou
         return Err(failure.error);
     }
     outcome.last = outcome.last.max(batch.last);
-    let raw = pinion_bson::trusted(&document);
+    let raw = pinion_catalog::stored_document(&document);
     outcome.upserted = Some(pinion_catalog::document_id(raw)?.into());
     outcome.new = statement.wants_documents.then_some(document);
     Ok(true)
