@@ -112,7 +112,7 @@ async fn write(pending: &mut Vec<Write>) -> Result<()> {
     if pending.is_empty() {
         return Ok(());
     }
-    storage().apply_unlogged(std::mem::take(pending)).await.map_err(crate::errors::from_write_error)
+    storage().apply_unlogged(std::mem::take(pending)).await.map(|_| ()).map_err(crate::errors::from_write_error)
 }
 
 /// Reads one partition of a unique index in order: two neighbours that share their fields are duplicates.

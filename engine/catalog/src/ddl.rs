@@ -63,9 +63,24 @@ impl Coordinator {
 pub(crate) async fn install_change(change: &CatalogChange, ts: Timestamp) {
     let next = Arc::new(change.apply_to(&core_catalog().current()));
     install_everywhere(next).await;
-    for tree in &change.dropped_trees {
-        pinion_storage::storage().drop_tree(*tree, ts).await;
+    drop_trees(change.dropped_trees.clone(), ts).await;
+}
+
+/// Trees that nothing refers to from `after` on go with the next checkpoint.
+async fn drop_trees(trees: Vec<TreeId>, after: Timestamp) {
+    if trees.is_empty() {
+        return;
     }
+    let trees: Arc<[TreeId]> = trees.into();
+    pinion_runtime::on_all_cores(move |_| {
+        let trees = trees.clone();
+        async move {
+            for tree in trees.iter() {
+                pinion_storage::storage().drop_tree(*tree, after);
+            }
+        }
+    })
+    .await;
 }
 
 pub(crate) async fn install_everywhere(catalog: Arc<Catalog>) {
@@ -357,9 +372,7 @@ impl Coordinator {
             Err(error) => {
                 // Nothing in the catalog names these trees: they can go at once.
                 let now = pinion_storage::storage().last_allotted();
-                for index in &indexes {
-                    pinion_storage::storage().drop_tree(index.tree, now).await;
-                }
+                drop_trees(indexes.iter().map(|index| index.tree).collect(), now).await;
                 return Err(error);
             }
         };

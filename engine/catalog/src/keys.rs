@@ -38,9 +38,13 @@ pub fn entries_of(index: &Index, document: &RawDocument, id: RawBsonRef<'_>) -> 
     let ordering = index.spec.ordering;
     let mut entries: Vec<IndexEntry> = Vec::with_capacity(keys.keys.len());
     for fields in &keys.keys {
-        let values: smallvec::SmallVec<[RawBsonRef<'_>; 4]> = fields.iter().collect();
-        let (key, type_bits, prefix_len) = pinion_keystring::encode_index_entry(&values, ordering, id);
-        entries.push(IndexEntry { key: Key::from_slice(&key), type_bits: type_bits.into(), prefix_len });
+        let values: smallvec::SmallVec<[RawBsonRef<'_>; 4]> = pinion_bson::elements(fields).map(|(_, value)| value).collect();
+        let made = pinion_keystring::encode_index_entry(&values, ordering, id);
+        entries.push(IndexEntry {
+            key: Key::from_slice(&made.key),
+            type_bits: Bytes::copy_from_slice(&made.type_bits),
+            prefix_len: made.prefix_len,
+        });
     }
     entries.sort_by(|a, b| a.key.cmp(&b.key));
     entries.dedup_by(|a, b| a.key == b.key);
@@ -149,7 +153,7 @@ pub fn index_writes(
 pub fn duplicate_entry(collection: &Collection, index: &Index, key: &[u8], type_bits: &[u8]) -> Error {
     let names: Vec<&str> = pinion_bson::elements(index.key()).map(|(name, _)| name).collect();
     let mut value = DocBuilder::new();
-    let decoded = pinion_keystring::decode_index_entry(key, names.len(), index.spec.ordering, type_bits);
+    let decoded = pinion_keystring::decode_index_entry(key, type_bits, names.len() as u32, index.spec.ordering);
     if let Ok((fields, _id)) = &decoded {
         for (name, (_, field)) in names.iter().zip(pinion_bson::elements(fields)) {
             value.append_raw(name, field);
@@ -177,7 +181,7 @@ fn duplicate_key(collection: &Collection, index: &str, pattern: &RawDocument, va
 
 /// The length of the fields' part of an entry's key.
 pub fn prefix_len(index: &Index, key: &[u8]) -> Option<usize> {
-    let fields = pinion_bson::elements(index.key()).count();
+    let fields = pinion_bson::field_count(index.key()) as u32;
     let ordering: Ordering = index.spec.ordering;
     pinion_keystring::split_index_entry(key, fields, ordering).ok()
 }

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, MAX_USER_DOCUMENT_BYTES, RawDocument};
+use pinion_bson::{DocBuilder, RawDocument};
 use pinion_catalog::{
     Collection, Observers, OpEvent, OpKind, document_id, from_read_error, from_write_error, index_writes, partition_of,
 };
 use pinion_clock::Timestamp;
-use pinion_query::{Matcher, Update, UpdateContext};
+use pinion_query::{Matcher, Update};
 use pinion_runtime::Queue;
 use pinion_storage::{Expect, Key, Op, PartitionId, ReadAt, Statement, TreeId, Write, WriteError, storage};
-use pinion_wire::{Error, ErrorCode, OpContext, Result};
+use pinion_wire::{OpContext, Result};
 
 use super::backoff::Backoff;
+use super::document::update_context;
 use super::insert::duplicate_of;
 use crate::interrupt::check;
 use crate::state::state;
@@ -96,17 +97,9 @@ async fn modify(request: &ModifyRequest, partition: PartitionId, key: Key, ctx: 
         let computed = match &*request.change {
             Change::Delete => None,
             Change::Update(update) => {
-                let context = UpdateContext {
-                    now_ms: pinion_runtime::wall_ms(),
-                    timestamp: state().next_timestamp(),
-                    insert: false,
-                    position: Some(position),
-                };
+                let context = update_context(false, position.array_index);
                 match update.apply(old, &context)? {
-                    Some(new) => {
-                        check_size(&new)?;
-                        Some(Bytes::from(new.into_bytes()))
-                    }
+                    Some(new) => Some(Bytes::from(new.into_bytes())),
                     None => return Ok(Modified::Unchanged { document: request.wants_documents.then(|| read.value.clone()) }),
                 }
             }
@@ -147,18 +140,6 @@ async fn modify(request: &ModifyRequest, partition: PartitionId, key: Key, ctx: 
             Err(error) => return Err(from_write_error(error)),
         }
     }
-}
-
-/// Refuses a document that an update made too large.
-pub(crate) fn check_size(document: &RawDocument) -> Result<()> {
-    let size = document.as_bytes().len();
-    if size > MAX_USER_DOCUMENT_BYTES {
-        return Err(Error::new(
-            ErrorCode(17419),
-            format!("Resulting document after update is larger than {MAX_USER_DOCUMENT_BYTES}"),
-        ));
-    }
-    Ok(())
 }
 
 /// The entry of an update or delete: a diff where there is a short one, otherwise the whole new document.

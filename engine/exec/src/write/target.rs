@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{RawBson, RawBsonRef, RawDocumentBuf};
 use pinion_catalog::{Access, Collection, core_catalog, ensure_collection, id_key, partition_of, set_multikey};
-use pinion_query::{Matcher, Update};
+use pinion_query::Matcher;
 use pinion_runtime::CoreId;
 use pinion_storage::{Key, storage};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::batch::BatchOutcome;
-use super::document::prepare_for_insert;
+use super::document::{prepare_for_insert, update_context};
 use super::insert::insert_documents;
-use super::modify::{Change, Modified, ModifyRequest, check_size, modify_at_owner, modify_many_at};
+use super::modify::{Change, Modified, ModifyRequest, modify_at_owner, modify_many_at};
 use crate::interrupt::interruptible;
 use crate::limits::TARGET_GROUP;
 use crate::read::{Hint, ReadRequest, open_ids};
@@ -202,8 +202,7 @@ async fn change_group(
 /// Inserts what the update makes out of the filter; false if a document with that `_id` has appeared.
 async fn upsert(ctx: &OpContext, ns: &Namespace, statement: &ModifyStatement, outcome: &mut ModifyOutcome) -> Result<bool> {
     let Change::Update(update) = &*statement.change else { return Err(Error::internal("a delete cannot upsert")) };
-    let made = make_upserted(update, &statement.filter, &statement.matcher)?;
-    check_size(&made)?;
+    let made = update.upsert(&statement.matcher, &update_context(true, None), state().new_object_id())?;
     let document = prepare_for_insert(&made)?;
     let mut batch = BatchOutcome::default();
     insert_documents(ctx, ns, vec![(0, document.clone())], true, &mut batch).await?;
@@ -220,17 +219,6 @@ async fn upsert(ctx: &OpContext, ns: &Namespace, statement: &ModifyStatement, ou
     outcome.upserted = Some(pinion_catalog::document_id(raw)?.into());
     outcome.new = statement.wants_documents.then_some(document);
     Ok(true)
-}
-
-fn make_upserted(update: &Update, filter: &RawDocument, matcher: &Matcher) -> Result<RawDocumentBuf> {
-    let context = pinion_query::UpdateContext {
-        now_ms: pinion_runtime::wall_ms(),
-        timestamp: state().next_timestamp(),
-        insert: true,
-        position: None,
-    };
-    let made = update.upsert(filter, matcher, &context)?;
-    Ok(made)
 }
 
 /// Whether the filter is an equality on exactly the fields of the unique key that was taken, so that a retry finds its owner.
