@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pinion_query::MultikeyPaths;
 use pinion_runtime::Queue;
 use pinion_storage::{Direction, Key, KeyRange, PartitionId, ReadAt, TreeId, Write, storage};
 use pinion_wire::{Error, ErrorCode, Result};
@@ -19,8 +20,8 @@ use crate::uuid::Uuid;
 
 /// What a build found out.
 pub(crate) struct Built {
-    /// The new indexes that some document makes multikey.
-    pub multikey: Vec<TreeId>,
+    /// Where documents have arrays, by index.
+    pub multikey: Vec<(TreeId, MultikeyPaths)>,
 }
 
 /// Builds the indexes; on an error their trees are left for the caller to drop.
@@ -46,11 +47,7 @@ pub(crate) async fn build(collection: &Arc<Collection>, indexes: &[Index], build
         .await
         .map_err(failed)?;
         entries += scanned.entries;
-        for tree in scanned.multikey {
-            if !multikey.contains(&tree) {
-                multikey.push(tree);
-            }
-        }
+        multikey.extend(scanned.multikey);
     }
     if entries == 0 {
         return Ok(Built { multikey });
@@ -74,7 +71,7 @@ pub(crate) async fn build(collection: &Arc<Collection>, indexes: &[Index], build
 
 struct Scanned {
     entries: u64,
-    multikey: Vec<TreeId>,
+    multikey: Vec<(TreeId, MultikeyPaths)>,
 }
 
 /// Reads one partition's documents and writes their entries. Runs on the partition's owner.
@@ -89,8 +86,10 @@ async fn scan(collection: &Collection, indexes: &[Index], partition: PartitionId
         let id = crate::keys::document_id(document)?;
         for index in indexes {
             let made = entries_of(index, document, id)?;
-            if made.multikey && !out.multikey.contains(&index.tree) {
-                out.multikey.push(index.tree);
+            if let Some(paths) = made.multikey
+                && !out.multikey.iter().any(|(tree, known)| *tree == index.tree && *known == paths)
+            {
+                out.multikey.push((index.tree, paths));
             }
             out.entries += made.entries.len() as u64;
             pending.extend(made.entries.into_iter().map(|entry| put_entry(collection, index, entry, partition, false)));

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_clock::Timestamp;
+use pinion_query::MultikeyPaths;
 use pinion_runtime::sync::Semaphore;
 use pinion_runtime::{CoreId, Queue, Rng};
 use pinion_storage::{Statement, TreeId};
@@ -19,7 +20,7 @@ use pinion_wire::{Error, ErrorCode, Result};
 use crate::build;
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
-use crate::entry::{Collection, Index, Placement};
+use crate::entry::{Collection, Index};
 use crate::errors::from_write_error;
 use crate::gates::GateMode;
 use crate::limits::MAX_INDEXES;
@@ -101,7 +102,7 @@ where
     pinion_runtime::submit_to(CoreId(0), Queue::Foreground, move || async move {
         let task = pinion_runtime::spawn(Queue::Foreground, async move {
             let coordinator = pinion_runtime::core_local::<Coordinator>();
-            let _turn = coordinator.one_at_a_time.acquire(1).await;
+            let _turn = coordinator.one_at_a_time.acquire().await;
             operation(coordinator.clone()).await
         });
         match task.await {
@@ -181,9 +182,7 @@ impl Coordinator {
         }
         check_database_case(&catalog, ns.db())?;
         let number = catalog.next_number();
-        let placement = if is_single_partition(ns) { Placement::One } else { Placement::Hashed };
-        let collection =
-            Collection { ns: ns.clone(), uuid: self.uuid(), number, options: options.clone(), placement, indexes: Vec::new() };
+        let collection = Collection::new(ns.clone(), self.uuid(), number, options.clone());
         let mut o = DocBuilder::new();
         o.append("create", ns.collection()).append("idIndex", &*Collection::id_index()).append_all(&options);
         let change = CatalogChange { puts: vec![collection.clone()], next_number: number + 1, ..Default::default() };
@@ -220,7 +219,7 @@ pub async fn drop_collection(ns: Namespace) -> Result<Option<Dropped>> {
         }
         let gates = [ns.clone()];
         close_gates(&gates, GateMode::Closed).await;
-        let result = c.drop(&ns).await;
+        let result = c.drop_one(&ns).await;
         open_gates(&gates).await;
         result.map(Some)
     })
@@ -237,7 +236,7 @@ pub async fn drop_database(db: String) -> Result<Option<Timestamp>> {
         close_gates(&gates, GateMode::Closed).await;
         let mut result = Ok(None);
         for ns in &gates {
-            if let Err(error) = c.drop(ns).await {
+            if let Err(error) = c.drop_one(ns).await {
                 result = Err(error);
                 break;
             }
@@ -256,7 +255,7 @@ pub async fn drop_database(db: String) -> Result<Option<Timestamp>> {
 
 impl Coordinator {
     /// Drops a collection whose gates are closed.
-    async fn drop(&self, ns: &Namespace) -> Result<Dropped> {
+    async fn drop_one(&self, ns: &Namespace) -> Result<Dropped> {
         let catalog = core_catalog().current();
         let collection = catalog.get(ns).expect("only this coordinator removes collections").clone();
         let change = CatalogChange {
@@ -301,9 +300,7 @@ pub async fn rename_collection(from: Namespace, to: Namespace, drop_target: bool
         check_database_case(&catalog, to.db())?;
         let gates = [from.clone(), to.clone()];
         close_gates(&gates, GateMode::Closed).await;
-        let mut renamed = Collection::clone(&source);
-        renamed.ns = to.clone();
-        let mut change = CatalogChange { puts: vec![renamed], next_number: catalog.next_number(), ..Default::default() };
+        let mut change = CatalogChange { puts: vec![source.renamed(to.clone())], next_number: catalog.next_number(), ..Default::default() };
         let mut o = DocBuilder::new();
         o.append("renameCollection", from.as_str()).append("to", to.as_str()).append("stayTemp", false);
         if let Some(target) = target {
@@ -380,9 +377,9 @@ impl Coordinator {
         let mut o = DocBuilder::new();
         o.append("commitIndexBuild", collection.ns.collection()).append("indexBuildUUID", build_uuid.to_bson()).start_array("indexes");
         for mut index in indexes {
-            if built.multikey.contains(&index.tree) {
-                index.multikey = true;
-                index.spec = Arc::new(index.spec.as_ref().clone().with_multikey(true));
+            let tree = index.tree;
+            for (_, paths) in built.multikey.iter().filter(|(found, _)| *found == tree) {
+                index = index.with_multikey(paths);
             }
             o.push(&*index.listed);
             current = current.with_index(index);
@@ -450,15 +447,18 @@ impl Coordinator {
 
 /// Marks indexes of a collection as multikey, before the first document with several keys in them is written. The caller
 /// must not hold a pass of the namespace's gate, or a DDL before this one would wait for it for ever.
-pub async fn set_multikey(ns: Namespace, uuid: Uuid, trees: Vec<TreeId>) -> Result<()> {
+pub async fn set_multikey(ns: Namespace, uuid: Uuid, found: Vec<(TreeId, MultikeyPaths)>) -> Result<()> {
     coordinate(move |c| async move {
         let catalog = core_catalog().current();
         let Some(collection) = catalog.get(&ns).filter(|collection| collection.uuid == uuid) else { return Ok(()) };
-        if collection.indexes.iter().all(|index| index.multikey || !trees.contains(&index.tree)) {
+        let known = |tree: TreeId, paths: &MultikeyPaths| {
+            collection.indexes.iter().all(|index| index.tree != tree || index.knows_multikey(paths))
+        };
+        if found.iter().all(|(tree, paths)| known(*tree, paths)) {
             return Ok(());
         }
         let change = CatalogChange {
-            puts: vec![collection.with_multikey(&trees)],
+            puts: vec![collection.with_multikey(&found)],
             next_number: catalog.next_number(),
             ..Default::default()
         };

@@ -5,10 +5,10 @@
 //! multikeyPaths, buildUUID}, ...]}, ns}`. Its key in the catalog's tree is the collection's number, eight bytes big-endian;
 //! number 0 is the row that holds the next free number.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
-use pinion_query::IndexSpec;
+use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_query::{IndexSpec, MultikeyPaths};
 use pinion_storage::TreeId;
 
 use pinion_wire::idl::Namespace;
@@ -33,8 +33,6 @@ pub struct Index {
     pub listed: RawDocumentBuf,
     /// Its tree in each partition.
     pub tree: TreeId,
-    /// Whether any document ever had more than one key in it; never unset.
-    pub multikey: bool,
 }
 
 impl Index {
@@ -46,6 +44,20 @@ impl Index {
     /// The index's key pattern.
     pub fn key(&self) -> &RawDocument {
         &self.spec.key
+    }
+
+    /// Whether the index already knows that documents have arrays in these places.
+    pub fn knows_multikey(&self, found: &MultikeyPaths) -> bool {
+        self.spec.multikey.as_ref().is_some_and(|known| {
+            known.iter().zip(found).all(|(known, found)| found.iter().all(|component| known.contains(component)))
+        })
+    }
+
+    /// The same index, knowing that documents have arrays in these places. That is never unlearned.
+    pub(crate) fn with_multikey(&self, found: &MultikeyPaths) -> Index {
+        let mut spec = IndexSpec::clone(&self.spec);
+        spec.merge_multikey(found);
+        Index { spec: Arc::new(spec), listed: self.listed.clone(), tree: self.tree }
     }
 }
 
@@ -64,6 +76,7 @@ pub struct Collection {
     pub placement: Placement,
     /// Its secondary indexes, in the order they were made.
     pub indexes: Vec<Arc<Index>>,
+    specs: OnceLock<Arc<[IndexSpec]>>,
 }
 
 /// A row that cannot be understood, with the reason.
@@ -71,6 +84,31 @@ pub struct Collection {
 pub struct BadRow(pub String);
 
 impl Collection {
+    /// A collection without indexes but that on `_id`.
+    pub(crate) fn new(ns: Namespace, uuid: Uuid, number: u64, options: RawDocumentBuf) -> Collection {
+        let placement = if is_single_partition(&ns) { Placement::One } else { Placement::Hashed };
+        Collection { ns, uuid, number, options, placement, indexes: Vec::new(), specs: OnceLock::new() }
+    }
+
+    /// All indexes as the planner sees them: that on `_id`, then `indexes` in their order.
+    pub fn index_specs(&self) -> &[IndexSpec] {
+        self.specs.get_or_init(|| {
+            let id = IndexSpec::new("_id_", &pinion_bson::rawdoc! { "_id": 1 }, true, false);
+            let id = id.expect("the _id index has a valid pattern");
+            std::iter::once(id).chain(self.indexes.iter().map(|index| IndexSpec::clone(&index.spec))).collect()
+        })
+    }
+
+    /// The same collection under another name.
+    pub(crate) fn renamed(&self, ns: Namespace) -> Collection {
+        Collection { ns, specs: OnceLock::new(), ..self.clone() }
+    }
+
+    /// The same collection with other indexes.
+    fn with_indexes(&self, indexes: Vec<Arc<Index>>) -> Collection {
+        Collection { indexes, specs: OnceLock::new(), ..self.clone() }
+    }
+
     /// The collection's tree in each partition.
     pub fn tree(&self) -> TreeId {
         TreeId(self.number)
@@ -96,9 +134,9 @@ impl Collection {
         let mut row = DocBuilder::new();
         row.start_document("md").append("ns", self.ns.as_str()).start_document("options").append("uuid", self.uuid.to_bson());
         row.append_all(&self.options).end().start_array("indexes");
-        index_row(&mut row, &Self::id_index(), false);
+        index_row(&mut row, &Self::id_index(), None);
         for index in &self.indexes {
-            index_row(&mut row, &index.listed, index.multikey);
+            index_row(&mut row, &index.listed, Some(&index.spec));
         }
         row.end().end().start_document("idxIdent").append("_id_", collection_ident(self.number).as_str());
         for index in &self.indexes {
@@ -143,45 +181,75 @@ impl Collection {
             }
             let ident = idents.get_str(name).map_err(|_| bad("index without ident"))?;
             let tree = TreeId(parse_ident(ident).ok_or_else(|| bad("index ident is not of this catalog"))?);
-            let multikey = entry.get_bool("multikey").unwrap_or(false);
-            let spec = index_spec(listed).map_err(|e| BadRow(format!("catalog row: index {name}: {}", e.message)))?;
-            indexes.push(Arc::new(Index { spec: Arc::new(spec.with_multikey(multikey)), listed: listed.to_owned(), tree, multikey }));
+            let damaged = |what: &str| BadRow(format!("catalog row: index {name}: {what}"));
+            let mut spec = index_spec(listed).map_err(|e| damaged(&e.message))?;
+            if let Some(paths) = read_multikey(entry, &spec).map_err(|e| damaged(&e))? {
+                spec.merge_multikey(&paths);
+            }
+            indexes.push(Arc::new(Index { spec: Arc::new(spec), listed: listed.to_owned(), tree }));
         }
-        let placement = if is_single_partition(&ns) { Placement::One } else { Placement::Hashed };
-        Ok(Collection { ns, uuid, number, options, placement, indexes })
+        Ok(Collection { indexes, ..Collection::new(ns, uuid, number, options) })
     }
 
     /// The same collection with one more index.
     pub(crate) fn with_index(&self, index: Index) -> Collection {
-        let mut next = self.clone();
-        next.indexes.push(Arc::new(index));
-        next
+        let mut indexes = self.indexes.clone();
+        indexes.push(Arc::new(index));
+        self.with_indexes(indexes)
     }
 
     /// The same collection without the named indexes.
     pub(crate) fn without_indexes(&self, names: &[String]) -> Collection {
-        let mut next = self.clone();
-        next.indexes.retain(|index| !names.iter().any(|name| name == index.name()));
-        next
+        let keep = |index: &&Arc<Index>| !names.iter().any(|name| name == index.name());
+        self.with_indexes(self.indexes.iter().filter(keep).cloned().collect())
     }
 
-    /// The same collection with the named indexes marked as multikey.
-    pub(crate) fn with_multikey(&self, trees: &[TreeId]) -> Collection {
-        let mut next = self.clone();
-        for index in &mut next.indexes {
-            if trees.contains(&index.tree) && !index.multikey {
-                let mut changed = Index::clone(index);
-                changed.multikey = true;
-                changed.spec = Arc::new(IndexSpec::clone(&changed.spec).with_multikey(true));
-                *index = Arc::new(changed);
+    /// The same collection with what is known of arrays in its indexes.
+    pub(crate) fn with_multikey(&self, found: &[(TreeId, MultikeyPaths)]) -> Collection {
+        let mut indexes = self.indexes.clone();
+        for index in &mut indexes {
+            let tree = index.tree;
+            for (_, paths) in found.iter().filter(|(found, _)| *found == tree) {
+                *index = Arc::new(index.with_multikey(paths));
             }
         }
-        next
+        self.with_indexes(indexes)
     }
 }
 
-fn index_row(rows: &mut DocBuilder, listed: &RawDocument, multikey: bool) {
-    rows.push_document().append("spec", listed).append("ready", true).append("multikey", multikey).end();
+fn index_row(rows: &mut DocBuilder, listed: &RawDocument, spec: Option<&IndexSpec>) {
+    rows.push_document().append("spec", listed).append("ready", true);
+    let multikey = spec.and_then(|spec| spec.multikey.as_ref());
+    rows.append("multikey", multikey.is_some());
+    if let (Some(spec), Some(paths)) = (spec, multikey) {
+        rows.start_document("multikeyPaths");
+        for ((field, _), components) in pinion_bson::elements(&spec.key).zip(paths) {
+            let mut flags = vec![0u8; field.split('.').count()];
+            for component in components {
+                if let Some(flag) = flags.get_mut(usize::from(*component)) {
+                    *flag = 1;
+                }
+            }
+            rows.append(field, RawBsonRef::Binary(RawBinaryRef { subtype: BinarySubtype::Generic, bytes: &flags }));
+        }
+        rows.end();
+    }
+    rows.end();
+}
+
+fn read_multikey(entry: &RawDocument, spec: &IndexSpec) -> Result<Option<MultikeyPaths>, String> {
+    if !entry.get_bool("multikey").unwrap_or(false) {
+        return Ok(None);
+    }
+    let stored = entry.get_document("multikeyPaths").map_err(|_| "no multikeyPaths".to_owned())?;
+    let mut paths = MultikeyPaths::new();
+    for (field, _) in pinion_bson::elements(&spec.key) {
+        let Some(RawBsonRef::Binary(flags)) = pinion_bson::get(stored, field) else {
+            return Err(format!("no multikeyPaths of {field}"));
+        };
+        paths.push((0u16..).zip(flags.bytes).filter(|(_, flag)| **flag != 0).map(|(component, _)| component).collect());
+    }
+    Ok(Some(paths))
 }
 
 pub(crate) fn collection_ident(number: u64) -> String {
@@ -198,5 +266,9 @@ fn parse_ident(ident: &str) -> Option<u64> {
 
 /// The index specification that a stored `{v, key, name, unique, sparse}` stands for.
 pub(crate) fn index_spec(listed: &RawDocument) -> pinion_wire::Result<IndexSpec> {
-    IndexSpec::parse(listed)
+    let (Ok(name), Ok(key)) = (listed.get_str("name"), listed.get_document("key")) else {
+        return Err(pinion_wire::Error::internal("an index specification has no name or no key"));
+    };
+    let flag = |name: &str| listed.get_bool(name).unwrap_or(false);
+    IndexSpec::new(name, key, flag("unique"), flag("sparse"))
 }

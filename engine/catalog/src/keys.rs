@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 use pinion_keystring::Ordering;
+use pinion_query::MultikeyPaths;
 use pinion_storage::{Expect, Key, Op, PartitionId, TreeId, Write, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 
@@ -25,8 +26,8 @@ pub struct IndexEntry {
 pub struct DocumentEntries {
     /// Ordered by key, without duplicates.
     pub entries: Vec<IndexEntry>,
-    /// Whether the document makes the index multikey.
-    pub multikey: bool,
+    /// Where the document has arrays, which makes the index multikey.
+    pub multikey: Option<MultikeyPaths>,
 }
 
 /// Computes a document's entries in an index.
@@ -38,8 +39,7 @@ pub fn entries_of(index: &Index, document: &RawDocument, id: RawBsonRef<'_>) -> 
     let ordering = index.spec.ordering;
     let mut entries: Vec<IndexEntry> = Vec::with_capacity(keys.keys.len());
     for fields in &keys.keys {
-        let values: smallvec::SmallVec<[RawBsonRef<'_>; 4]> = pinion_bson::elements(fields).map(|(_, value)| value).collect();
-        let made = pinion_keystring::encode_index_entry(&values, ordering, id);
+        let made = pinion_keystring::encode_index_entry(fields, ordering, id);
         entries.push(IndexEntry {
             key: Key::from_slice(&made.key),
             type_bits: Bytes::copy_from_slice(&made.type_bits),
@@ -89,7 +89,7 @@ pub fn remove_entry(collection: &Collection, index: &Index, entry: IndexEntry, d
 #[derive(Debug, Default)]
 pub struct IndexWrites {
     pub writes: Vec<Write>,
-    pub newly_multikey: Vec<TreeId>,
+    pub newly_multikey: Vec<(TreeId, MultikeyPaths)>,
 }
 
 /// Computes what a change of a document from `old` to `new` does to the collection's indexes.
@@ -111,8 +111,10 @@ pub fn index_writes(
         let after = match new {
             Some(new) => {
                 let after = entries_of(index, new, id)?;
-                if after.multikey && !index.multikey {
-                    out.newly_multikey.push(index.tree);
+                if let Some(paths) = after.multikey
+                    && !index.knows_multikey(&paths)
+                {
+                    out.newly_multikey.push((index.tree, paths));
                 }
                 after.entries
             }

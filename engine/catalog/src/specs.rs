@@ -262,7 +262,7 @@ impl Wanted {
     }
 
     pub(crate) fn into_index(self, tree: TreeId) -> Index {
-        Index { spec: Arc::new(self.spec), listed: self.listed, tree, multikey: false }
+        Index { spec: Arc::new(self.spec), listed: self.listed, tree }
     }
 }
 

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use crate::state::try_state;
 
 /// Applies entries on core 0.
-pub struct RecoveryApplier;
+#[derive(Debug, Default)]
+pub struct RecoveryApplier {}
 
 impl pinion_storage::Applier for RecoveryApplier {
     async fn apply(&self, ts: Timestamp, entry: Bytes) -> Result<(), pinion_storage::ApplyError> {

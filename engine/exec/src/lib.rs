@@ -1,1 +1,31 @@
 //! Executes commands and plans over partitions: data commands, cursors, sessions, diagnostics.
+//!
+//! `open_node` makes a node out of a data directory, on every core; `register_commands` puts the commands into a core's
+//! registry. A command runs on the core of its connection; what it reads and changes, it reads and changes on the
+//! cores that own the partitions.
+
+mod limits;
+pub mod logbuf;
+mod metrics;
+mod options;
+mod parameters;
+
+mod interrupt;
+mod concern;
+mod ops;
+mod sessions;
+mod state;
+mod stats;
+
+mod read;
+mod write;
+mod applier;
+mod commands;
+mod node;
+
+pub use applier::{RecoveryApplier, apply};
+pub use commands::{ConnectionSource, MemorySource, register_commands};
+pub use metrics::{CounterValues, Counters};
+pub use node::{OpenNodeError, close_node, open_node};
+pub use options::{HostInfo, NodeOptions};
+pub use state::{NodeShared, NodeState, state};

@@ -2,6 +2,10 @@
 
 use pinion_runtime::Duration;
 
+/// Points of a unique index that a read looks up one by one instead of asking every partition.
+pub const MAX_POINTS: usize = 256;
+/// Documents that a scan of a unique index fetches from other partitions at once.
+pub const FETCH_GROUP: usize = 64;
 /// Documents of a multi-update that are changed at once.
 pub const TARGET_GROUP: usize = 256;
 /// Documents in a first batch when the client names no size.

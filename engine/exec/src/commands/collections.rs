@@ -187,7 +187,7 @@ pub(crate) async fn list_collections(cmd: Invocation) -> Result<Reply> {
     let request = CursorRequest {
         ns: Namespace::new(cmd.db(), "$cmd.listCollections")?,
         uuid: None,
-        index: None,
+        indexes: Vec::new(),
         batch_size: Some(batch_size.unwrap_or(usize::MAX)),
         single_batch: false,
         no_timeout: false,

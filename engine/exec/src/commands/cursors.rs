@@ -15,7 +15,7 @@ use crate::state::state;
 pub(crate) struct CursorRequest {
     pub ns: Namespace,
     pub uuid: Option<pinion_catalog::Uuid>,
-    pub index: Option<String>,
+    pub indexes: Vec<String>,
     pub batch_size: Option<usize>,
     pub single_batch: bool,
     pub no_timeout: bool,
@@ -35,7 +35,7 @@ pub(crate) async fn first_batch(cmd: &Invocation, mut stream: Stream, request: C
         let cursor = Cursor {
             ns: request.ns.clone(),
             uuid: request.uuid,
-            index: request.index,
+            indexes: request.indexes,
             session: ctx.args.lsid,
             no_timeout: request.no_timeout,
             stream,
@@ -154,9 +154,9 @@ fn check_still_there(cursor: &Cursor) -> Result<()> {
     match catalog.by_uuid(uuid) {
         None => killed("collection dropped. UUID ".to_owned() + &uuid.to_string()),
         Some(collection) if collection.ns != cursor.ns => killed(format!("collection renamed from '{}' to '{}'", cursor.ns, collection.ns)),
-        Some(collection) => match &cursor.index {
-            Some(name) if collection.index(name).is_none() => killed(format!("index '{name}' dropped")),
-            _ => Ok(()),
+        Some(collection) => match cursor.indexes.iter().find(|name| collection.index(name).is_none()) {
+            Some(name) => killed(format!("index '{name}' dropped")),
+            None => Ok(()),
         },
     }
 }

@@ -107,7 +107,7 @@ pub(crate) async fn list_indexes(cmd: Invocation) -> Result<Reply> {
     let request = CursorRequest {
         ns,
         uuid: None,
-        index: None,
+        indexes: Vec::new(),
         batch_size: Some(batch_size.unwrap_or(usize::MAX)),
         single_batch: false,
         no_timeout: false,

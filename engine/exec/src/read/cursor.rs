@@ -21,8 +21,8 @@ pub(crate) struct Cursor {
     pub ns: Namespace,
     /// The collection it reads, so that a dropped or remade one is noticed.
     pub uuid: Option<Uuid>,
-    /// Index that it reads, which may be dropped under it.
-    pub index: Option<String>,
+    /// Indexes that it reads, which may be dropped under it.
+    pub indexes: Vec<String>,
     pub session: Option<Lsid>,
     pub no_timeout: bool,
     /// `batchSize` of the command that made it, for a `getMore` without one.

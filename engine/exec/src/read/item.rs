@@ -8,6 +8,8 @@ use pinion_storage::Key;
 pub(crate) struct Item {
     /// Unique among all parts: it ends with the document's `_id`.
     pub order: Key,
+    /// The document's key in its collection, where the same document may come from several parts.
+    pub id: Option<Key>,
     pub document: Bytes,
 }
 

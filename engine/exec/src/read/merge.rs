@@ -4,13 +4,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_runtime::{CoreId, Queue};
+use pinion_catalog::Placement;
+use pinion_runtime::{CoreId, Queue, join_all};
+use pinion_storage::{Key, PartitionId, storage};
 use pinion_wire::{OpContext, Result};
+use rustc_hash::FxHashSet;
 
+use super::access::Access;
 use super::item::{Batch, Item, PartCounters};
 use super::part::{PartSpec, PartTable};
 use crate::interrupt::check;
-use pinion_runtime::join_all;
 
 struct Part {
     owner: CoreId,
@@ -27,25 +30,45 @@ pub(crate) struct MergedStream {
     skip: usize,
     limit: Option<usize>,
     counters: PartCounters,
+    /// Documents already given, where the same one may come from several parts.
+    seen: Option<FxHashSet<Key>>,
+    /// Parts that only keep a snapshot readable.
+    pins: Vec<(CoreId, u64)>,
+    /// The parts sorted in memory, so they know when nothing follows.
+    sorted: bool,
+    by_id: bool,
 }
 
 impl MergedStream {
     /// Opens a part on each of the partitions and takes its first step there in the same message.
     pub(crate) async fn open(
         spec: Arc<PartSpec>,
-        partitions: Vec<pinion_storage::PartitionId>,
+        partitions: Vec<PartitionId>,
         ctx: &OpContext,
         step: StepSize,
         skip: usize,
         limit: Option<usize>,
     ) -> Result<MergedStream> {
-        let descending = spec.descending;
-        let mut stream = MergedStream { parts: Vec::with_capacity(partitions.len()), descending, skip, limit, counters: PartCounters::default() };
+        let descending = spec.descending();
+        let mut stream = MergedStream {
+            parts: Vec::with_capacity(partitions.len()),
+            descending,
+            skip,
+            limit,
+            counters: PartCounters::default(),
+            seen: spec.repeats_over_parts().then(FxHashSet::default),
+            pins: Vec::new(),
+            sorted: spec.sort.is_some(),
+            by_id: matches!(spec.access, Access::Id(_)),
+        };
+        if spec.access.reads_elsewhere() {
+            stream.pin_all(&spec).await?;
+        }
         let opened = join_all(
             partitions
                 .into_iter()
                 .map(|partition| {
-                    let owner = pinion_storage::storage().owner(partition);
+                    let owner = storage().owner(partition);
                     let (spec, ctx) = (spec.clone(), ctx.clone());
                     async move {
                         let opened = pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
@@ -54,8 +77,7 @@ impl MergedStream {
                         .await;
                         (owner, opened)
                     }
-                })
-                .collect(),
+                }),
         )
         .await;
         let mut failed = None;
@@ -75,6 +97,25 @@ impl MergedStream {
         }
     }
 
+    /// Keeps the state of every partition that the parts may read documents from.
+    async fn pin_all(&mut self, spec: &PartSpec) -> Result<()> {
+        let count = if spec.collection.placement == Placement::One { 1 } else { storage().partition_count() };
+        let at = spec.at;
+        let opened = join_all((0..count).map(PartitionId).map(|partition| async move {
+            let owner = storage().owner(partition);
+            (owner, pinion_runtime::submit_to(owner, Queue::Foreground, move || async move { PartTable::open_pin(partition, at) }).await)
+        }))
+        .await;
+        let mut failed = None;
+        for (owner, pin) in opened {
+            match pin {
+                Ok(number) => self.pins.push((owner, number)),
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
     /// Steps every part that has nothing buffered.
     async fn refill(&mut self, ctx: &OpContext, step: StepSize) -> Result<()> {
         let starved: Vec<usize> =
@@ -88,8 +129,7 @@ impl MergedStream {
                 .map(|i| {
                     let (owner, number, ctx) = (self.parts[*i].owner, self.parts[*i].number, ctx.clone());
                     pinion_runtime::submit_to(owner, Queue::Foreground, move || async move { PartTable::step(number, &ctx, step).await })
-                })
-                .collect(),
+                }),
         )
         .await;
         let mut failed = None;
@@ -122,6 +162,11 @@ impl MergedStream {
                 self.refill(ctx, step).await?;
             }
             let Some(item) = self.pop() else { return Ok(None) };
+            if let (Some(seen), Some(id)) = (&mut self.seen, item.id)
+                && !seen.insert(id)
+            {
+                continue;
+            }
             if self.skip > 0 {
                 self.skip -= 1;
                 continue;
@@ -133,6 +178,19 @@ impl MergedStream {
         }
     }
 
+    /// The next document, when about so many more are wanted.
+    pub(crate) async fn next_wanted(&mut self, ctx: &OpContext, wanted: usize) -> Result<Option<Bytes>> {
+        self.next(ctx, super::stream::step_for(wanted)).await
+    }
+
+    /// The next item of any part, whatever the limit: parts that count give their sums so.
+    pub(crate) async fn next_raw(&mut self, ctx: &OpContext) -> Result<Option<Bytes>> {
+        if self.parts.iter().any(|part| part.buffer.is_empty() && !part.done) {
+            self.refill(ctx, super::stream::step_for(1)).await?;
+        }
+        Ok(self.pop().map(|item| item.document))
+    }
+
     fn pop(&mut self) -> Option<Item> {
         let heads = self.parts.iter().enumerate().filter_map(|(i, part)| part.buffer.front().map(|item| (i, &item.order)));
         let best = if self.descending { heads.max_by(|a, b| a.1.cmp(b.1)) } else { heads.min_by(|a, b| a.1.cmp(b.1)) };
@@ -140,9 +198,10 @@ impl MergedStream {
         self.parts[i].buffer.pop_front()
     }
 
-    /// True when it is known without another step that nothing follows.
-    pub(crate) fn is_exhausted(&self) -> bool {
-        self.limit == Some(0) || self.parts.iter().all(|part| part.done && part.buffer.is_empty())
+    /// True when it is known that nothing follows. A scan knows its end only when it has run into it, as in MongoDB.
+    pub(crate) fn is_eof(&self) -> bool {
+        let exhausted = self.parts.iter().all(|part| part.done && part.buffer.is_empty());
+        self.limit == Some(0) || (exhausted && (self.sorted || self.by_id || self.parts.is_empty()))
     }
 
     /// What the parts have done.
@@ -153,16 +212,17 @@ impl MergedStream {
 
 impl Drop for MergedStream {
     fn drop(&mut self) {
-        for part in &self.parts {
-            if part.done {
-                continue;
-            }
-            let number = part.number;
-            if part.owner == pinion_runtime::core_id() {
+        let parts = self.parts.iter().filter(|part| !part.done).map(|part| (part.owner, part.number));
+        let open: Vec<(CoreId, u64)> = parts.chain(self.pins.iter().copied()).collect();
+        if open.is_empty() || crate::state::try_state().is_none() {
+            return;
+        }
+        for (owner, number) in open {
+            if owner == pinion_runtime::core_id() {
                 PartTable::close(number);
                 continue;
             }
-            let closing = pinion_runtime::submit_to(part.owner, Queue::Foreground, move || async move { PartTable::close(number) });
+            let closing = pinion_runtime::submit_to(owner, Queue::Foreground, move || async move { PartTable::close(number) });
             pinion_runtime::spawn(Queue::Foreground, closing);
         }
     }

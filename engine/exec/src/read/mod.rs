@@ -1,10 +1,19 @@
 //! Reads: plan parts on each partition's owner, merged in order on the core of the connection.
 
+mod access;
+mod cursor;
+mod hint;
 mod item;
 mod merge;
 mod part;
+mod pipeline;
 mod request;
+mod scan;
+mod stream;
 
-pub(crate) use item::{Batch, Item, PartCounters};
-pub(crate) use merge::MergedStream;
-pub(crate) use part::{PartSpec, PartTable};
+pub(crate) use cursor::{Cursor, CursorCounts, CursorTable, Filled, IdleCursor, core_of, fill, not_found};
+pub(crate) use hint::parse_hint;
+pub(crate) use item::PartCounters;
+pub(crate) use part::{Output, PartTable};
+pub(crate) use request::{Opened, ReadRequest, Targets, open, open_ids, parse_sort};
+pub(crate) use stream::Stream;

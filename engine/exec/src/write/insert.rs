@@ -8,6 +8,7 @@ use pinion_catalog::{
     from_write_error, id_key, index_writes, partition_of, set_multikey,
 };
 use pinion_clock::Timestamp;
+use pinion_query::MultikeyPaths;
 use pinion_storage::{Expect, Op, Statement, TreeId, Write, WriteError, storage};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
@@ -21,7 +22,7 @@ use crate::state::state;
 /// A statement that inserts one prepared document, and the indexes that it makes multikey.
 pub(crate) struct InsertStatement {
     pub statement: Statement,
-    pub newly_multikey: Vec<TreeId>,
+    pub newly_multikey: Vec<(TreeId, MultikeyPaths)>,
 }
 
 /// Builds the statement that inserts a prepared document.
@@ -162,12 +163,12 @@ fn take_group(queue: &mut std::collections::VecDeque<(usize, Bytes)>) -> Vec<(us
 }
 
 /// One step: builds the statements and hands them to storage together.
-async fn attempt(collection: &Arc<Collection>, group: &[(usize, Bytes)], ordered: bool) -> (Vec<Attempt>, Vec<TreeId>, bool) {
+async fn attempt(collection: &Arc<Collection>, group: &[(usize, Bytes)], ordered: bool) -> (Vec<Attempt>, Vec<(TreeId, MultikeyPaths)>, bool) {
     let mut attempts: Vec<Attempt> = Vec::with_capacity(group.len());
     let mut statements: Vec<Statement> = Vec::with_capacity(group.len());
     // The places in the group of the statements.
     let mut places: Vec<usize> = Vec::with_capacity(group.len());
-    let mut multikey: Vec<TreeId> = Vec::new();
+    let mut multikey: Vec<(TreeId, MultikeyPaths)> = Vec::new();
     for (place, (_, document)) in group.iter().enumerate() {
         attempts.push(Attempt::Pending);
         match insert_statement(collection, document) {

@@ -8,7 +8,7 @@ use pinion_catalog::{
     Collection, Observers, OpEvent, OpKind, document_id, from_read_error, from_write_error, index_writes, partition_of,
 };
 use pinion_clock::Timestamp;
-use pinion_query::{Matcher, Update};
+use pinion_query::{Matcher, MultikeyPaths, Update};
 use pinion_runtime::Queue;
 use pinion_storage::{Expect, Key, Op, PartitionId, ReadAt, Statement, TreeId, Write, WriteError, storage};
 use pinion_wire::{OpContext, Result};
@@ -45,7 +45,7 @@ pub(crate) enum Modified {
     Unchanged { document: Option<Bytes> },
     Changed { ts: Timestamp, old: Option<Bytes>, new: Option<Bytes> },
     /// These indexes must be made multikey first; the caller does so and tries again.
-    NeedsMultikey(Vec<TreeId>),
+    NeedsMultikey(Vec<(TreeId, MultikeyPaths)>),
 }
 
 /// Changes one document, on its owner's core.

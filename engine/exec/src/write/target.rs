@@ -6,9 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::{RawBson, RawBsonRef, RawDocumentBuf};
 use pinion_catalog::{Access, Collection, core_catalog, ensure_collection, id_key, partition_of, set_multikey};
-use pinion_query::Matcher;
+use pinion_query::{Matcher, MultikeyPaths};
 use pinion_runtime::CoreId;
-use pinion_storage::{Key, storage};
+use pinion_storage::{Key, TreeId, storage};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -18,7 +18,8 @@ use super::insert::insert_documents;
 use super::modify::{Change, Modified, ModifyRequest, modify_at_owner, modify_many_at};
 use crate::interrupt::interruptible;
 use crate::limits::TARGET_GROUP;
-use crate::read::{Hint, ReadRequest, open_ids};
+use pinion_query::Hint;
+use crate::read::{ReadRequest, open_ids, parse_sort};
 use crate::state::state;
 
 /// One statement of `update` or `delete`, or a `findAndModify`.
@@ -69,7 +70,7 @@ impl ModifyOutcome {
 
 enum Step {
     Done,
-    Multikey(Arc<Collection>, Vec<pinion_storage::TreeId>),
+    Multikey(Arc<Collection>, Vec<(TreeId, MultikeyPaths)>),
     /// The document that was found changed so that it does not match any more: look again.
     Again,
 }
@@ -133,13 +134,10 @@ async fn change_matching(
         outcome.count(modified);
         return Ok(Step::Done);
     }
-    let read = ReadRequest {
-        collection: collection.clone(),
-        filter: statement.filter.clone(),
-        sort: statement.sort.clone(),
-        hint: statement.hint.clone(),
-        limit: (!statement.multi).then_some(1),
-    };
+    let mut read = ReadRequest::new(collection.clone(), statement.matcher.clone());
+    read.sort = parse_sort(statement.sort.as_deref())?;
+    read.hint = statement.hint.clone();
+    read.limit = (!statement.multi).then_some(1);
     let mut targets = open_ids(ctx, read).await?;
     if !statement.multi {
         let Some(key) = targets.next(ctx).await? else { return Ok(Step::Done) };
@@ -173,7 +171,7 @@ async fn change_group(
     request: &Arc<ModifyRequest>,
     group: Vec<Key>,
     outcome: &mut ModifyOutcome,
-) -> Result<Option<Vec<pinion_storage::TreeId>>> {
+) -> Result<Option<Vec<(TreeId, MultikeyPaths)>>> {
     let mut by_owner: BTreeMap<CoreId, Vec<Key>> = BTreeMap::new();
     for key in group {
         let owner = storage().owner(partition_of(&request.collection, &key));
@@ -182,7 +180,7 @@ async fn change_group(
     let results =
         pinion_runtime::join_all(by_owner.into_iter().map(|(owner, keys)| modify_many_at(request, owner, keys, ctx))).await;
     let mut failed = None;
-    let mut multikey: Vec<pinion_storage::TreeId> = Vec::new();
+    let mut multikey: Vec<(TreeId, MultikeyPaths)> = Vec::new();
     for result in results.into_iter().flatten() {
         match result {
             Ok(Modified::NeedsMultikey(trees)) => multikey.extend(trees),

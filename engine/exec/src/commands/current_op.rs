@@ -1,0 +1,167 @@
+//! `currentOp` and `killOp`.
+
+use bytes::Bytes;
+use pinion_bson::{DocBuilder, RawDocumentBuf};
+use pinion_catalog::stored_document;
+use pinion_query::Matcher;
+use pinion_wire::idl::is_generic_argument;
+use pinion_wire::{Error, Invocation, Reply, Result};
+
+use super::sessions::append_lsid;
+use crate::ops::OpSnapshot;
+use crate::read::IdleCursor;
+use crate::state::state;
+
+/// `currentOp`: the fields beside its options are a filter.
+pub(crate) async fn current_op(cmd: Invocation) -> Result<Reply> {
+    let mut filter = DocBuilder::new();
+    for (name, value) in pinion_bson::elements(cmd.body()).skip(1) {
+        let own = name.len() > 1 && name.starts_with('$');
+        if !own && !is_generic_argument(name) {
+            filter.append_raw(name, value);
+        }
+    }
+    let matcher = Matcher::parse(&filter.finish())?;
+    let mut out = Reply::new();
+    out.start_array("inprog");
+    for op in operations(false).await {
+        if matcher.matches(&op)? {
+            out.push(&*op);
+        }
+    }
+    out.end();
+    Ok(out)
+}
+
+/// The documents of `currentOp`, and of `$currentOp`, which shows idle cursors too.
+pub(crate) async fn operations(idle_cursors: bool) -> Vec<RawDocumentBuf> {
+    let parts = pinion_runtime::on_all_cores(|_| async {
+        let state = state();
+        (state.ops.snapshot(), state.cursors.idle())
+    })
+    .await;
+    let mut list = Vec::new();
+    for (ops, cursors) in parts {
+        list.extend(ops.iter().map(describe));
+        if idle_cursors {
+            list.extend(cursors.iter().map(describe_cursor));
+        }
+    }
+    list
+}
+
+fn kind_of(name: &str) -> &'static str {
+    match name {
+        "insert" => "insert",
+        "update" => "update",
+        "delete" => "remove",
+        "find" => "query",
+        "getMore" => "getmore",
+        _ => "command",
+    }
+}
+
+fn describe(op: &OpSnapshot) -> RawDocumentBuf {
+    let shared = state().shared.clone();
+    let ctx = &op.ctx;
+    let mut out = DocBuilder::new();
+    out.append("type", "op").append("host", shared.options.host.as_str());
+    out.append("desc", format!("conn{}", ctx.client.connection_id).as_str()).append("connectionId", ctx.client.connection_id);
+    if let Some(remote) = ctx.client.remote {
+        out.append("client", remote.to_string().as_str());
+    }
+    if let Some(metadata) = ctx.client.metadata() {
+        if let Some(name) = &metadata.app_name {
+            out.append("appName", name.as_str());
+        }
+        out.append("clientMetadata", &*metadata.document);
+    }
+    out.append("active", true);
+    out.append("currentOpTime", iso_now().as_str()).append("opid", ctx.op_id);
+    if let Some(lsid) = &ctx.args.lsid {
+        append_lsid(&mut out, "lsid", lsid);
+    }
+    out.append("secs_running", op.running.as_secs() as i64).append("microsecs_running", op.running.as_micros() as i64);
+    let ns = match &op.collection {
+        Some(collection) => format!("{}.{collection}", ctx.db),
+        None => format!("{}.$cmd", ctx.db),
+    };
+    out.append("op", kind_of(ctx.command)).append("ns", ns.as_str());
+    append_command(&mut out, "command", &op.command);
+    if ctx.killed().is_some() {
+        out.append("killPending", true);
+    }
+    out.append("numYields", 0i32);
+    out.start_document("locks").end().append("waitingForLock", false).start_document("lockStats").end();
+    out.append("waitingForFlowControl", false).start_document("flowControlStats").end();
+    out.finish()
+}
+
+fn describe_cursor(cursor: &IdleCursor) -> RawDocumentBuf {
+    let shared = state().shared.clone();
+    let mut out = DocBuilder::new();
+    out.append("type", "idleCursor").append("host", shared.options.host.as_str()).append("ns", cursor.ns.as_str());
+    if let Some(lsid) = &cursor.session {
+        append_lsid(&mut out, "lsid", lsid);
+    }
+    out.start_document("cursor").append("cursorId", cursor.id);
+    out.append("nDocsReturned", cursor.returned as i64).append("nBatchesReturned", cursor.batches as i64);
+    out.append("noCursorTimeout", cursor.no_timeout)
+        .append("ageMillis", cursor.age.as_millis() as i64)
+        .append("idleMillis", cursor.idle.as_millis() as i64);
+    append_command(&mut out, "originatingCommand", &cursor.originating);
+    out.end();
+    out.finish()
+}
+
+/// A command document, cut when it is large: a batch of inserts would fill the reply.
+fn append_command(out: &mut DocBuilder, name: &str, command: &Bytes) {
+    const MOST_BYTES: usize = 1024;
+    if command.len() <= MOST_BYTES {
+        out.append(name, stored_document(command));
+        return;
+    }
+    let mut text = pinion_query::document_text(stored_document(command));
+    let mut end = MOST_BYTES;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    out.start_document(name).append("$truncated", text.as_str()).end();
+}
+
+/// The present time as `currentOp` writes it.
+fn iso_now() -> String {
+    let ms = pinion_runtime::wall_ms();
+    pinion_bson::DateTime::from_millis(ms).try_to_rfc3339_string().unwrap_or_default()
+}
+
+/// `killOp`.
+pub(crate) async fn kill_op(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    let id = match reader.value("op") {
+        None => return Err(Error::new(pinion_wire::ErrorCode::NO_SUCH_KEY, "Did not provide \"op\" field")),
+        Some(value) => match pinion_wire::idl::i64_exact(value) {
+            Some(id) if i64::from(i32::MIN) <= id && id <= i64::from(u32::MAX) => id as i32,
+            Some(id) => return Err(Error::bad_value(format!("invalid op : {id}. Op ID cannot be represented with 32 bits"))),
+            None if pinion_wire::idl::is_number(value) => {
+                return Err(Error::failed_to_parse("Expected field \"op\" to be a whole number"));
+            }
+            None => {
+                return Err(Error::type_mismatch(format!(
+                    "Expected field \"op\" to have a value exactly representable as a 64-bit integer, but found {}",
+                    pinion_query::value_text(value)
+                )));
+            }
+        },
+    };
+    reader.ignore(&["killOp"]);
+    reader.finish()?;
+    let killed = pinion_runtime::on_all_cores(move |_| async move { state().ops.kill(id) }).await;
+    if killed.contains(&true) {
+        state().metrics.counters.killed_operations.inc();
+    }
+    let mut out = Reply::new();
+    out.append("info", "attempting to kill op");
+    Ok(out)
+}

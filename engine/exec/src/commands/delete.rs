@@ -1,0 +1,93 @@
+//! `delete`.
+
+use std::sync::Arc;
+
+use pinion_bson::RawDocument;
+use pinion_query::Matcher;
+use pinion_wire::idl::{FieldReader, Path};
+use pinion_wire::{Error, Invocation, Reply, Result};
+
+use super::collections::is_simple_collation;
+use super::insert::check_batch_size;
+use super::reply::acknowledged;
+use super::update::{batch_options, stops_batch};
+use crate::read::parse_hint;
+use pinion_query::Hint;
+use crate::state::state;
+use crate::write::{BatchOutcome, Change, ModifyOutcome, ModifyStatement, run};
+
+/// One element of `deletes`, syntax alone.
+pub(super) struct DeleteSpec<'d> {
+    pub q: &'d RawDocument,
+    pub multi: bool,
+    pub hint: Option<Hint>,
+}
+
+/// Reads one element of `deletes`.
+pub(super) fn parse_delete<'d>(path: Path<'_>, document: &'d RawDocument) -> Result<DeleteSpec<'d>> {
+    let reader = FieldReader::object(path, document)?;
+    let q = reader.doc("q")?;
+    let limit = reader.i64("limit")?;
+    let hint = parse_hint(reader.value("hint"))?;
+    reader.unsupported_unless("collation", is_simple_collation)?;
+    reader.unsupported("sampleId")?;
+    reader.finish()?;
+    let multi = match limit {
+        0 => true,
+        1 => false,
+        other => return Err(Error::failed_to_parse(format!("The limit field in delete objects must be 0 or 1. Got {other}"))),
+    };
+    Ok(DeleteSpec { q, multi, hint })
+}
+
+impl DeleteSpec<'_> {
+    /// Parses the filter.
+    pub(super) fn statement(&self) -> Result<ModifyStatement> {
+        Ok(ModifyStatement {
+            filter: self.q.to_owned(),
+            matcher: Matcher::parse(self.q)?,
+            change: Arc::new(Change::Delete),
+            multi: self.multi,
+            upsert: false,
+            hint: self.hint.clone(),
+            sort: None,
+            wants_documents: false,
+        })
+    }
+}
+
+/// `delete`.
+pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
+    let options = batch_options(&cmd, "delete", "deletes")?;
+    let documents = cmd.documents("deletes")?;
+    check_batch_size(&documents)?;
+    let root = Path::root("delete");
+    let path = root.field("deletes");
+    let mut specs = Vec::with_capacity(documents.len());
+    for (index, document) in documents.iter().enumerate() {
+        specs.push(parse_delete(path.index(index), document)?);
+    }
+    let mut outcome = BatchOutcome::default();
+    let counters = &state().metrics.counters;
+    for (index, spec) in specs.iter().enumerate() {
+        counters.delete.inc();
+        let mut done = ModifyOutcome::default();
+        let result = match spec.statement() {
+            Ok(statement) => run(&cmd.ctx, &options.ns, &statement, &mut done).await,
+            Err(error) => Err(error),
+        };
+        outcome.n += done.modified;
+        counters.documents_deleted.add(done.modified as u64);
+        if let Some(ts) = done.last {
+            outcome.wrote(ts);
+        }
+        if let Err(error) = result {
+            let fatal = stops_batch(&error);
+            outcome.failed(index, error);
+            if options.ordered || fatal {
+                break;
+            }
+        }
+    }
+    acknowledged(&cmd.ctx, &outcome, false).await
+}

@@ -1,0 +1,129 @@
+//! `findAndModify`.
+
+use std::sync::Arc;
+
+use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_catalog::stored_document;
+use pinion_query::{Matcher, Projection, Update};
+use pinion_wire::idl::Namespace;
+use pinion_wire::{Error, Invocation, Reply, Result};
+
+use super::acknowledge;
+use super::collections::{check_uuid, is_simple_collation};
+use super::variables::variables;
+use crate::read::parse_hint;
+use pinion_query::Hint;
+use crate::state::state;
+use crate::write::{Change, ModifyOutcome, ModifyStatement, run};
+
+/// A parsed `findAndModify`.
+pub(super) struct FindAndModify {
+    pub ns: Namespace,
+    pub statement: ModifyStatement,
+    pub remove: bool,
+    pub new: bool,
+    pub projection: Option<Projection>,
+}
+
+/// Reads the command.
+pub(super) fn parse(cmd: &Invocation, body: &RawDocument, command: &str) -> Result<FindAndModify> {
+    let reader = pinion_wire::idl::CommandReader::new(command, body)?;
+    let ns = reader.namespace(command, cmd.db())?;
+    let empty = pinion_bson::RawDocumentBuf::new();
+    let query = reader.opt_doc("query")?.unwrap_or(&empty).to_owned();
+    let sort = reader.opt_doc("sort")?.filter(|sort| !sort.is_empty()).map(RawDocument::to_owned);
+    let fields = reader.opt_doc("fields")?;
+    let remove = reader.opt_safe_bool("remove")?.unwrap_or(false);
+    let new = reader.opt_safe_bool("new")?.unwrap_or(false);
+    let upsert = reader.opt_safe_bool("upsert")?.unwrap_or(false);
+    let update = match reader.value("update") {
+        None | Some(RawBsonRef::Null | RawBsonRef::Undefined) => None,
+        Some(update) => Some(update),
+    };
+    let hint = parse_hint(reader.value("hint"))?;
+    let uuid = reader.opt_uuid("collectionUUID")?;
+    reader.opt_safe_bool("bypassDocumentValidation")?;
+    reader.opt_i32("stmtId")?;
+    reader.unsupported_unless_empty("arrayFilters")?;
+    reader.unsupported_unless("collation", is_simple_collation)?;
+    reader.unsupported_unless_empty("let")?;
+    reader.ignore(&["runtimeConstants", "legacyRuntimeConstants"]);
+    reader.unsupported("encryptionInformation")?;
+    reader.finish()?;
+    if remove {
+        if update.is_some() {
+            return Err(Error::failed_to_parse("Cannot specify both an update and remove=true"));
+        }
+        if upsert {
+            return Err(Error::failed_to_parse("Cannot specify both upsert=true and remove=true"));
+        }
+        if new {
+            return Err(Error::failed_to_parse(
+                "Cannot specify both new=true and remove=true; 'remove' always returns the deleted document",
+            ));
+        }
+    }
+    let change = match update {
+        _ if remove => Change::Delete,
+        Some(update @ (RawBsonRef::Document(_) | RawBsonRef::Array(_))) => Change::Update(Update::parse(update)?),
+        Some(_) => return Err(Error::failed_to_parse("Update argument must be either an object or an array")),
+        None => return Err(Error::failed_to_parse("Either an update or remove=true must be specified")),
+    };
+    check_uuid(&ns, uuid)?;
+    let matcher = Matcher::parse(&query)?;
+    let projection = match fields {
+        Some(fields) if !fields.is_empty() => Some(Projection::parse_find(fields, &variables(None)?)?),
+        _ => None,
+    };
+    let statement = ModifyStatement {
+        filter: query,
+        matcher,
+        change: Arc::new(change),
+        multi: false,
+        upsert,
+        hint,
+        sort,
+        wants_documents: true,
+    };
+    Ok(FindAndModify { ns, statement, remove, new, projection })
+}
+
+/// `findAndModify`.
+pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
+    let parsed = parse(&cmd, cmd.body(), cmd.message.command_name())?;
+    let mut done = ModifyOutcome::default();
+    run(&cmd.ctx, &parsed.ns, &parsed.statement, &mut done).await?;
+    let counters = &state().metrics.counters;
+    if parsed.remove {
+        counters.documents_deleted.add(done.modified as u64);
+    } else {
+        counters.documents_updated.add(done.modified as u64);
+    }
+    counters.documents_inserted.add(u64::from(done.upserted.is_some()));
+    acknowledge(&cmd.ctx, done.last).await?;
+    let mut out = Reply::new();
+    out.start_document("lastErrorObject");
+    out.append("n", done.matched as i32 + i32::from(done.upserted.is_some()));
+    if !parsed.remove {
+        out.append("updatedExisting", done.matched > 0);
+        if let Some(id) = &done.upserted {
+            out.append("upserted", id.as_raw_bson_ref());
+        }
+    }
+    out.end();
+    let value = if parsed.new { &done.new } else { &done.old };
+    match value {
+        None => {
+            out.append("value", RawBsonRef::Null);
+        }
+        Some(bytes) => {
+            counters.documents_returned.inc();
+            let document = stored_document(bytes);
+            match &parsed.projection {
+                Some(projection) => out.append("value", &*projection.apply(document, None)?),
+                None => out.append("value", document),
+            };
+        }
+    }
+    Ok(out)
+}

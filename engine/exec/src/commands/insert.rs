@@ -1,0 +1,65 @@
+//! `insert`.
+
+use pinion_wire::limits::MAX_WRITE_BATCH;
+use pinion_wire::{Documents, Error, ErrorCode, Invocation, Reply, Result};
+
+use super::collections::check_uuid;
+use super::reply::acknowledged;
+use crate::state::state;
+use crate::write::{BatchOutcome, insert_documents, prepare_for_insert};
+
+/// Refuses a batch without statements or with too many.
+pub(super) fn check_batch_size(documents: &Documents) -> Result<()> {
+    if documents.is_empty() || documents.len() > MAX_WRITE_BATCH {
+        return Err(Error::new(
+            ErrorCode::INVALID_LENGTH,
+            format!("Write batch sizes must be between 1 and {MAX_WRITE_BATCH}. Got {} operations.", documents.len()),
+        ));
+    }
+    Ok(())
+}
+
+/// `insert`.
+pub(crate) async fn insert(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    let ns = reader.namespace("insert", cmd.db())?;
+    let ordered = reader.opt_bool("ordered")?.unwrap_or(true);
+    reader.opt_safe_bool("bypassDocumentValidation")?;
+    reader.opt_i32("stmtId")?;
+    reader.opt_array("stmtIds")?;
+    let uuid = reader.opt_uuid("collectionUUID")?;
+    reader.ignore(&["documents", "maxTimeMS"]);
+    reader.unsupported("encryptionInformation")?;
+    let documents = cmd.documents("documents")?;
+    reader.finish()?;
+    check_batch_size(&documents)?;
+    check_uuid(&ns, uuid)?;
+    let mut outcome = BatchOutcome::default();
+    let mut prepared = Vec::with_capacity(documents.len());
+    let mut refused = Vec::new();
+    for (index, document) in documents.iter().enumerate() {
+        match prepare_for_insert(document) {
+            Ok(document) => prepared.push((index, document)),
+            Err(error) => {
+                refused.push((index, error));
+                if ordered {
+                    break;
+                }
+            }
+        }
+        if pinion_runtime::should_yield() {
+            pinion_runtime::yield_now().await;
+        }
+    }
+    state().metrics.counters.insert.add((prepared.len() + refused.len()) as u64);
+    insert_documents(&cmd.ctx, &ns, prepared, ordered, &mut outcome).await?;
+    // With order, a refused document is reached only when nothing before it failed.
+    if !ordered || outcome.errors.is_empty() {
+        for (index, error) in refused {
+            outcome.failed(index, error);
+        }
+        outcome.errors.sort_by_key(|failure| failure.index);
+    }
+    state().metrics.counters.documents_inserted.add(outcome.n as u64);
+    acknowledged(&cmd.ctx, &outcome, false).await
+}

@@ -1,0 +1,117 @@
+//! The commands: what surrounds each of them, and the table in which they are registered.
+
+mod aggregate;
+mod collections;
+mod count;
+mod current_op;
+mod cursors;
+mod delete;
+mod distinct;
+mod explain;
+mod find;
+mod find_and_modify;
+mod hello;
+mod indexes;
+mod insert;
+mod parameters;
+mod reply;
+mod server_status;
+mod sessions;
+mod small;
+mod stats;
+mod table;
+mod update;
+mod variables;
+
+use std::future::Future;
+
+use pinion_wire::{CommandClass, CommandSpec, ErrorCode, Invocation, Registry, Reply, Result};
+
+pub(crate) use crate::concern::acknowledge;
+pub use server_status::{ConnectionSource, MemorySource};
+pub use table::register_commands;
+
+use crate::concern;
+use crate::metrics::{OpClass, TopKind};
+use crate::state::state;
+
+/// Registers a command with everything that surrounds it.
+fn register<F, Fut>(registry: &mut Registry, spec: CommandSpec, top: Option<TopKind>, handler: F)
+where
+    F: Fn(Invocation) -> Fut + Copy + 'static,
+    Fut: Future<Output = Result<Reply>> + 'static,
+{
+    registry.register(spec, move |cmd| run(cmd, top, handler));
+}
+
+async fn run<F, Fut>(cmd: Invocation, top: Option<TopKind>, handler: F) -> Result<Reply>
+where
+    F: Fn(Invocation) -> Fut,
+    Fut: Future<Output = Result<Reply>>,
+{
+    let state = state();
+    let metrics = &state.metrics;
+    concern::check(&cmd)?;
+    if let Some(lsid) = &cmd.ctx.args.lsid {
+        state.sessions.touch(lsid)?;
+    }
+    let class = match cmd.command.spec.class {
+        CommandClass::Read => OpClass::Read,
+        CommandClass::Write => OpClass::Write,
+        CommandClass::Command => OpClass::Command,
+    };
+    let active = match class {
+        OpClass::Read => Some(&metrics.counters.active_readers),
+        OpClass::Write => Some(&metrics.counters.active_writers),
+        OpClass::Command => None,
+    };
+    // The handlers of reads and writes count what they do; everything else is a command.
+    if class == OpClass::Command || matches!(cmd.name(), "aggregate" | "count" | "distinct" | "findAndModify" | "explain") {
+        metrics.counters.command.inc();
+    }
+    let top = top.and_then(|kind| namespace_of(&cmd).map(|ns| (kind, ns)));
+    let started = cmd.ctx.started_ns;
+    let running = state.ops.enter(&cmd);
+    let gauge = active.map(Gauge::up);
+    let result = handler(cmd).await;
+    drop(gauge);
+    drop(running);
+    let us = pinion_runtime::now().as_nanos().saturating_sub(started) / 1000;
+    metrics.record(class, us);
+    if let Some((kind, ns)) = top {
+        metrics.record_top(&ns, kind, us);
+    }
+    if let Err(error) = &result {
+        let internal = error.code == ErrorCode::INTERNAL_ERROR;
+        if internal { metrics.counters.assert_regular.inc() } else { metrics.counters.assert_user.inc() }
+    }
+    result
+}
+
+/// Counts one up as long as it lives.
+struct Gauge<'a>(&'a crate::metrics::Counter);
+
+impl Gauge<'_> {
+    fn up(counter: &crate::metrics::Counter) -> Gauge<'_> {
+        counter.inc();
+        Gauge(counter)
+    }
+}
+
+impl Drop for Gauge<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// The namespace that a command names in its first field, or `getMore` in its second.
+fn namespace_of(cmd: &Invocation) -> Option<String> {
+    let name = match cmd.name() {
+        "getMore" => pinion_bson::get(cmd.body(), "collection"),
+        _ => pinion_bson::elements(cmd.body()).next().map(|(_, value)| value),
+    };
+    match name {
+        Some(pinion_bson::RawBsonRef::String(collection)) => Some(format!("{}.{collection}", cmd.db())),
+        _ => None,
+    }
+}

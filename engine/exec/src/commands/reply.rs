@@ -1,0 +1,43 @@
+//! The reply of the batch commands.
+
+use pinion_bson::DocBuilder;
+use pinion_wire::{Reply, Result};
+
+use crate::write::BatchOutcome;
+
+/// Appends `n`, `nModified`, `upserted` and `writeErrors`.
+pub(super) fn append_outcome(out: &mut DocBuilder, outcome: &BatchOutcome, is_update: bool) {
+    out.append("n", outcome.n as i32);
+    if is_update {
+        if !outcome.upserted.is_empty() {
+            out.start_array("upserted");
+            for upserted in &outcome.upserted {
+                out.push_document().append("index", upserted.index as i32).append("_id", upserted.id.as_raw_bson_ref()).end();
+            }
+            out.end();
+        }
+        out.append("nModified", outcome.modified as i32);
+    }
+    if !outcome.errors.is_empty() {
+        out.start_array("writeErrors");
+        for failure in &outcome.errors {
+            out.push_document().append("index", failure.index as i32).append("code", failure.error.code.0);
+            out.append("errmsg", failure.error.message.as_str());
+            if let Some(extra) = &failure.error.extra {
+                out.append_all(extra);
+            }
+            out.end();
+        }
+        out.end();
+    }
+}
+
+/// The reply, once the batch is as safe as it was asked to be.
+pub(super) async fn acknowledged(ctx: &pinion_wire::OpContext, outcome: &BatchOutcome, is_update: bool) -> Result<Reply> {
+    let mut out = Reply::new();
+    append_outcome(&mut out, outcome, is_update);
+    if outcome.last.is_some() || outcome.errors.is_empty() {
+        super::acknowledge(ctx, outcome.last).await?;
+    }
+    Ok(out)
+}

@@ -1,0 +1,352 @@
+//! `serverStatus` and `top`. Every section has counters behind it; what has none is absent.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pinion_bson::{DateTime, DocBuilder, RawBsonRef};
+use pinion_runtime::{CoreId, RuntimeStats};
+use pinion_wire::idl::truthy;
+use pinion_wire::{Invocation, Registry, Reply, Result};
+
+use super::hello::COMPATIBLE_VERSION;
+use crate::metrics::{CounterValues, TopEntry};
+use crate::read::CursorCounts;
+use crate::state::state;
+use crate::stats::storage_stats;
+
+#[derive(Clone, Copy, Default)]
+struct LatencyValues {
+    ops: u64,
+    total_us: u64,
+}
+
+impl LatencyValues {
+    fn of(latency: &crate::metrics::Latency) -> LatencyValues {
+        LatencyValues { ops: latency.ops.get(), total_us: latency.total_us.get() }
+    }
+
+    fn add(&mut self, other: &LatencyValues) {
+        self.ops += other.ops;
+        self.total_us += other.total_us;
+    }
+}
+
+/// What one core contributes.
+struct CorePart {
+    counters: CounterValues,
+    latencies: [LatencyValues; 3],
+    cursors: CursorCounts,
+    sessions: u64,
+    running: u64,
+    runtime: RuntimeStats,
+    commands: Vec<(&'static str, u64, u64)>,
+    unknown_commands: u64,
+}
+
+fn core_part() -> CorePart {
+    let state = state();
+    let registry = pinion_runtime::try_core_local::<Registry>();
+    let metrics = &state.metrics;
+    CorePart {
+        counters: metrics.counters.values(),
+        latencies: [&metrics.reads, &metrics.writes, &metrics.commands].map(LatencyValues::of),
+        cursors: state.cursors.counts(),
+        sessions: state.sessions.len() as u64,
+        running: state.ops.len() as u64,
+        runtime: pinion_runtime::stats(),
+        commands: registry
+            .iter()
+            .flat_map(|registry| registry.iter().map(|c| (c.spec.name, c.total(), c.failed())).collect::<Vec<_>>())
+            .collect(),
+        unknown_commands: registry.map_or(0, |registry| registry.unknown()),
+    }
+}
+
+struct Sums {
+    counters: CounterValues,
+    latencies: [LatencyValues; 3],
+    cursors: CursorCounts,
+    sessions: u64,
+    running: u64,
+    bytes_in: u64,
+    bytes_out: u64,
+    commands: BTreeMap<&'static str, (u64, u64)>,
+    unknown_commands: u64,
+}
+
+async fn sums() -> Sums {
+    let mut sums = Sums {
+        counters: CounterValues::default(),
+        latencies: Default::default(),
+        cursors: CursorCounts::default(),
+        sessions: 0,
+        running: 0,
+        bytes_in: 0,
+        bytes_out: 0,
+        commands: BTreeMap::new(),
+        unknown_commands: 0,
+    };
+    for part in pinion_runtime::on_all_cores(|_: CoreId| async { core_part() }).await {
+        sums.counters.add(&part.counters);
+        for (sum, latency) in sums.latencies.iter_mut().zip(&part.latencies) {
+            sum.add(latency);
+        }
+        sums.cursors.open += part.cursors.open;
+        sums.cursors.no_timeout += part.cursors.no_timeout;
+        sums.cursors.pinned += part.cursors.pinned;
+        sums.sessions += part.sessions;
+        sums.running += part.running;
+        sums.bytes_in += part.runtime.network_in_bytes;
+        sums.bytes_out += part.runtime.network_out_bytes;
+        for (name, total, failed) in part.commands {
+            let sum = sums.commands.entry(name).or_default();
+            sum.0 += total;
+            sum.1 += failed;
+        }
+        sums.unknown_commands += part.unknown_commands;
+    }
+    sums
+}
+
+/// `serverStatus`.
+pub(crate) async fn server_status(cmd: Invocation) -> Result<Reply> {
+    // Any field may name a section to leave out or to put in, so none is unknown.
+    let wanted = |section: &str| pinion_bson::get(cmd.body(), section).is_none_or(truthy);
+    let shared = state().shared.clone();
+    let sums = sums().await;
+    let uptime_ms = shared.started.elapsed().as_millis() as i64;
+    let [major, minor, patch, _] = COMPATIBLE_VERSION;
+    let mut out = Reply::new();
+    out.append("host", shared.options.host.as_str())
+        .append("version", format!("{major}.{minor}.{patch}").as_str())
+        .append("pinion", shared.options.version.as_str())
+        .append("process", "mongod")
+        .append("pid", i64::from(shared.options.pid))
+        .append("uptime", uptime_ms as f64 / 1000.0)
+        .append("uptimeMillis", uptime_ms)
+        .append("uptimeEstimate", uptime_ms / 1000)
+        .append("localTime", RawBsonRef::DateTime(DateTime::from_millis(pinion_runtime::wall_ms())));
+    let c = &sums.counters;
+    if wanted("asserts") {
+        out.start_document("asserts")
+            .append("regular", c.assert_regular as i32)
+            .append("user", c.assert_user as i32)
+            .end();
+    }
+    if wanted("connections") {
+        append_connections(&mut out, &sums).await;
+    }
+    if wanted("globalLock") {
+        let total = (c.active_readers + c.active_writers) as i32;
+        out.start_document("globalLock").append("totalTime", uptime_ms * 1000);
+        out.start_document("currentQueue").append("total", 0i32).append("readers", 0i32).append("writers", 0i32).end();
+        out.start_document("activeClients")
+            .append("total", total)
+            .append("readers", c.active_readers as i32)
+            .append("writers", c.active_writers as i32)
+            .end();
+        out.end();
+    }
+    if wanted("logicalSessionRecordCache") {
+        out.start_document("logicalSessionRecordCache").append("activeSessionsCount", sums.sessions as i32).end();
+    }
+    if wanted("network") {
+        let requests: u64 = sums.commands.values().map(|(total, _)| total).sum::<u64>() + sums.unknown_commands;
+        out.start_document("network")
+            .append("bytesIn", sums.bytes_in as i64)
+            .append("bytesOut", sums.bytes_out as i64)
+            .append("physicalBytesIn", sums.bytes_in as i64)
+            .append("physicalBytesOut", sums.bytes_out as i64)
+            .append("numRequests", requests as i64)
+            .end();
+    }
+    if wanted("opLatencies") {
+        out.start_document("opLatencies");
+        for (name, latency) in ["reads", "writes", "commands"].into_iter().zip(&sums.latencies) {
+            out.start_document(name).append("latency", latency.total_us as i64).append("ops", latency.ops as i64).end();
+        }
+        out.end();
+    }
+    if wanted("opcounters") {
+        out.start_document("opcounters");
+        for (name, value) in [
+            ("insert", c.insert),
+            ("query", c.query),
+            ("update", c.update),
+            ("delete", c.delete),
+            ("getmore", c.getmore),
+            ("command", c.command),
+        ] {
+            out.append(name, value as i64);
+        }
+        out.end();
+    }
+    if wanted("storageEngine") {
+        out.start_document("storageEngine")
+            .append("name", "pinion")
+            .append("supportsCommittedReads", true)
+            .append("persistent", true)
+            .append("readOnly", false)
+            .end();
+    }
+    if wanted("wiredTiger") {
+        append_engine(&mut out).await;
+    }
+    if wanted("mem") {
+        append_memory(&mut out).await;
+    }
+    if wanted("metrics") {
+        append_metrics(&mut out, &sums);
+    }
+    Ok(out)
+}
+
+async fn append_connections(out: &mut DocBuilder, sums: &Sums) {
+    let Some(source) = pinion_runtime::try_core_local::<ConnectionSource>() else { return };
+    let (current, created, available) = (source.0)();
+    out.start_document("connections")
+        .append("current", current as i32)
+        .append("available", available as i32)
+        .append("totalCreated", created as i32)
+        .append("active", sums.running as i32)
+        .end();
+}
+
+/// Tells how many connections there are, how many were made, and how many more are allowed; set on each core by whoever
+/// serves connections.
+pub struct ConnectionSource(pub Box<dyn Fn() -> (u64, u64, u64)>);
+
+/// Tells resident and virtual memory in bytes; set by the binary, because a simulated node has none of its own.
+pub struct MemorySource(pub Box<dyn Fn() -> (u64, u64)>);
+
+async fn append_memory(out: &mut DocBuilder) {
+    let Some(source) = pinion_runtime::try_core_local::<MemorySource>() else { return };
+    let (resident, virtual_bytes) = (source.0)();
+    out.start_document("mem")
+        .append("bits", 64i32)
+        .append("resident", (resident >> 20) as i32)
+        .append("virtual", (virtual_bytes >> 20) as i32)
+        .append("supported", true)
+        .end();
+}
+
+/// Under the names that dashboards read.
+async fn append_engine(out: &mut DocBuilder) {
+    let s = storage_stats().await;
+    out.start_document("wiredTiger").append("uri", "statistics:");
+    out.start_document("cache");
+    for (name, value) in [
+        ("bytes currently in the cache", s.cache_bytes + s.delta_bytes),
+        ("maximum bytes configured", s.cache_budget_bytes + s.delta_budget_bytes),
+        ("tracked dirty bytes in the cache", s.delta_bytes),
+        ("bytes read into cache", s.page_bytes_read),
+        ("bytes written from cache", s.page_bytes_written),
+        ("pages read into cache", s.cache_misses),
+        ("pages requested from the cache", s.cache_hits + s.cache_misses),
+        ("pages written from cache", s.pages_written),
+        ("unmodified pages evicted", s.cache_evictions),
+        ("operations timed out waiting for space in cache", s.refused_steps),
+    ] {
+        out.append(name, value as i64);
+    }
+    out.end();
+    out.start_document("log");
+    for (name, value) in [
+        ("log bytes of payload data", s.ring_entry_bytes),
+        ("log bytes written", s.ring_bytes),
+        ("log sync operations", s.ring_flushes),
+        ("log write operations", s.ring_entries),
+    ] {
+        out.append(name, value as i64);
+    }
+    out.end();
+    out.start_document("block-manager")
+        .append("bytes read", s.page_bytes_read as i64)
+        .append("bytes written", s.page_bytes_written as i64)
+        .end();
+    out.start_document("transaction");
+    for (name, value) in [
+        ("transaction checkpoints", s.checkpoints),
+        ("transaction checkpoint most recent time (msecs)", s.checkpoint_last_ms),
+        ("transaction checkpoint total time (msecs)", s.checkpoint_total_ms),
+    ] {
+        out.append(name, value as i64);
+    }
+    out.end().end();
+}
+
+fn append_metrics(out: &mut DocBuilder, sums: &Sums) {
+    let c = &sums.counters;
+    out.start_document("metrics");
+    out.start_document("commands").append("<UNKNOWN>", sums.unknown_commands as i64);
+    for (name, (total, failed)) in &sums.commands {
+        out.start_document(name).append("failed", *failed as i64).append("total", *total as i64).end();
+    }
+    out.end();
+    out.start_document("cursor").append("timedOut", c.cursors_timed_out as i64).append("totalOpened", c.cursors_opened as i64);
+    out.start_document("open")
+        .append("noTimeout", sums.cursors.no_timeout as i64)
+        .append("pinned", sums.cursors.pinned as i64)
+        .append("total", sums.cursors.open as i64)
+        .end()
+        .end();
+    out.start_document("document")
+        .append("deleted", c.documents_deleted as i64)
+        .append("inserted", c.documents_inserted as i64)
+        .append("returned", c.documents_returned as i64)
+        .append("updated", c.documents_updated as i64)
+        .end();
+    out.start_document("operation")
+        .append("killedDueToMaxTimeMSExpired", c.killed_operations as i64)
+        .append("scanAndOrder", c.sorts_in_memory as i64)
+        .append("writeConflicts", c.write_conflicts as i64)
+        .end();
+    out.start_document("queryExecutor")
+        .append("scanned", c.keys_examined as i64)
+        .append("scannedObjects", c.docs_examined as i64);
+    out.start_document("collectionScans")
+        .append("nonTailable", c.collection_scans as i64)
+        .append("total", c.collection_scans as i64)
+        .end()
+        .end();
+    out.end();
+}
+
+/// `top`.
+pub(crate) async fn top(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.ignore(&["top"]);
+    reader.finish()?;
+    let mut all: BTreeMap<Arc<str>, TopEntry> = BTreeMap::new();
+    for part in pinion_runtime::on_all_cores(|_| async { state().metrics.top() }).await {
+        for (ns, entry) in part {
+            all.entry(ns).or_default().add(&entry);
+        }
+    }
+    let catalog = pinion_catalog::core_catalog().current();
+    let mut out = Reply::new();
+    out.start_document("totals").append("note", "all times in microseconds");
+    for (ns, entry) in all.iter().filter(|(ns, _)| catalog.get_full(ns).is_some()) {
+        out.start_document(ns);
+        let total = crate::metrics::Usage {
+            count: entry.reads.count + entry.writes.count,
+            time_us: entry.reads.time_us + entry.writes.time_us,
+        };
+        for (name, usage) in [
+            ("total", total),
+            ("readLock", entry.reads),
+            ("writeLock", entry.writes),
+            ("queries", entry.queries),
+            ("getmore", entry.getmore),
+            ("insert", entry.insert),
+            ("update", entry.update),
+            ("remove", entry.remove),
+            ("commands", entry.commands),
+        ] {
+            out.start_document(name).append("time", usage.time_us as i64).append("count", usage.count as i64).end();
+        }
+        out.end();
+    }
+    out.end();
+    Ok(out)
+}

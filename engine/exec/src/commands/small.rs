@@ -1,0 +1,127 @@
+//! `listCommands`, `fsync`, `shutdown`, and what tools ask for and a standalone has little to say to.
+
+use pinion_storage::storage;
+use pinion_wire::{Error, ErrorCode, Invocation, Registry, Reply, Result};
+
+/// `listCommands`.
+pub(crate) async fn list_commands(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.ignore(&["listCommands"]);
+    reader.finish()?;
+    let mut out = Reply::new();
+    out.start_document("commands");
+    if let Some(registry) = pinion_runtime::try_core_local::<Registry>() {
+        let mut specs: Vec<_> = registry.iter().map(|command| command.spec).collect();
+        specs.sort_by_key(|spec| spec.name);
+        for spec in specs {
+            out.start_document(spec.name)
+                .append("help", spec.help)
+                .append("requiresAuth", false)
+                .append("secondaryOk", !spec.is_write())
+                .append("adminOnly", spec.admin_only);
+            out.start_array("apiVersions");
+            if spec.in_api_v1 {
+                out.push("1");
+            }
+            out.end().start_array("deprecatedApiVersions").end().end();
+        }
+    }
+    out.end();
+    Ok(out)
+}
+
+/// `fsync`: a checkpoint. The lock, which stops all writes, is not offered.
+pub(crate) async fn fsync(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    let lock = reader.opt_safe_bool("lock")?.unwrap_or(false);
+    reader.ignore(&["fsync", "async", "fsyncLockAcquisitionTimeoutMillis"]);
+    reader.finish()?;
+    if lock {
+        return Err(Error::new(ErrorCode::NOT_IMPLEMENTED, "BSON field 'fsync.lock' is not supported by this server"));
+    }
+    let work = pinion_runtime::submit_to(pinion_runtime::CoreId(0), pinion_runtime::Queue::Foreground, || async {
+        storage().checkpoint().await
+    });
+    crate::interrupt::interruptible(&cmd.ctx, work).await?.map_err(pinion_catalog::from_fatal)?;
+    let mut out = Reply::new();
+    out.append("numFiles", 1i32);
+    Ok(out)
+}
+
+/// `shutdown`: the reply is the closed connection.
+pub(crate) async fn shutdown(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.opt_safe_bool("force")?;
+    reader.opt_i64("timeoutSecs")?;
+    reader.ignore(&["shutdown", "comment"]);
+    reader.finish()?;
+    tracing::info!(client = ?cmd.ctx.client.remote, "shutdown was asked for by a client");
+    pinion_runtime::request_shutdown();
+    let mut out = Reply::new();
+    out.close_connection();
+    Ok(out)
+}
+
+/// `getDefaultRWConcern`, which only members of a replica set have.
+pub(crate) async fn get_default_rw_concern(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.ignore(&["getDefaultRWConcern", "inMemory"]);
+    reader.finish()?;
+    Err(Error::new(ErrorCode(51300), "'getDefaultRWConcern' is not supported on standalone nodes."))
+}
+
+/// What a command that only members of a replica set have answers here.
+pub(crate) async fn not_replicated(cmd: Invocation) -> Result<Reply> {
+    let _ = &cmd;
+    Err(Error::new(ErrorCode::NO_REPLICATION_ENABLED, "not running with --replSet"))
+}
+
+/// `connPoolStats`: this node has no connections to others.
+pub(crate) async fn conn_pool_stats(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.ignore(&["connPoolStats"]);
+    reader.finish()?;
+    let mut out = Reply::new();
+    out.append("numClientConnections", 0i32)
+        .append("numAScopedConnections", 0i32)
+        .append("totalInUse", 0i32)
+        .append("totalAvailable", 0i32)
+        .append("totalLeased", 0i32)
+        .append("totalCreated", 0i32)
+        .append("totalRefreshing", 0i32)
+        .append("totalRefreshed", 0i32)
+        .append("totalWasNeverUsed", 0i32);
+    out.start_document("pools").end().start_document("hosts").end();
+    Ok(out)
+}
+
+/// `features`.
+pub(crate) async fn features(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.ignore(&["features", "oidReset"]);
+    reader.finish()?;
+    let mut out = Reply::new();
+    out.append("oidMachine", crate::state::state().shared.options.pid as i32);
+    Ok(out)
+}
+
+/// `profile`: sets what counts as slow; levels above 0 would fill `system.profile`, which is not offered.
+pub(crate) async fn profile(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    let level = reader.i64("profile")?;
+    let slow = reader.opt_i64("slowms")?;
+    reader.opt_f64("sampleRate")?;
+    reader.unsupported("filter")?;
+    reader.finish()?;
+    if level > 0 {
+        return Err(Error::new(ErrorCode::NOT_IMPLEMENTED, format!("profiling level {level} is not supported by this server")));
+    }
+    let state = crate::state::state();
+    let was = state.parameters.borrow().slow_ms;
+    if let Some(slow) = slow {
+        pinion_runtime::on_all_cores(move |_| async move { crate::state::state().parameters.borrow_mut().slow_ms = slow }).await;
+    }
+    let mut out = Reply::new();
+    out.append("was", 0i32).append("slowms", was as i32).append("sampleRate", 1.0);
+    Ok(out)
+}

@@ -1,0 +1,264 @@
+//! `dbStats`, `collStats`, `dataSize`, `validate`.
+
+use pinion_bson::{DocBuilder, RawBsonRef};
+use pinion_catalog::{Collection, core_catalog};
+use pinion_storage::{Direction, KeyRange, PartitionId, ReadAt, storage};
+use pinion_wire::idl::Namespace;
+use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
+use std::sync::Arc;
+
+use crate::stats::{CollectionSizes, sizes_of};
+use crate::state::state;
+
+fn scale_of(reader: &pinion_wire::idl::CommandReader<'_>) -> Result<i64> {
+    Ok(reader.opt_at_least("scale", 1)?.unwrap_or(1))
+}
+
+/// `dbStats`.
+pub(crate) async fn db_stats(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.i64(cmd.message.command_name())?;
+    let scale = scale_of(&reader)?;
+    let free = reader.opt_safe_bool("freeStorage")?.unwrap_or(false);
+    reader.finish()?;
+    let catalog = core_catalog().current();
+    let collections: Vec<Arc<Collection>> = catalog.collections_of(cmd.db()).cloned().collect();
+    let sizes = sizes_of(&collections).await;
+    let records: u64 = sizes.iter().map(|size| size.records).sum();
+    let data: u64 = sizes.iter().map(|size| size.data_bytes).sum();
+    let stored: u64 = sizes.iter().map(|size| size.storage_bytes).sum();
+    let indexes: u64 = sizes.iter().map(CollectionSizes::index_bytes).sum();
+    let index_count: usize = sizes.iter().map(|size| size.indexes.len()).sum();
+    let scaled = |bytes: u64| bytes as f64 / scale as f64;
+    let mut out = Reply::new();
+    out.append("db", cmd.db())
+        .append("collections", collections.len() as i64)
+        .append("views", 0i64)
+        .append("objects", records as i64)
+        .append("avgObjSize", if records == 0 { 0.0 } else { data as f64 / records as f64 })
+        .append("dataSize", scaled(data))
+        .append("storageSize", scaled(stored));
+    if free {
+        out.append("freeStorageSize", 0.0);
+    }
+    out.append("indexes", index_count as i64).append("indexSize", scaled(indexes));
+    if free {
+        out.append("indexFreeStorageSize", 0.0);
+    }
+    out.append("totalSize", scaled(stored + indexes));
+    if free {
+        out.append("totalFreeStorageSize", 0.0);
+    }
+    out.append("scaleFactor", scale);
+    let dir = &state().shared.options.db_path;
+    if let Ok((total, free)) = disk_of(dir).await {
+        out.append("fsUsedSize", scaled(total.saturating_sub(free))).append("fsTotalSize", scaled(total));
+    }
+    Ok(out)
+}
+
+/// Total and free bytes of the file system that holds the data.
+async fn disk_of(dir: &std::path::Path) -> std::io::Result<(u64, u64)> {
+    let free = pinion_runtime::fs::free_bytes(dir).await?;
+    let stats = crate::stats::storage_stats().await;
+    // The runtime tells what is free; what this node uses is known, what others use is not its business.
+    Ok((free + stats.page_file_bytes + stats.ring_bytes, free))
+}
+
+/// `collStats`.
+pub(crate) async fn coll_stats(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    let ns = reader.namespace(cmd.message.command_name(), cmd.db())?;
+    let scale = scale_of(&reader)?;
+    reader.finish()?;
+    let mut out = Reply::new();
+    append_collection_stats(&mut out, &ns, scale).await;
+    Ok(out)
+}
+
+/// Appends what `collStats` and `$collStats: {storageStats: {}}` tell.
+pub(crate) async fn append_collection_stats(out: &mut DocBuilder, ns: &Namespace, scale: i64) {
+    let Some(collection) = core_catalog().get(ns) else {
+        out.append("ns", ns.as_str()).append("size", 0i32).append("count", 0i32);
+        out.append("numOrphanDocs", 0i32).append("storageSize", 0i32).append("totalSize", 0i32).append("nindexes", 0i32);
+        out.append("totalIndexSize", 0i32).start_document("indexDetails").end().start_document("indexSizes").end();
+        out.append("scaleFactor", scale as i32);
+        return;
+    };
+    let size = sizes_of(std::slice::from_ref(&collection)).await.pop().expect("one collection has one size");
+    append_storage_stats(out, &collection, &size, scale);
+}
+
+fn append_storage_stats(out: &mut DocBuilder, collection: &Collection, size: &CollectionSizes, scale: i64) {
+    let scaled = |bytes: u64| (bytes as i64) / scale;
+    out.append("ns", collection.ns.as_str()).append("size", scaled(size.data_bytes)).append("count", size.records as i64);
+    if size.records > 0 {
+        out.append("avgObjSize", (size.data_bytes / size.records) as i64);
+    }
+    out.append("numOrphanDocs", 0i64)
+        .append("storageSize", scaled(size.storage_bytes))
+        .append("freeStorageSize", 0i64)
+        .append("capped", false)
+        .append("nindexes", size.indexes.len() as i32);
+    out.start_document("indexDetails");
+    for (name, _) in &size.indexes {
+        out.start_document(name).end();
+    }
+    out.end().start_array("indexBuilds").end();
+    out.append("totalIndexSize", scaled(size.index_bytes()))
+        .append("totalSize", scaled(size.storage_bytes + size.index_bytes()));
+    out.start_document("indexSizes");
+    for (name, bytes) in &size.indexes {
+        out.append(name, scaled(*bytes));
+    }
+    out.end().append("scaleFactor", scale as i32);
+}
+
+/// `dataSize`, of whole collections.
+pub(crate) async fn data_size(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    let ns = Namespace::parse(reader.str(cmd.message.command_name())?)?;
+    let estimate = reader.opt_safe_bool("estimate")?.unwrap_or(false);
+    reader.unsupported("keyPattern")?;
+    reader.unsupported("min")?;
+    reader.unsupported("max")?;
+    reader.unsupported("maxSize")?;
+    reader.unsupported("maxObjects")?;
+    reader.finish()?;
+    let started = pinion_runtime::now();
+    let (mut bytes, mut records) = (0, 0);
+    if let Some(collection) = core_catalog().get(&ns) {
+        let size = sizes_of(&[collection]).await.pop().expect("one collection has one size");
+        (bytes, records) = (size.data_bytes, size.records);
+    }
+    let mut out = Reply::new();
+    out.append("estimate", estimate)
+        .append("size", bytes as i64)
+        .append("numObjects", records as i64)
+        .append("millis", started.elapsed().as_millis() as i32);
+    Ok(out)
+}
+
+/// What one partition's part of `validate` found.
+#[derive(Default)]
+struct Found {
+    records: u64,
+    invalid: u64,
+    keys: Vec<u64>,
+    /// Entries that the documents of this partition must have, over all indexes; compared with those there are.
+    expected: Vec<u64>,
+    errors: Vec<String>,
+}
+
+/// `validate`: every document is well-formed and in its place, and every index has as many entries as the documents ask for.
+pub(crate) async fn validate(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    let ns = reader.namespace("validate", cmd.db())?;
+    let full = reader.opt_safe_bool("full")?.unwrap_or(false);
+    reader.opt_safe_bool("scandata")?;
+    reader.opt_safe_bool("checkBSONConformance")?;
+    for option in ["background", "repair", "fixMultikey", "metadata", "enforceFastCount"] {
+        reader.opt_safe_bool(option)?;
+        reader.unsupported_unless_empty(option)?;
+    }
+    reader.finish()?;
+    let gates = core_catalog();
+    let _pass = gates.gates().enter(&ns, pinion_catalog::Access::Write).await;
+    let Some(collection) = core_catalog().get(&ns) else {
+        return Err(Error::new(ErrorCode::NAMESPACE_NOT_FOUND, format!("Collection '{ns}' does not exist to validate.")));
+    };
+    let mut total = Found { keys: vec![0; collection.indexes.len()], expected: vec![0; collection.indexes.len()], ..Found::default() };
+    for number in 0..storage().partition_count() {
+        crate::interrupt::check(&cmd.ctx)?;
+        let partition = PartitionId(number);
+        let (collection, ctx) = (collection.clone(), cmd.ctx.clone());
+        let found = pinion_runtime::submit_to(storage().owner(partition), pinion_runtime::Queue::Background, move || async move {
+            validate_partition(&collection, partition, full, &ctx).await
+        })
+        .await?;
+        total.records += found.records;
+        total.invalid += found.invalid;
+        total.errors.extend(found.errors);
+        for i in 0..total.keys.len() {
+            total.keys[i] += found.keys[i];
+            total.expected[i] += found.expected[i];
+        }
+    }
+    for (i, index) in collection.indexes.iter().enumerate() {
+        if total.keys[i] != total.expected[i] {
+            total.errors.push(format!(
+                "index {} has {} entries, the documents ask for {}",
+                index.name(),
+                total.keys[i],
+                total.expected[i]
+            ));
+        }
+    }
+    let mut out = Reply::new();
+    out.append("ns", ns.as_str()).append("uuid", collection.uuid.to_bson());
+    out.append("nInvalidDocuments", total.invalid as i64)
+        .append("nNonCompliantDocuments", 0i64)
+        .append("nrecords", total.records as i64)
+        .append("nIndexes", collection.indexes.len() as i32 + 1);
+    out.start_document("keysPerIndex").append("_id_", total.records as i64);
+    for (i, index) in collection.indexes.iter().enumerate() {
+        out.append(index.name(), total.keys[i] as i64);
+    }
+    out.end().start_document("indexDetails").start_document("_id_").append("valid", true).end();
+    for (i, index) in collection.indexes.iter().enumerate() {
+        out.start_document(index.name()).append("valid", total.keys[i] == total.expected[i]).end();
+    }
+    out.end();
+    out.append("valid", total.errors.is_empty()).append("repaired", false).start_array("warnings").end().start_array("errors");
+    for error in &total.errors {
+        out.push(error.as_str());
+    }
+    out.end().start_array("extraIndexEntries").end().start_array("missingIndexEntries").end().start_array("corruptRecords").end();
+    Ok(out)
+}
+
+async fn validate_partition(
+    collection: &Arc<Collection>,
+    partition: PartitionId,
+    full: bool,
+    ctx: &pinion_wire::OpContext,
+) -> Result<Found> {
+    let owned = storage().partition(partition).expect("asked its owner");
+    let mut found =
+        Found { keys: vec![0; collection.indexes.len()], expected: vec![0; collection.indexes.len()], ..Found::default() };
+    let mut cursor = owned.cursor(collection.tree(), KeyRange::all(), Direction::Forward, ReadAt::Newest);
+    while let Some((key, read)) = cursor.next().await.map_err(pinion_catalog::from_read_error)? {
+        found.records += 1;
+        let document = match pinion_bson::validate(&read.value) {
+            Ok(document) => document,
+            Err(error) => {
+                found.invalid += 1;
+                found.errors.push(format!("a document is malformed: {error}"));
+                continue;
+            }
+        };
+        let id = pinion_bson::get(document, "_id").unwrap_or(RawBsonRef::Null);
+        let id_key = pinion_catalog::id_key(id);
+        if id_key[..] != key[..] || pinion_catalog::partition_of(collection, &id_key) != partition {
+            found.errors.push(format!("the document with _id {} is not where it belongs", pinion_query::value_text(id)));
+        }
+        for (i, index) in collection.indexes.iter().enumerate() {
+            found.expected[i] += pinion_catalog::entries_of(index, document, id)?.entries.len() as u64;
+        }
+        if pinion_runtime::should_yield() {
+            crate::interrupt::check(ctx)?;
+            pinion_runtime::yield_now().await;
+        }
+    }
+    for (i, index) in collection.indexes.iter().enumerate() {
+        if full {
+            let mut cursor = owned.cursor(index.tree, KeyRange::all(), Direction::Forward, ReadAt::Newest);
+            while cursor.next().await.map_err(pinion_catalog::from_read_error)?.is_some() {
+                found.keys[i] += 1;
+            }
+        } else {
+            found.keys[i] += owned.tree_stats(index.tree).records;
+        }
+    }
+    Ok(found)
+}

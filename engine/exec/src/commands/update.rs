@@ -1,0 +1,143 @@
+//! `update`.
+
+use std::sync::Arc;
+
+use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_query::{Matcher, Update};
+use pinion_wire::idl::{FieldReader, Namespace, Path};
+use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
+
+use super::collections::{check_uuid, is_simple_collation};
+use super::insert::check_batch_size;
+use super::reply::acknowledged;
+use crate::read::parse_hint;
+use pinion_query::Hint;
+use crate::state::state;
+use crate::write::{BatchOutcome, Change, ModifyOutcome, ModifyStatement, Upserted, run};
+
+/// One element of `updates`, syntax alone.
+pub(super) struct UpdateSpec<'d> {
+    pub q: &'d RawDocument,
+    pub u: RawBsonRef<'d>,
+    pub multi: bool,
+    pub upsert: bool,
+    pub hint: Option<Hint>,
+    pub sort: Option<&'d RawDocument>,
+}
+
+/// Reads one element of `updates`.
+pub(super) fn parse_update<'d>(path: Path<'_>, document: &'d RawDocument) -> Result<UpdateSpec<'d>> {
+    let reader = FieldReader::object(path, document)?;
+    let q = reader.doc("q")?;
+    let u = reader.value("u").ok_or_else(|| pinion_wire::idl::missing_field(reader.path().field("u")))?;
+    if !matches!(u, RawBsonRef::Document(_) | RawBsonRef::Array(_)) {
+        return Err(Error::failed_to_parse("Update argument must be either an object or an array"));
+    }
+    let multi = reader.opt_safe_bool("multi")?.unwrap_or(false);
+    let upsert = reader.opt_safe_bool("upsert")?.unwrap_or(false);
+    let hint = parse_hint(reader.value("hint"))?;
+    let sort = reader.opt_doc("sort")?;
+    reader.unsupported_unless_empty("arrayFilters")?;
+    reader.unsupported_unless_empty("c")?;
+    reader.unsupported_unless("collation", is_simple_collation)?;
+    reader.opt_bool("upsertSupplied")?;
+    reader.unsupported_unless_empty("upsertSupplied")?;
+    reader.unsupported_unless_empty("allowShardKeyUpdatesWithoutFullShardKeyInQuery")?;
+    reader.unsupported("sampleId")?;
+    reader.finish()?;
+    if multi && sort.is_some() {
+        return Err(Error::failed_to_parse("Cannot specify sort with multi=true"));
+    }
+    Ok(UpdateSpec { q, u, multi, upsert, hint, sort })
+}
+
+impl UpdateSpec<'_> {
+    /// Parses filter and update.
+    pub(super) fn statement(&self) -> Result<ModifyStatement> {
+        let matcher = Matcher::parse(self.q)?;
+        let update = Update::parse(self.u)?;
+        if self.multi && update.is_replacement() {
+            return Err(Error::failed_to_parse("multi update is not supported for replacement-style update"));
+        }
+        Ok(ModifyStatement {
+            filter: self.q.to_owned(),
+            matcher,
+            change: Arc::new(Change::Update(update)),
+            multi: self.multi,
+            upsert: self.upsert,
+            hint: self.hint.clone(),
+            sort: self.sort.map(RawDocument::to_owned),
+            wants_documents: false,
+        })
+    }
+}
+
+/// Options that `update` and `delete` share.
+pub(super) struct BatchOptions {
+    pub ns: Namespace,
+    pub ordered: bool,
+}
+
+/// Reads the options beside the statements.
+pub(super) fn batch_options(cmd: &Invocation, command: &str, statements: &str) -> Result<BatchOptions> {
+    let reader = cmd.reader()?;
+    let ns = reader.namespace(command, cmd.db())?;
+    let ordered = reader.opt_bool("ordered")?.unwrap_or(true);
+    reader.opt_safe_bool("bypassDocumentValidation")?;
+    reader.opt_i32("stmtId")?;
+    reader.opt_array("stmtIds")?;
+    reader.unsupported_unless_empty("let")?;
+    reader.unsupported("encryptionInformation")?;
+    reader.ignore(&["runtimeConstants", "legacyRuntimeConstants"]);
+    let uuid = reader.opt_uuid("collectionUUID")?;
+    reader.ignore(&[statements]);
+    reader.finish()?;
+    check_uuid(&ns, uuid)?;
+    Ok(BatchOptions { ns, ordered })
+}
+
+/// `update`.
+pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
+    let options = batch_options(&cmd, "update", "updates")?;
+    let documents = cmd.documents("updates")?;
+    check_batch_size(&documents)?;
+    let root = Path::root("update");
+    let path = root.field("updates");
+    let mut specs = Vec::with_capacity(documents.len());
+    for (index, document) in documents.iter().enumerate() {
+        specs.push(parse_update(path.index(index), document)?);
+    }
+    let mut outcome = BatchOutcome::default();
+    let counters = &state().metrics.counters;
+    for (index, spec) in specs.iter().enumerate() {
+        counters.update.inc();
+        let mut done = ModifyOutcome::default();
+        let result = match spec.statement() {
+            Ok(statement) => run(&cmd.ctx, &options.ns, &statement, &mut done).await,
+            Err(error) => Err(error),
+        };
+        outcome.n += done.matched;
+        outcome.modified += done.modified;
+        counters.documents_updated.add(done.modified as u64);
+        if let Some(ts) = done.last {
+            outcome.wrote(ts);
+        }
+        if let Some(id) = done.upserted {
+            outcome.n += 1;
+            outcome.upserted.push(Upserted { index, id });
+        }
+        if let Err(error) = result {
+            let fatal = stops_batch(&error);
+            outcome.failed(index, error);
+            if options.ordered || fatal {
+                break;
+            }
+        }
+    }
+    acknowledged(&cmd.ctx, &outcome, true).await
+}
+
+/// Errors after which not even an unordered batch goes on.
+pub(super) fn stops_batch(error: &Error) -> bool {
+    error.is(pinion_wire::Category::INTERRUPTION) || error.code == ErrorCode::MAX_TIME_MS_EXPIRED
+}

@@ -1,0 +1,21 @@
+//! The variables of a command: `$$NOW` and those of `let`.
+
+use pinion_bson::{RawBson, RawDocument, RawDocumentBuf};
+use pinion_query::{Expression, Variables};
+use pinion_wire::Result;
+
+/// The variables that a command's expressions may use. The values of `let` are expressions without a document.
+pub(super) fn variables(definitions: Option<&RawDocument>) -> Result<Variables> {
+    let mut variables = Variables { now_ms: Some(pinion_runtime::wall_ms()), ..Variables::default() };
+    let Some(definitions) = definitions else { return Ok(variables) };
+    let nothing = RawDocumentBuf::new();
+    for (name, value) in pinion_bson::elements(definitions) {
+        let expression = Expression::parse(value, &variables)?;
+        let value: RawBson = match expression.evaluate(&nothing)?.as_ref() {
+            Some(value) => value.into(),
+            None => RawBson::Null,
+        };
+        variables.values.push((name.to_owned(), value));
+    }
+    Ok(variables)
+}

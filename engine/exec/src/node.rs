@@ -1,0 +1,89 @@
+//! Opening and closing a node: storage, catalog, recovery, and what runs in the background.
+
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pinion_bson::ObjectId;
+use pinion_catalog::Observers;
+use pinion_runtime::{CoreId, Queue};
+use pinion_storage::{OpenError, RecoveryReport};
+
+use crate::applier::RecoveryApplier;
+use crate::limits::{REAP_INTERVAL, SESSION_TIMEOUT};
+use crate::options::NodeOptions;
+use crate::state::{NodeShared, NodeState, state};
+
+/// Why a node did not open.
+#[derive(Debug)]
+pub enum OpenNodeError {
+    Storage(OpenError),
+    Catalog(pinion_wire::Error),
+}
+
+impl fmt::Display for OpenNodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenNodeError::Storage(error) => error.fmt(f),
+            OpenNodeError::Catalog(error) => f.write_str(&error.message),
+        }
+    }
+}
+
+impl std::error::Error for OpenNodeError {}
+
+/// Opens a node. Called once, on core 0; afterwards every core can serve.
+///
+/// # Errors
+/// The data directory cannot be opened, or is damaged.
+pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeError> {
+    assert!(pinion_runtime::core_id() == CoreId(0), "a node is opened on core 0");
+    let storage_options = options.storage.clone();
+    let mut process_id = [0; 12];
+    pinion_runtime::random_stream("process").fill_bytes(&mut process_id);
+    let shared = Arc::new(NodeShared {
+        options,
+        process_id: ObjectId::from_bytes(process_id),
+        started: pinion_runtime::now(),
+        started_wall_ms: pinion_runtime::wall_ms(),
+    });
+    pinion_runtime::on_all_cores(move |_| {
+        let shared = shared.clone();
+        async move {
+            pinion_runtime::set_core_local(Rc::new(NodeState::new(shared)));
+            if pinion_runtime::try_core_local::<Observers>().is_none() {
+                pinion_runtime::set_core_local(Rc::new(Observers::default()));
+            }
+        }
+    })
+    .await;
+    let opened = pinion_storage::open(storage_options).await.map_err(OpenNodeError::Storage)?;
+    pinion_catalog::load().await.map_err(OpenNodeError::Catalog)?;
+    let report = opened.recover(RecoveryApplier::default()).await.map_err(OpenNodeError::Storage)?;
+    pinion_catalog::reap().await.map_err(OpenNodeError::Catalog)?;
+    pinion_runtime::on_all_cores(|_| async {
+        pinion_runtime::spawn(Queue::Background, reap_idle());
+    })
+    .await;
+    Ok(report)
+}
+
+/// Stops a node: call it on core 0 when no command runs any more.
+pub async fn close_node() {
+    pinion_storage::storage().close().await;
+}
+
+/// Kills cursors and forgets sessions that nobody uses.
+async fn reap_idle() {
+    while !pinion_runtime::is_shutdown_requested() {
+        pinion_runtime::sleep(REAP_INTERVAL).await;
+        let state = state();
+        let now = pinion_runtime::now();
+        let timeout = state.parameters.borrow().cursor_timeout;
+        let killed = state.cursors.reap(now - timeout);
+        state.metrics.counters.cursors_timed_out.add(killed);
+        for lsid in state.sessions.reap(now - SESSION_TIMEOUT) {
+            state.cursors.kill_session(&lsid);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! How a read reaches its documents.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pinion_catalog::{Collection, Index, Placement, partition_of};
+use pinion_storage::{Cursor, Direction, Key, KeyRange, Partition, PartitionId, ReadAt, storage};
+
+/// Ranges of an index, or of the collection's own tree.
+#[derive(Clone, Debug)]
+pub(crate) struct RangeAccess {
+    /// None for the `_id` index, which is the collection's own tree.
+    pub index: Option<Arc<Index>>,
+    /// Disjoint and ascending; walked from the last when descending.
+    pub ranges: Vec<KeyRange>,
+    pub descending: bool,
+    /// The fields' parts of the keys, when the ranges are exactly the entries with these.
+    pub points: Option<Vec<Key>>,
+}
+
+impl RangeAccess {
+    /// Every document of the collection.
+    pub(crate) fn everything(descending: bool) -> RangeAccess {
+        RangeAccess { index: None, ranges: vec![KeyRange::all()], descending, points: None }
+    }
+
+    /// Whether a document may have several entries within the ranges.
+    fn repeats(&self) -> bool {
+        self.index.as_ref().is_some_and(|index| index.spec.multikey.is_some())
+    }
+
+    /// Whether the entries lie where their own hash says and not beside their documents.
+    pub(super) fn is_apart(&self) -> bool {
+        self.index.as_ref().is_some_and(|index| index.spec.unique)
+    }
+
+    /// A cursor over the range that comes `turn`-th.
+    pub(super) fn cursor(&self, collection: &Collection, partition: &Rc<Partition>, turn: usize, at: ReadAt) -> Cursor {
+        let (place, direction) = match self.descending {
+            true => (self.ranges.len() - 1 - turn, Direction::Reverse),
+            false => (turn, Direction::Forward),
+        };
+        let tree = self.index.as_ref().map_or(collection.tree(), |index| index.tree);
+        partition.cursor(tree, self.ranges[place].clone(), direction, at)
+    }
+
+    fn partitions(&self, collection: &Collection) -> Vec<PartitionId> {
+        if collection.placement == Placement::One {
+            return vec![PartitionId(0)];
+        }
+        match &self.points {
+            // One core decides on these keys, so it alone is asked.
+            Some(points) if self.is_apart() || self.index.is_none() => {
+                let mut partitions: Vec<PartitionId> = points.iter().map(|point| storage().partition_of_hash(point)).collect();
+                partitions.sort();
+                partitions.dedup();
+                partitions
+            }
+            _ => (0..storage().partition_count()).map(PartitionId).collect(),
+        }
+    }
+}
+
+/// The way to the documents.
+#[derive(Clone, Debug)]
+pub(crate) enum Access {
+    /// Nothing can match.
+    Nothing,
+    /// One document by the key of its `_id`.
+    Id(Key),
+    /// A scan of the whole collection.
+    Collection(RangeAccess),
+    /// A scan of an index.
+    Index(RangeAccess),
+    /// The documents of any of these, each once.
+    Union(Vec<RangeAccess>),
+}
+
+impl Access {
+    pub(super) fn branches(&self) -> &[RangeAccess] {
+        match self {
+            Access::Nothing | Access::Id(_) => &[],
+            Access::Collection(access) | Access::Index(access) => std::slice::from_ref(access),
+            Access::Union(branches) => branches,
+        }
+    }
+
+    pub(crate) fn is_descending(&self) -> bool {
+        match self {
+            Access::Collection(access) | Access::Index(access) => access.descending,
+            _ => false,
+        }
+    }
+
+    /// Whether one part may meet the same document more than once.
+    pub(super) fn repeats(&self) -> bool {
+        self.branches().len() > 1 || self.branches().iter().any(RangeAccess::repeats)
+    }
+
+    /// Whether the same document may come from several partitions.
+    pub(crate) fn repeats_over_parts(&self) -> bool {
+        self.repeats() && self.reads_elsewhere()
+    }
+
+    /// Whether a part reads documents of other partitions, whose state at the read's timestamp must then be kept too.
+    pub(crate) fn reads_elsewhere(&self) -> bool {
+        self.branches().iter().any(RangeAccess::is_apart)
+    }
+
+    /// The partitions that hold something of this access.
+    pub(crate) fn partitions(&self, collection: &Collection) -> Vec<PartitionId> {
+        match self {
+            Access::Nothing => Vec::new(),
+            Access::Id(key) => vec![partition_of(collection, key)],
+            _ => {
+                let mut partitions: Vec<PartitionId> =
+                    self.branches().iter().flat_map(|branch| branch.partitions(collection)).collect();
+                partitions.sort();
+                partitions.dedup();
+                partitions
+            }
+        }
+    }
+
+    /// The indexes it uses, but for that on `_id`.
+    pub(crate) fn indexes(&self) -> Vec<String> {
+        self.branches().iter().filter_map(|branch| branch.index.as_ref()).map(|index| index.name().to_owned()).collect()
+    }
+}

@@ -1,0 +1,283 @@
+//! One partition's part of a read: it scans, filters, sorts and projects beside the data.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pinion_catalog::{Collection, from_read_error, stored_document};
+use pinion_clock::Timestamp;
+use pinion_query::{Matcher, Projection, SortPattern, Sorter};
+use pinion_storage::{Key, Partition, PartitionId, SnapshotPin, storage};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+use rustc_hash::FxHashMap;
+
+use super::access::Access;
+use super::item::{Batch, Item, PartCounters};
+use super::merge::StepSize;
+use super::scan::{Found, Scan};
+use crate::interrupt::check;
+use crate::state::state;
+
+/// What a part hands out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Output {
+    /// Documents, projected.
+    Documents,
+    /// The keys of documents in the collection's tree.
+    Ids,
+    /// Nothing but the number of documents, as one item of eight bytes.
+    Count,
+}
+
+/// A read as all its parts know it.
+#[derive(Debug)]
+pub(crate) struct PartSpec {
+    pub collection: Arc<Collection>,
+    pub access: Access,
+    /// What the access does not guarantee already.
+    pub filter: Option<Matcher>,
+    /// A sort in memory; without one the access gives the order.
+    pub sort: Option<SortPattern>,
+    pub projection: Option<Projection>,
+    pub output: Output,
+    /// How many documents the whole read wants, skipped ones included.
+    pub keep: Option<usize>,
+    pub at: Timestamp,
+    pub max_sort_bytes: usize,
+}
+
+impl PartSpec {
+    /// Whether greater order keys come first.
+    pub(crate) fn descending(&self) -> bool {
+        self.sort.is_none() && self.access.is_descending()
+    }
+
+    fn needs_position(&self) -> bool {
+        self.projection.as_ref().is_some_and(Projection::needs_position)
+    }
+
+    /// Whether the same document may come from several parts.
+    pub(crate) fn repeats_over_parts(&self) -> bool {
+        self.access.repeats_over_parts()
+    }
+}
+
+enum State {
+    Scanning(Box<Scan>),
+    Sorted(VecDeque<Item>),
+    Done,
+}
+
+struct Part {
+    spec: Arc<PartSpec>,
+    partition: Rc<Partition>,
+    _pin: SnapshotPin,
+    state: State,
+    given: usize,
+}
+
+/// The open parts of one core.
+#[derive(Default)]
+pub(crate) struct PartTable {
+    parts: RefCell<FxHashMap<u64, Slot>>,
+    next: Cell<u64>,
+}
+
+enum Slot {
+    Idle(Box<Part>),
+    /// A step is running.
+    Busy,
+    /// Only keeps a snapshot readable.
+    Pin(#[allow(dead_code, reason = "held for its drop")] SnapshotPin),
+}
+
+impl PartTable {
+    fn insert(&self, slot: Slot) -> u64 {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        self.parts.borrow_mut().insert(number, slot);
+        number
+    }
+
+    /// How many parts are open.
+    pub(crate) fn len(&self) -> usize {
+        self.parts.borrow().len()
+    }
+
+    /// Opens a part and takes its first step.
+    pub(crate) async fn open(spec: Arc<PartSpec>, partition: PartitionId, ctx: &OpContext, step: StepSize) -> Result<(u64, Batch)> {
+        let owned = storage().partition(partition).expect("asked its owner");
+        let pin = owned.pin(spec.at).map_err(from_read_error)?;
+        let scan = Scan::open(&spec, owned.clone());
+        let mut part = Box::new(Part { spec, partition: owned, _pin: pin, state: State::Scanning(Box::new(scan)), given: 0 });
+        let batch = part.step(ctx, step).await?;
+        let state = state();
+        let number = if batch.done { u64::MAX } else { state.parts.insert(Slot::Idle(part)) };
+        Ok((number, batch))
+    }
+
+    /// Keeps the state of a partition at `at` readable until the number is closed.
+    pub(crate) fn open_pin(partition: PartitionId, at: Timestamp) -> Result<u64> {
+        let owned = storage().partition(partition).expect("asked its owner");
+        let pin = owned.pin(at).map_err(from_read_error)?;
+        Ok(state().parts.insert(Slot::Pin(pin)))
+    }
+
+    /// Takes a further step of a part.
+    pub(crate) async fn step(number: u64, ctx: &OpContext, step: StepSize) -> Result<Batch> {
+        let state = state();
+        let mut part = {
+            let mut parts = state.parts.parts.borrow_mut();
+            match parts.get_mut(&number) {
+                Some(slot @ Slot::Idle(_)) => match std::mem::replace(slot, Slot::Busy) {
+                    Slot::Idle(part) => part,
+                    _ => unreachable!("matched above"),
+                },
+                _ => return Err(Error::new(ErrorCode::CURSOR_KILLED, "the read was closed")),
+            }
+        };
+        let result = part.step(ctx, step).await;
+        let keep = matches!(&result, Ok(batch) if !batch.done);
+        let mut parts = state.parts.parts.borrow_mut();
+        // Closed meanwhile: its slot is gone, and the part goes with this step.
+        if let Some(slot) = parts.get_mut(&number) {
+            if keep {
+                *slot = Slot::Idle(part);
+            } else {
+                parts.remove(&number);
+            }
+        }
+        result
+    }
+
+    /// Closes a part.
+    pub(crate) fn close(number: u64) {
+        // A node that is going down has no state any more; then there is nothing to close.
+        let Some(state) = crate::state::try_state() else { return };
+        let closed = state.parts.parts.borrow_mut().remove(&number);
+        drop(closed);
+    }
+}
+
+impl Part {
+    async fn step(&mut self, ctx: &OpContext, step: StepSize) -> Result<Batch> {
+        let mut batch = Batch::default();
+        if let Some(sort) = &self.spec.sort
+            && let State::Scanning(scan) = &mut self.state
+        {
+            let sorted = sort_all(scan, sort, &self.spec, ctx, &mut batch.counters).await?;
+            self.state = State::Sorted(sorted);
+        }
+        match &mut self.state {
+            State::Scanning(scan) if self.spec.output == Output::Count => {
+                let mut count = 0u64;
+                let mut last = Key::new();
+                while let Some(found) = next_match(scan, &self.spec, ctx, &mut batch.counters).await? {
+                    count += 1;
+                    last = found.order;
+                    if self.spec.keep.is_some_and(|keep| count >= keep as u64) {
+                        break;
+                    }
+                }
+                if count > 0 {
+                    batch.items.push(Item { order: last, id: None, document: Bytes::copy_from_slice(&count.to_le_bytes()) });
+                }
+                batch.done = true;
+            }
+            State::Scanning(scan) => {
+                let mut bytes = 0;
+                while batch.items.len() < step.documents && bytes < step.bytes {
+                    if self.spec.keep.is_some_and(|keep| self.given >= keep) {
+                        batch.done = true;
+                        break;
+                    }
+                    let Some(found) = next_match(scan, &self.spec, ctx, &mut batch.counters).await? else {
+                        batch.done = true;
+                        break;
+                    };
+                    let item = finish(&self.spec, found)?;
+                    bytes += item.size();
+                    self.given += 1;
+                    batch.items.push(item);
+                }
+            }
+            State::Sorted(items) => {
+                let mut bytes = 0;
+                while batch.items.len() < step.documents && bytes < step.bytes {
+                    let Some(item) = items.pop_front() else { break };
+                    bytes += item.size();
+                    batch.items.push(item);
+                }
+                batch.done = items.is_empty();
+            }
+            State::Done => batch.done = true,
+        }
+        batch.counters.returned += batch.items.len() as u64;
+        let counters = &state().metrics.counters;
+        counters.keys_examined.add(batch.counters.keys_examined);
+        counters.docs_examined.add(batch.counters.docs_examined);
+        if batch.done {
+            self.state = State::Done;
+        }
+        let _ = &self.partition;
+        Ok(batch)
+    }
+}
+
+/// The next document that matches.
+async fn next_match(scan: &mut Scan, spec: &PartSpec, ctx: &OpContext, counters: &mut PartCounters) -> Result<Option<Found>> {
+    loop {
+        if pinion_runtime::should_yield() {
+            check(ctx)?;
+            pinion_runtime::yield_now().await;
+        }
+        counters.works += 1;
+        let Some(mut found) = scan.next(counters).await? else { return Ok(None) };
+        let Some(filter) = &spec.filter else { return Ok(Some(found)) };
+        let document = stored_document(&found.document);
+        if !spec.needs_position() {
+            if filter.matches(document)? {
+                return Ok(Some(found));
+            }
+        } else if let Some(position) = filter.matches_with_position(document)? {
+            found.position = position.array_index;
+            return Ok(Some(found));
+        }
+    }
+}
+
+/// The form in which a document leaves the part.
+fn finish(spec: &PartSpec, found: Found) -> Result<Item> {
+    let document = match (spec.output, &spec.projection) {
+        (Output::Ids, _) => Bytes::copy_from_slice(&found.id),
+        (_, Some(projection)) => Bytes::from(projection.apply(stored_document(&found.document), found.position)?.into_bytes()),
+        _ => found.document,
+    };
+    let id = spec.repeats_over_parts().then_some(found.id);
+    Ok(Item { order: found.order, id, document })
+}
+
+async fn sort_all(
+    scan: &mut Scan,
+    sort: &SortPattern,
+    spec: &PartSpec,
+    ctx: &OpContext,
+    counters: &mut PartCounters,
+) -> Result<VecDeque<Item>> {
+    let mut sorter: Sorter<Found> = Sorter::new(spec.keep, spec.max_sort_bytes);
+    while let Some(found) = next_match(scan, spec, ctx, counters).await? {
+        let key = sort.sort_key(stored_document(&found.document))?;
+        let size = found.document.len() + found.id.len();
+        sorter.push(key, found, size)?;
+    }
+    check(ctx)?;
+    counters.sort_bytes += sorter.bytes() as u64;
+    let mut items = VecDeque::new();
+    for (key, mut found) in sorter.finish() {
+        found.order = Key::from_slice(&key);
+        items.push_back(finish(spec, found)?);
+    }
+    Ok(items)
+}

@@ -1,0 +1,199 @@
+//! Opening a read: plan, snapshot, parts.
+
+use std::sync::Arc;
+
+use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_catalog::{Collection, from_fatal, id_key};
+use pinion_keystring::Builder;
+use pinion_query::{
+    Access as PlannedAccess, Direction, Hint, IndexSpec, Intervals, Matcher, PlanRequest, Projection, SortPattern,
+};
+use pinion_storage::{Key, KeyRange, storage};
+use pinion_wire::{ErrorCode, OpContext, Result};
+
+use super::access::{Access, RangeAccess};
+use super::merge::{MergedStream, StepSize};
+use super::part::{Output, PartSpec};
+use super::stream::step_for;
+use crate::interrupt::interruptible;
+use crate::limits::{MAX_POINTS, MAX_SNAPSHOT_RETRIES};
+use crate::state::state;
+
+/// What is to be read.
+#[derive(Clone, Debug)]
+pub(crate) struct ReadRequest {
+    pub collection: Arc<Collection>,
+    pub matcher: Matcher,
+    pub sort: Option<SortPattern>,
+    pub hint: Option<Hint>,
+    pub skip: usize,
+    pub limit: Option<usize>,
+    pub projection: Option<Projection>,
+    pub output: Output,
+}
+
+impl ReadRequest {
+    /// A read of whole documents.
+    pub(crate) fn new(collection: Arc<Collection>, matcher: Matcher) -> ReadRequest {
+        ReadRequest { collection, matcher, sort: None, hint: None, skip: 0, limit: None, projection: None, output: Output::Documents }
+    }
+}
+
+/// A read that has begun.
+pub(crate) struct Opened {
+    pub stream: MergedStream,
+    /// The indexes it uses, which may be dropped under it.
+    pub indexes: Vec<String>,
+}
+
+/// Plans and opens a read. `wanted` is how many documents the caller takes first.
+pub(crate) async fn open(ctx: &OpContext, request: ReadRequest, wanted: usize) -> Result<Opened> {
+    let keep = request.limit.map(|limit| limit.saturating_add(request.skip));
+    let wanted = wanted.saturating_add(request.skip).min(keep.unwrap_or(usize::MAX));
+    let step: StepSize = step_for(wanted);
+    let mut attempts = 0;
+    loop {
+        // The timestamp first, the catalog after: a write that made an index multikey told every core of it before.
+        let at = interruptible(ctx, storage().read_timestamp()).await?.map_err(from_fatal)?;
+        let planned = plan(&request)?;
+        let indexes = planned.access.indexes();
+        let counters = &state().metrics.counters;
+        if planned.sort.is_some() {
+            counters.sorts_in_memory.inc();
+        }
+        if matches!(planned.access, Access::Collection(_)) {
+            counters.collection_scans.inc();
+        }
+        let spec = Arc::new(PartSpec {
+            collection: request.collection.clone(),
+            access: planned.access,
+            filter: planned.filter,
+            sort: planned.sort,
+            projection: request.projection.clone(),
+            output: request.output,
+            keep,
+            at,
+            max_sort_bytes: state().parameters.borrow().max_sort_bytes as usize,
+        });
+        let partitions = spec.access.partitions(&request.collection);
+        match MergedStream::open(spec, partitions, ctx, step, request.skip, request.limit).await {
+            Ok(stream) => return Ok(Opened { stream, indexes }),
+            // A checkpoint moved the base past the timestamp before it was pinned.
+            Err(error) if error.code == ErrorCode::SNAPSHOT_TOO_OLD && attempts < MAX_SNAPSHOT_RETRIES => attempts += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+struct Planned {
+    access: Access,
+    filter: Option<Matcher>,
+    sort: Option<SortPattern>,
+}
+
+impl ReadRequest {
+    /// What the planner is asked.
+    pub(crate) fn plan_request(&self) -> PlanRequest<'_> {
+        PlanRequest {
+            namespace: self.collection.ns.as_str(),
+            matcher: &self.matcher,
+            sort: self.sort.as_ref(),
+            projection: self.projection.as_ref(),
+            hint: self.hint.as_ref(),
+            indexes: self.collection.index_specs(),
+        }
+    }
+}
+
+fn plan(request: &ReadRequest) -> Result<Planned> {
+    let filter = (!request.matcher.is_empty()).then(|| request.matcher.clone());
+    if request.hint.is_none()
+        && let Some(id) = request.matcher.id_equality()
+    {
+        let access = Access::Id(id_key(id.as_raw_bson_ref()));
+        let filter = if request.matcher.id_equality_alone().is_some() { None } else { filter };
+        // One document is in every order.
+        return Ok(Planned { access, filter, sort: None });
+    }
+    let plan = pinion_query::plan(&request.plan_request())?;
+    let sort = if plan.needs_sort(request.sort.as_ref()) { request.sort.clone() } else { None };
+    let filter = if plan.filter_satisfied { None } else { filter };
+    Ok(Planned { access: access_of(&request.collection, plan.access), filter, sort })
+}
+
+/// A plan's access in terms of trees and partitions.
+fn access_of(collection: &Collection, access: PlannedAccess) -> Access {
+    match access {
+        PlannedAccess::Nothing => Access::Nothing,
+        PlannedAccess::Id(id) => Access::Id(id_key(id.as_raw_bson_ref())),
+        PlannedAccess::Collection(direction) => Access::Collection(RangeAccess::everything(direction == Direction::Backward)),
+        PlannedAccess::Index(access) => Access::Index(ranges_of(collection, access)),
+        PlannedAccess::Union(branches) => {
+            Access::Union(branches.into_iter().map(|branch| ranges_of(collection, branch)).collect())
+        }
+    }
+}
+
+fn ranges_of(collection: &Collection, access: pinion_query::IndexAccess) -> RangeAccess {
+    // The first of the specifications is the `_id` index.
+    let index = access.index.checked_sub(1).map(|place| collection.indexes[place].clone());
+    let spec = &collection.index_specs()[access.index];
+    let points = points_of(spec, &access.bounds);
+    let ranges = access.ranges.iter().map(|range| KeyRange::half_open(&range.lower, &range.upper)).collect();
+    RangeAccess { index, ranges, descending: access.direction == Direction::Backward, points }
+}
+
+/// The keys of all combinations of points, when every field is bounded by points alone and there are not too many.
+fn points_of(spec: &IndexSpec, bounds: &[Intervals]) -> Option<Vec<Key>> {
+    let count = bounds.iter().try_fold(1usize, |count, field| count.checked_mul(field.0.len()))?;
+    if count > MAX_POINTS || bounds.len() != spec.fields() || !bounds.iter().all(|field| field.0.iter().all(|i| i.is_point())) {
+        return None;
+    }
+    let mut values: Vec<Vec<RawBsonRef<'_>>> = vec![Vec::new()];
+    for field in bounds {
+        let extend = |prefix: &Vec<_>| {
+            let prefix = prefix.clone();
+            field.0.iter().map(move |interval| {
+                let mut longer: Vec<RawBsonRef<'_>> = prefix.clone();
+                longer.push(interval.lower.as_raw_bson_ref());
+                longer
+            })
+        };
+        values = values.iter().flat_map(extend).collect();
+    }
+    let mut builder = Builder::new(spec.ordering);
+    let key = |fields: Vec<RawBsonRef<'_>>| {
+        for value in fields {
+            builder.append(value);
+        }
+        Key::from_slice(&builder.finish().bytes)
+    };
+    Some(values.into_iter().map(key).collect())
+}
+
+/// The keys of documents to change.
+pub(crate) struct Targets(MergedStream);
+
+impl Targets {
+    /// The next key.
+    pub(crate) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Key>> {
+        let bytes = self.0.next(ctx, step_for(crate::limits::TARGET_GROUP)).await?;
+        Ok(bytes.map(|bytes| Key::from_slice(&bytes)))
+    }
+}
+
+/// Opens a read of keys.
+pub(crate) async fn open_ids(ctx: &OpContext, mut request: ReadRequest) -> Result<Targets> {
+    request.output = Output::Ids;
+    let wanted = request.limit.unwrap_or(crate::limits::TARGET_GROUP);
+    Ok(Targets(open(ctx, request, wanted).await?.stream))
+}
+
+/// Parses a sort; an empty one is none.
+pub(crate) fn parse_sort(sort: Option<&RawDocument>) -> Result<Option<SortPattern>> {
+    match sort {
+        None => Ok(None),
+        Some(sort) if sort.is_empty() => Ok(None),
+        Some(sort) => SortPattern::parse_find(sort).map(Some),
+    }
+}
