@@ -1,0 +1,247 @@
+//! Starts nodes in the simulator and runs commands on them.
+
+use std::cell::Cell;
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pinion_bson::{Bson, Document, RawDocument, RawDocumentBuf};
+use pinion_exec::{HostInfo, NodeOptions, close_node, open_node, register_commands};
+use pinion_runtime::sim::{Death, Sim, SimOptions};
+use pinion_runtime::{CoreId, Queue};
+use pinion_storage::StorageOptions;
+use pinion_wire::idl::GenericArguments;
+use pinion_wire::{
+    ClientInfo, Error, Invocation, Message, OpContext, Registry, ReplyFrame, check_permitted, error_reply,
+};
+
+pub type Script = Rc<dyn Fn(Client) -> Pin<Box<dyn Future<Output = ()>>>>;
+
+/// Options of a node whose partitions, cores and storage are tiny.
+pub fn options(partitions: u16) -> NodeOptions {
+    let mut storage = StorageOptions::hostile("/data");
+    storage.partitions = Some(partitions);
+    storage.cache_bytes = 64 * 1024 * 1024;
+    NodeOptions {
+        storage,
+        version: "0.0.0-test".into(),
+        git_version: String::new(),
+        host: "test:27017".into(),
+        port: 27017,
+        pid: 1,
+        argv: vec!["pinion".into()],
+        parsed: RawDocumentBuf::new(),
+        db_path: "/data".into(),
+        host_info: HostInfo::default(),
+    }
+}
+
+/// Where a client's commands run, and in which database.
+#[derive(Clone)]
+pub struct Client {
+    pub core: CoreId,
+    pub db: &'static str,
+    next_op: Rc<Cell<i32>>,
+}
+
+impl Client {
+    pub fn new() -> Client {
+        Client { core: CoreId(0), db: "test", next_op: Rc::new(Cell::new(1)) }
+    }
+
+    /// The same client connected to another core.
+    pub fn on(&self, core: u16) -> Client {
+        Client { core: CoreId(core % pinion_runtime::core_count() as u16), ..self.clone() }
+    }
+
+    pub fn at(&self, db: &'static str) -> Client {
+        Client { db, ..self.clone() }
+    }
+
+    /// Runs a command and gives its reply, whether it succeeded or not.
+    pub async fn run(&self, command: Document) -> Document {
+        let mut body = command;
+        body.insert("$db", self.db);
+        let body = RawDocumentBuf::try_from(&body).expect("a command is a document");
+        let op = self.next_op.get();
+        self.next_op.set(op + 1);
+        let op = op * 64 + i32::from(self.core.0);
+        let bytes = pinion_runtime::submit_to(self.core, Queue::Foreground, move || async move { dispatch(op, body).await }).await;
+        let reply = RawDocument::from_bytes(&bytes).expect("a reply is a document");
+        pinion_bson::validate(reply.as_bytes()).expect("a reply is valid");
+        Document::try_from(reply).expect("a reply is a document")
+    }
+
+    /// Runs a command that must succeed.
+    #[track_caller]
+    pub fn ok(&self, command: Document) -> impl Future<Output = Document> + use<> {
+        let caller = std::panic::Location::caller();
+        let client = self.clone();
+        async move {
+            let shown = command.to_string();
+            let reply = client.run(command).await;
+            assert_eq!(reply.get_f64("ok").ok(), Some(1.0), "{caller}: {shown} answered {reply}");
+            reply
+        }
+    }
+
+    /// Runs a command that must fail with this code.
+    #[track_caller]
+    pub fn fails(&self, command: Document, code: i32) -> impl Future<Output = String> + use<> {
+        let caller = std::panic::Location::caller();
+        let client = self.clone();
+        async move {
+            let shown = command.to_string();
+            let reply = client.run(command).await;
+            assert_eq!(reply.get_i32("code").ok(), Some(code), "{caller}: {shown} answered {reply}");
+            reply.get_str("errmsg").expect("an error has a message").to_owned()
+        }
+    }
+
+    /// All documents of a find, through as many batches as it takes.
+    pub async fn find(&self, command: Document) -> Vec<Document> {
+        let collection = command.get_str("find").or_else(|_| command.get_str("aggregate")).expect("a cursor command").to_owned();
+        let reply = self.ok(command).await;
+        let cursor = reply.get_document("cursor").expect("a cursor");
+        let mut found: Vec<Document> = batch(cursor, "firstBatch");
+        let mut id = cursor.get_i64("id").expect("an id");
+        let mut turn = 0;
+        while id != 0 {
+            // Every batch over another connection.
+            turn += 1;
+            let reply = self.on(turn).ok(pinion_bson::doc! { "getMore": id, "collection": &collection, "batchSize": 3 }).await;
+            let cursor = reply.get_document("cursor").expect("a cursor");
+            found.extend(batch(cursor, "nextBatch"));
+            id = cursor.get_i64("id").expect("an id");
+        }
+        found
+    }
+}
+
+fn batch(cursor: &Document, name: &str) -> Vec<Document> {
+    let array = cursor.get_array(name).expect("a batch");
+    array.iter().map(|value| value.as_document().expect("a document").clone()).collect()
+}
+
+async fn dispatch(op: i32, body: RawDocumentBuf) -> Vec<u8> {
+    let message = Message::from_body(body);
+    let mut reply = match attempt(op, &message).await {
+        Ok(mut reply) => {
+            reply.append("ok", 1.0);
+            reply
+        }
+        Err(error) => error_reply(&error, &[]),
+    };
+    let _ = reply.take_next();
+    let bytes = reply.encode(ReplyFrame::answering(&message, 1));
+    // Behind the header: flags and the section's kind.
+    bytes[21..].to_vec()
+}
+
+async fn attempt(op: i32, message: &Message) -> Result<pinion_wire::Reply, Error> {
+    let registry = pinion_runtime::core_local::<Registry>();
+    let command = registry.find(message.command_name())?.clone();
+    let args = GenericArguments::parse(message.command_name(), message.body())?;
+    let now = pinion_runtime::now().as_nanos();
+    let client = Arc::new(ClientInfo::internal());
+    let ctx = OpContext::new(op, client, command.spec.name, message.database()?, args, now);
+    check_permitted(&command.spec, message, &ctx)?;
+    command.count_start();
+    let invocation = Invocation { message: message.clone(), ctx, command: command.clone(), exhaust_allowed: false };
+    command.invoke(invocation).await
+}
+
+/// What a node's cores run: core 0 opens the node and runs the script.
+fn node_main(core: CoreId, options: NodeOptions, script: Script) -> Pin<Box<dyn Future<Output = ()>>> {
+    Box::pin(async move {
+        let mut registry = Registry::new();
+        register_commands(&mut registry);
+        pinion_runtime::set_core_local(Rc::new(registry));
+        if core == CoreId(0) {
+            if let Err(error) = open_node(options).await {
+                panic!("the node did not open: {error}");
+            }
+            script(Client::new()).await;
+            close_node().await;
+            pinion_runtime::request_shutdown();
+        } else {
+            pinion_runtime::shutdown_requested().await;
+        }
+    })
+}
+
+/// Runs a script on a fresh node.
+pub fn with_node<Fut: Future<Output = ()> + 'static>(seed: u64, cores: usize, partitions: u16, script: impl Fn(Client) -> Fut + 'static) {
+    with_lives(seed, &[cores], partitions, move |_, client| script(client));
+}
+
+/// Runs a script in each life of a node; the node is closed between them, and may have another number of cores in each.
+pub fn with_lives<Fut: Future<Output = ()> + 'static>(
+    seed: u64,
+    cores: &[usize],
+    partitions: u16,
+    script: impl Fn(usize, Client) -> Fut + 'static,
+) {
+    run_lives(seed, cores, partitions, None, script);
+}
+
+/// As `with_lives`, but the node is killed when a life's script is done.
+pub fn with_crashes<Fut: Future<Output = ()> + 'static>(
+    seed: u64,
+    cores: &[usize],
+    partitions: u16,
+    script: impl Fn(usize, Client) -> Fut + 'static,
+) {
+    run_lives(seed, cores, partitions, Some(Death::PowerCut), script);
+}
+
+fn run_lives<Fut: Future<Output = ()> + 'static>(
+    seed: u64,
+    cores: &[usize],
+    partitions: u16,
+    death: Option<Death>,
+    script: impl Fn(usize, Client) -> Fut + 'static,
+) {
+    let sim = Sim::new(seed, SimOptions::default());
+    let life = Rc::new(Cell::new(0));
+    let done = Rc::new(RefCell::new(Vec::new()));
+    let script = Rc::new(script);
+    let run: Script = {
+        let (life, done) = (life.clone(), done.clone());
+        Rc::new(move |client| {
+            let (life, done, script) = (life.get(), done.clone(), script.clone());
+            Box::pin(async move {
+                script(life, client).await;
+                done.borrow_mut().push(life);
+                if death.is_some() {
+                    // Killed from outside.
+                    std::future::pending::<()>().await;
+                }
+            })
+        })
+    };
+    let options = options(partitions);
+    let node = sim.add_node("node", cores[0], move |core| node_main(core, options.clone(), run.clone()));
+    for (turn, count) in cores.iter().enumerate() {
+        if turn > 0 {
+            life.set(turn);
+            sim.restart(node, *count);
+        }
+        let reached = {
+            let done = done.clone();
+            sim.run_until(move || done.borrow().contains(&turn))
+        };
+        assert!(reached.is_ok(), "seed {seed}: life {turn} did not end: {reached:?}");
+        match death {
+            Some(death) => sim.crash(node, death),
+            None => assert!(sim.run_until_down(node).is_ok(), "seed {seed}: the node did not close"),
+        }
+    }
+}
+
+/// The field of every document.
+pub fn column(documents: &[Document], field: &str) -> Vec<Bson> {
+    documents.iter().map(|document| document.get(field).cloned().unwrap_or(Bson::Null)).collect()
+}

@@ -1,0 +1,5 @@
+//! A whole node in the simulator: commands go into its registry, replies come out.
+
+mod harness;
+
+mod basics;
