@@ -14,14 +14,15 @@ use super::view::{Sealed, View};
 use crate::base::{Change, Extent, Freed, PageWriter, PartitionRoots, TreeRoot, free_tree, merge_tree};
 use crate::types::{Fatal, Key, TreeId};
 
+/// Small steps of background work between two offers to yield.
+const STEPS_AT_ONCE: usize = 128;
+
 /// A merged checkpoint, true once its manifest is durable.
 pub(super) struct Merged {
     roots: PartitionRoots,
     master: Option<TreeRoot>,
     trees: FxHashMap<TreeId, TreeRoot>,
     freed: Vec<Extent>,
-    /// Versions above the checkpoint's timestamp; they return to the active delta.
-    later: Vec<(TreeId, Key, Version)>,
 }
 
 impl Partition {
@@ -96,7 +97,24 @@ impl Partition {
             self.complete(view, &mut roots, master, &mut freed, &mut writer).await?;
         }
         writer.finish().await?;
-        Ok(Merged { roots, master, trees, freed: freed.extents, later })
+        self.return_later(later).await;
+        Ok(Merged { roots, master, trees, freed: freed.extents })
+    }
+
+    /// Puts versions above the checkpoint's timestamp back into the active delta. Until the new base is installed they are in
+    /// both deltas, which changes no answer: the same version wins in either.
+    async fn return_later(&self, later: Vec<(TreeId, Key, Version)>) {
+        let mut later = later.into_iter().peekable();
+        while later.peek().is_some() {
+            let mut state = self.state.borrow_mut();
+            for (tree, key, version) in later.by_ref().take(STEPS_AT_ONCE) {
+                state.active.insert(tree, &key, version);
+            }
+            drop(state);
+            if should_yield() {
+                yield_now().await;
+            }
+        }
     }
 
     /// Writes the list of free extents and fills in the roots.
@@ -114,7 +132,11 @@ impl Partition {
         if let Some(old) = view.roots.free_list() {
             freed.page(&old);
         }
-        let pending = || self.state.borrow().views.retired_extents().chain(freed.extents.iter().copied()).collect();
+        let pending = || {
+            let state = self.state.borrow();
+            let older = state.views.retired_extents().chain(state.releasing.iter().copied());
+            older.chain(freed.extents.iter().copied()).collect()
+        };
         let list = writer.put_free_list(pending).await?;
         (roots.free_word, roots.free_crc) = list.map_or((0, 0), |ptr| (ptr.pack(), ptr.crc));
         roots.file_blocks = self.store.space.borrow().end();
@@ -134,9 +156,6 @@ impl Partition {
         // A tree that was emptied is forgotten, unless it lives on in the delta.
         let view = View::new(roots, merged.master, merged.trees);
         state.views.replace(view, merged.freed);
-        for (tree, key, version) in merged.later {
-            state.active.insert(tree, &key, version);
-        }
         drop(sealed);
         self.reap_borrowed(state);
     }
@@ -149,14 +168,36 @@ impl Partition {
     fn reap_borrowed(&self, state: &mut super::core::State) {
         let oldest_pin = self.pins.borrow().keys().next().copied();
         let (extents, deltas) = state.views.reap(oldest_pin);
-        for extent in extents {
-            self.store.release(extent);
+        if !extents.is_empty() {
+            let idle = state.releasing.is_empty();
+            state.releasing.extend(extents);
+            if idle && let Some(partition) = self.me.upgrade() {
+                drop(spawn(Queue::Background, partition.release_extents()));
+            }
         }
         for sealed in deltas {
             // A merge that is just returning may still hold it; then it is dropped whole, which costs one pause.
             if let Ok(sealed) = Rc::try_unwrap(sealed) {
                 let bytes = sealed.delta.bytes();
                 self.reclaim(bytes, sealed.delta.into_trees().map(|tree| tree.into_keys()).collect());
+            }
+        }
+    }
+
+    /// Makes extents reusable that no view refers to, a few at a time.
+    async fn release_extents(self: Rc<Partition>) {
+        loop {
+            let mut state = self.state.borrow_mut();
+            if state.releasing.is_empty() {
+                return;
+            }
+            let some = state.releasing.len().min(STEPS_AT_ONCE);
+            for extent in state.releasing.drain(..some) {
+                self.store.release(extent);
+            }
+            drop(state);
+            if should_yield() {
+                yield_now().await;
             }
         }
     }
@@ -172,7 +213,7 @@ impl Partition {
             for map in maps {
                 for (index, entry) in map.into_iter().enumerate() {
                     drop(entry);
-                    if index % 64 == 0 && should_yield() {
+                    if index % STEPS_AT_ONCE == 0 && should_yield() {
                         yield_now().await;
                     }
                 }

@@ -1,7 +1,7 @@
 //! The partition itself: its state, opening and closing, statistics and memory accounting.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::path::Path;
 use std::rc::{Rc, Weak};
@@ -13,7 +13,7 @@ use super::checkpoint::Merged;
 use super::delta::Delta;
 use super::intents::Intents;
 use super::view::{View, Views};
-use crate::base::{BaseCursor, Counts, PageStore, PartitionOptions, PartitionRoots, TreeRoot};
+use crate::base::{BaseCursor, Counts, Extent, PageStore, PartitionOptions, PartitionRoots, TreeRoot};
 use crate::limits::BLOCK_BYTES;
 use crate::types::{Direction, PartitionId, ReadError, TreeId, TreeStats};
 
@@ -40,6 +40,8 @@ pub(super) struct State {
     pub dropped: BTreeMap<TreeId, Timestamp>,
     /// A merged checkpoint that waits for its manifest.
     pub merged: Option<Merged>,
+    /// Extents that no view refers to any more, on their way to the free space.
+    pub releasing: VecDeque<Extent>,
     next_seq: u64,
 }
 
@@ -138,6 +140,7 @@ impl Partition {
             counts,
             dropped: BTreeMap::new(),
             merged: None,
+            releasing: VecDeque::new(),
             next_seq: 0,
         };
         Rc::new_cyclic(|me| Partition {
@@ -209,6 +212,7 @@ impl Partition {
     /// Counters of the page file and the cache.
     pub fn page_stats(&self) -> PageStats {
         let space = self.store.space.borrow();
+        let releasing: u64 = self.state.borrow().releasing.iter().map(|extent| extent.blocks).sum();
         PageStats {
             hits: self.store.cache.hits.get(),
             misses: self.store.cache.misses.get(),
@@ -217,7 +221,7 @@ impl Partition {
             bytes_written: self.store.file.bytes_written.get(),
             pages_written: self.store.pages_written.get(),
             file_bytes: space.end() * BLOCK_BYTES as u64,
-            free_bytes: space.free_blocks() * BLOCK_BYTES as u64,
+            free_bytes: (space.free_blocks() + releasing) * BLOCK_BYTES as u64,
         }
     }
 

@@ -72,7 +72,10 @@ impl Chain {
     /// Adds a version; one of the same timestamp is replaced. Returns the bytes added and removed.
     fn insert(&mut self, version: Version) -> (u64, u64) {
         let added = version.bytes();
-        let above = self.0.partition_point(|other| other.ts <= version.ts);
+        let above = match self.0.last() {
+            Some(newest) if newest.ts < version.ts => self.0.len(),
+            _ => self.0.partition_point(|other| other.ts <= version.ts),
+        };
         if above > 0 && self.0[above - 1].ts == version.ts {
             let removed = self.0[above - 1].bytes();
             self.0[above - 1] = version;
@@ -80,6 +83,19 @@ impl Chain {
         }
         self.0.insert(above, version);
         (added, 0)
+    }
+}
+
+/// What the newest version of a key in one layer amounts to: its timestamp, and its value's length unless it is a deletion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Newest {
+    pub ts: Timestamp,
+    pub len: Option<u64>,
+}
+
+impl Newest {
+    pub(crate) fn of(version: &Version) -> Newest {
+        Newest { ts: version.ts, len: version.value.as_ref().map(|value| value.len() as u64) }
     }
 }
 
@@ -124,23 +140,22 @@ impl TreeDelta {
         self.keys
     }
 
-    fn insert(&mut self, key: &[u8], version: Version) -> (u64, u64) {
-        // A lookup first: most writes of a running system hit keys that are not in the delta, but an entry would
-        // need an owned key for both cases.
-        let (added, removed) = match self.keys.get_mut(key) {
-            Some(chain) => chain.insert(version),
-            None => {
+    fn insert(&mut self, key: &[u8], version: Version) -> (u64, u64, Option<Newest>, Timestamp) {
+        let (added, removed, before, newest) = match self.keys.entry(Key::from_slice(key)) {
+            Entry::Occupied(mut slot) => {
+                let before = Newest::of(slot.get().newest());
+                let (added, removed) = slot.get_mut().insert(version);
+                (added, removed, Some(before), slot.get().newest().ts)
+            }
+            Entry::Vacant(slot) => {
                 let added = KEY_OVERHEAD_BYTES + key.len() as u64 + version.bytes();
-                let chain = Chain(SmallVec::from_buf([version]));
-                match self.keys.entry(Key::from_slice(key)) {
-                    Entry::Vacant(slot) => slot.insert(chain),
-                    Entry::Occupied(_) => unreachable!("the key was just looked up"),
-                };
-                (added, 0)
+                let newest = version.ts;
+                slot.insert(Chain(SmallVec::from_buf([version])));
+                (added, 0, None, newest)
             }
         };
         self.bytes = self.bytes + added - removed;
-        (added, removed)
+        (added, removed, before, newest)
     }
 }
 
@@ -162,10 +177,11 @@ impl Delta {
         self.trees.get(&tree)?.get(key)?.visible(at)
     }
 
-    /// Adds a version.
-    pub(crate) fn insert(&mut self, tree: TreeId, key: &[u8], version: Version) {
-        let (added, removed) = self.trees.entry(tree).or_default().insert(key, version);
+    /// Adds a version. Returns what this layer said of the key before, and the timestamp of its newest version now.
+    pub(crate) fn insert(&mut self, tree: TreeId, key: &[u8], version: Version) -> (Option<Newest>, Timestamp) {
+        let (added, removed, before, newest) = self.trees.entry(tree).or_default().insert(key, version);
         self.bytes = self.bytes + added - removed;
+        (before, newest)
     }
 
     /// The changed trees in order.

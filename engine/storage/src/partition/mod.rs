@@ -10,6 +10,8 @@ mod view;
 mod write;
 
 #[cfg(test)]
+mod measure;
+#[cfg(test)]
 mod model_tests;
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use pinion_clock::Timestamp;
 use smallvec::SmallVec;
 
 use super::core::{Partition, State};
-use super::delta::{TreeDelta, Version};
+use super::delta::{Newest, TreeDelta, Version};
 use super::intents::{Intent, UnitId};
 use super::view::View;
 use crate::base::{BaseCursor, Stored};
@@ -215,12 +215,22 @@ impl State {
             Op::Put(value) => Some(value.clone()),
             Op::Delete => None,
         };
-        let before = self.live(view, write.tree, &write.key, fact).map(|live| live.len);
+        let len = value.as_ref().map(|value| value.len() as u64);
         let seq = self.sequence();
-        self.active.insert(write.tree, &write.key, Version { ts, seq, value });
-        // The newest version may be another, if this one came late.
-        let after = self.live(view, write.tree, &write.key, fact).map(|live| live.len);
-        self.counts.entry(write.tree).or_default().change(write.key.len(), before, after);
+        let (active, newest) = self.active.insert(write.tree, &write.key, Version { ts, seq, value });
+        let sealed = view.with_sealed(|sealed| {
+            sealed?.delta.visible(write.tree, &write.key, ReadAt::Newest).map(Newest::of)
+        });
+        // A version may come late: then another stays the newest, here or in the sealed delta, and nothing changes.
+        if newest == ts && sealed.is_none_or(|sealed| sealed.ts <= ts) {
+            let before = match (active, sealed) {
+                (Some(active), Some(sealed)) if sealed.ts > active.ts => sealed.len,
+                (Some(active), _) => active.len,
+                (None, Some(sealed)) => sealed.len,
+                (None, None) => fact.base,
+            };
+            self.counts.entry(write.tree).or_default().change(write.key.len(), before, len);
+        }
     }
 
     fn check(&self, writes: &[Write], prepared: &Prepared) -> Result<(), WriteError> {
