@@ -112,8 +112,8 @@ fn walk_array<'a>(
         }
         if rest[0].index == Some(position) {
             let stopped = match (&rest[1..], value) {
-                ([], RawBsonRef::Document(_)) => visit(Some(value), None),
-                ([], _) => visit(Some(value), Some(position as u32)),
+                // A position that the path names is not one that the walk has found.
+                ([], _) => visit(Some(value), None),
                 (after, RawBsonRef::Document(inner)) => walk(inner, after, leaf, visit),
                 (after, RawBsonRef::Array(array)) => walk_array(array_document(array), after, leaf, visit),
                 _ => false,

@@ -1,6 +1,6 @@
 //! Small helpers over raw values: fields, elements, type classes, truth.
 
-use pinion_bson::{ElementType, RawArray, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, RawElems, canonical_type};
+use pinion_bson::{ElementType, RawArray, RawBson, RawBsonRef, RawDocument, RawElems, canonical_type};
 
 /// The elements of a document with their values decoded.
 pub(crate) fn elements(document: &RawDocument) -> impl Iterator<Item = (&str, RawBsonRef<'_>)> {
@@ -78,11 +78,6 @@ pub(crate) fn is_true(value: RawBsonRef<'_>) -> bool {
 /// An owned copy.
 pub(crate) fn owned(value: RawBsonRef<'_>) -> RawBson {
     value.into()
-}
-
-/// A document's own copy.
-pub(crate) fn owned_document(document: &RawDocument) -> RawDocumentBuf {
-    document.to_owned()
 }
 
 /// MongoDB's name of a value's type in messages.

@@ -86,6 +86,16 @@ impl Node {
         }
     }
 
+    /// Whether `$expr` stands anywhere in it.
+    pub(crate) fn has_expression(&self) -> bool {
+        match self {
+            Node::And(children) | Node::Or(children) | Node::Nor(children) => children.iter().any(Node::has_expression),
+            Node::Not(child) => child.has_expression(),
+            Node::Expr(..) => true,
+            Node::AlwaysTrue | Node::AlwaysFalse | Node::Leaf(_) => false,
+        }
+    }
+
     /// Joins conjuncts, flattening nested ones; one alone stands for itself.
     pub(crate) fn and(children: Vec<Node>) -> Node {
         let mut flat = Vec::with_capacity(children.len());
@@ -96,6 +106,90 @@ impl Node {
                 other => flat.push(other),
             }
         }
+        sort(&mut flat);
         if flat.len() == 1 { flat.remove(0) } else { Node::And(flat) }
+    }
+
+    /// Joins alternatives: one alone stands for itself, and equalities at one path are one `$in`.
+    pub(crate) fn or(mut children: Vec<Node>) -> Node {
+        if children.len() == 1 {
+            return children.remove(0);
+        }
+        if let Some(joined) = joined_equalities(&children) {
+            return joined;
+        }
+        sort(&mut children);
+        Node::Or(children)
+    }
+
+    /// The place in the normal order of a filter's parts, which decides what a positional operator meets last.
+    fn rank(&self) -> u8 {
+        match self {
+            Node::And(_) => 0,
+            Node::Or(_) => 1,
+            Node::Leaf(leaf) => match &leaf.predicate {
+                Predicate::ElemMatchObject(_) => 2,
+                Predicate::ElemMatchValue(_) => 3,
+                Predicate::Size(_) => 4,
+                Predicate::Compare { op: CompareOp::Eq, .. } => 5,
+                Predicate::Compare { op: CompareOp::Lte, .. } => 6,
+                Predicate::Compare { op: CompareOp::Lt, .. } => 7,
+                Predicate::Compare { op: CompareOp::Gt, .. } => 8,
+                Predicate::Compare { op: CompareOp::Gte, .. } => 9,
+                Predicate::Regex(_) => 10,
+                Predicate::Mod { .. } => 11,
+                Predicate::Exists => 12,
+                Predicate::In { .. } => 13,
+                Predicate::Bits(_) => 14,
+                Predicate::Type(_) => 22,
+            },
+            Node::Not(_) => 20,
+            Node::Nor(_) => 21,
+            Node::AlwaysFalse => 30,
+            Node::AlwaysTrue => 31,
+            Node::Expr(..) => 32,
+        }
+    }
+
+    /// The path the part speaks of, where it is one.
+    fn path(&self) -> &str {
+        match self {
+            Node::Leaf(leaf) => leaf.path.text(),
+            Node::Not(child) => child.path(),
+            _ => "",
+        }
+    }
+}
+
+/// Puts parts into the normal order: by kind, then by path.
+fn sort(nodes: &mut [Node]) {
+    nodes.sort_by(|a, b| a.rank().cmp(&b.rank()).then_with(|| a.path().cmp(b.path())));
+}
+
+fn joined_equalities(children: &[Node]) -> Option<Node> {
+    let mut values: Vec<RawBson> = Vec::with_capacity(children.len());
+    let mut path: Option<&Path> = None;
+    for child in children {
+        match child {
+            Node::Leaf(Leaf { path: at, predicate: Predicate::Compare { op: CompareOp::Eq, value } })
+                if path.is_none_or(|p| p == at) && !matches!(value, RawBson::RegularExpression(_)) =>
+            {
+                path = Some(at);
+                values.push(value.clone());
+            }
+            _ => return None,
+        }
+    }
+    let path = path?.clone();
+    Some(Node::Leaf(Leaf { path, predicate: Predicate::any_of(values, Vec::new()) }))
+}
+
+impl Predicate {
+    /// Equality with any of these values, or a match with any of these expressions.
+    pub(crate) fn any_of(mut values: Vec<RawBson>, regexes: Vec<Regex>) -> Predicate {
+        let has_null = values.iter().any(|v| crate::value::is_nullish(v.as_raw_bson_ref()));
+        values.sort_by(|a, b| pinion_bson::compare_values(a.as_raw_bson_ref(), b.as_raw_bson_ref()));
+        values.dedup_by(|a, b| pinion_bson::values_equal(a.as_raw_bson_ref(), b.as_raw_bson_ref()));
+        Predicate::In { values, regexes, has_null }
     }
 }

@@ -1,6 +1,6 @@
 //! The parser of filters.
 
-use pinion_bson::{ElementType, RawBsonRef, RawDocument, compare_values, type_from_alias, type_from_number};
+use pinion_bson::{ElementType, RawBsonRef, RawDocument, type_from_alias, type_from_number};
 use pinion_wire::Result;
 
 use super::bits::{BitOp, BitTest};
@@ -12,7 +12,7 @@ use crate::number::{exact_i64, truncated_i64};
 use crate::path::Path;
 use crate::regex::Regex;
 use crate::text::{element_text, value_text};
-use crate::value::{array_document, count, elements, field, first, is_empty, is_nan, is_nullish, is_number, items, owned};
+use crate::value::{array_document, count, elements, field, first, is_empty, is_nan, is_number, items, owned};
 
 /// Where the parser stands.
 #[derive(Clone, Copy)]
@@ -51,7 +51,7 @@ fn parse_document(document: &RawDocument, place: Place<'_>) -> Result<Node> {
         if let Some(operator) = name.strip_prefix('$') {
             match operator {
                 "and" => parts.push(Node::and(parse_list("$and", value, place)?)),
-                "or" => parts.push(single_or(parse_list("$or", value, place)?, Node::Or)),
+                "or" => parts.push(Node::or(parse_list("$or", value, place)?)),
                 "nor" => parts.push(Node::Nor(parse_list("$nor", value, place)?)),
                 "comment" | "atomic" | "isolated" => {}
                 // The parts of a DBRef are fields when they stand in an array's item.
@@ -133,11 +133,6 @@ fn leaf(path: &str, predicate: Predicate) -> Node {
 
 fn not(node: Node) -> Node {
     Node::Not(Box::new(node))
-}
-
-/// One alternative stands for itself.
-fn single_or(mut nodes: Vec<Node>, make: fn(Vec<Node>) -> Node) -> Node {
-    if nodes.len() == 1 { nodes.remove(0) } else { make(nodes) }
 }
 
 fn parse_list(name: &str, value: RawBsonRef<'_>, place: Place<'_>) -> Result<Vec<Node>> {
@@ -242,7 +237,6 @@ fn parse_in(name: &str, value: RawBsonRef<'_>) -> Result<Predicate> {
     };
     let mut values = Vec::new();
     let mut regexes = Vec::new();
-    let mut has_null = false;
     for item in items(array) {
         match item {
             RawBsonRef::Document(document) if is_operator_document(document, false) => {
@@ -252,15 +246,10 @@ fn parse_in(name: &str, value: RawBsonRef<'_>) -> Result<Predicate> {
             RawBsonRef::RegularExpression(regex) => {
                 regexes.push(Regex::compile(regex.pattern.as_str(), regex.options.as_str())?);
             }
-            item => {
-                has_null |= is_nullish(item);
-                values.push(owned(item));
-            }
+            item => values.push(owned(item)),
         }
     }
-    values.sort_by(|a, b| compare_values(a.as_raw_bson_ref(), b.as_raw_bson_ref()));
-    values.dedup_by(|a, b| pinion_bson::values_equal(a.as_raw_bson_ref(), b.as_raw_bson_ref()));
-    Ok(Predicate::In { values, regexes, has_null })
+    Ok(Predicate::any_of(values, regexes))
 }
 
 fn parse_not(path: &str, value: RawBsonRef<'_>, place: Place<'_>) -> Result<Node> {

@@ -262,8 +262,11 @@ fn positions() {
     check_position(rawdoc! { "a": 1 }, rawdoc! { "a": 1 }, None);
     check_position(rawdoc! { "a": 1, "b": 3 }, rawdoc! { "a": [1], "b": [0, 3] }, Some(1));
     check_position(rawdoc! { "$or": [{ "a": 1 }] }, rawdoc! { "a": [0, 1] }, Some(1));
-    check_position(rawdoc! { "$or": [{ "a": 1 }, { "a": 5 }] }, rawdoc! { "a": [0, 1] }, None);
-    check_position(rawdoc! { "a.1": 7 }, rawdoc! { "a": [5, 7] }, Some(1));
+    check_position(rawdoc! { "$or": [{ "a": 1 }, { "b": 5 }] }, rawdoc! { "a": [0, 1] }, None);
+    check_position(rawdoc! { "$or": [{ "a": 1 }, { "a": 5 }] }, rawdoc! { "a": [0, 1] }, Some(1));
+    check_position(rawdoc! { "a.1": 7 }, rawdoc! { "a": [5, 7] }, None);
+    check_position(rawdoc! { "$and": [{ "a": { "$gt": 1 } }, { "a": { "$lt": 5 } }] }, rawdoc! { "a": [1, 2, 3] }, Some(1));
+    check_position(rawdoc! { "a": { "$all": [3, 5] } }, rawdoc! { "a": [1, 3, 5] }, Some(2));
 }
 
 #[test]

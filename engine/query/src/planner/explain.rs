@@ -208,7 +208,7 @@ pub(super) fn tree_text(node: &Node) -> String {
 
 fn write_tree(node: &Node, depth: usize, out: &mut String) {
     let indent = "    ".repeat(depth);
-    let mut list = |name: &str, children: &[Node], out: &mut String| {
+    let list = |name: &str, children: &[Node], out: &mut String| {
         out.push_str(&format!("{indent}{name}\n"));
         children.iter().for_each(|child| write_tree(child, depth + 1, out));
     };

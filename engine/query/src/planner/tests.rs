@@ -99,7 +99,7 @@ fn arrays_limit_what_is_combined() {
     let keys = index_keys(&document, &all[2]).expect("keys").multikey.expect("multikey");
     assert!(all[2].merge_multikey(&keys));
     let check = |filter: RawDocumentBuf, expected: &str| assert_eq!(describe(&all, filter, rawdoc! {}), expected);
-    check(rawdoc! { "a": { "$gt": 1, "$lt": 5 } }, "a_1 (1, inf.0]");
+    check(rawdoc! { "a": { "$gt": 1, "$lt": 5 } }, "a_1 [-inf.0, 5)");
     check(rawdoc! { "a": { "$elemMatch": { "$gt": 1, "$lt": 5 } } }, "a_1 (1, 5)");
     check(rawdoc! { "l.x": 1, "l.y": 2 }, "l.x_1_l.y_1 [1, 1]; [MinKey, MaxKey]");
     check(rawdoc! { "l": { "$elemMatch": { "x": 1, "y": 2 } } }, "l.x_1_l.y_1 [1, 1]; [2, 2]");

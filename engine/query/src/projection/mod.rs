@@ -71,31 +71,18 @@ impl Projection {
         self.positional.is_some()
     }
 
+    /// Refuses a positional projection beside a filter whose match tells no position. To be asked once per query.
+    pub fn check_filter(&self, matcher: &Matcher) -> Result<()> {
+        if self.positional.is_some() && matcher.root().has_expression() {
+            return Err(crate::error::error(224, "Cannot use positional projection and $expr in the same query"));
+        }
+        Ok(())
+    }
+
     /// Whether only plain top-level fields are kept or dropped.
     pub fn is_simple(&self) -> bool {
         self.positional.is_none()
             && self.root.fields.iter().all(|(_, action)| matches!(action, Action::Include | Action::Exclude))
-    }
-
-    /// The names of the fields that are kept when nothing but whole top-level fields and dotted paths are.
-    pub(crate) fn included_paths(&self) -> Option<Vec<String>> {
-        fn collect(tree: &Tree, prefix: &str, out: &mut Vec<String>) -> bool {
-            tree.fields.iter().all(|(name, action)| {
-                let path = if prefix.is_empty() { name.to_string() } else { format!("{prefix}.{name}") };
-                match action {
-                    Action::Include => {
-                        out.push(path);
-                        true
-                    }
-                    Action::Exclude => true,
-                    Action::Nested(inner) => collect(inner, &path, out),
-                    _ => false,
-                }
-            })
-        }
-        let mut out = Vec::new();
-        let plain = self.mode == Mode::Inclusion && self.positional.is_none() && collect(&self.root, "", &mut out);
-        plain.then_some(out)
     }
 
     /// The projected document; `position` is what the filter's match told.

@@ -286,50 +286,38 @@ fn find_slice(operand: RawBsonRef<'_>) -> Option<(Option<i64>, i64)> {
 
 /// The nested tree under a dotted name.
 fn descend<'t>(tree: &'t mut Tree, name: &str, full: &str) -> Result<&'t mut Tree> {
+    descend_through(tree, name, &[], full)
+}
+
+/// As `descend`; `after` are names behind the dotted one, for the message alone.
+fn descend_through<'t>(tree: &'t mut Tree, name: &str, after: &[&str], full: &str) -> Result<&'t mut Tree> {
     let mut tree = tree;
-    let mut rest = name;
-    loop {
-        let (head, tail) = match rest.split_once('.') {
-            Some((head, tail)) => (head, Some(tail)),
-            None => (rest, None),
-        };
-        let at = match tree.fields.iter().position(|(other, _)| &**other == head) {
-            Some(at) => at,
+    let mut names: Vec<&str> = name.split('.').collect();
+    let depth = names.len();
+    names.extend_from_slice(after);
+    for (at, head) in names[..depth].iter().enumerate() {
+        let found = match tree.fields.iter().position(|(other, _)| &**other == *head) {
+            Some(found) => found,
             None => {
-                tree.fields.push((head.into(), Action::Nested(Tree::default())));
+                tree.fields.push(((*head).into(), Action::Nested(Tree::default())));
                 tree.fields.len() - 1
             }
         };
-        match &mut tree.fields[at].1 {
+        match &mut tree.fields[found].1 {
             Action::Nested(inner) => tree = inner,
             _ => {
-                let rest = tail.unwrap_or(head);
+                let rest = names[(at + 1).min(names.len() - 1)..].join(".");
                 return Err(error(31249, format!("Path collision at {full} remaining portion {rest}")));
             }
         }
-        match tail {
-            Some(tail) => rest = tail,
-            None => return Ok(tree),
-        }
     }
+    Ok(tree)
 }
 
 /// Puts an action at a dotted name.
 fn place(tree: &mut Tree, name: &str, full: &str, action: Action) -> Result<()> {
     let (tree, last) = match name.rsplit_once('.') {
-        Some((outer, last)) => {
-            let tree = descend(tree, outer, full).map_err(|e| {
-                // What is left behind the collision includes the last name.
-                let rest = e.message.rsplit_once(' ').map_or("", |(_, rest)| rest);
-                let rest = if rest == outer || outer.is_empty() || !outer.ends_with(rest) || !outer.contains('.') {
-                    last.to_string()
-                } else {
-                    format!("{rest}.{last}")
-                };
-                error(e.code.0, format!("Path collision at {full} remaining portion {rest}"))
-            })?;
-            (tree, last)
-        }
+        Some((outer, last)) => (descend_through(tree, outer, &[last], full)?, last),
         None => (tree, name),
     };
     if tree.fields.iter().any(|(other, _)| &**other == last) {

@@ -124,6 +124,9 @@ impl Update {
                 if *touches_id {
                     check_id_kept(old, &new, entries)?;
                 }
+                if !context.insert {
+                    check_dollar_fields(old, &new, entries)?;
+                }
                 new
             }
         };
@@ -168,11 +171,31 @@ fn replace(old: &RawDocument, replacement: &RawDocument, context: &UpdateContext
     Ok(out.finish())
 }
 
+/// A top-level field with a dollar sign in front can be inserted but not made by an update.
+fn check_dollar_fields(old: &RawDocument, new: &RawDocument, entries: &[Entry]) -> Result<()> {
+    for entry in entries {
+        let text = entry.path.text();
+        let name = text.split('.').next().unwrap_or_default();
+        if !name.starts_with('$') {
+            continue;
+        }
+        let made = field(new, name);
+        if made.is_some() && made != field(old, name) {
+            return Err(error(52, format!("The dollar ($) prefixed field '{name}' in '{text}' is not valid for storage.")));
+        }
+    }
+    Ok(())
+}
+
 /// `_id` never changes; an upsert may give one to a document that has none.
 fn check_id_kept(old: &RawDocument, new: &RawDocument, entries: &[Entry]) -> Result<()> {
     let Some(old_id) = field(old, "_id") else { return Ok(()) };
     let kept = field(new, "_id").is_some_and(|new_id| values_equal(old_id, new_id));
-    if kept {
+    // A rename to `_id` counts as a change even where the value is the same.
+    let renamed = entries.iter().any(|e| {
+        matches!(&e.operator, operator::Operator::RenameFrom(from) if e.path.text() == "_id" && field(old, from).is_some())
+    });
+    if kept && !renamed {
         return Ok(());
     }
     let path = entries

@@ -204,7 +204,9 @@ fn arithmetic(operator: &str, name: &str, by: Number, slot: &Slot<'_>, context: 
     };
     let result = if operator == "$inc" { number.checked_add(by) } else { number.checked_mul(by) };
     match result {
-        Some(number) => Ok(number.to_raw_bson()),
+        // Adding nothing to a negative zero leaves it.
+        Some(result) if result.kind() == number.kind() && result.compare(number).is_eq() => Ok(old),
+        Some(result) => Ok(result.to_raw_bson()),
         None => {
             let shown = match number {
                 Number::Int32(v) => format!("(NumberInt){v}"),

@@ -77,21 +77,6 @@ impl UpdatePath {
         if let Some(Part::Filtered(id)) = parts.iter().find(|part| matches!(part, Part::Filtered(_))) {
             return Err(bad_value(format!("No array filter found for identifier '{id}' in path '{text}'")));
         }
-        let mut checked = String::new();
-        for part in &parts {
-            if let Part::Name(name) = part {
-                if !checked.is_empty() {
-                    checked.push('.');
-                }
-                checked.push_str(name);
-                if name.starts_with('$') && !matches!(&**name, "$id" | "$ref" | "$db") {
-                    return Err(error(
-                        52,
-                        format!("The dollar ($) prefixed field '{name}' in '{checked}' is not valid for storage."),
-                    ));
-                }
-            }
-        }
         Ok(UpdatePath { text: text.into(), parts })
     }
 

@@ -65,6 +65,7 @@ fn fields() {
     check(rawdoc! { "$set": { "o.c": 2, "q.r": 1 } }, rawdoc! { "o": { "b": 1, "c": 2 }, "q": { "r": 1 } });
     check(rawdoc! { "$set": { "z": 1, "b": 2, "c.d": 4 } }, rawdoc! { "b": 2, "c": { "d": 4 }, "z": 1 });
     check(rawdoc! { "$set": { "10": 1, "9": 2, "b": 3 } }, rawdoc! { "9": 2, "10": 1, "b": 3 });
+    check(rawdoc! { "$set": { "x.$y": 1 } }, rawdoc! { "x": { "$y": 1 } });
     check(rawdoc! { "$set": { "x.0": 1 } }, rawdoc! { "x": { "0": 1 } });
     check(rawdoc! { "$unset": { "a": 1, "q": 1 } }, rawdoc! { "a": RawBson::Undefined });
     check(rawdoc! { "$unset": { "arr.1": 1 } }, rawdoc! { "arr": [1, null, 3] });
@@ -94,6 +95,7 @@ fn fields() {
         rawdoc! { "$pull": { "arr": {} } },
         rawdoc! { "$pull": { "q": 1 } },
         rawdoc! { "$pop": { "q.r": 1 } },
+        rawdoc! { "$rename": { "$q": "z" } },
     ] {
         check_no_change(update);
     }

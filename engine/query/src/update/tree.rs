@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
-use crate::value::{array_document, elements, items};
+use crate::value::{elements, items};
 
 /// A value of the document under update: raw until something inside it changes.
 #[derive(Clone, Debug)]
@@ -155,12 +155,4 @@ pub(super) fn finish(root: &Slot<'_>, capacity: usize) -> RawDocumentBuf {
 /// `{name: value}` as messages print an element.
 pub(super) fn element_braces(name: &str, slot: &Slot<'_>) -> String {
     format!("{{{}}}", crate::text::element_text(name, slot.to_value().as_raw_bson_ref()))
-}
-
-/// The items of an array value.
-pub(super) fn array_items<'v>(value: RawBsonRef<'v>) -> Option<Vec<RawBsonRef<'v>>> {
-    match value {
-        RawBsonRef::Array(array) => Some(elements(array_document(array)).map(|(_, item)| item).collect()),
-        _ => None,
-    }
 }
