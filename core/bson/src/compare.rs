@@ -5,6 +5,7 @@ use core::cmp::Ordering;
 use bson::{RawBsonRef, RawDocument};
 
 use crate::decimal::Decimal;
+use crate::limits::MAX_DEPTH;
 use crate::types::canonical_type;
 use crate::view::{OLD_BINARY_SUBTYPE, RawElems, View, with_view};
 
@@ -38,7 +39,7 @@ pub fn values_equal(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> bool {
 /// is a proper prefix of another comes first.
 #[inline]
 pub fn compare_documents(a: &RawDocument, b: &RawDocument) -> Ordering {
-    compare_fields(a.as_bytes(), b.as_bytes(), Names::Matter)
+    compare_fields(a.as_bytes(), b.as_bytes(), Names::Matter, 0)
 }
 
 /// Whether field names are compared.
@@ -49,10 +50,14 @@ enum Names {
     Ignored,
 }
 
-/// Orders two documents or arrays given as bytes. What is malformed counts as its end.
-fn compare_fields(a: &[u8], b: &[u8], names: Names) -> Ordering {
+/// Orders two documents or arrays given as bytes. What is malformed counts as its end, and what nests deeper than
+/// anything that was ever validated is ordered by its bytes, for it must not cost the stack.
+fn compare_fields(a: &[u8], b: &[u8], names: Names, depth: usize) -> Ordering {
     if a == b {
         return Ordering::Equal;
+    }
+    if depth > MAX_DEPTH {
+        return a.cmp(b);
     }
     let (mut left, mut right) = (RawElems::new(a), RawElems::new(b));
     loop {
@@ -68,7 +73,7 @@ fn compare_fields(a: &[u8], b: &[u8], names: Names) -> Ordering {
         }
         if order.is_eq() && !(l.kind == r.kind && l.value == r.value) {
             order = match (l.view(), r.view()) {
-                (Some(l), Some(r)) => compare_views(l, r),
+                (Some(l), Some(r)) => compare_nested(l, r, depth + 1),
                 (l, r) => l.is_some().cmp(&r.is_some()),
             };
         }
@@ -81,6 +86,11 @@ fn compare_fields(a: &[u8], b: &[u8], names: Names) -> Ordering {
 /// Orders two values given as views.
 #[inline]
 pub fn compare_views(a: View<'_>, b: View<'_>) -> Ordering {
+    compare_nested(a, b, 0)
+}
+
+#[inline]
+fn compare_nested(a: View<'_>, b: View<'_>, depth: usize) -> Ordering {
     match (a, b) {
         (View::Int32(a), View::Int32(b)) => a.cmp(&b),
         (View::String(a) | View::Symbol(a), View::String(b) | View::Symbol(b)) => a.cmp(b),
@@ -96,13 +106,13 @@ pub fn compare_views(a: View<'_>, b: View<'_>) -> Ordering {
         (View::DateTime(a), View::DateTime(b)) => a.cmp(&b),
         (View::Boolean(a), View::Boolean(b)) => a.cmp(&b),
         (View::Timestamp(a), View::Timestamp(b)) => a.cmp(&b),
-        (View::Document(a), View::Document(b)) => compare_fields(a, b, Names::Matter),
-        (View::Array(a), View::Array(b)) => compare_fields(a, b, Names::Ignored),
-        (a, b) => compare_rare(a, b),
+        (View::Document(a), View::Document(b)) => compare_fields(a, b, Names::Matter, depth),
+        (View::Array(a), View::Array(b)) => compare_fields(a, b, Names::Ignored, depth),
+        (a, b) => compare_rare(a, b, depth),
     }
 }
 
-fn compare_rare(a: View<'_>, b: View<'_>) -> Ordering {
+fn compare_rare(a: View<'_>, b: View<'_>, depth: usize) -> Ordering {
     let classes = canonical_type(a.kind()).cmp(&canonical_type(b.kind()));
     if classes.is_ne() {
         return classes;
@@ -154,9 +164,9 @@ fn compare_rare(a: View<'_>, b: View<'_>) -> Ordering {
             .then_with(|| n.cmp(m))
             .then_with(|| i.cmp(&j)),
         (View::Code(a), View::Code(b)) => a.cmp(b),
-        (View::CodeWithScope { code: c, scope: s }, View::CodeWithScope { code: d, scope: t }) => {
-            c.cmp(d).then_with(|| compare_fields(s, t, Names::Matter))
-        }
+        (View::CodeWithScope { code: c, scope: s }, View::CodeWithScope { code: d, scope: t }) => c
+            .cmp(d)
+            .then_with(|| compare_fields(s, t, Names::Matter, depth)),
         // MinKey, undefined, null, MaxKey: the class is the value.
         _ => Ordering::Equal,
     }

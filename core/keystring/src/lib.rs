@@ -2,7 +2,27 @@
 //!
 //! A KeyString is a string of bytes for one or more values whose order under `memcmp` is the order of the values.
 //! Values that compare equal have equal bytes; what tells them apart, as 1 from 1.0, is kept in `TypeBits` beside the
-//! key. The layout is MongoDB's.
+//! key. The layout is MongoDB's, byte for byte:
+//!
+//! | type byte | value | what follows |
+//! |---|---|---|
+//! | 10, 15, 20, 240 | MinKey, undefined, null, MaxKey | nothing |
+//! | 30-51 | numbers | magnitude, and for decimals a continuation: see `number.rs` |
+//! | 60 | string, symbol | the bytes, a NUL inside written as 00 FF; 00 |
+//! | 70 | document | for each field its type (numbers 30, booleans 110), its name, 00, its value; 00 |
+//! | 80 | array | the values; 00 |
+//! | 90 | binary | length in a byte, or FF and four bytes; subtype; payload |
+//! | 100 | ObjectId | 12 bytes |
+//! | 110, 111 | false, true | nothing |
+//! | 120 | date | milliseconds plus 2^63, 8 bytes, big endian |
+//! | 130 | timestamp | 8 bytes, big endian |
+//! | 140 | regular expression | pattern, 00, options, 00 |
+//! | 150 | DBPointer | length of the namespace in 4 bytes, big endian; namespace; 12 bytes |
+//! | 160 | code | as a string |
+//! | 170 | code with scope | code as a string; the scope as a document without its type byte |
+//!
+//! A descending component has all its bytes inverted. After the last component come, in a bound, a discriminator (1 before,
+//! 254 after all keys with these components), then the end byte 4, then the RecordId if there is one.
 
 mod builder;
 mod bytes;

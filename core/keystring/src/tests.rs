@@ -15,7 +15,7 @@ fn rounds() -> u64 {
     std::env::var("PINION_VALUES_ROUNDS")
         .ok()
         .and_then(|r| r.parse().ok())
-        .unwrap_or(100_000)
+        .unwrap_or(50_000)
 }
 
 fn key_of(value: &RawBson, ordering: Ordering) -> KeyString {

@@ -223,3 +223,15 @@ fn names_of_array_fields_do_not_matter() {
         Ordering::Equal
     );
 }
+
+#[test]
+fn documents_deeper_than_any_stack_are_ordered_too() {
+    let nested = |innermost: i32| {
+        let mut document = rawdoc! { "x": innermost };
+        for _ in 0..5_000 {
+            document = rawdoc! { "a": document };
+        }
+        document
+    };
+    assert_eq!(compare_documents(&nested(1), &nested(2)), Ordering::Less);
+}
