@@ -102,6 +102,7 @@ struct Totals {
     torn: u64,
     snapshots: u64,
     conflicts: u64,
+    duplicates: u64,
     recoveries: u64,
     refused: u64,
     events: BTreeMap<&'static str, u64>,
@@ -187,6 +188,7 @@ fn run_seed(seed: u64, fault: PlantedFault, flips: bool, totals: &mut Totals) {
     totals.torn += oracle.torn;
     totals.snapshots += oracle.snapshots;
     totals.conflicts += oracle.conflicts;
+    totals.duplicates += oracle.duplicates;
     totals.recoveries += oracle.recoveries;
     totals.refused += oracle.refused.len() as u64;
     for (event, count) in sim.event_counts(node) {
@@ -211,7 +213,33 @@ fn acknowledged_writes_survive_any_crash() {
         run_seed(seed, PlantedFault::None, false, &mut totals);
     }
     println!("{totals:#?}");
-    for count in [totals.acknowledged, totals.replayed, totals.cut, totals.torn, totals.snapshots, totals.conflicts] {
+    for count in [totals.duplicates, totals.acknowledged, totals.replayed, totals.cut, totals.torn, totals.snapshots, totals.conflicts] {
         assert!(count > 0, "the runs did not do what they are for: {totals:?}");
+    }
+}
+
+/// A flipped bit in rings, superblocks or manifests: the node refuses to open and names the file, or nothing
+/// that was promised is lost.
+#[test]
+fn a_flipped_bit_is_refused_or_harmless() {
+    let mut totals = Totals::default();
+    for seed in seeds(1000..1080) {
+        run_seed(seed, PlantedFault::None, true, &mut totals);
+    }
+    println!("{totals:#?}");
+    assert!(totals.refused > 0 && totals.recoveries > 0, "the runs did not do what they are for: {totals:?}");
+}
+
+/// The tests above would notice each of these faults.
+#[test]
+fn planted_faults_are_found() {
+    for fault in PlantedFault::ALL {
+        let flips = fault == PlantedFault::ChecksumNotChecked;
+        let found = (0..400).find(|&seed| {
+            let run = std::panic::AssertUnwindSafe(|| run_seed(seed, fault, flips, &mut Totals::default()));
+            std::panic::catch_unwind(run).is_err()
+        });
+        println!("{fault:?} is found by seed {found:?}");
+        assert!(found.is_some(), "{fault:?} is not found");
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use pinion_clock::Timestamp;
 use pinion_runtime::{Duration, Queue, Rng, random_stream, sleep, submit_to};
 use pinion_storage::{
-    Applier, ApplyError, ENTRY_TS_OFFSET, Entry, Expect, Key, Op, ReadAt, Statement, Storage, TreeId, Write, WriteError,
+    Applier, ApplyError, Direction, ENTRY_TS_OFFSET, Entry, Expect, Key, KeyRange, Op, PartitionId, ReadAt, Statement, Storage, TreeId, Write, WriteError,
     storage,
 };
 
@@ -16,6 +16,8 @@ use pinion_storage::{
 pub const SHARED: TreeId = TreeId(5);
 /// Inserted once, several keys at a time.
 pub const PAIRS: TreeId = TreeId(6);
+/// Keys of a prefix that must be unique and the number of the attempt.
+pub const UNIQUE: TreeId = TreeId(7);
 pub const SHARED_KEYS: u64 = 24;
 
 /// One statement as the test knows it: what each key becomes; the value is the number of the attempt.
@@ -23,6 +25,8 @@ pub const SHARED_KEYS: u64 = 24;
 pub struct Attempt {
     pub tree: TreeId,
     pub keys: Vec<u64>,
+    /// A prefix that no other attempt may take.
+    pub unique: Option<u64>,
     pub ts: Option<Timestamp>,
     pub durable: bool,
     pub failed: bool,
@@ -35,6 +39,8 @@ pub struct Oracle {
     pub next: u64,
     pub acknowledged: u64,
     pub conflicts: u64,
+    pub duplicates: u64,
+    pub refusals: u64,
     pub snapshots: u64,
     pub replayed: u64,
     pub cut: u64,
@@ -57,7 +63,14 @@ fn writes(storage: &Storage, number: u64, attempt: &Attempt) -> Vec<Write> {
         op: Op::Put(Bytes::copy_from_slice(&number.to_be_bytes())),
         expect: if attempt.tree == PAIRS { Expect::Absent } else { Expect::Any },
     };
-    attempt.keys.iter().map(write).collect()
+    let unique = attempt.unique.map(|prefix| Write {
+        partition: storage.partition_of_hash(&prefix.to_be_bytes()),
+        tree: UNIQUE,
+        key: [prefix.to_be_bytes(), number.to_be_bytes()].concat().into(),
+        op: Op::Put(Bytes::new()),
+        expect: Expect::UniquePrefix { len: 8 },
+    });
+    attempt.keys.iter().map(write).chain(unique).collect()
 }
 
 /// A document as far as storage cares: length, `ts`, and the attempt behind it. Padded, so that entries span frames.
@@ -66,7 +79,8 @@ fn entry(number: u64, attempt: &Attempt, padding: usize) -> Entry {
     bytes.extend_from_slice(b"\x11ts\0");
     assert_eq!(bytes.len(), ENTRY_TS_OFFSET);
     bytes.extend_from_slice(&[0; 8]);
-    for word in [number, attempt.tree.0, attempt.keys.len() as u64].iter().chain(&attempt.keys) {
+    let unique = attempt.unique.unwrap_or(u64::MAX);
+    for word in [number, attempt.tree.0, unique, attempt.keys.len() as u64].iter().chain(&attempt.keys) {
         bytes.extend_from_slice(&word.to_le_bytes());
     }
     bytes.resize(bytes.len() + padding, b'p');
@@ -87,7 +101,8 @@ impl Applier for TestApplier {
         assert_eq!(word(ENTRY_TS_OFFSET), ts.as_u64(), "the entry carries its timestamp");
         let attempt = Attempt {
             tree: TreeId(word(24)),
-            keys: (0..word(32) as usize).map(|at| word(40 + at * 8)).collect(),
+            keys: (0..word(40) as usize).map(|at| word(48 + at * 8)).collect(),
+            unique: Some(word(32)).filter(|&prefix| prefix != u64::MAX),
             ts: Some(ts),
             durable: false,
             failed: false,
@@ -111,7 +126,9 @@ pub async fn client(oracle: SharedOracle, count: u64) {
             false => (0..=rng.below(3)).map(|nth| number * 10 + nth).collect(),
         };
         let tree = if shared { SHARED } else { PAIRS };
-        let attempt = Attempt { tree, keys: keys.into_iter().collect(), ts: None, durable: false, failed: false };
+        let unique = (!shared && rng.chance(0.4)).then(|| rng.below(60));
+        let keys = keys.into_iter().collect();
+        let attempt = Attempt { tree, keys, unique, ts: None, durable: false, failed: false };
         oracle.attempts.insert(number, attempt.clone());
         (number, attempt)
     };
@@ -129,6 +146,7 @@ pub async fn client(oracle: SharedOracle, count: u64) {
         for ((number, _), outcome) in attempts.iter().zip(outcomes) {
             let mut oracle = oracle.borrow_mut();
             let attempt = oracle.attempts.get_mut(number).unwrap();
+            let count_of_keys = attempt.keys.len();
             match outcome {
                 Ok(ts) => {
                     attempt.ts = Some(ts);
@@ -137,8 +155,12 @@ pub async fn client(oracle: SharedOracle, count: u64) {
                 Err(WriteError::Fatal(fatal)) => panic!("{fatal}"),
                 Err(error) => {
                     attempt.failed = true;
-                    assert!(matches!(error, WriteError::Conflict | WriteError::NotReached), "{error}");
-                    oracle.conflicts += 1;
+                    match error {
+                        WriteError::Conflict | WriteError::NotReached => oracle.conflicts += 1,
+                        WriteError::Duplicate { write, .. } if write == count_of_keys => oracle.duplicates += 1,
+                        WriteError::CacheFull => oracle.refusals += 1,
+                        other => panic!("{other:?}"),
+                    }
                 }
             }
         }
@@ -195,10 +217,35 @@ async fn check_snapshot(storage: &Rc<Storage>, oracle: &SharedOracle, own: &[(u6
     oracle.borrow_mut().snapshots += 1;
 }
 
+/// The attempt that holds each unique prefix; never two.
+async fn check_unique(storage: &Rc<Storage>) -> BTreeMap<u64, u64> {
+    let mut holders = BTreeMap::new();
+    for partition in (0..storage.partition_count()).map(PartitionId) {
+        let keys = submit_to(storage.owner(partition), Queue::Foreground, move || async move {
+            let partition = pinion_storage::storage().partition(partition).expect("asked its owner");
+            let mut cursor = partition.cursor(UNIQUE, KeyRange::all(), Direction::Forward, ReadAt::Newest);
+            let mut keys = Vec::new();
+            while let Some((key, _)) = cursor.next().await.unwrap() {
+                keys.push(key);
+            }
+            keys
+        })
+        .await;
+        for key in keys {
+            let word = |at: usize| u64::from_be_bytes(key[at..at + 8].try_into().unwrap());
+            let before = holders.insert(word(0), word(8));
+            assert_eq!(before, None, "the unique prefix {} is there twice, once by attempt {}", word(0), word(8));
+        }
+    }
+    holders
+}
+
 /// After recovery: every promise is kept, nothing is there in part.
 pub async fn check_state(oracle: &SharedOracle) {
     let storage = storage();
     let attempts = oracle.borrow().attempts.clone();
+    let unique = check_unique(&storage).await;
+    let (mut present, mut lost) = (None, Vec::new());
     // Which timestamp each shared key has at least, by what was acknowledged as durable.
     let mut newest: BTreeMap<u64, (Timestamp, u64)> = BTreeMap::new();
     for (&number, attempt) in &attempts {
@@ -210,6 +257,13 @@ pub async fn check_state(oracle: &SharedOracle) {
                 }
                 let there = found.iter().all(|value| *value == Some(number));
                 assert!(there || found.iter().all(Option::is_none), "attempt {number} is there in part: {found:?}");
+                let prefix = attempt.unique.filter(|prefix| unique.get(prefix) == Some(&number));
+                assert_eq!(prefix, attempt.unique.filter(|_| there), "attempt {number} and its unique key part");
+                match attempt.ts.filter(|_| !attempt.failed) {
+                    Some(ts) if there => present = present.max(Some(ts)),
+                    Some(ts) => lost.push((ts, number)),
+                    None => {}
+                }
                 assert!(there || !attempt.durable, "attempt {number} was durable at {:?} and is lost", attempt.ts);
                 assert!(!there || !attempt.failed, "attempt {number} failed and is there");
             }
@@ -221,6 +275,11 @@ pub async fn check_state(oracle: &SharedOracle) {
                 }
             }
         }
+    }
+    for (ts, number) in lost {
+        assert!(Some(ts) > present, "attempt {number} at {ts} is lost, and a later one at {present:?} is there");
+        // What a cut discarded stays away.
+        oracle.borrow_mut().attempts.get_mut(&number).unwrap().failed = true;
     }
     let mut values: BTreeMap<u64, u64> = BTreeMap::new();
     for key in 0..SHARED_KEYS {
