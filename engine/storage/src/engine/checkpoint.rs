@@ -12,6 +12,7 @@ use pinion_clock::Timestamp;
 use pinion_runtime::sync::{Notify, Semaphore};
 use pinion_runtime::{CoreId, Queue, fs, join_all, now, sim, submit_to, timeout};
 
+use super::options::PlantedFault;
 use super::storage::{Phase, Storage, storage};
 use crate::manifest::{Manifest, ManifestStore};
 use crate::base::PartitionRoots;
@@ -106,6 +107,7 @@ impl Storage {
         *node.manifests.borrow_mut() = Some(manifests);
         replaced.map_err(failed)?;
         node.base.set(c);
+        sim::event("checkpoint install");
 
         let installed = join_all((0..self.cores as u16).map(|core| {
             let roots = roots.clone();
@@ -129,6 +131,9 @@ impl Storage {
         }
         let mut merged = Vec::new();
         for partition in self.owned().map(Rc::clone).collect::<Vec<_>>() {
+            if self.options.planted_fault == PlantedFault::SuperblockBeforePages {
+                partition.hold_page_syncs(true).await?;
+            }
             merged.push((partition.id(), partition.merge().await?));
         }
         Ok(merged)
@@ -137,6 +142,9 @@ impl Storage {
     /// The manifest is durable: the new base takes over, and what only the old one needed may go.
     async fn install_owned(&self, c: Timestamp, roots: &[PartitionRoots]) -> Result<(), Fatal> {
         for partition in self.owned() {
+            if self.options.planted_fault == PlantedFault::SuperblockBeforePages {
+                partition.hold_page_syncs(false).await?;
+            }
             partition.install(roots[usize::from(partition.id().0)]);
         }
         self.checkpoint_asked.set(false);

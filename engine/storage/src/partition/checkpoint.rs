@@ -46,6 +46,12 @@ impl Partition {
         state.views.current().seal(Sealed { at: c, delta, dropped });
     }
 
+    /// Puts off the flushing of pages, or makes up for it: the planted fault of a superblock before its pages.
+    pub(crate) async fn hold_page_syncs(&self, hold: bool) -> Result<(), Fatal> {
+        self.store.file.holds_syncs.set(hold);
+        self.store.file.sync().await
+    }
+
     /// Writes the sealed changes into new pages, durable on return. Runs in the background queue and yields often.
     pub(crate) async fn merge(&self) -> Result<PartitionRoots, Fatal> {
         let view = self.state.borrow().views.current().clone();

@@ -146,7 +146,7 @@ fn run_seed(seed: u64, fault: PlantedFault, flips: bool, totals: &mut Totals) {
         }
     });
     let places = [
-        "flush", "segment", "superblock", "checkpoint begin", "checkpoint end", "recovery begin", "recovery cut",
+        "flush", "segment", "superblock", "checkpoint begin", "checkpoint install", "checkpoint end", "recovery begin", "recovery cut",
         "recovery replay", "recovery end",
     ];
     for last in [false, false, false, false, true] {
@@ -167,8 +167,10 @@ fn run_seed(seed: u64, fault: PlantedFault, flips: bool, totals: &mut Totals) {
             sim.run_until_down(node).unwrap_or_else(|stuck| panic!("seed {seed}: {stuck:?}"));
         }
         if flips && rng.chance(0.5) {
-            let place = ["ring-", "superblock", "manifest-"][rng.below(3) as usize];
-            sim.flip_random_bit(node, place);
+            let place = ["ring-", "ring-", "superblock", "manifest-"][rng.below(4) as usize];
+            for _ in 0..1 + rng.below(4) {
+                sim.flip_random_bit(node, place);
+            }
         }
         if !run.oracle.borrow().refused.is_empty() {
             break;
@@ -235,7 +237,7 @@ fn a_flipped_bit_is_refused_or_harmless() {
 fn planted_faults_are_found() {
     for fault in PlantedFault::ALL {
         let flips = fault == PlantedFault::ChecksumNotChecked;
-        let found = (0..400).find(|&seed| {
+        let found = (0..200).find(|&seed| {
             let run = std::panic::AssertUnwindSafe(|| run_seed(seed, fault, flips, &mut Totals::default()));
             std::panic::catch_unwind(run).is_err()
         });
