@@ -76,8 +76,3 @@ pub(crate) async fn startup_warnings() -> Vec<String> {
     })
     .await
 }
-
-/// Forgets all kept lines (`clearLog: "global"` has no other effect).
-pub(crate) async fn clear() {
-    pinion_runtime::on_all_cores(|_| async { buffer().inner.borrow_mut().lines.clear() }).await;
-}

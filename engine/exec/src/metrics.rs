@@ -204,9 +204,4 @@ impl Metrics {
     pub fn top(&self) -> BTreeMap<Arc<str>, TopEntry> {
         self.top.borrow().clone()
     }
-
-    /// Forgets a namespace that was dropped.
-    pub fn forget_top(&self, ns: &str) {
-        self.top.borrow_mut().remove(ns);
-    }
 }

@@ -18,7 +18,6 @@ pub(crate) struct Parameters {
     pub notablescan: bool,
     pub journal_commit_interval_ms: i64,
     pub max_sort_bytes: i64,
-    pub ttl_monitor: bool,
 }
 
 impl Default for Parameters {
@@ -31,7 +30,6 @@ impl Default for Parameters {
             notablescan: false,
             journal_commit_interval_ms: 100,
             max_sort_bytes: crate::limits::MAX_SORT_BYTES as i64,
-            ttl_monitor: true,
         }
     }
 }

@@ -1,9 +1,282 @@
 //! `aggregate`.
 
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use pinion_bson::{DateTime, DocBuilder, RawArray, RawArrayBuf, RawBsonRef, RawDocument};
+use pinion_catalog::{Access, core_catalog};
+use pinion_query::{Hint, Pipeline, PipelineParts, PipelineRun};
+use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
+
+use super::collections::{check_uuid, is_simple_collation};
+use super::current_op::operations;
+use super::cursors::{CursorRequest, first_batch};
+use super::stats::append_collection_stats;
+use super::variables::variables;
+use crate::interrupt::interruptible;
+use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
+use crate::read::{PipelineStream, ReadRequest, Source, Stream, open, parse_hint};
+use crate::state::state;
+
+/// A first stage that makes its documents itself.
+#[derive(Clone, Debug)]
+enum FirstStage {
+    CollStats(pinion_bson::RawDocumentBuf),
+    CurrentOp { idle_cursors: bool },
+    Documents(Vec<Bytes>),
+}
+
+/// A parsed `aggregate`.
+pub(super) struct Aggregate {
+    pub ns: Namespace,
+    first: Option<FirstStage>,
+    pub parts: PipelineParts,
+    pub hint: Option<Hint>,
+    batch_size: Option<usize>,
+    pub explain: bool,
+}
+
+/// Reads the command; `explaining` when it stands inside an `explain`, which has no cursor.
+pub(super) fn parse(body: &RawDocument, db: &str, explaining: bool) -> Result<Aggregate> {
+    let reader = CommandReader::new("aggregate", body)?;
+    let collectionless = match reader.value("aggregate") {
+        Some(RawBsonRef::String(_)) | None => false,
+        Some(value) if pinion_wire::idl::is_number(value) && pinion_wire::idl::i64_exact(value) == Some(1) => true,
+        Some(value) if pinion_wire::idl::is_number(value) => {
+            return Err(Error::failed_to_parse("Invalid command format: the 'aggregate' field must specify a collection name or 1"));
+        }
+        Some(_) => {
+            return Err(Error::failed_to_parse("Invalid command format: the 'aggregate' field must specify a collection name or 1"));
+        }
+    };
+    let ns = if collectionless { Namespace::new(db, "$cmd.aggregate")? } else { reader.namespace("aggregate", db)? };
+    let stages = match reader.value("pipeline") {
+        Some(RawBsonRef::Array(stages)) => stages,
+        Some(_) => return Err(Error::type_mismatch("'pipeline' option must be specified as an array")),
+        None => return Err(pinion_wire::idl::missing_field(reader.path().field("pipeline"))),
+    };
+    let explain = reader.opt_safe_bool("explain")?.unwrap_or(false);
+    let cursor = match reader.value("cursor") {
+        None => None,
+        Some(RawBsonRef::Document(cursor)) => Some(cursor),
+        Some(_) => return Err(Error::type_mismatch("cursor field must be missing or an object")),
+    };
+    if cursor.is_none() && !explain && !explaining {
+        return Err(Error::failed_to_parse("The 'cursor' option is required, except for aggregate with the explain argument"));
+    }
+    let batch_size = match cursor {
+        None => None,
+        Some(cursor) => {
+            let path = reader.path().field("cursor");
+            let options = FieldReader::object(path, cursor)?;
+            let size = options.opt_non_negative("batchSize")?;
+            options.finish()?;
+            size.map(|size| size as usize)
+        }
+    };
+    let hint = parse_hint(reader.value("hint"))?;
+    let vars = variables(reader.opt_doc("let")?)?;
+    reader.opt_safe_bool("allowDiskUse")?;
+    reader.opt_safe_bool("bypassDocumentValidation")?;
+    reader.unsupported_unless("collation", is_simple_collation)?;
+    for option in ["exchange", "requestReshardingResumeToken", "needsMerge", "fromMongos", "fromRouter", "encryptionInformation"] {
+        reader.unsupported_unless_empty(option)?;
+    }
+    reader.ignore(&["isMapReduceCommand", "runtimeConstants", "legacyRuntimeConstants", "maxTimeMS"]);
+    let uuid = reader.opt_uuid("collectionUUID")?;
+    reader.finish()?;
+    if !collectionless {
+        check_uuid(&ns, uuid)?;
+    }
+    let (first, rest) = first_stage(stages, collectionless)?;
+    let parts = match &rest {
+        Some(rest) => Pipeline::parse(rest, &vars)?.divide(&vars)?,
+        None => Pipeline::parse(stages, &vars)?.divide(&vars)?,
+    };
+    Ok(Aggregate { ns, first, parts, hint, batch_size, explain: explain || explaining })
+}
+
+/// Splits off a first stage that makes its documents itself.
+fn first_stage(stages: &RawArray, collectionless: bool) -> Result<(Option<FirstStage>, Option<RawArrayBuf>)> {
+    let mut all = pinion_bson::values(stages);
+    let first = match all.next() {
+        Some(RawBsonRef::Document(stage)) => pinion_bson::elements(stage).next(),
+        _ => None,
+    };
+    let stage = match first {
+        Some(("$collStats", RawBsonRef::Document(spec))) if !collectionless => {
+            let reader = FieldReader::object(pinion_wire::idl::Path::root("$collStats"), spec)?;
+            reader.opt_doc("count")?;
+            reader.opt_doc("storageStats")?;
+            reader.unsupported("latencyStats")?;
+            reader.unsupported("queryExecStats")?;
+            reader.unsupported("operationStats")?;
+            reader.finish()?;
+            FirstStage::CollStats(spec.to_owned())
+        }
+        Some(("$collStats", RawBsonRef::Document(_))) => {
+            return Err(Error::new(
+                ErrorCode::INVALID_NAMESPACE,
+                "{aggregate: 1} is not valid for '$collStats'; a collection is required.",
+            ));
+        }
+        Some(("$collStats", other)) => {
+            return Err(Error::new(
+                ErrorCode(5447000),
+                format!(
+                    "$collStats must take a nested object but found a {}",
+                    pinion_bson::type_name(other.element_type())
+                ),
+            ));
+        }
+        Some(("$currentOp", RawBsonRef::Document(spec))) => {
+            if !collectionless {
+                return Err(Error::new(
+                    ErrorCode::INVALID_NAMESPACE,
+                    "$currentOp must be run against the 'admin' database with {aggregate: 1}",
+                ));
+            }
+            let reader = FieldReader::object(pinion_wire::idl::Path::root("$currentOp"), spec)?;
+            let idle_cursors = reader.opt_bool("idleCursors")?.unwrap_or(false);
+            for option in ["allUsers", "idleConnections", "idleSessions", "localOps", "truncateOps", "backtrace"] {
+                reader.opt_bool(option)?;
+            }
+            reader.finish()?;
+            FirstStage::CurrentOp { idle_cursors }
+        }
+        Some(("$documents", RawBsonRef::Array(documents))) if collectionless => {
+            let mut list = Vec::new();
+            for document in pinion_bson::values(documents) {
+                match document {
+                    RawBsonRef::Document(document) => list.push(Bytes::copy_from_slice(document.as_bytes())),
+                    _ => return Err(Error::new(ErrorCode(40228), "an element of the array that '$documents' is given is no object")),
+                }
+            }
+            FirstStage::Documents(list)
+        }
+        Some((name, _)) if collectionless => {
+            return Err(Error::new(
+                ErrorCode::INVALID_NAMESPACE,
+                format!("{{aggregate: 1}} is not valid for '{name}'; a collection is required."),
+            ));
+        }
+        None if collectionless => {
+            return Err(Error::new(ErrorCode::INVALID_NAMESPACE, "{aggregate: 1} is not valid for an empty pipeline."));
+        }
+        _ => return Ok((None, None)),
+    };
+    let mut rest = RawArrayBuf::new();
+    for stage in all {
+        rest.push(pinion_bson::RawBson::from(stage));
+    }
+    Ok((Some(stage), Some(rest)))
+}
+
+impl Aggregate {
+    /// The read in front of the pipeline.
+    pub(super) fn request(&self, collection: std::sync::Arc<pinion_catalog::Collection>) -> ReadRequest {
+        let mut request = ReadRequest::new(collection, self.parts.matcher.clone());
+        request.sort = self.parts.sort.clone();
+        request.hint = self.hint.clone();
+        request.limit = self.parts.limit.map(|limit| limit as usize);
+        request
+    }
+}
 
 /// `aggregate`.
 pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
-    let _ = cmd;
-    Err(Error::new(ErrorCode::NOT_IMPLEMENTED, "aggregate"))
+    let parsed = parse(cmd.body(), cmd.db(), false)?;
+    if parsed.explain {
+        return super::explain::explain_aggregate(&cmd, cmd.body()).await;
+    }
+    let mut out = Reply::new();
+    let first = parsed.batch_size.unwrap_or(DEFAULT_FIRST_BATCH);
+    let mut cursor = CursorRequest {
+        ns: parsed.ns.clone(),
+        uuid: None,
+        indexes: Vec::new(),
+        batch_size: Some(first),
+        single_batch: false,
+        no_timeout: false,
+    };
+    let run = PipelineRun::new(&parsed.parts.rest);
+    if let Some(stage) = &parsed.first {
+        let documents = documents_of(stage, &parsed.ns).await?;
+        let documents = filtered(documents, &parsed.parts)?;
+        let stream = PipelineStream::new(Source::List(documents), run);
+        first_batch(&cmd, Stream::Pipeline(Box::new(stream)), cursor, &mut out).await?;
+        return Ok(out);
+    }
+    let catalog = core_catalog();
+    let _pass = interruptible(&cmd.ctx, catalog.gates().enter(&parsed.ns, Access::Read)).await?;
+    let Some(collection) = catalog.get(&parsed.ns) else {
+        let stream = PipelineStream::new(Source::List(VecDeque::new()), run);
+        first_batch(&cmd, Stream::Pipeline(Box::new(stream)), cursor, &mut out).await?;
+        return Ok(out);
+    };
+    cursor.uuid = Some(collection.uuid);
+    let wanted = if parsed.parts.rest.is_empty() { first } else { PART_BATCH_DOCUMENTS };
+    let opened = open(&cmd.ctx, parsed.request(collection), wanted).await?;
+    cursor.indexes = opened.indexes;
+    let stream = PipelineStream::new(Source::Read(Box::new(opened.stream)), run);
+    first_batch(&cmd, Stream::Pipeline(Box::new(stream)), cursor, &mut out).await?;
+    Ok(out)
+}
+
+async fn documents_of(stage: &FirstStage, ns: &Namespace) -> Result<Vec<Bytes>> {
+    Ok(match stage {
+        FirstStage::Documents(documents) => documents.clone(),
+        FirstStage::CurrentOp { idle_cursors } => {
+            operations(*idle_cursors).await.into_iter().map(|op| Bytes::from(op.into_bytes())).collect()
+        }
+        FirstStage::CollStats(spec) => {
+            let Some(collection) = core_catalog().get(ns) else {
+                return Err(Error::new(ErrorCode::NAMESPACE_NOT_FOUND, format!("Collection [{ns}] not found.")));
+            };
+            let mut out = DocBuilder::new();
+            out.append("ns", ns.as_str())
+                .append("host", state().shared.options.host.as_str())
+                .append("localTime", RawBsonRef::DateTime(DateTime::from_millis(pinion_runtime::wall_ms())));
+            if let Some(RawBsonRef::Document(options)) = pinion_bson::get(spec, "storageStats") {
+                let scale = pinion_bson::get(options, "scale").and_then(pinion_wire::idl::i64_clamped).unwrap_or(1).max(1);
+                let mut stats = DocBuilder::new();
+                append_collection_stats(&mut stats, ns, scale).await;
+                let stats = stats.finish();
+                out.start_document("storageStats");
+                for elem in pinion_bson::raw_elements(&stats).filter(|elem| elem.name != b"ns") {
+                    out.append_elem(&elem);
+                }
+                out.end();
+            }
+            if pinion_bson::get(spec, "count").is_some() {
+                let tree = collection.tree();
+                let stats = crate::stats::tree_stats(vec![tree]).await;
+                out.append("count", stats.get(&tree).map_or(0, |stats| stats.records) as i64);
+            }
+            vec![Bytes::from(out.finish_bytes())]
+        }
+    })
+}
+
+/// What a read would have done with these documents: filter, sort, limit.
+fn filtered(documents: Vec<Bytes>, parts: &PipelineParts) -> Result<VecDeque<Bytes>> {
+    let mut kept = Vec::new();
+    for document in documents {
+        if parts.matcher.matches(pinion_catalog::stored_document(&document))? {
+            kept.push(document);
+        }
+    }
+    if let Some(sort) = &parts.sort {
+        let mut keyed = Vec::with_capacity(kept.len());
+        for document in kept {
+            keyed.push((sort.sort_key(pinion_catalog::stored_document(&document))?, document));
+        }
+        keyed.sort_by(|a, b| a.0.cmp(&b.0));
+        kept = keyed.into_iter().map(|(_, document)| document).collect();
+    }
+    if let Some(limit) = parts.limit {
+        kept.truncate(limit as usize);
+    }
+    Ok(kept.into())
 }

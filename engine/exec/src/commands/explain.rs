@@ -1,9 +1,413 @@
-//! `explain`.
+//! `explain`: the plan that would be chosen, and what running it takes.
 
-use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
+use std::sync::Arc;
+
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_catalog::{Access, Collection, core_catalog};
+use pinion_query::{ExplainStage, Matcher};
+use pinion_wire::idl::{Namespace, Path};
+use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
+
+use super::delete::parse_delete;
+use super::hello::COMPATIBLE_VERSION;
+use super::update::parse_update;
+use super::{aggregate, count, distinct, find, find_and_modify};
+use crate::interrupt::interruptible;
+use crate::limits::PART_BATCH_DOCUMENTS;
+use crate::read::{PartCounters, ReadRequest, open};
+use crate::state::state;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Verbosity {
+    QueryPlanner,
+    ExecutionStats,
+    AllPlansExecution,
+}
+
+/// A command to explain, as a read and what stands on top of it.
+struct Explained {
+    ns: Namespace,
+    matcher: Matcher,
+    /// Fills in everything but the collection.
+    request: Box<dyn Fn(Arc<Collection>) -> Result<ReadRequest>>,
+    skip: Option<i64>,
+    limit: Option<i64>,
+    projection: Option<RawDocumentBuf>,
+    top: Top,
+    /// The stages of a pipeline that run on the merged documents.
+    rest: Vec<RawDocumentBuf>,
+}
+
+/// The stage above the read.
+enum Top {
+    None,
+    Count,
+    Update { upsert: bool },
+    Delete,
+}
 
 /// `explain`.
 pub(crate) async fn explain(cmd: Invocation) -> Result<Reply> {
-    let _ = cmd;
-    Err(Error::new(ErrorCode::NOT_IMPLEMENTED, "explain"))
+    let reader = cmd.reader()?;
+    let inner = reader.doc("explain")?;
+    let verbosity = reader
+        .opt_one_of(
+            "verbosity",
+            &[
+                ("queryPlanner", Verbosity::QueryPlanner),
+                ("executionStats", Verbosity::ExecutionStats),
+                ("allPlansExecution", Verbosity::AllPlansExecution),
+            ],
+        )?
+        .unwrap_or(Verbosity::AllPlansExecution);
+    reader.finish()?;
+    if let Some(RawBsonRef::String(db)) = pinion_bson::get(inner, "$db")
+        && db != cmd.db()
+    {
+        return Err(Error::new(ErrorCode::INVALID_NAMESPACE, format!("Mismatched $db in explain command. Expected {} but got {db}", cmd.db())));
+    }
+    let explained = parse(&cmd, inner)?;
+    answer(&cmd, &cmd.ctx, explained, inner, verbosity).await
+}
+
+/// An `aggregate` with `explain: true`.
+pub(super) async fn explain_aggregate(cmd: &Invocation, body: &RawDocument) -> Result<Reply> {
+    let explained = parse(cmd, body)?;
+    answer(cmd, &cmd.ctx, explained, body, Verbosity::QueryPlanner).await
+}
+
+fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
+    let name = pinion_bson::elements(inner).next().map(|(name, _)| name).unwrap_or_default();
+    let db = cmd.db();
+    match name {
+        "find" => {
+            let parsed = find::parse(inner, db)?;
+            let (skip, limit, projection) = (Some(parsed.skip as i64), parsed.limit.map(|n| n as i64), parsed.projection_spec.clone());
+            Ok(Explained {
+                ns: parsed.ns.clone(),
+                matcher: parsed.matcher.clone(),
+                skip,
+                limit,
+                projection,
+                top: Top::None,
+                rest: Vec::new(),
+                request: Box::new(move |collection| parsed.request(collection)),
+            })
+        }
+        "count" => {
+            let parsed = count::parse(inner, db)?;
+            let mut explained = plain(parsed.ns.clone(), parsed.matcher.clone());
+            explained.top = Top::Count;
+            explained.request = Box::new(move |collection| {
+                let mut request = ReadRequest::new(collection, parsed.matcher.clone());
+                request.hint = parsed.hint.clone();
+                request.limit = parsed.limit.map(|limit| limit.saturating_add(parsed.skip));
+                Ok(request)
+            });
+            Ok(explained)
+        }
+        "distinct" => {
+            let parsed = distinct::parse(inner, db)?;
+            let mut explained = plain(parsed.ns.clone(), parsed.matcher.clone());
+            explained.request = Box::new(move |collection| {
+                let mut request = ReadRequest::new(collection, parsed.matcher.clone());
+                request.hint = parsed.hint.clone();
+                Ok(request)
+            });
+            Ok(explained)
+        }
+        "update" | "delete" => parse_write(name, inner, db),
+        "findAndModify" | "findandmodify" => {
+            let parsed = find_and_modify::parse(cmd, inner, name)?;
+            let statement = parsed.statement;
+            let mut explained = plain(parsed.ns, statement.matcher.clone());
+            explained.top = if parsed.remove { Top::Delete } else { Top::Update { upsert: statement.upsert } };
+            explained.limit = None;
+            explained.request = Box::new(move |collection| {
+                let mut request = ReadRequest::new(collection, statement.matcher.clone());
+                request.hint = statement.hint.clone();
+                request.sort = crate::read::parse_sort(statement.sort.as_deref())?;
+                request.limit = Some(1);
+                Ok(request)
+            });
+            Ok(explained)
+        }
+        "aggregate" => {
+            let parsed = aggregate::parse(inner, db, true)?;
+            let mut explained = plain(parsed.ns.clone(), parsed.parts.matcher.clone());
+            explained.limit = parsed.parts.limit;
+            explained.rest = rest_of(inner, &parsed);
+            explained.request = Box::new(move |collection| Ok(parsed.request(collection)));
+            Ok(explained)
+        }
+        other => match pinion_runtime::try_core_local::<pinion_wire::Registry>().and_then(|registry| registry.lookup(other).map(|_| ())) {
+            Some(()) => Err(Error::new(ErrorCode::ILLEGAL_OPERATION, format!("Cannot explain cmd: {other}"))),
+            None => Err(Error::new(ErrorCode::COMMAND_NOT_FOUND, format!("Explain failed due to unknown command: {other}"))),
+        },
+    }
+}
+
+fn plain(ns: Namespace, matcher: Matcher) -> Explained {
+    let filter = matcher.clone();
+    Explained {
+        ns,
+        matcher,
+        request: Box::new(move |collection| Ok(ReadRequest::new(collection, filter.clone()))),
+        skip: None,
+        limit: None,
+        projection: None,
+        top: Top::None,
+        rest: Vec::new(),
+    }
+}
+
+fn parse_write(name: &str, inner: &RawDocument, db: &str) -> Result<Explained> {
+    let reader = pinion_wire::idl::CommandReader::new(if name == "update" { "update" } else { "delete" }, inner)?;
+    let ns = reader.namespace(name, db)?;
+    let field = if name == "update" { "updates" } else { "deletes" };
+    let mut statements = Vec::new();
+    match reader.opt_objects(field)? {
+        None => return Err(pinion_wire::idl::missing_field(reader.path().field(field))),
+        Some(objects) => {
+            for object in objects {
+                statements.push(object?.1);
+            }
+        }
+    }
+    let [document] = statements[..] else {
+        return Err(Error::new(ErrorCode::INVALID_LENGTH, format!("explained write batches must be of size 1, but was {}", statements.len())));
+    };
+    let root = Path::root("explain");
+    let (statement, top) = if name == "update" {
+        let spec = parse_update(root, document)?;
+        (spec.statement()?, Top::Update { upsert: spec.upsert })
+    } else {
+        (parse_delete(root, document)?.statement()?, Top::Delete)
+    };
+    let mut explained = plain(ns, statement.matcher.clone());
+    explained.top = top;
+    explained.request = Box::new(move |collection| {
+        let mut request = ReadRequest::new(collection, statement.matcher.clone());
+        request.hint = statement.hint.clone();
+        request.sort = crate::read::parse_sort(statement.sort.as_deref())?;
+        request.limit = (!statement.multi).then_some(1);
+        Ok(request)
+    });
+    Ok(explained)
+}
+
+/// The stages that are not part of the read: those behind the leading filters, sort and limit.
+fn rest_of(inner: &RawDocument, parsed: &aggregate::Aggregate) -> Vec<RawDocumentBuf> {
+    let Some(RawBsonRef::Array(stages)) = pinion_bson::get(inner, "pipeline") else { return Vec::new() };
+    let mut stages: Vec<&RawDocument> =
+        pinion_bson::values(stages).filter_map(|stage| if let RawBsonRef::Document(stage) = stage { Some(stage) } else { None }).collect();
+    let is = |stage: &RawDocument, name: &str| pinion_bson::get(stage, name).is_some();
+    let filters = stages.iter().take_while(|stage| is(stage, "$match")).count();
+    stages.drain(..filters);
+    if parsed.parts.sort.is_some() && !stages.is_empty() {
+        stages.remove(0);
+    }
+    if parsed.parts.limit.is_some() && !stages.is_empty() {
+        stages.remove(0);
+    }
+    stages.into_iter().map(RawDocument::to_owned).collect()
+}
+
+/// What running the read took.
+#[derive(Clone, Copy, Default)]
+struct Execution {
+    returned: u64,
+    millis: u64,
+    counters: PartCounters,
+}
+
+async fn execute(ctx: &OpContext, request: ReadRequest) -> Result<Execution> {
+    let started = pinion_runtime::now();
+    let mut stream = open(ctx, request, PART_BATCH_DOCUMENTS).await?.stream;
+    let mut returned = 0;
+    while stream.next_wanted(ctx, PART_BATCH_DOCUMENTS).await?.is_some() {
+        returned += 1;
+    }
+    Ok(Execution { returned, millis: started.elapsed().as_millis() as u64, counters: *stream.counters() })
+}
+
+async fn answer(
+    cmd: &Invocation,
+    ctx: &OpContext,
+    explained: Explained,
+    inner: &RawDocument,
+    verbosity: Verbosity,
+) -> Result<Reply> {
+    let catalog = core_catalog();
+    let _pass = interruptible(ctx, catalog.gates().enter(&explained.ns, Access::Read)).await?;
+    let mut execution = Execution::default();
+    let (planner, stage) = match catalog.get(&explained.ns) {
+        None => {
+            let stage = ExplainStage { name: "EOF", details: RawDocumentBuf::new(), inputs: Vec::new() };
+            (planner_without_collection(&explained, &topped(&explained, stage.clone())), stage)
+        }
+        Some(collection) => {
+            let request = (explained.request)(collection)?;
+            let plan_request = request.plan_request();
+            let plan = pinion_query::plan(&plan_request)?;
+            let stage = plan.explain(&plan_request, explained.skip, explained.limit, explained.projection.as_deref());
+            let planner = pinion_query::query_planner(&plan_request, &topped(&explained, stage.clone()));
+            if verbosity >= Verbosity::ExecutionStats {
+                execution = execute(ctx, request).await?;
+            }
+            (planner, stage)
+        }
+    };
+    let stage = topped(&explained, stage);
+    let mut out = Reply::new();
+    out.append("explainVersion", "1");
+    if explained.rest.is_empty() {
+        append_plan(&mut out, &explained, &planner, &stage, &execution, verbosity);
+    } else {
+        out.start_array("stages").push_document().start_document("$cursor");
+        append_plan(&mut out, &explained, &planner, &stage, &execution, verbosity);
+        out.end();
+        if verbosity >= Verbosity::ExecutionStats {
+            out.append("nReturned", execution.returned as i64).append("executionTimeMillisEstimate", execution.millis as i64);
+        }
+        out.end();
+        for stage in &explained.rest {
+            out.push(&**stage);
+        }
+        out.end();
+    }
+    append_command(&mut out, inner, cmd.db());
+    let shared = &state().shared;
+    let [major, minor, patch, _] = COMPATIBLE_VERSION;
+    out.start_document("serverInfo")
+        .append("host", shared.options.host_info.hostname.as_str())
+        .append("port", i32::from(shared.options.port))
+        .append("version", format!("{major}.{minor}.{patch}").as_str())
+        .append("gitVersion", shared.options.git_version.as_str())
+        .end();
+    out.start_document("serverParameters")
+        .append("internalQueryMaxBlockingSortMemoryUsageBytes", state().parameters.borrow().max_sort_bytes)
+        .end();
+    Ok(out)
+}
+
+fn append_command(out: &mut DocBuilder, inner: &RawDocument, db: &str) {
+    out.start_document("command");
+    for elem in pinion_bson::raw_elements(inner) {
+        let name = elem.name_str().unwrap_or_default();
+        if name == "$db" || !pinion_wire::idl::is_generic_argument(name) {
+            out.append_elem(&elem);
+        }
+    }
+    if pinion_bson::get(inner, "$db").is_none() {
+        out.append("$db", db);
+    }
+    out.end();
+}
+
+/// The read's stages with what the command does to their documents on top.
+fn topped(explained: &Explained, stage: ExplainStage) -> ExplainStage {
+    let name = match explained.top {
+        Top::None => return stage,
+        Top::Count => "COUNT",
+        Top::Update { .. } => "UPDATE",
+        Top::Delete => "DELETE",
+    };
+    ExplainStage { name, details: RawDocumentBuf::new(), inputs: vec![stage] }
+}
+
+fn planner_without_collection(explained: &Explained, stage: &ExplainStage) -> RawDocumentBuf {
+    let mut out = DocBuilder::new();
+    out.append("namespace", explained.ns.as_str());
+    let parsed = explained.matcher.parsed_query();
+    out.append("parsedQuery", &*parsed).append("indexFilterSet", false);
+    for name in ["maxIndexedOrSolutionsReached", "maxIndexedAndSolutionsReached", "maxScansToExplodeReached"] {
+        out.append(name, false);
+    }
+    out.start_document("winningPlan");
+    stage.write(&mut out, &|_, _| {});
+    out.end().start_array("rejectedPlans").end();
+    out.finish()
+}
+
+fn append_plan(
+    out: &mut DocBuilder,
+    explained: &Explained,
+    planner: &RawDocument,
+    stage: &ExplainStage,
+    execution: &Execution,
+    verbosity: Verbosity,
+) {
+    out.append("queryPlanner", planner);
+    if verbosity < Verbosity::ExecutionStats {
+        return;
+    }
+    let writes = matches!(explained.top, Top::Update { .. } | Top::Delete | Top::Count);
+    let returned = if writes { 0 } else { execution.returned };
+    out.start_document("executionStats")
+        .append("executionSuccess", true)
+        .append("nReturned", returned as i32)
+        .append("executionTimeMillis", execution.millis as i32)
+        .append("totalKeysExamined", execution.counters.keys_examined as i32)
+        .append("totalDocsExamined", execution.counters.docs_examined as i32);
+    out.start_document("executionStages");
+    stage.write(out, &|stage, out| append_stage(stage, out, explained, execution));
+    out.end();
+    if verbosity == Verbosity::AllPlansExecution {
+        out.start_array("allPlansExecution").end();
+    }
+    out.end();
+}
+
+fn append_stage(stage: &ExplainStage, out: &mut DocBuilder, explained: &Explained, execution: &Execution) {
+    let c = &execution.counters;
+    let returned = match stage.name {
+        "IXSCAN" => c.keys_examined.saturating_sub(c.dups_dropped),
+        "FETCH" | "COLLSCAN" => c.returned.max(execution.returned),
+        "COUNT" | "UPDATE" | "DELETE" => 0,
+        _ => execution.returned,
+    };
+    let works = c.works.max(returned) + 1;
+    out.append("nReturned", returned as i32)
+        .append("executionTimeMillisEstimate", execution.millis as i32)
+        .append("works", works as i32)
+        .append("advanced", returned as i32)
+        .append("needTime", (works - returned - 1) as i32)
+        .append("needYield", 0i32)
+        .append("saveState", 0i32)
+        .append("restoreState", 0i32)
+        .append("isEOF", 1i32);
+    match stage.name {
+        "COLLSCAN" | "FETCH" => {
+            out.append("docsExamined", c.docs_examined as i32);
+            if stage.name == "FETCH" {
+                out.append("alreadyHasObj", 0i32);
+            }
+        }
+        "IXSCAN" => {
+            out.append("keysExamined", c.keys_examined as i32)
+                .append("seeks", c.seeks as i32)
+                .append("dupsTested", c.keys_examined as i32)
+                .append("dupsDropped", c.dups_dropped as i32);
+        }
+        "IDHACK" => {
+            out.append("keysExamined", c.keys_examined as i32).append("docsExamined", c.docs_examined as i32);
+        }
+        "SORT" => {
+            out.append("totalDataSizeSorted", c.sort_bytes as i64).append("usedDisk", false).append("spills", 0i32);
+        }
+        "COUNT" => {
+            out.append("nCounted", execution.returned as i32).append("nSkipped", 0i32);
+        }
+        "UPDATE" => {
+            let upsert = matches!(explained.top, Top::Update { upsert: true });
+            out.append("nMatched", execution.returned as i32)
+                .append("nWouldModify", execution.returned as i32)
+                .append("nWouldUpsert", i32::from(upsert && execution.returned == 0));
+        }
+        "DELETE" => {
+            out.append("nWouldDelete", execution.returned as i32);
+        }
+        _ => {}
+    }
 }

@@ -24,6 +24,7 @@ pub(super) struct Find {
     pub skip: usize,
     pub limit: Option<usize>,
     pub projection: Option<Projection>,
+    pub projection_spec: Option<RawDocumentBuf>,
     pub batch_size: Option<usize>,
     pub single_batch: bool,
     pub no_timeout: bool,
@@ -77,6 +78,7 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Find> {
     let empty = RawDocumentBuf::new();
     let matcher = Matcher::parse_with(filter.unwrap_or(&empty), &vars)?;
     parse_sort(sort)?;
+    let projection_spec = projection.filter(|spec| !spec.is_empty()).map(RawDocument::to_owned);
     let projection = projection.map(|spec| Projection::parse_find(spec, &vars)).transpose()?.filter(|p| !p.is_identity());
     Ok(Find {
         ns,
@@ -86,6 +88,7 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Find> {
         skip: skip as usize,
         limit: limit.map(|limit| limit as usize),
         projection,
+        projection_spec,
         batch_size: batch_size.map(|size| size as usize),
         single_batch,
         no_timeout,

@@ -12,7 +12,6 @@ use super::acknowledge;
 use super::collections::{check_uuid, is_simple_collation};
 use super::variables::variables;
 use crate::read::parse_hint;
-use pinion_query::Hint;
 use crate::state::state;
 use crate::write::{Change, ModifyOutcome, ModifyStatement, run};
 

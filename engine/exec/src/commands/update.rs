@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_query::{Matcher, Update};
 use pinion_wire::idl::{FieldReader, Namespace, Path};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};

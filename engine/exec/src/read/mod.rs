@@ -15,5 +15,6 @@ pub(crate) use cursor::{Cursor, CursorCounts, CursorTable, Filled, IdleCursor, c
 pub(crate) use hint::parse_hint;
 pub(crate) use item::PartCounters;
 pub(crate) use part::{Output, PartTable};
-pub(crate) use request::{Opened, ReadRequest, Targets, open, open_ids, parse_sort};
+pub(crate) use pipeline::{PipelineStream, Source};
+pub(crate) use request::{ReadRequest, open, open_ids, parse_sort};
 pub(crate) use stream::Stream;

@@ -101,11 +101,6 @@ impl PartTable {
         number
     }
 
-    /// How many parts are open.
-    pub(crate) fn len(&self) -> usize {
-        self.parts.borrow().len()
-    }
-
     /// Opens a part and takes its first step.
     pub(crate) async fn open(spec: Arc<PartSpec>, partition: PartitionId, ctx: &OpContext, step: StepSize) -> Result<(u64, Batch)> {
         let owned = storage().partition(partition).expect("asked its owner");

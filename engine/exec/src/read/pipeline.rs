@@ -1,21 +1,61 @@
-//! The merge part of a pipeline, fed by the merged parts of a read.
+//! What is left of a pipeline behind the partitions' parts, fed by their merged documents.
+
+use std::collections::VecDeque;
 
 use bytes::Bytes;
+use pinion_catalog::stored_document;
+use pinion_query::PipelineRun;
 use pinion_wire::{OpContext, Result};
 
-/// The documents that come out of a pipeline's merge part.
+use super::merge::MergedStream;
+use crate::interrupt::check;
+use crate::limits::PART_BATCH_DOCUMENTS;
+
+/// Where a pipeline's documents come from.
+pub(crate) enum Source {
+    Read(Box<MergedStream>),
+    List(VecDeque<Bytes>),
+}
+
+/// The documents that come out of a pipeline.
 pub(crate) struct PipelineStream {
-    pub(crate) documents: std::collections::VecDeque<Bytes>,
+    source: Source,
+    run: PipelineRun,
+    fed: bool,
 }
 
 impl PipelineStream {
-    /// The next document.
-    pub(crate) async fn next(&mut self, _ctx: &OpContext) -> Result<Option<Bytes>> {
-        Ok(self.documents.pop_front())
+    pub(crate) fn new(source: Source, run: PipelineRun) -> PipelineStream {
+        PipelineStream { source, run, fed: false }
     }
 
-    /// Whether nothing follows.
-    pub(crate) fn is_eof(&self) -> bool {
-        self.documents.is_empty()
+    /// The next document.
+    pub(crate) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Bytes>> {
+        loop {
+            if let Some(document) = self.run.pop() {
+                return Ok(Some(Bytes::from(document.into_bytes())));
+            }
+            if self.fed {
+                return Ok(None);
+            }
+            if pinion_runtime::should_yield() {
+                check(ctx)?;
+                pinion_runtime::yield_now().await;
+            }
+            let next = match &mut self.source {
+                _ if self.run.is_satisfied() => None,
+                Source::Read(stream) => stream.next_wanted(ctx, PART_BATCH_DOCUMENTS).await?,
+                Source::List(list) => list.pop_front(),
+            };
+            match next {
+                Some(document) => self.run.push(stored_document(&document))?,
+                None => {
+                    self.run.finish()?;
+                    self.fed = true;
+                    // Lets go of the parts and their snapshots.
+                    self.source = Source::List(VecDeque::new());
+                }
+            }
+        }
     }
 }

@@ -33,7 +33,8 @@ impl Stream {
     pub(crate) fn is_eof(&self) -> bool {
         match self {
             Stream::Merged(stream) => stream.is_eof(),
-            Stream::Pipeline(stream) => stream.is_eof(),
+            // A pipeline knows its end only when it has run into it.
+            Stream::Pipeline(_) => false,
             Stream::List(list) => list.is_empty(),
         }
     }

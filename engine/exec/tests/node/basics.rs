@@ -173,3 +173,92 @@ fn a_killed_node_has_what_was_journaled() {
         });
     }
 }
+
+#[test]
+fn pipelines_and_plans() {
+    with_node(20, 2, 3, |client| async move {
+        let documents: Vec<_> = (0..20).map(|i| doc! { "_id": i, "a": i % 4, "b": i }).collect();
+        client.ok(doc! { "insert": "c", "documents": documents }).await;
+        client.ok(doc! { "createIndexes": "c", "indexes": [{ "key": { "a": 1 }, "name": "a_1" }] }).await;
+        let pipeline = vec![
+            doc! { "$match": { "a": { "$gte": 2 } } },
+            doc! { "$group": { "_id": "$a", "n": { "$sum": 1 }, "total": { "$sum": "$b" } } },
+            doc! { "$sort": { "_id": 1 } },
+        ];
+        let found = client.find(doc! { "aggregate": "c", "pipeline": pipeline.clone(), "cursor": { "batchSize": 1 } }).await;
+        assert_eq!(found, [doc! { "_id": 2, "n": 5, "total": 50 }, doc! { "_id": 3, "n": 5, "total": 55 }]);
+        let found = client.find(doc! { "aggregate": "nope", "pipeline": [{ "$match": {} }], "cursor": {} }).await;
+        assert!(found.is_empty());
+        let found = client.find(doc! { "aggregate": "c", "pipeline": [{ "$collStats": { "count": {}, "storageStats": {} } }], "cursor": {} }).await;
+        assert_eq!(found[0].get_i64("count").ok(), Some(20));
+        let plan = client.ok(doc! { "explain": { "find": "c", "filter": { "a": 2 } }, "verbosity": "executionStats" }).await;
+        let winning = plan.get_document("queryPlanner").unwrap().get_document("winningPlan").unwrap();
+        assert_eq!(winning.get_str("stage").ok(), Some("FETCH"));
+        assert_eq!(winning.get_document("inputStage").unwrap().get_str("indexName").ok(), Some("a_1"));
+        let stats = plan.get_document("executionStats").unwrap();
+        assert_eq!((stats.get_i32("nReturned").ok(), stats.get_i32("totalKeysExamined").ok()), (Some(5), Some(5)));
+        for inner in [
+            doc! { "aggregate": "c", "pipeline": pipeline, "cursor": {} },
+            doc! { "count": "c", "query": { "a": 1 } },
+            doc! { "distinct": "c", "key": "a" },
+            doc! { "update": "c", "updates": [{ "q": { "a": 1 }, "u": { "$set": { "z": 1 } }, "multi": true }] },
+            doc! { "delete": "c", "deletes": [{ "q": { "_id": 1 }, "limit": 1 }] },
+            doc! { "findAndModify": "c", "query": { "a": 1 }, "remove": true },
+            doc! { "find": "nope" },
+        ] {
+            client.ok(doc! { "explain": inner, "verbosity": "allPlansExecution" }).await;
+        }
+        assert_eq!(client.find(doc! { "find": "c" }).await.len(), 20);
+    });
+}
+
+#[test]
+fn conversation_and_diagnostics() {
+    with_node(21, 2, 2, |client| async move {
+        client.ok(doc! { "insert": "c", "documents": [{ "_id": 1 }, { "_id": 2 }] }).await;
+        let admin = client.at("admin");
+        for command in [
+            doc! { "hello": 1 },
+            doc! { "isMaster": 1, "helloOk": true },
+            doc! { "ping": 1 },
+            doc! { "buildInfo": 1 },
+            doc! { "hostInfo": 1 },
+            doc! { "connectionStatus": 1, "showPrivileges": true },
+            doc! { "whatsmyuri": 1 },
+            doc! { "getCmdLineOpts": 1 },
+            doc! { "getLog": "startupWarnings" },
+            doc! { "getLog": "*" },
+            doc! { "listCommands": 1 },
+            doc! { "serverStatus": 1 },
+            doc! { "top": 1 },
+            doc! { "currentOp": 1 },
+            doc! { "killOp": 1, "op": 77 },
+            doc! { "listDatabases": 1 },
+            doc! { "fsync": 1 },
+            doc! { "getParameter": "*" },
+            doc! { "getParameter": 1, "featureCompatibilityVersion": 1 },
+            doc! { "setParameter": 1, "cursorTimeoutMillis": 1000 },
+            doc! { "startSession": 1 },
+        ] {
+            admin.ok(command).await;
+        }
+        for command in [doc! { "dbStats": 1 }, doc! { "collStats": "c" }, doc! { "dataSize": "test.c" }, doc! { "listIndexes": "c" }] {
+            client.ok(command).await;
+        }
+        client.fails(doc! { "atlasVersion": 1 }, 59).await;
+        client.fails(doc! { "find": "c", "foo": 1 }, 40415).await;
+        client.fails(doc! { "find": "c", "limit": "x" }, 14).await;
+        client.fails(doc! { "find": "c", "collation": { "locale": "de" } }, 238).await;
+        client.fails(doc! { "insert": "c", "documents": [{}], "writeConcern": { "w": 2 } }, 2).await;
+        client.fails(doc! { "getMore": 12345i64, "collection": "c" }, 43).await;
+        let status = admin.ok(doc! { "serverStatus": 1 }).await;
+        let opcounters = status.get_document("opcounters").unwrap();
+        assert_eq!(opcounters.get_i64("insert").ok(), Some(2));
+        let lsid = doc! { "id": pinion_bson::Uuid::from_bytes([7; 16]) };
+        let reply = client.ok(doc! { "find": "c", "batchSize": 1, "lsid": lsid.clone() }).await;
+        let id = reply.get_document("cursor").unwrap().get_i64("id").unwrap();
+        client.fails(doc! { "getMore": id, "collection": "c" }, 50737).await;
+        client.on(1).ok(doc! { "endSessions": [lsid.clone()] }).await;
+        client.fails(doc! { "getMore": id, "collection": "c", "lsid": lsid }, 43).await;
+    });
+}
