@@ -156,6 +156,7 @@ impl Expr {
                 builder.end();
                 Value::wrapped(builder)
             }
+            Expr::GetField { name, input } => input.evaluate(env)?.field(name),
             Expr::Reduce { input, initial, value, this, body } => {
                 let input = input.evaluate(env)?;
                 if input.is_nullish() {

@@ -36,6 +36,7 @@ pub(crate) enum Expr {
     Let(Vec<(usize, Expr)>, Box<Expr>),
     Map { input: Box<Expr>, slot: usize, body: Box<Expr> },
     Filter { input: Box<Expr>, slot: usize, condition: Box<Expr>, limit: Option<Box<Expr>> },
+    GetField { name: Box<str>, input: Box<Expr> },
     Reduce { input: Box<Expr>, initial: Box<Expr>, value: usize, this: usize, body: Box<Expr> },
 }
 
@@ -108,14 +109,14 @@ impl<'v> Parser<'v> {
     /// An operator by name with its operand.
     fn parse_operator(&mut self, name: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
         if let Some(special) = super::operators::special(name) {
-            return special(self, name, operand).map(fold);
+            return fold_call(special(self, name, operand)?);
         }
         let Some(operator) = operators::find(name) else {
             return Err(error(168, format!("Unrecognized expression '{name}'")));
         };
         let arguments = self.parse_arguments(operand)?;
         operator.check_arity(arguments.len())?;
-        Ok(fold(Expr::Call(operator, arguments)))
+        fold_call(Expr::Call(operator, arguments))
     }
 
     /// The operand of an operator as a list of arguments: an array's items, or anything else alone.
@@ -180,6 +181,17 @@ impl<'v> Parser<'v> {
         self.slots += 1;
         self.slots - 1
     }
+}
+
+/// A call with literals alone is made at once, so that its error does not wait for a document.
+fn fold_call(expr: Expr) -> Result<Expr> {
+    let Expr::Call(_, arguments) = &expr else { return Ok(fold(expr)) };
+    if !arguments.iter().all(|a| matches!(a, Expr::Literal(_) | Expr::Remove)) {
+        return Ok(expr);
+    }
+    let empty = pinion_bson::RawDocumentBuf::new();
+    let value = expr.evaluate(&mut super::Env::new(&empty, 0))?.as_ref().map(owned);
+    Ok(value.map_or(Expr::Remove, Expr::Literal))
 }
 
 /// An expression of literals alone is a literal.

@@ -3,8 +3,17 @@
 //! An operator whose arguments are evaluated before it is one line of a module's table: name, arity, function. What
 //! binds variables, chooses what to evaluate or has named arguments is parsed by a function of its own in `special`.
 
+mod arithmetic;
+mod array;
 mod comparison;
+mod convert;
+mod date;
+mod named;
 mod special;
+mod string;
+
+#[cfg(test)]
+mod tests;
 
 use pinion_wire::Result;
 
@@ -20,6 +29,8 @@ pub(crate) enum Arity {
     Between(usize, usize),
     AtLeast(usize),
     Any,
+    /// Exactly one, with the error of the conversions.
+    One,
 }
 
 /// One operator.
@@ -33,7 +44,14 @@ pub(crate) struct Operator {
 /// What an operator computes from its evaluated arguments.
 pub(crate) type Function = for<'a> fn(&[Value<'a>]) -> Result<Value<'a>>;
 
-const TABLES: &[&[Operator]] = &[comparison::OPERATORS];
+const TABLES: &[&[Operator]] = &[
+    comparison::OPERATORS,
+    arithmetic::OPERATORS,
+    string::OPERATORS,
+    array::OPERATORS,
+    date::OPERATORS,
+    convert::OPERATORS,
+];
 
 /// The operator of this name.
 pub(super) fn find(name: &str) -> Option<&'static Operator> {
@@ -55,6 +73,9 @@ fn check_arity(name: &str, arity: Arity, given: usize) -> Result<()> {
         match arity {
             Arity::Exactly(n) if given != n => {
                 Err(error(16020, format!("Expression {name} takes exactly {n} arguments. {given} were passed in.")))
+            }
+            Arity::One if given != 1 => {
+                Err(error(50723, format!("{name} requires a single argument, got {given}")))
             }
             Arity::Between(low, high) if given < low || given > high => Err(error(
                 28667,

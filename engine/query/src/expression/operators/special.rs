@@ -24,6 +24,9 @@ pub(in crate::expression) fn special(name: &str) -> Option<Parse> {
         "$map" => parse_map,
         "$filter" => parse_filter,
         "$reduce" => parse_reduce,
+        "$getField" => parse_get_field,
+        name if super::named::find(name).is_some() => super::named::parse,
+        name if super::date::is_date_part(name) => parse_date_part,
         _ => return None,
     })
 }
@@ -231,4 +234,76 @@ fn parse_reduce(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Re
     let (this, value, body) =
         body.ok_or_else(|| error(40079, format!("$reduce requires 'in' to be specified, found: {}", text())))?;
     Ok(Expr::Reduce { input: Box::new(input), initial: Box::new(initial), value, this, body: Box::new(body) })
+}
+
+/// `$getField`: a field by a name that may hold dots and dollar signs.
+fn parse_get_field(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
+    let (field, input) = match operand {
+        RawBsonRef::Document(document) if !elements(document).next().is_some_and(|(name, _)| name.starts_with('$')) => {
+            let (mut field, mut input) = (None, None);
+            for (name, value) in elements(document) {
+                match name {
+                    "field" => field = Some(value),
+                    "input" => input = Some(parser.parse(value)?),
+                    _ => return Err(error(3041701, format!("$getField found an unknown argument: {name}"))),
+                }
+            }
+            let field = field.ok_or_else(|| error(3041702, "$getField requires 'field' to be specified"))?;
+            let input = input.ok_or_else(|| error(3041703, "$getField requires 'input' to be specified"))?;
+            (field, input)
+        }
+        other => (other, Expr::Root),
+    };
+    let name = match parser.parse(field)? {
+        Expr::Literal(value) => match value.as_raw_bson_ref() {
+            RawBsonRef::String(name) => name.to_string(),
+            other => {
+                return Err(error(
+                    3041704,
+                    format!("$getField requires 'field' to evaluate to type String, but got {}", type_name(other)),
+                ));
+            }
+        },
+        _ => {
+            return Err(error(
+                5654600,
+                "$getField requires 'field' to evaluate to a constant, but got a non-constant argument",
+            ));
+        }
+    };
+    Ok(Expr::GetField { name: name.into(), input: Box::new(input) })
+}
+
+/// The date operators take a date, or a document of a date and a time zone.
+fn parse_date_part(parser: &mut Parser<'_>, name: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
+    let Some(operator) = super::find(name) else {
+        return Err(error(168, format!("Unrecognized expression '{name}'")));
+    };
+    let arguments = match operand {
+        RawBsonRef::Document(document) if !elements(document).next().is_some_and(|(field, _)| field.starts_with('$')) => {
+            let (mut date, mut zone) = (None, None);
+            for (field, value) in elements(document) {
+                match field {
+                    "date" => date = Some(parser.parse(value)?),
+                    "timezone" => zone = Some(parser.parse(value)?),
+                    _ => return Err(error(40535, format!("unrecognized option to {name}: \"{field}\""))),
+                }
+            }
+            let date = date.ok_or_else(|| {
+                error(40539, format!("missing 'date' argument to {name}, provided: {}", element_text(name, operand)))
+            })?;
+            std::iter::once(date).chain(zone).collect()
+        }
+        RawBsonRef::Array(array) => match &items(array).collect::<Vec<_>>()[..] {
+            [one] => vec![parser.parse(*one)?],
+            given => {
+                return Err(error(
+                    40536,
+                    format!("{name} accepts exactly one argument if given an array, but was given {}", given.len()),
+                ));
+            }
+        },
+        other => vec![parser.parse(other)?],
+    };
+    Ok(Expr::Call(operator, arguments))
 }

@@ -1,0 +1,443 @@
+//! Arithmetic: `$add` to `$log10`, and the accumulators' forms over arguments and arrays.
+
+use pinion_bson::decimal::Decimal;
+use pinion_bson::{DateTime, ElementType, Number, RawBsonRef};
+use pinion_wire::{Error, Result};
+
+use super::{Arity, Operator, Value};
+use crate::accumulator::{Accumulator, Kind, Sum};
+use crate::error::{bad_value, error, type_mismatch};
+
+pub(super) const OPERATORS: &[Operator] = &[
+    Operator { name: "$add", arity: Arity::Any, evaluate: add },
+    Operator { name: "$subtract", arity: Arity::Exactly(2), evaluate: subtract },
+    Operator { name: "$multiply", arity: Arity::Any, evaluate: multiply },
+    Operator { name: "$divide", arity: Arity::Exactly(2), evaluate: divide },
+    Operator { name: "$mod", arity: Arity::Exactly(2), evaluate: modulo },
+    Operator { name: "$abs", arity: Arity::Exactly(1), evaluate: abs },
+    Operator { name: "$ceil", arity: Arity::Exactly(1), evaluate: |v| whole("$ceil", &v[0], f64::ceil, 1) },
+    Operator { name: "$floor", arity: Arity::Exactly(1), evaluate: |v| whole("$floor", &v[0], f64::floor, -1) },
+    Operator { name: "$round", arity: Arity::Between(1, 2), evaluate: |v| to_place("$round", v, true) },
+    Operator { name: "$trunc", arity: Arity::Between(1, 2), evaluate: |v| to_place("$trunc", v, false) },
+    Operator { name: "$sqrt", arity: Arity::Exactly(1), evaluate: sqrt },
+    Operator { name: "$pow", arity: Arity::Exactly(2), evaluate: pow },
+    Operator { name: "$exp", arity: Arity::Exactly(1), evaluate: |v| function("$exp", &v[0], f64::exp) },
+    Operator { name: "$ln", arity: Arity::Exactly(1), evaluate: |v| logarithm("$ln", 28766, &v[0], f64::ln) },
+    Operator { name: "$log10", arity: Arity::Exactly(1), evaluate: |v| logarithm("$log10", 28761, &v[0], f64::log10) },
+    Operator { name: "$log", arity: Arity::Exactly(2), evaluate: log },
+    Operator { name: "$sum", arity: Arity::Any, evaluate: |v| accumulate(Kind::Sum, v) },
+    Operator { name: "$avg", arity: Arity::Any, evaluate: |v| accumulate(Kind::Avg, v) },
+    Operator { name: "$min", arity: Arity::Any, evaluate: |v| accumulate(Kind::Min, v) },
+    Operator { name: "$max", arity: Arity::Any, evaluate: |v| accumulate(Kind::Max, v) },
+    Operator { name: "$stdDevPop", arity: Arity::Any, evaluate: |v| accumulate(Kind::StdDevPop, v) },
+    Operator { name: "$stdDevSamp", arity: Arity::Any, evaluate: |v| accumulate(Kind::StdDevSamp, v) },
+];
+
+fn number<'a>(value: Number) -> Value<'a> {
+    Value::Ref(value.to_value())
+}
+
+fn decimal<'a>(value: Decimal) -> Value<'a> {
+    number(Number::Decimal(value.pack()))
+}
+
+fn is_decimal(value: Number) -> bool {
+    value.kind() == ElementType::Decimal128
+}
+
+fn any_nullish(values: &[Value<'_>]) -> bool {
+    values.iter().any(Value::is_nullish)
+}
+
+/// The argument as a number, or the error of an operator that takes nothing else.
+fn numeric(value: &Value<'_>, wrong: impl FnOnce(&str) -> Error) -> Result<Number> {
+    value.as_ref().and_then(Number::from_value).ok_or_else(|| wrong(value.type_name()))
+}
+
+fn add<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
+    let mut sum = Sum::default();
+    let mut date: Option<i64> = None;
+    for value in values {
+        match value.as_ref() {
+            Some(RawBsonRef::DateTime(at)) => {
+                if date.replace(at.timestamp_millis()).is_some() {
+                    return Err(error(16612, "only one date allowed in an $add expression"));
+                }
+            }
+            Some(other) if !crate::value::is_nullish(other) => match Number::from_value(other) {
+                Some(number) => sum.add(number),
+                None => {
+                    return Err(type_mismatch(format!(
+                        "$add only supports numeric or date types, not {}",
+                        value.type_name()
+                    )));
+                }
+            },
+            _ => return Ok(Value::null()),
+        }
+    }
+    let Some(date) = date else { return Ok(number(sum.value())) };
+    Ok(Value::Ref(RawBsonRef::DateTime(DateTime::from_millis(moved_date(date, sum.value())?))))
+}
+
+/// A date moved by milliseconds, rounded to whole ones.
+fn moved_date(date: i64, by: Number) -> Result<i64> {
+    let overflow = || error(15, "date overflow");
+    let by = match by {
+        Number::Double(v) => Number::Double(v.round()).to_i64_exact(),
+        Number::Decimal(_) => by.to_i64_truncated(),
+        whole => whole.to_i64_exact(),
+    };
+    date.checked_add(by.ok_or_else(overflow)?).ok_or_else(overflow)
+}
+
+fn subtract<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
+    if any_nullish(values) {
+        return Ok(Value::null());
+    }
+    let (left, right) = (values[0].or_null(), values[1].or_null());
+    let wrong = || {
+        type_mismatch(format!("can't $subtract {} from {}", values[1].type_name(), values[0].type_name()))
+    };
+    match (left, right) {
+        (RawBsonRef::DateTime(a), RawBsonRef::DateTime(b)) => {
+            let difference = a.timestamp_millis().checked_sub(b.timestamp_millis());
+            let difference = difference.ok_or_else(|| error(15, "overflow in $subtract of dates"))?;
+            Ok(Value::Ref(RawBsonRef::Int64(difference)))
+        }
+        (RawBsonRef::DateTime(a), right) => {
+            let by = Number::from_value(right).ok_or_else(wrong)?;
+            let moved = moved_date(a.timestamp_millis(), by.negate())?;
+            Ok(Value::Ref(RawBsonRef::DateTime(DateTime::from_millis(moved))))
+        }
+        (left, right) => match (Number::from_value(left), Number::from_value(right)) {
+            (Some(a), Some(b)) => Ok(number(a.sub_widening(b))),
+            _ => Err(wrong()),
+        },
+    }
+}
+
+fn multiply<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
+    let mut product = Number::Int32(1);
+    let mut nullish = false;
+    for value in values {
+        if value.is_nullish() {
+            nullish = true;
+            continue;
+        }
+        let factor =
+            numeric(value, |kind| type_mismatch(format!("$multiply only supports numeric types, not {kind}")))?;
+        product = product.mul_widening(factor);
+    }
+    Ok(if nullish { Value::null() } else { number(product) })
+}
+
+fn divide<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
+    if any_nullish(values) {
+        return Ok(Value::null());
+    }
+    let wrong = |_: &str| {
+        type_mismatch(format!(
+            "$divide only supports numeric types, not {} and {}",
+            values[0].type_name(),
+            values[1].type_name()
+        ))
+    };
+    let (a, b) = (numeric(&values[0], wrong)?, numeric(&values[1], wrong)?);
+    if b.is_zero() {
+        return Err(bad_value("can't $divide by zero"));
+    }
+    if is_decimal(a) || is_decimal(b) {
+        return Ok(decimal(a.to_decimal() / b.to_decimal()));
+    }
+    Ok(number(Number::Double(a.to_f64() / b.to_f64())))
+}
+
+fn modulo<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
+    if any_nullish(values) {
+        return Ok(Value::null());
+    }
+    let wrong = |_: &str| {
+        error(
+            16611,
+            format!("$mod only supports numeric types, not {} and {}", values[0].type_name(), values[1].type_name()),
+        )
+    };
+    let (a, b) = (numeric(&values[0], wrong)?, numeric(&values[1], wrong)?);
+    if is_decimal(a) || is_decimal(b) {
+        if b.is_zero() {
+            return Err(error(5733415, "can't $mod by zero"));
+        }
+        return Ok(decimal(a.to_decimal() % b.to_decimal()));
+    }
+    if b.is_zero() {
+        return Err(error(16610, "can't $mod by zero"));
+    }
+    Ok(number(match (a, b) {
+        (Number::Int32(a), Number::Int32(b)) => Number::Int32(a.wrapping_rem(b)),
+        // A double that is whole is taken as an integer beside integers.
+        (a, b) => match (a, b, a.to_i64_exact(), b.to_i64_exact()) {
+            (Number::Double(_), _, _, _) | (_, Number::Double(_), _, _) => Number::Double(a.to_f64() % b.to_f64()),
+            (_, _, Some(a), Some(b)) => Number::Int64(a.wrapping_rem(b)),
+            _ => Number::Double(a.to_f64() % b.to_f64()),
+        },
+    }))
+}
+
+/// An operator on one number, null for null.
+fn unary<'a>(name: &str, code: i32, value: &Value<'a>, f: impl FnOnce(Number) -> Result<Value<'a>>) -> Result<Value<'a>> {
+    if value.is_nullish() {
+        return Ok(Value::null());
+    }
+    f(numeric(value, |kind| error(code, format!("{name} only supports numeric types, not {kind}")))?)
+}
+
+fn abs<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
+    unary("$abs", 28765, &values[0], |n| {
+        if let Number::Int64(i64::MIN) = n {
+            return Err(error(28680, "can't take $abs of long long min"));
+        }
+        Ok(number(match n {
+            Number::Double(v) => Number::Double(v.abs()),
+            Number::Decimal(v) => {
+                let mut bytes = v.bytes();
+                bytes[15] &= 0x7f;
+                Number::Decimal(pinion_bson::Decimal128::from_bytes(bytes))
+            }
+            n if n.is_negative() => n.negate(),
+            n => n,
+        }))
+    })
+}
+
+/// `$ceil` (`direction` 1) and `$floor` (-1).
+fn whole<'a>(name: &str, value: &Value<'a>, f: fn(f64) -> f64, direction: i64) -> Result<Value<'a>> {
+    unary(name, 28765, value, |n| {
+        Ok(number(match n {
+            Number::Double(v) => Number::Double(f(v)),
+            Number::Decimal(_) if n.is_finite() && !n.is_integral() => {
+                let truncated = truncated_decimal(n.to_decimal());
+                let away = n.is_negative() == (direction < 0);
+                let moved = if away { truncated + Decimal::from_i64(direction) } else { truncated };
+                Number::Decimal(moved.pack())
+            }
+            n => n,
+        }))
+    })
+}
+
+fn truncated_decimal(value: Decimal) -> Decimal {
+    match value.truncated().map(i64::try_from) {
+        Some(Ok(whole)) => Decimal::from_i64(whole),
+        // Beyond 64 bits a decimal with a fraction does not occur: its digits end above it.
+        _ => value - value % Decimal::from_i64(1),
+    }
+}
+
+/// `$round` and `$trunc`, to a decimal place.
+fn to_place<'a>(name: &str, values: &[Value<'a>], round: bool) -> Result<Value<'a>> {
+    let value = &values[0];
+    let place_value = values.get(1);
+    if value.is_nullish() || place_value.is_some_and(Value::is_nullish) {
+        return Ok(Value::null());
+    }
+    let n = numeric(value, |kind| error(51081, format!("{name} only supports numeric types, not {kind}")))?;
+    let place = match place_value {
+        None => 0,
+        Some(place) => {
+            let as_number = numeric(place, |kind| error(16004, format!("can't convert from BSON type {kind} to long")))?;
+            if !as_number.is_finite() || as_number.to_i64_truncated().is_none() {
+                let code = if is_decimal(as_number) { 51080 } else { 31109 };
+                return Err(error(code, format!("Can't coerce out of range value {} to long", crate::text::value_text(place.or_null()))));
+            }
+            let whole = as_number
+                .to_i64_exact()
+                .ok_or_else(|| error(51082, format!("precision argument to  {name} must be a integral value")))?;
+            if !(-20..=100).contains(&whole) {
+                return Err(error(
+                    51083,
+                    format!("cannot apply {name} with precision value {whole} value must be in [-20, 100]"),
+                ));
+            }
+            whole as i32
+        }
+    };
+    Ok(number(match n {
+        Number::Double(v) => Number::Double(double_to_place(v, place, round)),
+        Number::Decimal(_) if !n.is_finite() => n,
+        Number::Decimal(_) => Number::Decimal(decimal_to_place(n.to_decimal(), place, round).pack()),
+        n if place >= 0 => n,
+        n => {
+            let whole = i128::from(n.to_i64_saturating());
+            let unit = 10_i128.pow(place.unsigned_abs());
+            let cut = whole / unit * unit;
+            let rest = (whole - cut).abs();
+            let half_even = |cut: i128| (cut / unit) % 2 != 0;
+            let up = round && (rest * 2 > unit || (rest * 2 == unit && half_even(cut)));
+            let result = if up { cut + whole.signum() * unit } else { cut };
+            match (n, i32::try_from(result), i64::try_from(result)) {
+                (Number::Int32(_), Ok(v), _) => Number::Int32(v),
+                (_, _, Ok(v)) => Number::Int64(v),
+                _ => return Err(error(51080, format!("invalid conversion from Decimal128 result in {name}"))),
+            }
+        }
+    }))
+}
+
+fn double_to_place(v: f64, place: i32, round: bool) -> f64 {
+    if !v.is_finite() {
+        return v;
+    }
+    if place == 0 {
+        return if round { v.round_ties_even() } else { v.trunc() };
+    }
+    // Through the decimal digits that print the double: that is what the place refers to.
+    let cut = decimal_to_place(Number::Double(v).to_decimal(), place, round);
+    let result = cut.to_f64();
+    if result == 0.0 { 0.0_f64.copysign(v) } else { result }
+}
+
+fn decimal_to_place(v: Decimal, place: i32, round: bool) -> Decimal {
+    let mut unit = Decimal::from_i64(1);
+    let ten = Decimal::from_i64(10);
+    for _ in 0..place.unsigned_abs() {
+        unit = if place > 0 { unit / ten } else { unit * ten };
+    }
+    let rest = v % unit;
+    if rest.is_zero() {
+        return v;
+    }
+    let cut = v - rest;
+    if !round {
+        return cut;
+    }
+    let negative = Number::Decimal(v.pack()).is_negative();
+    let magnitude = if negative { -rest } else { rest };
+    let order = (magnitude + magnitude).compare(unit);
+    let odd = !(((cut / unit) % Decimal::from_i64(2)).is_zero());
+    let up = order.is_gt() || (order.is_eq() && odd);
+    match (up, negative) {
+        (false, _) => cut,
+        (true, false) => cut + unit,
+        (true, true) => cut - unit,
+    }
+}
+
+fn function<'a>(name: &str, value: &Value<'a>, f: fn(f64) -> f64) -> Result<Value<'a>> {
+    unary(name, 28765, value, |n| Ok(of_kind(n, f(n.to_f64()))))
+}
+
+/// The result of a function on doubles, as a decimal where the argument was one.
+fn of_kind<'a>(argument: Number, result: f64) -> Value<'a> {
+    if is_decimal(argument) {
+        decimal(Number::Double(result).to_decimal())
+    } else {
+        number(Number::Double(result))
+    }
+}
+
+fn sqrt<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
+    unary("$sqrt", 28765, &values[0], |n| {
+        if n.is_negative() && !n.is_zero() {
+            return Err(error(28714, "$sqrt's argument must be greater than or equal to 0"));
+        }
+        Ok(of_kind(n, n.to_f64().sqrt()))
+    })
+}
+
+fn logarithm<'a>(name: &str, code: i32, value: &Value<'a>, f: fn(f64) -> f64) -> Result<Value<'a>> {
+    unary(name, 28765, value, |n| {
+        if !n.is_nan() && (n.is_negative() || n.is_zero()) {
+            return Err(error(
+                code,
+                format!("{name}'s argument must be a positive number, but is {}", crate::text::value_text(n.to_value())),
+            ));
+        }
+        Ok(of_kind(n, f(n.to_f64())))
+    })
+}
+
+fn log<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
+    if any_nullish(values) {
+        return Ok(Value::null());
+    }
+    let argument = numeric(&values[0], |kind| {
+        error(28756, format!("$log's argument must be numeric, not {kind}"))
+    })?;
+    let base = numeric(&values[1], |kind| error(28757, format!("$log's base must be numeric, not {kind}")))?;
+    let text = |n: Number| crate::text::value_text(n.to_value());
+    if !argument.is_nan() && (argument.is_negative() || argument.is_zero()) {
+        return Err(error(28758, format!("$log's argument must be a positive number, but is {}", text(argument))));
+    }
+    if !base.is_nan() && (base.is_negative() || base.is_zero() || base.to_f64() == 1.0) {
+        return Err(error(28759, format!("$log's base must be a positive number not equal to 1, but is {}", text(base))));
+    }
+    let result = argument.to_f64().ln() / base.to_f64().ln();
+    Ok(of_kind(if is_decimal(base) { base } else { argument }, result))
+}
+
+fn pow<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
+    if any_nullish(values) {
+        return Ok(Value::null());
+    }
+    let base = numeric(&values[0], |kind| error(28762, format!("$pow's base must be numeric, not {kind}")))?;
+    let exponent =
+        numeric(&values[1], |kind| error(28763, format!("$pow's exponent must be numeric, not {kind}")))?;
+    if base.is_zero() && exponent.is_negative() && !exponent.is_zero() {
+        return Err(error(28764, "$pow cannot take a base of 0 and a negative exponent"));
+    }
+    if is_decimal(base) || is_decimal(exponent) {
+        let exact = exponent.to_i64_exact().filter(|e| (0..=1000).contains(e) && base.is_finite());
+        return Ok(match exact {
+            Some(times) => {
+                let factor = base.to_decimal();
+                decimal((0..times).fold(Decimal::from_i64(1), |product, _| product * factor))
+            }
+            None => decimal(Number::Double(base.to_f64().powf(exponent.to_f64())).to_decimal()),
+        });
+    }
+    let whole = match (base, exponent) {
+        (Number::Double(_), _) | (_, Number::Double(_)) => None,
+        (base, exponent) => base.to_i64_exact().zip(exponent.to_i64_exact()),
+    };
+    if let Some((b, e)) = whole {
+        let exact = match e {
+            0.. => u32::try_from(e).ok().and_then(|e| b.checked_pow(e)).or(match b {
+                0 | 1 => Some(b),
+                -1 => Some(if e % 2 == 0 { 1 } else { -1 }),
+                _ => None,
+            }),
+            _ => match b {
+                1 => Some(1),
+                -1 => Some(if e % 2 == 0 { 1 } else { -1 }),
+                _ => None,
+            },
+        };
+        if let Some(result) = exact {
+            let both_int = matches!((base, exponent), (Number::Int32(_), Number::Int32(_)));
+            return Ok(match i32::try_from(result) {
+                Ok(small) if both_int => number(Number::Int32(small)),
+                _ => number(Number::Int64(result)),
+            });
+        }
+    }
+    Ok(number(Number::Double(base.to_f64().powf(exponent.to_f64()))))
+}
+
+/// An accumulator over the arguments, or over the items of a single one that is an array.
+fn accumulate<'a>(kind: Kind, values: &[Value<'a>]) -> Result<Value<'a>> {
+    let mut accumulator = Accumulator::new(kind);
+    match values {
+        [one] if one.as_array().is_some() => {
+            for item in one.item_values() {
+                accumulator.add(item.as_ref())?;
+            }
+        }
+        values => {
+            for value in values {
+                accumulator.add(value.as_ref())?;
+            }
+        }
+    }
+    Ok(Value::owned(accumulator.finish()))
+}

@@ -1,0 +1,317 @@
+//! Dates: their parts and their text, in UTC or at a fixed offset.
+
+use pinion_bson::{RawBsonRef, Timestamp};
+use pinion_wire::Result;
+
+use super::{Arity, Operator, Value};
+use crate::error::error;
+
+macro_rules! part {
+    ($name:literal, $part:expr) => {
+        Operator { name: $name, arity: Arity::Between(1, 2), evaluate: |v| date_part(v, $part) }
+    };
+}
+
+pub(super) const OPERATORS: &[Operator] = &[
+    part!("$year", |d| d.year),
+    part!("$month", |d| i64::from(d.month)),
+    part!("$dayOfMonth", |d| i64::from(d.day)),
+    part!("$hour", |d| d.hour),
+    part!("$minute", |d| d.minute),
+    part!("$second", |d| d.second),
+    part!("$millisecond", |d| d.millisecond),
+    part!("$dayOfYear", |d| d.day_of_year),
+    part!("$dayOfWeek", |d| d.weekday + 1),
+    part!("$isoDayOfWeek", Civil::iso_weekday),
+    part!("$week", Civil::week),
+    part!("$isoWeek", |d| d.iso_week().1),
+    part!("$isoWeekYear", |d| d.iso_week().0),
+];
+
+/// The names of the operators above: their operand may be a document of `date` and `timezone`.
+pub(super) fn is_date_part(name: &str) -> bool {
+    OPERATORS.iter().any(|operator| operator.name == name)
+}
+
+const MILLIS_PER_DAY: i64 = 86_400_000;
+
+/// A date taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Civil {
+    pub year: i64,
+    pub month: u32,
+    pub day: u32,
+    pub hour: i64,
+    pub minute: i64,
+    pub second: i64,
+    pub millisecond: i64,
+    /// From 1.
+    pub day_of_year: i64,
+    /// From 0, Sunday.
+    pub weekday: i64,
+}
+
+impl Civil {
+    pub(super) fn from_millis(millis: i64) -> Civil {
+        let days = millis.div_euclid(MILLIS_PER_DAY);
+        let rest = millis.rem_euclid(MILLIS_PER_DAY);
+        // Days since the first of March of year 0, in eras of 400 years.
+        let shifted = days + 719_468;
+        let era = shifted.div_euclid(146_097);
+        let day_of_era = shifted.rem_euclid(146_097);
+        let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_from_march = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let month_from_march = (5 * day_from_march + 2) / 153;
+        let day = (day_from_march - (153 * month_from_march + 2) / 5 + 1) as u32;
+        let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 } as u32;
+        let year = year_of_era + era * 400 + i64::from(month <= 2);
+        Civil {
+            year,
+            month,
+            day,
+            hour: rest / 3_600_000,
+            minute: rest / 60_000 % 60,
+            second: rest / 1000 % 60,
+            millisecond: rest % 1000,
+            day_of_year: days - days_from_civil(year, 1, 1) + 1,
+            weekday: (days + 4).rem_euclid(7),
+        }
+    }
+
+    fn iso_weekday(self) -> i64 {
+        if self.weekday == 0 { 7 } else { self.weekday }
+    }
+
+    /// Weeks begin on Sunday; days before the first Sunday are in week 0.
+    fn week(self) -> i64 {
+        (self.day_of_year - 1 + 7 - self.weekday) / 7
+    }
+
+    fn iso_week(self) -> (i64, i64) {
+        let week = (self.day_of_year - self.iso_weekday() + 10) / 7;
+        if week < 1 {
+            return (self.year - 1, weeks_in_iso_year(self.year - 1));
+        }
+        if week > weeks_in_iso_year(self.year) {
+            return (self.year + 1, 1);
+        }
+        (self.year, week)
+    }
+}
+
+fn weeks_in_iso_year(year: i64) -> i64 {
+    let last = |y: i64| (y + y.div_euclid(4) - y.div_euclid(100) + y.div_euclid(400)).rem_euclid(7);
+    if last(year) == 4 || last(year - 1) == 3 { 53 } else { 52 }
+}
+
+fn days_from_civil(year: i64, month: u32, day: u32) -> i64 {
+    let year = year - i64::from(month <= 2);
+    let era = year.div_euclid(400);
+    let year_of_era = year.rem_euclid(400);
+    let month_from_march = i64::from(if month > 2 { month - 3 } else { month + 9 });
+    let day_from_march = (153 * month_from_march + 2) / 5 + i64::from(day) - 1;
+    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_from_march - 719_468
+}
+
+/// A value that stands for a moment, in milliseconds.
+fn moment(value: RawBsonRef<'_>) -> Result<i64> {
+    match value {
+        RawBsonRef::DateTime(at) => Ok(at.timestamp_millis()),
+        RawBsonRef::Timestamp(at) => Ok(i64::from(at.time) * 1000),
+        RawBsonRef::ObjectId(id) => Ok(id.timestamp().timestamp_millis()),
+        other => Err(error(
+            16006,
+            format!("can't convert from BSON type {} to Date", crate::value::type_name(other)),
+        )),
+    }
+}
+
+/// The offset of a time zone in milliseconds: UTC and fixed offsets.
+fn zone_offset(value: &Value<'_>) -> Result<i64> {
+    let text = match value.as_ref() {
+        Some(RawBsonRef::String(text)) => text,
+        _ => {
+            return Err(error(40517, format!("timezone must evaluate to a string, found {}", value.type_name())));
+        }
+    };
+    if matches!(text, "UTC" | "GMT" | "Z" | "Etc/UTC" | "Etc/GMT") {
+        return Ok(0);
+    }
+    let unknown = || error(40485, format!("unrecognized time zone identifier: \"{text}\""));
+    let (sign, rest) = match text.split_at_checked(1) {
+        Some(("+", rest)) => (1, rest),
+        Some(("-", rest)) => (-1, rest),
+        _ => return Err(unknown()),
+    };
+    let digits: String = rest.chars().filter(|c| *c != ':').collect();
+    if !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(unknown());
+    }
+    let (hours, minutes) = match (digits.len(), rest.len()) {
+        (2, 2) => (digits.parse::<i64>().map_err(|_| unknown())?, 0),
+        (4, 4 | 5) => {
+            let both: i64 = digits.parse().map_err(|_| unknown())?;
+            (both / 100, both % 100)
+        }
+        _ => return Err(unknown()),
+    };
+    Ok(sign * (hours * 60 + minutes) * 60_000)
+}
+
+fn date_part<'a>(values: &[Value<'a>], part: fn(Civil) -> i64) -> Result<Value<'a>> {
+    if values.iter().any(Value::is_nullish) {
+        return Ok(Value::null());
+    }
+    let at = moment(values[0].or_null())?;
+    let offset = values.get(1).map_or(Ok(0), zone_offset)?;
+    Ok(Value::integer(part(Civil::from_millis(at.saturating_add(offset)))))
+}
+
+/// `2020-01-02T03:04:05.678Z`
+pub(super) fn iso_text(millis: i64) -> Result<String> {
+    format_date(millis, 0, "%Y-%m-%dT%H:%M:%S.%LZ")
+}
+
+/// A timestamp as the older string operators write it.
+pub(super) fn timestamp_text(at: Timestamp) -> String {
+    format!("Timestamp({}, {})", at.time, at.increment)
+}
+
+/// Reads `2020-01-02`, `2020-01-02T03:04:05.678Z` and what lies between them.
+pub(super) fn parse_iso(text: &str) -> Option<i64> {
+    let number = |from: usize, to: usize| -> Option<i64> {
+        let digits = text.get(from..to)?;
+        digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
+    };
+    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    if text.get(4..5)? != "-" || text.get(7..8)? != "-" || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    let days = days_from_civil(year, month as u32, day as u32);
+    let back = Civil::from_millis(days * MILLIS_PER_DAY);
+    if (i64::from(back.month), i64::from(back.day)) != (month, day) {
+        return None;
+    }
+    let mut millis = days * MILLIS_PER_DAY;
+    let mut rest = text.get(10..)?;
+    if rest.is_empty() {
+        return Some(millis);
+    }
+    if !rest.starts_with(['T', ' ']) || text.get(13..14)? != ":" {
+        return None;
+    }
+    millis += number(11, 13).filter(|h| *h < 24)? * 3_600_000 + number(14, 16).filter(|m| *m < 60)? * 60_000;
+    rest = text.get(16..)?;
+    if rest.starts_with(':') {
+        millis += number(17, 19).filter(|s| *s < 60)? * 1000;
+        rest = text.get(19..)?;
+    }
+    if let Some(fraction) = rest.strip_prefix('.') {
+        let digits: String = fraction.chars().take_while(char::is_ascii_digit).collect();
+        if digits.is_empty() {
+            return None;
+        }
+        millis += format!("{digits:0<3}").get(..3)?.parse::<i64>().ok()?;
+        rest = &fraction[digits.len()..];
+    }
+    match rest {
+        "" | "Z" => Some(millis),
+        zone => zone_offset(&Value::string(zone)).ok().map(|offset| millis - offset),
+    }
+}
+
+/// A date written by a format of `$dateToString`.
+fn format_date(millis: i64, offset: i64, format: &str) -> Result<String> {
+    let date = Civil::from_millis(millis.saturating_add(offset));
+    if !(0..=9999).contains(&date.year) {
+        return Err(error(18537, format!("$dateToString is only defined on year 0-9999, tried to use year {}", date.year)));
+    }
+    let mut out = String::new();
+    let mut chars = format.chars();
+    while let Some(c) = chars.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        let Some(specifier) = chars.next() else {
+            return Err(error(18535, "Unmatched '%' at end of format string"));
+        };
+        const MONTHS: [&str; 12] = [
+            "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+            "December",
+        ];
+        let month = MONTHS[date.month as usize - 1];
+        out.push_str(&match specifier {
+            'Y' => format!("{:04}", date.year),
+            'm' => format!("{:02}", date.month),
+            'd' => format!("{:02}", date.day),
+            'H' => format!("{:02}", date.hour),
+            'M' => format!("{:02}", date.minute),
+            'S' => format!("{:02}", date.second),
+            'L' => format!("{:03}", date.millisecond),
+            'j' => format!("{:03}", date.day_of_year),
+            'w' => format!("{}", date.weekday + 1),
+            'u' => format!("{}", date.iso_weekday()),
+            'U' => format!("{:02}", date.week()),
+            'V' => format!("{:02}", date.iso_week().1),
+            'G' => format!("{:04}", date.iso_week().0),
+            'b' => month[..3].to_string(),
+            'B' => month.to_string(),
+            'z' | 'Z' => {
+                let minutes = offset / 60_000;
+                if specifier == 'Z' {
+                    minutes.to_string()
+                } else {
+                    format!("{}{:02}{:02}", if minutes < 0 { '-' } else { '+' }, minutes.abs() / 60, minutes.abs() % 60)
+                }
+            }
+            '%' => "%".into(),
+            other => return Err(error(18536, format!("Invalid format character '%{other}' in format string"))),
+        });
+    }
+    Ok(out)
+}
+
+/// `$dateToString`: date, format, time zone, what stands for null.
+pub(super) fn date_to_string<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
+    let [date, format, zone, on_null] = values else { return Ok(Value::null()) };
+    if date.is_nullish() {
+        return Ok(if on_null.is_missing() { Value::null() } else { on_null.clone() });
+    }
+    if (!zone.is_missing() && zone.is_nullish()) || (!format.is_missing() && format.is_nullish()) {
+        return Ok(Value::null());
+    }
+    let at = moment(date.or_null())?;
+    let offset = if zone.is_missing() { 0 } else { zone_offset(zone)? };
+    let default = if offset == 0 { "%Y-%m-%dT%H:%M:%S.%LZ" } else { "%Y-%m-%dT%H:%M:%S.%L" };
+    let format = match format.as_ref() {
+        None => default,
+        Some(RawBsonRef::String(text)) => text,
+        Some(other) => {
+            return Err(error(
+                18533,
+                format!("$dateToString requires that 'format' be a string, found: {} with value {}", crate::value::type_name(other), crate::text::value_text(other)),
+            ));
+        }
+    };
+    Ok(Value::string(format_date(at, offset, format)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_taken_apart() {
+        let check = |text: &str, format: &str, expected: &str| {
+            let millis = parse_iso(text).expect(text);
+            assert_eq!(format_date(millis, 0, format).expect(text), expected, "{text}");
+        };
+        check("2020-01-02T03:04:05.678Z", "%Y-%m-%d %H:%M:%S.%L %j %u %w %U %V %G %%", "2020-01-02 03:04:05.678 002 4 5 00 01 2020 %");
+        check("1969-12-31", "%Y-%m-%d %j %V %G", "1969-12-31 365 01 1970");
+        check("2021-01-03T23:59:59+01:00", "%Y-%m-%d %H %U %V %G", "2021-01-03 22 01 53 2020");
+        check("2000-02-29", "%j %b %B", "060 Feb February");
+        assert_eq!(parse_iso("2021-02-29"), None);
+        assert_eq!(parse_iso("x"), None);
+    }
+}

@@ -1,0 +1,200 @@
+//! Expressions and what they evaluate to.
+
+use pinion_bson::{RawBson, RawDocumentBuf, rawbson, rawdoc};
+
+use crate::expression::{Expression, Variables};
+
+fn sample() -> RawDocumentBuf {
+    rawdoc! { "_id": 1, "s": "x", "i": 5, "d": 2.5, "z": null, "arr": [1, 2, 3], "o": [{ "a": 1 }, { "a": [2] }, 3], "l": 1_i64 << 62 }
+}
+
+fn evaluate(expression: &RawBson) -> pinion_wire::Result<Option<RawBson>> {
+    let variables = Variables { now_ms: Some(5), values: vec![("v".into(), rawbson!({ "w": 7 }))] };
+    let expression = Expression::parse(expression.as_raw_bson_ref(), &variables)?;
+    let sample = sample();
+    let value = expression.evaluate(&sample)?;
+    Ok(value.as_ref().map(RawBson::from))
+}
+
+#[track_caller]
+fn check(cases: Vec<(RawBson, RawBson)>) {
+    for (expression, expected) in cases {
+        assert_eq!(evaluate(&expression).expect("it evaluates"), Some(expected), "{expression:?}");
+    }
+}
+
+#[track_caller]
+fn check_errors(cases: Vec<(RawBson, i32)>) {
+    for (expression, code) in cases {
+        let found = evaluate(&expression).map_err(|e| e.code.0);
+        assert_eq!(found, Err(code), "{expression:?}");
+    }
+}
+
+#[test]
+fn paths_and_variables() {
+    check(vec![
+        (rawbson!("$i"), rawbson!(5)),
+        (rawbson!("$o.a"), rawbson!([1, [2]])),
+        (rawbson!("$$ROOT.i"), rawbson!(5)),
+        (rawbson!("$$CURRENT.s"), rawbson!("x")),
+        (rawbson!("$$v.w"), rawbson!(7)),
+        (rawbson!("$$NOW"), RawBson::DateTime(pinion_bson::DateTime::from_millis(5))),
+        (rawbson!({ "a": "$i", "b": ["$nope"], "c": "$nope" }), rawbson!({ "a": 5, "b": [null] })),
+        (rawbson!({ "$let": { "vars": { "q": "$i" }, "in": { "$add": ["$$q", 1] } } }), rawbson!(6)),
+        (rawbson!({ "$map": { "input": "$arr", "as": "n", "in": { "$multiply": ["$$n", 2] } } }), rawbson!([2, 4, 6])),
+        (rawbson!({ "$filter": { "input": "$arr", "cond": { "$gt": ["$$this", 1] } } }), rawbson!([2, 3])),
+        (rawbson!({ "$reduce": { "input": "$arr", "initialValue": 0, "in": { "$add": ["$$value", "$$this"] } } }), rawbson!(6)),
+        (rawbson!({ "$getField": "s" }), rawbson!("x")),
+        (rawbson!({ "$literal": { "$add": 1 } }), rawbson!({ "$add": 1 })),
+    ]);
+    assert_eq!(evaluate(&rawbson!("$nope")).expect("missing"), None);
+    assert_eq!(evaluate(&rawbson!("$$REMOVE")).expect("missing"), None);
+    check_errors(vec![
+        (rawbson!("$$nope"), 17276),
+        (rawbson!("$"), 16872),
+        (rawbson!("$a."), 40353),
+        (rawbson!("$a..b"), 15998),
+        (rawbson!({ "$foo": 1 }), 168),
+        (rawbson!({ "$add": 1, "$sum": 1 }), 15983),
+        (rawbson!({ "a.b": 1 }), 16412),
+    ]);
+}
+
+#[test]
+fn arithmetic() {
+    check(vec![
+        (rawbson!({ "$add": [] }), rawbson!(0)),
+        (rawbson!({ "$add": ["$i", 1.5] }), rawbson!(6.5)),
+        (rawbson!({ "$add": ["$z", 1] }), RawBson::Null),
+        (rawbson!({ "$subtract": ["$i", 7] }), rawbson!(-2)),
+        (rawbson!({ "$multiply": [2, 3] }), rawbson!(6)),
+        (rawbson!({ "$divide": [6, 2] }), rawbson!(3.0)),
+        (rawbson!({ "$mod": [-5, 3] }), rawbson!(-2)),
+        (rawbson!({ "$mod": [5.5, 2] }), rawbson!(1.5)),
+        (rawbson!({ "$mod": ["$l", 3] }), rawbson!(1_i64)),
+        (rawbson!({ "$ceil": 1.2 }), rawbson!(2.0)),
+        (rawbson!({ "$floor": 5 }), rawbson!(5)),
+        (rawbson!({ "$round": [2.5] }), rawbson!(2.0)),
+        (rawbson!({ "$round": [2.567, 2] }), rawbson!(2.57)),
+        (rawbson!({ "$round": [1234, -2] }), rawbson!(1200)),
+        (rawbson!({ "$trunc": [-2.7] }), rawbson!(-2.0)),
+        (rawbson!({ "$trunc": [2.567, 2] }), rawbson!(2.56)),
+        (rawbson!({ "$sqrt": 4 }), rawbson!(2.0)),
+        (rawbson!({ "$pow": [2, 3] }), rawbson!(8)),
+        (rawbson!({ "$pow": [2, -1] }), rawbson!(0.5)),
+        (rawbson!({ "$pow": [2, 64] }), rawbson!(1.8446744073709552e19)),
+        (rawbson!({ "$log": [8, 2] }), rawbson!(3.0)),
+        (rawbson!({ "$sum": [1, 2, "x"] }), rawbson!(3)),
+        (rawbson!({ "$avg": "$arr" }), rawbson!(2.0)),
+        (rawbson!({ "$max": ["$arr", 5] }), rawbson!([1, 2, 3])),
+    ]);
+    check_errors(vec![
+        (rawbson!({ "$add": ["$s", 1] }), 14),
+        (rawbson!({ "$divide": [1, 0] }), 2),
+        (rawbson!({ "$mod": [5, 0] }), 16610),
+        (rawbson!({ "$abs": "$s" }), 28765),
+        (rawbson!({ "$round": ["x", 1] }), 51081),
+        (rawbson!({ "$round": [1.5, 200] }), 51083),
+        (rawbson!({ "$sqrt": -1 }), 28714),
+        (rawbson!({ "$ln": 0 }), 28766),
+        (rawbson!({ "$pow": [0, -1] }), 28764),
+        (rawbson!({ "$eq": [1] }), 16020),
+    ]);
+}
+
+#[test]
+fn strings() {
+    check(vec![
+        (rawbson!({ "$concat": ["a", "$s"] }), rawbson!("ax")),
+        (rawbson!({ "$concat": ["a", null] }), RawBson::Null),
+        (rawbson!({ "$toUpper": 5 }), rawbson!("5")),
+        (rawbson!({ "$substrBytes": ["hello", 1, -1] }), rawbson!("ello")),
+        (rawbson!({ "$substrCP": ["héllo", 1, 2] }), rawbson!("él")),
+        (rawbson!({ "$strLenCP": "é" }), rawbson!(1)),
+        (rawbson!({ "$split": ["a,b", ","] }), rawbson!(["a", "b"])),
+        (rawbson!({ "$indexOfBytes": ["hello", "l"] }), rawbson!(2)),
+        (rawbson!({ "$indexOfBytes": ["hello", "l", 3, 2] }), rawbson!(-1)),
+        (rawbson!({ "$indexOfCP": ["héllo", "l"] }), rawbson!(2)),
+        (rawbson!({ "$strcasecmp": ["a", "B"] }), rawbson!(-1)),
+        (rawbson!({ "$trim": { "input": " a " } }), rawbson!("a")),
+        (rawbson!({ "$trim": { "input": "xax", "chars": "x" } }), rawbson!("a")),
+        (rawbson!({ "$replaceOne": { "input": "aab", "find": "a", "replacement": "x" } }), rawbson!("xab")),
+        (rawbson!({ "$regexMatch": { "input": "abc", "regex": "b" } }), rawbson!(true)),
+        (
+            rawbson!({ "$regexFind": { "input": "abcb", "regex": "(b)(x)?" } }),
+            rawbson!({ "match": "b", "idx": 1, "captures": ["b", null] }),
+        ),
+    ]);
+    check_errors(vec![
+        (rawbson!({ "$concat": ["a", 1] }), 16702),
+        (rawbson!({ "$strLenBytes": 1 }), 34473),
+        (rawbson!({ "$substrBytes": ["hello", -1, 2] }), 50752),
+        (rawbson!({ "$substrCP": ["héllo", -1, 2] }), 34455),
+        (rawbson!({ "$split": ["a", ""] }), 40087),
+        (rawbson!({ "$indexOfBytes": ["hello", "l", -1] }), 40097),
+        (rawbson!({ "$trim": { "input": 1 } }), 50699),
+        (rawbson!({ "$trim": "x" }), 50696),
+    ]);
+}
+
+#[test]
+fn arrays_and_conditions() {
+    check(vec![
+        (rawbson!({ "$size": "$arr" }), rawbson!(3)),
+        (rawbson!({ "$arrayElemAt": ["$arr", -1] }), rawbson!(3)),
+        (rawbson!({ "$concatArrays": ["$arr", ["x"]] }), rawbson!([1, 2, 3, "x"])),
+        (rawbson!({ "$in": [1, "$arr"] }), rawbson!(true)),
+        (rawbson!({ "$slice": ["$arr", -2] }), rawbson!([2, 3])),
+        (rawbson!({ "$slice": ["$arr", 1, 1] }), rawbson!([2])),
+        (rawbson!({ "$reverseArray": "$arr" }), rawbson!([3, 2, 1])),
+        (rawbson!({ "$range": [5, 0, -2] }), rawbson!([5, 3, 1])),
+        (rawbson!({ "$indexOfArray": ["$arr", 2] }), rawbson!(1)),
+        (rawbson!({ "$arrayToObject": [[["a", 1], ["b", 2]]] }), rawbson!({ "a": 1, "b": 2 })),
+        (rawbson!({ "$objectToArray": { "a": 1 } }), rawbson!([{ "k": "a", "v": 1 }])),
+        (rawbson!({ "$setUnion": [[3, 1], [2, 1]] }), rawbson!([1, 2, 3])),
+        (rawbson!({ "$setDifference": [[1, 2, 2], [2, 3]] }), rawbson!([1])),
+        (rawbson!({ "$setEquals": [[1, 2], [2, 1, 1]] }), rawbson!(true)),
+        (rawbson!({ "$mergeObjects": [{ "a": 1 }, { "b": 2 }] }), rawbson!({ "a": 1, "b": 2 })),
+        (rawbson!({ "$cond": [{ "$gt": ["$i", 3] }, "y", "n"] }), rawbson!("y")),
+        (rawbson!({ "$ifNull": ["$z", "$nope", 3] }), rawbson!(3)),
+        (rawbson!({ "$switch": { "branches": [{ "case": false, "then": 1 }], "default": 2 } }), rawbson!(2)),
+        (rawbson!({ "$and": [1, "$s", { "$not": [0] }] }), rawbson!(true)),
+        (rawbson!({ "$cmp": ["$i", 9] }), rawbson!(-1)),
+        (rawbson!({ "$type": "$nope" }), rawbson!("missing")),
+    ]);
+    check_errors(vec![
+        (rawbson!({ "$size": "$s" }), 17124),
+        (rawbson!({ "$arrayElemAt": ["$arr", 1.5] }), 28691),
+        (rawbson!({ "$in": [1, 1] }), 40081),
+        (rawbson!({ "$slice": ["$arr", 1, 0] }), 28729),
+        (rawbson!({ "$range": [0, 5, 0] }), 34449),
+        (rawbson!({ "$cond": [true, 1] }), 16020),
+        (rawbson!({ "$switch": { "branches": [] } }), 40068),
+    ]);
+}
+
+#[test]
+fn conversions() {
+    check(vec![
+        (rawbson!({ "$toString": 1.0 }), rawbson!("1")),
+        (rawbson!({ "$toString": 2.5e30 }), rawbson!("2.5e+30")),
+        (rawbson!({ "$toInt": "12" }), rawbson!(12)),
+        (rawbson!({ "$toInt": 1.9 }), rawbson!(1)),
+        (rawbson!({ "$toBool": "x" }), rawbson!(true)),
+        (rawbson!({ "$toDate": "1970-01-01T00:00:01Z" }), RawBson::DateTime(pinion_bson::DateTime::from_millis(1000))),
+        (rawbson!({ "$convert": { "input": "x", "to": "int", "onError": "e" } }), rawbson!("e")),
+        (rawbson!({ "$convert": { "input": null, "to": "int", "onNull": "n" } }), rawbson!("n")),
+        (rawbson!({ "$year": { "$toDate": "2020-05-01" } }), rawbson!(2020)),
+        (rawbson!({ "$dateToString": { "date": null, "onNull": "n" } }), rawbson!("n")),
+    ]);
+    check_errors(vec![
+        (rawbson!({ "$toInt": "x" }), 241),
+        (rawbson!({ "$toInt": 3e10 }), 241),
+        (rawbson!({ "$toDate": 0 }), 241),
+        (rawbson!({ "$convert": { "input": "x", "to": "foo" } }), 2),
+        (rawbson!({ "$year": "x" }), 16006),
+        (rawbson!({ "$dateToString": { "format": "%Y" } }), 18628),
+    ]);
+
+}
