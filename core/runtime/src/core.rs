@@ -14,6 +14,11 @@ impl std::fmt::Display for CoreId {
     }
 }
 
+/// True where the functions of this crate work: on a core.
+pub fn is_core() -> bool {
+    crate::context::try_current().is_some()
+}
+
 /// The core that runs the caller.
 pub fn core_id() -> CoreId {
     context::with(|context| context.core)

@@ -20,7 +20,7 @@ pub mod sync;
 mod task;
 mod time;
 
-pub use crate::core::{CoreId, core_count, core_id, core_local, set_core_local, try_core_local};
+pub use crate::core::{CoreId, core_count, core_id, core_local, is_core, set_core_local, try_core_local};
 pub use dma::DmaBuf;
 pub use file::{File, OpenOptions};
 pub use limits::ALIGN;

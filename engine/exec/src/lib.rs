@@ -24,8 +24,9 @@ mod commands;
 mod node;
 
 pub use applier::{RecoveryApplier, apply};
-pub use commands::{ConnectionSource, MemorySource, register_commands};
+pub use commands::{MemorySource, register_commands};
 pub use metrics::{CounterValues, Counters};
 pub use node::{OpenNodeError, close_node, open_node};
 pub use options::{HostInfo, NodeOptions};
+pub use parameters::set_start_parameters;
 pub use state::{NodeShared, NodeState, state};

@@ -20,6 +20,28 @@ pub(crate) struct Parameters {
     pub max_sort_bytes: i64,
 }
 
+/// Sets the parameters given at the start (`--setParameter name=value`) on this core.
+///
+/// # Errors
+/// One line that names a parameter that does not exist, cannot be set at start, or has a wrong value.
+pub fn set_start_parameters(given: &[(String, String)]) -> std::result::Result<(), String> {
+    let state = crate::state::state();
+    for (name, text) in given {
+        if !Parameters::settable(name).1 {
+            return Err(format!("--setParameter {name}={text} is not supported: unknown parameter, or it cannot be set"));
+        }
+        let value = match (text.as_str(), text.parse::<i64>()) {
+            ("true", _) => RawBsonRef::Boolean(true),
+            ("false", _) => RawBsonRef::Boolean(false),
+            (_, Ok(number)) => RawBsonRef::Int64(number),
+            (text, Err(_)) => RawBsonRef::String(text),
+        };
+        let setting = Parameters::parse(name, value).map_err(|error| format!("--setParameter {name}={text}: {}", error.message))?;
+        state.parameters.borrow_mut().set(&setting);
+    }
+    Ok(())
+}
+
 impl Default for Parameters {
     fn default() -> Parameters {
         Parameters {
@@ -106,8 +128,7 @@ impl Parameters {
     pub(crate) fn settable(name: &str) -> (bool, bool) {
         match name {
             "cursorTimeoutMillis" | "internalQueryMaxBlockingSortMemoryUsageBytes" | "logLevel" | "notablescan" | "quiet" => (true, true),
-            "journalCommitInterval" | "enableTestCommands" | "maxBSONDepth" => (false, true),
-            _ => (false, false),
+                        _ => (false, false),
         }
     }
 

@@ -1,4 +1,7 @@
 //! The Pinion node as a library: options, log, and the constructor that the binary and the simulator share.
 
 pub mod log;
+pub mod machine;
+pub mod node;
 pub mod options;
+pub mod start;

@@ -205,27 +205,31 @@ fn format(event: &Event<'_>, now_ms: i64) -> String {
         Level::DEBUG => "D1",
         Level::TRACE => "D3",
     };
-    let component = component(metadata.target());
-    let context = fields.context.unwrap_or_else(|| {
-        std::thread::current()
-            .name()
-            .unwrap_or("thread")
-            .to_string()
-    });
-    let mut line = format!(
-        "{{\"t\":{{\"$date\":\"{}\"}},\"s\":{:<5}\"c\":{:<11}\"id\":{},\"ctx\":{},\"msg\":{}",
-        date(now_ms),
-        format!("\"{severity}\","),
-        format!("\"{component}\","),
-        fields.id,
-        Quoted(&context),
-        Quoted(&fields.message),
-    );
+    let context = fields
+        .context
+        .unwrap_or_else(|| std::thread::current().name().unwrap_or("thread").to_string());
+    let mut line = head(severity, component(metadata.target()), fields.id, &context, &fields.message, now_ms);
     if !fields.attr.is_empty() {
         let _ = write!(line, ",\"attr\":{{{}}}", fields.attr);
     }
     line.push_str("}\n");
     line
+}
+
+fn head(severity: &str, component: &str, id: u64, context: &str, message: &str, now_ms: i64) -> String {
+    format!(
+        "{{\"t\":{{\"$date\":\"{}\"}},\"s\":{:<5}\"c\":{:<11}\"id\":{id},\"ctx\":{},\"msg\":{}",
+        date(now_ms),
+        format!("\"{severity}\","),
+        format!("\"{component}\","),
+        Quoted(context),
+        Quoted(message),
+    )
+}
+
+/// A line in the log's format, for getLog's startup warnings.
+pub fn line(severity: &str, component: &str, id: u64, context: &str, message: &str) -> String {
+    format!("{},\"tags\":[\"startupWarnings\"]}}", head(severity, component, id, context, message, now_us() / 1_000))
 }
 
 /// Events of libraries carry their module path as target; MongoDB's name for "no component" is `-`.

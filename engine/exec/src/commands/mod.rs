@@ -28,7 +28,7 @@ use std::future::Future;
 use pinion_wire::{CommandClass, CommandSpec, ErrorCode, Invocation, Registry, Reply, Result};
 
 pub(crate) use crate::concern::acknowledge;
-pub use server_status::{ConnectionSource, MemorySource};
+pub use server_status::MemorySource;
 pub use table::register_commands;
 
 use crate::concern;

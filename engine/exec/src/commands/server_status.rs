@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef};
 use pinion_runtime::{CoreId, RuntimeStats};
 use pinion_wire::idl::truthy;
-use pinion_wire::{Invocation, Registry, Reply, Result};
+use pinion_wire::{Invocation, Registry, Reply, Result, ServerCounters};
 
 use super::hello::COMPATIBLE_VERSION;
 use crate::metrics::{CounterValues, TopEntry};
@@ -192,6 +192,9 @@ pub(crate) async fn server_status(cmd: Invocation) -> Result<Reply> {
     if wanted("wiredTiger") {
         append_engine(&mut out).await;
     }
+    if wanted("pinion") {
+        append_pinion(&mut out).await;
+    }
     if wanted("mem") {
         append_memory(&mut out).await;
     }
@@ -202,19 +205,28 @@ pub(crate) async fn server_status(cmd: Invocation) -> Result<Reply> {
 }
 
 async fn append_connections(out: &mut DocBuilder, sums: &Sums) {
-    let Some(source) = pinion_runtime::try_core_local::<ConnectionSource>() else { return };
-    let (current, created, available) = (source.0)();
+    let (mut current, mut created, mut rejected, mut most) = (0, 0, 0, 0);
+    for part in pinion_runtime::on_all_cores(|_| async { connection_counts() }).await {
+        current += part[0];
+        created += part[1];
+        rejected += part[2];
+        most = part[3].max(most);
+    }
     out.start_document("connections")
         .append("current", current as i32)
-        .append("available", available as i32)
+        .append("available", most.saturating_sub(current) as i32)
         .append("totalCreated", created as i32)
+        .append("rejected", rejected as i32)
         .append("active", sums.running as i32)
         .end();
 }
 
-/// Tells how many connections there are, how many were made, and how many more are allowed; set on each core by whoever
-/// serves connections.
-pub struct ConnectionSource(pub Box<dyn Fn() -> (u64, u64, u64)>);
+/// Current, ever made, rejected, and the most that the node takes.
+fn connection_counts() -> [u64; 4] {
+    pinion_runtime::try_core_local::<ServerCounters>().map_or([0; 4], |counters| {
+        [&counters.current, &counters.total_created, &counters.rejected, &counters.max_connections].map(|counter| counter.get())
+    })
+}
 
 /// Tells resident and virtual memory in bytes; set by the binary, because a simulated node has none of its own.
 pub struct MemorySource(pub Box<dyn Fn() -> (u64, u64)>);
@@ -269,6 +281,44 @@ async fn append_engine(out: &mut DocBuilder) {
         ("transaction checkpoints", s.checkpoints),
         ("transaction checkpoint most recent time (msecs)", s.checkpoint_last_ms),
         ("transaction checkpoint total time (msecs)", s.checkpoint_total_ms),
+    ] {
+        out.append(name, value as i64);
+    }
+    out.end().end();
+}
+
+/// What no field of MongoDB's has a place for.
+async fn append_pinion(out: &mut DocBuilder) {
+    let s = storage_stats().await;
+    out.start_document("pinion").append("version", state().shared.options.version.as_str());
+    out.start_document("runtime");
+    let mut sums = [0u64; 5];
+    for part in pinion_runtime::on_all_cores(|_| async { pinion_runtime::stats() }).await {
+        let values = [part.device_flushes, part.stalls, part.mesh_messages, part.busy_ns, part.idle_ns];
+        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+    }
+    let [flushes, stalls, messages, busy_ns, idle_ns] = sums;
+    for (name, value) in [
+        ("deviceFlushes", flushes),
+        ("stalls", stalls),
+        ("meshMessages", messages),
+        ("busyMicros", busy_ns / 1_000),
+        ("idleMicros", idle_ns / 1_000),
+    ] {
+        out.append(name, value as i64);
+    }
+    out.end();
+    out.start_document("storage");
+    for (name, value) in [
+        ("intents", s.intents),
+        ("deltaBytes", s.delta_bytes),
+        ("deltaBudgetBytes", s.delta_budget_bytes),
+        ("delayedWrites", s.delayed_steps),
+        ("refusedWrites", s.refused_steps),
+        ("pageFileBytes", s.page_file_bytes),
+        ("pageFreeBytes", s.page_free_bytes),
+        ("ringSegmentsCreated", s.ring_segments_created),
+        ("ringSegmentsReused", s.ring_segments_reused),
     ] {
         out.append(name, value as i64);
     }

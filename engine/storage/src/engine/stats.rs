@@ -48,6 +48,8 @@ pub struct StorageStats {
     /// Steps that waited for memory, and those that were refused for want of it.
     pub delayed_steps: u64,
     pub refused_steps: u64,
+    /// Intents of units that are not decided yet.
+    pub intents: u64,
 }
 
 impl std::ops::AddAssign for StorageStats {
@@ -76,6 +78,7 @@ impl std::ops::AddAssign for StorageStats {
         self.ring_segments_removed += other.ring_segments_removed;
         self.delayed_steps += other.delayed_steps;
         self.refused_steps += other.refused_steps;
+        self.intents += other.intents;
     }
 }
 
@@ -103,6 +106,7 @@ impl Storage {
         for partition in self.owned() {
             let (memory, pages) = (partition.memory(), partition.page_stats());
             stats.cache_bytes += memory.cache_bytes;
+            stats.intents += memory.intents;
             stats.cache_budget_bytes += memory.cache_budget_bytes;
             stats.cache_hits += pages.hits;
             stats.cache_misses += pages.misses;

@@ -62,8 +62,9 @@ pub struct PartitionMemory {
     pub sealed_bytes: u64,
     /// Merged changes that open snapshots still need, or that are being freed.
     pub retired_bytes: u64,
-    /// Intents of undecided units.
+    /// Intents of undecided units, and their number.
     pub intent_bytes: u64,
+    pub intents: u64,
     /// Pages in the cache.
     pub cache_bytes: u64,
     /// The cache's budget.
@@ -204,6 +205,7 @@ impl Partition {
             sealed_bytes: state.views.current().with_sealed(|sealed| sealed.map_or(0, |sealed| sealed.delta.bytes())),
             retired_bytes: state.views.retired_bytes() + self.reclaiming.get(),
             intent_bytes: state.intents.bytes(),
+            intents: state.intents.len() as u64,
             cache_bytes: self.store.cache.bytes(),
             cache_budget_bytes: self.store.cache.budget(),
         }

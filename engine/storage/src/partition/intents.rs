@@ -48,6 +48,11 @@ impl Intents {
         self.units.is_empty()
     }
 
+    /// Number of keys that are held.
+    pub(crate) fn len(&self) -> usize {
+        self.units.values().map(|unit| unit.keys.len()).sum()
+    }
+
     /// Accounted bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes

@@ -1,0 +1,131 @@
+//! The node: opens storage and catalog on every core, serves clients, and closes in order.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pinion_exec::{HostInfo, MemorySource, NodeOptions};
+use pinion_runtime::{CoreId, Listener, on_all_cores, set_core_local};
+use pinion_server::ServerOptions;
+use pinion_storage::StorageOptions;
+use pinion_wire::Registry;
+
+/// Everything a node is built from. The binary reads it from its options, the simulator draws it from a seed.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    pub node: NodeOptions,
+    pub server: ServerOptions,
+    /// Addresses to listen on; port 0 takes a free one.
+    pub listen: Vec<SocketAddr>,
+    /// `--setParameter`, in order.
+    pub set_parameters: Vec<(String, String)>,
+    /// Resident and virtual memory of the process in bytes; a simulated node has none of its own.
+    pub memory: Option<fn() -> (u64, u64)>,
+    /// Lines for getLog: "startupWarnings" that were found before the node started.
+    pub startup_warnings: Vec<String>,
+}
+
+/// Why a node did not start, or stopped. Each is one line.
+#[derive(Debug)]
+pub enum NodeError {
+    /// The data directory cannot be opened: it is locked, damaged, or the disk failed.
+    Open(String),
+    /// An address cannot be listened on.
+    Listen(SocketAddr, std::io::Error),
+    /// A parameter given at start is unknown or has a wrong value.
+    Parameter(String),
+}
+
+impl fmt::Display for NodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open(why) | Self::Parameter(why) => f.write_str(why),
+            Self::Listen(address, error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                write!(f, "cannot listen on {address}: the address is in use")
+            }
+            Self::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for NodeError {}
+
+impl NodeConfig {
+    /// The node of a simulation: the same parts, facts about the machine left out.
+    pub fn for_simulation(storage: StorageOptions, port: u16) -> Self {
+        let any = SocketAddr::from(([0, 0, 0, 0], port));
+        let node = NodeOptions {
+            db_path: storage.dir.clone(),
+            storage,
+            version: env!("CARGO_PKG_VERSION").into(),
+            git_version: String::new(),
+            host: format!("node:{port}"),
+            port,
+            pid: 1,
+            argv: vec!["pinion".into()],
+            parsed: pinion_bson::RawDocumentBuf::new(),
+            host_info: HostInfo::default(),
+        };
+        Self {
+            node,
+            server: ServerOptions::default(),
+            listen: vec![any],
+            set_parameters: Vec::new(),
+            memory: None,
+            startup_warnings: Vec::new(),
+        }
+    }
+}
+
+/// A core's life in the node. Core 0 opens, serves and closes; the other cores do what it and each other's
+/// messages ask for, for as long as core 0 runs.
+pub async fn run_core(core: CoreId, config: Arc<NodeConfig>) -> Result<(), NodeError> {
+    if core != CoreId(0) {
+        return Ok(());
+    }
+    for line in &config.startup_warnings {
+        pinion_exec::logbuf::push_startup_warning(line);
+    }
+    let listeners = listen(&config.listen).await?;
+    let port = listeners.first().map_or(config.node.port, |listener| listener.local_addr().port());
+    let mut options = config.node.clone();
+    options.port = port;
+    pinion_exec::open_node(options).await.map_err(|error| NodeError::Open(error.to_string()))?;
+    let parameters = Arc::new(config.set_parameters.clone());
+    let memory = config.memory;
+    let results = on_all_cores(move |_| {
+        let parameters = parameters.clone();
+        async move {
+            let mut registry = Registry::new();
+            pinion_exec::register_commands(&mut registry);
+            set_core_local(Rc::new(registry));
+            if let Some(memory) = memory {
+                set_core_local(Rc::new(MemorySource(Box::new(memory))));
+            }
+            pinion_exec::set_start_parameters(&parameters)
+        }
+    })
+    .await;
+    for result in results {
+        result.map_err(NodeError::Parameter)?;
+    }
+    tracing::info!(target: "NETWORK", id = 23_016u64, ctx = "listener", port = u64::from(port), ssl = "off", "Waiting for connections");
+    pinion_server::serve(listeners, config.server.clone()).await;
+    pinion_exec::close_node().await;
+    Ok(())
+}
+
+async fn listen(addresses: &[SocketAddr]) -> Result<Vec<Listener>, NodeError> {
+    let mut listeners: Vec<Listener> = Vec::new();
+    for address in addresses {
+        let mut address = *address;
+        // One free port serves all addresses.
+        if let (0, Some(first)) = (address.port(), listeners.first()) {
+            address.set_port(first.local_addr().port());
+        }
+        let listener = Listener::bind(address).await.map_err(|error| NodeError::Listen(address, error))?;
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}

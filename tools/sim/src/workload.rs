@@ -1,0 +1,329 @@
+//! What the clients do: workers that write keys of their own, a reader of snapshots, and one that changes indexes.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use pinion_bson::{RawArrayBuf, RawDocument, RawDocumentBuf, rawdoc};
+use pinion_runtime::{Duration, Rng, sleep};
+
+use crate::client::{Client, Failure, error_code, is_ok};
+use crate::oracle::{Oracle, State};
+
+/// Values of the unique field that workers compete for.
+const CONTESTED_VALUES: u64 = 20;
+/// Documents of one batch into the log.
+const MAX_BATCH: u64 = 12;
+const DUPLICATE_KEY: i32 = 11_000;
+/// Index changes at once meet each other or a collection that is not there: these answers are right.
+const DDL_REFUSALS: [i32; 5] = [26, 27, 48, 85, 86];
+
+/// What workers, reader and the run share. All of a simulation is one thread.
+pub struct Shared {
+    pub address: Cell<SocketAddr>,
+    pub oracle: RefCell<Oracle>,
+    /// Nobody begins anything while this is set.
+    pub paused: Cell<bool>,
+    /// Operations under way.
+    pub active: Cell<usize>,
+    /// Everybody ends.
+    pub stopped: Cell<bool>,
+    /// Whether indexes come and go.
+    pub with_ddl: bool,
+}
+
+impl Shared {
+    fn begin(self: &Rc<Self>) -> Option<Active> {
+        if self.paused.get() || self.stopped.get() {
+            return None;
+        }
+        self.active.set(self.active.get() + 1);
+        Some(Active(self.clone()))
+    }
+}
+
+/// One operation under way.
+struct Active(Rc<Shared>);
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.active.set(self.0.active.get() - 1);
+    }
+}
+
+async fn idle(shared: &Shared) -> bool {
+    sleep(Duration::from_millis(5)).await;
+    !shared.stopped.get()
+}
+
+/// A worker: inserts, updates, deletes and reads its own keys, and appends to the log.
+pub async fn work(shared: Rc<Shared>, number: usize, mut rng: Rng) {
+    let mut client = Client::new(shared.address.get());
+    loop {
+        let Some(active) = shared.begin() else {
+            if idle(&shared).await {
+                continue;
+            }
+            return;
+        };
+        let journaled = rng.chance(0.8);
+        match rng.below(10) {
+            0..4 => insert(&shared, &mut client, number, &mut rng, journaled).await,
+            4..6 => update(&shared, &mut client, number, &mut rng, journaled).await,
+            6 => delete(&shared, &mut client, number, &mut rng, journaled).await,
+            7 => read(&shared, &mut client, number, &mut rng).await,
+            _ => append(&shared, &mut client, number, &mut rng, journaled).await,
+        }
+        drop(active);
+        if rng.chance(0.1) {
+            sleep(Duration::from_micros(rng.below(3_000))).await;
+        }
+    }
+}
+
+fn concern(journaled: bool) -> RawDocumentBuf {
+    rawdoc! { "w": 1_i32, "j": journaled }
+}
+
+fn document(key: &str, number: i32, unique: &str, version: i32, pad: &str) -> RawDocumentBuf {
+    rawdoc! { "_id": key, "n": [number, number + 1], "u": unique, "v": version, "pad": pad }
+}
+
+async fn insert(shared: &Rc<Shared>, client: &mut Client, worker: usize, rng: &mut Rng, journaled: bool) {
+    let key = format!("w{worker}-{}", shared.oracle.borrow().workers[worker].key_count());
+    let unique = if rng.chance(0.3) { format!("contested-{}", rng.below(CONTESTED_VALUES)) } else { key.clone() };
+    // Large values now and then, so that overflow pages and frames over several blocks are common.
+    let pad = "p".repeat(rng.below(if rng.chance(0.05) { 20_000 } else { 300 }) as usize);
+    let document = document(&key, rng.below(30) as i32, &unique, 0, &pad);
+    let mut documents = RawArrayBuf::new();
+    documents.push(document.clone());
+    let command =
+        rawdoc! { "insert": "docs", "documents": documents, "writeConcern": concern(journaled), "$db": "sim" };
+    write(shared, client, worker, &key, Some(document.into_bytes()), &command, journaled).await;
+}
+
+async fn update(shared: &Rc<Shared>, client: &mut Client, worker: usize, rng: &mut Rng, journaled: bool) {
+    let Some((key, old)) = pick(shared, worker, rng) else { return };
+    let text = |name: &str| old.get_str(name).map(String::from).unwrap_or_default();
+    let version = old.get_i32("v").unwrap_or(0) + 1;
+    let unique = match rng.below(4) {
+        0 => format!("contested-{}", rng.below(CONTESTED_VALUES)),
+        1 => key.clone(),
+        _ => text("u"),
+    };
+    let number = rng.below(30) as i32;
+    let new = document(&key, number, &unique, version, &text("pad"));
+    let command = rawdoc! {
+        "update": "docs",
+        "updates": [{ "q": { "_id": key.as_str() }, "u": { "$set": { "n": [number, number + 1], "u": unique.as_str() }, "$inc": { "v": 1_i32 } } }],
+        "writeConcern": concern(journaled),
+        "$db": "sim",
+    };
+    write(shared, client, worker, &key, Some(new.into_bytes()), &command, journaled).await;
+}
+
+async fn delete(shared: &Rc<Shared>, client: &mut Client, worker: usize, rng: &mut Rng, journaled: bool) {
+    let Some((key, _)) = pick(shared, worker, rng) else { return };
+    let command = rawdoc! {
+        "delete": "docs",
+        "deletes": [{ "q": { "_id": key.as_str() }, "limit": 1_i32 }],
+        "writeConcern": concern(journaled),
+        "$db": "sim",
+    };
+    write(shared, client, worker, &key, None, &command, journaled).await;
+}
+
+fn pick(shared: &Shared, worker: usize, rng: &mut Rng) -> Option<(String, RawDocumentBuf)> {
+    let oracle = shared.oracle.borrow();
+    let present = oracle.workers[worker].present();
+    if present.is_empty() {
+        return None;
+    }
+    let key = present[rng.below(present.len() as u64) as usize].clone();
+    let state = oracle.workers[worker].visible(&key)??;
+    Some((key, RawDocumentBuf::from_bytes(state).expect("what was written")))
+}
+
+/// Sends a write of one key and records its outcome.
+async fn write(
+    shared: &Rc<Shared>,
+    client: &mut Client,
+    worker: usize,
+    key: &str,
+    state: State,
+    command: &RawDocument,
+    journaled: bool,
+) {
+    shared.oracle.borrow_mut().workers[worker].sent(key, state);
+    let outcome = client.command(command).await;
+    let oracle = &mut *shared.oracle.borrow_mut();
+    match outcome {
+        Err(Failure::NotSent) => oracle.workers[worker].refused(key),
+        Err(Failure::Unknown) => oracle.unknown_outcomes += 1,
+        Ok(reply) => match error_code(&reply) {
+            0 => {
+                if reply.get_i32("n") != Ok(1) {
+                    oracle.fail(format!("a write of {key} answered {reply:?}"));
+                }
+                oracle.workers[worker].acknowledged(key, journaled);
+                oracle.acknowledged += 1;
+                oracle.journaled += u64::from(journaled);
+            }
+            DUPLICATE_KEY => {
+                oracle.workers[worker].refused(key);
+                oracle.duplicates_refused += 1;
+            }
+            // The node is stopping, or refuses for want of memory: no effect is promised either way.
+            _ => oracle.unknown_outcomes += 1,
+        },
+    }
+}
+
+/// A worker sees its own writes.
+async fn read(shared: &Rc<Shared>, client: &mut Client, worker: usize, rng: &mut Rng) {
+    let Some((key, expected)) = pick(shared, worker, rng) else { return };
+    let command = rawdoc! { "find": "docs", "filter": { "_id": key.as_str() }, "$db": "sim" };
+    let Ok(reply) = client.command(&command).await else { return };
+    if !is_ok(&reply) {
+        return;
+    }
+    let found = batch(&reply, "firstBatch").into_iter().next();
+    let mut oracle = shared.oracle.borrow_mut();
+    oracle.reads_checked += 1;
+    if found.as_ref().map(|document| document.as_bytes()) != Some(expected.as_bytes()) {
+        oracle.fail(format!("key {key}: read {found:?}, written {expected:?}"));
+    }
+}
+
+/// Appends a batch to the worker's part of the log, whose numbers have no gap.
+async fn append(shared: &Rc<Shared>, client: &mut Client, worker: usize, rng: &mut Rng, journaled: bool) {
+    let (first, certain) = {
+        let oracle = shared.oracle.borrow();
+        let state = &oracle.workers[worker];
+        (state.log_acknowledged + 1, state.log_sent == state.log_acknowledged)
+    };
+    if !certain {
+        return;
+    }
+    let last = first + rng.below(MAX_BATCH) as i64;
+    let mut documents = RawArrayBuf::new();
+    for number in first..=last {
+        documents.push(rawdoc! { "_id": format!("l{worker}-{number}"), "w": worker as i32, "number": number });
+    }
+    let command =
+        rawdoc! { "insert": "log", "documents": documents, "writeConcern": concern(journaled), "$db": "sim" };
+    shared.oracle.borrow_mut().workers[worker].log_sent = last;
+    let outcome = client.command(&command).await;
+    let oracle = &mut *shared.oracle.borrow_mut();
+    let state = &mut oracle.workers[worker];
+    match outcome {
+        Err(Failure::NotSent) => state.log_sent = state.log_acknowledged,
+        Ok(reply) if error_code(&reply) == 0 => {
+            state.log_acknowledged = last;
+            if journaled {
+                state.all_durable();
+            }
+            oracle.acknowledged += 1;
+            oracle.journaled += u64::from(journaled);
+        }
+        Ok(_) | Err(Failure::Unknown) => oracle.unknown_outcomes += 1,
+    }
+}
+
+/// Reads the whole log again and again and checks that each read is a snapshot.
+pub async fn watch(shared: Rc<Shared>, mut rng: Rng) {
+    let mut client = Client::new(shared.address.get());
+    loop {
+        let Some(active) = shared.begin() else {
+            if idle(&shared).await {
+                continue;
+            }
+            return;
+        };
+        let at_least = acknowledged_log(&shared);
+        if let Some(documents) = read_all(&mut client, "log", None, rng.below(50) as i32 + 1).await {
+            shared.oracle.borrow_mut().check_log(&documents, &at_least, false);
+        }
+        drop(active);
+        sleep(Duration::from_micros(rng.below(50_000))).await;
+    }
+}
+
+/// What every worker has acknowledged of the log.
+pub fn acknowledged_log(shared: &Shared) -> Vec<i64> {
+    shared.oracle.borrow().workers.iter().map(|worker| worker.log_acknowledged).collect()
+}
+
+/// What of it must survive a crash.
+pub fn durable_log(shared: &Shared) -> Vec<i64> {
+    shared.oracle.borrow().workers.iter().map(|worker| worker.log_durable).collect()
+}
+
+/// Builds and drops an index and a collection, over and over.
+pub async fn change_indexes(shared: Rc<Shared>, mut rng: Rng) {
+    let mut client = Client::new(shared.address.get());
+    loop {
+        let Some(active) = shared.begin() else {
+            if idle(&shared).await {
+                continue;
+            }
+            return;
+        };
+        let command = match rng.below(4) {
+            0 => rawdoc! { "createIndexes": "docs", "indexes": [{ "key": { "v": 1_i32, "n": -1_i32 }, "name": "extra" }], "$db": "sim" },
+            1 => rawdoc! { "dropIndexes": "docs", "index": "extra", "$db": "sim" },
+            2 => rawdoc! { "create": "side", "$db": "sim" },
+            _ => rawdoc! { "drop": "side", "$db": "sim" },
+        };
+        if let Ok(reply) = client.command(&command).await {
+            let code = error_code(&reply);
+            if code != 0 && !DDL_REFUSALS.contains(&code) && !matches!(code, 91 | 11_600) {
+                shared.oracle.borrow_mut().fail(format!("{command:?} answered {reply:?}"));
+            }
+        }
+        drop(active);
+        sleep(Duration::from_millis(rng.below(60))).await;
+    }
+}
+
+/// Documents of a reply's batch.
+pub fn batch(reply: &RawDocument, name: &str) -> Vec<RawDocumentBuf> {
+    let Ok(cursor) = reply.get_document("cursor") else { return Vec::new() };
+    let Ok(batch) = cursor.get_array(name) else { return Vec::new() };
+    batch
+        .into_iter()
+        .filter_map(|value| value.ok()?.as_document().map(|document| document.to_owned()))
+        .collect()
+}
+
+/// Every document of a collection through a cursor, or `None` when the connection broke or an error came.
+pub async fn read_all(
+    client: &mut Client,
+    collection: &str,
+    hint: Option<(&str, RawDocumentBuf)>,
+    batch_size: i32,
+) -> Option<Vec<RawDocumentBuf>> {
+    let command = match hint {
+        None => rawdoc! { "find": collection, "batchSize": batch_size, "$db": "sim" },
+        Some((index, filter)) => {
+            rawdoc! { "find": collection, "filter": filter, "hint": index, "batchSize": batch_size, "$db": "sim" }
+        }
+    };
+    let mut reply = client.command(&command).await.ok()?;
+    if !is_ok(&reply) {
+        return None;
+    }
+    let mut documents = batch(&reply, "firstBatch");
+    loop {
+        let id = reply.get_document("cursor").ok()?.get_i64("id").ok()?;
+        if id == 0 {
+            return Some(documents);
+        }
+        let more = rawdoc! { "getMore": id, "collection": collection, "batchSize": batch_size, "$db": "sim" };
+        reply = client.command(&more).await.ok()?;
+        if !is_ok(&reply) {
+            return None;
+        }
+        documents.extend(batch(&reply, "nextBatch"));
+    }
+}

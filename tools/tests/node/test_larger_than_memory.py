@@ -1,0 +1,147 @@
+"""More data than memory: load, checkpoint, restart, read all, update half, delete half, and once more.
+
+The campaign is the same test with more data: PINION_LARGE_MIB=4096 tools/test node.
+"""
+
+import hashlib
+import os
+import threading
+
+import pymongo
+from bson import Binary
+
+from pinion_node import Node
+
+MIB = int(os.environ.get("PINION_LARGE_MIB", "384"))
+BUDGET_BYTES = 256 << 20
+SLACK_BYTES = 256 << 20
+DOCUMENT_BYTES = 1_000
+COUNT = (MIB << 20) // 1_024
+LOADERS = 4
+
+
+def payload(key, version):
+    """Bytes that do not compress and that can be made again from the key."""
+    block = hashlib.shake_128(f"{key}-{version}".encode()).digest(DOCUMENT_BYTES)
+    return Binary(block)
+
+
+class Watch(threading.Thread):
+    """Looks at the resident memory for as long as the node runs."""
+
+    def __init__(self, node):
+        super().__init__(daemon=True)
+        self.node = node
+        self.highest = 0
+        self.stopped = threading.Event()
+
+    def run(self):
+        while not self.stopped.wait(0.2):
+            try:
+                self.highest = max(self.highest, self.node.resident_bytes())
+            except (FileNotFoundError, AttributeError):
+                continue
+
+
+def in_parallel(node, act):
+    """Runs act(collection, keys) on several connections, each with its part of the keys."""
+    errors = []
+
+    def work(part):
+        try:
+            with node.client() as client:
+                act(client.large.c, range(part, COUNT, LOADERS))
+        except Exception as error:  # noqa: BLE001 - it fails the test below
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(part,)) for part in range(LOADERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors[0]
+
+
+def chunks(keys, size=500):
+    keys = list(keys)
+    return (keys[i : i + size] for i in range(0, len(keys), size))
+
+
+def load(collection, keys):
+    for chunk in chunks(keys):
+        collection.insert_many([{"_id": key, "n": key % 1_000, "v": 0, "p": payload(key, 0)} for key in chunk], ordered=False)
+
+
+def check_by_key(collection, keys):
+    for chunk in chunks(keys, 200):
+        found = {d["_id"]: d for d in collection.find({"_id": {"$in": chunk}})}
+        assert len(found) == len(chunk)
+        for key in chunk:
+            assert found[key]["p"] == payload(key, 0) and found[key]["n"] == key % 1_000, key
+
+
+def update_half(collection, keys):
+    for chunk in chunks([key for key in keys if key % 2 == 0]):
+        done = collection.bulk_write([pymongo.UpdateOne({"_id": key}, {"$set": {"v": 1, "p": payload(key, 1)}}) for key in chunk], ordered=False)
+        assert done.matched_count == len(chunk)
+
+
+def delete_half(collection, keys):
+    for chunk in chunks([key for key in keys if key % 2 == 1]):
+        assert collection.delete_many({"_id": {"$in": chunk}}).deleted_count == len(chunk)
+
+
+def round_of(node):
+    """One round; gives the size of the page files at its end and cache counters."""
+    client = node.client()
+    client.large.c.drop()
+    client.large.c.create_index("n")
+    in_parallel(node, load)
+    client.admin.command("fsync")
+    assert node.stop(600) == 0
+    node.start(600)
+    client = node.client()
+    assert client.large.c.count_documents({}) == COUNT
+    in_parallel(node, check_by_key)
+    seen = 0
+    for document in client.large.c.find({}, batch_size=2_000):
+        seen += 1
+        if seen % 50 == 0:
+            assert document["p"] == payload(document["_id"], 0)
+    assert seen == COUNT
+    in_parallel(node, update_half)
+    in_parallel(node, delete_half)
+    left = (COUNT + 1) // 2
+    assert client.large.c.count_documents({}) == left
+    assert client.large.c.count_documents({"n": {"$gte": 0}}) == left
+    assert all(d["v"] == 1 and d["p"] == payload(d["_id"], 1) for d in client.large.c.find({"n": 500}).hint("n_1"))
+    client.admin.command("fsync")
+    return file_bytes(node), client.admin.command("serverStatus")["wiredTiger"]["cache"]
+
+
+def file_bytes(node, part="partition"):
+    total = 0
+    for folder, _, names in os.walk(node.directory / "data"):
+        total += sum(os.path.getsize(os.path.join(folder, name)) for name in names if part in os.path.join(folder, name))
+    return total
+
+
+def test_more_data_than_memory():
+    node = Node("--cpus", "2", "--wiredTigerCacheSizeGB", "0.25", "--syncdelay", "10")
+    node.start()
+    watch = Watch(node)
+    watch.start()
+    try:
+        first, _ = round_of(node)
+        rings = file_bytes(node, "ring")
+        second, cache = round_of(node)
+        misses, evictions = cache["pages read into cache"], cache["unmodified pages evicted"]
+        print(f"{COUNT} documents, resident at most {watch.highest >> 20} MiB, page files {first >> 20} then {second >> 20} MiB, "
+              f"rings {rings >> 20} then {file_bytes(node, 'ring') >> 20} MiB, misses {misses}, evictions {evictions}")
+        assert watch.highest <= BUDGET_BYTES + SLACK_BYTES
+        assert second < first * 1.2
+        assert file_bytes(node, "ring") < rings * 1.5 + (256 << 20)
+        assert misses > 0 and evictions > 0
+    finally:
+        watch.stopped.set()
+        node.__exit__()
