@@ -46,6 +46,7 @@ pub(crate) async fn build(collection: &Arc<Collection>, indexes: &[Index], build
         })
         .await
         .map_err(failed)?;
+        pinion_runtime::sim::event("index build");
         entries += scanned.entries;
         multikey.extend(scanned.multikey);
     }

@@ -52,6 +52,7 @@ impl Coordinator {
             OpEvent { kind, ns, uuid, o, o2: Some(&o2), wall_ms: pinion_runtime::wall_ms(), session: None };
         let entry = pinion_runtime::core_local::<Observers>().entry(&event)?;
         let statement = Statement { writes: change.writes(), entry: Some(entry) };
+        pinion_runtime::sim::event("ddl");
         let mut results = pinion_storage::storage().execute(vec![statement], true).await;
         assert!(results.len() == 1, "one statement has one result");
         let ts = results.pop().expect("asserted").map_err(from_write_error)?;

@@ -30,18 +30,18 @@ const MAX_LIVES: u64 = 40;
 /// Events of the node at which crashes are placed, with how many occurrences may pass before.
 const CRASH_EVENTS: &[(&str, u64)] = &[
     ("flush", 200),
-    ("checkpoint begin", 4),
-    ("checkpoint merged", 4),
-    ("manifest written", 4),
-    ("superblock write", 6),
-    ("checkpoint end", 4),
-    ("segment change", 12),
+    ("checkpoint begin", 3),
+    ("checkpoint install", 3),
+    ("superblock", 6),
+    ("checkpoint end", 3),
+    ("segment", 12),
     ("ddl", 6),
-    ("index build", 4),
-    ("unit intents placed", 100),
+    ("index build", 3),
+    ("unit placed", 60),
 ];
 /// Events of an opening node.
-const OPEN_EVENTS: &[(&str, u64)] = &[("recovery begin", 1), ("recovery replay", 20), ("recovery cut", 1), ("recovery end", 1)];
+const OPEN_EVENTS: &[(&str, u64)] =
+    &[("recovery begin", 1), ("recovery cut", 1), ("recovery replay", 1), ("recovery end", 1), ("superblock", 2)];
 
 /// What happened in one seed.
 #[derive(Default)]
@@ -157,12 +157,11 @@ async fn check(shared: Rc<Shared>, checks: Rc<Checks>) {
             checks.set_up.set(true);
         }
         let Some(scan) = read_all(&mut client, "docs", None, 100).await else { continue };
-        let everything = |field: &str| rawdoc! { field: { "$exists": true } };
         let Some(numbers) = read_all(&mut client, "docs", Some(("n_1", rawdoc! { "n": { "$gte": 0_i32 } })), 100).await
         else {
             continue;
         };
-        let Some(unique) = read_all(&mut client, "docs", Some(("u_1", everything("u"))), 100).await else { continue };
+        let Some(unique) = read_all(&mut client, "docs", Some(("u_1", rawdoc! { "u": { "$exists": true } })), 100).await else { continue };
         let Some(log) = read_all(&mut client, "log", None, 1_000).await else { continue };
         let at_least = durable_log(&shared);
         let mut oracle = shared.oracle.borrow_mut();
@@ -203,7 +202,8 @@ impl Run {
             if self.rng.chance(0.3) {
                 let (event, most) = OPEN_EVENTS[self.rng.below(OPEN_EVENTS.len() as u64) as usize];
                 let nth = self.rng.between(1, most);
-                self.sim.crash_at(self.node, event, nth, self.death());
+                let death = self.death();
+                self.sim.crash_at(self.node, event, nth, death);
             }
             self.sim.restart(self.node, cores);
             if !self.open()? {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use pinion_clock::Timestamp;
-use pinion_runtime::{CoreId, Queue, join_all, should_yield, spawn, submit_to, wall_ms, yield_now};
+use pinion_runtime::{CoreId, Queue, join_all, should_yield, spawn, submit_to, wall_ms, yield_now, sim};
 
 use super::batch::{Part, Placement, check_sizes, parts_of};
 use super::storage::{Storage, storage};
@@ -232,6 +232,7 @@ impl Storage {
         let mut reservation = ring.reserve(step.iter().map(Statement::entry_len)).await;
         let units: Vec<UnitId> = step.iter().map(|_| self.new_unit()).collect();
         let owners = self.place_everywhere(&step, &units, ordered).await;
+        sim::event("unit placed");
 
         // Every core's answers, by statement. A statement that some core did not reach has failed elsewhere.
         let mut placed: Vec<Result<(), WriteError>> = step.iter().map(|_| Ok(())).collect();

@@ -72,6 +72,15 @@ impl Opened {
         let rings = storage.find_rings().await?;
         let manifest = storage.current_manifest();
         let verified = storage.verify_rings(&rings, &manifest).await?;
+        if verified.beyond > 0 {
+            sim::event("recovery hole");
+        }
+        if verified.torn_frames > 0 {
+            sim::event("recovery torn frame");
+        }
+        if verified.entries > 0 {
+            sim::event("recovery entries");
+        }
         storage.make_durable(&rings, &manifest, &verified).await?;
         sim::event("recovery cut");
         let manifest = storage.begin_epoch(&manifest, &verified).await?;
