@@ -152,7 +152,7 @@ impl<'a, 'p> Generator<'a, 'p> {
             for &i in &through {
                 components[i] = self.component(i, rest[i], expand_items || !rest[i].is_empty());
                 if rest[i].is_empty() {
-                    fixed[i] = if expand_items { RawBsonRef::Undefined } else { array_value };
+                    fixed[i] = RawBsonRef::Undefined;
                 }
             }
             self.record(&components);

@@ -185,11 +185,15 @@ fn joined_equalities(children: &[Node]) -> Option<Node> {
 }
 
 impl Predicate {
-    /// Equality with any of these values, or a match with any of these expressions.
+    /// Equality with any of these values, or a match with any of these expressions; one alone stands for itself.
     pub(crate) fn any_of(mut values: Vec<RawBson>, regexes: Vec<Regex>) -> Predicate {
         let has_null = values.iter().any(|v| crate::value::is_nullish(v.as_raw_bson_ref()));
         values.sort_by(|a, b| pinion_bson::compare_values(a.as_raw_bson_ref(), b.as_raw_bson_ref()));
         values.dedup_by(|a, b| pinion_bson::values_equal(a.as_raw_bson_ref(), b.as_raw_bson_ref()));
-        Predicate::In { values, regexes, has_null }
+        match (&values[..], &regexes[..]) {
+            ([one], []) => Predicate::Compare { op: CompareOp::Eq, value: one.clone() },
+            ([], [one]) => Predicate::Regex(one.clone()),
+            _ => Predicate::In { values, regexes, has_null },
+        }
     }
 }

@@ -90,6 +90,8 @@ impl<'v> Parser<'v> {
             RawBsonRef::Boolean(_) => self.parse_flag(tree, &full, prefix, name, is_true(value)),
             number if is_number(number) => self.parse_flag(tree, &full, prefix, name, is_true(number)),
             other => {
+                let expression = Expression::parse(other, self.variables)?;
+                place(tree, name, &full, Action::Compute(expression))?;
                 if self.mode == Some(Mode::Exclusion) {
                     return Err(error(
                         31310,
@@ -97,8 +99,7 @@ impl<'v> Parser<'v> {
                     ));
                 }
                 self.set_mode(Mode::Inclusion);
-                let expression = Expression::parse(other, self.variables)?;
-                place(tree, name, &full, Action::Compute(expression))
+                Ok(())
             }
         }
     }
@@ -111,6 +112,7 @@ impl<'v> Parser<'v> {
             self.id_included = Some(include);
             return Ok(());
         }
+        place(tree, name, full, if include { Action::Include } else { Action::Exclude })?;
         match (self.mode, include) {
             (Some(Mode::Exclusion), true) => {
                 return Err(error(31253, format!("Cannot do inclusion on field {full} in exclusion projection")));
@@ -121,7 +123,7 @@ impl<'v> Parser<'v> {
             _ => {}
         }
         self.set_mode(if include { Mode::Inclusion } else { Mode::Exclusion });
-        place(tree, name, full, if include { Action::Include } else { Action::Exclude })
+        Ok(())
     }
 
     fn parse_object(
@@ -193,9 +195,25 @@ impl<'v> Parser<'v> {
             if let Some((skip, limit)) = find_slice(operand) {
                 self.has_slice = true;
                 let action = Action::Slice { skip, limit };
-                return place(tree, name, full, action).map_err(|e| if e.code.0 == 31250 {
-                    error(28667, format!("Invalid $slice syntax. The given syntax did not match the find() syntax because :: Location31250: {}", e.message))
-                } else { e });
+                // A collision makes MongoDB try the expression of the same name, which has another number of arguments.
+                let exclusion = self.mode == Some(Mode::Exclusion);
+                return place(tree, name, full, action).map_err(|e| {
+                    let (code, reason) = if exclusion {
+                        (31252, "Cannot use expression other than $meta in exclusion projection")
+                    } else {
+                        (28667, "Expression $slice takes at least 2 arguments, and at most 3, but 1 were passed in.")
+                    };
+                    error(
+                        code,
+                        format!(
+                            "Invalid $slice syntax. The given syntax {} did not match the find() syntax because :: Location{}: {} \
+                             :: The given syntax did not match the expression $slice syntax. :: caused by :: {reason}",
+                            crate::text::document_text(document),
+                            e.code.0,
+                            e.message
+                        ),
+                    )
+                });
             }
         }
         if operator == "$meta" {

@@ -6,13 +6,12 @@ use std::cmp::Ordering;
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, Timestamp};
 use pinion_wire::Result;
 
-use super::operator::{Operator, Outcome};
+use super::operator::{Operator, Outcome, unresolved};
 use super::parse::Entry;
 use super::path::{Part, UpdatePath};
 use super::tree::{Slot, element_braces};
 use crate::error::{bad_value, error};
 use crate::limits::MAX_ARRAY_PADDING;
-use crate::path::Path;
 use crate::text::element_text;
 use crate::value::field;
 
@@ -56,35 +55,42 @@ pub(super) fn build(entries: &[Entry], position: Option<u32>) -> Result<Node> {
     let mut root = Node::Fields(Vec::new());
     for entry in entries {
         let mut names = Vec::new();
+        let mut operator = &entry.operator;
         for part in entry.path.parts() {
-            names.push(match part {
-                Part::Matched => {
-                    let position = position.ok_or_else(|| {
-                        bad_value("The positional operator did not find the match needed from the query.")
-                    })?;
-                    Part::Name(position.to_string().into())
+            match (part, position) {
+                (Part::Matched, Some(position)) => names.push(Part::Name(position.to_string().into())),
+                (Part::Matched, None) => {
+                    names.push(Part::Name("$".into()));
+                    operator = &Operator::Unresolved;
+                    break;
                 }
-                other => other.clone(),
-            });
+                (other, _) => names.push(other.clone()),
+            }
         }
-        insert(&mut root, &names, 0, entry)?;
+        let unresolved = matches!(operator, Operator::Unresolved);
+        match insert(&mut root, &names, 0, entry, operator) {
+            // Paths that differ behind an unresolved `$` fail there all the same.
+            Err(_) if unresolved => {}
+            result => result?,
+        }
     }
     Ok(root)
 }
 
-/// The tree of an update whose `$` is not resolved yet, built only to find conflicts.
-pub(super) fn check_conflicts(entries: &[Entry]) -> Result<()> {
-    let mut root = Node::Fields(Vec::new());
-    for entry in entries {
-        let names: Vec<Part> = entry
-            .path
-            .parts()
-            .iter()
-            .map(|part| if *part == Part::Matched { Part::Name("$".into()) } else { part.clone() })
-            .collect();
-        insert(&mut root, &names, 0, entry)?;
+/// Finds conflicts as the operators of an update are read, one after the other.
+pub(super) struct Conflicts(Node);
+
+impl Conflicts {
+    pub(super) fn new() -> Conflicts {
+        Conflicts(Node::Fields(Vec::new()))
     }
-    Ok(())
+
+    /// Adds one operator. A `$` that is not resolved yet differs from every other name.
+    pub(super) fn add(&mut self, entry: &Entry) -> Result<()> {
+        let name = |part: &Part| if *part == Part::Matched { Part::Name("$".into()) } else { part.clone() };
+        let names: Vec<Part> = entry.path.parts().iter().map(name).collect();
+        insert(&mut self.0, &names, 0, entry, &Operator::RenameSource)
+    }
 }
 
 fn conflict(path: &UpdatePath, names: &[Part], depth: usize) -> pinion_wire::Error {
@@ -92,11 +98,11 @@ fn conflict(path: &UpdatePath, names: &[Part], depth: usize) -> pinion_wire::Err
     error(40, format!("Updating the path '{}' would create a conflict at '{at}'", path.text()))
 }
 
-fn insert(node: &mut Node, names: &[Part], depth: usize, entry: &Entry) -> Result<()> {
+fn insert(node: &mut Node, names: &[Part], depth: usize, entry: &Entry, operator: &Operator) -> Result<()> {
     let last = depth + 1 == names.len();
     let make = || {
         if last {
-            Node::Leaf(entry.operator.clone(), entry.path.text().into())
+            Node::Leaf(operator.clone(), entry.path.text().into())
         } else if names[depth + 1] == Part::All {
             Node::Items(Box::new(Node::Fields(Vec::new())))
         } else {
@@ -120,7 +126,7 @@ fn insert(node: &mut Node, names: &[Part], depth: usize, entry: &Entry) -> Resul
             if matches!(child, Node::Leaf(..)) {
                 return Err(conflict(&entry.path, names, depth + 1));
             }
-            insert(child, names, depth + 1, entry)
+            insert(child, names, depth + 1, entry, operator)
         }
         (Node::Items(inner), Part::All) => {
             let untouched = matches!(&**inner, Node::Fields(fields) if fields.is_empty());
@@ -137,7 +143,7 @@ fn insert(node: &mut Node, names: &[Part], depth: usize, entry: &Entry) -> Resul
             if untouched {
                 **inner = make();
             }
-            insert(inner, names, depth + 1, entry)
+            insert(inner, names, depth + 1, entry, operator)
         }
         // A field of an array beside all of its items.
         _ => Err(conflict(&entry.path, names, depth)),
@@ -167,10 +173,7 @@ fn apply_node(
     context: &Applying<'_>,
 ) -> Result<Outcome> {
     match node {
-        Node::Leaf(Operator::RenameSource, full) => {
-            check_no_array_parent(full, root, context)?;
-            Ok(Outcome::Removed)
-        }
+        Node::Leaf(Operator::RenameSource, _) => Ok(Outcome::Removed),
         Node::Leaf(Operator::RenameFrom(from), _) => {
             if let Some(value) = rename_source(from, root, context)? {
                 *slot = Slot::Owned(value);
@@ -219,7 +222,7 @@ fn apply_node(
                 apply_to_array(children, name, path, slot, root, context)?;
             } else {
                 for (child_name, child) in children {
-                    unviable(child, child_name, name, path, slot)?;
+                    unviable(child, child_name, name, path, slot, root, context)?;
                 }
             }
             Ok(Outcome::Kept)
@@ -239,7 +242,7 @@ fn apply_to_array(
         // Leading zeros are accepted here, unlike in a filter.
         let index = if child_name.bytes().all(|b| b.is_ascii_digit()) { child_name.parse::<usize>().ok() } else { None };
         let Some(index) = index else {
-            unviable(child, child_name, name, path, slot)?;
+            unviable(child, child_name, name, path, slot, root, context)?;
             continue;
         };
         slot.expand();
@@ -284,8 +287,20 @@ fn create(node: &Node, path: &str, root: &RawDocument, context: &Applying<'_>) -
 }
 
 /// A path that would lead into a value that holds no fields.
-fn unviable(node: &Node, part: &str, name: &str, path: &str, slot: &Slot<'_>) -> Result<()> {
+fn unviable(
+    node: &Node,
+    part: &str,
+    name: &str,
+    path: &str,
+    slot: &Slot<'_>,
+    root: &RawDocument,
+    context: &Applying<'_>,
+) -> Result<()> {
     match node {
+        Node::Leaf(Operator::Unresolved, _) => Err(unresolved()),
+        // What would do nothing anyway does not mind.
+        Node::Leaf(Operator::SetOnInsert(_), _) if !context.insert => Ok(()),
+        Node::Leaf(Operator::RenameFrom(from), _) if rename_source(from, root, context)?.is_none() => Ok(()),
         Node::Leaf(operator, _) if operator.creates() => {
             Err(error(28, format!("Cannot create field '{part}' in element {}", element_braces(name, slot))))
         }
@@ -301,53 +316,46 @@ fn unviable(node: &Node, part: &str, name: &str, path: &str, slot: &Slot<'_>) ->
             "The path '{}' must exist in the document in order to apply array updates.",
             join(path, part)
         ))),
-        Node::Fields(children) => children.iter().try_for_each(|(_, child)| unviable(child, part, name, path, slot)),
+        Node::Fields(children) => {
+            children.iter().try_for_each(|(_, child)| unviable(child, part, name, path, slot, root, context))
+        }
     }
 }
 
-/// The value a rename moves; an array on the way is refused, and so is a path into a value without fields.
+/// The value a rename moves, `None` where there is none; an array on the way to it is refused, and so is a path into a
+/// value without fields.
 fn rename_source(from: &str, root: &RawDocument, context: &Applying<'_>) -> Result<Option<RawBson>> {
-    check_no_array_parent(from, root, context)?;
-    let path = Path::parse(from);
-    let mut current = root;
-    let parts = path.components();
-    for (at, component) in parts.iter().enumerate() {
-        match field(current, &component.name) {
-            Some(value) if at + 1 == parts.len() => return Ok(Some(value.into())),
-            Some(RawBsonRef::Document(inner)) => current = inner,
-            Some(other) => {
+    let mut current = RawBsonRef::Document(root);
+    let mut reached = "";
+    let mut array: Option<&str> = None;
+    for part in from.split('.') {
+        let next = match current {
+            RawBsonRef::Document(document) => field(document, part),
+            RawBsonRef::Array(items) if !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) => {
+                array.get_or_insert(reached);
+                part.parse().ok().and_then(|at| crate::value::items(items).nth(at))
+            }
+            other => {
                 return Err(error(
                     28,
                     format!(
-                        "cannot use the part ({} of {from}) to traverse the element ({{{}}})",
-                        component.name,
-                        element_text(&component.name, other)
+                        "cannot use the part ({reached} of {from}) to traverse the element ({{{}}})",
+                        element_text(reached, other)
                     ),
                 ));
             }
-            None => return Ok(None),
-        }
+        };
+        let Some(next) = next else { return Ok(None) };
+        current = next;
+        reached = part;
     }
-    Ok(None)
-}
-
-fn check_no_array_parent(from: &str, root: &RawDocument, context: &Applying<'_>) -> Result<()> {
-    let path = Path::parse(from);
-    let mut current = root;
-    for component in &path.components()[..path.components().len() - 1] {
-        match field(current, &component.name) {
-            Some(RawBsonRef::Document(inner)) => current = inner,
-            Some(RawBsonRef::Array(_)) => {
-                return Err(bad_value(format!(
-                    "The source field cannot be an array element, '{from}' in doc with {} has an array field called '{}'",
-                    context.id_text(),
-                    component.name
-                )));
-            }
-            _ => return Ok(()),
-        }
+    match array {
+        Some(array) => Err(bad_value(format!(
+            "The source field cannot be an array element, '{from}' in doc with {} has an array field called '{array}'",
+            context.id_text()
+        ))),
+        None => Ok(Some(current.into())),
     }
-    Ok(())
 }
 
 /// Refuses a rename into an array's item.

@@ -67,12 +67,7 @@ impl Update {
         if is_operators {
             let entries = parse::parse(document)?;
             let positional = entries.iter().any(|e| e.path.has_matched());
-            let tree = if positional {
-                apply::check_conflicts(&entries)?;
-                None
-            } else {
-                Some(apply::build(&entries, None)?)
-            };
+            let tree = if positional { None } else { Some(apply::build(&entries, None)?) };
             let touches_id = entries.iter().any(|e| e.path.text() == "_id" || e.path.text().starts_with("_id."));
             let renames = entries.iter().any(|e| matches!(e.operator, operator::Operator::RenameFrom(_)));
             return Ok(Update { kind: Kind::Operators { entries, tree, touches_id, renames } });

@@ -28,6 +28,8 @@ pub(super) enum Operator {
     RenameFrom(Box<str>),
     /// Stands at the path a rename takes its value from; the rename itself removes it.
     RenameSource,
+    /// A path whose `$` the filter's match has not resolved: it fails where it is reached.
+    Unresolved,
     Push(Push),
     AddToSet(AddToSet),
     Pop { first: bool },
@@ -61,6 +63,7 @@ impl Operator {
         Ok(Some(match self {
             Operator::Set(value) | Operator::Min(value) | Operator::Max(value) => value.clone(),
             Operator::SetOnInsert(value) if context.insert => value.clone(),
+            Operator::Unresolved => return Err(unresolved()),
             Operator::SetOnInsert(_)
             | Operator::Unset
             | Operator::RenameSource
@@ -88,6 +91,7 @@ impl Operator {
             Operator::Set(value) => Some(value.clone()),
             Operator::SetOnInsert(value) => context.insert.then(|| value.clone()),
             Operator::Unset => return Ok(Outcome::Removed),
+            Operator::Unresolved => return Err(unresolved()),
             Operator::RenameSource | Operator::RenameFrom(_) => None,
             Operator::Inc(by) => Some(arithmetic("$inc", name, *by, slot, context)?),
             Operator::Mul(by) => Some(arithmetic("$mul", name, *by, slot, context)?),
@@ -159,6 +163,11 @@ impl Operator {
         }
         Ok(Outcome::Kept)
     }
+}
+
+/// The filter's match told no array position.
+pub(super) fn unresolved() -> pinion_wire::Error {
+    bad_value("The positional operator did not find the match needed from the query.")
 }
 
 /// What became of a field.

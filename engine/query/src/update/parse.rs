@@ -3,6 +3,7 @@
 use pinion_bson::{Number, RawBsonRef, RawDocument};
 use pinion_wire::Result;
 
+use super::apply::Conflicts;
 use super::array::{AddToSet, Pull, Push};
 use super::operator::{BitOp, Operator, pop_direction};
 use super::path::{UpdatePath, Part};
@@ -18,7 +19,7 @@ pub(super) struct Entry {
 }
 
 pub(super) fn parse(update: &RawDocument) -> Result<Vec<Entry>> {
-    let mut entries = Vec::new();
+    let mut entries = Entries { entries: Vec::new(), conflicts: Conflicts::new() };
     for (modifier, operand) in elements(update) {
         if !is_modifier(modifier) {
             return Err(failed_to_parse(format!(
@@ -38,7 +39,21 @@ pub(super) fn parse(update: &RawDocument) -> Result<Vec<Entry>> {
             parse_field(modifier, name, value, &mut entries)?;
         }
     }
-    Ok(entries)
+    Ok(entries.entries)
+}
+
+/// The operators read so far.
+struct Entries {
+    entries: Vec<Entry>,
+    conflicts: Conflicts,
+}
+
+impl Entries {
+    fn push(&mut self, entry: Entry) -> Result<()> {
+        self.conflicts.add(&entry)?;
+        self.entries.push(entry);
+        Ok(())
+    }
 }
 
 fn is_modifier(name: &str) -> bool {
@@ -49,7 +64,7 @@ fn is_modifier(name: &str) -> bool {
     )
 }
 
-fn parse_field(modifier: &str, name: &str, value: RawBsonRef<'_>, entries: &mut Vec<Entry>) -> Result<()> {
+fn parse_field(modifier: &str, name: &str, value: RawBsonRef<'_>, entries: &mut Entries) -> Result<()> {
     let number = |verb: &str| {
         Number::from_value(value).ok_or_else(|| {
             type_mismatch(format!("Cannot {verb} with non-numeric argument: {{{}}}", element_text(name, value)))
@@ -80,11 +95,10 @@ fn parse_field(modifier: &str, name: &str, value: RawBsonRef<'_>, entries: &mut 
             }
         },
     };
-    entries.push(Entry { path: UpdatePath::parse(name)?, operator });
-    Ok(())
+    entries.push(Entry { path: UpdatePath::parse(name)?, operator })
 }
 
-fn parse_rename(name: &str, value: RawBsonRef<'_>, entries: &mut Vec<Entry>) -> Result<()> {
+fn parse_rename(name: &str, value: RawBsonRef<'_>, entries: &mut Entries) -> Result<()> {
     let RawBsonRef::String(target) = value else {
         return Err(bad_value(format!("The 'to' field for $rename must be a string: {}", element_text(name, value))));
     };
@@ -93,6 +107,14 @@ fn parse_rename(name: &str, value: RawBsonRef<'_>, entries: &mut Vec<Entry>) -> 
     }
     let from = UpdatePath::parse(name)?;
     let to = UpdatePath::parse(target)?;
+    let dynamic = |path: &UpdatePath| path.parts().iter().any(|p| !matches!(p, Part::Name(_)));
+    if dynamic(&from) {
+        return Err(bad_value(format!("The source field for $rename may not be dynamic: {name}")));
+    }
+    if dynamic(&to) {
+        return Err(bad_value(format!("The destination field for $rename may not be dynamic: {target}")));
+    }
+    entries.push(Entry { path: from, operator: Operator::RenameSource })?;
     let text = || element_text(name, value);
     if name == target {
         return Err(bad_value(format!("The source and target field for $rename must differ: {}", text())));
@@ -104,16 +126,7 @@ fn parse_rename(name: &str, value: RawBsonRef<'_>, entries: &mut Vec<Entry>) -> 
             text()
         )));
     }
-    let dynamic = |path: &UpdatePath| path.parts().iter().any(|p| !matches!(p, Part::Name(_)));
-    if dynamic(&from) {
-        return Err(bad_value(format!("The source field for $rename may not be dynamic: {name}")));
-    }
-    if dynamic(&to) {
-        return Err(bad_value(format!("The destination field for $rename may not be dynamic: {target}")));
-    }
-    entries.push(Entry { path: from, operator: Operator::RenameSource });
-    entries.push(Entry { path: to, operator: Operator::RenameFrom(name.into()) });
-    Ok(())
+    entries.push(Entry { path: to, operator: Operator::RenameFrom(name.into()) })
 }
 
 fn parse_current_date(value: RawBsonRef<'_>) -> Result<bool> {

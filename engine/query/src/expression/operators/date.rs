@@ -25,7 +25,7 @@ pub(super) const OPERATORS: &[Operator] = &[
     part!("$isoDayOfWeek", Civil::iso_weekday),
     part!("$week", Civil::week),
     part!("$isoWeek", |d| d.iso_week().1),
-    part!("$isoWeekYear", |d| d.iso_week().0),
+    Operator { name: "$isoWeekYear", arity: Arity::Between(1, 2), evaluate: iso_week_year },
 ];
 
 /// The names of the operators above: their operand may be a document of `date` and `timezone`.
@@ -165,6 +165,15 @@ fn date_part<'a>(values: &[Value<'a>], part: fn(Civil) -> i64) -> Result<Value<'
     let at = moment(values[0].or_null())?;
     let offset = values.get(1).map_or(Ok(0), zone_offset)?;
     Ok(Value::integer(part(Civil::from_millis(at.saturating_add(offset)))))
+}
+
+/// The one part that is a long.
+fn iso_week_year<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
+    let year = date_part(values, |d| d.iso_week().0)?;
+    Ok(match year.as_ref() {
+        Some(RawBsonRef::Int32(year)) => Value::Ref(RawBsonRef::Int64(i64::from(year))),
+        _ => year,
+    })
 }
 
 /// `2020-01-02T03:04:05.678Z`
