@@ -169,7 +169,7 @@ fn check_key_pattern(pattern: &RawDocument) -> Result<()> {
         fields += 1;
         match value {
             RawBsonRef::Int32(0) | RawBsonRef::Int64(0) => return Err(cannot_create("Values in the index key pattern cannot be 0.")),
-            RawBsonRef::Double(n) if n == 0.0 => return Err(cannot_create("Values in the index key pattern cannot be 0.")),
+            RawBsonRef::Double(0.0) => return Err(cannot_create("Values in the index key pattern cannot be 0.")),
             RawBsonRef::Double(n) if n.is_nan() => return Err(cannot_create("Values in the index key pattern cannot be NaN.")),
             RawBsonRef::Int32(_) | RawBsonRef::Int64(_) | RawBsonRef::Double(_) | RawBsonRef::Decimal128(_) => {}
             RawBsonRef::String(kind) if UNSUPPORTED_TYPES.contains(&kind) => {

@@ -45,11 +45,4 @@ impl Expression {
         self.root.evaluate(&mut env)
     }
 
-    /// The value where it does not depend on a document.
-    pub(crate) fn constant(&self) -> Option<RawBsonRef<'_>> {
-        match &self.root {
-            Expr::Literal(value) => Some(value.as_raw_bson_ref()),
-            _ => None,
-        }
-    }
 }

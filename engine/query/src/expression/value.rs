@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use pinion_bson::{DocBuilder, ElementType, RawArray, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawArray, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use crate::value::{field, is_nullish, is_true, items};
 
@@ -152,9 +152,5 @@ impl<'a> Value<'a> {
     /// MongoDB's name of the type, "missing" for none.
     pub(crate) fn type_name(&self) -> &'static str {
         self.as_ref().map_or("missing", crate::value::type_name)
-    }
-
-    pub(crate) fn kind(&self) -> Option<ElementType> {
-        self.as_ref().map(|v| v.element_type())
     }
 }

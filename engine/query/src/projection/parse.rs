@@ -191,8 +191,10 @@ impl<'v> Parser<'v> {
             self.has_elem_match = true;
             return place(tree, name, full, Action::ElemMatch(Box::new(matcher)));
         }
-        if operator == "$slice" && self.find {
-            if let Some((skip, limit)) = find_slice(operand) {
+        if operator == "$slice"
+            && self.find
+            && let Some((skip, limit)) = find_slice(operand)
+        {
                 self.has_slice = true;
                 let action = Action::Slice { skip, limit };
                 // A collision makes MongoDB try the expression of the same name, which has another number of arguments.
@@ -214,7 +216,6 @@ impl<'v> Parser<'v> {
                         ),
                     )
                 });
-            }
         }
         if operator == "$meta" {
             return Err(match operand {

@@ -176,7 +176,7 @@ impl Page {
 
     /// Checks the page in itself: magic, version, checksum, layout.
     pub(crate) fn parse(bytes: Bytes) -> Result<Page, &'static str> {
-        if bytes.len() < BLOCK_BYTES || bytes.len() % BLOCK_BYTES != 0 {
+        if bytes.len() < BLOCK_BYTES || !bytes.len().is_multiple_of(BLOCK_BYTES) {
             return Err("the page has no whole number of blocks");
         }
         if checksum(&bytes) != u32_at(&bytes, CRC_AT) {
@@ -392,11 +392,6 @@ impl Page {
     pub(crate) fn payload(&self) -> Bytes {
         assert!(!matches!(self.kind, PageKind::Leaf | PageKind::Inner));
         self.bytes.slice(HEADER_BYTES..self.end)
-    }
-
-    /// The checkpoint that wrote the page.
-    pub(crate) fn checkpoint(&self) -> u64 {
-        u64_at(&self.bytes, 32)
     }
 }
 

@@ -53,10 +53,6 @@ impl Copy {
     pub(crate) fn offset(self) -> u64 {
         ((self.copy * 2 + self.slot) * SUPERBLOCK_BYTES) as u64
     }
-
-    pub(crate) fn name(self) -> String {
-        format!("{} copy {}", ["A", "B"][self.slot], self.copy + 1)
-    }
 }
 
 fn checksum(block: &[u8]) -> u32 {

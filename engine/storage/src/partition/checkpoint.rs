@@ -112,11 +112,12 @@ impl Partition {
     async fn return_later(&self, later: Vec<(TreeId, Key, Version)>) {
         let mut later = later.into_iter().peekable();
         while later.peek().is_some() {
-            let mut state = self.state.borrow_mut();
-            for (tree, key, version) in later.by_ref().take(STEPS_AT_ONCE) {
-                state.active.insert(tree, &key, version);
+            {
+                let mut state = self.state.borrow_mut();
+                for (tree, key, version) in later.by_ref().take(STEPS_AT_ONCE) {
+                    state.active.insert(tree, &key, version);
+                }
             }
-            drop(state);
             if should_yield() {
                 yield_now().await;
             }
@@ -193,15 +194,16 @@ impl Partition {
     /// Makes extents reusable that no view refers to, a few at a time.
     async fn release_extents(self: Rc<Partition>) {
         loop {
-            let mut state = self.state.borrow_mut();
-            if state.releasing.is_empty() {
-                return;
+            {
+                let mut state = self.state.borrow_mut();
+                if state.releasing.is_empty() {
+                    return;
+                }
+                let some = state.releasing.len().min(STEPS_AT_ONCE);
+                for extent in state.releasing.drain(..some) {
+                    self.store.release(extent);
+                }
             }
-            let some = state.releasing.len().min(STEPS_AT_ONCE);
-            for extent in state.releasing.drain(..some) {
-                self.store.release(extent);
-            }
-            drop(state);
             if should_yield() {
                 yield_now().await;
             }

@@ -203,11 +203,6 @@ impl Delta {
         self.bytes
     }
 
-    /// Whether there is no change at all.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.trees.is_empty()
-    }
-
     /// Gives up the maps, so that they can be dropped a piece at a time.
     pub(crate) fn into_trees(self) -> impl Iterator<Item = TreeDelta> {
         self.trees.into_values()

@@ -28,7 +28,6 @@ pub(crate) struct LoggedEntry {
     pub(crate) predecessor: Timestamp,
     pub(crate) kind: EntryKind,
     pub(crate) bytes: Bytes,
-    pub(crate) place: Place,
 }
 
 /// Where something lies on disk.
@@ -209,7 +208,7 @@ impl RingReader {
                     break;
                 }
             }
-            return Some(LoggedEntry { ts: header.ts, predecessor: header.predecessor, kind: header.kind, bytes, place });
+            return Some(LoggedEntry { ts: header.ts, predecessor: header.predecessor, kind: header.kind, bytes });
         }
     }
 

@@ -113,7 +113,6 @@ impl Drop for Reservation {
 /// Everything that was pending, laid out and ready to be written.
 pub(crate) struct FlushBatch {
     writes: Vec<(SegmentFile, u64, DmaBuf)>,
-    pub(crate) frames: u64,
     pub(crate) changed_segment: bool,
 }
 
@@ -259,7 +258,7 @@ impl Ring {
         let stream = std::mem::take(&mut state.pending);
         let starts = std::mem::take(&mut state.starts);
         state.pending_frames = 0;
-        let mut batch = FlushBatch { writes: Vec::new(), frames, changed_segment: false };
+        let mut batch = FlushBatch { writes: Vec::new(), changed_segment: false };
         let (mut frame, mut next_start) = (0u64, 0usize);
         while frame < frames {
             if state.current.as_ref().is_none_or(|current| current.next == current.segment.frames) {

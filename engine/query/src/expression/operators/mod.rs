@@ -27,7 +27,6 @@ pub(super) use special::special;
 pub(crate) enum Arity {
     Exactly(usize),
     Between(usize, usize),
-    AtLeast(usize),
     Any,
     /// Exactly one, with the error of the conversions.
     One,
@@ -80,10 +79,6 @@ fn check_arity(name: &str, arity: Arity, given: usize) -> Result<()> {
             Arity::Between(low, high) if given < low || given > high => Err(error(
                 28667,
                 format!("Expression {name} takes at least {low} arguments, and at most {high}, but {given} were passed in."),
-            )),
-            Arity::AtLeast(low) if given < low => Err(error(
-                28667,
-                format!("Expression {name} takes at least {low} arguments, but {given} were passed in."),
             )),
             _ => Ok(()),
         }
