@@ -330,6 +330,10 @@ pub async fn create_indexes(ns: Namespace, requested: Vec<RawDocumentBuf>) -> Re
     coordinate(move |c| async move {
         let made = match core_catalog().get(&ns) {
             Some(collection) => Created { collection, ts: None },
+            // The `_id` index needs no collection to be there already.
+            None if requested.iter().all(|spec| spec.get_str("name").is_ok_and(|name| name == "_id_")) => {
+                return Ok(IndexesCreated { before: 0, after: 0, collection_made: false, ts: None });
+            }
             None => c.create(&ns, RawDocumentBuf::new()).await?,
         };
         let collection = made.collection.clone();
@@ -365,6 +369,17 @@ impl Coordinator {
         }
         let next_number = first + indexes.len() as u64;
         let build_uuid = self.uuid();
+        // The numbers are taken before anything is written under them: those of a build that fails or that a crash ends
+        // are never given to another tree, whose entries would mix with what is left of it.
+        let mut o = DocBuilder::new();
+        o.append("startIndexBuild", collection.ns.collection()).append("indexBuildUUID", build_uuid.to_bson()).start_array("indexes");
+        for index in &indexes {
+            o.push(&*index.listed);
+        }
+        o.end();
+        let reserved = CatalogChange { next_number, ..Default::default() };
+        let command = command_namespace(&collection.ns);
+        self.commit(&command, Some(collection.uuid), OpKind::Command, &o.finish(), reserved).await?;
         let built = match build::build(collection, &indexes, build_uuid).await {
             Ok(built) => built,
             Err(error) => {

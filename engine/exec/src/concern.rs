@@ -54,7 +54,6 @@ fn check_write_concern(concern: &WriteConcern) -> Result<()> {
         Some(WriteConcernW::Mode(mode)) => Err(Error::bad_value(format!(
             "cannot use non-majority 'w' mode \"{mode}\" when a host is not a member of a replica set"
         ))),
-        Some(WriteConcernW::Tags(_)) => Err(Error::bad_value("cannot use tagged write concern when a host is not a member of a replica set")),
         _ => Ok(()),
     }
 }

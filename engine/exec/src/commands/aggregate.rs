@@ -9,7 +9,8 @@ use pinion_query::{Hint, Pipeline, PipelineParts, PipelineRun};
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
-use super::collections::{check_uuid, is_simple_collation};
+use super::collections::check_uuid;
+use super::refuse;
 use super::current_op::operations;
 use super::cursors::{CursorRequest, first_batch};
 use super::stats::append_collection_stats;
@@ -79,7 +80,7 @@ pub(super) fn parse(body: &RawDocument, db: &str, explaining: bool) -> Result<Ag
     let vars = variables(reader.opt_doc("let")?)?;
     reader.opt_safe_bool("allowDiskUse")?;
     reader.opt_safe_bool("bypassDocumentValidation")?;
-    reader.unsupported_unless("collation", is_simple_collation)?;
+    refuse::collation(&reader)?;
     for option in ["exchange", "requestReshardingResumeToken", "needsMerge", "fromMongos", "fromRouter", "encryptionInformation"] {
         reader.unsupported_unless_empty(option)?;
     }

@@ -9,7 +9,7 @@ use pinion_wire::idl::{FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
-use super::acknowledge;
+use super::{acknowledge, refuse};
 use crate::read::Stream;
 use crate::stats::database_sizes;
 
@@ -39,7 +39,7 @@ pub(crate) async fn create(cmd: Invocation) -> Result<Reply> {
     let ns = reader.namespace("create", cmd.db())?;
     reader.opt_safe_bool("capped")?;
     reader.unsupported_unless_empty("capped")?;
-    reader.unsupported_unless("collation", is_simple_collation)?;
+    refuse::collation(&reader)?;
     for option in UNSUPPORTED_OPTIONS {
         reader.unsupported_unless(option, |value| matches!(option, "size" | "max") && is_zero(value))?;
     }

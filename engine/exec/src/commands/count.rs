@@ -7,7 +7,8 @@ use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Invocation, OpContext, Reply, Result};
 use std::sync::Arc;
 
-use super::collections::{check_uuid, is_simple_collation};
+use super::collections::check_uuid;
+use super::refuse;
 use crate::interrupt::interruptible;
 use pinion_query::Hint;
 use crate::read::{parse_hint, Output, ReadRequest, open};
@@ -31,7 +32,7 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Count> {
     let skip = reader.opt_non_negative("skip")?.unwrap_or(0);
     // A negative limit is one that counts the same way, an inheritance of the shell.
     let limit = reader.opt_i64("limit")?.filter(|limit| *limit != 0).map(i64::unsigned_abs);
-    reader.unsupported_unless("collation", is_simple_collation)?;
+    refuse::collation(&reader)?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.ignore(&["fields", "queryOptions", "maxTimeMS"]);
     reader.finish()?;

@@ -73,9 +73,14 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
     };
     let ns = Namespace::new(cmd.db(), collection)?;
     let batch_size = reader.opt_non_negative("batchSize")?;
-    reader.ignore(&["term", "lastKnownCommittedOpTime"]);
+    reader.opt_long("term")?;
+    reader.opt_doc("lastKnownCommittedOpTime")?;
     reader.unsupported_unless_empty("includeQueryStatsMetrics")?;
     reader.finish()?;
+    if cmd.ctx.args.max_time_ms.is_some() {
+        // Only a cursor that waits for data may be told how long.
+        return Err(Error::bad_value("cannot set maxTimeMS on getMore command for a non-awaitData cursor"));
+    }
     state().metrics.counters.getmore.inc();
     let core = core_of(id).ok_or_else(|| not_found(id))?;
     let max_documents = match batch_size {
@@ -169,6 +174,7 @@ pub(crate) async fn kill_cursors(cmd: Invocation) -> Result<Reply> {
     for value in pinion_bson::values(reader.array("cursors")?) {
         match value {
             RawBsonRef::Int64(id) => ids.push(id),
+            RawBsonRef::Null | RawBsonRef::Undefined => {}
             other => {
                 let path = reader.path().field("cursors");
                 return Err(pinion_wire::idl::wrong_type(path.index(ids.len()), other, pinion_wire::idl::Types::LONG));
@@ -176,9 +182,6 @@ pub(crate) async fn kill_cursors(cmd: Invocation) -> Result<Reply> {
         }
     }
     reader.finish()?;
-    if ids.is_empty() {
-        return Err(Error::bad_value("Must specify at least one cursor to kill"));
-    }
     let (mut killed, mut missing) = (Vec::new(), Vec::new());
     for id in ids {
         let found = match core_of(id) {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use pinion_bson::RawDocument;
-use pinion_query::Matcher;
+use pinion_query::{Matcher, Variables};
 use pinion_wire::idl::{FieldReader, Path};
 use pinion_wire::{Error, Invocation, Reply, Result};
 
-use super::collections::is_simple_collation;
+use super::refuse;
 use super::insert::check_batch_size;
 use super::reply::acknowledged;
 use super::update::{batch_options, stops_batch};
@@ -29,7 +29,7 @@ pub(super) fn parse_delete<'d>(path: Path<'_>, document: &'d RawDocument) -> Res
     let q = reader.doc("q")?;
     let limit = reader.i64("limit")?;
     let hint = parse_hint(reader.value("hint"))?;
-    reader.unsupported_unless("collation", is_simple_collation)?;
+    refuse::collation(&reader)?;
     reader.unsupported("sampleId")?;
     reader.finish()?;
     let multi = match limit {
@@ -42,10 +42,10 @@ pub(super) fn parse_delete<'d>(path: Path<'_>, document: &'d RawDocument) -> Res
 
 impl DeleteSpec<'_> {
     /// Parses the filter.
-    pub(super) fn statement(&self) -> Result<ModifyStatement> {
+    pub(super) fn statement(&self, vars: &Variables) -> Result<ModifyStatement> {
         Ok(ModifyStatement {
             filter: self.q.to_owned(),
-            matcher: Matcher::parse(self.q)?,
+            matcher: Matcher::parse_with(self.q, vars)?,
             change: Arc::new(Change::Delete),
             multi: self.multi,
             upsert: false,
@@ -72,7 +72,7 @@ pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
     for (index, spec) in specs.iter().enumerate() {
         counters.delete.inc();
         let mut done = ModifyOutcome::default();
-        let result = match spec.statement() {
+        let result = match spec.statement(&options.vars) {
             Ok(statement) => run(&cmd.ctx, &options.ns, &statement, &mut done).await,
             Err(error) => Err(error),
         };

@@ -8,7 +8,8 @@ use pinion_query::Matcher;
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
-use super::collections::{check_uuid, is_simple_collation};
+use super::collections::check_uuid;
+use super::refuse;
 use crate::interrupt::interruptible;
 use crate::limits::PART_BATCH_DOCUMENTS;
 use pinion_query::Hint;
@@ -37,7 +38,7 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Distinct> {
         Some(other) => return Err(reader.wrong_type("query", other, pinion_wire::idl::Types::OBJECT)),
     };
     let hint = parse_hint(reader.value("hint"))?;
-    reader.unsupported_unless("collation", is_simple_collation)?;
+    refuse::collation(&reader)?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.ignore(&["maxTimeMS"]);
     reader.finish()?;

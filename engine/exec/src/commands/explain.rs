@@ -178,11 +178,12 @@ fn parse_write(name: &str, inner: &RawDocument, db: &str) -> Result<Explained> {
         return Err(Error::new(ErrorCode::INVALID_LENGTH, format!("explained write batches must be of size 1, but was {}", statements.len())));
     };
     let root = Path::root("explain");
+    let vars = super::variables::variables(reader.opt_doc("let")?)?;
     let (statement, top) = if name == "update" {
         let spec = parse_update(root, document)?;
-        (spec.statement()?, Top::Update { upsert: spec.upsert })
+        (spec.statement(&vars)?, Top::Update { upsert: spec.upsert })
     } else {
-        (parse_delete(root, document)?.statement()?, Top::Delete)
+        (parse_delete(root, document)?.statement(&vars)?, Top::Delete)
     };
     let mut explained = plain(ns, statement.matcher.clone());
     explained.top = top;

@@ -6,7 +6,8 @@ use pinion_query::{Matcher, Projection};
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, Invocation, Reply, Result};
 
-use super::collections::{check_uuid, is_simple_collation};
+use super::collections::check_uuid;
+use super::refuse;
 use super::cursors::{CursorRequest, append_cursor, first_batch};
 use super::variables::variables;
 use crate::interrupt::interruptible;
@@ -59,7 +60,7 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Find> {
             "error processing query: ns={ns} tailable cursor requested on non capped collection"
         )));
     }
-    reader.unsupported_unless("collation", is_simple_collation)?;
+    refuse::collation(&reader)?;
     for option in ["min", "max"] {
         reader.opt_owned_doc(option)?;
         reader.unsupported_unless_empty(option)?;

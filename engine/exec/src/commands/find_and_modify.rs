@@ -9,7 +9,8 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, Invocation, Reply, Result};
 
 use super::acknowledge;
-use super::collections::{check_uuid, is_simple_collation};
+use super::collections::check_uuid;
+use super::refuse;
 use super::variables::variables;
 use crate::read::parse_hint;
 use crate::state::state;
@@ -43,9 +44,9 @@ pub(super) fn parse(cmd: &Invocation, body: &RawDocument, command: &str) -> Resu
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.opt_safe_bool("bypassDocumentValidation")?;
     reader.opt_i32("stmtId")?;
-    reader.unsupported_unless_empty("arrayFilters")?;
-    reader.unsupported_unless("collation", is_simple_collation)?;
-    reader.unsupported_unless_empty("let")?;
+    refuse::array(&reader, "arrayFilters")?;
+    refuse::collation(&reader)?;
+    let vars = variables(reader.opt_doc("let")?)?;
     reader.ignore(&["runtimeConstants", "legacyRuntimeConstants"]);
     reader.unsupported("encryptionInformation")?;
     reader.finish()?;
@@ -69,9 +70,9 @@ pub(super) fn parse(cmd: &Invocation, body: &RawDocument, command: &str) -> Resu
         None => return Err(Error::failed_to_parse("Either an update or remove=true must be specified")),
     };
     check_uuid(&ns, uuid)?;
-    let matcher = Matcher::parse(&query)?;
+    let matcher = Matcher::parse_with(&query, &vars)?;
     let projection = match fields {
-        Some(fields) if !fields.is_empty() => Some(Projection::parse_find(fields, &variables(None)?)?),
+        Some(fields) if !fields.is_empty() => Some(Projection::parse_find(fields, &vars)?),
         _ => None,
     };
     let statement = ModifyStatement {

@@ -14,6 +14,7 @@ mod hello;
 mod indexes;
 mod insert;
 mod parameters;
+mod refuse;
 mod reply;
 mod server_status;
 mod sessions;

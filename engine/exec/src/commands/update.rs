@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use pinion_bson::{RawBsonRef, RawDocument};
-use pinion_query::{Matcher, Update};
+use pinion_query::{Matcher, Update, Variables};
 use pinion_wire::idl::{FieldReader, Namespace, Path};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
-use super::collections::{check_uuid, is_simple_collation};
+use super::collections::check_uuid;
+use super::refuse;
 use super::insert::check_batch_size;
 use super::reply::acknowledged;
+use super::variables::variables;
 use crate::read::parse_hint;
 use pinion_query::Hint;
 use crate::state::state;
@@ -37,9 +39,9 @@ pub(super) fn parse_update<'d>(path: Path<'_>, document: &'d RawDocument) -> Res
     let upsert = reader.opt_safe_bool("upsert")?.unwrap_or(false);
     let hint = parse_hint(reader.value("hint"))?;
     let sort = reader.opt_doc("sort")?;
-    reader.unsupported_unless_empty("arrayFilters")?;
-    reader.unsupported_unless_empty("c")?;
-    reader.unsupported_unless("collation", is_simple_collation)?;
+    refuse::array(&reader, "arrayFilters")?;
+    refuse::document(&reader, "c")?;
+    refuse::collation(&reader)?;
     reader.opt_bool("upsertSupplied")?;
     reader.unsupported_unless_empty("upsertSupplied")?;
     reader.unsupported_unless_empty("allowShardKeyUpdatesWithoutFullShardKeyInQuery")?;
@@ -53,8 +55,8 @@ pub(super) fn parse_update<'d>(path: Path<'_>, document: &'d RawDocument) -> Res
 
 impl UpdateSpec<'_> {
     /// Parses filter and update.
-    pub(super) fn statement(&self) -> Result<ModifyStatement> {
-        let matcher = Matcher::parse(self.q)?;
+    pub(super) fn statement(&self, vars: &Variables) -> Result<ModifyStatement> {
+        let matcher = Matcher::parse_with(self.q, vars)?;
         let update = Update::parse(self.u)?;
         if self.multi && update.is_replacement() {
             return Err(Error::failed_to_parse("multi update is not supported for replacement-style update"));
@@ -76,6 +78,7 @@ impl UpdateSpec<'_> {
 pub(super) struct BatchOptions {
     pub ns: Namespace,
     pub ordered: bool,
+    pub vars: Variables,
 }
 
 /// Reads the options beside the statements.
@@ -86,14 +89,14 @@ pub(super) fn batch_options(cmd: &Invocation, command: &str, statements: &str) -
     reader.opt_safe_bool("bypassDocumentValidation")?;
     reader.opt_i32("stmtId")?;
     reader.opt_array("stmtIds")?;
-    reader.unsupported_unless_empty("let")?;
+    let vars = variables(reader.opt_doc("let")?)?;
     reader.unsupported("encryptionInformation")?;
     reader.ignore(&["runtimeConstants", "legacyRuntimeConstants"]);
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.ignore(&[statements]);
     reader.finish()?;
     check_uuid(&ns, uuid)?;
-    Ok(BatchOptions { ns, ordered })
+    Ok(BatchOptions { ns, ordered, vars })
 }
 
 /// `update`.
@@ -112,7 +115,7 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
     for (index, spec) in specs.iter().enumerate() {
         counters.update.inc();
         let mut done = ModifyOutcome::default();
-        let result = match spec.statement() {
+        let result = match spec.statement(&options.vars) {
             Ok(statement) => run(&cmd.ctx, &options.ns, &statement, &mut done).await,
             Err(error) => Err(error),
         };

@@ -262,3 +262,21 @@ fn conversation_and_diagnostics() {
         client.fails(doc! { "getMore": id, "collection": "c", "lsid": lsid }, 43).await;
     });
 }
+
+/// A failed build left entries in its tree, and the next collection was given the tree's number: its scans met entries
+/// that were no documents.
+#[test]
+fn numbers_of_failed_builds_are_not_used_again() {
+    with_crashes(22, &[2, 2], 2, |life, client| async move {
+        if life == 0 {
+            client.ok(doc! { "insert": "c", "documents": [{ "_id": 1, "a": 1 }, { "_id": 2, "a": 1 }] }).await;
+            client.fails(doc! { "createIndexes": "c", "indexes": [{ "key": { "a": 1 }, "name": "a", "unique": true }] }, 11000).await;
+        }
+        let name = format!("d{life}");
+        client.ok(doc! { "insert": &name, "documents": [{ "_id": 7, "a": 1 }], "writeConcern": { "j": true } }).await;
+        client.ok(doc! { "createIndexes": &name, "indexes": [{ "key": { "a": 1 }, "name": "a" }] }).await;
+        assert_eq!(client.find(doc! { "find": &name }).await.len(), 1);
+        let validated = client.ok(doc! { "validate": &name, "full": true }).await;
+        assert_eq!(validated.get_bool("valid").ok(), Some(true));
+    });
+}
