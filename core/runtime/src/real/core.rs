@@ -187,22 +187,23 @@ impl RealCore {
         unsafe { self.uring().push(entry) };
     }
 
-    /// One loop turn: takes in what has happened, runs foreground tasks for at most `budget`, submits what they queued.
+    /// One loop turn: takes in what has happened, runs foreground tasks for at most `budget`, prepares what they
+    /// queued. The kernel sees it with the next [`CoreState::submit`] or [`CoreState::rest`].
     pub(super) fn turn(&self, budget: Duration) {
         self.collect();
         self.run_ready(Queue::Foreground, budget);
-        self.finish_turn();
+        self.net.end_turn(self);
     }
 
-    /// A loop turn without tasks.
+    /// A loop turn without tasks, submitted.
     pub(super) fn take_in_and_submit(&self) {
         self.collect();
-        self.finish_turn();
+        self.net.end_turn(self);
+        self.submit();
     }
 
-    /// Hands to the kernel what tasks have queued.
-    fn finish_turn(&self) {
-        self.net.end_turn(self);
+    /// Hands to the kernel what was queued, and lets it post completions.
+    pub(super) fn submit(&self) {
         if let Err(error) = self.uring().submit() {
             panic!("the kernel refused requests of the core's ring: {error}");
         }
@@ -319,11 +320,12 @@ impl RealCore {
         self.node.fail(error);
     }
 
-    /// Waits for something to do: spinning first if that has paid lately, then sleeping.
+    /// Submits, and waits for something to do: spinning first if that has paid lately, then sleeping.
     pub(super) fn rest(&self) {
         let begin = sys::monotonic_ns();
         let timer = self.timers().next().map_or(u64::MAX, Instant::as_nanos);
         let found = self.spin.worth_it() && {
+            self.submit();
             let end = timer.min(begin + self.spin.limit_ns());
             loop {
                 if self.has_work() {
@@ -352,6 +354,8 @@ impl RealCore {
             if let Err(error) = self.uring().wait(timeout) {
                 panic!("the kernel refused to wait on the core's ring: {error}");
             }
+        } else {
+            self.submit();
         }
         self.shared.bell.awake();
     }

@@ -58,12 +58,16 @@ pub(super) async fn foreground(core: RealCore) {
     loop {
         core.turn(TURN);
         if core.node().finished() {
+            core.submit();
             core.bell(Queue::Background).ring();
             return;
         }
         let background = core.tasks().has_ready(Queue::Background);
         let idle = !core.tasks().has_ready(Queue::Foreground);
         turns = turns.wrapping_add(1);
+        if background || !idle {
+            core.submit();
+        }
         if background {
             if core.bell(Queue::Background).is_asleep() {
                 // glommio places a queue that wakes up by the run time that it has seen of the others. It sees ours,
@@ -89,6 +93,7 @@ pub(super) async fn foreground(core: RealCore) {
         }
         if turns.is_multiple_of(TURNS_BETWEEN_YIELDS) {
             // glommio multiplies the time between yields in 64 bits.
+            core.submit();
             executor().yield_task_queue_now().await;
         }
     }
