@@ -1,6 +1,6 @@
 //! Measures the runtime beside glommio's own sockets, a plain epoll server and a bare ring.
 //!
-//! `pinion-bench-runtime echo|mesh|files|commit|all [--seconds S] [--rounds N] [--spin-us U] [--dir D]`
+//! `pinion-bench-runtime echo|idle|mesh|files|commit|all [--seconds S] [--rounds N] [--spin-us U] [--dir D]`
 #![allow(clippy::disallowed_methods)] // A load generator runs outside of a node: its clocks, threads and sockets are real.
 
 mod commit;
@@ -8,6 +8,7 @@ mod cpu;
 mod disk;
 mod echo;
 mod files;
+mod idle;
 mod kit;
 mod mesh;
 mod options;
@@ -35,11 +36,13 @@ fn main() {
     };
     match command.as_str() {
         "echo" => echo::run(&options),
+        "idle" => idle::run(&options),
         "mesh" => mesh::run(&options),
         "files" => files::run(&options),
         "commit" => commit::run(&options),
         _ => {
             echo::run(&options);
+            idle::run(&options);
             mesh::run(&options);
             files::run(&options);
             commit::run(&options);

@@ -13,7 +13,7 @@ pub struct Options {
     pub connections: Vec<usize>,
 }
 
-const USAGE: &str = "usage: pinion-bench-runtime echo|mesh|files|commit|all \
+const USAGE: &str = "usage: pinion-bench-runtime echo|idle|mesh|files|commit|all \
     [--seconds S] [--rounds N] [--spin-us U] [--dir D] [--connections A,B,..]";
 
 impl Options {
@@ -27,7 +27,7 @@ impl Options {
             connections: vec![1, 16, 64, 256, 1024],
         };
         let (command, mut rest) = arguments.split_first().ok_or(USAGE)?;
-        if !["echo", "mesh", "files", "commit", "all"].contains(&command.as_str()) {
+        if !["echo", "idle", "mesh", "files", "commit", "all"].contains(&command.as_str()) {
             return Err(USAGE.to_owned());
         }
         while let Some((name, tail)) = rest.split_first() {

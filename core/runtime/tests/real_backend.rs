@@ -1,11 +1,12 @@
 //! The real backend end to end: sockets, files, timers and the mesh on this machine's kernel.
+#![allow(clippy::disallowed_methods, reason = "the tests' own directories and processes are outside of the runtime")]
 
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use pinion_runtime::real::{RealOptions, StartError, available_cpus, run};
+use pinion_runtime::real::{RealOptions, StartError, available_cpus, choose_cpus, run};
 use pinion_runtime::{
     Connection, CoreId, DmaBuf, File, Listener, OpenOptions, Queue, connect, core_count, core_id, fs, now, on_all_cores,
     request_shutdown, shutdown_requested, sleep, spawn, stats, submit_to, timeout, yield_now,
@@ -22,7 +23,8 @@ fn on_cores<R: Send + 'static, Fut: Future<Output = R> + 'static>(
 }
 
 fn temp_dir(name: &str) -> std::path::PathBuf {
-    let path = std::env::temp_dir().join(format!("pinion-runtime-{}-{name}", std::process::id()));
+    // Not in the system's directory for temporary files, which may lie in memory and refuse direct I/O.
+    let path = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).unwrap();
     path
@@ -305,6 +307,58 @@ fn a_request_shuts_all_cores_down() {
 }
 
 #[test]
+fn a_signal_requests_shutdown() {
+    let cpus = vec![available_cpus().unwrap()[0]; 2];
+    let options = RealOptions { cpus, spin: Duration::ZERO, handle_signals: true };
+    let results = run(options, |core| async move {
+        if core.0 == 1 {
+            let killed = std::process::Command::new("kill").args(["-TERM", &std::process::id().to_string()]).status();
+            assert!(killed.unwrap().success());
+        }
+        timeout(Duration::from_secs(10), shutdown_requested()).await.is_ok()
+    });
+    assert_eq!(results.unwrap(), [true, true]);
+}
+
+#[test]
+fn many_small_sends_of_many_connections_survive_a_lack_of_receive_buffers() {
+    on_cores(1, |_| async {
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.local_addr();
+        spawn(Queue::Foreground, async move {
+            loop {
+                let connection = listener.accept().await.unwrap().attach().unwrap();
+                // A slow reader, so that every connection's bytes pile up.
+                spawn(Queue::Foreground, async move {
+                    sleep(Duration::from_millis(30)).await;
+                    echo(connection).await;
+                });
+            }
+        });
+        const EACH: usize = 200_000;
+        let clients: Vec<_> = (0..100u32)
+            .map(|client| {
+                spawn(Queue::Foreground, async move {
+                    let connection = connect(address).await.unwrap();
+                    let writer = connection.clone();
+                    let writing = spawn(Queue::Foreground, async move {
+                        for piece in vec![client as u8; EACH].chunks(1111) {
+                            writer.send(Bytes::copy_from_slice(piece)).await.unwrap();
+                        }
+                    });
+                    let echoed = read_exactly(&connection, EACH).await;
+                    assert!(echoed.iter().all(|&byte| byte == client as u8));
+                    writing.await.unwrap();
+                })
+            })
+            .collect();
+        for client in clients {
+            client.await.unwrap();
+        }
+    });
+}
+
+#[test]
 fn a_panic_stops_the_node_with_a_message() {
     let cpus = vec![available_cpus().unwrap()[0]; 2];
     let options = RealOptions { cpus, spin: Duration::ZERO, handle_signals: false };
@@ -337,4 +391,8 @@ fn impossible_options_are_refused() {
     assert!(matches!(run(none, |_| async {}), Err(StartError::Options(_))));
     let absent = RealOptions { cpus: vec![100_000], ..RealOptions::default() };
     assert!(matches!(run(absent, |_| async {}), Err(StartError::Options(_))));
+    let all = choose_cpus(None).unwrap();
+    assert_eq!(choose_cpus(Some(1)).unwrap(), all[..1]);
+    assert!(matches!(choose_cpus(Some(0)), Err(StartError::Options(_))));
+    assert!(matches!(choose_cpus(Some(all.len() + 1)), Err(StartError::Options(_))));
 }

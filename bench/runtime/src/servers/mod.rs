@@ -35,6 +35,12 @@ impl Server {
         Server { address: SocketAddr::from(([127, 0, 0, 1], port)), child }
     }
 
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+        line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).unwrap_or(0) * 1024
+    }
+
     pub fn cpu_ns(&self) -> u64 {
         cpu::process_ns(self.child.id())
     }

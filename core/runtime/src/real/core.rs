@@ -62,7 +62,7 @@ pub(crate) struct CoreState {
     spin: Spin,
     bells: [QueueBell; 2],
     completions: Cell<Vec<Completion>>,
-    due: Cell<Vec<Waker>>,
+    due: Cell<Vec<(Instant, Waker)>>,
     shutdown_seen: Cell<bool>,
     bell_armed: Cell<bool>,
     /// Start of the poll that is going on.
@@ -259,7 +259,7 @@ impl RealCore {
         let mut due = self.due.take();
         let now = self.now();
         self.timers().advance(now, &mut due);
-        due.drain(..).for_each(Waker::wake);
+        due.drain(..).for_each(|(_, waker)| waker.wake());
         self.due.set(due);
     }
 

@@ -35,7 +35,7 @@ pub(super) const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 pub(super) const MESH_BATCH: usize = 256;
 
 /// How long the tasks of a queue run before sockets, files, timers and the mesh are looked at again.
-pub(super) const TURN: Duration = Duration::from_micros(500);
+pub(super) const TURN: Duration = Duration::from_micros(250);
 /// After this long in one poll `should_yield` asks a foreground task to yield.
 pub(super) const TASK_SLICE: Duration = Duration::from_micros(200);
 /// A poll longer than this is a stall: counted and reported.

@@ -21,7 +21,7 @@ mod queues;
 mod monitor;
 mod run;
 
-pub use options::{RealOptions, StartError, available_cpus};
+pub use options::{RealOptions, StartError, available_cpus, choose_cpus};
 pub use preflight::{PreflightReport, Problem, check_direct_io, preflight, raise_open_files};
 pub use run::run;
 

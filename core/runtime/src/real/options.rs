@@ -14,7 +14,7 @@ pub struct RealOptions {
     /// How long a core that was busy a moment ago looks for work before it sleeps; zero turns spinning off. An idle
     /// core does not spin.
     pub spin: Duration,
-    /// Whether SIGTERM and SIGINT request shutdown. A second signal then ends the process.
+    /// Whether SIGTERM and SIGINT request shutdown, as long as the node runs.
     pub handle_signals: bool,
 }
 
@@ -34,6 +34,23 @@ pub fn available_cpus() -> io::Result<Vec<usize>> {
     let cpus = sys::affinity()?;
     if cpus.is_empty() {
         return Err(io::Error::new(io::ErrorKind::Unsupported, "the process's CPU affinity mask is empty"));
+    }
+    Ok(cpus)
+}
+
+/// The CPUs for a node: `wanted` of those this process may use, or all of them.
+pub fn choose_cpus(wanted: Option<usize>) -> Result<Vec<usize>, StartError> {
+    let mut cpus = available_cpus().map_err(StartError::System)?;
+    match wanted {
+        None => {}
+        Some(0) => return Err(StartError::Options("a node needs at least one CPU".to_owned())),
+        Some(wanted) if wanted > cpus.len() => {
+            return Err(StartError::Options(format!(
+                "{wanted} CPUs were asked for, but this process may use only {}: {cpus:?}",
+                cpus.len()
+            )));
+        }
+        Some(wanted) => cpus.truncate(wanted),
     }
     Ok(cpus)
 }

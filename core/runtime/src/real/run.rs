@@ -63,6 +63,7 @@ where
     let mut executors = Vec::new();
     for (core, ports) in Ports::all(count).into_iter().enumerate() {
         let seed = Seed {
+            unstarted: Unstarted(Some(node.clone())),
             node: node.clone(),
             ports,
             blocking: blocking.clone(),
@@ -76,7 +77,10 @@ where
             .name("pinion-core")
             .io_memory(GLOMMIO_IO_MEMORY)
             .ring_depth(GLOMMIO_RING_DEPTH)
-            .spawn(move || core_main(seed, main));
+            .spawn(move || {
+                let seed = seed.started();
+                core_main(seed, main)
+            });
         match started {
             Ok(executor) => executors.push(executor),
             Err(error) => {
@@ -92,6 +96,7 @@ where
     for (core, executor) in executors.into_iter().enumerate() {
         match executor.join() {
             Ok(result) => results.extend(result),
+            // Also what a core that was never run says, after its `Unstarted` has stopped the others.
             Err(error) => node.fail(StartError::Core { core, cpu: options.cpus[core], message: error.to_string() }),
         }
     }
@@ -104,7 +109,7 @@ where
     match node.take_failure() {
         Some(error) => Err(error),
         None => {
-            assert_eq!(results.len(), count, "a core ended without its main's result");
+            assert_eq!(results.len(), count, "a core ended without its main's result and without a failure");
             Ok(results)
         }
     }
@@ -132,8 +137,20 @@ fn thread(
     std::thread::Builder::new().name(name.to_owned()).spawn(f).map_err(StartError::System)
 }
 
+/// Dropped when a core's executor does not come to run it: the other cores would wait for its main for ever.
+struct Unstarted(Option<Arc<Node>>);
+
+impl Drop for Unstarted {
+    fn drop(&mut self) {
+        if let Some(node) = self.0.take() {
+            node.stop_now();
+        }
+    }
+}
+
 /// What a core's thread starts from.
 struct Seed {
+    unstarted: Unstarted,
     node: Arc<Node>,
     ports: Ports,
     blocking: Blocking,
@@ -143,13 +160,20 @@ struct Seed {
     count: usize,
 }
 
+impl Seed {
+    fn started(mut self) -> Seed {
+        self.unstarted.0 = None;
+        self
+    }
+}
+
 async fn core_main<R, F, Fut>(seed: Seed, main: F) -> Option<R>
 where
     F: Fn(CoreId) -> Fut,
     Fut: Future<Output = R> + 'static,
     R: 'static,
 {
-    let Seed { node, ports, blocking, spin, core: index, cpu, count } = seed;
+    let Seed { unstarted: _, node, ports, blocking, spin, core: index, cpu, count } = seed;
     let shared = node.cores[index].clone();
     let core = match RealCore::new(shared.clone(), node.clone(), ports, blocking, spin) {
         Ok(core) => core,

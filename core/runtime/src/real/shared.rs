@@ -118,6 +118,11 @@ impl Node {
     /// Stops all cores; the first failure is what the caller of `run` gets.
     pub fn fail(&self, error: StartError) {
         self.failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
+        self.stop_now();
+    }
+
+    /// Stops all cores; why is told by another call of [`Node::fail`], before or after.
+    pub fn stop_now(&self) {
         self.failed.store(true, Ordering::SeqCst);
         self.ring_all();
     }

@@ -27,7 +27,8 @@ enum Place {
 }
 
 struct Entry {
-    /// Tick at which the timer fires: never before its deadline.
+    at: Instant,
+    /// Tick at which the timer fires: never before `at`.
     tick: u64,
     waker: Waker,
     place: Place,
@@ -60,7 +61,7 @@ impl Wheel {
         // Rounded up, and at least one tick ahead, so a timer never fires early.
         let tick = at.as_nanos().saturating_add((1 << TICK_SHIFT) - 1) >> TICK_SHIFT;
         let tick = tick.max(self.current + 1);
-        let key = self.entries.insert(Entry { tick, waker, place: Place::Fired, previous: NIL, next: NIL });
+        let key = self.entries.insert(Entry { at, tick, waker, place: Place::Fired, previous: NIL, next: NIL });
         self.link(key as u32);
         self.armed += 1;
         key
@@ -85,8 +86,8 @@ impl Wheel {
         self.entries.remove(key);
     }
 
-    /// Fires what is due at `now`, collecting the wakers.
-    pub fn advance(&mut self, now: Instant, due: &mut Vec<Waker>) {
+    /// Fires what is due at `now`, collecting times and wakers in the order of the times.
+    pub fn advance(&mut self, now: Instant, due: &mut Vec<(Instant, Waker)>) {
         let now = now.as_nanos() >> TICK_SHIFT;
         while let Some((level, slot, start)) = self.next_slot() {
             if start > now {
@@ -102,7 +103,7 @@ impl Wheel {
                 let next = entry.next;
                 if entry.tick <= self.current {
                     entry.place = Place::Fired;
-                    due.push(entry.waker.clone());
+                    due.push((entry.at, entry.waker.clone()));
                     self.armed -= 1;
                 } else {
                     self.link(key);
@@ -111,6 +112,8 @@ impl Wheel {
             }
         }
         self.current = self.current.max(now);
+        // A slot is no finer than a tick, and keeps no order.
+        due.sort_by_key(|(at, _)| *at);
     }
 
     /// Whether no timer is armed.
@@ -280,7 +283,8 @@ mod tests {
                         now += next_random(&mut random) % span;
                         let mut due = Vec::new();
                         wheel.advance(Instant::from_nanos(now), &mut due);
-                        due.into_iter().for_each(Waker::wake);
+                        assert!(due.is_sorted_by_key(|(at, _)| *at));
+                        due.into_iter().for_each(|(_, waker)| waker.wake());
                         model.retain(|(at, key, counter)| {
                             let fired = counter.0.load(Ordering::Relaxed) == 1;
                             assert!(!fired || *at <= now, "seed {seed}: fired early");

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use pinion_runtime::{
-    Duration, Elapsed, Instant, Queue, join_all, now, sleep, sleep_until, spawn, timeout, wall_ms, wall_us, yield_now,
+    Duration, Elapsed, Instant, Queue, now, sleep, sleep_until, spawn, timeout, wall_ms, wall_us, yield_now,
 };
 
 use crate::suite;
@@ -32,14 +32,17 @@ async fn sleeping_takes_at_least_its_time() {
 async fn timers_fire_in_the_order_of_their_times() {
     let order = Rc::new(RefCell::new(Vec::new()));
     let start = now();
-    join_all([50u64, 10, 30, 20, 40].into_iter().map(|millis| {
+    // A task for each: one task would look at all its timers in its own order when it is late.
+    let tasks = [50u64, 10, 30, 20, 40].map(|millis| {
         let order = order.clone();
-        async move {
+        spawn(Queue::Foreground, async move {
             sleep_until(start + Duration::from_millis(millis)).await;
             order.borrow_mut().push(millis);
-        }
-    }))
-    .await;
+        })
+    });
+    for task in tasks {
+        task.await.unwrap();
+    }
     assert_eq!(*order.borrow(), [10, 20, 30, 40, 50]);
 }
 

@@ -41,8 +41,9 @@ struct Input {
     error: Option<i32>,
     /// The multishot receive is in the kernel.
     armed: bool,
-    /// It is being cancelled because nobody reads.
-    pausing: bool,
+    /// Unread bytes at which it is cancelled, because nobody reads; `None` stands for [`INPUT_HIGH_BYTES`]. Higher
+    /// once a cancellation is under way, so that one which came to nothing is followed by another.
+    pause_at: Option<usize>,
 }
 
 #[derive(Default)]
@@ -97,7 +98,7 @@ impl Socket {
         let mut input = self.input.borrow_mut();
         if !completion.more() {
             input.armed = false;
-            input.pausing = false;
+            input.pause_at = None;
         }
         if let Some(buffer) = completion.buffer() {
             let mut buffers = core.buffers();
@@ -129,8 +130,8 @@ impl Socket {
             self.release(core);
             return;
         }
-        if input.len > INPUT_HIGH_BYTES && input.armed && !input.pausing {
-            input.pausing = true;
+        if input.armed && input.len > input.pause_at.unwrap_or(INPUT_HIGH_BYTES) {
+            input.pause_at = Some(input.len + INPUT_LOW_BYTES);
             core.cancel(user_data(Kind::Receive, self.index.get()));
         }
         // A receive that ended without a reason goes on, unless the connection holds enough.
