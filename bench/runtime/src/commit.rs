@@ -26,10 +26,17 @@ const SCHEMES: [(&str, Scheme); 3] = [
 ];
 
 pub fn run(options: &Options) {
-    println!("\n# Group commit in {}: 4 KiB frames, preallocated and written files", options.directory.display());
-    println!("{:<30} {:>5} {:>12} {:>9} {:>9}", "scheme", "logs", "commits/s", "p50 us", "p99 us");
-    let files: Vec<TestFile> =
-        (0..8).map(|log| TestFile::make(&options.directory, &format!("log-{log}"), LOG_BYTES)).collect();
+    println!(
+        "\n# Group commit in {}: 4 KiB frames, preallocated and written files",
+        options.directory.display()
+    );
+    println!(
+        "{:<30} {:>5} {:>12} {:>9} {:>9}",
+        "scheme", "logs", "commits/s", "p50 us", "p99 us"
+    );
+    let files: Vec<TestFile> = (0..8)
+        .map(|log| TestFile::make(&options.directory, &format!("log-{log}"), LOG_BYTES))
+        .collect();
     for logs in [1, 2, 4, 8] {
         let mut samples: [Vec<Sample>; 3] = Default::default();
         for _ in 0..options.rounds {
@@ -39,7 +46,12 @@ pub fn run(options: &Options) {
         }
         for ((name, _), samples) in SCHEMES.iter().zip(&samples) {
             let pick = |f: fn(&Sample) -> f64| median(samples.iter().map(f).collect());
-            println!("{name:<30} {logs:>5} {:>12.0} {:>9.0} {:>9.0}", pick(|s| s.0), pick(|s| s.1), pick(|s| s.2));
+            println!(
+                "{name:<30} {logs:>5} {:>12.0} {:>9.0} {:>9.0}",
+                pick(|s| s.0),
+                pick(|s| s.1),
+                pick(|s| s.2)
+            );
         }
     }
 }
@@ -51,11 +63,15 @@ struct Clock {
 
 impl Clock {
     fn start() -> Clock {
-        Clock { begin: Instant::now(), latencies: Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds") }
+        Clock {
+            begin: Instant::now(),
+            latencies: Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds"),
+        }
     }
 
     fn commit(&mut self, since: Instant) {
-        self.latencies.saturating_record(since.elapsed().as_nanos() as u64);
+        self.latencies
+            .saturating_record(since.elapsed().as_nanos() as u64);
     }
 
     fn finish(self) -> Sample {
@@ -79,7 +95,13 @@ fn synchronous_writes(files: &[TestFile], logs: usize, duration: Duration) -> Sa
 }
 
 /// Every log goes on by itself: a write, a flush if the write is not durable by itself, the next write.
-fn independent(files: &[TestFile], logs: usize, duration: Duration, flags: i32, flush: bool) -> Sample {
+fn independent(
+    files: &[TestFile],
+    logs: usize,
+    duration: Duration,
+    flags: i32,
+    flush: bool,
+) -> Sample {
     let mut disk = Disk::new();
     let frame = DmaBuf::zeroed(FRAME as usize);
     let mut clock = Clock::start();

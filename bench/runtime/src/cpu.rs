@@ -20,7 +20,9 @@ pub fn pin(cpu: usize) {
 /// User and system time, in nanoseconds, of all threads of a process: what the scheduler accounts, io_uring's worker
 /// threads included.
 pub fn process_ns(pid: u32) -> u64 {
-    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return 0;
+    };
     tasks
         .flatten()
         .filter_map(|task| std::fs::read_to_string(task.path().join("schedstat")).ok())
@@ -30,7 +32,10 @@ pub fn process_ns(pid: u32) -> u64 {
 
 /// The same for the calling thread.
 pub fn thread_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `time` is a valid place for the result.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     assert_eq!(result, 0);

@@ -29,11 +29,15 @@ impl TestFile {
             .open(&path)
             .expect("the directory takes direct I/O");
         let mut block = DmaBuf::zeroed(1 << 20);
-        block.iter_mut().enumerate().for_each(|(index, byte)| *byte = (index * 7) as u8);
+        block
+            .iter_mut()
+            .enumerate()
+            .for_each(|(index, byte)| *byte = (index * 7) as u8);
         let mut offset = 0;
         while offset < len {
             let piece = (len - offset).min(block.len() as u64) as usize;
-            file.write_all_at(&block[..piece], offset).expect("space for the test file");
+            file.write_all_at(&block[..piece], offset)
+                .expect("space for the test file");
             offset += piece as u64;
         }
         file.sync_all().expect("flush");
@@ -54,8 +58,13 @@ pub struct Disk {
 
 impl Disk {
     pub fn new() -> Disk {
-        let ring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(256);
-        Disk { ring: ring.expect("io_uring") }
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .build(256);
+        Disk {
+            ring: ring.expect("io_uring"),
+        }
     }
 
     fn push(&mut self, entry: squeue::Entry) {
@@ -64,25 +73,34 @@ impl Disk {
     }
 
     pub fn read(&mut self, fd: RawFd, offset: u64, buffer: &mut DmaBuf, user_data: u64) {
-        let entry = opcode::Read::new(Fd(fd), buffer.as_mut_ptr(), buffer.len() as u32).offset(offset).build();
+        let entry = opcode::Read::new(Fd(fd), buffer.as_mut_ptr(), buffer.len() as u32)
+            .offset(offset)
+            .build();
         self.push(entry.user_data(user_data));
     }
 
     pub fn write(&mut self, fd: RawFd, offset: u64, buffer: &DmaBuf, flags: i32, user_data: u64) {
-        let entry =
-            opcode::Write::new(Fd(fd), buffer.as_ptr(), buffer.len() as u32).offset(offset).rw_flags(flags).build();
+        let entry = opcode::Write::new(Fd(fd), buffer.as_ptr(), buffer.len() as u32)
+            .offset(offset)
+            .rw_flags(flags)
+            .build();
         self.push(entry.user_data(user_data));
     }
 
     pub fn datasync(&mut self, fd: RawFd, user_data: u64) {
-        let entry = opcode::Fsync::new(Fd(fd)).flags(FsyncFlags::DATASYNC).build();
+        let entry = opcode::Fsync::new(Fd(fd))
+            .flags(FsyncFlags::DATASYNC)
+            .build();
         self.push(entry.user_data(user_data));
     }
 
     /// Submits and waits for one completion at least; gives the user data of all that came.
     pub fn turn(&mut self, done: &mut Vec<u64>) {
         let time = Timespec::new().sec(Duration::from_secs(10).as_secs());
-        let _ = self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&time));
+        let _ = self
+            .ring
+            .submitter()
+            .submit_with_args(1, &SubmitArgs::new().timespec(&time));
         for entry in self.ring.completion() {
             assert!(entry.result() >= 0, "I/O error {}", -entry.result());
             done.push(entry.user_data());

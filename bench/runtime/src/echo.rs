@@ -35,12 +35,31 @@ struct Peer {
 pub fn run(options: &Options) {
     let (server_cpu, client_cpu) = cpu::server_and_client();
     // Started before this thread is pinned: a process inherits the CPUs of the thread that starts it.
-    let servers: Vec<Server> = KINDS.iter().map(|kind| Server::start(kind, options.spin_us)).collect();
+    let servers: Vec<Server> = KINDS
+        .iter()
+        .map(|kind| Server::start(kind, options.spin_us))
+        .collect();
     cpu::pin(client_cpu);
-    println!("\n# Echo, {MESSAGE}-byte requests over loopback; server on CPU {server_cpu}, client on CPU {client_cpu}, spin {} us", options.spin_us);
-    println!("connections depth  server      ops/s  server ns/op  client ns/op   p50 us   p99 us   (median of {} interleaved rounds)", options.rounds);
-    let mut cases: Vec<(usize, usize)> = options.connections.iter().map(|&connections| (connections, 1)).collect();
-    cases.extend(options.connections.iter().filter(|&&connections| connections <= 64).map(|&connections| (connections, 16)));
+    println!(
+        "\n# Echo, {MESSAGE}-byte requests over loopback; server on CPU {server_cpu}, client on CPU {client_cpu}, spin {} us",
+        options.spin_us
+    );
+    println!(
+        "connections depth  server      ops/s  server ns/op  client ns/op   p50 us   p99 us   (median of {} interleaved rounds)",
+        options.rounds
+    );
+    let mut cases: Vec<(usize, usize)> = options
+        .connections
+        .iter()
+        .map(|&connections| (connections, 1))
+        .collect();
+    cases.extend(
+        options
+            .connections
+            .iter()
+            .filter(|&&connections| connections <= 64)
+            .map(|&connections| (connections, 16)),
+    );
     for (connections, depth) in cases {
         let mut samples: Vec<Vec<Sample>> = KINDS.iter().map(|_| Vec::new()).collect();
         for _ in 0..options.rounds {
@@ -60,7 +79,9 @@ pub fn run(options: &Options) {
             );
             rows.push((rate, server_ns));
         }
-        let [pinion, glommio, epoll, ring] = rows[..] else { unreachable!("four servers") };
+        let [pinion, glommio, epoll, ring] = rows[..] else {
+            unreachable!("four servers")
+        };
         println!(
             "{:>17}  pinion: rate {:.2}x glommio, {:.2}x best other; CPU/op {:.2}x better than glommio, {:.2}x best other",
             "",
@@ -74,15 +95,23 @@ pub fn run(options: &Options) {
 
 fn measure(server: &Server, connections: usize, depth: usize, duration: Duration) -> Sample {
     let mut kit = Kit::new();
-    let mut peers: Vec<Peer> = (0..connections).map(|_| Peer::connect(server.address)).collect();
+    let mut peers: Vec<Peer> = (0..connections)
+        .map(|_| Peer::connect(server.address))
+        .collect();
     for (index, peer) in peers.iter_mut().enumerate() {
         kit.receive(peer.stream.as_raw_fd(), index as u64);
         peer.owed = depth * MESSAGE;
         peer.send(&mut kit, index);
     }
-    let mut latencies = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds");
+    let mut latencies =
+        Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds");
     // A short run first, so that connections are established and caches warm.
-    drive(&mut kit, &mut peers, Duration::from_millis(200), &mut latencies);
+    drive(
+        &mut kit,
+        &mut peers,
+        Duration::from_millis(200),
+        &mut latencies,
+    );
     latencies.reset();
     let (server_before, client_before, begin) = (server.cpu_ns(), cpu::thread_ns(), Instant::now());
     let operations = drive(&mut kit, &mut peers, duration, &mut latencies) as f64;
@@ -105,7 +134,13 @@ impl Peer {
     fn connect(address: SocketAddr) -> Peer {
         let stream = TcpStream::connect(address).expect("the server accepts");
         stream.set_nodelay(true).expect("nodelay");
-        Peer { stream, sending: Vec::new(), owed: 0, in_flight: false, sent_at: Instant::now() }
+        Peer {
+            stream,
+            sending: Vec::new(),
+            owed: 0,
+            in_flight: false,
+            sent_at: Instant::now(),
+        }
     }
 
     /// Sends a request for each whole response that came.
@@ -123,7 +158,12 @@ impl Peer {
 }
 
 /// Runs the closed loop; how many responses came.
-fn drive(kit: &mut Kit, peers: &mut [Peer], duration: Duration, latencies: &mut Histogram<u64>) -> u64 {
+fn drive(
+    kit: &mut Kit,
+    peers: &mut [Peer],
+    duration: Duration,
+    latencies: &mut Histogram<u64>,
+) -> u64 {
     let end = Instant::now() + duration;
     let mut events = Vec::new();
     let mut received = 0u64;

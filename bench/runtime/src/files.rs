@@ -26,20 +26,63 @@ struct Case {
 }
 
 const CASES: [Case; 6] = [
-    Case { name: "random 4 KiB read, 1 in flight", write: false, random: true, piece: 4096, depth: 1 },
-    Case { name: "random 4 KiB read, 32 in flight", write: false, random: true, piece: 4096, depth: 32 },
-    Case { name: "random 4 KiB write, 1 in flight", write: true, random: true, piece: 4096, depth: 1 },
-    Case { name: "random 4 KiB write, 32 in flight", write: true, random: true, piece: 4096, depth: 32 },
-    Case { name: "sequential 256 KiB read, 4 in flight", write: false, random: false, piece: 256 << 10, depth: 4 },
-    Case { name: "sequential 256 KiB write, 4 in flight", write: true, random: false, piece: 256 << 10, depth: 4 },
+    Case {
+        name: "random 4 KiB read, 1 in flight",
+        write: false,
+        random: true,
+        piece: 4096,
+        depth: 1,
+    },
+    Case {
+        name: "random 4 KiB read, 32 in flight",
+        write: false,
+        random: true,
+        piece: 4096,
+        depth: 32,
+    },
+    Case {
+        name: "random 4 KiB write, 1 in flight",
+        write: true,
+        random: true,
+        piece: 4096,
+        depth: 1,
+    },
+    Case {
+        name: "random 4 KiB write, 32 in flight",
+        write: true,
+        random: true,
+        piece: 4096,
+        depth: 32,
+    },
+    Case {
+        name: "sequential 256 KiB read, 4 in flight",
+        write: false,
+        random: false,
+        piece: 256 << 10,
+        depth: 4,
+    },
+    Case {
+        name: "sequential 256 KiB write, 4 in flight",
+        write: true,
+        random: false,
+        piece: 256 << 10,
+        depth: 4,
+    },
 ];
 
 /// Operations a second and CPU nanoseconds of this process for each.
 type Rate = (f64, f64);
 
 pub fn run(options: &Options) {
-    println!("\n# Files with direct I/O in {} ({} MiB, whole on disk)", options.directory.display(), FILE_BYTES >> 20);
-    println!("{:<40} {:>22} {:>22} {:>22}", "", "runtime", "bare ring", "glommio DmaFile");
+    println!(
+        "\n# Files with direct I/O in {} ({} MiB, whole on disk)",
+        options.directory.display(),
+        FILE_BYTES >> 20
+    );
+    println!(
+        "{:<40} {:>22} {:>22} {:>22}",
+        "", "runtime", "bare ring", "glommio DmaFile"
+    );
     let file = TestFile::make(&options.directory, "files", FILE_BYTES);
     for case in CASES {
         let mut samples: [Vec<Rate>; 3] = Default::default();
@@ -56,7 +99,10 @@ pub fn run(options: &Options) {
                 format!("{rate:>9.0}/s {cpu:>6.0} ns")
             })
             .collect();
-        println!("{:<40} {:>22} {:>22} {:>22}", case.name, cells[0], cells[1], cells[2]);
+        println!(
+            "{:<40} {:>22} {:>22} {:>22}",
+            case.name, cells[0], cells[1], cells[2]
+        );
     }
 }
 
@@ -69,29 +115,46 @@ struct Places {
 
 impl Places {
     fn new(case: Case) -> Places {
-        Places { random: Rng::from_seed(case.piece as u64), next: 0, case }
+        Places {
+            random: Rng::from_seed(case.piece as u64),
+            next: 0,
+            case,
+        }
     }
 
     fn next(&mut self) -> u64 {
         let pieces = FILE_BYTES / self.case.piece as u64;
         self.next += 1;
-        let piece = if self.case.random { self.random.below(pieces) } else { self.next % pieces };
+        let piece = if self.case.random {
+            self.random.below(pieces)
+        } else {
+            self.next % pieces
+        };
         piece * self.case.piece as u64
     }
 }
 
 fn measured(operations: u64, elapsed: Duration, cpu_ns: u64) -> Rate {
-    (operations as f64 / elapsed.as_secs_f64(), cpu_ns as f64 / operations as f64)
+    (
+        operations as f64 / elapsed.as_secs_f64(),
+        cpu_ns as f64 / operations as f64,
+    )
 }
 
 fn runtime(path: &Path, case: Case, duration: Duration) -> Rate {
     let (cpu, _) = cpu::server_and_client();
-    let node = RealOptions { cpus: vec![cpu], spin: Duration::ZERO, handle_signals: false };
+    let node = RealOptions {
+        cpus: vec![cpu],
+        spin: Duration::ZERO,
+        handle_signals: false,
+    };
     let path = path.to_owned();
     let results = run_node(node, move |_| {
         let path = path.clone();
         async move {
-            let file = File::open(&path, OpenOptions::write()).await.expect("the test file");
+            let file = File::open(&path, OpenOptions::write())
+                .await
+                .expect("the test file");
             let places = Rc::new(std::cell::RefCell::new(Places::new(case)));
             let (begin, cpu_before) = (Instant::now(), cpu::process_ns(std::process::id()));
             let tasks: Vec<_> = (0..case.depth)
@@ -102,9 +165,14 @@ fn runtime(path: &Path, case: Case, duration: Duration) -> Rate {
                         while begin.elapsed() < duration {
                             let place = places.borrow_mut().next();
                             if case.write {
-                                file.write_at(place, DmaBuf::zeroed(case.piece)).await.expect("write");
+                                file.write_at(place, DmaBuf::zeroed(case.piece))
+                                    .await
+                                    .expect("write");
                             } else {
-                                assert_eq!(file.read_at(place, case.piece).await.expect("read").len(), case.piece);
+                                assert_eq!(
+                                    file.read_at(place, case.piece).await.expect("read").len(),
+                                    case.piece
+                                );
                             }
                             operations += 1;
                         }
@@ -116,7 +184,11 @@ fn runtime(path: &Path, case: Case, duration: Duration) -> Rate {
             for task in tasks {
                 operations += task.await.expect("not aborted");
             }
-            measured(operations, begin.elapsed(), cpu::process_ns(std::process::id()) - cpu_before)
+            measured(
+                operations,
+                begin.elapsed(),
+                cpu::process_ns(std::process::id()) - cpu_before,
+            )
         }
     });
     results.expect("the runtime starts")[0]
@@ -127,7 +199,9 @@ fn bare(file: &TestFile, case: Case, duration: Duration) -> Rate {
     cpu::pin(cpu);
     let mut disk = Disk::new();
     let mut places = Places::new(case);
-    let mut buffers: Vec<DmaBuf> = (0..case.depth).map(|_| DmaBuf::zeroed(case.piece)).collect();
+    let mut buffers: Vec<DmaBuf> = (0..case.depth)
+        .map(|_| DmaBuf::zeroed(case.piece))
+        .collect();
     let fd = file.file.as_raw_fd();
     let mut start = |disk: &mut Disk, slot: usize| {
         let place = places.next();
@@ -154,7 +228,11 @@ fn bare(file: &TestFile, case: Case, duration: Duration) -> Rate {
             }
         }
     }
-    measured(operations, begin.elapsed(), cpu::process_ns(std::process::id()) - cpu_before)
+    measured(
+        operations,
+        begin.elapsed(),
+        cpu::process_ns(std::process::id()) - cpu_before,
+    )
 }
 
 fn dma_file(path: &Path, case: Case, duration: Duration) -> Rate {
@@ -162,7 +240,13 @@ fn dma_file(path: &Path, case: Case, duration: Duration) -> Rate {
     let path: PathBuf = path.to_owned();
     let executor = LocalExecutorBuilder::new(Placement::Fixed(cpu)).spawn(move || async move {
         let mut open = glommio::io::OpenOptions::new();
-        let file = Rc::new(open.read(true).write(true).dma_open(&path).await.expect("the test file"));
+        let file = Rc::new(
+            open.read(true)
+                .write(true)
+                .dma_open(&path)
+                .await
+                .expect("the test file"),
+        );
         let places = Rc::new(std::cell::RefCell::new(Places::new(case)));
         let (begin, cpu_before) = (Instant::now(), cpu::process_ns(std::process::id()));
         let tasks: Vec<_> = (0..case.depth)
@@ -176,7 +260,10 @@ fn dma_file(path: &Path, case: Case, duration: Duration) -> Rate {
                             let buffer = file.alloc_dma_buffer(case.piece);
                             file.write_at(buffer, place).await.expect("write");
                         } else {
-                            assert_eq!(file.read_at(place, case.piece).await.expect("read").len(), case.piece);
+                            assert_eq!(
+                                file.read_at(place, case.piece).await.expect("read").len(),
+                                case.piece
+                            );
                         }
                         operations += 1;
                     }
@@ -189,7 +276,14 @@ fn dma_file(path: &Path, case: Case, duration: Duration) -> Rate {
         for task in tasks {
             operations += task.await.expect("not cancelled");
         }
-        measured(operations, begin.elapsed(), cpu::process_ns(std::process::id()) - cpu_before)
+        measured(
+            operations,
+            begin.elapsed(),
+            cpu::process_ns(std::process::id()) - cpu_before,
+        )
     });
-    executor.expect("glommio starts").join().expect("glommio runs")
+    executor
+        .expect("glommio starts")
+        .join()
+        .expect("glommio runs")
 }

@@ -11,7 +11,10 @@ const CONNECTIONS: usize = 1000;
 const REQUEST: usize = 4096;
 
 pub fn run(options: &Options) {
-    println!("\n# {CONNECTIONS} connections that have each echoed {REQUEST} bytes and then idle, spin {} us", options.spin_us);
+    println!(
+        "\n# {CONNECTIONS} connections that have each echoed {REQUEST} bytes and then idle, spin {} us",
+        options.spin_us
+    );
     println!("server    CPU of the server   resident bytes a connection");
     for kind in KINDS {
         let server = Server::start(kind, options.spin_us);

@@ -62,11 +62,21 @@ impl Kit {
             .setup_cqsize(8192)
             .build(4096)
             .expect("io_uring");
-        let entries = map(BUFFERS as usize * std::mem::size_of::<BufRingEntry>()).cast::<BufRingEntry>();
+        let entries =
+            map(BUFFERS as usize * std::mem::size_of::<BufRingEntry>()).cast::<BufRingEntry>();
         let memory = map(BUFFERS as usize * BUFFER_BYTES);
         // SAFETY: the mapping lives as long as the process.
-        unsafe { ring.submitter().register_buf_ring_with_flags(entries as u64, BUFFERS, 0, 0).expect("buffer ring") };
-        let mut kit = Kit { ring, entries, memory, tail: 0 };
+        unsafe {
+            ring.submitter()
+                .register_buf_ring_with_flags(entries as u64, BUFFERS, 0, 0)
+                .expect("buffer ring")
+        };
+        let mut kit = Kit {
+            ring,
+            entries,
+            memory,
+            tail: 0,
+        };
         (0..BUFFERS).for_each(|buffer| kit.give_back(buffer));
         kit.publish();
         kit
@@ -74,7 +84,12 @@ impl Kit {
 
     pub fn bytes(&self, buffer: u16, len: usize) -> &[u8] {
         // SAFETY: inside the mapping; the kernel does not write to a buffer that a completion has named.
-        unsafe { std::slice::from_raw_parts(self.memory.add(buffer as usize * BUFFER_BYTES), len.min(BUFFER_BYTES)) }
+        unsafe {
+            std::slice::from_raw_parts(
+                self.memory.add(buffer as usize * BUFFER_BYTES),
+                len.min(BUFFER_BYTES),
+            )
+        }
     }
 
     pub fn give_back(&mut self, buffer: u16) {
@@ -90,7 +105,10 @@ impl Kit {
 
     pub fn publish(&mut self) {
         // SAFETY: the tail lies in the first entry of the page-aligned ring.
-        unsafe { (*(BufRingEntry::tail(self.entries) as *const AtomicU16)).store(self.tail, Ordering::Release) };
+        unsafe {
+            (*(BufRingEntry::tail(self.entries) as *const AtomicU16))
+                .store(self.tail, Ordering::Release)
+        };
     }
 
     fn push(&mut self, entry: squeue::Entry) {
@@ -101,18 +119,29 @@ impl Kit {
     }
 
     pub fn accept(&mut self, fd: RawFd, user_data: u64) {
-        self.push(opcode::AcceptMulti::new(Fd(fd)).build().user_data(user_data));
+        self.push(
+            opcode::AcceptMulti::new(Fd(fd))
+                .build()
+                .user_data(user_data),
+        );
     }
 
     pub fn receive(&mut self, fd: RawFd, user_data: u64) {
-        self.push(opcode::RecvMulti::new(Fd(fd), 0).build().user_data(user_data));
+        self.push(
+            opcode::RecvMulti::new(Fd(fd), 0)
+                .build()
+                .user_data(user_data),
+        );
     }
 
     /// Sends bytes that the caller keeps unchanged until the completion.
     pub fn send(&mut self, fd: RawFd, bytes: &[u8], user_data: u64) {
         let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
         self.push(
-            opcode::Send::new(Fd(fd), bytes.as_ptr(), bytes.len() as u32).flags(flags).build().user_data(user_data),
+            opcode::Send::new(Fd(fd), bytes.as_ptr(), bytes.len() as u32)
+                .flags(flags)
+                .build()
+                .user_data(user_data),
         );
     }
 
@@ -120,17 +149,31 @@ impl Kit {
     pub fn turn(&mut self, timeout: Duration, events: &mut Vec<Event>) {
         self.publish();
         if self.ring.completion().is_empty() {
-            let time = Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
-            let _ = self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&time));
+            let time = Timespec::new()
+                .sec(timeout.as_secs())
+                .nsec(timeout.subsec_nanos());
+            let _ = self
+                .ring
+                .submitter()
+                .submit_with_args(1, &SubmitArgs::new().timespec(&time));
         } else {
             let queued = self.ring.submission().len() as u32;
             // SAFETY: no argument is passed.
             let _ = unsafe {
-                self.ring.submitter().enter::<libc::sigset_t>(queued, 0, EnterFlags::GETEVENTS.bits(), None)
+                self.ring.submitter().enter::<libc::sigset_t>(
+                    queued,
+                    0,
+                    EnterFlags::GETEVENTS.bits(),
+                    None,
+                )
             };
         }
         for entry in self.ring.completion() {
-            events.push(Event { user_data: entry.user_data(), result: entry.result(), flags: entry.flags() });
+            events.push(Event {
+                user_data: entry.user_data(),
+                result: entry.result(),
+                flags: entry.flags(),
+            });
         }
     }
 }

@@ -16,7 +16,9 @@ struct Measured {
 
 pub fn run(options: &Options) {
     println!("\n# Cross-core round trip (submit_to and back), microseconds");
-    println!("spin us   after 10 ms idle p50     p99   back to back p50     p99   busy, 64 in flight: ns a call");
+    println!(
+        "spin us   after 10 ms idle p50     p99   back to back p50     p99   busy, 64 in flight: ns a call"
+    );
     let mut spins = vec![0, 50];
     if !spins.contains(&options.spin_us) {
         spins.push(options.spin_us);
@@ -24,12 +26,25 @@ pub fn run(options: &Options) {
     for spin in spins {
         let cpus = available_cpus().expect("the affinity mask can be read");
         let cpus = vec![cpus[0], cpus[cpus.len() - 1]];
-        let node = RealOptions { cpus, spin: Duration::from_micros(spin), handle_signals: false };
+        let node = RealOptions {
+            cpus,
+            spin: Duration::from_micros(spin),
+            handle_signals: false,
+        };
         let duration = options.duration();
         let results = run_node(node, move |core| async move {
-            if core.0 == 0 { Some(measure(duration).await) } else { None }
+            if core.0 == 0 {
+                Some(measure(duration).await)
+            } else {
+                None
+            }
         });
-        let measured = results.expect("the runtime starts").into_iter().flatten().next().expect("core 0 measures");
+        let measured = results
+            .expect("the runtime starts")
+            .into_iter()
+            .flatten()
+            .next()
+            .expect("core 0 measures");
         let us = |histogram: &Histogram<u64>, q| histogram.value_at_quantile(q) as f64 / 1000.0;
         println!(
             "{spin:>7} {:>23.1} {:>7.1} {:>18.2} {:>7.2} {:>12.0}",
@@ -47,7 +62,8 @@ async fn call() -> u64 {
 }
 
 async fn measure(duration: Duration) -> Measured {
-    let histogram = || Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds");
+    let histogram =
+        || Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds");
     let (mut idle, mut back_to_back) = (histogram(), histogram());
     let start = Instant::now();
     while idle.len() < 20 || start.elapsed() < duration {
@@ -68,5 +84,9 @@ async fn measure(duration: Duration) -> Measured {
         join_all((0..WIDTH).map(|_| call())).await;
         calls += WIDTH;
     }
-    Measured { idle, back_to_back, burst_ns: begin.elapsed().as_nanos() as f64 / f64::from(calls) }
+    Measured {
+        idle,
+        back_to_back,
+        burst_ns: begin.elapsed().as_nanos() as f64 / f64::from(calls),
+    }
 }

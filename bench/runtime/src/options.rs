@@ -31,16 +31,24 @@ impl Options {
             return Err(USAGE.to_owned());
         }
         while let Some((name, tail)) = rest.split_first() {
-            let (value, tail) = tail.split_first().ok_or_else(|| format!("{name} needs a value"))?;
+            let (value, tail) = tail
+                .split_first()
+                .ok_or_else(|| format!("{name} needs a value"))?;
             let wrong = |_| format!("{name} {value} is not a number");
             match name.as_str() {
-                "--seconds" => options.seconds = value.parse().map_err(|_| format!("{value} is not a number"))?,
+                "--seconds" => {
+                    options.seconds = value
+                        .parse()
+                        .map_err(|_| format!("{value} is not a number"))?
+                }
                 "--rounds" => options.rounds = value.parse().map_err(wrong)?,
                 "--spin-us" => options.spin_us = value.parse().map_err(wrong)?,
                 "--dir" => options.directory = PathBuf::from(value),
                 "--connections" => {
-                    options.connections =
-                        value.split(',').map(|n| n.parse().map_err(wrong)).collect::<Result<_, _>>()?;
+                    options.connections = value
+                        .split(',')
+                        .map(|n| n.parse().map_err(wrong))
+                        .collect::<Result<_, _>>()?;
                 }
                 _ => return Err(USAGE.to_owned()),
             }

@@ -1,5 +1,8 @@
 //! The real backend end to end: sockets, files, timers and the mesh on this machine's kernel.
-#![allow(clippy::disallowed_methods, reason = "the tests' own directories and processes are outside of the runtime")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the tests' own directories and processes are outside of the runtime"
+)]
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,8 +11,9 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use pinion_runtime::real::{RealOptions, StartError, available_cpus, choose_cpus, run};
 use pinion_runtime::{
-    Connection, CoreId, DmaBuf, File, Listener, OpenOptions, Queue, connect, core_count, core_id, fs, now, on_all_cores,
-    request_shutdown, shutdown_requested, sleep, spawn, stats, submit_to, timeout, yield_now,
+    Connection, CoreId, DmaBuf, File, Listener, OpenOptions, Queue, connect, core_count, core_id,
+    fs, now, on_all_cores, request_shutdown, shutdown_requested, sleep, spawn, stats, submit_to,
+    timeout, yield_now,
 };
 
 /// Runs on this many cores, which share CPUs where the machine has fewer.
@@ -19,12 +23,21 @@ fn on_cores<R: Send + 'static, Fut: Future<Output = R> + 'static>(
 ) -> Vec<R> {
     let cpus = available_cpus().unwrap();
     let cpus = (0..cores).map(|core| cpus[core % cpus.len()]).collect();
-    run(RealOptions { cpus, spin: Duration::from_micros(20), handle_signals: false }, main).unwrap()
+    run(
+        RealOptions {
+            cpus,
+            spin: Duration::from_micros(20),
+            handle_signals: false,
+        },
+        main,
+    )
+    .unwrap()
 }
 
 fn temp_dir(name: &str) -> std::path::PathBuf {
     // Not in the system's directory for temporary files, which may lie in memory and refuse direct I/O.
-    let path = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    let path = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).unwrap();
     path
@@ -42,7 +55,11 @@ async fn echo(connection: Connection) {
 async fn read_exactly(connection: &Connection, len: usize) -> BytesMut {
     let mut input = BytesMut::new();
     while input.len() < len {
-        assert!(connection.recv(&mut input).await.unwrap() > 0, "closed after {} of {len} bytes", input.len());
+        assert!(
+            connection.recv(&mut input).await.unwrap() > 0,
+            "closed after {} of {len} bytes",
+            input.len()
+        );
     }
     input
 }
@@ -63,7 +80,9 @@ fn connections_are_handed_over_and_echo() {
         if core.0 != 0 {
             return;
         }
-        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap())
+            .await
+            .unwrap();
         let address = listener.local_addr();
         spawn(Queue::Foreground, async move {
             for turn in 0.. {
@@ -81,7 +100,10 @@ fn connections_are_handed_over_and_echo() {
                 spawn(Queue::Foreground, async move {
                     let connection = connect(address).await.unwrap();
                     for round in 0..20u32 {
-                        let message = vec![(client + round) as u8; (client * 997 + round * 31) as usize % 40_000 + 1];
+                        let message = vec![
+                            (client + round) as u8;
+                            (client * 997 + round * 31) as usize % 40_000 + 1
+                        ];
                         connection.send(Bytes::from(message.clone())).await.unwrap();
                         assert_eq!(read_exactly(&connection, message.len()).await, message);
                     }
@@ -97,7 +119,9 @@ fn connections_are_handed_over_and_echo() {
 #[test]
 fn large_messages_meet_back_pressure_and_arrive_whole() {
     on_cores(1, |_| async {
-        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap())
+            .await
+            .unwrap();
         let address = listener.local_addr();
         let sender = spawn(Queue::Foreground, async move {
             let connection = listener.accept().await.unwrap().attach().unwrap();
@@ -106,7 +130,10 @@ fn large_messages_meet_back_pressure_and_arrive_whole() {
             let writer = connection.clone();
             let writing = spawn(Queue::Foreground, async move {
                 for piece in 0..1000u32 {
-                    writer.send(Bytes::from(vec![piece as u8; 64 * 1024])).await.unwrap();
+                    writer
+                        .send(Bytes::from(vec![piece as u8; 64 * 1024]))
+                        .await
+                        .unwrap();
                     counter.set(counter.get() + 64 * 1024);
                 }
                 writer.flush().await.unwrap();
@@ -115,7 +142,11 @@ fn large_messages_meet_back_pressure_and_arrive_whole() {
             sleep(Duration::from_millis(200)).await;
             let stalled_at = sent.get();
             sleep(Duration::from_millis(100)).await;
-            assert_eq!(stalled_at, sent.get(), "a peer that does not read must stop the sender");
+            assert_eq!(
+                stalled_at,
+                sent.get(),
+                "a peer that does not read must stop the sender"
+            );
             assert!(stalled_at < 40 * 1024 * 1024);
             writing.await.unwrap();
             // The peer closes once it has all.
@@ -124,7 +155,10 @@ fn large_messages_meet_back_pressure_and_arrive_whole() {
         let connection = connect(address).await.unwrap();
         sleep(Duration::from_millis(350)).await;
         let before = stats().network_in_bytes;
-        assert!(before < 2 * 1024 * 1024, "unread input is bounded, but {before} bytes were taken");
+        assert!(
+            before < 2 * 1024 * 1024,
+            "unread input is bounded, but {before} bytes were taken"
+        );
         let mut input = BytesMut::new();
         let mut total = 0usize;
         loop {
@@ -145,7 +179,9 @@ fn large_messages_meet_back_pressure_and_arrive_whole() {
 #[test]
 fn dropping_a_connection_still_sends_and_closing_does_not_wait() {
     on_cores(1, |_| async {
-        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap())
+            .await
+            .unwrap();
         let address = listener.local_addr();
         let client = connect(address).await.unwrap();
         let server = listener.accept().await.unwrap().attach().unwrap();
@@ -158,12 +194,17 @@ fn dropping_a_connection_still_sends_and_closing_does_not_wait() {
         let client = connect(address).await.unwrap();
         let server = listener.accept().await.unwrap().attach().unwrap();
         let reader = server.clone();
-        let waiting = spawn(Queue::Foreground, async move { reader.recv(&mut BytesMut::new()).await });
+        let waiting = spawn(Queue::Foreground, async move {
+            reader.recv(&mut BytesMut::new()).await
+        });
         yield_now().await;
         server.close();
         assert!(waiting.await.unwrap().is_err());
         assert!(server.send(Bytes::from_static(b"x")).await.is_err());
-        assert!(matches!(client.recv(&mut BytesMut::new()).await, Ok(0) | Err(_)));
+        assert!(matches!(
+            client.recv(&mut BytesMut::new()).await,
+            Ok(0) | Err(_)
+        ));
         drop((client, server));
         timeout(Duration::from_secs(5), async {
             while stats().connections_open > 0 {
@@ -178,7 +219,9 @@ fn dropping_a_connection_still_sends_and_closing_does_not_wait() {
 #[test]
 fn connecting_to_nobody_fails() {
     on_cores(1, |_| async {
-        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap())
+            .await
+            .unwrap();
         let address = listener.local_addr();
         drop(listener);
         sleep(Duration::from_millis(10)).await;
@@ -199,15 +242,27 @@ fn files_read_what_was_written() {
             file.allocate(1 << 20).await.unwrap();
             assert_eq!(file.len().await.unwrap(), 1 << 20);
             let mut data = DmaBuf::zeroed(64 * 1024);
-            data.iter_mut().enumerate().for_each(|(index, byte)| *byte = index as u8);
+            data.iter_mut()
+                .enumerate()
+                .for_each(|(index, byte)| *byte = index as u8);
             file.write_at(128 * 1024, data).await.unwrap();
             let flushes = stats().device_flushes;
             file.datasync().await.unwrap();
             assert_eq!(stats().device_flushes, flushes + 1);
             fs::sync_dir(&dir).await.unwrap();
             let back = file.read_at(128 * 1024, 64 * 1024).await.unwrap();
-            assert!(back.iter().enumerate().all(|(index, byte)| *byte == index as u8));
-            assert!(file.read_at(0, 4096).await.unwrap().iter().all(|byte| *byte == 0));
+            assert!(
+                back.iter()
+                    .enumerate()
+                    .all(|(index, byte)| *byte == index as u8)
+            );
+            assert!(
+                file.read_at(0, 4096)
+                    .await
+                    .unwrap()
+                    .iter()
+                    .all(|byte| *byte == 0)
+            );
             file.set_len(10_000).await.unwrap();
             assert_eq!(file.read_at(8192, 8192).await.unwrap().len(), 10_000 - 8192);
             assert_eq!(file.read_at(1 << 20, 4096).await.unwrap().len(), 0);
@@ -217,7 +272,10 @@ fn files_read_what_was_written() {
             assert_eq!(fs::read_dir(&dir).await.unwrap(), ["data"]);
             fs::rename(&path, dir.join("other")).await.unwrap();
             assert!(!fs::exists(&path).await.unwrap());
-            assert_eq!(fs::read_small(dir.join("other")).await.unwrap().len() as u64, fs::file_len(dir.join("other")).await.unwrap());
+            assert_eq!(
+                fs::read_small(dir.join("other")).await.unwrap().len() as u64,
+                fs::file_len(dir.join("other")).await.unwrap()
+            );
             let lock = fs::lock(&dir).await.unwrap();
             assert!(fs::lock(&dir).await.is_err());
             drop(lock);
@@ -289,7 +347,11 @@ fn background_work_does_not_keep_the_foreground_waiting() {
             sleep(Duration::from_millis(1)).await;
         }
         stop.set(true);
-        assert!(done.get() > 300, "the background queue ran only {} times", done.get());
+        assert!(
+            done.get() > 300,
+            "the background queue ran only {} times",
+            done.get()
+        );
     });
 }
 
@@ -309,13 +371,21 @@ fn a_request_shuts_all_cores_down() {
 #[test]
 fn a_signal_requests_shutdown() {
     let cpus = vec![available_cpus().unwrap()[0]; 2];
-    let options = RealOptions { cpus, spin: Duration::ZERO, handle_signals: true };
+    let options = RealOptions {
+        cpus,
+        spin: Duration::ZERO,
+        handle_signals: true,
+    };
     let results = run(options, |core| async move {
         if core.0 == 1 {
-            let killed = std::process::Command::new("kill").args(["-TERM", &std::process::id().to_string()]).status();
+            let killed = std::process::Command::new("kill")
+                .args(["-TERM", &std::process::id().to_string()])
+                .status();
             assert!(killed.unwrap().success());
         }
-        timeout(Duration::from_secs(10), shutdown_requested()).await.is_ok()
+        timeout(Duration::from_secs(10), shutdown_requested())
+            .await
+            .is_ok()
     });
     assert_eq!(results.unwrap(), [true, true]);
 }
@@ -323,7 +393,9 @@ fn a_signal_requests_shutdown() {
 #[test]
 fn many_small_sends_of_many_connections_survive_a_lack_of_receive_buffers() {
     on_cores(1, |_| async {
-        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap())
+            .await
+            .unwrap();
         let address = listener.local_addr();
         spawn(Queue::Foreground, async move {
             loop {
@@ -361,7 +433,11 @@ fn many_small_sends_of_many_connections_survive_a_lack_of_receive_buffers() {
 #[test]
 fn a_panic_stops_the_node_with_a_message() {
     let cpus = vec![available_cpus().unwrap()[0]; 2];
-    let options = RealOptions { cpus, spin: Duration::ZERO, handle_signals: false };
+    let options = RealOptions {
+        cpus,
+        spin: Duration::ZERO,
+        handle_signals: false,
+    };
     let error = run(options, |core| async move {
         if core.0 == 1 {
             spawn(Queue::Background, async { panic!("the planted panic") });
@@ -387,12 +463,27 @@ fn a_task_that_holds_its_core_is_counted() {
 
 #[test]
 fn impossible_options_are_refused() {
-    let none = RealOptions { cpus: vec![], ..RealOptions::default() };
-    assert!(matches!(run(none, |_| async {}), Err(StartError::Options(_))));
-    let absent = RealOptions { cpus: vec![100_000], ..RealOptions::default() };
-    assert!(matches!(run(absent, |_| async {}), Err(StartError::Options(_))));
+    let none = RealOptions {
+        cpus: vec![],
+        ..RealOptions::default()
+    };
+    assert!(matches!(
+        run(none, |_| async {}),
+        Err(StartError::Options(_))
+    ));
+    let absent = RealOptions {
+        cpus: vec![100_000],
+        ..RealOptions::default()
+    };
+    assert!(matches!(
+        run(absent, |_| async {}),
+        Err(StartError::Options(_))
+    ));
     let all = choose_cpus(None).unwrap();
     assert_eq!(choose_cpus(Some(1)).unwrap(), all[..1]);
     assert!(matches!(choose_cpus(Some(0)), Err(StartError::Options(_))));
-    assert!(matches!(choose_cpus(Some(all.len() + 1)), Err(StartError::Options(_))));
+    assert!(matches!(
+        choose_cpus(Some(all.len() + 1)),
+        Err(StartError::Options(_))
+    ));
 }

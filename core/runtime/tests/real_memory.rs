@@ -1,5 +1,8 @@
 //! Memory of idle connections on the real backend; alone in its process, because it reads the process's size.
-#![allow(clippy::disallowed_methods, reason = "reads what the system says about this process")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "reads what the system says about this process"
+)]
 
 use std::time::Duration;
 
@@ -10,7 +13,11 @@ use pinion_runtime::{Connection, Listener, Queue, connect, sleep, spawn};
 async fn echo(connection: Connection) {
     let mut input = BytesMut::new();
     while let Ok(1..) = connection.recv(&mut input).await {
-        if connection.send(std::mem::take(&mut input).freeze()).await.is_err() {
+        if connection
+            .send(std::mem::take(&mut input).freeze())
+            .await
+            .is_err()
+        {
             break;
         }
     }
@@ -27,16 +34,33 @@ async fn read_exactly(connection: &Connection, len: usize) {
 fn an_idle_connection_is_cheap() {
     fn resident() -> i64 {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<i64>().unwrap() * 1024
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS:"))
+            .unwrap();
+        line.split_whitespace()
+            .nth(1)
+            .unwrap()
+            .parse::<i64>()
+            .unwrap()
+            * 1024
     }
-    let options = RealOptions { cpus: choose_cpus(Some(1)).unwrap(), spin: Duration::ZERO, handle_signals: false };
+    let options = RealOptions {
+        cpus: choose_cpus(Some(1)).unwrap(),
+        spin: Duration::ZERO,
+        handle_signals: false,
+    };
     let result = run(options, |_| async {
-        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap())
+            .await
+            .unwrap();
         let address = listener.local_addr();
         spawn(Queue::Foreground, async move {
             loop {
-                spawn(Queue::Foreground, echo(listener.accept().await.unwrap().attach().unwrap()));
+                spawn(
+                    Queue::Foreground,
+                    echo(listener.accept().await.unwrap().attach().unwrap()),
+                );
             }
         });
         let exchange = |bytes: usize| async move {
@@ -57,7 +81,10 @@ fn an_idle_connection_is_cheap() {
         }
         sleep(Duration::from_millis(50)).await;
         let each = (resident() - before) / (2 * CONNECTIONS);
-        assert!(connections.len() as i64 == CONNECTIONS && each < 16 * 1024, "an idle end of a connection holds {each} bytes");
+        assert!(
+            connections.len() as i64 == CONNECTIONS && each < 16 * 1024,
+            "an idle end of a connection holds {each} bytes"
+        );
     });
     result.unwrap();
 }

@@ -6,7 +6,10 @@ use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
 fn add(epoll: i32, fd: i32) {
-    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
+    let mut event = libc::epoll_event {
+        events: libc::EPOLLIN as u32,
+        u64: fd as u64,
+    };
     // SAFETY: the event lives across the call.
     let result = unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &mut event) };
     assert_eq!(result, 0);
@@ -43,7 +46,8 @@ pub fn serve(cpu: usize) {
     let mut buffer = vec![0; 65536];
     loop {
         // SAFETY: the kernel writes at most `events.len()` events.
-        let ready = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), events.len() as i32, -1) };
+        let ready =
+            unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), events.len() as i32, -1) };
         for event in events.iter().take(ready.max(0) as usize) {
             let fd = event.u64 as i32;
             if fd == listener.as_raw_fd() {

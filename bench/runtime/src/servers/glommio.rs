@@ -33,5 +33,8 @@ pub fn serve(cpu: usize, spin_us: u64) {
             spawn_local(echo(stream)).detach();
         }
     });
-    executor.expect("glommio starts").join().expect("glommio runs");
+    executor
+        .expect("glommio starts")
+        .join()
+        .expect("glommio runs");
 }

@@ -30,15 +30,23 @@ impl Server {
             .spawn()
             .expect("the server starts");
         let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("the server tells its port");
+        BufReader::new(child.stdout.take().expect("piped"))
+            .read_line(&mut line)
+            .expect("the server tells its port");
         let port: u16 = line.trim().parse().expect("a port");
-        Server { address: SocketAddr::from(([127, 0, 0, 1], port)), child }
+        Server {
+            address: SocketAddr::from(([127, 0, 0, 1], port)),
+            child,
+        }
     }
 
     pub fn resident_bytes(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))
+            .unwrap_or_default();
         let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-        line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).unwrap_or(0) * 1024
+        line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
+            .unwrap_or(0)
+            * 1024
     }
 
     pub fn cpu_ns(&self) -> u64 {

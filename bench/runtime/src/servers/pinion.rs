@@ -20,12 +20,21 @@ async fn echo(connection: Connection) {
 }
 
 pub fn serve(cpu: usize, spin_us: u64) {
-    let options = RealOptions { cpus: vec![cpu], spin: Duration::from_micros(spin_us), ..RealOptions::default() };
+    let options = RealOptions {
+        cpus: vec![cpu],
+        spin: Duration::from_micros(spin_us),
+        ..RealOptions::default()
+    };
     run(options, |_| async {
-        let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into())
+            .await
+            .expect("a free port");
         super::announce(listener.local_addr().port());
         while let Ok(incoming) = listener.accept().await {
-            spawn(Queue::Foreground, echo(incoming.attach().expect("a fresh connection")));
+            spawn(
+                Queue::Foreground,
+                echo(incoming.attach().expect("a fresh connection")),
+            );
         }
     })
     .expect("the runtime starts");

@@ -71,6 +71,12 @@ fn set_nodelay(fd: RawFd) {
     let on: libc::c_int = 1;
     // SAFETY: the option's value is an int that lives across the call.
     unsafe {
-        libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const on).cast(), 4);
+        libc::setsockopt(
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_NODELAY,
+            (&raw const on).cast(),
+            4,
+        );
     }
 }

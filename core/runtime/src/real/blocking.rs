@@ -41,16 +41,23 @@ struct Slot<T> {
 }
 
 /// Runs `f` on the blocking thread.
-pub(super) async fn run<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+pub(super) async fn run<T: Send + 'static>(
+    f: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
     // Shared with a thread that is no core; held for a move only.
     #[allow(clippy::disallowed_types)]
-    let slot = Arc::new(std::sync::Mutex::new(Slot { result: None, waker: None }));
+    let slot = Arc::new(std::sync::Mutex::new(Slot {
+        result: None,
+        waker: None,
+    }));
     let answer = slot.clone();
     let job: Job = Box::new(move || {
         let result = catch_unwind(AssertUnwindSafe(f))
             .unwrap_or_else(|_| Err(io::Error::other("a directory operation panicked")));
         let waker = {
-            let mut slot = answer.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let mut slot = answer
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner());
             slot.result = Some(result);
             slot.waker.take()
         };
@@ -60,7 +67,11 @@ pub(super) async fn run<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + S
     });
     match RealCore::current().blocking().0.try_send(job) {
         Ok(()) => {}
-        Err(TrySendError::Full(_)) => return Err(io::Error::other("too many directory operations are waiting")),
+        Err(TrySendError::Full(_)) => {
+            return Err(io::Error::other(
+                "too many directory operations are waiting",
+            ));
+        }
         Err(TrySendError::Disconnected(_)) => return Err(io::Error::other("the node is stopping")),
     }
     poll_fn(move |context| {

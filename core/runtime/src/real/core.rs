@@ -146,7 +146,8 @@ impl RealCore {
 
     #[track_caller]
     pub fn spawn<F: Future<Output = ()> + 'static>(&self, queue: Queue, future: F) {
-        self.tasks.spawn(&self.shared, queue, Location::caller(), Box::pin(future));
+        self.tasks
+            .spawn(&self.shared, queue, Location::caller(), Box::pin(future));
     }
 
     pub fn should_yield(&self) -> bool {
@@ -170,7 +171,10 @@ impl RealCore {
     }
 
     pub fn stats(&self) -> RuntimeStats {
-        let mut stats = RuntimeStats { stalls: self.stalls.get(), ..RuntimeStats::default() };
+        let mut stats = RuntimeStats {
+            stalls: self.stalls.get(),
+            ..RuntimeStats::default()
+        };
         stats.idle_ns = self.idle_ns.get();
         stats.busy_ns = (sys::monotonic_ns() - self.started).saturating_sub(stats.idle_ns);
         stats.tasks_spawned = self.tasks.spawned();
@@ -182,7 +186,9 @@ impl RealCore {
 
     /// Asks the kernel to end a request.
     pub(super) fn cancel(&self, target: u64) {
-        let entry = opcode::AsyncCancel::new(target).build().user_data(user_data(Kind::Ignored, 0));
+        let entry = opcode::AsyncCancel::new(target)
+            .build()
+            .user_data(user_data(Kind::Ignored, 0));
         // SAFETY: the entry points to nothing.
         unsafe { self.uring().push(entry) };
     }
@@ -246,7 +252,9 @@ impl RealCore {
     /// nobody needs to read the eventfd.
     fn arm_bell(&self) {
         if !self.bell_armed.replace(true) {
-            let entry = opcode::PollAdd::new(types::Fd(self.shared.eventfd()), libc::POLLIN as u32).multi(true).build();
+            let entry = opcode::PollAdd::new(types::Fd(self.shared.eventfd()), libc::POLLIN as u32)
+                .multi(true)
+                .build();
             // SAFETY: the entry points to no memory.
             unsafe { self.uring().push(entry.user_data(user_data(Kind::Bell, 0))) };
         }
@@ -265,7 +273,9 @@ impl RealCore {
 
     /// Polls ready tasks of a queue until none is left or the budget is used; they may make each other ready.
     pub(super) fn run_ready(&self, queue: Queue, budget: Duration) {
-        let Some(mut task) = self.tasks.pop(queue) else { return };
+        let Some(mut task) = self.tasks.pop(queue) else {
+            return;
+        };
         let mut polled_at = sys::monotonic_ns();
         let end = polled_at + budget.as_nanos() as u64;
         loop {
@@ -315,7 +325,10 @@ impl RealCore {
             .map(|message| message.to_string())
             .or_else(|| payload.downcast_ref::<String>().cloned())
             .unwrap_or_else(|| "no message".to_owned());
-        let error = StartError::Panicked { core: usize::from(self.shared.id.0), message };
+        let error = StartError::Panicked {
+            core: usize::from(self.shared.id.0),
+            message,
+        };
         tracing::error!(core = self.shared.id.0, "{error}");
         self.node.fail(error);
     }
@@ -388,7 +401,9 @@ impl RealCore {
             }
             let mut completions = Vec::new();
             self.uring().reap(&mut completions);
-            completions.into_iter().for_each(|completion| self.dispatch(completion));
+            completions
+                .into_iter()
+                .for_each(|completion| self.dispatch(completion));
             self.tasks.drop_all();
         }
         true

@@ -47,7 +47,11 @@ impl RealFile {
         let core = RealCore::current();
         let mut flags = libc::O_CLOEXEC | libc::O_DIRECT;
         // Read and write together: some file systems and drivers refuse or slow direct reads otherwise.
-        flags |= if options.write { libc::O_RDWR } else { libc::O_RDONLY };
+        flags |= if options.write {
+            libc::O_RDWR
+        } else {
+            libc::O_RDONLY
+        };
         if options.create_new {
             flags |= libc::O_CREAT | libc::O_EXCL;
         } else if options.create {
@@ -58,7 +62,10 @@ impl RealFile {
         }
         let (result, _) = Op::open(&core, sys::c_path(path)?, flags, 0o600).await;
         let fd = sys::own_fd(result? as i32);
-        Ok(RealFile { core, fd: Rc::new(fd) })
+        Ok(RealFile {
+            core,
+            fd: Rc::new(fd),
+        })
     }
 
     pub async fn read_at(&self, offset: u64, len: usize) -> io::Result<DmaBuf> {
@@ -66,7 +73,9 @@ impl RealFile {
         let mut done = 0;
         loop {
             let (result, keep) = Op::read(&self.core, self.fd.clone(), offset, buffer, done).await;
-            let Keep::Buffer(_, returned) = keep else { unreachable!("a read keeps its buffer") };
+            let Keep::Buffer(_, returned) = keep else {
+                unreachable!("a read keeps its buffer")
+            };
             buffer = returned;
             match result {
                 Ok(read) => done += read as usize,
@@ -74,7 +83,8 @@ impl RealFile {
                 Err(error) => return Err(error),
             }
             // A short read ends at the end of the file; a direct read goes on only from an aligned place.
-            let ended = !done.is_multiple_of(crate::limits::ALIGN) || result.is_ok_and(|read| read == 0);
+            let ended =
+                !done.is_multiple_of(crate::limits::ALIGN) || result.is_ok_and(|read| read == 0);
             if done == len || ended {
                 break;
             }
@@ -90,7 +100,9 @@ impl RealFile {
         let (mut buffer, mut done) = (data, 0);
         while done < len {
             let (result, keep) = Op::write(&self.core, self.fd.clone(), offset, buffer, done).await;
-            let Keep::Buffer(_, returned) = keep else { unreachable!("a write keeps its buffer") };
+            let Keep::Buffer(_, returned) = keep else {
+                unreachable!("a write keeps its buffer")
+            };
             buffer = returned;
             match result {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

@@ -22,7 +22,10 @@ pub(crate) async fn read_dir(path: &Path) -> io::Result<Vec<String>> {
         for entry in fs::read_dir(path)? {
             let name = entry?.file_name().into_string();
             names.push(name.map_err(|name| {
-                io::Error::new(io::ErrorKind::InvalidData, format!("the file name {name:?} is not UTF-8"))
+                io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("the file name {name:?} is not UTF-8"),
+                )
             })?);
         }
         names.sort_unstable();
@@ -60,9 +63,14 @@ pub(crate) async fn read_small(path: &Path) -> io::Result<Vec<u8>> {
     let path = path.to_owned();
     run(move || {
         let mut bytes = Vec::new();
-        File::open(path)?.take(MAX_SMALL_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+        File::open(path)?
+            .take(MAX_SMALL_FILE_BYTES + 1)
+            .read_to_end(&mut bytes)?;
         if bytes.len() as u64 > MAX_SMALL_FILE_BYTES {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the file is too large to be read at once"));
+            return Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                "the file is too large to be read at once",
+            ));
         }
         Ok(bytes)
     })

@@ -35,12 +35,20 @@ impl SignalHandlers {
     /// Signals then write to `eventfd`, which must outlive the handlers. `None` when another node has them.
     pub fn install(eventfd: &OwnedFd) -> std::io::Result<Option<SignalHandlers>> {
         let fd = eventfd.as_raw_fd();
-        if SIGNAL_FD.compare_exchange(-1, fd, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        if SIGNAL_FD
+            .compare_exchange(-1, fd, Ordering::SeqCst, Ordering::SeqCst)
+            .is_err()
+        {
             return Ok(None);
         }
-        let mut handlers = SignalHandlers { previous: Vec::new(), fd };
+        let mut handlers = SignalHandlers {
+            previous: Vec::new(),
+            fd,
+        };
         for signal in SIGNALS {
-            handlers.previous.push((signal, sys::install_handler(signal, on_signal)?));
+            handlers
+                .previous
+                .push((signal, sys::install_handler(signal, on_signal)?));
         }
         Ok(Some(handlers))
     }
@@ -48,7 +56,9 @@ impl SignalHandlers {
 
 impl Drop for SignalHandlers {
     fn drop(&mut self) {
-        self.previous.iter().for_each(|(signal, previous)| sys::restore_handler(*signal, previous));
+        self.previous
+            .iter()
+            .for_each(|(signal, previous)| sys::restore_handler(*signal, previous));
         let _ = SIGNAL_FD.compare_exchange(self.fd, -1, Ordering::SeqCst, Ordering::SeqCst);
     }
 }
@@ -61,8 +71,15 @@ struct Watch {
 
 /// Runs until `stop` is set and `eventfd` signalled.
 pub(super) fn run(node: Arc<Node>, eventfd: Arc<OwnedFd>, stop: Arc<AtomicBool>) {
-    let mut watches: Vec<Watch> =
-        node.cores.iter().map(|_| Watch { heartbeat: 0, since_ns: 0, report_at: STUCK }).collect();
+    let mut watches: Vec<Watch> = node
+        .cores
+        .iter()
+        .map(|_| Watch {
+            heartbeat: 0,
+            since_ns: 0,
+            report_at: STUCK,
+        })
+        .collect();
     loop {
         let signalled = sys::eventfd_wait(eventfd.as_raw_fd(), MONITOR_PERIOD);
         if stop.load(Ordering::SeqCst) {
@@ -76,13 +93,21 @@ pub(super) fn run(node: Arc<Node>, eventfd: Arc<OwnedFd>, stop: Arc<AtomicBool>)
         for (core, watch) in node.cores.iter().zip(&mut watches) {
             let heartbeat = core.heartbeat.load(Ordering::Relaxed);
             if heartbeat != watch.heartbeat || heartbeat.is_multiple_of(2) {
-                *watch = Watch { heartbeat, since_ns: now, report_at: STUCK };
+                *watch = Watch {
+                    heartbeat,
+                    since_ns: now,
+                    report_at: STUCK,
+                };
                 continue;
             }
             let held = Duration::from_nanos(now - watch.since_ns);
             if held >= watch.report_at {
                 watch.report_at = held * 2;
-                tracing::warn!(core = core.id.0, held_ms = held.as_millis() as u64, "a task holds its core and does not yield");
+                tracing::warn!(
+                    core = core.id.0,
+                    held_ms = held.as_millis() as u64,
+                    "a task holds its core and does not yield"
+                );
             }
         }
     }

@@ -33,7 +33,10 @@ impl Default for RealOptions {
 pub fn available_cpus() -> io::Result<Vec<usize>> {
     let cpus = sys::affinity()?;
     if cpus.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, "the process's CPU affinity mask is empty"));
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "the process's CPU affinity mask is empty",
+        ));
     }
     Ok(cpus)
 }
@@ -43,7 +46,11 @@ pub fn choose_cpus(wanted: Option<usize>) -> Result<Vec<usize>, StartError> {
     let mut cpus = available_cpus().map_err(StartError::System)?;
     match wanted {
         None => {}
-        Some(0) => return Err(StartError::Options("a node needs at least one CPU".to_owned())),
+        Some(0) => {
+            return Err(StartError::Options(
+                "a node needs at least one CPU".to_owned(),
+            ));
+        }
         Some(wanted) if wanted > cpus.len() => {
             return Err(StartError::Options(format!(
                 "{wanted} CPUs were asked for, but this process may use only {}: {cpus:?}",
@@ -61,7 +68,11 @@ pub enum StartError {
     /// The options make no sense.
     Options(String),
     /// A core could not be set up.
-    Core { core: usize, cpu: usize, message: String },
+    Core {
+        core: usize,
+        cpu: usize,
+        message: String,
+    },
     /// A task panicked: an invariant is broken, so the node stopped.
     Panicked { core: usize, message: String },
     /// A thread or descriptor of the runtime itself could not be made.
@@ -72,9 +83,14 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StartError::Options(message) => f.write_str(message),
-            StartError::Core { core, cpu, message } => write!(f, "core {core} on CPU {cpu}: {message}"),
+            StartError::Core { core, cpu, message } => {
+                write!(f, "core {core} on CPU {cpu}: {message}")
+            }
             StartError::Panicked { core, message } => {
-                write!(f, "a task on core {core} panicked, so the node stopped: {message}")
+                write!(
+                    f,
+                    "a task on core {core} panicked, so the node stopped: {message}"
+                )
             }
             StartError::System(error) => write!(f, "the runtime could not start: {error}"),
         }

@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 
 use super::limits::MESH_BATCH;
 use super::shared::Node;
+use crate::CoreId;
 use crate::limits::MESH_RING_SLOTS;
 use crate::mesh::{self, Parcel, ring};
-use crate::CoreId;
 
 /// The rings between this core and each other one; absent for the core itself.
 pub(super) struct Ports {
@@ -47,7 +47,9 @@ impl Ports {
     /// Sends a parcel, waking the other core if it sleeps; gives it back when the ring is full.
     pub fn try_push(&self, node: &Node, to: CoreId, parcel: Parcel) -> Result<(), Parcel> {
         let index = usize::from(to.0);
-        let sender = self.outgoing[index].as_ref().expect("a core sends no parcels to itself");
+        let sender = self.outgoing[index]
+            .as_ref()
+            .expect("a core sends no parcels to itself");
         let mut sender = sender.borrow_mut();
         let mut refused = parcel;
         loop {
@@ -76,7 +78,9 @@ impl Ports {
                 continue;
             }
             for _ in 0..MESH_BATCH {
-                let Some(parcel) = incoming.borrow_mut().try_recv() else { break };
+                let Some(parcel) = incoming.borrow_mut().try_recv() else {
+                    break;
+                };
                 mesh::deliver(CoreId(from as u16), parcel);
             }
             if incoming.borrow_mut().take_space_wanted() {
@@ -95,14 +99,24 @@ impl Ports {
 
     /// Whether parcels have come.
     pub fn has_mail(&self) -> bool {
-        self.incoming.iter().flatten().any(|incoming| !incoming.borrow().is_empty())
+        self.incoming
+            .iter()
+            .flatten()
+            .any(|incoming| !incoming.borrow().is_empty())
     }
 
     /// Whether every ring that refused a parcel is still full, so that its receiver will ring when it is not.
     pub fn nothing_blocked_has_space(&self) -> bool {
         self.blocked_count.get() == 0
-            || self.blocked.iter().zip(&self.outgoing).all(|(blocked, outgoing)| {
-                !blocked.get() || outgoing.as_ref().is_none_or(|sender| !sender.borrow_mut().want_space())
-            })
+            || self
+                .blocked
+                .iter()
+                .zip(&self.outgoing)
+                .all(|(blocked, outgoing)| {
+                    !blocked.get()
+                        || outgoing
+                            .as_ref()
+                            .is_none_or(|sender| !sender.borrow_mut().want_space())
+                })
     }
 }

@@ -37,7 +37,9 @@ impl fmt::Display for Problem {
 impl std::error::Error for Problem {}
 
 fn problem(message: impl Into<String>) -> Problem {
-    Problem { message: message.into() }
+    Problem {
+        message: message.into(),
+    }
 }
 
 /// What was found to be less than good, but enough to run.
@@ -54,7 +56,10 @@ pub struct PreflightReport {
 pub fn preflight(cores: usize, directory: &Path) -> Result<PreflightReport, Problem> {
     check_system(cores)?;
     check_direct_io(directory)?;
-    let mut report = PreflightReport { open_files: raise_open_files()?, ..PreflightReport::default() };
+    let mut report = PreflightReport {
+        open_files: raise_open_files()?,
+        ..PreflightReport::default()
+    };
     if report.open_files < OPEN_FILES_WANTED {
         report.warnings.push(format!(
             "at most {} files and connections can be open at once; raise the hard limit (ulimit -Hn, or LimitNOFILE= of \
@@ -68,7 +73,11 @@ pub fn preflight(cores: usize, directory: &Path) -> Result<PreflightReport, Prob
 /// Kernel, io_uring and locked memory.
 pub(super) fn check_system(cores: usize) -> Result<(), Problem> {
     check_kernel(sys::kernel_version())?;
-    check_memlock(sys::limit(libc::RLIMIT_MEMLOCK).map_err(|error| problem(format!("getrlimit failed: {error}")))?, cores)?;
+    check_memlock(
+        sys::limit(libc::RLIMIT_MEMLOCK)
+            .map_err(|error| problem(format!("getrlimit failed: {error}")))?,
+        cores,
+    )?;
     check_uring()
 }
 
@@ -146,7 +155,11 @@ fn explain_uring(error: &io::Error) -> Problem {
 
 /// Raises the soft limit of open files to the hard one and returns it.
 pub fn raise_open_files() -> Result<u64, Problem> {
-    let explain = |error: io::Error| problem(format!("the limit of open files cannot be read or raised: {error}"));
+    let explain = |error: io::Error| {
+        problem(format!(
+            "the limit of open files cannot be read or raised: {error}"
+        ))
+    };
     let (soft, hard) = sys::limit(libc::RLIMIT_NOFILE).map_err(explain)?;
     if soft < hard {
         sys::set_soft_limit(libc::RLIMIT_NOFILE, hard, hard).map_err(explain)?;
@@ -166,9 +179,9 @@ pub fn check_direct_io(directory: &Path) -> Result<(), Problem> {
         Some(libc::EACCES | libc::EPERM | libc::EROFS) => problem(format!(
             "{shown} is not writable by this user ({what}: {error}); change its owner, or choose another directory"
         )),
-        Some(libc::ENOSPC | libc::EDQUOT) => {
-            problem(format!("there is no space left in {shown} ({what}); free some, or choose another directory"))
-        }
+        Some(libc::ENOSPC | libc::EDQUOT) => problem(format!(
+            "there is no space left in {shown} ({what}); free some, or choose another directory"
+        )),
         Some(libc::ENOENT) => problem(format!("the directory {shown} does not exist; create it")),
         _ => problem(format!("direct I/O in {shown} failed ({what}): {error}")),
     };
@@ -188,13 +201,16 @@ pub fn check_direct_io(directory: &Path) -> Result<(), Problem> {
         .map_err(|error| explain("write", error))
         .and_then(|()| {
             block.fill(0);
-            file.read_exact_at(&mut block, 0).map_err(|error| explain("read", error))
+            file.read_exact_at(&mut block, 0)
+                .map_err(|error| explain("read", error))
         })
         .and_then(|()| {
             if block.iter().all(|&byte| byte == 0x5a) {
                 Ok(())
             } else {
-                Err(problem(format!("direct I/O in {shown} does not return what was written")))
+                Err(problem(format!(
+                    "direct I/O in {shown} does not return what was written"
+                )))
             }
         });
     // A file left behind is overwritten by the next check and ignored by everyone else.
@@ -209,15 +225,27 @@ mod tests {
     #[test]
     fn each_problem_is_one_line_that_says_what_to_do() {
         let kernel = check_kernel(Some((5, 15))).unwrap_err().to_string();
-        assert!(kernel.contains("5.15") && kernel.contains("6.0"), "{kernel}");
+        assert!(
+            kernel.contains("5.15") && kernel.contains("6.0"),
+            "{kernel}"
+        );
         assert_eq!(check_kernel(Some((6, 0))), Ok(()));
         assert_eq!(check_kernel(None), Ok(()));
 
         let memlock = check_memlock((65536, 65536), 2).unwrap_err().to_string();
-        assert!(memlock.contains("64 KiB") && memlock.contains("ulimit -l"), "{memlock}");
+        assert!(
+            memlock.contains("64 KiB") && memlock.contains("ulimit -l"),
+            "{memlock}"
+        );
         assert_eq!(check_memlock((u64::MAX, u64::MAX), 2), Ok(()));
 
-        for code in [libc::ENOSYS, libc::EPERM, libc::ENOMEM, libc::EMFILE, libc::EIO] {
+        for code in [
+            libc::ENOSYS,
+            libc::EPERM,
+            libc::ENOMEM,
+            libc::EMFILE,
+            libc::EIO,
+        ] {
             let line = explain_uring(&io::Error::from_raw_os_error(code)).to_string();
             assert!(!line.contains('\n') && !line.contains("  "), "{line}");
         }
@@ -225,8 +253,13 @@ mod tests {
 
     #[test]
     fn a_missing_directory_is_named() {
-        let line = check_direct_io(Path::new("/nonexistent/pinion")).unwrap_err().to_string();
-        assert!(line.contains("/nonexistent/pinion") && line.contains("does not exist"), "{line}");
+        let line = check_direct_io(Path::new("/nonexistent/pinion"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            line.contains("/nonexistent/pinion") && line.contains("does not exist"),
+            "{line}"
+        );
     }
 
     #[test]

@@ -9,7 +9,8 @@ use glommio::{Latency, Shares, TaskQueueHandle, executor};
 
 use super::core::RealCore;
 use super::limits::{
-    BACKGROUND_SHARES, BACKGROUND_TURN, FOREGROUND_LATENCY, FOREGROUND_SHARES, TURN, TURNS_BETWEEN_YIELDS,
+    BACKGROUND_SHARES, BACKGROUND_TURN, FOREGROUND_LATENCY, FOREGROUND_SHARES, TURN,
+    TURNS_BETWEEN_YIELDS,
 };
 use crate::Queue;
 
@@ -47,8 +48,11 @@ pub(super) fn create() -> (TaskQueueHandle, TaskQueueHandle) {
         Latency::Matters(FOREGROUND_LATENCY),
         "foreground",
     );
-    let background =
-        executor().create_task_queue(Shares::Static(BACKGROUND_SHARES), Latency::NotImportant, "background");
+    let background = executor().create_task_queue(
+        Shares::Static(BACKGROUND_SHARES),
+        Latency::NotImportant,
+        "background",
+    );
     (foreground, background)
 }
 

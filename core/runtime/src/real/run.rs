@@ -85,7 +85,11 @@ where
             Ok(executor) => executors.push(executor),
             Err(error) => {
                 // Cores that run wait for all mains: this one's will never be.
-                node.fail(StartError::Core { core, cpu: options.cpus[core], message: error.to_string() });
+                node.fail(StartError::Core {
+                    core,
+                    cpu: options.cpus[core],
+                    message: error.to_string(),
+                });
                 break;
             }
         }
@@ -97,7 +101,11 @@ where
         match executor.join() {
             Ok(result) => results.extend(result),
             // Also what a core that was never run says, after its `Unstarted` has stopped the others.
-            Err(error) => node.fail(StartError::Core { core, cpu: options.cpus[core], message: error.to_string() }),
+            Err(error) => node.fail(StartError::Core {
+                core,
+                cpu: options.cpus[core],
+                message: error.to_string(),
+            }),
         }
     }
     drop(handlers);
@@ -109,7 +117,11 @@ where
     match node.take_failure() {
         Some(error) => Err(error),
         None => {
-            assert_eq!(results.len(), count, "a core ended without its main's result and without a failure");
+            assert_eq!(
+                results.len(),
+                count,
+                "a core ended without its main's result and without a failure"
+            );
             Ok(results)
         }
     }
@@ -117,24 +129,34 @@ where
 
 fn check(options: &RealOptions) -> Result<(), StartError> {
     if options.cpus.is_empty() {
-        return Err(StartError::Options("a node needs at least one core".to_owned()));
+        return Err(StartError::Options(
+            "a node needs at least one core".to_owned(),
+        ));
     }
     if options.cpus.len() > MAX_CORES {
-        return Err(StartError::Options(format!("a node has at most {MAX_CORES} cores")));
+        return Err(StartError::Options(format!(
+            "a node has at most {MAX_CORES} cores"
+        )));
     }
     let available = super::available_cpus().map_err(StartError::System)?;
     if let Some(cpu) = options.cpus.iter().find(|cpu| !available.contains(cpu)) {
-        return Err(StartError::Options(format!("CPU {cpu} is not among the CPUs this process may use: {available:?}")));
+        return Err(StartError::Options(format!(
+            "CPU {cpu} is not among the CPUs this process may use: {available:?}"
+        )));
     }
     // glommio ends the process where io_uring is missing, so we look first.
-    preflight::check_system(options.cpus.len()).map_err(|problem| StartError::Options(problem.to_string()))
+    preflight::check_system(options.cpus.len())
+        .map_err(|problem| StartError::Options(problem.to_string()))
 }
 
 fn thread(
     name: &str,
     f: impl FnOnce() + Send + 'static,
 ) -> Result<std::thread::JoinHandle<()>, StartError> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(f).map_err(StartError::System)
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(f)
+        .map_err(StartError::System)
 }
 
 /// Dropped when a core's executor does not come to run it: the other cores would wait for its main for ever.
@@ -173,13 +195,26 @@ where
     Fut: Future<Output = R> + 'static,
     R: 'static,
 {
-    let Seed { unstarted: _, node, ports, blocking, spin, core: index, cpu, count } = seed;
+    let Seed {
+        unstarted: _,
+        node,
+        ports,
+        blocking,
+        spin,
+        core: index,
+        cpu,
+        count,
+    } = seed;
     let shared = node.cores[index].clone();
     let core = match RealCore::new(shared.clone(), node.clone(), ports, blocking, spin) {
         Ok(core) => core,
         Err(error) => {
             let message = format!("its ring could not be made: {error}");
-            node.fail(StartError::Core { core: index, cpu, message });
+            node.fail(StartError::Core {
+                core: index,
+                cpu,
+                message,
+            });
             return None;
         }
     };
@@ -205,15 +240,25 @@ where
         }
     }
     let (foreground, background) = queues::create();
-    let background = spawn_local_into(contained(core.clone(), queues::background(core.clone())), background);
-    let foreground = spawn_local_into(contained(core.clone(), queues::foreground(core.clone())), foreground);
+    let background = spawn_local_into(
+        contained(core.clone(), queues::background(core.clone())),
+        background,
+    );
+    let foreground = spawn_local_into(
+        contained(core.clone(), queues::foreground(core.clone())),
+        foreground,
+    );
     match (foreground, background) {
         (Ok(foreground), Ok(background)) => {
             foreground.await;
             background.await;
         }
         (Err(error), _) | (_, Err(error)) => {
-            node.fail(StartError::Core { core: index, cpu, message: error.to_string() });
+            node.fail(StartError::Core {
+                core: index,
+                cpu,
+                message: error.to_string(),
+            });
         }
     }
 
@@ -233,7 +278,10 @@ where
     RealCore::set_current(None);
     set_home(None);
     if !stopped {
-        tracing::error!(core = index, "requests to the kernel did not end, so their memory is kept");
+        tracing::error!(
+            core = index,
+            "requests to the kernel did not end, so their memory is kept"
+        );
         std::mem::forget(core);
     }
     result.take()

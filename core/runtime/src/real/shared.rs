@@ -53,7 +53,10 @@ impl CoreShared {
 
     /// Makes a task runnable from another thread.
     pub fn inject(&self, queue: Queue, task: TaskId) {
-        self.injected.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((queue, task));
+        self.injected
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .push((queue, task));
         self.has_injected.store(true, Ordering::SeqCst);
         self.ring_bell();
     }
@@ -66,7 +69,12 @@ impl CoreShared {
         if !self.has_injected.swap(false, Ordering::SeqCst) {
             return Vec::new();
         }
-        std::mem::take(&mut *self.injected.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        std::mem::take(
+            &mut *self
+                .injected
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner()),
+        )
     }
 }
 
@@ -117,7 +125,10 @@ impl Node {
 
     /// Stops all cores; the first failure is what the caller of `run` gets.
     pub fn fail(&self, error: StartError) {
-        self.failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
+        self.failure
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .get_or_insert(error);
         self.stop_now();
     }
 
@@ -128,7 +139,10 @@ impl Node {
     }
 
     pub fn take_failure(&self) -> Option<StartError> {
-        self.failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
+        self.failure
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .take()
     }
 
     pub fn connection_id(&self) -> u64 {

@@ -15,7 +15,10 @@ const CAP: u64 = 4;
 impl Spin {
     pub fn new(limit: Duration) -> Spin {
         let limit_ns = limit.as_nanos() as u64;
-        Spin { limit_ns, average_ns: Cell::new(limit_ns * CAP) }
+        Spin {
+            limit_ns,
+            average_ns: Cell::new(limit_ns * CAP),
+        }
     }
 
     pub fn limit_ns(&self) -> u64 {
@@ -30,7 +33,8 @@ impl Spin {
     /// Learns how long a rest was.
     pub fn record(&self, rested_ns: u64) {
         let average = self.average_ns.get();
-        self.average_ns.set((average * 3 + rested_ns.min(self.limit_ns * CAP)) / 4);
+        self.average_ns
+            .set((average * 3 + rested_ns.min(self.limit_ns * CAP)) / 4);
     }
 }
 

@@ -17,7 +17,10 @@ pub(super) fn realtime_ns() -> u64 {
 }
 
 fn clock(id: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `time` is a valid place for the result.
     let result = unsafe { libc::clock_gettime(id, &mut time) };
     assert_eq!(result, 0, "clock_gettime failed");
@@ -32,7 +35,11 @@ pub(crate) fn fill_os_random(bytes: &mut [u8]) {
         let got = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
         if got < 0 {
             let error = io::Error::last_os_error();
-            assert_eq!(error.kind(), io::ErrorKind::Interrupted, "the system gives no random bytes: {error}");
+            assert_eq!(
+                error.kind(),
+                io::ErrorKind::Interrupted,
+                "the system gives no random bytes: {error}"
+            );
             continue;
         }
         rest = &mut rest[got as usize..];
@@ -41,7 +48,11 @@ pub(crate) fn fill_os_random(bytes: &mut [u8]) {
 
 /// Converts the result of a system call that answers -1 on failure.
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }
 
 /// Takes ownership of a file descriptor that a system call or completion has just returned.
@@ -66,9 +77,19 @@ pub(super) fn eventfd_signal(fd: RawFd) {
 
 /// Waits until the eventfd has been signalled, at most `timeout`, and resets it; whether it was.
 pub(super) fn eventfd_wait(fd: RawFd, timeout: Duration) -> bool {
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut poll = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
     // SAFETY: `poll` is one valid entry.
-    let ready = unsafe { libc::poll(&mut poll, 1, timeout.as_millis().min(i32::MAX as u128) as i32) };
+    let ready = unsafe {
+        libc::poll(
+            &mut poll,
+            1,
+            timeout.as_millis().min(i32::MAX as u128) as i32,
+        )
+    };
     if ready <= 0 {
         return false;
     }
@@ -95,7 +116,11 @@ pub(super) fn set_nodelay(fd: RawFd) -> io::Result<()> {
 
 /// A new TCP socket for addresses of `address`'s family.
 pub(super) fn tcp_socket(address: &SocketAddr) -> io::Result<OwnedFd> {
-    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let family = if address.is_ipv4() {
+        libc::AF_INET
+    } else {
+        libc::AF_INET6
+    };
     // SAFETY: no pointers are passed.
     check(unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) }).map(own_fd)
 }
@@ -121,7 +146,9 @@ impl RawAddress {
                 let raw = libc::sockaddr_in {
                     sin_family: libc::AF_INET as libc::sa_family_t,
                     sin_port: v4.port().to_be(),
-                    sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
+                    sin_addr: libc::in_addr {
+                        s_addr: u32::from_ne_bytes(v4.ip().octets()),
+                    },
                     sin_zero: [0; 8],
                 };
                 // SAFETY: sockaddr_storage is large and aligned enough for every address family.
@@ -133,7 +160,9 @@ impl RawAddress {
                     sin6_family: libc::AF_INET6 as libc::sa_family_t,
                     sin6_port: v6.port().to_be(),
                     sin6_flowinfo: v6.flowinfo(),
-                    sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                    sin6_addr: libc::in6_addr {
+                        s6_addr: v6.ip().octets(),
+                    },
                     sin6_scope_id: v6.scope_id(),
                 };
                 // SAFETY: as above.
@@ -141,7 +170,10 @@ impl RawAddress {
                 std::mem::size_of::<libc::sockaddr_in6>()
             }
         };
-        RawAddress { storage, len: len as libc::socklen_t }
+        RawAddress {
+            storage,
+            len: len as libc::socklen_t,
+        }
     }
 
     pub fn as_ptr(&self) -> *const libc::sockaddr {
@@ -158,7 +190,10 @@ impl RawAddress {
                 // SAFETY: the kernel wrote an address of this family.
                 let raw = unsafe { &*(&raw const self.storage).cast::<libc::sockaddr_in>() };
                 let ip = Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes());
-                Ok(SocketAddr::V4(SocketAddrV4::new(ip, u16::from_be(raw.sin_port))))
+                Ok(SocketAddr::V4(SocketAddrV4::new(
+                    ip,
+                    u16::from_be(raw.sin_port),
+                )))
             }
             libc::AF_INET6 => {
                 // SAFETY: as above.
@@ -186,12 +221,16 @@ pub(super) fn local_address(fd: RawFd) -> io::Result<SocketAddr> {
     address(fd, libc::getsockname)
 }
 
-type AddressCall = unsafe extern "C" fn(libc::c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
+type AddressCall =
+    unsafe extern "C" fn(libc::c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
 
 fn address(fd: RawFd, call: AddressCall) -> io::Result<SocketAddr> {
     // SAFETY: all zeroes is a valid sockaddr_storage.
     let storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    let mut raw = RawAddress { storage, len: std::mem::size_of::<libc::sockaddr_storage>() as libc::socklen_t };
+    let mut raw = RawAddress {
+        storage,
+        len: std::mem::size_of::<libc::sockaddr_storage>() as libc::socklen_t,
+    };
     // SAFETY: `raw` offers `len` bytes for the address.
     check(unsafe { call(fd, (&raw mut raw.storage).cast(), &mut raw.len) })?;
     raw.parse()
@@ -216,8 +255,12 @@ pub(super) fn free_bytes(path: &Path) -> io::Result<u64> {
 /// A path in the kernel's form.
 pub(super) fn c_path(path: &Path) -> io::Result<std::ffi::CString> {
     use std::os::unix::ffi::OsStrExt;
-    std::ffi::CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a path must not contain a zero byte"))
+    std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(|_| {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "a path must not contain a zero byte",
+        )
+    })
 }
 
 /// The CPUs this process may run on, in ascending order.
@@ -227,26 +270,41 @@ pub(super) fn affinity() -> io::Result<Vec<usize>> {
     // SAFETY: the set's size is passed along with it.
     check(unsafe { libc::sched_getaffinity(0, std::mem::size_of_val(&set), &mut set) })?;
     // SAFETY: every index is below CPU_SETSIZE.
-    Ok((0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
+    Ok((0..libc::CPU_SETSIZE as usize)
+        .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
+        .collect())
 }
 
 /// Soft and hard limit of a resource.
 pub(super) fn limit(resource: libc::__rlimit_resource_t) -> io::Result<(u64, u64)> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
     // SAFETY: `limit` is a valid place for the result.
     check(unsafe { libc::getrlimit(resource, &mut limit) })?;
     Ok((limit.rlim_cur, limit.rlim_max))
 }
 
 /// Sets the soft limit of a resource.
-pub(super) fn set_soft_limit(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> io::Result<()> {
-    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+pub(super) fn set_soft_limit(
+    resource: libc::__rlimit_resource_t,
+    soft: u64,
+    hard: u64,
+) -> io::Result<()> {
+    let limit = libc::rlimit {
+        rlim_cur: soft,
+        rlim_max: hard,
+    };
     // SAFETY: `limit` is valid.
     check(unsafe { libc::setrlimit(resource, &limit) }).map(drop)
 }
 
 /// Installs `handler` for a signal and returns what was there before; `SA_RESTART` keeps other calls undisturbed.
-pub(super) fn install_handler(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) -> io::Result<libc::sigaction> {
+pub(super) fn install_handler(
+    signal: libc::c_int,
+    handler: extern "C" fn(libc::c_int),
+) -> io::Result<libc::sigaction> {
     // SAFETY: all zeroes is a valid sigaction.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
@@ -270,8 +328,12 @@ pub(super) fn kernel_version() -> Option<(u32, u32)> {
     let mut name: libc::utsname = unsafe { std::mem::zeroed() };
     // SAFETY: `name` is a valid place for the result.
     check(unsafe { libc::uname(&mut name) }).ok()?;
-    let release: String =
-        name.release.iter().take_while(|&&c| c != 0).map(|&c| c as u8 as char).collect();
+    let release: String = name
+        .release
+        .iter()
+        .take_while(|&&c| c != 0)
+        .map(|&c| c as u8 as char)
+        .collect();
     let mut parts = release.split(|c: char| !c.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }

@@ -95,10 +95,26 @@ impl Tasks {
         self.spawned.set(self.spawned.get() + 1);
         let mut slots = self.slots.borrow_mut();
         let entry = slots.vacant_entry();
-        let id = TaskId { index: entry.key() as u32, generation };
-        let state = Arc::new(TaskWaker { home: home.clone(), id, queue, queued: AtomicBool::new(true) });
+        let id = TaskId {
+            index: entry.key() as u32,
+            generation,
+        };
+        let state = Arc::new(TaskWaker {
+            home: home.clone(),
+            id,
+            queue,
+            queued: AtomicBool::new(true),
+        });
         let waker = Waker::from(state.clone());
-        entry.insert(Slot { generation, body: Some(Body { future, waker, state, origin }) });
+        entry.insert(Slot {
+            generation,
+            body: Some(Body {
+                future,
+                waker,
+                state,
+                origin,
+            }),
+        });
         drop(slots);
         self.push(queue, id);
     }
@@ -120,7 +136,9 @@ impl Tasks {
     pub fn poll(&self, id: TaskId) -> Option<&'static Location<'static>> {
         let mut body = {
             let mut slots = self.slots.borrow_mut();
-            let slot = slots.get_mut(id.index as usize).filter(|slot| slot.generation == id.generation)?;
+            let slot = slots
+                .get_mut(id.index as usize)
+                .filter(|slot| slot.generation == id.generation)?;
             slot.body.take()?
         };
         // Cleared before the poll, so a wake during the poll queues the task again.
@@ -143,7 +161,9 @@ impl Tasks {
     pub fn drop_all(&self) {
         loop {
             let slots = std::mem::take(&mut *self.slots.borrow_mut());
-            self.ready.iter().for_each(|queue| queue.borrow_mut().clear());
+            self.ready
+                .iter()
+                .for_each(|queue| queue.borrow_mut().clear());
             if slots.is_empty() {
                 return;
             }

@@ -61,7 +61,14 @@ impl Wheel {
         // Rounded up, and at least one tick ahead, so a timer never fires early.
         let tick = at.as_nanos().saturating_add((1 << TICK_SHIFT) - 1) >> TICK_SHIFT;
         let tick = tick.max(self.current + 1);
-        let key = self.entries.insert(Entry { at, tick, waker, place: Place::Fired, previous: NIL, next: NIL });
+        let key = self.entries.insert(Entry {
+            at,
+            tick,
+            waker,
+            place: Place::Fired,
+            previous: NIL,
+            next: NIL,
+        });
         self.link(key as u32);
         self.armed += 1;
         key
@@ -126,7 +133,8 @@ impl Wheel {
         if self.armed == 0 {
             return None;
         }
-        self.next_slot().map(|(_, _, start)| Instant::from_nanos(start << TICK_SHIFT))
+        self.next_slot()
+            .map(|(_, _, start)| Instant::from_nanos(start << TICK_SHIFT))
     }
 
     /// The earliest occupied slot and the tick at which it begins. Lower levels come first: all their ticks lie
@@ -139,7 +147,9 @@ impl Wheel {
             let shift = DIGIT_BITS * level as u32;
             let digit = (self.current >> shift) as usize & (SLOTS - 1);
             // Slots behind the current digit occur only in the top level, which wraps.
-            let ahead = self.occupied[level].rotate_right(digit as u32).trailing_zeros() as usize;
+            let ahead = self.occupied[level]
+                .rotate_right(digit as u32)
+                .trailing_zeros() as usize;
             let slot = (digit + ahead) & (SLOTS - 1);
             let start = ((self.current >> shift) + ahead as u64) << shift;
             return Some((level, slot, start));
@@ -149,7 +159,9 @@ impl Wheel {
 
     fn link(&mut self, key: u32) {
         let entry = &self.entries[key as usize];
-        let tick = entry.tick.min(self.current + HORIZON - (HORIZON >> DIGIT_BITS));
+        let tick = entry
+            .tick
+            .min(self.current + HORIZON - (HORIZON >> DIGIT_BITS));
         let differing = (self.current ^ tick) | (SLOTS as u64 - 1);
         let level = ((63 - differing.leading_zeros()) / DIGIT_BITS).min(LEVELS as u32 - 1) as usize;
         let slot = (tick >> (DIGIT_BITS * level as u32)) as usize & (SLOTS - 1);
@@ -158,7 +170,10 @@ impl Wheel {
             self.entries[head as usize].previous = key;
         }
         let entry = &mut self.entries[key as usize];
-        entry.place = Place::Slot { level: level as u8, slot: slot as u8 };
+        entry.place = Place::Slot {
+            level: level as u8,
+            slot: slot as u8,
+        };
         entry.previous = NIL;
         entry.next = head;
         self.heads[level][slot] = key;
@@ -194,7 +209,11 @@ pub(crate) struct RealSleep {
 
 impl RealSleep {
     pub(super) fn new(core: RealCore, at: Instant) -> RealSleep {
-        RealSleep { core, at, key: None }
+        RealSleep {
+            core,
+            at,
+            key: None,
+        }
     }
 }
 
@@ -264,7 +283,8 @@ mod tests {
                         let span = 1u64 << (next_random(&mut random) % 52);
                         let at = now + next_random(&mut random) % span;
                         let counter = Arc::new(Counter(AtomicU64::new(0)));
-                        let key = wheel.insert(Instant::from_nanos(at), Waker::from(counter.clone()));
+                        let key =
+                            wheel.insert(Instant::from_nanos(at), Waker::from(counter.clone()));
                         model.push((at, key, counter));
                     }
                     2 if !model.is_empty() => {
@@ -288,7 +308,11 @@ mod tests {
                         model.retain(|(at, key, counter)| {
                             let fired = counter.0.load(Ordering::Relaxed) == 1;
                             assert!(!fired || *at <= now, "seed {seed}: fired early");
-                            assert!(fired || at + (2 << TICK_SHIFT) > now, "seed {seed}: late by {}", now - at);
+                            assert!(
+                                fired || at + (2 << TICK_SHIFT) > now,
+                                "seed {seed}: late by {}",
+                                now - at
+                            );
                             if fired {
                                 wheel.remove(*key);
                             }

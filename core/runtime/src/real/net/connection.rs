@@ -17,7 +17,9 @@ use super::add;
 use super::send::Outgoing;
 use crate::limits::{OUTPUT_BUFFER_BYTES, RECEIVE_CHUNK_BYTES};
 use crate::real::core::RealCore;
-use crate::real::limits::{INPUT_HIGH_BYTES, INPUT_KEEP_BYTES, INPUT_LOW_BYTES, LINGER, OUTPUT_HIGH_PIECES};
+use crate::real::limits::{
+    INPUT_HIGH_BYTES, INPUT_KEEP_BYTES, INPUT_LOW_BYTES, LINGER, OUTPUT_HIGH_PIECES,
+};
 use crate::real::ring::{Completion, GROUP, Keep, Kind, Op, user_data};
 use crate::real::sys::{self, RawAddress};
 use crate::{Queue, task::store_waker};
@@ -63,7 +65,11 @@ struct Output {
 
 impl Output {
     fn wait(&mut self, context: &Context<'_>) {
-        if !self.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+        if !self
+            .waiting
+            .iter()
+            .any(|waker| waker.will_wake(context.waker()))
+        {
             self.waiting.push(context.waker().clone());
         }
     }
@@ -90,7 +96,10 @@ impl Socket {
         let entry = opcode::RecvMulti::new(types::Fd(self.fd.as_raw_fd()), GROUP).build();
         // SAFETY: the kernel writes only to provided buffers, which outlive the ring, and the descriptor is open
         // until the last completion of the request was seen (see `release`).
-        unsafe { core.uring().push(entry.user_data(user_data(Kind::Receive, self.index.get()))) };
+        unsafe {
+            core.uring()
+                .push(entry.user_data(user_data(Kind::Receive, self.index.get())))
+        };
     }
 
     /// Takes a completion of the multishot receive.
@@ -107,7 +116,11 @@ impl Socket {
                 if input.held.is_empty() {
                     core.net().holding.borrow_mut().push(self.clone());
                 }
-                input.held.push_back(Held { buffer, from: 0, to: completion.result as u32 });
+                input.held.push_back(Held {
+                    buffer,
+                    from: 0,
+                    to: completion.result as u32,
+                });
                 input.len += completion.result as usize;
                 add(&core.net().received_bytes, completion.result as u64);
                 add(&core.net().receives, 1);
@@ -152,7 +165,12 @@ impl Socket {
         }
     }
 
-    fn poll_receive(&self, core: &RealCore, into: &mut BytesMut, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    fn poll_receive(
+        &self,
+        core: &RealCore,
+        into: &mut BytesMut,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
         let mut input = self.input.borrow_mut();
         if self.closed.get() {
             return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
@@ -179,10 +197,17 @@ impl Socket {
             }
         }
         while taken < limit {
-            let held = input.held.front_mut().expect("unread bytes are spilled or held");
+            let held = input
+                .held
+                .front_mut()
+                .expect("unread bytes are spilled or held");
             let take = ((held.to - held.from) as usize).min(limit - taken);
             let mut buffers = core.buffers();
-            into.extend_from_slice(buffers.bytes(held.buffer, held.from as usize, held.from as usize + take));
+            into.extend_from_slice(buffers.bytes(
+                held.buffer,
+                held.from as usize,
+                held.from as usize + take,
+            ));
             held.from += take as u32;
             if held.from == held.to {
                 buffers.give_back(held.buffer);
@@ -205,12 +230,20 @@ impl Socket {
         let input = &mut *input;
         let mut buffers = core.buffers();
         for held in input.held.drain(..) {
-            input.spilled.extend_from_slice(buffers.bytes(held.buffer, held.from as usize, held.to as usize));
+            input.spilled.extend_from_slice(buffers.bytes(
+                held.buffer,
+                held.from as usize,
+                held.to as usize,
+            ));
             buffers.give_back(held.buffer);
         }
     }
 
-    fn poll_send(&self, data: &mut Option<Bytes>, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
+    fn poll_send(
+        &self,
+        data: &mut Option<Bytes>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<bool>> {
         let mut output = self.output.borrow_mut();
         self.check_output(&output)?;
         if output.finishing {
@@ -244,7 +277,11 @@ impl Socket {
         if let Some(code) = output.error {
             return Err(io::Error::from_raw_os_error(code));
         }
-        if self.closed.get() { Err(io::ErrorKind::NotConnected.into()) } else { Ok(()) }
+        if self.closed.get() {
+            Err(io::ErrorKind::NotConnected.into())
+        } else {
+            Ok(())
+        }
     }
 
     /// Submits queued output: once a loop turn for each connection that has some.
@@ -258,14 +295,20 @@ impl Socket {
         let entry = output.in_flight.insert(outgoing).entry(self.fd.as_raw_fd());
         // SAFETY: the entry points into `in_flight`'s heap memory, which stays until the completion was seen: only
         // `sent` takes it, and the socket stays in the table until then (see `release`).
-        unsafe { core.uring().push(entry.user_data(user_data(Kind::Send, self.index.get()))) };
+        unsafe {
+            core.uring()
+                .push(entry.user_data(user_data(Kind::Send, self.index.get())))
+        };
         add(&core.net().sends, 1);
     }
 
     /// Takes the completion of a send.
     pub fn sent(self: &Rc<Self>, core: &RealCore, result: i32) {
         let mut output = self.output.borrow_mut();
-        let outgoing = output.in_flight.take().expect("a send completed that was not in flight");
+        let outgoing = output
+            .in_flight
+            .take()
+            .expect("a send completed that was not in flight");
         if result < 0 {
             if -result != libc::EINTR && -result != libc::EAGAIN {
                 output.error = Some(-result);
@@ -366,7 +409,9 @@ impl Socket {
                 let index = self.index.get() as usize;
                 // A second call finds the slot empty, or another connection's.
                 match sockets.get(index) {
-                    Some(socket) if std::ptr::eq(Rc::as_ptr(socket), self) => Some(sockets.remove(index)),
+                    Some(socket) if std::ptr::eq(Rc::as_ptr(socket), self) => {
+                        Some(sockets.remove(index))
+                    }
                     _ => None,
                 }
             };
@@ -395,7 +440,12 @@ impl Drop for Handle {
 pub(crate) struct RealConnection(Rc<Handle>);
 
 impl RealConnection {
-    pub(super) fn new(core: &RealCore, fd: OwnedFd, peer: SocketAddr, local: SocketAddr) -> RealConnection {
+    pub(super) fn new(
+        core: &RealCore,
+        fd: OwnedFd,
+        peer: SocketAddr,
+        local: SocketAddr,
+    ) -> RealConnection {
         let socket = Rc::new(Socket {
             fd,
             index: Cell::new(0),
@@ -407,7 +457,13 @@ impl RealConnection {
         let index = core.net().sockets.borrow_mut().insert(socket.clone());
         socket.index.set(index as u32);
         socket.receive(core);
-        RealConnection(Rc::new(Handle { core: core.clone(), socket, peer, local, id: core.connection_id() }))
+        RealConnection(Rc::new(Handle {
+            core: core.clone(),
+            socket,
+            peer,
+            local,
+            id: core.connection_id(),
+        }))
     }
 
     pub async fn connect(address: SocketAddr) -> io::Result<RealConnection> {
@@ -415,7 +471,9 @@ impl RealConnection {
         let socket = sys::tcp_socket(&address)?;
         let (result, keep) = Op::connect(&core, socket, Box::new(RawAddress::new(&address))).await;
         result?;
-        let Keep::Address(socket, _) = keep else { unreachable!("connect keeps a socket and an address") };
+        let Keep::Address(socket, _) = keep else {
+            unreachable!("connect keeps a socket and an address")
+        };
         sys::set_nodelay(socket.as_raw_fd())?;
         let local = sys::local_address(socket.as_raw_fd())?;
         Ok(RealConnection::new(&core, socket, address, local))
@@ -431,7 +489,12 @@ impl RealConnection {
         let mut data = Some(data);
         let make_dirty = poll_fn(|context| self.0.socket.poll_send(&mut data, context)).await?;
         if make_dirty {
-            self.0.core.net().dirty.borrow_mut().push(self.0.socket.clone());
+            self.0
+                .core
+                .net()
+                .dirty
+                .borrow_mut()
+                .push(self.0.socket.clone());
         }
         Ok(())
     }

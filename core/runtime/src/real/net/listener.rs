@@ -35,9 +35,14 @@ impl Acceptor {
             return;
         }
         self.armed.set(true);
-        let entry = opcode::AcceptMulti::new(types::Fd(self.socket.as_raw_fd())).flags(libc::SOCK_CLOEXEC).build();
+        let entry = opcode::AcceptMulti::new(types::Fd(self.socket.as_raw_fd()))
+            .flags(libc::SOCK_CLOEXEC)
+            .build();
         // SAFETY: the entry points to no memory, and the listening socket stays open while the request is armed.
-        unsafe { core.uring().push(entry.user_data(user_data(Kind::Accept, self.index.get()))) };
+        unsafe {
+            core.uring()
+                .push(entry.user_data(user_data(Kind::Accept, self.index.get())))
+        };
     }
 
     fn cancel(&self, core: &RealCore) {
@@ -59,7 +64,10 @@ impl Acceptor {
                     self.cancel(core);
                 }
             }
-        } else if !matches!(-completion.result, libc::ECANCELED | libc::ECONNABORTED | libc::EINTR) {
+        } else if !matches!(
+            -completion.result,
+            libc::ECANCELED | libc::ECONNABORTED | libc::EINTR
+        ) {
             self.error.set(Some(-completion.result));
         }
         if self.closed.get() {
@@ -83,7 +91,11 @@ impl Acceptor {
 
     fn release(&self, core: &RealCore) {
         if self.closed.get() && !self.armed.get() {
-            let removed = core.net().acceptors.borrow_mut().try_remove(self.index.get() as usize);
+            let removed = core
+                .net()
+                .acceptors
+                .borrow_mut()
+                .try_remove(self.index.get() as usize);
             drop(removed);
         }
     }
@@ -169,10 +181,17 @@ impl RealIncoming {
     fn new(socket: OwnedFd, listening: SocketAddr) -> io::Result<RealIncoming> {
         let peer = sys::peer_address(socket.as_raw_fd())?;
         // A listener on all addresses has to ask which one was called.
-        let local =
-            if listening.ip().is_unspecified() { sys::local_address(socket.as_raw_fd())? } else { listening };
+        let local = if listening.ip().is_unspecified() {
+            sys::local_address(socket.as_raw_fd())?
+        } else {
+            listening
+        };
         sys::set_nodelay(socket.as_raw_fd())?;
-        Ok(RealIncoming { socket, peer, local })
+        Ok(RealIncoming {
+            socket,
+            peer,
+            local,
+        })
     }
 
     pub fn peer_addr(&self) -> SocketAddr {
@@ -185,6 +204,11 @@ impl RealIncoming {
 
     /// Makes the calling core the owner.
     pub fn attach(self) -> io::Result<RealConnection> {
-        Ok(RealConnection::new(&RealCore::current(), self.socket, self.peer, self.local))
+        Ok(RealConnection::new(
+            &RealCore::current(),
+            self.socket,
+            self.peer,
+            self.local,
+        ))
     }
 }

@@ -95,15 +95,27 @@ impl Net {
         self.starved.replace(starved);
 
         let mut dirty = self.dirty.take();
-        dirty.drain(..).for_each(|socket| socket.submit_output(core));
+        dirty
+            .drain(..)
+            .for_each(|socket| socket.submit_output(core));
         self.dirty.replace(dirty);
     }
 
     /// Breaks all connections and stops all listeners; their entries go as the kernel lets go of them.
     pub fn close_all(&self, core: &RealCore) {
-        let sockets: Vec<_> = self.sockets.borrow().iter().map(|(_, socket)| socket.clone()).collect();
+        let sockets: Vec<_> = self
+            .sockets
+            .borrow()
+            .iter()
+            .map(|(_, socket)| socket.clone())
+            .collect();
         sockets.iter().for_each(|socket| socket.abort(core));
-        let acceptors: Vec<_> = self.acceptors.borrow().iter().map(|(_, acceptor)| acceptor.clone()).collect();
+        let acceptors: Vec<_> = self
+            .acceptors
+            .borrow()
+            .iter()
+            .map(|(_, acceptor)| acceptor.clone())
+            .collect();
         acceptors.iter().for_each(|acceptor| acceptor.stop(core));
     }
 }

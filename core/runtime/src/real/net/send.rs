@@ -41,16 +41,26 @@ impl Outgoing {
         }
         if len <= COALESCE_BYTES {
             let mut together = BytesMut::with_capacity(len);
-            pieces.iter().for_each(|piece| together.extend_from_slice(piece));
+            pieces
+                .iter()
+                .for_each(|piece| together.extend_from_slice(piece));
             return Outgoing::One(together.freeze());
         }
         // SAFETY: all zeroes is a valid msghdr: no name, no slices, no control data.
         let header: libc::msghdr = unsafe { std::mem::zeroed() };
         let slices = pieces
             .iter()
-            .map(|piece| libc::iovec { iov_base: piece.as_ptr() as *mut _, iov_len: piece.len() })
+            .map(|piece| libc::iovec {
+                iov_base: piece.as_ptr() as *mut _,
+                iov_len: piece.len(),
+            })
             .collect();
-        Outgoing::Many(Box::new(Vector { header, slices, pieces, len }))
+        Outgoing::Many(Box::new(Vector {
+            header,
+            slices,
+            pieces,
+            len,
+        }))
     }
 
     pub fn len(&self) -> usize {
@@ -63,15 +73,19 @@ impl Outgoing {
     /// The request. It points into `self`, which the caller keeps until the completion.
     pub fn entry(&mut self, fd: RawFd) -> squeue::Entry {
         match self {
-            Outgoing::One(bytes) => {
-                opcode::Send::new(types::Fd(fd), bytes.as_ptr(), bytes.len().min(u32::MAX as usize) as u32)
-                    .flags(FLAGS)
-                    .build()
-            }
+            Outgoing::One(bytes) => opcode::Send::new(
+                types::Fd(fd),
+                bytes.as_ptr(),
+                bytes.len().min(u32::MAX as usize) as u32,
+            )
+            .flags(FLAGS)
+            .build(),
             Outgoing::Many(vector) => {
                 vector.header.msg_iov = vector.slices.as_mut_ptr();
                 vector.header.msg_iovlen = vector.slices.len();
-                opcode::SendMsg::new(types::Fd(fd), &vector.header).flags(FLAGS as u32).build()
+                opcode::SendMsg::new(types::Fd(fd), &vector.header)
+                    .flags(FLAGS as u32)
+                    .build()
             }
         }
     }
@@ -92,6 +106,8 @@ impl Outgoing {
             }
         }
         assert_eq!(skip, 0, "the kernel sent more than it was given");
-        rest.into_iter().rev().for_each(|piece| queue.push_front(piece));
+        rest.into_iter()
+            .rev()
+            .for_each(|piece| queue.push_front(piece));
     }
 }

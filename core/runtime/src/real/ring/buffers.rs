@@ -55,7 +55,12 @@ impl RecvBuffers {
         // SAFETY: the mapping is RING_BYTES long and lives until `buffers` is dropped, which the core's state does
         // after the ring.
         unsafe {
-            uring.submitter().register_buf_ring_with_flags(ring.as_ptr() as u64, RECV_BUFFERS, GROUP, 0)?;
+            uring.submitter().register_buf_ring_with_flags(
+                ring.as_ptr() as u64,
+                RECV_BUFFERS,
+                GROUP,
+                0,
+            )?;
         }
         for index in 0..RECV_BUFFERS {
             buffers.give_back(index);
@@ -67,7 +72,10 @@ impl RecvBuffers {
     /// Takes ownership of the buffer that a completion named.
     pub fn take(&mut self, index: u16) {
         let owned = &mut self.owned[index as usize];
-        assert!(!*owned, "the kernel handed out receive buffer {index} twice");
+        assert!(
+            !*owned,
+            "the kernel handed out receive buffer {index} twice"
+        );
         *owned = true;
     }
 

@@ -47,7 +47,9 @@ pub(in crate::real) struct OpTable {
 
 impl OpTable {
     pub fn new() -> OpTable {
-        OpTable { requests: RefCell::new(Slab::new()) }
+        OpTable {
+            requests: RefCell::new(Slab::new()),
+        }
     }
 
     /// Requests not yet completed by the kernel, or completed and not yet taken by their future.
@@ -78,7 +80,11 @@ impl OpTable {
     }
 
     fn insert(&self, keep: Keep) -> u32 {
-        self.requests.borrow_mut().insert(Request { state: State::Waiting, keep, waker: None }) as u32
+        self.requests.borrow_mut().insert(Request {
+            state: State::Waiting,
+            keep,
+            waker: None,
+        }) as u32
     }
 }
 
@@ -105,39 +111,71 @@ impl Op {
     /// # Safety
     ///
     /// What the entry points to must lie on the heap, owned by the keep, or be one of its descriptors.
-    unsafe fn start(core: &RealCore, keep: Keep, cancel: bool, entry: impl FnOnce(&mut Keep) -> squeue::Entry) -> Op {
+    unsafe fn start(
+        core: &RealCore,
+        keep: Keep,
+        cancel: bool,
+        entry: impl FnOnce(&mut Keep) -> squeue::Entry,
+    ) -> Op {
         let mut keep = keep;
         let entry = entry(&mut keep);
         let index = core.ops().insert(keep);
         // SAFETY: the table holds `keep` until the completion; moving it there moved no heap memory.
-        unsafe { core.uring().push(entry.user_data(user_data(Kind::Op, index))) };
-        Op { core: core.clone(), index: Some(index), cancel }
+        unsafe {
+            core.uring()
+                .push(entry.user_data(user_data(Kind::Op, index)))
+        };
+        Op {
+            core: core.clone(),
+            index: Some(index),
+            cancel,
+        }
     }
 
     /// Reads into the buffer, from byte `skip` of it on.
-    pub fn read(core: &RealCore, file: Rc<OwnedFd>, offset: u64, buffer: DmaBuf, skip: usize) -> Op {
+    pub fn read(
+        core: &RealCore,
+        file: Rc<OwnedFd>,
+        offset: u64,
+        buffer: DmaBuf,
+        skip: usize,
+    ) -> Op {
         assert!(skip < buffer.len());
         // SAFETY: the entry names the keep's descriptor and a range of the keep's buffer.
         unsafe {
             Op::start(core, Keep::Buffer(file, buffer), false, |keep| {
-                let Keep::Buffer(file, buffer) = keep else { unreachable!() };
+                let Keep::Buffer(file, buffer) = keep else {
+                    unreachable!()
+                };
                 let len = (buffer.len() - skip) as u32;
                 let start = buffer.as_mut_ptr().wrapping_add(skip);
-                opcode::Read::new(types::Fd(file.as_raw_fd()), start, len).offset(offset + skip as u64).build()
+                opcode::Read::new(types::Fd(file.as_raw_fd()), start, len)
+                    .offset(offset + skip as u64)
+                    .build()
             })
         }
     }
 
     /// Writes the buffer, from byte `skip` of it on.
-    pub fn write(core: &RealCore, file: Rc<OwnedFd>, offset: u64, buffer: DmaBuf, skip: usize) -> Op {
+    pub fn write(
+        core: &RealCore,
+        file: Rc<OwnedFd>,
+        offset: u64,
+        buffer: DmaBuf,
+        skip: usize,
+    ) -> Op {
         assert!(skip < buffer.len());
         // SAFETY: as for `read`; nobody else can write to the buffer while the keep owns it.
         unsafe {
             Op::start(core, Keep::Buffer(file, buffer), false, |keep| {
-                let Keep::Buffer(file, buffer) = keep else { unreachable!() };
+                let Keep::Buffer(file, buffer) = keep else {
+                    unreachable!()
+                };
                 let len = (buffer.len() - skip) as u32;
                 let start = buffer.as_ptr().wrapping_add(skip);
-                opcode::Write::new(types::Fd(file.as_raw_fd()), start, len).offset(offset + skip as u64).build()
+                opcode::Write::new(types::Fd(file.as_raw_fd()), start, len)
+                    .offset(offset + skip as u64)
+                    .build()
             })
         }
     }
@@ -147,8 +185,12 @@ impl Op {
         // SAFETY: the entry names the keep's descriptor.
         unsafe {
             Op::start(core, Keep::File(file), false, |keep| {
-                let Keep::File(file) = keep else { unreachable!() };
-                opcode::Fsync::new(types::Fd(file.as_raw_fd())).flags(types::FsyncFlags::DATASYNC).build()
+                let Keep::File(file) = keep else {
+                    unreachable!()
+                };
+                opcode::Fsync::new(types::Fd(file.as_raw_fd()))
+                    .flags(types::FsyncFlags::DATASYNC)
+                    .build()
             })
         }
     }
@@ -158,7 +200,9 @@ impl Op {
         // SAFETY: the entry names the keep's descriptor.
         unsafe {
             Op::start(core, Keep::File(file), false, |keep| {
-                let Keep::File(file) = keep else { unreachable!() };
+                let Keep::File(file) = keep else {
+                    unreachable!()
+                };
                 opcode::Fallocate::new(types::Fd(file.as_raw_fd()), len).build()
             })
         }
@@ -169,8 +213,13 @@ impl Op {
         // SAFETY: the entry points to the keep's path, which is on the heap.
         unsafe {
             Op::start(core, Keep::Path(path), false, |keep| {
-                let Keep::Path(path) = keep else { unreachable!() };
-                opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), path.as_ptr()).flags(flags).mode(mode).build()
+                let Keep::Path(path) = keep else {
+                    unreachable!()
+                };
+                opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), path.as_ptr())
+                    .flags(flags)
+                    .mode(mode)
+                    .build()
             })
         }
     }
@@ -180,8 +229,15 @@ impl Op {
         // SAFETY: the entry points to the keep's boxed address and names its descriptor.
         unsafe {
             Op::start(core, Keep::Address(socket, address), true, |keep| {
-                let Keep::Address(socket, address) = keep else { unreachable!() };
-                opcode::Connect::new(types::Fd(socket.as_raw_fd()), address.as_ptr(), address.len()).build()
+                let Keep::Address(socket, address) = keep else {
+                    unreachable!()
+                };
+                opcode::Connect::new(
+                    types::Fd(socket.as_raw_fd()),
+                    address.as_ptr(),
+                    address.len(),
+                )
+                .build()
             })
         }
     }
@@ -191,7 +247,9 @@ impl Future for Op {
     type Output = (io::Result<u32>, Keep);
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let index = self.index.expect("an operation was polled after it completed") as usize;
+        let index = self
+            .index
+            .expect("an operation was polled after it completed") as usize;
         let mut requests = self.core.ops().requests.borrow_mut();
         let request = &mut requests[index];
         let State::Done(result) = request.state else {
@@ -204,14 +262,20 @@ impl Future for Op {
         let request = requests.remove(index);
         drop(requests);
         self.index = None;
-        let result = if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result as u32) };
+        let result = if result < 0 {
+            Err(io::Error::from_raw_os_error(-result))
+        } else {
+            Ok(result as u32)
+        };
         Poll::Ready((result, request.keep))
     }
 }
 
 impl Drop for Op {
     fn drop(&mut self) {
-        let Some(index) = self.index.take() else { return };
+        let Some(index) = self.index.take() else {
+            return;
+        };
         let mut requests = self.core.ops().requests.borrow_mut();
         let request = &mut requests[index as usize];
         match request.state {
@@ -222,7 +286,11 @@ impl Drop for Op {
                 if self.cancel {
                     let cancel = opcode::AsyncCancel::new(user_data(Kind::Op, index)).build();
                     // SAFETY: the entry points to nothing.
-                    unsafe { self.core.uring().push(cancel.user_data(user_data(Kind::Ignored, 0))) };
+                    unsafe {
+                        self.core
+                            .uring()
+                            .push(cancel.user_data(user_data(Kind::Ignored, 0)))
+                    };
                 }
             }
             State::Done(result) => {

@@ -58,7 +58,10 @@ impl Uring {
                 .build(SUBMISSION_ENTRIES)?,
             Err(error) => return Err(error),
         };
-        Ok(Uring { ring, overflow: VecDeque::new() })
+        Ok(Uring {
+            ring,
+            overflow: VecDeque::new(),
+        })
     }
 
     /// The submitter, for registrations.
@@ -123,7 +126,11 @@ impl Uring {
     /// Copies all posted completions to the end of `into`.
     pub fn reap(&mut self, into: &mut Vec<Completion>) {
         for entry in self.ring.completion() {
-            into.push(Completion { user_data: entry.user_data(), result: entry.result(), flags: entry.flags() });
+            into.push(Completion {
+                user_data: entry.user_data(),
+                result: entry.result(),
+                flags: entry.flags(),
+            });
         }
     }
 
@@ -146,8 +153,9 @@ impl Uring {
         let submitter = self.ring.submitter();
         let result = match timeout {
             Some(timeout) if want > 0 => {
-                let timespec =
-                    types::Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
+                let timespec = types::Timespec::new()
+                    .sec(timeout.as_secs())
+                    .nsec(timeout.subsec_nanos());
                 let args = types::SubmitArgs::new().timespec(&timespec);
                 submitter.submit_with_args(want as usize, &args)
             }
