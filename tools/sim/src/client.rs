@@ -58,21 +58,6 @@ impl Client {
             }
         }
     }
-
-    /// Sends a command that may be repeated until it is answered, while `wanted` says so.
-    pub async fn until_answered(
-        &mut self,
-        body: &RawDocument,
-        wanted: impl Fn() -> bool,
-    ) -> Option<RawDocumentBuf> {
-        while wanted() {
-            if let Ok(reply) = self.command(body).await {
-                return Some(reply);
-            }
-            sleep(RECONNECT_EVERY).await;
-        }
-        None
-    }
 }
 
 async fn exchange(connection: &Connection, request_id: i32, body: &RawDocument) -> Option<RawDocumentBuf> {

@@ -143,7 +143,7 @@ fn campaign(matches: &ArgMatches) -> Result<(), String> {
         failed += 1;
     }
     println!("{} passed, {failed} failed", seeds.saturating_sub(failed));
-    if failed == 0 { Ok(()) } else { Err(format!("run one with: pinion-sim seed --number N")) }
+    if failed == 0 { Ok(()) } else { Err("run one with: pinion-sim seed --number N".into()) }
 }
 
 /// A panic is a failure of its seed, and the others still run.

@@ -21,7 +21,7 @@ const DATA: &str = "/data";
 const MIN_CRASHES: u64 = 3;
 const MIN_JOURNALED: u64 = 500;
 /// A life that is not interrupted ends after so much virtual time.
-const LIFE: Duration = Duration::from_secs(8);
+const LIFE: Duration = Duration::from_millis(1_500);
 /// Virtual time after which a node that neither serves nor refuses is stuck.
 const OPEN_LIMIT: Duration = Duration::from_secs(600);
 /// Lives of one seed at most; a seed that has not done its work by then fails.

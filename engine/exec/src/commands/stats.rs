@@ -92,8 +92,8 @@ pub(crate) async fn append_collection_stats(out: &mut DocBuilder, ns: &Namespace
 fn append_storage_stats(out: &mut DocBuilder, collection: &Collection, size: &CollectionSizes, scale: i64) {
     let scaled = |bytes: u64| (bytes as i64) / scale;
     out.append("ns", collection.ns.as_str()).append("size", scaled(size.data_bytes)).append("count", size.records as i64);
-    if size.records > 0 {
-        out.append("avgObjSize", (size.data_bytes / size.records) as i64);
+    if let Some(average) = size.data_bytes.checked_div(size.records) {
+        out.append("avgObjSize", average as i64);
     }
     out.append("numOrphanDocs", 0i64)
         .append("storageSize", scaled(size.storage_bytes))

@@ -237,7 +237,9 @@ async fn fetch(spec: &PartSpec, branch: &RangeAccess, entries: Vec<(Key, Key)>, 
         by_core.entry(owner).or_default().push((place, id.clone()));
     }
     let collection = &spec.collection;
-    let parts: Vec<Result<Vec<(usize, Option<Bytes>)>>> = pinion_runtime::join_all(by_core.into_iter().map(|(owner, wanted)| {
+    /// Documents with their places among those asked for.
+    type Placed = Vec<(usize, Option<Bytes>)>;
+    let parts: Vec<Result<Placed>> = pinion_runtime::join_all(by_core.into_iter().map(|(owner, wanted)| {
         let collection = collection.clone();
         pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
             let mut documents = Vec::with_capacity(wanted.len());

@@ -254,7 +254,7 @@ mod tests {
             delta.remove_tree(id);
         }
         assert_eq!(delta.bytes(), 0);
-        assert!(delta.is_empty());
+        assert!(delta.tree_ids().is_empty());
     }
 
     #[test]
