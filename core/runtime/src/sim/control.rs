@@ -138,6 +138,11 @@ impl SimHandle {
         self.world.upgrade().expect("the simulation is over")
     }
 
+    /// True once the simulation was dropped; every other function of this handle panics then.
+    pub fn is_over(&self) -> bool {
+        self.world.strong_count() == 0
+    }
+
     fn node(&self, node: NodeId) -> Rc<Node> {
         self.world().node(node.0)
     }

@@ -1,6 +1,7 @@
 //! The world: clock, nodes, events, network and trace of one simulation.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::Waker;
 
@@ -21,6 +22,8 @@ use crate::task::Queue;
 
 /// Virtual time at the start: not zero, so that subtracting a little from it is safe as it is on a machine.
 const START_NS: u64 = 1_000_000_000_000;
+/// Events that the report of a failure names.
+const RECENT_EVENTS: usize = 24;
 /// Wall time at the start: 2025-01-01.
 const START_WALL_US: i64 = 1_735_689_600_000_000;
 
@@ -39,6 +42,8 @@ pub(super) struct World {
     deaths: RefCell<Vec<(Rc<Life>, Death)>>,
     polling: RefCell<Option<Rc<CoreState>>>,
     pub(super) stats: RefCell<SimStats>,
+    /// The last events and deaths, for the report of a failure.
+    recent: RefCell<VecDeque<(u64, Rc<Node>, &'static str)>>,
 }
 
 /// Prints where a simulation was when something in it panicked.
@@ -56,6 +61,11 @@ impl Drop for ReportOnPanic<'_> {
         };
         let micros = (world.now() - START_NS) / 1000;
         eprintln!("simulation failed: seed {}, {micros} us after the start, step {}, in {place}", world.seed, world.steps());
+        if let Ok(recent) = world.recent.try_borrow() {
+            for (at, node, name) in &*recent {
+                eprintln!("  {:>12} us  {}: {name}", (at - START_NS) / 1000, node.name);
+            }
+        }
         // Destructors that run while the panic unwinds find no core.
         context::enter(None);
     }
@@ -77,6 +87,7 @@ impl World {
             deaths: RefCell::default(),
             polling: RefCell::default(),
             stats: RefCell::default(),
+            recent: RefCell::default(),
             options,
         })
     }
@@ -204,6 +215,7 @@ impl World {
         assert!((1..=MAX_CORES).contains(&cores));
         assert!(node.life().is_none(), "node {} runs already", node.name);
         self.trace(Step::Start, node.index as u64, cores as u64);
+        self.remember(node, "(start)");
         let start = node.starts.get();
         node.starts.set(start + 1);
         let life = Life::new(self, node, cores);
@@ -264,6 +276,14 @@ impl World {
     fn end_life(self: &Rc<World>, life: &Rc<Life>, death: Death) {
         let node = &life.node;
         self.trace(Step::Death, node.index as u64, death as u64);
+        self.remember(
+            node,
+            match death {
+                Death::PowerCut => "(power cut)",
+                Death::Kill => "(killed)",
+                Death::Exit => "(exit)",
+            },
+        );
         life.set_dead();
         *node.life.borrow_mut() = None;
         node.last_death.set(Some(death));
@@ -293,6 +313,14 @@ impl World {
         }
     }
 
+    fn remember(&self, node: &Rc<Node>, name: &'static str) {
+        let mut recent = self.recent.borrow_mut();
+        if recent.len() == RECENT_EVENTS {
+            recent.pop_front();
+        }
+        recent.push_back((self.now(), Rc::clone(node), name));
+    }
+
     /// Counts a named event and ends the node's life there if that was asked for.
     pub(super) fn mark(self: &Rc<World>, life: &Rc<Life>, name: &'static str) {
         if !life.has_effect() {
@@ -301,6 +329,7 @@ impl World {
         let node = &life.node;
         self.trace(Step::Mark, node.index as u64, derive_seed(&[], name));
         *node.marks.borrow_mut().entry(name).or_insert(0) += 1;
+        self.remember(node, name);
         let mut triggers = node.triggers.borrow_mut();
         let mut fired = None;
         triggers.retain_mut(|trigger: &mut Trigger| {
@@ -330,6 +359,7 @@ impl World {
                 self.drop_tasks(&life);
             }
         }
+        self.recent.borrow_mut().clear();
         let events = self.events.borrow_mut().take_all();
         drop(events);
         let nodes = std::mem::take(&mut *self.nodes.borrow_mut());

@@ -258,3 +258,41 @@ fn wall_clocks_may_be_off_and_stepped() {
     sim.run_for(Duration::from_millis(10));
     assert!(clocks.borrow()[0] < before[0] - 4_000);
 }
+
+/// Whatever its tasks hold and wait for, a dropped simulation leaves no memory behind: campaigns run thousands.
+#[test]
+fn a_dropped_simulation_leaves_nothing_behind() {
+    let held = Rc::new(());
+    let sim = Sim::new(9, SimOptions::random(9));
+    let (server, ..) = recorder::start(&sim, 2, Care::Flush, 1000);
+    let shared = held.clone();
+    sim.add_node("holder", 2, move |core| {
+        let shared = shared.clone();
+        async move {
+            set_core_local(Rc::new((shared.clone(), core)));
+            for _ in 0..3 {
+                let shared = shared.clone();
+                let waiting = spawn(Queue::Background, async move {
+                    let _shared = shared;
+                    let file = File::open("/a", OpenOptions::create()).await.unwrap();
+                    loop {
+                        file.write_at(0, DmaBuf::zeroed(ALIGN)).await.unwrap();
+                    }
+                });
+                spawn(Queue::Foreground, waiting);
+            }
+            let far = pinion_runtime::CoreId(1 - core.0);
+            spawn(Queue::Foreground, submit_to(far, Queue::Background, || sleep(Duration::from_secs(1000))));
+            sleep(Duration::from_secs(1000)).await;
+        }
+    });
+    sim.run_for(Duration::from_millis(20));
+    sim.crash(server, Death::PowerCut);
+    sim.run_for(Duration::from_millis(20));
+    assert!(Rc::strong_count(&held) > 1);
+    let handle = sim.handle();
+    assert!(!handle.is_over());
+    drop(sim);
+    assert!(handle.is_over());
+    assert_eq!(Rc::strong_count(&held), 1);
+}
