@@ -1,6 +1,6 @@
 //! The `$bits...` operators.
 
-use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_bson::{Decimal, RawBsonRef, RawDocument};
 use pinion_wire::Result;
 
 use crate::error::{bad_value, failed_to_parse};
@@ -78,8 +78,8 @@ impl BitTest {
                 let bytes: Vec<u8> = binary_bytes(&binary).collect();
                 self.test(|position| bytes.get(position as usize / 8).is_some_and(|b| b >> (position % 8) & 1 == 1))
             }
-            // Only whole numbers in the range of 64 bits have bits; beyond the last the sign goes on.
-            number if is_number(number) => match exact_i64(number) {
+            // Only numbers in the range of 64 bits have bits; beyond the last the sign goes on.
+            number if is_number(number) => match bits_of(number) {
                 Some(bits) => self.test(|position| bits >> position.min(63) & 1 == 1),
                 None => false,
             },
@@ -95,6 +95,24 @@ impl BitTest {
             BitOp::AnySet => positions.any(is_set),
             BitOp::AnyClear => positions.any(|p| !is_set(p)),
         }
+    }
+}
+
+/// A number as the integer whose bits are tested: a double must be whole, a decimal is rounded to the nearest even one.
+fn bits_of(number: RawBsonRef<'_>) -> Option<i64> {
+    let RawBsonRef::Decimal128(value) = number else { return exact_i64(number) };
+    let whole = truncated_i64(number)?;
+    let rest = Decimal::unpack(value) - Decimal::from_i64(whole);
+    let twice = rest + rest;
+    let up = twice.compare(Decimal::from_i64(1));
+    let down = twice.compare(Decimal::from_i64(-1));
+    let odd = whole % 2 != 0;
+    if up.is_gt() || (up.is_eq() && odd) {
+        whole.checked_add(1)
+    } else if down.is_lt() || (down.is_eq() && odd) {
+        whole.checked_sub(1)
+    } else {
+        Some(whole)
     }
 }
 

@@ -200,10 +200,12 @@ impl<'v> Parser<'v> {
                 // A collision makes MongoDB try the expression of the same name, which has another number of arguments.
                 let exclusion = self.mode == Some(Mode::Exclusion);
                 return place(tree, name, full, action).map_err(|e| {
-                    let (code, reason) = if exclusion {
-                        (31252, "Cannot use expression other than $meta in exclusion projection")
-                    } else {
-                        (28667, "Expression $slice takes at least 2 arguments, and at most 3, but 1 were passed in.")
+                    let (code, reason) = match (exclusion, skip) {
+                        (true, _) => (31252, "Cannot use expression other than $meta in exclusion projection"),
+                        (false, Some(_)) => (e.code.0, e.message.as_str()),
+                        (false, None) => {
+                            (28667, "Expression $slice takes at least 2 arguments, and at most 3, but 1 were passed in.")
+                        }
                     };
                     error(
                         code,
@@ -305,27 +307,20 @@ fn find_slice(operand: RawBsonRef<'_>) -> Option<(Option<i64>, i64)> {
 
 /// The nested tree under a dotted name.
 fn descend<'t>(tree: &'t mut Tree, name: &str, full: &str) -> Result<&'t mut Tree> {
-    descend_through(tree, name, &[], full)
-}
-
-/// As `descend`; `after` are names behind the dotted one, for the message alone.
-fn descend_through<'t>(tree: &'t mut Tree, name: &str, after: &[&str], full: &str) -> Result<&'t mut Tree> {
     let mut tree = tree;
-    let mut names: Vec<&str> = name.split('.').collect();
-    let depth = names.len();
-    names.extend_from_slice(after);
-    for (at, head) in names[..depth].iter().enumerate() {
-        let found = match tree.fields.iter().position(|(other, _)| &**other == *head) {
+    for head in name.split('.') {
+        let found = match tree.fields.iter().position(|(other, _)| &**other == head) {
             Some(found) => found,
             None => {
-                tree.fields.push(((*head).into(), Action::Nested(Tree::default())));
+                tree.fields.push((head.into(), Action::Nested(Tree::default())));
                 tree.fields.len() - 1
             }
         };
         match &mut tree.fields[found].1 {
             Action::Nested(inner) => tree = inner,
             _ => {
-                let rest = names[(at + 1).min(names.len() - 1)..].join(".");
+                // Whatever the depth, this is what lies behind the first name.
+                let rest = full.split_once('.').map_or(full, |(_, rest)| rest);
                 return Err(error(31249, format!("Path collision at {full} remaining portion {rest}")));
             }
         }
@@ -336,7 +331,7 @@ fn descend_through<'t>(tree: &'t mut Tree, name: &str, after: &[&str], full: &st
 /// Puts an action at a dotted name.
 fn place(tree: &mut Tree, name: &str, full: &str, action: Action) -> Result<()> {
     let (tree, last) = match name.rsplit_once('.') {
-        Some((outer, last)) => (descend_through(tree, outer, &[last], full)?, last),
+        Some((outer, last)) => (descend(tree, outer, full)?, last),
         None => (tree, name),
     };
     if tree.fields.iter().any(|(other, _)| &**other == last) {

@@ -174,8 +174,8 @@ fn apply_node(
 ) -> Result<Outcome> {
     match node {
         Node::Leaf(Operator::RenameSource, _) => Ok(Outcome::Removed),
-        Node::Leaf(Operator::RenameFrom(from), _) => {
-            if let Some(value) = rename_source(from, root, context)? {
+        Node::Leaf(Operator::RenameFrom(from), to) => {
+            if let Some(value) = renamed(from, to, root, context)? {
                 *slot = Slot::Owned(value);
             }
             Ok(Outcome::Kept)
@@ -269,7 +269,7 @@ fn apply_to_array(
 /// What stands at a path that does not exist yet; `None` when no operator under it makes anything.
 fn create(node: &Node, path: &str, root: &RawDocument, context: &Applying<'_>) -> Result<Option<Slot<'static>>> {
     match node {
-        Node::Leaf(Operator::RenameFrom(from), _) => Ok(rename_source(from, root, context)?.map(Slot::Owned)),
+        Node::Leaf(Operator::RenameFrom(from), to) => Ok(renamed(from, to, root, context)?.map(Slot::Owned)),
         Node::Leaf(operator, _) => Ok(operator.create(context)?.map(Slot::Owned)),
         Node::Items(_) => Err(bad_value(format!(
             "The path '{path}' must exist in the document in order to apply array updates."
@@ -300,7 +300,7 @@ fn unviable(
         Node::Leaf(Operator::Unresolved, _) => Err(unresolved()),
         // What would do nothing anyway does not mind.
         Node::Leaf(Operator::SetOnInsert(_), _) if !context.insert => Ok(()),
-        Node::Leaf(Operator::RenameFrom(from), _) if rename_source(from, root, context)?.is_none() => Ok(()),
+        Node::Leaf(Operator::RenameFrom(from), to) if renamed(from, to, root, context)?.is_none() => Ok(()),
         Node::Leaf(operator, _) if operator.creates() => {
             Err(error(28, format!("Cannot create field '{part}' in element {}", element_braces(name, slot))))
         }
@@ -358,30 +358,23 @@ fn rename_source(from: &str, root: &RawDocument, context: &Applying<'_>) -> Resu
     }
 }
 
-/// Refuses a rename into an array's item.
-pub(super) fn check_rename_targets(entries: &[Entry], context: &Applying<'_>) -> Result<()> {
-    for entry in entries {
-        let Operator::RenameFrom(from) = &entry.operator else { continue };
-        if rename_source(from, context.root, context)?.is_none() {
-            continue;
-        }
-        let mut current = context.root;
-        let parts = entry.path.parts();
-        for part in &parts[..parts.len() - 1] {
-            let Part::Name(name) = part else { break };
-            match field(current, name) {
-                Some(RawBsonRef::Document(inner)) => current = inner,
-                Some(RawBsonRef::Array(_)) => {
-                    return Err(bad_value(format!(
-                        "The destination field cannot be an array element, '{}' in doc with {} has an array field \
-                         called '{name}'",
-                        entry.path.text(),
-                        context.id_text()
-                    )));
-                }
-                _ => break,
+/// The value a rename puts at its target, `None` where there is none; a target in an array's item is refused.
+fn renamed(from: &str, to: &str, root: &RawDocument, context: &Applying<'_>) -> Result<Option<RawBson>> {
+    let Some(value) = rename_source(from, root, context)? else { return Ok(None) };
+    let mut current = root;
+    let mut parts = to.split('.').peekable();
+    while let (Some(name), Some(_)) = (parts.next(), parts.peek()) {
+        match field(current, name) {
+            Some(RawBsonRef::Document(inner)) => current = inner,
+            Some(RawBsonRef::Array(_)) => {
+                return Err(bad_value(format!(
+                    "The destination field cannot be an array element, '{to}' in doc with {} has an array field called \
+                     '{name}'",
+                    context.id_text()
+                )));
             }
+            _ => break,
         }
     }
-    Ok(())
+    Ok(Some(value))
 }

@@ -257,7 +257,7 @@ impl Pull {
 /// Whether the first field is an operator that stands behind a path.
 fn starts_with_path_operator(document: &RawDocument) -> bool {
     const OPERATORS: &[&str] = &[
-        "$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$not", "$exists", "$type", "$mod", "$size", "$all",
+        "$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$exists", "$type", "$mod", "$size", "$all",
         "$elemMatch", "$regex", "$options", "$bitsAllSet", "$bitsAllClear", "$bitsAnySet", "$bitsAnyClear", "$near",
         "$nearSphere", "$geoNear", "$geoWithin", "$within", "$geoIntersects",
     ];

@@ -37,7 +37,7 @@ pub struct Update {
 #[derive(Clone, Debug)]
 enum Kind {
     Replacement(RawDocumentBuf),
-    Operators { entries: Vec<Entry>, tree: Option<Node>, touches_id: bool, renames: bool },
+    Operators { entries: Vec<Entry>, tree: Option<Node>, touches_id: bool },
 }
 
 /// What an update needs to know beside the document.
@@ -69,8 +69,7 @@ impl Update {
             let positional = entries.iter().any(|e| e.path.has_matched());
             let tree = if positional { None } else { Some(apply::build(&entries, None)?) };
             let touches_id = entries.iter().any(|e| e.path.text() == "_id" || e.path.text().starts_with("_id."));
-            let renames = entries.iter().any(|e| matches!(e.operator, operator::Operator::RenameFrom(_)));
-            return Ok(Update { kind: Kind::Operators { entries, tree, touches_id, renames } });
+            return Ok(Update { kind: Kind::Operators { entries, tree, touches_id } });
         }
         for (name, _) in elements(document) {
             if name.starts_with('$') {
@@ -100,16 +99,13 @@ impl Update {
     pub fn apply(&self, old: &RawDocument, context: &UpdateContext) -> Result<Option<RawDocumentBuf>> {
         let new = match &self.kind {
             Kind::Replacement(replacement) => replace(old, replacement, context)?,
-            Kind::Operators { entries, tree, touches_id, renames } => {
+            Kind::Operators { entries, tree, touches_id } => {
                 let applying = Applying {
                     now_ms: context.now_ms,
                     timestamp: context.timestamp,
                     insert: context.insert,
                     root: old,
                 };
-                if *renames {
-                    apply::check_rename_targets(entries, &applying)?;
-                }
                 let mut root = Slot::open(old);
                 match tree {
                     Some(tree) => apply::apply(tree, &mut root, &applying)?,

@@ -107,7 +107,8 @@ impl Operator {
                         return Err(bad_value(format!(
                             "Cannot apply $bit to a value of non-integral type.{} has the field {name} of \
                              non-integer type {}",
-                            context.id_text(), slot.type_name()
+                            context.id_text().replace("no id", "INVALID-MUTABLE-ELEMENT"),
+                            slot.type_name()
                         )));
                     }
                 };

@@ -108,12 +108,7 @@ fn parse_rename(name: &str, value: RawBsonRef<'_>, entries: &mut Entries) -> Res
     let from = UpdatePath::parse(name)?;
     let to = UpdatePath::parse(target)?;
     let dynamic = |path: &UpdatePath| path.parts().iter().any(|p| !matches!(p, Part::Name(_)));
-    if dynamic(&from) {
-        return Err(bad_value(format!("The source field for $rename may not be dynamic: {name}")));
-    }
-    if dynamic(&to) {
-        return Err(bad_value(format!("The destination field for $rename may not be dynamic: {target}")));
-    }
+    let from_dynamic = dynamic(&from);
     entries.push(Entry { path: from, operator: Operator::RenameSource })?;
     let text = || element_text(name, value);
     if name == target {
@@ -125,6 +120,12 @@ fn parse_rename(name: &str, value: RawBsonRef<'_>, entries: &mut Entries) -> Res
             "The source and target field for $rename must not be on the same path: {}",
             text()
         )));
+    }
+    if from_dynamic {
+        return Err(bad_value(format!("The source field for $rename may not be dynamic: {name}")));
+    }
+    if dynamic(&to) {
+        return Err(bad_value(format!("The destination field for $rename may not be dynamic: {target}")));
     }
     entries.push(Entry { path: to, operator: Operator::RenameFrom(name.into()) })
 }
