@@ -44,7 +44,12 @@ pub(crate) struct CoreContext {
 }
 
 impl CoreContext {
-    pub(crate) fn new(core: CoreId, count: usize, backend: Backend, seed: StreamSeed) -> Rc<CoreContext> {
+    pub(crate) fn new(
+        core: CoreId,
+        count: usize,
+        backend: Backend,
+        seed: StreamSeed,
+    ) -> Rc<CoreContext> {
         assert!(count > 0 && usize::from(core.0) < count);
         Rc::new(CoreContext {
             core,
@@ -73,13 +78,18 @@ pub(crate) fn enter(context: Option<Rc<CoreContext>>) -> Option<Rc<CoreContext>>
 /// # Panics
 /// Outside of a core.
 pub(crate) fn current() -> Rc<CoreContext> {
-    try_current().expect("this function of pinion_runtime works only on a core: inside real::run or a simulation")
+    try_current().expect(
+        "this function of pinion_runtime works only on a core: inside real::run or a simulation",
+    )
 }
 
 /// The context of the running core, if this thread runs one.
 pub(crate) fn try_current() -> Option<Rc<CoreContext>> {
     // A destructor that runs while the thread ends finds no context rather than a panic.
-    CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+    CURRENT
+        .try_with(|current| current.borrow().clone())
+        .ok()
+        .flatten()
 }
 
 /// Runs `f` on the current context without touching its reference count.
@@ -101,7 +111,11 @@ impl Locals {
     pub(crate) fn get<T: 'static>(&self) -> Option<Rc<T>> {
         let values = self.values.borrow();
         let (_, value) = values.iter().find(|(id, _)| *id == TypeId::of::<T>())?;
-        Some(Rc::clone(value).downcast::<T>().expect("a local is stored under its own type"))
+        Some(
+            Rc::clone(value)
+                .downcast::<T>()
+                .expect("a local is stored under its own type"),
+        )
     }
 
     /// Stores a value and returns the one it replaces, for the caller to drop outside of any borrow.

@@ -34,7 +34,12 @@ pub fn core_count() -> usize {
 /// # Panics
 /// When none was set.
 pub fn core_local<T: 'static>() -> Rc<T> {
-    try_core_local().unwrap_or_else(|| panic!("no core-local {} was set on this core", std::any::type_name::<T>()))
+    try_core_local().unwrap_or_else(|| {
+        panic!(
+            "no core-local {} was set on this core",
+            std::any::type_name::<T>()
+        )
+    })
 }
 
 /// The value of type `T` of this core, if one was set.

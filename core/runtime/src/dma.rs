@@ -28,16 +28,29 @@ impl DmaBuf {
     /// # Panics
     /// When `len` exceeds [`MAX_IO_BYTES`].
     pub fn zeroed(len: usize) -> DmaBuf {
-        assert!(len <= MAX_IO_BYTES, "a transfer of {len} bytes exceeds the limit of {MAX_IO_BYTES}");
+        assert!(
+            len <= MAX_IO_BYTES,
+            "a transfer of {len} bytes exceeds the limit of {MAX_IO_BYTES}"
+        );
         let capacity = len.next_multiple_of(ALIGN);
         if capacity == 0 {
-            return DmaBuf { start: NonNull::dangling(), len: 0, capacity: 0 };
+            return DmaBuf {
+                start: NonNull::dangling(),
+                len: 0,
+                capacity: 0,
+            };
         }
         let layout = DmaBuf::layout(capacity);
         // SAFETY: the layout's size is not zero.
         let start = unsafe { alloc::alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else { alloc::handle_alloc_error(layout) };
-        DmaBuf { start, len, capacity }
+        let Some(start) = NonNull::new(start) else {
+            alloc::handle_alloc_error(layout)
+        };
+        DmaBuf {
+            start,
+            len,
+            capacity,
+        }
     }
 
     /// A buffer that holds a copy of `bytes`, with zeros up to the next multiple of [`ALIGN`].
@@ -48,7 +61,8 @@ impl DmaBuf {
     }
 
     fn layout(capacity: usize) -> Layout {
-        Layout::from_size_align(capacity, ALIGN).expect("a bounded capacity and a constant alignment make a layout")
+        Layout::from_size_align(capacity, ALIGN)
+            .expect("a bounded capacity and a constant alignment make a layout")
     }
 
     /// Allocated bytes, a multiple of [`ALIGN`].
@@ -66,7 +80,11 @@ impl DmaBuf {
     /// # Panics
     /// When `len` exceeds the capacity.
     pub fn set_len(&mut self, len: usize) {
-        assert!(len <= self.capacity, "a buffer of capacity {} cannot have {len} bytes", self.capacity);
+        assert!(
+            len <= self.capacity,
+            "a buffer of capacity {} cannot have {len} bytes",
+            self.capacity
+        );
         self.len = len;
     }
 
@@ -109,7 +127,10 @@ impl AsRef<[u8]> for DmaBuf {
 
 impl std::fmt::Debug for DmaBuf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DmaBuf").field("len", &self.len).field("capacity", &self.capacity).finish()
+        f.debug_struct("DmaBuf")
+            .field("len", &self.len)
+            .field("capacity", &self.capacity)
+            .finish()
     }
 }
 
@@ -122,7 +143,10 @@ mod tests {
         for len in [0, 1, 4095, 4096, 4097, 100_000] {
             let mut buffer = DmaBuf::zeroed(len);
             assert_eq!(buffer.len(), len);
-            assert_eq!(buffer.as_ptr() as usize % if len == 0 { 1 } else { ALIGN }, 0);
+            assert_eq!(
+                buffer.as_ptr() as usize % if len == 0 { 1 } else { ALIGN },
+                0
+            );
             assert_eq!(buffer.capacity(), len.next_multiple_of(ALIGN));
             assert!(buffer.iter().all(|byte| *byte == 0));
             buffer.fill(7);

@@ -29,22 +29,36 @@ impl OpenOptions {
 
     /// Opens an existing file for reading and writing.
     pub fn write() -> OpenOptions {
-        OpenOptions { write: true, ..OpenOptions::default() }
+        OpenOptions {
+            write: true,
+            ..OpenOptions::default()
+        }
     }
 
     /// Opens a file for reading and writing, making it when it does not exist.
     pub fn create() -> OpenOptions {
-        OpenOptions { write: true, create: true, ..OpenOptions::default() }
+        OpenOptions {
+            write: true,
+            create: true,
+            ..OpenOptions::default()
+        }
     }
 
     /// Makes a file that must not exist.
     pub fn create_new() -> OpenOptions {
-        OpenOptions { write: true, create_new: true, ..OpenOptions::default() }
+        OpenOptions {
+            write: true,
+            create_new: true,
+            ..OpenOptions::default()
+        }
     }
 
     /// Also cuts the file to no bytes.
     pub fn truncate(self) -> OpenOptions {
-        OpenOptions { truncate: true, ..self }
+        OpenOptions {
+            truncate: true,
+            ..self
+        }
     }
 }
 
@@ -68,15 +82,24 @@ fn invalid(message: String) -> io::Error {
 
 fn check_transfer(offset: u64, len: usize) -> io::Result<()> {
     if !offset.is_multiple_of(ALIGN as u64) {
-        return Err(invalid(format!("file offset {offset} is not a multiple of {ALIGN}")));
+        return Err(invalid(format!(
+            "file offset {offset} is not a multiple of {ALIGN}"
+        )));
     }
     if len == 0 || !len.is_multiple_of(ALIGN) {
-        return Err(invalid(format!("transfer length {len} is not a positive multiple of {ALIGN}")));
+        return Err(invalid(format!(
+            "transfer length {len} is not a positive multiple of {ALIGN}"
+        )));
     }
     if len > MAX_IO_BYTES {
-        return Err(invalid(format!("transfer length {len} exceeds the limit of {MAX_IO_BYTES} bytes")));
+        return Err(invalid(format!(
+            "transfer length {len} exceeds the limit of {MAX_IO_BYTES} bytes"
+        )));
     }
-    if offset.checked_add(len as u64).is_none_or(|end| end > i64::MAX as u64) {
+    if offset
+        .checked_add(len as u64)
+        .is_none_or(|end| end > i64::MAX as u64)
+    {
         return Err(invalid(format!("file offset {offset} is out of range")));
     }
     Ok(())
@@ -86,13 +109,19 @@ impl File {
     /// Opens a file.
     pub async fn open(path: impl AsRef<Path>, options: OpenOptions) -> io::Result<File> {
         if !options.write && (options.create || options.create_new || options.truncate) {
-            return Err(invalid("a file that is made or cut must be opened for writing".to_owned()));
+            return Err(invalid(
+                "a file that is made or cut must be opened for writing".to_owned(),
+            ));
         }
         let path = path.as_ref();
         let context = context::current();
         match &context.backend {
-            Backend::Real(_) => real::RealFile::open(path, &options).await.map(|file| File(FileKind::Real(file))),
-            Backend::Sim(core) => sim::SimFile::open(core, path, &options).await.map(|file| File(FileKind::Sim(file))),
+            Backend::Real(_) => real::RealFile::open(path, &options)
+                .await
+                .map(|file| File(FileKind::Real(file))),
+            Backend::Sim(core) => sim::SimFile::open(core, path, &options)
+                .await
+                .map(|file| File(FileKind::Sim(file))),
         }
     }
 

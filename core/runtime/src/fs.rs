@@ -35,7 +35,11 @@ pub async fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
 pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
     let (from, to) = (from.as_ref(), to.as_ref());
     if from.parent() != to.parent() {
-        let message = format!("{} and {} are not in the same directory", from.display(), to.display());
+        let message = format!(
+            "{} and {} are not in the same directory",
+            from.display(),
+            to.display()
+        );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     dispatch!(rename(from, to))
@@ -79,7 +83,11 @@ enum DirLockKind {
 pub async fn lock(path: impl AsRef<Path>) -> io::Result<DirLock> {
     let context = context::current();
     match &context.backend {
-        Backend::Real(_) => real::fs::lock(path.as_ref()).await.map(|lock| DirLock(DirLockKind::Real(lock))),
-        Backend::Sim(core) => sim::fs::lock(core, path.as_ref()).await.map(|lock| DirLock(DirLockKind::Sim(lock))),
+        Backend::Real(_) => real::fs::lock(path.as_ref())
+            .await
+            .map(|lock| DirLock(DirLockKind::Real(lock))),
+        Backend::Sim(core) => sim::fs::lock(core, path.as_ref())
+            .await
+            .map(|lock| DirLock(DirLockKind::Sim(lock))),
     }
 }

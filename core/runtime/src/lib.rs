@@ -20,13 +20,20 @@ pub mod sync;
 mod task;
 mod time;
 
-pub use crate::core::{CoreId, core_count, core_id, core_local, is_core, set_core_local, try_core_local};
+pub use crate::core::{
+    CoreId, core_count, core_id, core_local, is_core, set_core_local, try_core_local,
+};
 pub use dma::DmaBuf;
 pub use file::{File, OpenOptions};
 pub use limits::ALIGN;
 pub use mesh::{on_all_cores, submit_to};
 pub use net::{Connection, Incoming, Listener, connect};
-pub use process::{RuntimeStats, is_shutdown_requested, request_shutdown, shutdown_requested, stats};
+pub use process::{
+    RuntimeStats, is_shutdown_requested, request_shutdown, shutdown_requested, stats,
+};
 pub use random::{Rng, os_random, random_stream};
 pub use task::{Cancelled, JoinHandle, Queue, YieldNow, join_all, should_yield, spawn, yield_now};
-pub use time::{Duration, Elapsed, Instant, Sleep, now, sleep, sleep_until, timeout, timeout_at, wall_ms, wall_us};
+pub use time::{
+    Duration, Elapsed, Instant, Sleep, now, sleep, sleep_until, timeout, timeout_at, wall_ms,
+    wall_us,
+};

@@ -21,18 +21,26 @@ impl Listener {
     pub async fn bind(addr: SocketAddr) -> io::Result<Listener> {
         let context = context::current();
         match &context.backend {
-            Backend::Real(_) => real::RealListener::bind(addr).await.map(|inner| Listener(ListenerKind::Real(inner))),
-            Backend::Sim(core) => {
-                sim::SimListener::bind(core, addr).await.map(|inner| Listener(ListenerKind::Sim(inner)))
-            }
+            Backend::Real(_) => real::RealListener::bind(addr)
+                .await
+                .map(|inner| Listener(ListenerKind::Real(inner))),
+            Backend::Sim(core) => sim::SimListener::bind(core, addr)
+                .await
+                .map(|inner| Listener(ListenerKind::Sim(inner))),
         }
     }
 
     /// The next connection.
     pub async fn accept(&self) -> io::Result<Incoming> {
         match &self.0 {
-            ListenerKind::Real(inner) => inner.accept().await.map(|incoming| Incoming(IncomingKind::Real(incoming))),
-            ListenerKind::Sim(inner) => inner.accept().await.map(|incoming| Incoming(IncomingKind::Sim(incoming))),
+            ListenerKind::Real(inner) => inner
+                .accept()
+                .await
+                .map(|incoming| Incoming(IncomingKind::Real(incoming))),
+            ListenerKind::Sim(inner) => inner
+                .accept()
+                .await
+                .map(|incoming| Incoming(IncomingKind::Sim(incoming))),
         }
     }
 
@@ -71,8 +79,12 @@ impl Incoming {
     /// Makes the calling core the connection's owner.
     pub fn attach(self) -> io::Result<Connection> {
         match self.0 {
-            IncomingKind::Real(inner) => inner.attach().map(|inner| Connection(ConnectionKind::Real(inner))),
-            IncomingKind::Sim(inner) => inner.attach().map(|inner| Connection(ConnectionKind::Sim(inner))),
+            IncomingKind::Real(inner) => inner
+                .attach()
+                .map(|inner| Connection(ConnectionKind::Real(inner))),
+            IncomingKind::Sim(inner) => inner
+                .attach()
+                .map(|inner| Connection(ConnectionKind::Sim(inner))),
         }
     }
 }
@@ -97,12 +109,12 @@ enum ConnectionKind {
 pub async fn connect(addr: SocketAddr) -> io::Result<Connection> {
     let context = context::current();
     match &context.backend {
-        Backend::Real(_) => {
-            real::RealConnection::connect(addr).await.map(|inner| Connection(ConnectionKind::Real(inner)))
-        }
-        Backend::Sim(core) => {
-            sim::SimConnection::connect(core, addr).await.map(|inner| Connection(ConnectionKind::Sim(inner)))
-        }
+        Backend::Real(_) => real::RealConnection::connect(addr)
+            .await
+            .map(|inner| Connection(ConnectionKind::Real(inner))),
+        Backend::Sim(core) => sim::SimConnection::connect(core, addr)
+            .await
+            .map(|inner| Connection(ConnectionKind::Sim(inner))),
     }
 }
 

@@ -100,7 +100,10 @@ pub(crate) struct StreamSource {
 
 impl StreamSource {
     pub(crate) fn new(seed: StreamSeed) -> StreamSource {
-        StreamSource { seed, given: RefCell::new(Vec::new()) }
+        StreamSource {
+            seed,
+            given: RefCell::new(Vec::new()),
+        }
     }
 
     fn stream(&self, name: &'static str) -> Rng {

@@ -94,7 +94,10 @@ impl<T> Future for JoinHandle<T> {
         if let Some(result) = self.0.result.borrow_mut().take() {
             return Poll::Ready(result);
         }
-        assert!(!self.0.finished.get(), "a join handle was polled after it gave its result");
+        assert!(
+            !self.0.finished.get(),
+            "a join handle was polled after it gave its result"
+        );
         store_waker(&self.0.joiner, cx.waker());
         Poll::Pending
     }
@@ -201,7 +204,10 @@ pub fn should_yield() -> bool {
 /// Runs all futures at the same time on the calling task and returns their outputs in order. Each wake-up polls every
 /// future that is not ready, so this is for tens of them; more belong into tasks.
 pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let mut pending: Vec<Option<Pin<Box<F>>>> = futures.into_iter().map(|future| Some(Box::pin(future))).collect();
+    let mut pending: Vec<Option<Pin<Box<F>>>> = futures
+        .into_iter()
+        .map(|future| Some(Box::pin(future)))
+        .collect();
     let mut outputs: Vec<Option<F::Output>> = pending.iter().map(|_| None).collect();
     poll_fn(|cx| {
         let mut waiting = false;
@@ -215,8 +221,15 @@ pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F:
                 Poll::Pending => waiting = true,
             }
         }
-        if waiting { Poll::Pending } else { Poll::Ready(()) }
+        if waiting {
+            Poll::Pending
+        } else {
+            Poll::Ready(())
+        }
     })
     .await;
-    outputs.into_iter().map(|output| output.expect("every future completed")).collect()
+    outputs
+        .into_iter()
+        .map(|output| output.expect("every future completed"))
+        .collect()
 }

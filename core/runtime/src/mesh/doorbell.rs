@@ -13,9 +13,14 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    #[allow(clippy::new_without_default, reason = "loom's atomics have no default either; one way to make it")]
+    #[allow(
+        clippy::new_without_default,
+        reason = "loom's atomics have no default either; one way to make it"
+    )]
     pub fn new() -> Doorbell {
-        Doorbell { sleeping: AtomicBool::new(false) }
+        Doorbell {
+            sleeping: AtomicBool::new(false),
+        }
     }
 
     /// Called by a sender after its push. True when the core sleeps: the caller, and nobody else, must wake it.

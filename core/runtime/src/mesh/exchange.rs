@@ -25,8 +25,14 @@ type RunRequest = Box<dyn FnOnce(CoreId, usize) + Send>;
 
 /// A message between two cores.
 pub(crate) enum Parcel {
-    Request { slot: usize, run: RunRequest },
-    Reply { slot: usize, value: Box<dyn Any + Send> },
+    Request {
+        slot: usize,
+        run: RunRequest,
+    },
+    Reply {
+        slot: usize,
+        value: Box<dyn Any + Send>,
+    },
 }
 
 impl Parcel {
@@ -63,8 +69,15 @@ pub(crate) struct Exchange {
 
 impl Exchange {
     pub(crate) fn new(count: usize) -> Exchange {
-        let lane = || Lane { turn: Semaphore::new(1), space: Notify::new(), replies: RefCell::new(VecDeque::new()) };
-        Exchange { slots: RefCell::new(Slab::new()), lanes: (0..count).map(|_| lane()).collect() }
+        let lane = || Lane {
+            turn: Semaphore::new(1),
+            space: Notify::new(),
+            replies: RefCell::new(VecDeque::new()),
+        };
+        Exchange {
+            slots: RefCell::new(Slab::new()),
+            lanes: (0..count).map(|_| lane()).collect(),
+        }
     }
 }
 
@@ -124,7 +137,9 @@ pub(crate) fn deliver(from: CoreId, parcel: Parcel) {
         Parcel::Reply { slot, value } => {
             let context = context::current();
             let mut slots = context.mesh.slots.borrow_mut();
-            let state = slots.get_mut(slot).expect("a reply finds the slot that its request reserved");
+            let state = slots
+                .get_mut(slot)
+                .expect("a reply finds the slot that its request reserved");
             let waker = match state {
                 Slot::Waiting(waker) => {
                     let waker = waker.take();
@@ -173,7 +188,9 @@ impl Future for Call {
                 this.done = true;
                 match slots.remove(this.slot) {
                     Slot::Ready(value) => Poll::Ready(value),
-                    Slot::Waiting(_) | Slot::Abandoned => unreachable!("the slot was just seen ready"),
+                    Slot::Waiting(_) | Slot::Abandoned => {
+                        unreachable!("the slot was just seen ready")
+                    }
                 }
             }
             Slot::Abandoned => unreachable!("only the drop of a call abandons its slot"),
@@ -217,9 +234,18 @@ where
         drop(context);
         return f().await;
     }
-    assert!(usize::from(core.0) < context.count, "core {core} does not exist: this node has {} cores", context.count);
+    assert!(
+        usize::from(core.0) < context.count,
+        "core {core} does not exist: this node has {} cores",
+        context.count
+    );
     let slot = context.mesh.slots.borrow_mut().insert(Slot::Waiting(None));
-    let mut call = Call { context: Rc::clone(&context), slot, sent: false, done: false };
+    let mut call = Call {
+        context: Rc::clone(&context),
+        slot,
+        sent: false,
+        done: false,
+    };
     let run: RunRequest = Box::new(move |from, slot| {
         task::spawn_detached(queue, async move {
             let value: Box<dyn Any + Send> = Box::new(f().await);
@@ -229,7 +255,9 @@ where
     push_request(&context, core, Parcel::Request { slot, run }).await;
     call.sent = true;
     let value = call.await;
-    *value.downcast::<R>().expect("a reply has the type that its request asked for")
+    *value
+        .downcast::<R>()
+        .expect("a reply has the type that its request asked for")
 }
 
 /// Runs `f` on every core at the same time, in the foreground queue, and gives the results in the order of the cores.

@@ -53,15 +53,29 @@ pub struct Receiver<T> {
 /// # Panics
 /// When `capacity` is not a power of two.
 pub fn channel<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
-    assert!(capacity.is_power_of_two(), "a ring's capacity must be a power of two");
+    assert!(
+        capacity.is_power_of_two(),
+        "a ring's capacity must be a power of two"
+    );
     let shared = Arc::new(Shared {
         slots: (0..capacity).map(|_| SlotCell::new(None)).collect(),
         head: Padded(AtomicUsize::new(0)),
         tail: Padded(AtomicUsize::new(0)),
         space_wanted: Padded(AtomicBool::new(false)),
     });
-    let sender = Sender { shared: Arc::clone(&shared), tail: 0, known_head: 0 };
-    (sender, Receiver { shared, head: 0, known_tail: 0 })
+    let sender = Sender {
+        shared: Arc::clone(&shared),
+        tail: 0,
+        known_head: 0,
+    };
+    (
+        sender,
+        Receiver {
+            shared,
+            head: 0,
+            known_tail: 0,
+        },
+    )
 }
 
 impl<T: Send> Sender<T> {
@@ -125,7 +139,8 @@ impl<T: Send> Receiver<T> {
     pub fn take_space_wanted(&mut self) -> bool {
         fence(Ordering::SeqCst);
         // The plain load keeps the common case free of a locked instruction.
-        self.shared.space_wanted.0.load(Ordering::Relaxed) && self.shared.space_wanted.0.swap(false, Ordering::Relaxed)
+        self.shared.space_wanted.0.load(Ordering::Relaxed)
+            && self.shared.space_wanted.0.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -137,7 +152,10 @@ mod tests {
     fn messages_keep_their_order_across_threads() {
         const MESSAGES: u64 = 20_000;
         let (mut sender, mut receiver) = channel::<u64>(8);
-        #[allow(clippy::disallowed_methods, reason = "the ring exists to cross threads")]
+        #[allow(
+            clippy::disallowed_methods,
+            reason = "the ring exists to cross threads"
+        )]
         let sending = std::thread::spawn(move || {
             for n in 0..MESSAGES {
                 let mut message = n;
@@ -173,7 +191,14 @@ mod tests {
         assert!(receiver.take_space_wanted());
         assert!(!receiver.take_space_wanted());
         assert_eq!(sender.try_send(3), Ok(()));
-        assert_eq!((receiver.try_recv(), receiver.try_recv(), receiver.try_recv()), (Some(2), Some(3), None));
+        assert_eq!(
+            (
+                receiver.try_recv(),
+                receiver.try_recv(),
+                receiver.try_recv()
+            ),
+            (Some(2), Some(3), None)
+        );
     }
 
     #[test]
@@ -244,7 +269,10 @@ mod model {
             }
             sending.join().unwrap();
             if sleeps {
-                assert!(eventfd.load(Ordering::SeqCst), "the receiver sleeps on a message and nobody wakes it");
+                assert!(
+                    eventfd.load(Ordering::SeqCst),
+                    "the receiver sleeps on a message and nobody wakes it"
+                );
                 bell.awake();
             }
             assert_eq!(receiver.try_recv(), Some(7));
@@ -268,7 +296,10 @@ mod model {
                 Err(_) => sender.want_space() && sender.try_send(2).is_ok(),
             };
             let (mut receiver, told) = receiving.join().unwrap();
-            assert!(sent || told, "the sender waits for room that nobody tells it of");
+            assert!(
+                sent || told,
+                "the sender waits for room that nobody tells it of"
+            );
             if !sent {
                 assert!(sender.try_send(2).is_ok());
             }

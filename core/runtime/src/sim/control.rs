@@ -87,7 +87,9 @@ impl Drop for Sim {
 impl Sim {
     pub fn new(seed: u64, options: SimOptions) -> Sim {
         let world = World::new(seed, options);
-        let handle = SimHandle { world: Rc::downgrade(&world) };
+        let handle = SimHandle {
+            world: Rc::downgrade(&world),
+        };
         Sim { world, handle }
     }
 
@@ -112,7 +114,8 @@ impl Sim {
 
     /// Runs for this much virtual time.
     pub fn run_for(&self, duration: Duration) {
-        let end = self.world.now() + u64::try_from(duration.as_nanos()).expect("a run is shorter than centuries");
+        let end = self.world.now()
+            + u64::try_from(duration.as_nanos()).expect("a run is shorter than centuries");
         // An event at the end makes the clock reach it when nothing else happens.
         self.world.schedule_call(end, |_| {});
         while self.world.now() < end && self.world.step() {}
@@ -179,7 +182,11 @@ impl SimHandle {
     /// When `nth` is zero.
     pub fn crash_at(&self, node: NodeId, event: &str, nth: u64, death: Death) {
         assert!(nth > 0, "occurrences are counted from one");
-        let trigger = Trigger { event: event.to_owned(), remaining: nth, death };
+        let trigger = Trigger {
+            event: event.to_owned(),
+            remaining: nth,
+            death,
+        };
         self.node(node).triggers.borrow_mut().push(trigger);
     }
 
@@ -233,7 +240,12 @@ impl SimHandle {
 
     /// How often the node passed the event, over all its lives.
     pub fn event_count(&self, node: NodeId, event: &str) -> u64 {
-        self.node(node).marks.borrow().get(event).copied().unwrap_or(0)
+        self.node(node)
+            .marks
+            .borrow()
+            .get(event)
+            .copied()
+            .unwrap_or(0)
     }
 
     /// All events that the node passed.
@@ -297,13 +309,27 @@ impl SimHandle {
     /// Cuts one direction; the other faults of the link stay.
     pub fn cut(&self, from: NodeId, to: NodeId) {
         let faults = self.world().link_faults(from.0, to.0);
-        self.set_link(from, to, LinkFaults { cut: true, ..faults });
+        self.set_link(
+            from,
+            to,
+            LinkFaults {
+                cut: true,
+                ..faults
+            },
+        );
     }
 
     /// Joins what was cut in one direction.
     pub fn join(&self, from: NodeId, to: NodeId) {
         let faults = self.world().link_faults(from.0, to.0);
-        self.set_link(from, to, LinkFaults { cut: false, ..faults });
+        self.set_link(
+            from,
+            to,
+            LinkFaults {
+                cut: false,
+                ..faults
+            },
+        );
     }
 
     /// Cuts both directions between each of `left` and each of `right`.
@@ -344,7 +370,10 @@ impl SimHandle {
 
     /// Lets the `nth` operation of this kind from now, on a file whose path contains this, fail.
     pub fn fail_disk_operation(&self, node: NodeId, op: DiskOp, path_contains: &str, nth: u64) {
-        self.node(node).disk.borrow_mut().plan_failure(op, path_contains, nth);
+        self.node(node)
+            .disk
+            .borrow_mut()
+            .plan_failure(op, path_contains, nth);
     }
 
     /// Sets how much a node's disk holds.
@@ -361,7 +390,10 @@ impl SimHandle {
     pub fn files(&self, node: NodeId) -> Vec<(String, u64)> {
         let node = self.node(node);
         let disk = node.disk.borrow();
-        disk.files().into_iter().map(|(path, inode)| (path, disk.file(inode).len)).collect()
+        disk.files()
+            .into_iter()
+            .map(|(path, inode)| (path, disk.file(inode).len))
+            .collect()
     }
 
     /// A file as the node's operating system sees it.
@@ -369,7 +401,8 @@ impl SimHandle {
         let node = self.node(node);
         let disk = node.disk.borrow();
         let inode = disk.lookup_file(path.as_ref()).ok()?;
-        let mut content = vec![0; usize::try_from(disk.file(inode).len).expect("a simulated file fits memory")];
+        let mut content =
+            vec![0; usize::try_from(disk.file(inode).len).expect("a simulated file fits memory")];
         for (chunk, offset) in content.chunks_mut(ALIGN).zip((0..).step_by(ALIGN)) {
             chunk.copy_from_slice(&disk.read(inode, offset, ALIGN)[..chunk.len()]);
         }
@@ -381,7 +414,9 @@ impl SimHandle {
         let world = self.world();
         let node = self.node(node);
         let mut disk = node.disk.borrow_mut();
-        let Ok(inode) = disk.lookup_file(path.as_ref()) else { return false };
+        let Ok(inode) = disk.lookup_file(path.as_ref()) else {
+            return false;
+        };
         let flipped = disk.flip_bit(inode, offset, bit);
         if flipped {
             world.stats.borrow_mut().bit_flips += 1;
@@ -396,17 +431,33 @@ impl SimHandle {
             let node = self.node(node);
             let disk = node.disk.borrow();
             let mut blocks = Vec::new();
-            for (path, inode) in disk.files().into_iter().filter(|(path, _)| path.contains(path_contains)) {
-                blocks.extend(disk.file(inode).current.keys().map(|block| (path.clone(), *block)));
+            for (path, inode) in disk
+                .files()
+                .into_iter()
+                .filter(|(path, _)| path.contains(path_contains))
+            {
+                blocks.extend(
+                    disk.file(inode)
+                        .current
+                        .keys()
+                        .map(|block| (path.clone(), *block)),
+                );
             }
             let mut rng = node.disk_rng.borrow_mut();
             if blocks.is_empty() {
                 return None;
             }
             let (path, block) = blocks.swap_remove(rng.below(blocks.len() as u64) as usize);
-            (path, block * ALIGN as u64 + rng.below(ALIGN as u64), rng.below(8) as u8)
+            (
+                path,
+                block * ALIGN as u64 + rng.below(ALIGN as u64),
+                rng.below(8) as u8,
+            )
         };
-        assert!(self.flip_bit(node, &place.0, place.1, place.2), "the block was just seen");
+        assert!(
+            self.flip_bit(node, &place.0, place.1, place.2),
+            "the block was just seen"
+        );
         Some(place)
     }
 }
@@ -430,7 +481,9 @@ impl World {
 /// Marks a place in the code, so that a simulation can count how often it is passed and crash the node there. Costs
 /// next to nothing on the real backend.
 pub fn event(name: &'static str) {
-    let Some(context) = context::try_current() else { return };
+    let Some(context) = context::try_current() else {
+        return;
+    };
     if let Backend::Sim(core) = &context.backend {
         core.state().world().mark(core.state().life(), name);
     }
@@ -468,7 +521,8 @@ where
     Fut::Output: 'static,
 {
     let sim = Sim::new(seed, SimOptions::default());
-    let outputs: Rc<RefCell<Vec<Option<Fut::Output>>>> = Rc::new(RefCell::new((0..cores).map(|_| None).collect()));
+    let outputs: Rc<RefCell<Vec<Option<Fut::Output>>>> =
+        Rc::new(RefCell::new((0..cores).map(|_| None).collect()));
     let results = Rc::clone(&outputs);
     let node = sim.add_node("node", cores, move |core| {
         let (results, future) = (Rc::clone(&results), main(core));
@@ -482,5 +536,8 @@ where
     }
     drop(sim);
     let outputs = std::mem::take(&mut *outputs.borrow_mut());
-    outputs.into_iter().map(|output| output.expect("every main has returned")).collect()
+    outputs
+        .into_iter()
+        .map(|output| output.expect("every main has returned"))
+        .collect()
 }

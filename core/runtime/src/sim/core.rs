@@ -39,7 +39,10 @@ impl SimCore {
     pub(crate) fn spawn<F: Future<Output = ()> + 'static>(&self, queue: Queue, future: F) {
         if self.0.life().is_alive() {
             self.0.stats.borrow_mut().tasks_spawned += 1;
-            self.0.world().executor.spawn(&self.0, queue, Box::pin(future));
+            self.0
+                .world()
+                .executor
+                .spawn(&self.0, queue, Box::pin(future));
         }
     }
 
@@ -60,10 +63,18 @@ impl SimCore {
     }
 
     pub(crate) fn sleep_until(&self, at: Instant) -> SimSleep {
-        SimSleep { core: Rc::clone(&self.0), at: at.as_nanos(), timer: None }
+        SimSleep {
+            core: Rc::clone(&self.0),
+            at: at.as_nanos(),
+            timer: None,
+        }
     }
 
-    pub(crate) fn mesh_try_push(&self, to: CoreId, parcel: mesh::Parcel) -> Result<(), mesh::Parcel> {
+    pub(crate) fn mesh_try_push(
+        &self,
+        to: CoreId,
+        parcel: mesh::Parcel,
+    ) -> Result<(), mesh::Parcel> {
         let core = &self.0;
         if !core.life().has_effect() {
             return Ok(());
@@ -77,7 +88,10 @@ impl SimCore {
         lane.under_way.set(lane.under_way.get() + 1);
         core.stats.borrow_mut().mesh_messages += 1;
         let latency = &world.options.mesh_latency_ns;
-        let latency = core.mesh_rng.borrow_mut().between(*latency.start(), *latency.end());
+        let latency = core
+            .mesh_rng
+            .borrow_mut()
+            .between(*latency.start(), *latency.end());
         let arrival = lane.last_arrival.get().max(world.now() + latency);
         lane.last_arrival.set(arrival);
         let from = Rc::clone(core);
@@ -85,7 +99,11 @@ impl SimCore {
             if !from.life().is_alive() {
                 return;
             }
-            world.trace(Step::Mesh, from.trace_id(), (parcel.trace_word() << 16) | u64::from(to.0));
+            world.trace(
+                Step::Mesh,
+                from.trace_id(),
+                (parcel.trace_word() << 16) | u64::from(to.0),
+            );
             let target = Rc::clone(&from.life().cores.borrow()[usize::from(to.0)]);
             let previous = context::enter(target.context());
             mesh::deliver(from.id, parcel);
@@ -111,7 +129,11 @@ impl SimCore {
         let core = &self.0;
         let busy_ns = core.busy_ns.get();
         let lived_ns = core.world().now() - core.started_ns;
-        RuntimeStats { busy_ns, idle_ns: lived_ns.saturating_sub(busy_ns), ..*core.stats.borrow() }
+        RuntimeStats {
+            busy_ns,
+            idle_ns: lived_ns.saturating_sub(busy_ns),
+            ..*core.stats.borrow()
+        }
     }
 }
 
@@ -138,7 +160,10 @@ impl Future for SimSleep {
         if this.at == u64::MAX {
             return Poll::Pending;
         }
-        if !this.timer.is_some_and(|timer| world.set_timer_waker(timer, cx.waker())) {
+        if !this
+            .timer
+            .is_some_and(|timer| world.set_timer_waker(timer, cx.waker()))
+        {
             this.timer = Some(world.schedule(this.at, Event::Wake(cx.waker().clone())));
         }
         Poll::Pending

@@ -60,7 +60,9 @@ fn draw_survivor(rng: &mut Rng, survival: Survival, changes: &[u64]) -> Option<u
     match survival {
         Survival::Nothing => None,
         Survival::Everything => Some(changes.len() - 1),
-        Survival::Before(limit) => changes.partition_point(|change| *change <= limit).checked_sub(1),
+        Survival::Before(limit) => changes
+            .partition_point(|change| *change <= limit)
+            .checked_sub(1),
         Survival::Random(probability) => {
             if rng.below(256) >= probability {
                 None
@@ -77,7 +79,11 @@ fn cut_power(disk: &mut Disk, rng: &mut Rng) -> CrashReport {
     let mut report = CrashReport::default();
     let last = disk.flush_mark();
     let first = last.saturating_sub(64);
-    let overall = if rng.below(2) == 0 { Some(draw_survival(rng, first, last)) } else { None };
+    let overall = if rng.below(2) == 0 {
+        Some(draw_survival(rng, first, last))
+    } else {
+        None
+    };
 
     // Writes under way are changes like the others: they may have reached the disk, in part or whole.
     let pending = std::mem::take(&mut disk.pending);
@@ -97,7 +103,9 @@ fn cut_power(disk: &mut Disk, rng: &mut Rng) -> CrashReport {
                 let kept = match survival {
                     Survival::Nothing => 0,
                     Survival::Everything => changes.len(),
-                    Survival::Before(_) | Survival::Random(_) => rng.below(changes.len() as u64 + 1) as usize,
+                    Survival::Before(_) | Survival::Random(_) => {
+                        rng.below(changes.len() as u64 + 1) as usize
+                    }
                 };
                 report.lost_names += (changes.len() - kept) as u64;
                 for change in &changes[..kept] {
@@ -144,9 +152,9 @@ fn crash_block(
         Some(index) => &changes[index].1,
     };
     let survivors: Vec<Option<usize>> = match survival {
-        Survival::Random(_) => {
-            (0..ALIGN / SECTOR).map(|_| draw_survivor(rng, survival, &numbers)).collect()
-        }
+        Survival::Random(_) => (0..ALIGN / SECTOR)
+            .map(|_| draw_survivor(rng, survival, &numbers))
+            .collect(),
         _ => vec![draw_survivor(rng, survival, &numbers)],
     };
     if survivors.iter().all(|survivor| *survivor == survivors[0]) {
@@ -207,9 +215,12 @@ impl World {
         if death == Death::PowerCut {
             let state = disk.files().iter().fold(0, |hash: u64, (path, inode)| {
                 let file = disk.file(*inode);
-                let blocks = file.current.iter().fold(file.len, |hash, (block, content)| {
-                    hash.rotate_left(5) ^ content_hash(content).wrapping_mul(block + 1)
-                });
+                let blocks = file
+                    .current
+                    .iter()
+                    .fold(file.len, |hash, (block, content)| {
+                        hash.rotate_left(5) ^ content_hash(content).wrapping_mul(block + 1)
+                    });
                 hash.rotate_left(9) ^ blocks ^ content_hash(path.as_bytes())
             });
             self.trace(Step::DiskCrash, node.index as u64, state);
@@ -255,7 +266,10 @@ mod tests {
             let content = disk.read(inode, 0, ALIGN);
             assert_eq!(content.len(), ALIGN);
             for sector in content.chunks(SECTOR) {
-                assert!(sector.iter().all(|byte| *byte == sector[0]), "a sector is written as one");
+                assert!(
+                    sector.iter().all(|byte| *byte == sector[0]),
+                    "a sector is written as one"
+                );
                 seen.insert(sector[0]);
             }
         }
@@ -270,16 +284,27 @@ mod tests {
         for seed in 0..200 {
             let mut rng = Rng::from_seed(seed);
             let mut disk = Disk::new(1 << 20);
-            disk.open(Path::new("/synced"), &OpenOptions::create()).unwrap();
+            disk.open(Path::new("/synced"), &OpenOptions::create())
+                .unwrap();
             disk.sync_dir(Path::new("/")).unwrap();
-            disk.open(Path::new("/new"), &OpenOptions::create()).unwrap();
-            disk.rename(Path::new("/new"), Path::new("/synced")).unwrap();
+            disk.open(Path::new("/new"), &OpenOptions::create())
+                .unwrap();
+            disk.rename(Path::new("/new"), Path::new("/synced"))
+                .unwrap();
             cut_power(&mut disk, &mut rng);
             disk.release_process();
             outcomes.insert(disk.read_dir(Path::new("/")).unwrap());
         }
-        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        assert_eq!(outcomes, BTreeSet::from([names(&["synced"]), names(&["new", "synced"])]));
+        let names = |names: &[&str]| {
+            names
+                .iter()
+                .map(|name| (*name).to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            outcomes,
+            BTreeSet::from([names(&["synced"]), names(&["new", "synced"])])
+        );
     }
 
     /// A killed process loses nothing that was handed over and completed, but a later power cut still may.
@@ -288,7 +313,9 @@ mod tests {
         for seed in 0..50 {
             let mut rng = Rng::from_seed(seed);
             let mut disk = Disk::new(1 << 20);
-            let inode = disk.open(Path::new("/file"), &OpenOptions::create()).unwrap();
+            let inode = disk
+                .open(Path::new("/file"), &OpenOptions::create())
+                .unwrap();
             write(&mut disk, inode, 9);
             kill_process(&mut disk, &mut rng);
             disk.release_process();

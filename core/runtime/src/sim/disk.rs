@@ -111,7 +111,10 @@ pub(super) struct Disk {
 pub(super) const ROOT: InodeId = 0;
 
 fn not_found(path: &Path) -> io::Error {
-    io::Error::new(io::ErrorKind::NotFound, format!("{}: no such file or directory", path.display()))
+    io::Error::new(
+        io::ErrorKind::NotFound,
+        format!("{}: no such file or directory", path.display()),
+    )
 }
 
 pub(super) fn io_error(what: &str) -> io::Error {
@@ -119,7 +122,12 @@ pub(super) fn io_error(what: &str) -> io::Error {
 }
 
 fn components(path: &Path) -> io::Result<Vec<&str>> {
-    let invalid = || io::Error::new(io::ErrorKind::InvalidInput, format!("{}: not a plain path", path.display()));
+    let invalid = || {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{}: not a plain path", path.display()),
+        )
+    };
     let mut names = Vec::new();
     for component in path.components() {
         match component {
@@ -193,9 +201,10 @@ impl Disk {
         let inode = self.lookup(path)?;
         match self.inodes[&inode] {
             Inode::File(_) => Ok(inode),
-            Inode::Directory(_) => {
-                Err(io::Error::new(io::ErrorKind::IsADirectory, format!("{}: is a directory", path.display())))
-            }
+            Inode::Directory(_) => Err(io::Error::new(
+                io::ErrorKind::IsADirectory,
+                format!("{}: is a directory", path.display()),
+            )),
         }
     }
 
@@ -212,7 +221,10 @@ impl Disk {
 
     /// The directory that holds `path`, and the name in it.
     fn parent(&self, path: &Path) -> io::Result<(InodeId, String)> {
-        let name = components(path)?.pop().ok_or_else(|| not_found(path))?.to_owned();
+        let name = components(path)?
+            .pop()
+            .ok_or_else(|| not_found(path))?
+            .to_owned();
         let parent = self.lookup_directory(path.parent().unwrap_or(Path::new("/")))?;
         Ok((parent, name))
     }
@@ -235,11 +247,18 @@ impl Disk {
         let mut inode = ROOT;
         for name in components(path)? {
             let directory = self.directory(inode).ok_or_else(|| {
-                io::Error::new(io::ErrorKind::NotADirectory, format!("{}: not a directory", path.display()))
+                io::Error::new(
+                    io::ErrorKind::NotADirectory,
+                    format!("{}: not a directory", path.display()),
+                )
             })?;
             inode = match directory.names.get(name) {
                 Some(existing) => *existing,
-                None => self.link(inode, name.to_owned(), Inode::Directory(Directory::default())),
+                None => self.link(
+                    inode,
+                    name.to_owned(),
+                    Inode::Directory(Directory::default()),
+                ),
             };
         }
         self.lookup_directory(path).map(|_| ())
@@ -247,7 +266,13 @@ impl Disk {
 
     pub(super) fn read_dir(&self, path: &Path) -> io::Result<Vec<String>> {
         let inode = self.lookup_directory(path)?;
-        Ok(self.directory(inode).expect("just looked up").names.keys().cloned().collect())
+        Ok(self
+            .directory(inode)
+            .expect("just looked up")
+            .names
+            .keys()
+            .cloned()
+            .collect())
     }
 
     pub(super) fn remove_file(&mut self, path: &Path) -> io::Result<()> {
@@ -315,12 +340,19 @@ impl Disk {
         let mut reachable = std::collections::BTreeSet::from([ROOT]);
         let mut visit = vec![ROOT];
         while let Some(inode) = visit.pop() {
-            let Some(directory) = self.directory(inode) else { continue };
+            let Some(directory) = self.directory(inode) else {
+                continue;
+            };
             let logged = directory.unsynced.iter().filter_map(|change| match change {
                 NameChange::Link(_, inode) => Some(inode),
                 NameChange::Unlink(_) | NameChange::Rename(..) => None,
             });
-            for child in directory.names.values().chain(directory.durable.values()).chain(logged) {
+            for child in directory
+                .names
+                .values()
+                .chain(directory.durable.values())
+                .chain(logged)
+            {
                 if reachable.insert(*child) {
                     visit.push(*child);
                 }
@@ -335,14 +367,21 @@ impl Disk {
 
     // Files.
 
-    pub(super) fn open(&mut self, path: &Path, options: &crate::file::OpenOptions) -> io::Result<InodeId> {
+    pub(super) fn open(
+        &mut self,
+        path: &Path,
+        options: &crate::file::OpenOptions,
+    ) -> io::Result<InodeId> {
         let inode = match self.lookup_file(path) {
             Ok(_) if options.create_new => {
                 let message = format!("{}: exists already", path.display());
                 return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
             }
             Ok(inode) => inode,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && (options.create || options.create_new) => {
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && (options.create || options.create_new) =>
+            {
                 let (parent, name) = self.parent(path)?;
                 self.link(parent, name, Inode::File(FileData::default()))
             }
@@ -352,7 +391,8 @@ impl Disk {
         file.path = path.display().to_string();
         file.handles += 1;
         if options.truncate {
-            self.set_len(inode, 0).expect("cutting a file needs no space");
+            self.set_len(inode, 0)
+                .expect("cutting a file needs no space");
         }
         Ok(inode)
     }
@@ -386,7 +426,10 @@ impl Disk {
         let reserved = self.file(inode).reserved_blocks;
         if wanted > reserved {
             if (wanted - reserved) * BLOCK > self.free_bytes() {
-                return Err(io::Error::new(io::ErrorKind::StorageFull, "simulated disk is full"));
+                return Err(io::Error::new(
+                    io::ErrorKind::StorageFull,
+                    "simulated disk is full",
+                ));
             }
             self.file_mut(inode).reserved_blocks = wanted;
         }
@@ -427,7 +470,10 @@ impl Disk {
             let mut shortened = last.to_vec();
             shortened[tail as usize..].fill(0);
             *last = Bytes::from(shortened);
-            file.unsynced.entry(len / BLOCK).or_default().push((change, Some(last.clone())));
+            file.unsynced
+                .entry(len / BLOCK)
+                .or_default()
+                .push((change, Some(last.clone())));
         }
         file.reserved_blocks = file.reserved_blocks.min(len.div_ceil(BLOCK));
         self.change_len(inode, len);
@@ -438,7 +484,10 @@ impl Disk {
         let file = self.file(inode);
         let exists = file.len.saturating_sub(offset).min(len as u64) as usize;
         let mut buffer = DmaBuf::zeroed(len);
-        for (index, chunk) in buffer[..exists.next_multiple_of(ALIGN).min(len)].chunks_mut(ALIGN).enumerate() {
+        for (index, chunk) in buffer[..exists.next_multiple_of(ALIGN).min(len)]
+            .chunks_mut(ALIGN)
+            .enumerate()
+        {
             if let Some(block) = file.current.get(&(offset / BLOCK + index as u64)) {
                 chunk.copy_from_slice(&block[..chunk.len()]);
             }
@@ -448,16 +497,35 @@ impl Disk {
     }
 
     /// Notes a write that was handed over; it takes effect at its completion.
-    pub(super) fn submit_write(&mut self, inode: InodeId, offset: u64, data: Bytes) -> io::Result<u64> {
+    pub(super) fn submit_write(
+        &mut self,
+        inode: InodeId,
+        offset: u64,
+        data: Bytes,
+    ) -> io::Result<u64> {
         self.reserve(inode, offset + data.len() as u64)?;
         let submission = self.next_change();
-        self.pending.insert(submission, PendingWrite { inode, offset, data });
+        self.pending.insert(
+            submission,
+            PendingWrite {
+                inode,
+                offset,
+                data,
+            },
+        );
         Ok(submission)
     }
 
     /// Completes a write; `keep` says for each sector whether it reaches the disk, all of them when it succeeds.
-    pub(super) fn complete_write(&mut self, submission: u64, keep: Option<&mut dyn FnMut() -> bool>) -> PendingWrite {
-        let write = self.pending.remove(&submission).expect("a write completes once");
+    pub(super) fn complete_write(
+        &mut self,
+        submission: u64,
+        keep: Option<&mut dyn FnMut() -> bool>,
+    ) -> PendingWrite {
+        let write = self
+            .pending
+            .remove(&submission)
+            .expect("a write completes once");
         match keep {
             None => self.apply_write(&write),
             Some(keep) => self.apply_sectors(&write, keep),
@@ -472,7 +540,10 @@ impl Disk {
             let block = write.offset / BLOCK + index as u64;
             let content = write.data.slice(start..start + ALIGN);
             file.current.insert(block, content.clone());
-            file.unsynced.entry(block).or_default().push((change, Some(content)));
+            file.unsynced
+                .entry(block)
+                .or_default()
+                .push((change, Some(content)));
         }
         let end = write.offset + write.data.len() as u64;
         if end > file.len {
@@ -484,12 +555,19 @@ impl Disk {
     pub(super) fn apply_sectors(&mut self, write: &PendingWrite, keep: &mut dyn FnMut() -> bool) {
         let old = self.read_blocks(write.inode, write.offset, write.data.len());
         let mut mixed = old;
-        for (sector, new) in mixed.chunks_mut(super::crash::SECTOR).zip(write.data.chunks(super::crash::SECTOR)) {
+        for (sector, new) in mixed
+            .chunks_mut(super::crash::SECTOR)
+            .zip(write.data.chunks(super::crash::SECTOR))
+        {
             if keep() {
                 sector.copy_from_slice(new);
             }
         }
-        let torn = PendingWrite { inode: write.inode, offset: write.offset, data: Bytes::from(mixed) };
+        let torn = PendingWrite {
+            inode: write.inode,
+            offset: write.offset,
+            data: Bytes::from(mixed),
+        };
         self.apply_write(&torn);
     }
 
@@ -516,14 +594,21 @@ impl Disk {
         file.unsynced.retain(|block, changes| {
             let covered = changes.partition_point(|(change, _)| *change <= mark);
             if covered > 0 {
-                match changes.drain(..covered).next_back().expect("some are covered").1 {
+                match changes
+                    .drain(..covered)
+                    .next_back()
+                    .expect("some are covered")
+                    .1
+                {
                     Some(content) => durable.insert(*block, content),
                     None => durable.remove(block),
                 };
             }
             !changes.is_empty()
         });
-        let covered = file.unsynced_lens.partition_point(|(change, _)| *change <= mark);
+        let covered = file
+            .unsynced_lens
+            .partition_point(|(change, _)| *change <= mark);
         if let Some((_, len)) = file.unsynced_lens.drain(..covered).next_back() {
             file.durable_len = len;
         }
@@ -533,7 +618,11 @@ impl Disk {
 
     pub(super) fn plan_failure(&mut self, op: DiskOp, path_contains: &str, nth: u64) {
         assert!(nth > 0, "operations are counted from one");
-        self.planned.push(PlannedFailure { op, path_contains: path_contains.to_owned(), remaining: nth });
+        self.planned.push(PlannedFailure {
+            op,
+            path_contains: path_contains.to_owned(),
+            remaining: nth,
+        });
     }
 
     /// True when this operation is to fail.
@@ -562,7 +651,10 @@ impl Disk {
     }
 
     pub(super) fn faults_apply(&self, inode: InodeId) -> bool {
-        self.faults.path_contains.as_ref().is_none_or(|part| self.file(inode).path.contains(part))
+        self.faults
+            .path_contains
+            .as_ref()
+            .is_none_or(|part| self.file(inode).path.contains(part))
     }
 
     /// Changes one bit of a file for good. False when nothing was ever written there.
@@ -574,10 +666,16 @@ impl Disk {
             bytes[byte] ^= 1 << (bit & 7);
             *content = Bytes::from(bytes);
         };
-        let Some(content) = file.current.get_mut(&block) else { return false };
+        let Some(content) = file.current.get_mut(&block) else {
+            return false;
+        };
         flip(content);
         let changed = content.clone();
-        match file.unsynced.get_mut(&block).and_then(|changes| changes.last_mut()) {
+        match file
+            .unsynced
+            .get_mut(&block)
+            .and_then(|changes| changes.last_mut())
+        {
             Some((_, content)) => *content = Some(changed),
             None => {
                 file.durable.insert(block, changed);
@@ -594,7 +692,10 @@ impl Disk {
             match &self.inodes[&inode] {
                 Inode::File(_) => files.push((path, inode)),
                 Inode::Directory(directory) => {
-                    let children = directory.names.iter().map(|(name, inode)| (format!("{path}/{name}"), *inode));
+                    let children = directory
+                        .names
+                        .iter()
+                        .map(|(name, inode)| (format!("{path}/{name}"), *inode));
                     visit.extend(children);
                 }
             }

@@ -5,7 +5,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-#[allow(clippy::disallowed_types, reason = "wakers must be Sync; there is one thread, so nothing ever waits here")]
+#[allow(
+    clippy::disallowed_types,
+    reason = "wakers must be Sync; there is one thread, so nothing ever waits here"
+)]
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
@@ -42,7 +45,11 @@ impl Wake for TaskWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.queued.swap(true, Ordering::Relaxed) {
-            self.woken.tasks.lock().expect("nothing panics under this lock").push((self.index, self.number));
+            self.woken
+                .tasks
+                .lock()
+                .expect("nothing panics under this lock")
+                .push((self.index, self.number));
         }
     }
 }
@@ -75,22 +82,43 @@ impl Executor {
         let entry = tasks.vacant_entry();
         let index = entry.key();
         let woken = Arc::clone(&self.woken);
-        let header = Arc::new(TaskWaker { index, number, queued: AtomicBool::new(false), woken });
+        let header = Arc::new(TaskWaker {
+            index,
+            number,
+            queued: AtomicBool::new(false),
+            woken,
+        });
         let waker = Waker::from(Arc::clone(&header));
         header.wake_by_ref();
-        entry.insert(Task { future: Some(future), core: Rc::clone(core), queue, number, header, waker });
+        entry.insert(Task {
+            future: Some(future),
+            core: Rc::clone(core),
+            queue,
+            number,
+            header,
+            waker,
+        });
     }
 
     /// Puts woken tasks into the queues of their cores.
     fn collect_woken(&self) {
         let mut collected = self.collected.borrow_mut();
-        std::mem::swap(&mut *collected, &mut *self.woken.tasks.lock().expect("nothing panics under this lock"));
+        std::mem::swap(
+            &mut *collected,
+            &mut *self
+                .woken
+                .tasks
+                .lock()
+                .expect("nothing panics under this lock"),
+        );
         if collected.is_empty() {
             return;
         }
         let tasks = self.tasks.borrow();
         for (index, number) in collected.drain(..) {
-            let Some(task) = tasks.get(index).filter(|task| task.number == number) else { continue };
+            let Some(task) = tasks.get(index).filter(|task| task.number == number) else {
+                continue;
+            };
             task.core.ready.borrow_mut()[task.queue as usize].push(index);
             self.make_runnable(&task.core);
         }
@@ -114,9 +142,14 @@ impl Executor {
     /// Takes all tasks of a life out, in the order of their places, for the caller to drop.
     pub(super) fn take_tasks_of(&self, core: &Rc<CoreState>) -> Vec<Task> {
         let mut tasks = self.tasks.borrow_mut();
-        let keys: Vec<usize> =
-            tasks.iter().filter(|(_, task)| Rc::ptr_eq(&task.core, core)).map(|(key, _)| key).collect();
-        self.runnable.borrow_mut().retain(|runnable| !Rc::ptr_eq(runnable, core));
+        let keys: Vec<usize> = tasks
+            .iter()
+            .filter(|(_, task)| Rc::ptr_eq(&task.core, core))
+            .map(|(key, _)| key)
+            .collect();
+        self.runnable
+            .borrow_mut()
+            .retain(|runnable| !Rc::ptr_eq(runnable, core));
         core.ready.borrow_mut().iter_mut().for_each(Vec::clear);
         keys.into_iter().map(|key| tasks.remove(key)).collect()
     }
@@ -135,7 +168,8 @@ impl Executor {
             let core = Rc::clone(&runnable[position]);
             let mut ready = core.ready.borrow_mut();
             // Seven shares to the foreground, one to the background.
-            let background = ready[0].is_empty() || (!ready[1].is_empty() && (random >> 60) & 7 == 0);
+            let background =
+                ready[0].is_empty() || (!ready[1].is_empty() && (random >> 60) & 7 == 0);
             let queue = &mut ready[usize::from(background)];
             let index = queue.swap_remove(pick(16, queue.len()));
             if ready.iter().all(Vec::is_empty) {
@@ -149,13 +183,22 @@ impl Executor {
             let mut tasks = self.tasks.borrow_mut();
             let task = &mut tasks[index];
             task.header.queued.store(false, Ordering::Relaxed);
-            (task.future.take().expect("a task is not polled within its own poll"), task.waker.clone(), task.number)
+            (
+                task.future
+                    .take()
+                    .expect("a task is not polled within its own poll"),
+                task.waker.clone(),
+                task.number,
+            )
         };
         world.trace(Step::Poll, core.trace_id(), number);
         core.slice.set((random >> 52) & 15);
         let previous = context::enter(core.context());
         world.set_polling(Some(&core));
-        let finished = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        let finished = future
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_ready();
         if finished {
             drop(future);
             let task = self.tasks.borrow_mut().remove(index);
@@ -167,7 +210,8 @@ impl Executor {
         context::enter(previous);
 
         let poll_ns = &world.options.poll_ns;
-        let cost = poll_ns.start() + ((((random >> 32) & 0xfffff) * (poll_ns.end() - poll_ns.start())) >> 20);
+        let cost = poll_ns.start()
+            + ((((random >> 32) & 0xfffff) * (poll_ns.end() - poll_ns.start())) >> 20);
         world.advance(cost);
         core.busy_ns.set(core.busy_ns.get() + cost);
         if world.options.pauses_of_1024 > 0 {
@@ -181,12 +225,17 @@ impl Executor {
         if rng.below(1024) >= world.options.pauses_of_1024 {
             return;
         }
-        let pause = rng.between(*world.options.pause_ns.start(), *world.options.pause_ns.end());
+        let pause = rng.between(
+            *world.options.pause_ns.start(),
+            *world.options.pause_ns.end(),
+        );
         drop(rng);
         world.trace(Step::Pause, core.trace_id(), pause);
         core.paused.set(true);
         if core.runnable.replace(false) {
-            self.runnable.borrow_mut().retain(|runnable| !Rc::ptr_eq(runnable, core));
+            self.runnable
+                .borrow_mut()
+                .retain(|runnable| !Rc::ptr_eq(runnable, core));
         }
         let core = Rc::clone(core);
         let resume = Event::Call(Box::new(move |world: &Rc<World>| {

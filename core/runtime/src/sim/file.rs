@@ -34,7 +34,12 @@ impl Drop for Handle {
     }
 }
 
-fn draw_latency(world: &World, disk: &Disk, rng: &mut Rng, range: &std::ops::RangeInclusive<u64>) -> u64 {
+fn draw_latency(
+    world: &World,
+    disk: &Disk,
+    rng: &mut Rng,
+    range: &std::ops::RangeInclusive<u64>,
+) -> u64 {
     let mut latency = rng.between(*range.start(), *range.end());
     if rng.below(1024) < world.options.slow_disk_operations_of_1024 {
         latency *= 20;
@@ -54,13 +59,22 @@ pub(super) async fn disk_operation<T: 'static>(
     }
     let world = core.world();
     let node = core.node();
-    let latency = draw_latency(&world, &node.disk.borrow(), &mut node.disk_rng.borrow_mut(), latency(&world));
+    let latency = draw_latency(
+        &world,
+        &node.disk.borrow(),
+        &mut node.disk_rng.borrow_mut(),
+        latency(&world),
+    );
     let (sender, receiver) = oneshot();
     let owner = Rc::clone(core);
     world.schedule_call(world.now() + latency, move |world| {
         if owner.life().is_alive() {
             let node = owner.node();
-            let result = complete(world, &mut node.disk.borrow_mut(), &mut node.disk_rng.borrow_mut());
+            let result = complete(
+                world,
+                &mut node.disk.borrow_mut(),
+                &mut node.disk_rng.borrow_mut(),
+            );
             // The operation was done whether or not somebody still waits for it.
             let _ = sender.send(result);
         }
@@ -74,26 +88,41 @@ pub(super) async fn disk_operation<T: 'static>(
 }
 
 impl SimFile {
-    pub(crate) async fn open(core: &SimCore, path: &Path, options: &OpenOptions) -> io::Result<SimFile> {
+    pub(crate) async fn open(
+        core: &SimCore,
+        path: &Path,
+        options: &OpenOptions,
+    ) -> io::Result<SimFile> {
         let (core, options) = (core.state(), *options);
         let path = path.to_owned();
         let inode = disk_operation(
             core,
             |world| &world.options.disk_read_ns,
             move |world, disk, _| {
-                world.trace(Step::DiskName, 1, content_hash(path.as_os_str().as_encoded_bytes()));
+                world.trace(
+                    Step::DiskName,
+                    1,
+                    content_hash(path.as_os_str().as_encoded_bytes()),
+                );
                 disk.open(&path, &options)
             },
         )
         .await?;
-        Ok(SimFile(Rc::new(Handle { core: Rc::clone(core), inode, writable: options.write })))
+        Ok(SimFile(Rc::new(Handle {
+            core: Rc::clone(core),
+            inode,
+            writable: options.write,
+        })))
     }
 
     fn check_writable(&self) -> io::Result<()> {
         if self.0.writable {
             return Ok(());
         }
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, "the file was opened for reading only"))
+        Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "the file was opened for reading only",
+        ))
     }
 
     pub(crate) async fn read_at(&self, offset: u64, len: usize) -> io::Result<DmaBuf> {
@@ -106,7 +135,10 @@ impl SimFile {
                     world.count_disk_fault(inode);
                     return Err(io_error("read"));
                 }
-                if disk.faults.bit_flip > 0.0 && disk.faults_apply(inode) && rng.chance(disk.faults.bit_flip) {
+                if disk.faults.bit_flip > 0.0
+                    && disk.faults_apply(inode)
+                    && rng.chance(disk.faults.bit_flip)
+                {
                     let at = offset + rng.below(len as u64);
                     if disk.flip_bit(inode, at, rng.below(8) as u8) {
                         world.stats.borrow_mut().bit_flips += 1;
@@ -134,7 +166,11 @@ impl SimFile {
             return pending().await;
         }
         // The write can reach the disk from here on, whatever becomes of this future.
-        let submission = core.node().disk.borrow_mut().submit_write(inode, offset, data.into_bytes())?;
+        let submission =
+            core.node()
+                .disk
+                .borrow_mut()
+                .submit_write(inode, offset, data.into_bytes())?;
         let result = disk_operation(
             core,
             |world| &world.options.disk_write_ns,
@@ -147,7 +183,11 @@ impl SimFile {
                     disk.complete_write(submission, None)
                 };
                 world.trace(Step::DiskWrite, inode, content_hash(&write.data) ^ offset);
-                if failed { Err(io_error("write")) } else { Ok(()) }
+                if failed {
+                    Err(io_error("write"))
+                } else {
+                    Ok(())
+                }
             },
         )
         .await;
@@ -183,7 +223,10 @@ impl SimFile {
         result
     }
 
-    async fn change(&self, change: impl FnOnce(&mut Disk, InodeId) -> io::Result<()> + 'static) -> io::Result<()> {
+    async fn change(
+        &self,
+        change: impl FnOnce(&mut Disk, InodeId) -> io::Result<()> + 'static,
+    ) -> io::Result<()> {
         self.check_writable()?;
         let inode = self.0.inode;
         disk_operation(
@@ -199,11 +242,13 @@ impl SimFile {
     }
 
     pub(crate) async fn allocate(&self, len: u64) -> io::Result<()> {
-        self.change(move |disk, inode| disk.extend(inode, len)).await
+        self.change(move |disk, inode| disk.extend(inode, len))
+            .await
     }
 
     pub(crate) async fn set_len(&self, len: u64) -> io::Result<()> {
-        self.change(move |disk, inode| disk.set_len(inode, len)).await
+        self.change(move |disk, inode| disk.set_len(inode, len))
+            .await
     }
 
     pub(crate) async fn len(&self) -> io::Result<u64> {

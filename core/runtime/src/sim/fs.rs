@@ -21,7 +21,13 @@ async fn name_operation<T: 'static>(
     let path = path.to_owned();
     disk_operation(
         core.state(),
-        |world| if kind == SYNC { &world.options.disk_sync_ns } else { &world.options.disk_read_ns },
+        |world| {
+            if kind == SYNC {
+                &world.options.disk_sync_ns
+            } else {
+                &world.options.disk_read_ns
+            }
+        },
         move |world, disk, _| {
             let result = operation(disk, &path);
             let hash = content_hash(path.as_os_str().as_encoded_bytes());
@@ -81,10 +87,19 @@ pub(crate) async fn read_small(core: &SimCore, path: &Path) -> io::Result<Vec<u8
         let inode = disk.lookup_file(path)?;
         let len = disk.file(inode).len;
         if len > MAX_SMALL_FILE_BYTES {
-            let message = format!("{}: {len} bytes exceed the limit of {MAX_SMALL_FILE_BYTES}", path.display());
+            let message = format!(
+                "{}: {len} bytes exceed the limit of {MAX_SMALL_FILE_BYTES}",
+                path.display()
+            );
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
         }
-        Ok(disk.read(inode, 0, (len as usize).next_multiple_of(crate::limits::ALIGN)).to_vec())
+        Ok(disk
+            .read(
+                inode,
+                0,
+                (len as usize).next_multiple_of(crate::limits::ALIGN),
+            )
+            .to_vec())
     })
     .await
 }
@@ -113,5 +128,8 @@ impl Drop for SimDirLock {
 
 pub(crate) async fn lock(core: &SimCore, path: &Path) -> io::Result<SimDirLock> {
     let inode = name_operation(core, 20, path, |disk, path| disk.lock(path)).await?;
-    Ok(SimDirLock { core: Rc::clone(core.state()), inode })
+    Ok(SimDirLock {
+        core: Rc::clone(core.state()),
+        inode,
+    })
 }

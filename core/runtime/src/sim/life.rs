@@ -130,7 +130,13 @@ pub(super) struct MeshLane {
 }
 
 impl CoreState {
-    pub(super) fn new(life: &Rc<Life>, id: CoreId, count: usize, started_ns: u64, mesh_rng: Rng) -> Rc<CoreState> {
+    pub(super) fn new(
+        life: &Rc<Life>,
+        id: CoreId,
+        count: usize,
+        started_ns: u64,
+        mesh_rng: Rng,
+    ) -> Rc<CoreState> {
         Rc::new(CoreState {
             id,
             life: Rc::clone(life),
@@ -156,7 +162,10 @@ impl CoreState {
     }
 
     pub(super) fn world(&self) -> Rc<World> {
-        self.life.world.upgrade().expect("a core does not outlive its simulation")
+        self.life
+            .world
+            .upgrade()
+            .expect("a core does not outlive its simulation")
     }
 
     pub(super) fn context(&self) -> Option<Rc<CoreContext>> {

@@ -15,7 +15,9 @@ mod socket;
 mod trace;
 mod world;
 
-pub use control::{NodeId, Sim, SimHandle, SimStats, Stuck, block_on, event, is_simulated, run_cores};
+pub use control::{
+    NodeId, Sim, SimHandle, SimStats, Stuck, block_on, event, is_simulated, run_cores,
+};
 pub use disk::DiskOp;
 pub use life::Death;
 pub use options::{DiskFaults, LinkFaults, SimOptions};

@@ -111,7 +111,9 @@ impl End {
     pub(super) fn take_input(&mut self, limit: usize, into: &mut bytes::BytesMut) -> usize {
         let mut taken = 0;
         while taken < limit {
-            let Some(front) = self.input.front_mut() else { break };
+            let Some(front) = self.input.front_mut() else {
+                break;
+            };
             let piece = front.split_to(front.len().min(limit - taken));
             taken += piece.len();
             into.extend_from_slice(&piece);
@@ -143,14 +145,21 @@ impl End {
 
 impl Network {
     pub(super) fn end(&mut self, id: ConnectionId, side: usize) -> &mut End {
-        &mut self.connections.get_mut(&id).expect("a connection lives while an end is attached")[side]
+        &mut self
+            .connections
+            .get_mut(&id)
+            .expect("a connection lives while an end is attached")[side]
     }
 
     fn port(&mut self, node: usize) -> u16 {
         let next = self.next_ports.entry(node).or_insert(FIRST_EPHEMERAL_PORT);
         loop {
             let port = *next;
-            *next = if port == u16::MAX { FIRST_EPHEMERAL_PORT } else { port + 1 };
+            *next = if port == u16::MAX {
+                FIRST_EPHEMERAL_PORT
+            } else {
+                port + 1
+            };
             if !self.listeners.contains_key(&(node, port)) {
                 return port;
             }
@@ -158,7 +167,11 @@ impl Network {
     }
 
     fn is_cut(&self, from: usize, to: usize) -> bool {
-        from != to && self.links.get(&(from, to)).is_some_and(|link| link.faults.cut)
+        from != to
+            && self
+                .links
+                .get(&(from, to))
+                .is_some_and(|link| link.faults.cut)
     }
 
     pub(super) fn connection_count(&self) -> usize {
@@ -178,7 +191,8 @@ impl World {
         let mut delay = rng.between(*self.options.link_ns.start(), *self.options.link_ns.end());
         if let Some(link) = network.links.get(&(from, to)) {
             at = at.max(link.clogged_until);
-            delay += u64::try_from(link.faults.delay.as_nanos()).expect("a delay of centuries is not simulated");
+            delay += u64::try_from(link.faults.delay.as_nanos())
+                .expect("a delay of centuries is not simulated");
             if rng.chance(link.faults.loss) {
                 self.stats.borrow_mut().segments_lost += 1;
                 delay += rng.between(200_000_000, 2_000_000_000);
@@ -190,7 +204,11 @@ impl World {
     // Links.
 
     pub(super) fn set_link(self: &Rc<World>, from: usize, to: usize, faults: LinkFaults) {
-        self.trace(Step::LinkFault, (from as u64) << 32 | to as u64, u64::from(faults.cut));
+        self.trace(
+            Step::LinkFault,
+            (from as u64) << 32 | to as u64,
+            u64::from(faults.cut),
+        );
         let mut network = self.network.borrow_mut();
         network.links.entry((from, to)).or_default().faults = faults;
         if network.is_cut(from, to) {
@@ -199,7 +217,12 @@ impl World {
         let waiting: Vec<(ConnectionId, usize)> = network
             .connections
             .iter()
-            .flat_map(|(id, ends)| [(*id, 0, ends[0].node, ends[1].node), (*id, 1, ends[1].node, ends[0].node)])
+            .flat_map(|(id, ends)| {
+                [
+                    (*id, 0, ends[0].node, ends[1].node),
+                    (*id, 1, ends[1].node, ends[0].node),
+                ]
+            })
             .filter(|(_, _, sender, receiver)| (*sender, *receiver) == (from, to))
             .map(|(id, side, ..)| (id, side))
             .collect();
@@ -213,12 +236,22 @@ impl World {
     }
 
     pub(super) fn link_faults(&self, from: usize, to: usize) -> LinkFaults {
-        self.network.borrow().links.get(&(from, to)).map(|link| link.faults.clone()).unwrap_or_default()
+        self.network
+            .borrow()
+            .links
+            .get(&(from, to))
+            .map(|link| link.faults.clone())
+            .unwrap_or_default()
     }
 
     pub(super) fn clog(&self, from: usize, to: usize, until: u64) {
         self.trace(Step::LinkFault, (from as u64) << 32 | to as u64, until);
-        self.network.borrow_mut().links.entry((from, to)).or_default().clogged_until = until;
+        self.network
+            .borrow_mut()
+            .links
+            .entry((from, to))
+            .or_default()
+            .clogged_until = until;
     }
 
     // Listeners.
@@ -226,24 +259,47 @@ impl World {
     pub(super) fn bind(&self, node: usize, addr: SocketAddr) -> io::Result<SocketAddr> {
         let ip = addr.ip();
         if !ip.is_loopback() && !ip.is_unspecified() && ip != self.node(node).ip() {
-            return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, format!("{ip} is not an address of this node")));
+            return Err(io::Error::new(
+                io::ErrorKind::AddrNotAvailable,
+                format!("{ip} is not an address of this node"),
+            ));
         }
         let mut network = self.network.borrow_mut();
-        let port = if addr.port() == 0 { network.port(node) } else { addr.port() };
+        let port = if addr.port() == 0 {
+            network.port(node)
+        } else {
+            addr.port()
+        };
         if network.listeners.contains_key(&(node, port)) {
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("port {port} is in use")));
+            return Err(io::Error::new(
+                io::ErrorKind::AddrInUse,
+                format!("port {port} is in use"),
+            ));
         }
-        let listener =
-            ListenerState { loopback_only: ip.is_loopback(), backlog: VecDeque::new(), arrived: Notify::new() };
+        let listener = ListenerState {
+            loopback_only: ip.is_loopback(),
+            backlog: VecDeque::new(),
+            arrived: Notify::new(),
+        };
         network.listeners.insert((node, port), listener);
         Ok(SocketAddr::new(ip, port))
     }
 
     /// A connection that waits to be accepted, or what tells when one arrives.
-    pub(super) fn try_accept(&self, node: usize, port: u16) -> Result<ConnectionId, crate::sync::Notified> {
+    pub(super) fn try_accept(
+        &self,
+        node: usize,
+        port: u16,
+    ) -> Result<ConnectionId, crate::sync::Notified> {
         let mut network = self.network.borrow_mut();
-        let listener = network.listeners.get_mut(&(node, port)).expect("a listener accepts while it lives");
-        listener.backlog.pop_front().ok_or_else(|| listener.arrived.notified())
+        let listener = network
+            .listeners
+            .get_mut(&(node, port))
+            .expect("a listener accepts while it lives");
+        listener
+            .backlog
+            .pop_front()
+            .ok_or_else(|| listener.arrived.notified())
     }
 
     pub(super) fn close_listener(self: &Rc<World>, node: usize, port: u16) {
@@ -265,27 +321,49 @@ impl World {
         answer: OneshotSender<io::Result<ConnectionId>>,
     ) {
         let loopback = target.ip().is_loopback() || target.ip().is_unspecified();
-        let found = if loopback { Some(node) } else { self.node_at(target.ip()) };
+        let found = if loopback {
+            Some(node)
+        } else {
+            self.node_at(target.ip())
+        };
         let Some(peer) = found else {
-            let unreachable = io::Error::new(io::ErrorKind::HostUnreachable, format!("no node has {}", target.ip()));
+            let unreachable = io::Error::new(
+                io::ErrorKind::HostUnreachable,
+                format!("no node has {}", target.ip()),
+            );
             // Nobody waits when the caller is gone.
             let _ = answer.send(Err(unreachable));
             return;
         };
         let mut network = self.network.borrow_mut();
-        let ip = if loopback { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { self.node(node).ip() };
+        let ip = if loopback {
+            IpAddr::V4(Ipv4Addr::LOCALHOST)
+        } else {
+            self.node(node).ip()
+        };
         let local = SocketAddr::new(ip, network.port(node));
         if network.is_cut(node, peer) || network.is_cut(peer, node) {
             drop(network);
-            self.refuse_later(self.now() + CONNECT_TIMEOUT_NS, answer, io::ErrorKind::TimedOut);
+            self.refuse_later(
+                self.now() + CONNECT_TIMEOUT_NS,
+                answer,
+                io::ErrorKind::TimedOut,
+            );
             return;
         }
         let at = self.arrival(&network, node, peer, 0);
         drop(network);
-        self.schedule_call(at, move |world| world.arrive_at_listener(node, local, peer, target, answer));
+        self.schedule_call(at, move |world| {
+            world.arrive_at_listener(node, local, peer, target, answer)
+        });
     }
 
-    fn refuse_later(&self, at: u64, answer: OneshotSender<io::Result<ConnectionId>>, error: io::ErrorKind) {
+    fn refuse_later(
+        &self,
+        at: u64,
+        answer: OneshotSender<io::Result<ConnectionId>>,
+        error: io::ErrorKind,
+    ) {
         self.schedule_call(at, move |_| {
             // Nobody waits when the caller is gone.
             let _ = answer.send(Err(error.into()));
@@ -301,7 +379,8 @@ impl World {
         answer: OneshotSender<io::Result<ConnectionId>>,
     ) {
         let peer_node = self.node(peer);
-        let powered = peer_node.life().is_some() || peer_node.last_death.get() != Some(Death::PowerCut);
+        let powered =
+            peer_node.life().is_some() || peer_node.last_death.get() != Some(Death::PowerCut);
         let mut network = self.network.borrow_mut();
         let back = self.arrival(&network, peer, node, 0);
         let loopback = local.ip().is_loopback();
@@ -310,13 +389,21 @@ impl World {
             (loopback || !listener.loopback_only) && listener.backlog.len() < ACCEPT_BACKLOG
         });
         let accepted = listener.is_some() && !answer.is_closed();
-        self.trace(Step::Connect, (node as u64) << 32 | peer as u64, u64::from(accepted));
+        self.trace(
+            Step::Connect,
+            (node as u64) << 32 | peer as u64,
+            u64::from(accepted),
+        );
         let Some(listener) = listener else {
             drop(network);
             if powered {
                 self.refuse_later(back, answer, io::ErrorKind::ConnectionRefused);
             } else {
-                self.refuse_later(self.now() + CONNECT_TIMEOUT_NS, answer, io::ErrorKind::TimedOut);
+                self.refuse_later(
+                    self.now() + CONNECT_TIMEOUT_NS,
+                    answer,
+                    io::ErrorKind::TimedOut,
+                );
             }
             return;
         };
@@ -326,10 +413,22 @@ impl World {
         let arrived = listener.arrived.clone();
         network.opened += 1;
         let id = network.opened;
-        let target_ip = if loopback { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { peer_node.ip() };
-        let ends = [End::new(node, local), End::new(peer, SocketAddr::new(target_ip, target.port()))];
+        let target_ip = if loopback {
+            IpAddr::V4(Ipv4Addr::LOCALHOST)
+        } else {
+            peer_node.ip()
+        };
+        let ends = [
+            End::new(node, local),
+            End::new(peer, SocketAddr::new(target_ip, target.port())),
+        ];
         network.connections.insert(id, ends);
-        network.listeners.get_mut(&(peer, target.port())).expect("just seen").backlog.push_back(id);
+        network
+            .listeners
+            .get_mut(&(peer, target.port()))
+            .expect("just seen")
+            .backlog
+            .push_back(id);
         drop(network);
         arrived.notify_one();
         self.schedule_call(back, move |world| {
@@ -342,7 +441,9 @@ impl World {
     /// Sends what the window has room for.
     pub(super) fn pump(self: &Rc<World>, network: &mut Network, id: ConnectionId, side: usize) {
         loop {
-            let Some(ends) = network.connections.get_mut(&id) else { return };
+            let Some(ends) = network.connections.get_mut(&id) else {
+                return;
+            };
             let (node, peer_node) = (ends[side].node, ends[1 - side].node);
             let unread = ends[1 - side].input_bytes;
             let end = &mut ends[side];
@@ -356,7 +457,9 @@ impl World {
                 }
                 return;
             };
-            let room = WINDOW_BYTES.saturating_sub(end.under_way + unread).min(self.options.segment_bytes);
+            let room = WINDOW_BYTES
+                .saturating_sub(end.under_way + unread)
+                .min(self.options.segment_bytes);
             if room == 0 {
                 return;
             }
@@ -377,7 +480,10 @@ impl World {
             if end.output_bytes <= OUTPUT_BUFFER_BYTES {
                 end.writable.notify_all();
             }
-            let reset = network.links.get(&(node, peer_node)).map_or(0.0, |link| link.faults.reset);
+            let reset = network
+                .links
+                .get(&(node, peer_node))
+                .map_or(0.0, |link| link.faults.reset);
             if node != peer_node && self.network_rng.borrow_mut().chance(reset) {
                 self.stats.borrow_mut().connections_reset += 1;
                 self.reset(network, id, side);
@@ -388,16 +494,29 @@ impl World {
         }
     }
 
-    fn send_segment(self: &Rc<World>, network: &mut Network, id: ConnectionId, side: usize, segment: Segment) {
+    fn send_segment(
+        self: &Rc<World>,
+        network: &mut Network,
+        id: ConnectionId,
+        side: usize,
+        segment: Segment,
+    ) {
         let ends = &network.connections[&id];
-        let at = self.arrival(network, ends[side].node, ends[1 - side].node, ends[side].last_arrival);
+        let at = self.arrival(
+            network,
+            ends[side].node,
+            ends[1 - side].node,
+            ends[side].last_arrival,
+        );
         network.end(id, side).last_arrival = at;
         self.schedule_call(at, move |world| world.deliver(id, side, segment));
     }
 
     fn deliver(self: &Rc<World>, id: ConnectionId, side: usize, segment: Segment) {
         let mut network = self.network.borrow_mut();
-        let Some(ends) = network.connections.get(&id) else { return };
+        let Some(ends) = network.connections.get(&id) else {
+            return;
+        };
         let (from, to) = (ends[side].node, ends[1 - side].node);
         if ends[side].error.is_some() || ends[1 - side].error.is_some() {
             return;
@@ -434,7 +553,9 @@ impl World {
 
     /// Tells the other end, after the way there, that this end is gone.
     fn reset(self: &Rc<World>, network: &mut Network, id: ConnectionId, side: usize) {
-        let Some(ends) = network.connections.get_mut(&id) else { return };
+        let Some(ends) = network.connections.get_mut(&id) else {
+            return;
+        };
         ends[side].attached = false;
         let (from, to) = (ends[side].node, ends[1 - side].node);
         let at = self.arrival(network, from, to, 0);
@@ -444,12 +565,16 @@ impl World {
 
     fn arrive_reset(self: &Rc<World>, id: ConnectionId, side: usize) {
         let mut network = self.network.borrow_mut();
-        let Some(ends) = network.connections.get(&id) else { return };
+        let Some(ends) = network.connections.get(&id) else {
+            return;
+        };
         let (to, from) = (ends[side].node, ends[1 - side].node);
         if network.is_cut(from, to) {
             // Sent again until it gets through.
             drop(network);
-            self.schedule_call(self.now() + 1_000_000_000, move |world| world.arrive_reset(id, side));
+            self.schedule_call(self.now() + 1_000_000_000, move |world| {
+                world.arrive_reset(id, side)
+            });
             return;
         }
         self.trace(Step::ConnectionEnd, id, side as u64);
@@ -479,7 +604,11 @@ impl World {
     }
 
     fn forget_if_done(&self, network: &mut Network, id: ConnectionId) {
-        if network.connections.get(&id).is_some_and(|ends| ends.iter().all(End::is_done)) {
+        if network
+            .connections
+            .get(&id)
+            .is_some_and(|ends| ends.iter().all(End::is_done))
+        {
             network.connections.remove(&id);
         }
     }
@@ -487,7 +616,10 @@ impl World {
     // Nodes.
 
     fn node_at(&self, ip: IpAddr) -> Option<usize> {
-        self.nodes().iter().find(|node| node.ip() == ip).map(|node| node.index)
+        self.nodes()
+            .iter()
+            .find(|node| node.ip() == ip)
+            .map(|node| node.index)
     }
 
     pub(super) fn network_node_died(self: &Rc<World>, node: usize, death: Death) {
@@ -505,14 +637,18 @@ impl World {
                 Death::PowerCut => {
                     // Nothing is sent; the peer notices when it asks.
                     let at = self.now() + self.network_rng.borrow_mut().below(KEEPALIVE_NS);
-                    let Some(ends) = network.connections.get_mut(&id) else { continue };
+                    let Some(ends) = network.connections.get_mut(&id) else {
+                        continue;
+                    };
                     ends[side].attached = false;
                     ends[side].fail(io::ErrorKind::ConnectionReset);
                     self.schedule_call(at, move |world| world.arrive_reset(id, 1 - side));
                 }
                 Death::Kill => self.reset(&mut network, id, side),
                 Death::Exit => {
-                    let Some(ends) = network.connections.get_mut(&id) else { continue };
+                    let Some(ends) = network.connections.get_mut(&id) else {
+                        continue;
+                    };
                     let end = &mut ends[side];
                     end.attached = false;
                     if end.has_input() {
@@ -539,14 +675,22 @@ impl World {
             .collect();
         drop(network);
         for (id, side) in stale {
-            let at = self.now() + self.network_rng.borrow_mut().between(1_000_000, 500_000_000);
+            let at = self.now()
+                + self
+                    .network_rng
+                    .borrow_mut()
+                    .between(1_000_000, 500_000_000);
             self.schedule_call(at, move |world| world.arrive_reset(id, 1 - side));
         }
     }
 }
 
 /// Connects and waits for the answer.
-pub(super) async fn connect(world: &Rc<World>, node: usize, target: SocketAddr) -> io::Result<ConnectionId> {
+pub(super) async fn connect(
+    world: &Rc<World>,
+    node: usize,
+    target: SocketAddr,
+) -> io::Result<ConnectionId> {
     let (sender, receiver) = oneshot();
     world.start_connect(node, target, sender);
     match receiver.await {

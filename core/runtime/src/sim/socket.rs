@@ -39,7 +39,12 @@ impl SimListener {
                 Ok(id) => {
                     let mut network = world.network.borrow_mut();
                     let (peer, local) = (network.end(id, 0).addr, network.end(id, 1).addr);
-                    return Ok(SimIncoming { id, peer, local, attached: false });
+                    return Ok(SimIncoming {
+                        id,
+                        peer,
+                        local,
+                        attached: false,
+                    });
                 }
                 Err(arrival) => {
                     drop(world);
@@ -57,7 +62,9 @@ impl SimListener {
 impl Drop for SimListener {
     fn drop(&mut self) {
         if self.core.life().has_effect() {
-            self.core.world().close_listener(self.core.node().index, self.addr.port());
+            self.core
+                .world()
+                .close_listener(self.core.node().index, self.addr.port());
         }
     }
 }
@@ -93,7 +100,9 @@ impl SimIncoming {
     pub(crate) fn attach(mut self) -> io::Result<SimConnection> {
         self.attached = true;
         let core = current_core().expect("a simulated connection is attached to a simulated core");
-        Ok(SimConnection::new(core, self.id, ACCEPTED, self.local, self.peer))
+        Ok(SimConnection::new(
+            core, self.id, ACCEPTED, self.local, self.peer,
+        ))
     }
 }
 
@@ -135,10 +144,23 @@ impl Drop for Handle {
 }
 
 impl SimConnection {
-    fn new(core: Rc<CoreState>, id: ConnectionId, side: usize, local: SocketAddr, peer: SocketAddr) -> SimConnection {
+    fn new(
+        core: Rc<CoreState>,
+        id: ConnectionId,
+        side: usize,
+        local: SocketAddr,
+        peer: SocketAddr,
+    ) -> SimConnection {
         core.stats.borrow_mut().connections_open += 1;
         let closed = std::cell::Cell::new(false);
-        SimConnection(Rc::new(Handle { core, id, side, local, peer, closed }))
+        SimConnection(Rc::new(Handle {
+            core,
+            id,
+            side,
+            local,
+            peer,
+            closed,
+        }))
     }
 
     pub(crate) async fn connect(core: &SimCore, addr: SocketAddr) -> io::Result<SimConnection> {
@@ -236,7 +258,11 @@ impl SimConnection {
     pub(crate) async fn flush(&self) -> io::Result<()> {
         loop {
             let outcome = self.with_end(|end| {
-                if end.output_bytes == 0 { Outcome::Done(Ok(())) } else { Outcome::Wait(end.writable.notified()) }
+                if end.output_bytes == 0 {
+                    Outcome::Done(Ok(()))
+                } else {
+                    Outcome::Wait(end.writable.notified())
+                }
             });
             match outcome {
                 Outcome::Done(result) => return result,

@@ -33,7 +33,11 @@ pub(super) struct Trace {
 
 impl Trace {
     pub(super) fn new(seed: u64, print: bool) -> Trace {
-        Trace { hash: Cell::new(mix(0x5eed, seed)), steps: Cell::new(0), print }
+        Trace {
+            hash: Cell::new(mix(0x5eed, seed)),
+            steps: Cell::new(0),
+            print,
+        }
     }
 
     pub(super) fn add(&self, now: u64, step: Step, a: u64, b: u64) {
@@ -41,7 +45,10 @@ impl Trace {
         self.hash.set(hash);
         self.steps.set(self.steps.get() + 1);
         if self.print {
-            eprintln!("{} {now} {step:?} {a:x} {b:x} -> {hash:016x}", self.steps.get());
+            eprintln!(
+                "{} {now} {step:?} {a:x} {b:x} -> {hash:016x}",
+                self.steps.get()
+            );
         }
     }
 
@@ -55,7 +62,8 @@ impl Trace {
 }
 
 fn mix(hash: u64, value: u64) -> u64 {
-    let product = u128::from(hash ^ value ^ 0x2d35_8dcc_aa6c_78a5) * u128::from(0x8bb8_4b93_962e_acc9_u64);
+    let product =
+        u128::from(hash ^ value ^ 0x2d35_8dcc_aa6c_78a5) * u128::from(0x8bb8_4b93_962e_acc9_u64);
     ((product >> 64) as u64) ^ (product as u64).rotate_left(17)
 }
 
@@ -65,8 +73,14 @@ pub(super) fn content_hash(bytes: &[u8]) -> u64 {
     if bytes.len() <= WHOLE {
         return hash_words(bytes.len() as u64, bytes);
     }
-    let ends = hash_words(hash_words(bytes.len() as u64, &bytes[..1024]), &bytes[bytes.len() - 1024..]);
-    bytes.iter().step_by(512).fold(ends, |hash, byte| mix(hash, u64::from(*byte)))
+    let ends = hash_words(
+        hash_words(bytes.len() as u64, &bytes[..1024]),
+        &bytes[bytes.len() - 1024..],
+    );
+    bytes
+        .iter()
+        .step_by(512)
+        .fold(ends, |hash, byte| mix(hash, u64::from(*byte)))
 }
 
 fn hash_words(start: u64, bytes: &[u8]) -> u64 {
@@ -74,7 +88,11 @@ fn hash_words(start: u64, bytes: &[u8]) -> u64 {
     let rest = chunks.remainder();
     let mut hash = start;
     for chunk in chunks {
-        hash = mix(hash, u64::from_le_bytes(chunk.try_into().expect("chunks of eight bytes")));
+        hash = mix(
+            hash,
+            u64::from_le_bytes(chunk.try_into().expect("chunks of eight bytes")),
+        );
     }
-    rest.iter().fold(hash, |hash, byte| mix(hash, u64::from(*byte)))
+    rest.iter()
+        .fold(hash, |hash, byte| mix(hash, u64::from(*byte)))
 }

@@ -55,12 +55,21 @@ impl Drop for ReportOnPanic<'_> {
             return;
         }
         let world = self.0;
-        let place = match world.polling.try_borrow().ok().and_then(|core| core.clone()) {
+        let place = match world
+            .polling
+            .try_borrow()
+            .ok()
+            .and_then(|core| core.clone())
+        {
             Some(core) => format!("node {} core {}", core.node().name, core.id),
             None => "the simulator itself".to_owned(),
         };
         let micros = (world.now() - START_NS) / 1000;
-        eprintln!("simulation failed: seed {}, {micros} us after the start, step {}, in {place}", world.seed, world.steps());
+        eprintln!(
+            "simulation failed: seed {}, {micros} us after the start, step {}, in {place}",
+            world.seed,
+            world.steps()
+        );
         if let Ok(recent) = world.recent.try_borrow() {
             for (at, node, name) in &*recent {
                 eprintln!("  {:>12} us  {}: {name}", (at - START_NS) / 1000, node.name);
@@ -97,7 +106,9 @@ impl World {
     }
 
     pub(super) fn wall_us(&self) -> i64 {
-        START_WALL_US + i64::try_from((self.now() - START_NS) / 1000).expect("a simulation does not last that long")
+        START_WALL_US
+            + i64::try_from((self.now() - START_NS) / 1000)
+                .expect("a simulation does not last that long")
     }
 
     pub(super) fn since_start_ns(&self) -> u64 {
@@ -155,7 +166,8 @@ impl World {
     pub(super) fn step(self: &Rc<World>) -> bool {
         let report = ReportOnPanic(self);
         let next = self.events.borrow().next_at();
-        let progressed = if next.is_some_and(|at| at <= self.now()) || !self.executor.run_one(self) {
+        let progressed = if next.is_some_and(|at| at <= self.now()) || !self.executor.run_one(self)
+        {
             self.fire_next()
         } else {
             true
@@ -167,7 +179,9 @@ impl World {
 
     fn fire_next(self: &Rc<World>) -> bool {
         let popped = self.events.borrow_mut().pop();
-        let Some(((at, number), event)) = popped else { return false };
+        let Some(((at, number), event)) = popped else {
+            return false;
+        };
         self.now.set(self.now().max(at));
         match event {
             Event::Wake(waker) => {
@@ -183,15 +197,26 @@ impl World {
 
     pub(super) fn add_node(self: &Rc<World>, name: &str, main: Main) -> Rc<Node> {
         let mut nodes = self.nodes.borrow_mut();
-        assert!(nodes.iter().all(|node| node.name != name), "there is a node {name} already");
+        assert!(
+            nodes.iter().all(|node| node.name != name),
+            "there is a node {name} already"
+        );
         let mut rng = Rng::from_seed(derive_seed(&[self.seed, nodes.len() as u64], "node"));
-        let skew = i64::try_from(self.options.wall_skew.as_micros()).expect("a skew of years is not simulated");
+        let skew = i64::try_from(self.options.wall_skew.as_micros())
+            .expect("a skew of years is not simulated");
         let node = Rc::new(Node {
             index: nodes.len(),
             name: name.to_owned(),
             disk: RefCell::new(Disk::new(self.options.disk_bytes)),
-            disk_rng: RefCell::new(Rng::from_seed(derive_seed(&[self.seed, nodes.len() as u64], "disk"))),
-            wall_offset_us: Cell::new(if skew == 0 { 0 } else { rng.below(2 * skew as u64) as i64 - skew }),
+            disk_rng: RefCell::new(Rng::from_seed(derive_seed(
+                &[self.seed, nodes.len() as u64],
+                "disk",
+            ))),
+            wall_offset_us: Cell::new(if skew == 0 {
+                0
+            } else {
+                rng.below(2 * skew as u64) as i64 - skew
+            }),
             life: RefCell::new(None),
             main: RefCell::new(main),
             starts: Cell::new(0),
@@ -222,7 +247,13 @@ impl World {
         let states: Vec<Rc<CoreState>> = (0..cores)
             .map(|core| {
                 let seed = derive_seed(&[self.seed, node.index as u64, start, core as u64], "mesh");
-                CoreState::new(&life, CoreId(core as u16), cores, self.now(), Rng::from_seed(seed))
+                CoreState::new(
+                    &life,
+                    CoreId(core as u16),
+                    cores,
+                    self.now(),
+                    Rng::from_seed(seed),
+                )
             })
             .collect();
         life.cores.borrow_mut().clone_from(&states);
@@ -230,7 +261,12 @@ impl World {
         for state in &states {
             let seed = derive_seed(&[self.seed, start, u64::from(state.id.0)], &node.name);
             let backend = Backend::Sim(SimCore::new(Rc::clone(state)));
-            state.set_context(Some(CoreContext::new(state.id, cores, backend, StreamSeed::Fixed(seed))));
+            state.set_context(Some(CoreContext::new(
+                state.id,
+                cores,
+                backend,
+                StreamSeed::Fixed(seed),
+            )));
         }
         let main = Rc::clone(&node.main.borrow());
         for state in states {
@@ -241,11 +277,15 @@ impl World {
                 let left = life.mains_left.get() - 1;
                 life.mains_left.set(left);
                 if left == 0 {
-                    let world = life.world.upgrade().expect("a task runs only inside its simulation");
+                    let world = life
+                        .world
+                        .upgrade()
+                        .expect("a task runs only inside its simulation");
                     world.kill(&life, Death::Exit);
                 }
             };
-            self.executor.spawn(&state, Queue::Foreground, Box::pin(future));
+            self.executor
+                .spawn(&state, Queue::Foreground, Box::pin(future));
         }
         self.network_node_started(node.index);
     }
@@ -255,7 +295,11 @@ impl World {
         if !life.is_alive() || !life.begin_dying() {
             return;
         }
-        let own_poll = self.polling.borrow().as_ref().is_some_and(|core| Rc::ptr_eq(core.life(), life));
+        let own_poll = self
+            .polling
+            .borrow()
+            .as_ref()
+            .is_some_and(|core| Rc::ptr_eq(core.life(), life));
         if own_poll {
             self.deaths.borrow_mut().push((Rc::clone(life), death));
         } else {
@@ -296,10 +340,15 @@ impl World {
     fn drop_tasks(self: &Rc<World>, life: &Rc<Life>) {
         let cores = std::mem::take(&mut *life.cores.borrow_mut());
         for core in &cores {
-            core.context().expect("a life's cores have contexts until it ends").ended.set(true);
+            core.context()
+                .expect("a life's cores have contexts until it ends")
+                .ended
+                .set(true);
         }
         for core in &cores {
-            let context = core.context().expect("a life's cores have contexts until it ends");
+            let context = core
+                .context()
+                .expect("a life's cores have contexts until it ends");
             let previous = context::enter(Some(Rc::clone(&context)));
             drop(self.executor.take_tasks_of(core));
             while let Some(local) = context.locals.pop() {
@@ -344,7 +393,12 @@ impl World {
         });
         drop(triggers);
         if let Some(death) = fired {
-            *self.stats.borrow_mut().crashes_by_event.entry(name).or_insert(0) += 1;
+            *self
+                .stats
+                .borrow_mut()
+                .crashes_by_event
+                .entry(name)
+                .or_insert(0) += 1;
             self.kill(life, death);
         }
     }

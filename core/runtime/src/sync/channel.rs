@@ -20,10 +20,21 @@ struct State<T> {
 /// When `capacity` is zero.
 pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     assert!(capacity > 0, "a channel without room cannot carry anything");
-    let state = State { queue: VecDeque::new(), senders: 1, receiver_alive: true, receiver: None };
+    let state = State {
+        queue: VecDeque::new(),
+        senders: 1,
+        receiver_alive: true,
+        receiver: None,
+    };
     let state = Rc::new(RefCell::new(state));
     let room = Semaphore::new(capacity);
-    (Sender { state: Rc::clone(&state), room: room.clone() }, Receiver { state, room })
+    (
+        Sender {
+            state: Rc::clone(&state),
+            room: room.clone(),
+        },
+        Receiver { state, room },
+    )
 }
 
 /// The receiver is gone; here is the value.
@@ -89,7 +100,10 @@ impl<T> Sender<T> {
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Self {
         self.state.borrow_mut().senders += 1;
-        Sender { state: Rc::clone(&self.state), room: self.room.clone() }
+        Sender {
+            state: Rc::clone(&self.state),
+            room: self.room.clone(),
+        }
     }
 }
 
@@ -97,7 +111,11 @@ impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         let mut state = self.state.borrow_mut();
         state.senders -= 1;
-        let receiver = if state.senders == 0 { state.receiver.take() } else { None };
+        let receiver = if state.senders == 0 {
+            state.receiver.take()
+        } else {
+            None
+        };
         drop(state);
         if let Some(receiver) = receiver {
             receiver.wake();

@@ -59,7 +59,12 @@ impl Notify {
     /// condition checked between this call and the await cannot be missed.
     pub fn notified(&self) -> Notified {
         let rounds = self.0.borrow().rounds;
-        Notified { notify: self.clone(), rounds, ticket: None, done: false }
+        Notified {
+            notify: self.clone(),
+            rounds,
+            ticket: None,
+            done: false,
+        }
     }
 
     /// How many tasks wait.
@@ -92,10 +97,16 @@ impl Future for Notified {
                 this.done = true;
             }
             None => this.ticket = Some(state.waiters.push((), Some(cx.waker().clone()))),
-            Some(ticket) if state.waiters.contains(ticket) => state.waiters.set_waker(ticket, cx.waker()),
+            Some(ticket) if state.waiters.contains(ticket) => {
+                state.waiters.set_waker(ticket, cx.waker())
+            }
             Some(_) => this.done = true,
         }
-        if this.done { Poll::Ready(()) } else { Poll::Pending }
+        if this.done {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 }
 

@@ -15,7 +15,12 @@ struct State<T> {
 
 /// A channel that carries one value between two tasks of a core.
 pub fn oneshot<T>() -> (OneshotSender<T>, OneshotReceiver<T>) {
-    let state = Rc::new(RefCell::new(State { value: None, waker: None, sender_alive: true, receiver_alive: true }));
+    let state = Rc::new(RefCell::new(State {
+        value: None,
+        waker: None,
+        sender_alive: true,
+        receiver_alive: true,
+    }));
     (OneshotSender(Rc::clone(&state)), OneshotReceiver(state))
 }
 

@@ -19,7 +19,10 @@ pub struct Semaphore(Rc<RefCell<State>>);
 
 impl Semaphore {
     pub fn new(permits: usize) -> Semaphore {
-        Semaphore(Rc::new(RefCell::new(State { available: permits, waiters: Waiters::default() })))
+        Semaphore(Rc::new(RefCell::new(State {
+            available: permits,
+            waiters: Waiters::default(),
+        })))
     }
 
     /// Waits for one permit.
@@ -29,7 +32,12 @@ impl Semaphore {
 
     /// Waits for `count` permits at once. Later requests, however small, wait behind this one.
     pub fn acquire_many(&self, count: usize) -> Acquire {
-        Acquire { semaphore: self.clone(), count, ticket: None, done: false }
+        Acquire {
+            semaphore: self.clone(),
+            count,
+            ticket: None,
+            done: false,
+        }
     }
 
     /// Takes one permit if there is one and nobody waits.
@@ -45,7 +53,10 @@ impl Semaphore {
         }
         state.available -= count;
         drop(state);
-        Some(Permit { semaphore: self.clone(), count })
+        Some(Permit {
+            semaphore: self.clone(),
+            count,
+        })
     }
 
     /// Permits that nobody holds.
@@ -94,7 +105,9 @@ impl Future for Acquire {
         assert!(!this.done, "polled after completion");
         let mut state = this.semaphore.0.borrow_mut();
         match this.ticket {
-            None if state.available >= this.count && state.waiters.is_empty() => state.available -= this.count,
+            None if state.available >= this.count && state.waiters.is_empty() => {
+                state.available -= this.count
+            }
             None => {
                 this.ticket = Some(state.waiters.push(this.count, Some(cx.waker().clone())));
                 return Poll::Pending;
@@ -108,7 +121,10 @@ impl Future for Acquire {
         }
         drop(state);
         this.done = true;
-        Poll::Ready(Permit { semaphore: this.semaphore.clone(), count: this.count })
+        Poll::Ready(Permit {
+            semaphore: this.semaphore.clone(),
+            count: this.count,
+        })
     }
 }
 
@@ -120,7 +136,8 @@ impl Drop for Acquire {
         }
         let waited = self.semaphore.0.borrow_mut().waiters.remove(ticket);
         // A wait that leaves the front may uncover smaller ones; one that was granted gives its permits back.
-        self.semaphore.add_permits(if waited { 0 } else { self.count });
+        self.semaphore
+            .add_permits(if waited { 0 } else { self.count });
     }
 }
 
@@ -146,9 +163,15 @@ impl Permit {
     /// # Panics
     /// When this holds fewer.
     pub fn split(&mut self, count: usize) -> Permit {
-        assert!(count <= self.count, "a permit cannot be split into more than it holds");
+        assert!(
+            count <= self.count,
+            "a permit cannot be split into more than it holds"
+        );
         self.count -= count;
-        Permit { semaphore: self.semaphore.clone(), count }
+        Permit {
+            semaphore: self.semaphore.clone(),
+            count,
+        }
     }
 }
 

@@ -14,7 +14,10 @@ pub(super) struct Waiters<T> {
 
 impl<T> Default for Waiters<T> {
     fn default() -> Self {
-        Waiters { next: 0, waiting: BTreeMap::new() }
+        Waiters {
+            next: 0,
+            waiting: BTreeMap::new(),
+        }
     }
 }
 

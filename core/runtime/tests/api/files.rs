@@ -2,7 +2,9 @@
 
 use std::io::ErrorKind;
 
-use pinion_runtime::{ALIGN, CoreId, DmaBuf, File, OpenOptions, Queue, fs, join_all, stats, submit_to};
+use pinion_runtime::{
+    ALIGN, CoreId, DmaBuf, File, OpenOptions, Queue, fs, join_all, stats, submit_to,
+};
 
 use crate::{path, suite};
 
@@ -34,18 +36,34 @@ fn pattern(len: usize, seed: u8) -> DmaBuf {
 }
 
 async fn create(name: &str) -> File {
-    File::open(path(name), OpenOptions::create_new()).await.unwrap()
+    File::open(path(name), OpenOptions::create_new())
+        .await
+        .unwrap()
 }
 
 async fn what_was_written_is_read() {
     let file = create("a").await;
-    for (index, len) in [ALIGN, 3 * ALIGN, 64 * ALIGN, 512 * ALIGN].into_iter().enumerate() {
+    for (index, len) in [ALIGN, 3 * ALIGN, 64 * ALIGN, 512 * ALIGN]
+        .into_iter()
+        .enumerate()
+    {
         let offset = (index * 600 * ALIGN) as u64;
-        file.write_at(offset, pattern(len, index as u8)).await.unwrap();
-        assert_eq!(*file.read_at(offset, len).await.unwrap(), *pattern(len, index as u8));
+        file.write_at(offset, pattern(len, index as u8))
+            .await
+            .unwrap();
+        assert_eq!(
+            *file.read_at(offset, len).await.unwrap(),
+            *pattern(len, index as u8)
+        );
     }
     // What lies between is zero.
-    assert!(file.read_at(2 * ALIGN as u64, ALIGN).await.unwrap().iter().all(|byte| *byte == 0));
+    assert!(
+        file.read_at(2 * ALIGN as u64, ALIGN)
+            .await
+            .unwrap()
+            .iter()
+            .all(|byte| *byte == 0)
+    );
     file.write_at(0, pattern(ALIGN, 99)).await.unwrap();
     file.datasync().await.unwrap();
     file.close().await.unwrap();
@@ -57,44 +75,80 @@ async fn reads_end_where_the_file_ends() {
     let file = create("a").await;
     assert_eq!(file.read_at(0, ALIGN).await.unwrap().len(), 0);
     file.write_at(0, pattern(2 * ALIGN, 1)).await.unwrap();
-    assert_eq!(*file.read_at(ALIGN as u64, 4 * ALIGN).await.unwrap(), pattern(2 * ALIGN, 1)[ALIGN..]);
-    assert_eq!(file.read_at(2 * ALIGN as u64, ALIGN).await.unwrap().len(), 0);
-    assert_eq!(file.read_at(100 * ALIGN as u64, ALIGN).await.unwrap().len(), 0);
+    assert_eq!(
+        *file.read_at(ALIGN as u64, 4 * ALIGN).await.unwrap(),
+        pattern(2 * ALIGN, 1)[ALIGN..]
+    );
+    assert_eq!(
+        file.read_at(2 * ALIGN as u64, ALIGN).await.unwrap().len(),
+        0
+    );
+    assert_eq!(
+        file.read_at(100 * ALIGN as u64, ALIGN).await.unwrap().len(),
+        0
+    );
     file.set_len(ALIGN as u64 + 10).await.unwrap();
-    assert_eq!(*file.read_at(0, 2 * ALIGN).await.unwrap(), pattern(2 * ALIGN, 1)[..ALIGN + 10]);
+    assert_eq!(
+        *file.read_at(0, 2 * ALIGN).await.unwrap(),
+        pattern(2 * ALIGN, 1)[..ALIGN + 10]
+    );
 }
 
 async fn transfers_must_be_aligned() {
     let file = create("a").await;
     file.write_at(0, pattern(2 * ALIGN, 1)).await.unwrap();
     for (offset, len) in [(1, ALIGN), (512, ALIGN), (0, 0), (0, 100), (0, ALIGN + 512)] {
-        assert_eq!(file.read_at(offset, len).await.unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(
+            file.read_at(offset, len).await.unwrap_err().kind(),
+            ErrorKind::InvalidInput
+        );
         let refused = file.write_at(offset, DmaBuf::zeroed(len)).await;
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidInput);
     }
-    assert_eq!(*file.read_at(0, 2 * ALIGN).await.unwrap(), *pattern(2 * ALIGN, 1));
+    assert_eq!(
+        *file.read_at(0, 2 * ALIGN).await.unwrap(),
+        *pattern(2 * ALIGN, 1)
+    );
 }
 
 async fn open_options_say_what_may_exist() {
-    let open = async |options| File::open(path("a"), options).await.map(drop).map_err(|error| error.kind());
+    let open = async |options| {
+        File::open(path("a"), options)
+            .await
+            .map(drop)
+            .map_err(|error| error.kind())
+    };
     assert_eq!(open(OpenOptions::read()).await, Err(ErrorKind::NotFound));
     assert_eq!(open(OpenOptions::write()).await, Err(ErrorKind::NotFound));
     assert_eq!(open(OpenOptions::create_new()).await, Ok(()));
-    assert_eq!(open(OpenOptions::create_new()).await, Err(ErrorKind::AlreadyExists));
+    assert_eq!(
+        open(OpenOptions::create_new()).await,
+        Err(ErrorKind::AlreadyExists)
+    );
     let file = File::open(path("a"), OpenOptions::create()).await.unwrap();
     file.write_at(0, pattern(ALIGN, 1)).await.unwrap();
     assert_eq!(open(OpenOptions::create()).await, Ok(()));
     assert_eq!(fs::file_len(path("a")).await.unwrap(), ALIGN as u64);
     assert_eq!(open(OpenOptions::write().truncate()).await, Ok(()));
     assert_eq!(fs::file_len(path("a")).await.unwrap(), 0);
-    let nonsense = OpenOptions { create: true, ..OpenOptions::read() };
+    let nonsense = OpenOptions {
+        create: true,
+        ..OpenOptions::read()
+    };
     assert_eq!(open(nonsense).await, Err(ErrorKind::InvalidInput));
     let missing = File::open(path("no/such/directory"), OpenOptions::create()).await;
-    assert_eq!(missing.map(drop).map_err(|error| error.kind()), Err(ErrorKind::NotFound));
+    assert_eq!(
+        missing.map(drop).map_err(|error| error.kind()),
+        Err(ErrorKind::NotFound)
+    );
 }
 
 async fn a_file_opened_for_reading_refuses_writes() {
-    create("a").await.write_at(0, pattern(ALIGN, 1)).await.unwrap();
+    create("a")
+        .await
+        .write_at(0, pattern(ALIGN, 1))
+        .await
+        .unwrap();
     let file = File::open(path("a"), OpenOptions::read()).await.unwrap();
     assert!(file.write_at(0, pattern(ALIGN, 2)).await.is_err());
     assert_eq!(*file.read_at(0, ALIGN).await.unwrap(), *pattern(ALIGN, 1));
@@ -104,7 +158,13 @@ async fn lengths_can_be_set() {
     let file = create("a").await;
     file.allocate(10 * ALIGN as u64).await.unwrap();
     assert_eq!(file.len().await.unwrap(), 10 * ALIGN as u64);
-    assert!(file.read_at(9 * ALIGN as u64, ALIGN).await.unwrap().iter().all(|byte| *byte == 0));
+    assert!(
+        file.read_at(9 * ALIGN as u64, ALIGN)
+            .await
+            .unwrap()
+            .iter()
+            .all(|byte| *byte == 0)
+    );
     // Allocating less than there is cuts nothing.
     file.allocate(ALIGN as u64).await.unwrap();
     assert_eq!(file.len().await.unwrap(), 10 * ALIGN as u64);
@@ -114,14 +174,21 @@ async fn lengths_can_be_set() {
     let content = file.read_at(0, 8 * ALIGN).await.unwrap();
     assert_eq!(content.len(), 4 * ALIGN);
     assert_eq!(content[..2 * ALIGN], pattern(4 * ALIGN, 3)[..2 * ALIGN]);
-    assert!(content[2 * ALIGN..].iter().all(|byte| *byte == 0), "what was cut off does not come back");
+    assert!(
+        content[2 * ALIGN..].iter().all(|byte| *byte == 0),
+        "what was cut off does not come back"
+    );
 }
 
 async fn many_writes_at_once() {
     let file = create("a").await;
     let writes = (0..64u64).map(|n| {
         let file = file.clone();
-        async move { file.write_at(n * ALIGN as u64, pattern(ALIGN, n as u8)).await.unwrap() }
+        async move {
+            file.write_at(n * ALIGN as u64, pattern(ALIGN, n as u8))
+                .await
+                .unwrap()
+        }
     });
     join_all(writes).await;
     file.datasync().await.unwrap();
@@ -149,7 +216,11 @@ async fn flushes_are_counted() {
 async fn names_can_be_listed_changed_and_removed() {
     fs::create_dir_all(path("d")).await.unwrap();
     for (n, name) in ["d/b", "d/c", "d/a"].into_iter().enumerate() {
-        create(name).await.write_at(0, pattern(ALIGN, n as u8)).await.unwrap();
+        create(name)
+            .await
+            .write_at(0, pattern(ALIGN, n as u8))
+            .await
+            .unwrap();
     }
     assert_eq!(fs::read_dir(path("d")).await.unwrap(), ["a", "b", "c"]);
     fs::rename(path("d/b"), path("d/z")).await.unwrap();
@@ -160,10 +231,25 @@ async fn names_can_be_listed_changed_and_removed() {
     fs::remove_file(path("d/z")).await.unwrap();
     fs::sync_dir(path("d")).await.unwrap();
     assert!(fs::exists(path("d/a")).await.unwrap() && !fs::exists(path("d/z")).await.unwrap());
-    assert_eq!(fs::remove_file(path("d/z")).await.unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(fs::rename(path("d/z"), path("d/y")).await.unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(fs::rename(path("d/a"), path("a")).await.unwrap_err().kind(), ErrorKind::InvalidInput);
-    assert_eq!(fs::read_dir(path("none")).await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(
+        fs::remove_file(path("d/z")).await.unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+    assert_eq!(
+        fs::rename(path("d/z"), path("d/y"))
+            .await
+            .unwrap_err()
+            .kind(),
+        ErrorKind::NotFound
+    );
+    assert_eq!(
+        fs::rename(path("d/a"), path("a")).await.unwrap_err().kind(),
+        ErrorKind::InvalidInput
+    );
+    assert_eq!(
+        fs::read_dir(path("none")).await.unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
     assert_eq!(fs::read_dir(path("d")).await.unwrap(), ["a"]);
 }
 
@@ -182,8 +268,14 @@ async fn small_files_are_read_whole() {
     assert!(fs::read_small(path("a")).await.unwrap().is_empty());
     file.write_at(0, pattern(2 * ALIGN, 4)).await.unwrap();
     file.set_len(ALIGN as u64 + 5).await.unwrap();
-    assert_eq!(fs::read_small(path("a")).await.unwrap(), pattern(2 * ALIGN, 4)[..ALIGN + 5]);
-    assert_eq!(fs::read_small(path("b")).await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(
+        fs::read_small(path("a")).await.unwrap(),
+        pattern(2 * ALIGN, 4)[..ALIGN + 5]
+    );
+    assert_eq!(
+        fs::read_small(path("b")).await.unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
 }
 
 async fn directories_are_made_with_their_parents() {
@@ -198,10 +290,16 @@ async fn directories_are_made_with_their_parents() {
 async fn one_holder_locks_a_directory() {
     fs::create_dir_all(path("d")).await.unwrap();
     let lock = fs::lock(path("d")).await.unwrap();
-    assert_eq!(fs::lock(path("d")).await.map(drop).unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert_eq!(
+        fs::lock(path("d")).await.map(drop).unwrap_err().kind(),
+        ErrorKind::WouldBlock
+    );
     let directory = path("d");
     let refused = submit_to(CoreId(1), Queue::Foreground, move || async move {
-        fs::lock(&directory).await.map(drop).map_err(|error| error.kind())
+        fs::lock(&directory)
+            .await
+            .map(drop)
+            .map_err(|error| error.kind())
     });
     assert_eq!(refused.await, Err(ErrorKind::WouldBlock));
     drop(lock);
@@ -218,11 +316,16 @@ async fn another_core_sees_the_same_file() {
     let name = path("a");
     let content = submit_to(CoreId(1), Queue::Background, move || async move {
         let file = File::open(&name, OpenOptions::write()).await.unwrap();
-        file.write_at(ALIGN as u64, pattern(ALIGN, 7)).await.unwrap();
+        file.write_at(ALIGN as u64, pattern(ALIGN, 7))
+            .await
+            .unwrap();
         // A buffer may cross cores.
         file.read_at(0, 2 * ALIGN).await.unwrap()
     })
     .await;
     assert_eq!(content[..ALIGN], *pattern(ALIGN, 6));
-    assert_eq!(*file.read_at(ALIGN as u64, ALIGN).await.unwrap(), *pattern(ALIGN, 7));
+    assert_eq!(
+        *file.read_at(ALIGN as u64, ALIGN).await.unwrap(),
+        *pattern(ALIGN, 7)
+    );
 }

@@ -2,7 +2,10 @@
 //!
 //! Each test is an async function that runs on core 0 of a node with the stated number of cores, on the simulator with
 //! several seeds and settings, and on the real backend.
-#![allow(clippy::disallowed_methods, reason = "the tests' own directories are made outside of the runtime")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the tests' own directories are made outside of the runtime"
+)]
 
 mod files;
 mod mesh;
@@ -33,7 +36,11 @@ where
     Fut: Future<Output = ()> + 'static,
 {
     for seed in 0..8 {
-        let options = if seed == 0 { SimOptions::default() } else { SimOptions::random(seed) };
+        let options = if seed == 0 {
+            SimOptions::default()
+        } else {
+            SimOptions::random(seed)
+        };
         let sim = Sim::new(seed, options);
         let node = sim.add_node("node", cores, move |core| async move {
             set_core_local(Rc::new(TestDir(PathBuf::from("/"))));
@@ -53,10 +60,20 @@ where
     Fut: Future<Output = ()> + 'static,
 {
     // Not in the system's directory for temporary files, which may lie in memory and refuse direct I/O.
-    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("api-{name}-{}", std::process::id()));
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("api-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
-    let cpus = available_cpus().unwrap().into_iter().cycle().take(cores).collect();
-    let options = RealOptions { cpus, handle_signals: false, ..RealOptions::default() };
+    let cpus = available_cpus()
+        .unwrap()
+        .into_iter()
+        .cycle()
+        .take(cores)
+        .collect();
+    let options = RealOptions {
+        cpus,
+        handle_signals: false,
+        ..RealOptions::default()
+    };
     let own = directory.clone();
     let result = run(options, move |core| {
         let own = own.clone();

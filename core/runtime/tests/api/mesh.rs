@@ -4,8 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use pinion_runtime::{
-    CoreId, Duration, Queue, core_id, core_local, is_shutdown_requested, join_all, on_all_cores, request_shutdown,
-    set_core_local, shutdown_requested, sleep, spawn, stats, submit_to, timeout, yield_now,
+    CoreId, Duration, Queue, core_id, core_local, is_shutdown_requested, join_all, on_all_cores,
+    request_shutdown, set_core_local, shutdown_requested, sleep, spawn, stats, submit_to, timeout,
+    yield_now,
 };
 
 use crate::suite;
@@ -36,15 +37,24 @@ async fn a_call_runs_on_its_core() {
             assert_eq!(ran_on, CoreId(core));
         }
     }
-    assert_eq!(on_all_cores(|core| async move { (core, core_id()) }).await, [0, 1, 2].map(|n| (CoreId(n), CoreId(n))));
+    assert_eq!(
+        on_all_cores(|core| async move { (core, core_id()) }).await,
+        [0, 1, 2].map(|n| (CoreId(n), CoreId(n)))
+    );
 }
 
 async fn a_call_to_the_own_core_runs_in_place() {
     let other_ran = Rc::new(Cell::new(false));
     let flag = other_ran.clone();
     let other = spawn(Queue::Foreground, async move { flag.set(true) });
-    assert_eq!(submit_to(core_id(), Queue::Foreground, || async { 5 }).await, 5);
-    assert!(!other_ran.get(), "a call in place does not give way to other tasks");
+    assert_eq!(
+        submit_to(core_id(), Queue::Foreground, || async { 5 }).await,
+        5
+    );
+    assert!(
+        !other_ran.get(),
+        "a call in place does not give way to other tasks"
+    );
     other.await.unwrap();
 }
 
@@ -52,7 +62,10 @@ async fn a_call_to_the_own_core_runs_in_place() {
 struct Log(RefCell<Vec<u32>>);
 
 async fn calls_between_two_cores_start_in_order() {
-    submit_to(OTHER, Queue::Foreground, || async { set_core_local(Rc::new(Log::default())) }).await;
+    submit_to(OTHER, Queue::Foreground, || async {
+        set_core_local(Rc::new(Log::default()))
+    })
+    .await;
     // The closure runs where the request is received, before its future is scheduled among the others.
     let calls = (0..500u32).map(|n| {
         submit_to(OTHER, Queue::Foreground, move || async move {
@@ -60,7 +73,10 @@ async fn calls_between_two_cores_start_in_order() {
         })
     });
     join_all(calls).await;
-    let mut log = submit_to(OTHER, Queue::Foreground, || async { core_local::<Log>().0.borrow().clone() }).await;
+    let mut log = submit_to(OTHER, Queue::Foreground, || async {
+        core_local::<Log>().0.borrow().clone()
+    })
+    .await;
     // Every call ran once; the tasks of one core may overtake each other, the requests may not.
     assert_eq!(log.len(), 500);
     log.sort_unstable();
@@ -71,7 +87,9 @@ async fn cores_that_fill_each_others_queues_go_on() {
     let totals = on_all_cores(|core| async move {
         let to = CoreId(1 - core.0);
         let call = |n| submit_to(to, Queue::Foreground, move || async move { n });
-        let calls: Vec<_> = (0..5000u64).map(|n| spawn(Queue::Foreground, call(n))).collect();
+        let calls: Vec<_> = (0..5000u64)
+            .map(|n| spawn(Queue::Foreground, call(n)))
+            .collect();
         let mut total = 0;
         for call in calls {
             total += call.await.unwrap();
@@ -108,7 +126,10 @@ async fn nested_calls_among_all_cores_go_on() {
 struct Seen(Cell<u32>);
 
 async fn a_dropped_call_still_runs() {
-    submit_to(OTHER, Queue::Foreground, || async { set_core_local(Rc::new(Seen(Cell::new(0)))) }).await;
+    submit_to(OTHER, Queue::Foreground, || async {
+        set_core_local(Rc::new(Seen(Cell::new(0))))
+    })
+    .await;
     for _ in 0..10 {
         let call = submit_to(OTHER, Queue::Foreground, || async {
             sleep(Duration::from_millis(20)).await;
@@ -118,7 +139,12 @@ async fn a_dropped_call_still_runs() {
         // Long enough to be sent, too short to be answered.
         let _ = timeout(Duration::from_millis(5), call).await;
     }
-    while submit_to(OTHER, Queue::Foreground, || async { core_local::<Seen>().0.get() }).await < 10 {
+    while submit_to(OTHER, Queue::Foreground, || async {
+        core_local::<Seen>().0.get()
+    })
+    .await
+        < 10
+    {
         sleep(Duration::from_micros(100)).await;
     }
 }
@@ -136,10 +162,16 @@ async fn calls_carry_large_values() {
 
 async fn a_slow_call_does_not_hold_up_others() {
     let slow = spawn(Queue::Foreground, async {
-        submit_to(OTHER, Queue::Foreground, || sleep(Duration::from_millis(30))).await;
+        submit_to(OTHER, Queue::Foreground, || {
+            sleep(Duration::from_millis(30))
+        })
+        .await;
     });
     for n in 0..100 {
-        assert_eq!(submit_to(OTHER, Queue::Foreground, move || async move { n }).await, n);
+        assert_eq!(
+            submit_to(OTHER, Queue::Foreground, move || async move { n }).await,
+            n
+        );
     }
     slow.await.unwrap();
 }
@@ -157,9 +189,15 @@ async fn all_cores_hear_of_a_shutdown() {
     let waiting = spawn(Queue::Foreground, on_all_cores(|_| shutdown_requested()));
     sleep(Duration::from_millis(1)).await;
     assert!(!waiting.is_finished());
-    submit_to(CoreId(2), Queue::Foreground, || async { request_shutdown() }).await;
+    submit_to(CoreId(2), Queue::Foreground, || async {
+        request_shutdown()
+    })
+    .await;
     waiting.await.unwrap();
-    assert_eq!(on_all_cores(|_| async { is_shutdown_requested() }).await, [true; 3]);
+    assert_eq!(
+        on_all_cores(|_| async { is_shutdown_requested() }).await,
+        [true; 3]
+    );
     // Also for those who ask afterwards.
     shutdown_requested().await;
 }

@@ -8,7 +8,8 @@ use std::rc::Rc;
 use bytes::{Bytes, BytesMut};
 use pinion_runtime::limits::{OUTPUT_BUFFER_BYTES, RECEIVE_CHUNK_BYTES};
 use pinion_runtime::{
-    Connection, CoreId, Duration, JoinHandle, Listener, Queue, connect, core_id, sleep, spawn, stats, submit_to, timeout,
+    Connection, CoreId, Duration, JoinHandle, Listener, Queue, connect, core_id, sleep, spawn,
+    stats, submit_to, timeout,
 };
 
 use crate::suite;
@@ -31,7 +32,9 @@ suite! {
 }
 
 async fn listen() -> Listener {
-    Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap()
+    Listener::bind("127.0.0.1:0".parse().unwrap())
+        .await
+        .unwrap()
 }
 
 /// A connection within this core: the opened and the accepted end.
@@ -44,7 +47,11 @@ async fn pair() -> (Connection, Connection) {
 
 async fn echo(connection: Connection) {
     let mut buffer = BytesMut::new();
-    while connection.recv(&mut buffer).await.is_ok_and(|received| received > 0) {
+    while connection
+        .recv(&mut buffer)
+        .await
+        .is_ok_and(|received| received > 0)
+    {
         if connection.send(buffer.split().freeze()).await.is_err() {
             return;
         }
@@ -56,7 +63,11 @@ async fn receive(connection: &Connection, len: usize) -> Bytes {
     let mut buffer = BytesMut::new();
     while buffer.len() < len {
         let received = connection.recv(&mut buffer).await.unwrap();
-        assert!(received > 0, "the peer closed after {} of {len} bytes", buffer.len());
+        assert!(
+            received > 0,
+            "the peer closed after {} of {len} bytes",
+            buffer.len()
+        );
         assert!(received <= RECEIVE_CHUNK_BYTES);
     }
     assert_eq!(buffer.len(), len);
@@ -68,7 +79,9 @@ async fn end_of(connection: &Connection) -> usize {
 }
 
 fn pattern(len: usize, seed: usize) -> Bytes {
-    (0..len).map(|index| ((index / 3) ^ (index >> 9) ^ seed) as u8).collect()
+    (0..len)
+        .map(|index| ((index / 3) ^ (index >> 9) ^ seed) as u8)
+        .collect()
 }
 
 async fn bytes_come_back() {
@@ -161,14 +174,20 @@ async fn a_peer_that_does_not_read_holds_its_sender_back() {
         last = sent.get();
         sleep(Duration::from_millis(200)).await;
     }
-    assert!(last < PIECES && !sender.is_finished(), "the sender was not held back");
+    assert!(
+        last < PIECES && !sender.is_finished(),
+        "the sender was not held back"
+    );
     assert!(last * PIECE >= OUTPUT_BUFFER_BYTES);
     let mut buffer = BytesMut::new();
     for n in 0..PIECES {
         while buffer.len() < PIECE {
             assert!(accepted.recv(&mut buffer).await.unwrap() > 0);
         }
-        assert!(buffer.split_to(PIECE) == pattern(PIECE, n), "piece {n} differs");
+        assert!(
+            buffer.split_to(PIECE) == pattern(PIECE, n),
+            "piece {n} differs"
+        );
     }
     sender.await.unwrap();
     assert_eq!(end_of(&accepted).await, 0);
@@ -204,9 +223,13 @@ async fn many_connections_at_once() {
             let incoming = listener.accept().await.unwrap();
             spawn(
                 Queue::Foreground,
-                submit_to(CoreId((n % 2) as u16), Queue::Foreground, move || async move {
-                    echo(incoming.attach().unwrap()).await;
-                }),
+                submit_to(
+                    CoreId((n % 2) as u16),
+                    Queue::Foreground,
+                    move || async move {
+                        echo(incoming.attach().unwrap()).await;
+                    },
+                ),
             );
         }
     });
@@ -237,7 +260,10 @@ async fn nobody_listens_nobody_answers() {
     drop(listener);
     // A listener's socket may take a moment to go.
     sleep(Duration::from_millis(50)).await;
-    assert_eq!(connect(addr).await.map(drop).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(
+        connect(addr).await.map(drop).unwrap_err().kind(),
+        ErrorKind::ConnectionRefused
+    );
 }
 
 async fn a_port_has_one_listener() {
@@ -251,7 +277,9 @@ async fn a_closed_connection_wakes_its_reader() {
     let (opened, accepted) = pair().await;
     let reader = {
         let opened = opened.clone();
-        spawn(Queue::Foreground, async move { opened.recv(&mut BytesMut::new()).await.is_err() })
+        spawn(Queue::Foreground, async move {
+            opened.recv(&mut BytesMut::new()).await.is_err()
+        })
     };
     sleep(Duration::from_millis(1)).await;
     opened.close();
@@ -259,7 +287,10 @@ async fn a_closed_connection_wakes_its_reader() {
     assert!(opened.send(Bytes::from_static(b"x")).await.is_err());
     opened.close();
     // The peer sees an end, orderly or not.
-    assert!(matches!(accepted.recv(&mut BytesMut::new()).await, Ok(0) | Err(_)));
+    assert!(matches!(
+        accepted.recv(&mut BytesMut::new()).await,
+        Ok(0) | Err(_)
+    ));
 }
 
 async fn a_reader_that_gives_up_loses_nothing() {
@@ -267,7 +298,11 @@ async fn a_reader_that_gives_up_loses_nothing() {
     let mut buffer = BytesMut::new();
     for n in 0..20 {
         // Nothing is there: the receive is dropped in the middle.
-        assert!(timeout(Duration::from_micros(50), accepted.recv(&mut buffer)).await.is_err());
+        assert!(
+            timeout(Duration::from_micros(50), accepted.recv(&mut buffer))
+                .await
+                .is_err()
+        );
         opened.send(pattern(777, n)).await.unwrap();
         while buffer.len() < 777 {
             // Dropped now and then just when the bytes arrive.
@@ -281,7 +316,10 @@ async fn an_incoming_connection_that_nobody_wants_is_closed() {
     let listener = listen().await;
     let opened = connect(listener.local_addr()).await.unwrap();
     drop(listener.accept().await.unwrap());
-    assert!(matches!(opened.recv(&mut BytesMut::new()).await, Ok(0) | Err(_)));
+    assert!(matches!(
+        opened.recv(&mut BytesMut::new()).await,
+        Ok(0) | Err(_)
+    ));
 }
 
 async fn bytes_are_counted() {
@@ -293,5 +331,8 @@ async fn bytes_are_counted() {
     let after = stats();
     assert!(after.network_in_bytes >= before.network_in_bytes + 10_000);
     assert!(after.network_out_bytes >= before.network_out_bytes + 10_000);
-    assert!(after.network_receives > before.network_receives && after.network_sends > before.network_sends);
+    assert!(
+        after.network_receives > before.network_receives
+            && after.network_sends > before.network_sends
+    );
 }

@@ -4,7 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use pinion_runtime::sync::{
-    Gate, GateClosed, Notify, Semaphore, SendError, SenderDropped, TrySendError, WaitGroup, channel, oneshot,
+    Gate, GateClosed, Notify, Semaphore, SendError, SenderDropped, TrySendError, WaitGroup,
+    channel, oneshot,
 };
 use pinion_runtime::{Duration, Elapsed, Queue, sleep, spawn, timeout, yield_now};
 
@@ -50,7 +51,11 @@ async fn a_notification_wakes_one_or_all() {
         task.await.unwrap();
     }
     assert_eq!(woken.get(), 5);
-    assert_eq!(timeout(SHORT, notify.notified()).await, Err(Elapsed), "notify_all leaves nothing for later");
+    assert_eq!(
+        timeout(SHORT, notify.notified()).await,
+        Err(Elapsed),
+        "notify_all leaves nothing for later"
+    );
 }
 
 async fn a_notification_is_kept_for_one_who_comes_later() {
@@ -133,7 +138,10 @@ async fn permits_can_be_split_and_forgotten() {
     let semaphore = Semaphore::new(5);
     let mut permit = semaphore.try_acquire_many(4).unwrap();
     let part = permit.split(3);
-    assert_eq!((permit.count(), part.count(), semaphore.available()), (1, 3, 1));
+    assert_eq!(
+        (permit.count(), part.count(), semaphore.available()),
+        (1, 3, 1)
+    );
     part.forget();
     drop(permit);
     assert_eq!(semaphore.available(), 2);

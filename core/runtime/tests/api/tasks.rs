@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{
-    Cancelled, Duration, Queue, core_count, core_id, core_local, join_all, on_all_cores, os_random, random_stream,
-    set_core_local, should_yield, sleep, spawn, stats, try_core_local, yield_now,
+    Cancelled, Duration, Queue, core_count, core_id, core_local, join_all, on_all_cores, os_random,
+    random_stream, set_core_local, should_yield, sleep, spawn, stats, try_core_local, yield_now,
 };
 
 use crate::suite;
@@ -109,7 +109,10 @@ async fn tasks_take_turns_when_they_yield() {
     let last_of_second = turns.iter().rposition(|task| *task == 1).unwrap();
     let first_of_first = turns.iter().position(|task| *task == 0).unwrap();
     let first_of_second = turns.iter().position(|task| *task == 1).unwrap();
-    assert!(first_of_first < last_of_second && first_of_second < last_of_first, "one task ran to its end first");
+    assert!(
+        first_of_first < last_of_second && first_of_second < last_of_first,
+        "one task ran to its end first"
+    );
 }
 
 async fn a_long_task_is_told_to_yield() {
@@ -152,7 +155,11 @@ async fn join_all_keeps_the_order() {
     }))
     .await;
     assert_eq!(outputs, (0..20).collect::<Vec<_>>());
-    assert!(join_all(Vec::<std::future::Ready<()>>::new()).await.is_empty());
+    assert!(
+        join_all(Vec::<std::future::Ready<()>>::new())
+            .await
+            .is_empty()
+    );
 }
 
 async fn many_tasks_run() {
@@ -182,14 +189,26 @@ async fn core_locals_are_one_for_each_type_and_core() {
         set_core_local(Rc::new(Name(format!("core {core}"))));
     })
     .await;
-    let seen = on_all_cores(|_| async { (core_local::<Number>().0, core_local::<Name>().0.clone()) }).await;
-    assert_eq!(seen, (0..3).map(|core| (core, format!("core {core}"))).collect::<Vec<_>>());
+    let seen =
+        on_all_cores(|_| async { (core_local::<Number>().0, core_local::<Name>().0.clone()) })
+            .await;
+    assert_eq!(
+        seen,
+        (0..3)
+            .map(|core| (core, format!("core {core}")))
+            .collect::<Vec<_>>()
+    );
     set_core_local(Rc::new(Number(99)));
     assert_eq!(core_local::<Number>().0, 99);
 }
 
 async fn random_streams_are_separate() {
-    let draw = |name| (0..4).map(|_| 0).scan(random_stream(name), |rng, _: i32| Some(rng.next_u64())).collect::<Vec<_>>();
+    let draw = |name| {
+        (0..4)
+            .map(|_| 0)
+            .scan(random_stream(name), |rng, _: i32| Some(rng.next_u64()))
+            .collect::<Vec<_>>()
+    };
     let (first, second, third) = (draw("one"), draw("two"), draw("one"));
     assert!(first != second && second != third && first != third);
     let streams = on_all_cores(|_| async { random_stream("cores").next_u64() }).await;

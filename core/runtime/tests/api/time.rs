@@ -4,7 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use pinion_runtime::{
-    Duration, Elapsed, Instant, Queue, now, sleep, sleep_until, spawn, timeout, wall_ms, wall_us, yield_now,
+    Duration, Elapsed, Instant, Queue, now, sleep, sleep_until, spawn, timeout, wall_ms, wall_us,
+    yield_now,
 };
 
 use crate::suite;
@@ -25,7 +26,10 @@ async fn sleeping_takes_at_least_its_time() {
     for micros in [1, 50, 999, 3_000, 20_000] {
         let (start, duration) = (now(), Duration::from_micros(micros));
         sleep(duration).await;
-        assert!(start.elapsed() >= duration, "slept for less than {duration:?}");
+        assert!(
+            start.elapsed() >= duration,
+            "slept for less than {duration:?}"
+        );
     }
 }
 
@@ -54,10 +58,16 @@ async fn a_past_instant_is_reached_at_once() {
 
 async fn a_dropped_timer_does_nothing() {
     for _ in 0..1000 {
-        assert_eq!(timeout(Duration::from_secs(3600), yield_now()).await, Ok(()));
+        assert_eq!(
+            timeout(Duration::from_secs(3600), yield_now()).await,
+            Ok(())
+        );
     }
     let mut never = Box::pin(sleep_until(Instant::FAR_FUTURE));
-    assert_eq!(timeout(Duration::from_millis(1), &mut never).await, Err(Elapsed));
+    assert_eq!(
+        timeout(Duration::from_millis(1), &mut never).await,
+        Err(Elapsed)
+    );
 }
 
 async fn a_time_limit_drops_the_future() {

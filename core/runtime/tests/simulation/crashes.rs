@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use pinion_runtime::sim::{Death, Sim, SimOptions, event};
 use pinion_runtime::{
-    ALIGN, DmaBuf, Duration, File, OpenOptions, Queue, core_count, fs, set_core_local, shutdown_requested, sleep,
-    spawn, submit_to, try_core_local, yield_now,
+    ALIGN, DmaBuf, Duration, File, OpenOptions, Queue, core_count, fs, set_core_local,
+    shutdown_requested, sleep, spawn, submit_to, try_core_local, yield_now,
 };
 
 use crate::recorder::{self, Care};
@@ -35,7 +35,11 @@ fn crash_often(seed: u64, care: Care, death: Death) -> (usize, u64) {
 fn what_was_flushed_survives_every_crash() {
     for seed in 0..40 {
         for death in [Death::PowerCut, Death::Kill] {
-            assert_eq!(crash_often(seed, Care::Flush, death).0, 0, "seed {seed}, {death:?}");
+            assert_eq!(
+                crash_often(seed, Care::Flush, death).0,
+                0,
+                "seed {seed}, {death:?}"
+            );
         }
     }
 }
@@ -44,7 +48,11 @@ fn what_was_flushed_survives_every_crash() {
 fn what_was_not_flushed_survives_a_kill_but_not_every_power_cut() {
     let (mut lost, mut torn, mut whole) = (0, 0, 0);
     for seed in 0..40 {
-        assert_eq!(crash_often(seed, Care::Forget, Death::Kill).0, 0, "seed {seed}");
+        assert_eq!(
+            crash_often(seed, Care::Forget, Death::Kill).0,
+            0,
+            "seed {seed}"
+        );
         let (missing, torn_blocks) = crash_often(seed, Care::Forget, Death::PowerCut);
         lost += usize::from(missing > 0);
         whole += usize::from(missing == 0);
@@ -64,7 +72,9 @@ fn a_restart_finds_the_disk_and_nothing_else() {
             self.0.set(self.0.get() + 1);
             // A destructor finds a core, on which nothing starts any more.
             let _ = pinion_runtime::now();
-            spawn(Queue::Foreground, async { panic!("nothing runs on a node that is down") });
+            spawn(Queue::Foreground, async {
+                panic!("nothing runs on a node that is down")
+            });
         }
     }
     for seed in 0..20 {
@@ -75,7 +85,10 @@ fn a_restart_finds_the_disk_and_nothing_else() {
         let node = sim.add_node("node", 3, move |core| {
             let (drops, seen) = (drops.clone(), seen.clone());
             async move {
-                assert!(try_core_local::<Local>().is_none(), "nothing is left of the former life");
+                assert!(
+                    try_core_local::<Local>().is_none(),
+                    "nothing is left of the former life"
+                );
                 set_core_local(Rc::new(Local));
                 set_core_local(Rc::new(CountDrop(drops.clone())));
                 if core.0 == 0 {
@@ -96,8 +109,19 @@ fn a_restart_finds_the_disk_and_nothing_else() {
         for (round, cores) in [1, 4, 2].into_iter().enumerate() {
             sim.run_for(Duration::from_millis(3));
             let before = dropped.get();
-            sim.crash(node, if seed % 2 == 0 { Death::Kill } else { Death::PowerCut });
-            assert_eq!(dropped.get() - before, 2 * counts.borrow()[round], "a task and a local on each core");
+            sim.crash(
+                node,
+                if seed % 2 == 0 {
+                    Death::Kill
+                } else {
+                    Death::PowerCut
+                },
+            );
+            assert_eq!(
+                dropped.get() - before,
+                2 * counts.borrow()[round],
+                "a task and a local on each core"
+            );
             assert!(!sim.is_running(node));
             sim.run_for(Duration::from_millis(1));
             sim.restart(node, cores);
@@ -134,7 +158,13 @@ fn a_crash_falls_at_its_event() {
         sim.run_until_down(node).unwrap();
         let lens: Vec<u64> = sim.files(node).into_iter().map(|(_, len)| len).collect();
         assert_eq!(lens, [ALIGN as u64, ALIGN as u64, ALIGN as u64, 0]);
-        assert_eq!((sim.event_count(node, "before write"), sim.event_count(node, "before create")), (4, 4));
+        assert_eq!(
+            (
+                sim.event_count(node, "before write"),
+                sim.event_count(node, "before create")
+            ),
+            (4, 4)
+        );
         assert_eq!(sim.stats().crashes_by_event.get("before write"), Some(&1));
         sim.restart(node, 1);
         sim.run_until_down(node).unwrap();
@@ -154,7 +184,8 @@ fn a_node_exits_when_all_its_mains_have_returned() {
             if core.0 == 1 {
                 // The other cores have returned, and still serve.
                 sleep(Duration::from_millis(10)).await;
-                let from = submit_to(pinion_runtime::CoreId(2), Queue::Foreground, || async { 5 }).await;
+                let from =
+                    submit_to(pinion_runtime::CoreId(2), Queue::Foreground, || async { 5 }).await;
                 count.set(from);
             }
             spawn(Queue::Background, std::future::pending::<()>());
@@ -200,7 +231,10 @@ fn faults_may_come_from_inside() {
         let handle = handle.clone();
         async move {
             handle.crash(pinion_runtime::sim::NodeId(2), Death::Kill);
-            assert!(handle.is_running(pinion_runtime::sim::NodeId(2)), "it ends with this poll, not in it");
+            assert!(
+                handle.is_running(pinion_runtime::sim::NodeId(2)),
+                "it ends with this poll, not in it"
+            );
             yield_now().await;
             unreachable!("the poll in which a node dies is its last");
         }
@@ -235,7 +269,10 @@ fn a_busy_node_runs_on_while_another_restarts() {
 
 #[test]
 fn wall_clocks_may_be_off_and_stepped() {
-    let options = SimOptions { wall_skew: Duration::from_secs(10), ..SimOptions::default() };
+    let options = SimOptions {
+        wall_skew: Duration::from_secs(10),
+        ..SimOptions::default()
+    };
     let sim = Sim::new(3, options);
     let clocks = Rc::new(RefCell::new(vec![0i64; 2]));
     for (index, name) in ["a", "b"].into_iter().enumerate() {
@@ -282,7 +319,10 @@ fn a_dropped_simulation_leaves_nothing_behind() {
                 spawn(Queue::Foreground, waiting);
             }
             let far = pinion_runtime::CoreId(1 - core.0);
-            spawn(Queue::Foreground, submit_to(far, Queue::Background, || sleep(Duration::from_secs(1000))));
+            spawn(
+                Queue::Foreground,
+                submit_to(far, Queue::Background, || sleep(Duration::from_secs(1000))),
+            );
             sleep(Duration::from_secs(1000)).await;
         }
     });

@@ -46,7 +46,9 @@ fn machine(seed: u64) -> (Sim, NodeId) {
 async fn write_pages(name: &'static str, pages: u64) {
     let file = File::open(name, OpenOptions::create()).await.unwrap();
     for page in 0..pages {
-        file.write_at(page * ALIGN as u64, filled(page as u8 + 1)).await.unwrap();
+        file.write_at(page * ALIGN as u64, filled(page as u8 + 1))
+            .await
+            .unwrap();
     }
     file.datasync().await.unwrap();
     fs::sync_dir("/").await.unwrap();
@@ -112,7 +114,12 @@ fn failures_leave_what_they_may() {
         sim.restart(node, 1);
         sim.crash_at(node, "failed", 1, Death::PowerCut);
         sim.run_until_down(node).unwrap();
-        survived.extend(sim.read_file(node, "/a").unwrap().chunks(512).map(|sector| sector[0]));
+        survived.extend(
+            sim.read_file(node, "/a")
+                .unwrap()
+                .chunks(512)
+                .map(|sector| sector[0]),
+        );
     }
     assert_eq!(contents, BTreeSet::from([1, 2]));
     assert_eq!(survived, BTreeSet::from([1, 2]));
@@ -129,9 +136,15 @@ fn disks_fill_up_and_get_room_again() {
         let other = File::open("/b", OpenOptions::create()).await.unwrap();
         other.write_at(0, filled(1)).await.unwrap();
         other.write_at(ALIGN as u64, filled(1)).await.unwrap();
-        let full = other.write_at(2 * ALIGN as u64, filled(1)).await.unwrap_err();
+        let full = other
+            .write_at(2 * ALIGN as u64, filled(1))
+            .await
+            .unwrap_err();
         assert_eq!(full.kind(), ErrorKind::StorageFull);
-        assert_eq!(other.allocate(5 * ALIGN as u64).await.unwrap_err().kind(), ErrorKind::StorageFull);
+        assert_eq!(
+            other.allocate(5 * ALIGN as u64).await.unwrap_err().kind(),
+            ErrorKind::StorageFull
+        );
         assert_eq!(other.len().await.unwrap(), 2 * ALIGN as u64);
         // What was allocated can be written, again and again.
         for _ in 0..3 {
@@ -150,14 +163,25 @@ fn disks_fill_up_and_get_room_again() {
 fn a_slow_disk_takes_its_time() {
     let time = |slowness| {
         let (sim, node) = machine(6);
-        sim.set_disk_faults(node, DiskFaults { slowness, ..DiskFaults::default() });
+        sim.set_disk_faults(
+            node,
+            DiskFaults {
+                slowness,
+                ..DiskFaults::default()
+            },
+        );
         live(&sim, node, || async {
             let start = now();
             write_pages("/a", 20).await;
             start.elapsed()
         })
     };
-    assert!(time(50) > 10 * time(1), "{:?} against {:?}", time(50), time(1));
+    assert!(
+        time(50) > 10 * time(1),
+        "{:?} against {:?}",
+        time(50),
+        time(1)
+    );
     assert!(time(0) < Duration::from_secs(1));
 }
 
@@ -170,7 +194,9 @@ fn flipped_bits_stay_flipped() {
     assert!(sim.flip_bit(node, "/a", 5000, 3));
     assert!(!sim.flip_bit(node, "/a", 1 << 30, 3) && !sim.flip_bit(node, "/none", 0, 0));
     let changed = sim.read_file(node, "/a").unwrap();
-    let differing: Vec<usize> = (0..original.len()).filter(|at| original[*at] != changed[*at]).collect();
+    let differing: Vec<usize> = (0..original.len())
+        .filter(|at| original[*at] != changed[*at])
+        .collect();
     assert_eq!(differing, [5000]);
     assert_eq!(original[5000] ^ changed[5000], 1 << 3);
 
@@ -180,12 +206,26 @@ fn flipped_bits_stay_flipped() {
     sim.crash(node, Death::PowerCut);
     assert_eq!(sim.read_file(node, "/a").unwrap(), changed);
 
-    let places: BTreeSet<_> = (0..50).map(|_| sim.flip_random_bit(node, "/b").unwrap()).collect();
-    assert!(places.len() > 40 && places.iter().all(|(path, at, bit)| path == "/b" && *at < 4 * 4096 && *bit < 8));
+    let places: BTreeSet<_> = (0..50)
+        .map(|_| sim.flip_random_bit(node, "/b").unwrap())
+        .collect();
+    assert!(
+        places.len() > 40
+            && places
+                .iter()
+                .all(|(path, at, bit)| path == "/b" && *at < 4 * 4096 && *bit < 8)
+    );
     assert_eq!(sim.flip_random_bit(node, "/none"), None);
 
     // Reads find flipped bits at the rate that was set.
-    sim.set_disk_faults(node, DiskFaults { bit_flip: 1.0, path_contains: Some("/a".into()), ..DiskFaults::default() });
+    sim.set_disk_faults(
+        node,
+        DiskFaults {
+            bit_flip: 1.0,
+            path_contains: Some("/a".into()),
+            ..DiskFaults::default()
+        },
+    );
     let before = sim.stats().bit_flips;
     live(&sim, node, || async {
         for name in ["/a", "/b"] {
@@ -199,7 +239,15 @@ fn flipped_bits_stay_flipped() {
 #[test]
 fn errors_come_at_the_rate_that_was_set() {
     let (sim, node) = machine(8);
-    sim.set_disk_faults(node, DiskFaults { write_error: 0.3, sync_error: 0.3, read_error: 0.3, ..DiskFaults::default() });
+    sim.set_disk_faults(
+        node,
+        DiskFaults {
+            write_error: 0.3,
+            sync_error: 0.3,
+            read_error: 0.3,
+            ..DiskFaults::default()
+        },
+    );
     let failed = live(&sim, node, || async {
         let file = File::open("/a", OpenOptions::create()).await.unwrap();
         let mut failed = [0; 3];
@@ -210,7 +258,10 @@ fn errors_come_at_the_rate_that_was_set() {
         }
         failed
     });
-    assert!(failed.iter().all(|count| (30..90).contains(count)), "{failed:?}");
+    assert!(
+        failed.iter().all(|count| (30..90).contains(count)),
+        "{failed:?}"
+    );
 }
 
 /// Writes in flight together end in any order, and a flush covers exactly those that had ended before it began.
@@ -280,11 +331,24 @@ fn lengths_and_names_may_be_lost() {
         sim.crash_at(node, "done", 1, Death::PowerCut);
         sim.run_until_down(node).unwrap();
         lens.insert(sim.read_file(node, "/a").unwrap().len() / ALIGN);
-        names.insert(sim.files(node).into_iter().map(|(path, _)| path).collect::<Vec<_>>());
+        names.insert(
+            sim.files(node)
+                .into_iter()
+                .map(|(path, _)| path)
+                .collect::<Vec<_>>(),
+        );
     }
     assert_eq!(lens, BTreeSet::from([2, 8, 10]));
-    let paths = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
-    assert_eq!(names, BTreeSet::from([paths(&["/a"]), paths(&["/a", "/b"]), paths(&["/a", "/c"])]));
+    let paths = |paths: &[&str]| {
+        paths
+            .iter()
+            .map(|path| (*path).to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        names,
+        BTreeSet::from([paths(&["/a"]), paths(&["/a", "/b"]), paths(&["/a", "/c"])])
+    );
 }
 
 async fn write_new(name: &str) {

@@ -24,14 +24,22 @@ fn collector(sim: &Sim) -> (NodeId, SocketAddr, Received) {
     let node = sim.add_node("collector", 1, move |_| {
         let shared = shared.clone();
         async move {
-            let listener = Listener::bind(SocketAddr::from(([0, 0, 0, 0], 1000))).await.unwrap();
+            let listener = Listener::bind(SocketAddr::from(([0, 0, 0, 0], 1000)))
+                .await
+                .unwrap();
             loop {
                 let connection = listener.accept().await.unwrap().attach().unwrap();
                 let shared = shared.clone();
                 spawn(Queue::Foreground, async move {
                     let mut buffer = BytesMut::new();
-                    while connection.recv(&mut buffer).await.is_ok_and(|received| received > 0) {
-                        shared.borrow_mut().extend(buffer.split().iter().map(|byte| (now(), *byte)));
+                    while connection
+                        .recv(&mut buffer)
+                        .await
+                        .is_ok_and(|received| received > 0)
+                    {
+                        shared
+                            .borrow_mut()
+                            .extend(buffer.split().iter().map(|byte| (now(), *byte)));
                     }
                 });
             }
@@ -69,11 +77,19 @@ fn a_cut_link_holds_everything_until_it_is_joined() {
         sim.run_for(Duration::from_millis(50));
         let before = received.borrow().len();
         sim.run_for(Duration::from_secs(5));
-        assert_eq!(received.borrow().len(), before, "seed {seed}: bytes came through a cut link");
+        assert_eq!(
+            received.borrow().len(),
+            before,
+            "seed {seed}: bytes came through a cut link"
+        );
         assert!(before < 100);
         sim.join(source, target);
         sim.run_until(|| received.borrow().len() == 100).unwrap();
-        assert_eq!(bytes_of(&received), (0..100).collect::<Vec<_>>(), "in order, each once");
+        assert_eq!(
+            bytes_of(&received),
+            (0..100).collect::<Vec<_>>(),
+            "in order, each once"
+        );
     }
 }
 
@@ -85,7 +101,9 @@ fn a_link_may_be_cut_in_one_direction() {
     let server = sim.add_node("server", 1, move |_| {
         let shared = shared.clone();
         async move {
-            let listener = Listener::bind(SocketAddr::from(([0, 0, 0, 0], 1))).await.unwrap();
+            let listener = Listener::bind(SocketAddr::from(([0, 0, 0, 0], 1)))
+                .await
+                .unwrap();
             let connection = listener.accept().await.unwrap().attach().unwrap();
             talk(connection, shared, 0).await;
         }
@@ -98,9 +116,16 @@ fn a_link_may_be_cut_in_one_direction() {
     });
     async fn talk(connection: Connection, heard: Rc<RefCell<[usize; 2]>>, side: usize) {
         let sender = connection.clone();
-        spawn(Queue::Foreground, async move { send(&sender, 0..200).await });
+        spawn(
+            Queue::Foreground,
+            async move { send(&sender, 0..200).await },
+        );
         let mut buffer = BytesMut::new();
-        while connection.recv(&mut buffer).await.is_ok_and(|received| received > 0) {
+        while connection
+            .recv(&mut buffer)
+            .await
+            .is_ok_and(|received| received > 0)
+        {
             heard.borrow_mut()[side] = buffer.len();
         }
     }
@@ -143,13 +168,28 @@ fn lost_pieces_delay_a_stream_and_keep_its_order() {
             send(&connection, 0..100).await;
             sleep(Duration::from_secs(60)).await;
         });
-        sim.set_links(source, target, LinkFaults { loss: 0.05, ..LinkFaults::default() });
+        sim.set_links(
+            source,
+            target,
+            LinkFaults {
+                loss: 0.05,
+                ..LinkFaults::default()
+            },
+        );
         sim.run_until(|| received.borrow().len() == 100).unwrap();
         assert_eq!(bytes_of(&received), (0..100).collect::<Vec<_>>());
         lost += sim.stats().segments_lost;
-        slow += usize::from(received.borrow().windows(2).any(|pair| pair[1].0 - pair[0].0 > Duration::from_millis(100)));
+        slow += usize::from(
+            received
+                .borrow()
+                .windows(2)
+                .any(|pair| pair[1].0 - pair[0].0 > Duration::from_millis(100)),
+        );
     }
-    assert!(slow > 10 && lost > 50, "{slow} slow runs, {lost} pieces lost");
+    assert!(
+        slow > 10 && lost > 50,
+        "{slow} slow runs, {lost} pieces lost"
+    );
 }
 
 #[test]
@@ -176,7 +216,14 @@ fn resets_are_seen_on_both_ends() {
     for seed in 0..20 {
         let sim = Sim::new(seed, SimOptions::random(seed));
         let (server, client, known) = recorder::start(&sim, 2, Care::Flush, 60);
-        sim.set_links(client, server, LinkFaults { reset: 0.05, ..LinkFaults::default() });
+        sim.set_links(
+            client,
+            server,
+            LinkFaults {
+                reset: 0.05,
+                ..LinkFaults::default()
+            },
+        );
         sim.run_until_down(client).unwrap();
         assert_eq!(known.count(), 60);
         assert!(known.failures.get() > 0 && sim.stats().connections_reset > 0);
@@ -214,12 +261,21 @@ fn peers_of_a_dead_node_notice() {
     let mut slowest = Duration::ZERO;
     for seed in 0..20 {
         let (error, after) = error_after(seed, Death::Kill);
-        assert!(error == ErrorKind::ConnectionReset && after < Duration::from_secs(1), "{after:?}");
+        assert!(
+            error == ErrorKind::ConnectionReset && after < Duration::from_secs(1),
+            "{after:?}"
+        );
         let (error, after) = error_after(seed, Death::PowerCut);
-        assert!(error == ErrorKind::ConnectionReset && after < Duration::from_secs(60), "{after:?}");
+        assert!(
+            error == ErrorKind::ConnectionReset && after < Duration::from_secs(60),
+            "{after:?}"
+        );
         slowest = slowest.max(after);
     }
-    assert!(slowest > Duration::from_secs(5), "a machine without power says nothing");
+    assert!(
+        slowest > Duration::from_secs(5),
+        "a machine without power says nothing"
+    );
 }
 
 #[test]
@@ -234,7 +290,8 @@ fn connecting_fails_in_the_way_of_the_fault() {
             async move {
                 sleep(Duration::from_secs(1)).await;
                 let addr = SocketAddr::new(addr.ip(), port);
-                *shared.borrow_mut() = Some(connect(addr).await.map(drop).map_err(|error| error.kind()));
+                *shared.borrow_mut() =
+                    Some(connect(addr).await.map(drop).map_err(|error| error.kind()));
             }
         });
         sim.run_for(Duration::from_millis(500));
@@ -244,18 +301,38 @@ fn connecting_fails_in_the_way_of_the_fault() {
         result.unwrap()
     };
     assert_eq!(attempt(&|_, _, _| {}, 1000), Ok(()));
-    assert_eq!(attempt(&|_, _, _| {}, 1001), Err(ErrorKind::ConnectionRefused));
-    assert_eq!(attempt(&|sim, _, target| sim.crash(target, Death::Kill), 1000), Err(ErrorKind::ConnectionRefused));
-    assert_eq!(attempt(&|sim, _, target| sim.crash(target, Death::PowerCut), 1000), Err(ErrorKind::TimedOut));
-    assert_eq!(attempt(&|sim, source, target| sim.cut(source, target), 1000), Err(ErrorKind::TimedOut));
-    assert_eq!(attempt(&|sim, source, target| sim.partition(&[source], &[target]), 1000), Err(ErrorKind::TimedOut));
+    assert_eq!(
+        attempt(&|_, _, _| {}, 1001),
+        Err(ErrorKind::ConnectionRefused)
+    );
+    assert_eq!(
+        attempt(&|sim, _, target| sim.crash(target, Death::Kill), 1000),
+        Err(ErrorKind::ConnectionRefused)
+    );
+    assert_eq!(
+        attempt(&|sim, _, target| sim.crash(target, Death::PowerCut), 1000),
+        Err(ErrorKind::TimedOut)
+    );
+    assert_eq!(
+        attempt(&|sim, source, target| sim.cut(source, target), 1000),
+        Err(ErrorKind::TimedOut)
+    );
+    assert_eq!(
+        attempt(
+            &|sim, source, target| sim.partition(&[source], &[target]),
+            1000
+        ),
+        Err(ErrorKind::TimedOut)
+    );
 }
 
 #[test]
 fn a_listener_on_the_loopback_address_is_not_reached_from_outside() {
     let sim = Sim::new(6, SimOptions::default());
     let server = sim.add_node("server", 1, |_| async {
-        let listener = Listener::bind("127.0.0.1:5".parse().unwrap()).await.unwrap();
+        let listener = Listener::bind("127.0.0.1:5".parse().unwrap())
+            .await
+            .unwrap();
         let own = connect("127.0.0.1:5".parse().unwrap()).await.unwrap();
         assert!(own.peer_addr().ip().is_loopback());
         drop(listener.accept().await.unwrap());
@@ -264,7 +341,10 @@ fn a_listener_on_the_loopback_address_is_not_reached_from_outside() {
     let addr = SocketAddr::new(sim.node_ip(server), 5);
     let client = sim.add_node("client", 1, move |_| async move {
         sleep(Duration::from_millis(10)).await;
-        assert_eq!(connect(addr).await.map(drop).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        assert_eq!(
+            connect(addr).await.map(drop).unwrap_err().kind(),
+            ErrorKind::ConnectionRefused
+        );
     });
     sim.run_until_down(client).unwrap();
 }
@@ -281,7 +361,15 @@ fn work_goes_on_through_all_faults() {
                 0 => sim.cut(client, server),
                 1 => sim.partition(&[client], &[server]),
                 2 => sim.clog(server, client, Duration::from_millis(rng.below(2000))),
-                3 => sim.set_links(client, server, LinkFaults { loss: 0.1, reset: 0.02, ..LinkFaults::default() }),
+                3 => sim.set_links(
+                    client,
+                    server,
+                    LinkFaults {
+                        loss: 0.1,
+                        reset: 0.02,
+                        ..LinkFaults::default()
+                    },
+                ),
                 4 => {
                     sim.crash(server, Death::PowerCut);
                     sim.run_for(Duration::from_millis(rng.below(100)));
@@ -290,7 +378,11 @@ fn work_goes_on_through_all_faults() {
                 _ => sim.heal(),
             }
             sim.run_for(Duration::from_millis(rng.below(1000)));
-            assert_eq!(recorder::missing(&sim, server, &known), [] as [u32; 0], "seed {seed}");
+            assert_eq!(
+                recorder::missing(&sim, server, &known),
+                [] as [u32; 0],
+                "seed {seed}"
+            );
             if rng.below(3) == 0 {
                 sim.heal();
             }

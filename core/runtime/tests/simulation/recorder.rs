@@ -10,8 +10,8 @@ use std::rc::Rc;
 use bytes::{Bytes, BytesMut};
 use pinion_runtime::sim::{NodeId, SimHandle, event};
 use pinion_runtime::{
-    ALIGN, Connection, CoreId, DmaBuf, Duration, File, Listener, OpenOptions, Queue, connect, core_count, core_id, fs,
-    random_stream, sleep, spawn, submit_to, timeout,
+    ALIGN, Connection, CoreId, DmaBuf, Duration, File, Listener, OpenOptions, Queue, connect,
+    core_count, core_id, fs, random_stream, sleep, spawn, submit_to, timeout,
 };
 
 pub const PORT: u16 = 27017;
@@ -42,7 +42,9 @@ pub async fn serve(core: CoreId, care: Care) {
     let _lock = fs::lock("/data").await.unwrap();
     let file = File::open(FILE, OpenOptions::create()).await.unwrap();
     fs::sync_dir("/data").await.unwrap();
-    let listener = Listener::bind(SocketAddr::from(([0, 0, 0, 0], PORT))).await.unwrap();
+    let listener = Listener::bind(SocketAddr::from(([0, 0, 0, 0], PORT)))
+        .await
+        .unwrap();
     let served = Rc::new(Cell::new(0usize));
     loop {
         let incoming = listener.accept().await.unwrap();
@@ -54,7 +56,12 @@ pub async fn serve(core: CoreId, care: Care) {
     }
 }
 
-async fn answer(connection: Connection, file: File, served: Rc<Cell<usize>>, care: Care) -> std::io::Result<()> {
+async fn answer(
+    connection: Connection,
+    file: File,
+    served: Rc<Cell<usize>>,
+    care: Care,
+) -> std::io::Result<()> {
     let mut buffer = BytesMut::new();
     loop {
         while buffer.len() < 4 {
@@ -70,7 +77,8 @@ async fn answer(connection: Connection, file: File, served: Rc<Cell<usize>>, car
         let on = submit_to(other, Queue::Foreground, || async { core_id() }).await;
         assert_eq!(on, other);
         event("before write");
-        file.write_at(u64::from(number) * ALIGN as u64, block(number)).await?;
+        file.write_at(u64::from(number) * ALIGN as u64, block(number))
+            .await?;
         if care == Care::Flush {
             event("before flush");
             file.datasync().await?;
@@ -111,14 +119,20 @@ async fn send_all(known: &Known, addr: SocketAddr, goal: u32) -> std::io::Result
         if known.acknowledged.borrow().contains(&number) {
             continue;
         }
-        connection.send(Bytes::copy_from_slice(&number.to_le_bytes())).await?;
+        connection
+            .send(Bytes::copy_from_slice(&number.to_le_bytes()))
+            .await?;
         while buffer.len() < 4 {
             let received = timeout(Duration::from_secs(3), connection.recv(&mut buffer)).await;
             if received.map_err(|_| std::io::ErrorKind::TimedOut)?? == 0 {
                 return Err(std::io::ErrorKind::UnexpectedEof.into());
             }
         }
-        assert_eq!(buffer.split_to(4)[..], number.to_le_bytes(), "the answer is for what was asked");
+        assert_eq!(
+            buffer.split_to(4)[..],
+            number.to_le_bytes(),
+            "the answer is for what was asked"
+        );
         known.acknowledged.borrow_mut().insert(number);
     }
     Ok(())
@@ -130,9 +144,15 @@ pub fn missing(sim: &SimHandle, server: NodeId, known: &Known) -> Vec<u32> {
     let acknowledged = known.acknowledged.borrow();
     let is_there = |number: u32| {
         let at = number as usize * ALIGN;
-        content.get(at..at + ALIGN).is_some_and(|found| *found == *block(number))
+        content
+            .get(at..at + ALIGN)
+            .is_some_and(|found| *found == *block(number))
     };
-    acknowledged.iter().copied().filter(|number| !is_there(*number)).collect()
+    acknowledged
+        .iter()
+        .copied()
+        .filter(|number| !is_there(*number))
+        .collect()
 }
 
 /// Adds a server and a client that sends the numbers below `goal`.

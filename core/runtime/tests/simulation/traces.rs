@@ -5,7 +5,9 @@ use std::process::Command;
 use std::rc::Rc;
 
 use pinion_runtime::sim::{Death, LinkFaults, Sim, SimOptions, block_on, is_simulated, run_cores};
-use pinion_runtime::{CoreId, Duration, Queue, on_all_cores, random_stream, sleep, spawn, submit_to};
+use pinion_runtime::{
+    CoreId, Duration, Queue, on_all_cores, random_stream, sleep, spawn, submit_to,
+};
 
 use crate::recorder::{self, Care};
 
@@ -14,13 +16,28 @@ fn eventful_run(seed: u64) -> String {
     let sim = Sim::new(seed, SimOptions::random(seed));
     let (server, client, known) = recorder::start(&sim, 3, Care::Flush, 60);
     let mut rng = sim.random_stream("crashes");
-    sim.set_links(client, server, LinkFaults { loss: 0.01, reset: 0.005, ..LinkFaults::default() });
+    sim.set_links(
+        client,
+        server,
+        LinkFaults {
+            loss: 0.01,
+            reset: 0.005,
+            ..LinkFaults::default()
+        },
+    );
     let mut round = 0;
     while known.count() < 60 {
         round += 1;
         let goal = (known.count() + 15).min(60);
         sim.run_until(|| known.count() >= goal).unwrap();
-        sim.crash(server, if rng.below(2) == 0 { Death::PowerCut } else { Death::Kill });
+        sim.crash(
+            server,
+            if rng.below(2) == 0 {
+                Death::PowerCut
+            } else {
+                Death::Kill
+            },
+        );
         sim.run_for(Duration::from_millis(rng.below(50)));
         sim.restart(server, 1 + rng.below(4) as usize);
     }
@@ -34,7 +51,11 @@ fn equal_seeds_give_equal_traces() {
     let first: Vec<_> = (0..10).map(eventful_run).collect();
     let second: Vec<_> = (0..10).map(eventful_run).collect();
     assert_eq!(first, second);
-    assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), first.len(), "seeds differ");
+    assert_eq!(
+        first.iter().collect::<BTreeSet<_>>().len(),
+        first.len(),
+        "seeds differ"
+    );
 }
 
 const CHILD_SEED: &str = "PINION_TRACE_SEED";
@@ -42,21 +63,30 @@ const CHILD_SEED: &str = "PINION_TRACE_SEED";
 /// What another process prints for `seed`.
 fn trace_of_another_process(seed: u64) -> String {
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "traces::another_process", "--nocapture", "--include-ignored"])
+        .args([
+            "--exact",
+            "traces::another_process",
+            "--nocapture",
+            "--include-ignored",
+        ])
         .env(CHILD_SEED, seed.to_string())
         .output()
         .unwrap();
     let output = String::from_utf8(child.stdout).unwrap();
     assert!(child.status.success(), "the other process failed: {output}");
     let line = output.lines().find_map(|line| line.split("trace: ").nth(1));
-    line.unwrap_or_else(|| panic!("the other process printed no trace: {output}")).to_owned()
+    line.unwrap_or_else(|| panic!("the other process printed no trace: {output}"))
+        .to_owned()
 }
 
 /// Not a test by itself: what `separate_processes_agree` runs in its children.
 #[test]
 #[ignore = "run by separate_processes_agree in processes of its own"]
 fn another_process() {
-    let seed = std::env::var(CHILD_SEED).expect("set by the test that starts this").parse().unwrap();
+    let seed = std::env::var(CHILD_SEED)
+        .expect("set by the test that starts this")
+        .parse()
+        .unwrap();
     println!("trace: {}", eventful_run(seed));
 }
 
@@ -77,13 +107,24 @@ fn random_streams_do_not_disturb_each_other() {
                 random_stream("other").next_u64();
                 random_stream("third").next_u64();
             }
-            (core, random_stream("mine").next_u64(), random_stream("mine").next_u64())
+            (
+                core,
+                random_stream("mine").next_u64(),
+                random_stream("mine").next_u64(),
+            )
         })
     };
     assert_eq!(draw(false), draw(true));
     let drawn = draw(false);
-    let distinct: BTreeSet<_> = drawn.iter().flat_map(|(_, first, second)| [first, second]).collect();
-    assert_eq!(distinct.len(), 4, "each core and each call has a stream of its own");
+    let distinct: BTreeSet<_> = drawn
+        .iter()
+        .flat_map(|(_, first, second)| [first, second])
+        .collect();
+    assert_eq!(
+        distinct.len(),
+        4,
+        "each core and each call has a stream of its own"
+    );
 }
 
 #[test]
@@ -104,7 +145,11 @@ fn scheduling_differs_between_seeds() {
         })
     };
     let orders: BTreeSet<Vec<i32>> = (0..50).map(order).collect();
-    assert!(orders.len() > 20, "only {} orders in 50 seeds", orders.len());
+    assert!(
+        orders.len() > 20,
+        "only {} orders in 50 seeds",
+        orders.len()
+    );
 }
 
 /// Messages between different pairs of cores overtake each other; those of one pair do not.
@@ -126,7 +171,10 @@ fn the_mesh_keeps_order_only_within_a_pair() {
                     sleep(Duration::from_millis(1)).await;
                     let id = core.0;
                     submit_to(CoreId(0), Queue::Foreground, move || async move {
-                        pinion_runtime::core_local::<Arrived>().0.borrow_mut().push(id);
+                        pinion_runtime::core_local::<Arrived>()
+                            .0
+                            .borrow_mut()
+                            .push(id);
                     })
                     .await;
                 }
