@@ -44,7 +44,11 @@ pub struct SignedTime {
 impl SignedTime {
     /// A time without a proof, as nodes without keys gossip it.
     pub fn unsigned(time: Timestamp) -> SignedTime {
-        SignedTime { time, proof: [0; KEY_BYTES], key_id: KeyId(0) }
+        SignedTime {
+            time,
+            proof: [0; KEY_BYTES],
+            key_id: KeyId(0),
+        }
     }
 }
 
@@ -61,7 +65,11 @@ impl fmt::Display for VerifyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             VerifyError::UnknownKey(id) => {
-                write!(f, "No keys found for HMAC that is valid for time with id: {}", id.0)
+                write!(
+                    f,
+                    "No keys found for HMAC that is valid for time with id: {}",
+                    id.0
+                )
             }
             VerifyError::Mismatch => write!(f, "Proof does not match the cluster time"),
         }
@@ -110,16 +118,30 @@ impl KeyRing {
             .iter()
             .filter(|(_, record)| record.expires_at > time)
             .min_by_key(|(id, record)| (record.expires_at, **id))?;
-        Some(SignedTime { time, proof: self.proof(*id, &record.key, time), key_id: *id })
+        Some(SignedTime {
+            time,
+            proof: self.proof(*id, &record.key, time),
+            key_id: *id,
+        })
     }
 
     /// Checks a proof. An expired key still verifies: the time was valid when it was signed.
     pub fn verify(&self, signed: &SignedTime) -> Result<(), VerifyError> {
-        let record = self.keys.get(&signed.key_id).ok_or(VerifyError::UnknownKey(signed.key_id))?;
+        let record = self
+            .keys
+            .get(&signed.key_id)
+            .ok_or(VerifyError::UnknownKey(signed.key_id))?;
         let expected = self.proof(signed.key_id, &record.key, signed.time);
         // No early exit: the time taken must not tell how much of a guess is right.
-        let differing = expected.iter().zip(&signed.proof).fold(0, |all, (a, b)| all | (a ^ b));
-        if differing == 0 { Ok(()) } else { Err(VerifyError::Mismatch) }
+        let differing = expected
+            .iter()
+            .zip(&signed.proof)
+            .fold(0, |all, (a, b)| all | (a ^ b));
+        if differing == 0 {
+            Ok(())
+        } else {
+            Err(VerifyError::Mismatch)
+        }
     }
 
     fn proof(&self, id: KeyId, key: &Key, time: Timestamp) -> [u8; KEY_BYTES] {
@@ -139,8 +161,12 @@ impl KeyRing {
     /// The expiry times of the keys that must be made now, so that at `now` there is a valid key and a
     /// next one, each lasting `interval_secs` (three months by default). Empty most of the time.
     pub fn missing_keys(&self, now: Timestamp, interval_secs: u32) -> Vec<Timestamp> {
-        let mut expiries: Vec<Timestamp> =
-            self.keys.values().map(|record| record.expires_at).filter(|expiry| *expiry > now).collect();
+        let mut expiries: Vec<Timestamp> = self
+            .keys
+            .values()
+            .map(|record| record.expires_at)
+            .filter(|expiry| *expiry > now)
+            .collect();
         expiries.sort();
         let after = |time: Timestamp| Timestamp::new(time.secs().saturating_add(interval_secs), 0);
         match expiries.as_slice() {
@@ -170,8 +196,8 @@ mod tests {
         assert_eq!(
             digest,
             [
-                0xb6, 0x17, 0x31, 0x86, 0x55, 0x05, 0x72, 0x64, 0xe2, 0x8b, 0xc0, 0xb6, 0xfb, 0x37, 0x8c, 0x8e,
-                0xf1, 0x46, 0xbe, 0x00
+                0xb6, 0x17, 0x31, 0x86, 0x55, 0x05, 0x72, 0x64, 0xe2, 0x8b, 0xc0, 0xb6, 0xfb, 0x37,
+                0x8c, 0x8e, 0xf1, 0x46, 0xbe, 0x00
             ]
         );
     }
@@ -183,19 +209,40 @@ mod tests {
         assert_eq!(signed.key_id, KeyId(1));
         assert_eq!(ring.verify(&signed), Ok(()));
         // Within the range of one proof the proof is the same; beyond it, it is not.
-        assert_eq!(ring.verify(&SignedTime { time: Timestamp::new(50, 9), ..signed }), Ok(()));
-        let later = SignedTime { time: Timestamp::new(51, 3), ..signed };
+        assert_eq!(
+            ring.verify(&SignedTime {
+                time: Timestamp::new(50, 9),
+                ..signed
+            }),
+            Ok(())
+        );
+        let later = SignedTime {
+            time: Timestamp::new(51, 3),
+            ..signed
+        };
         assert_eq!(ring.verify(&later), Err(VerifyError::Mismatch));
         for at in 0..20 {
             let mut forged = signed;
             forged.proof[at] ^= 1;
             assert_eq!(ring.verify(&forged), Err(VerifyError::Mismatch));
         }
-        let unknown = SignedTime { key_id: KeyId(9), ..signed };
-        assert_eq!(ring.verify(&unknown), Err(VerifyError::UnknownKey(KeyId(9))));
-        let other_key = SignedTime { key_id: KeyId(2), ..signed };
+        let unknown = SignedTime {
+            key_id: KeyId(9),
+            ..signed
+        };
+        assert_eq!(
+            ring.verify(&unknown),
+            Err(VerifyError::UnknownKey(KeyId(9)))
+        );
+        let other_key = SignedTime {
+            key_id: KeyId(2),
+            ..signed
+        };
         assert_eq!(ring.verify(&other_key), Err(VerifyError::Mismatch));
-        assert!(ring.verify(&SignedTime::unsigned(Timestamp::new(50, 3))).is_err());
+        assert!(
+            ring.verify(&SignedTime::unsigned(Timestamp::new(50, 3)))
+                .is_err()
+        );
     }
 
     #[test]

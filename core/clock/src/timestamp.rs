@@ -129,7 +129,10 @@ pub struct OpTime {
 
 impl OpTime {
     /// Below every entry.
-    pub const NULL: OpTime = OpTime { ts: Timestamp::MIN, term: Term::UNINITIALIZED };
+    pub const NULL: OpTime = OpTime {
+        ts: Timestamp::MIN,
+        term: Term::UNINITIALIZED,
+    };
 
     pub const fn new(ts: Timestamp, term: Term) -> OpTime {
         OpTime { ts, term }

@@ -25,7 +25,11 @@ pub struct VectorTime {
 impl VectorTime {
     /// `None` if the components are not in order.
     pub fn new(cluster: Timestamp, config: Timestamp, topology: Timestamp) -> Option<VectorTime> {
-        (cluster >= config && config >= topology).then_some(VectorTime { cluster, config, topology })
+        (cluster >= config && config >= topology).then_some(VectorTime {
+            cluster,
+            config,
+            topology,
+        })
     }
 
     /// Tracks user data: the time of the latest write known here.
@@ -60,7 +64,11 @@ pub enum AdvanceError {
     /// Past `MAX_CLUSTER_TIME`, after which no write could be ordered.
     BeyondMaximum { time: Timestamp },
     /// The components would break cluster >= config >= topology.
-    OutOfOrder { cluster: Timestamp, config: Timestamp, topology: Timestamp },
+    OutOfOrder {
+        cluster: Timestamp,
+        config: Timestamp,
+        topology: Timestamp,
+    },
 }
 
 impl fmt::Display for AdvanceError {
@@ -72,9 +80,16 @@ impl fmt::Display for AdvanceError {
                 time.secs()
             ),
             AdvanceError::BeyondMaximum { time } => {
-                write!(f, "cluster time cannot be advanced beyond its maximum value: {time}")
+                write!(
+                    f,
+                    "cluster time cannot be advanced beyond its maximum value: {time}"
+                )
             }
-            AdvanceError::OutOfOrder { cluster, config, topology } => write!(
+            AdvanceError::OutOfOrder {
+                cluster,
+                config,
+                topology,
+            } => write!(
                 f,
                 "vector clock out of order: cluster {cluster}, config {config}, topology {topology}"
             ),
@@ -101,12 +116,18 @@ impl Default for VectorClock {
 impl VectorClock {
     /// A clock at zero. `max_drift_secs` is how far ahead of the wall clock gossip may be.
     pub fn new(max_drift_secs: u32) -> VectorClock {
-        VectorClock { time: VectorTime::default(), max_drift_secs }
+        VectorClock {
+            time: VectorTime::default(),
+            max_drift_secs,
+        }
     }
 
     /// A clock that continues where it was stored.
     pub fn restored(time: VectorTime, max_drift_secs: u32) -> VectorClock {
-        VectorClock { time, max_drift_secs }
+        VectorClock {
+            time,
+            max_drift_secs,
+        }
     }
 
     /// All components as of one instant. Keep it in a variable: components of two snapshots need not be
@@ -124,7 +145,10 @@ impl VectorClock {
         assert!(n > 0, "a tick allots at least one time");
         let first = self.time.cluster.next().max(Timestamp::new(now_secs, 1));
         let last = first.plus(u64::from(n) - 1);
-        assert!(last <= MAX_CLUSTER_TIME, "the cluster time is at its end: {last}");
+        assert!(
+            last <= MAX_CLUSTER_TIME,
+            "the cluster time is at its end: {last}"
+        );
         self.time.cluster = last;
         self.checked();
         first
@@ -141,7 +165,10 @@ impl VectorClock {
     /// # Panics
     /// If it is above the cluster time: a commit point is the time of a write that was ticked before.
     pub fn tick_config_to(&mut self, commit_point: Timestamp) {
-        assert!(commit_point <= self.time.cluster, "the config time lags the cluster time");
+        assert!(
+            commit_point <= self.time.cluster,
+            "the config time lags the cluster time"
+        );
         self.time.config = self.time.config.max(commit_point);
         self.checked();
     }
@@ -151,14 +178,18 @@ impl VectorClock {
     /// # Panics
     /// If it is above the config time.
     pub fn tick_topology_to(&mut self, config_time: Timestamp) {
-        assert!(config_time <= self.time.config, "the topology time lags the config time");
+        assert!(
+            config_time <= self.time.config,
+            "the topology time lags the config time"
+        );
         self.time.topology = self.time.topology.max(config_time);
         self.checked();
     }
 
     /// Learns times from another node: all of them or, on error, none. Signatures are checked before.
     pub fn advance(&mut self, gossip: Gossip, now_secs: u32) -> Result<(), AdvanceError> {
-        let learned = |known: Timestamp, told: Option<Timestamp>| told.map_or(known, |told| told.max(known));
+        let learned =
+            |known: Timestamp, told: Option<Timestamp>| told.map_or(known, |told| told.max(known));
         let cluster = learned(self.time.cluster, gossip.cluster);
         let config = learned(self.time.config, gossip.config);
         let topology = learned(self.time.topology, gossip.topology);
@@ -167,7 +198,10 @@ impl VectorClock {
                 return Err(AdvanceError::BeyondMaximum { time: cluster });
             }
             if cluster.secs() > now_secs && cluster.secs() - now_secs > self.max_drift_secs {
-                return Err(AdvanceError::TooFarAhead { time: cluster, now_secs });
+                return Err(AdvanceError::TooFarAhead {
+                    time: cluster,
+                    now_secs,
+                });
             }
         }
         match VectorTime::new(cluster, config, topology) {
@@ -175,13 +209,25 @@ impl VectorClock {
                 self.time = time;
                 Ok(())
             }
-            None => Err(AdvanceError::OutOfOrder { cluster, config, topology }),
+            None => Err(AdvanceError::OutOfOrder {
+                cluster,
+                config,
+                topology,
+            }),
         }
     }
 
     fn checked(&self) {
-        let VectorTime { cluster, config, topology } = self.time;
-        assert!(cluster >= config && config >= topology, "vector clock out of order: {:?}", self.time);
+        let VectorTime {
+            cluster,
+            config,
+            topology,
+        } = self.time;
+        assert!(
+            cluster >= config && config >= topology,
+            "vector clock out of order: {:?}",
+            self.time
+        );
     }
 }
 
@@ -210,15 +256,24 @@ mod tests {
     #[test]
     fn advancing_is_limited() {
         let mut clock = VectorClock::new(10);
-        let cluster = |time| Gossip { cluster: Some(time), ..Gossip::default() };
+        let cluster = |time| Gossip {
+            cluster: Some(time),
+            ..Gossip::default()
+        };
         assert_eq!(clock.advance(cluster(at(NOW + 10, 7)), NOW), Ok(()));
         let far = at(NOW + 11, 0);
         assert_eq!(
             clock.advance(cluster(far), NOW),
-            Err(AdvanceError::TooFarAhead { time: far, now_secs: NOW })
+            Err(AdvanceError::TooFarAhead {
+                time: far,
+                now_secs: NOW
+            })
         );
         let end = at(u32::MAX, u32::MAX);
-        assert_eq!(clock.advance(cluster(end), NOW), Err(AdvanceError::BeyondMaximum { time: end }));
+        assert_eq!(
+            clock.advance(cluster(end), NOW),
+            Err(AdvanceError::BeyondMaximum { time: end })
+        );
         assert_eq!(clock.snapshot().cluster(), at(NOW + 10, 7));
         // What is not ahead of the clock is no news, whatever the wall clock says.
         assert_eq!(clock.advance(cluster(at(NOW + 5, 0)), 0), Ok(()));
@@ -232,10 +287,20 @@ mod tests {
         clock.tick_config_to(at(NOW, 3));
         clock.tick_topology_to(at(NOW, 2));
         let before = clock.snapshot();
-        let gossip = Gossip { config: Some(at(NOW, 9)), ..Gossip::default() };
-        assert!(matches!(clock.advance(gossip, NOW), Err(AdvanceError::OutOfOrder { .. })));
+        let gossip = Gossip {
+            config: Some(at(NOW, 9)),
+            ..Gossip::default()
+        };
+        assert!(matches!(
+            clock.advance(gossip, NOW),
+            Err(AdvanceError::OutOfOrder { .. })
+        ));
         assert_eq!(clock.snapshot(), before);
-        let gossip = Gossip { cluster: Some(at(NOW, 9)), config: Some(at(NOW, 9)), topology: None };
+        let gossip = Gossip {
+            cluster: Some(at(NOW, 9)),
+            config: Some(at(NOW, 9)),
+            topology: None,
+        };
         assert_eq!(clock.advance(gossip, NOW), Ok(()));
         assert_eq!(clock.snapshot().config(), at(NOW, 9));
     }
@@ -276,7 +341,11 @@ mod tests {
                     2 => clock.tick_topology_to(near(next(300)).min(before.config())),
                     _ => {
                         let mut pick = || (next(3) > 0).then(|| near(next(300)));
-                        let gossip = Gossip { cluster: pick(), config: pick(), topology: pick() };
+                        let gossip = Gossip {
+                            cluster: pick(),
+                            config: pick(),
+                            topology: pick(),
+                        };
                         if clock.advance(gossip, now).is_err() {
                             assert_eq!(clock.snapshot(), before);
                         } else {

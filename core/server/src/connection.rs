@@ -7,17 +7,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use pinion_runtime::{Connection, should_yield, timeout, yield_now};
 use pinion_wire::{
-    ClientInfo, CommandClass, ErrorCode, Header, Message, MessageKind, OpCode, ParseError, Reply, ReplyFrame,
-    ServerCounters, error_reply, parse_message,
+    ClientInfo, CommandClass, ErrorCode, Header, Message, MessageKind, OpCode, ParseError, Reply,
+    ReplyFrame, ServerCounters, error_reply, parse_message,
 };
 
 use crate::core::ServerCore;
 use crate::dispatch::{Dispatch, RunningOp, connection_name};
-use crate::frame::{Fill, FrameReader};
-use crate::limits::LAST_FLUSH_TIMEOUT;
+use crate::frame::{Fill, FrameError, FrameReader};
+use crate::limits::{LAST_FLUSH_TIMEOUT, LINGER_TIMEOUT};
 
 /// What others may see and stop of a connection.
 pub(crate) struct Live {
@@ -30,7 +30,12 @@ pub(crate) struct Live {
 
 impl Live {
     pub(crate) fn new(client: Arc<ClientInfo>, connection: Connection) -> Live {
-        Live { client, connection, running: RefCell::new(None), idle: Cell::new(true) }
+        Live {
+            client,
+            connection,
+            running: RefCell::new(None),
+            idle: Cell::new(true),
+        }
     }
 
     /// Interrupts the command that is running.
@@ -49,11 +54,36 @@ enum Flow {
 
 /// Serves a connection until either side ends it.
 pub(crate) async fn serve(core: Rc<ServerCore>, live: Rc<Live>) {
-    let mut session = Session { core: &core, live: &live, frames: FrameReader::default(), told_metadata: false };
-    session.run().await;
+    let mut session = Session {
+        core: &core,
+        live: &live,
+        frames: FrameReader::default(),
+        told_metadata: false,
+    };
+    let ended = session.run().await;
     // Replies already queued are delivered; a peer that does not read them is not waited for long.
     let _ = timeout(LAST_FLUSH_TIMEOUT, live.connection.flush()).await;
     live.connection.shutdown_write();
+    if ended == Ended::ByThisSide && !core.is_draining() {
+        let discard = async {
+            let mut scratch = BytesMut::new();
+            while live
+                .connection
+                .recv(&mut scratch)
+                .await
+                .is_ok_and(|n| n > 0)
+            {
+                scratch.clear();
+            }
+        };
+        let _ = timeout(LINGER_TIMEOUT, discard).await;
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    ByPeer,
+    ByThisSide,
 }
 
 struct Session<'a> {
@@ -64,24 +94,29 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    async fn run(&mut self) {
+    async fn run(&mut self) -> Ended {
         loop {
             self.live.idle.set(true);
             let next = self.frames.next(&self.live.connection).await;
             self.live.idle.set(false);
             let message = match next {
                 Ok(Some(message)) => message,
-                Ok(None) => return,
+                Ok(None) => return Ended::ByPeer,
                 Err(error) => {
-                    if !self.core.is_draining() {
+                    if !matches!(error, FrameError::Io(_)) {
                         ServerCounters::add(&self.core.counters.malformed, 1);
+                    }
+                    if !self.core.is_draining() {
                         tracing::info!(target: "NETWORK", id = 22_988u64, ctx = connection_name(&self.live.client), error = %error, remote = %self.live.connection.peer_addr(), "Error receiving request from client. Ending connection from remote");
                     }
-                    return;
+                    return match error {
+                        FrameError::BadLength(_) => Ended::ByThisSide,
+                        FrameError::Io(_) | FrameError::Truncated => Ended::ByPeer,
+                    };
                 }
             };
             if self.core.is_draining() || self.handle(message).await == Flow::Close {
-                return;
+                return Ended::ByThisSide;
             }
             if should_yield() {
                 yield_now().await;
@@ -143,7 +178,11 @@ impl Session<'_> {
                 return Flow::Close;
             }
         }
-        if refused.close { Flow::Close } else { Flow::Continue }
+        if refused.close {
+            Flow::Close
+        } else {
+            Flow::Continue
+        }
     }
 
     /// Runs the command of a message and sends its reply; in an exhaust stream, again and again.
@@ -162,7 +201,11 @@ impl Session<'_> {
             if stream_goes_on != streaming {
                 streaming = stream_goes_on;
                 let streams = &self.core.counters.exhaust_streams;
-                if streaming { ServerCounters::add(streams, 1) } else { ServerCounters::less(streams) }
+                if streaming {
+                    ServerCounters::add(streams, 1)
+                } else {
+                    ServerCounters::less(streams)
+                }
             }
             if close || sent == Flow::Close {
                 return Flow::Close;
@@ -185,16 +228,20 @@ impl Session<'_> {
             op_id: self.core.next_op_id(),
         };
         let watched = message.kind() == MessageKind::OpMsg
-            && self.core.registry.lookup(message.command_name()).is_some_and(|command| {
-                command.spec.class != CommandClass::Write
-            });
+            && self
+                .core
+                .registry
+                .lookup(message.command_name())
+                .is_some_and(|command| command.spec.class != CommandClass::Write);
         let mut command = pin!(dispatch.run(message));
         if !watched {
             return command.await;
         }
         loop {
             // The first poll comes before the connection is looked at: most reads end in it.
-            if let Poll::Ready(reply) = poll_fn(|context| Poll::Ready(command.as_mut().poll(context))).await {
+            if let Poll::Ready(reply) =
+                poll_fn(|context| Poll::Ready(command.as_mut().poll(context))).await
+            {
                 return reply;
             }
             if !self.frames.has_room() {
@@ -220,8 +267,10 @@ impl Session<'_> {
     }
 
     async fn send(&self, message: &Message, reply: Reply, more_to_come: bool) -> Flow {
-        let frame =
-            ReplyFrame { more_to_come, ..ReplyFrame::answering(message, self.core.next_request_id()) };
+        let frame = ReplyFrame {
+            more_to_come,
+            ..ReplyFrame::answering(message, self.core.next_request_id())
+        };
         let mut bytes = reply.encode(frame);
         ServerCounters::add(&self.core.counters.bytes_out, bytes.len() as u64);
         if let Some(compressor) = message.compressor() {
@@ -241,7 +290,10 @@ impl Session<'_> {
         if let Some(metadata) = self.live.client.metadata() {
             self.told_metadata = true;
             if !self.core.options().quiet {
-                let doc = pinion_bson::to_extended_json(&metadata.document, pinion_bson::JsonMode::Relaxed);
+                let doc = pinion_bson::to_extended_json(
+                    &metadata.document,
+                    pinion_bson::JsonMode::Relaxed,
+                );
                 tracing::info!(target: "NETWORK", id = 51_800u64, ctx = connection_name(&self.live.client), remote = %self.live.connection.peer_addr(), client = connection_name(&self.live.client), doc, "client metadata");
             }
         }

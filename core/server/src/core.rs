@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use pinion_runtime::sync::Gate;
 use pinion_runtime::{
-    Incoming, Queue, core_count, core_id, core_local, set_core_local, spawn, timeout, try_core_local,
+    Incoming, Queue, core_count, core_id, core_local, set_core_local, spawn, timeout,
+    try_core_local,
 };
 use pinion_wire::{ClientInfo, CompressionState, ErrorCode, Registry, ServerCounters};
 
 use crate::connection::{self, Live};
-use crate::limits::{DEFAULT_MAX_CONNECTIONS, DRAIN_TIMEOUT};
+use crate::limits::{DEFAULT_MAX_CONNECTIONS, DRAIN_TIMEOUT, LAST_FLUSH_TIMEOUT};
 
 /// How a server is set up.
 #[derive(Clone, Debug)]
@@ -26,7 +27,10 @@ pub struct ServerOptions {
 
 impl Default for ServerOptions {
     fn default() -> ServerOptions {
-        ServerOptions { max_connections: DEFAULT_MAX_CONNECTIONS, quiet: false }
+        ServerOptions {
+            max_connections: DEFAULT_MAX_CONNECTIONS,
+            quiet: false,
+        }
     }
 }
 
@@ -39,7 +43,11 @@ pub(crate) struct ServerShared {
 
 impl ServerShared {
     pub(crate) fn new(options: ServerOptions) -> ServerShared {
-        ServerShared { options, open: AtomicUsize::new(0), next_connection: AtomicI32::new(1) }
+        ServerShared {
+            options,
+            open: AtomicUsize::new(0),
+            next_connection: AtomicI32::new(1),
+        }
     }
 
     /// Takes a place for one more connection; `None` when all are taken.
@@ -85,8 +93,10 @@ pub(crate) struct ServerCore {
 impl ServerCore {
     /// Sets up this core, whose registry the executor has set before.
     pub(crate) fn install(shared: Arc<ServerShared>) {
-        let counters = try_core_local::<ServerCounters>().unwrap_or_default();
-        counters.max_connections.set(shared.options.max_connections as u64);
+        let counters = try_core_local().unwrap_or_else(|| Rc::new(ServerCounters::new()));
+        counters
+            .max_connections
+            .set(shared.options.max_connections as u64);
         set_core_local(counters.clone());
         set_core_local(Rc::new(ServerCore {
             registry: core_local::<Registry>(),
@@ -159,11 +169,15 @@ impl ServerCore {
     pub(crate) async fn drain(&self) {
         self.draining.set(true);
         for live in self.snapshot() {
-            if live.idle.get() {
-                live.connection.close();
-            } else {
+            if !live.idle.get() {
                 live.interrupt(ErrorCode::INTERRUPTED_AT_SHUTDOWN);
+                continue;
             }
+            // Its last reply may not have left yet.
+            drop(spawn(Queue::Foreground, async move {
+                let _ = timeout(LAST_FLUSH_TIMEOUT, live.connection.flush()).await;
+                live.connection.close();
+            }));
         }
         if timeout(DRAIN_TIMEOUT, self.gate.close()).await.is_err() {
             let left = self.snapshot();

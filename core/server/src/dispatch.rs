@@ -4,13 +4,15 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_runtime::now;
+use pinion_bson::{JsonMode, to_extended_json_limited};
+use pinion_runtime::{Duration, now};
 use pinion_wire::idl::GenericArguments;
 use pinion_wire::{
-    ClientInfo, Command, Error, ErrorCode, Flags, Invocation, LabelContext, Message, OpContext, Registry,
-    Reply, Result, ServerCounters, check_permitted, error_reply, labels_for,
+    ClientInfo, Command, Error, ErrorCode, Flags, Invocation, LabelContext, Message, OpContext,
+    Registry, Reply, Result, ServerCounters, check_permitted, error_reply, labels_for,
 };
 
+use crate::limits::SLOW_COMMAND_LOG_BYTES;
 use crate::unwind::CatchUnwind;
 
 /// The operation that is running on a connection, for whoever must interrupt it.
@@ -53,10 +55,21 @@ impl Dispatch<'_> {
         };
         *self.running.borrow_mut() = None;
 
+        let took = Duration::from_nanos(now().as_nanos().saturating_sub(ctx.started_ns));
         let observer = self.registry.observer();
         if let Some(observer) = observer {
-            let micros = (now().as_nanos().saturating_sub(ctx.started_ns)) / 1_000;
-            observer.finished(&command.spec, &ctx, micros, outcome.as_ref().err());
+            observer.finished(
+                &command.spec,
+                &ctx,
+                took.as_micros() as u64,
+                outcome.as_ref().err(),
+            );
+        }
+        // Hello waits because its client asked it to.
+        if took >= Duration::from_millis(self.counters.slow_ms.get())
+            && command.spec.name != "hello"
+        {
+            self.log_slow(message, &ctx, took, outcome.as_ref().err());
         }
         let mut reply = match outcome {
             Ok(mut reply) => {
@@ -79,10 +92,22 @@ impl Dispatch<'_> {
         let db = message.database()?;
         let args = GenericArguments::parse(message.command_name(), message.body())?;
         let started_ns = now().as_nanos();
-        Ok(OpContext::new(self.op_id, self.client.clone(), command.spec.name, db, args, started_ns))
+        Ok(OpContext::new(
+            self.op_id,
+            self.client.clone(),
+            command.spec.name,
+            db,
+            args,
+            started_ns,
+        ))
     }
 
-    async fn invoke(&self, command: &Rc<Command>, message: &Message, ctx: &OpContext) -> Result<Reply> {
+    async fn invoke(
+        &self,
+        command: &Rc<Command>,
+        message: &Message,
+        ctx: &OpContext,
+    ) -> Result<Reply> {
         let invocation = Invocation {
             message: message.clone(),
             ctx: ctx.clone(),
@@ -98,6 +123,18 @@ impl Dispatch<'_> {
                 format!("The command {} failed because of an internal fault: {panic}", command.spec.name),
             ))
         })
+    }
+
+    #[cold]
+    fn log_slow(&self, message: &Message, ctx: &OpContext, took: Duration, error: Option<&Error>) {
+        let text =
+            to_extended_json_limited(message.body(), JsonMode::Relaxed, SLOW_COMMAND_LOG_BYTES);
+        tracing::info!(
+            target: "COMMAND", id = 51_803u64, ctx = self.context(), r#type = "command", db = &*ctx.db,
+            appName = ctx.client.app_name(), command = text, errCode = error.map(|error| error.code.0),
+            remote = ctx.client.remote.map(tracing::field::display), durationMillis = took.as_millis() as u64,
+            "Slow query"
+        );
     }
 
     fn context(&self) -> String {

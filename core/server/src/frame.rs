@@ -22,7 +22,9 @@ impl fmt::Display for FrameError {
         match self {
             FrameError::Io(error) => error.fmt(f),
             FrameError::BadLength(error) => error.fmt(f),
-            FrameError::Truncated => f.write_str("Connection closed by peer in the middle of a message"),
+            FrameError::Truncated => {
+                f.write_str("Connection closed by peer in the middle of a message")
+            }
         }
     }
 }
@@ -44,13 +46,20 @@ pub(crate) struct FrameReader {
 
 impl FrameReader {
     /// The next whole message; `None` when the peer closed between messages.
-    pub(crate) async fn next(&mut self, connection: &Connection) -> Result<Option<Bytes>, FrameError> {
+    pub(crate) async fn next(
+        &mut self,
+        connection: &Connection,
+    ) -> Result<Option<Bytes>, FrameError> {
         loop {
             if let Some(message) = self.take()? {
                 return Ok(Some(message));
             }
             if self.ended {
-                return if self.buffer.is_empty() { Ok(None) } else { Err(FrameError::Truncated) };
+                return if self.buffer.is_empty() {
+                    Ok(None)
+                } else {
+                    Err(FrameError::Truncated)
+                };
             }
             self.fill(connection).await.map_err(FrameError::Io)?;
         }

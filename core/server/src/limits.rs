@@ -11,9 +11,15 @@ pub const RESERVE_AT_ONCE_BYTES: usize = 1024 * 1024;
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the last replies may take to leave when a connection ends.
 pub const LAST_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection that this side ends is read on, so that the peer sees the last reply and not a
+/// reset, which unread bytes would cause.
+pub const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
+/// How much of a slow command is logged.
+pub const SLOW_COMMAND_LOG_BYTES: usize = 2048;
 /// How long accepting rests after it failed, for example because no file descriptor was free.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The most connections unless the options say otherwise.
 pub const DEFAULT_MAX_CONNECTIONS: usize = 65_536;
 
 const _: () = assert!(READ_AHEAD_BYTES <= RESERVE_AT_ONCE_BYTES);
+const _: () = assert!(LAST_FLUSH_TIMEOUT.as_millis() < DRAIN_TIMEOUT.as_millis());

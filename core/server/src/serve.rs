@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -27,15 +26,25 @@ pub async fn serve(listeners: Vec<Listener>, options: ServerOptions) {
         async move { ServerCore::install(shared) }
     })
     .await;
-    let turn = Rc::new(Cell::new(0));
-    let mut accepting = pin!(join_all(listeners.iter().map(|listener| accept(listener, &shared, &turn))));
+    accept_until_shutdown(&listeners, &shared).await;
+    // Who connects from here on is refused by the system at once.
+    drop(listeners);
+    drain().await;
+}
+
+async fn accept_until_shutdown(listeners: &[Listener], shared: &Arc<ServerShared>) {
+    let turn = Cell::new(0);
+    let mut accepting = pin!(join_all(
+        listeners
+            .iter()
+            .map(|listener| accept(listener, shared, &turn))
+    ));
     let mut shutdown = pin!(shutdown_requested());
     poll_fn(|context| match shutdown.as_mut().poll(context) {
         Poll::Ready(()) => Poll::Ready(()),
         Poll::Pending => accepting.as_mut().poll(context).map(|_| ()),
     })
     .await;
-    drain().await;
 }
 
 /// Ends all connections on all cores. `serve` does it at shutdown.

@@ -9,13 +9,13 @@ use bytes::{Bytes, BytesMut};
 use pinion_bson::{RawDocument, RawDocumentBuf, rawdoc};
 use pinion_runtime::sim::{Sim, SimOptions};
 use pinion_runtime::{
-    Connection, Duration, Listener, connect, core_id, core_local, now, on_all_cores, request_shutdown,
-    set_core_local, sleep,
+    Connection, Duration, Listener, connect, core_id, core_local, now, on_all_cores,
+    request_shutdown, set_core_local, sleep,
 };
 use pinion_server::{ServerOptions, serve};
 use pinion_wire::{
-    CommandSpec, CompressionState, Compressor, ErrorCode, Flags, Header, Message, OpCode, Registry, Reply,
-    ServerCounters, encode_request, message_length, parse_message,
+    CommandSpec, CompressionState, Compressor, ErrorCode, Flags, Header, Message, OpCode, Registry,
+    Reply, ServerCounters, encode_request, message_length, parse_message,
 };
 
 const PORT: u16 = 27017;
@@ -30,11 +30,16 @@ struct Seen {
 
 fn registry(seen: Rc<Seen>) -> Registry {
     let mut registry = Registry::new();
-    registry.register(CommandSpec::new("hello").aliases(&["isMaster", "ismaster"]).api_v1(), |_| async {
-        let mut reply = Reply::new();
-        reply.append("isWritablePrimary", true);
-        Ok(reply)
-    });
+    registry.register(
+        CommandSpec::new("hello")
+            .aliases(&["isMaster", "ismaster"])
+            .api_v1(),
+        |_| async {
+            let mut reply = Reply::new();
+            reply.append("isWritablePrimary", true);
+            Ok(reply)
+        },
+    );
     registry.register(CommandSpec::new("ping"), |_| async { Ok(Reply::new()) });
     registry.register(CommandSpec::new("echo"), |inv| async move {
         let reader = inv.reader()?;
@@ -42,21 +47,26 @@ fn registry(seen: Rc<Seen>) -> Registry {
         reader.finish()?;
         let mut reply = Reply::new();
         reply.append_raw("echo", value.unwrap());
-        reply.append("connection", inv.ctx.client.connection_id).append("core", i32::from(core_id().0));
+        reply
+            .append("connection", inv.ctx.client.connection_id)
+            .append("core", i32::from(core_id().0));
         Ok(reply)
     });
     let counted = seen.clone();
-    registry.register(CommandSpec::new("insert").write().sequences(&["documents"]), move |inv| {
-        let seen = counted.clone();
-        async move {
-            let documents = inv.documents("documents")?;
-            sleep(Duration::from_millis(1)).await;
-            seen.inserted.set(seen.inserted.get() + documents.len());
-            let mut reply = Reply::new();
-            reply.append("n", documents.len() as i32);
-            Ok(reply)
-        }
-    });
+    registry.register(
+        CommandSpec::new("insert").write().sequences(&["documents"]),
+        move |inv| {
+            let seen = counted.clone();
+            async move {
+                let documents = inv.documents("documents")?;
+                sleep(Duration::from_millis(1)).await;
+                seen.inserted.set(seen.inserted.get() + documents.len());
+                let mut reply = Reply::new();
+                reply.append("n", documents.len() as i32);
+                Ok(reply)
+            }
+        },
+    );
     registry.register(CommandSpec::new("panic"), |_| async { panic!("as asked") });
     registry.register(CommandSpec::new("shutdown").admin_only(), |_| async {
         request_shutdown();
@@ -103,7 +113,9 @@ where
             if core.0 == 0 {
                 // The other core sets its registry meanwhile.
                 sleep(Duration::from_millis(5)).await;
-                let listener = Listener::bind(SocketAddr::from(([0, 0, 0, 0], PORT))).await.unwrap();
+                let listener = Listener::bind(SocketAddr::from(([0, 0, 0, 0], PORT)))
+                    .await
+                    .unwrap();
                 serve(vec![listener], options).await;
                 seen.served.set(true);
             } else {
@@ -134,12 +146,19 @@ struct Client {
 
 impl Client {
     async fn connect(addr: SocketAddr) -> Client {
-        Client { connection: connect(addr).await.unwrap(), buffer: BytesMut::new(), next_id: 0 }
+        Client {
+            connection: connect(addr).await.unwrap(),
+            buffer: BytesMut::new(),
+            next_id: 0,
+        }
     }
 
     async fn send(&mut self, flags: u32, body: RawDocumentBuf) -> i32 {
         self.next_id += 1;
-        self.connection.send(encode_request(self.next_id, Flags(flags), &body)).await.unwrap();
+        self.connection
+            .send(encode_request(self.next_id, Flags(flags), &body))
+            .await
+            .unwrap();
         self.next_id
     }
 
@@ -163,7 +182,9 @@ impl Client {
     }
 
     async fn receive(&mut self) -> Option<Message> {
-        self.receive_bytes().await.map(|bytes| parse_message(bytes).unwrap())
+        self.receive_bytes()
+            .await
+            .map(|bytes| parse_message(bytes).unwrap())
     }
 
     async fn command(&mut self, body: RawDocumentBuf) -> RawDocumentBuf {
@@ -183,8 +204,13 @@ fn code(reply: &RawDocument) -> i32 {
 fn commands_and_errors() {
     run(1, ServerOptions::default(), |addr, _| async move {
         let mut client = Client::connect(addr).await;
-        assert_eq!(client.command(rawdoc! { "ping": 1, "$db": "test" }).await, rawdoc! { "ok": 1.0 });
-        let reply = client.command(rawdoc! { "nothing": 1, "$db": "test" }).await;
+        assert_eq!(
+            client.command(rawdoc! { "ping": 1, "$db": "test" }).await,
+            rawdoc! { "ok": 1.0 }
+        );
+        let reply = client
+            .command(rawdoc! { "nothing": 1, "$db": "test" })
+            .await;
         assert_eq!(
             reply,
             rawdoc! { "ok": 0.0, "errmsg": "no such command: 'nothing'", "code": 59, "codeName": "CommandNotFound" }
@@ -209,7 +235,9 @@ fn connections_are_spread_over_the_cores() {
         let mut clients = Vec::new();
         for n in 1..=6 {
             let mut client = Client::connect(addr).await;
-            let reply = client.command(rawdoc! { "echo": "x".repeat(n * 1000), "$db": "test" }).await;
+            let reply = client
+                .command(rawdoc! { "echo": "x".repeat(n * 1000), "$db": "test" })
+                .await;
             assert_eq!(reply.get_str("echo").unwrap().len(), n * 1000);
             assert_eq!(reply.get_i32("connection").unwrap(), n as i32);
             cores.push(reply.get_i32("core").unwrap());
@@ -249,7 +277,12 @@ fn a_client_may_write_and_leave() {
     let seen = run(4, ServerOptions::default(), |addr, _| async move {
         let mut client = Client::connect(addr).await;
         for _ in 0..20 {
-            client.send(Flags::MORE_TO_COME.0, rawdoc! { "insert": "c", "documents": [{}, {}], "$db": "t" }).await;
+            client
+                .send(
+                    Flags::MORE_TO_COME.0,
+                    rawdoc! { "insert": "c", "documents": [{}, {}], "$db": "t" },
+                )
+                .await;
         }
         client.connection.flush().await.unwrap();
         client.connection.shutdown_write();
@@ -267,14 +300,18 @@ fn large_messages() {
         for _ in 0..50 {
             sequence.extend_from_slice(document.as_bytes());
         }
-        let mut bytes = encode_request(1, Flags(0), &rawdoc! { "insert": "c", "$db": "test" }).to_vec();
+        let mut bytes =
+            encode_request(1, Flags(0), &rawdoc! { "insert": "c", "$db": "test" }).to_vec();
         bytes.push(1);
         bytes.extend_from_slice(&(sequence.len() as i32 + 4).to_le_bytes());
         bytes.extend_from_slice(&sequence);
         let length = bytes.len() as u32;
         bytes[..4].copy_from_slice(&length.to_le_bytes());
         client.send_bytes(bytes).await;
-        assert_eq!(client.receive().await.unwrap().body().get_i32("n").unwrap(), 50);
+        assert_eq!(
+            client.receive().await.unwrap().body().get_i32("n").unwrap(),
+            50
+        );
         assert_eq!(seen.inserted.get(), 50);
     });
 }
@@ -288,16 +325,27 @@ fn legacy_handshake() {
         rest.extend_from_slice(&[0, 0, 0, 0, 255, 255, 255, 255]);
         rest.extend_from_slice(rawdoc! { "ismaster": 1, "helloOk": true }.as_bytes());
         let length = 16 + rest.len() as u32;
-        let header = Header { length, request_id: 9, response_to: 0, opcode: OpCode::QUERY };
+        let header = Header {
+            length,
+            request_id: 9,
+            response_to: 0,
+            opcode: OpCode::QUERY,
+        };
         let mut bytes = header.to_bytes().to_vec();
         bytes.extend_from_slice(&rest);
         client.send_bytes(bytes).await;
         let reply = client.receive_bytes().await.unwrap();
         let header = Header::read(&reply).unwrap();
         assert_eq!((header.opcode, header.response_to), (OpCode::REPLY, 9));
-        assert_eq!(&reply[36..], rawdoc! { "isWritablePrimary": true, "ok": 1.0 }.as_bytes());
+        assert_eq!(
+            &reply[36..],
+            rawdoc! { "isWritablePrimary": true, "ok": 1.0 }.as_bytes()
+        );
         // The same connection goes on with OP_MSG.
-        assert_eq!(client.command(rawdoc! { "ping": 1, "$db": "test" }).await, rawdoc! { "ok": 1.0 });
+        assert_eq!(
+            client.command(rawdoc! { "ping": 1, "$db": "test" }).await,
+            rawdoc! { "ok": 1.0 }
+        );
     });
 }
 
@@ -318,7 +366,9 @@ fn compressed_requests_get_compressed_replies() {
             let message = parse_message(plain).unwrap();
             assert_eq!(message.body().get_str("echo").unwrap().len(), 30_000);
         }
-        let mut broken = state.wrap(encode_request(1, Flags(0), &body), Compressor::Zlib).to_vec();
+        let mut broken = state
+            .wrap(encode_request(1, Flags(0), &body), Compressor::Zlib)
+            .to_vec();
         broken[40] ^= 0xff;
         client.send_bytes(broken).await;
         assert!(client.receive_bytes().await.is_none());
@@ -338,7 +388,10 @@ fn exhaust_streams() {
         }
         // Without the flag there is one reply.
         assert_eq!(client.command(body).await.get_i32("left").unwrap(), 5);
-        assert_eq!(client.command(rawdoc! { "ping": 1, "$db": "test" }).await, rawdoc! { "ok": 1.0 });
+        assert_eq!(
+            client.command(rawdoc! { "ping": 1, "$db": "test" }).await,
+            rawdoc! { "ok": 1.0 }
+        );
     });
 }
 
@@ -347,17 +400,24 @@ fn malformed_messages() {
     run(9, ServerOptions::default(), |addr, _| async move {
         // Broken BSON is answered and the connection kept.
         let mut client = Client::connect(addr).await;
-        let mut broken = encode_request(1, Flags(0), &rawdoc! { "ping": 1, "$db": "test" }).to_vec();
+        let mut broken =
+            encode_request(1, Flags(0), &rawdoc! { "ping": 1, "$db": "test" }).to_vec();
         broken[25] = 99;
         client.send_bytes(broken).await;
         assert_eq!(code(client.receive().await.unwrap().body()), 22);
         client.command(rawdoc! { "ping": 1, "$db": "test" }).await;
         // An unknown required flag is answered and the connection closed.
-        client.send(1 << 3, rawdoc! { "ping": 1, "$db": "test" }).await;
+        client
+            .send(1 << 3, rawdoc! { "ping": 1, "$db": "test" })
+            .await;
         assert_eq!(code(client.receive().await.unwrap().body()), 223);
         assert!(client.receive_bytes().await.is_none());
         // Lengths no message has, and opcodes that are gone, close it without a word.
-        for bytes in [vec![0xff; 64], vec![3, 0, 0, 0, 1], [&24u32.to_le_bytes()[..], &[0; 20]].concat()] {
+        for bytes in [
+            vec![0xff; 64],
+            vec![3, 0, 0, 0, 1],
+            [&24u32.to_le_bytes()[..], &[0; 20]].concat(),
+        ] {
             let mut client = Client::connect(addr).await;
             client.send_bytes(bytes).await;
             assert!(client.receive_bytes().await.is_none());
@@ -371,7 +431,12 @@ fn garbage_does_not_stop_the_server() {
         let mut rng = pinion_runtime::random_stream("garbage");
         for _ in 0..300 {
             let client = Client::connect(addr).await;
-            let mut bytes = encode_request(1, Flags(0), &rawdoc! { "echo": [1, { "a": "b" }], "$db": "test" }).to_vec();
+            let mut bytes = encode_request(
+                1,
+                Flags(0),
+                &rawdoc! { "echo": [1, { "a": "b" }], "$db": "test" },
+            )
+            .to_vec();
             for _ in 0..1 + rng.below(6) {
                 let at = rng.below(bytes.len() as u64) as usize;
                 bytes[at] = rng.next_u64() as u8;
@@ -380,7 +445,10 @@ fn garbage_does_not_stop_the_server() {
             let _ = client.connection.flush().await;
         }
         let mut client = Client::connect(addr).await;
-        assert_eq!(client.command(rawdoc! { "ping": 1, "$db": "test" }).await, rawdoc! { "ok": 1.0 });
+        assert_eq!(
+            client.command(rawdoc! { "ping": 1, "$db": "test" }).await,
+            rawdoc! { "ok": 1.0 }
+        );
     });
 }
 
@@ -391,7 +459,10 @@ fn a_panic_ends_the_command_alone() {
         let reply = client.command(rawdoc! { "panic": 1, "$db": "test" }).await;
         assert_eq!(code(&reply), 1);
         assert!(reply.get_str("errmsg").unwrap().contains("as asked"));
-        assert_eq!(client.command(rawdoc! { "ping": 1, "$db": "test" }).await, rawdoc! { "ok": 1.0 });
+        assert_eq!(
+            client.command(rawdoc! { "ping": 1, "$db": "test" }).await,
+            rawdoc! { "ok": 1.0 }
+        );
     });
 }
 
@@ -415,7 +486,10 @@ fn a_read_ends_when_its_client_leaves() {
 
 #[test]
 fn too_many_connections_are_refused() {
-    let options = ServerOptions { max_connections: 3, ..ServerOptions::default() };
+    let options = ServerOptions {
+        max_connections: 3,
+        ..ServerOptions::default()
+    };
     run(13, options, |addr, _| async move {
         let mut clients = Vec::new();
         for _ in 0..3 {
@@ -441,17 +515,110 @@ fn shutdown_drains() {
         let mut reading = Client::connect(addr).await;
         reading.send(0, rawdoc! { "wait": 1, "$db": "test" }).await;
         let mut writing = Client::connect(addr).await;
-        writing.send(0, rawdoc! { "insert": "c", "documents": [{}], "$db": "test" }).await;
+        writing
+            .send(
+                0,
+                rawdoc! { "insert": "c", "documents": [{}], "$db": "test" },
+            )
+            .await;
         sleep(Duration::from_millis(50)).await;
         let mut admin = Client::connect(addr).await;
-        admin.send(0, rawdoc! { "shutdown": 1, "$db": "admin" }).await;
-        assert_eq!(code(reading.receive().await.unwrap().body()), ErrorCode::INTERRUPTED_AT_SHUTDOWN.0);
+        let reply = admin
+            .command(rawdoc! { "shutdown": 1, "$db": "admin" })
+            .await;
+        assert_eq!(reply, rawdoc! { "ok": 1.0 });
+        assert_eq!(
+            code(reading.receive().await.unwrap().body()),
+            ErrorCode::INTERRUPTED_AT_SHUTDOWN.0
+        );
         assert!(reading.receive().await.is_none());
-        assert_eq!(writing.receive().await.unwrap().body().get_i32("n").unwrap(), 1);
+        assert_eq!(
+            writing
+                .receive()
+                .await
+                .unwrap()
+                .body()
+                .get_i32("n")
+                .unwrap(),
+            1
+        );
         assert!(idle.receive().await.is_none());
     });
     assert_eq!(seen.inserted.get(), 1);
     assert!(seen.served.get(), "serve returned");
+}
+
+/// Slow links, tiny segments, tiny queues: whatever the network does, each client gets its own answers in
+/// its own order, and one that leaves in the middle disturbs nobody.
+#[test]
+fn hostile_networks() {
+    for seed in 100..116 {
+        let sim = Sim::new(seed, SimOptions::random(seed));
+        let server = sim.add_node("server", 2, |core| async move {
+            set_core_local(Rc::new(registry(Rc::default())));
+            if core.0 == 0 {
+                sleep(Duration::from_millis(50)).await;
+                let listener = Listener::bind(SocketAddr::from(([0, 0, 0, 0], PORT)))
+                    .await
+                    .unwrap();
+                serve(vec![listener], ServerOptions::default()).await;
+            } else {
+                pinion_runtime::shutdown_requested().await;
+            }
+        });
+        let addr = SocketAddr::new(sim.node_ip(server), PORT);
+        let answered = Rc::new(Cell::new(0));
+        let count = answered.clone();
+        let clients = sim.add_node("clients", 1, move |_| {
+            let count = count.clone();
+            async move {
+                sleep(Duration::from_millis(500)).await;
+                let tasks = (0..8).map(|task| {
+                    let count = count.clone();
+                    pinion_runtime::spawn(pinion_runtime::Queue::Foreground, async move {
+                        let mut rng = pinion_runtime::random_stream("clients");
+                        for round in 0..4 {
+                            let mut client = Client::connect(addr).await;
+                            for n in 0..rng.below(12) {
+                                let size = rng.below(20_000) as usize;
+                                let text = format!("{task} {round} {n} {}", "z".repeat(size));
+                                let reply = client
+                                    .command(rawdoc! { "echo": text.as_str(), "$db": "test" })
+                                    .await;
+                                assert_eq!(reply.get_str("echo").unwrap(), text);
+                                count.set(count.get() + 1);
+                            }
+                            // Leave in the middle of a request, or of an answer.
+                            match rng.below(3) {
+                                0 => client.send_bytes(vec![200, 0, 0, 0, 1, 2, 3]).await,
+                                1 => {
+                                    client
+                                        .send(
+                                            0,
+                                            rawdoc! { "echo": "x".repeat(100_000), "$db": "test" },
+                                        )
+                                        .await;
+                                }
+                                _ => {}
+                            }
+                            client.connection.close();
+                        }
+                    })
+                });
+                for task in tasks.collect::<Vec<_>>() {
+                    task.await.unwrap();
+                }
+                let mut last = Client::connect(addr).await;
+                last.command(rawdoc! { "shutdown": 1, "$db": "admin" })
+                    .await;
+            }
+        });
+        sim.run_until_down(clients)
+            .unwrap_or_else(|stuck| panic!("seed {seed}: {stuck:?}"));
+        sim.run_until_down(server)
+            .unwrap_or_else(|stuck| panic!("seed {seed}: {stuck:?}"));
+        assert!(answered.get() > 50, "seed {seed}: {}", answered.get());
+    }
 }
 
 #[test]
@@ -463,11 +630,16 @@ fn counters_move() {
         let outcome = shared.clone();
         async move {
             set_core_local(Rc::new(registry(Rc::default())));
-            let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], PORT))).await.unwrap();
+            let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], PORT)))
+                .await
+                .unwrap();
             let addr = listener.local_addr();
-            drop(pinion_runtime::spawn(pinion_runtime::Queue::Foreground, async move {
-                serve(vec![listener], ServerOptions::default()).await;
-            }));
+            drop(pinion_runtime::spawn(
+                pinion_runtime::Queue::Foreground,
+                async move {
+                    serve(vec![listener], ServerOptions::default()).await;
+                },
+            ));
             let mut client = Client::connect(addr).await;
             for _ in 0..10 {
                 client.command(rawdoc! { "ping": 1, "$db": "test" }).await;
@@ -480,7 +652,14 @@ fn counters_move() {
                 let ping = registry.lookup("ping").unwrap().total();
                 let failed = registry.lookup("panic").unwrap().failed();
                 assert!(counters.bytes_in.get() > 300 && counters.bytes_out.get() > 300);
-                (counters.current.get(), counters.total_created.get(), counters.requests.get(), clients, ping, failed)
+                (
+                    counters.current.get(),
+                    counters.total_created.get(),
+                    counters.requests.get(),
+                    clients,
+                    ping,
+                    failed,
+                )
             })
             .await;
             *outcome.borrow_mut() = Some(numbers[0]);

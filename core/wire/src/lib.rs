@@ -7,12 +7,13 @@ pub mod limits;
 mod message;
 
 pub use command::{
-    ClientInfo, ClientMetadata, Command, CommandClass, CommandSpec, Handler, HandlerFuture, Invocation,
-    OpContext, OpShared, OperationObserver, Priority, Registry, ServerCounters, check_permitted, interruption,
+    ClientInfo, ClientMetadata, Command, CommandClass, CommandSpec, Handler, HandlerFuture,
+    Invocation, OpContext, OpShared, OperationObserver, Priority, ReadConcernSupport, Registry,
+    ServerCounters, check_permitted, interruption,
 };
 pub use error::{Category, Error, ErrorCode, LabelContext, Result, labels, labels_for};
 pub use message::{
-    Answer, BadLength, CompressionError, CompressionState, Compressor, Documents, Flags, Header, Message,
-    MessageKind, OpCode, ParseError, Reply, ReplyFrame, encode_request, error_reply, message_length,
-    parse_message,
+    Answer, BadLength, CompressionError, CompressionState, Compressor, Documents, Flags, Header,
+    Message, MessageKind, OpCode, ParseError, Reply, ReplyFrame, encode_request, error_reply,
+    message_length, parse_message,
 };

@@ -18,6 +18,8 @@ pub const MAX_CLIENT_METADATA_BYTES: usize = 512;
 pub const MAX_APP_NAME_BYTES: usize = 128;
 /// The most members a write concern may name, which is the most voting and non-voting members of a set.
 pub const MAX_WRITE_CONCERN_MEMBERS: i64 = 50;
+/// Commands that took at least so long are logged, unless the node is told otherwise.
+pub const DEFAULT_SLOW_MS: u64 = 100;
 /// What a reply may hold beyond a user document: cursor fields, operation time, cluster time.
 pub const REPLY_ALLOWANCE_BYTES: usize = 64 * 1024;
 

@@ -24,12 +24,22 @@ pub struct ClientInfo {
 
 impl ClientInfo {
     pub fn new(connection_id: i32, remote: SocketAddr, local: SocketAddr) -> ClientInfo {
-        ClientInfo { connection_id, remote: Some(remote), local: Some(local), metadata: OnceLock::new() }
+        ClientInfo {
+            connection_id,
+            remote: Some(remote),
+            local: Some(local),
+            metadata: OnceLock::new(),
+        }
     }
 
     /// The client of work that the node started itself.
     pub fn internal() -> ClientInfo {
-        ClientInfo { connection_id: 0, remote: None, local: None, metadata: OnceLock::new() }
+        ClientInfo {
+            connection_id: 0,
+            remote: None,
+            local: None,
+            metadata: OnceLock::new(),
+        }
     }
 
     /// What the client told of itself in its first hello.
@@ -48,7 +58,8 @@ impl ClientInfo {
     }
 
     pub fn app_name(&self) -> Option<&str> {
-        self.metadata().and_then(|metadata| metadata.app_name.as_deref())
+        self.metadata()
+            .and_then(|metadata| metadata.app_name.as_deref())
     }
 }
 
@@ -81,14 +92,18 @@ impl ClientMetadata {
                 None => Err(wrong_type(root.field(name), value, Types::OBJECT)),
             },
         };
-        let text = |part: &RawDocument, name: &str| pinion_bson::get(part, name).is_some_and(|v| v.as_str().is_some());
+        let text = |part: &RawDocument, name: &str| {
+            pinion_bson::get(part, name).is_some_and(|v| v.as_str().is_some())
+        };
 
         let mut app_name = None;
         if let Some(application) = part("application")?
             && let Some(value) = pinion_bson::get(application, "name")
         {
             let path = root.field("application");
-            let name = value.as_str().ok_or_else(|| wrong_type(path.field("name"), value, Types::STRING))?;
+            let name = value
+                .as_str()
+                .ok_or_else(|| wrong_type(path.field("name"), value, Types::STRING))?;
             if name.len() > MAX_APP_NAME_BYTES {
                 return Err(Error::new(
                     ErrorCode::CLIENT_METADATA_APP_NAME_TOO_LARGE,
@@ -99,20 +114,31 @@ impl ClientMetadata {
             }
             app_name = Some(name.to_owned());
         }
-        let driver = part("driver")?
-            .ok_or_else(|| missing("Missing required sub-document 'driver' in the client metadata document"))?;
+        let driver = part("driver")?.ok_or_else(|| {
+            missing("Missing required sub-document 'driver' in the client metadata document")
+        })?;
         if !text(driver, "name") {
-            return Err(missing("Missing required field 'driver.name' in the client metadata document"));
+            return Err(missing(
+                "Missing required field 'driver.name' in the client metadata document",
+            ));
         }
         if !text(driver, "version") {
-            return Err(missing("Missing required field 'driver.version' in the client metadata document"));
+            return Err(missing(
+                "Missing required field 'driver.version' in the client metadata document",
+            ));
         }
-        let os = part("os")?
-            .ok_or_else(|| missing("Missing required sub-document 'os' in the client metadata document"))?;
+        let os = part("os")?.ok_or_else(|| {
+            missing("Missing required sub-document 'os' in the client metadata document")
+        })?;
         if !text(os, "type") {
-            return Err(missing("Missing required field 'os.type' in the client metadata document"));
+            return Err(missing(
+                "Missing required field 'os.type' in the client metadata document",
+            ));
         }
-        Ok(ClientMetadata { document: document.to_owned(), app_name })
+        Ok(ClientMetadata {
+            document: document.to_owned(),
+            app_name,
+        })
     }
 }
 
@@ -167,14 +193,33 @@ impl OpContext {
             Some(ms) => Some(now_ns.saturating_add(u64::from(ms) * 1_000_000)),
         };
         let killed = AtomicI32::new(0);
-        let shared = OpShared { op_id, client, command, db: db.into(), args, started_ns: now_ns, killed };
-        OpContext { shared: Arc::new(shared), deadline_ns, priority: Priority::Normal }
+        let shared = OpShared {
+            op_id,
+            client,
+            command,
+            db: db.into(),
+            args,
+            started_ns: now_ns,
+            killed,
+        };
+        OpContext {
+            shared: Arc::new(shared),
+            deadline_ns,
+            priority: Priority::Normal,
+        }
     }
 
     /// The context of work that the node started itself.
     pub fn internal(op_id: i32, command: &'static str, db: &str, now_ns: u64) -> OpContext {
         let client = Arc::new(ClientInfo::internal());
-        OpContext::new(op_id, client, command, db, GenericArguments::default(), now_ns)
+        OpContext::new(
+            op_id,
+            client,
+            command,
+            db,
+            GenericArguments::default(),
+            now_ns,
+        )
     }
 
     /// The same operation with another deadline.
@@ -193,7 +238,10 @@ impl OpContext {
     /// Interrupts the operation at its next check. The first interruption stays; false if there was one.
     pub fn kill(&self, code: ErrorCode) -> bool {
         assert_ne!(code.0, 0, "an interruption has a code");
-        self.shared.killed.compare_exchange(0, code.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        self.shared
+            .killed
+            .compare_exchange(0, code.0, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
     }
 
     /// The code the operation was killed with.
@@ -210,14 +258,17 @@ impl OpContext {
             return Err(interruption(code));
         }
         match self.deadline_ns {
-            Some(deadline) if now_ns >= deadline => Err(interruption(ErrorCode::MAX_TIME_MS_EXPIRED)),
+            Some(deadline) if now_ns >= deadline => {
+                Err(interruption(ErrorCode::MAX_TIME_MS_EXPIRED))
+            }
             _ => Ok(()),
         }
     }
 
     /// The nanoseconds left until the deadline; `None` without one.
     pub fn remaining_ns(&self, now_ns: u64) -> Option<u64> {
-        self.deadline_ns.map(|deadline| deadline.saturating_sub(now_ns))
+        self.deadline_ns
+            .map(|deadline| deadline.saturating_sub(now_ns))
     }
 }
 
@@ -236,7 +287,9 @@ pub fn interruption(code: ErrorCode) -> Error {
         match code {
             ErrorCode::MAX_TIME_MS_EXPIRED => "operation exceeded time limit",
             ErrorCode::INTERRUPTED_AT_SHUTDOWN => "interrupted at shutdown",
-            ErrorCode::CLIENT_DISCONNECT => "operation was interrupted because a client disconnected",
+            ErrorCode::CLIENT_DISCONNECT => {
+                "operation was interrupted because a client disconnected"
+            }
             ErrorCode::CURSOR_KILLED => "operation was interrupted because its cursor was killed",
             _ => "operation was interrupted",
         },
@@ -250,8 +303,18 @@ mod tests {
     use super::*;
 
     fn context(max_time_ms: Option<u32>) -> OpContext {
-        let args = GenericArguments { max_time_ms, ..GenericArguments::default() };
-        OpContext::new(7, Arc::new(ClientInfo::internal()), "find", "test", args, 1_000)
+        let args = GenericArguments {
+            max_time_ms,
+            ..GenericArguments::default()
+        };
+        OpContext::new(
+            7,
+            Arc::new(ClientInfo::internal()),
+            "find",
+            "test",
+            args,
+            1_000,
+        )
     }
 
     #[test]
@@ -268,7 +331,10 @@ mod tests {
         assert!(limited.check(2_000_999).is_ok());
         assert_eq!(limited.remaining_ns(1_000), Some(2_000_000));
         let error = limited.check(2_001_000).unwrap_err();
-        assert_eq!((error.code, error.message.as_str()), (ErrorCode(50), "operation exceeded time limit"));
+        assert_eq!(
+            (error.code, error.message.as_str()),
+            (ErrorCode(50), "operation exceeded time limit")
+        );
         assert!(limited.with_deadline(None).check(u64::MAX).is_ok());
     }
 
@@ -283,16 +349,23 @@ mod tests {
 
     #[test]
     fn client_metadata() {
-        let parse = |document: &RawDocument| ClientMetadata::parse(document).map_err(|error| error.code.0);
+        let parse =
+            |document: &RawDocument| ClientMetadata::parse(document).map_err(|error| error.code.0);
         let good = rawdoc! {
             "application": { "name": "app" },
             "driver": { "name": "d", "version": "1" }, "os": { "type": "Linux" },
         };
         assert_eq!(parse(&good).unwrap().app_name.as_deref(), Some("app"));
         assert_eq!(parse(&rawdoc! {}).unwrap_err(), 183);
-        assert_eq!(parse(&rawdoc! { "driver": { "name": "d", "version": "1" } }).unwrap_err(), 183);
+        assert_eq!(
+            parse(&rawdoc! { "driver": { "name": "d", "version": "1" } }).unwrap_err(),
+            183
+        );
         assert_eq!(parse(&rawdoc! { "driver": 1 }).unwrap_err(), 14);
-        assert_eq!(parse(&rawdoc! { "application": { "name": "x".repeat(129) } }).unwrap_err(), 184);
+        assert_eq!(
+            parse(&rawdoc! { "application": { "name": "x".repeat(129) } }).unwrap_err(),
+            184
+        );
         assert_eq!(parse(&rawdoc! { "x": "x".repeat(600) }).unwrap_err(), 185);
         let client = ClientInfo::internal();
         let metadata = ClientMetadata::parse(&good).unwrap();

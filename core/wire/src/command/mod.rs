@@ -7,5 +7,6 @@ mod registry;
 pub use context::{ClientInfo, ClientMetadata, OpContext, OpShared, Priority, interruption};
 pub use observer::{OperationObserver, ServerCounters};
 pub use registry::{
-    Command, CommandClass, CommandSpec, Handler, HandlerFuture, Invocation, Registry, check_permitted,
+    Command, CommandClass, CommandSpec, Handler, HandlerFuture, Invocation, ReadConcernSupport,
+    Registry, check_permitted,
 };

@@ -10,6 +10,7 @@ use pinion_bson::DocBuilder;
 use super::context::{ClientInfo, OpContext};
 use super::registry::CommandSpec;
 use crate::error::Error;
+use crate::limits::DEFAULT_SLOW_MS;
 
 /// Hooks that the dispatcher calls; one for each core, set with `Registry::set_observer`.
 pub trait OperationObserver {
@@ -26,7 +27,7 @@ pub trait OperationObserver {
 
 /// What the connection layer counts on one core. It is a core-local value of the runtime, so that
 /// `serverStatus` reads it without knowing the connection layer.
-#[derive(Default)]
+#[derive(Debug)]
 pub struct ServerCounters {
     /// Connections open on this core, and all ever opened.
     pub current: Cell<u64>,
@@ -47,12 +48,36 @@ pub struct ServerCounters {
     pub malformed: Cell<u64>,
     /// Handlers that panicked.
     pub panics: Cell<u64>,
+    /// Not a count: commands that took at least so long are logged ("Slow query"). It may be changed at
+    /// any time.
+    pub slow_ms: Cell<u64>,
     clients: RefCell<BTreeMap<i32, Arc<ClientInfo>>>,
+}
+
+impl Default for ServerCounters {
+    fn default() -> ServerCounters {
+        ServerCounters::new()
+    }
 }
 
 impl ServerCounters {
     pub fn new() -> ServerCounters {
-        ServerCounters::default()
+        let zero = || Cell::new(0);
+        ServerCounters {
+            current: zero(),
+            total_created: zero(),
+            active: zero(),
+            rejected: zero(),
+            max_connections: zero(),
+            bytes_in: zero(),
+            bytes_out: zero(),
+            requests: zero(),
+            exhaust_streams: zero(),
+            malformed: zero(),
+            panics: zero(),
+            slow_ms: Cell::new(DEFAULT_SLOW_MS),
+            clients: RefCell::default(),
+        }
     }
 
     /// Adds to a counter.
@@ -62,13 +87,20 @@ impl ServerCounters {
 
     /// Takes one off a gauge.
     pub fn less(gauge: &Cell<u64>) {
-        gauge.set(gauge.get().checked_sub(1).expect("a gauge goes down as often as up"));
+        gauge.set(
+            gauge
+                .get()
+                .checked_sub(1)
+                .expect("a gauge goes down as often as up"),
+        );
     }
 
     pub fn opened(&self, client: Arc<ClientInfo>) {
         ServerCounters::add(&self.current, 1);
         ServerCounters::add(&self.total_created, 1);
-        self.clients.borrow_mut().insert(client.connection_id, client);
+        self.clients
+            .borrow_mut()
+            .insert(client.connection_id, client);
     }
 
     pub fn closed(&self, client: &ClientInfo) {

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use super::context::OpContext;
 use super::observer::OperationObserver;
 use crate::error::{Error, ErrorCode, Result};
-use crate::idl::{CommandReader, Path, missing_field, unknown_field};
+use crate::idl::{CommandReader, Path, ReadConcernLevel, missing_field, unknown_field};
 use crate::message::{Documents, Message, MessageKind, Reply};
 
 /// What a command is, for statistics of latency.
@@ -20,6 +20,16 @@ pub enum CommandClass {
     Read,
     Write,
     Command,
+}
+
+/// Which levels of `readConcern` a command takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadConcernSupport {
+    /// `local`, which every command has anyway.
+    Local,
+    /// All but `snapshot`.
+    NoSnapshot,
+    All,
 }
 
 /// What the dispatcher and listCommands know of a command.
@@ -33,6 +43,7 @@ pub struct CommandSpec {
     pub admin_only: bool,
     /// Takes `writeConcern`; for others it is refused.
     pub supports_write_concern: bool,
+    pub read_concern: ReadConcernSupport,
     /// Part of Stable API version 1, so allowed with `apiStrict`.
     pub in_api_v1: bool,
     /// Its arguments that may come as document sequences.
@@ -51,6 +62,7 @@ impl CommandSpec {
             class: CommandClass::Command,
             admin_only: false,
             supports_write_concern: false,
+            read_concern: ReadConcernSupport::Local,
             in_api_v1: false,
             sequences: &[],
             immediate: false,
@@ -69,9 +81,18 @@ impl CommandSpec {
         self
     }
 
+    /// A read; it takes every read concern.
     #[must_use]
     pub const fn read(mut self) -> CommandSpec {
         self.class = CommandClass::Read;
+        self.read_concern = ReadConcernSupport::All;
+        self
+    }
+
+    /// A read that cannot be told to read a snapshot (count).
+    #[must_use]
+    pub const fn no_snapshot(mut self) -> CommandSpec {
+        self.read_concern = ReadConcernSupport::NoSnapshot;
         self
     }
 
@@ -182,7 +203,12 @@ impl Registry {
             assert!(before.is_none(), "the command {name} is registered twice");
         }
         let handler: Handler = Rc::new(move |invocation| Box::pin(handler(invocation)));
-        self.commands.push(Rc::new(Command { spec, handler, total: Cell::new(0), failed: Cell::new(0) }));
+        self.commands.push(Rc::new(Command {
+            spec,
+            handler,
+            total: Cell::new(0),
+            failed: Cell::new(0),
+        }));
     }
 
     /// Sets the hooks of the dispatcher.
@@ -202,7 +228,10 @@ impl Registry {
     pub fn find(&self, name: &str) -> Result<&Rc<Command>> {
         self.lookup(name).ok_or_else(|| {
             self.unknown.set(self.unknown.get() + 1);
-            Error::new(ErrorCode::COMMAND_NOT_FOUND, format!("no such command: '{name}'"))
+            Error::new(
+                ErrorCode::COMMAND_NOT_FOUND,
+                format!("no such command: '{name}'"),
+            )
         })
     }
 
@@ -275,7 +304,27 @@ pub fn check_permitted(spec: &CommandSpec, message: &Message, ctx: &OpContext) -
         }
     }
     if ctx.args.write_concern.is_some() && !spec.supports_write_concern {
-        return Err(Error::new(ErrorCode::INVALID_OPTIONS, "Command does not support writeConcern"));
+        return Err(Error::new(
+            ErrorCode::INVALID_OPTIONS,
+            "Command does not support writeConcern",
+        ));
+    }
+    if let Some(level) = ctx.args.read_concern.and_then(|concern| concern.level) {
+        let supported = match spec.read_concern {
+            ReadConcernSupport::Local => level == ReadConcernLevel::Local,
+            ReadConcernSupport::NoSnapshot => level != ReadConcernLevel::Snapshot,
+            ReadConcernSupport::All => true,
+        };
+        if !supported {
+            return Err(Error::new(
+                ErrorCode::INVALID_OPTIONS,
+                format!(
+                    "Command {name} does not support {{ readConcern: {{ level: \"{}\", provenance: \
+                     \"clientSupplied\" }} }} :: caused by :: read concern not supported",
+                    level.name()
+                ),
+            ));
+        }
     }
     if ctx.args.api.strict && !spec.in_api_v1 && message.kind() == MessageKind::OpMsg {
         return Err(Error::new(

@@ -530,7 +530,10 @@ error_codes! {
 
 impl ErrorCode {
     fn entry(self) -> Option<&'static Entry> {
-        TABLE.binary_search_by_key(&self.0, |entry| entry.code).ok().map(|at| &TABLE[at])
+        TABLE
+            .binary_search_by_key(&self.0, |entry| entry.code)
+            .ok()
+            .map(|at| &TABLE[at])
     }
 
     /// The name clients see in `codeName`; `None` for a number outside the table.
@@ -548,17 +551,23 @@ impl ErrorCode {
 
     /// The code with this name in the table.
     pub fn from_name(name: &str) -> Option<ErrorCode> {
-        TABLE.iter().find(|entry| entry.name == name).map(|entry| ErrorCode(entry.code))
+        TABLE
+            .iter()
+            .find(|entry| entry.name == name)
+            .map(|entry| ErrorCode(entry.code))
     }
 
     /// True if the code belongs to any of these categories.
     pub fn is(self, category: Category) -> bool {
-        self.entry().is_some_and(|entry| entry.categories.intersects(category))
+        self.entry()
+            .is_some_and(|entry| entry.categories.intersects(category))
     }
 
     /// The whole table: code and name, ascending by code.
     pub fn all() -> impl Iterator<Item = (ErrorCode, &'static str)> {
-        TABLE.iter().map(|entry| (ErrorCode(entry.code), entry.name))
+        TABLE
+            .iter()
+            .map(|entry| (ErrorCode(entry.code), entry.name))
     }
 }
 
@@ -580,7 +589,10 @@ impl fmt::Debug for ErrorCode {
 const _: () = {
     let mut at = 1;
     while at < TABLE.len() {
-        assert!(TABLE[at - 1].code < TABLE[at].code, "the error table must ascend by code");
+        assert!(
+            TABLE[at - 1].code < TABLE[at].code,
+            "the error table must ascend by code"
+        );
         at += 1;
     }
 };

@@ -51,7 +51,11 @@ pub fn labels_for(
     if retryable_write {
         found.push(labels::RETRYABLE_WRITE);
     } else if context.in_transaction
-        && is_transient_transaction(code, write_concern_code.is_some(), context.is_commit_or_abort)
+        && is_transient_transaction(
+            code,
+            write_concern_code.is_some(),
+            context.is_commit_or_abort,
+        )
     {
         found.push(labels::TRANSIENT_TRANSACTION);
     }
@@ -75,7 +79,11 @@ fn is_retryable_write(code: ErrorCode) -> bool {
     code.is(Category::RETRIABLE)
 }
 
-fn is_transient_transaction(code: ErrorCode, has_write_concern_error: bool, is_commit_or_abort: bool) -> bool {
+fn is_transient_transaction(
+    code: ErrorCode,
+    has_write_concern_error: bool,
+    is_commit_or_abort: bool,
+) -> bool {
     let always = matches!(
         code,
         ErrorCode::WRITE_CONFLICT
@@ -98,7 +106,9 @@ fn is_transient_transaction(code: ErrorCode, has_write_concern_error: bool, is_c
 }
 
 fn is_resumable_change_stream(code: ErrorCode) -> bool {
-    code.is(Category::NETWORK.and(Category::NOT_PRIMARY).and(Category::NEED_RETARGETTING))
+    code.is(Category::NETWORK
+        .and(Category::NOT_PRIMARY)
+        .and(Category::NEED_RETARGETTING))
         || matches!(
             code,
             ErrorCode::SHUTDOWN_IN_PROGRESS
@@ -116,32 +126,80 @@ mod tests {
     use super::*;
 
     fn check(code: ErrorCode, context: LabelContext, expected: &[&str]) {
-        assert_eq!(labels_for(code, None, context), expected, "{code} {context:?}");
+        assert_eq!(
+            labels_for(code, None, context),
+            expected,
+            "{code} {context:?}"
+        );
     }
 
     #[test]
     fn labels_follow_from_code_and_context() {
         let none = LabelContext::default();
-        let write = LabelContext { is_retryable_write: true, ..none };
-        let transaction = LabelContext { in_transaction: true, ..none };
-        let commit = LabelContext { is_commit_or_abort: true, in_transaction: true, ..none };
-        let stream = LabelContext { is_change_stream: true, ..none };
+        let write = LabelContext {
+            is_retryable_write: true,
+            ..none
+        };
+        let transaction = LabelContext {
+            in_transaction: true,
+            ..none
+        };
+        let commit = LabelContext {
+            is_commit_or_abort: true,
+            in_transaction: true,
+            ..none
+        };
+        let stream = LabelContext {
+            is_change_stream: true,
+            ..none
+        };
 
         check(ErrorCode::NOT_WRITABLE_PRIMARY, none, &[]);
-        check(ErrorCode::NOT_WRITABLE_PRIMARY, write, &["RetryableWriteError"]);
+        check(
+            ErrorCode::NOT_WRITABLE_PRIMARY,
+            write,
+            &["RetryableWriteError"],
+        );
         check(ErrorCode::DUPLICATE_KEY, write, &[]);
         check(ErrorCode::WRITE_CONFLICT, write, &[]);
-        check(ErrorCode::WRITE_CONFLICT, transaction, &["TransientTransactionError"]);
-        check(ErrorCode::SNAPSHOT_TOO_OLD, transaction, &["TransientTransactionError"]);
-        check(ErrorCode::NO_SUCH_TRANSACTION, commit, &["TransientTransactionError"]);
-        check(ErrorCode::NOT_WRITABLE_PRIMARY, commit, &["RetryableWriteError"]);
-        check(ErrorCode::CURSOR_NOT_FOUND, stream, &["ResumableChangeStreamError"]);
-        check(ErrorCode::CHANGE_STREAM_HISTORY_LOST, stream, &["NonResumableChangeStreamError"]);
+        check(
+            ErrorCode::WRITE_CONFLICT,
+            transaction,
+            &["TransientTransactionError"],
+        );
+        check(
+            ErrorCode::SNAPSHOT_TOO_OLD,
+            transaction,
+            &["TransientTransactionError"],
+        );
+        check(
+            ErrorCode::NO_SUCH_TRANSACTION,
+            commit,
+            &["TransientTransactionError"],
+        );
+        check(
+            ErrorCode::NOT_WRITABLE_PRIMARY,
+            commit,
+            &["RetryableWriteError"],
+        );
+        check(
+            ErrorCode::CURSOR_NOT_FOUND,
+            stream,
+            &["ResumableChangeStreamError"],
+        );
+        check(
+            ErrorCode::CHANGE_STREAM_HISTORY_LOST,
+            stream,
+            &["NonResumableChangeStreamError"],
+        );
     }
 
     #[test]
     fn a_write_concern_code_counts_too() {
-        let write = LabelContext { is_retryable_write: true, ..LabelContext::default() };
+        let write = LabelContext {
+            is_retryable_write: true,
+            ..LabelContext::default()
+        };
         let found = labels_for(ErrorCode::OK, Some(ErrorCode::PRIMARY_STEPPED_DOWN), write);
         assert_eq!(found, ["RetryableWriteError"]);
     }

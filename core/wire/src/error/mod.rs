@@ -29,7 +29,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Error {
-        Error { code, message: message.into(), labels: Vec::new(), extra: None }
+        Error {
+            code,
+            message: message.into(),
+            labels: Vec::new(),
+            extra: None,
+        }
     }
 
     /// Adds fields to the reply.
@@ -131,9 +136,17 @@ mod tests {
 
     #[test]
     fn messages() {
-        let error = Error::bad_value("x").context("while parsing").with_label(labels::RETRYABLE_WRITE);
-        assert_eq!(error.to_string(), "BadValue: while parsing :: caused by :: x");
+        let error = Error::bad_value("x")
+            .context("while parsing")
+            .with_label(labels::RETRYABLE_WRITE);
+        assert_eq!(
+            error.to_string(),
+            "BadValue: while parsing :: caused by :: x"
+        );
         assert_eq!(error.labels, ["RetryableWriteError"]);
-        assert_eq!(Error::new(ErrorCode(51024), "y").to_string(), "Location51024: y");
+        assert_eq!(
+            Error::new(ErrorCode(51024), "y").to_string(),
+            "Location51024: y"
+        );
     }
 }

@@ -65,7 +65,12 @@ pub fn parse_read_concern(document: &RawDocument) -> Result<ReadConcern> {
         at_cluster_time: cluster_time(&reader, "atClusterTime")?,
     };
     reader.opt_one_of("provenance", &PROVENANCES)?;
-    reader.ignore(&["afterOpTime", "allowTransactionTableSnapshot", "waitLastStableRecoveryTimestamp", "$replData"]);
+    reader.ignore(&[
+        "afterOpTime",
+        "allowTransactionTableSnapshot",
+        "waitLastStableRecoveryTimestamp",
+        "$replData",
+    ]);
     reader.finish()?;
     if concern.after_cluster_time.is_some() && concern.at_cluster_time.is_some() {
         return Err(Error::new(
@@ -137,16 +142,24 @@ pub fn parse_write_concern(document: &RawDocument) -> Result<WriteConcern> {
     let journal = reader.opt_safe_bool("j")?;
     let fsync = reader.opt_safe_bool("fsync")?;
     if journal == Some(true) && fsync == Some(true) {
-        return Err(Error::failed_to_parse("fsync and j options cannot be used together"));
+        return Err(Error::failed_to_parse(
+            "fsync and j options cannot be used together",
+        ));
     }
     let timeout = reader.value("wtimeout").and_then(i64_clamped).unwrap_or(0);
     let timeout_ms = i32::try_from(timeout).map_err(|_| {
-        Error::failed_to_parse(format!("wtimeout must be within the range of a 32-bit integer; found: {timeout}"))
+        Error::failed_to_parse(format!(
+            "wtimeout must be within the range of a 32-bit integer; found: {timeout}"
+        ))
     })?;
     reader.opt_one_of("provenance", &PROVENANCES)?;
     reader.ignore(&["wOpTime", "wElectionId", "getLastError"]);
     reader.finish()?;
-    Ok(WriteConcern { w, journal: journal.or(fsync), timeout_ms: timeout_ms.max(0) as u32 })
+    Ok(WriteConcern {
+        w,
+        journal: journal.or(fsync),
+        timeout_ms: timeout_ms.max(0) as u32,
+    })
 }
 
 fn parse_w(value: RawBsonRef<'_>) -> Result<WriteConcernW> {
@@ -216,7 +229,9 @@ pub(super) fn parse_read_preference(document: &RawDocument) -> Result<ReadPrefer
         ("hedge", ElementType::EmbeddedDocument, Types::OBJECT),
     ] {
         match reader.value(name) {
-            Some(value) if value.element_type() != kind && value.element_type() != ElementType::Null => {
+            Some(value)
+                if value.element_type() != kind && value.element_type() != ElementType::Null =>
+            {
                 return Err(wrong_type(reader.path().field(name), value, expected));
             }
             _ => {}
@@ -248,29 +263,48 @@ mod tests {
 
     #[test]
     fn read_concern() {
-        let level = |level| Ok(ReadConcern { level: Some(level), ..ReadConcern::default() });
+        let level = |level| {
+            Ok(ReadConcern {
+                level: Some(level),
+                ..ReadConcern::default()
+            })
+        };
         let bson_time = |time, increment| pinion_bson::Timestamp { time, increment };
         check_read(rawdoc! {}, Ok(ReadConcern::default()));
-        check_read(rawdoc! { "level": RawBson::Null }, Ok(ReadConcern::default()));
-        check_read(rawdoc! { "level": "majority" }, level(ReadConcernLevel::Majority));
+        check_read(
+            rawdoc! { "level": RawBson::Null },
+            Ok(ReadConcern::default()),
+        );
+        check_read(
+            rawdoc! { "level": "majority" },
+            level(ReadConcernLevel::Majority),
+        );
         check_read(rawdoc! { "level": "LOCAL" }, Err(2));
         check_read(rawdoc! { "level": 1 }, Err(14));
         check_read(rawdoc! { "Level": "local" }, Err(40415));
-        check_read(rawdoc! { "provenance": "clientSupplied" }, Ok(ReadConcern::default()));
+        check_read(
+            rawdoc! { "provenance": "clientSupplied" },
+            Ok(ReadConcern::default()),
+        );
         check_read(rawdoc! { "provenance": "x" }, Err(2));
         check_read(rawdoc! { "afterClusterTime": 1 }, Err(14));
         check_read(rawdoc! { "afterClusterTime": RawBson::Null }, Err(14));
         check_read(rawdoc! { "afterClusterTime": bson_time(0, 0) }, Err(72));
         check_read(
             rawdoc! { "afterClusterTime": bson_time(7, 3) },
-            Ok(ReadConcern { after_cluster_time: Some(Timestamp::new(7, 3)), ..ReadConcern::default() }),
+            Ok(ReadConcern {
+                after_cluster_time: Some(Timestamp::new(7, 3)),
+                ..ReadConcern::default()
+            }),
         );
         check_read(rawdoc! { "atClusterTime": bson_time(7, 3) }, Err(72));
     }
 
     fn check_write(w: Bson, expected: std::result::Result<WriteConcernW, i32>) {
         let document = rawdoc! { "w": pinion_bson::RawBson::try_from(w).unwrap() };
-        let outcome = parse_write_concern(&document).map(|c| c.w.unwrap()).map_err(|error| error.code.0);
+        let outcome = parse_write_concern(&document)
+            .map(|c| c.w.unwrap())
+            .map_err(|error| error.code.0);
         assert_eq!(outcome, expected, "{document:?}");
     }
 
@@ -293,7 +327,10 @@ mod tests {
         check_write(Bson::Boolean(true), Err(9));
         check_write(Bson::Null, Ok(WriteConcernW::Mode(String::new())));
         check_write(Bson::String("majority".into()), Ok(WriteConcernW::Majority));
-        check_write(Bson::String("Majority".into()), Ok(WriteConcernW::Mode("Majority".into())));
+        check_write(
+            Bson::String("Majority".into()),
+            Ok(WriteConcernW::Mode("Majority".into())),
+        );
         check_write(Bson::Document(pinion_bson::doc! {}), Err(9));
         check_write(Bson::Document(pinion_bson::doc! { "dc": "x" }), Err(9));
         check_write(
@@ -304,18 +341,26 @@ mod tests {
 
     #[test]
     fn write_concern_rest() {
-        let read = |document: RawDocumentBuf| parse_write_concern(&document).map_err(|error| error.code.0);
+        let read =
+            |document: RawDocumentBuf| parse_write_concern(&document).map_err(|error| error.code.0);
         assert_eq!(read(rawdoc! { "j": 1.0 }).unwrap().journal, Some(true));
         assert_eq!(read(rawdoc! { "fsync": true }).unwrap().journal, Some(true));
         assert_eq!(read(rawdoc! { "j": RawBson::Null }).unwrap().journal, None);
         assert_eq!(read(rawdoc! { "j": "x" }), Err(14));
         assert_eq!(read(rawdoc! { "fsync": true, "j": true }), Err(9));
         assert_eq!(read(rawdoc! { "wtimeout": "any" }).unwrap().timeout_ms, 0);
-        assert_eq!(read(rawdoc! { "wtimeout": 5_000i64 }).unwrap().timeout_ms, 5_000);
+        assert_eq!(
+            read(rawdoc! { "wtimeout": 5_000i64 }).unwrap().timeout_ms,
+            5_000
+        );
         assert_eq!(read(rawdoc! { "wtimeout": 2_147_483_648i64 }), Err(9));
         assert_eq!(read(rawdoc! { "wtimeout": f64::INFINITY }), Err(9));
         assert_eq!(read(rawdoc! { "W": 1 }), Err(40415));
         assert!(read(rawdoc! { "w": 0 }).unwrap().is_unacknowledged());
-        assert!(!read(rawdoc! { "w": 0, "j": true }).unwrap().is_unacknowledged());
+        assert!(
+            !read(rawdoc! { "w": 0, "j": true })
+                .unwrap()
+                .is_unacknowledged()
+        );
     }
 }

@@ -24,15 +24,24 @@ enum Segment<'p> {
 impl<'p> Path<'p> {
     /// A path of one segment: usually the command's name.
     pub const fn root(name: &'p str) -> Path<'p> {
-        Path { parent: None, segment: Segment::Name(name) }
+        Path {
+            parent: None,
+            segment: Segment::Name(name),
+        }
     }
 
     pub const fn field(&'p self, name: &'p str) -> Path<'p> {
-        Path { parent: Some(self), segment: Segment::Name(name) }
+        Path {
+            parent: Some(self),
+            segment: Segment::Name(name),
+        }
     }
 
     pub const fn index(&'p self, index: usize) -> Path<'p> {
-        Path { parent: Some(self), segment: Segment::Index(index) }
+        Path {
+            parent: Some(self),
+            segment: Segment::Index(index),
+        }
     }
 }
 
@@ -117,7 +126,10 @@ pub fn wrong_type(path: Path<'_>, found: RawBsonRef<'_>, expected: Types) -> Err
 
 #[cold]
 pub fn unknown_field(path: Path<'_>) -> Error {
-    Error::new(ErrorCode::IDL_UNKNOWN_FIELD, format!("BSON field '{path}' is an unknown field."))
+    Error::new(
+        ErrorCode::IDL_UNKNOWN_FIELD,
+        format!("BSON field '{path}' is an unknown field."),
+    )
 }
 
 #[cold]
@@ -130,16 +142,23 @@ pub fn missing_field(path: Path<'_>) -> Error {
 
 #[cold]
 pub fn duplicate_field(path: Path<'_>) -> Error {
-    Error::new(ErrorCode::IDL_DUPLICATE_FIELD, format!("BSON field '{path}' is a duplicate field"))
+    Error::new(
+        ErrorCode::IDL_DUPLICATE_FIELD,
+        format!("BSON field '{path}' is a duplicate field"),
+    )
 }
 
 /// "BSON field 'limit' value must be >= 0, actual value '-1'". MongoDB names the field alone here.
 #[cold]
 pub(super) fn out_of_bounds(field: &str, relation: &str, bound: i64, actual: i64) -> Error {
-    Error::bad_value(format!("BSON field '{field}' value must be {relation} {bound}, actual value '{actual}'"))
+    Error::bad_value(format!(
+        "BSON field '{field}' value must be {relation} {bound}, actual value '{actual}'"
+    ))
 }
 
 #[cold]
 pub(super) fn bad_enumeration(path: Path<'_>, value: &str) -> Error {
-    Error::bad_value(format!("Enumeration value '{value}' for field '{path}' is not a valid value."))
+    Error::bad_value(format!(
+        "Enumeration value '{value}' for field '{path}' is not a valid value."
+    ))
 }

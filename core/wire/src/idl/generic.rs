@@ -112,7 +112,9 @@ impl GenericArguments {
             if elem.name == b"$db" || !is_generic_name(elem.name) {
                 continue;
             }
-            let (Some(name), Some(value)) = (elem.name_str(), elem.to_value()) else { continue };
+            let (Some(name), Some(value)) = (elem.name_str(), elem.to_value()) else {
+                continue;
+            };
             if matches!(value, RawBsonRef::Null | RawBsonRef::Undefined) {
                 continue;
             }
@@ -125,12 +127,20 @@ impl GenericArguments {
                 },
                 "autocommit" => found.autocommit = Some(boolean(path, value)?),
                 "startTransaction" => found.start_transaction = boolean(path, value)?,
-                "readConcern" => found.read_concern = Some(parse_read_concern(object(path, value)?)?),
-                "writeConcern" => found.write_concern = Some(parse_write_concern(object(path, value)?)?),
-                "$readPreference" => found.read_preference = Some(parse_read_preference(object(path, value)?)?),
+                "readConcern" => {
+                    found.read_concern = Some(parse_read_concern(object(path, value)?)?)
+                }
+                "writeConcern" => {
+                    found.write_concern = Some(parse_write_concern(object(path, value)?)?)
+                }
+                "$readPreference" => {
+                    found.read_preference = Some(parse_read_preference(object(path, value)?)?)
+                }
                 "maxTimeMS" => found.max_time_ms = Some(parse_max_time_ms(path, value)?),
                 "comment" => found.comment = Some(Box::new(value.into())),
-                "$clusterTime" => found.cluster_time = Some(parse_cluster_time(object(path, value)?)?),
+                "$clusterTime" => {
+                    found.cluster_time = Some(parse_cluster_time(object(path, value)?)?)
+                }
                 "apiVersion" => {
                     api_version_given = true;
                     let RawBsonRef::String(version) = value else {
@@ -181,7 +191,9 @@ impl GenericArguments {
             return refuse("Specifying autocommit=true is not allowed.");
         }
         if self.start_transaction && self.autocommit.is_none() {
-            return refuse("'startTransaction' field requires 'autocommit' field to also be specified");
+            return refuse(
+                "'startTransaction' field requires 'autocommit' field to also be specified",
+            );
         }
         Ok(())
     }
@@ -213,11 +225,16 @@ fn parse_lsid(document: &RawDocument) -> Result<Lsid> {
         return Ok(Lsid { id, uid: None });
     }
     let reader = FieldReader::object(Path::root("lsid"), document)?;
-    let id = reader.opt_uuid("id")?.ok_or_else(|| super::missing_field(reader.path().field("id")))?;
+    let id = reader
+        .opt_uuid("id")?
+        .ok_or_else(|| super::missing_field(reader.path().field("id")))?;
     let uid = match reader.opt_binary("uid")? {
         None => None,
         Some(bytes) => Some(bytes.try_into().map_err(|_| {
-            Error::new(ErrorCode::UNSUPPORTED_FORMAT, "Unsupported SHA256Block hash length")
+            Error::new(
+                ErrorCode::UNSUPPORTED_FORMAT,
+                "Unsupported SHA256Block hash length",
+            )
         })?),
     };
     reader.ignore(&["txnNumber", "txnUUID"]);
@@ -235,7 +252,10 @@ fn parse_cluster_time(document: &RawDocument) -> Result<SignedTime> {
     if let Some(signature) = reader.opt_object("signature")? {
         if let Some(hash) = signature.opt_binary("hash")? {
             signed.proof = hash.try_into().map_err(|_| {
-                Error::new(ErrorCode::UNSUPPORTED_FORMAT, "Unsupported SHA1Block hash length")
+                Error::new(
+                    ErrorCode::UNSUPPORTED_FORMAT,
+                    "Unsupported SHA1Block hash length",
+                )
             })?;
         }
         signed.key_id = KeyId(signature.opt_i64("keyId")?.unwrap_or(0));
@@ -245,11 +265,21 @@ fn parse_cluster_time(document: &RawDocument) -> Result<SignedTime> {
 
 /// Appends `$clusterTime` in the form in which it is gossiped.
 pub fn append_cluster_time(builder: &mut DocBuilder, signed: &SignedTime) {
-    let time = pinion_bson::Timestamp { time: signed.time.secs(), increment: signed.time.inc() };
-    let hash = RawBinaryRef { subtype: BinarySubtype::Generic, bytes: &signed.proof };
-    builder.start_document("$clusterTime").append("clusterTime", RawBsonRef::Timestamp(time));
+    let time = pinion_bson::Timestamp {
+        time: signed.time.secs(),
+        increment: signed.time.inc(),
+    };
+    let hash = RawBinaryRef {
+        subtype: BinarySubtype::Generic,
+        bytes: &signed.proof,
+    };
+    builder
+        .start_document("$clusterTime")
+        .append("clusterTime", RawBsonRef::Timestamp(time));
     builder.start_document("signature");
-    builder.append("hash", RawBsonRef::Binary(hash)).append("keyId", signed.key_id.0);
+    builder
+        .append("hash", RawBsonRef::Binary(hash))
+        .append("keyId", signed.key_id.0);
     builder.end().end();
 }
 
@@ -265,16 +295,24 @@ pub(crate) fn parse_max_time_ms(path: Path<'_>, value: RawBsonRef<'_>) -> Result
     };
     match i64_exact(value) {
         Some(n) if n < 0 => Err(out_of_bounds("maxTimeMS", ">=", 0, n)),
-        Some(n) => u32::try_from(n).ok().filter(|n| *n <= i32::MAX as u32).ok_or_else(|| {
-            Error::bad_value(format!("{n} value for maxTimeMS is out of range [0, {}]", i32::MAX))
-        }),
-        None if shown.contains("NaN") => {
-            Err(Error::failed_to_parse(format!("Expected an integer, but found NaN in: maxTimeMS: {shown}")))
-        }
+        Some(n) => u32::try_from(n)
+            .ok()
+            .filter(|n| *n <= i32::MAX as u32)
+            .ok_or_else(|| {
+                Error::bad_value(format!(
+                    "{n} value for maxTimeMS is out of range [0, {}]",
+                    i32::MAX
+                ))
+            }),
+        None if shown.contains("NaN") => Err(Error::failed_to_parse(format!(
+            "Expected an integer, but found NaN in: maxTimeMS: {shown}"
+        ))),
         None if shown.to_ascii_lowercase().contains("inf") => Err(Error::failed_to_parse(format!(
             "Cannot represent as a 64-bit integer: maxTimeMS: {shown}"
         ))),
-        None => Err(Error::failed_to_parse(format!("Expected an integer: maxTimeMS: {shown}"))),
+        None => Err(Error::failed_to_parse(format!(
+            "Expected an integer: maxTimeMS: {shown}"
+        ))),
     }
 }
 
@@ -286,16 +324,24 @@ mod tests {
     use super::*;
 
     fn uuid() -> Binary {
-        Binary { subtype: BinarySubtype::Uuid, bytes: vec![7; 16] }
+        Binary {
+            subtype: BinarySubtype::Uuid,
+            bytes: vec![7; 16],
+        }
     }
 
     fn check(document: RawDocumentBuf, expected: (i32, &str)) {
         let error = GenericArguments::parse("find", &document).expect_err("refused");
-        assert_eq!((error.code.0, error.message.as_str()), expected, "{document:?}");
+        assert_eq!(
+            (error.code.0, error.message.as_str()),
+            expected,
+            "{document:?}"
+        );
     }
 
     fn read(document: RawDocumentBuf) -> GenericArguments {
-        GenericArguments::parse("find", &document).unwrap_or_else(|error| panic!("{document:?}: {error}"))
+        GenericArguments::parse("find", &document)
+            .unwrap_or_else(|error| panic!("{document:?}: {error}"))
     }
 
     #[test]
@@ -309,17 +355,30 @@ mod tests {
             },
         });
         assert_eq!(args.max_time_ms, Some(5));
-        assert_eq!(args.lsid, Some(Lsid { id: [7; 16], uid: None }));
+        assert_eq!(
+            args.lsid,
+            Some(Lsid {
+                id: [7; 16],
+                uid: None
+            })
+        );
         assert!(args.api.version_1 && !args.api.strict);
         assert!(args.comment.is_some());
         assert_eq!(args.read_preference, Some(ReadPreferenceMode::Nearest));
-        let signed = SignedTime { time: Timestamp::new(9, 2), proof: [3; 20], key_id: KeyId(4) };
+        let signed = SignedTime {
+            time: Timestamp::new(9, 2),
+            proof: [3; 20],
+            key_id: KeyId(4),
+        };
         assert_eq!(args.cluster_time, Some(signed));
         let mut builder = DocBuilder::new();
         builder.append("find", 1);
         append_cluster_time(&mut builder, &signed);
         assert_eq!(read(builder.finish()).cluster_time, Some(signed));
-        assert_eq!(read(rawdoc! { "find": "c", "maxTimeMS": RawBson::Null }).max_time_ms, None);
+        assert_eq!(
+            read(rawdoc! { "find": "c", "maxTimeMS": RawBson::Null }).max_time_ms,
+            None
+        );
         // The command's own field may bear the name of a generic argument.
         read(rawdoc! { "comment": 1 });
     }
@@ -328,25 +387,49 @@ mod tests {
     fn refused() {
         check(
             rawdoc! { "find": 1, "lsid": 1 },
-            (14, "BSON field 'find.lsid' is the wrong type 'int', expected type 'object'"),
+            (
+                14,
+                "BSON field 'find.lsid' is the wrong type 'int', expected type 'object'",
+            ),
         );
-        check(rawdoc! { "find": 1, "lsid": {} }, (40414, "BSON field 'lsid.id' is missing but a required field"));
+        check(
+            rawdoc! { "find": 1, "lsid": {} },
+            (
+                40414,
+                "BSON field 'lsid.id' is missing but a required field",
+            ),
+        );
         check(
             rawdoc! { "find": 1, "txnNumber": 1, "lsid": { "id": uuid() } },
-            (14, "BSON field 'find.txnNumber' is the wrong type 'int', expected type 'long'"),
+            (
+                14,
+                "BSON field 'find.txnNumber' is the wrong type 'int', expected type 'long'",
+            ),
         );
         check(
             rawdoc! { "find": 1, "txnNumber": 1i64 },
-            (72, "Transaction number requires a session ID to also be specified"),
+            (
+                72,
+                "Transaction number requires a session ID to also be specified",
+            ),
         );
         check(
             rawdoc! { "find": 1, "writeConcern": "x" },
-            (14, "BSON field 'find.writeConcern' is the wrong type 'string', expected type 'object'"),
+            (
+                14,
+                "BSON field 'find.writeConcern' is the wrong type 'string', expected type 'object'",
+            ),
         );
-        check(rawdoc! { "find": 1, "apiVersion": "2" }, (322, "API version must be \"1\", found: \"2\""));
+        check(
+            rawdoc! { "find": 1, "apiVersion": "2" },
+            (322, "API version must be \"1\", found: \"2\""),
+        );
         check(
             rawdoc! { "find": 1, "apiStrict": true },
-            (4886600, "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion"),
+            (
+                4886600,
+                "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion",
+            ),
         );
     }
 
@@ -355,16 +438,37 @@ mod tests {
         let with = |value: Bson| rawdoc! { "find": 1, "maxTimeMS": pinion_bson::RawBson::try_from(value).unwrap() };
         check(
             with(Bson::String("x".into())),
-            (14, "BSON field 'find.maxTimeMS' is the wrong type 'string', expected types '[long, int, decimal, double']"),
+            (
+                14,
+                "BSON field 'find.maxTimeMS' is the wrong type 'string', expected types '[long, int, decimal, double']",
+            ),
         );
-        check(with(Bson::Int32(-1)), (2, "BSON field 'maxTimeMS' value must be >= 0, actual value '-1'"));
+        check(
+            with(Bson::Int32(-1)),
+            (
+                2,
+                "BSON field 'maxTimeMS' value must be >= 0, actual value '-1'",
+            ),
+        );
         check(
             with(Bson::Int64(2_147_483_648)),
-            (2, "2147483648 value for maxTimeMS is out of range [0, 2147483647]"),
+            (
+                2,
+                "2147483648 value for maxTimeMS is out of range [0, 2147483647]",
+            ),
         );
-        check(with(Bson::Double(1.5)), (9, "Expected an integer: maxTimeMS: 1.5"));
-        check(with(Bson::Double(f64::NAN)), (9, "Expected an integer, but found NaN in: maxTimeMS: NaN"));
-        check(with(Bson::Double(f64::INFINITY)), (9, "Cannot represent as a 64-bit integer: maxTimeMS: inf"));
+        check(
+            with(Bson::Double(1.5)),
+            (9, "Expected an integer: maxTimeMS: 1.5"),
+        );
+        check(
+            with(Bson::Double(f64::NAN)),
+            (9, "Expected an integer, but found NaN in: maxTimeMS: NaN"),
+        );
+        check(
+            with(Bson::Double(f64::INFINITY)),
+            (9, "Cannot represent as a 64-bit integer: maxTimeMS: inf"),
+        );
         let decimal = |text: &str| Bson::Decimal128(text.parse().unwrap());
         assert_eq!(read(with(decimal("50E2"))).max_time_ms, Some(5000));
         assert_eq!(read(with(Bson::Double(-0.0))).max_time_ms, Some(0));

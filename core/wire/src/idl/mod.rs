@@ -8,11 +8,15 @@ mod numbers;
 mod reader;
 
 pub use concern::{
-    ReadConcern, ReadConcernLevel, ReadPreferenceMode, WriteConcern, WriteConcernW, parse_read_concern,
-    parse_write_concern,
+    ReadConcern, ReadConcernLevel, ReadPreferenceMode, WriteConcern, WriteConcernW,
+    parse_read_concern, parse_write_concern,
 };
-pub use errors::{Path, Types, duplicate_field, idl_type_name, missing_field, unknown_field, wrong_type};
-pub use generic::{ApiParameters, GenericArguments, Lsid, append_cluster_time, is_generic_argument};
+pub use errors::{
+    Path, Types, duplicate_field, idl_type_name, missing_field, unknown_field, wrong_type,
+};
+pub use generic::{
+    ApiParameters, GenericArguments, Lsid, append_cluster_time, is_generic_argument,
+};
 pub use namespace::{Namespace, is_valid_collection_name, is_valid_database_name};
 pub use numbers::{f64_lossy, i32_clamped, i64_clamped, i64_exact, is_number, truthy};
 pub use reader::{CommandReader, FieldReader, Objects};

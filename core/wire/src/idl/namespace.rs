@@ -22,7 +22,10 @@ impl Namespace {
                 format!("Invalid namespace specified '{db}.{collection}'"),
             ));
         }
-        Ok(Namespace { text: format!("{db}.{collection}").into(), db_len: db.len() as u8 })
+        Ok(Namespace {
+            text: format!("{db}.{collection}").into(),
+            db_len: db.len() as u8,
+        })
     }
 
     /// Splits `db.collection` at its first dot.
@@ -96,7 +99,10 @@ mod tests {
                 }
                 Err(error) => {
                     assert_eq!(error.code, ErrorCode::INVALID_NAMESPACE);
-                    assert_eq!(error.message, format!("Invalid namespace specified '{db}.{collection}'"));
+                    assert_eq!(
+                        error.message,
+                        format!("Invalid namespace specified '{db}.{collection}'")
+                    );
                 }
             }
         }

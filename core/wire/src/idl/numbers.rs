@@ -90,7 +90,10 @@ mod tests {
         check(RawBsonRef::Double(f64::INFINITY), None);
         check(RawBsonRef::Double(f64::NAN), None);
         check(RawBsonRef::Double(9_223_372_036_854_775_808.0), None);
-        check(RawBsonRef::Double(-9_223_372_036_854_775_808.0), Some(i64::MIN));
+        check(
+            RawBsonRef::Double(-9_223_372_036_854_775_808.0),
+            Some(i64::MIN),
+        );
         check(decimal("5000.0"), Some(5000));
         check(decimal("50000E-1"), Some(5000));
         check(decimal("1.5"), None);

@@ -4,7 +4,8 @@
 use std::cell::Cell;
 
 use pinion_bson::{
-    BinarySubtype, ObjectId, RawArray, RawBsonRef, RawDocument, RawElem, Values, raw_elements, values,
+    BinarySubtype, ObjectId, RawArray, RawBsonRef, RawDocument, RawElem, Values, raw_elements,
+    values,
 };
 use pinion_clock::Timestamp;
 use smallvec::SmallVec;
@@ -61,15 +62,28 @@ impl<'d, 'p> FieldReader<'d, 'p> {
         FieldReader::read(path, document, false)
     }
 
-    fn read(path: Path<'p>, document: &'d RawDocument, generic_allowed: bool) -> Result<FieldReader<'d, 'p>> {
+    fn read(
+        path: Path<'p>,
+        document: &'d RawDocument,
+        generic_allowed: bool,
+    ) -> Result<FieldReader<'d, 'p>> {
         let mut fields: SmallVec<[Field<'d>; 12]> = SmallVec::new();
         for elem in raw_elements(document) {
             if fields.iter().any(|field| field.elem.name == elem.name) {
-                return Err(duplicate_field(path.field(elem.name_str().unwrap_or_default())));
+                return Err(duplicate_field(
+                    path.field(elem.name_str().unwrap_or_default()),
+                ));
             }
-            fields.push(Field { elem, known: Cell::new(false) });
+            fields.push(Field {
+                elem,
+                known: Cell::new(false),
+            });
         }
-        Ok(FieldReader { path, generic_allowed, fields })
+        Ok(FieldReader {
+            path,
+            generic_allowed,
+            fields,
+        })
     }
 
     /// Where this document stands.
@@ -79,7 +93,10 @@ impl<'d, 'p> FieldReader<'d, 'p> {
 
     /// The value of a field whatever its type, null included; `None` if it is absent.
     pub fn value(&self, name: &str) -> Option<RawBsonRef<'d>> {
-        let field = self.fields.iter().find(|field| field.elem.name == name.as_bytes())?;
+        let field = self
+            .fields
+            .iter()
+            .find(|field| field.elem.name == name.as_bytes())?;
         field.known.set(true);
         field.value()
     }
@@ -90,7 +107,8 @@ impl<'d, 'p> FieldReader<'d, 'p> {
     }
 
     fn present(&self, name: &str) -> Option<RawBsonRef<'d>> {
-        self.value(name).filter(|value| !matches!(value, RawBsonRef::Null | RawBsonRef::Undefined))
+        self.value(name)
+            .filter(|value| !matches!(value, RawBsonRef::Null | RawBsonRef::Undefined))
     }
 
     /// The error for a field of a wrong type.
@@ -122,7 +140,8 @@ impl<'d, 'p> FieldReader<'d, 'p> {
     }
 
     pub fn str(&self, name: &str) -> Result<&'d str> {
-        self.opt_str(name).and_then(|value| self.required(name, value))
+        self.opt_str(name)
+            .and_then(|value| self.required(name, value))
     }
 
     pub fn opt_doc(&self, name: &str) -> Result<Option<&'d RawDocument>> {
@@ -130,7 +149,8 @@ impl<'d, 'p> FieldReader<'d, 'p> {
     }
 
     pub fn doc(&self, name: &str) -> Result<&'d RawDocument> {
-        self.opt_doc(name).and_then(|value| self.required(name, value))
+        self.opt_doc(name)
+            .and_then(|value| self.required(name, value))
     }
 
     /// An object with the text that MongoDB gives for `filter`, `sort`, `projection`, ... of find:
@@ -139,7 +159,9 @@ impl<'d, 'p> FieldReader<'d, 'p> {
         match self.value(name) {
             None => Ok(None),
             Some(RawBsonRef::Document(document)) => Ok(Some(document)),
-            Some(_) => Err(Error::type_mismatch(format!("Expected field {name}to be of type object"))),
+            Some(_) => Err(Error::type_mismatch(format!(
+                "Expected field {name}to be of type object"
+            ))),
         }
     }
 
@@ -148,7 +170,8 @@ impl<'d, 'p> FieldReader<'d, 'p> {
     }
 
     pub fn array(&self, name: &str) -> Result<&'d RawArray> {
-        self.opt_array(name).and_then(|value| self.required(name, value))
+        self.opt_array(name)
+            .and_then(|value| self.required(name, value))
     }
 
     /// A boolean and nothing else.
@@ -157,7 +180,8 @@ impl<'d, 'p> FieldReader<'d, 'p> {
     }
 
     pub fn bool(&self, name: &str) -> Result<bool> {
-        self.opt_bool(name).and_then(|value| self.required(name, value))
+        self.opt_bool(name)
+            .and_then(|value| self.required(name, value))
     }
 
     /// A boolean, or a number whose zero is false (MongoDB's `safeBool`).
@@ -172,7 +196,9 @@ impl<'d, 'p> FieldReader<'d, 'p> {
     pub fn opt_flag(&self, name: &str) -> Result<Option<bool>> {
         match self.value(name) {
             None => Ok(None),
-            Some(value) if is_number(value) || matches!(value, RawBsonRef::Boolean(_)) => Ok(Some(truthy(value))),
+            Some(value) if is_number(value) || matches!(value, RawBsonRef::Boolean(_)) => {
+                Ok(Some(truthy(value)))
+            }
             Some(value) => Err(Error::type_mismatch(format!(
                 "Field '{name}' should be a boolean value, but found: {}",
                 idl_type_name(value.element_type())
@@ -186,7 +212,8 @@ impl<'d, 'p> FieldReader<'d, 'p> {
     }
 
     pub fn i64(&self, name: &str) -> Result<i64> {
-        self.opt_i64(name).and_then(|value| self.required(name, value))
+        self.opt_i64(name)
+            .and_then(|value| self.required(name, value))
     }
 
     /// Any number, converted as MongoDB's `safeInt` is.
@@ -203,7 +230,8 @@ impl<'d, 'p> FieldReader<'d, 'p> {
     }
 
     pub fn long(&self, name: &str) -> Result<i64> {
-        self.opt_long(name).and_then(|value| self.required(name, value))
+        self.opt_long(name)
+            .and_then(|value| self.required(name, value))
     }
 
     /// A 32-bit integer and no other number.
@@ -239,13 +267,17 @@ impl<'d, 'p> FieldReader<'d, 'p> {
 
     pub fn opt_timestamp(&self, name: &str) -> Result<Option<Timestamp>> {
         self.typed(name, Types::TIMESTAMP, |value| {
-            value.as_timestamp().map(|t| Timestamp::new(t.time, t.increment))
+            value
+                .as_timestamp()
+                .map(|t| Timestamp::new(t.time, t.increment))
         })
     }
 
     /// Milliseconds since the Unix epoch.
     pub fn opt_date_ms(&self, name: &str) -> Result<Option<i64>> {
-        self.typed(name, Types::DATE, |value| value.as_datetime().map(|date| date.timestamp_millis()))
+        self.typed(name, Types::DATE, |value| {
+            value.as_datetime().map(|date| date.timestamp_millis())
+        })
     }
 
     pub fn opt_object_id(&self, name: &str) -> Result<Option<ObjectId>> {
@@ -254,7 +286,9 @@ impl<'d, 'p> FieldReader<'d, 'p> {
 
     /// A UUID: binary data of subtype 4 and 16 bytes.
     pub fn opt_uuid(&self, name: &str) -> Result<Option<[u8; 16]>> {
-        let Some(value) = self.present(name) else { return Ok(None) };
+        let Some(value) = self.present(name) else {
+            return Ok(None);
+        };
         let RawBsonRef::Binary(binary) = value else {
             return Err(self.wrong_type(name, value, Types::BIN_DATA));
         };
@@ -284,7 +318,9 @@ impl<'d, 'p> FieldReader<'d, 'p> {
 
     /// One of a set of strings.
     pub fn opt_one_of<T: Copy>(&self, name: &str, values: &[(&str, T)]) -> Result<Option<T>> {
-        let Some(text) = self.opt_str(name)? else { return Ok(None) };
+        let Some(text) = self.opt_str(name)? else {
+            return Ok(None);
+        };
         match values.iter().find(|(known, _)| *known == text) {
             Some((_, value)) => Ok(Some(*value)),
             None => Err(bad_enumeration(self.path.field(name), text)),
@@ -298,7 +334,10 @@ impl<'d, 'p> FieldReader<'d, 'p> {
             Some(RawBsonRef::String(text)) => Ok(text),
             Some(other) => Err(Error::new(
                 ErrorCode::INVALID_NAMESPACE,
-                format!("collection name has invalid type {}", idl_type_name(other.element_type())),
+                format!(
+                    "collection name has invalid type {}",
+                    idl_type_name(other.element_type())
+                ),
             )),
         }
     }
@@ -319,7 +358,11 @@ impl<'d, 'p> FieldReader<'d, 'p> {
     /// The elements of an array that are to be documents.
     pub fn opt_objects<'s>(&'s self, name: &'s str) -> Result<Option<Objects<'d, 's>>> {
         let array = self.opt_array(name)?;
-        Ok(array.map(|array| Objects { path: self.path.field(name), array: values(array), at: 0 }))
+        Ok(array.map(|array| Objects {
+            path: self.path.field(name),
+            array: values(array),
+            at: 0,
+        }))
     }
 
     /// Marks fields as known without reading them.
@@ -344,11 +387,18 @@ impl<'d, 'p> FieldReader<'d, 'p> {
     }
 
     /// Refuses such a field unless it is null or `harmless` accepts its value.
-    pub fn unsupported_unless(&self, name: &str, harmless: impl FnOnce(RawBsonRef<'d>) -> bool) -> Result<()> {
+    pub fn unsupported_unless(
+        &self,
+        name: &str,
+        harmless: impl FnOnce(RawBsonRef<'d>) -> bool,
+    ) -> Result<()> {
         match self.present(name) {
             Some(value) if !harmless(value) => Err(Error::new(
                 ErrorCode::NOT_IMPLEMENTED,
-                format!("BSON field '{}' is not supported by this server", self.path.field(name)),
+                format!(
+                    "BSON field '{}' is not supported by this server",
+                    self.path.field(name)
+                ),
             )),
             _ => Ok(()),
         }
@@ -356,7 +406,9 @@ impl<'d, 'p> FieldReader<'d, 'p> {
 
     /// The fields in order, without marking them.
     pub fn iter(&self) -> impl Iterator<Item = (&'d str, RawBsonRef<'d>)> + '_ {
-        self.fields.iter().filter_map(|field| Some((field.name(), field.value()?)))
+        self.fields
+            .iter()
+            .filter_map(|field| Some((field.name(), field.value()?)))
     }
 
     /// Refuses the first field that no method has named.

@@ -31,7 +31,9 @@ impl Compressor {
     }
 
     pub fn from_name(name: &str) -> Option<Compressor> {
-        Compressor::OFFERED.into_iter().find(|compressor| compressor.name() == name)
+        Compressor::OFFERED
+            .into_iter()
+            .find(|compressor| compressor.name() == name)
     }
 
     fn from_id(id: u8) -> Option<Compressor> {
@@ -63,7 +65,10 @@ impl fmt::Display for CompressionError {
         match self {
             CompressionError::Truncated => write!(f, "Invalid compressed message header"),
             CompressionError::UnknownCompressor(id) => {
-                write!(f, "Compression algorithm specified in message is not available: {id}")
+                write!(
+                    f,
+                    "Compression algorithm specified in message is not available: {id}"
+                )
             }
             CompressionError::BadSize(size) => write!(
                 f,
@@ -102,7 +107,9 @@ impl CompressionState {
         if bytes.len() < PREFIX_BYTES {
             return Err(CompressionError::Truncated);
         }
-        let word = |at: usize| i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let word = |at: usize| {
+            i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
         let opcode = OpCode(word(HEADER_BYTES));
         let claimed = word(HEADER_BYTES + 4);
         let compressor = Compressor::from_id(bytes[HEADER_BYTES + 8])
@@ -123,7 +130,14 @@ impl CompressionState {
         }
         message.reserve_exact(HEADER_BYTES + size);
         let length = (HEADER_BYTES + size) as u32;
-        message.extend_from_slice(&Header { length, opcode, ..header }.to_bytes());
+        message.extend_from_slice(
+            &Header {
+                length,
+                opcode,
+                ..header
+            }
+            .to_bytes(),
+        );
         let produced = match compressor {
             Compressor::Noop => {
                 message.extend_from_slice(packed);
@@ -143,7 +157,11 @@ impl CompressionState {
                 let (_, inflate) = self.zlib();
                 inflate.reset(true);
                 let status = inflate
-                    .decompress(packed, &mut message[HEADER_BYTES..], FlushDecompress::Finish)
+                    .decompress(
+                        packed,
+                        &mut message[HEADER_BYTES..],
+                        FlushDecompress::Finish,
+                    )
                     .map_err(|_| corrupt.clone())?;
                 if status != Status::StreamEnd {
                     return Err(corrupt);
@@ -154,7 +172,9 @@ impl CompressionState {
                 message.resize(HEADER_BYTES + size, 0);
                 let decompressor = match &mut self.zstd_in {
                     Some(ready) => ready,
-                    empty => empty.insert(zstd::bulk::Decompressor::new().map_err(|_| corrupt.clone())?),
+                    empty => {
+                        empty.insert(zstd::bulk::Decompressor::new().map_err(|_| corrupt.clone())?)
+                    }
                 };
                 decompressor
                     .decompress_to_buffer(packed, &mut message[HEADER_BYTES..])
@@ -169,7 +189,9 @@ impl CompressionState {
 
     /// Wraps a message, or gives it back as it is when that would not make it smaller.
     pub fn wrap(&mut self, message: Bytes, compressor: Compressor) -> Bytes {
-        let Some(header) = Header::read(&message) else { return message };
+        let Some(header) = Header::read(&message) else {
+            return message;
+        };
         if message.len() < MIN_COMPRESSED_BYTES {
             return message;
         }
@@ -181,7 +203,11 @@ impl CompressionState {
             Compressor::Noop => None,
             Compressor::Snappy => {
                 wrapped.resize(PREFIX_BYTES + snap::raw::max_compress_len(plain.len()), 0);
-                self.snappy.get_or_insert_with(snap::raw::Encoder::new).compress(plain, &mut wrapped[PREFIX_BYTES..]).ok().filter(|n| *n <= room)
+                self.snappy
+                    .get_or_insert_with(snap::raw::Encoder::new)
+                    .compress(plain, &mut wrapped[PREFIX_BYTES..])
+                    .ok()
+                    .filter(|n| *n <= room)
             }
             Compressor::Zlib => {
                 wrapped.resize(PREFIX_BYTES + room, 0);
@@ -197,24 +223,38 @@ impl CompressionState {
                 if self.zstd_out.is_none() {
                     self.zstd_out = zstd::bulk::Compressor::new(ZSTD_LEVEL).ok();
                 }
-                self.zstd_out
-                    .as_mut()
-                    .and_then(|ready| ready.compress_to_buffer(plain, &mut wrapped[PREFIX_BYTES..]).ok())
+                self.zstd_out.as_mut().and_then(|ready| {
+                    ready
+                        .compress_to_buffer(plain, &mut wrapped[PREFIX_BYTES..])
+                        .ok()
+                })
             }
         };
-        let Some(packed_len) = packed_len else { return message };
+        let Some(packed_len) = packed_len else {
+            return message;
+        };
         wrapped.truncate(PREFIX_BYTES + packed_len);
         let length = wrapped.len() as u32;
-        let outer = Header { length, opcode: OpCode::COMPRESSED, ..header };
+        let outer = Header {
+            length,
+            opcode: OpCode::COMPRESSED,
+            ..header
+        };
         wrapped[..HEADER_BYTES].copy_from_slice(&outer.to_bytes());
         wrapped[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&header.opcode.0.to_le_bytes());
-        wrapped[HEADER_BYTES + 4..HEADER_BYTES + 8].copy_from_slice(&(plain.len() as u32).to_le_bytes());
+        wrapped[HEADER_BYTES + 4..HEADER_BYTES + 8]
+            .copy_from_slice(&(plain.len() as u32).to_le_bytes());
         wrapped[HEADER_BYTES + 8] = compressor as u8;
         Bytes::from(wrapped)
     }
 
     fn zlib(&mut self) -> &mut (Compress, Decompress) {
-        self.zlib.get_or_insert_with(|| (Compress::new(Compression::default(), true), Decompress::new(true)))
+        self.zlib.get_or_insert_with(|| {
+            (
+                Compress::new(Compression::default(), true),
+                Decompress::new(true),
+            )
+        })
     }
 }
 

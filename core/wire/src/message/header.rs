@@ -48,7 +48,9 @@ impl std::error::Error for BadLength {}
 
 /// The length of the message at the front of `bytes`: `None` while fewer than 4 bytes are there.
 pub fn message_length(bytes: &[u8]) -> Result<Option<usize>, BadLength> {
-    let Some(first) = bytes.first_chunk::<4>() else { return Ok(None) };
+    let Some(first) = bytes.first_chunk::<4>() else {
+        return Ok(None);
+    };
     let length = i32::from_le_bytes(*first);
     match usize::try_from(length) {
         Ok(n) if (HEADER_BYTES..=MAX_MESSAGE_BYTES).contains(&n) => Ok(Some(n)),
@@ -60,7 +62,9 @@ impl Header {
     /// Reads a header; `None` if there are fewer than 16 bytes.
     pub fn read(bytes: &[u8]) -> Option<Header> {
         let word = |at: usize| {
-            bytes.get(at..at + 4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            bytes
+                .get(at..at + 4)
+                .map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]))
         };
         Some(Header {
             length: word(0)? as u32,
@@ -87,7 +91,12 @@ mod tests {
 
     #[test]
     fn round_trip() {
-        let header = Header { length: 77, request_id: -3, response_to: 9, opcode: OpCode::MSG };
+        let header = Header {
+            length: 77,
+            request_id: -3,
+            response_to: 9,
+            opcode: OpCode::MSG,
+        };
         assert_eq!(Header::read(&header.to_bytes()), Some(header));
         assert_eq!(Header::read(&header.to_bytes()[..15]), None);
     }

@@ -27,7 +27,10 @@ pub(crate) struct Range {
 impl Range {
     fn new(start: usize, end: usize) -> Range {
         debug_assert!(start <= end && end <= crate::limits::MAX_MESSAGE_BYTES);
-        Range { start: start as u32, end: end as u32 }
+        Range {
+            start: start as u32,
+            end: end as u32,
+        }
     }
 
     fn as_usize(self) -> std::ops::Range<usize> {
@@ -150,7 +153,8 @@ impl Message {
 
     /// The command document.
     pub fn body(&self) -> &RawDocument {
-        RawDocument::from_bytes(&self.bytes[self.body.as_usize()]).expect("validated when it was parsed")
+        RawDocument::from_bytes(&self.bytes[self.body.as_usize()])
+            .expect("validated when it was parsed")
     }
 
     /// The bytes of the body, sharing the message's memory.
@@ -160,16 +164,22 @@ impl Message {
 
     /// The name of the command: that of the body's first field.
     pub fn command_name(&self) -> &str {
-        pinion_bson::elements(self.body()).next().map_or("", |(name, _)| name)
+        pinion_bson::elements(self.body())
+            .next()
+            .map_or("", |(name, _)| name)
     }
 
     /// The database the command is for.
     pub fn database(&self) -> Result<&str> {
         if let Some(range) = self.database {
-            return Ok(std::str::from_utf8(&self.bytes[range.as_usize()]).expect("checked when it was parsed"));
+            return Ok(std::str::from_utf8(&self.bytes[range.as_usize()])
+                .expect("checked when it was parsed"));
         }
         match get(self.body(), "$db") {
-            None => Err(Error::new(ErrorCode(40571), "OP_MSG requests require a $db argument")),
+            None => Err(Error::new(
+                ErrorCode(40571),
+                "OP_MSG requests require a $db argument",
+            )),
             Some(value) => value.as_str().ok_or_else(|| {
                 crate::idl::wrong_type(
                     crate::idl::Path::root(self.command_name()).field("$db"),
@@ -182,24 +192,36 @@ impl Message {
 
     /// The names of the document sequences.
     pub fn sequence_names(&self) -> impl Iterator<Item = &str> {
-        self.sequences.iter().flat_map(|all| all.iter()).map(|sequence| self.sequence_name(sequence))
+        self.sequences
+            .iter()
+            .flat_map(|all| all.iter())
+            .map(|sequence| self.sequence_name(sequence))
     }
 
     fn sequence_name(&self, sequence: &DocumentSequence) -> &str {
-        std::str::from_utf8(&self.bytes[sequence.name.as_usize()]).expect("checked when it was parsed")
+        std::str::from_utf8(&self.bytes[sequence.name.as_usize()])
+            .expect("checked when it was parsed")
     }
 
     /// The documents of an argument that may come as an array in the body or as a document sequence
     /// (`documents` of insert, `updates`, `deletes`); `None` if the message has neither.
     pub fn documents(&self, name: &str) -> Result<Option<Documents>> {
-        let sequence =
-            self.sequences.iter().flat_map(|all| all.iter()).find(|sequence| self.sequence_name(sequence) == name);
+        let sequence = self
+            .sequences
+            .iter()
+            .flat_map(|all| all.iter())
+            .find(|sequence| self.sequence_name(sequence) == name);
         if let Some(sequence) = sequence {
-            return Ok(Some(Documents { bytes: self.bytes.clone(), starts: sequence.starts.clone() }));
+            return Ok(Some(Documents {
+                bytes: self.bytes.clone(),
+                starts: sequence.starts.clone(),
+            }));
         }
         let reader_path = crate::idl::Path::root(self.command_name());
         match get(self.body(), name) {
-            None | Some(pinion_bson::RawBsonRef::Null | pinion_bson::RawBsonRef::Undefined) => Ok(None),
+            None | Some(pinion_bson::RawBsonRef::Null | pinion_bson::RawBsonRef::Undefined) => {
+                Ok(None)
+            }
             Some(pinion_bson::RawBsonRef::Array(array)) => {
                 let origin = self.bytes.as_ptr() as usize;
                 let mut starts = Vec::new();
@@ -207,15 +229,24 @@ impl Message {
                     let pinion_bson::RawBsonRef::Document(document) = value else {
                         let array_path = reader_path.field(name);
                         let path = array_path.index(index);
-                        return Err(crate::idl::wrong_type(path, value, crate::idl::Types::OBJECT));
+                        return Err(crate::idl::wrong_type(
+                            path,
+                            value,
+                            crate::idl::Types::OBJECT,
+                        ));
                     };
                     starts.push((document.as_bytes().as_ptr() as usize - origin) as u32);
                 }
-                Ok(Some(Documents { bytes: self.bytes.clone(), starts }))
+                Ok(Some(Documents {
+                    bytes: self.bytes.clone(),
+                    starts,
+                }))
             }
-            Some(other) => {
-                Err(crate::idl::wrong_type(reader_path.field(name), other, crate::idl::Types::ARRAY))
-            }
+            Some(other) => Err(crate::idl::wrong_type(
+                reader_path.field(name),
+                other,
+                crate::idl::Types::ARRAY,
+            )),
         }
     }
 }
@@ -238,13 +269,16 @@ impl Documents {
 
     fn range(&self, index: usize) -> std::ops::Range<usize> {
         let start = self.starts[index] as usize;
-        let length = self.bytes[start..].first_chunk::<4>().expect("a validated document starts here");
+        let length = self.bytes[start..]
+            .first_chunk::<4>()
+            .expect("a validated document starts here");
         start..start + i32::from_le_bytes(*length) as usize
     }
 
     /// The document with this index. Panics when there is none.
     pub fn get(&self, index: usize) -> &RawDocument {
-        RawDocument::from_bytes(&self.bytes[self.range(index)]).expect("validated when it was parsed")
+        RawDocument::from_bytes(&self.bytes[self.range(index)])
+            .expect("validated when it was parsed")
     }
 
     /// Its bytes, sharing the memory of the whole message: copy them to keep them long.

@@ -31,12 +31,21 @@ pub struct Answer {
 ///
 /// Compressed messages are unwrapped first, by `CompressionState::unwrap`.
 pub fn parse_message(bytes: Bytes) -> Result<Message, ParseError> {
-    assert!(bytes.len() <= MAX_MESSAGE_BYTES, "the caller bounds messages");
+    assert!(
+        bytes.len() <= MAX_MESSAGE_BYTES,
+        "the caller bounds messages"
+    );
     let Some(header) = Header::read(&bytes) else {
-        return Err(fatal(Error::new(ErrorCode::PROTOCOL_ERROR, "Message shorter than its header")));
+        return Err(fatal(Error::new(
+            ErrorCode::PROTOCOL_ERROR,
+            "Message shorter than its header",
+        )));
     };
     if header.length as usize != bytes.len() {
-        return Err(fatal(Error::new(ErrorCode::PROTOCOL_ERROR, "Message length differs from its header")));
+        return Err(fatal(Error::new(
+            ErrorCode::PROTOCOL_ERROR,
+            "Message length differs from its header",
+        )));
     }
     match header.opcode {
         OpCode::MSG => parse_op_msg(bytes, header),
@@ -49,13 +58,23 @@ pub fn parse_message(bytes: Bytes) -> Result<Message, ParseError> {
 }
 
 fn fatal(error: Error) -> ParseError {
-    ParseError { error, answer: None, close: true }
+    ParseError {
+        error,
+        answer: None,
+        close: true,
+    }
 }
 
 fn parse_op_msg(bytes: Bytes, header: Header) -> Result<Message, ParseError> {
-    let mut answer = Some(Answer { request_id: header.request_id, kind: MessageKind::OpMsg });
+    let mut answer = Some(Answer {
+        request_id: header.request_id,
+        kind: MessageKind::OpMsg,
+    });
     let Some(flag_bytes) = bytes[HEADER_BYTES..].first_chunk::<4>() else {
-        return Err(fatal(Error::new(ErrorCode::PROTOCOL_ERROR, "OP_MSG without flags")));
+        return Err(fatal(Error::new(
+            ErrorCode::PROTOCOL_ERROR,
+            "OP_MSG without flags",
+        )));
     };
     let flags = Flags(u32::from_le_bytes(*flag_bytes));
     if flags.has(Flags::MORE_TO_COME) {
@@ -75,9 +94,13 @@ fn parse_op_msg(bytes: Bytes, header: Header) -> Result<Message, ParseError> {
     if flags.has(Flags::CHECKSUM_PRESENT) {
         end -= 4;
         if end < HEADER_BYTES + 4 {
-            return Err(fatal(Error::new(ErrorCode::PROTOCOL_ERROR, "OP_MSG without room for its checksum")));
+            return Err(fatal(Error::new(
+                ErrorCode::PROTOCOL_ERROR,
+                "OP_MSG without room for its checksum",
+            )));
         }
-        let stored = u32::from_le_bytes([bytes[end], bytes[end + 1], bytes[end + 2], bytes[end + 3]]);
+        let stored =
+            u32::from_le_bytes([bytes[end], bytes[end + 1], bytes[end + 2], bytes[end + 3]]);
         if crc32c::crc32c(&bytes[..end]) != stored {
             return Err(ParseError {
                 error: Error::new(
@@ -102,7 +125,11 @@ fn parse_op_msg(bytes: Bytes, header: Header) -> Result<Message, ParseError> {
         }),
         Err(error) => {
             let close = error.is(crate::error::Category::CONNECTION_FATAL_PARSE);
-            Err(ParseError { error, answer, close })
+            Err(ParseError {
+                error,
+                answer,
+                close,
+            })
         }
     }
 }
@@ -120,7 +147,10 @@ fn parse_sections(bytes: &[u8], mut at: usize) -> Result<Sections, Error> {
         match kind {
             0 => {
                 if body.is_some() {
-                    return Err(Error::new(ErrorCode(40430), "Multiple body sections in message"));
+                    return Err(Error::new(
+                        ErrorCode(40430),
+                        "Multiple body sections in message",
+                    ));
                 }
                 let length = document_length(bytes, at)?;
                 body = Some(Range::new(at, at + length));
@@ -134,15 +164,24 @@ fn parse_sections(bytes: &[u8], mut at: usize) -> Result<Sections, Error> {
                     .and_then(|size| usize::try_from(size).ok())
                     .filter(|size| *size >= 5 && *size <= bytes.len() - at)
                     .ok_or_else(|| {
-                        Error::new(ErrorCode::OVERFLOW, "Document sequence's size does not fit its message")
+                        Error::new(
+                            ErrorCode::OVERFLOW,
+                            "Document sequence's size does not fit its message",
+                        )
                     })?;
                 let section = &bytes[..at + size];
                 let sequence = parse_sequence(section, at + 4)?;
                 let name = &bytes[sequence.name.as_usize()];
-                if sequences.iter().any(|other| &bytes[other.name.as_usize()] == name) {
+                if sequences
+                    .iter()
+                    .any(|other| &bytes[other.name.as_usize()] == name)
+                {
                     return Err(Error::new(
                         ErrorCode(40431),
-                        format!("Duplicate document sequence: {}", String::from_utf8_lossy(name)),
+                        format!(
+                            "Duplicate document sequence: {}",
+                            String::from_utf8_lossy(name)
+                        ),
                     ));
                 }
                 if sequences.len() == MAX_DOCUMENT_SEQUENCES {
@@ -155,12 +194,18 @@ fn parse_sections(bytes: &[u8], mut at: usize) -> Result<Sections, Error> {
                 at += size;
             }
             other => {
-                return Err(Error::new(ErrorCode(40432), format!("Unknown section kind {other}")));
+                return Err(Error::new(
+                    ErrorCode(40432),
+                    format!("Unknown section kind {other}"),
+                ));
             }
         }
     }
     let Some(body) = body else {
-        return Err(Error::new(ErrorCode(40587), "OP_MSG messages must have a body"));
+        return Err(Error::new(
+            ErrorCode(40587),
+            "OP_MSG messages must have a body",
+        ));
     };
     if !sequences.is_empty() {
         check_disjoint(bytes, body, &sequences)?;
@@ -169,11 +214,15 @@ fn parse_sections(bytes: &[u8], mut at: usize) -> Result<Sections, Error> {
 }
 
 fn parse_sequence(section: &[u8], name_start: usize) -> Result<DocumentSequence, Error> {
-    let name_len = section[name_start..].iter().position(|b| *b == 0).ok_or_else(|| {
-        Error::new(ErrorCode::OVERFLOW, "Document sequence's name has no end")
-    })?;
+    let name_len = section[name_start..]
+        .iter()
+        .position(|b| *b == 0)
+        .ok_or_else(|| Error::new(ErrorCode::OVERFLOW, "Document sequence's name has no end"))?;
     if std::str::from_utf8(&section[name_start..name_start + name_len]).is_err() {
-        return Err(Error::new(ErrorCode::INVALID_BSON, "Document sequence's name is not UTF-8"));
+        return Err(Error::new(
+            ErrorCode::INVALID_BSON,
+            "Document sequence's name is not UTF-8",
+        ));
     }
     let mut at = name_start + name_len + 1;
     let mut starts = Vec::new();
@@ -181,7 +230,10 @@ fn parse_sequence(section: &[u8], name_start: usize) -> Result<DocumentSequence,
         starts.push(at as u32);
         at += document_length(section, at)?;
     }
-    Ok(DocumentSequence { name: Range::new(name_start, name_start + name_len), starts })
+    Ok(DocumentSequence {
+        name: Range::new(name_start, name_start + name_len),
+        starts,
+    })
 }
 
 /// Checks the document at `at` whole and gives its length.
@@ -195,7 +247,10 @@ fn document_length(bytes: &[u8], at: usize) -> Result<usize, Error> {
 fn check_disjoint(bytes: &[u8], body: Range, sequences: &[DocumentSequence]) -> Result<(), Error> {
     let document = RawDocument::from_bytes(&bytes[body.as_usize()]).expect("validated before");
     for element in raw_elements(document) {
-        if sequences.iter().any(|sequence| &bytes[sequence.name.as_usize()] == element.name) {
+        if sequences
+            .iter()
+            .any(|sequence| &bytes[sequence.name.as_usize()] == element.name)
+        {
             return Err(Error::new(
                 ErrorCode(40433),
                 format!(
@@ -209,15 +264,29 @@ fn check_disjoint(bytes: &[u8], body: Range, sequences: &[DocumentSequence]) -> 
 }
 
 /// Commands that MongoDB still takes in OP_QUERY, so that a client of any age learns what the server is.
-const OP_QUERY_COMMANDS: [&str; 6] = ["hello", "isMaster", "ismaster", "buildInfo", "buildinfo", "_isSelf"];
+const OP_QUERY_COMMANDS: [&str; 6] = [
+    "hello",
+    "isMaster",
+    "ismaster",
+    "buildInfo",
+    "buildinfo",
+    "_isSelf",
+];
 
 const LEGACY_HELP: &str = "The client driver may require an upgrade. For more details see \
                            https://dochub.mongodb.org/core/legacy-opcode-removal";
 
 /// Layout behind the header: `flags i32 | namespace cstring | skip i32 | limit i32 | query [| fields]`.
 fn parse_op_query(bytes: Bytes, header: Header) -> Result<Message, ParseError> {
-    let answer = Some(Answer { request_id: header.request_id, kind: MessageKind::OpQuery });
-    let refuse = |error: Error| ParseError { error, answer, close: false };
+    let answer = Some(Answer {
+        request_id: header.request_id,
+        kind: MessageKind::OpQuery,
+    });
+    let refuse = |error: Error| ParseError {
+        error,
+        answer,
+        close: false,
+    };
     let malformed = || fatal(Error::new(ErrorCode::PROTOCOL_ERROR, "Malformed OP_QUERY"));
 
     let namespace_start = HEADER_BYTES + 4;
@@ -242,13 +311,20 @@ fn parse_op_query(bytes: Bytes, header: Header) -> Result<Message, ParseError> {
     let mut command_start = query_start;
     if let Some(first) = raw_elements(query).next()
         && matches!(first.name, b"$query" | b"query")
-        && let Some(inner) = RawDocument::from_bytes(first.value).ok().filter(|_| first.kind == ElementType::EmbeddedDocument)
+        && let Some(inner) = RawDocument::from_bytes(first.value)
+            .ok()
+            .filter(|_| first.kind == ElementType::EmbeddedDocument)
     {
         command = inner;
         command_start = inner.as_bytes().as_ptr() as usize - bytes.as_ptr() as usize;
     }
-    let name = raw_elements(command).next().map_or(&b""[..], |element| element.name);
-    if !OP_QUERY_COMMANDS.iter().any(|known| known.as_bytes() == name) {
+    let name = raw_elements(command)
+        .next()
+        .map_or(&b""[..], |element| element.name);
+    if !OP_QUERY_COMMANDS
+        .iter()
+        .any(|known| known.as_bytes() == name)
+    {
         let name = String::from_utf8_lossy(name);
         return Err(refuse(Error::new(
             ErrorCode::UNSUPPORTED_OP_QUERY_COMMAND,

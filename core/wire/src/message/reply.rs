@@ -45,7 +45,11 @@ impl Reply {
     pub fn with_capacity(bytes: usize) -> Reply {
         let mut buffer = Vec::with_capacity(OP_REPLY_PREFIX + bytes + 64);
         buffer.resize(OP_REPLY_PREFIX, 0);
-        Reply { fields: DocBuilder::with_prefix(buffer), next: None, close_connection: false }
+        Reply {
+            fields: DocBuilder::with_prefix(buffer),
+            next: None,
+            close_connection: false,
+        }
     }
 
     /// A reply with the fields of this document.
@@ -94,7 +98,8 @@ impl Reply {
                 }
                 let header = frame.header(length, OpCode::MSG);
                 bytes[start..start + HEADER_BYTES].copy_from_slice(&header.to_bytes());
-                bytes[start + HEADER_BYTES..start + HEADER_BYTES + 4].copy_from_slice(&flags.to_le_bytes());
+                bytes[start + HEADER_BYTES..start + HEADER_BYTES + 4]
+                    .copy_from_slice(&flags.to_le_bytes());
                 bytes[start + HEADER_BYTES + 4] = 0;
                 if frame.checksum {
                     let checksum = crc32c::crc32c(&bytes[start..]);
@@ -152,7 +157,12 @@ impl ReplyFrame {
 
     fn header(&self, length: usize, opcode: OpCode) -> Header {
         let length = u32::try_from(length).expect("a document and its frame are below 2 GiB");
-        Header { length, request_id: self.request_id, response_to: self.response_to, opcode }
+        Header {
+            length,
+            request_id: self.request_id,
+            response_to: self.response_to,
+            opcode,
+        }
     }
 }
 
@@ -167,7 +177,9 @@ pub fn error_reply(error: &Error, more_labels: &[&'static str]) -> Reply {
     if let Some(extra) = &error.extra {
         reply.append_all(extra);
     }
-    let further = more_labels.iter().filter(|label| !error.labels.contains(*label));
+    let further = more_labels
+        .iter()
+        .filter(|label| !error.labels.contains(*label));
     let mut labels = error.labels.iter().chain(further).peekable();
     if labels.peek().is_some() && !reply.contains("errorLabels") {
         reply.start_array("errorLabels");

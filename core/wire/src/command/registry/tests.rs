@@ -11,16 +11,27 @@ use crate::idl::GenericArguments;
 
 fn registry() -> Registry {
     let mut registry = Registry::new();
-    registry.register(CommandSpec::new("hello").aliases(&["isMaster", "ismaster"]).api_v1(), |_| async {
+    registry.register(
+        CommandSpec::new("hello")
+            .aliases(&["isMaster", "ismaster"])
+            .api_v1(),
+        |_| async { Ok(Reply::new()) },
+    );
+    registry.register(
+        CommandSpec::new("insert").write().sequences(&["documents"]),
+        |invocation| async move {
+            let documents = invocation.documents("documents")?;
+            let mut reply = Reply::new();
+            reply.append("n", documents.len() as i32);
+            Ok(reply)
+        },
+    );
+    registry.register(CommandSpec::new("count").read().no_snapshot(), |_| async {
         Ok(Reply::new())
     });
-    registry.register(CommandSpec::new("insert").write().sequences(&["documents"]), |invocation| async move {
-        let documents = invocation.documents("documents")?;
-        let mut reply = Reply::new();
-        reply.append("n", documents.len() as i32);
-        Ok(reply)
+    registry.register(CommandSpec::new("shutdown").admin_only(), |_| async {
+        Ok(Reply::new())
     });
-    registry.register(CommandSpec::new("shutdown").admin_only(), |_| async { Ok(Reply::new()) });
     registry
 }
 
@@ -28,15 +39,30 @@ fn invocation(registry: &Registry, db: &str, body: RawDocumentBuf) -> Result<Inv
     let message = Message::from_body(body);
     let command = registry.find(message.command_name())?.clone();
     let args = GenericArguments::parse(command.spec.name, message.body())?;
-    let ctx = OpContext::new(1, Arc::new(ClientInfo::internal()), command.spec.name, db, args, 0);
+    let ctx = OpContext::new(
+        1,
+        Arc::new(ClientInfo::internal()),
+        command.spec.name,
+        db,
+        args,
+        0,
+    );
     check_permitted(&command.spec, &message, &ctx)?;
-    Ok(Invocation { message, ctx, command, exhaust_allowed: false })
+    Ok(Invocation {
+        message,
+        ctx,
+        command,
+        exhaust_allowed: false,
+    })
 }
 
 fn run(invocation: Invocation) -> Result<Reply> {
     let command = invocation.command.clone();
     let mut future = command.invoke(invocation);
-    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+    match future
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+    {
         Poll::Ready(outcome) => outcome,
         Poll::Pending => panic!("the handler waits"),
     }
@@ -53,24 +79,80 @@ fn lookup() {
     assert_eq!(registry.lookup("isMaster").unwrap().spec.name, "hello");
     assert!(registry.find("foo").is_err());
     assert_eq!(registry.unknown(), 1);
-    assert_eq!(registry.iter().map(|command| command.spec.name).collect::<Vec<_>>(), ["hello", "insert", "shutdown"]);
+    assert_eq!(
+        registry
+            .iter()
+            .map(|command| command.spec.name)
+            .collect::<Vec<_>>(),
+        ["hello", "insert", "count", "shutdown"]
+    );
 }
 
 #[test]
 fn refused_before_the_handler() {
     check_refused("test", rawdoc! { "foo": 1 }, 59, "no such command: 'foo'");
     check_refused("test", rawdoc! {}, 59, "no such command: ''");
-    check_refused("test", rawdoc! { "shutdown": 1 }, 13, "shutdown may only be run against the admin database.");
-    check_refused("te st", rawdoc! { "hello": 1 }, 73, "Invalid database name specified 'te st'");
-    check_refused("", rawdoc! { "hello": 1 }, 73, "Invalid database name specified ''");
+    check_refused(
+        "test",
+        rawdoc! { "shutdown": 1 },
+        13,
+        "shutdown may only be run against the admin database.",
+    );
+    check_refused(
+        "te st",
+        rawdoc! { "hello": 1 },
+        73,
+        "Invalid database name specified 'te st'",
+    );
+    check_refused(
+        "",
+        rawdoc! { "hello": 1 },
+        73,
+        "Invalid database name specified ''",
+    );
     check_refused(
         "test",
         rawdoc! { "hello": 1, "writeConcern": { "w": 1 } },
         72,
         "Command does not support writeConcern",
     );
+    check_refused(
+        "test",
+        rawdoc! { "hello": 1, "readConcern": { "level": "majority" } },
+        72,
+        "Command hello does not support { readConcern: { level: \"majority\", provenance: \"clientSupplied\" } } \
+         :: caused by :: read concern not supported",
+    );
+    for (body, allowed) in [
+        (
+            rawdoc! { "hello": 1, "readConcern": { "level": "local" } },
+            true,
+        ),
+        (rawdoc! { "hello": 1, "readConcern": {} }, true),
+        (
+            rawdoc! { "count": 1, "readConcern": { "level": "linearizable" } },
+            true,
+        ),
+        (
+            rawdoc! { "count": 1, "readConcern": { "level": "snapshot" } },
+            false,
+        ),
+    ] {
+        assert_eq!(
+            invocation(&registry(), "test", body.clone()).is_ok(),
+            allowed,
+            "{body:?}"
+        );
+    }
     let strict = rawdoc! { "insert": "c", "apiVersion": "1", "apiStrict": true };
-    assert_eq!(invocation(&registry(), "test", strict).err().unwrap().code.0, 323);
+    assert_eq!(
+        invocation(&registry(), "test", strict)
+            .err()
+            .unwrap()
+            .code
+            .0,
+        323
+    );
     assert!(invocation(&registry(), "admin", rawdoc! { "shutdown": 1 }).is_ok());
 }
 
@@ -78,11 +160,18 @@ fn refused_before_the_handler() {
 fn handlers_read_their_documents() {
     let registry = registry();
     let insert = |body| invocation(&registry, "test", body).and_then(run);
-    assert!(insert(rawdoc! { "insert": "c", "documents": [{}, {}] }).unwrap().contains("n"));
+    assert!(
+        insert(rawdoc! { "insert": "c", "documents": [{}, {}] })
+            .unwrap()
+            .contains("n")
+    );
     let error = insert(rawdoc! { "insert": "c" }).unwrap_err();
     assert_eq!(
         (error.code.0, error.message.as_str()),
-        (40414, "BSON field 'insert.documents' is missing but a required field")
+        (
+            40414,
+            "BSON field 'insert.documents' is missing but a required field"
+        )
     );
 }
 
@@ -90,5 +179,7 @@ fn handlers_read_their_documents() {
 #[should_panic(expected = "registered twice")]
 fn a_name_is_registered_once() {
     let mut registry = registry();
-    registry.register(CommandSpec::new("x").aliases(&["ismaster"]), |_| async { Ok(Reply::new()) });
+    registry.register(CommandSpec::new("x").aliases(&["ismaster"]), |_| async {
+        Ok(Reply::new())
+    });
 }

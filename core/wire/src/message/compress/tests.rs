@@ -29,7 +29,9 @@ fn wrapped_by_hand(claimed: i32, compressor: u8, opcode: OpCode, packed: &[u8]) 
 #[test]
 fn round_trips() {
     let mut state = CompressionState::default();
-    let noise: Vec<u8> = (0..5000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let noise: Vec<u8> = (0..5000u32)
+        .map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8)
+        .collect();
     let bodies: [Vec<u8>; 4] = [vec![], b"abc".to_vec(), b"abcdefgh".repeat(1000), noise];
     for compressor in ALL {
         for body in &bodies {
@@ -46,7 +48,11 @@ fn round_trips() {
             }
         }
         let repetitive = state.wrap(message(&bodies[2]), compressor);
-        assert!(repetitive.len() < 1000, "{} did not compress", compressor.name());
+        assert!(
+            repetitive.len() < 1000,
+            "{} did not compress",
+            compressor.name()
+        );
     }
     let noop = wrapped_by_hand(3, 0, OpCode::MSG, b"abc");
     assert_eq!(state.unwrap(&noop), Ok((message(b"abc"), Compressor::Noop)));
@@ -58,15 +64,39 @@ fn lies_are_found_before_memory_is_taken() {
     let mut check = |bytes: Bytes, expected: CompressionError| {
         assert_eq!(state.unwrap(&bytes), Err(expected), "{bytes:?}");
     };
-    check(wrapped_by_hand(-1, 1, OpCode::MSG, b"x"), CompressionError::BadSize(-1));
-    check(wrapped_by_hand(48_000_000, 3, OpCode::MSG, b"x"), CompressionError::BadSize(48_000_000));
-    check(wrapped_by_hand(i32::MAX, 2, OpCode::MSG, b"x"), CompressionError::BadSize(i32::MAX));
-    check(wrapped_by_hand(4, 9, OpCode::MSG, b"x"), CompressionError::UnknownCompressor(9));
-    check(wrapped_by_hand(4, 1, OpCode::COMPRESSED, b"x"), CompressionError::Nested);
-    check(wrapped_by_hand(4, 0, OpCode::MSG, b"xyz"), CompressionError::Corrupt(Compressor::Noop));
+    check(
+        wrapped_by_hand(-1, 1, OpCode::MSG, b"x"),
+        CompressionError::BadSize(-1),
+    );
+    check(
+        wrapped_by_hand(48_000_000, 3, OpCode::MSG, b"x"),
+        CompressionError::BadSize(48_000_000),
+    );
+    check(
+        wrapped_by_hand(i32::MAX, 2, OpCode::MSG, b"x"),
+        CompressionError::BadSize(i32::MAX),
+    );
+    check(
+        wrapped_by_hand(4, 9, OpCode::MSG, b"x"),
+        CompressionError::UnknownCompressor(9),
+    );
+    check(
+        wrapped_by_hand(4, 1, OpCode::COMPRESSED, b"x"),
+        CompressionError::Nested,
+    );
+    check(
+        wrapped_by_hand(4, 0, OpCode::MSG, b"xyz"),
+        CompressionError::Corrupt(Compressor::Noop),
+    );
     // Claims of 40 MB for a few bytes.
-    check(wrapped_by_hand(40_000_000, 1, OpCode::MSG, b"xyz"), CompressionError::Corrupt(Compressor::Snappy));
-    check(wrapped_by_hand(40_000_000, 2, OpCode::MSG, b"xyz"), CompressionError::Corrupt(Compressor::Zlib));
+    check(
+        wrapped_by_hand(40_000_000, 1, OpCode::MSG, b"xyz"),
+        CompressionError::Corrupt(Compressor::Snappy),
+    );
+    check(
+        wrapped_by_hand(40_000_000, 2, OpCode::MSG, b"xyz"),
+        CompressionError::Corrupt(Compressor::Zlib),
+    );
     check(message(b"1234567"), CompressionError::Truncated);
 }
 
@@ -80,7 +110,11 @@ fn more_or_less_than_claimed_is_refused() {
             let mut lying = wrapped.to_vec();
             lying[HEADER_BYTES + 4..HEADER_BYTES + 8].copy_from_slice(&claimed.to_le_bytes());
             let outcome = state.unwrap(&Bytes::from(lying));
-            assert_eq!(outcome, Err(CompressionError::Corrupt(compressor)), "{claimed}");
+            assert_eq!(
+                outcome,
+                Err(CompressionError::Corrupt(compressor)),
+                "{claimed}"
+            );
         }
         // A good message is still understood afterwards.
         assert!(state.unwrap(&wrapped).is_ok());
