@@ -35,7 +35,7 @@ fn data(r: &mut Registry) {
         Some(TopKind::Update),
         find_and_modify::find_and_modify,
     );
-    register(r, spec("count").read().api_v1().help("count documents"), Some(TopKind::Command), count::count);
+    register(r, spec("count").read().no_snapshot().api_v1().help("count documents"), Some(TopKind::Command), count::count);
     register(r, spec("distinct").read().api_v1().help("the values of a field"), Some(TopKind::Command), distinct::distinct);
     register(
         r,
