@@ -199,6 +199,17 @@ def test_write_errors_have_index_pattern_and_value(collection):
     assert sorted(d["_id"] for d in collection.find()) == [1, 2, 4, 5]
 
 
+def test_an_upsert_that_cannot_succeed_fails(collection):
+    """The filter names a taken key and more: trying again could never help."""
+    collection.insert_one({"_id": 1, "b": 1})
+    collection.create_index("u", unique=True, sparse=True)
+    collection.insert_one({"_id": 2, "u": 7})
+    for filter_, change in (({"_id": 1, "b": 2}, {"$set": {"c": 1}}), ({"_id": 3}, {"$set": {"u": 7}}), ({"u": 7, "b": 1}, {"$set": {"c": 1}})):
+        with pytest.raises(pymongo.errors.DuplicateKeyError):
+            collection.update_one(filter_, change, upsert=True)
+    assert collection.count_documents({}) == 2
+
+
 def test_write_concern(client, collection):
     options = lambda **wc: collection.with_options(write_concern=pymongo.WriteConcern(**wc))
     options(w=0).insert_one({"_id": "unacknowledged"})

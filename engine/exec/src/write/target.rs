@@ -108,6 +108,7 @@ pub(crate) async fn run(ctx: &OpContext, ns: &Namespace, statement: &ModifyState
             return Ok(());
         }
         // Another client inserted the same document meanwhile: it is there to be updated now.
+        crate::interrupt::check(ctx)?;
     }
 }
 
@@ -197,7 +198,7 @@ async fn change_group(
     }
 }
 
-/// Inserts what the update makes out of the filter; false if a document with that `_id` has appeared.
+/// Inserts what the update makes out of the filter; false if the document that the filter names has appeared.
 async fn upsert(ctx: &OpContext, ns: &Namespace, statement: &ModifyStatement, outcome: &mut ModifyOutcome) -> Result<bool> {
     let Change::Update(update) = &*statement.change else { return Err(Error::internal("a delete cannot upsert")) };
     let made = update.upsert(&statement.matcher, &update_context(true, None), state().new_object_id())?;
@@ -205,9 +206,8 @@ async fn upsert(ctx: &OpContext, ns: &Namespace, statement: &ModifyStatement, ou
     let mut batch = BatchOutcome::default();
     insert_documents(ctx, ns, vec![(0, document.clone())], true, &mut batch).await?;
     if let Some(failure) = batch.errors.pop() {
-        let id_filter = statement.matcher.id_equality().is_some();
         // The document to update is there now, if the filter asks for what is taken; otherwise the conflict is the answer.
-        if failure.error.code == ErrorCode::DUPLICATE_KEY && (id_filter || filter_matches_taken(&failure.error, statement)) {
+        if failure.error.code == ErrorCode::DUPLICATE_KEY && filter_matches_taken(&failure.error, statement) {
             return Ok(false);
         }
         return Err(failure.error);
