@@ -112,7 +112,8 @@ pub fn run(settings: &Settings) -> io::Result<Report> {
         )?;
         connections.push(connection);
     }
-    let mut latency_ns = Histogram::new_with_bounds(1, 60_000_000_000, 3).map_err(|_| io::Error::other("histogram"))?;
+    let mut latency_ns = Histogram::new_with_bounds(1, 60_000_000_000, 3)
+        .map_err(|_| io::Error::other("histogram"))?;
     let (mut operations, mut wrong, mut active) = (0u64, 0u64, 0usize);
     let mut scratch = vec![0u8; 1 << 16];
     for connection in &mut connections {

@@ -25,12 +25,19 @@ pub(crate) struct Built {
 }
 
 /// Builds the indexes; on an error their trees are left for the caller to drop.
-pub(crate) async fn build(collection: &Arc<Collection>, indexes: &[Index], build_uuid: Uuid) -> Result<Built> {
+pub(crate) async fn build(
+    collection: &Arc<Collection>,
+    indexes: &[Index],
+    build_uuid: Uuid,
+) -> Result<Built> {
     let failed = |error: Error| {
         if error.code == ErrorCode::INTERRUPTED_AT_SHUTDOWN {
             return error;
         }
-        error.context(format!("Index build failed: {build_uuid}: Collection {} ( {} )", collection.ns, collection.uuid))
+        error.context(format!(
+            "Index build failed: {build_uuid}: Collection {} ( {} )",
+            collection.ns, collection.uuid
+        ))
     };
     let indexes: Arc<[Index]> = indexes.into();
     let partitions = match collection.placement {
@@ -41,9 +48,11 @@ pub(crate) async fn build(collection: &Arc<Collection>, indexes: &[Index], build
     let mut entries = 0;
     for partition in (0..partitions).map(PartitionId) {
         let (collection, indexes) = (collection.clone(), indexes.clone());
-        let scanned = pinion_runtime::submit_to(storage().owner(partition), Queue::Background, move || async move {
-            scan(&collection, &indexes, partition).await
-        })
+        let scanned = pinion_runtime::submit_to(
+            storage().owner(partition),
+            Queue::Background,
+            move || async move { scan(&collection, &indexes, partition).await },
+        )
         .await
         .map_err(failed)?;
         pinion_runtime::sim::event("index build");
@@ -59,9 +68,11 @@ pub(crate) async fn build(collection: &Arc<Collection>, indexes: &[Index], build
         }
         for partition in (0..partitions).map(PartitionId) {
             let (collection, indexes) = (collection.clone(), indexes.clone());
-            pinion_runtime::submit_to(storage().owner(partition), Queue::Background, move || async move {
-                check_unique(&collection, &indexes[i], partition).await
-            })
+            pinion_runtime::submit_to(
+                storage().owner(partition),
+                Queue::Background,
+                move || async move { check_unique(&collection, &indexes[i], partition).await },
+            )
             .await
             .map_err(failed)?;
         }
@@ -76,10 +87,22 @@ struct Scanned {
 }
 
 /// Reads one partition's documents and writes their entries. Runs on the partition's owner.
-async fn scan(collection: &Collection, indexes: &[Index], partition: PartitionId) -> Result<Scanned> {
+async fn scan(
+    collection: &Collection,
+    indexes: &[Index],
+    partition: PartitionId,
+) -> Result<Scanned> {
     let owned = storage().partition(partition).expect("asked its owner");
-    let mut cursor = owned.cursor(collection.tree(), KeyRange::all(), Direction::Forward, ReadAt::Newest);
-    let mut out = Scanned { entries: 0, multikey: Vec::new() };
+    let mut cursor = owned.cursor(
+        collection.tree(),
+        KeyRange::all(),
+        Direction::Forward,
+        ReadAt::Newest,
+    );
+    let mut out = Scanned {
+        entries: 0,
+        multikey: Vec::new(),
+    };
     let mut pending: Vec<Write> = Vec::new();
     let mut documents = 0;
     while let Some((_, read)) = cursor.next().await.map_err(from_read_error)? {
@@ -88,12 +111,19 @@ async fn scan(collection: &Collection, indexes: &[Index], partition: PartitionId
         for index in indexes {
             let made = entries_of(index, document, id)?;
             if let Some(paths) = made.multikey
-                && !out.multikey.iter().any(|(tree, known)| *tree == index.tree && *known == paths)
+                && !out
+                    .multikey
+                    .iter()
+                    .any(|(tree, known)| *tree == index.tree && *known == paths)
             {
                 out.multikey.push((index.tree, paths));
             }
             out.entries += made.entries.len() as u64;
-            pending.extend(made.entries.into_iter().map(|entry| put_entry(collection, index, entry, partition, false)));
+            pending.extend(
+                made.entries
+                    .into_iter()
+                    .map(|entry| put_entry(collection, index, entry, partition, false)),
+            );
         }
         documents += 1;
         if pending.len() >= BUILD_BATCH_ENTRIES || documents >= BUILD_BATCH_DOCUMENTS {
@@ -112,17 +142,34 @@ async fn write(pending: &mut Vec<Write>) -> Result<()> {
     if pending.is_empty() {
         return Ok(());
     }
-    storage().apply_unlogged(std::mem::take(pending)).await.map(|_| ()).map_err(crate::errors::from_write_error)
+    storage()
+        .apply_unlogged(std::mem::take(pending))
+        .await
+        .map(|_| ())
+        .map_err(crate::errors::from_write_error)
 }
 
 /// Reads one partition of a unique index in order: two neighbours that share their fields are duplicates.
-async fn check_unique(collection: &Collection, index: &Index, partition: PartitionId) -> Result<()> {
+async fn check_unique(
+    collection: &Collection,
+    index: &Index,
+    partition: PartitionId,
+) -> Result<()> {
     let owned = storage().partition(partition).expect("asked its owner");
-    let mut cursor = owned.cursor(index.tree, KeyRange::all(), Direction::Forward, ReadAt::Newest);
+    let mut cursor = owned.cursor(
+        index.tree,
+        KeyRange::all(),
+        Direction::Forward,
+        ReadAt::Newest,
+    );
     let mut last: Option<(Key, usize, Bytes)> = None;
     while let Some((key, read)) = cursor.next().await.map_err(from_read_error)? {
-        let len = prefix_len(index, &key)
-            .ok_or_else(|| Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, format!("an entry of index {} is damaged", index.name())))?;
+        let len = prefix_len(index, &key).ok_or_else(|| {
+            Error::new(
+                ErrorCode::DATA_CORRUPTION_DETECTED,
+                format!("an entry of index {} is damaged", index.name()),
+            )
+        })?;
         if let Some((previous, previous_len, type_bits)) = &last
             && previous[..*previous_len] == key[..len]
         {

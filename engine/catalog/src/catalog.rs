@@ -11,8 +11,8 @@ use pinion_storage::TreeId;
 use crate::entry::Collection;
 use crate::gates::Gates;
 use crate::limits::FIRST_IDENT;
-use pinion_wire::idl::Namespace;
 use crate::uuid::Uuid;
+use pinion_wire::idl::Namespace;
 
 /// One version of the catalog.
 #[derive(Clone)]
@@ -27,7 +27,13 @@ pub struct Catalog {
 impl Catalog {
     /// A catalog without collections.
     pub fn empty() -> Catalog {
-        Catalog { version: 0, next_number: FIRST_IDENT, by_name: OrdMap::new(), by_number: OrdMap::new(), by_uuid: OrdMap::new() }
+        Catalog {
+            version: 0,
+            next_number: FIRST_IDENT,
+            by_name: OrdMap::new(),
+            by_number: OrdMap::new(),
+            by_uuid: OrdMap::new(),
+        }
     }
 
     /// Rises by one with each change.
@@ -66,11 +72,16 @@ impl Catalog {
     }
 
     /// The collections of one database, ordered by name.
-    pub fn collections_of<'a>(&'a self, db: &str) -> impl Iterator<Item = &'a Arc<Collection>> + use<'a> {
+    pub fn collections_of<'a>(
+        &'a self,
+        db: &str,
+    ) -> impl Iterator<Item = &'a Arc<Collection>> + use<'a> {
         let from: Arc<str> = format!("{db}.").into();
         // The character after the dot bounds the names of the database.
         let to: Arc<str> = format!("{db}/").into();
-        self.by_name.range((Bound::Included(from), Bound::Excluded(to))).map(|(_, collection)| collection)
+        self.by_name
+            .range((Bound::Included(from), Bound::Excluded(to)))
+            .map(|(_, collection)| collection)
     }
 
     /// The names of all databases, in order.
@@ -98,7 +109,9 @@ impl Catalog {
 
     /// Every tree that belongs to a collection or index.
     pub fn trees(&self) -> impl Iterator<Item = TreeId> + '_ {
-        self.by_name.values().flat_map(|collection| collection.trees().collect::<Vec<_>>())
+        self.by_name
+            .values()
+            .flat_map(|collection| collection.trees().collect::<Vec<_>>())
     }
 
     pub(crate) fn put(&mut self, collection: Collection) {
@@ -107,8 +120,14 @@ impl Catalog {
         for tree in collection.trees() {
             self.next_number = self.next_number.max(tree.0 + 1);
         }
-        let displaced = self.by_name.insert(Arc::from(collection.ns.as_str()), collection.clone());
-        assert!(displaced.is_none(), "two collections with the name {}", collection.ns);
+        let displaced = self
+            .by_name
+            .insert(Arc::from(collection.ns.as_str()), collection.clone());
+        assert!(
+            displaced.is_none(),
+            "two collections with the name {}",
+            collection.ns
+        );
         self.by_uuid.insert(collection.uuid, collection.clone());
         self.by_number.insert(collection.number, collection);
     }
@@ -138,7 +157,10 @@ pub struct CoreCatalog {
 impl CoreCatalog {
     /// Makes this core's catalog out of a version.
     pub fn new(catalog: Arc<Catalog>) -> CoreCatalog {
-        CoreCatalog { current: RefCell::new(catalog), gates: Gates::default() }
+        CoreCatalog {
+            current: RefCell::new(catalog),
+            gates: Gates::default(),
+        }
     }
 
     /// The version this core holds.
@@ -158,7 +180,10 @@ impl CoreCatalog {
 
     pub(crate) fn install(&self, catalog: Arc<Catalog>) {
         let mut current = self.current.borrow_mut();
-        assert!(catalog.version >= current.version, "a core's catalog went back");
+        assert!(
+            catalog.version >= current.version,
+            "a core's catalog went back"
+        );
         *current = catalog;
     }
 }

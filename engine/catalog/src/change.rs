@@ -37,7 +37,11 @@ impl CatalogChange {
             op: Op::Put(Bytes::from(row.into_bytes())),
             expect: Expect::Any,
         };
-        let mut writes: Vec<Write> = self.puts.iter().map(|collection| put(collection.number, collection.to_row())).collect();
+        let mut writes: Vec<Write> = self
+            .puts
+            .iter()
+            .map(|collection| put(collection.number, collection.to_row()))
+            .collect();
         writes.extend(self.removes.iter().map(|number| Write {
             partition: PartitionId(0),
             tree: CATALOG_TREE,
@@ -45,7 +49,10 @@ impl CatalogChange {
             op: Op::Delete,
             expect: Expect::Any,
         }));
-        writes.push(put(COUNTER_ROW, pinion_bson::rawdoc! { "next": self.next_number as i64 }));
+        writes.push(put(
+            COUNTER_ROW,
+            pinion_bson::rawdoc! { "next": self.next_number as i64 },
+        ));
         writes
     }
 
@@ -70,30 +77,43 @@ impl CatalogChange {
 
     /// Reads a change back out of an entry's `o2`; `None` if that holds no change.
     pub fn from_o2(o2: &RawDocument) -> Result<Option<CatalogChange>, BadRow> {
-        let Ok(rows) = o2.get_array("rows") else { return Ok(None) };
+        let Ok(rows) = o2.get_array("rows") else {
+            return Ok(None);
+        };
         let mut puts = Vec::new();
         for row in rows {
             match row {
                 Ok(RawBsonRef::Document(row)) => puts.push(Collection::from_row(row)?),
-                _ => return Err(BadRow("catalog change: rows holds a value that is no document".into())),
+                _ => {
+                    return Err(BadRow(
+                        "catalog change: rows holds a value that is no document".into(),
+                    ));
+                }
             }
         }
         let numbers = |name: &str| -> Result<Vec<u64>, BadRow> {
-            let array = o2.get_array(name).map_err(|_| BadRow(format!("catalog change: no {name}")))?;
+            let array = o2
+                .get_array(name)
+                .map_err(|_| BadRow(format!("catalog change: no {name}")))?;
             array
                 .into_iter()
                 .map(|value| match value {
                     Ok(RawBsonRef::Int64(n)) if n >= 0 => Ok(n as u64),
-                    _ => Err(BadRow(format!("catalog change: {name} holds a value that is no number"))),
+                    _ => Err(BadRow(format!(
+                        "catalog change: {name} holds a value that is no number"
+                    ))),
                 })
                 .collect()
         };
-        let next = o2.get_i64("next").map_err(|_| BadRow("catalog change: no next".into()))?;
+        let next = o2
+            .get_i64("next")
+            .map_err(|_| BadRow("catalog change: no next".into()))?;
         Ok(Some(CatalogChange {
             puts,
             removes: numbers("removed")?,
             dropped_trees: numbers("dropped")?.into_iter().map(TreeId).collect(),
-            next_number: u64::try_from(next).map_err(|_| BadRow("catalog change: next is negative".into()))?,
+            next_number: u64::try_from(next)
+                .map_err(|_| BadRow("catalog change: next is negative".into()))?,
         }))
     }
 
@@ -114,19 +134,30 @@ impl CatalogChange {
 }
 
 /// Builds a catalog out of the rows of the catalog's tree.
-pub(crate) fn from_rows<'a>(rows: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Result<Catalog, BadRow> {
+pub(crate) fn from_rows<'a>(
+    rows: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+) -> Result<Catalog, BadRow> {
     let mut catalog = Catalog::empty();
     for (key, value) in rows {
-        let number = u64::from_be_bytes(key.try_into().map_err(|_| BadRow("catalog row: a key is not eight bytes".into()))?);
-        let row = pinion_bson::validate(value).map_err(|e| BadRow(format!("catalog row {number}: {e}")))?;
+        let number = u64::from_be_bytes(
+            key.try_into()
+                .map_err(|_| BadRow("catalog row: a key is not eight bytes".into()))?,
+        );
+        let row = pinion_bson::validate(value)
+            .map_err(|e| BadRow(format!("catalog row {number}: {e}")))?;
         if number == COUNTER_ROW {
-            let next = row.get_i64("next").map_err(|_| BadRow("catalog row 0: no next".into()))?;
+            let next = row
+                .get_i64("next")
+                .map_err(|_| BadRow("catalog row 0: no next".into()))?;
             catalog.set_next_number(next as u64);
             continue;
         }
         let collection = Collection::from_row(row)?;
         if collection.number != number {
-            return Err(BadRow(format!("catalog row {number} belongs to collection {}", collection.number)));
+            return Err(BadRow(format!(
+                "catalog row {number} belongs to collection {}",
+                collection.number
+            )));
         }
         catalog.put(collection);
     }

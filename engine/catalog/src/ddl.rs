@@ -38,7 +38,10 @@ pub(crate) struct Coordinator {
 
 impl Coordinator {
     pub(crate) fn new() -> Coordinator {
-        Coordinator { one_at_a_time: Semaphore::new(1), rng: std::cell::RefCell::new(pinion_runtime::random_stream("catalog")) }
+        Coordinator {
+            one_at_a_time: Semaphore::new(1),
+            rng: std::cell::RefCell::new(pinion_runtime::random_stream("catalog")),
+        }
     }
 
     fn uuid(&self) -> Uuid {
@@ -46,14 +49,33 @@ impl Coordinator {
     }
 
     /// Writes the change with its entry, then installs it on every core.
-    async fn commit(&self, ns: &str, uuid: Option<Uuid>, kind: OpKind, o: &RawDocument, change: CatalogChange) -> Result<Timestamp> {
+    async fn commit(
+        &self,
+        ns: &str,
+        uuid: Option<Uuid>,
+        kind: OpKind,
+        o: &RawDocument,
+        change: CatalogChange,
+    ) -> Result<Timestamp> {
         let o2 = change.to_o2();
-        let event =
-            OpEvent { kind, ns, uuid, o, o2: Some(&o2), wall_ms: pinion_runtime::wall_ms(), session: None };
+        let event = OpEvent {
+            kind,
+            ns,
+            uuid,
+            o,
+            o2: Some(&o2),
+            wall_ms: pinion_runtime::wall_ms(),
+            session: None,
+        };
         let entry = pinion_runtime::core_local::<Observers>().entry(&event)?;
-        let statement = Statement { writes: change.writes(), entry: Some(entry) };
+        let statement = Statement {
+            writes: change.writes(),
+            entry: Some(entry),
+        };
         pinion_runtime::sim::event("ddl");
-        let mut results = pinion_storage::storage().execute(vec![statement], true).await;
+        let mut results = pinion_storage::storage()
+            .execute(vec![statement], true)
+            .await;
         assert!(results.len() == 1, "one statement has one result");
         let ts = results.pop().expect("asserted").map_err(from_write_error)?;
         install_change(&change, ts).await;
@@ -108,7 +130,10 @@ where
         });
         match task.await {
             Ok(result) => result,
-            Err(_) => Err(Error::new(ErrorCode::INTERRUPTED_AT_SHUTDOWN, "interrupted at shutdown")),
+            Err(_) => Err(Error::new(
+                ErrorCode::INTERRUPTED_AT_SHUTDOWN,
+                "interrupted at shutdown",
+            )),
         }
     })
     .await
@@ -158,7 +183,10 @@ pub async fn create_collection(ns: Namespace, options: RawDocumentBuf) -> Result
 pub async fn ensure_collection(ns: Namespace) -> Result<Created> {
     coordinate(move |c| async move {
         if let Some(collection) = core_catalog().get(&ns) {
-            return Ok(Created { collection, ts: None });
+            return Ok(Created {
+                collection,
+                ts: None,
+            });
         }
         c.create(&ns, RawDocumentBuf::new()).await
     })
@@ -171,7 +199,10 @@ impl Coordinator {
         let catalog = core_catalog().current();
         if let Some(collection) = catalog.get(ns) {
             if collection.options.as_bytes() == options.as_bytes() {
-                return Ok(Created { collection: collection.clone(), ts: None });
+                return Ok(Created {
+                    collection: collection.clone(),
+                    ts: None,
+                });
             }
             return Err(Error::new(
                 ErrorCode::NAMESPACE_EXISTS,
@@ -185,11 +216,28 @@ impl Coordinator {
         let number = catalog.next_number();
         let collection = Collection::new(ns.clone(), self.uuid(), number, options.clone());
         let mut o = DocBuilder::new();
-        o.append("create", ns.collection()).append("idIndex", &*Collection::id_index()).append_all(&options);
-        let change = CatalogChange { puts: vec![collection.clone()], next_number: number + 1, ..Default::default() };
-        let ts = self.commit(&command_namespace(ns), Some(collection.uuid), OpKind::Command, &o.finish(), change).await?;
+        o.append("create", ns.collection())
+            .append("idIndex", &*Collection::id_index())
+            .append_all(&options);
+        let change = CatalogChange {
+            puts: vec![collection.clone()],
+            next_number: number + 1,
+            ..Default::default()
+        };
+        let ts = self
+            .commit(
+                &command_namespace(ns),
+                Some(collection.uuid),
+                OpKind::Command,
+                &o.finish(),
+                change,
+            )
+            .await?;
         let collection = core_catalog().get(ns).expect("just installed");
-        Ok(Created { collection, ts: Some(ts) })
+        Ok(Created {
+            collection,
+            ts: Some(ts),
+        })
     }
 }
 
@@ -198,7 +246,9 @@ fn check_database_case(catalog: &Catalog, db: &str) -> Result<()> {
         if existing != db && existing.eq_ignore_ascii_case(db) {
             return Err(Error::new(
                 ErrorCode::DATABASE_DIFFER_CASE,
-                format!("db already exists with different case already have: [{existing}] trying to create [{db}]"),
+                format!(
+                    "db already exists with different case already have: [{existing}] trying to create [{db}]"
+                ),
             ));
         }
     }
@@ -230,7 +280,11 @@ pub async fn drop_collection(ns: Namespace) -> Result<Option<Dropped>> {
 /// Drops all collections of a database; the timestamp of the last change, or `None` if there was no such database.
 pub async fn drop_database(db: String) -> Result<Option<Timestamp>> {
     coordinate(move |c| async move {
-        let gates: Vec<Namespace> = core_catalog().current().collections_of(&db).map(|collection| collection.ns.clone()).collect();
+        let gates: Vec<Namespace> = core_catalog()
+            .current()
+            .collections_of(&db)
+            .map(|collection| collection.ns.clone())
+            .collect();
         if gates.is_empty() {
             return Ok(None);
         }
@@ -244,9 +298,15 @@ pub async fn drop_database(db: String) -> Result<Option<Timestamp>> {
         }
         if result.is_ok() {
             let next_number = core_catalog().current().next_number();
-            let change = CatalogChange { next_number, ..Default::default() };
+            let change = CatalogChange {
+                next_number,
+                ..Default::default()
+            };
             let o = rawdoc! { "dropDatabase": 1 };
-            result = c.commit(&format!("{db}.$cmd"), None, OpKind::Command, &o, change).await.map(Some);
+            result = c
+                .commit(&format!("{db}.$cmd"), None, OpKind::Command, &o, change)
+                .await
+                .map(Some);
         }
         open_gates(&gates).await;
         result
@@ -258,7 +318,10 @@ impl Coordinator {
     /// Drops a collection whose gates are closed.
     async fn drop_one(&self, ns: &Namespace) -> Result<Dropped> {
         let catalog = core_catalog().current();
-        let collection = catalog.get(ns).expect("only this coordinator removes collections").clone();
+        let collection = catalog
+            .get(ns)
+            .expect("only this coordinator removes collections")
+            .clone();
         let change = CatalogChange {
             removes: vec![collection.number],
             dropped_trees: collection.trees().collect(),
@@ -266,8 +329,19 @@ impl Coordinator {
             ..Default::default()
         };
         let o = rawdoc! { "drop": ns.collection() };
-        let ts = self.commit(&command_namespace(ns), Some(collection.uuid), OpKind::Command, &o, change).await?;
-        Ok(Dropped { indexes: collection.indexes.len() + 1, ts })
+        let ts = self
+            .commit(
+                &command_namespace(ns),
+                Some(collection.uuid),
+                OpKind::Command,
+                &o,
+                change,
+            )
+            .await?;
+        Ok(Dropped {
+            indexes: collection.indexes.len() + 1,
+            ts,
+        })
     }
 }
 
@@ -275,7 +349,11 @@ impl Coordinator {
 ///
 /// # Errors
 /// `NamespaceNotFound` without a source, `NamespaceExists` when the target is there and `drop_target` is false.
-pub async fn rename_collection(from: Namespace, to: Namespace, drop_target: bool) -> Result<Timestamp> {
+pub async fn rename_collection(
+    from: Namespace,
+    to: Namespace,
+    drop_target: bool,
+) -> Result<Timestamp> {
     coordinate(move |c| async move {
         check_creatable(&to)?;
         let catalog = core_catalog().current();
@@ -286,11 +364,17 @@ pub async fn rename_collection(from: Namespace, to: Namespace, drop_target: bool
             ));
         };
         if from == to {
-            return Err(Error::new(ErrorCode::ILLEGAL_OPERATION, "Can't rename a collection to itself"));
+            return Err(Error::new(
+                ErrorCode::ILLEGAL_OPERATION,
+                "Can't rename a collection to itself",
+            ));
         }
         let target = catalog.get(&to).cloned();
         if target.is_some() && !drop_target {
-            return Err(Error::new(ErrorCode::NAMESPACE_EXISTS, "target namespace exists"));
+            return Err(Error::new(
+                ErrorCode::NAMESPACE_EXISTS,
+                "target namespace exists",
+            ));
         }
         if is_single_partition(&from) != is_single_partition(&to) {
             return Err(Error::new(
@@ -301,15 +385,29 @@ pub async fn rename_collection(from: Namespace, to: Namespace, drop_target: bool
         check_database_case(&catalog, to.db())?;
         let gates = [from.clone(), to.clone()];
         close_gates(&gates, GateMode::Closed).await;
-        let mut change = CatalogChange { puts: vec![source.renamed(to.clone())], next_number: catalog.next_number(), ..Default::default() };
+        let mut change = CatalogChange {
+            puts: vec![source.renamed(to.clone())],
+            next_number: catalog.next_number(),
+            ..Default::default()
+        };
         let mut o = DocBuilder::new();
-        o.append("renameCollection", from.as_str()).append("to", to.as_str()).append("stayTemp", false);
+        o.append("renameCollection", from.as_str())
+            .append("to", to.as_str())
+            .append("stayTemp", false);
         if let Some(target) = target {
             change.removes.push(target.number);
             change.dropped_trees.extend(target.trees());
             o.append("dropTarget", target.uuid.to_bson());
         }
-        let result = c.commit(&command_namespace(&from), Some(source.uuid), OpKind::Command, &o.finish(), change).await;
+        let result = c
+            .commit(
+                &command_namespace(&from),
+                Some(source.uuid),
+                OpKind::Command,
+                &o.finish(),
+                change,
+            )
+            .await;
         open_gates(&gates).await;
         result
     })
@@ -326,27 +424,49 @@ pub struct IndexesCreated {
 }
 
 /// Makes indexes out of checked specifications (`{v, key, name, ...}`), building them over the documents that are there.
-pub async fn create_indexes(ns: Namespace, requested: Vec<RawDocumentBuf>) -> Result<IndexesCreated> {
+pub async fn create_indexes(
+    ns: Namespace,
+    requested: Vec<RawDocumentBuf>,
+) -> Result<IndexesCreated> {
     coordinate(move |c| async move {
         let made = match core_catalog().get(&ns) {
-            Some(collection) => Created { collection, ts: None },
+            Some(collection) => Created {
+                collection,
+                ts: None,
+            },
             // The `_id` index needs no collection to be there already.
-            None if requested.iter().all(|spec| spec.get_str("name").is_ok_and(|name| name == "_id_")) => {
-                return Ok(IndexesCreated { before: 0, after: 0, collection_made: false, ts: None });
+            None if requested
+                .iter()
+                .all(|spec| spec.get_str("name").is_ok_and(|name| name == "_id_")) =>
+            {
+                return Ok(IndexesCreated {
+                    before: 0,
+                    after: 0,
+                    collection_made: false,
+                    ts: None,
+                });
             }
             None => c.create(&ns, RawDocumentBuf::new()).await?,
         };
         let collection = made.collection.clone();
         let before = collection.indexes.len() + 1;
         let wanted = specs::missing(&collection, &requested)?;
-        let unchanged = IndexesCreated { before, after: before, collection_made: made.ts.is_some(), ts: made.ts };
+        let unchanged = IndexesCreated {
+            before,
+            after: before,
+            collection_made: made.ts.is_some(),
+            ts: made.ts,
+        };
         if wanted.is_empty() {
             return Ok(unchanged);
         }
         if before + wanted.len() > MAX_INDEXES {
             return Err(Error::new(
                 ErrorCode::CANNOT_CREATE_INDEX,
-                format!("add index fails, too many indexes for {ns} key:{}", render(wanted[0].key())),
+                format!(
+                    "add index fails, too many indexes for {ns} key:{}",
+                    render(wanted[0].key())
+                ),
             ));
         }
         let gates = [ns.clone()];
@@ -354,14 +474,22 @@ pub async fn create_indexes(ns: Namespace, requested: Vec<RawDocumentBuf>) -> Re
         let result = c.build_indexes(&collection, wanted).await;
         open_gates(&gates).await;
         let (after, ts) = result?;
-        Ok(IndexesCreated { after, ts: Some(ts), ..unchanged })
+        Ok(IndexesCreated {
+            after,
+            ts: Some(ts),
+            ..unchanged
+        })
     })
     .await
 }
 
 impl Coordinator {
     /// Builds and makes ready, while no writer is behind the collection's gates.
-    async fn build_indexes(&self, collection: &Arc<Collection>, wanted: Vec<specs::Wanted>) -> Result<(usize, Timestamp)> {
+    async fn build_indexes(
+        &self,
+        collection: &Arc<Collection>,
+        wanted: Vec<specs::Wanted>,
+    ) -> Result<(usize, Timestamp)> {
         let first = core_catalog().current().next_number();
         let mut indexes: Vec<Index> = Vec::with_capacity(wanted.len());
         for (i, wanted) in wanted.into_iter().enumerate() {
@@ -372,14 +500,26 @@ impl Coordinator {
         // The numbers are taken before anything is written under them: those of a build that fails or that a crash ends
         // are never given to another tree, whose entries would mix with what is left of it.
         let mut o = DocBuilder::new();
-        o.append("startIndexBuild", collection.ns.collection()).append("indexBuildUUID", build_uuid.to_bson()).start_array("indexes");
+        o.append("startIndexBuild", collection.ns.collection())
+            .append("indexBuildUUID", build_uuid.to_bson())
+            .start_array("indexes");
         for index in &indexes {
             o.push(&*index.listed);
         }
         o.end();
-        let reserved = CatalogChange { next_number, ..Default::default() };
+        let reserved = CatalogChange {
+            next_number,
+            ..Default::default()
+        };
         let command = command_namespace(&collection.ns);
-        self.commit(&command, Some(collection.uuid), OpKind::Command, &o.finish(), reserved).await?;
+        self.commit(
+            &command,
+            Some(collection.uuid),
+            OpKind::Command,
+            &o.finish(),
+            reserved,
+        )
+        .await?;
         let built = match build::build(collection, &indexes, build_uuid).await {
             Ok(built) => built,
             Err(error) => {
@@ -391,7 +531,9 @@ impl Coordinator {
         };
         let mut current = Collection::clone(collection);
         let mut o = DocBuilder::new();
-        o.append("commitIndexBuild", collection.ns.collection()).append("indexBuildUUID", build_uuid.to_bson()).start_array("indexes");
+        o.append("commitIndexBuild", collection.ns.collection())
+            .append("indexBuildUUID", build_uuid.to_bson())
+            .start_array("indexes");
         for mut index in indexes {
             let tree = index.tree;
             for (_, paths) in built.multikey.iter().filter(|(found, _)| *found == tree) {
@@ -402,8 +544,20 @@ impl Coordinator {
         }
         let after = current.indexes.len() + 1;
         o.end();
-        let change = CatalogChange { puts: vec![current], next_number, ..Default::default() };
-        let ts = self.commit(&command_namespace(&collection.ns), Some(collection.uuid), OpKind::Command, &o.finish(), change).await?;
+        let change = CatalogChange {
+            puts: vec![current],
+            next_number,
+            ..Default::default()
+        };
+        let ts = self
+            .commit(
+                &command_namespace(&collection.ns),
+                Some(collection.uuid),
+                OpKind::Command,
+                &o.finish(),
+                change,
+            )
+            .await?;
         Ok((after, ts))
     }
 }
@@ -421,10 +575,16 @@ pub enum IndexSelection {
 ///
 /// # Errors
 /// `NamespaceNotFound`, `IndexNotFound`, `InvalidOptions` for the `_id` index.
-pub async fn drop_indexes(ns: Namespace, selection: IndexSelection) -> Result<(usize, Option<Timestamp>)> {
+pub async fn drop_indexes(
+    ns: Namespace,
+    selection: IndexSelection,
+) -> Result<(usize, Option<Timestamp>)> {
     coordinate(move |c| async move {
         let Some(collection) = core_catalog().get(&ns) else {
-            return Err(Error::new(ErrorCode::NAMESPACE_NOT_FOUND, format!("ns not found {ns}")));
+            return Err(Error::new(
+                ErrorCode::NAMESPACE_NOT_FOUND,
+                format!("ns not found {ns}"),
+            ));
         };
         let names = specs::select(&collection, &selection)?;
         let before = collection.indexes.len() + 1;
@@ -441,11 +601,17 @@ pub async fn drop_indexes(ns: Namespace, selection: IndexSelection) -> Result<(u
 }
 
 impl Coordinator {
-    async fn drop_named(&self, collection: &Arc<Collection>, names: &[String]) -> Result<Timestamp> {
+    async fn drop_named(
+        &self,
+        collection: &Arc<Collection>,
+        names: &[String],
+    ) -> Result<Timestamp> {
         let mut last = Timestamp::MIN;
         for name in names {
             let catalog = core_catalog().current();
-            let current = catalog.get(&collection.ns).expect("only this coordinator removes collections");
+            let current = catalog
+                .get(&collection.ns)
+                .expect("only this coordinator removes collections");
             let index = current.index(name).expect("selected by name").clone();
             let change = CatalogChange {
                 puts: vec![current.without_indexes(std::slice::from_ref(name))],
@@ -455,7 +621,9 @@ impl Coordinator {
             };
             let o = rawdoc! { "dropIndexes": collection.ns.collection(), "index": name.as_str() };
             let command = command_namespace(&collection.ns);
-            last = self.commit(&command, Some(collection.uuid), OpKind::Command, &o, change).await?;
+            last = self
+                .commit(&command, Some(collection.uuid), OpKind::Command, &o, change)
+                .await?;
         }
         Ok(last)
     }
@@ -463,12 +631,24 @@ impl Coordinator {
 
 /// Marks indexes of a collection as multikey, before the first document with several keys in them is written. The caller
 /// must not hold a pass of the namespace's gate, or a DDL before this one would wait for it for ever.
-pub async fn set_multikey(ns: Namespace, uuid: Uuid, found: Vec<(TreeId, MultikeyPaths)>) -> Result<()> {
+pub async fn set_multikey(
+    ns: Namespace,
+    uuid: Uuid,
+    found: Vec<(TreeId, MultikeyPaths)>,
+) -> Result<()> {
     coordinate(move |c| async move {
         let catalog = core_catalog().current();
-        let Some(collection) = catalog.get(&ns).filter(|collection| collection.uuid == uuid) else { return Ok(()) };
+        let Some(collection) = catalog
+            .get(&ns)
+            .filter(|collection| collection.uuid == uuid)
+        else {
+            return Ok(());
+        };
         let known = |tree: TreeId, paths: &MultikeyPaths| {
-            collection.indexes.iter().all(|index| index.tree != tree || index.knows_multikey(paths))
+            collection
+                .indexes
+                .iter()
+                .all(|index| index.tree != tree || index.knows_multikey(paths))
         };
         if found.iter().all(|(tree, paths)| known(*tree, paths)) {
             return Ok(());
@@ -479,7 +659,8 @@ pub async fn set_multikey(ns: Namespace, uuid: Uuid, found: Vec<(TreeId, Multike
             ..Default::default()
         };
         let o = rawdoc! { "msg": "Setting index to multikey", "coll": ns.as_str() };
-        c.commit(ns.as_str(), Some(uuid), OpKind::Noop, &o, change).await?;
+        c.commit(ns.as_str(), Some(uuid), OpKind::Noop, &o, change)
+            .await?;
         Ok(())
     })
     .await

@@ -7,13 +7,15 @@
 
 use std::sync::{Arc, OnceLock};
 
-use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{
+    BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument, RawDocumentBuf,
+};
 use pinion_query::{IndexSpec, MultikeyPaths};
 use pinion_storage::TreeId;
 
-use pinion_wire::idl::Namespace;
 use crate::names::is_single_partition;
 use crate::uuid::Uuid;
+use pinion_wire::idl::Namespace;
 
 /// Where a collection's documents live.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +51,10 @@ impl Index {
     /// Whether the index already knows that documents have arrays in these places.
     pub fn knows_multikey(&self, found: &MultikeyPaths) -> bool {
         self.spec.multikey.as_ref().is_some_and(|known| {
-            known.iter().zip(found).all(|(known, found)| found.iter().all(|component| known.contains(component)))
+            known
+                .iter()
+                .zip(found)
+                .all(|(known, found)| found.iter().all(|component| known.contains(component)))
         })
     }
 
@@ -57,7 +62,11 @@ impl Index {
     pub(crate) fn with_multikey(&self, found: &MultikeyPaths) -> Index {
         let mut spec = IndexSpec::clone(&self.spec);
         spec.merge_multikey(found);
-        Index { spec: Arc::new(spec), listed: self.listed.clone(), tree: self.tree }
+        Index {
+            spec: Arc::new(spec),
+            listed: self.listed.clone(),
+            tree: self.tree,
+        }
     }
 }
 
@@ -85,9 +94,26 @@ pub struct BadRow(pub String);
 
 impl Collection {
     /// A collection without indexes but that on `_id`.
-    pub(crate) fn new(ns: Namespace, uuid: Uuid, number: u64, options: RawDocumentBuf) -> Collection {
-        let placement = if is_single_partition(&ns) { Placement::One } else { Placement::Hashed };
-        Collection { ns, uuid, number, options, placement, indexes: Vec::new(), specs: OnceLock::new() }
+    pub(crate) fn new(
+        ns: Namespace,
+        uuid: Uuid,
+        number: u64,
+        options: RawDocumentBuf,
+    ) -> Collection {
+        let placement = if is_single_partition(&ns) {
+            Placement::One
+        } else {
+            Placement::Hashed
+        };
+        Collection {
+            ns,
+            uuid,
+            number,
+            options,
+            placement,
+            indexes: Vec::new(),
+            specs: OnceLock::new(),
+        }
     }
 
     /// All indexes as the planner sees them: that on `_id`, then `indexes` in their order.
@@ -95,18 +121,32 @@ impl Collection {
         self.specs.get_or_init(|| {
             let id = IndexSpec::new("_id_", &pinion_bson::rawdoc! { "_id": 1 }, true, false);
             let id = id.expect("the _id index has a valid pattern");
-            std::iter::once(id).chain(self.indexes.iter().map(|index| IndexSpec::clone(&index.spec))).collect()
+            std::iter::once(id)
+                .chain(
+                    self.indexes
+                        .iter()
+                        .map(|index| IndexSpec::clone(&index.spec)),
+                )
+                .collect()
         })
     }
 
     /// The same collection under another name.
     pub(crate) fn renamed(&self, ns: Namespace) -> Collection {
-        Collection { ns, specs: OnceLock::new(), ..self.clone() }
+        Collection {
+            ns,
+            specs: OnceLock::new(),
+            ..self.clone()
+        }
     }
 
     /// The same collection with other indexes.
     fn with_indexes(&self, indexes: Vec<Arc<Index>>) -> Collection {
-        Collection { indexes, specs: OnceLock::new(), ..self.clone() }
+        Collection {
+            indexes,
+            specs: OnceLock::new(),
+            ..self.clone()
+        }
     }
 
     /// The collection's tree in each partition.
@@ -132,17 +172,25 @@ impl Collection {
     /// The row of this collection.
     pub fn to_row(&self) -> RawDocumentBuf {
         let mut row = DocBuilder::new();
-        row.start_document("md").append("ns", self.ns.as_str()).start_document("options").append("uuid", self.uuid.to_bson());
+        row.start_document("md")
+            .append("ns", self.ns.as_str())
+            .start_document("options")
+            .append("uuid", self.uuid.to_bson());
         row.append_all(&self.options).end().start_array("indexes");
         index_row(&mut row, &Self::id_index(), None);
         for index in &self.indexes {
             index_row(&mut row, &index.listed, Some(&index.spec));
         }
-        row.end().end().start_document("idxIdent").append("_id_", collection_ident(self.number).as_str());
+        row.end()
+            .end()
+            .start_document("idxIdent")
+            .append("_id_", collection_ident(self.number).as_str());
         for index in &self.indexes {
             row.append(index.name(), index_ident(index.tree).as_str());
         }
-        row.end().append("ns", self.ns.as_str()).append("ident", collection_ident(self.number).as_str());
+        row.end()
+            .append("ns", self.ns.as_str())
+            .append("ident", collection_ident(self.number).as_str());
         row.finish()
     }
 
@@ -157,7 +205,9 @@ impl Collection {
         let md = row.get_document("md").map_err(|_| bad("no md"))?;
         let full = md.get_str("ns").map_err(|_| bad("no md.ns"))?;
         let ns = Namespace::parse(full).map_err(|e| bad(&e.message))?;
-        let stored_options = md.get_document("options").map_err(|_| bad("no md.options"))?;
+        let stored_options = md
+            .get_document("options")
+            .map_err(|_| bad("no md.options"))?;
         let mut uuid = None;
         let mut options = DocBuilder::new();
         for (name, value) in pinion_bson::elements(stored_options) {
@@ -169,26 +219,45 @@ impl Collection {
         }
         let options = options.finish();
         let uuid = uuid.ok_or_else(|| bad("no md.options.uuid"))?;
-        let idents = row.get_document("idxIdent").map_err(|_| bad("no idxIdent"))?;
+        let idents = row
+            .get_document("idxIdent")
+            .map_err(|_| bad("no idxIdent"))?;
         let mut indexes = Vec::new();
         for element in md.get_array("indexes").map_err(|_| bad("no md.indexes"))? {
             let element = element.map_err(|_| bad("md.indexes is damaged"))?;
-            let entry = element.as_document().ok_or_else(|| bad("md.indexes holds a value that is no document"))?;
-            let listed = entry.get_document("spec").map_err(|_| bad("index without spec"))?;
-            let name = listed.get_str("name").map_err(|_| bad("index without name"))?;
+            let entry = element
+                .as_document()
+                .ok_or_else(|| bad("md.indexes holds a value that is no document"))?;
+            let listed = entry
+                .get_document("spec")
+                .map_err(|_| bad("index without spec"))?;
+            let name = listed
+                .get_str("name")
+                .map_err(|_| bad("index without name"))?;
             if name == "_id_" {
                 continue;
             }
-            let ident = idents.get_str(name).map_err(|_| bad("index without ident"))?;
-            let tree = TreeId(parse_ident(ident).ok_or_else(|| bad("index ident is not of this catalog"))?);
+            let ident = idents
+                .get_str(name)
+                .map_err(|_| bad("index without ident"))?;
+            let tree = TreeId(
+                parse_ident(ident).ok_or_else(|| bad("index ident is not of this catalog"))?,
+            );
             let damaged = |what: &str| BadRow(format!("catalog row: index {name}: {what}"));
             let mut spec = index_spec(listed).map_err(|e| damaged(&e.message))?;
             if let Some(paths) = read_multikey(entry, &spec).map_err(|e| damaged(&e))? {
                 spec.merge_multikey(&paths);
             }
-            indexes.push(Arc::new(Index { spec: Arc::new(spec), listed: listed.to_owned(), tree }));
+            indexes.push(Arc::new(Index {
+                spec: Arc::new(spec),
+                listed: listed.to_owned(),
+                tree,
+            }));
         }
-        Ok(Collection { indexes, ..Collection::new(ns, uuid, number, options) })
+        Ok(Collection {
+            indexes,
+            ..Collection::new(ns, uuid, number, options)
+        })
     }
 
     /// The same collection with one more index.
@@ -218,7 +287,9 @@ impl Collection {
 }
 
 fn index_row(rows: &mut DocBuilder, listed: &RawDocument, spec: Option<&IndexSpec>) {
-    rows.push_document().append("spec", listed).append("ready", true);
+    rows.push_document()
+        .append("spec", listed)
+        .append("ready", true);
     let multikey = spec.and_then(|spec| spec.multikey.as_ref());
     rows.append("multikey", multikey.is_some());
     if let (Some(spec), Some(paths)) = (spec, multikey) {
@@ -230,7 +301,13 @@ fn index_row(rows: &mut DocBuilder, listed: &RawDocument, spec: Option<&IndexSpe
                     *flag = 1;
                 }
             }
-            rows.append(field, RawBsonRef::Binary(RawBinaryRef { subtype: BinarySubtype::Generic, bytes: &flags }));
+            rows.append(
+                field,
+                RawBsonRef::Binary(RawBinaryRef {
+                    subtype: BinarySubtype::Generic,
+                    bytes: &flags,
+                }),
+            );
         }
         rows.end();
     }
@@ -241,13 +318,21 @@ fn read_multikey(entry: &RawDocument, spec: &IndexSpec) -> Result<Option<Multike
     if !entry.get_bool("multikey").unwrap_or(false) {
         return Ok(None);
     }
-    let stored = entry.get_document("multikeyPaths").map_err(|_| "no multikeyPaths".to_owned())?;
+    let stored = entry
+        .get_document("multikeyPaths")
+        .map_err(|_| "no multikeyPaths".to_owned())?;
     let mut paths = MultikeyPaths::new();
     for (field, _) in pinion_bson::elements(&spec.key) {
         let Some(RawBsonRef::Binary(flags)) = pinion_bson::get(stored, field) else {
             return Err(format!("no multikeyPaths of {field}"));
         };
-        paths.push((0u16..).zip(flags.bytes).filter(|(_, flag)| **flag != 0).map(|(component, _)| component).collect());
+        paths.push(
+            (0u16..)
+                .zip(flags.bytes)
+                .filter(|(_, flag)| **flag != 0)
+                .map(|(component, _)| component)
+                .collect(),
+        );
     }
     Ok(Some(paths))
 }
@@ -267,7 +352,9 @@ fn parse_ident(ident: &str) -> Option<u64> {
 /// The index specification that a stored `{v, key, name, unique, sparse}` stands for.
 pub(crate) fn index_spec(listed: &RawDocument) -> pinion_wire::Result<IndexSpec> {
     let (Ok(name), Ok(key)) = (listed.get_str("name"), listed.get_document("key")) else {
-        return Err(pinion_wire::Error::internal("an index specification has no name or no key"));
+        return Err(pinion_wire::Error::internal(
+            "an index specification has no name or no key",
+        ));
     };
     let flag = |name: &str| listed.get_bool(name).unwrap_or(false);
     IndexSpec::new(name, key, flag("unique"), flag("sparse"))

@@ -10,14 +10,21 @@ pub fn from_write_error(error: WriteError) -> Error {
             ErrorCode::WRITE_CONFLICT,
             "Caused by :: Write conflict during plan execution and yielding is disabled. :: Please retry your operation or multi-document transaction.",
         ),
-        WriteError::TooLarge => Error::new(ErrorCode::BSON_OBJECT_TOO_LARGE, "the write is larger than storage accepts"),
+        WriteError::TooLarge => Error::new(
+            ErrorCode::BSON_OBJECT_TOO_LARGE,
+            "the write is larger than storage accepts",
+        ),
         WriteError::CacheFull => Error::new(
             ErrorCode::TEMPORARILY_UNAVAILABLE,
             "the part of the cache that holds changes is full; retry when the checkpoint has written them",
         ),
         WriteError::Fatal(fatal) => from_fatal(fatal),
-        WriteError::Exists { .. } | WriteError::Duplicate { .. } => Error::new(ErrorCode::DUPLICATE_KEY, "E11000 duplicate key error"),
-        WriteError::Missing { .. } | WriteError::NotReached => Error::internal(format!("unexpected outcome of a write: {error}")),
+        WriteError::Exists { .. } | WriteError::Duplicate { .. } => {
+            Error::new(ErrorCode::DUPLICATE_KEY, "E11000 duplicate key error")
+        }
+        WriteError::Missing { .. } | WriteError::NotReached => {
+            Error::internal(format!("unexpected outcome of a write: {error}"))
+        }
     }
 }
 
@@ -29,9 +36,17 @@ pub fn from_fatal(fatal: Fatal) -> Error {
 /// The answer for a read that storage refused.
 pub fn from_read_error(error: ReadError) -> Error {
     match error {
-        ReadError::SnapshotTooOld => Error::new(ErrorCode::SNAPSHOT_TOO_OLD, "the snapshot is no longer available"),
-        ReadError::Corrupt { .. } => Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, error.to_string()),
+        ReadError::SnapshotTooOld => Error::new(
+            ErrorCode::SNAPSHOT_TOO_OLD,
+            "the snapshot is no longer available",
+        ),
+        ReadError::Corrupt { .. } => {
+            Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, error.to_string())
+        }
         ReadError::Io(_) => Error::internal(error.to_string()),
-        ReadError::Interrupted => Error::new(ErrorCode::INTERRUPTED_AT_SHUTDOWN, "interrupted at shutdown"),
+        ReadError::Interrupted => Error::new(
+            ErrorCode::INTERRUPTED_AT_SHUTDOWN,
+            "interrupted at shutdown",
+        ),
     }
 }

@@ -119,7 +119,10 @@ impl Gates {
     /// on the node, so a gate is never closed twice.
     pub async fn close(&self, ns: &Namespace, mode: GateMode) {
         let gate = self.gate(ns);
-        assert!(gate.mode.get() == GateMode::Open, "the gate of {ns} is closed twice");
+        assert!(
+            gate.mode.get() == GateMode::Open,
+            "the gate of {ns} is closed twice"
+        );
         gate.mode.set(mode);
         while !gate.is_drained(mode) {
             gate.changed.notified().await;

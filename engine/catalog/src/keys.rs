@@ -34,7 +34,11 @@ pub struct DocumentEntries {
 ///
 /// # Errors
 /// Parallel arrays, and whatever else cannot be indexed.
-pub fn entries_of(index: &Index, document: &RawDocument, id: RawBsonRef<'_>) -> Result<DocumentEntries> {
+pub fn entries_of(
+    index: &Index,
+    document: &RawDocument,
+    id: RawBsonRef<'_>,
+) -> Result<DocumentEntries> {
     let keys = pinion_query::index_keys(document, &index.spec)?;
     let ordering = index.spec.ordering;
     let mut entries: Vec<IndexEntry> = Vec::with_capacity(keys.keys.len());
@@ -48,7 +52,10 @@ pub fn entries_of(index: &Index, document: &RawDocument, id: RawBsonRef<'_>) -> 
     }
     entries.sort_by(|a, b| a.key.cmp(&b.key));
     entries.dedup_by(|a, b| a.key == b.key);
-    Ok(DocumentEntries { entries, multikey: keys.multikey })
+    Ok(DocumentEntries {
+        entries,
+        multikey: keys.multikey,
+    })
 }
 
 /// The key of a document in its collection's tree.
@@ -65,24 +72,60 @@ pub fn partition_of(collection: &Collection, id_key: &[u8]) -> PartitionId {
 }
 
 /// The partition of an index entry: the document's own, or for a unique index that of the fields' hash.
-pub fn entry_partition(collection: &Collection, index: &Index, entry: &IndexEntry, document: PartitionId) -> PartitionId {
+pub fn entry_partition(
+    collection: &Collection,
+    index: &Index,
+    entry: &IndexEntry,
+    document: PartitionId,
+) -> PartitionId {
     match collection.placement {
-        Placement::Hashed if index.spec.unique => storage().partition_of_hash(&entry.key[..entry.prefix_len]),
+        Placement::Hashed if index.spec.unique => {
+            storage().partition_of_hash(&entry.key[..entry.prefix_len])
+        }
         _ => document,
     }
 }
 
 /// The write that adds an entry.
-pub fn put_entry(collection: &Collection, index: &Index, entry: IndexEntry, document: PartitionId, checked: bool) -> Write {
+pub fn put_entry(
+    collection: &Collection,
+    index: &Index,
+    entry: IndexEntry,
+    document: PartitionId,
+    checked: bool,
+) -> Write {
     let partition = entry_partition(collection, index, &entry, document);
-    let expect = if checked && index.spec.unique { Expect::UniquePrefix { len: entry.prefix_len } } else { Expect::Any };
-    Write { partition, tree: index.tree, key: entry.key, op: Op::Put(entry.type_bits), expect }
+    let expect = if checked && index.spec.unique {
+        Expect::UniquePrefix {
+            len: entry.prefix_len,
+        }
+    } else {
+        Expect::Any
+    };
+    Write {
+        partition,
+        tree: index.tree,
+        key: entry.key,
+        op: Op::Put(entry.type_bits),
+        expect,
+    }
 }
 
 /// The write that removes an entry.
-pub fn remove_entry(collection: &Collection, index: &Index, entry: IndexEntry, document: PartitionId) -> Write {
+pub fn remove_entry(
+    collection: &Collection,
+    index: &Index,
+    entry: IndexEntry,
+    document: PartitionId,
+) -> Write {
     let partition = entry_partition(collection, index, &entry, document);
-    Write { partition, tree: index.tree, key: entry.key, op: Op::Delete, expect: Expect::Any }
+    Write {
+        partition,
+        tree: index.tree,
+        key: entry.key,
+        op: Op::Delete,
+        expect: Expect::Any,
+    }
 }
 
 /// The index writes of a document that appears, changes or goes, and the indexes that it makes multikey.
@@ -132,17 +175,23 @@ pub fn index_writes(
             match order {
                 std::cmp::Ordering::Less => {
                     let entry = before.next().expect("peeked");
-                    out.writes.push(remove_entry(collection, index, entry, document));
+                    out.writes
+                        .push(remove_entry(collection, index, entry, document));
                 }
                 std::cmp::Ordering::Greater => {
                     let entry = after.next().expect("peeked");
-                    out.writes.push(put_entry(collection, index, entry, document, checked));
+                    out.writes
+                        .push(put_entry(collection, index, entry, document, checked));
                 }
                 std::cmp::Ordering::Equal => {
-                    let (b, a) = (before.next().expect("peeked"), after.next().expect("peeked"));
+                    let (b, a) = (
+                        before.next().expect("peeked"),
+                        after.next().expect("peeked"),
+                    );
                     // The same key with other TypeBits: 1 became 1.0.
                     if b.type_bits != a.type_bits {
-                        out.writes.push(put_entry(collection, index, a, document, checked));
+                        out.writes
+                            .push(put_entry(collection, index, a, document, checked));
                     }
                 }
             }
@@ -152,10 +201,22 @@ pub fn index_writes(
 }
 
 /// `E11000` for an index entry whose fields are taken.
-pub fn duplicate_entry(collection: &Collection, index: &Index, key: &[u8], type_bits: &[u8]) -> Error {
-    let names: Vec<&str> = pinion_bson::elements(index.key()).map(|(name, _)| name).collect();
+pub fn duplicate_entry(
+    collection: &Collection,
+    index: &Index,
+    key: &[u8],
+    type_bits: &[u8],
+) -> Error {
+    let names: Vec<&str> = pinion_bson::elements(index.key())
+        .map(|(name, _)| name)
+        .collect();
     let mut value = DocBuilder::new();
-    let decoded = pinion_keystring::decode_index_entry(key, type_bits, names.len() as u32, index.spec.ordering);
+    let decoded = pinion_keystring::decode_index_entry(
+        key,
+        type_bits,
+        names.len() as u32,
+        index.spec.ordering,
+    );
     if let Ok((fields, _id)) = &decoded {
         for (name, (_, field)) in names.iter().zip(pinion_bson::elements(fields)) {
             value.append_raw(name, field);
@@ -168,15 +229,31 @@ pub fn duplicate_entry(collection: &Collection, index: &Index, key: &[u8], type_
 pub fn duplicate_id(collection: &Collection, id: RawBsonRef<'_>) -> Error {
     let mut value = DocBuilder::new();
     value.append_raw("_id", id);
-    duplicate_key(collection, "_id_", &pinion_bson::rawdoc! { "_id": 1 }, &value.finish())
+    duplicate_key(
+        collection,
+        "_id_",
+        &pinion_bson::rawdoc! { "_id": 1 },
+        &value.finish(),
+    )
 }
 
-fn duplicate_key(collection: &Collection, index: &str, pattern: &RawDocument, value: &RawDocument) -> Error {
+fn duplicate_key(
+    collection: &Collection,
+    index: &str,
+    pattern: &RawDocument,
+    value: &RawDocument,
+) -> Error {
     let mut extra = DocBuilder::new();
-    extra.append("keyPattern", pattern).append("keyValue", value);
+    extra
+        .append("keyPattern", pattern)
+        .append("keyValue", value);
     Error::new(
         ErrorCode::DUPLICATE_KEY,
-        format!("E11000 duplicate key error collection: {} index: {index} dup key: {}", collection.ns, render(value)),
+        format!(
+            "E11000 duplicate key error collection: {} index: {index} dup key: {}",
+            collection.ns,
+            render(value)
+        ),
     )
     .with_extra(extra.finish())
 }
@@ -192,7 +269,10 @@ pub fn prefix_len(index: &Index, key: &[u8]) -> Option<usize> {
 pub fn document_id(document: &RawDocument) -> Result<RawBsonRef<'_>> {
     match document.get("_id") {
         Ok(Some(id)) => Ok(id),
-        _ => Err(Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, "a stored document has no _id")),
+        _ => Err(Error::new(
+            ErrorCode::DATA_CORRUPTION_DETECTED,
+            "a stored document has no _id",
+        )),
     }
 }
 

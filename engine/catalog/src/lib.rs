@@ -7,31 +7,32 @@ mod limits;
 mod text;
 mod uuid;
 
-mod names;
-mod entry;
 mod catalog;
+mod entry;
 mod gates;
+mod names;
 
-mod errors;
-mod oplog;
-mod change;
-mod specs;
-mod keys;
 mod build;
+mod change;
 mod ddl;
+mod errors;
+mod keys;
 mod open;
+mod oplog;
+mod specs;
 
 pub use catalog::{Catalog, CoreCatalog, core_catalog};
 pub use ddl::{
-    Created, Dropped, IndexSelection, IndexesCreated, create_collection, create_indexes, drop_collection, drop_database, drop_indexes,
-    ensure_collection, rename_collection, set_multikey,
+    Created, Dropped, IndexSelection, IndexesCreated, create_collection, create_indexes,
+    drop_collection, drop_database, drop_indexes, ensure_collection, rename_collection,
+    set_multikey,
 };
 pub use entry::{BadRow, Collection, Index, Placement};
 pub use errors::{from_fatal, from_read_error, from_write_error};
 pub use gates::{Access, GateMode, Gates, Pass};
 pub use keys::{
-    DocumentEntries, IndexEntry, IndexWrites, document_id, duplicate_entry, duplicate_id, entries_of, entry_partition, id_key, index_writes,
-    partition_of, prefix_len, stored_document,
+    DocumentEntries, IndexEntry, IndexWrites, document_id, duplicate_entry, duplicate_id,
+    entries_of, entry_partition, id_key, index_writes, partition_of, prefix_len, stored_document,
 };
 pub use limits::MAX_INDEXES;
 pub use names::check_creatable;

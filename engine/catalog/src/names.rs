@@ -4,8 +4,14 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result};
 
 /// The names below `system.` that a user may make.
-const KNOWN_SYSTEM: [&str; 6] =
-    ["system.users", "system.roles", "system.version", "system.js", "system.profile", "system.sessions"];
+const KNOWN_SYSTEM: [&str; 6] = [
+    "system.users",
+    "system.roles",
+    "system.version",
+    "system.js",
+    "system.profile",
+    "system.sessions",
+];
 
 /// True for collections that live in one partition: all of `local`, and `system.*`.
 pub(crate) fn is_single_partition(ns: &Namespace) -> bool {
@@ -21,10 +27,16 @@ pub(crate) fn command_namespace(ns: &Namespace) -> String {
 pub fn check_creatable(ns: &Namespace) -> Result<()> {
     let collection = ns.collection();
     if collection.contains('$') {
-        return Err(Error::new(ErrorCode::INVALID_NAMESPACE, format!("Invalid collection name: {ns}")));
+        return Err(Error::new(
+            ErrorCode::INVALID_NAMESPACE,
+            format!("Invalid collection name: {ns}"),
+        ));
     }
     if collection.starts_with("system.") && !KNOWN_SYSTEM.contains(&collection) {
-        return Err(Error::new(ErrorCode::INVALID_NAMESPACE, format!("Invalid system namespace: {ns}")));
+        return Err(Error::new(
+            ErrorCode::INVALID_NAMESPACE,
+            format!("Invalid system namespace: {ns}"),
+        ));
     }
     Ok(())
 }
@@ -35,7 +47,13 @@ mod tests {
 
     #[test]
     fn single_partition() {
-        let check = |ns: &str, expected| assert_eq!(is_single_partition(&Namespace::parse(ns).unwrap()), expected, "{ns}");
+        let check = |ns: &str, expected| {
+            assert_eq!(
+                is_single_partition(&Namespace::parse(ns).unwrap()),
+                expected,
+                "{ns}"
+            )
+        };
         check("local.x", true);
         check("d.system.js", true);
         check("d.systemx", false);

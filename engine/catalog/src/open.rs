@@ -41,28 +41,44 @@ pub async fn load() -> Result<()> {
 
 async fn read_rows() -> Result<Catalog> {
     let owner = storage().owner(PartitionId(0));
-    let rows: Result<Vec<(Vec<u8>, bytes::Bytes)>> = pinion_runtime::submit_to(owner, pinion_runtime::Queue::Foreground, || async {
-        let partition = storage().partition(PartitionId(0)).expect("asked its owner");
-        let mut cursor = partition.cursor(CATALOG_TREE, KeyRange::all(), Direction::Forward, ReadAt::Newest);
-        let mut rows = Vec::new();
-        while let Some((key, read)) = cursor.next().await.map_err(from_read_error)? {
-            rows.push((key.to_vec(), read.value));
-        }
-        Ok(rows)
-    })
-    .await;
+    let rows: Result<Vec<(Vec<u8>, bytes::Bytes)>> =
+        pinion_runtime::submit_to(owner, pinion_runtime::Queue::Foreground, || async {
+            let partition = storage()
+                .partition(PartitionId(0))
+                .expect("asked its owner");
+            let mut cursor = partition.cursor(
+                CATALOG_TREE,
+                KeyRange::all(),
+                Direction::Forward,
+                ReadAt::Newest,
+            );
+            let mut rows = Vec::new();
+            while let Some((key, read)) = cursor.next().await.map_err(from_read_error)? {
+                rows.push((key.to_vec(), read.value));
+            }
+            Ok(rows)
+        })
+        .await;
     let rows = rows?;
-    from_rows(rows.iter().map(|(key, value)| (key.as_slice(), value.as_ref()))).map_err(damaged)
+    from_rows(
+        rows.iter()
+            .map(|(key, value)| (key.as_slice(), value.as_ref())),
+    )
+    .map_err(damaged)
 }
 
 /// Applies the change that a replayed entry carries, if it carries one: rows, memory, dropped trees. Runs on core 0, after
 /// everything before the entry has been applied and before anything after it is.
 pub async fn replay_change(ts: Timestamp, o2: &RawDocument) -> Result<bool> {
-    let Some(change) = CatalogChange::from_o2(o2).map_err(damaged)? else { return Ok(false) };
+    let Some(change) = CatalogChange::from_o2(o2).map_err(damaged)? else {
+        return Ok(false);
+    };
     storage()
         .apply_at(ts, change.writes())
         .await
-        .map_err(|error| Error::internal(format!("cannot replay a change of the catalog: {error}")))?;
+        .map_err(|error| {
+            Error::internal(format!("cannot replay a change of the catalog: {error}"))
+        })?;
     install_change(&change, ts).await;
     Ok(true)
 }

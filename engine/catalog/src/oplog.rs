@@ -6,7 +6,9 @@
 
 use std::rc::Rc;
 
-use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp as BsonTimestamp};
+use pinion_bson::{
+    DateTime, DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp as BsonTimestamp,
+};
 use pinion_storage::{ENTRY_TS_OFFSET, Entry};
 use pinion_wire::Result;
 
@@ -88,9 +90,18 @@ impl Observers {
 fn encode(event: &OpEvent<'_>) -> Entry {
     let mut doc = DocBuilder::with_capacity(256 + event.o.as_bytes().len());
     // The allotted timestamp goes here.
-    doc.append("ts", RawBsonRef::Timestamp(BsonTimestamp { time: 0, increment: 0 }));
+    doc.append(
+        "ts",
+        RawBsonRef::Timestamp(BsonTimestamp {
+            time: 0,
+            increment: 0,
+        }),
+    );
     // No term: a standalone has had no election.
-    doc.append("t", -1i64).append("v", 2i64).append("op", event.kind.letter()).append("ns", event.ns);
+    doc.append("t", -1i64)
+        .append("v", 2i64)
+        .append("op", event.kind.letter())
+        .append("ns", event.ns);
     if let Some(uuid) = &event.uuid {
         doc.append("ui", uuid.to_bson());
     }
@@ -98,12 +109,20 @@ fn encode(event: &OpEvent<'_>) -> Entry {
     if let Some(o2) = event.o2 {
         doc.append("o2", o2);
     }
-    doc.append("wall", RawBsonRef::DateTime(DateTime::from_millis(event.wall_ms)));
+    doc.append(
+        "wall",
+        RawBsonRef::DateTime(DateTime::from_millis(event.wall_ms)),
+    );
     if let Some(session) = event.session {
-        doc.append("lsid", &*session.lsid).append("txnNumber", session.txn_number).append("stmtId", session.stmt_id);
+        doc.append("lsid", &*session.lsid)
+            .append("txnNumber", session.txn_number)
+            .append("stmtId", session.stmt_id);
     }
     let bytes = doc.finish_bytes();
-    assert!(bytes[4] == 0x11 && &bytes[5..8] == b"ts\0", "the first field of an entry is its timestamp");
+    assert!(
+        bytes[4] == 0x11 && &bytes[5..8] == b"ts\0",
+        "the first field of an entry is its timestamp"
+    );
     const { assert!(ENTRY_TS_OFFSET == 8) };
     Entry { bytes }
 }

@@ -36,17 +36,29 @@ const UNSUPPORTED: [&str; 18] = [
 ];
 
 /// Index types that MongoDB has and this node does not.
-const UNSUPPORTED_TYPES: [&str; 6] = ["text", "hashed", "2d", "2dsphere", "2dsphere_bucket", "columnstore"];
+const UNSUPPORTED_TYPES: [&str; 6] = [
+    "text",
+    "hashed",
+    "2d",
+    "2dsphere",
+    "2dsphere_bucket",
+    "columnstore",
+];
 
 /// Checks one specification of `createIndexes` and brings it into the stored form `{v, key, name, unique, sparse, ...}`.
 ///
 /// # Errors
 /// As MongoDB answers, with the specification in the message.
 pub fn parse_index_spec(spec: &RawDocument) -> Result<RawDocumentBuf> {
-    parse(spec).map_err(|error| {
-        if error.code == ErrorCode::NOT_IMPLEMENTED { error } else { error.context(format!("Error in specification {}", render(spec))) }
-    })
-    .and_then(check_id_rules)
+    parse(spec)
+        .map_err(|error| {
+            if error.code == ErrorCode::NOT_IMPLEMENTED {
+                error
+            } else {
+                error.context(format!("Error in specification {}", render(spec)))
+            }
+        })
+        .and_then(check_id_rules)
 }
 
 fn cannot_create(message: impl Into<String>) -> Error {
@@ -54,7 +66,10 @@ fn cannot_create(message: impl Into<String>) -> Error {
 }
 
 fn wrong_type(name: &str, expected: &str, value: RawBsonRef<'_>) -> Error {
-    Error::type_mismatch(format!("The field '{name}' must be {expected}, but got {}", type_name(value.element_type())))
+    Error::type_mismatch(format!(
+        "The field '{name}' must be {expected}, but got {}",
+        type_name(value.element_type())
+    ))
 }
 
 fn is_truthy(value: RawBsonRef<'_>) -> bool {
@@ -107,13 +122,18 @@ fn parse(spec: &RawDocument) -> Result<RawDocumentBuf> {
             _ => {
                 return Err(Error::new(
                     ErrorCode::INVALID_INDEX_SPECIFICATION_OPTION,
-                    format!("The field '{field}' is not valid for an index specification. Specification: {}", render(spec)),
+                    format!(
+                        "The field '{field}' is not valid for an index specification. Specification: {}",
+                        render(spec)
+                    ),
                 ));
             }
         }
     }
     let missing = |field: &str| {
-        Error::failed_to_parse(format!("The '{field}' field is a required property of an index specification"))
+        Error::failed_to_parse(format!(
+            "The '{field}' field is a required property of an index specification"
+        ))
     };
     let key = key.ok_or_else(|| missing("key"))?;
     let name = name.ok_or_else(|| missing("name"))?;
@@ -121,16 +141,26 @@ fn parse(spec: &RawDocument) -> Result<RawDocumentBuf> {
         return Err(cannot_create("index name cannot be empty"));
     }
     if name.len() > MAX_INDEX_NAME_BYTES * 8 || name.contains('\0') {
-        return Err(cannot_create("index name is too long or has a null character"));
+        return Err(cannot_create(
+            "index name is too long or has a null character",
+        ));
     }
     let mut listed = DocBuilder::new();
-    listed.append("v", version).append("key", key).append("name", name).append_all(&options.finish());
+    listed
+        .append("v", version)
+        .append("key", key)
+        .append("name", name)
+        .append_all(&options.finish());
     Ok(listed.finish())
 }
 
 fn check_bool(field: &str, value: RawBsonRef<'_>) -> Result<()> {
     match value {
-        RawBsonRef::Boolean(_) | RawBsonRef::Int32(_) | RawBsonRef::Int64(_) | RawBsonRef::Double(_) | RawBsonRef::Decimal128(_) => Ok(()),
+        RawBsonRef::Boolean(_)
+        | RawBsonRef::Int32(_)
+        | RawBsonRef::Int64(_)
+        | RawBsonRef::Double(_)
+        | RawBsonRef::Decimal128(_) => Ok(()),
         other => Err(Error::type_mismatch(format!(
             "The field '{field}' has value {field}: {}, which is not convertible to bool",
             render_value(other)
@@ -158,7 +188,10 @@ fn check_version(spec: &RawDocument, value: RawBsonRef<'_>) -> Result<i32> {
     }
     match version as i32 {
         version @ (1 | 2) => Ok(version),
-        other => Err(cannot_create(format!("Invalid index specification {}; cannot create an index with v={other}", render(spec)))),
+        other => Err(cannot_create(format!(
+            "Invalid index specification {}; cannot create an index with v={other}",
+            render(spec)
+        ))),
     }
 }
 
@@ -168,14 +201,34 @@ fn check_key_pattern(pattern: &RawDocument) -> Result<()> {
     for (field, value) in pinion_bson::elements(pattern) {
         fields += 1;
         match value {
-            RawBsonRef::Int32(0) | RawBsonRef::Int64(0) => return Err(cannot_create("Values in the index key pattern cannot be 0.")),
-            RawBsonRef::Double(0.0) => return Err(cannot_create("Values in the index key pattern cannot be 0.")),
-            RawBsonRef::Double(n) if n.is_nan() => return Err(cannot_create("Values in the index key pattern cannot be NaN.")),
-            RawBsonRef::Int32(_) | RawBsonRef::Int64(_) | RawBsonRef::Double(_) | RawBsonRef::Decimal128(_) => {}
-            RawBsonRef::String(kind) if UNSUPPORTED_TYPES.contains(&kind) => {
-                return Err(Error::new(ErrorCode::NOT_IMPLEMENTED, format!("The index type '{kind}' is not supported")));
+            RawBsonRef::Int32(0) | RawBsonRef::Int64(0) => {
+                return Err(cannot_create(
+                    "Values in the index key pattern cannot be 0.",
+                ));
             }
-            RawBsonRef::String(kind) => return Err(cannot_create(format!("Unknown index plugin '{kind}'"))),
+            RawBsonRef::Double(0.0) => {
+                return Err(cannot_create(
+                    "Values in the index key pattern cannot be 0.",
+                ));
+            }
+            RawBsonRef::Double(n) if n.is_nan() => {
+                return Err(cannot_create(
+                    "Values in the index key pattern cannot be NaN.",
+                ));
+            }
+            RawBsonRef::Int32(_)
+            | RawBsonRef::Int64(_)
+            | RawBsonRef::Double(_)
+            | RawBsonRef::Decimal128(_) => {}
+            RawBsonRef::String(kind) if UNSUPPORTED_TYPES.contains(&kind) => {
+                return Err(Error::new(
+                    ErrorCode::NOT_IMPLEMENTED,
+                    format!("The index type '{kind}' is not supported"),
+                ));
+            }
+            RawBsonRef::String(kind) => {
+                return Err(cannot_create(format!("Unknown index plugin '{kind}'")));
+            }
             other => {
                 return Err(cannot_create(format!(
                     "Values in v:2 index key pattern cannot be of type {}. Only numbers > 0, numbers < 0, and strings are allowed.",
@@ -187,7 +240,10 @@ fn check_key_pattern(pattern: &RawDocument) -> Result<()> {
             return Err(cannot_create("Index keys cannot be an empty field."));
         }
         if field == "$**" || field.ends_with(".$**") {
-            return Err(Error::new(ErrorCode::NOT_IMPLEMENTED, "Wildcard indexes are not supported"));
+            return Err(Error::new(
+                ErrorCode::NOT_IMPLEMENTED,
+                "Wildcard indexes are not supported",
+            ));
         }
         for (i, part) in field.split('.').enumerate() {
             if part.is_empty() {
@@ -195,11 +251,15 @@ fn check_key_pattern(pattern: &RawDocument) -> Result<()> {
             }
             // DBRef fields are the exception that MongoDB allows.
             if part.starts_with('$') && !(i > 0 && matches!(part, "$db" | "$id" | "$ref")) {
-                return Err(cannot_create("Index key contains an illegal field name: field name starts with '$'."));
+                return Err(cannot_create(
+                    "Index key contains an illegal field name: field name starts with '$'.",
+                ));
             }
         }
         if seen.contains(&field) {
-            return Err(cannot_create(format!("Index key pattern has the field '{field}' twice")));
+            return Err(cannot_create(format!(
+                "Index key pattern has the field '{field}' twice"
+            )));
         }
         seen.push(field);
     }
@@ -226,8 +286,12 @@ fn check_id_rules(mut listed: RawDocumentBuf) -> Result<RawDocumentBuf> {
         return Err(Error::bad_value("The index name '*' is not valid."));
     }
     if is_id_pattern(key) {
-        if !matches!(pinion_bson::elements(key).next(), Some((_, value)) if values_equal(value, RawBsonRef::Int32(1))) {
-            return Err(Error::bad_value(format!("The field 'key' for an _id index must be {{_id: 1}}, but got {}", render(key))));
+        if !matches!(pinion_bson::elements(key).next(), Some((_, value)) if values_equal(value, RawBsonRef::Int32(1)))
+        {
+            return Err(Error::bad_value(format!(
+                "The field 'key' for an _id index must be {{_id: 1}}, but got {}",
+                render(key)
+            )));
         }
         for field in ["unique", "sparse", "background"] {
             if listed.get(field).ok().flatten().is_some() {
@@ -258,11 +322,17 @@ pub(crate) struct Wanted {
 
 impl Wanted {
     pub(crate) fn key(&self) -> &RawDocument {
-        self.listed.get_document("key").expect("a checked specification has a key")
+        self.listed
+            .get_document("key")
+            .expect("a checked specification has a key")
     }
 
     pub(crate) fn into_index(self, tree: TreeId) -> Index {
-        Index { spec: Arc::new(self.spec), listed: self.listed, tree }
+        Index {
+            spec: Arc::new(self.spec),
+            listed: self.listed,
+            tree,
+        }
     }
 }
 
@@ -271,7 +341,9 @@ fn part<'a>(listed: &'a RawDocument, field: &str) -> Option<RawBsonRef<'a>> {
 }
 
 fn name_of(listed: &RawDocument) -> &str {
-    listed.get_str("name").expect("a checked specification has a name")
+    listed
+        .get_str("name")
+        .expect("a checked specification has a name")
 }
 
 fn same_key(a: &RawDocument, b: &RawDocument) -> bool {
@@ -288,13 +360,24 @@ fn flag(listed: &RawDocument, field: &str) -> bool {
 }
 
 fn same_options(a: &RawDocument, b: &RawDocument) -> bool {
-    ["unique", "sparse"].iter().all(|field| flag(a, field) == flag(b, field))
+    ["unique", "sparse"]
+        .iter()
+        .all(|field| flag(a, field) == flag(b, field))
 }
 
 /// Tells whether an index like this is there already, and refuses one that conflicts with it.
 fn is_there(existing: &RawDocument, wanted: &RawDocument) -> Result<bool> {
-    let both = || format!("Requested index: {}, existing index: {}", render(wanted), render(existing));
-    let (same_name, same_key) = (name_of(existing) == name_of(wanted), same_key(existing, wanted));
+    let both = || {
+        format!(
+            "Requested index: {}, existing index: {}",
+            render(wanted),
+            render(existing)
+        )
+    };
+    let (same_name, same_key) = (
+        name_of(existing) == name_of(wanted),
+        same_key(existing, wanted),
+    );
     if same_name && !same_key {
         return Err(Error::new(
             ErrorCode::INDEX_KEY_SPECS_CONFLICT,
@@ -314,23 +397,35 @@ fn is_there(existing: &RawDocument, wanted: &RawDocument) -> Result<bool> {
     if same_name {
         return Err(Error::new(
             ErrorCode::INDEX_OPTIONS_CONFLICT,
-            format!("An equivalent index already exists with the same name but different options. {}", both()),
+            format!(
+                "An equivalent index already exists with the same name but different options. {}",
+                both()
+            ),
         ));
     }
     if same_options(existing, wanted) {
         return Err(Error::new(
             ErrorCode::INDEX_OPTIONS_CONFLICT,
-            format!("Index already exists with a different name: {}", name_of(existing)),
+            format!(
+                "Index already exists with a different name: {}",
+                name_of(existing)
+            ),
         ));
     }
     Err(Error::new(
         ErrorCode::INDEX_OPTIONS_CONFLICT,
-        format!("An equivalent index already exists with a different name and options. {}", both()),
+        format!(
+            "An equivalent index already exists with a different name and options. {}",
+            both()
+        ),
     ))
 }
 
 /// The requested indexes that are not there yet.
-pub(crate) fn missing(collection: &Collection, requested: &[RawDocumentBuf]) -> Result<Vec<Wanted>> {
+pub(crate) fn missing(
+    collection: &Collection,
+    requested: &[RawDocumentBuf],
+) -> Result<Vec<Wanted>> {
     let mut wanted: Vec<Wanted> = Vec::new();
     'requested: for listed in requested {
         if name_of(listed) == "_id_" {
@@ -349,7 +444,10 @@ pub(crate) fn missing(collection: &Collection, requested: &[RawDocumentBuf]) -> 
                 ));
             }
         }
-        wanted.push(Wanted { spec: index_spec(listed)?, listed: listed.clone() });
+        wanted.push(Wanted {
+            spec: index_spec(listed)?,
+            listed: listed.clone(),
+        });
     }
     Ok(wanted)
 }
@@ -358,7 +456,11 @@ pub(crate) fn missing(collection: &Collection, requested: &[RawDocumentBuf]) -> 
 pub(crate) fn select(collection: &Collection, selection: &IndexSelection) -> Result<Vec<String>> {
     let id_index = || Error::new(ErrorCode::INVALID_OPTIONS, "cannot drop _id index");
     match selection {
-        IndexSelection::All => Ok(collection.indexes.iter().map(|index| index.name().to_owned()).collect()),
+        IndexSelection::All => Ok(collection
+            .indexes
+            .iter()
+            .map(|index| index.name().to_owned())
+            .collect()),
         IndexSelection::Names(names) => {
             let mut selected: Vec<String> = Vec::new();
             for name in names {
@@ -366,7 +468,10 @@ pub(crate) fn select(collection: &Collection, selection: &IndexSelection) -> Res
                     return Err(id_index());
                 }
                 if collection.index(name).is_none() {
-                    return Err(Error::new(ErrorCode::INDEX_NOT_FOUND, format!("index not found with name [{name}]")));
+                    return Err(Error::new(
+                        ErrorCode::INDEX_NOT_FOUND,
+                        format!("index not found with name [{name}]"),
+                    ));
                 }
                 if !selected.contains(name) {
                     selected.push(name.clone());
@@ -378,10 +483,15 @@ pub(crate) fn select(collection: &Collection, selection: &IndexSelection) -> Res
             if is_id_pattern(key) {
                 return Err(id_index());
             }
-            let same = |index: &&Arc<Index>| pinion_bson::compare_documents(index.key(), key) == std::cmp::Ordering::Equal;
+            let same = |index: &&Arc<Index>| {
+                pinion_bson::compare_documents(index.key(), key) == std::cmp::Ordering::Equal
+            };
             match collection.indexes.iter().find(same) {
                 Some(index) => Ok(vec![index.name().to_owned()]),
-                None => Err(Error::new(ErrorCode::INDEX_NOT_FOUND, format!("can't find index with key: {}", render(key)))),
+                None => Err(Error::new(
+                    ErrorCode::INDEX_NOT_FOUND,
+                    format!("can't find index with key: {}", render(key)),
+                )),
             }
         }
     }

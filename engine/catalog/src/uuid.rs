@@ -22,14 +22,19 @@ impl Uuid {
     /// The UUID that a BSON value holds, if it holds one.
     pub fn from_bson(value: RawBsonRef<'_>) -> Option<Uuid> {
         match value {
-            RawBsonRef::Binary(b) if b.subtype == BinarySubtype::Uuid => b.bytes.try_into().ok().map(Uuid),
+            RawBsonRef::Binary(b) if b.subtype == BinarySubtype::Uuid => {
+                b.bytes.try_into().ok().map(Uuid)
+            }
             _ => None,
         }
     }
 
     /// This UUID as a BSON value.
     pub fn to_bson(&self) -> RawBsonRef<'_> {
-        RawBsonRef::Binary(RawBinaryRef { subtype: BinarySubtype::Uuid, bytes: &self.0 })
+        RawBsonRef::Binary(RawBinaryRef {
+            subtype: BinarySubtype::Uuid,
+            bytes: &self.0,
+        })
     }
 }
 

@@ -48,9 +48,9 @@ pub(crate) fn check(cmd: &Invocation) -> Result<()> {
 
 fn check_write_concern(concern: &WriteConcern) -> Result<()> {
     match &concern.w {
-        Some(WriteConcernW::Members(members)) if *members > 1 => {
-            Err(Error::bad_value("cannot use 'w' > 1 when a host is not replicated"))
-        }
+        Some(WriteConcernW::Members(members)) if *members > 1 => Err(Error::bad_value(
+            "cannot use 'w' > 1 when a host is not replicated",
+        )),
         Some(WriteConcernW::Mode(mode)) => Err(Error::bad_value(format!(
             "cannot use non-majority 'w' mode \"{mode}\" when a host is not a member of a replica set"
         ))),
@@ -60,12 +60,17 @@ fn check_write_concern(concern: &WriteConcern) -> Result<()> {
 
 /// Waits until a write at `ts` is as safe as its write concern asks for.
 pub(crate) async fn acknowledge(ctx: &OpContext, ts: Option<Timestamp>) -> Result<()> {
-    let Some(concern) = &ctx.args.write_concern else { return Ok(()) };
-    let journaled = concern.journal == Some(true) || (concern.w == Some(WriteConcernW::Majority) && concern.journal != Some(false));
+    let Some(concern) = &ctx.args.write_concern else {
+        return Ok(());
+    };
+    let journaled = concern.journal == Some(true)
+        || (concern.w == Some(WriteConcernW::Majority) && concern.journal != Some(false));
     if !journaled {
         return Ok(());
     }
     // A write that changed nothing still tells what it saw, which must not be lost afterwards.
     let ts = ts.unwrap_or_else(|| storage().last_allotted());
-    interruptible(ctx, storage().wait_durable(ts)).await?.map_err(from_fatal)
+    interruptible(ctx, storage().wait_durable(ts))
+        .await?
+        .map_err(from_fatal)
 }

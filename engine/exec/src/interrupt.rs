@@ -19,7 +19,9 @@ pub(crate) async fn interruptible<F: Future>(ctx: &OpContext, future: F) -> Resu
     loop {
         check(ctx)?;
         let wake = pinion_runtime::now() + KILL_POLL;
-        let wake = ctx.deadline_ns.map_or(wake, |deadline| wake.min(Instant::from_nanos(deadline)));
+        let wake = ctx
+            .deadline_ns
+            .map_or(wake, |deadline| wake.min(Instant::from_nanos(deadline)));
         if let Ok(output) = pinion_runtime::timeout_at(wake, future.as_mut()).await {
             return Ok(output);
         }

@@ -10,18 +10,18 @@ mod metrics;
 mod options;
 mod parameters;
 
-mod interrupt;
 mod concern;
+mod interrupt;
 mod ops;
 mod sessions;
 mod state;
 mod stats;
 
-mod read;
-mod write;
 mod applier;
 mod commands;
 mod node;
+mod read;
+mod write;
 
 pub use applier::{RecoveryApplier, apply};
 pub use commands::{MemorySource, register_commands};

@@ -40,11 +40,15 @@ fn cut(line: &str) -> String {
 pub fn push(line: &str) {
     let buffer = buffer();
     // The log layer may be called while a line is being pushed; that line is then only in the log itself.
-    let Ok(mut inner) = buffer.inner.try_borrow_mut() else { return };
+    let Ok(mut inner) = buffer.inner.try_borrow_mut() else {
+        return;
+    };
     if inner.lines.len() == LOG_LINES {
         inner.lines.pop_front();
     }
-    inner.lines.push_back((pinion_runtime::wall_ms(), cut(line)));
+    inner
+        .lines
+        .push_back((pinion_runtime::wall_ms(), cut(line)));
     inner.total += 1;
 }
 
@@ -66,13 +70,18 @@ pub(crate) async fn lines() -> (Vec<String>, u64) {
     let mut lines: Vec<(i64, String)> = parts.into_iter().flat_map(|(lines, _)| lines).collect();
     lines.sort_by_key(|(at, _)| *at);
     let skip = lines.len().saturating_sub(LOG_LINES);
-    (lines.into_iter().skip(skip).map(|(_, line)| line).collect(), total)
+    (
+        lines.into_iter().skip(skip).map(|(_, line)| line).collect(),
+        total,
+    )
 }
 
 /// The warnings of the start.
 pub(crate) async fn startup_warnings() -> Vec<String> {
-    pinion_runtime::submit_to(pinion_runtime::CoreId(0), pinion_runtime::Queue::Foreground, || async {
-        buffer().inner.borrow().startup_warnings.clone()
-    })
+    pinion_runtime::submit_to(
+        pinion_runtime::CoreId(0),
+        pinion_runtime::Queue::Foreground,
+        || async { buffer().inner.borrow().startup_warnings.clone() },
+    )
     .await
 }

@@ -23,7 +23,12 @@ impl Counter {
 
     /// Takes one off.
     pub fn dec(&self) {
-        self.0.set(self.0.get().checked_sub(1).expect("a gauge went below zero"));
+        self.0.set(
+            self.0
+                .get()
+                .checked_sub(1)
+                .expect("a gauge went below zero"),
+        );
     }
 
     /// The present value.

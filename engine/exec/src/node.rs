@@ -37,7 +37,10 @@ impl std::error::Error for OpenNodeError {}
 /// # Errors
 /// The data directory cannot be opened, or is damaged.
 pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeError> {
-    assert!(pinion_runtime::core_id() == CoreId(0), "a node is opened on core 0");
+    assert!(
+        pinion_runtime::core_id() == CoreId(0),
+        "a node is opened on core 0"
+    );
     let storage_options = options.storage.clone();
     let mut process_id = [0; 12];
     pinion_runtime::random_stream("process").fill_bytes(&mut process_id);
@@ -57,10 +60,19 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
         }
     })
     .await;
-    let opened = pinion_storage::open(storage_options).await.map_err(OpenNodeError::Storage)?;
-    pinion_catalog::load().await.map_err(OpenNodeError::Catalog)?;
-    let report = opened.recover(RecoveryApplier::default()).await.map_err(OpenNodeError::Storage)?;
-    pinion_catalog::reap().await.map_err(OpenNodeError::Catalog)?;
+    let opened = pinion_storage::open(storage_options)
+        .await
+        .map_err(OpenNodeError::Storage)?;
+    pinion_catalog::load()
+        .await
+        .map_err(OpenNodeError::Catalog)?;
+    let report = opened
+        .recover(RecoveryApplier::default())
+        .await
+        .map_err(OpenNodeError::Storage)?;
+    pinion_catalog::reap()
+        .await
+        .map_err(OpenNodeError::Catalog)?;
     pinion_runtime::on_all_cores(|_| async {
         pinion_runtime::spawn(Queue::Background, reap_idle());
     })

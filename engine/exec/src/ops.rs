@@ -54,7 +54,11 @@ impl OpTable {
             _ => None,
         };
         // Shares the memory of the message, which lives as long as the operation does.
-        let op = RunningOp { collection, command: cmd.message.body_bytes(), ctx: cmd.ctx.clone() };
+        let op = RunningOp {
+            collection,
+            command: cmd.message.body_bytes(),
+            ctx: cmd.ctx.clone(),
+        };
         let id = cmd.ctx.op_id;
         self.ops.borrow_mut().insert(id, Rc::new(op));
         OpGuard { id }

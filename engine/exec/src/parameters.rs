@@ -28,7 +28,9 @@ pub fn set_start_parameters(given: &[(String, String)]) -> std::result::Result<(
     let state = crate::state::state();
     for (name, text) in given {
         if !Parameters::settable(name).1 {
-            return Err(format!("--setParameter {name}={text} is not supported: unknown parameter, or it cannot be set"));
+            return Err(format!(
+                "--setParameter {name}={text} is not supported: unknown parameter, or it cannot be set"
+            ));
         }
         let value = match (text.as_str(), text.parse::<i64>()) {
             ("true", _) => RawBsonRef::Boolean(true),
@@ -36,7 +38,8 @@ pub fn set_start_parameters(given: &[(String, String)]) -> std::result::Result<(
             (_, Ok(number)) => RawBsonRef::Int64(number),
             (text, Err(_)) => RawBsonRef::String(text),
         };
-        let setting = Parameters::parse(name, value).map_err(|error| format!("--setParameter {name}={text}: {}", error.message))?;
+        let setting = Parameters::parse(name, value)
+            .map_err(|error| format!("--setParameter {name}={text}: {}", error.message))?;
         state.parameters.borrow_mut().set(&setting);
     }
     Ok(())
@@ -127,8 +130,12 @@ impl Parameters {
     /// Whether a parameter may be set while the node runs, and may be set at its start.
     pub(crate) fn settable(name: &str) -> (bool, bool) {
         match name {
-            "cursorTimeoutMillis" | "internalQueryMaxBlockingSortMemoryUsageBytes" | "logLevel" | "notablescan" | "quiet" => (true, true),
-                        _ => (false, false),
+            "cursorTimeoutMillis"
+            | "internalQueryMaxBlockingSortMemoryUsageBytes"
+            | "logLevel"
+            | "notablescan"
+            | "quiet" => (true, true),
+            _ => (false, false),
         }
     }
 
@@ -138,7 +145,10 @@ impl Parameters {
             i64_exact(value).ok_or_else(|| {
                 Error::new(
                     ErrorCode::BAD_VALUE,
-                    format!("Failed to parse value {} for parameter {name}", pinion_query::value_text(value)),
+                    format!(
+                        "Failed to parse value {} for parameter {name}",
+                        pinion_query::value_text(value)
+                    ),
                 )
             })
         };
@@ -153,11 +163,19 @@ impl Parameters {
             })
         };
         let boolean = || match value {
-            RawBsonRef::Boolean(_) | RawBsonRef::Int32(_) | RawBsonRef::Int64(_) | RawBsonRef::Double(_) => Ok(truthy(value)),
-            _ => Err(Error::bad_value(format!("Failed to parse value {} for parameter {name}", pinion_query::value_text(value)))),
+            RawBsonRef::Boolean(_)
+            | RawBsonRef::Int32(_)
+            | RawBsonRef::Int64(_)
+            | RawBsonRef::Double(_) => Ok(truthy(value)),
+            _ => Err(Error::bad_value(format!(
+                "Failed to parse value {} for parameter {name}",
+                pinion_query::value_text(value)
+            ))),
         };
         Ok(match name {
-            "cursorTimeoutMillis" => Setting::CursorTimeout(Duration::from_millis(at_least(0)? as u64)),
+            "cursorTimeoutMillis" => {
+                Setting::CursorTimeout(Duration::from_millis(at_least(0)? as u64))
+            }
             "logLevel" => Setting::LogLevel(at_least(0)?.min(5) as i32),
             "quiet" => Setting::Quiet(boolean()?),
             "notablescan" => Setting::NoTableScan(boolean()?),
@@ -165,7 +183,9 @@ impl Parameters {
             _ => {
                 return Err(Error::new(
                     ErrorCode::INVALID_OPTIONS,
-                    format!("attempted to set unrecognized parameter [{name}], use help:true to see options "),
+                    format!(
+                        "attempted to set unrecognized parameter [{name}], use help:true to see options "
+                    ),
                 ));
             }
         })

@@ -51,7 +51,11 @@ impl SessionTable {
     /// Removes the sessions nobody used since `before` and returns them.
     pub(crate) fn reap(&self, before: Instant) -> Vec<Lsid> {
         let mut sessions = self.sessions.borrow_mut();
-        let old: Vec<Lsid> = sessions.iter().filter(|(_, s)| s.last_used < before).map(|(id, _)| *id).collect();
+        let old: Vec<Lsid> = sessions
+            .iter()
+            .filter(|(_, s)| s.last_used < before)
+            .map(|(id, _)| *id)
+            .collect();
         for lsid in &old {
             sessions.remove(lsid);
         }
@@ -84,7 +88,11 @@ pub(crate) async fn end(lsids: Vec<Lsid>, interrupt: bool) {
 
 /// Every session that any core knows.
 pub(crate) async fn known() -> Vec<Lsid> {
-    let mut all: Vec<Lsid> = pinion_runtime::on_all_cores(|_| async { state().sessions.all() }).await.into_iter().flatten().collect();
+    let mut all: Vec<Lsid> = pinion_runtime::on_all_cores(|_| async { state().sessions.all() })
+        .await
+        .into_iter()
+        .flatten()
+        .collect();
     all.sort();
     all.dedup();
     all

@@ -15,7 +15,9 @@ pub(crate) async fn tree_stats(trees: Vec<TreeId>) -> BTreeMap<TreeId, TreeStats
             let storage = storage();
             let mut sums: Vec<TreeStats> = vec![TreeStats::default(); trees.len()];
             for number in 0..storage.partition_count() {
-                let Some(partition) = storage.partition(PartitionId(number)) else { continue };
+                let Some(partition) = storage.partition(PartitionId(number)) else {
+                    continue;
+                };
                 for (tree, sum) in trees.iter().zip(&mut sums) {
                     let stats = partition.tree_stats(*tree);
                     sum.records += stats.records;
@@ -60,12 +62,19 @@ impl CollectionSizes {
 
 fn on_disk(stats: &TreeStats) -> u64 {
     let live = stats.key_bytes + stats.value_bytes;
-    if stats.page_bytes > 0 { stats.page_bytes } else { live.next_multiple_of(4096) }
+    if stats.page_bytes > 0 {
+        stats.page_bytes
+    } else {
+        live.next_multiple_of(4096)
+    }
 }
 
 /// Sizes of several collections, in their order.
 pub(crate) async fn sizes_of(collections: &[Arc<Collection>]) -> Vec<CollectionSizes> {
-    let trees: Vec<TreeId> = collections.iter().flat_map(|collection| collection.trees().collect::<Vec<_>>()).collect();
+    let trees: Vec<TreeId> = collections
+        .iter()
+        .flat_map(|collection| collection.trees().collect::<Vec<_>>())
+        .collect();
     let all = tree_stats(trees).await;
     let of = |tree: TreeId| all.get(&tree).copied().unwrap_or_default();
     collections
@@ -73,11 +82,19 @@ pub(crate) async fn sizes_of(collections: &[Arc<Collection>]) -> Vec<CollectionS
         .map(|collection| {
             let own = of(collection.tree());
             // Documents are clustered by `_id`: its index takes no space of its own but the keys.
-            let mut indexes = vec![("_id_".to_owned(), own.key_bytes.next_multiple_of(4096).max(4096))];
+            let mut indexes = vec![(
+                "_id_".to_owned(),
+                own.key_bytes.next_multiple_of(4096).max(4096),
+            )];
             for index in &collection.indexes {
                 indexes.push((index.name().to_owned(), on_disk(&of(index.tree)).max(4096)));
             }
-            CollectionSizes { records: own.records, data_bytes: own.value_bytes, storage_bytes: on_disk(&own).max(4096), indexes }
+            CollectionSizes {
+                records: own.records,
+                data_bytes: own.value_bytes,
+                storage_bytes: on_disk(&own).max(4096),
+                indexes,
+            }
         })
         .collect()
 }
@@ -89,7 +106,8 @@ pub(crate) async fn database_sizes() -> Vec<(String, u64)> {
     let sizes = sizes_of(&collections).await;
     let mut by_db: BTreeMap<String, u64> = BTreeMap::new();
     for (collection, sizes) in collections.iter().zip(&sizes) {
-        *by_db.entry(collection.ns.db().to_owned()).or_default() += sizes.storage_bytes + sizes.index_bytes();
+        *by_db.entry(collection.ns.db().to_owned()).or_default() +=
+            sizes.storage_bytes + sizes.index_bytes();
     }
     by_db.into_iter().collect()
 }

@@ -48,31 +48,69 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub(crate) enum Accumulator {
     Sum(Sum),
-    Avg { sum: Sum, count: i64 },
-    Extreme { max: bool, value: Option<RawBson> },
+    Avg {
+        sum: Sum,
+        count: i64,
+    },
+    Extreme {
+        max: bool,
+        value: Option<RawBson>,
+    },
     First(Option<RawBson>),
     Last(Option<RawBson>),
     Push(Vec<RawBson>, usize),
-    AddToSet { values: Vec<RawBson>, seen: FxHashSet<Vec<u8>>, bytes: usize },
+    AddToSet {
+        values: Vec<RawBson>,
+        seen: FxHashSet<Vec<u8>>,
+        bytes: usize,
+    },
     MergeObjects(Vec<(String, RawBson)>),
     /// Welford's method.
-    StdDev { sample: bool, count: i64, mean: f64, squares: f64 },
+    StdDev {
+        sample: bool,
+        count: i64,
+        mean: f64,
+        squares: f64,
+    },
 }
 
 impl Accumulator {
     pub(crate) fn new(kind: Kind) -> Accumulator {
         match kind {
             Kind::Sum => Accumulator::Sum(Sum::default()),
-            Kind::Avg => Accumulator::Avg { sum: Sum::default(), count: 0 },
-            Kind::Min => Accumulator::Extreme { max: false, value: None },
-            Kind::Max => Accumulator::Extreme { max: true, value: None },
+            Kind::Avg => Accumulator::Avg {
+                sum: Sum::default(),
+                count: 0,
+            },
+            Kind::Min => Accumulator::Extreme {
+                max: false,
+                value: None,
+            },
+            Kind::Max => Accumulator::Extreme {
+                max: true,
+                value: None,
+            },
             Kind::First => Accumulator::First(None),
             Kind::Last => Accumulator::Last(None),
             Kind::Push => Accumulator::Push(Vec::new(), 0),
-            Kind::AddToSet => Accumulator::AddToSet { values: Vec::new(), seen: FxHashSet::default(), bytes: 0 },
+            Kind::AddToSet => Accumulator::AddToSet {
+                values: Vec::new(),
+                seen: FxHashSet::default(),
+                bytes: 0,
+            },
             Kind::MergeObjects => Accumulator::MergeObjects(Vec::new()),
-            Kind::StdDevPop => Accumulator::StdDev { sample: false, count: 0, mean: 0.0, squares: 0.0 },
-            Kind::StdDevSamp => Accumulator::StdDev { sample: true, count: 0, mean: 0.0, squares: 0.0 },
+            Kind::StdDevPop => Accumulator::StdDev {
+                sample: false,
+                count: 0,
+                mean: 0.0,
+                squares: 0.0,
+            },
+            Kind::StdDevSamp => Accumulator::StdDev {
+                sample: true,
+                count: 0,
+                mean: 0.0,
+                squares: 0.0,
+            },
         }
     }
 
@@ -90,7 +128,10 @@ impl Accumulator {
                     *count += 1;
                 }
             }
-            Accumulator::Extreme { max, value: extreme } => {
+            Accumulator::Extreme {
+                max,
+                value: extreme,
+            } => {
                 if let Some(value) = value.filter(|v| !is_nullish(*v)) {
                     let better = extreme.as_ref().is_none_or(|old| {
                         let order = compare_values(value, old.as_raw_bson_ref());
@@ -114,7 +155,11 @@ impl Accumulator {
                     values.push(value);
                 }
             }
-            Accumulator::AddToSet { values, seen, bytes } => {
+            Accumulator::AddToSet {
+                values,
+                seen,
+                bytes,
+            } => {
                 if let Some(value) = value
                     && seen.insert(encode_id(value).to_vec())
                 {
@@ -145,7 +190,12 @@ impl Accumulator {
                     ));
                 }
             },
-            Accumulator::StdDev { count, mean, squares, .. } => {
+            Accumulator::StdDev {
+                count,
+                mean,
+                squares,
+                ..
+            } => {
                 if let Some(number) = value.and_then(Number::from_value) {
                     let value = number.to_f64();
                     *count += 1;
@@ -165,7 +215,9 @@ impl Accumulator {
             Accumulator::Avg { count: 0, .. } => RawBson::Null,
             Accumulator::Avg { sum, count } => sum.average(*count).to_raw_bson(),
             Accumulator::Extreme { value, .. } => value.clone().unwrap_or(RawBson::Null),
-            Accumulator::First(value) | Accumulator::Last(value) => value.clone().unwrap_or(RawBson::Null),
+            Accumulator::First(value) | Accumulator::Last(value) => {
+                value.clone().unwrap_or(RawBson::Null)
+            }
             Accumulator::Push(values, _) | Accumulator::AddToSet { values, .. } => {
                 let mut out = DocBuilder::new();
                 out.start_array("");
@@ -182,9 +234,18 @@ impl Accumulator {
                 }
                 RawBson::Document(out.finish())
             }
-            Accumulator::StdDev { sample, count, squares, .. } => {
+            Accumulator::StdDev {
+                sample,
+                count,
+                squares,
+                ..
+            } => {
                 let divisor = if *sample { count - 1 } else { *count };
-                if divisor <= 0 { RawBson::Null } else { RawBson::Double((squares / divisor as f64).sqrt()) }
+                if divisor <= 0 {
+                    RawBson::Null
+                } else {
+                    RawBson::Double((squares / divisor as f64).sqrt())
+                }
             }
         }
     }
@@ -323,7 +384,9 @@ mod tests {
     fn check(kind: Kind, values: Vec<RawBson>, expected: RawBson) {
         let mut accumulator = Accumulator::new(kind);
         for value in &values {
-            accumulator.add(Some(value.as_raw_bson_ref())).expect("it accumulates");
+            accumulator
+                .add(Some(value.as_raw_bson_ref()))
+                .expect("it accumulates");
         }
         assert_eq!(accumulator.finish(), expected, "{kind:?} {values:?}");
     }
@@ -331,26 +394,62 @@ mod tests {
     #[test]
     fn sums() {
         check(Kind::Sum, vec![], rawbson!(0));
-        check(Kind::Sum, vec![rawbson!(1), rawbson!("x"), rawbson!(2.5)], rawbson!(3.5));
-        check(Kind::Sum, vec![rawbson!(i32::MAX), rawbson!(1)], rawbson!(2_147_483_648_i64));
-        check(Kind::Sum, vec![rawbson!(i64::MAX), rawbson!(1)], rawbson!(9.223372036854775807e18));
-        check(Kind::Sum, vec![rawbson!(1_i64), rawbson!(1)], rawbson!(2_i64));
-        check(Kind::Sum, vec![rawbson!(0.1), rawbson!(0.2), rawbson!(0.3)], rawbson!(0.6));
+        check(
+            Kind::Sum,
+            vec![rawbson!(1), rawbson!("x"), rawbson!(2.5)],
+            rawbson!(3.5),
+        );
+        check(
+            Kind::Sum,
+            vec![rawbson!(i32::MAX), rawbson!(1)],
+            rawbson!(2_147_483_648_i64),
+        );
+        check(
+            Kind::Sum,
+            vec![rawbson!(i64::MAX), rawbson!(1)],
+            rawbson!(i64::MAX as f64),
+        );
+        check(
+            Kind::Sum,
+            vec![rawbson!(1_i64), rawbson!(1)],
+            rawbson!(2_i64),
+        );
+        check(
+            Kind::Sum,
+            vec![rawbson!(0.1), rawbson!(0.2), rawbson!(0.3)],
+            rawbson!(0.6),
+        );
         check(Kind::Avg, vec![rawbson!(1), rawbson!(2)], rawbson!(1.5));
         check(Kind::Avg, vec![rawbson!("x")], RawBson::Null);
     }
 
     #[test]
     fn others() {
-        check(Kind::Min, vec![rawbson!(3), RawBson::Null, rawbson!(1)], rawbson!(1));
+        check(
+            Kind::Min,
+            vec![rawbson!(3), RawBson::Null, rawbson!(1)],
+            rawbson!(1),
+        );
         check(Kind::Max, vec![rawbson!(3), rawbson!("a")], rawbson!("a"));
         check(Kind::Min, vec![RawBson::Null], RawBson::Null);
         check(Kind::First, vec![rawbson!(3), rawbson!(1)], rawbson!(3));
         check(Kind::Last, vec![rawbson!(3), rawbson!(1)], rawbson!(1));
         check(Kind::Push, vec![rawbson!(3), rawbson!(3)], rawbson!([3, 3]));
-        check(Kind::AddToSet, vec![rawbson!(3), rawbson!(3.0), rawbson!(1)], rawbson!([3, 1]));
-        check(Kind::MergeObjects, vec![rawbson!({ "a": 1, "b": 1 }), rawbson!({ "a": 2 })], rawbson!({ "a": 2, "b": 1 }));
-        check(Kind::StdDevPop, vec![rawbson!(1), rawbson!(3)], rawbson!(1.0));
+        check(
+            Kind::AddToSet,
+            vec![rawbson!(3), rawbson!(3.0), rawbson!(1)],
+            rawbson!([3, 1]),
+        );
+        check(
+            Kind::MergeObjects,
+            vec![rawbson!({ "a": 1, "b": 1 }), rawbson!({ "a": 2 })],
+            rawbson!({ "a": 2, "b": 1 }),
+        );
+        check(
+            Kind::StdDevPop,
+            vec![rawbson!(1), rawbson!(3)],
+            rawbson!(1.0),
+        );
         check(Kind::StdDevSamp, vec![rawbson!(1)], RawBson::Null);
     }
 }

@@ -38,10 +38,24 @@ pub struct IndexKeys<'a> {
 
 impl IndexSpec {
     /// An index on this key pattern. The pattern has been checked; too many fields are refused.
-    pub fn new(name: impl Into<String>, key: &RawDocument, unique: bool, sparse: bool) -> Result<IndexSpec> {
-        let ordering = Ordering::from_pattern(key).ok_or_else(|| error(13103, "too many compound keys"))?;
+    pub fn new(
+        name: impl Into<String>,
+        key: &RawDocument,
+        unique: bool,
+        sparse: bool,
+    ) -> Result<IndexSpec> {
+        let ordering =
+            Ordering::from_pattern(key).ok_or_else(|| error(13103, "too many compound keys"))?;
         let paths = elements(key).map(|(name, _)| Path::parse(name)).collect();
-        Ok(IndexSpec { name: name.into(), key: key.to_owned(), ordering, unique, sparse, multikey: None, paths })
+        Ok(IndexSpec {
+            name: name.into(),
+            key: key.to_owned(),
+            ordering,
+            unique,
+            sparse,
+            multikey: None,
+            paths,
+        })
     }
 
     pub(crate) fn paths(&self) -> &[Path] {
@@ -60,18 +74,24 @@ impl IndexSpec {
 
     /// Whether an array stands at this component of a field's path in some document.
     pub(crate) fn is_multikey_component(&self, field: usize, component: usize) -> bool {
-        self.multikey.as_ref().is_some_and(|paths| paths[field].contains(&(component as u16)))
+        self.multikey
+            .as_ref()
+            .is_some_and(|paths| paths[field].contains(&(component as u16)))
     }
 
     /// Whether any array stands on a field's path.
     pub(crate) fn is_multikey_field(&self, field: usize) -> bool {
-        self.multikey.as_ref().is_some_and(|paths| !paths[field].is_empty())
+        self.multikey
+            .as_ref()
+            .is_some_and(|paths| !paths[field].is_empty())
     }
 
     /// Adds what a document tells; true when it was not known before.
     pub fn merge_multikey(&mut self, found: &MultikeyPaths) -> bool {
         let fields = self.paths.len();
-        let known = self.multikey.get_or_insert_with(|| vec![Vec::new(); fields]);
+        let known = self
+            .multikey
+            .get_or_insert_with(|| vec![Vec::new(); fields]);
         let mut grew = false;
         for (known, found) in known.iter_mut().zip(found) {
             for component in found {
@@ -88,7 +108,10 @@ impl IndexSpec {
 /// The keys of a document in an index.
 pub fn index_keys<'a>(document: &'a RawDocument, index: &IndexSpec) -> Result<IndexKeys<'a>> {
     let keys = keys(document, &index.paths, index.sparse).map_err(key_error)?;
-    Ok(IndexKeys { keys: keys.keys, multikey: keys.multikey })
+    Ok(IndexKeys {
+        keys: keys.keys,
+        multikey: keys.multikey,
+    })
 }
 
 #[cfg(test)]
@@ -103,36 +126,92 @@ mod tests {
             out.push(*value);
         });
         out.end();
-        crate::value::field(&out.finish(), "k").expect("written").into()
+        crate::value::field(&out.finish(), "k")
+            .expect("written")
+            .into()
     }
 
     #[track_caller]
-    fn check(pattern: RawDocumentBuf, document: RawDocumentBuf, expected: Vec<RawBson>, multikey: Option<&[&[u16]]>) {
+    fn check(
+        pattern: RawDocumentBuf,
+        document: RawDocumentBuf,
+        expected: Vec<RawBson>,
+        multikey: Option<&[&[u16]]>,
+    ) {
         let index = IndexSpec::new("i", &pattern, false, false).expect("a pattern");
         let found = index_keys(&document, &index).expect("keys");
-        assert_eq!(found.keys.iter().map(as_array).collect::<Vec<_>>(), expected, "{document:?} in {pattern:?}");
+        assert_eq!(
+            found.keys.iter().map(as_array).collect::<Vec<_>>(),
+            expected,
+            "{document:?} in {pattern:?}"
+        );
         let multikey = multikey.map(|paths| paths.iter().map(|p| p.to_vec()).collect::<Vec<_>>());
         assert_eq!(found.multikey, multikey, "{document:?} in {pattern:?}");
     }
 
     #[test]
     fn single_keys() {
-        check(rawdoc! { "a": 1 }, rawdoc! { "a": 5 }, vec![rawbson!([5])], None);
-        check(rawdoc! { "a": 1 }, rawdoc! { "b": 5 }, vec![rawbson!([null])], None);
-        check(rawdoc! { "a.b": 1, "c": -1 }, rawdoc! { "a": { "b": 1 }, "c": "x" }, vec![rawbson!([1, "x"])], None);
-        check(rawdoc! { "a.b": 1 }, rawdoc! { "a": 1 }, vec![rawbson!([null])], None);
-        check(rawdoc! { "a": 1 }, rawdoc! { "a": { "b": [1, 2] } }, vec![rawbson!([{ "b": [1, 2] }])], None);
+        check(
+            rawdoc! { "a": 1 },
+            rawdoc! { "a": 5 },
+            vec![rawbson!([5])],
+            None,
+        );
+        check(
+            rawdoc! { "a": 1 },
+            rawdoc! { "b": 5 },
+            vec![rawbson!([null])],
+            None,
+        );
+        check(
+            rawdoc! { "a.b": 1, "c": -1 },
+            rawdoc! { "a": { "b": 1 }, "c": "x" },
+            vec![rawbson!([1, "x"])],
+            None,
+        );
+        check(
+            rawdoc! { "a.b": 1 },
+            rawdoc! { "a": 1 },
+            vec![rawbson!([null])],
+            None,
+        );
+        check(
+            rawdoc! { "a": 1 },
+            rawdoc! { "a": { "b": [1, 2] } },
+            vec![rawbson!([{ "b": [1, 2] }])],
+            None,
+        );
     }
 
     #[test]
     fn multikey() {
-        check(rawdoc! { "a": 1 }, rawdoc! { "a": [2, 1, 2] }, vec![rawbson!([1]), rawbson!([2])], Some(&[&[0]]));
-        check(rawdoc! { "a": 1 }, rawdoc! { "a": [] }, vec![RawBson::Array(undefined())], Some(&[&[0]]));
-        check(rawdoc! { "a": 1 }, rawdoc! { "a": [[1, 2]] }, vec![rawbson!([[1, 2]])], Some(&[&[0]]));
+        check(
+            rawdoc! { "a": 1 },
+            rawdoc! { "a": [2, 1, 2] },
+            vec![rawbson!([1]), rawbson!([2])],
+            Some(&[&[0]]),
+        );
+        check(
+            rawdoc! { "a": 1 },
+            rawdoc! { "a": [] },
+            vec![RawBson::Array(undefined())],
+            Some(&[&[0]]),
+        );
+        check(
+            rawdoc! { "a": 1 },
+            rawdoc! { "a": [[1, 2]] },
+            vec![rawbson!([[1, 2]])],
+            Some(&[&[0]]),
+        );
         check(
             rawdoc! { "a.b": 1 },
             rawdoc! { "a": [{ "b": 1 }, { "b": [3, 4] }, 7] },
-            vec![rawbson!([null]), rawbson!([1]), rawbson!([3]), rawbson!([4])],
+            vec![
+                rawbson!([null]),
+                rawbson!([1]),
+                rawbson!([3]),
+                rawbson!([4]),
+            ],
             Some(&[&[0, 1]]),
         );
         check(
@@ -141,11 +220,36 @@ mod tests {
             vec![rawbson!([1, 2]), rawbson!([3, null])],
             Some(&[&[0], &[0]]),
         );
-        check(rawdoc! { "a": 1, "b": 1 }, rawdoc! { "a": [1, 2], "b": 3 }, vec![rawbson!([1, 3]), rawbson!([2, 3])], Some(&[&[0], &[]]));
-        check(rawdoc! { "a.0": 1 }, rawdoc! { "a": [5, 6] }, vec![rawbson!([5])], None);
-        check(rawdoc! { "a.0": 1 }, rawdoc! { "a": [[5, 6]] }, vec![rawbson!([[5, 6]])], None);
-        check(rawdoc! { "a.0.b": 1 }, rawdoc! { "a": [{ "b": 1 }, { "b": 2 }] }, vec![rawbson!([1])], None);
-        check(rawdoc! { "a.b": 1 }, rawdoc! { "a": [] }, vec![rawbson!([null])], Some(&[&[0]]));
+        check(
+            rawdoc! { "a": 1, "b": 1 },
+            rawdoc! { "a": [1, 2], "b": 3 },
+            vec![rawbson!([1, 3]), rawbson!([2, 3])],
+            Some(&[&[0], &[]]),
+        );
+        check(
+            rawdoc! { "a.0": 1 },
+            rawdoc! { "a": [5, 6] },
+            vec![rawbson!([5])],
+            None,
+        );
+        check(
+            rawdoc! { "a.0": 1 },
+            rawdoc! { "a": [[5, 6]] },
+            vec![rawbson!([[5, 6]])],
+            None,
+        );
+        check(
+            rawdoc! { "a.0.b": 1 },
+            rawdoc! { "a": [{ "b": 1 }, { "b": 2 }] },
+            vec![rawbson!([1])],
+            None,
+        );
+        check(
+            rawdoc! { "a.b": 1 },
+            rawdoc! { "a": [] },
+            vec![rawbson!([null])],
+            Some(&[&[0]]),
+        );
     }
 
     fn undefined() -> pinion_bson::RawArrayBuf {
@@ -156,13 +260,31 @@ mod tests {
 
     #[test]
     fn sparse_and_errors() {
-        let sparse = IndexSpec::new("i", &rawdoc! { "a": 1, "b": 1 }, false, true).expect("a pattern");
-        assert_eq!(index_keys(&rawdoc! { "c": 1 }, &sparse).expect("keys").keys.len(), 0);
-        assert_eq!(index_keys(&rawdoc! { "b": 1 }, &sparse).expect("keys").keys.len(), 1);
-        let both = IndexSpec::new("i", &rawdoc! { "a": 1, "b": 1 }, false, false).expect("a pattern");
+        let sparse =
+            IndexSpec::new("i", &rawdoc! { "a": 1, "b": 1 }, false, true).expect("a pattern");
+        assert_eq!(
+            index_keys(&rawdoc! { "c": 1 }, &sparse)
+                .expect("keys")
+                .keys
+                .len(),
+            0
+        );
+        assert_eq!(
+            index_keys(&rawdoc! { "b": 1 }, &sparse)
+                .expect("keys")
+                .keys
+                .len(),
+            1
+        );
+        let both =
+            IndexSpec::new("i", &rawdoc! { "a": 1, "b": 1 }, false, false).expect("a pattern");
         let error = index_keys(&rawdoc! { "a": [1], "b": [2] }, &both).expect_err("parallel");
-        assert_eq!((error.code.0, error.message.as_str()), (171, "cannot index parallel arrays [b] [a]"));
-        let positional = IndexSpec::new("i", &rawdoc! { "a.0": 1 }, false, false).expect("a pattern");
+        assert_eq!(
+            (error.code.0, error.message.as_str()),
+            (171, "cannot index parallel arrays [b] [a]")
+        );
+        let positional =
+            IndexSpec::new("i", &rawdoc! { "a.0": 1 }, false, false).expect("a pattern");
         let error = index_keys(&rawdoc! { "a": [{ "0": 1 }] }, &positional).expect_err("ambiguous");
         assert_eq!(error.code.0, 16746);
     }

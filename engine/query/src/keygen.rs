@@ -51,22 +51,43 @@ struct Generator<'a, 'p> {
 }
 
 /// The keys of a document. With `skip_all_missing` a key none of whose fields exists is left out (sparse indexes).
-pub(crate) fn keys<'a>(document: &'a RawDocument, paths: &[Path], skip_all_missing: bool) -> Result<Keys<'a>, KeyError> {
+pub(crate) fn keys<'a>(
+    document: &'a RawDocument,
+    paths: &[Path],
+    skip_all_missing: bool,
+) -> Result<Keys<'a>, KeyError> {
     if let Some((key, missing)) = single_key(document, paths) {
-        let keys = if skip_all_missing && missing == paths.len() { Vec::new() } else { vec![key] };
-        return Ok(Keys { keys, multikey: None });
+        let keys = if skip_all_missing && missing == paths.len() {
+            Vec::new()
+        } else {
+            vec![key]
+        };
+        return Ok(Keys {
+            keys,
+            multikey: None,
+        });
     }
-    let mut generator = Generator { paths, skip_all_missing, out: Keys::default() };
+    let mut generator = Generator {
+        paths,
+        skip_all_missing,
+        out: Keys::default(),
+    };
     let rest: SmallVec<[&[Component]; 4]> = paths.iter().map(Path::components).collect();
     let fixed: Key<'a> = smallvec![RawBsonRef::Null; paths.len()];
     generator.expand(rest, fixed, Some(document), 0, &[])?;
     let mut keys = generator.out.keys;
     dedup(&mut keys);
-    Ok(Keys { keys, multikey: generator.out.multikey })
+    Ok(Keys {
+        keys,
+        multikey: generator.out.multikey,
+    })
 }
 
 /// The key of a document without arrays on the paths, and how many of its fields are missing.
-pub(crate) fn single_key<'a>(document: &'a RawDocument, paths: &[Path]) -> Option<(Key<'a>, usize)> {
+pub(crate) fn single_key<'a>(
+    document: &'a RawDocument,
+    paths: &[Path],
+) -> Option<(Key<'a>, usize)> {
     let mut key: Key<'a> = SmallVec::with_capacity(paths.len());
     let mut missing = 0;
     for path in paths {
@@ -115,8 +136,11 @@ impl<'a, 'p> Generator<'a, 'p> {
         let mut through: SmallVec<[usize; 4]> = SmallVec::new();
         let mut expand_items = true;
         for i in 0..rest.len() {
-            let Some(component) = rest[i].first() else { continue };
-            let (value, nested) = self.next_value(document, positional.get(i), &mut rest[i], component)?;
+            let Some(component) = rest[i].first() else {
+                continue;
+            };
+            let (value, nested) =
+                self.next_value(document, positional.get(i), &mut rest[i], component)?;
             match value {
                 None => {
                     fixed[i] = RawBsonRef::Null;
@@ -129,8 +153,14 @@ impl<'a, 'p> Generator<'a, 'p> {
                     let name = self.array_name(i, rest[i]);
                     match array {
                         None => array = Some((found, name)),
-                        Some((other, _)) if std::ptr::eq(found.as_bytes().as_ptr(), other.as_bytes().as_ptr()) => {}
-                        Some((_, other)) => return Err(KeyError::Parallel(name.to_string(), other.to_string())),
+                        Some((other, _))
+                            if std::ptr::eq(
+                                found.as_bytes().as_ptr(),
+                                other.as_bytes().as_ptr(),
+                            ) => {}
+                        Some((_, other)) => {
+                            return Err(KeyError::Parallel(name.to_string(), other.to_string()));
+                        }
                     }
                     expand_items &= !nested;
                 }
@@ -158,7 +188,8 @@ impl<'a, 'p> Generator<'a, 'p> {
             self.record(&components);
             return self.expand(rest, fixed, None, missing, &[]);
         }
-        let mut sub: SmallVec<[Positional<'a, 'p>; 4]> = smallvec![Positional::default(); rest.len()];
+        let mut sub: SmallVec<[Positional<'a, 'p>; 4]> =
+            smallvec![Positional::default(); rest.len()];
         for &i in &through {
             let Some(component) = rest[i].first() else {
                 components[i] = self.component(i, rest[i], expand_items);
@@ -170,7 +201,12 @@ impl<'a, 'p> Generator<'a, 'p> {
             };
             let mut after = rest[i];
             let value = extract(items, &mut after);
-            sub[i] = Positional { item: Some(item), array: Some(items), rest: after, value };
+            sub[i] = Positional {
+                item: Some(item),
+                array: Some(items),
+                rest: after,
+                value,
+            };
         }
         self.record(&components);
         for (_, item) in elements(items) {
@@ -202,7 +238,10 @@ impl<'a, 'p> Generator<'a, 'p> {
         match (has_field, selected) {
             (true, Some((position, _))) => Err(KeyError::Ambiguous {
                 field: component.name.to_string(),
-                array: position.array.map(crate::text::document_text).unwrap_or_default(),
+                array: position
+                    .array
+                    .map(crate::text::document_text)
+                    .unwrap_or_default(),
             }),
             (true, None) => Ok((document.and_then(|d| extract(d, rest)), false)),
             (false, Some((position, item))) => {
@@ -228,7 +267,10 @@ impl<'a, 'p> Generator<'a, 'p> {
             return;
         }
         let fields = self.paths.len();
-        let multikey = self.out.multikey.get_or_insert_with(|| vec![Vec::new(); fields]);
+        let multikey = self
+            .out
+            .multikey
+            .get_or_insert_with(|| vec![Vec::new(); fields]);
         for (i, component) in components.iter().enumerate() {
             if let Some(component) = component
                 && let Err(at) = multikey[i].binary_search(component)
@@ -245,8 +287,14 @@ fn dedup(keys: &mut Vec<Key<'_>>) {
         return;
     }
     keys.sort_by(|a, b| {
-        let orders = a.iter().zip(b.iter()).map(|(x, y)| pinion_bson::compare_values(*x, *y));
-        orders.into_iter().find(|o| o.is_ne()).unwrap_or(std::cmp::Ordering::Equal)
+        let orders = a
+            .iter()
+            .zip(b.iter())
+            .map(|(x, y)| pinion_bson::compare_values(*x, *y));
+        orders
+            .into_iter()
+            .find(|o| o.is_ne())
+            .unwrap_or(std::cmp::Ordering::Equal)
     });
     keys.dedup_by(|a, b| a.iter().zip(b.iter()).all(|(x, y)| values_equal(*x, *y)));
 }

@@ -1,7 +1,7 @@
 //! Numbers of filters and updates as integers.
 
-use pinion_bson::RawBsonRef;
 use pinion_bson::Number;
+use pinion_bson::RawBsonRef;
 
 /// The number as a 64-bit integer where it is one exactly.
 pub(crate) fn exact_i64(value: RawBsonRef<'_>) -> Option<i64> {

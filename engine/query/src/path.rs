@@ -36,9 +36,17 @@ pub(crate) fn array_index(name: &str) -> Option<usize> {
 
 impl Path {
     pub(crate) fn parse(text: &str) -> Path {
-        let components =
-            text.split('.').map(|name| Component { name: name.into(), index: array_index(name) }).collect();
-        Path { text: text.into(), components }
+        let components = text
+            .split('.')
+            .map(|name| Component {
+                name: name.into(),
+                index: array_index(name),
+            })
+            .collect();
+        Path {
+            text: text.into(),
+            components,
+        }
     }
 
     pub(crate) fn text(&self) -> &str {
@@ -105,7 +113,8 @@ fn walk_array<'a>(
     for (position, (_, value)) in elements(items).enumerate() {
         if let RawBsonRef::Document(inner) = value {
             // The outermost implicit position is the one that is told.
-            let mut outermost = |value: Option<RawBsonRef<'a>>, _: Option<u32>| visit(value, Some(position as u32));
+            let mut outermost =
+                |value: Option<RawBsonRef<'a>>, _: Option<u32>| visit(value, Some(position as u32));
             if walk(inner, rest, leaf, &mut outermost) {
                 return true;
             }
@@ -115,7 +124,9 @@ fn walk_array<'a>(
                 // A position that the path names is not one that the walk has found.
                 ([], _) => visit(Some(value), None),
                 (after, RawBsonRef::Document(inner)) => walk(inner, after, leaf, visit),
-                (after, RawBsonRef::Array(array)) => walk_array(array_document(array), after, leaf, visit),
+                (after, RawBsonRef::Array(array)) => {
+                    walk_array(array_document(array), after, leaf, visit)
+                }
                 _ => false,
             };
             if stopped {

@@ -26,13 +26,20 @@ impl Regex {
     /// Compiles; the errors are those of the `$regex` filter.
     pub(crate) fn compile(pattern: &str, options: &str) -> Result<Regex> {
         if pattern.contains('\0') {
-            return Err(bad_value("Regular expression cannot contain an embedded null byte"));
+            return Err(bad_value(
+                "Regular expression cannot contain an embedded null byte",
+            ));
         }
         if options.contains('\0') {
-            return Err(bad_value("Regular expression options string cannot contain an embedded null byte"));
+            return Err(bad_value(
+                "Regular expression options string cannot contain an embedded null byte",
+            ));
         }
         if pattern.len() > MAX_REGEX_BYTES {
-            return Err(error(51091, "Regular expression is invalid: regular expression is too large"));
+            return Err(error(
+                51091,
+                "Regular expression is invalid: regular expression is too large",
+            ));
         }
         let mut builder = RegexBuilder::new();
         builder.utf(true).jit_if_available(true);
@@ -43,17 +50,28 @@ impl Regex {
                 's' => builder.dotall(true),
                 'x' => builder.extended(true),
                 'u' => &mut builder,
-                other => return Err(error(51108, format!("invalid flag in regex options: {other}"))),
+                other => {
+                    return Err(error(
+                        51108,
+                        format!("invalid flag in regex options: {other}"),
+                    ));
+                }
             };
         }
         let compiled = builder.build(pattern).map_err(|e| {
             let text = e.to_string();
             // The crate puts its name and the offset before PCRE's own words.
-            let words = text.split_once(": ").map_or(text.as_str(), |(_, rest)| rest);
+            let words = text
+                .split_once(": ")
+                .map_or(text.as_str(), |(_, rest)| rest);
             let words = words.split_once(": ").map_or(words, |(_, rest)| rest);
             error(51091, format!("Regular expression is invalid: {words}"))
         })?;
-        Ok(Regex { pattern: pattern.into(), options: options.into(), compiled: Arc::new(compiled) })
+        Ok(Regex {
+            pattern: pattern.into(),
+            options: options.into(),
+            compiled: Arc::new(compiled),
+        })
     }
 
     /// Whether the text matches; a match that exceeds PCRE's own limits counts as none.
@@ -71,7 +89,10 @@ impl Regex {
         if self.options.contains(['i', 'm', 'x']) || self.pattern.contains('|') {
             return None;
         }
-        let rest = self.pattern.strip_prefix('^').or_else(|| self.pattern.strip_prefix("\\A"))?;
+        let rest = self
+            .pattern
+            .strip_prefix('^')
+            .or_else(|| self.pattern.strip_prefix("\\A"))?;
         let mut prefix = String::new();
         let mut chars = rest.chars().peekable();
         while let Some(c) = chars.next() {
@@ -106,7 +127,11 @@ mod tests {
     fn literal_prefixes() {
         fn check(pattern: &str, options: &str, expected: Option<(&str, bool)>) {
             let regex = Regex::compile(pattern, options).expect(pattern);
-            assert_eq!(regex.literal_prefix(), expected.map(|(p, whole)| (p.to_string(), whole)), "{pattern}");
+            assert_eq!(
+                regex.literal_prefix(),
+                expected.map(|(p, whole)| (p.to_string(), whole)),
+                "{pattern}"
+            );
         }
         check("^abc", "", Some(("abc", true)));
         check("^abc", "i", None);
@@ -123,7 +148,10 @@ mod tests {
     #[test]
     fn errors() {
         assert_eq!(Regex::compile("(", "").unwrap_err().code.0, 51091);
-        assert_eq!(Regex::compile("(", "").unwrap_err().message, "Regular expression is invalid: missing closing parenthesis");
+        assert_eq!(
+            Regex::compile("(", "").unwrap_err().message,
+            "Regular expression is invalid: missing closing parenthesis"
+        );
         assert_eq!(Regex::compile("a", "z").unwrap_err().code.0, 51108);
     }
 }

@@ -54,9 +54,16 @@ impl SortPattern {
         let direction = match crate::number::exact_i64(natural) {
             Some(1) => Direction::Forward,
             Some(-1) => Direction::Backward,
-            _ => return Err(bad_value("$natural sort cannot be set to a value other than -1 or 1.")),
+            _ => {
+                return Err(bad_value(
+                    "$natural sort cannot be set to a value other than -1 or 1.",
+                ));
+            }
         };
-        Ok(SortPattern { natural: Some(direction), ..SortPattern::empty(pattern) })
+        Ok(SortPattern {
+            natural: Some(direction),
+            ..SortPattern::empty(pattern)
+        })
     }
 
     fn empty(pattern: &RawDocument) -> SortPattern {
@@ -77,12 +84,21 @@ impl SortPattern {
                 RawBsonRef::Document(meta) => return Err(meta_error(meta)),
                 number if is_number(number) => sort_direction(number)?,
                 _ => {
-                    return Err(error(15974, format!("Illegal key in $sort specification: {}", element_text(name, value))));
+                    return Err(error(
+                        15974,
+                        format!(
+                            "Illegal key in $sort specification: {}",
+                            element_text(name, value)
+                        ),
+                    ));
                 }
             };
             check_field_path(name)?;
             if sort.paths.iter().any(|p| p.text() == name) {
-                return Err(error(7472500, format!("$sort key must not contain duplicate keys (field: '{name}')")));
+                return Err(error(
+                    7472500,
+                    format!("$sort key must not contain duplicate keys (field: '{name}')"),
+                ));
             }
             sort.paths.push(Path::parse(name));
             sort.descending.push(descending);
@@ -91,7 +107,12 @@ impl SortPattern {
             return Err(error(13103, "too many compound keys"));
         }
         sort.ordering = Ordering::from_bits(
-            sort.descending.iter().enumerate().fold(0, |bits, (i, descending)| bits | u32::from(*descending) << i),
+            sort.descending
+                .iter()
+                .enumerate()
+                .fold(0, |bits, (i, descending)| {
+                    bits | u32::from(*descending) << i
+                }),
         );
         Ok(sort)
     }
@@ -176,21 +197,34 @@ fn sort_direction(value: RawBsonRef<'_>) -> Result<bool> {
     match number {
         Some(1) => Ok(false),
         Some(-1) => Ok(true),
-        _ => Err(error(15975, "$sort key ordering must be 1 (for ascending) or -1 (for descending)")),
+        _ => Err(error(
+            15975,
+            "$sort key ordering must be 1 (for ascending) or -1 (for descending)",
+        )),
     }
 }
 
 fn meta_error(meta: &RawDocument) -> pinion_wire::Error {
     match field(meta, "$meta") {
         Some(RawBsonRef::String(name)) => match name {
-            "textScore" => error(40218, "query requires text score metadata, but it is not available"),
-            "randVal" | "searchScore" | "vectorSearchScore" | "geoNearDistance" => {
-                error(115, format!("sorting by {{$meta: \"{name}\"}} is not supported"))
-            }
+            "textScore" => error(
+                40218,
+                "query requires text score metadata, but it is not available",
+            ),
+            "randVal" | "searchScore" | "vectorSearchScore" | "geoNearDistance" => error(
+                115,
+                format!("sorting by {{$meta: \"{name}\"}} is not supported"),
+            ),
             _ => error(31138, format!("Illegal $meta sort: $meta: \"{name}\"")),
         },
-        Some(other) => error(31138, format!("Illegal $meta sort: {}", element_text("$meta", other))),
-        None => error(17312, "$meta is the only expression supported by $sort right now"),
+        Some(other) => error(
+            31138,
+            format!("Illegal $meta sort: {}", element_text("$meta", other)),
+        ),
+        None => error(
+            17312,
+            "$meta is the only expression supported by $sort right now",
+        ),
     }
 }
 
@@ -206,7 +240,12 @@ pub struct Sorter<T> {
 impl<T> Sorter<T> {
     /// `limit` counts the entries that are wanted, skipped ones included.
     pub fn new(limit: Option<usize>, max_bytes: usize) -> Sorter<T> {
-        Sorter { entries: Vec::new(), limit, bytes: 0, max_bytes }
+        Sorter {
+            entries: Vec::new(),
+            limit,
+            bytes: 0,
+            max_bytes,
+        }
     }
 
     /// Adds an entry under its key; `size` are the bytes the entry holds.
@@ -266,7 +305,9 @@ mod tests {
         let mut sorter = Sorter::new(None, 1 << 20);
         for document in documents {
             let id = document.get_i32("_id").expect("an _id");
-            sorter.push(sort.sort_key(document).expect("a key"), id, 4).expect("fits");
+            sorter
+                .push(sort.sort_key(document).expect("a key"), id, 4)
+                .expect("fits");
         }
         let found: Vec<i32> = sorter.finish().map(|(_, id)| id).collect();
         assert_eq!(found, expected, "{pattern:?}");
@@ -274,7 +315,14 @@ mod tests {
 
     #[track_caller]
     fn check_error(pattern: RawDocumentBuf, code: i32) {
-        assert_eq!(SortPattern::parse_find(&pattern).expect_err("refused").code.0, code, "{pattern:?}");
+        assert_eq!(
+            SortPattern::parse_find(&pattern)
+                .expect_err("refused")
+                .code
+                .0,
+            code,
+            "{pattern:?}"
+        );
     }
 
     #[test]
@@ -302,7 +350,11 @@ mod tests {
         ];
         check(rawdoc! { "a.b": 1 }, &documents, &[4, 5, 1, 3, 2]);
         check(rawdoc! { "a.b": -1 }, &documents, &[1, 2, 3, 4, 5]);
-        check(rawdoc! { "a.b": 1, "a.c": -1 }, &documents, &[4, 5, 1, 3, 2]);
+        check(
+            rawdoc! { "a.b": 1, "a.c": -1 },
+            &documents,
+            &[4, 5, 1, 3, 2],
+        );
         check(rawdoc! { "a.c": 1 }, &documents, &[4, 5, 1, 2, 3]);
         check(rawdoc! { "a.0.b": 1 }, &documents, &[2, 4, 5, 1, 3]);
         check(rawdoc! { "a.1.b": 1 }, &documents, &[2, 3, 4, 5, 1]);
@@ -321,16 +373,28 @@ mod tests {
         check_error(rawdoc! { "$natural": 1, "a": 1 }, 2);
         check_error(rawdoc! { "$natural": 2 }, 2);
         let parallel = SortPattern::parse(&rawdoc! { "a": 1, "d": 1 }).expect("parses");
-        assert_eq!(parallel.sort_key(&rawdoc! { "a": [1], "d": [2] }).unwrap_err().code.0, 2);
+        assert_eq!(
+            parallel
+                .sort_key(&rawdoc! { "a": [1], "d": [2] })
+                .unwrap_err()
+                .code
+                .0,
+            2
+        );
     }
 
     #[test]
     fn a_limit_bounds_what_is_kept() {
         let mut sorter = Sorter::new(Some(3), 10_000);
         for i in (0..1000_u32).rev() {
-            sorter.push(i.to_be_bytes().to_vec(), i, 100).expect("only a few are kept");
+            sorter
+                .push(i.to_be_bytes().to_vec(), i, 100)
+                .expect("only a few are kept");
         }
-        assert_eq!(sorter.finish().map(|(_, v)| v).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(
+            sorter.finish().map(|(_, v)| v).collect::<Vec<_>>(),
+            [0, 1, 2]
+        );
         let mut sorter = Sorter::new(None, 1000);
         let error = (0..1000_u32).find_map(|i| sorter.push(i.to_be_bytes().to_vec(), i, 100).err());
         assert_eq!(error.expect("too much").code.0, 292);

@@ -70,7 +70,9 @@ fn write_value(out: &mut String, value: RawBsonRef<'_>) {
         RawBsonRef::Boolean(v) => write!(out, "{v}"),
         RawBsonRef::Null => write!(out, "null"),
         RawBsonRef::Undefined => write!(out, "undefined"),
-        RawBsonRef::RegularExpression(v) => write!(out, "/{}/{}", v.pattern.as_str(), v.options.as_str()),
+        RawBsonRef::RegularExpression(v) => {
+            write!(out, "/{}/{}", v.pattern.as_str(), v.options.as_str())
+        }
         RawBsonRef::JavaScriptCode(v) => write!(out, "{v}"),
         RawBsonRef::JavaScriptCodeWithScope(v) => {
             let _ = write!(out, "CodeWScope( {}, ", v.code);
@@ -114,13 +116,21 @@ pub(crate) fn format_general(v: f64, precision: usize) -> String {
         return if v > 0.0 { "inf".into() } else { "-inf".into() };
     }
     if v == 0.0 {
-        return if v.is_sign_negative() { "-0".into() } else { "0".into() };
+        return if v.is_sign_negative() {
+            "-0".into()
+        } else {
+            "0".into()
+        };
     }
     let scientific = format!("{:.*e}", precision - 1, v);
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     let trim = |s: &str| {
-        if s.contains('.') { s.trim_end_matches('0').trim_end_matches('.').to_string() } else { s.to_string() }
+        if s.contains('.') {
+            s.trim_end_matches('0').trim_end_matches('.').to_string()
+        } else {
+            s.to_string()
+        }
     };
     if exponent < -4 || exponent >= precision as i32 {
         let sign = if exponent < 0 { '-' } else { '+' };
@@ -142,15 +152,26 @@ mod tests {
             assert_eq!(document_text(&document), expected);
         }
         check(rawdoc! {}, "{}");
-        check(rawdoc! { "a": 1, "b": "x", "c": [1, 2.0, {}], "d": [] }, r#"{ a: 1, b: "x", c: [ 1, 2.0, {} ], d: [] }"#);
-        check(rawdoc! { "a": 1.5, "b": 1e30, "c": f64::NAN }, "{ a: 1.5, b: 1e+30.0, c: nan.0 }");
+        check(
+            rawdoc! { "a": 1, "b": "x", "c": [1, 2.0, {}], "d": [] },
+            r#"{ a: 1, b: "x", c: [ 1, 2.0, {} ], d: [] }"#,
+        );
+        check(
+            rawdoc! { "a": 1.5, "b": 1e30, "c": f64::NAN },
+            "{ a: 1.5, b: 1e+30.0, c: nan.0 }",
+        );
     }
 
     #[test]
     fn doubles_print_as_percent_g() {
-        for (value, expected) in
-            [(0.1, "0.1"), (1.0, "1"), (1e15, "1000000000000000"), (1e16, "1e+16"), (1e-5, "1e-05"), (123.456, "123.456")]
-        {
+        for (value, expected) in [
+            (0.1, "0.1"),
+            (1.0, "1"),
+            (1e15, "1000000000000000"),
+            (1e16, "1e+16"),
+            (1e-5, "1e-05"),
+            (123.456, "123.456"),
+        ] {
             assert_eq!(format_general(value, 16), expected);
         }
     }

@@ -1,6 +1,8 @@
 //! Small helpers over raw values: fields, elements, type classes, truth.
 
-use pinion_bson::{ElementType, RawArray, RawBson, RawBsonRef, RawDocument, RawElems, canonical_type};
+use pinion_bson::{
+    ElementType, RawArray, RawBson, RawBsonRef, RawDocument, RawElems, canonical_type,
+};
 
 /// The elements of a document with their values decoded.
 pub(crate) fn elements(document: &RawDocument) -> impl Iterator<Item = (&str, RawBsonRef<'_>)> {
@@ -9,7 +11,9 @@ pub(crate) fn elements(document: &RawDocument) -> impl Iterator<Item = (&str, Ra
 
 /// The value of a top-level field.
 pub(crate) fn field<'a>(document: &'a RawDocument, name: &str) -> Option<RawBsonRef<'a>> {
-    RawElems::new(document.as_bytes()).find(|e| e.name == name.as_bytes())?.to_value()
+    RawElems::new(document.as_bytes())
+        .find(|e| e.name == name.as_bytes())?
+        .to_value()
 }
 
 /// Whether a document has no fields.

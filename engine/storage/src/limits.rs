@@ -69,6 +69,9 @@ pub(crate) const RING_BYTES_PER_CHECKPOINT: u64 = 2 * 1024 * 1024 * 1024;
 pub(crate) const MAX_PARTITIONS: u16 = 1024;
 
 const _: () = assert!(MAX_PENDING_BYTES > 2 * MAX_ENTRY_BYTES);
-const _: () = assert!(SEGMENT_BYTES.is_multiple_of(BLOCK_BYTES as u64) && SEGMENT_BYTES >= MIN_SEGMENT_BYTES);
+const _: () =
+    assert!(SEGMENT_BYTES.is_multiple_of(BLOCK_BYTES as u64) && SEGMENT_BYTES >= MIN_SEGMENT_BYTES);
 const _: () = assert!(MAX_STEP_BYTES < MAX_PENDING_BYTES);
-const _: () = assert!(SCAN_CHUNK_BYTES.is_multiple_of(BLOCK_BYTES) && ZERO_CHUNK_BYTES.is_multiple_of(BLOCK_BYTES));
+const _: () = assert!(
+    SCAN_CHUNK_BYTES.is_multiple_of(BLOCK_BYTES) && ZERO_CHUNK_BYTES.is_multiple_of(BLOCK_BYTES)
+);

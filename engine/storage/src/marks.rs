@@ -38,7 +38,10 @@ impl CoreMarks {
     }
 
     fn applying_floor(&self) -> Option<Timestamp> {
-        self.applying.borrow().first_key_value().map(|(_, &predecessor)| predecessor)
+        self.applying
+            .borrow()
+            .first_key_value()
+            .map(|(_, &predecessor)| predecessor)
     }
 
     fn undurable_floor(&self) -> Option<Timestamp> {
@@ -66,7 +69,10 @@ impl CoreMarks {
 
     /// The range is not applied when this step ends: visibility waits for `release_applying`.
     pub(crate) fn hold_applying(&self, range: &Allotted) {
-        let before = self.applying.borrow_mut().insert(range.first, range.predecessor);
+        let before = self
+            .applying
+            .borrow_mut()
+            .insert(range.first, range.predecessor);
         assert!(before.is_none(), "a range was allotted twice");
     }
 
@@ -74,7 +80,9 @@ impl CoreMarks {
     pub(crate) fn release_applying(&self, first: Timestamp) {
         let held = self.applying.borrow_mut().remove(&first);
         assert!(held.is_some(), "released a range that was not held");
-        self.words.marks.store(self.core, Mark::Applying, self.applying_floor());
+        self.words
+            .marks
+            .store(self.core, Mark::Applying, self.applying_floor());
     }
 
     /// Ends the step that `allot` began: publishes the true floors.
@@ -94,7 +102,9 @@ impl CoreMarks {
     /// That flush is on the device.
     pub(crate) fn flush_finished(&self) {
         self.flushing.set(None);
-        self.words.marks.store(self.core, Mark::Undurable, self.undurable_floor());
+        self.words
+            .marks
+            .store(self.core, Mark::Undurable, self.undurable_floor());
     }
 
     /// True when everything this core appended at or below `ts` is durable.
@@ -109,12 +119,22 @@ mod tests {
 
     #[test]
     fn floors_follow_units_and_flushes() {
-        let words = Arc::new(Words { sequencer: Sequencer::new(Timestamp::from_u64(10)), marks: Watermarks::new(1) });
+        let words = Arc::new(Words {
+            sequencer: Sequencer::new(Timestamp::from_u64(10)),
+            marks: Watermarks::new(1),
+        });
         let marks = CoreMarks::new(0, words.clone());
         let check = |appended: u64, visible: u64, durable: u64| {
             let reached = |mark| words.marks.reached(&words.sequencer, mark).as_u64();
             let expected = (appended, visible, durable);
-            assert_eq!((reached(Mark::Appending), reached(Mark::Applying), reached(Mark::Undurable)), expected);
+            assert_eq!(
+                (
+                    reached(Mark::Appending),
+                    reached(Mark::Applying),
+                    reached(Mark::Undurable)
+                ),
+                expected
+            );
         };
         check(10, 10, 10);
         let first = marks.allot(2, 0);
@@ -154,7 +174,13 @@ mod tests {
         check_allot(0, 0, 0, 1, (1, 1));
         check_allot(7 * second + 9, 0, 7, 1, (7 * second + 10, 7 * second + 10));
         check_allot(7 * second + 9, 0, 8, 3, (8 * second + 1, 8 * second + 3));
-        check_allot(7 * second + 9, 9 * second + 4, 8, 2, (9 * second + 5, 9 * second + 6));
+        check_allot(
+            7 * second + 9,
+            9 * second + 4,
+            8,
+            2,
+            (9 * second + 5, 9 * second + 6),
+        );
         check_allot(9 * second + 9, 0, 8, 1, (9 * second + 10, 9 * second + 10));
     }
 
@@ -163,7 +189,10 @@ mod tests {
         let sequencer = Sequencer::new(Timestamp::from_u64(5));
         let range = sequencer.allot(3, 1);
         assert_eq!(range.nth(0).1.as_u64(), 5);
-        assert_eq!(range.nth(2), (range.last, Timestamp::from_u64(range.last.as_u64() - 1)));
+        assert_eq!(
+            range.nth(2),
+            (range.last, Timestamp::from_u64(range.last.as_u64() - 1))
+        );
     }
 
     fn ts(raw: u64) -> Timestamp {

@@ -17,8 +17,15 @@ impl Allotted {
     /// The `index`th timestamp of the range and its predecessor.
     pub(crate) fn nth(&self, index: u64) -> (Timestamp, Timestamp) {
         let ts = self.first.as_u64() + index;
-        assert!(ts <= self.last.as_u64(), "index {index} is outside the allotted range");
-        let predecessor = if index == 0 { self.predecessor } else { Timestamp::from_u64(ts - 1) };
+        assert!(
+            ts <= self.last.as_u64(),
+            "index {index} is outside the allotted range"
+        );
+        let predecessor = if index == 0 {
+            self.predecessor
+        } else {
+            Timestamp::from_u64(ts - 1)
+        };
         (Timestamp::from_u64(ts), predecessor)
     }
 }
@@ -33,7 +40,10 @@ pub(crate) struct Sequencer {
 impl Sequencer {
     /// A sequencer that continues after `last`.
     pub(crate) fn new(last: Timestamp) -> Sequencer {
-        Sequencer { last: AtomicU64::new(last.as_u64()), cluster_time: AtomicU64::new(0) }
+        Sequencer {
+            last: AtomicU64::new(last.as_u64()),
+            cluster_time: AtomicU64::new(0),
+        }
     }
 
     /// The last timestamp allotted.
@@ -63,8 +73,13 @@ impl Sequencer {
         loop {
             let cluster = self.cluster_time.load(Ordering::SeqCst);
             let first = (last + 1).max(cluster + 1).max(wall);
-            let end = first.checked_add(count - 1).expect("the clock has no room left");
-            match self.last.compare_exchange(last, end, Ordering::SeqCst, Ordering::SeqCst) {
+            let end = first
+                .checked_add(count - 1)
+                .expect("the clock has no room left");
+            match self
+                .last
+                .compare_exchange(last, end, Ordering::SeqCst, Ordering::SeqCst)
+            {
                 Ok(_) => {
                     return Allotted {
                         predecessor: Timestamp::from_u64(last),

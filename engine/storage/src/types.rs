@@ -130,12 +130,18 @@ pub struct KeyRange {
 impl KeyRange {
     /// Every key.
     pub fn all() -> KeyRange {
-        KeyRange { lower: Bound::Unbounded, upper: Bound::Unbounded }
+        KeyRange {
+            lower: Bound::Unbounded,
+            upper: Bound::Unbounded,
+        }
     }
 
     /// `lower <= key < upper`.
     pub fn half_open(lower: &[u8], upper: &[u8]) -> KeyRange {
-        KeyRange { lower: Bound::Included(Key::from_slice(lower)), upper: Bound::Excluded(Key::from_slice(upper)) }
+        KeyRange {
+            lower: Bound::Included(Key::from_slice(lower)),
+            upper: Bound::Excluded(Key::from_slice(upper)),
+        }
     }
 
     /// Every key that begins with `prefix`.
@@ -144,7 +150,10 @@ impl KeyRange {
             Some(key) => Bound::Excluded(key),
             None => Bound::Unbounded,
         };
-        KeyRange { lower: Bound::Included(Key::from_slice(prefix)), upper }
+        KeyRange {
+            lower: Bound::Included(Key::from_slice(prefix)),
+            upper,
+        }
     }
 
     /// Whether `key` lies within.
@@ -234,7 +243,9 @@ impl fmt::Display for WriteError {
             WriteError::Exists { write } => write!(f, "the key of write {write} already exists"),
             WriteError::Missing { write } => write!(f, "the key of write {write} does not exist"),
             WriteError::Conflict => f.write_str("write conflict"),
-            WriteError::Duplicate { write, .. } => write!(f, "the unique prefix of write {write} is taken"),
+            WriteError::Duplicate { write, .. } => {
+                write!(f, "the unique prefix of write {write} is taken")
+            }
             WriteError::NotReached => f.write_str("an earlier statement failed"),
             WriteError::TooLarge => f.write_str("a key or value is too large"),
             WriteError::CacheFull => f.write_str("no memory for further changes at present"),
@@ -269,7 +280,9 @@ impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ReadError::SnapshotTooOld => f.write_str("the snapshot is no longer available"),
-            ReadError::Corrupt { file, offset, what } => write!(f, "{file} is corrupt at offset {offset}: {what}"),
+            ReadError::Corrupt { file, offset, what } => {
+                write!(f, "{file} is corrupt at offset {offset}: {what}")
+            }
             ReadError::Io(what) => write!(f, "read failed: {what}"),
             ReadError::Interrupted => f.write_str("the read was interrupted"),
         }
@@ -312,7 +325,12 @@ mod tests {
     #[test]
     fn prefix_range_contains_exactly_the_prefix() {
         let range = KeyRange::prefix(b"ab");
-        for (key, expected) in [(&b"ab"[..], true), (b"ab\xff\xff", true), (b"ac", false), (b"aa\xff", false)] {
+        for (key, expected) in [
+            (&b"ab"[..], true),
+            (b"ab\xff\xff", true),
+            (b"ac", false),
+            (b"aa\xff", false),
+        ] {
             assert_eq!(range.contains(key), expected, "{key:?}");
         }
     }

@@ -71,7 +71,9 @@ pub(crate) struct Watermarks {
 impl Watermarks {
     pub(crate) fn new(cores: usize) -> Watermarks {
         assert!(cores > 0, "a node has at least one core");
-        Watermarks { cores: (0..cores).map(|_| CoreWords::new()).collect() }
+        Watermarks {
+            cores: (0..cores).map(|_| CoreWords::new()).collect(),
+        }
     }
 
     /// Stores a floor; `None` empties the mark.
@@ -105,14 +107,18 @@ impl Watermarks {
     /// at least one of the two sees the other.
     pub(crate) fn want_durable(&self, core: usize, low: Option<Timestamp>) {
         let raw = low.map_or(EMPTY, Timestamp::as_u64);
-        self.cores[core].wanted_durable_low.store(raw, Ordering::SeqCst);
+        self.cores[core]
+            .wanted_durable_low
+            .store(raw, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
     /// Publishes the lowest timestamp whose visibility is waited for on `core`.
     pub(crate) fn want_visible(&self, core: usize, low: Option<Timestamp>) {
         let raw = low.map_or(EMPTY, Timestamp::as_u64);
-        self.cores[core].wanted_visible_low.store(raw, Ordering::SeqCst);
+        self.cores[core]
+            .wanted_visible_low
+            .store(raw, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
@@ -120,14 +126,20 @@ impl Watermarks {
     pub(crate) fn cores_wanting_durable(&self, sequencer: &Sequencer) -> (Timestamp, CoreSet) {
         fence(Ordering::SeqCst);
         let reached = self.reached(sequencer, Mark::Undurable);
-        (reached, self.wanting(reached, |words| &words.wanted_durable_low))
+        (
+            reached,
+            self.wanting(reached, |words| &words.wanted_durable_low),
+        )
     }
 
     /// The cores on which somebody waits for the visibility of a timestamp that is reached.
     pub(crate) fn cores_wanting_visible(&self, sequencer: &Sequencer) -> (Timestamp, CoreSet) {
         fence(Ordering::SeqCst);
         let reached = self.reached(sequencer, Mark::Applying);
-        (reached, self.wanting(reached, |words| &words.wanted_visible_low))
+        (
+            reached,
+            self.wanting(reached, |words| &words.wanted_visible_low),
+        )
     }
 
     fn wanting(&self, reached: Timestamp, word: impl Fn(&CoreWords) -> &AtomicU64) -> CoreSet {

@@ -36,7 +36,8 @@ fn node(cores: usize, writes: usize) -> Arc<Node> {
 
 /// One unit of a core: bound, allot, apply, true floor.
 fn write(node: &Node, core: usize) {
-    node.marks.store(core, Mark::Applying, Some(node.sequencer.last()));
+    node.marks
+        .store(core, Mark::Applying, Some(node.sequencer.last()));
     let range = node.sequencer.allot(1, 0);
     // The wall clock reads zero seconds, so timestamps are 1, 2, 3, ...
     node.done[range.first.as_u64() as usize].store(true, Ordering::Relaxed);
@@ -46,7 +47,10 @@ fn write(node: &Node, core: usize) {
 fn read(node: &Node) {
     let visible = node.marks.reached(&node.sequencer, Mark::Applying).as_u64();
     for ts in 1..=visible {
-        assert!(node.done[ts as usize].load(Ordering::Relaxed), "visible {visible}, but {ts} is not applied");
+        assert!(
+            node.done[ts as usize].load(Ordering::Relaxed),
+            "visible {visible}, but {ts} is not applied"
+        );
     }
 }
 
@@ -64,7 +68,10 @@ fn nothing_at_or_below_visible_is_unapplied() {
         read(&node);
         first.join().unwrap();
         second.join().unwrap();
-        assert_eq!(node.marks.reached(&node.sequencer, Mark::Applying).as_u64(), 3);
+        assert_eq!(
+            node.marks.reached(&node.sequencer, Mark::Applying).as_u64(),
+            3
+        );
     });
 }
 
@@ -76,7 +83,11 @@ fn ranges_never_overlap_and_link_into_one_chain() {
         let first = thread::spawn(move || other.sequencer.allot(2, 0));
         let mine = node.sequencer.allot(3, 0);
         let theirs = first.join().unwrap();
-        let (low, high) = if mine.first < theirs.first { (mine, theirs) } else { (theirs, mine) };
+        let (low, high) = if mine.first < theirs.first {
+            (mine, theirs)
+        } else {
+            (theirs, mine)
+        };
         assert_eq!(low.predecessor.as_u64(), 0);
         assert_eq!(high.predecessor, low.last);
         assert!(low.last < high.first);
@@ -89,7 +100,8 @@ fn ranges_never_overlap_and_link_into_one_chain() {
 fn a_waiter_is_seen_by_the_flush_that_lifts_the_minimum() {
     loom::model(|| {
         let node = node(2, 1);
-        node.marks.store(1, Mark::Undurable, Some(node.sequencer.last()));
+        node.marks
+            .store(1, Mark::Undurable, Some(node.sequencer.last()));
         let range = node.sequencer.allot(1, 0);
         let woken = Arc::new(AtomicBool::new(false));
         let (other, wake) = (node.clone(), woken.clone());
@@ -103,7 +115,10 @@ fn a_waiter_is_seen_by_the_flush_that_lifts_the_minimum() {
         node.marks.want_durable(0, Some(range.first));
         let satisfied = node.marks.reached(&node.sequencer, Mark::Undurable) >= range.first;
         flusher.join().unwrap();
-        assert!(satisfied || woken.load(Ordering::Relaxed), "the waiter sleeps and nobody wakes it");
+        assert!(
+            satisfied || woken.load(Ordering::Relaxed),
+            "the waiter sleeps and nobody wakes it"
+        );
     });
 }
 
@@ -112,8 +127,10 @@ fn a_waiter_is_seen_by_the_flush_that_lifts_the_minimum() {
 fn one_of_two_lifting_cores_sees_the_waiter() {
     loom::model(|| {
         let node = node(3, 2);
-        node.marks.store(1, Mark::Applying, Some(node.sequencer.last()));
-        node.marks.store(2, Mark::Applying, Some(node.sequencer.last()));
+        node.marks
+            .store(1, Mark::Applying, Some(node.sequencer.last()));
+        node.marks
+            .store(2, Mark::Applying, Some(node.sequencer.last()));
         let range = node.sequencer.allot(2, 0);
         node.marks.want_visible(0, Some(range.last));
         let woken = Arc::new(AtomicBool::new(false));
@@ -122,7 +139,12 @@ fn one_of_two_lifting_cores_sees_the_waiter() {
                 let (node, woken) = (node.clone(), woken.clone());
                 thread::spawn(move || {
                     node.marks.store(core, Mark::Applying, None);
-                    if !node.marks.cores_wanting_visible(&node.sequencer).1.is_empty() {
+                    if !node
+                        .marks
+                        .cores_wanting_visible(&node.sequencer)
+                        .1
+                        .is_empty()
+                    {
                         woken.store(true, Ordering::Relaxed);
                     }
                 })
@@ -132,6 +154,9 @@ fn one_of_two_lifting_cores_sees_the_waiter() {
         for lift in lifts {
             lift.join().unwrap();
         }
-        assert!(woken.load(Ordering::Relaxed), "both lifted the minimum and neither saw the waiter");
+        assert!(
+            woken.load(Ordering::Relaxed),
+            "both lifted the minimum and neither saw the waiter"
+        );
     });
 }

@@ -205,10 +205,20 @@ fn format(event: &Event<'_>, now_ms: i64) -> String {
         Level::DEBUG => "D1",
         Level::TRACE => "D3",
     };
-    let context = fields
-        .context
-        .unwrap_or_else(|| std::thread::current().name().unwrap_or("thread").to_string());
-    let mut line = head(severity, component(metadata.target()), fields.id, &context, &fields.message, now_ms);
+    let context = fields.context.unwrap_or_else(|| {
+        std::thread::current()
+            .name()
+            .unwrap_or("thread")
+            .to_string()
+    });
+    let mut line = head(
+        severity,
+        component(metadata.target()),
+        fields.id,
+        &context,
+        &fields.message,
+        now_ms,
+    );
     if !fields.attr.is_empty() {
         let _ = write!(line, ",\"attr\":{{{}}}", fields.attr);
     }
@@ -216,7 +226,14 @@ fn format(event: &Event<'_>, now_ms: i64) -> String {
     line
 }
 
-fn head(severity: &str, component: &str, id: u64, context: &str, message: &str, now_ms: i64) -> String {
+fn head(
+    severity: &str,
+    component: &str,
+    id: u64,
+    context: &str,
+    message: &str,
+    now_ms: i64,
+) -> String {
     format!(
         "{{\"t\":{{\"$date\":\"{}\"}},\"s\":{:<5}\"c\":{:<11}\"id\":{id},\"ctx\":{},\"msg\":{}",
         date(now_ms),
@@ -229,7 +246,10 @@ fn head(severity: &str, component: &str, id: u64, context: &str, message: &str, 
 
 /// A line in the log's format, for getLog's startup warnings.
 pub fn line(severity: &str, component: &str, id: u64, context: &str, message: &str) -> String {
-    format!("{},\"tags\":[\"startupWarnings\"]}}", head(severity, component, id, context, message, now_us() / 1_000))
+    format!(
+        "{},\"tags\":[\"startupWarnings\"]}}",
+        head(severity, component, id, context, message, now_us() / 1_000)
+    )
 }
 
 /// Events of libraries carry their module path as target; MongoDB's name for "no component" is `-`.

@@ -88,10 +88,14 @@ pub async fn run_core(core: CoreId, config: Arc<NodeConfig>) -> Result<(), NodeE
         pinion_exec::logbuf::push_startup_warning(line);
     }
     let listeners = listen(&config.listen).await?;
-    let port = listeners.first().map_or(config.node.port, |listener| listener.local_addr().port());
+    let port = listeners
+        .first()
+        .map_or(config.node.port, |listener| listener.local_addr().port());
     let mut options = config.node.clone();
     options.port = port;
-    pinion_exec::open_node(options).await.map_err(|error| NodeError::Open(error.to_string()))?;
+    pinion_exec::open_node(options)
+        .await
+        .map_err(|error| NodeError::Open(error.to_string()))?;
     let parameters = Arc::new(config.set_parameters.clone());
     let memory = config.memory;
     let results = on_all_cores(move |_| {
@@ -124,7 +128,9 @@ async fn listen(addresses: &[SocketAddr]) -> Result<Vec<Listener>, NodeError> {
         if let (0, Some(first)) = (address.port(), listeners.first()) {
             address.set_port(first.local_addr().port());
         }
-        let listener = Listener::bind(address).await.map_err(|error| NodeError::Listen(address, error))?;
+        let listener = Listener::bind(address)
+            .await
+            .map_err(|error| NodeError::Listen(address, error))?;
         listeners.push(listener);
     }
     Ok(listeners)

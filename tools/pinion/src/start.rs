@@ -39,9 +39,14 @@ fn stop(status: u8) -> impl Fn(String) -> Stop {
 pub fn run(options: Options) -> Result<(), Stop> {
     let cpus = cpus(&options).map_err(stop(BAD_OPTIONS))?;
     let dbpath = &options.dbpath;
-    std::fs::create_dir_all(dbpath)
-        .map_err(|error| stop(UNCAUGHT)(format!("the data directory {} cannot be made: {error}", dbpath.display())))?;
-    let report = real::preflight(cpus.len(), dbpath).map_err(|problem| stop(UNCAUGHT)(problem.to_string()))?;
+    std::fs::create_dir_all(dbpath).map_err(|error| {
+        stop(UNCAUGHT)(format!(
+            "the data directory {} cannot be made: {error}",
+            dbpath.display()
+        ))
+    })?;
+    let report = real::preflight(cpus.len(), dbpath)
+        .map_err(|problem| stop(UNCAUGHT)(problem.to_string()))?;
     if let Some(path) = &options.pid_file {
         write_pid(path).map_err(stop(UNCAUGHT))?;
     }
@@ -53,8 +58,13 @@ pub fn run(options: Options) -> Result<(), Stop> {
             pinion_exec::logbuf::push(line);
         }
     });
-    let _writer = log::install(options.log_path.as_deref(), options.log_append, options.verbosity, sink)
-        .map_err(|error| stop(UNCAUGHT)(format!("the log cannot be opened: {error}")))?;
+    let _writer = log::install(
+        options.log_path.as_deref(),
+        options.log_append,
+        options.verbosity,
+        sink,
+    )
+    .map_err(|error| stop(UNCAUGHT)(format!("the log cannot be opened: {error}")))?;
     let mut warnings = report.warnings;
     if !options.loopback_only() {
         warnings.push("The server listens beyond localhost and has no authentication: anyone who reaches it can read and write all data".into());
@@ -63,13 +73,21 @@ pub fn run(options: Options) -> Result<(), Stop> {
     tracing::info!(target: "CONTROL", id = 23_403u64, ctx = "initandlisten", version = env!("CARGO_PKG_VERSION"), pid = u64::from(std::process::id()), dbpath = %dbpath.display(), cores = cpus.len(), "Pinion starting");
     let config = Arc::new(config(&options, cpus.len(), startup_warnings));
     serving.store(true, Ordering::Relaxed);
-    let real_options = RealOptions { cpus, spin: Duration::from_micros(options.spin_micros), handle_signals: true };
+    let real_options = RealOptions {
+        cpus,
+        spin: Duration::from_micros(options.spin_micros),
+        handle_signals: true,
+    };
     let outcome = real::run(real_options, move |core| run_core(core, config.clone()));
     serving.store(false, Ordering::Relaxed);
     let results = outcome.map_err(|error| stop(UNCAUGHT)(error.to_string()))?;
     for result in results {
         result.map_err(|error| {
-            let status = if matches!(error, crate::node::NodeError::Listen(..)) { NET_ERROR } else { UNCAUGHT };
+            let status = if matches!(error, crate::node::NodeError::Listen(..)) {
+                NET_ERROR
+            } else {
+                UNCAUGHT
+            };
             stop(status)(error.to_string())
         })?;
     }
@@ -78,10 +96,14 @@ pub fn run(options: Options) -> Result<(), Stop> {
 }
 
 fn cpus(options: &Options) -> Result<Vec<usize>, String> {
-    let mut cpus = real::available_cpus().map_err(|error| format!("the CPU affinity mask cannot be read: {error}"))?;
+    let mut cpus = real::available_cpus()
+        .map_err(|error| format!("the CPU affinity mask cannot be read: {error}"))?;
     if let Some(wanted) = options.cpus {
         if wanted > cpus.len() {
-            return Err(format!("--cpus {wanted} is more than the {} CPUs of the process's affinity mask", cpus.len()));
+            return Err(format!(
+                "--cpus {wanted} is more than the {} CPUs of the process's affinity mask",
+                cpus.len()
+            ));
         }
         cpus.truncate(wanted);
     }
@@ -109,7 +131,11 @@ fn config(options: &Options, cores: usize, startup_warnings: Vec<String>) -> Nod
         secs => Duration::from_secs(secs),
     };
     let host_info = machine::host_info();
-    let listen = options.bind.iter().map(|address| SocketAddr::new(*address, options.port)).collect();
+    let listen = options
+        .bind
+        .iter()
+        .map(|address| SocketAddr::new(*address, options.port))
+        .collect();
     let node = NodeOptions {
         storage,
         version: env!("CARGO_PKG_VERSION").into(),
@@ -120,11 +146,17 @@ fn config(options: &Options, cores: usize, startup_warnings: Vec<String>) -> Nod
         argv: options.argv.clone(),
         parsed: parsed(options),
         db_path: options.dbpath.clone(),
-        host_info: pinion_exec::HostInfo { cpus: cores as i32, ..host_info },
+        host_info: pinion_exec::HostInfo {
+            cpus: cores as i32,
+            ..host_info
+        },
     };
     NodeConfig {
         node,
-        server: ServerOptions { max_connections: options.max_connections, quiet: options.quiet },
+        server: ServerOptions {
+            max_connections: options.max_connections,
+            quiet: options.quiet,
+        },
         listen,
         set_parameters: options.set_parameters.clone(),
         memory: Some(machine::process_memory),

@@ -31,7 +31,11 @@ pub struct Client {
 impl Client {
     /// A client of the node at this address; nothing is connected yet.
     pub fn new(address: SocketAddr) -> Self {
-        Self { address, connection: None, request_id: 0 }
+        Self {
+            address,
+            connection: None,
+            request_id: 0,
+        }
     }
 
     /// Sends a command and gives the reply's body.
@@ -39,7 +43,8 @@ impl Client {
         let connection = match &self.connection {
             Some(connection) => connection.clone(),
             None => {
-                let Ok(Ok(connection)) = timeout(REQUEST_TIMEOUT, connect(self.address)).await else {
+                let Ok(Ok(connection)) = timeout(REQUEST_TIMEOUT, connect(self.address)).await
+                else {
                     sleep(RECONNECT_EVERY).await;
                     return Err(Failure::NotSent);
                 };
@@ -48,7 +53,11 @@ impl Client {
             }
         };
         self.request_id += 1;
-        let answer = timeout(REQUEST_TIMEOUT, exchange(&connection, self.request_id, body)).await;
+        let answer = timeout(
+            REQUEST_TIMEOUT,
+            exchange(&connection, self.request_id, body),
+        )
+        .await;
         match answer {
             Ok(Some(reply)) => Ok(reply),
             Ok(None) | Err(_) => {
@@ -60,7 +69,11 @@ impl Client {
     }
 }
 
-async fn exchange(connection: &Connection, request_id: i32, body: &RawDocument) -> Option<RawDocumentBuf> {
+async fn exchange(
+    connection: &Connection,
+    request_id: i32,
+    body: &RawDocument,
+) -> Option<RawDocumentBuf> {
     let mut message = Vec::with_capacity(BODY_OFFSET + body.as_bytes().len());
     let length = i32::try_from(BODY_OFFSET + body.as_bytes().len()).ok()?;
     for word in [length, request_id, 0, OP_MSG, 0] {
@@ -97,7 +110,14 @@ pub fn error_code(reply: &RawDocument) -> i32 {
     if let Ok(errors) = reply.get_array("writeErrors")
         && let Some(Ok(error)) = errors.into_iter().next()
     {
-        return error.as_document().and_then(|error| error.get_i32("code").ok()).unwrap_or(-1);
+        return error
+            .as_document()
+            .and_then(|error| error.get_i32("code").ok())
+            .unwrap_or(-1);
     }
-    if is_ok(reply) { 0 } else { reply.get_i32("code").unwrap_or(-1) }
+    if is_ok(reply) {
+        0
+    } else {
+        reply.get_i32("code").unwrap_or(-1)
+    }
 }

@@ -54,7 +54,9 @@ fn command() -> Command {
     let number = |name: &'static str, default: &'static str, help: &'static str| {
         Arg::new(name).long(name).default_value(default).help(help)
     };
-    let plant = Arg::new("plant").long("plant").help("Plant a fault, which the campaign must then find");
+    let plant = Arg::new("plant")
+        .long("plant")
+        .help("Plant a fault, which the campaign must then find");
     Command::new("pinion-sim")
         .about("Runs the whole node in the deterministic simulation and checks what it promised")
         .subcommand_required(true)
@@ -70,7 +72,13 @@ fn command() -> Command {
                 .about("Runs one seed and prints its trace hash")
                 .arg(number("number", "1", "which"))
                 .arg(plant)
-                .arg(Arg::new("trace").long("trace").num_args(0).action(clap::ArgAction::SetTrue).help("print every step")),
+                .arg(
+                    Arg::new("trace")
+                        .long("trace")
+                        .num_args(0)
+                        .action(clap::ArgAction::SetTrue)
+                        .help("print every step"),
+                ),
         )
         .subcommand(
             Command::new("faults")
@@ -80,13 +88,21 @@ fn command() -> Command {
 }
 
 fn number(matches: &ArgMatches, name: &str) -> Result<u64, String> {
-    let text = matches.get_one::<String>(name).map(String::as_str).unwrap_or_default();
-    text.parse().map_err(|_| format!("--{name} takes a whole number, not '{text}'"))
+    let text = matches
+        .get_one::<String>(name)
+        .map(String::as_str)
+        .unwrap_or_default();
+    text.parse()
+        .map_err(|_| format!("--{name} takes a whole number, not '{text}'"))
 }
 
 fn fault(matches: &ArgMatches) -> Result<PlantedFault, String> {
-    let Some(name) = matches.get_one::<String>("plant") else { return Ok(PlantedFault::None) };
-    let found = PlantedFault::ALL.into_iter().find(|fault| format!("{fault:?}") == *name);
+    let Some(name) = matches.get_one::<String>("plant") else {
+        return Ok(PlantedFault::None);
+    };
+    let found = PlantedFault::ALL
+        .into_iter()
+        .find(|fault| format!("{fault:?}") == *name);
     found.ok_or_else(|| format!("--plant knows {:?}", PlantedFault::ALL))
 }
 
@@ -114,7 +130,9 @@ fn one(matches: &ArgMatches) -> Result<(), String> {
         println!("{name}: {count}");
     }
     println!("trace hash {:016x}", outcome.trace_hash);
-    outcome.problem.map_or(Ok(()), |problem| Err(format!("seed {number}: {problem}")))
+    outcome
+        .problem
+        .map_or(Ok(()), |problem| Err(format!("seed {number}: {problem}")))
 }
 
 fn campaign(matches: &ArgMatches) -> Result<(), String> {
@@ -124,7 +142,9 @@ fn campaign(matches: &ArgMatches) -> Result<(), String> {
     let mut totals: BTreeMap<String, u64> = BTreeMap::new();
     let mut failed = 0;
     for seed in first..first + seeds {
-        let Outcome { problem, counts, .. } = guarded(seed, planted);
+        let Outcome {
+            problem, counts, ..
+        } = guarded(seed, planted);
         for (name, count) in counts {
             *totals.entry(name).or_default() += count;
         }
@@ -137,20 +157,33 @@ fn campaign(matches: &ArgMatches) -> Result<(), String> {
         println!("{name}: {count}");
     }
     println!("{:.1} s", began.elapsed().as_secs_f64());
-    let absent: Vec<&&str> = MUST_HAPPEN.iter().filter(|name| totals.get(**name).is_none_or(|count| *count == 0)).collect();
+    let absent: Vec<&&str> = MUST_HAPPEN
+        .iter()
+        .filter(|name| totals.get(**name).is_none_or(|count| *count == 0))
+        .collect();
     if seeds >= FULL_CAMPAIGN && planted == PlantedFault::None && !absent.is_empty() {
         println!("never happened: {absent:?}");
         failed += 1;
     }
     println!("{} passed, {failed} failed", seeds.saturating_sub(failed));
-    if failed == 0 { Ok(()) } else { Err("run one with: pinion-sim seed --number N".into()) }
+    if failed == 0 {
+        Ok(())
+    } else {
+        Err("run one with: pinion-sim seed --number N".into())
+    }
 }
 
 /// A panic is a failure of its seed, and the others still run.
 fn guarded(seed: u64, planted: PlantedFault) -> Outcome {
     std::panic::catch_unwind(|| run_seed(seed, planted, false)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
-        Outcome { problem: Some(format!("panic: {}", text.unwrap_or_default())), ..Outcome::default() }
+        let text = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
+        Outcome {
+            problem: Some(format!("panic: {}", text.unwrap_or_default())),
+            ..Outcome::default()
+        }
     })
 }
 
@@ -158,7 +191,11 @@ fn faults(matches: &ArgMatches) -> Result<(), String> {
     let seeds = number(matches, "seeds")?;
     let mut missed = Vec::new();
     for planted in PlantedFault::ALL {
-        let found = (1..=seeds).find_map(|seed| guarded(seed, planted).problem.map(|problem| (seed, problem)));
+        let found = (1..=seeds).find_map(|seed| {
+            guarded(seed, planted)
+                .problem
+                .map(|problem| (seed, problem))
+        });
         match found {
             Some((seed, problem)) => println!("{planted:?}: found by seed {seed}: {problem}"),
             None => {
@@ -167,6 +204,14 @@ fn faults(matches: &ArgMatches) -> Result<(), String> {
             }
         }
     }
-    println!("{} passed, {} failed", PlantedFault::ALL.len() - missed.len(), missed.len());
-    if missed.is_empty() { Ok(()) } else { Err(format!("missed: {missed:?}")) }
+    println!(
+        "{} passed, {} failed",
+        PlantedFault::ALL.len() - missed.len(),
+        missed.len()
+    );
+    if missed.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("missed: {missed:?}"))
+    }
 }

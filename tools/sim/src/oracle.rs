@@ -25,7 +25,11 @@ struct Key {
 
 impl Default for Key {
     fn default() -> Self {
-        Self { candidates: vec![None], acknowledged: 0, uncertain: false }
+        Self {
+            candidates: vec![None],
+            acknowledged: 0,
+            uncertain: false,
+        }
     }
 }
 
@@ -99,7 +103,11 @@ impl Worker {
     /// Keys with a document, whose last write has a known outcome.
     pub fn present(&self) -> Vec<String> {
         let there = |key: &Key| !key.uncertain && key.candidates[key.acknowledged].is_some();
-        self.keys.iter().filter(|(_, key)| there(key)).map(|(name, _)| name.clone()).collect()
+        self.keys
+            .iter()
+            .filter(|(_, key)| there(key))
+            .map(|(name, _)| name.clone())
+            .collect()
     }
 
     /// How many keys were ever written.
@@ -111,7 +119,10 @@ impl Worker {
 impl Oracle {
     /// An oracle for so many workers.
     pub fn new(workers: usize) -> Self {
-        Self { workers: (0..workers).map(|_| Worker::default()).collect(), ..Self::default() }
+        Self {
+            workers: (0..workers).map(|_| Worker::default()).collect(),
+            ..Self::default()
+        }
     }
 
     /// Records what went wrong; the first one counts.
@@ -126,18 +137,32 @@ impl Oracle {
 
     /// After a crash: compares all documents of the collection with what may be there, and takes them as the state
     /// from now on. `by_index` are the same documents found through each index.
-    pub fn check_documents(&mut self, scan: &[RawDocumentBuf], by_index: &[(&str, Vec<RawDocumentBuf>)]) {
-        let found: BTreeMap<String, Vec<u8>> =
-            scan.iter().map(|document| (id(document), document.as_bytes().to_vec())).collect();
+    pub fn check_documents(
+        &mut self,
+        scan: &[RawDocumentBuf],
+        by_index: &[(&str, Vec<RawDocumentBuf>)],
+    ) {
+        let found: BTreeMap<String, Vec<u8>> = scan
+            .iter()
+            .map(|document| (id(document), document.as_bytes().to_vec()))
+            .collect();
         if found.len() != scan.len() {
-            self.fail(format!("{} documents have {} different _id values", scan.len(), found.len()));
+            self.fail(format!(
+                "{} documents have {} different _id values",
+                scan.len(),
+                found.len()
+            ));
         }
         for (name, documents) in by_index {
-            let through: BTreeMap<String, Vec<u8>> =
-                documents.iter().map(|document| (id(document), document.as_bytes().to_vec())).collect();
+            let through: BTreeMap<String, Vec<u8>> = documents
+                .iter()
+                .map(|document| (id(document), document.as_bytes().to_vec()))
+                .collect();
             if through != found || documents.len() != through.len() {
-                let odd = through.keys().filter(|key| !found.contains_key(*key)).chain(
-                    found.keys().filter(|key| !through.contains_key(*key)));
+                let odd = through
+                    .keys()
+                    .filter(|key| !found.contains_key(*key))
+                    .chain(found.keys().filter(|key| !through.contains_key(*key)));
                 let odd: Vec<&String> = odd.take(5).collect();
                 self.fail(format!(
                     "index {name} gives {} entries for {} documents, the scan {}; not in both: {odd:?}",
@@ -164,13 +189,26 @@ impl Oracle {
                     problems.push(format!(
                         "key {name} is {}, but may only be one of {}",
                         show(&state),
-                        key.candidates.iter().map(show).collect::<Vec<_>>().join(" or ")
+                        key.candidates
+                            .iter()
+                            .map(show)
+                            .collect::<Vec<_>>()
+                            .join(" or ")
                     ));
                 }
-                *key = Key { candidates: vec![state], acknowledged: 0, uncertain: false };
+                *key = Key {
+                    candidates: vec![state],
+                    acknowledged: 0,
+                    uncertain: false,
+                };
             }
         }
-        problems.extend(found.keys().filter(|key| !known.contains(*key)).map(|key| format!("key {key} was never written")));
+        problems.extend(
+            found
+                .keys()
+                .filter(|key| !known.contains(*key))
+                .map(|key| format!("key {key} was never written")),
+        );
         if let Some(problem) = problems.into_iter().next() {
             self.fail(problem);
         }
@@ -182,11 +220,16 @@ impl Oracle {
         self.snapshots_checked += 1;
         let mut seen: Vec<BTreeSet<i64>> = vec![BTreeSet::new(); self.workers.len()];
         for document in documents {
-            let (Ok(worker), Ok(number)) = (document.get_i32("w"), document.get_i64("number")) else {
-                return self.fail(format!("a log document is not what was written: {document:?}"));
+            let (Ok(worker), Ok(number)) = (document.get_i32("w"), document.get_i64("number"))
+            else {
+                return self.fail(format!(
+                    "a log document is not what was written: {document:?}"
+                ));
             };
             if !seen[worker as usize].insert(number) {
-                self.fail(format!("worker {worker}: number {number} of the log is there twice"));
+                self.fail(format!(
+                    "worker {worker}: number {number} of the log is there twice"
+                ));
             }
         }
         for (worker, numbers) in seen.iter().enumerate() {
@@ -199,21 +242,28 @@ impl Oracle {
             }
             if highest < at_least[worker] {
                 self.fail(format!(
-                    "worker {worker}: the log ends at {highest}, {} was acknowledged", at_least[worker]
+                    "worker {worker}: the log ends at {highest}, {} was acknowledged",
+                    at_least[worker]
                 ));
             }
             let state = &mut self.workers[worker];
             if highest > state.log_sent {
-                self.fail(format!("worker {worker}: the log has {highest}, which was never sent"));
+                self.fail(format!(
+                    "worker {worker}: the log has {highest}, which was never sent"
+                ));
             } else if after_crash {
-                (state.log_acknowledged, state.log_durable, state.log_sent) = (highest, highest, highest);
+                (state.log_acknowledged, state.log_durable, state.log_sent) =
+                    (highest, highest, highest);
             }
         }
     }
 }
 
 fn id(document: &RawDocument) -> String {
-    document.get_str("_id").map(String::from).unwrap_or_else(|_| format!("{document:?}"))
+    document
+        .get_str("_id")
+        .map(String::from)
+        .unwrap_or_else(|_| format!("{document:?}"))
 }
 
 fn show(state: &State) -> String {

@@ -40,8 +40,13 @@ const CRASH_EVENTS: &[(&str, u64)] = &[
     ("unit placed", 60),
 ];
 /// Events of an opening node.
-const OPEN_EVENTS: &[(&str, u64)] =
-    &[("recovery begin", 1), ("recovery cut", 1), ("recovery replay", 1), ("recovery end", 1), ("superblock", 2)];
+const OPEN_EVENTS: &[(&str, u64)] = &[
+    ("recovery begin", 1),
+    ("recovery cut", 1),
+    ("recovery replay", 1),
+    ("recovery end", 1),
+    ("superblock", 2),
+];
 
 /// What happened in one seed.
 #[derive(Default)]
@@ -110,11 +115,27 @@ pub fn run_seed(seed: u64, fault: PlantedFault, print_trace: bool) -> Outcome {
     });
     let checks: Rc<Checks> = Rc::default();
     add_clients(&sim, &shared, &checks, workers);
-    let mut run = Run { sim, node, shared, refused, checks, rng, outcome: Outcome::default(), crashes: 0 };
+    let mut run = Run {
+        sim,
+        node,
+        shared,
+        refused,
+        checks,
+        rng,
+        outcome: Outcome::default(),
+        crashes: 0,
+    };
     let result = run.lives();
-    let Run { sim, shared, mut outcome, .. } = run;
+    let Run {
+        sim,
+        shared,
+        mut outcome,
+        ..
+    } = run;
     shared.stopped.set(true);
-    outcome.problem = result.err().or_else(|| shared.oracle.borrow().problem().map(String::from));
+    outcome.problem = result
+        .err()
+        .or_else(|| shared.oracle.borrow().problem().map(String::from));
     outcome.trace_hash = sim.trace_hash();
     totals(&sim, node, &shared.oracle.borrow(), &mut outcome);
     outcome
@@ -129,8 +150,13 @@ fn config(partitions: u16, fault: PlantedFault) -> NodeConfig {
 
 fn add_clients(sim: &Sim, shared: &Rc<Shared>, checks: &Rc<Checks>, workers: usize) {
     for number in 0..workers {
-        let (shared, rng) = (shared.clone(), sim.random_stream(&format!("worker {number}")));
-        sim.add_node(&format!("worker-{number}"), 1, move |_| work(shared.clone(), number, rng.clone()));
+        let (shared, rng) = (
+            shared.clone(),
+            sim.random_stream(&format!("worker {number}")),
+        );
+        sim.add_node(&format!("worker-{number}"), 1, move |_| {
+            work(shared.clone(), number, rng.clone())
+        });
     }
     let (own, rng) = (shared.clone(), sim.random_stream("watcher"));
     sim.add_node("watcher", 1, move |_| watch(own.clone(), rng.clone()));
@@ -156,13 +182,32 @@ async fn check(shared: Rc<Shared>, checks: Rc<Checks>) {
             }
             checks.set_up.set(true);
         }
-        let Some(scan) = read_all(&mut client, "docs", None, 100).await else { continue };
-        let Some(numbers) = read_all(&mut client, "docs", Some(("n_1", rawdoc! { "n": { "$gte": 0_i32 } })), 100).await
+        let Some(scan) = read_all(&mut client, "docs", None, 100).await else {
+            continue;
+        };
+        let Some(numbers) = read_all(
+            &mut client,
+            "docs",
+            Some(("n_1", rawdoc! { "n": { "$gte": 0_i32 } })),
+            100,
+        )
+        .await
         else {
             continue;
         };
-        let Some(unique) = read_all(&mut client, "docs", Some(("u_1", rawdoc! { "u": { "$exists": true } })), 100).await else { continue };
-        let Some(log) = read_all(&mut client, "log", None, 1_000).await else { continue };
+        let Some(unique) = read_all(
+            &mut client,
+            "docs",
+            Some(("u_1", rawdoc! { "u": { "$exists": true } })),
+            100,
+        )
+        .await
+        else {
+            continue;
+        };
+        let Some(log) = read_all(&mut client, "log", None, 1_000).await else {
+            continue;
+        };
         let at_least = durable_log(&shared);
         let mut oracle = shared.oracle.borrow_mut();
         oracle.check_documents(&scan, &[("n_1", numbers), ("u_1", unique)]);
@@ -178,7 +223,9 @@ async fn set_up(client: &mut Client) -> bool {
         rawdoc! { "create": "log", "$db": "sim" },
     ];
     for command in &commands {
-        let Ok(reply) = client.command(command).await else { return false };
+        let Ok(reply) = client.command(command).await else {
+            return false;
+        };
         // The collection is there already when a crash fell into an earlier set-up.
         if !matches!(error_code(&reply), 0 | 48) {
             return false;
@@ -192,7 +239,10 @@ async fn set_up(client: &mut Client) -> bool {
 impl Run {
     fn lives(&mut self) -> Result<(), String> {
         if !self.open()? {
-            return Err(format!("an undamaged directory was refused: {:?}", self.refused.borrow()));
+            return Err(format!(
+                "an undamaged directory was refused: {:?}",
+                self.refused.borrow()
+            ));
         }
         for life in 0..MAX_LIVES {
             self.live();
@@ -220,7 +270,11 @@ impl Run {
                 return Ok(());
             }
         }
-        Err(format!("{MAX_LIVES} lives were not enough: {} crashes, {} journaled writes", self.crashes, self.shared.oracle.borrow().journaled))
+        Err(format!(
+            "{MAX_LIVES} lives were not enough: {} crashes, {} journaled writes",
+            self.crashes,
+            self.shared.oracle.borrow().journaled
+        ))
     }
 
     /// Waits until the checker has found everything right, restarting the node where a crash falls into its opening.
@@ -229,7 +283,8 @@ impl Run {
         self.checks.wanted.set(self.checks.wanted.get() + 1);
         let deadline = self.sim.now() + OPEN_LIMIT;
         loop {
-            let (sim, checks, refused, shared) = (&self.sim, &self.checks, &self.refused, &self.shared);
+            let (sim, checks, refused, shared) =
+                (&self.sim, &self.checks, &self.refused, &self.shared);
             let stuck = sim.run_until(|| {
                 checks.done.get() == checks.wanted.get()
                     || refused.borrow().is_some()
@@ -282,19 +337,25 @@ impl Run {
     }
 
     fn death(&mut self) -> Death {
-        if self.rng.chance(0.8) { Death::PowerCut } else { Death::Kill }
+        if self.rng.chance(0.8) {
+            Death::PowerCut
+        } else {
+            Death::Kill
+        }
     }
 
     fn stop_clients(&mut self) -> Result<(), String> {
         self.shared.paused.set(true);
         let (sim, shared) = (&self.sim, &self.shared);
-        sim.run_until(|| shared.active.get() == 0).map_err(|stuck| format!("clients do not end: {stuck:?}"))
+        sim.run_until(|| shared.active.get() == 0)
+            .map_err(|stuck| format!("clients do not end: {stuck:?}"))
     }
 
     fn damage(&mut self) -> bool {
         let place = ["partition", "ring", "superblock", "manifest"][self.rng.below(4) as usize];
         let flipped = self.sim.flip_random_bit(self.node, place);
-        self.outcome.count("bits flipped", u64::from(flipped.is_some()));
+        self.outcome
+            .count("bits flipped", u64::from(flipped.is_some()));
         flipped.is_some()
     }
 
@@ -304,7 +365,11 @@ impl Run {
         if !damaged {
             return Err(format!("an undamaged directory was refused: {why}"));
         }
-        if !why.contains(DATA) && !["ring", "partition", "superblock", "manifest"].iter().any(|file| why.contains(file)) {
+        if !why.contains(DATA)
+            && !["ring", "partition", "superblock", "manifest"]
+                .iter()
+                .any(|file| why.contains(file))
+        {
             return Err(format!("the refusal names no file: {why}"));
         }
         self.outcome.count("damage refused", 1);

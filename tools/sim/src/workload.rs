@@ -89,22 +89,51 @@ fn document(key: &str, number: i32, unique: &str, version: i32, pad: &str) -> Ra
     rawdoc! { "_id": key, "n": [number, number + 1], "u": unique, "v": version, "pad": pad }
 }
 
-async fn insert(shared: &Rc<Shared>, client: &mut Client, worker: usize, rng: &mut Rng, journaled: bool) {
-    let key = format!("w{worker}-{}", shared.oracle.borrow().workers[worker].key_count());
-    let unique = if rng.chance(0.3) { format!("contested-{}", rng.below(CONTESTED_VALUES)) } else { key.clone() };
+async fn insert(
+    shared: &Rc<Shared>,
+    client: &mut Client,
+    worker: usize,
+    rng: &mut Rng,
+    journaled: bool,
+) {
+    let key = format!(
+        "w{worker}-{}",
+        shared.oracle.borrow().workers[worker].key_count()
+    );
+    let unique = if rng.chance(0.3) {
+        format!("contested-{}", rng.below(CONTESTED_VALUES))
+    } else {
+        key.clone()
+    };
     // Large values now and then, so that overflow pages and frames over several blocks are common.
     let longest = if rng.chance(0.05) { 20_000 } else { 300 };
     let pad = "p".repeat(rng.below(longest) as usize);
     let document = document(&key, rng.below(30) as i32, &unique, 0, &pad);
     let mut documents = RawArrayBuf::new();
     documents.push(document.clone());
-    let command =
-        rawdoc! { "insert": "docs", "documents": documents, "writeConcern": concern(journaled), "$db": "sim" };
-    write(shared, client, worker, &key, Some(document.into_bytes()), &command, journaled).await;
+    let command = rawdoc! { "insert": "docs", "documents": documents, "writeConcern": concern(journaled), "$db": "sim" };
+    write(
+        shared,
+        client,
+        worker,
+        &key,
+        Some(document.into_bytes()),
+        &command,
+        journaled,
+    )
+    .await;
 }
 
-async fn update(shared: &Rc<Shared>, client: &mut Client, worker: usize, rng: &mut Rng, journaled: bool) {
-    let Some((key, old)) = pick(shared, worker, rng) else { return };
+async fn update(
+    shared: &Rc<Shared>,
+    client: &mut Client,
+    worker: usize,
+    rng: &mut Rng,
+    journaled: bool,
+) {
+    let Some((key, old)) = pick(shared, worker, rng) else {
+        return;
+    };
     let text = |name: &str| old.get_str(name).map(String::from).unwrap_or_default();
     let version = old.get_i32("v").unwrap_or(0) + 1;
     let unique = match rng.below(4) {
@@ -120,11 +149,28 @@ async fn update(shared: &Rc<Shared>, client: &mut Client, worker: usize, rng: &m
         "writeConcern": concern(journaled),
         "$db": "sim",
     };
-    write(shared, client, worker, &key, Some(new.into_bytes()), &command, journaled).await;
+    write(
+        shared,
+        client,
+        worker,
+        &key,
+        Some(new.into_bytes()),
+        &command,
+        journaled,
+    )
+    .await;
 }
 
-async fn delete(shared: &Rc<Shared>, client: &mut Client, worker: usize, rng: &mut Rng, journaled: bool) {
-    let Some((key, _)) = pick(shared, worker, rng) else { return };
+async fn delete(
+    shared: &Rc<Shared>,
+    client: &mut Client,
+    worker: usize,
+    rng: &mut Rng,
+    journaled: bool,
+) {
+    let Some((key, _)) = pick(shared, worker, rng) else {
+        return;
+    };
     let command = rawdoc! {
         "delete": "docs",
         "deletes": [{ "q": { "_id": key.as_str() }, "limit": 1_i32 }],
@@ -142,7 +188,10 @@ fn pick(shared: &Shared, worker: usize, rng: &mut Rng) -> Option<(String, RawDoc
     }
     let key = present[rng.below(present.len() as u64) as usize].clone();
     let state = oracle.workers[worker].visible(&key)??;
-    Some((key, RawDocumentBuf::from_bytes(state).expect("what was written")))
+    Some((
+        key,
+        RawDocumentBuf::from_bytes(state).expect("what was written"),
+    ))
 }
 
 /// Sends a write of one key and records its outcome.
@@ -182,9 +231,13 @@ async fn write(
 
 /// A worker sees its own writes.
 async fn read(shared: &Rc<Shared>, client: &mut Client, worker: usize, rng: &mut Rng) {
-    let Some((key, expected)) = pick(shared, worker, rng) else { return };
+    let Some((key, expected)) = pick(shared, worker, rng) else {
+        return;
+    };
     let command = rawdoc! { "find": "docs", "filter": { "_id": key.as_str() }, "$db": "sim" };
-    let Ok(reply) = client.command(&command).await else { return };
+    let Ok(reply) = client.command(&command).await else {
+        return;
+    };
     if !is_ok(&reply) {
         return;
     }
@@ -197,11 +250,20 @@ async fn read(shared: &Rc<Shared>, client: &mut Client, worker: usize, rng: &mut
 }
 
 /// Appends a batch to the worker's part of the log, whose numbers have no gap.
-async fn append(shared: &Rc<Shared>, client: &mut Client, worker: usize, rng: &mut Rng, journaled: bool) {
+async fn append(
+    shared: &Rc<Shared>,
+    client: &mut Client,
+    worker: usize,
+    rng: &mut Rng,
+    journaled: bool,
+) {
     let (first, certain) = {
         let oracle = shared.oracle.borrow();
         let state = &oracle.workers[worker];
-        (state.log_acknowledged + 1, state.log_sent == state.log_acknowledged)
+        (
+            state.log_acknowledged + 1,
+            state.log_sent == state.log_acknowledged,
+        )
     };
     if !certain {
         return;
@@ -209,10 +271,11 @@ async fn append(shared: &Rc<Shared>, client: &mut Client, worker: usize, rng: &m
     let last = first + rng.below(MAX_BATCH) as i64;
     let mut documents = RawArrayBuf::new();
     for number in first..=last {
-        documents.push(rawdoc! { "_id": format!("l{worker}-{number}"), "w": worker as i32, "number": number });
+        documents.push(
+            rawdoc! { "_id": format!("l{worker}-{number}"), "w": worker as i32, "number": number },
+        );
     }
-    let command =
-        rawdoc! { "insert": "log", "documents": documents, "writeConcern": concern(journaled), "$db": "sim" };
+    let command = rawdoc! { "insert": "log", "documents": documents, "writeConcern": concern(journaled), "$db": "sim" };
     shared.oracle.borrow_mut().workers[worker].log_sent = last;
     let outcome = client.command(&command).await;
     let oracle = &mut *shared.oracle.borrow_mut();
@@ -242,8 +305,12 @@ pub async fn watch(shared: Rc<Shared>, mut rng: Rng) {
             return;
         };
         let at_least = acknowledged_log(&shared);
-        if let Some(documents) = read_all(&mut client, "log", None, rng.below(50) as i32 + 1).await {
-            shared.oracle.borrow_mut().check_log(&documents, &at_least, false);
+        if let Some(documents) = read_all(&mut client, "log", None, rng.below(50) as i32 + 1).await
+        {
+            shared
+                .oracle
+                .borrow_mut()
+                .check_log(&documents, &at_least, false);
         }
         drop(active);
         sleep(Duration::from_micros(rng.below(50_000))).await;
@@ -252,12 +319,24 @@ pub async fn watch(shared: Rc<Shared>, mut rng: Rng) {
 
 /// What every worker has acknowledged of the log.
 pub fn acknowledged_log(shared: &Shared) -> Vec<i64> {
-    shared.oracle.borrow().workers.iter().map(|worker| worker.log_acknowledged).collect()
+    shared
+        .oracle
+        .borrow()
+        .workers
+        .iter()
+        .map(|worker| worker.log_acknowledged)
+        .collect()
 }
 
 /// What of it must survive a crash.
 pub fn durable_log(shared: &Shared) -> Vec<i64> {
-    shared.oracle.borrow().workers.iter().map(|worker| worker.log_durable).collect()
+    shared
+        .oracle
+        .borrow()
+        .workers
+        .iter()
+        .map(|worker| worker.log_durable)
+        .collect()
 }
 
 /// Builds and drops an index and a collection, over and over.
@@ -271,7 +350,9 @@ pub async fn change_indexes(shared: Rc<Shared>, mut rng: Rng) {
             return;
         };
         let command = match rng.below(4) {
-            0 => rawdoc! { "createIndexes": "docs", "indexes": [{ "key": { "v": 1_i32, "n": -1_i32 }, "name": "extra" }], "$db": "sim" },
+            0 => {
+                rawdoc! { "createIndexes": "docs", "indexes": [{ "key": { "v": 1_i32, "n": -1_i32 }, "name": "extra" }], "$db": "sim" }
+            }
             1 => rawdoc! { "dropIndexes": "docs", "index": "extra", "$db": "sim" },
             2 => rawdoc! { "create": "side", "$db": "sim" },
             _ => rawdoc! { "drop": "side", "$db": "sim" },
@@ -279,7 +360,10 @@ pub async fn change_indexes(shared: Rc<Shared>, mut rng: Rng) {
         if let Ok(reply) = client.command(&command).await {
             let code = error_code(&reply);
             if code != 0 && !DDL_REFUSALS.contains(&code) && !matches!(code, 91 | 11_600) {
-                shared.oracle.borrow_mut().fail(format!("{command:?} answered {reply:?}"));
+                shared
+                    .oracle
+                    .borrow_mut()
+                    .fail(format!("{command:?} answered {reply:?}"));
             }
         }
         drop(active);
@@ -289,11 +373,20 @@ pub async fn change_indexes(shared: Rc<Shared>, mut rng: Rng) {
 
 /// Documents of a reply's batch.
 pub fn batch(reply: &RawDocument, name: &str) -> Vec<RawDocumentBuf> {
-    let Ok(cursor) = reply.get_document("cursor") else { return Vec::new() };
-    let Ok(batch) = cursor.get_array(name) else { return Vec::new() };
+    let Ok(cursor) = reply.get_document("cursor") else {
+        return Vec::new();
+    };
+    let Ok(batch) = cursor.get_array(name) else {
+        return Vec::new();
+    };
     batch
         .into_iter()
-        .filter_map(|value| value.ok()?.as_document().map(|document| document.to_owned()))
+        .filter_map(|value| {
+            value
+                .ok()?
+                .as_document()
+                .map(|document| document.to_owned())
+        })
         .collect()
 }
 

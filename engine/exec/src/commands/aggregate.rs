@@ -10,9 +10,9 @@ use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::collections::check_uuid;
-use super::refuse;
 use super::current_op::operations;
 use super::cursors::{CursorRequest, first_batch};
+use super::refuse;
 use super::stats::append_collection_stats;
 use super::variables::variables;
 use crate::interrupt::interruptible;
@@ -43,28 +43,55 @@ pub(super) fn parse(body: &RawDocument, db: &str, explaining: bool) -> Result<Ag
     let reader = CommandReader::new("aggregate", body)?;
     let collectionless = match reader.value("aggregate") {
         Some(RawBsonRef::String(_)) | None => false,
-        Some(value) if pinion_wire::idl::is_number(value) && pinion_wire::idl::i64_exact(value) == Some(1) => true,
+        Some(value)
+            if pinion_wire::idl::is_number(value)
+                && pinion_wire::idl::i64_exact(value) == Some(1) =>
+        {
+            true
+        }
         Some(value) if pinion_wire::idl::is_number(value) => {
-            return Err(Error::failed_to_parse("Invalid command format: the 'aggregate' field must specify a collection name or 1"));
+            return Err(Error::failed_to_parse(
+                "Invalid command format: the 'aggregate' field must specify a collection name or 1",
+            ));
         }
         Some(_) => {
-            return Err(Error::failed_to_parse("Invalid command format: the 'aggregate' field must specify a collection name or 1"));
+            return Err(Error::failed_to_parse(
+                "Invalid command format: the 'aggregate' field must specify a collection name or 1",
+            ));
         }
     };
-    let ns = if collectionless { Namespace::new(db, "$cmd.aggregate")? } else { reader.namespace("aggregate", db)? };
+    let ns = if collectionless {
+        Namespace::new(db, "$cmd.aggregate")?
+    } else {
+        reader.namespace("aggregate", db)?
+    };
     let stages = match reader.value("pipeline") {
         Some(RawBsonRef::Array(stages)) => stages,
-        Some(_) => return Err(Error::type_mismatch("'pipeline' option must be specified as an array")),
-        None => return Err(pinion_wire::idl::missing_field(reader.path().field("pipeline"))),
+        Some(_) => {
+            return Err(Error::type_mismatch(
+                "'pipeline' option must be specified as an array",
+            ));
+        }
+        None => {
+            return Err(pinion_wire::idl::missing_field(
+                reader.path().field("pipeline"),
+            ));
+        }
     };
     let explain = reader.opt_safe_bool("explain")?.unwrap_or(false);
     let cursor = match reader.value("cursor") {
         None => None,
         Some(RawBsonRef::Document(cursor)) => Some(cursor),
-        Some(_) => return Err(Error::type_mismatch("cursor field must be missing or an object")),
+        Some(_) => {
+            return Err(Error::type_mismatch(
+                "cursor field must be missing or an object",
+            ));
+        }
     };
     if cursor.is_none() && !explain && !explaining {
-        return Err(Error::failed_to_parse("The 'cursor' option is required, except for aggregate with the explain argument"));
+        return Err(Error::failed_to_parse(
+            "The 'cursor' option is required, except for aggregate with the explain argument",
+        ));
     }
     let batch_size = match cursor {
         None => None,
@@ -81,10 +108,22 @@ pub(super) fn parse(body: &RawDocument, db: &str, explaining: bool) -> Result<Ag
     reader.opt_safe_bool("allowDiskUse")?;
     reader.opt_safe_bool("bypassDocumentValidation")?;
     refuse::collation(&reader)?;
-    for option in ["exchange", "requestReshardingResumeToken", "needsMerge", "fromMongos", "fromRouter", "encryptionInformation"] {
+    for option in [
+        "exchange",
+        "requestReshardingResumeToken",
+        "needsMerge",
+        "fromMongos",
+        "fromRouter",
+        "encryptionInformation",
+    ] {
         reader.unsupported_unless_empty(option)?;
     }
-    reader.ignore(&["isMapReduceCommand", "runtimeConstants", "legacyRuntimeConstants", "maxTimeMS"]);
+    reader.ignore(&[
+        "isMapReduceCommand",
+        "runtimeConstants",
+        "legacyRuntimeConstants",
+        "maxTimeMS",
+    ]);
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.finish()?;
     if !collectionless {
@@ -95,11 +134,21 @@ pub(super) fn parse(body: &RawDocument, db: &str, explaining: bool) -> Result<Ag
         Some(rest) => Pipeline::parse(rest, &vars)?.divide(&vars)?,
         None => Pipeline::parse(stages, &vars)?.divide(&vars)?,
     };
-    Ok(Aggregate { ns, first, parts, hint, batch_size, explain: explain || explaining })
+    Ok(Aggregate {
+        ns,
+        first,
+        parts,
+        hint,
+        batch_size,
+        explain: explain || explaining,
+    })
 }
 
 /// Splits off a first stage that makes its documents itself.
-fn first_stage(stages: &RawArray, collectionless: bool) -> Result<(Option<FirstStage>, Option<RawArrayBuf>)> {
+fn first_stage(
+    stages: &RawArray,
+    collectionless: bool,
+) -> Result<(Option<FirstStage>, Option<RawArrayBuf>)> {
     let mut all = pinion_bson::values(stages);
     let first = match all.next() {
         Some(RawBsonRef::Document(stage)) => pinion_bson::elements(stage).next(),
@@ -140,7 +189,14 @@ fn first_stage(stages: &RawArray, collectionless: bool) -> Result<(Option<FirstS
             }
             let reader = FieldReader::object(pinion_wire::idl::Path::root("$currentOp"), spec)?;
             let idle_cursors = reader.opt_bool("idleCursors")?.unwrap_or(false);
-            for option in ["allUsers", "idleConnections", "idleSessions", "localOps", "truncateOps", "backtrace"] {
+            for option in [
+                "allUsers",
+                "idleConnections",
+                "idleSessions",
+                "localOps",
+                "truncateOps",
+                "backtrace",
+            ] {
                 reader.opt_bool(option)?;
             }
             reader.finish()?;
@@ -150,8 +206,15 @@ fn first_stage(stages: &RawArray, collectionless: bool) -> Result<(Option<FirstS
             let mut list = Vec::new();
             for document in pinion_bson::values(documents) {
                 match document {
-                    RawBsonRef::Document(document) => list.push(Bytes::copy_from_slice(document.as_bytes())),
-                    _ => return Err(Error::new(ErrorCode(40228), "an element of the array that '$documents' is given is no object")),
+                    RawBsonRef::Document(document) => {
+                        list.push(Bytes::copy_from_slice(document.as_bytes()))
+                    }
+                    _ => {
+                        return Err(Error::new(
+                            ErrorCode(40228),
+                            "an element of the array that '$documents' is given is no object",
+                        ));
+                    }
                 }
             }
             FirstStage::Documents(list)
@@ -163,7 +226,10 @@ fn first_stage(stages: &RawArray, collectionless: bool) -> Result<(Option<FirstS
             ));
         }
         None if collectionless => {
-            return Err(Error::new(ErrorCode::INVALID_NAMESPACE, "{aggregate: 1} is not valid for an empty pipeline."));
+            return Err(Error::new(
+                ErrorCode::INVALID_NAMESPACE,
+                "{aggregate: 1} is not valid for an empty pipeline.",
+            ));
         }
         _ => return Ok((None, None)),
     };
@@ -176,7 +242,10 @@ fn first_stage(stages: &RawArray, collectionless: bool) -> Result<(Option<FirstS
 
 impl Aggregate {
     /// The read in front of the pipeline.
-    pub(super) fn request(&self, collection: std::sync::Arc<pinion_catalog::Collection>) -> ReadRequest {
+    pub(super) fn request(
+        &self,
+        collection: std::sync::Arc<pinion_catalog::Collection>,
+    ) -> ReadRequest {
         let mut request = ReadRequest::new(collection, self.parts.matcher.clone());
         request.sort = self.parts.sort.clone();
         request.hint = self.hint.clone();
@@ -217,7 +286,11 @@ pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
         return Ok(out);
     };
     cursor.uuid = Some(collection.uuid);
-    let wanted = if parsed.parts.rest.is_empty() { first } else { PART_BATCH_DOCUMENTS };
+    let wanted = if parsed.parts.rest.is_empty() {
+        first
+    } else {
+        PART_BATCH_DOCUMENTS
+    };
     let opened = open(&cmd.ctx, parsed.request(collection), wanted).await?;
     cursor.indexes = opened.indexes;
     let stream = PipelineStream::new(Source::Read(Box::new(opened.stream)), run);
@@ -228,19 +301,30 @@ pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
 async fn documents_of(stage: &FirstStage, ns: &Namespace) -> Result<Vec<Bytes>> {
     Ok(match stage {
         FirstStage::Documents(documents) => documents.clone(),
-        FirstStage::CurrentOp { idle_cursors } => {
-            operations(*idle_cursors).await.into_iter().map(|op| Bytes::from(op.into_bytes())).collect()
-        }
+        FirstStage::CurrentOp { idle_cursors } => operations(*idle_cursors)
+            .await
+            .into_iter()
+            .map(|op| Bytes::from(op.into_bytes()))
+            .collect(),
         FirstStage::CollStats(spec) => {
             let Some(collection) = core_catalog().get(ns) else {
-                return Err(Error::new(ErrorCode::NAMESPACE_NOT_FOUND, format!("Collection [{ns}] not found.")));
+                return Err(Error::new(
+                    ErrorCode::NAMESPACE_NOT_FOUND,
+                    format!("Collection [{ns}] not found."),
+                ));
             };
             let mut out = DocBuilder::new();
             out.append("ns", ns.as_str())
                 .append("host", state().shared.options.host.as_str())
-                .append("localTime", RawBsonRef::DateTime(DateTime::from_millis(pinion_runtime::wall_ms())));
+                .append(
+                    "localTime",
+                    RawBsonRef::DateTime(DateTime::from_millis(pinion_runtime::wall_ms())),
+                );
             if let Some(RawBsonRef::Document(options)) = pinion_bson::get(spec, "storageStats") {
-                let scale = pinion_bson::get(options, "scale").and_then(pinion_wire::idl::i64_clamped).unwrap_or(1).max(1);
+                let scale = pinion_bson::get(options, "scale")
+                    .and_then(pinion_wire::idl::i64_clamped)
+                    .unwrap_or(1)
+                    .max(1);
                 let mut stats = DocBuilder::new();
                 append_collection_stats(&mut stats, ns, scale).await;
                 let stats = stats.finish();
@@ -253,7 +337,10 @@ async fn documents_of(stage: &FirstStage, ns: &Namespace) -> Result<Vec<Bytes>> 
             if pinion_bson::get(spec, "count").is_some() {
                 let tree = collection.tree();
                 let stats = crate::stats::tree_stats(vec![tree]).await;
-                out.append("count", stats.get(&tree).map_or(0, |stats| stats.records) as i64);
+                out.append(
+                    "count",
+                    stats.get(&tree).map_or(0, |stats| stats.records) as i64,
+                );
             }
             vec![Bytes::from(out.finish_bytes())]
         }
@@ -264,14 +351,20 @@ async fn documents_of(stage: &FirstStage, ns: &Namespace) -> Result<Vec<Bytes>> 
 fn filtered(documents: Vec<Bytes>, parts: &PipelineParts) -> Result<VecDeque<Bytes>> {
     let mut kept = Vec::new();
     for document in documents {
-        if parts.matcher.matches(pinion_catalog::stored_document(&document))? {
+        if parts
+            .matcher
+            .matches(pinion_catalog::stored_document(&document))?
+        {
             kept.push(document);
         }
     }
     if let Some(sort) = &parts.sort {
         let mut keyed = Vec::with_capacity(kept.len());
         for document in kept {
-            keyed.push((sort.sort_key(pinion_catalog::stored_document(&document))?, document));
+            keyed.push((
+                sort.sort_key(pinion_catalog::stored_document(&document))?,
+                document,
+            ));
         }
         keyed.sort_by(|a, b| a.0.cmp(&b.0));
         kept = keyed.into_iter().map(|(_, document)| document).collect();

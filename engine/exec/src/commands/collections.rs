@@ -1,12 +1,12 @@
 //! `create`, `drop`, `dropDatabase`, `renameCollection`, `listCollections`, `listDatabases`.
 
-use std::collections::VecDeque;
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{Collection, core_catalog};
 use pinion_query::Matcher;
 use pinion_wire::idl::{FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
+use std::collections::VecDeque;
 
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
 use super::{acknowledge, refuse};
@@ -41,11 +41,15 @@ pub(crate) async fn create(cmd: Invocation) -> Result<Reply> {
     reader.unsupported_unless_empty("capped")?;
     refuse::collation(&reader)?;
     for option in UNSUPPORTED_OPTIONS {
-        reader.unsupported_unless(option, |value| matches!(option, "size" | "max") && is_zero(value))?;
+        reader.unsupported_unless(option, |value| {
+            matches!(option, "size" | "max") && is_zero(value)
+        })?;
     }
     // Options of storage engines past; they have no effect in MongoDB either.
     reader.ignore(&["flags"]);
-    reader.unsupported_unless("autoIndexId", |value| matches!(value, RawBsonRef::Boolean(true)))?;
+    reader.unsupported_unless("autoIndexId", |value| {
+        matches!(value, RawBsonRef::Boolean(true))
+    })?;
     if let Some(id_index) = reader.opt_doc("idIndex")? {
         check_id_index(id_index)?;
     }
@@ -62,7 +66,10 @@ fn is_zero(value: RawBsonRef<'_>) -> bool {
 pub(crate) fn is_simple_collation(value: RawBsonRef<'_>) -> bool {
     match value {
         RawBsonRef::Document(collation) => {
-            collation.is_empty() || collation.get_str("locale").is_ok_and(|locale| locale == "simple")
+            collation.is_empty()
+                || collation
+                    .get_str("locale")
+                    .is_ok_and(|locale| locale == "simple")
         }
         _ => false,
     }
@@ -91,38 +98,64 @@ pub(crate) async fn drop(cmd: Invocation) -> Result<Reply> {
     let mut out = Reply::new();
     if let Some(dropped) = pinion_catalog::drop_collection(ns.clone()).await? {
         acknowledge(&cmd.ctx, Some(dropped.ts)).await?;
-        out.append("nIndexesWas", dropped.indexes as i32).append("ns", ns.as_str());
+        out.append("nIndexesWas", dropped.indexes as i32)
+            .append("ns", ns.as_str());
     }
     Ok(out)
 }
 
 /// Refuses a `collectionUUID` that is not the collection's.
 pub(crate) fn check_uuid(ns: &Namespace, expected: Option<[u8; 16]>) -> Result<()> {
-    let Some(expected) = expected.map(pinion_catalog::Uuid) else { return Ok(()) };
+    let Some(expected) = expected.map(pinion_catalog::Uuid) else {
+        return Ok(());
+    };
     let catalog = core_catalog().current();
-    if catalog.get(ns).is_some_and(|collection| collection.uuid == expected) {
+    if catalog
+        .get(ns)
+        .is_some_and(|collection| collection.uuid == expected)
+    {
         return Ok(());
     }
-    let actual = catalog.by_uuid(expected).filter(|collection| collection.ns.db() == ns.db());
+    let actual = catalog
+        .by_uuid(expected)
+        .filter(|collection| collection.ns.db() == ns.db());
     let mut extra = DocBuilder::new();
-    extra.append("db", ns.db()).append("collectionUUID", expected.to_bson()).append("expectedCollection", ns.collection());
+    extra
+        .append("db", ns.db())
+        .append("collectionUUID", expected.to_bson())
+        .append("expectedCollection", ns.collection());
     match actual {
         Some(collection) => extra.append("actualCollection", collection.ns.collection()),
         None => extra.append("actualCollection", RawBsonRef::Null),
     };
-    Err(Error::new(ErrorCode::COLLECTION_UUID_MISMATCH, "Collection UUID does not match that specified").with_extra(extra.finish()))
+    Err(Error::new(
+        ErrorCode::COLLECTION_UUID_MISMATCH,
+        "Collection UUID does not match that specified",
+    )
+    .with_extra(extra.finish()))
 }
 
 /// `dropDatabase`.
 pub(crate) async fn drop_database(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     match reader.value("dropDatabase") {
-        Some(value) if pinion_wire::idl::is_number(value) && pinion_wire::idl::i64_clamped(value) == Some(1) => {}
+        Some(value)
+            if pinion_wire::idl::is_number(value)
+                && pinion_wire::idl::i64_clamped(value) == Some(1) => {}
         Some(value) if pinion_wire::idl::is_number(value) => {
-            return Err(Error::new(ErrorCode(5255100), "Have to pass 1 as 'dropDatabase' parameter"));
+            return Err(Error::new(
+                ErrorCode(5255100),
+                "Have to pass 1 as 'dropDatabase' parameter",
+            ));
         }
-        Some(value) => return Err(reader.wrong_type("dropDatabase", value, pinion_wire::idl::Types::NUMBER)),
-        None => return Err(pinion_wire::idl::missing_field(reader.path().field("dropDatabase"))),
+        Some(value) => {
+            return Err(reader.wrong_type("dropDatabase", value, pinion_wire::idl::Types::NUMBER));
+        }
+        None => {
+            return Err(pinion_wire::idl::missing_field(
+                reader.path().field("dropDatabase"),
+            ));
+        }
     }
     reader.finish()?;
     let db = cmd.db().to_owned();
@@ -149,7 +182,13 @@ pub(crate) async fn rename_collection(cmd: Invocation) -> Result<Reply> {
         None | Some(RawBsonRef::Null | RawBsonRef::Undefined) => false,
         Some(RawBsonRef::Boolean(drop)) => drop,
         Some(RawBsonRef::Binary(_)) => true,
-        Some(other) => return Err(reader.wrong_type("dropTarget", other, pinion_wire::idl::Types::Many(&["bool", "binData"]))),
+        Some(other) => {
+            return Err(reader.wrong_type(
+                "dropTarget",
+                other,
+                pinion_wire::idl::Types::Many(&["bool", "binData"]),
+            ));
+        }
     };
     reader.opt_safe_bool("stayTemp")?;
     let uuid = reader.opt_uuid("collectionUUID")?;
@@ -178,8 +217,15 @@ pub(crate) async fn list_collections(cmd: Invocation) -> Result<Reply> {
     let mut list = VecDeque::new();
     for collection in core_catalog().current().collections_of(cmd.db()) {
         let full = collection_info(collection, false);
-        if matcher.as_ref().map_or(Ok(true), |matcher| matcher.matches(&full))? {
-            let info = if name_only { collection_info(collection, true) } else { full };
+        if matcher
+            .as_ref()
+            .map_or(Ok(true), |matcher| matcher.matches(&full))?
+        {
+            let info = if name_only {
+                collection_info(collection, true)
+            } else {
+                full
+            };
             list.push_back(Bytes::from(info.into_bytes()));
         }
     }
@@ -199,10 +245,14 @@ pub(crate) async fn list_collections(cmd: Invocation) -> Result<Reply> {
 /// A collection as `listCollections` shows it.
 pub(crate) fn collection_info(collection: &Collection, name_only: bool) -> RawDocumentBuf {
     let mut out = DocBuilder::new();
-    out.append("name", collection.ns.collection()).append("type", "collection");
+    out.append("name", collection.ns.collection())
+        .append("type", "collection");
     if !name_only {
         out.append("options", &*collection.options);
-        out.start_document("info").append("readOnly", false).append("uuid", collection.uuid.to_bson()).end();
+        out.start_document("info")
+            .append("readOnly", false)
+            .append("uuid", collection.uuid.to_bson())
+            .end();
         out.append("idIndex", &*Collection::id_index());
     }
     out.finish()
@@ -219,24 +269,35 @@ pub(crate) async fn list_databases(cmd: Invocation) -> Result<Reply> {
     let matcher = filter.map(Matcher::parse).transpose()?;
     let mut out = Reply::new();
     let mut total = 0i64;
-    let sizes = if name_only && filter.is_none() { Vec::new() } else { database_sizes().await };
+    let sizes = if name_only && filter.is_none() {
+        Vec::new()
+    } else {
+        database_sizes().await
+    };
     out.start_array("databases");
     for db in core_catalog().current().databases() {
-        let size = sizes.iter().find(|(name, _)| *name == db).map_or(0, |(_, size)| *size as i64);
+        let size = sizes
+            .iter()
+            .find(|(name, _)| *name == db)
+            .map_or(0, |(_, size)| *size as i64);
         let mut entry = DocBuilder::new();
         entry.append("name", db.as_str());
         if !name_only {
             entry.append("sizeOnDisk", size).append("empty", size == 0);
         }
         let entry = entry.finish();
-        if matcher.as_ref().map_or(Ok(true), |matcher| matcher.matches(&entry))? {
+        if matcher
+            .as_ref()
+            .map_or(Ok(true), |matcher| matcher.matches(&entry))?
+        {
             total += size;
             out.push(&*entry);
         }
     }
     out.end();
     if !name_only {
-        out.append("totalSize", total).append("totalSizeMb", total >> 20);
+        out.append("totalSize", total)
+            .append("totalSizeMb", total >> 20);
     }
     Ok(out)
 }

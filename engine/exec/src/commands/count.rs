@@ -10,8 +10,8 @@ use std::sync::Arc;
 use super::collections::check_uuid;
 use super::refuse;
 use crate::interrupt::interruptible;
+use crate::read::{Output, ReadRequest, open, parse_hint};
 use pinion_query::Hint;
-use crate::read::{parse_hint, Output, ReadRequest, open};
 
 /// A parsed `count`.
 pub(super) struct Count {
@@ -31,14 +31,23 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Count> {
     let hint = parse_hint(reader.value("hint"))?;
     let skip = reader.opt_non_negative("skip")?.unwrap_or(0);
     // A negative limit is one that counts the same way, an inheritance of the shell.
-    let limit = reader.opt_i64("limit")?.filter(|limit| *limit != 0).map(i64::unsigned_abs);
+    let limit = reader
+        .opt_i64("limit")?
+        .filter(|limit| *limit != 0)
+        .map(i64::unsigned_abs);
     refuse::collation(&reader)?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.ignore(&["fields", "queryOptions", "maxTimeMS"]);
     reader.finish()?;
     check_uuid(&ns, uuid)?;
     let matcher = Matcher::parse(query)?;
-    Ok(Count { ns, matcher, hint, skip: skip as usize, limit: limit.map(|limit| limit as usize) })
+    Ok(Count {
+        ns,
+        matcher,
+        hint,
+        skip: skip as usize,
+        limit: limit.map(|limit| limit as usize),
+    })
 }
 
 impl Count {
@@ -78,10 +87,16 @@ async fn run(ctx: &OpContext, parsed: &Count, collection: Arc<Collection>) -> Re
         let stats = crate::stats::tree_stats(vec![tree]).await;
         return Ok(stats.get(&tree).map_or(0, |stats| stats.records));
     }
-    let mut stream = open(ctx, parsed.request(collection), usize::MAX).await?.stream;
+    let mut stream = open(ctx, parsed.request(collection), usize::MAX)
+        .await?
+        .stream;
     let mut total = 0;
     while let Some(part) = stream.next_raw(ctx).await? {
-        total += u64::from_le_bytes(part[..8].try_into().expect("a part's count has eight bytes"));
+        total += u64::from_le_bytes(
+            part[..8]
+                .try_into()
+                .expect("a part's count has eight bytes"),
+        );
     }
     Ok(total)
 }

@@ -65,8 +65,10 @@ fn describe(op: &OpSnapshot) -> RawDocumentBuf {
     let shared = state().shared.clone();
     let ctx = &op.ctx;
     let mut out = DocBuilder::new();
-    out.append("type", "op").append("host", shared.options.host.as_str());
-    out.append("desc", format!("conn{}", ctx.client.connection_id).as_str()).append("connectionId", ctx.client.connection_id);
+    out.append("type", "op")
+        .append("host", shared.options.host.as_str());
+    out.append("desc", format!("conn{}", ctx.client.connection_id).as_str())
+        .append("connectionId", ctx.client.connection_id);
     if let Some(remote) = ctx.client.remote {
         out.append("client", remote.to_string().as_str());
     }
@@ -77,35 +79,47 @@ fn describe(op: &OpSnapshot) -> RawDocumentBuf {
         out.append("clientMetadata", &*metadata.document);
     }
     out.append("active", true);
-    out.append("currentOpTime", iso_now().as_str()).append("opid", ctx.op_id);
+    out.append("currentOpTime", iso_now().as_str())
+        .append("opid", ctx.op_id);
     if let Some(lsid) = &ctx.args.lsid {
         append_lsid(&mut out, "lsid", lsid);
     }
-    out.append("secs_running", op.running.as_secs() as i64).append("microsecs_running", op.running.as_micros() as i64);
+    out.append("secs_running", op.running.as_secs() as i64)
+        .append("microsecs_running", op.running.as_micros() as i64);
     let ns = match &op.collection {
         Some(collection) => format!("{}.{collection}", ctx.db),
         None => format!("{}.$cmd", ctx.db),
     };
-    out.append("op", kind_of(ctx.command)).append("ns", ns.as_str());
+    out.append("op", kind_of(ctx.command))
+        .append("ns", ns.as_str());
     append_command(&mut out, "command", &op.command);
     if ctx.killed().is_some() {
         out.append("killPending", true);
     }
     out.append("numYields", 0i32);
-    out.start_document("locks").end().append("waitingForLock", false).start_document("lockStats").end();
-    out.append("waitingForFlowControl", false).start_document("flowControlStats").end();
+    out.start_document("locks")
+        .end()
+        .append("waitingForLock", false)
+        .start_document("lockStats")
+        .end();
+    out.append("waitingForFlowControl", false)
+        .start_document("flowControlStats")
+        .end();
     out.finish()
 }
 
 fn describe_cursor(cursor: &IdleCursor) -> RawDocumentBuf {
     let shared = state().shared.clone();
     let mut out = DocBuilder::new();
-    out.append("type", "idleCursor").append("host", shared.options.host.as_str()).append("ns", cursor.ns.as_str());
+    out.append("type", "idleCursor")
+        .append("host", shared.options.host.as_str())
+        .append("ns", cursor.ns.as_str());
     if let Some(lsid) = &cursor.session {
         append_lsid(&mut out, "lsid", lsid);
     }
     out.start_document("cursor").append("cursorId", cursor.id);
-    out.append("nDocsReturned", cursor.returned as i64).append("nBatchesReturned", cursor.batches as i64);
+    out.append("nDocsReturned", cursor.returned as i64)
+        .append("nBatchesReturned", cursor.batches as i64);
     out.append("noCursorTimeout", cursor.no_timeout)
         .append("ageMillis", cursor.age.as_millis() as i64)
         .append("idleMillis", cursor.idle.as_millis() as i64);
@@ -127,25 +141,40 @@ fn append_command(out: &mut DocBuilder, name: &str, command: &Bytes) {
         end -= 1;
     }
     text.truncate(end);
-    out.start_document(name).append("$truncated", text.as_str()).end();
+    out.start_document(name)
+        .append("$truncated", text.as_str())
+        .end();
 }
 
 /// The present time as `currentOp` writes it.
 fn iso_now() -> String {
     let ms = pinion_runtime::wall_ms();
-    pinion_bson::DateTime::from_millis(ms).try_to_rfc3339_string().unwrap_or_default()
+    pinion_bson::DateTime::from_millis(ms)
+        .try_to_rfc3339_string()
+        .unwrap_or_default()
 }
 
 /// `killOp`.
 pub(crate) async fn kill_op(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let id = match reader.value("op") {
-        None => return Err(Error::new(pinion_wire::ErrorCode::NO_SUCH_KEY, "Did not provide \"op\" field")),
+        None => {
+            return Err(Error::new(
+                pinion_wire::ErrorCode::NO_SUCH_KEY,
+                "Did not provide \"op\" field",
+            ));
+        }
         Some(value) => match pinion_wire::idl::i64_exact(value) {
             Some(id) if i64::from(i32::MIN) <= id && id <= i64::from(u32::MAX) => id as i32,
-            Some(id) => return Err(Error::bad_value(format!("invalid op : {id}. Op ID cannot be represented with 32 bits"))),
+            Some(id) => {
+                return Err(Error::bad_value(format!(
+                    "invalid op : {id}. Op ID cannot be represented with 32 bits"
+                )));
+            }
             None if pinion_wire::idl::is_number(value) => {
-                return Err(Error::failed_to_parse("Expected field \"op\" to be a whole number"));
+                return Err(Error::failed_to_parse(
+                    "Expected field \"op\" to be a whole number",
+                ));
             }
             None => {
                 return Err(Error::type_mismatch(format!(

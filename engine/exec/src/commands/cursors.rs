@@ -22,13 +22,20 @@ pub(crate) struct CursorRequest {
 }
 
 /// Reads the first batch of a stream and keeps the rest as a cursor; the reply's `cursor` field is appended.
-pub(crate) async fn first_batch(cmd: &Invocation, mut stream: Stream, request: CursorRequest, out: &mut DocBuilder) -> Result<()> {
+pub(crate) async fn first_batch(
+    cmd: &Invocation,
+    mut stream: Stream,
+    request: CursorRequest,
+    out: &mut DocBuilder,
+) -> Result<()> {
     let ctx = &cmd.ctx;
     let max_documents = request.batch_size.unwrap_or(DEFAULT_FIRST_BATCH);
     let mut stash = None;
     let filled = fill(&mut stream, &mut stash, ctx, max_documents).await?;
     let counters = &state().metrics.counters;
-    counters.documents_returned.add(filled.documents.len() as u64);
+    counters
+        .documents_returned
+        .add(filled.documents.len() as u64);
     let mut id = 0;
     if !filled.exhausted && !request.single_batch {
         let now = pinion_runtime::now();
@@ -49,12 +56,24 @@ pub(crate) async fn first_batch(cmd: &Invocation, mut stream: Stream, request: C
         };
         id = state().cursors.insert(cursor)?;
     }
-    append_cursor(out, "firstBatch", &filled.documents, id, request.ns.as_str());
+    append_cursor(
+        out,
+        "firstBatch",
+        &filled.documents,
+        id,
+        request.ns.as_str(),
+    );
     Ok(())
 }
 
 /// Appends `cursor: {firstBatch | nextBatch, id, ns}`.
-pub(crate) fn append_cursor(out: &mut DocBuilder, batch: &str, documents: &[Bytes], id: i64, ns: &str) {
+pub(crate) fn append_cursor(
+    out: &mut DocBuilder,
+    batch: &str,
+    documents: &[Bytes],
+    id: i64,
+    ns: &str,
+) {
     out.start_document("cursor").start_array(batch);
     for document in documents {
         out.push(stored_document(document));
@@ -68,8 +87,14 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
     let id = reader.long("getMore")?;
     let collection = match reader.value("collection") {
         Some(RawBsonRef::String(name)) => name,
-        Some(other) => return Err(reader.wrong_type("collection", other, pinion_wire::idl::Types::STRING)),
-        None => return Err(pinion_wire::idl::missing_field(reader.path().field("collection"))),
+        Some(other) => {
+            return Err(reader.wrong_type("collection", other, pinion_wire::idl::Types::STRING));
+        }
+        None => {
+            return Err(pinion_wire::idl::missing_field(
+                reader.path().field("collection"),
+            ));
+        }
     };
     let ns = Namespace::new(cmd.db(), collection)?;
     let batch_size = reader.opt_non_negative("batchSize")?;
@@ -79,7 +104,9 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
     reader.finish()?;
     if cmd.ctx.args.max_time_ms.is_some() {
         // Only a cursor that waits for data may be told how long.
-        return Err(Error::bad_value("cannot set maxTimeMS on getMore command for a non-awaitData cursor"));
+        return Err(Error::bad_value(
+            "cannot set maxTimeMS on getMore command for a non-awaitData cursor",
+        ));
     }
     state().metrics.counters.getmore.inc();
     let core = core_of(id).ok_or_else(|| not_found(id))?;
@@ -91,15 +118,27 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
         continue_cursor(id, ns.clone(), max_documents, &cmd.ctx).await?
     } else {
         let (ns, ctx) = (ns.clone(), cmd.ctx.clone());
-        pinion_runtime::submit_to(core, Queue::Foreground, move || async move { continue_cursor(id, ns, max_documents, &ctx).await })
-            .await?
+        pinion_runtime::submit_to(core, Queue::Foreground, move || async move {
+            continue_cursor(id, ns, max_documents, &ctx).await
+        })
+        .await?
     };
-    let mut out = Reply::with_capacity(256 + filled.iter().map(|document| document.len() + 16).sum::<usize>());
+    let mut out = Reply::with_capacity(
+        256 + filled
+            .iter()
+            .map(|document| document.len() + 16)
+            .sum::<usize>(),
+    );
     append_cursor(&mut out, "nextBatch", &filled, next, ns.as_str());
     Ok(out)
 }
 
-async fn continue_cursor(id: i64, ns: Namespace, max_documents: usize, ctx: &OpContext) -> Result<(Vec<Bytes>, i64)> {
+async fn continue_cursor(
+    id: i64,
+    ns: Namespace,
+    max_documents: usize,
+    ctx: &OpContext,
+) -> Result<(Vec<Bytes>, i64)> {
     let state = state();
     let mut cursor = state.cursors.check_out(id, &ns, ctx)?;
     let mut guard = ForgetOnDrop { id, armed: true };
@@ -113,16 +152,27 @@ async fn continue_cursor(id: i64, ns: Namespace, max_documents: usize, ctx: &OpC
     let _pass = match cursor.uuid {
         Some(_) => {
             let gate = core_catalog();
-            let pass = crate::interrupt::interruptible(&ctx, gate.gates().enter(&ns, pinion_catalog::Access::Read)).await?;
+            let pass = crate::interrupt::interruptible(
+                &ctx,
+                gate.gates().enter(&ns, pinion_catalog::Access::Read),
+            )
+            .await?;
             check_still_there(&cursor)?;
             Some(pass)
         }
         None => None,
     };
     let mut stash = cursor.stash.take();
-    let Filled { documents, exhausted } = fill(&mut cursor.stream, &mut stash, &ctx, max_documents).await?;
+    let Filled {
+        documents,
+        exhausted,
+    } = fill(&mut cursor.stream, &mut stash, &ctx, max_documents).await?;
     cursor.stash = stash;
-    state.metrics.counters.documents_returned.add(documents.len() as u64);
+    state
+        .metrics
+        .counters
+        .documents_returned
+        .add(documents.len() as u64);
     if exhausted {
         return Ok((documents, 0));
     }
@@ -153,13 +203,22 @@ impl Drop for ForgetOnDrop {
 }
 
 fn check_still_there(cursor: &Cursor) -> Result<()> {
-    let Some(uuid) = cursor.uuid else { return Ok(()) };
+    let Some(uuid) = cursor.uuid else {
+        return Ok(());
+    };
     let killed = |what: String| Err(Error::new(ErrorCode::QUERY_PLAN_KILLED, what));
     let catalog = core_catalog().current();
     match catalog.by_uuid(uuid) {
         None => killed("collection dropped. UUID ".to_owned() + &uuid.to_string()),
-        Some(collection) if collection.ns != cursor.ns => killed(format!("collection renamed from '{}' to '{}'", cursor.ns, collection.ns)),
-        Some(collection) => match cursor.indexes.iter().find(|name| collection.index(name).is_none()) {
+        Some(collection) if collection.ns != cursor.ns => killed(format!(
+            "collection renamed from '{}' to '{}'",
+            cursor.ns, collection.ns
+        )),
+        Some(collection) => match cursor
+            .indexes
+            .iter()
+            .find(|name| collection.index(name).is_none())
+        {
             Some(name) => killed(format!("index '{name}' dropped")),
             None => Ok(()),
         },
@@ -177,7 +236,11 @@ pub(crate) async fn kill_cursors(cmd: Invocation) -> Result<Reply> {
             RawBsonRef::Null | RawBsonRef::Undefined => {}
             other => {
                 let path = reader.path().field("cursors");
-                return Err(pinion_wire::idl::wrong_type(path.index(ids.len()), other, pinion_wire::idl::Types::LONG));
+                return Err(pinion_wire::idl::wrong_type(
+                    path.index(ids.len()),
+                    other,
+                    pinion_wire::idl::Types::LONG,
+                ));
             }
         }
     }
@@ -187,13 +250,25 @@ pub(crate) async fn kill_cursors(cmd: Invocation) -> Result<Reply> {
         let found = match core_of(id) {
             None => false,
             Some(core) => {
-                pinion_runtime::submit_to(core, Queue::Foreground, move || async move { state().cursors.kill(id) }).await
+                pinion_runtime::submit_to(core, Queue::Foreground, move || async move {
+                    state().cursors.kill(id)
+                })
+                .await
             }
         };
-        if found { killed.push(id) } else { missing.push(id) }
+        if found {
+            killed.push(id)
+        } else {
+            missing.push(id)
+        }
     }
     let mut out = Reply::new();
-    for (name, list) in [("cursorsKilled", &killed), ("cursorsNotFound", &missing), ("cursorsAlive", &vec![]), ("cursorsUnknown", &vec![])] {
+    for (name, list) in [
+        ("cursorsKilled", &killed),
+        ("cursorsNotFound", &missing),
+        ("cursorsAlive", &vec![]),
+        ("cursorsUnknown", &vec![]),
+    ] {
         out.start_array(name);
         for id in list {
             out.push(*id);
@@ -205,7 +280,9 @@ pub(crate) async fn kill_cursors(cmd: Invocation) -> Result<Reply> {
 
 /// Options of `cursor: {batchSize}`, which several commands have.
 pub(crate) fn batch_size_of(options: Option<&RawDocument>, command: &str) -> Result<Option<usize>> {
-    let Some(options) = options else { return Ok(None) };
+    let Some(options) = options else {
+        return Ok(None);
+    };
     let path = pinion_wire::idl::Path::root(command);
     let reader = pinion_wire::idl::FieldReader::object(path.field("cursor"), options)?;
     let size = reader.opt_non_negative("batchSize")?;

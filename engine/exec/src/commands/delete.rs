@@ -7,14 +7,14 @@ use pinion_query::{Matcher, Variables};
 use pinion_wire::idl::{FieldReader, Path};
 use pinion_wire::{Error, Invocation, Reply, Result};
 
-use super::refuse;
 use super::insert::check_batch_size;
+use super::refuse;
 use super::reply::acknowledged;
 use super::update::{batch_options, stops_batch};
 use crate::read::parse_hint;
-use pinion_query::Hint;
 use crate::state::state;
 use crate::write::{BatchOutcome, Change, ModifyOutcome, ModifyStatement, run};
+use pinion_query::Hint;
 
 /// One element of `deletes`, syntax alone.
 pub(super) struct DeleteSpec<'d> {
@@ -24,7 +24,10 @@ pub(super) struct DeleteSpec<'d> {
 }
 
 /// Reads one element of `deletes`.
-pub(super) fn parse_delete<'d>(path: Path<'_>, document: &'d RawDocument) -> Result<DeleteSpec<'d>> {
+pub(super) fn parse_delete<'d>(
+    path: Path<'_>,
+    document: &'d RawDocument,
+) -> Result<DeleteSpec<'d>> {
     let reader = FieldReader::object(path, document)?;
     let q = reader.doc("q")?;
     let limit = reader.i64("limit")?;
@@ -35,7 +38,11 @@ pub(super) fn parse_delete<'d>(path: Path<'_>, document: &'d RawDocument) -> Res
     let multi = match limit {
         0 => true,
         1 => false,
-        other => return Err(Error::failed_to_parse(format!("The limit field in delete objects must be 0 or 1. Got {other}"))),
+        other => {
+            return Err(Error::failed_to_parse(format!(
+                "The limit field in delete objects must be 0 or 1. Got {other}"
+            )));
+        }
     };
     Ok(DeleteSpec { q, multi, hint })
 }

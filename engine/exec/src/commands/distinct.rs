@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use pinion_bson::{DocBuilder, MAX_USER_DOCUMENT_BYTES, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{
+    DocBuilder, MAX_USER_DOCUMENT_BYTES, RawBson, RawBsonRef, RawDocument, RawDocumentBuf,
+};
 use pinion_catalog::{Access, core_catalog, stored_document};
 use pinion_query::Matcher;
 use pinion_wire::idl::{CommandReader, Namespace};
@@ -12,8 +14,8 @@ use super::collections::check_uuid;
 use super::refuse;
 use crate::interrupt::interruptible;
 use crate::limits::PART_BATCH_DOCUMENTS;
+use crate::read::{ReadRequest, open, parse_hint};
 use pinion_query::Hint;
-use crate::read::{parse_hint, ReadRequest, open};
 
 /// A parsed `distinct`.
 pub(super) struct Distinct {
@@ -29,13 +31,18 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Distinct> {
     let ns = reader.namespace("distinct", db)?;
     let key = reader.str("key")?;
     if key.contains('\0') {
-        return Err(Error::new(ErrorCode(31032), "Key field cannot contain an embedded null byte"));
+        return Err(Error::new(
+            ErrorCode(31032),
+            "Key field cannot contain an embedded null byte",
+        ));
     }
     let empty = RawDocumentBuf::new();
     let query = match reader.value("query") {
         None | Some(RawBsonRef::Null | RawBsonRef::Undefined) => &empty,
         Some(RawBsonRef::Document(query)) => query,
-        Some(other) => return Err(reader.wrong_type("query", other, pinion_wire::idl::Types::OBJECT)),
+        Some(other) => {
+            return Err(reader.wrong_type("query", other, pinion_wire::idl::Types::OBJECT));
+        }
     };
     let hint = parse_hint(reader.value("hint"))?;
     refuse::collation(&reader)?;
@@ -43,11 +50,20 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Distinct> {
     reader.ignore(&["maxTimeMS"]);
     reader.finish()?;
     check_uuid(&ns, uuid)?;
-    Ok(Distinct { ns, key: key.to_owned(), matcher: Matcher::parse(query)?, hint })
+    Ok(Distinct {
+        ns,
+        key: key.to_owned(),
+        matcher: Matcher::parse(query)?,
+        hint,
+    })
 }
 
 /// Calls `f` with every value that `distinct` finds at a path: arrays on the way and at its end are unwound.
-fn for_each_value<'a>(value: RawBsonRef<'a>, path: Option<&str>, f: &mut dyn FnMut(RawBsonRef<'a>)) {
+fn for_each_value<'a>(
+    value: RawBsonRef<'a>,
+    path: Option<&str>,
+    f: &mut dyn FnMut(RawBsonRef<'a>),
+) {
     let Some(path) = path else {
         match value {
             RawBsonRef::Array(items) => pinion_bson::values(items).for_each(f),

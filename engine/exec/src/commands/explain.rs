@@ -64,7 +64,13 @@ pub(crate) async fn explain(cmd: Invocation) -> Result<Reply> {
     if let Some(RawBsonRef::String(db)) = pinion_bson::get(inner, "$db")
         && db != cmd.db()
     {
-        return Err(Error::new(ErrorCode::INVALID_NAMESPACE, format!("Mismatched $db in explain command. Expected {} but got {db}", cmd.db())));
+        return Err(Error::new(
+            ErrorCode::INVALID_NAMESPACE,
+            format!(
+                "Mismatched $db in explain command. Expected {} but got {db}",
+                cmd.db()
+            ),
+        ));
     }
     let explained = parse(&cmd, inner)?;
     answer(&cmd, &cmd.ctx, explained, inner, verbosity).await
@@ -77,12 +83,19 @@ pub(super) async fn explain_aggregate(cmd: &Invocation, body: &RawDocument) -> R
 }
 
 fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
-    let name = pinion_bson::elements(inner).next().map(|(name, _)| name).unwrap_or_default();
+    let name = pinion_bson::elements(inner)
+        .next()
+        .map(|(name, _)| name)
+        .unwrap_or_default();
     let db = cmd.db();
     match name {
         "find" => {
             let parsed = find::parse(inner, db)?;
-            let (skip, limit, projection) = (Some(parsed.skip as i64), parsed.limit.map(|n| n as i64), parsed.projection_spec.clone());
+            let (skip, limit, projection) = (
+                Some(parsed.skip as i64),
+                parsed.limit.map(|n| n as i64),
+                parsed.projection_spec.clone(),
+            );
             Ok(Explained {
                 ns: parsed.ns.clone(),
                 matcher: parsed.matcher.clone(),
@@ -121,7 +134,13 @@ fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             let parsed = find_and_modify::parse(cmd, inner, name)?;
             let statement = parsed.statement;
             let mut explained = plain(parsed.ns, statement.matcher.clone());
-            explained.top = if parsed.remove { Top::Delete } else { Top::Update { upsert: statement.upsert } };
+            explained.top = if parsed.remove {
+                Top::Delete
+            } else {
+                Top::Update {
+                    upsert: statement.upsert,
+                }
+            };
             explained.limit = None;
             explained.request = Box::new(move |collection| {
                 let mut request = ReadRequest::new(collection, statement.matcher.clone());
@@ -140,9 +159,17 @@ fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             explained.request = Box::new(move |collection| Ok(parsed.request(collection)));
             Ok(explained)
         }
-        other => match pinion_runtime::try_core_local::<pinion_wire::Registry>().and_then(|registry| registry.lookup(other).map(|_| ())) {
-            Some(()) => Err(Error::new(ErrorCode::ILLEGAL_OPERATION, format!("Cannot explain cmd: {other}"))),
-            None => Err(Error::new(ErrorCode::COMMAND_NOT_FOUND, format!("Explain failed due to unknown command: {other}"))),
+        other => match pinion_runtime::try_core_local::<pinion_wire::Registry>()
+            .and_then(|registry| registry.lookup(other).map(|_| ()))
+        {
+            Some(()) => Err(Error::new(
+                ErrorCode::ILLEGAL_OPERATION,
+                format!("Cannot explain cmd: {other}"),
+            )),
+            None => Err(Error::new(
+                ErrorCode::COMMAND_NOT_FOUND,
+                format!("Explain failed due to unknown command: {other}"),
+            )),
         },
     }
 }
@@ -162,9 +189,16 @@ fn plain(ns: Namespace, matcher: Matcher) -> Explained {
 }
 
 fn parse_write(name: &str, inner: &RawDocument, db: &str) -> Result<Explained> {
-    let reader = pinion_wire::idl::CommandReader::new(if name == "update" { "update" } else { "delete" }, inner)?;
+    let reader = pinion_wire::idl::CommandReader::new(
+        if name == "update" { "update" } else { "delete" },
+        inner,
+    )?;
     let ns = reader.namespace(name, db)?;
-    let field = if name == "update" { "updates" } else { "deletes" };
+    let field = if name == "update" {
+        "updates"
+    } else {
+        "deletes"
+    };
     let mut statements = Vec::new();
     match reader.opt_objects(field)? {
         None => return Err(pinion_wire::idl::missing_field(reader.path().field(field))),
@@ -175,13 +209,24 @@ fn parse_write(name: &str, inner: &RawDocument, db: &str) -> Result<Explained> {
         }
     }
     let [document] = statements[..] else {
-        return Err(Error::new(ErrorCode::INVALID_LENGTH, format!("explained write batches must be of size 1, but was {}", statements.len())));
+        return Err(Error::new(
+            ErrorCode::INVALID_LENGTH,
+            format!(
+                "explained write batches must be of size 1, but was {}",
+                statements.len()
+            ),
+        ));
     };
     let root = Path::root("explain");
     let vars = super::variables::variables(reader.opt_doc("let")?)?;
     let (statement, top) = if name == "update" {
         let spec = parse_update(root, document)?;
-        (spec.statement(&vars)?, Top::Update { upsert: spec.upsert })
+        (
+            spec.statement(&vars)?,
+            Top::Update {
+                upsert: spec.upsert,
+            },
+        )
     } else {
         (parse_delete(root, document)?.statement(&vars)?, Top::Delete)
     };
@@ -199,11 +244,23 @@ fn parse_write(name: &str, inner: &RawDocument, db: &str) -> Result<Explained> {
 
 /// The stages that are not part of the read: those behind the leading filters, sort and limit.
 fn rest_of(inner: &RawDocument, parsed: &aggregate::Aggregate) -> Vec<RawDocumentBuf> {
-    let Some(RawBsonRef::Array(stages)) = pinion_bson::get(inner, "pipeline") else { return Vec::new() };
-    let mut stages: Vec<&RawDocument> =
-        pinion_bson::values(stages).filter_map(|stage| if let RawBsonRef::Document(stage) = stage { Some(stage) } else { None }).collect();
+    let Some(RawBsonRef::Array(stages)) = pinion_bson::get(inner, "pipeline") else {
+        return Vec::new();
+    };
+    let mut stages: Vec<&RawDocument> = pinion_bson::values(stages)
+        .filter_map(|stage| {
+            if let RawBsonRef::Document(stage) = stage {
+                Some(stage)
+            } else {
+                None
+            }
+        })
+        .collect();
     let is = |stage: &RawDocument, name: &str| pinion_bson::get(stage, name).is_some();
-    let filters = stages.iter().take_while(|stage| is(stage, "$match")).count();
+    let filters = stages
+        .iter()
+        .take_while(|stage| is(stage, "$match"))
+        .count();
     stages.drain(..filters);
     if parsed.parts.sort.is_some() && !stages.is_empty() {
         stages.remove(0);
@@ -226,10 +283,18 @@ async fn execute(ctx: &OpContext, request: ReadRequest) -> Result<Execution> {
     let started = pinion_runtime::now();
     let mut stream = open(ctx, request, PART_BATCH_DOCUMENTS).await?.stream;
     let mut returned = 0;
-    while stream.next_wanted(ctx, PART_BATCH_DOCUMENTS).await?.is_some() {
+    while stream
+        .next_wanted(ctx, PART_BATCH_DOCUMENTS)
+        .await?
+        .is_some()
+    {
         returned += 1;
     }
-    Ok(Execution { returned, millis: started.elapsed().as_millis() as u64, counters: *stream.counters() })
+    Ok(Execution {
+        returned,
+        millis: started.elapsed().as_millis() as u64,
+        counters: *stream.counters(),
+    })
 }
 
 async fn answer(
@@ -244,15 +309,28 @@ async fn answer(
     let mut execution = Execution::default();
     let (planner, stage) = match catalog.get(&explained.ns) {
         None => {
-            let stage = ExplainStage { name: "EOF", details: RawDocumentBuf::new(), inputs: Vec::new() };
-            (planner_without_collection(&explained, &topped(&explained, stage.clone())), stage)
+            let stage = ExplainStage {
+                name: "EOF",
+                details: RawDocumentBuf::new(),
+                inputs: Vec::new(),
+            };
+            (
+                planner_without_collection(&explained, &topped(&explained, stage.clone())),
+                stage,
+            )
         }
         Some(collection) => {
             let request = (explained.request)(collection)?;
             let plan_request = request.plan_request();
             let plan = pinion_query::plan(&plan_request)?;
-            let stage = plan.explain(&plan_request, explained.skip, explained.limit, explained.projection.as_deref());
-            let planner = pinion_query::query_planner(&plan_request, &topped(&explained, stage.clone()));
+            let stage = plan.explain(
+                &plan_request,
+                explained.skip,
+                explained.limit,
+                explained.projection.as_deref(),
+            );
+            let planner =
+                pinion_query::query_planner(&plan_request, &topped(&explained, stage.clone()));
             if verbosity >= Verbosity::ExecutionStats {
                 execution = execute(ctx, request).await?;
             }
@@ -263,13 +341,20 @@ async fn answer(
     let mut out = Reply::new();
     out.append("explainVersion", "1");
     if explained.rest.is_empty() {
-        append_plan(&mut out, &explained, &planner, &stage, &execution, verbosity);
+        append_plan(
+            &mut out, &explained, &planner, &stage, &execution, verbosity,
+        );
     } else {
-        out.start_array("stages").push_document().start_document("$cursor");
-        append_plan(&mut out, &explained, &planner, &stage, &execution, verbosity);
+        out.start_array("stages")
+            .push_document()
+            .start_document("$cursor");
+        append_plan(
+            &mut out, &explained, &planner, &stage, &execution, verbosity,
+        );
         out.end();
         if verbosity >= Verbosity::ExecutionStats {
-            out.append("nReturned", execution.returned as i64).append("executionTimeMillisEstimate", execution.millis as i64);
+            out.append("nReturned", execution.returned as i64)
+                .append("executionTimeMillisEstimate", execution.millis as i64);
         }
         out.end();
         for stage in &explained.rest {
@@ -287,7 +372,10 @@ async fn answer(
         .append("gitVersion", shared.options.git_version.as_str())
         .end();
     out.start_document("serverParameters")
-        .append("internalQueryMaxBlockingSortMemoryUsageBytes", state().parameters.borrow().max_sort_bytes)
+        .append(
+            "internalQueryMaxBlockingSortMemoryUsageBytes",
+            state().parameters.borrow().max_sort_bytes,
+        )
         .end();
     Ok(out)
 }
@@ -314,15 +402,24 @@ fn topped(explained: &Explained, stage: ExplainStage) -> ExplainStage {
         Top::Update { .. } => "UPDATE",
         Top::Delete => "DELETE",
     };
-    ExplainStage { name, details: RawDocumentBuf::new(), inputs: vec![stage] }
+    ExplainStage {
+        name,
+        details: RawDocumentBuf::new(),
+        inputs: vec![stage],
+    }
 }
 
 fn planner_without_collection(explained: &Explained, stage: &ExplainStage) -> RawDocumentBuf {
     let mut out = DocBuilder::new();
     out.append("namespace", explained.ns.as_str());
     let parsed = explained.matcher.parsed_query();
-    out.append("parsedQuery", &*parsed).append("indexFilterSet", false);
-    for name in ["maxIndexedOrSolutionsReached", "maxIndexedAndSolutionsReached", "maxScansToExplodeReached"] {
+    out.append("parsedQuery", &*parsed)
+        .append("indexFilterSet", false);
+    for name in [
+        "maxIndexedOrSolutionsReached",
+        "maxIndexedAndSolutionsReached",
+        "maxScansToExplodeReached",
+    ] {
         out.append(name, false);
     }
     out.start_document("winningPlan");
@@ -352,7 +449,9 @@ fn append_plan(
         .append("totalKeysExamined", execution.counters.keys_examined as i32)
         .append("totalDocsExamined", execution.counters.docs_examined as i32);
     out.start_document("executionStages");
-    stage.write(out, &|stage, out| append_stage(stage, out, explained, execution));
+    stage.write(out, &|stage, out| {
+        append_stage(stage, out, explained, execution)
+    });
     out.end();
     if verbosity == Verbosity::AllPlansExecution {
         out.start_array("allPlansExecution").end();
@@ -360,7 +459,12 @@ fn append_plan(
     out.end();
 }
 
-fn append_stage(stage: &ExplainStage, out: &mut DocBuilder, explained: &Explained, execution: &Execution) {
+fn append_stage(
+    stage: &ExplainStage,
+    out: &mut DocBuilder,
+    explained: &Explained,
+    execution: &Execution,
+) {
     let c = &execution.counters;
     let returned = match stage.name {
         "IXSCAN" => c.keys_examined.saturating_sub(c.dups_dropped),
@@ -392,13 +496,17 @@ fn append_stage(stage: &ExplainStage, out: &mut DocBuilder, explained: &Explaine
                 .append("dupsDropped", c.dups_dropped as i32);
         }
         "IDHACK" => {
-            out.append("keysExamined", c.keys_examined as i32).append("docsExamined", c.docs_examined as i32);
+            out.append("keysExamined", c.keys_examined as i32)
+                .append("docsExamined", c.docs_examined as i32);
         }
         "SORT" => {
-            out.append("totalDataSizeSorted", c.sort_bytes as i64).append("usedDisk", false).append("spills", 0i32);
+            out.append("totalDataSizeSorted", c.sort_bytes as i64)
+                .append("usedDisk", false)
+                .append("spills", 0i32);
         }
         "COUNT" => {
-            out.append("nCounted", execution.returned as i32).append("nSkipped", 0i32);
+            out.append("nCounted", execution.returned as i32)
+                .append("nSkipped", 0i32);
         }
         "UPDATE" => {
             let upsert = matches!(explained.top, Top::Update { upsert: true });

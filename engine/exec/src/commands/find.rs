@@ -7,14 +7,14 @@ use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, Invocation, Reply, Result};
 
 use super::collections::check_uuid;
-use super::refuse;
 use super::cursors::{CursorRequest, append_cursor, first_batch};
+use super::refuse;
 use super::variables::variables;
 use crate::interrupt::interruptible;
 use crate::limits::DEFAULT_FIRST_BATCH;
-use pinion_query::Hint;
-use crate::read::{parse_hint, Output, ReadRequest, Stream, open, parse_sort};
+use crate::read::{Output, ReadRequest, Stream, open, parse_hint, parse_sort};
 use crate::state::state;
+use pinion_query::Hint;
 
 /// A parsed `find`.
 pub(super) struct Find {
@@ -52,7 +52,9 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Find> {
     let tailable = reader.opt_flag("tailable")?.unwrap_or(false);
     let await_data = reader.opt_flag("awaitData")?.unwrap_or(false);
     if await_data && !tailable {
-        return Err(Error::failed_to_parse("Cannot set 'awaitData' without also setting 'tailable'"));
+        return Err(Error::failed_to_parse(
+            "Cannot set 'awaitData' without also setting 'tailable'",
+        ));
     }
     if tailable {
         // There are no capped collections, and only those can be tailed.
@@ -69,22 +71,43 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Find> {
         reader.opt_flag(option)?;
         reader.unsupported_unless_empty(option)?;
     }
-    for option in ["requestResumeToken", "resumeAfter", "startAt", "includeQueryStatsMetrics", "encryptionInformation", "querySettings"] {
+    for option in [
+        "requestResumeToken",
+        "resumeAfter",
+        "startAt",
+        "includeQueryStatsMetrics",
+        "encryptionInformation",
+        "querySettings",
+    ] {
         reader.unsupported_unless_empty(option)?;
     }
-    reader.ignore(&["term", "readOnce", "maxTimeMS", "legacyRuntimeConstants", "runtimeConstants", "ntoreturn"]);
+    reader.ignore(&[
+        "term",
+        "readOnce",
+        "maxTimeMS",
+        "legacyRuntimeConstants",
+        "runtimeConstants",
+        "ntoreturn",
+    ]);
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.finish()?;
     check_uuid(&ns, uuid)?;
     let empty = RawDocumentBuf::new();
     let matcher = Matcher::parse_with(filter.unwrap_or(&empty), &vars)?;
     parse_sort(sort)?;
-    let projection_spec = projection.filter(|spec| !spec.is_empty()).map(RawDocument::to_owned);
-    let projection = projection.map(|spec| Projection::parse_find(spec, &vars)).transpose()?.filter(|p| !p.is_identity());
+    let projection_spec = projection
+        .filter(|spec| !spec.is_empty())
+        .map(RawDocument::to_owned);
+    let projection = projection
+        .map(|spec| Projection::parse_find(spec, &vars))
+        .transpose()?
+        .filter(|p| !p.is_identity());
     Ok(Find {
         ns,
         matcher,
-        sort: sort.filter(|sort| !sort.is_empty()).map(RawDocument::to_owned),
+        sort: sort
+            .filter(|sort| !sort.is_empty())
+            .map(RawDocument::to_owned),
         hint,
         skip: skip as usize,
         limit: limit.map(|limit| limit as usize),
@@ -98,7 +121,10 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Find> {
 
 impl Find {
     /// The read of this command.
-    pub(super) fn request(&self, collection: std::sync::Arc<pinion_catalog::Collection>) -> Result<ReadRequest> {
+    pub(super) fn request(
+        &self,
+        collection: std::sync::Arc<pinion_catalog::Collection>,
+    ) -> Result<ReadRequest> {
         Ok(ReadRequest {
             collection,
             matcher: self.matcher.clone(),
@@ -134,6 +160,12 @@ pub(crate) async fn find(cmd: Invocation) -> Result<Reply> {
         single_batch: find.single_batch,
         no_timeout: find.no_timeout,
     };
-    first_batch(&cmd, Stream::Merged(Box::new(opened.stream)), request, &mut out).await?;
+    first_batch(
+        &cmd,
+        Stream::Merged(Box::new(opened.stream)),
+        request,
+        &mut out,
+    )
+    .await?;
     Ok(out)
 }

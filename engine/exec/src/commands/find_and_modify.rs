@@ -31,7 +31,10 @@ pub(super) fn parse(cmd: &Invocation, body: &RawDocument, command: &str) -> Resu
     let ns = reader.namespace(command, cmd.db())?;
     let empty = pinion_bson::RawDocumentBuf::new();
     let query = reader.opt_doc("query")?.unwrap_or(&empty).to_owned();
-    let sort = reader.opt_doc("sort")?.filter(|sort| !sort.is_empty()).map(RawDocument::to_owned);
+    let sort = reader
+        .opt_doc("sort")?
+        .filter(|sort| !sort.is_empty())
+        .map(RawDocument::to_owned);
     let fields = reader.opt_doc("fields")?;
     let remove = reader.opt_safe_bool("remove")?.unwrap_or(false);
     let new = reader.opt_safe_bool("new")?.unwrap_or(false);
@@ -52,10 +55,14 @@ pub(super) fn parse(cmd: &Invocation, body: &RawDocument, command: &str) -> Resu
     reader.finish()?;
     if remove {
         if update.is_some() {
-            return Err(Error::failed_to_parse("Cannot specify both an update and remove=true"));
+            return Err(Error::failed_to_parse(
+                "Cannot specify both an update and remove=true",
+            ));
         }
         if upsert {
-            return Err(Error::failed_to_parse("Cannot specify both upsert=true and remove=true"));
+            return Err(Error::failed_to_parse(
+                "Cannot specify both upsert=true and remove=true",
+            ));
         }
         if new {
             return Err(Error::failed_to_parse(
@@ -65,9 +72,19 @@ pub(super) fn parse(cmd: &Invocation, body: &RawDocument, command: &str) -> Resu
     }
     let change = match update {
         _ if remove => Change::Delete,
-        Some(update @ (RawBsonRef::Document(_) | RawBsonRef::Array(_))) => Change::Update(Update::parse(update)?),
-        Some(_) => return Err(Error::failed_to_parse("Update argument must be either an object or an array")),
-        None => return Err(Error::failed_to_parse("Either an update or remove=true must be specified")),
+        Some(update @ (RawBsonRef::Document(_) | RawBsonRef::Array(_))) => {
+            Change::Update(Update::parse(update)?)
+        }
+        Some(_) => {
+            return Err(Error::failed_to_parse(
+                "Update argument must be either an object or an array",
+            ));
+        }
+        None => {
+            return Err(Error::failed_to_parse(
+                "Either an update or remove=true must be specified",
+            ));
+        }
     };
     check_uuid(&ns, uuid)?;
     let matcher = Matcher::parse_with(&query, &vars)?;
@@ -85,7 +102,13 @@ pub(super) fn parse(cmd: &Invocation, body: &RawDocument, command: &str) -> Resu
         sort,
         wants_documents: true,
     };
-    Ok(FindAndModify { ns, statement, remove, new, projection })
+    Ok(FindAndModify {
+        ns,
+        statement,
+        remove,
+        new,
+        projection,
+    })
 }
 
 /// `findAndModify`.
@@ -99,11 +122,16 @@ pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
     } else {
         counters.documents_updated.add(done.modified as u64);
     }
-    counters.documents_inserted.add(u64::from(done.upserted.is_some()));
+    counters
+        .documents_inserted
+        .add(u64::from(done.upserted.is_some()));
     acknowledge(&cmd.ctx, done.last).await?;
     let mut out = Reply::new();
     out.start_document("lastErrorObject");
-    out.append("n", done.matched as i32 + i32::from(done.upserted.is_some()));
+    out.append(
+        "n",
+        done.matched as i32 + i32::from(done.upserted.is_some()),
+    );
     if !parsed.remove {
         out.append("updatedExisting", done.matched > 0);
         if let Some(id) = &done.upserted {

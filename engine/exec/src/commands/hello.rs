@@ -32,10 +32,16 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
     match (version, max_await) {
         (Some(version), Some(max_await)) => await_change(cmd, version, max_await as u64).await?,
         (Some(_), None) => {
-            return Err(Error::new(ErrorCode(31368), "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'"));
+            return Err(Error::new(
+                ErrorCode(31368),
+                "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'",
+            ));
         }
         (None, Some(_)) => {
-            return Err(Error::new(ErrorCode(31372), "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'"));
+            return Err(Error::new(
+                ErrorCode(31372),
+                "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'",
+            ));
         }
         (None, None) => {}
     }
@@ -45,16 +51,34 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
         out.append("helloOk", true);
     }
     out.append(role, true);
-    out.start_document("topologyVersion").append("processId", shared.process_id).append("counter", 0i64).end();
-    out.append("maxBsonObjectSize", pinion_bson::MAX_USER_DOCUMENT_BYTES as i32)
-        .append("maxMessageSizeBytes", pinion_wire::limits::MAX_MESSAGE_BYTES as i32)
-        .append("maxWriteBatchSize", pinion_wire::limits::MAX_WRITE_BATCH as i32)
-        .append("localTime", RawBsonRef::DateTime(DateTime::from_millis(pinion_runtime::wall_ms())))
-        .append("logicalSessionTimeoutMinutes", (SESSION_TIMEOUT.as_secs() / 60) as i32)
-        .append("connectionId", cmd.ctx.client.connection_id)
-        .append("minWireVersion", 0i32)
-        .append("maxWireVersion", MAX_WIRE_VERSION)
-        .append("readOnly", false);
+    out.start_document("topologyVersion")
+        .append("processId", shared.process_id)
+        .append("counter", 0i64)
+        .end();
+    out.append(
+        "maxBsonObjectSize",
+        pinion_bson::MAX_USER_DOCUMENT_BYTES as i32,
+    )
+    .append(
+        "maxMessageSizeBytes",
+        pinion_wire::limits::MAX_MESSAGE_BYTES as i32,
+    )
+    .append(
+        "maxWriteBatchSize",
+        pinion_wire::limits::MAX_WRITE_BATCH as i32,
+    )
+    .append(
+        "localTime",
+        RawBsonRef::DateTime(DateTime::from_millis(pinion_runtime::wall_ms())),
+    )
+    .append(
+        "logicalSessionTimeoutMinutes",
+        (SESSION_TIMEOUT.as_secs() / 60) as i32,
+    )
+    .append("connectionId", cmd.ctx.client.connection_id)
+    .append("minWireVersion", 0i32)
+    .append("maxWireVersion", MAX_WIRE_VERSION)
+    .append("readOnly", false);
     if cmd.exhaust_allowed && awaitable {
         out.stream_next(next_await(cmd.body(), shared.process_id));
     }
@@ -66,7 +90,10 @@ fn next_await(body: &RawDocument, process: pinion_bson::ObjectId) -> pinion_bson
     let mut next = pinion_bson::DocBuilder::with_capacity(body.as_bytes().len());
     for elem in pinion_bson::raw_elements(body) {
         if elem.name == b"topologyVersion" {
-            next.start_document("topologyVersion").append("processId", process).append("counter", 0i64).end();
+            next.start_document("topologyVersion")
+                .append("processId", process)
+                .append("counter", 0i64)
+                .end();
         } else {
             next.append_elem(&elem);
         }
@@ -76,8 +103,15 @@ fn next_await(body: &RawDocument, process: pinion_bson::ObjectId) -> pinion_bson
 
 /// Waits as long as the client allows if it already knows this node's only topology.
 async fn await_change(cmd: &Invocation, version: &RawDocument, max_await_ms: u64) -> Result<()> {
-    let malformed = || Error::new(ErrorCode::BAD_VALUE, "topologyVersion must have a processId and a counter");
-    let process = version.get_object_id("processId").map_err(|_| malformed())?;
+    let malformed = || {
+        Error::new(
+            ErrorCode::BAD_VALUE,
+            "topologyVersion must have a processId and a counter",
+        )
+    };
+    let process = version
+        .get_object_id("processId")
+        .map_err(|_| malformed())?;
     let counter = version.get_i64("counter").map_err(|_| malformed())?;
     if process != state().shared.process_id {
         return Ok(());
@@ -89,9 +123,16 @@ async fn await_change(cmd: &Invocation, version: &RawDocument, max_await_ms: u64
         ));
     }
     if counter < 0 {
-        return Err(Error::new(ErrorCode(31371), "topologyVersion must have a non-negative counter"));
+        return Err(Error::new(
+            ErrorCode(31371),
+            "topologyVersion must have a non-negative counter",
+        ));
     }
-    interruptible(&cmd.ctx, pinion_runtime::sleep(Duration::from_millis(max_await_ms))).await
+    interruptible(
+        &cmd.ctx,
+        pinion_runtime::sleep(Duration::from_millis(max_await_ms)),
+    )
+    .await
 }
 
 /// `ping`.
@@ -114,16 +155,24 @@ pub(crate) async fn build_info(cmd: Invocation) -> Result<Reply> {
         .append("gitVersion", shared.options.git_version.as_str())
         .append("pinion", shared.options.version.as_str());
     out.start_array("modules").end();
-    out.append("allocator", "mimalloc").append("javascriptEngine", "none").append("sysInfo", "deprecated");
+    out.append("allocator", "mimalloc")
+        .append("javascriptEngine", "none")
+        .append("sysInfo", "deprecated");
     out.start_array("versionArray");
     for part in COMPATIBLE_VERSION {
         out.push(part);
     }
     out.end();
-    out.start_document("openssl").append("running", "disabled").append("compiled", "disabled").end();
+    out.start_document("openssl")
+        .append("running", "disabled")
+        .append("compiled", "disabled")
+        .end();
     out.append("bits", 64i32)
         .append("debug", cfg!(debug_assertions))
-        .append("maxBsonObjectSize", pinion_bson::MAX_USER_DOCUMENT_BYTES as i32);
+        .append(
+            "maxBsonObjectSize",
+            pinion_bson::MAX_USER_DOCUMENT_BYTES as i32,
+        );
     out.start_array("storageEngines").push("pinion").end();
     Ok(out)
 }
@@ -137,7 +186,10 @@ pub(crate) async fn host_info(cmd: Invocation) -> Result<Reply> {
     let info = &shared.options.host_info;
     let mut out = Reply::new();
     out.start_document("system")
-        .append("currentTime", RawBsonRef::DateTime(DateTime::from_millis(pinion_runtime::wall_ms())))
+        .append(
+            "currentTime",
+            RawBsonRef::DateTime(DateTime::from_millis(pinion_runtime::wall_ms())),
+        )
         .append("hostname", shared.options.host.as_str())
         .append("cpuAddrSize", 64i32)
         .append("memSizeMB", (info.memory_bytes >> 20) as i64)
@@ -166,7 +218,11 @@ pub(crate) async fn connection_status(cmd: Invocation) -> Result<Reply> {
     reader.ignore(&["connectionStatus"]);
     reader.finish()?;
     let mut out = Reply::new();
-    out.start_document("authInfo").start_array("authenticatedUsers").end().start_array("authenticatedUserRoles").end();
+    out.start_document("authInfo")
+        .start_array("authenticatedUsers")
+        .end()
+        .start_array("authenticatedUserRoles")
+        .end();
     if privileges {
         out.start_array("authenticatedUserPrivileges").end();
     }
@@ -180,7 +236,12 @@ pub(crate) async fn whats_my_uri(cmd: Invocation) -> Result<Reply> {
     reader.ignore(&["whatsmyuri"]);
     reader.finish()?;
     let mut out = Reply::new();
-    let remote = cmd.ctx.client.remote.map(|remote| remote.to_string()).unwrap_or_default();
+    let remote = cmd
+        .ctx
+        .client
+        .remote
+        .map(|remote| remote.to_string())
+        .unwrap_or_default();
     out.append("you", remote.as_str());
     Ok(out)
 }
@@ -219,7 +280,10 @@ pub(crate) async fn get_log(cmd: Invocation) -> Result<Reply> {
     let mut out = Reply::new();
     match name {
         "*" => {
-            out.start_array("names").push("global").push("startupWarnings").end();
+            out.start_array("names")
+                .push("global")
+                .push("startupWarnings")
+                .end();
         }
         "global" | "startupWarnings" => {
             let (lines, total) = if name == "global" {
@@ -229,13 +293,19 @@ pub(crate) async fn get_log(cmd: Invocation) -> Result<Reply> {
                 let total = lines.len() as u64;
                 (lines, total)
             };
-            out.append("totalLinesWritten", total as i64).start_array("log");
+            out.append("totalLinesWritten", total as i64)
+                .start_array("log");
             for line in &lines {
                 out.push(line.as_str());
             }
             out.end();
         }
-        other => return Err(Error::new(ErrorCode::OPERATION_FAILED, format!("No log named '{other}'"))),
+        other => {
+            return Err(Error::new(
+                ErrorCode::OPERATION_FAILED,
+                format!("No log named '{other}'"),
+            ));
+        }
     }
     Ok(out)
 }

@@ -1,15 +1,15 @@
 //! `createIndexes`, `dropIndexes`, `listIndexes`.
 
-use std::collections::VecDeque;
 use bytes::Bytes;
 use pinion_bson::RawBsonRef;
 use pinion_catalog::{Collection, IndexSelection, core_catalog};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
+use std::collections::VecDeque;
 
+use super::acknowledge;
 use super::collections::check_uuid;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
-use super::acknowledge;
 use crate::read::Stream;
 
 /// `createIndexes`.
@@ -18,7 +18,11 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     let ns = reader.namespace("createIndexes", cmd.db())?;
     let mut specs = Vec::new();
     match reader.opt_objects("indexes")? {
-        None => return Err(pinion_wire::idl::missing_field(reader.path().field("indexes"))),
+        None => {
+            return Err(pinion_wire::idl::missing_field(
+                reader.path().field("indexes"),
+            ));
+        }
         Some(objects) => {
             for object in objects {
                 specs.push(pinion_catalog::parse_index_spec(object?.1)?);
@@ -34,14 +38,17 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     reader.ignore(&["v"]);
     reader.finish()?;
     if specs.is_empty() {
-        return Err(Error::bad_value("Must specify at least one index to create"));
+        return Err(Error::bad_value(
+            "Must specify at least one index to create",
+        ));
     }
     check_uuid(&ns, uuid)?;
     pinion_catalog::check_creatable(&ns)?;
     let made = pinion_catalog::create_indexes(ns, specs).await?;
     acknowledge(&cmd.ctx, made.ts).await?;
     let mut out = Reply::new();
-    out.append("numIndexesBefore", made.before as i32).append("numIndexesAfter", made.after as i32);
+    out.append("numIndexesBefore", made.before as i32)
+        .append("numIndexesAfter", made.after as i32);
     if made.collection_made || made.after != made.before {
         out.append("createdCollectionAutomatically", made.collection_made);
     } else {
@@ -54,7 +61,9 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
 pub(crate) async fn drop_indexes(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let ns = Namespace::new(cmd.db(), reader.collection(cmd.message.command_name())?)?;
-    let index = reader.value("index").ok_or_else(|| pinion_wire::idl::missing_field(reader.path().field("index")))?;
+    let index = reader
+        .value("index")
+        .ok_or_else(|| pinion_wire::idl::missing_field(reader.path().field("index")))?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.finish()?;
     let selection = match index {
@@ -68,14 +77,22 @@ pub(crate) async fn drop_indexes(cmd: Invocation) -> Result<Reply> {
                     RawBsonRef::String(name) => list.push(name.to_owned()),
                     other => {
                         let path = reader.path().field("index");
-                        return Err(pinion_wire::idl::wrong_type(path.index(list.len()), other, pinion_wire::idl::Types::STRING));
+                        return Err(pinion_wire::idl::wrong_type(
+                            path.index(list.len()),
+                            other,
+                            pinion_wire::idl::Types::STRING,
+                        ));
                     }
                 }
             }
             IndexSelection::Names(list)
         }
         other => {
-            return Err(reader.wrong_type("index", other, pinion_wire::idl::Types::Many(&["string", "object", "array"])));
+            return Err(reader.wrong_type(
+                "index",
+                other,
+                pinion_wire::idl::Types::Many(&["string", "object", "array"]),
+            ));
         }
     };
     check_uuid(&ns, uuid)?;
@@ -99,10 +116,18 @@ pub(crate) async fn list_indexes(cmd: Invocation) -> Result<Reply> {
     reader.opt_safe_bool("includeIndexBuildInfo")?;
     reader.finish()?;
     let Some(collection) = core_catalog().get(&ns) else {
-        return Err(Error::new(ErrorCode::NAMESPACE_NOT_FOUND, format!("ns does not exist: {ns}")));
+        return Err(Error::new(
+            ErrorCode::NAMESPACE_NOT_FOUND,
+            format!("ns does not exist: {ns}"),
+        ));
     };
     let mut list = VecDeque::from([Bytes::from(Collection::id_index().into_bytes())]);
-    list.extend(collection.indexes.iter().map(|index| Bytes::copy_from_slice(index.listed.as_bytes())));
+    list.extend(
+        collection
+            .indexes
+            .iter()
+            .map(|index| Bytes::copy_from_slice(index.listed.as_bytes())),
+    );
     let mut out = Reply::new();
     let request = CursorRequest {
         ns,

@@ -13,7 +13,10 @@ pub(super) fn check_batch_size(documents: &Documents) -> Result<()> {
     if documents.is_empty() || documents.len() > MAX_WRITE_BATCH {
         return Err(Error::new(
             ErrorCode::INVALID_LENGTH,
-            format!("Write batch sizes must be between 1 and {MAX_WRITE_BATCH}. Got {} operations.", documents.len()),
+            format!(
+                "Write batch sizes must be between 1 and {MAX_WRITE_BATCH}. Got {} operations.",
+                documents.len()
+            ),
         ));
     }
     Ok(())
@@ -51,7 +54,11 @@ pub(crate) async fn insert(cmd: Invocation) -> Result<Reply> {
             pinion_runtime::yield_now().await;
         }
     }
-    state().metrics.counters.insert.add((prepared.len() + refused.len()) as u64);
+    state()
+        .metrics
+        .counters
+        .insert
+        .add((prepared.len() + refused.len()) as u64);
     insert_documents(&cmd.ctx, &ns, prepared, ordered, &mut outcome).await?;
     // With order, a refused document is reached only when nothing before it failed.
     if !ordered || outcome.errors.is_empty() {
@@ -60,6 +67,10 @@ pub(crate) async fn insert(cmd: Invocation) -> Result<Reply> {
         }
         outcome.errors.sort_by_key(|failure| failure.index);
     }
-    state().metrics.counters.documents_inserted.add(outcome.n as u64);
+    state()
+        .metrics
+        .counters
+        .documents_inserted
+        .add(outcome.n as u64);
     acknowledged(&cmd.ctx, &outcome, false).await
 }

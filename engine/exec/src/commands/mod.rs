@@ -67,7 +67,12 @@ where
         OpClass::Command => None,
     };
     // The handlers of reads and writes count what they do; everything else is a command.
-    if class == OpClass::Command || matches!(cmd.name(), "aggregate" | "count" | "distinct" | "findAndModify" | "explain") {
+    if class == OpClass::Command
+        || matches!(
+            cmd.name(),
+            "aggregate" | "count" | "distinct" | "findAndModify" | "explain"
+        )
+    {
         metrics.counters.command.inc();
     }
     let top = top.and_then(|kind| namespace_of(&cmd).map(|ns| (kind, ns)));
@@ -84,7 +89,11 @@ where
     }
     if let Err(error) = &result {
         let internal = error.code == ErrorCode::INTERNAL_ERROR;
-        if internal { metrics.counters.assert_regular.inc() } else { metrics.counters.assert_user.inc() }
+        if internal {
+            metrics.counters.assert_regular.inc()
+        } else {
+            metrics.counters.assert_user.inc()
+        }
     }
     result
 }
@@ -109,10 +118,14 @@ impl Drop for Gauge<'_> {
 fn namespace_of(cmd: &Invocation) -> Option<String> {
     let name = match cmd.name() {
         "getMore" => pinion_bson::get(cmd.body(), "collection"),
-        _ => pinion_bson::elements(cmd.body()).next().map(|(_, value)| value),
+        _ => pinion_bson::elements(cmd.body())
+            .next()
+            .map(|(_, value)| value),
     };
     match name {
-        Some(pinion_bson::RawBsonRef::String(collection)) => Some(format!("{}.{collection}", cmd.db())),
+        Some(pinion_bson::RawBsonRef::String(collection)) => {
+            Some(format!("{}.{collection}", cmd.db()))
+        }
         _ => None,
     }
 }

@@ -39,7 +39,9 @@ pub(crate) async fn get_parameter(cmd: Invocation) -> Result<Reply> {
             out.start_document(name);
             parameters.append_as(name, "value", out);
             let (runtime, startup) = Parameters::settable(name);
-            out.append("settableAtRuntime", runtime).append("settableAtStartup", startup).end();
+            out.append("settableAtRuntime", runtime)
+                .append("settableAtStartup", startup)
+                .end();
             found += 1;
         } else if parameters.append(name, out) {
             found += 1;
@@ -57,7 +59,10 @@ pub(crate) async fn get_parameter(cmd: Invocation) -> Result<Reply> {
         }
     }
     if found == 0 {
-        return Err(Error::new(ErrorCode::INVALID_OPTIONS, "no option found to get"));
+        return Err(Error::new(
+            ErrorCode::INVALID_OPTIONS,
+            "no option found to get",
+        ));
     }
     Ok(out)
 }
@@ -85,7 +90,10 @@ pub(crate) async fn set_parameter(cmd: Invocation) -> Result<Reply> {
         settings.push(setting);
     }
     if settings.is_empty() {
-        return Err(Error::new(ErrorCode::INVALID_OPTIONS, "no option found to set, use help:true to see options "));
+        return Err(Error::new(
+            ErrorCode::INVALID_OPTIONS,
+            "no option found to set, use help:true to see options ",
+        ));
     }
     pinion_runtime::on_all_cores(move |_| {
         let settings = settings.clone();

@@ -12,7 +12,10 @@ pub(super) fn append_outcome(out: &mut DocBuilder, outcome: &BatchOutcome, is_up
         if !outcome.upserted.is_empty() {
             out.start_array("upserted");
             for upserted in &outcome.upserted {
-                out.push_document().append("index", upserted.index as i32).append("_id", upserted.id.as_raw_bson_ref()).end();
+                out.push_document()
+                    .append("index", upserted.index as i32)
+                    .append("_id", upserted.id.as_raw_bson_ref())
+                    .end();
             }
             out.end();
         }
@@ -21,7 +24,9 @@ pub(super) fn append_outcome(out: &mut DocBuilder, outcome: &BatchOutcome, is_up
     if !outcome.errors.is_empty() {
         out.start_array("writeErrors");
         for failure in &outcome.errors {
-            out.push_document().append("index", failure.index as i32).append("code", failure.error.code.0);
+            out.push_document()
+                .append("index", failure.index as i32)
+                .append("code", failure.error.code.0);
             out.append("errmsg", failure.error.message.as_str());
             if let Some(extra) = &failure.error.extra {
                 out.append_all(extra);
@@ -33,7 +38,11 @@ pub(super) fn append_outcome(out: &mut DocBuilder, outcome: &BatchOutcome, is_up
 }
 
 /// The reply, once the batch is as safe as it was asked to be.
-pub(super) async fn acknowledged(ctx: &pinion_wire::OpContext, outcome: &BatchOutcome, is_update: bool) -> Result<Reply> {
+pub(super) async fn acknowledged(
+    ctx: &pinion_wire::OpContext,
+    outcome: &BatchOutcome,
+    is_update: bool,
+) -> Result<Reply> {
     let mut out = Reply::new();
     append_outcome(&mut out, outcome, is_update);
     if outcome.last.is_some() || outcome.errors.is_empty() {

@@ -22,7 +22,10 @@ struct LatencyValues {
 
 impl LatencyValues {
     fn of(latency: &crate::metrics::Latency) -> LatencyValues {
-        LatencyValues { ops: latency.ops.get(), total_us: latency.total_us.get() }
+        LatencyValues {
+            ops: latency.ops.get(),
+            total_us: latency.total_us.get(),
+        }
     }
 
     fn add(&mut self, other: &LatencyValues) {
@@ -56,7 +59,12 @@ fn core_part() -> CorePart {
         runtime: pinion_runtime::stats(),
         commands: registry
             .iter()
-            .flat_map(|registry| registry.iter().map(|c| (c.spec.name, c.total(), c.failed())).collect::<Vec<_>>())
+            .flat_map(|registry| {
+                registry
+                    .iter()
+                    .map(|c| (c.spec.name, c.total(), c.failed()))
+                    .collect::<Vec<_>>()
+            })
             .collect(),
         unknown_commands: registry.map_or(0, |registry| registry.unknown()),
     }
@@ -125,7 +133,10 @@ pub(crate) async fn server_status(cmd: Invocation) -> Result<Reply> {
         .append("uptime", uptime_ms as f64 / 1000.0)
         .append("uptimeMillis", uptime_ms)
         .append("uptimeEstimate", uptime_ms / 1000)
-        .append("localTime", RawBsonRef::DateTime(DateTime::from_millis(pinion_runtime::wall_ms())));
+        .append(
+            "localTime",
+            RawBsonRef::DateTime(DateTime::from_millis(pinion_runtime::wall_ms())),
+        );
     let c = &sums.counters;
     if wanted("asserts") {
         out.start_document("asserts")
@@ -138,8 +149,13 @@ pub(crate) async fn server_status(cmd: Invocation) -> Result<Reply> {
     }
     if wanted("globalLock") {
         let total = (c.active_readers + c.active_writers) as i32;
-        out.start_document("globalLock").append("totalTime", uptime_ms * 1000);
-        out.start_document("currentQueue").append("total", 0i32).append("readers", 0i32).append("writers", 0i32).end();
+        out.start_document("globalLock")
+            .append("totalTime", uptime_ms * 1000);
+        out.start_document("currentQueue")
+            .append("total", 0i32)
+            .append("readers", 0i32)
+            .append("writers", 0i32)
+            .end();
         out.start_document("activeClients")
             .append("total", total)
             .append("readers", c.active_readers as i32)
@@ -148,10 +164,13 @@ pub(crate) async fn server_status(cmd: Invocation) -> Result<Reply> {
         out.end();
     }
     if wanted("logicalSessionRecordCache") {
-        out.start_document("logicalSessionRecordCache").append("activeSessionsCount", sums.sessions as i32).end();
+        out.start_document("logicalSessionRecordCache")
+            .append("activeSessionsCount", sums.sessions as i32)
+            .end();
     }
     if wanted("network") {
-        let requests: u64 = sums.commands.values().map(|(total, _)| total).sum::<u64>() + sums.unknown_commands;
+        let requests: u64 =
+            sums.commands.values().map(|(total, _)| total).sum::<u64>() + sums.unknown_commands;
         out.start_document("network")
             .append("bytesIn", sums.bytes_in as i64)
             .append("bytesOut", sums.bytes_out as i64)
@@ -162,8 +181,14 @@ pub(crate) async fn server_status(cmd: Invocation) -> Result<Reply> {
     }
     if wanted("opLatencies") {
         out.start_document("opLatencies");
-        for (name, latency) in ["reads", "writes", "commands"].into_iter().zip(&sums.latencies) {
-            out.start_document(name).append("latency", latency.total_us as i64).append("ops", latency.ops as i64).end();
+        for (name, latency) in ["reads", "writes", "commands"]
+            .into_iter()
+            .zip(&sums.latencies)
+        {
+            out.start_document(name)
+                .append("latency", latency.total_us as i64)
+                .append("ops", latency.ops as i64)
+                .end();
         }
         out.end();
     }
@@ -224,7 +249,13 @@ async fn append_connections(out: &mut DocBuilder, sums: &Sums) {
 /// Current, ever made, rejected, and the most that the node takes.
 fn connection_counts() -> [u64; 4] {
     pinion_runtime::try_core_local::<ServerCounters>().map_or([0; 4], |counters| {
-        [&counters.current, &counters.total_created, &counters.rejected, &counters.max_connections].map(|counter| counter.get())
+        [
+            &counters.current,
+            &counters.total_created,
+            &counters.rejected,
+            &counters.max_connections,
+        ]
+        .map(|counter| counter.get())
     })
 }
 
@@ -232,7 +263,9 @@ fn connection_counts() -> [u64; 4] {
 pub struct MemorySource(pub Box<dyn Fn() -> (u64, u64)>);
 
 async fn append_memory(out: &mut DocBuilder) {
-    let Some(source) = pinion_runtime::try_core_local::<MemorySource>() else { return };
+    let Some(source) = pinion_runtime::try_core_local::<MemorySource>() else {
+        return;
+    };
     let (resident, virtual_bytes) = (source.0)();
     out.start_document("mem")
         .append("bits", 64i32)
@@ -245,19 +278,32 @@ async fn append_memory(out: &mut DocBuilder) {
 /// Under the names that dashboards read.
 async fn append_engine(out: &mut DocBuilder) {
     let s = storage_stats().await;
-    out.start_document("wiredTiger").append("uri", "statistics:");
+    out.start_document("wiredTiger")
+        .append("uri", "statistics:");
     out.start_document("cache");
     for (name, value) in [
-        ("bytes currently in the cache", s.cache_bytes + s.delta_bytes),
-        ("maximum bytes configured", s.cache_budget_bytes + s.delta_budget_bytes),
+        (
+            "bytes currently in the cache",
+            s.cache_bytes + s.delta_bytes,
+        ),
+        (
+            "maximum bytes configured",
+            s.cache_budget_bytes + s.delta_budget_bytes,
+        ),
         ("tracked dirty bytes in the cache", s.delta_bytes),
         ("bytes read into cache", s.page_bytes_read),
         ("bytes written from cache", s.page_bytes_written),
         ("pages read into cache", s.cache_misses),
-        ("pages requested from the cache", s.cache_hits + s.cache_misses),
+        (
+            "pages requested from the cache",
+            s.cache_hits + s.cache_misses,
+        ),
         ("pages written from cache", s.pages_written),
         ("unmodified pages evicted", s.cache_evictions),
-        ("operations timed out waiting for space in cache", s.refused_steps),
+        (
+            "operations timed out waiting for space in cache",
+            s.refused_steps,
+        ),
     ] {
         out.append(name, value as i64);
     }
@@ -279,8 +325,14 @@ async fn append_engine(out: &mut DocBuilder) {
     out.start_document("transaction");
     for (name, value) in [
         ("transaction checkpoints", s.checkpoints),
-        ("transaction checkpoint most recent time (msecs)", s.checkpoint_last_ms),
-        ("transaction checkpoint total time (msecs)", s.checkpoint_total_ms),
+        (
+            "transaction checkpoint most recent time (msecs)",
+            s.checkpoint_last_ms,
+        ),
+        (
+            "transaction checkpoint total time (msecs)",
+            s.checkpoint_total_ms,
+        ),
     ] {
         out.append(name, value as i64);
     }
@@ -290,12 +342,21 @@ async fn append_engine(out: &mut DocBuilder) {
 /// What no field of MongoDB's has a place for.
 async fn append_pinion(out: &mut DocBuilder) {
     let s = storage_stats().await;
-    out.start_document("pinion").append("version", state().shared.options.version.as_str());
+    out.start_document("pinion")
+        .append("version", state().shared.options.version.as_str());
     out.start_document("runtime");
     let mut sums = [0u64; 5];
     for part in pinion_runtime::on_all_cores(|_| async { pinion_runtime::stats() }).await {
-        let values = [part.device_flushes, part.stalls, part.mesh_messages, part.busy_ns, part.idle_ns];
-        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+        let values = [
+            part.device_flushes,
+            part.stalls,
+            part.mesh_messages,
+            part.busy_ns,
+            part.idle_ns,
+        ];
+        sums.iter_mut()
+            .zip(values)
+            .for_each(|(sum, value)| *sum += value);
     }
     let [flushes, stalls, messages, busy_ns, idle_ns] = sums;
     for (name, value) in [
@@ -328,12 +389,18 @@ async fn append_pinion(out: &mut DocBuilder) {
 fn append_metrics(out: &mut DocBuilder, sums: &Sums) {
     let c = &sums.counters;
     out.start_document("metrics");
-    out.start_document("commands").append("<UNKNOWN>", sums.unknown_commands as i64);
+    out.start_document("commands")
+        .append("<UNKNOWN>", sums.unknown_commands as i64);
     for (name, (total, failed)) in &sums.commands {
-        out.start_document(name).append("failed", *failed as i64).append("total", *total as i64).end();
+        out.start_document(name)
+            .append("failed", *failed as i64)
+            .append("total", *total as i64)
+            .end();
     }
     out.end();
-    out.start_document("cursor").append("timedOut", c.cursors_timed_out as i64).append("totalOpened", c.cursors_opened as i64);
+    out.start_document("cursor")
+        .append("timedOut", c.cursors_timed_out as i64)
+        .append("totalOpened", c.cursors_opened as i64);
     out.start_document("open")
         .append("noTimeout", sums.cursors.no_timeout as i64)
         .append("pinned", sums.cursors.pinned as i64)
@@ -375,7 +442,8 @@ pub(crate) async fn top(cmd: Invocation) -> Result<Reply> {
     }
     let catalog = pinion_catalog::core_catalog().current();
     let mut out = Reply::new();
-    out.start_document("totals").append("note", "all times in microseconds");
+    out.start_document("totals")
+        .append("note", "all times in microseconds");
     for (ns, entry) in all.iter().filter(|(ns, _)| catalog.get_full(ns).is_some()) {
         out.start_document(ns);
         let total = crate::metrics::Usage {
@@ -393,7 +461,10 @@ pub(crate) async fn top(cmd: Invocation) -> Result<Reply> {
             ("remove", entry.remove),
             ("commands", entry.commands),
         ] {
-            out.start_document(name).append("time", usage.time_us as i64).append("count", usage.count as i64).end();
+            out.start_document(name)
+                .append("time", usage.time_us as i64)
+                .append("count", usage.count as i64)
+                .end();
         }
         out.end();
     }

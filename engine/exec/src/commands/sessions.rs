@@ -11,9 +11,21 @@ use crate::state::state;
 /// Appends a session's name.
 pub(crate) fn append_lsid(out: &mut DocBuilder, name: &str, lsid: &Lsid) {
     out.start_document(name);
-    out.append("id", RawBsonRef::Binary(RawBinaryRef { subtype: BinarySubtype::Uuid, bytes: &lsid.id }));
+    out.append(
+        "id",
+        RawBsonRef::Binary(RawBinaryRef {
+            subtype: BinarySubtype::Uuid,
+            bytes: &lsid.id,
+        }),
+    );
     if let Some(uid) = &lsid.uid {
-        out.append("uid", RawBsonRef::Binary(RawBinaryRef { subtype: BinarySubtype::Generic, bytes: uid }));
+        out.append(
+            "uid",
+            RawBsonRef::Binary(RawBinaryRef {
+                subtype: BinarySubtype::Generic,
+                bytes: uid,
+            }),
+        );
     }
     out.end();
 }
@@ -36,12 +48,17 @@ pub(crate) async fn start_session(cmd: Invocation) -> Result<Reply> {
 
 fn parse_lsid(path: Path<'_>, document: &RawDocument) -> Result<Lsid> {
     let reader = FieldReader::object(path, document)?;
-    let id = reader.opt_uuid("id")?.ok_or_else(|| pinion_wire::idl::missing_field(reader.path().field("id")))?;
+    let id = reader
+        .opt_uuid("id")?
+        .ok_or_else(|| pinion_wire::idl::missing_field(reader.path().field("id")))?;
     let uid = match reader.opt_binary("uid")? {
         None => None,
-        Some(bytes) => {
-            Some(bytes.try_into().map_err(|_| Error::new(ErrorCode::UNSUPPORTED_FORMAT, "Unsupported SHA256Block hash length"))?)
-        }
+        Some(bytes) => Some(bytes.try_into().map_err(|_| {
+            Error::new(
+                ErrorCode::UNSUPPORTED_FORMAT,
+                "Unsupported SHA256Block hash length",
+            )
+        })?),
     };
     reader.finish()?;
     Ok(Lsid { id, uid })
@@ -83,7 +100,9 @@ pub(crate) async fn kill_sessions(cmd: Invocation) -> Result<Reply> {
 pub(crate) async fn kill_all_sessions(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     if reader.opt_array(cmd.name())?.is_none() {
-        return Err(pinion_wire::idl::missing_field(reader.path().field(cmd.name())));
+        return Err(pinion_wire::idl::missing_field(
+            reader.path().field(cmd.name()),
+        ));
     }
     reader.finish()?;
     sessions::end(sessions::known().await, true).await;

@@ -37,12 +37,19 @@ pub(crate) async fn fsync(cmd: Invocation) -> Result<Reply> {
     reader.ignore(&["fsync", "async", "fsyncLockAcquisitionTimeoutMillis"]);
     reader.finish()?;
     if lock {
-        return Err(Error::new(ErrorCode::NOT_IMPLEMENTED, "BSON field 'fsync.lock' is not supported by this server"));
+        return Err(Error::new(
+            ErrorCode::NOT_IMPLEMENTED,
+            "BSON field 'fsync.lock' is not supported by this server",
+        ));
     }
-    let work = pinion_runtime::submit_to(pinion_runtime::CoreId(0), pinion_runtime::Queue::Foreground, || async {
-        storage().checkpoint().await
-    });
-    crate::interrupt::interruptible(&cmd.ctx, work).await?.map_err(pinion_catalog::from_fatal)?;
+    let work = pinion_runtime::submit_to(
+        pinion_runtime::CoreId(0),
+        pinion_runtime::Queue::Foreground,
+        || async { storage().checkpoint().await },
+    );
+    crate::interrupt::interruptible(&cmd.ctx, work)
+        .await?
+        .map_err(pinion_catalog::from_fatal)?;
     let mut out = Reply::new();
     out.append("numFiles", 1i32);
     Ok(out)
@@ -67,13 +74,19 @@ pub(crate) async fn get_default_rw_concern(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&["getDefaultRWConcern", "inMemory"]);
     reader.finish()?;
-    Err(Error::new(ErrorCode(51300), "'getDefaultRWConcern' is not supported on standalone nodes."))
+    Err(Error::new(
+        ErrorCode(51300),
+        "'getDefaultRWConcern' is not supported on standalone nodes.",
+    ))
 }
 
 /// What a command that only members of a replica set have answers here.
 pub(crate) async fn not_replicated(cmd: Invocation) -> Result<Reply> {
     let _ = &cmd;
-    Err(Error::new(ErrorCode::NO_REPLICATION_ENABLED, "not running with --replSet"))
+    Err(Error::new(
+        ErrorCode::NO_REPLICATION_ENABLED,
+        "not running with --replSet",
+    ))
 }
 
 /// `connPoolStats`: this node has no connections to others.
@@ -91,7 +104,10 @@ pub(crate) async fn conn_pool_stats(cmd: Invocation) -> Result<Reply> {
         .append("totalRefreshing", 0i32)
         .append("totalRefreshed", 0i32)
         .append("totalWasNeverUsed", 0i32);
-    out.start_document("pools").end().start_document("hosts").end();
+    out.start_document("pools")
+        .end()
+        .start_document("hosts")
+        .end();
     Ok(out)
 }
 
@@ -101,7 +117,10 @@ pub(crate) async fn features(cmd: Invocation) -> Result<Reply> {
     reader.ignore(&["features", "oidReset"]);
     reader.finish()?;
     let mut out = Reply::new();
-    out.append("oidMachine", crate::state::state().shared.options.pid as i32);
+    out.append(
+        "oidMachine",
+        crate::state::state().shared.options.pid as i32,
+    );
     Ok(out)
 }
 
@@ -114,14 +133,22 @@ pub(crate) async fn profile(cmd: Invocation) -> Result<Reply> {
     reader.unsupported("filter")?;
     reader.finish()?;
     if level > 0 {
-        return Err(Error::new(ErrorCode::NOT_IMPLEMENTED, format!("profiling level {level} is not supported by this server")));
+        return Err(Error::new(
+            ErrorCode::NOT_IMPLEMENTED,
+            format!("profiling level {level} is not supported by this server"),
+        ));
     }
     let state = crate::state::state();
     let was = state.parameters.borrow().slow_ms;
     if let Some(slow) = slow {
-        pinion_runtime::on_all_cores(move |_| async move { crate::state::state().parameters.borrow_mut().slow_ms = slow }).await;
+        pinion_runtime::on_all_cores(move |_| async move {
+            crate::state::state().parameters.borrow_mut().slow_ms = slow
+        })
+        .await;
     }
     let mut out = Reply::new();
-    out.append("was", 0i32).append("slowms", was as i32).append("sampleRate", 1.0);
+    out.append("was", 0i32)
+        .append("slowms", was as i32)
+        .append("sampleRate", 1.0);
     Ok(out)
 }

@@ -7,8 +7,8 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 use std::sync::Arc;
 
-use crate::stats::{CollectionSizes, sizes_of};
 use crate::state::state;
+use crate::stats::{CollectionSizes, sizes_of};
 
 fn scale_of(reader: &pinion_wire::idl::CommandReader<'_>) -> Result<i64> {
     Ok(reader.opt_at_least("scale", 1)?.unwrap_or(1))
@@ -35,13 +35,21 @@ pub(crate) async fn db_stats(cmd: Invocation) -> Result<Reply> {
         .append("collections", collections.len() as i64)
         .append("views", 0i64)
         .append("objects", records as i64)
-        .append("avgObjSize", if records == 0 { 0.0 } else { data as f64 / records as f64 })
+        .append(
+            "avgObjSize",
+            if records == 0 {
+                0.0
+            } else {
+                data as f64 / records as f64
+            },
+        )
         .append("dataSize", scaled(data))
         .append("storageSize", scaled(stored));
     if free {
         out.append("freeStorageSize", 0.0);
     }
-    out.append("indexes", index_count as i64).append("indexSize", scaled(indexes));
+    out.append("indexes", index_count as i64)
+        .append("indexSize", scaled(indexes));
     if free {
         out.append("indexFreeStorageSize", 0.0);
     }
@@ -52,7 +60,8 @@ pub(crate) async fn db_stats(cmd: Invocation) -> Result<Reply> {
     out.append("scaleFactor", scale);
     let dir = &state().shared.options.db_path;
     if let Ok((total, free)) = disk_of(dir).await {
-        out.append("fsUsedSize", scaled(total.saturating_sub(free))).append("fsTotalSize", scaled(total));
+        out.append("fsUsedSize", scaled(total.saturating_sub(free)))
+            .append("fsTotalSize", scaled(total));
     }
     Ok(out)
 }
@@ -79,19 +88,38 @@ pub(crate) async fn coll_stats(cmd: Invocation) -> Result<Reply> {
 /// Appends what `collStats` and `$collStats: {storageStats: {}}` tell.
 pub(crate) async fn append_collection_stats(out: &mut DocBuilder, ns: &Namespace, scale: i64) {
     let Some(collection) = core_catalog().get(ns) else {
-        out.append("ns", ns.as_str()).append("size", 0i32).append("count", 0i32);
-        out.append("numOrphanDocs", 0i32).append("storageSize", 0i32).append("totalSize", 0i32).append("nindexes", 0i32);
-        out.append("totalIndexSize", 0i32).start_document("indexDetails").end().start_document("indexSizes").end();
+        out.append("ns", ns.as_str())
+            .append("size", 0i32)
+            .append("count", 0i32);
+        out.append("numOrphanDocs", 0i32)
+            .append("storageSize", 0i32)
+            .append("totalSize", 0i32)
+            .append("nindexes", 0i32);
+        out.append("totalIndexSize", 0i32)
+            .start_document("indexDetails")
+            .end()
+            .start_document("indexSizes")
+            .end();
         out.append("scaleFactor", scale as i32);
         return;
     };
-    let size = sizes_of(std::slice::from_ref(&collection)).await.pop().expect("one collection has one size");
+    let size = sizes_of(std::slice::from_ref(&collection))
+        .await
+        .pop()
+        .expect("one collection has one size");
     append_storage_stats(out, &collection, &size, scale);
 }
 
-fn append_storage_stats(out: &mut DocBuilder, collection: &Collection, size: &CollectionSizes, scale: i64) {
+fn append_storage_stats(
+    out: &mut DocBuilder,
+    collection: &Collection,
+    size: &CollectionSizes,
+    scale: i64,
+) {
     let scaled = |bytes: u64| (bytes as i64) / scale;
-    out.append("ns", collection.ns.as_str()).append("size", scaled(size.data_bytes)).append("count", size.records as i64);
+    out.append("ns", collection.ns.as_str())
+        .append("size", scaled(size.data_bytes))
+        .append("count", size.records as i64);
     if let Some(average) = size.data_bytes.checked_div(size.records) {
         out.append("avgObjSize", average as i64);
     }
@@ -128,7 +156,10 @@ pub(crate) async fn data_size(cmd: Invocation) -> Result<Reply> {
     let started = pinion_runtime::now();
     let (mut bytes, mut records) = (0, 0);
     if let Some(collection) = core_catalog().get(&ns) {
-        let size = sizes_of(&[collection]).await.pop().expect("one collection has one size");
+        let size = sizes_of(&[collection])
+            .await
+            .pop()
+            .expect("one collection has one size");
         (bytes, records) = (size.data_bytes, size.records);
     }
     let mut out = Reply::new();
@@ -157,24 +188,42 @@ pub(crate) async fn validate(cmd: Invocation) -> Result<Reply> {
     let full = reader.opt_safe_bool("full")?.unwrap_or(false);
     reader.opt_safe_bool("scandata")?;
     reader.opt_safe_bool("checkBSONConformance")?;
-    for option in ["background", "repair", "fixMultikey", "metadata", "enforceFastCount"] {
+    for option in [
+        "background",
+        "repair",
+        "fixMultikey",
+        "metadata",
+        "enforceFastCount",
+    ] {
         reader.opt_safe_bool(option)?;
         reader.unsupported_unless_empty(option)?;
     }
     reader.finish()?;
     let gates = core_catalog();
-    let _pass = gates.gates().enter(&ns, pinion_catalog::Access::Write).await;
+    let _pass = gates
+        .gates()
+        .enter(&ns, pinion_catalog::Access::Write)
+        .await;
     let Some(collection) = core_catalog().get(&ns) else {
-        return Err(Error::new(ErrorCode::NAMESPACE_NOT_FOUND, format!("Collection '{ns}' does not exist to validate.")));
+        return Err(Error::new(
+            ErrorCode::NAMESPACE_NOT_FOUND,
+            format!("Collection '{ns}' does not exist to validate."),
+        ));
     };
-    let mut total = Found { keys: vec![0; collection.indexes.len()], expected: vec![0; collection.indexes.len()], ..Found::default() };
+    let mut total = Found {
+        keys: vec![0; collection.indexes.len()],
+        expected: vec![0; collection.indexes.len()],
+        ..Found::default()
+    };
     for number in 0..storage().partition_count() {
         crate::interrupt::check(&cmd.ctx)?;
         let partition = PartitionId(number);
         let (collection, ctx) = (collection.clone(), cmd.ctx.clone());
-        let found = pinion_runtime::submit_to(storage().owner(partition), pinion_runtime::Queue::Background, move || async move {
-            validate_partition(&collection, partition, full, &ctx).await
-        })
+        let found = pinion_runtime::submit_to(
+            storage().owner(partition),
+            pinion_runtime::Queue::Background,
+            move || async move { validate_partition(&collection, partition, full, &ctx).await },
+        )
         .await?;
         total.records += found.records;
         total.invalid += found.invalid;
@@ -195,25 +244,43 @@ pub(crate) async fn validate(cmd: Invocation) -> Result<Reply> {
         }
     }
     let mut out = Reply::new();
-    out.append("ns", ns.as_str()).append("uuid", collection.uuid.to_bson());
+    out.append("ns", ns.as_str())
+        .append("uuid", collection.uuid.to_bson());
     out.append("nInvalidDocuments", total.invalid as i64)
         .append("nNonCompliantDocuments", 0i64)
         .append("nrecords", total.records as i64)
         .append("nIndexes", collection.indexes.len() as i32 + 1);
-    out.start_document("keysPerIndex").append("_id_", total.records as i64);
+    out.start_document("keysPerIndex")
+        .append("_id_", total.records as i64);
     for (i, index) in collection.indexes.iter().enumerate() {
         out.append(index.name(), total.keys[i] as i64);
     }
-    out.end().start_document("indexDetails").start_document("_id_").append("valid", true).end();
+    out.end()
+        .start_document("indexDetails")
+        .start_document("_id_")
+        .append("valid", true)
+        .end();
     for (i, index) in collection.indexes.iter().enumerate() {
-        out.start_document(index.name()).append("valid", total.keys[i] == total.expected[i]).end();
+        out.start_document(index.name())
+            .append("valid", total.keys[i] == total.expected[i])
+            .end();
     }
     out.end();
-    out.append("valid", total.errors.is_empty()).append("repaired", false).start_array("warnings").end().start_array("errors");
+    out.append("valid", total.errors.is_empty())
+        .append("repaired", false)
+        .start_array("warnings")
+        .end()
+        .start_array("errors");
     for error in &total.errors {
         out.push(error.as_str());
     }
-    out.end().start_array("extraIndexEntries").end().start_array("missingIndexEntries").end().start_array("corruptRecords").end();
+    out.end()
+        .start_array("extraIndexEntries")
+        .end()
+        .start_array("missingIndexEntries")
+        .end()
+        .start_array("corruptRecords")
+        .end();
     Ok(out)
 }
 
@@ -224,26 +291,45 @@ async fn validate_partition(
     ctx: &pinion_wire::OpContext,
 ) -> Result<Found> {
     let owned = storage().partition(partition).expect("asked its owner");
-    let mut found =
-        Found { keys: vec![0; collection.indexes.len()], expected: vec![0; collection.indexes.len()], ..Found::default() };
-    let mut cursor = owned.cursor(collection.tree(), KeyRange::all(), Direction::Forward, ReadAt::Newest);
-    while let Some((key, read)) = cursor.next().await.map_err(pinion_catalog::from_read_error)? {
+    let mut found = Found {
+        keys: vec![0; collection.indexes.len()],
+        expected: vec![0; collection.indexes.len()],
+        ..Found::default()
+    };
+    let mut cursor = owned.cursor(
+        collection.tree(),
+        KeyRange::all(),
+        Direction::Forward,
+        ReadAt::Newest,
+    );
+    while let Some((key, read)) = cursor
+        .next()
+        .await
+        .map_err(pinion_catalog::from_read_error)?
+    {
         found.records += 1;
         let document = match pinion_bson::validate(&read.value) {
             Ok(document) => document,
             Err(error) => {
                 found.invalid += 1;
-                found.errors.push(format!("a document is malformed: {error}"));
+                found
+                    .errors
+                    .push(format!("a document is malformed: {error}"));
                 continue;
             }
         };
         let id = pinion_bson::get(document, "_id").unwrap_or(RawBsonRef::Null);
         let id_key = pinion_catalog::id_key(id);
         if id_key[..] != key[..] || pinion_catalog::partition_of(collection, &id_key) != partition {
-            found.errors.push(format!("the document with _id {} is not where it belongs", pinion_query::value_text(id)));
+            found.errors.push(format!(
+                "the document with _id {} is not where it belongs",
+                pinion_query::value_text(id)
+            ));
         }
         for (i, index) in collection.indexes.iter().enumerate() {
-            found.expected[i] += pinion_catalog::entries_of(index, document, id)?.entries.len() as u64;
+            found.expected[i] += pinion_catalog::entries_of(index, document, id)?
+                .entries
+                .len() as u64;
         }
         if pinion_runtime::should_yield() {
             crate::interrupt::check(ctx)?;
@@ -252,8 +338,18 @@ async fn validate_partition(
     }
     for (i, index) in collection.indexes.iter().enumerate() {
         if full {
-            let mut cursor = owned.cursor(index.tree, KeyRange::all(), Direction::Forward, ReadAt::Newest);
-            while cursor.next().await.map_err(pinion_catalog::from_read_error)?.is_some() {
+            let mut cursor = owned.cursor(
+                index.tree,
+                KeyRange::all(),
+                Direction::Forward,
+                ReadAt::Newest,
+            );
+            while cursor
+                .next()
+                .await
+                .map_err(pinion_catalog::from_read_error)?
+                .is_some()
+            {
                 found.keys[i] += 1;
             }
         } else {

@@ -3,8 +3,9 @@
 use pinion_wire::{CommandSpec, Registry};
 
 use super::{
-    aggregate, collections, count, current_op, cursors, delete, distinct, explain, find, find_and_modify, hello, indexes, insert, parameters,
-    register, server_status, sessions, small, stats, update,
+    aggregate, collections, count, current_op, cursors, delete, distinct, explain, find,
+    find_and_modify, hello, indexes, insert, parameters, register, server_status, sessions, small,
+    stats, update,
 };
 use crate::metrics::TopKind;
 
@@ -18,96 +19,421 @@ pub fn register_commands(registry: &mut Registry) {
 
 fn data(r: &mut Registry) {
     let spec = CommandSpec::new;
-    register(r, spec("find").read().api_v1().help("query for documents"), Some(TopKind::Query), find::find);
-    register(r, spec("getMore").read().api_v1().help("continue a cursor"), Some(TopKind::GetMore), cursors::get_more);
-    register(r, spec("killCursors").api_v1().help("close cursors"), None, cursors::kill_cursors);
     register(
         r,
-        spec("insert").write().api_v1().sequences(&["documents"]).help("insert documents"),
+        spec("find").read().api_v1().help("query for documents"),
+        Some(TopKind::Query),
+        find::find,
+    );
+    register(
+        r,
+        spec("getMore").read().api_v1().help("continue a cursor"),
+        Some(TopKind::GetMore),
+        cursors::get_more,
+    );
+    register(
+        r,
+        spec("killCursors").api_v1().help("close cursors"),
+        None,
+        cursors::kill_cursors,
+    );
+    register(
+        r,
+        spec("insert")
+            .write()
+            .api_v1()
+            .sequences(&["documents"])
+            .help("insert documents"),
         Some(TopKind::Insert),
         insert::insert,
     );
-    register(r, spec("update").write().api_v1().sequences(&["updates"]).help("update documents"), Some(TopKind::Update), update::update);
-    register(r, spec("delete").write().api_v1().sequences(&["deletes"]).help("delete documents"), Some(TopKind::Remove), delete::delete);
     register(
         r,
-        spec("findAndModify").aliases(&["findandmodify"]).write().api_v1().help("change one document and return it"),
+        spec("update")
+            .write()
+            .api_v1()
+            .sequences(&["updates"])
+            .help("update documents"),
+        Some(TopKind::Update),
+        update::update,
+    );
+    register(
+        r,
+        spec("delete")
+            .write()
+            .api_v1()
+            .sequences(&["deletes"])
+            .help("delete documents"),
+        Some(TopKind::Remove),
+        delete::delete,
+    );
+    register(
+        r,
+        spec("findAndModify")
+            .aliases(&["findandmodify"])
+            .write()
+            .api_v1()
+            .help("change one document and return it"),
         Some(TopKind::Update),
         find_and_modify::find_and_modify,
     );
-    register(r, spec("count").read().no_snapshot().api_v1().help("count documents"), Some(TopKind::Command), count::count);
-    register(r, spec("distinct").read().api_v1().help("the values of a field"), Some(TopKind::Command), distinct::distinct);
     register(
         r,
-        spec("aggregate").read().write_concern().api_v1().help("run a pipeline"),
+        spec("count")
+            .read()
+            .no_snapshot()
+            .api_v1()
+            .help("count documents"),
+        Some(TopKind::Command),
+        count::count,
+    );
+    register(
+        r,
+        spec("distinct")
+            .read()
+            .api_v1()
+            .help("the values of a field"),
+        Some(TopKind::Command),
+        distinct::distinct,
+    );
+    register(
+        r,
+        spec("aggregate")
+            .read()
+            .write_concern()
+            .api_v1()
+            .help("run a pipeline"),
         Some(TopKind::Command),
         aggregate::aggregate,
     );
-    register(r, spec("explain").read().api_v1().help("tell how a command would run"), None, explain::explain);
+    register(
+        r,
+        spec("explain")
+            .read()
+            .api_v1()
+            .help("tell how a command would run"),
+        None,
+        explain::explain,
+    );
 }
 
 fn definitions(r: &mut Registry) {
     let spec = CommandSpec::new;
     let ddl = |name| spec(name).write_concern().api_v1();
-    register(r, ddl("create").help("make a collection"), Some(TopKind::Command), collections::create);
-    register(r, ddl("drop").help("drop a collection"), Some(TopKind::Command), collections::drop);
-    register(r, ddl("dropDatabase").help("drop a database"), None, collections::drop_database);
     register(
         r,
-        spec("renameCollection").write_concern().admin_only().help("rename a collection"),
+        ddl("create").help("make a collection"),
+        Some(TopKind::Command),
+        collections::create,
+    );
+    register(
+        r,
+        ddl("drop").help("drop a collection"),
+        Some(TopKind::Command),
+        collections::drop,
+    );
+    register(
+        r,
+        ddl("dropDatabase").help("drop a database"),
+        None,
+        collections::drop_database,
+    );
+    register(
+        r,
+        spec("renameCollection")
+            .write_concern()
+            .admin_only()
+            .help("rename a collection"),
         None,
         collections::rename_collection,
     );
-    register(r, ddl("createIndexes").help("make indexes"), Some(TopKind::Command), indexes::create_indexes);
     register(
         r,
-        ddl("dropIndexes").aliases(&["deleteIndexes"]).help("drop indexes"),
+        ddl("createIndexes").help("make indexes"),
+        Some(TopKind::Command),
+        indexes::create_indexes,
+    );
+    register(
+        r,
+        ddl("dropIndexes")
+            .aliases(&["deleteIndexes"])
+            .help("drop indexes"),
         Some(TopKind::Command),
         indexes::drop_indexes,
     );
-    register(r, spec("listIndexes").api_v1().help("the indexes of a collection"), Some(TopKind::Command), indexes::list_indexes);
-    register(r, spec("listCollections").api_v1().help("the collections of a database"), None, collections::list_collections);
-    register(r, spec("listDatabases").admin_only().api_v1().help("the databases"), None, collections::list_databases);
+    register(
+        r,
+        spec("listIndexes")
+            .api_v1()
+            .help("the indexes of a collection"),
+        Some(TopKind::Command),
+        indexes::list_indexes,
+    );
+    register(
+        r,
+        spec("listCollections")
+            .api_v1()
+            .help("the collections of a database"),
+        None,
+        collections::list_collections,
+    );
+    register(
+        r,
+        spec("listDatabases")
+            .admin_only()
+            .api_v1()
+            .help("the databases"),
+        None,
+        collections::list_databases,
+    );
 }
 
 fn conversation(r: &mut Registry) {
     let spec = CommandSpec::new;
-    register(r, spec("hello").api_v1().immediate().help("who this node is"), None, hello::hello);
-    register(r, spec("isMaster").aliases(&["ismaster"]).immediate().help("who this node is"), None, hello::is_master);
-    register(r, spec("ping").api_v1().immediate().help("whether this node answers"), None, hello::ping);
-    register(r, spec("buildInfo").aliases(&["buildinfo"]).immediate().help("version and build"), None, hello::build_info);
-    register(r, spec("hostInfo").help("the machine"), None, hello::host_info);
-    register(r, spec("connectionStatus").immediate().help("who is connected"), None, hello::connection_status);
-    register(r, spec("whatsmyuri").immediate().help("the client's address"), None, hello::whats_my_uri);
-    register(r, spec("startSession").help("begin a session"), None, sessions::start_session);
-    register(r, spec("endSessions").api_v1().help("end sessions"), None, sessions::end_sessions);
-    register(r, spec("refreshSessions").api_v1().help("keep sessions"), None, sessions::refresh_sessions);
-    register(r, spec("killSessions").api_v1().help("kill sessions and what runs in them"), None, sessions::kill_sessions);
-    register(r, spec("killAllSessions").help("kill all sessions"), None, sessions::kill_all_sessions);
-    register(r, spec("killAllSessionsByPattern").help("kill all sessions"), None, sessions::kill_all_sessions);
+    register(
+        r,
+        spec("hello").api_v1().immediate().help("who this node is"),
+        None,
+        hello::hello,
+    );
+    register(
+        r,
+        spec("isMaster")
+            .aliases(&["ismaster"])
+            .immediate()
+            .help("who this node is"),
+        None,
+        hello::is_master,
+    );
+    register(
+        r,
+        spec("ping")
+            .api_v1()
+            .immediate()
+            .help("whether this node answers"),
+        None,
+        hello::ping,
+    );
+    register(
+        r,
+        spec("buildInfo")
+            .aliases(&["buildinfo"])
+            .immediate()
+            .help("version and build"),
+        None,
+        hello::build_info,
+    );
+    register(
+        r,
+        spec("hostInfo").help("the machine"),
+        None,
+        hello::host_info,
+    );
+    register(
+        r,
+        spec("connectionStatus")
+            .immediate()
+            .help("who is connected"),
+        None,
+        hello::connection_status,
+    );
+    register(
+        r,
+        spec("whatsmyuri").immediate().help("the client's address"),
+        None,
+        hello::whats_my_uri,
+    );
+    register(
+        r,
+        spec("startSession").help("begin a session"),
+        None,
+        sessions::start_session,
+    );
+    register(
+        r,
+        spec("endSessions").api_v1().help("end sessions"),
+        None,
+        sessions::end_sessions,
+    );
+    register(
+        r,
+        spec("refreshSessions").api_v1().help("keep sessions"),
+        None,
+        sessions::refresh_sessions,
+    );
+    register(
+        r,
+        spec("killSessions")
+            .api_v1()
+            .help("kill sessions and what runs in them"),
+        None,
+        sessions::kill_sessions,
+    );
+    register(
+        r,
+        spec("killAllSessions").help("kill all sessions"),
+        None,
+        sessions::kill_all_sessions,
+    );
+    register(
+        r,
+        spec("killAllSessionsByPattern").help("kill all sessions"),
+        None,
+        sessions::kill_all_sessions,
+    );
 }
 
 fn diagnostics(r: &mut Registry) {
     let spec = CommandSpec::new;
-    register(r, spec("serverStatus").immediate().help("counters"), None, server_status::server_status);
-    register(r, spec("top").admin_only().help("use by collection"), None, server_status::top);
-    register(r, spec("dbStats").aliases(&["dbstats"]).help("sizes of a database"), None, stats::db_stats);
-    register(r, spec("collStats").aliases(&["collstats"]).help("sizes of a collection"), Some(TopKind::Command), stats::coll_stats);
-    register(r, spec("dataSize").aliases(&["datasize"]).help("bytes of documents"), None, stats::data_size);
-    register(r, spec("validate").help("check a collection"), Some(TopKind::Command), stats::validate);
-    register(r, spec("currentOp").admin_only().immediate().help("running operations"), None, current_op::current_op);
-    register(r, spec("killOp").admin_only().immediate().help("interrupt an operation"), None, current_op::kill_op);
-    register(r, spec("getLog").admin_only().help("the last log lines"), None, hello::get_log);
-    register(r, spec("getCmdLineOpts").admin_only().help("how this node was started"), None, hello::get_cmd_line_opts);
-    register(r, spec("getParameter").admin_only().help("server parameters"), None, parameters::get_parameter);
-    register(r, spec("setParameter").admin_only().help("change server parameters"), None, parameters::set_parameter);
-    register(r, spec("listCommands").help("this list"), None, small::list_commands);
-    register(r, spec("fsync").admin_only().help("write a checkpoint"), None, small::fsync);
-    register(r, spec("shutdown").admin_only().immediate().help("stop this node"), None, small::shutdown);
-    register(r, spec("connPoolStats").help("connections to other nodes"), None, small::conn_pool_stats);
-    register(r, spec("features").help("build features"), None, small::features);
-    register(r, spec("profile").help("what counts as slow"), None, small::profile);
-    register(r, spec("getDefaultRWConcern").admin_only().help("default concerns"), None, small::get_default_rw_concern);
-    register(r, spec("replSetGetStatus").admin_only().help("state of the replica set"), None, small::not_replicated);
-    register(r, spec("replSetGetConfig").admin_only().help("configuration of the replica set"), None, small::not_replicated);
+    register(
+        r,
+        spec("serverStatus").immediate().help("counters"),
+        None,
+        server_status::server_status,
+    );
+    register(
+        r,
+        spec("top").admin_only().help("use by collection"),
+        None,
+        server_status::top,
+    );
+    register(
+        r,
+        spec("dbStats")
+            .aliases(&["dbstats"])
+            .help("sizes of a database"),
+        None,
+        stats::db_stats,
+    );
+    register(
+        r,
+        spec("collStats")
+            .aliases(&["collstats"])
+            .help("sizes of a collection"),
+        Some(TopKind::Command),
+        stats::coll_stats,
+    );
+    register(
+        r,
+        spec("dataSize")
+            .aliases(&["datasize"])
+            .help("bytes of documents"),
+        None,
+        stats::data_size,
+    );
+    register(
+        r,
+        spec("validate").help("check a collection"),
+        Some(TopKind::Command),
+        stats::validate,
+    );
+    register(
+        r,
+        spec("currentOp")
+            .admin_only()
+            .immediate()
+            .help("running operations"),
+        None,
+        current_op::current_op,
+    );
+    register(
+        r,
+        spec("killOp")
+            .admin_only()
+            .immediate()
+            .help("interrupt an operation"),
+        None,
+        current_op::kill_op,
+    );
+    register(
+        r,
+        spec("getLog").admin_only().help("the last log lines"),
+        None,
+        hello::get_log,
+    );
+    register(
+        r,
+        spec("getCmdLineOpts")
+            .admin_only()
+            .help("how this node was started"),
+        None,
+        hello::get_cmd_line_opts,
+    );
+    register(
+        r,
+        spec("getParameter").admin_only().help("server parameters"),
+        None,
+        parameters::get_parameter,
+    );
+    register(
+        r,
+        spec("setParameter")
+            .admin_only()
+            .help("change server parameters"),
+        None,
+        parameters::set_parameter,
+    );
+    register(
+        r,
+        spec("listCommands").help("this list"),
+        None,
+        small::list_commands,
+    );
+    register(
+        r,
+        spec("fsync").admin_only().help("write a checkpoint"),
+        None,
+        small::fsync,
+    );
+    register(
+        r,
+        spec("shutdown")
+            .admin_only()
+            .immediate()
+            .help("stop this node"),
+        None,
+        small::shutdown,
+    );
+    register(
+        r,
+        spec("connPoolStats").help("connections to other nodes"),
+        None,
+        small::conn_pool_stats,
+    );
+    register(
+        r,
+        spec("features").help("build features"),
+        None,
+        small::features,
+    );
+    register(
+        r,
+        spec("profile").help("what counts as slow"),
+        None,
+        small::profile,
+    );
+    register(
+        r,
+        spec("getDefaultRWConcern")
+            .admin_only()
+            .help("default concerns"),
+        None,
+        small::get_default_rw_concern,
+    );
+    register(
+        r,
+        spec("replSetGetStatus")
+            .admin_only()
+            .help("state of the replica set"),
+        None,
+        small::not_replicated,
+    );
+    register(
+        r,
+        spec("replSetGetConfig")
+            .admin_only()
+            .help("configuration of the replica set"),
+        None,
+        small::not_replicated,
+    );
 }

@@ -8,14 +8,14 @@ use pinion_wire::idl::{FieldReader, Namespace, Path};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::collections::check_uuid;
-use super::refuse;
 use super::insert::check_batch_size;
+use super::refuse;
 use super::reply::acknowledged;
 use super::variables::variables;
 use crate::read::parse_hint;
-use pinion_query::Hint;
 use crate::state::state;
 use crate::write::{BatchOutcome, Change, ModifyOutcome, ModifyStatement, Upserted, run};
+use pinion_query::Hint;
 
 /// One element of `updates`, syntax alone.
 pub(super) struct UpdateSpec<'d> {
@@ -28,12 +28,19 @@ pub(super) struct UpdateSpec<'d> {
 }
 
 /// Reads one element of `updates`.
-pub(super) fn parse_update<'d>(path: Path<'_>, document: &'d RawDocument) -> Result<UpdateSpec<'d>> {
+pub(super) fn parse_update<'d>(
+    path: Path<'_>,
+    document: &'d RawDocument,
+) -> Result<UpdateSpec<'d>> {
     let reader = FieldReader::object(path, document)?;
     let q = reader.doc("q")?;
-    let u = reader.value("u").ok_or_else(|| pinion_wire::idl::missing_field(reader.path().field("u")))?;
+    let u = reader
+        .value("u")
+        .ok_or_else(|| pinion_wire::idl::missing_field(reader.path().field("u")))?;
     if !matches!(u, RawBsonRef::Document(_) | RawBsonRef::Array(_)) {
-        return Err(Error::failed_to_parse("Update argument must be either an object or an array"));
+        return Err(Error::failed_to_parse(
+            "Update argument must be either an object or an array",
+        ));
     }
     let multi = reader.opt_safe_bool("multi")?.unwrap_or(false);
     let upsert = reader.opt_safe_bool("upsert")?.unwrap_or(false);
@@ -48,9 +55,18 @@ pub(super) fn parse_update<'d>(path: Path<'_>, document: &'d RawDocument) -> Res
     reader.unsupported("sampleId")?;
     reader.finish()?;
     if multi && sort.is_some() {
-        return Err(Error::failed_to_parse("Cannot specify sort with multi=true"));
+        return Err(Error::failed_to_parse(
+            "Cannot specify sort with multi=true",
+        ));
     }
-    Ok(UpdateSpec { q, u, multi, upsert, hint, sort })
+    Ok(UpdateSpec {
+        q,
+        u,
+        multi,
+        upsert,
+        hint,
+        sort,
+    })
 }
 
 impl UpdateSpec<'_> {
@@ -59,7 +75,9 @@ impl UpdateSpec<'_> {
         let matcher = Matcher::parse_with(self.q, vars)?;
         let update = Update::parse(self.u)?;
         if self.multi && update.is_replacement() {
-            return Err(Error::failed_to_parse("multi update is not supported for replacement-style update"));
+            return Err(Error::failed_to_parse(
+                "multi update is not supported for replacement-style update",
+            ));
         }
         Ok(ModifyStatement {
             filter: self.q.to_owned(),
@@ -82,7 +100,11 @@ pub(super) struct BatchOptions {
 }
 
 /// Reads the options beside the statements.
-pub(super) fn batch_options(cmd: &Invocation, command: &str, statements: &str) -> Result<BatchOptions> {
+pub(super) fn batch_options(
+    cmd: &Invocation,
+    command: &str,
+    statements: &str,
+) -> Result<BatchOptions> {
     let reader = cmd.reader()?;
     let ns = reader.namespace(command, cmd.db())?;
     let ordered = reader.opt_bool("ordered")?.unwrap_or(true);

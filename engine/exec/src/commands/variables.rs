@@ -6,8 +6,13 @@ use pinion_wire::Result;
 
 /// The variables that a command's expressions may use. The values of `let` are expressions without a document.
 pub(super) fn variables(definitions: Option<&RawDocument>) -> Result<Variables> {
-    let mut variables = Variables { now_ms: Some(pinion_runtime::wall_ms()), ..Variables::default() };
-    let Some(definitions) = definitions else { return Ok(variables) };
+    let mut variables = Variables {
+        now_ms: Some(pinion_runtime::wall_ms()),
+        ..Variables::default()
+    };
+    let Some(definitions) = definitions else {
+        return Ok(variables);
+    };
     let nothing = RawDocumentBuf::new();
     for (name, value) in pinion_bson::elements(definitions) {
         let expression = Expression::parse(value, &variables)?;

@@ -21,12 +21,19 @@ pub(crate) struct RangeAccess {
 impl RangeAccess {
     /// Every document of the collection.
     pub(crate) fn everything(descending: bool) -> RangeAccess {
-        RangeAccess { index: None, ranges: vec![KeyRange::all()], descending, points: None }
+        RangeAccess {
+            index: None,
+            ranges: vec![KeyRange::all()],
+            descending,
+            points: None,
+        }
     }
 
     /// Whether a document may have several entries within the ranges.
     fn repeats(&self) -> bool {
-        self.index.as_ref().is_some_and(|index| index.spec.multikey.is_some())
+        self.index
+            .as_ref()
+            .is_some_and(|index| index.spec.multikey.is_some())
     }
 
     /// Whether the entries lie where their own hash says and not beside their documents.
@@ -35,12 +42,21 @@ impl RangeAccess {
     }
 
     /// A cursor over the range that comes `turn`-th.
-    pub(super) fn cursor(&self, collection: &Collection, partition: &Rc<Partition>, turn: usize, at: ReadAt) -> Cursor {
+    pub(super) fn cursor(
+        &self,
+        collection: &Collection,
+        partition: &Rc<Partition>,
+        turn: usize,
+        at: ReadAt,
+    ) -> Cursor {
         let (place, direction) = match self.descending {
             true => (self.ranges.len() - 1 - turn, Direction::Reverse),
             false => (turn, Direction::Forward),
         };
-        let tree = self.index.as_ref().map_or(collection.tree(), |index| index.tree);
+        let tree = self
+            .index
+            .as_ref()
+            .map_or(collection.tree(), |index| index.tree);
         partition.cursor(tree, self.ranges[place].clone(), direction, at)
     }
 
@@ -51,7 +67,10 @@ impl RangeAccess {
         match &self.points {
             // One core decides on these keys, so it alone is asked.
             Some(points) if self.is_apart() || self.index.is_none() => {
-                let mut partitions: Vec<PartitionId> = points.iter().map(|point| storage().partition_of_hash(point)).collect();
+                let mut partitions: Vec<PartitionId> = points
+                    .iter()
+                    .map(|point| storage().partition_of_hash(point))
+                    .collect();
                 partitions.sort();
                 partitions.dedup();
                 partitions
@@ -113,8 +132,11 @@ impl Access {
             Access::Nothing => Vec::new(),
             Access::Id(key) => vec![partition_of(collection, key)],
             _ => {
-                let mut partitions: Vec<PartitionId> =
-                    self.branches().iter().flat_map(|branch| branch.partitions(collection)).collect();
+                let mut partitions: Vec<PartitionId> = self
+                    .branches()
+                    .iter()
+                    .flat_map(|branch| branch.partitions(collection))
+                    .collect();
                 partitions.sort();
                 partitions.dedup();
                 partitions
@@ -124,6 +146,10 @@ impl Access {
 
     /// The indexes it uses, but for that on `_id`.
     pub(crate) fn indexes(&self) -> Vec<String> {
-        self.branches().iter().filter_map(|branch| branch.index.as_ref()).map(|index| index.name().to_owned()).collect()
+        self.branches()
+            .iter()
+            .filter_map(|branch| branch.index.as_ref())
+            .map(|index| index.name().to_owned())
+            .collect()
     }
 }

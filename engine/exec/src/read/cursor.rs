@@ -85,19 +85,28 @@ pub(crate) fn core_of(id: i64) -> Option<CoreId> {
 }
 
 pub(crate) fn not_found(id: i64) -> Error {
-    Error::new(ErrorCode::CURSOR_NOT_FOUND, format!("cursor id {id} not found"))
+    Error::new(
+        ErrorCode::CURSOR_NOT_FOUND,
+        format!("cursor id {id} not found"),
+    )
 }
 
 impl CursorTable {
     pub(crate) fn new() -> CursorTable {
-        CursorTable { slots: RefCell::default(), rng: RefCell::new(pinion_runtime::random_stream("cursors")) }
+        CursorTable {
+            slots: RefCell::default(),
+            rng: RefCell::new(pinion_runtime::random_stream("cursors")),
+        }
     }
 
     /// Keeps a cursor and names it.
     pub(crate) fn insert(&self, cursor: Cursor) -> Result<i64> {
         let mut slots = self.slots.borrow_mut();
         if slots.len() >= MAX_CURSORS {
-            return Err(Error::new(ErrorCode::EXCEEDED_MEMORY_LIMIT, format!("too many open cursors: {MAX_CURSORS}")));
+            return Err(Error::new(
+                ErrorCode::EXCEEDED_MEMORY_LIMIT,
+                format!("too many open cursors: {MAX_CURSORS}"),
+            ));
         }
         let core = i64::from(pinion_runtime::core_id().0);
         assert!(core < 1 << CORE_BITS, "core ids fit into cursor ids");
@@ -114,20 +123,34 @@ impl CursorTable {
     }
 
     /// Takes a cursor out for one `getMore`. Until it comes back it can be killed through the operation's flag.
-    pub(crate) fn check_out(&self, id: i64, ns: &Namespace, ctx: &OpContext) -> Result<Box<Cursor>> {
+    pub(crate) fn check_out(
+        &self,
+        id: i64,
+        ns: &Namespace,
+        ctx: &OpContext,
+    ) -> Result<Box<Cursor>> {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.get_mut(&id).ok_or_else(|| not_found(id))?;
         let Slot::Idle(cursor) = slot else {
-            return Err(Error::new(ErrorCode::CURSOR_IN_USE, format!("cursor id {id} is already in use")));
+            return Err(Error::new(
+                ErrorCode::CURSOR_IN_USE,
+                format!("cursor id {id} is already in use"),
+            ));
         };
         if cursor.ns != *ns {
             return Err(Error::new(
                 ErrorCode::UNAUTHORIZED,
-                format!("Requested getMore on namespace '{ns}', but cursor belongs to a different namespace {}", cursor.ns),
+                format!(
+                    "Requested getMore on namespace '{ns}', but cursor belongs to a different namespace {}",
+                    cursor.ns
+                ),
             ));
         }
         check_session(id, cursor.session.as_ref(), ctx.args.lsid.as_ref())?;
-        let pinned = Pinned { session: cursor.session, op: ctx.clone() };
+        let pinned = Pinned {
+            session: cursor.session,
+            op: ctx.clone(),
+        };
         match std::mem::replace(slot, Slot::Pinned(pinned)) {
             Slot::Idle(cursor) => Ok(cursor),
             Slot::Pinned(_) => unreachable!("matched above"),
@@ -166,7 +189,11 @@ impl CursorTable {
     fn kill_where(&self, mut doomed: impl FnMut(&Slot) -> bool) -> u64 {
         let ids: Vec<i64> = {
             let slots = self.slots.borrow();
-            let mut ids: Vec<i64> = slots.iter().filter(|(_, slot)| doomed(slot)).map(|(id, _)| *id).collect();
+            let mut ids: Vec<i64> = slots
+                .iter()
+                .filter(|(_, slot)| doomed(slot))
+                .map(|(id, _)| *id)
+                .collect();
             ids.sort_unstable();
             ids
         };
@@ -229,7 +256,6 @@ impl CursorTable {
         list.sort_by_key(|cursor| cursor.id);
         list
     }
-
 }
 
 /// A session as messages show it.
@@ -241,15 +267,25 @@ fn check_session(id: i64, owner: Option<&Lsid>, user: Option<&Lsid>) -> Result<(
     match (owner, user) {
         (None, Some(user)) => Err(Error::new(
             ErrorCode(50736),
-            format!("Cannot run getMore on cursor {id}, which was not created in a session, in session {}", show(user)),
+            format!(
+                "Cannot run getMore on cursor {id}, which was not created in a session, in session {}",
+                show(user)
+            ),
         )),
         (Some(owner), None) => Err(Error::new(
             ErrorCode(50737),
-            format!("Cannot run getMore on cursor {id}, which was created in session {}, without an lsid", show(owner)),
+            format!(
+                "Cannot run getMore on cursor {id}, which was created in session {}, without an lsid",
+                show(owner)
+            ),
         )),
         (Some(owner), Some(user)) if owner != user => Err(Error::new(
             ErrorCode(50738),
-            format!("Cannot run getMore on cursor {id}, which was created in session {}, in session {}", show(owner), show(user)),
+            format!(
+                "Cannot run getMore on cursor {id}, which was created in session {}, in session {}",
+                show(owner),
+                show(user)
+            ),
         )),
         _ => Ok(()),
     }
@@ -273,18 +309,29 @@ pub(crate) async fn fill(
     loop {
         if documents.len() >= max_documents {
             let exhausted = stash.is_none() && stream.is_eof();
-            return Ok(Filled { documents, exhausted });
+            return Ok(Filled {
+                documents,
+                exhausted,
+            });
         }
         let next = match stash.take() {
             Some(document) => Some(document),
             None => stream.next(ctx, max_documents - documents.len()).await?,
         };
-        let Some(document) = next else { return Ok(Filled { documents, exhausted: true }) };
+        let Some(document) = next else {
+            return Ok(Filled {
+                documents,
+                exhausted: true,
+            });
+        };
         // Beside its bytes a document costs its index as a name, its type and a terminator.
         let cost = document.len() + 8;
         if !documents.is_empty() && bytes + cost > MAX_BATCH_BYTES {
             *stash = Some(document);
-            return Ok(Filled { documents, exhausted: false });
+            return Ok(Filled {
+                documents,
+                exhausted: false,
+            });
         }
         bytes += cost;
         documents.push(document);

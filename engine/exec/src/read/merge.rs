@@ -64,28 +64,30 @@ impl MergedStream {
         if spec.access.reads_elsewhere() {
             stream.pin_all(&spec).await?;
         }
-        let opened = join_all(
-            partitions
-                .into_iter()
-                .map(|partition| {
-                    let owner = storage().owner(partition);
-                    let (spec, ctx) = (spec.clone(), ctx.clone());
-                    async move {
-                        let opened = pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
-                            PartTable::open(spec, partition, &ctx, step).await
-                        })
-                        .await;
-                        (owner, opened)
-                    }
-                }),
-        )
+        let opened = join_all(partitions.into_iter().map(|partition| {
+            let owner = storage().owner(partition);
+            let (spec, ctx) = (spec.clone(), ctx.clone());
+            async move {
+                let opened =
+                    pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
+                        PartTable::open(spec, partition, &ctx, step).await
+                    })
+                    .await;
+                (owner, opened)
+            }
+        }))
         .await;
         let mut failed = None;
         for (owner, opened) in opened {
             match opened {
                 Ok((number, batch)) => {
                     stream.counters.add(&batch.counters);
-                    stream.parts.push(Part { owner, number, buffer: batch.items.into(), done: batch.done });
+                    stream.parts.push(Part {
+                        owner,
+                        number,
+                        buffer: batch.items.into(),
+                        done: batch.done,
+                    });
                 }
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -99,11 +101,21 @@ impl MergedStream {
 
     /// Keeps the state of every partition that the parts may read documents from.
     async fn pin_all(&mut self, spec: &PartSpec) -> Result<()> {
-        let count = if spec.collection.placement == Placement::One { 1 } else { storage().partition_count() };
+        let count = if spec.collection.placement == Placement::One {
+            1
+        } else {
+            storage().partition_count()
+        };
         let at = spec.at;
         let opened = join_all((0..count).map(PartitionId).map(|partition| async move {
             let owner = storage().owner(partition);
-            (owner, pinion_runtime::submit_to(owner, Queue::Foreground, move || async move { PartTable::open_pin(partition, at) }).await)
+            (
+                owner,
+                pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
+                    PartTable::open_pin(partition, at)
+                })
+                .await,
+            )
         }))
         .await;
         let mut failed = None;
@@ -118,26 +130,32 @@ impl MergedStream {
 
     /// Steps every part that has nothing buffered.
     async fn refill(&mut self, ctx: &OpContext, step: StepSize) -> Result<()> {
-        let starved: Vec<usize> =
-            (0..self.parts.len()).filter(|i| self.parts[*i].buffer.is_empty() && !self.parts[*i].done).collect();
+        let starved: Vec<usize> = (0..self.parts.len())
+            .filter(|i| self.parts[*i].buffer.is_empty() && !self.parts[*i].done)
+            .collect();
         if starved.is_empty() {
             return Ok(());
         }
-        let steps = join_all(
-            starved
-                .iter()
-                .map(|i| {
-                    let (owner, number, ctx) = (self.parts[*i].owner, self.parts[*i].number, ctx.clone());
-                    pinion_runtime::submit_to(owner, Queue::Foreground, move || async move { PartTable::step(number, &ctx, step).await })
-                }),
-        )
+        let steps = join_all(starved.iter().map(|i| {
+            let (owner, number, ctx) = (self.parts[*i].owner, self.parts[*i].number, ctx.clone());
+            pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
+                PartTable::step(number, &ctx, step).await
+            })
+        }))
         .await;
         let mut failed = None;
         for (i, result) in starved.into_iter().zip(steps) {
             let part = &mut self.parts[i];
             match result {
-                Ok(Batch { items, done, counters }) => {
-                    assert!(done || !items.is_empty(), "a part that is not done makes progress");
+                Ok(Batch {
+                    items,
+                    done,
+                    counters,
+                }) => {
+                    assert!(
+                        done || !items.is_empty(),
+                        "a part that is not done makes progress"
+                    );
                     self.counters.add(&counters);
                     part.buffer = items.into();
                     part.done = done;
@@ -157,11 +175,17 @@ impl MergedStream {
             if self.limit == Some(0) {
                 return Ok(None);
             }
-            if self.parts.iter().any(|part| part.buffer.is_empty() && !part.done) {
+            if self
+                .parts
+                .iter()
+                .any(|part| part.buffer.is_empty() && !part.done)
+            {
                 check(ctx)?;
                 self.refill(ctx, step).await?;
             }
-            let Some(item) = self.pop() else { return Ok(None) };
+            let Some(item) = self.pop() else {
+                return Ok(None);
+            };
             if let (Some(seen), Some(id)) = (&mut self.seen, item.id)
                 && !seen.insert(id)
             {
@@ -179,28 +203,47 @@ impl MergedStream {
     }
 
     /// The next document, when about so many more are wanted.
-    pub(crate) async fn next_wanted(&mut self, ctx: &OpContext, wanted: usize) -> Result<Option<Bytes>> {
+    pub(crate) async fn next_wanted(
+        &mut self,
+        ctx: &OpContext,
+        wanted: usize,
+    ) -> Result<Option<Bytes>> {
         self.next(ctx, super::stream::step_for(wanted)).await
     }
 
     /// The next item of any part, whatever the limit: parts that count give their sums so.
     pub(crate) async fn next_raw(&mut self, ctx: &OpContext) -> Result<Option<Bytes>> {
-        if self.parts.iter().any(|part| part.buffer.is_empty() && !part.done) {
+        if self
+            .parts
+            .iter()
+            .any(|part| part.buffer.is_empty() && !part.done)
+        {
             self.refill(ctx, super::stream::step_for(1)).await?;
         }
         Ok(self.pop().map(|item| item.document))
     }
 
     fn pop(&mut self) -> Option<Item> {
-        let heads = self.parts.iter().enumerate().filter_map(|(i, part)| part.buffer.front().map(|item| (i, &item.order)));
-        let best = if self.descending { heads.max_by(|a, b| a.1.cmp(b.1)) } else { heads.min_by(|a, b| a.1.cmp(b.1)) };
+        let heads = self
+            .parts
+            .iter()
+            .enumerate()
+            .filter_map(|(i, part)| part.buffer.front().map(|item| (i, &item.order)));
+        let best = if self.descending {
+            heads.max_by(|a, b| a.1.cmp(b.1))
+        } else {
+            heads.min_by(|a, b| a.1.cmp(b.1))
+        };
         let (i, _) = best?;
         self.parts[i].buffer.pop_front()
     }
 
     /// True when it is known that nothing follows. A scan knows its end only when it has run into it, as in MongoDB.
     pub(crate) fn is_eof(&self) -> bool {
-        let exhausted = self.parts.iter().all(|part| part.done && part.buffer.is_empty());
+        let exhausted = self
+            .parts
+            .iter()
+            .all(|part| part.done && part.buffer.is_empty());
         self.limit == Some(0) || (exhausted && (self.sorted || self.by_id || self.parts.is_empty()))
     }
 
@@ -212,7 +255,11 @@ impl MergedStream {
 
 impl Drop for MergedStream {
     fn drop(&mut self) {
-        let parts = self.parts.iter().filter(|part| !part.done).map(|part| (part.owner, part.number));
+        let parts = self
+            .parts
+            .iter()
+            .filter(|part| !part.done)
+            .map(|part| (part.owner, part.number));
         let open: Vec<(CoreId, u64)> = parts.chain(self.pins.iter().copied()).collect();
         if open.is_empty() || crate::state::try_state().is_none() {
             return;
@@ -222,7 +269,9 @@ impl Drop for MergedStream {
                 PartTable::close(number);
                 continue;
             }
-            let closing = pinion_runtime::submit_to(owner, Queue::Foreground, move || async move { PartTable::close(number) });
+            let closing = pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
+                PartTable::close(number)
+            });
             pinion_runtime::spawn(Queue::Foreground, closing);
         }
     }

@@ -11,7 +11,9 @@ mod request;
 mod scan;
 mod stream;
 
-pub(crate) use cursor::{Cursor, CursorCounts, CursorTable, Filled, IdleCursor, core_of, fill, not_found};
+pub(crate) use cursor::{
+    Cursor, CursorCounts, CursorTable, Filled, IdleCursor, core_of, fill, not_found,
+};
 pub(crate) use hint::parse_hint;
 pub(crate) use item::PartCounters;
 pub(crate) use part::{Output, PartTable};

@@ -55,7 +55,9 @@ impl PartSpec {
     }
 
     fn needs_position(&self) -> bool {
-        self.projection.as_ref().is_some_and(Projection::needs_position)
+        self.projection
+            .as_ref()
+            .is_some_and(Projection::needs_position)
     }
 
     /// Whether the same document may come from several parts.
@@ -102,14 +104,29 @@ impl PartTable {
     }
 
     /// Opens a part and takes its first step.
-    pub(crate) async fn open(spec: Arc<PartSpec>, partition: PartitionId, ctx: &OpContext, step: StepSize) -> Result<(u64, Batch)> {
+    pub(crate) async fn open(
+        spec: Arc<PartSpec>,
+        partition: PartitionId,
+        ctx: &OpContext,
+        step: StepSize,
+    ) -> Result<(u64, Batch)> {
         let owned = storage().partition(partition).expect("asked its owner");
         let pin = owned.pin(spec.at).map_err(from_read_error)?;
         let scan = Scan::open(&spec, owned.clone());
-        let mut part = Box::new(Part { spec, partition: owned, _pin: pin, state: State::Scanning(Box::new(scan)), given: 0 });
+        let mut part = Box::new(Part {
+            spec,
+            partition: owned,
+            _pin: pin,
+            state: State::Scanning(Box::new(scan)),
+            given: 0,
+        });
         let batch = part.step(ctx, step).await?;
         let state = state();
-        let number = if batch.done { u64::MAX } else { state.parts.insert(Slot::Idle(part)) };
+        let number = if batch.done {
+            u64::MAX
+        } else {
+            state.parts.insert(Slot::Idle(part))
+        };
         Ok((number, batch))
     }
 
@@ -150,7 +167,9 @@ impl PartTable {
     /// Closes a part.
     pub(crate) fn close(number: u64) {
         // A node that is going down has no state any more; then there is nothing to close.
-        let Some(state) = crate::state::try_state() else { return };
+        let Some(state) = crate::state::try_state() else {
+            return;
+        };
         let closed = state.parts.parts.borrow_mut().remove(&number);
         drop(closed);
     }
@@ -169,7 +188,9 @@ impl Part {
             State::Scanning(scan) if self.spec.output == Output::Count => {
                 let mut count = 0u64;
                 let mut last = Key::new();
-                while let Some(found) = next_match(scan, &self.spec, ctx, &mut batch.counters).await? {
+                while let Some(found) =
+                    next_match(scan, &self.spec, ctx, &mut batch.counters).await?
+                {
                     count += 1;
                     last = found.order;
                     if self.spec.keep.is_some_and(|keep| count >= keep as u64) {
@@ -177,7 +198,11 @@ impl Part {
                     }
                 }
                 if count > 0 {
-                    batch.items.push(Item { order: last, id: None, document: Bytes::copy_from_slice(&count.to_le_bytes()) });
+                    batch.items.push(Item {
+                        order: last,
+                        id: None,
+                        document: Bytes::copy_from_slice(&count.to_le_bytes()),
+                    });
                 }
                 batch.done = true;
             }
@@ -188,7 +213,9 @@ impl Part {
                         batch.done = true;
                         break;
                     }
-                    let Some(found) = next_match(scan, &self.spec, ctx, &mut batch.counters).await? else {
+                    let Some(found) =
+                        next_match(scan, &self.spec, ctx, &mut batch.counters).await?
+                    else {
                         batch.done = true;
                         break;
                     };
@@ -222,15 +249,24 @@ impl Part {
 }
 
 /// The next document that matches.
-async fn next_match(scan: &mut Scan, spec: &PartSpec, ctx: &OpContext, counters: &mut PartCounters) -> Result<Option<Found>> {
+async fn next_match(
+    scan: &mut Scan,
+    spec: &PartSpec,
+    ctx: &OpContext,
+    counters: &mut PartCounters,
+) -> Result<Option<Found>> {
     loop {
         if pinion_runtime::should_yield() {
             check(ctx)?;
             pinion_runtime::yield_now().await;
         }
         counters.works += 1;
-        let Some(mut found) = scan.next(counters).await? else { return Ok(None) };
-        let Some(filter) = &spec.filter else { return Ok(Some(found)) };
+        let Some(mut found) = scan.next(counters).await? else {
+            return Ok(None);
+        };
+        let Some(filter) = &spec.filter else {
+            return Ok(Some(found));
+        };
         let document = stored_document(&found.document);
         if !spec.needs_position() {
             if filter.matches(document)? {
@@ -247,11 +283,19 @@ async fn next_match(scan: &mut Scan, spec: &PartSpec, ctx: &OpContext, counters:
 fn finish(spec: &PartSpec, found: Found) -> Result<Item> {
     let document = match (spec.output, &spec.projection) {
         (Output::Ids, _) => Bytes::copy_from_slice(&found.id),
-        (_, Some(projection)) => Bytes::from(projection.apply(stored_document(&found.document), found.position)?.into_bytes()),
+        (_, Some(projection)) => Bytes::from(
+            projection
+                .apply(stored_document(&found.document), found.position)?
+                .into_bytes(),
+        ),
         _ => found.document,
     };
     let id = spec.repeats_over_parts().then_some(found.id);
-    Ok(Item { order: found.order, id, document })
+    Ok(Item {
+        order: found.order,
+        id,
+        document,
+    })
 }
 
 async fn sort_all(

@@ -26,7 +26,11 @@ pub(crate) struct PipelineStream {
 
 impl PipelineStream {
     pub(crate) fn new(source: Source, run: PipelineRun) -> PipelineStream {
-        PipelineStream { source, run, fed: false }
+        PipelineStream {
+            source,
+            run,
+            fed: false,
+        }
     }
 
     /// The next document.

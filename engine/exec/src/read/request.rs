@@ -6,7 +6,8 @@ use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_catalog::{Collection, from_fatal, id_key};
 use pinion_keystring::Builder;
 use pinion_query::{
-    Access as PlannedAccess, Direction, Hint, IndexSpec, Intervals, Matcher, PlanRequest, Projection, SortPattern,
+    Access as PlannedAccess, Direction, Hint, IndexSpec, Intervals, Matcher, PlanRequest,
+    Projection, SortPattern,
 };
 use pinion_storage::{Key, KeyRange, storage};
 use pinion_wire::{ErrorCode, OpContext, Result};
@@ -35,7 +36,16 @@ pub(crate) struct ReadRequest {
 impl ReadRequest {
     /// A read of whole documents.
     pub(crate) fn new(collection: Arc<Collection>, matcher: Matcher) -> ReadRequest {
-        ReadRequest { collection, matcher, sort: None, hint: None, skip: 0, limit: None, projection: None, output: Output::Documents }
+        ReadRequest {
+            collection,
+            matcher,
+            sort: None,
+            hint: None,
+            skip: 0,
+            limit: None,
+            projection: None,
+            output: Output::Documents,
+        }
     }
 }
 
@@ -48,13 +58,19 @@ pub(crate) struct Opened {
 
 /// Plans and opens a read. `wanted` is how many documents the caller takes first.
 pub(crate) async fn open(ctx: &OpContext, request: ReadRequest, wanted: usize) -> Result<Opened> {
-    let keep = request.limit.map(|limit| limit.saturating_add(request.skip));
-    let wanted = wanted.saturating_add(request.skip).min(keep.unwrap_or(usize::MAX));
+    let keep = request
+        .limit
+        .map(|limit| limit.saturating_add(request.skip));
+    let wanted = wanted
+        .saturating_add(request.skip)
+        .min(keep.unwrap_or(usize::MAX));
     let step: StepSize = step_for(wanted);
     let mut attempts = 0;
     loop {
         // The timestamp first, the catalog after: a write that made an index multikey told every core of it before.
-        let at = interruptible(ctx, storage().read_timestamp()).await?.map_err(from_fatal)?;
+        let at = interruptible(ctx, storage().read_timestamp())
+            .await?
+            .map_err(from_fatal)?;
         let planned = plan(&request)?;
         let indexes = planned.access.indexes();
         let counters = &state().metrics.counters;
@@ -79,7 +95,11 @@ pub(crate) async fn open(ctx: &OpContext, request: ReadRequest, wanted: usize) -
         match MergedStream::open(spec, partitions, ctx, step, request.skip, request.limit).await {
             Ok(stream) => return Ok(Opened { stream, indexes }),
             // A checkpoint moved the base past the timestamp before it was pinned.
-            Err(error) if error.code == ErrorCode::SNAPSHOT_TOO_OLD && attempts < MAX_SNAPSHOT_RETRIES => attempts += 1,
+            Err(error)
+                if error.code == ErrorCode::SNAPSHOT_TOO_OLD && attempts < MAX_SNAPSHOT_RETRIES =>
+            {
+                attempts += 1
+            }
             Err(error) => return Err(error),
         }
     }
@@ -111,14 +131,30 @@ fn plan(request: &ReadRequest) -> Result<Planned> {
         && let Some(id) = request.matcher.id_equality()
     {
         let access = Access::Id(id_key(id.as_raw_bson_ref()));
-        let filter = if request.matcher.id_equality_alone().is_some() { None } else { filter };
+        let filter = if request.matcher.id_equality_alone().is_some() {
+            None
+        } else {
+            filter
+        };
         // One document is in every order.
-        return Ok(Planned { access, filter, sort: None });
+        return Ok(Planned {
+            access,
+            filter,
+            sort: None,
+        });
     }
     let plan = pinion_query::plan(&request.plan_request())?;
-    let sort = if plan.needs_sort(request.sort.as_ref()) { request.sort.clone() } else { None };
+    let sort = if plan.needs_sort(request.sort.as_ref()) {
+        request.sort.clone()
+    } else {
+        None
+    };
     let filter = if plan.filter_satisfied { None } else { filter };
-    Ok(Planned { access: access_of(&request.collection, plan.access), filter, sort })
+    Ok(Planned {
+        access: access_of(&request.collection, plan.access),
+        filter,
+        sort,
+    })
 }
 
 /// A plan's access in terms of trees and partitions.
@@ -126,27 +162,51 @@ fn access_of(collection: &Collection, access: PlannedAccess) -> Access {
     match access {
         PlannedAccess::Nothing => Access::Nothing,
         PlannedAccess::Id(id) => Access::Id(id_key(id.as_raw_bson_ref())),
-        PlannedAccess::Collection(direction) => Access::Collection(RangeAccess::everything(direction == Direction::Backward)),
-        PlannedAccess::Index(access) => Access::Index(ranges_of(collection, access)),
-        PlannedAccess::Union(branches) => {
-            Access::Union(branches.into_iter().map(|branch| ranges_of(collection, branch)).collect())
+        PlannedAccess::Collection(direction) => {
+            Access::Collection(RangeAccess::everything(direction == Direction::Backward))
         }
+        PlannedAccess::Index(access) => Access::Index(ranges_of(collection, access)),
+        PlannedAccess::Union(branches) => Access::Union(
+            branches
+                .into_iter()
+                .map(|branch| ranges_of(collection, branch))
+                .collect(),
+        ),
     }
 }
 
 fn ranges_of(collection: &Collection, access: pinion_query::IndexAccess) -> RangeAccess {
     // The first of the specifications is the `_id` index.
-    let index = access.index.checked_sub(1).map(|place| collection.indexes[place].clone());
+    let index = access
+        .index
+        .checked_sub(1)
+        .map(|place| collection.indexes[place].clone());
     let spec = &collection.index_specs()[access.index];
     let points = points_of(spec, &access.bounds);
-    let ranges = access.ranges.iter().map(|range| KeyRange::half_open(&range.lower, &range.upper)).collect();
-    RangeAccess { index, ranges, descending: access.direction == Direction::Backward, points }
+    let ranges = access
+        .ranges
+        .iter()
+        .map(|range| KeyRange::half_open(&range.lower, &range.upper))
+        .collect();
+    RangeAccess {
+        index,
+        ranges,
+        descending: access.direction == Direction::Backward,
+        points,
+    }
 }
 
 /// The keys of all combinations of points, when every field is bounded by points alone and there are not too many.
 fn points_of(spec: &IndexSpec, bounds: &[Intervals]) -> Option<Vec<Key>> {
-    let count = bounds.iter().try_fold(1usize, |count, field| count.checked_mul(field.0.len()))?;
-    if count > MAX_POINTS || bounds.len() != spec.fields() || !bounds.iter().all(|field| field.0.iter().all(|i| i.is_point())) {
+    let count = bounds
+        .iter()
+        .try_fold(1usize, |count, field| count.checked_mul(field.0.len()))?;
+    if count > MAX_POINTS
+        || bounds.len() != spec.fields()
+        || !bounds
+            .iter()
+            .all(|field| field.0.iter().all(|i| i.is_point()))
+    {
         return None;
     }
     let mut values: Vec<Vec<RawBsonRef<'_>>> = vec![Vec::new()];
@@ -177,7 +237,10 @@ pub(crate) struct Targets(MergedStream);
 impl Targets {
     /// The next key.
     pub(crate) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Key>> {
-        let bytes = self.0.next(ctx, step_for(crate::limits::TARGET_GROUP)).await?;
+        let bytes = self
+            .0
+            .next(ctx, step_for(crate::limits::TARGET_GROUP))
+            .await?;
         Ok(bytes.map(|bytes| Key::from_slice(&bytes)))
     }
 }

@@ -73,21 +73,43 @@ impl Scan {
                 fetched: Vec::new(),
             })),
         };
-        Scan { spec: spec.clone(), partition, at: ReadAt::At(spec.at), walk }
+        Scan {
+            spec: spec.clone(),
+            partition,
+            at: ReadAt::At(spec.at),
+            walk,
+        }
     }
 
     /// The next document of the access, not yet filtered.
     pub(super) async fn next(&mut self, counters: &mut PartCounters) -> Result<Option<Found>> {
         match &mut self.walk {
             Walk::Id(key) => {
-                let Some(key) = key.take() else { return Ok(None) };
+                let Some(key) = key.take() else {
+                    return Ok(None);
+                };
                 let tree = self.spec.collection.tree();
-                let Some(read) = self.partition.get(tree, &key, self.at).await.map_err(from_read_error)? else { return Ok(None) };
+                let Some(read) = self
+                    .partition
+                    .get(tree, &key, self.at)
+                    .await
+                    .map_err(from_read_error)?
+                else {
+                    return Ok(None);
+                };
                 counters.keys_examined += 1;
                 counters.docs_examined += 1;
-                Ok(Some(Found { order: key.clone(), id: key, document: read.value, position: None }))
+                Ok(Some(Found {
+                    order: key.clone(),
+                    id: key,
+                    document: read.value,
+                    position: None,
+                }))
             }
-            Walk::Branches(walk) => walk.next(&self.spec, &self.partition, self.at, counters).await,
+            Walk::Branches(walk) => {
+                walk.next(&self.spec, &self.partition, self.at, counters)
+                    .await
+            }
         }
     }
 }
@@ -104,17 +126,27 @@ impl Branches {
             return Ok(Some(found));
         }
         let branches = spec.access.branches();
-        let Some(entry) = self.next_entry(spec, partition, at, counters).await? else { return Ok(None) };
+        let Some(entry) = self.next_entry(spec, partition, at, counters).await? else {
+            return Ok(None);
+        };
         let (order, id) = match entry {
             Entry::Document(found) => return Ok(Some(found)),
             Entry::Named { order, id } => (order, id),
         };
         let branch = &branches[self.branch];
         if !branch.is_apart() {
-            let read = partition.get(spec.collection.tree(), &id, at).await.map_err(from_read_error)?;
+            let read = partition
+                .get(spec.collection.tree(), &id, at)
+                .await
+                .map_err(from_read_error)?;
             counters.docs_examined += 1;
             return match read {
-                Some(read) => Ok(Some(Found { order, id, document: read.value, position: None })),
+                Some(read) => Ok(Some(Found {
+                    order,
+                    id,
+                    document: read.value,
+                    position: None,
+                })),
                 None => Err(dangling(branch)),
             };
         }
@@ -122,7 +154,12 @@ impl Branches {
         let turn = self.branch;
         let mut group = vec![(order, id)];
         while group.len() < FETCH_GROUP {
-            let Some(entry) = self.next_entry_of(turn, spec, partition, at, counters).await? else { break };
+            let Some(entry) = self
+                .next_entry_of(turn, spec, partition, at, counters)
+                .await?
+            else {
+                break;
+            };
             match entry {
                 Entry::Named { order, id } => group.push((order, id)),
                 Entry::Document(_) => unreachable!("the branch is an index"),
@@ -144,7 +181,10 @@ impl Branches {
     ) -> Result<Option<Entry>> {
         let branches = spec.access.branches().len();
         while self.branch < branches {
-            if let Some(entry) = self.next_entry_of(self.branch, spec, partition, at, counters).await? {
+            if let Some(entry) = self
+                .next_entry_of(self.branch, spec, partition, at, counters)
+                .await?
+            {
                 return Ok(Some(entry));
             }
             self.branch += 1;
@@ -183,7 +223,9 @@ impl Branches {
                 None => key.clone(),
                 Some(index) => {
                     counters.keys_examined += 1;
-                    let Some(prefix) = pinion_catalog::prefix_len(index, &key) else { return Err(damaged(branch)) };
+                    let Some(prefix) = pinion_catalog::prefix_len(index, &key) else {
+                        return Err(damaged(branch));
+                    };
                     Key::from_slice(&key[prefix..])
                 }
             };
@@ -193,13 +235,22 @@ impl Branches {
                 counters.dups_dropped += 1;
                 continue;
             }
-            let order = if branches.len() == 1 { key } else { ordered_by_branch(turn, &key) };
+            let order = if branches.len() == 1 {
+                key
+            } else {
+                ordered_by_branch(turn, &key)
+            };
             if branch.index.is_none() {
                 counters.docs_examined += 1;
                 if !matches!(spec.access, Access::Collection(_)) {
                     counters.keys_examined += 1;
                 }
-                return Ok(Some(Entry::Document(Found { order, id, document: read.value, position: None })));
+                return Ok(Some(Entry::Document(Found {
+                    order,
+                    id,
+                    document: read.value,
+                    position: None,
+                })));
             }
             return Ok(Some(Entry::Named { order, id }));
         }
@@ -220,18 +271,30 @@ fn name_of(branch: &RangeAccess) -> &str {
 fn dangling(branch: &RangeAccess) -> Error {
     Error::new(
         ErrorCode::DATA_CORRUPTION_DETECTED,
-        format!("index {} names a document that is not there", name_of(branch)),
+        format!(
+            "index {} names a document that is not there",
+            name_of(branch)
+        ),
     )
 }
 
 fn damaged(branch: &RangeAccess) -> Error {
-    Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, format!("an entry of index {} is damaged", name_of(branch)))
+    Error::new(
+        ErrorCode::DATA_CORRUPTION_DETECTED,
+        format!("an entry of index {} is damaged", name_of(branch)),
+    )
 }
 
 /// Fetches the documents of these entries from the partitions where they are; the result keeps the order.
-async fn fetch(spec: &PartSpec, branch: &RangeAccess, entries: Vec<(Key, Key)>, at: ReadAt) -> Result<Vec<Found>> {
+async fn fetch(
+    spec: &PartSpec,
+    branch: &RangeAccess,
+    entries: Vec<(Key, Key)>,
+    at: ReadAt,
+) -> Result<Vec<Found>> {
     let tree = spec.collection.tree();
-    let mut by_core: std::collections::BTreeMap<pinion_runtime::CoreId, Vec<(usize, Key)>> = std::collections::BTreeMap::new();
+    let mut by_core: std::collections::BTreeMap<pinion_runtime::CoreId, Vec<(usize, Key)>> =
+        std::collections::BTreeMap::new();
     for (place, (_, id)) in entries.iter().enumerate() {
         let owner = storage().owner(partition_of(&spec.collection, id));
         by_core.entry(owner).or_default().push((place, id.clone()));
@@ -239,28 +302,39 @@ async fn fetch(spec: &PartSpec, branch: &RangeAccess, entries: Vec<(Key, Key)>, 
     let collection = &spec.collection;
     /// Documents with their places among those asked for.
     type Placed = Vec<(usize, Option<Bytes>)>;
-    let parts: Vec<Result<Placed>> = pinion_runtime::join_all(by_core.into_iter().map(|(owner, wanted)| {
-        let collection = collection.clone();
-        pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
-            let mut documents = Vec::with_capacity(wanted.len());
-            for (place, id) in wanted {
-                let owned = storage().partition(partition_of(&collection, &id)).expect("submitted to its owner");
-                let read = owned.get(tree, &id, at).await.map_err(from_read_error)?;
-                documents.push((place, read.map(|read| read.value)));
-            }
-            Ok(documents)
-        })
-    }))
-    .await;
+    let parts: Vec<Result<Placed>> =
+        pinion_runtime::join_all(by_core.into_iter().map(|(owner, wanted)| {
+            let collection = collection.clone();
+            pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
+                let mut documents = Vec::with_capacity(wanted.len());
+                for (place, id) in wanted {
+                    let owned = storage()
+                        .partition(partition_of(&collection, &id))
+                        .expect("submitted to its owner");
+                    let read = owned.get(tree, &id, at).await.map_err(from_read_error)?;
+                    documents.push((place, read.map(|read| read.value)));
+                }
+                Ok(documents)
+            })
+        }))
+        .await;
     let mut documents: Vec<Option<Bytes>> = vec![None; entries.len()];
     for part in parts {
         for (place, document) in part? {
             documents[place] = document;
         }
     }
-    let found = entries.into_iter().zip(documents).map(|((order, id), document)| match document {
-        Some(document) => Ok(Found { order, id, document, position: None }),
-        None => Err(dangling(branch)),
-    });
+    let found = entries
+        .into_iter()
+        .zip(documents)
+        .map(|((order, id), document)| match document {
+            Some(document) => Ok(Found {
+                order,
+                id,
+                document,
+                position: None,
+            }),
+            None => Err(dangling(branch)),
+        });
     found.collect()
 }

@@ -42,5 +42,8 @@ impl Stream {
 
 /// Steps as large as what is wanted, so that a small batch does not read ahead far.
 pub(crate) fn step_for(wanted: usize) -> StepSize {
-    StepSize { documents: wanted.clamp(1, PART_BATCH_DOCUMENTS), bytes: PART_BATCH_BYTES }
+    StepSize {
+        documents: wanted.clamp(1, PART_BATCH_DOCUMENTS),
+        bytes: PART_BATCH_BYTES,
+    }
 }

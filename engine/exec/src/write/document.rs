@@ -10,7 +10,10 @@ use crate::state::state;
 /// The present time for fields that ask for it, as BSON has it.
 fn timestamp() -> Timestamp {
     let now = state().next_timestamp();
-    Timestamp { time: now.secs(), increment: now.inc() }
+    Timestamp {
+        time: now.secs(),
+        increment: now.inc(),
+    }
 }
 
 /// Brings a document into its stored form: checked, `_id` first, empty timestamps filled in.
@@ -22,5 +25,10 @@ pub(crate) fn prepare_for_insert(document: &RawDocument) -> Result<Bytes> {
 
 /// What an update needs to know beside the document.
 pub(crate) fn update_context(insert: bool, position: Option<u32>) -> UpdateContext {
-    UpdateContext { now_ms: pinion_runtime::wall_ms(), timestamp: timestamp(), insert, position }
+    UpdateContext {
+        now_ms: pinion_runtime::wall_ms(),
+        timestamp: timestamp(),
+        insert,
+        position,
+    }
 }

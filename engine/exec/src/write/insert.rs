@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_catalog::{
-    Access, Collection, Observers, OpEvent, OpKind, core_catalog, document_id, duplicate_entry, duplicate_id, ensure_collection,
-    from_write_error, id_key, index_writes, partition_of, set_multikey,
+    Access, Collection, Observers, OpEvent, OpKind, core_catalog, document_id, duplicate_entry,
+    duplicate_id, ensure_collection, from_write_error, id_key, index_writes, partition_of,
+    set_multikey,
 };
 use pinion_clock::Timestamp;
 use pinion_query::MultikeyPaths;
@@ -26,14 +27,23 @@ pub(crate) struct InsertStatement {
 }
 
 /// Builds the statement that inserts a prepared document.
-pub(crate) fn insert_statement(collection: &Collection, document: &Bytes) -> Result<InsertStatement> {
+pub(crate) fn insert_statement(
+    collection: &Collection,
+    document: &Bytes,
+) -> Result<InsertStatement> {
     let raw = pinion_catalog::stored_document(document);
     let id = document_id(raw)?;
     let key = id_key(id);
     let partition = partition_of(collection, &key);
     let index = index_writes(collection, partition, id, None, Some(raw), true)?;
     let mut writes = Vec::with_capacity(1 + index.writes.len());
-    writes.push(Write { partition, tree: collection.tree(), key, op: Op::Put(document.clone()), expect: Expect::Absent });
+    writes.push(Write {
+        partition,
+        tree: collection.tree(),
+        key,
+        op: Op::Put(document.clone()),
+        expect: Expect::Absent,
+    });
     writes.extend(index.writes);
     let event = OpEvent {
         kind: OpKind::Insert,
@@ -45,18 +55,30 @@ pub(crate) fn insert_statement(collection: &Collection, document: &Bytes) -> Res
         session: None,
     };
     let entry = pinion_runtime::core_local::<Observers>().entry(&event)?;
-    Ok(InsertStatement { statement: Statement { writes, entry: Some(entry) }, newly_multikey: index.newly_multikey })
+    Ok(InsertStatement {
+        statement: Statement {
+            writes,
+            entry: Some(entry),
+        },
+        newly_multikey: index.newly_multikey,
+    })
 }
 
 /// The error of an insert that storage refused because a key is taken.
-pub(crate) fn taken(collection: &Collection, document: &Bytes, error: WriteError) -> pinion_wire::Error {
+pub(crate) fn taken(
+    collection: &Collection,
+    document: &Bytes,
+    error: WriteError,
+) -> pinion_wire::Error {
     state().metrics.counters.duplicate_key_errors.inc();
     let raw = pinion_catalog::stored_document(document);
     let write = match &error {
         WriteError::Exists { write } | WriteError::Duplicate { write, .. } => *write,
         _ => return from_write_error(error),
     };
-    let Ok(id) = document_id(raw) else { return from_write_error(error) };
+    let Ok(id) = document_id(raw) else {
+        return from_write_error(error);
+    };
     if write == 0 {
         return duplicate_id(collection, id);
     }
@@ -70,10 +92,17 @@ pub(crate) fn taken(collection: &Collection, document: &Bytes, error: WriteError
 
 /// `E11000` for the index entry that this write wanted to put.
 pub(crate) fn duplicate_of(collection: &Collection, write: &Write) -> pinion_wire::Error {
-    let index = collection.indexes.iter().find(|index| index.tree == write.tree);
+    let index = collection
+        .indexes
+        .iter()
+        .find(|index| index.tree == write.tree);
     match (index, &write.op) {
-        (Some(index), Op::Put(type_bits)) => duplicate_entry(collection, index, &write.key, type_bits),
-        _ => pinion_wire::Error::internal("a duplicate was reported for a write that is no index entry"),
+        (Some(index), Op::Put(type_bits)) => {
+            duplicate_entry(collection, index, &write.key, type_bits)
+        }
+        _ => pinion_wire::Error::internal(
+            "a duplicate was reported for a write that is no index entry",
+        ),
     }
 }
 
@@ -104,7 +133,9 @@ pub(crate) async fn insert_documents(
         }
         let pass = interruptible(ctx, core_catalog().gates().enter(ns, Access::Write)).await?;
         // It may have been dropped while the gate was closed.
-        let Some(collection) = core_catalog().get(ns) else { continue };
+        let Some(collection) = core_catalog().get(ns) else {
+            continue;
+        };
         let group = take_group(&mut queue);
         let (attempts, multikey, full) = attempt(&collection, &group, ordered).await;
         drop(pass);
@@ -132,9 +163,17 @@ pub(crate) async fn insert_documents(
         if !multikey.is_empty() {
             set_multikey(ns.clone(), collection.uuid, multikey).await?;
         } else {
-            let more = if full { backoff.cache_full(ctx).await? } else { backoff.conflict(ctx).await? };
+            let more = if full {
+                backoff.cache_full(ctx).await?
+            } else {
+                backoff.conflict(ctx).await?
+            };
             if !more {
-                let error = if full { WriteError::CacheFull } else { WriteError::Conflict };
+                let error = if full {
+                    WriteError::CacheFull
+                } else {
+                    WriteError::Conflict
+                };
                 outcome.failed(again[0].0, from_write_error(error));
                 if ordered {
                     return Ok(());
@@ -153,7 +192,9 @@ fn take_group(queue: &mut std::collections::VecDeque<(usize, Bytes)>) -> Vec<(us
     let mut group = Vec::new();
     let mut bytes = 0;
     while let Some((_, document)) = queue.front() {
-        if group.len() >= INSERT_GROUP_STATEMENTS || (!group.is_empty() && bytes + document.len() > INSERT_GROUP_BYTES) {
+        if group.len() >= INSERT_GROUP_STATEMENTS
+            || (!group.is_empty() && bytes + document.len() > INSERT_GROUP_BYTES)
+        {
             break;
         }
         bytes += document.len();
@@ -163,7 +204,11 @@ fn take_group(queue: &mut std::collections::VecDeque<(usize, Bytes)>) -> Vec<(us
 }
 
 /// One step: builds the statements and hands them to storage together.
-async fn attempt(collection: &Arc<Collection>, group: &[(usize, Bytes)], ordered: bool) -> (Vec<Attempt>, Vec<(TreeId, MultikeyPaths)>, bool) {
+async fn attempt(
+    collection: &Arc<Collection>,
+    group: &[(usize, Bytes)],
+    ordered: bool,
+) -> (Vec<Attempt>, Vec<(TreeId, MultikeyPaths)>, bool) {
     let mut attempts: Vec<Attempt> = Vec::with_capacity(group.len());
     let mut statements: Vec<Statement> = Vec::with_capacity(group.len());
     // The places in the group of the statements.
@@ -196,7 +241,10 @@ async fn attempt(collection: &Arc<Collection>, group: &[(usize, Bytes)], ordered
     let mut full = false;
     if !statements.is_empty() {
         let results = storage().execute(statements, ordered).await;
-        assert!(results.len() == places.len(), "each statement has one result");
+        assert!(
+            results.len() == places.len(),
+            "each statement has one result"
+        );
         for (place, result) in places.into_iter().zip(results) {
             attempts[place] = match result {
                 Ok(ts) => Attempt::Done(ts),
@@ -213,7 +261,10 @@ async fn attempt(collection: &Arc<Collection>, group: &[(usize, Bytes)], ordered
         // A statement that could not be built fails only if all before it took place.
         if let Some(pending) = attempts.iter().position(|a| matches!(a, Attempt::Pending)) {
             for attempt in &mut attempts[pending..] {
-                assert!(!matches!(attempt, Attempt::Done(_)), "an ordered batch stops at the first that failed");
+                assert!(
+                    !matches!(attempt, Attempt::Done(_)),
+                    "an ordered batch stops at the first that failed"
+                );
                 *attempt = Attempt::Pending;
             }
         }

@@ -5,12 +5,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawDocument};
 use pinion_catalog::{
-    Collection, Observers, OpEvent, OpKind, document_id, from_read_error, from_write_error, index_writes, partition_of,
+    Collection, Observers, OpEvent, OpKind, document_id, from_read_error, from_write_error,
+    index_writes, partition_of,
 };
 use pinion_clock::Timestamp;
 use pinion_query::{Matcher, MultikeyPaths, Update};
 use pinion_runtime::Queue;
-use pinion_storage::{Expect, Key, Op, PartitionId, ReadAt, Statement, TreeId, Write, WriteError, storage};
+use pinion_storage::{
+    Expect, Key, Op, PartitionId, ReadAt, Statement, TreeId, Write, WriteError, storage,
+};
 use pinion_wire::{OpContext, Result};
 
 use super::backoff::Backoff;
@@ -43,20 +46,31 @@ pub(crate) enum Modified {
     NoMatch,
     /// The update leaves it as it is.
     Unchanged { document: Option<Bytes> },
-    Changed { ts: Timestamp, old: Option<Bytes>, new: Option<Bytes> },
+    Changed {
+        ts: Timestamp,
+        old: Option<Bytes>,
+        new: Option<Bytes>,
+    },
     /// These indexes must be made multikey first; the caller does so and tries again.
     NeedsMultikey(Vec<(TreeId, MultikeyPaths)>),
 }
 
 /// Changes one document, on its owner's core.
-pub(crate) async fn modify_at_owner(request: &Arc<ModifyRequest>, key: Key, ctx: &OpContext) -> Result<Modified> {
+pub(crate) async fn modify_at_owner(
+    request: &Arc<ModifyRequest>,
+    key: Key,
+    ctx: &OpContext,
+) -> Result<Modified> {
     let partition = partition_of(&request.collection, &key);
     let owner = storage().owner(partition);
     if owner == pinion_runtime::core_id() {
         return modify(request, partition, key, ctx).await;
     }
     let (request, ctx) = (request.clone(), ctx.clone());
-    pinion_runtime::submit_to(owner, Queue::Foreground, move || async move { modify(&request, partition, key, &ctx).await }).await
+    pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
+        modify(&request, partition, key, &ctx).await
+    })
+    .await
 }
 
 /// Changes several documents of one owner, in any order; one result a key.
@@ -81,18 +95,31 @@ pub(crate) async fn modify_many_at(
     .await
 }
 
-async fn modify(request: &ModifyRequest, partition: PartitionId, key: Key, ctx: &OpContext) -> Result<Modified> {
+async fn modify(
+    request: &ModifyRequest,
+    partition: PartitionId,
+    key: Key,
+    ctx: &OpContext,
+) -> Result<Modified> {
     let collection = &request.collection;
-    let owned = storage().partition(partition).expect("submitted to its owner");
+    let owned = storage()
+        .partition(partition)
+        .expect("submitted to its owner");
     let mut backoff = Backoff::default();
     loop {
         check(ctx)?;
-        let Some(read) = owned.get(collection.tree(), &key, ReadAt::Newest).await.map_err(from_read_error)? else {
+        let Some(read) = owned
+            .get(collection.tree(), &key, ReadAt::Newest)
+            .await
+            .map_err(from_read_error)?
+        else {
             return Ok(Modified::NoMatch);
         };
         state().metrics.counters.docs_examined.inc();
         let old = pinion_catalog::stored_document(&read.value);
-        let Some(position) = request.matcher.matches_with_position(old)? else { return Ok(Modified::NoMatch) };
+        let Some(position) = request.matcher.matches_with_position(old)? else {
+            return Ok(Modified::NoMatch);
+        };
         let id = document_id(old)?;
         let computed = match &*request.change {
             Change::Delete => None,
@@ -100,11 +127,17 @@ async fn modify(request: &ModifyRequest, partition: PartitionId, key: Key, ctx: 
                 let context = update_context(false, position.array_index);
                 match update.apply(old, &context)? {
                     Some(new) => Some(Bytes::from(new.into_bytes())),
-                    None => return Ok(Modified::Unchanged { document: request.wants_documents.then(|| read.value.clone()) }),
+                    None => {
+                        return Ok(Modified::Unchanged {
+                            document: request.wants_documents.then(|| read.value.clone()),
+                        });
+                    }
                 }
             }
         };
-        let new = computed.as_ref().map(|bytes| pinion_catalog::stored_document(bytes));
+        let new = computed
+            .as_ref()
+            .map(|bytes| pinion_catalog::stored_document(bytes));
         let index = index_writes(collection, partition, id, Some(old), new, true)?;
         if !index.newly_multikey.is_empty() {
             return Ok(Modified::NeedsMultikey(index.newly_multikey));
@@ -114,14 +147,32 @@ async fn modify(request: &ModifyRequest, partition: PartitionId, key: Key, ctx: 
             None => Op::Delete,
         };
         let mut writes = Vec::with_capacity(1 + index.writes.len());
-        writes.push(Write { partition, tree: collection.tree(), key: key.clone(), op, expect: Expect::Version(read.token) });
+        writes.push(Write {
+            partition,
+            tree: collection.tree(),
+            key: key.clone(),
+            op,
+            expect: Expect::Version(read.token),
+        });
         writes.extend(index.writes.iter().cloned());
         let entry = entry_of(collection, id, old, new)?;
-        let mut results = storage().execute(vec![Statement { writes, entry: Some(entry) }], true).await;
+        let mut results = storage()
+            .execute(
+                vec![Statement {
+                    writes,
+                    entry: Some(entry),
+                }],
+                true,
+            )
+            .await;
         match results.pop().expect("one statement has one result") {
             Ok(ts) => {
                 let keep = |bytes: Bytes| request.wants_documents.then_some(bytes);
-                return Ok(Modified::Changed { ts, old: keep(read.value.clone()), new: computed.and_then(keep) });
+                return Ok(Modified::Changed {
+                    ts,
+                    old: keep(read.value.clone()),
+                    new: computed.and_then(keep),
+                });
             }
             Err(WriteError::Conflict | WriteError::Missing { .. }) => {
                 if !backoff.conflict(ctx).await? {

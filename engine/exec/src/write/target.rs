@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_bson::{RawBson, RawBsonRef, RawDocumentBuf};
-use pinion_catalog::{Access, Collection, core_catalog, ensure_collection, id_key, partition_of, set_multikey};
+use pinion_catalog::{
+    Access, Collection, core_catalog, ensure_collection, id_key, partition_of, set_multikey,
+};
 use pinion_query::{Matcher, MultikeyPaths};
 use pinion_runtime::CoreId;
 use pinion_storage::{Key, TreeId, storage};
@@ -18,9 +20,9 @@ use super::insert::insert_documents;
 use super::modify::{Change, Modified, ModifyRequest, modify_at_owner, modify_many_at};
 use crate::interrupt::interruptible;
 use crate::limits::TARGET_GROUP;
-use pinion_query::Hint;
 use crate::read::{ReadRequest, open_ids, parse_sort};
 use crate::state::state;
+use pinion_query::Hint;
 
 /// One statement of `update` or `delete`, or a `findAndModify`.
 pub(crate) struct ModifyStatement {
@@ -76,13 +78,20 @@ enum Step {
 }
 
 /// Runs one statement. Documents changed before an error stay changed and are counted in `outcome`.
-pub(crate) async fn run(ctx: &OpContext, ns: &Namespace, statement: &ModifyStatement, outcome: &mut ModifyOutcome) -> Result<()> {
+pub(crate) async fn run(
+    ctx: &OpContext,
+    ns: &Namespace,
+    statement: &ModifyStatement,
+    outcome: &mut ModifyOutcome,
+) -> Result<()> {
     loop {
         let found = {
             let gates = core_catalog();
             let _pass = interruptible(ctx, gates.gates().enter(ns, Access::Write)).await?;
             match core_catalog().get(ns) {
-                Some(collection) => Some(change_matching(ctx, &collection, statement, outcome).await?),
+                Some(collection) => {
+                    Some(change_matching(ctx, &collection, statement, outcome).await?)
+                }
                 None => None,
             }
         };
@@ -141,11 +150,17 @@ async fn change_matching(
     read.limit = (!statement.multi).then_some(1);
     let mut targets = open_ids(ctx, read).await?;
     if !statement.multi {
-        let Some(key) = targets.next(ctx).await? else { return Ok(Step::Done) };
+        let Some(key) = targets.next(ctx).await? else {
+            return Ok(Step::Done);
+        };
         return Ok(match modify_at_owner(&request, key, ctx).await? {
             Modified::NeedsMultikey(trees) => Step::Multikey(collection.clone(), trees),
             modified => {
-                if outcome.count(modified) { Step::Done } else { Step::Again }
+                if outcome.count(modified) {
+                    Step::Done
+                } else {
+                    Step::Again
+                }
             }
         });
     }
@@ -178,8 +193,12 @@ async fn change_group(
         let owner = storage().owner(partition_of(&request.collection, &key));
         by_owner.entry(owner).or_default().push(key);
     }
-    let results =
-        pinion_runtime::join_all(by_owner.into_iter().map(|(owner, keys)| modify_many_at(request, owner, keys, ctx))).await;
+    let results = pinion_runtime::join_all(
+        by_owner
+            .into_iter()
+            .map(|(owner, keys)| modify_many_at(request, owner, keys, ctx)),
+    )
+    .await;
     let mut failed = None;
     let mut multikey: Vec<(TreeId, MultikeyPaths)> = Vec::new();
     for result in results.into_iter().flatten() {
@@ -199,15 +218,28 @@ async fn change_group(
 }
 
 /// Inserts what the update makes out of the filter; false if the document that the filter names has appeared.
-async fn upsert(ctx: &OpContext, ns: &Namespace, statement: &ModifyStatement, outcome: &mut ModifyOutcome) -> Result<bool> {
-    let Change::Update(update) = &*statement.change else { return Err(Error::internal("a delete cannot upsert")) };
-    let made = update.upsert(&statement.matcher, &update_context(true, None), state().new_object_id())?;
+async fn upsert(
+    ctx: &OpContext,
+    ns: &Namespace,
+    statement: &ModifyStatement,
+    outcome: &mut ModifyOutcome,
+) -> Result<bool> {
+    let Change::Update(update) = &*statement.change else {
+        return Err(Error::internal("a delete cannot upsert"));
+    };
+    let made = update.upsert(
+        &statement.matcher,
+        &update_context(true, None),
+        state().new_object_id(),
+    )?;
     let document = prepare_for_insert(&made)?;
     let mut batch = BatchOutcome::default();
     insert_documents(ctx, ns, vec![(0, document.clone())], true, &mut batch).await?;
     if let Some(failure) = batch.errors.pop() {
         // The document to update is there now, if the filter asks for what is taken; otherwise the conflict is the answer.
-        if failure.error.code == ErrorCode::DUPLICATE_KEY && filter_matches_taken(&failure.error, statement) {
+        if failure.error.code == ErrorCode::DUPLICATE_KEY
+            && filter_matches_taken(&failure.error, statement)
+        {
             return Ok(false);
         }
         return Err(failure.error);
@@ -221,15 +253,27 @@ async fn upsert(ctx: &OpContext, ns: &Namespace, statement: &ModifyStatement, ou
 
 /// Whether the filter is an equality on exactly the fields of the unique key that was taken, so that a retry finds its owner.
 fn filter_matches_taken(error: &Error, statement: &ModifyStatement) -> bool {
-    let Some(extra) = &error.extra else { return false };
-    let (Ok(pattern), Ok(value)) = (extra.get_document("keyPattern"), extra.get_document("keyValue")) else { return false };
+    let Some(extra) = &error.extra else {
+        return false;
+    };
+    let (Ok(pattern), Ok(value)) = (
+        extra.get_document("keyPattern"),
+        extra.get_document("keyValue"),
+    ) else {
+        return false;
+    };
     let same = |name: &str| {
         let wanted = match pinion_bson::get(&statement.filter, name) {
-            Some(RawBsonRef::Document(condition)) if condition.get("$eq").is_ok_and(|eq| eq.is_some()) => pinion_bson::get(condition, "$eq"),
+            Some(RawBsonRef::Document(condition))
+                if condition.get("$eq").is_ok_and(|eq| eq.is_some()) =>
+            {
+                pinion_bson::get(condition, "$eq")
+            }
             other => other,
         };
         matches!((wanted, pinion_bson::get(value, name)), (Some(a), Some(b)) if pinion_bson::values_equal(a, b))
     };
     pinion_bson::elements(pattern).all(|(name, _)| same(name))
-        && pinion_bson::elements(&statement.filter).count() == pinion_bson::elements(pattern).count()
+        && pinion_bson::elements(&statement.filter).count()
+            == pinion_bson::elements(pattern).count()
 }

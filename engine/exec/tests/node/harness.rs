@@ -14,7 +14,8 @@ use pinion_runtime::{CoreId, Queue};
 use pinion_storage::StorageOptions;
 use pinion_wire::idl::GenericArguments;
 use pinion_wire::{
-    ClientInfo, Error, Invocation, Message, OpContext, Registry, ReplyFrame, check_permitted, error_reply,
+    ClientInfo, Error, Invocation, Message, OpContext, Registry, ReplyFrame, check_permitted,
+    error_reply,
 };
 
 pub type Script = Rc<dyn Fn(Client) -> Pin<Box<dyn Future<Output = ()>>>>;
@@ -48,12 +49,19 @@ pub struct Client {
 
 impl Client {
     pub fn new() -> Client {
-        Client { core: CoreId(0), db: "test", next_op: Rc::new(Cell::new(1)) }
+        Client {
+            core: CoreId(0),
+            db: "test",
+            next_op: Rc::new(Cell::new(1)),
+        }
     }
 
     /// The same client connected to another core.
     pub fn on(&self, core: u16) -> Client {
-        Client { core: CoreId(core % pinion_runtime::core_count() as u16), ..self.clone() }
+        Client {
+            core: CoreId(core % pinion_runtime::core_count() as u16),
+            ..self.clone()
+        }
     }
 
     pub fn at(&self, db: &'static str) -> Client {
@@ -68,7 +76,10 @@ impl Client {
         let op = self.next_op.get();
         self.next_op.set(op + 1);
         let op = op * 64 + i32::from(self.core.0);
-        let bytes = pinion_runtime::submit_to(self.core, Queue::Foreground, move || async move { dispatch(op, body).await }).await;
+        let bytes = pinion_runtime::submit_to(self.core, Queue::Foreground, move || async move {
+            dispatch(op, body).await
+        })
+        .await;
         let reply = RawDocument::from_bytes(&bytes).expect("a reply is a document");
         pinion_bson::validate(reply.as_bytes()).expect("a reply is valid");
         Document::try_from(reply).expect("a reply is a document")
@@ -82,7 +93,11 @@ impl Client {
         async move {
             let shown = command.to_string();
             let reply = client.run(command).await;
-            assert_eq!(reply.get_f64("ok").ok(), Some(1.0), "{caller}: {shown} answered {reply}");
+            assert_eq!(
+                reply.get_f64("ok").ok(),
+                Some(1.0),
+                "{caller}: {shown} answered {reply}"
+            );
             reply
         }
     }
@@ -95,14 +110,25 @@ impl Client {
         async move {
             let shown = command.to_string();
             let reply = client.run(command).await;
-            assert_eq!(reply.get_i32("code").ok(), Some(code), "{caller}: {shown} answered {reply}");
-            reply.get_str("errmsg").expect("an error has a message").to_owned()
+            assert_eq!(
+                reply.get_i32("code").ok(),
+                Some(code),
+                "{caller}: {shown} answered {reply}"
+            );
+            reply
+                .get_str("errmsg")
+                .expect("an error has a message")
+                .to_owned()
         }
     }
 
     /// All documents of a find, through as many batches as it takes.
     pub async fn find(&self, command: Document) -> Vec<Document> {
-        let collection = command.get_str("find").or_else(|_| command.get_str("aggregate")).expect("a cursor command").to_owned();
+        let collection = command
+            .get_str("find")
+            .or_else(|_| command.get_str("aggregate"))
+            .expect("a cursor command")
+            .to_owned();
         let reply = self.ok(command).await;
         let cursor = reply.get_document("cursor").expect("a cursor");
         let mut found: Vec<Document> = batch(cursor, "firstBatch");
@@ -111,7 +137,10 @@ impl Client {
         while id != 0 {
             // Every batch over another connection.
             turn += 1;
-            let reply = self.on(turn).ok(pinion_bson::doc! { "getMore": id, "collection": &collection, "batchSize": 3 }).await;
+            let reply = self
+                .on(turn)
+                .ok(pinion_bson::doc! { "getMore": id, "collection": &collection, "batchSize": 3 })
+                .await;
             let cursor = reply.get_document("cursor").expect("a cursor");
             found.extend(batch(cursor, "nextBatch"));
             id = cursor.get_i64("id").expect("an id");
@@ -122,7 +151,10 @@ impl Client {
 
 fn batch(cursor: &Document, name: &str) -> Vec<Document> {
     let array = cursor.get_array(name).expect("a batch");
-    array.iter().map(|value| value.as_document().expect("a document").clone()).collect()
+    array
+        .iter()
+        .map(|value| value.as_document().expect("a document").clone())
+        .collect()
 }
 
 async fn dispatch(op: i32, body: RawDocumentBuf) -> Vec<u8> {
@@ -146,15 +178,31 @@ async fn attempt(op: i32, message: &Message) -> Result<pinion_wire::Reply, Error
     let args = GenericArguments::parse(message.command_name(), message.body())?;
     let now = pinion_runtime::now().as_nanos();
     let client = Arc::new(ClientInfo::internal());
-    let ctx = OpContext::new(op, client, command.spec.name, message.database()?, args, now);
+    let ctx = OpContext::new(
+        op,
+        client,
+        command.spec.name,
+        message.database()?,
+        args,
+        now,
+    );
     check_permitted(&command.spec, message, &ctx)?;
     command.count_start();
-    let invocation = Invocation { message: message.clone(), ctx, command: command.clone(), exhaust_allowed: false };
+    let invocation = Invocation {
+        message: message.clone(),
+        ctx,
+        command: command.clone(),
+        exhaust_allowed: false,
+    };
     command.invoke(invocation).await
 }
 
 /// What a node's cores run: core 0 opens the node and runs the script.
-fn node_main(core: CoreId, options: NodeOptions, script: Script) -> Pin<Box<dyn Future<Output = ()>>> {
+fn node_main(
+    core: CoreId,
+    options: NodeOptions,
+    script: Script,
+) -> Pin<Box<dyn Future<Output = ()>>> {
     Box::pin(async move {
         let mut registry = Registry::new();
         register_commands(&mut registry);
@@ -173,7 +221,12 @@ fn node_main(core: CoreId, options: NodeOptions, script: Script) -> Pin<Box<dyn 
 }
 
 /// Runs a script on a fresh node.
-pub fn with_node<Fut: Future<Output = ()> + 'static>(seed: u64, cores: usize, partitions: u16, script: impl Fn(Client) -> Fut + 'static) {
+pub fn with_node<Fut: Future<Output = ()> + 'static>(
+    seed: u64,
+    cores: usize,
+    partitions: u16,
+    script: impl Fn(Client) -> Fut + 'static,
+) {
     with_lives(seed, &[cores], partitions, move |_, client| script(client));
 }
 
@@ -223,7 +276,9 @@ fn run_lives<Fut: Future<Output = ()> + 'static>(
         })
     };
     let options = options(partitions);
-    let node = sim.add_node("node", cores[0], move |core| node_main(core, options.clone(), run.clone()));
+    let node = sim.add_node("node", cores[0], move |core| {
+        node_main(core, options.clone(), run.clone())
+    });
     for (turn, count) in cores.iter().enumerate() {
         if turn > 0 {
             life.set(turn);
@@ -233,15 +288,24 @@ fn run_lives<Fut: Future<Output = ()> + 'static>(
             let done = done.clone();
             sim.run_until(move || done.borrow().contains(&turn))
         };
-        assert!(reached.is_ok(), "seed {seed}: life {turn} did not end: {reached:?}");
+        assert!(
+            reached.is_ok(),
+            "seed {seed}: life {turn} did not end: {reached:?}"
+        );
         match death {
             Some(death) => sim.crash(node, death),
-            None => assert!(sim.run_until_down(node).is_ok(), "seed {seed}: the node did not close"),
+            None => assert!(
+                sim.run_until_down(node).is_ok(),
+                "seed {seed}: the node did not close"
+            ),
         }
     }
 }
 
 /// The field of every document.
 pub fn column(documents: &[Document], field: &str) -> Vec<Bson> {
-    documents.iter().map(|document| document.get(field).cloned().unwrap_or(Bson::Null)).collect()
+    documents
+        .iter()
+        .map(|document| document.get(field).cloned().unwrap_or(Bson::Null))
+        .collect()
 }

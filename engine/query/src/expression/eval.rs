@@ -16,7 +16,10 @@ pub(crate) struct Env<'a> {
 
 impl<'a> Env<'a> {
     pub(crate) fn new(root: &'a RawDocument, slots: usize) -> Env<'a> {
-        Env { root, slots: vec![Value::Missing; slots] }
+        Env {
+            root,
+            slots: vec![Value::Missing; slots],
+        }
     }
 }
 
@@ -71,7 +74,11 @@ impl Expr {
             }
             Expr::Cond(parts) => {
                 let [condition, then, otherwise] = &**parts;
-                let chosen = if condition.evaluate(env)?.is_true() { then } else { otherwise };
+                let chosen = if condition.evaluate(env)?.is_true() {
+                    then
+                } else {
+                    otherwise
+                };
                 chosen.evaluate(env)?
             }
             Expr::IfNull(parts) => {
@@ -101,8 +108,10 @@ impl Expr {
                 }
             }
             Expr::Let(bindings, body) => {
-                let values =
-                    bindings.iter().map(|(_, expr)| expr.evaluate(env)).collect::<Result<Vec<Value<'a>>>>()?;
+                let values = bindings
+                    .iter()
+                    .map(|(_, expr)| expr.evaluate(env))
+                    .collect::<Result<Vec<Value<'a>>>>()?;
                 for ((slot, _), value) in bindings.iter().zip(values) {
                     env.slots[*slot] = value;
                 }
@@ -114,7 +123,10 @@ impl Expr {
                     return Ok(Value::null());
                 }
                 if input.as_array().is_none() {
-                    return Err(error(16883, format!("input to $map must be an array not {}", input.type_name())));
+                    return Err(error(
+                        16883,
+                        format!("input to $map must be an array not {}", input.type_name()),
+                    ));
                 }
                 let mut builder = DocBuilder::new();
                 builder.start_array("");
@@ -125,18 +137,33 @@ impl Expr {
                 builder.end();
                 Value::wrapped(builder)
             }
-            Expr::Filter { input, slot, condition, limit } => {
+            Expr::Filter {
+                input,
+                slot,
+                condition,
+                limit,
+            } => {
                 let input = input.evaluate(env)?;
                 if input.is_nullish() {
                     return Ok(Value::null());
                 }
                 if input.as_array().is_none() {
-                    return Err(error(28651, format!("input to $filter must be an array not {}", input.type_name())));
+                    return Err(error(
+                        28651,
+                        format!(
+                            "input to $filter must be an array not {}",
+                            input.type_name()
+                        ),
+                    ));
                 }
                 let limit = match limit {
                     Some(limit) => {
                         let value = limit.evaluate(env)?;
-                        if value.is_nullish() { None } else { Some(filter_limit(&value)?) }
+                        if value.is_nullish() {
+                            None
+                        } else {
+                            Some(filter_limit(&value)?)
+                        }
                     }
                     None => None,
                 };
@@ -157,7 +184,13 @@ impl Expr {
                 Value::wrapped(builder)
             }
             Expr::GetField { name, input } => input.evaluate(env)?.field(name),
-            Expr::Reduce { input, initial, value, this, body } => {
+            Expr::Reduce {
+                input,
+                initial,
+                value,
+                this,
+                body,
+            } => {
                 let input = input.evaluate(env)?;
                 if input.is_nullish() {
                     return Ok(Value::null());
@@ -195,7 +228,10 @@ fn filter_limit(value: &Value<'_>) -> Result<i64> {
         ));
     };
     if number < 1 {
-        return Err(error(327392, format!("$filter: limit must be greater than 0: {number}")));
+        return Err(error(
+            327392,
+            format!("$filter: limit must be greater than 0: {number}"),
+        ));
     }
     Ok(number)
 }

@@ -36,7 +36,10 @@ impl Expression {
     pub fn parse(value: RawBsonRef<'_>, variables: &Variables) -> Result<Expression> {
         let mut parser = parse::Parser::new(variables);
         let root = parser.parse(value)?;
-        Ok(Expression { root, slots: parser.slots() })
+        Ok(Expression {
+            root,
+            slots: parser.slots(),
+        })
     }
 
     /// The value for a document.
@@ -44,5 +47,4 @@ impl Expression {
         let mut env = Env::new(document, self.slots);
         self.root.evaluate(&mut env)
     }
-
 }

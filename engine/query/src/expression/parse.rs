@@ -34,10 +34,28 @@ pub(crate) enum Expr {
     IfNull(Vec<Expr>),
     Switch(Vec<(Expr, Expr)>, Option<Box<Expr>>),
     Let(Vec<(usize, Expr)>, Box<Expr>),
-    Map { input: Box<Expr>, slot: usize, body: Box<Expr> },
-    Filter { input: Box<Expr>, slot: usize, condition: Box<Expr>, limit: Option<Box<Expr>> },
-    GetField { name: Box<str>, input: Box<Expr> },
-    Reduce { input: Box<Expr>, initial: Box<Expr>, value: usize, this: usize, body: Box<Expr> },
+    Map {
+        input: Box<Expr>,
+        slot: usize,
+        body: Box<Expr>,
+    },
+    Filter {
+        input: Box<Expr>,
+        slot: usize,
+        condition: Box<Expr>,
+        limit: Option<Box<Expr>>,
+    },
+    GetField {
+        name: Box<str>,
+        input: Box<Expr>,
+    },
+    Reduce {
+        input: Box<Expr>,
+        initial: Box<Expr>,
+        value: usize,
+        this: usize,
+        body: Box<Expr>,
+    },
 }
 
 /// Parses one expression; knows the variables in scope.
@@ -50,7 +68,12 @@ pub(crate) struct Parser<'v> {
 
 impl<'v> Parser<'v> {
     pub(crate) fn new(variables: &'v Variables) -> Parser<'v> {
-        Parser { variables, scope: Vec::new(), slots: 0, depth: 0 }
+        Parser {
+            variables,
+            scope: Vec::new(),
+            slots: 0,
+            depth: 0,
+        }
     }
 
     pub(crate) fn slots(&self) -> usize {
@@ -66,7 +89,9 @@ impl<'v> Parser<'v> {
             RawBsonRef::String(text) if text.starts_with('$') => self.parse_path(text),
             RawBsonRef::Document(document) => self.parse_document(document),
             RawBsonRef::Array(array) => {
-                let parts = items(array).map(|item| self.parse(item)).collect::<Result<Vec<_>>>()?;
+                let parts = items(array)
+                    .map(|item| self.parse(item))
+                    .collect::<Result<Vec<_>>>()?;
                 Ok(fold(Expr::Array(parts)))
             }
             other => Ok(Expr::Literal(owned(other))),
@@ -99,7 +124,13 @@ impl<'v> Parser<'v> {
             }
             check_object_field(name)?;
             if fields.iter().any(|(other, _)| &**other == name) {
-                return Err(error(16406, format!("duplicate field name specified in object literal: {}", crate::text::document_text(document))));
+                return Err(error(
+                    16406,
+                    format!(
+                        "duplicate field name specified in object literal: {}",
+                        crate::text::document_text(document)
+                    ),
+                ));
             }
             fields.push((name.into(), self.parse(value)?));
         }
@@ -149,19 +180,36 @@ impl<'v> Parser<'v> {
             return Ok(Expr::Slot(*slot, path));
         }
         let constant = |value: RawBson, path: FieldPath| {
-            if path.is_empty() { Expr::Literal(value) } else { super::eval::path_in_constant(value, &path) }
+            if path.is_empty() {
+                Expr::Literal(value)
+            } else {
+                super::eval::path_in_constant(value, &path)
+            }
         };
         match name {
             "ROOT" | "CURRENT" if path.is_empty() => Ok(Expr::Root),
             "ROOT" | "CURRENT" => Ok(Expr::Field(path)),
             "REMOVE" => Ok(Expr::Remove),
             "NOW" => match self.variables.now_ms {
-                Some(now) => Ok(constant(RawBson::DateTime(pinion_bson::DateTime::from_millis(now)), path)),
+                Some(now) => Ok(constant(
+                    RawBson::DateTime(pinion_bson::DateTime::from_millis(now)),
+                    path,
+                )),
                 None => Err(error(51144, "Builtin variable '$$NOW' is not available")),
             },
-            "CLUSTER_TIME" => Err(error(51144, "Builtin variable '$$CLUSTER_TIME' is not available")),
-            "DESCEND" | "PRUNE" | "KEEP" => Ok(Expr::Literal(RawBson::String(name.to_ascii_lowercase()))),
-            _ => match self.variables.values.iter().find(|(other, _)| other == name) {
+            "CLUSTER_TIME" => Err(error(
+                51144,
+                "Builtin variable '$$CLUSTER_TIME' is not available",
+            )),
+            "DESCEND" | "PRUNE" | "KEEP" => {
+                Ok(Expr::Literal(RawBson::String(name.to_ascii_lowercase())))
+            }
+            _ => match self
+                .variables
+                .values
+                .iter()
+                .find(|(other, _)| other == name)
+            {
                 Some((_, value)) => Ok(constant(value.clone(), path)),
                 None => Err(error(17276, format!("Use of undefined variable: {name}"))),
             },
@@ -169,7 +217,11 @@ impl<'v> Parser<'v> {
     }
 
     /// Binds a variable while `f` parses what it is visible in.
-    pub(crate) fn bind<R>(&mut self, names: &[(String, usize)], f: impl FnOnce(&mut Self) -> R) -> R {
+    pub(crate) fn bind<R>(
+        &mut self,
+        names: &[(String, usize)],
+        f: impl FnOnce(&mut Self) -> R,
+    ) -> R {
         let before = self.scope.len();
         self.scope.extend_from_slice(names);
         let result = f(self);
@@ -185,12 +237,20 @@ impl<'v> Parser<'v> {
 
 /// A call with literals alone is made at once, so that its error does not wait for a document.
 fn fold_call(expr: Expr) -> Result<Expr> {
-    let Expr::Call(_, arguments) = &expr else { return Ok(fold(expr)) };
-    if !arguments.iter().all(|a| matches!(a, Expr::Literal(_) | Expr::Remove)) {
+    let Expr::Call(_, arguments) = &expr else {
+        return Ok(fold(expr));
+    };
+    if !arguments
+        .iter()
+        .all(|a| matches!(a, Expr::Literal(_) | Expr::Remove))
+    {
         return Ok(expr);
     }
     let empty = pinion_bson::RawDocumentBuf::new();
-    let value = expr.evaluate(&mut super::Env::new(&empty, 0))?.as_ref().map(owned);
+    let value = expr
+        .evaluate(&mut super::Env::new(&empty, 0))?
+        .as_ref()
+        .map(owned);
     Ok(value.map_or(Expr::Remove, Expr::Literal))
 }
 
@@ -207,22 +267,34 @@ fn fold(expr: Expr) -> Expr {
     }
     let empty = pinion_bson::RawDocumentBuf::new();
     let mut env = super::Env::new(&empty, 0);
-    match expr.evaluate(&mut env).ok().and_then(|v| v.as_ref().map(owned)) {
+    match expr
+        .evaluate(&mut env)
+        .ok()
+        .and_then(|v| v.as_ref().map(owned))
+    {
         Some(value) => Expr::Literal(value),
         None => expr,
     }
 }
 
 fn dollar_message(name: &str) -> String {
-    format!("FieldPath field names may not start with '$'. Consider using $getField or $setField. Found '{name}'")
+    format!(
+        "FieldPath field names may not start with '$'. Consider using $getField or $setField. Found '{name}'"
+    )
 }
 
 fn check_object_field(name: &str) -> Result<()> {
     if name.is_empty() {
-        return Err(error(40352, "FieldPath cannot be constructed with empty string"));
+        return Err(error(
+            40352,
+            "FieldPath cannot be constructed with empty string",
+        ));
     }
     if name.contains('.') {
-        return Err(error(16412, "FieldPath field names may not contain '.'. Consider using $getField or $setField."));
+        return Err(error(
+            16412,
+            "FieldPath field names may not contain '.'. Consider using $getField or $setField.",
+        ));
     }
     Ok(())
 }
@@ -235,7 +307,10 @@ fn parse_field_path(text: &str) -> Result<FieldPath> {
 /// The rules for a dotted path in expressions, projections and sorts.
 pub(crate) fn check_field_path(text: &str) -> Result<()> {
     if text.is_empty() {
-        return Err(error(40352, "FieldPath cannot be constructed with empty string"));
+        return Err(error(
+            40352,
+            "FieldPath cannot be constructed with empty string",
+        ));
     }
     if text.ends_with('.') {
         return Err(error(40353, "FieldPath must not end with a '.'."));
@@ -244,7 +319,10 @@ pub(crate) fn check_field_path(text: &str) -> Result<()> {
     for name in text.split('.') {
         components += 1;
         if name.is_empty() {
-            return Err(error(15998, "FieldPath field names may not be empty strings."));
+            return Err(error(
+                15998,
+                "FieldPath field names may not be empty strings.",
+            ));
         }
         if name.starts_with('$') && !matches!(name, "$id" | "$ref" | "$db") {
             return Err(error(
@@ -267,15 +345,22 @@ pub(crate) fn check_variable_name(name: &str, reading: bool) -> Result<()> {
     let Some(first) = name.chars().next() else {
         return Err(failed_to_parse("empty variable names are not allowed"));
     };
-    let first_allowed =
-        first.is_ascii_lowercase() || !first.is_ascii() || (reading && first.is_ascii_uppercase()) || (!reading && name == "CURRENT");
+    let first_allowed = first.is_ascii_lowercase()
+        || !first.is_ascii()
+        || (reading && first.is_ascii_uppercase())
+        || (!reading && name == "CURRENT");
     if !first_allowed {
         return Err(failed_to_parse(format!(
             "'{name}' starts with an invalid character for a user variable name"
         )));
     }
-    if let Some(bad) = name.chars().find(|c| c.is_ascii() && !c.is_ascii_alphanumeric() && *c != '_') {
-        return Err(failed_to_parse(format!("'{name}' contains an invalid character for a variable name: '{bad}'")));
+    if let Some(bad) = name
+        .chars()
+        .find(|c| c.is_ascii() && !c.is_ascii_alphanumeric() && *c != '_')
+    {
+        return Err(failed_to_parse(format!(
+            "'{name}' contains an invalid character for a variable name: '{bad}'"
+        )));
     }
     Ok(())
 }

@@ -122,7 +122,9 @@ impl<'a> Value<'a> {
     /// The field of a document value.
     pub(crate) fn field(&self, name: &str) -> Value<'a> {
         match self {
-            Value::Ref(RawBsonRef::Document(document)) => field(document, name).map_or(Value::Missing, Value::Ref),
+            Value::Ref(RawBsonRef::Document(document)) => {
+                field(document, name).map_or(Value::Missing, Value::Ref)
+            }
             other => match other.as_document().and_then(|d| field(d, name)) {
                 Some(value) => Value::copied(value),
                 None => Value::Missing,

@@ -38,17 +38,20 @@ impl BitTest {
     pub(crate) fn parse(op: BitOp, path: &str, operand: RawBsonRef<'_>) -> Result<BitTest> {
         let mut positions = match operand {
             RawBsonRef::Array(array) => parse_positions(array_document(array))?,
-            RawBsonRef::Binary(binary) => {
-                set_positions(binary_bytes(&binary).flat_map(|byte| (0..8).map(move |bit| byte >> bit & 1 == 1)))
-            }
+            RawBsonRef::Binary(binary) => set_positions(
+                binary_bytes(&binary).flat_map(|byte| (0..8).map(move |bit| byte >> bit & 1 == 1)),
+            ),
             number if is_number(number) => {
                 let element = element_text(op.name(), number);
                 if is_nan(number) {
-                    return Err(failed_to_parse(format!("Expected an integer, but found NaN in: {element}")));
+                    return Err(failed_to_parse(format!(
+                        "Expected an integer, but found NaN in: {element}"
+                    )));
                 }
                 let mask = exact_i64(number).ok_or_else(|| {
                     // A double with a fraction is told apart from one out of range; a decimal is not.
-                    let fraction = matches!(number, RawBsonRef::Double(_)) && truncated_i64(number).is_some();
+                    let fraction =
+                        matches!(number, RawBsonRef::Double(_)) && truncated_i64(number).is_some();
                     failed_to_parse(if fraction {
                         format!("Expected an integer: {element}")
                     } else {
@@ -56,7 +59,9 @@ impl BitTest {
                     })
                 })?;
                 if mask < 0 {
-                    return Err(failed_to_parse(format!("Expected a positive number in: {element}")));
+                    return Err(failed_to_parse(format!(
+                        "Expected a positive number in: {element}"
+                    )));
                 }
                 set_positions((0..64).map(|bit| mask >> bit & 1 == 1))
             }
@@ -76,7 +81,11 @@ impl BitTest {
         match value {
             RawBsonRef::Binary(binary) => {
                 let bytes: Vec<u8> = binary_bytes(&binary).collect();
-                self.test(|position| bytes.get(position as usize / 8).is_some_and(|b| b >> (position % 8) & 1 == 1))
+                self.test(|position| {
+                    bytes
+                        .get(position as usize / 8)
+                        .is_some_and(|b| b >> (position % 8) & 1 == 1)
+                })
             }
             // Only numbers in the range of 64 bits have bits; beyond the last the sign goes on.
             number if is_number(number) => match bits_of(number) {
@@ -100,7 +109,9 @@ impl BitTest {
 
 /// A number as the integer whose bits are tested: a double must be whole, a decimal is rounded to the nearest even one.
 fn bits_of(number: RawBsonRef<'_>) -> Option<i64> {
-    let RawBsonRef::Decimal128(value) = number else { return exact_i64(number) };
+    let RawBsonRef::Decimal128(value) = number else {
+        return exact_i64(number);
+    };
     let whole = truncated_i64(number)?;
     let rest = Decimal::unpack(value) - Decimal::from_i64(whole);
     let twice = rest + rest;
@@ -119,12 +130,19 @@ fn bits_of(number: RawBsonRef<'_>) -> Option<i64> {
 /// The payload as stored: the old subtype repeats its length in front.
 fn binary_bytes<'a>(binary: &pinion_bson::RawBinaryRef<'a>) -> impl Iterator<Item = u8> + 'a {
     let old = u8::from(binary.subtype) == 2;
-    let prefix = if old { (binary.bytes.len() as u32).to_le_bytes().to_vec() } else { Vec::new() };
+    let prefix = if old {
+        (binary.bytes.len() as u32).to_le_bytes().to_vec()
+    } else {
+        Vec::new()
+    };
     prefix.into_iter().chain(binary.bytes.iter().copied())
 }
 
 fn set_positions(bits: impl Iterator<Item = bool>) -> Vec<u32> {
-    bits.enumerate().filter(|(_, set)| *set).map(|(position, _)| position as u32).collect()
+    bits.enumerate()
+        .filter(|(_, set)| *set)
+        .map(|(position, _)| position as u32)
+        .collect()
 }
 
 fn parse_positions(array: &RawDocument) -> Result<Vec<u32>> {
@@ -132,12 +150,18 @@ fn parse_positions(array: &RawDocument) -> Result<Vec<u32>> {
     for (name, value) in elements(array) {
         let element = || element_text(name, value);
         if !is_number(value) {
-            return Err(bad_value(format!("bit positions must be an integer but got: {}", element())));
+            return Err(bad_value(format!(
+                "bit positions must be an integer but got: {}",
+                element()
+            )));
         }
         let position = match exact_i64(value) {
             Some(position) => position,
             None if truncated_i64(value).is_some() => {
-                return Err(bad_value(format!("bit positions must be an integer but got: {}", element())));
+                return Err(bad_value(format!(
+                    "bit positions must be an integer but got: {}",
+                    element()
+                )));
             }
             None => {
                 return Err(bad_value(format!(
@@ -147,7 +171,10 @@ fn parse_positions(array: &RawDocument) -> Result<Vec<u32>> {
             }
         };
         if position < 0 {
-            return Err(bad_value(format!("bit positions must be >= 0 but got: {}", element())));
+            return Err(bad_value(format!(
+                "bit positions must be >= 0 but got: {}",
+                element()
+            )));
         }
         if position > i64::from(i32::MAX) {
             return Err(bad_value(format!(

@@ -9,7 +9,9 @@ use super::MatchPosition;
 use super::node::{CompareOp, Leaf, Node, Predicate};
 use crate::number::truncated_i64;
 use crate::path::{LeafArrays, walk};
-use crate::value::{array_document, class, count, elements, is_nan, is_nullish, is_number, is_true, items};
+use crate::value::{
+    array_document, class, count, elements, is_nan, is_nullish, is_number, is_true, items,
+};
 
 /// What one match carries through the tree.
 #[derive(Default)]
@@ -21,13 +23,18 @@ pub(crate) struct State {
 
 impl State {
     pub(crate) fn recording() -> State {
-        State { record: true, ..State::default() }
+        State {
+            record: true,
+            ..State::default()
+        }
     }
 
     pub(crate) fn finish(self, matched: bool) -> Result<Option<MatchPosition>> {
         match self.error {
             Some(error) => Err(error),
-            None => Ok(matched.then_some(MatchPosition { array_index: self.position })),
+            None => Ok(matched.then_some(MatchPosition {
+                array_index: self.position,
+            })),
         }
     }
 
@@ -52,8 +59,12 @@ impl Node {
                 }
                 true
             }
-            Node::Or(children) => children.iter().any(|c| state.silent(|s| c.matches(document, s))),
-            Node::Nor(children) => !children.iter().any(|c| state.silent(|s| c.matches(document, s))),
+            Node::Or(children) => children
+                .iter()
+                .any(|c| state.silent(|s| c.matches(document, s))),
+            Node::Nor(children) => !children
+                .iter()
+                .any(|c| state.silent(|s| c.matches(document, s))),
             Node::Not(child) => !state.silent(|s| child.matches(document, s)),
             Node::AlwaysTrue => true,
             Node::AlwaysFalse => false,
@@ -91,15 +102,20 @@ impl Leaf {
             | Predicate::ElemMatchValue(_) => LeafArrays::Keep,
             _ => LeafArrays::Traverse,
         };
-        walk(document, self.path.components(), leaf_arrays, &mut |value, position| {
-            if !self.predicate.matches(value, state) {
-                return false;
-            }
-            if state.record && position.is_some() {
-                state.position = position;
-            }
-            true
-        })
+        walk(
+            document,
+            self.path.components(),
+            leaf_arrays,
+            &mut |value, position| {
+                if !self.predicate.matches(value, state) {
+                    return false;
+                }
+                if state.record && position.is_some() {
+                    state.position = position;
+                }
+                true
+            },
+        )
     }
 }
 
@@ -107,18 +123,28 @@ impl Predicate {
     /// Whether one value (or a missing one) satisfies the predicate.
     pub(crate) fn matches(&self, value: Option<RawBsonRef<'_>>, state: &mut State) -> bool {
         match self {
-            Predicate::Compare { op, value: operand } => compare(*op, value, operand.as_raw_bson_ref()),
-            Predicate::In { values, regexes, has_null } => {
+            Predicate::Compare { op, value: operand } => {
+                compare(*op, value, operand.as_raw_bson_ref())
+            }
+            Predicate::In {
+                values,
+                regexes,
+                has_null,
+            } => {
                 let Some(value) = value else { return *has_null };
                 (*has_null && is_nullish(value))
-                    || values.binary_search_by(|v| compare_values(v.as_raw_bson_ref(), value)).is_ok()
+                    || values
+                        .binary_search_by(|v| compare_values(v.as_raw_bson_ref(), value))
+                        .is_ok()
                     || regexes.iter().any(|r| regex_matches(r, value))
             }
             Predicate::Regex(regex) => value.is_some_and(|v| regex_matches(regex, v)),
             Predicate::Exists => value.is_some(),
             Predicate::Type(types) => value.is_some_and(|v| types.contains(v.element_type())),
             Predicate::Mod { divisor, remainder } => value.is_some_and(|v| {
-                is_number(v) && truncated_i64(v).is_some_and(|dividend| dividend.wrapping_rem(*divisor) == *remainder)
+                is_number(v)
+                    && truncated_i64(v)
+                        .is_some_and(|dividend| dividend.wrapping_rem(*divisor) == *remainder)
             }),
             Predicate::Bits(test) => value.is_some_and(|v| test.matches(v)),
             Predicate::Size(size) => match value {
@@ -126,7 +152,9 @@ impl Predicate {
                 _ => false,
             },
             Predicate::ElemMatchObject(node) => {
-                let Some(RawBsonRef::Array(array)) = value else { return false };
+                let Some(RawBsonRef::Array(array)) = value else {
+                    return false;
+                };
                 for (position, (_, item)) in elements(array_document(array)).enumerate() {
                     let inner = match item {
                         RawBsonRef::Document(inner) => inner,
@@ -143,7 +171,9 @@ impl Predicate {
                 false
             }
             Predicate::ElemMatchValue(nodes) => {
-                let Some(RawBsonRef::Array(array)) = value else { return false };
+                let Some(RawBsonRef::Array(array)) = value else {
+                    return false;
+                };
                 for (position, item) in items(array).enumerate() {
                     if state.silent(|s| nodes.iter().all(|n| n.matches_value(Some(item), s))) {
                         if state.record {

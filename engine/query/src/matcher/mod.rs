@@ -39,12 +39,18 @@ impl Matcher {
     /// Parses a filter whose `$expr` may use these variables (`$$NOW`, those of `let`).
     pub fn parse_with(filter: &RawDocument, variables: &Variables) -> Result<Matcher> {
         let root = parse::parse_filter(filter, variables)?;
-        Ok(Matcher { filter: filter.to_owned(), root })
+        Ok(Matcher {
+            filter: filter.to_owned(),
+            root,
+        })
     }
 
     /// A filter inside an update, where what concerns the whole document may not stand.
     pub(crate) fn parse_nested(filter: &RawDocument) -> Result<Matcher> {
-        Ok(Matcher { filter: filter.to_owned(), root: parse::parse_nested(filter)? })
+        Ok(Matcher {
+            filter: filter.to_owned(),
+            root: parse::parse_nested(filter)?,
+        })
     }
 
     /// Whether a document matches. Only `$expr` can fail.
@@ -74,18 +80,25 @@ impl Matcher {
     /// The value that `_id` must equal when the filter demands one, beside whatever else it demands.
     pub fn id_equality(&self) -> Option<&RawBson> {
         self.root.conjuncts().iter().find_map(|node| match node {
-            Node::Leaf(Leaf { path, predicate: Predicate::Compare { op: CompareOp::Eq, value } })
-                if path.text() == "_id" && is_simple_id(value.as_raw_bson_ref()) =>
-            {
-                Some(value)
-            }
+            Node::Leaf(Leaf {
+                path,
+                predicate:
+                    Predicate::Compare {
+                        op: CompareOp::Eq,
+                        value,
+                    },
+            }) if path.text() == "_id" && is_simple_id(value.as_raw_bson_ref()) => Some(value),
             _ => None,
         })
     }
 
     /// As `id_equality` for a filter that demands nothing else.
     pub fn id_equality_alone(&self) -> Option<&RawBson> {
-        if self.root.conjuncts().len() == 1 { self.id_equality() } else { None }
+        if self.root.conjuncts().len() == 1 {
+            self.id_equality()
+        } else {
+            None
+        }
     }
 
     pub(crate) fn root(&self) -> &Node {
@@ -102,6 +115,9 @@ impl Matcher {
 fn is_simple_id(value: RawBsonRef<'_>) -> bool {
     !matches!(
         value,
-        RawBsonRef::Array(_) | RawBsonRef::RegularExpression(_) | RawBsonRef::Undefined | RawBsonRef::Null
+        RawBsonRef::Array(_)
+            | RawBsonRef::RegularExpression(_)
+            | RawBsonRef::Undefined
+            | RawBsonRef::Null
     )
 }

@@ -51,13 +51,23 @@ impl CompareOp {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Predicate {
-    Compare { op: CompareOp, value: RawBson },
+    Compare {
+        op: CompareOp,
+        value: RawBson,
+    },
     /// `values` in comparison order without duplicates.
-    In { values: Vec<RawBson>, regexes: Vec<Regex>, has_null: bool },
+    In {
+        values: Vec<RawBson>,
+        regexes: Vec<Regex>,
+        has_null: bool,
+    },
     Regex(Regex),
     Exists,
     Type(TypeSet),
-    Mod { divisor: i64, remainder: i64 },
+    Mod {
+        divisor: i64,
+        remainder: i64,
+    },
     Bits(BitTest),
     Size(i64),
     ElemMatchObject(Box<Node>),
@@ -89,7 +99,9 @@ impl Node {
     /// Whether `$expr` stands anywhere in it.
     pub(crate) fn has_expression(&self) -> bool {
         match self {
-            Node::And(children) | Node::Or(children) | Node::Nor(children) => children.iter().any(Node::has_expression),
+            Node::And(children) | Node::Or(children) | Node::Nor(children) => {
+                children.iter().any(Node::has_expression)
+            }
             Node::Not(child) => child.has_expression(),
             Node::Expr(..) => true,
             Node::AlwaysTrue | Node::AlwaysFalse | Node::Leaf(_) => false,
@@ -107,7 +119,11 @@ impl Node {
             }
         }
         sort(&mut flat);
-        if flat.len() == 1 { flat.remove(0) } else { Node::And(flat) }
+        if flat.len() == 1 {
+            flat.remove(0)
+        } else {
+            Node::And(flat)
+        }
     }
 
     /// Joins alternatives: one alone stands for itself, and equalities at one path are one `$in`.
@@ -131,11 +147,21 @@ impl Node {
                 Predicate::ElemMatchObject(_) => 2,
                 Predicate::ElemMatchValue(_) => 3,
                 Predicate::Size(_) => 4,
-                Predicate::Compare { op: CompareOp::Eq, .. } => 5,
-                Predicate::Compare { op: CompareOp::Lte, .. } => 6,
-                Predicate::Compare { op: CompareOp::Lt, .. } => 7,
-                Predicate::Compare { op: CompareOp::Gt, .. } => 8,
-                Predicate::Compare { op: CompareOp::Gte, .. } => 9,
+                Predicate::Compare {
+                    op: CompareOp::Eq, ..
+                } => 5,
+                Predicate::Compare {
+                    op: CompareOp::Lte, ..
+                } => 6,
+                Predicate::Compare {
+                    op: CompareOp::Lt, ..
+                } => 7,
+                Predicate::Compare {
+                    op: CompareOp::Gt, ..
+                } => 8,
+                Predicate::Compare {
+                    op: CompareOp::Gte, ..
+                } => 9,
                 Predicate::Regex(_) => 10,
                 Predicate::Mod { .. } => 11,
                 Predicate::Exists => 12,
@@ -171,8 +197,15 @@ fn joined_equalities(children: &[Node]) -> Option<Node> {
     let mut path: Option<&Path> = None;
     for child in children {
         match child {
-            Node::Leaf(Leaf { path: at, predicate: Predicate::Compare { op: CompareOp::Eq, value } })
-                if path.is_none_or(|p| p == at) && !matches!(value, RawBson::RegularExpression(_)) =>
+            Node::Leaf(Leaf {
+                path: at,
+                predicate:
+                    Predicate::Compare {
+                        op: CompareOp::Eq,
+                        value,
+                    },
+            }) if path.is_none_or(|p| p == at)
+                && !matches!(value, RawBson::RegularExpression(_)) =>
             {
                 path = Some(at);
                 values.push(value.clone());
@@ -181,19 +214,32 @@ fn joined_equalities(children: &[Node]) -> Option<Node> {
         }
     }
     let path = path?.clone();
-    Some(Node::Leaf(Leaf { path, predicate: Predicate::any_of(values, Vec::new()) }))
+    Some(Node::Leaf(Leaf {
+        path,
+        predicate: Predicate::any_of(values, Vec::new()),
+    }))
 }
 
 impl Predicate {
     /// Equality with any of these values, or a match with any of these expressions; one alone stands for itself.
     pub(crate) fn any_of(mut values: Vec<RawBson>, regexes: Vec<Regex>) -> Predicate {
-        let has_null = values.iter().any(|v| crate::value::is_nullish(v.as_raw_bson_ref()));
-        values.sort_by(|a, b| pinion_bson::compare_values(a.as_raw_bson_ref(), b.as_raw_bson_ref()));
+        let has_null = values
+            .iter()
+            .any(|v| crate::value::is_nullish(v.as_raw_bson_ref()));
+        values
+            .sort_by(|a, b| pinion_bson::compare_values(a.as_raw_bson_ref(), b.as_raw_bson_ref()));
         values.dedup_by(|a, b| pinion_bson::values_equal(a.as_raw_bson_ref(), b.as_raw_bson_ref()));
         match (&values[..], &regexes[..]) {
-            ([one], []) => Predicate::Compare { op: CompareOp::Eq, value: one.clone() },
+            ([one], []) => Predicate::Compare {
+                op: CompareOp::Eq,
+                value: one.clone(),
+            },
             ([], [one]) => Predicate::Regex(one.clone()),
-            _ => Predicate::In { values, regexes, has_null },
+            _ => Predicate::In {
+                values,
+                regexes,
+                has_null,
+            },
         }
     }
 }

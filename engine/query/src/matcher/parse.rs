@@ -12,7 +12,9 @@ use crate::number::{exact_i64, truncated_i64};
 use crate::path::Path;
 use crate::regex::Regex;
 use crate::text::{element_text, value_text};
-use crate::value::{array_document, count, elements, field, first, is_empty, is_nan, is_number, items, owned};
+use crate::value::{
+    array_document, count, elements, field, first, is_empty, is_nan, is_number, items, owned,
+};
 
 /// Where the parser stands.
 #[derive(Clone, Copy)]
@@ -26,23 +28,45 @@ struct Place<'v> {
 impl<'v> Place<'v> {
     fn deeper(self) -> Result<Place<'v>> {
         if self.depth >= MAX_FILTER_DEPTH {
-            return Err(bad_value(format!("exceeded maximum query tree depth of {MAX_FILTER_DEPTH}")));
+            return Err(bad_value(format!(
+                "exceeded maximum query tree depth of {MAX_FILTER_DEPTH}"
+            )));
         }
-        Ok(Place { depth: self.depth + 1, ..self })
+        Ok(Place {
+            depth: self.depth + 1,
+            ..self
+        })
     }
 
     fn in_elem_match(self) -> Result<Place<'v>> {
-        Ok(Place { top: false, ..self.deeper()? })
+        Ok(Place {
+            top: false,
+            ..self.deeper()?
+        })
     }
 }
 
 pub(super) fn parse_filter(filter: &RawDocument, variables: &Variables) -> Result<Node> {
-    parse_document(filter, Place { variables, depth: 0, top: true })
+    parse_document(
+        filter,
+        Place {
+            variables,
+            depth: 0,
+            top: true,
+        },
+    )
 }
 
 pub(super) fn parse_nested(filter: &RawDocument) -> Result<Node> {
     let variables = Variables::default();
-    parse_document(filter, Place { variables: &variables, depth: 0, top: false })
+    parse_document(
+        filter,
+        Place {
+            variables: &variables,
+            depth: 0,
+            top: false,
+        },
+    )
 }
 
 fn parse_document(document: &RawDocument, place: Place<'_>) -> Result<Node> {
@@ -55,26 +79,48 @@ fn parse_document(document: &RawDocument, place: Place<'_>) -> Result<Node> {
                 "nor" => parts.push(Node::Nor(parse_list("$nor", value, place)?)),
                 "comment" | "atomic" | "isolated" => {}
                 // The parts of a DBRef are fields when they stand in an array's item.
-                "ref" | "id" | "db" if !place.top => parts.push(leaf(name, comparison(name, CompareOp::Eq, value)?)),
+                "ref" | "id" | "db" if !place.top => {
+                    parts.push(leaf(name, comparison(name, CompareOp::Eq, value)?))
+                }
                 "alwaysTrue" | "alwaysFalse" => {
                     if exact_i64(value) != Some(1) {
-                        return Err(failed_to_parse(format!("{name} must be an integer value of 1")));
+                        return Err(failed_to_parse(format!(
+                            "{name} must be an integer value of 1"
+                        )));
                     }
-                    parts.push(if operator == "alwaysTrue" { Node::AlwaysTrue } else { Node::AlwaysFalse });
+                    parts.push(if operator == "alwaysTrue" {
+                        Node::AlwaysTrue
+                    } else {
+                        Node::AlwaysFalse
+                    });
                 }
                 "expr" => {
                     if !place.top {
-                        return Err(bad_value("$expr can only be applied to the top-level document"));
+                        return Err(bad_value(
+                            "$expr can only be applied to the top-level document",
+                        ));
                     }
                     parts.push(parse_expr(value, place.variables)?);
                 }
-                "where" if !matches!(
-                    value,
-                    RawBsonRef::String(_) | RawBsonRef::JavaScriptCode(_) | RawBsonRef::JavaScriptCodeWithScope(_)
-                ) => return Err(bad_value("$where got bad type")),
-                "where" | "text" | "jsonSchema" | "sampleRate" | "_internalSchemaAllowedProperties" => {
+                "where"
+                    if !matches!(
+                        value,
+                        RawBsonRef::String(_)
+                            | RawBsonRef::JavaScriptCode(_)
+                            | RawBsonRef::JavaScriptCodeWithScope(_)
+                    ) =>
+                {
+                    return Err(bad_value("$where got bad type"));
+                }
+                "where"
+                | "text"
+                | "jsonSchema"
+                | "sampleRate"
+                | "_internalSchemaAllowedProperties" => {
                     if !place.top && operator != "jsonSchema" {
-                        return Err(bad_value(format!("{name} can only be applied to the top-level document")));
+                        return Err(bad_value(format!(
+                            "{name} can only be applied to the top-level document"
+                        )));
                     }
                     if operator == "text" && !matches!(value, RawBsonRef::Document(_)) {
                         return Err(bad_value("$text expects an object"));
@@ -114,7 +160,9 @@ fn unsupported(name: &str) -> pinion_wire::Error {
 
 /// Whether a value is a document of operators: its first field starts with `$` and it is no DBRef.
 fn is_operator_document(document: &RawDocument, allow_incomplete_dbref: bool) -> bool {
-    let Some((name, _)) = first(document) else { return false };
+    let Some((name, _)) = first(document) else {
+        return false;
+    };
     if !name.starts_with('$') {
         return false;
     }
@@ -128,7 +176,10 @@ fn is_operator_document(document: &RawDocument, allow_incomplete_dbref: bool) ->
 }
 
 fn leaf(path: &str, predicate: Predicate) -> Node {
-    Node::Leaf(Leaf { path: Path::parse(path), predicate })
+    Node::Leaf(Leaf {
+        path: Path::parse(path),
+        predicate,
+    })
 }
 
 fn not(node: Node) -> Node {
@@ -156,7 +207,10 @@ fn parse_list(name: &str, value: RawBsonRef<'_>, place: Place<'_>) -> Result<Vec
 fn parse_expr(value: RawBsonRef<'_>, variables: &Variables) -> Result<Node> {
     let mut source = pinion_bson::DocBuilder::new();
     source.append("$expr", value);
-    Ok(Node::Expr(Box::new(Expression::parse(value, variables)?), source.finish()))
+    Ok(Node::Expr(
+        Box::new(Expression::parse(value, variables)?),
+        source.finish(),
+    ))
 }
 
 /// Equality or an order with a value.
@@ -164,11 +218,16 @@ fn comparison(path: &str, op: CompareOp, value: RawBsonRef<'_>) -> Result<Predic
     match value {
         RawBsonRef::Undefined => return Err(bad_value("cannot compare to undefined")),
         RawBsonRef::RegularExpression(_) if op != CompareOp::Eq => {
-            return Err(bad_value(format!("Can't have RegEx as arg to predicate over field '{path}'.")));
+            return Err(bad_value(format!(
+                "Can't have RegEx as arg to predicate over field '{path}'."
+            )));
         }
         _ => {}
     }
-    Ok(Predicate::Compare { op, value: owned(value) })
+    Ok(Predicate::Compare {
+        op,
+        value: owned(value),
+    })
 }
 
 fn parse_operators(path: &str, operators: &RawDocument, place: Place<'_>) -> Result<Vec<Node>> {
@@ -198,7 +257,11 @@ fn parse_operators(path: &str, operators: &RawDocument, place: Place<'_>) -> Res
             }
             "$exists" => {
                 let node = leaf(path, Predicate::Exists);
-                nodes.push(if crate::value::is_true(value) { node } else { not(node) });
+                nodes.push(if crate::value::is_true(value) {
+                    node
+                } else {
+                    not(node)
+                });
                 continue;
             }
             "$type" => Predicate::Type(parse_type(path, value)?),
@@ -242,9 +305,14 @@ fn parse_in(name: &str, value: RawBsonRef<'_>) -> Result<Predicate> {
             RawBsonRef::Document(document) if is_operator_document(document, false) => {
                 return Err(bad_value("cannot nest $ under $in"));
             }
-            RawBsonRef::Undefined => return Err(bad_value("InMatchExpression equality cannot be undefined")),
+            RawBsonRef::Undefined => {
+                return Err(bad_value("InMatchExpression equality cannot be undefined"));
+            }
             RawBsonRef::RegularExpression(regex) => {
-                regexes.push(Regex::compile(regex.pattern.as_str(), regex.options.as_str())?);
+                regexes.push(Regex::compile(
+                    regex.pattern.as_str(),
+                    regex.options.as_str(),
+                )?);
             }
             item => values.push(owned(item)),
         }
@@ -262,7 +330,11 @@ fn parse_not(path: &str, value: RawBsonRef<'_>, place: Place<'_>) -> Result<Node
             if is_empty(operators) {
                 return Err(bad_value("$not cannot be empty"));
             }
-            Ok(not(Node::and(parse_operators(path, operators, place.deeper()?)?)))
+            Ok(not(Node::and(parse_operators(
+                path,
+                operators,
+                place.deeper()?,
+            )?)))
         }
         _ => Err(bad_value("$not needs a regex or a document")),
     }
@@ -306,7 +378,9 @@ pub(crate) fn parse_type(path: &str, value: RawBsonRef<'_>) -> Result<TypeSet> {
                 add_type(&mut set, item)?;
             }
             if set == TypeSet::default() {
-                return Err(failed_to_parse(format!("{path} must match at least one type")));
+                return Err(failed_to_parse(format!(
+                    "{path} must match at least one type"
+                )));
             }
         }
         other => add_type(&mut set, other)?,
@@ -325,21 +399,29 @@ fn add_type(set: &mut TypeSet, value: RawBsonRef<'_>) -> Result<()> {
                 "'missing' is not a legal type name. To query for non-existence of a field, use {$exists:false}.",
             ));
         }
-        RawBsonRef::String(alias) => {
-            type_from_alias(alias).ok_or_else(|| bad_value(format!("Unknown type name alias: {alias}")))?
-        }
+        RawBsonRef::String(alias) => type_from_alias(alias)
+            .ok_or_else(|| bad_value(format!("Unknown type name alias: {alias}")))?,
         number if is_number(number) => {
             let code = exact_i64(number).and_then(|code| i32::try_from(code).ok());
             match code {
                 Some(0) => {
-                    return Err(bad_value("Invalid numerical type code: 0. Instead use {$exists:false}."));
+                    return Err(bad_value(
+                        "Invalid numerical type code: 0. Instead use {$exists:false}.",
+                    ));
                 }
                 code => code.and_then(type_from_number).ok_or_else(|| {
-                    bad_value(format!("Invalid numerical type code: {}", value_text(number)))
+                    bad_value(format!(
+                        "Invalid numerical type code: {}",
+                        value_text(number)
+                    ))
                 })?,
             }
         }
-        _ => return Err(type_mismatch("type must be represented as a number or a string")),
+        _ => {
+            return Err(type_mismatch(
+                "type must be represented as a number or a string",
+            ));
+        }
     };
     if !set.types.contains(&kind) {
         set.types.push(kind);
@@ -363,11 +445,19 @@ fn parse_mod(value: RawBsonRef<'_>) -> Result<Predicate> {
         }
         truncated_i64(value).ok_or_else(|| {
             let reason = if is_nan(value) {
-                format!("Unable to coerce NaN/Inf to integral type: {}", element_text("", value))
+                format!(
+                    "Unable to coerce NaN/Inf to integral type: {}",
+                    element_text("", value)
+                )
             } else {
-                format!("Out of bounds coercing to integral value: {}", element_text("", value))
+                format!(
+                    "Out of bounds coercing to integral value: {}",
+                    element_text("", value)
+                )
             };
-            bad_value(format!("malformed mod, {which} value is invalid :: caused by :: {reason}"))
+            bad_value(format!(
+                "malformed mod, {which} value is invalid :: caused by :: {reason}"
+            ))
         })
     };
     let divisor = integer("divisor", divisor)?;
@@ -381,18 +471,29 @@ fn parse_mod(value: RawBsonRef<'_>) -> Result<Predicate> {
 fn parse_size(value: RawBsonRef<'_>) -> Result<Predicate> {
     let element = || element_text("$size", value);
     if !is_number(value) {
-        return Err(bad_value(format!("Failed to parse $size. Expected a number in: {}", element())));
+        return Err(bad_value(format!(
+            "Failed to parse $size. Expected a number in: {}",
+            element()
+        )));
     }
     match exact_i64(value) {
-        Some(size) if size < 0 => {
-            Err(bad_value(format!("Failed to parse $size. Expected a non-negative number in: {}", element())))
-        }
+        Some(size) if size < 0 => Err(bad_value(format!(
+            "Failed to parse $size. Expected a non-negative number in: {}",
+            element()
+        ))),
         Some(size) if size <= i64::from(i32::MAX) => Ok(Predicate::Size(size)),
-        Some(_) => Err(bad_value(format!("Failed to parse $size. Cannot represent as a 64-bit integer: {}", element()))),
-        None if is_nan(value) => {
-            Err(bad_value(format!("Failed to parse $size. Expected an integer, but found NaN in: {}", element())))
-        }
-        None => Err(bad_value(format!("Failed to parse $size. Expected an integer: {}", element()))),
+        Some(_) => Err(bad_value(format!(
+            "Failed to parse $size. Cannot represent as a 64-bit integer: {}",
+            element()
+        ))),
+        None if is_nan(value) => Err(bad_value(format!(
+            "Failed to parse $size. Expected an integer, but found NaN in: {}",
+            element()
+        ))),
+        None => Err(bad_value(format!(
+            "Failed to parse $size. Expected an integer: {}",
+            element()
+        ))),
     }
 }
 
@@ -419,9 +520,10 @@ fn parse_all(path: &str, value: RawBsonRef<'_>, place: Place<'_>) -> Result<Node
                 parse_elem_match(operand, place)?
             }
             _ if consistent => return Err(bad_value("$all/$elemMatch has to be consistent")),
-            RawBsonRef::RegularExpression(regex) => {
-                Predicate::Regex(Regex::compile(regex.pattern.as_str(), regex.options.as_str())?)
-            }
+            RawBsonRef::RegularExpression(regex) => Predicate::Regex(Regex::compile(
+                regex.pattern.as_str(),
+                regex.options.as_str(),
+            )?),
             RawBsonRef::Document(document) if is_operator_document(document, false) => {
                 return Err(bad_value("no $ expressions in $all"));
             }
@@ -441,13 +543,25 @@ fn parse_elem_match(value: RawBsonRef<'_>, place: Place<'_>) -> Result<Predicate
         && !first(document).is_some_and(|(name, _)| {
             matches!(
                 name,
-                "$and" | "$or" | "$nor" | "$where" | "$expr" | "$comment" | "$text" | "$jsonSchema" | "$alwaysTrue"
+                "$and"
+                    | "$or"
+                    | "$nor"
+                    | "$where"
+                    | "$expr"
+                    | "$comment"
+                    | "$text"
+                    | "$jsonSchema"
+                    | "$alwaysTrue"
                     | "$alwaysFalse"
             )
         });
     if on_values {
-        Ok(Predicate::ElemMatchValue(parse_operators("", document, place)?))
+        Ok(Predicate::ElemMatchValue(parse_operators(
+            "", document, place,
+        )?))
     } else {
-        Ok(Predicate::ElemMatchObject(Box::new(parse_document(document, place)?)))
+        Ok(Predicate::ElemMatchObject(Box::new(parse_document(
+            document, place,
+        )?)))
     }
 }

@@ -70,14 +70,21 @@ fn write_predicate(out: &mut DocBuilder, predicate: &Predicate) {
         Predicate::Compare { op, value } => {
             out.append(op.name(), value.as_raw_bson_ref());
         }
-        Predicate::In { values, regexes, .. } => {
+        Predicate::In {
+            values, regexes, ..
+        } => {
             out.start_array("$in");
             for (position, value) in values.iter().enumerate() {
                 out.append(&position.to_string(), value.as_raw_bson_ref());
             }
             for (position, regex) in regexes.iter().enumerate() {
-                if let (Ok(pattern), Ok(options)) = ((&*regex.pattern).try_into(), (&*regex.options).try_into()) {
-                    let value = RawBsonRef::RegularExpression(pinion_bson::RawRegexRef { pattern, options });
+                if let (Ok(pattern), Ok(options)) =
+                    ((&*regex.pattern).try_into(), (&*regex.options).try_into())
+                {
+                    let value = RawBsonRef::RegularExpression(pinion_bson::RawRegexRef {
+                        pattern,
+                        options,
+                    });
                     out.append(&(values.len() + position).to_string(), value);
                 }
             }
@@ -148,7 +155,9 @@ fn write_value_node(out: &mut DocBuilder, node: &Node) {
             write_value_node(out, child);
             out.end();
         }
-        Node::And(children) => children.iter().for_each(|child| write_value_node(out, child)),
+        Node::And(children) => children
+            .iter()
+            .for_each(|child| write_value_node(out, child)),
         other => write_node(out, other),
     }
 }

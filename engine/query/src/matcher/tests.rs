@@ -7,7 +7,11 @@ use super::Matcher;
 #[track_caller]
 fn check(filter: RawDocumentBuf, document: RawDocumentBuf, expected: bool) {
     let matcher = Matcher::parse(&filter).expect("the filter parses");
-    assert_eq!(matcher.matches(&document).expect("matching does not fail"), expected, "{filter:?} on {document:?}");
+    assert_eq!(
+        matcher.matches(&document).expect("matching does not fail"),
+        expected,
+        "{filter:?} on {document:?}"
+    );
 }
 
 #[track_caller]
@@ -20,14 +24,24 @@ fn check_all(document: RawDocumentBuf, cases: Vec<(RawDocumentBuf, bool)>) {
 #[track_caller]
 fn check_error(filter: RawDocumentBuf, code: i32, message: &str) {
     let error = Matcher::parse(&filter).expect_err("the filter is refused");
-    assert_eq!((error.code.0, error.message.as_str()), (code, message), "{filter:?}");
+    assert_eq!(
+        (error.code.0, error.message.as_str()),
+        (code, message),
+        "{filter:?}"
+    );
 }
 
 #[track_caller]
 fn check_position(filter: RawDocumentBuf, document: RawDocumentBuf, expected: Option<u32>) {
     let matcher = Matcher::parse(&filter).expect("the filter parses");
-    let position = matcher.matches_with_position(&document).expect("matching does not fail");
-    assert_eq!(position.expect("the document matches").array_index, expected, "{filter:?} on {document:?}");
+    let position = matcher
+        .matches_with_position(&document)
+        .expect("matching does not fail");
+    assert_eq!(
+        position.expect("the document matches").array_index,
+        expected,
+        "{filter:?} on {document:?}"
+    );
 }
 
 #[test]
@@ -74,7 +88,10 @@ fn paths_through_arrays() {
             (rawdoc! { "a.1": { "$size": 1 } }, true),
             (rawdoc! { "a": { "$size": 2 } }, true),
             (rawdoc! { "a.0": { "$elemMatch": { "$gt": 1 } } }, true),
-            (rawdoc! { "a": { "$elemMatch": { "$elemMatch": { "$gt": 2 } } } }, true),
+            (
+                rawdoc! { "a": { "$elemMatch": { "$elemMatch": { "$gt": 2 } } } },
+                true,
+            ),
             (rawdoc! { "a": { "$elemMatch": { "0": 3 } } }, true),
             (rawdoc! { "a": [1, 2] }, true),
             (rawdoc! { "a": [[1, 2], [3]] }, true),
@@ -112,9 +129,18 @@ fn comparisons_stay_within_their_class() {
             (rawdoc! { "a": 5_i64 }, true),
             (rawdoc! { "a": { "$gt": "a" } }, false),
             (rawdoc! { "a": { "$lt": "a" } }, false),
-            (rawdoc! { "a": { "$gt": pinion_bson::RawBson::MinKey } }, true),
-            (rawdoc! { "a": { "$lt": pinion_bson::RawBson::MaxKey } }, true),
-            (rawdoc! { "missing": { "$gt": pinion_bson::RawBson::MinKey } }, true),
+            (
+                rawdoc! { "a": { "$gt": pinion_bson::RawBson::MinKey } },
+                true,
+            ),
+            (
+                rawdoc! { "a": { "$lt": pinion_bson::RawBson::MaxKey } },
+                true,
+            ),
+            (
+                rawdoc! { "missing": { "$gt": pinion_bson::RawBson::MinKey } },
+                true,
+            ),
             (rawdoc! { "missing": { "$lte": null } }, true),
             (rawdoc! { "missing": { "$gt": null } }, false),
             (rawdoc! { "missing": { "$in": [null] } }, true),
@@ -164,16 +190,34 @@ fn element_and_array_operators() {
     check_all(
         rawdoc! { "a": [{ "b": 1, "c": 2 }], "e": [], "x": "x\ny", "d": 9.7 },
         vec![
-            (rawdoc! { "a": { "$elemMatch": { "$or": [{ "b": 1 }], "c": 2 } } }, true),
-            (rawdoc! { "a": { "$elemMatch": { "b": 1, "$or": [{ "c": 3 }] } } }, false),
-            (rawdoc! { "a": { "$elemMatch": { "$not": { "$gt": 5 } } } }, true),
+            (
+                rawdoc! { "a": { "$elemMatch": { "$or": [{ "b": 1 }], "c": 2 } } },
+                true,
+            ),
+            (
+                rawdoc! { "a": { "$elemMatch": { "b": 1, "$or": [{ "c": 3 }] } } },
+                false,
+            ),
+            (
+                rawdoc! { "a": { "$elemMatch": { "$not": { "$gt": 5 } } } },
+                true,
+            ),
             (rawdoc! { "a": { "$elemMatch": {} } }, true),
             (rawdoc! { "e": { "$elemMatch": {} } }, false),
-            (rawdoc! { "a": { "$elemMatch": { "$in": [{ "b": 1, "c": 2 }] } } }, true),
-            (rawdoc! { "a": { "$all": [{ "$elemMatch": { "b": 1 } }, { "$elemMatch": { "c": 2 } }] } }, true),
+            (
+                rawdoc! { "a": { "$elemMatch": { "$in": [{ "b": 1, "c": 2 }] } } },
+                true,
+            ),
+            (
+                rawdoc! { "a": { "$all": [{ "$elemMatch": { "b": 1 } }, { "$elemMatch": { "c": 2 } }] } },
+                true,
+            ),
             (rawdoc! { "a": { "$all": [{ "b": 1, "c": 2 }] } }, true),
             (rawdoc! { "a": { "$all": [] } }, false),
-            (rawdoc! { "a": { "$not": { "$elemMatch": { "b": 1 } } } }, false),
+            (
+                rawdoc! { "a": { "$not": { "$elemMatch": { "b": 1 } } } },
+                false,
+            ),
             (rawdoc! { "a": { "$elemMatch": { "$ref": 1 } } }, false),
             (rawdoc! { "a": { "$type": "array" } }, true),
             (rawdoc! { "a": { "$type": ["int", 3] } }, true),
@@ -209,47 +253,127 @@ fn bits() {
 #[test]
 fn errors() {
     for (filter, message) in [
-        (rawdoc! { "a": { "$elemMatch": { "$expr": 1 } } }, "$expr can only be applied to the top-level document"),
+        (
+            rawdoc! { "a": { "$elemMatch": { "$expr": 1 } } },
+            "$expr can only be applied to the top-level document",
+        ),
         (rawdoc! { "a": { "$foo": 1 } }, "unknown operator: $foo"),
         (rawdoc! { "a": { "$gt": 1, "b": 1 } }, "unknown operator: b"),
         (rawdoc! { "$and": 1 }, "$and must be an array"),
-        (rawdoc! { "$or": [] }, "$and/$or/$nor must be a nonempty array"),
-        (rawdoc! { "$nor": [1] }, "$or/$and/$nor entries need to be full objects"),
+        (
+            rawdoc! { "$or": [] },
+            "$and/$or/$nor must be a nonempty array",
+        ),
+        (
+            rawdoc! { "$nor": [1] },
+            "$or/$and/$nor entries need to be full objects",
+        ),
         (rawdoc! { "a": { "$in": 1 } }, "$in needs an array"),
         (rawdoc! { "a": { "$nin": 1 } }, "$nin needs an array"),
-        (rawdoc! { "a": { "$in": [{ "$gt": 1 }] } }, "cannot nest $ under $in"),
-        (rawdoc! { "a": { "$not": 1 } }, "$not needs a regex or a document"),
+        (
+            rawdoc! { "a": { "$in": [{ "$gt": 1 }] } },
+            "cannot nest $ under $in",
+        ),
+        (
+            rawdoc! { "a": { "$not": 1 } },
+            "$not needs a regex or a document",
+        ),
         (rawdoc! { "a": { "$not": {} } }, "$not cannot be empty"),
-        (rawdoc! { "a": { "$mod": 1 } }, "malformed mod, needs to be an array"),
-        (rawdoc! { "a": { "$mod": [1] } }, "malformed mod, not enough elements"),
-        (rawdoc! { "a": { "$mod": [1, 2, 3] } }, "malformed mod, too many elements"),
-        (rawdoc! { "a": { "$mod": ["a", 1] } }, "malformed mod, divisor not a number"),
-        (rawdoc! { "a": { "$mod": [1, "a"] } }, "malformed mod, remainder not a number"),
+        (
+            rawdoc! { "a": { "$mod": 1 } },
+            "malformed mod, needs to be an array",
+        ),
+        (
+            rawdoc! { "a": { "$mod": [1] } },
+            "malformed mod, not enough elements",
+        ),
+        (
+            rawdoc! { "a": { "$mod": [1, 2, 3] } },
+            "malformed mod, too many elements",
+        ),
+        (
+            rawdoc! { "a": { "$mod": ["a", 1] } },
+            "malformed mod, divisor not a number",
+        ),
+        (
+            rawdoc! { "a": { "$mod": [1, "a"] } },
+            "malformed mod, remainder not a number",
+        ),
         (rawdoc! { "a": { "$mod": [0, 1] } }, "divisor cannot be 0"),
         (rawdoc! { "a": { "$all": 1 } }, "$all needs an array"),
-        (rawdoc! { "a": { "$all": [{ "$gt": 1 }] } }, "no $ expressions in $all"),
-        (rawdoc! { "a": { "$elemMatch": 1 } }, "$elemMatch needs an Object"),
-        (rawdoc! { "a": { "$regex": 1 } }, "$regex has to be a string"),
-        (rawdoc! { "a": { "$regex": "a", "$options": 1 } }, "$options has to be a string"),
-        (rawdoc! { "a": { "$options": "i" } }, "$options needs a $regex"),
-        (rawdoc! { "a": { "$type": "foo" } }, "Unknown type name alias: foo"),
-        (rawdoc! { "a": { "$type": 200 } }, "Invalid numerical type code: 200"),
-        (rawdoc! { "a": { "$where": "1" } }, "$where cannot be applied to a field"),
+        (
+            rawdoc! { "a": { "$all": [{ "$gt": 1 }] } },
+            "no $ expressions in $all",
+        ),
+        (
+            rawdoc! { "a": { "$elemMatch": 1 } },
+            "$elemMatch needs an Object",
+        ),
+        (
+            rawdoc! { "a": { "$regex": 1 } },
+            "$regex has to be a string",
+        ),
+        (
+            rawdoc! { "a": { "$regex": "a", "$options": 1 } },
+            "$options has to be a string",
+        ),
+        (
+            rawdoc! { "a": { "$options": "i" } },
+            "$options needs a $regex",
+        ),
+        (
+            rawdoc! { "a": { "$type": "foo" } },
+            "Unknown type name alias: foo",
+        ),
+        (
+            rawdoc! { "a": { "$type": 200 } },
+            "Invalid numerical type code: 200",
+        ),
+        (
+            rawdoc! { "a": { "$where": "1" } },
+            "$where cannot be applied to a field",
+        ),
         (rawdoc! { "a": { "$ref": 1 } }, "unknown operator: $ref"),
     ] {
         check_error(filter, 2, message);
     }
-    check_error(rawdoc! { "a": { "$bitsAllSet": -1 } }, 9, "Expected a positive number in: $bitsAllSet: -1");
-    check_error(rawdoc! { "a": { "$bitsAllSet": 1.5 } }, 9, "Expected an integer: $bitsAllSet: 1.5");
-    check_error(rawdoc! { "a": { "$type": [] } }, 9, "a must match at least one type");
-    check_error(rawdoc! { "a": { "$type": {} } }, 14, "type must be represented as a number or a string");
-    check_error(rawdoc! { "$expr": { "$foo": 1 } }, 168, "Unrecognized expression '$foo'");
-    check_error(rawdoc! { "$where": "1" }, 115, "the query operator $where is not supported");
+    check_error(
+        rawdoc! { "a": { "$bitsAllSet": -1 } },
+        9,
+        "Expected a positive number in: $bitsAllSet: -1",
+    );
+    check_error(
+        rawdoc! { "a": { "$bitsAllSet": 1.5 } },
+        9,
+        "Expected an integer: $bitsAllSet: 1.5",
+    );
+    check_error(
+        rawdoc! { "a": { "$type": [] } },
+        9,
+        "a must match at least one type",
+    );
+    check_error(
+        rawdoc! { "a": { "$type": {} } },
+        14,
+        "type must be represented as a number or a string",
+    );
+    check_error(
+        rawdoc! { "$expr": { "$foo": 1 } },
+        168,
+        "Unrecognized expression '$foo'",
+    );
+    check_error(
+        rawdoc! { "$where": "1" },
+        115,
+        "the query operator $where is not supported",
+    );
 }
 
 #[test]
 fn nesting_is_bounded() {
-    let nested = |levels: usize| (0..levels).fold(rawdoc! { "a": 1 }, |inner, _| rawdoc! { "$and": [inner] });
+    let nested = |levels: usize| {
+        (0..levels).fold(rawdoc! { "a": 1 }, |inner, _| rawdoc! { "$and": [inner] })
+    };
     assert!(Matcher::parse(&nested(99)).is_ok());
     assert_eq!(Matcher::parse(&nested(101)).unwrap_err().code.0, 2);
 }
@@ -257,23 +381,58 @@ fn nesting_is_bounded() {
 #[test]
 fn positions() {
     check_position(rawdoc! { "a": 2 }, rawdoc! { "a": [1, 2] }, Some(1));
-    check_position(rawdoc! { "a.b": 2 }, rawdoc! { "a": [{ "b": [2] }] }, Some(0));
-    check_position(rawdoc! { "a": { "$elemMatch": { "$gt": 1 } } }, rawdoc! { "a": [1, 2] }, Some(1));
+    check_position(
+        rawdoc! { "a.b": 2 },
+        rawdoc! { "a": [{ "b": [2] }] },
+        Some(0),
+    );
+    check_position(
+        rawdoc! { "a": { "$elemMatch": { "$gt": 1 } } },
+        rawdoc! { "a": [1, 2] },
+        Some(1),
+    );
     check_position(rawdoc! { "a": 1 }, rawdoc! { "a": 1 }, None);
-    check_position(rawdoc! { "a": 1, "b": 3 }, rawdoc! { "a": [1], "b": [0, 3] }, Some(1));
-    check_position(rawdoc! { "$or": [{ "a": 1 }] }, rawdoc! { "a": [0, 1] }, Some(1));
-    check_position(rawdoc! { "$or": [{ "a": 1 }, { "b": 5 }] }, rawdoc! { "a": [0, 1] }, None);
-    check_position(rawdoc! { "$or": [{ "a": 1 }, { "a": 5 }] }, rawdoc! { "a": [0, 1] }, Some(1));
+    check_position(
+        rawdoc! { "a": 1, "b": 3 },
+        rawdoc! { "a": [1], "b": [0, 3] },
+        Some(1),
+    );
+    check_position(
+        rawdoc! { "$or": [{ "a": 1 }] },
+        rawdoc! { "a": [0, 1] },
+        Some(1),
+    );
+    check_position(
+        rawdoc! { "$or": [{ "a": 1 }, { "b": 5 }] },
+        rawdoc! { "a": [0, 1] },
+        None,
+    );
+    check_position(
+        rawdoc! { "$or": [{ "a": 1 }, { "a": 5 }] },
+        rawdoc! { "a": [0, 1] },
+        Some(1),
+    );
     check_position(rawdoc! { "a.1": 7 }, rawdoc! { "a": [5, 7] }, None);
-    check_position(rawdoc! { "$and": [{ "a": { "$gt": 1 } }, { "a": { "$lt": 5 } }] }, rawdoc! { "a": [1, 2, 3] }, Some(1));
-    check_position(rawdoc! { "a": { "$all": [3, 5] } }, rawdoc! { "a": [1, 3, 5] }, Some(2));
+    check_position(
+        rawdoc! { "$and": [{ "a": { "$gt": 1 } }, { "a": { "$lt": 5 } }] },
+        rawdoc! { "a": [1, 2, 3] },
+        Some(1),
+    );
+    check_position(
+        rawdoc! { "a": { "$all": [3, 5] } },
+        rawdoc! { "a": [1, 3, 5] },
+        Some(2),
+    );
 }
 
 #[test]
 fn identity_look_ups() {
     let id = |filter: RawDocumentBuf| {
         let matcher = Matcher::parse(&filter).expect("parses");
-        (matcher.id_equality().is_some(), matcher.id_equality_alone().is_some())
+        (
+            matcher.id_equality().is_some(),
+            matcher.id_equality_alone().is_some(),
+        )
     };
     assert_eq!(id(rawdoc! { "_id": 1 }), (true, true));
     assert_eq!(id(rawdoc! { "_id": { "$eq": 1 } }), (true, true));

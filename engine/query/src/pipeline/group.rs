@@ -21,7 +21,10 @@ pub(super) struct Group {
 impl Group {
     pub(super) fn parse(spec: RawBsonRef<'_>, variables: &Variables) -> Result<Group> {
         let RawBsonRef::Document(spec) = spec else {
-            return Err(error(15947, "a group's fields must be specified in an object"));
+            return Err(error(
+                15947,
+                "a group's fields must be specified in an object",
+            ));
         };
         let mut id = None;
         let mut fields: Vec<(String, Kind, Expression)> = Vec::new();
@@ -41,36 +44,70 @@ impl Group {
     }
 }
 
-fn parse_field(name: &str, value: RawBsonRef<'_>, variables: &Variables) -> Result<(Kind, Expression)> {
+fn parse_field(
+    name: &str,
+    value: RawBsonRef<'_>,
+    variables: &Variables,
+) -> Result<(Kind, Expression)> {
     if name.contains('.') {
-        return Err(error(40235, format!("The field name '{name}' cannot contain '.'")));
+        return Err(error(
+            40235,
+            format!("The field name '{name}' cannot contain '.'"),
+        ));
     }
     if name.starts_with('$') {
-        return Err(error(40236, format!("The field name '{name}' cannot be an operator name")));
+        return Err(error(
+            40236,
+            format!("The field name '{name}' cannot be an operator name"),
+        ));
     }
     if name == "$doingMerge" {
         return Err(error(17030, "$doingMerge should be true if present"));
     }
     let RawBsonRef::Document(spec) = value else {
-        return Err(error(40234, format!("The field '{name}' must be an accumulator object")));
+        return Err(error(
+            40234,
+            format!("The field '{name}' must be an accumulator object"),
+        ));
     };
-    let Some((operator, operand)) = first(spec).filter(|(operator, _)| operator.starts_with('$')) else {
-        return Err(error(40234, format!("The field '{name}' must be an accumulator object")));
+    let Some((operator, operand)) = first(spec).filter(|(operator, _)| operator.starts_with('$'))
+    else {
+        return Err(error(
+            40234,
+            format!("The field '{name}' must be an accumulator object"),
+        ));
     };
     if count(spec) > 1 {
-        return Err(error(40238, format!("The field '{name}' must specify one accumulator")));
+        return Err(error(
+            40238,
+            format!("The field '{name}' must specify one accumulator"),
+        ));
     }
     if operator == "$count" {
         match operand {
             RawBsonRef::Document(empty) if is_empty(empty) => {}
             _ => return Err(error(9, "$count takes no arguments, i.e. $count:{}")),
         }
-        return Ok((Kind::Sum, Expression::parse(RawBsonRef::Int32(1), variables)?));
+        return Ok((
+            Kind::Sum,
+            Expression::parse(RawBsonRef::Int32(1), variables)?,
+        ));
     }
     let Some(kind) = Kind::find(operator) else {
         const UNSUPPORTED: &[&str] = &[
-            "$accumulator", "$bottom", "$bottomN", "$concatArrays", "$firstN", "$lastN", "$maxN", "$median", "$minN",
-            "$percentile", "$setUnion", "$top", "$topN",
+            "$accumulator",
+            "$bottom",
+            "$bottomN",
+            "$concatArrays",
+            "$firstN",
+            "$lastN",
+            "$maxN",
+            "$median",
+            "$minN",
+            "$percentile",
+            "$setUnion",
+            "$top",
+            "$topN",
         ];
         return Err(if UNSUPPORTED.contains(&operator) {
             error(115, format!("the accumulator {operator} is not supported"))
@@ -81,7 +118,12 @@ fn parse_field(name: &str, value: RawBsonRef<'_>, variables: &Variables) -> Resu
     let operand = match operand {
         RawBsonRef::Array(array) => match &items(array).collect::<Vec<_>>()[..] {
             [one] => *one,
-            _ => return Err(error(40237, format!("The {operator} accumulator is a unary operator"))),
+            _ => {
+                return Err(error(
+                    40237,
+                    format!("The {operator} accumulator is a unary operator"),
+                ));
+            }
         },
         other => other,
     };
@@ -99,7 +141,12 @@ pub(super) struct Groups {
 
 impl Groups {
     pub(super) fn new(group: Group) -> Groups {
-        Groups { group, places: FxHashMap::default(), groups: Vec::new(), bytes: 0 }
+        Groups {
+            group,
+            places: FxHashMap::default(),
+            groups: Vec::new(),
+            bytes: 0,
+        }
     }
 
     pub(super) fn push(&mut self, document: &RawDocument) -> Result<()> {
@@ -109,15 +156,22 @@ impl Groups {
         let at = match self.places.get(&key[..]) {
             Some(at) => *at,
             None => {
-                let accumulators: Vec<Accumulator> =
-                    self.group.fields.iter().map(|(_, kind, _)| Accumulator::new(*kind)).collect();
-                self.bytes += 2 * key.len() + 64 + accumulators.iter().map(Accumulator::bytes).sum::<usize>();
+                let accumulators: Vec<Accumulator> = self
+                    .group
+                    .fields
+                    .iter()
+                    .map(|(_, kind, _)| Accumulator::new(*kind))
+                    .collect();
+                self.bytes +=
+                    2 * key.len() + 64 + accumulators.iter().map(Accumulator::bytes).sum::<usize>();
                 self.places.insert(key.to_vec(), self.groups.len());
                 self.groups.push((id.into(), accumulators));
                 self.groups.len() - 1
             }
         };
-        for (accumulator, (_, _, expression)) in self.groups[at].1.iter_mut().zip(&self.group.fields) {
+        for (accumulator, (_, _, expression)) in
+            self.groups[at].1.iter_mut().zip(&self.group.fields)
+        {
             let before = accumulator.bytes();
             let value = expression.evaluate(document)?;
             accumulator.add(value.as_ref())?;

@@ -54,7 +54,9 @@ pub struct PipelineParts {
 impl Pipeline {
     /// Parses a pipeline; the errors are MongoDB's.
     pub fn parse(stages: &RawArray, variables: &Variables) -> Result<Pipeline> {
-        Ok(Pipeline { stages: parse::parse(stages, variables)? })
+        Ok(Pipeline {
+            stages: parse::parse(stages, variables)?,
+        })
     }
 
     /// Whether there are no stages.
@@ -87,7 +89,14 @@ impl Pipeline {
         if limit.is_some() {
             stages.next();
         }
-        Ok(PipelineParts { matcher, sort, limit, rest: Pipeline { stages: stages.collect() } })
+        Ok(PipelineParts {
+            matcher,
+            sort,
+            limit,
+            rest: Pipeline {
+                stages: stages.collect(),
+            },
+        })
     }
 }
 
@@ -100,7 +109,11 @@ fn join_filters(filters: &[RawDocumentBuf]) -> RawDocumentBuf {
     out.end();
     let joined = out.finish();
     let is_empty = matches!(crate::value::field(&joined, "$and"), Some(pinion_bson::RawBsonRef::Array(a)) if a.is_empty());
-    if is_empty { RawDocumentBuf::new() } else { joined }
+    if is_empty {
+        RawDocumentBuf::new()
+    } else {
+        joined
+    }
 }
 
 /// A document as a stage hands it on.

@@ -3,9 +3,9 @@
 use pinion_bson::{DocBuilder, RawArray, RawBsonRef, RawDocument};
 use pinion_wire::Result;
 
+use super::Stage;
 use super::group::Group;
 use super::unwind::Unwind;
-use super::Stage;
 use crate::error::{error, type_mismatch};
 use crate::expression::{Expression, Variables, check_field_path};
 use crate::limits::MAX_PIPELINE_STAGES;
@@ -18,35 +18,79 @@ use crate::value::{count, elements, first, is_empty, is_nan, is_number, items, t
 
 /// Stages that MongoDB has and this pipeline does not offer.
 const UNSUPPORTED: &[&str] = &[
-    "$bucket", "$bucketAuto", "$changeStream", "$changeStreamSplitLargeEvent", "$collStats", "$currentOp", "$densify",
-    "$documents", "$facet", "$fill", "$geoNear", "$graphLookup", "$indexStats", "$listClusterCatalog",
-    "$listLocalSessions", "$listSampledQueries", "$listSearchIndexes", "$listSessions", "$lookup", "$merge", "$out",
-    "$planCacheStats", "$querySettings", "$queryStats", "$rankFusion", "$redact", "$sample", "$search", "$searchMeta",
-    "$setWindowFields", "$shardedDataDistribution", "$unionWith", "$vectorSearch",
+    "$bucket",
+    "$bucketAuto",
+    "$changeStream",
+    "$changeStreamSplitLargeEvent",
+    "$collStats",
+    "$currentOp",
+    "$densify",
+    "$documents",
+    "$facet",
+    "$fill",
+    "$geoNear",
+    "$graphLookup",
+    "$indexStats",
+    "$listClusterCatalog",
+    "$listLocalSessions",
+    "$listSampledQueries",
+    "$listSearchIndexes",
+    "$listSessions",
+    "$lookup",
+    "$merge",
+    "$out",
+    "$planCacheStats",
+    "$querySettings",
+    "$queryStats",
+    "$rankFusion",
+    "$redact",
+    "$sample",
+    "$search",
+    "$searchMeta",
+    "$setWindowFields",
+    "$shardedDataDistribution",
+    "$unionWith",
+    "$vectorSearch",
 ];
 
 pub(super) fn parse(stages: &RawArray, variables: &Variables) -> Result<Vec<Stage>> {
     let mut out = Vec::new();
     for (at, stage) in items(stages).enumerate() {
         if at >= MAX_PIPELINE_STAGES {
-            return Err(error(7749501, format!("Pipeline length must be no longer than {MAX_PIPELINE_STAGES} stages")));
+            return Err(error(
+                7749501,
+                format!("Pipeline length must be no longer than {MAX_PIPELINE_STAGES} stages"),
+            ));
         }
         let RawBsonRef::Document(stage) = stage else {
-            return Err(type_mismatch("Each element of the 'pipeline' array must be an object"));
+            return Err(type_mismatch(
+                "Each element of the 'pipeline' array must be an object",
+            ));
         };
         let (Some((name, spec)), 1) = (first(stage), count(stage)) else {
-            return Err(error(40323, "A pipeline stage specification object must contain exactly one field."));
+            return Err(error(
+                40323,
+                "A pipeline stage specification object must contain exactly one field.",
+            ));
         };
         parse_stage(name, spec, variables, &mut out)?;
     }
     Ok(out)
 }
 
-fn parse_stage(name: &str, spec: RawBsonRef<'_>, variables: &Variables, out: &mut Vec<Stage>) -> Result<()> {
+fn parse_stage(
+    name: &str,
+    spec: RawBsonRef<'_>,
+    variables: &Variables,
+    out: &mut Vec<Stage>,
+) -> Result<()> {
     out.push(match name {
         "$match" => {
             let RawBsonRef::Document(filter) = spec else {
-                return Err(error(15959, "the match filter must be an expression in an object"));
+                return Err(error(
+                    15959,
+                    "the match filter must be an expression in an object",
+                ));
             };
             Stage::Match(Matcher::parse_with(filter, variables)?)
         }
@@ -60,18 +104,28 @@ fn parse_stage(name: &str, spec: RawBsonRef<'_>, variables: &Variables, out: &mu
             let RawBsonRef::Document(spec) = spec else {
                 return Err(error(
                     40272,
-                    format!("{name} specification stage must be an object, got {}", type_name(spec)),
+                    format!(
+                        "{name} specification stage must be an object, got {}",
+                        type_name(spec)
+                    ),
                 ));
             };
-            Stage::Project(Projection::parse_addition(spec, variables).map_err(|mut e| {
-                e.message = e.message.replacen("Invalid $addFields", &format!("Invalid {name}"), 1);
-                e
-            })?)
+            Stage::Project(
+                Projection::parse_addition(spec, variables).map_err(|mut e| {
+                    e.message =
+                        e.message
+                            .replacen("Invalid $addFields", &format!("Invalid {name}"), 1);
+                    e
+                })?,
+            )
         }
         "$unset" => Stage::Project(parse_unset(spec, variables)?),
         "$sort" => {
             let RawBsonRef::Document(pattern) = spec else {
-                return Err(error(15973, "the $sort key specification must be an object"));
+                return Err(error(
+                    15973,
+                    "the $sort key specification must be an object",
+                ));
             };
             let sort = SortPattern::parse(pattern)?;
             if sort.is_empty() {
@@ -94,43 +148,74 @@ fn parse_stage(name: &str, spec: RawBsonRef<'_>, variables: &Variables, out: &mu
             let RawBsonRef::Document(spec) = spec else {
                 return Err(error(
                     40229,
-                    format!("expected an object as specification for $replaceRoot stage, got {}", type_name(spec)),
+                    format!(
+                        "expected an object as specification for $replaceRoot stage, got {}",
+                        type_name(spec)
+                    ),
                 ));
             };
             let mut new_root = None;
             for (field, value) in elements(spec) {
                 if field != "newRoot" {
-                    return Err(error(40415, format!("BSON field '$replaceRoot.{field}' is an unknown field.")));
+                    return Err(error(
+                        40415,
+                        format!("BSON field '$replaceRoot.{field}' is an unknown field."),
+                    ));
                 }
                 new_root = Some(value);
             }
-            let new_root = new_root
-                .ok_or_else(|| error(40414, "BSON field '$replaceRoot.newRoot' is missing but a required field"))?;
-            Stage::ReplaceRoot(Expression::parse(new_root, variables)?, "'newRoot' expression ")
+            let new_root = new_root.ok_or_else(|| {
+                error(
+                    40414,
+                    "BSON field '$replaceRoot.newRoot' is missing but a required field",
+                )
+            })?;
+            Stage::ReplaceRoot(
+                Expression::parse(new_root, variables)?,
+                "'newRoot' expression ",
+            )
         }
-        "$replaceWith" => Stage::ReplaceRoot(Expression::parse(spec, variables)?, "'replacement document' "),
+        "$replaceWith" => Stage::ReplaceRoot(
+            Expression::parse(spec, variables)?,
+            "'replacement document' ",
+        ),
         "$sortByCount" => {
             parse_sort_by_count(spec, variables, out)?;
             return Ok(());
         }
         name if UNSUPPORTED.contains(&name) => {
-            return Err(error(115, format!("the aggregation stage {name} is not supported")));
+            return Err(error(
+                115,
+                format!("the aggregation stage {name} is not supported"),
+            ));
         }
-        _ => return Err(error(40324, format!("Unrecognized pipeline stage name: '{name}'"))),
+        _ => {
+            return Err(error(
+                40324,
+                format!("Unrecognized pipeline stage name: '{name}'"),
+            ));
+        }
     });
     Ok(())
 }
 
 fn parse_amount(name: &str, code: i32, spec: RawBsonRef<'_>) -> Result<i64> {
-    let invalid = |reason: String| error(code, format!("invalid argument to {name} stage: {reason}"));
+    let invalid =
+        |reason: String| error(code, format!("invalid argument to {name} stage: {reason}"));
     let element = || element_text(name, spec);
     if !is_number(spec) {
         return Err(invalid(format!("Expected a number in: {}", element())));
     }
     match exact_i64(spec) {
-        Some(amount) if amount < 0 => Err(invalid(format!("Expected a non-negative number in: {}", element()))),
+        Some(amount) if amount < 0 => Err(invalid(format!(
+            "Expected a non-negative number in: {}",
+            element()
+        ))),
         Some(amount) => Ok(amount),
-        None if is_nan(spec) => Err(invalid(format!("Expected an integer, but found NaN in: {}", element()))),
+        None if is_nan(spec) => Err(invalid(format!(
+            "Expected an integer, but found NaN in: {}",
+            element()
+        ))),
         None => Err(invalid(format!("Expected an integer: {}", element()))),
     }
 }
@@ -178,7 +263,12 @@ fn parse_unset(spec: RawBsonRef<'_>, variables: &Variables) -> Result<Projection
                 ));
             }
         }
-        _ => return Err(error(31002, "$unset specification must be a string or an array")),
+        _ => {
+            return Err(error(
+                31002,
+                "$unset specification must be a string or an array",
+            ));
+        }
     }
     let mut projection = DocBuilder::new();
     for name in names {
@@ -191,10 +281,15 @@ fn parse_unset(spec: RawBsonRef<'_>, variables: &Variables) -> Result<Projection
     })
 }
 
-fn parse_sort_by_count(spec: RawBsonRef<'_>, variables: &Variables, out: &mut Vec<Stage>) -> Result<()> {
+fn parse_sort_by_count(
+    spec: RawBsonRef<'_>,
+    variables: &Variables,
+    out: &mut Vec<Stage>,
+) -> Result<()> {
     match spec {
         RawBsonRef::String(text) if text.starts_with('$') => {}
-        RawBsonRef::Document(document) if first(document).is_some_and(|(name, _)| name.starts_with('$')) => {}
+        RawBsonRef::Document(document)
+            if first(document).is_some_and(|(name, _)| name.starts_with('$')) => {}
         RawBsonRef::String(_) => {
             return Err(error(
                 40148,
@@ -207,7 +302,12 @@ fn parse_sort_by_count(spec: RawBsonRef<'_>, variables: &Variables, out: &mut Ve
                 "the sortByCount field must be defined as a $-prefixed path or an expression inside an object",
             ));
         }
-        _ => return Err(error(40149, "the sortByCount field must be specified as a string or as an object")),
+        _ => {
+            return Err(error(
+                40149,
+                "the sortByCount field must be specified as a string or as an object",
+            ));
+        }
     }
     let mut group = DocBuilder::new();
     group.append("_id", spec);
@@ -217,7 +317,10 @@ fn parse_sort_by_count(spec: RawBsonRef<'_>, variables: &Variables, out: &mut Ve
     let group = group.finish();
     let group: &RawDocument = &group;
     debug_assert!(!is_empty(group));
-    out.push(Stage::Group(Group::parse(RawBsonRef::Document(group), variables)?));
+    out.push(Stage::Group(Group::parse(
+        RawBsonRef::Document(group),
+        variables,
+    )?));
     let mut sort = DocBuilder::new();
     sort.append("count", RawBsonRef::Int32(-1));
     out.push(Stage::Sort(SortPattern::parse(&sort.finish())?));

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use pinion_bson::{DocBuilder, MAX_INTERNAL_DOCUMENT_BYTES, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{
+    DocBuilder, MAX_INTERNAL_DOCUMENT_BYTES, RawBsonRef, RawDocument, RawDocumentBuf,
+};
 use pinion_wire::Result;
 
 use super::group::Groups;
@@ -26,7 +28,11 @@ enum Step {
     Skip(i64),
     Limit(i64),
     Count(String, i64),
-    Sort { stage: crate::sort::SortPattern, sorter: Sorter<RawDocumentBuf>, arrived: u64 },
+    Sort {
+        stage: crate::sort::SortPattern,
+        sorter: Sorter<RawDocumentBuf>,
+        arrived: u64,
+    },
     Group(Groups),
     /// A stage that has given all it had.
     Spent,
@@ -43,13 +49,20 @@ impl PipelineRun {
                 Stage::Count(name) => Step::Count(name, 0),
                 Stage::Sort(pattern) => {
                     let sorter = Sorter::new(limit_behind(&stages[at + 1..]), MAX_SORT_BYTES);
-                    Step::Sort { stage: pattern, sorter, arrived: 0 }
+                    Step::Sort {
+                        stage: pattern,
+                        sorter,
+                        arrived: 0,
+                    }
                 }
                 Stage::Group(group) => Step::Group(Groups::new(group)),
                 plain => Step::Plain(plain),
             });
         }
-        PipelineRun { steps, out: VecDeque::new() }
+        PipelineRun {
+            steps,
+            out: VecDeque::new(),
+        }
     }
 
     /// Takes one document in.
@@ -76,7 +89,10 @@ impl PipelineRun {
                 Step::Group(groups) => {
                     for document in groups.finish() {
                         if document.as_bytes().len() > MAX_INTERNAL_DOCUMENT_BYTES {
-                            return Err(error(17419, "Resulting document after $group is larger than 16777216"));
+                            return Err(error(
+                                17419,
+                                "Resulting document after $group is larger than 16777216",
+                            ));
                         }
                         push(after, &document, &mut self.out)?;
                     }
@@ -128,7 +144,11 @@ fn limit_behind(stages: &[Stage]) -> Option<usize> {
     None
 }
 
-fn push(steps: &mut [Step], document: &RawDocument, out: &mut VecDeque<RawDocumentBuf>) -> Result<()> {
+fn push(
+    steps: &mut [Step],
+    document: &RawDocument,
+    out: &mut VecDeque<RawDocumentBuf>,
+) -> Result<()> {
     let Some((step, rest)) = steps.split_first_mut() else {
         out.push_back(owned(document));
         return Ok(());
@@ -150,7 +170,11 @@ fn push(steps: &mut [Step], document: &RawDocument, out: &mut VecDeque<RawDocume
             *counted += 1;
             Ok(())
         }
-        Step::Sort { stage, sorter, arrived } => {
+        Step::Sort {
+            stage,
+            sorter,
+            arrived,
+        } => {
             // Documents of equal keys stay in the order in which they came.
             let mut key = stage.value_key(document)?;
             key.extend_from_slice(&arrived.to_be_bytes());
@@ -171,7 +195,9 @@ fn push(steps: &mut [Step], document: &RawDocument, out: &mut VecDeque<RawDocume
                 let projected = projection.apply(document, None)?;
                 push(rest, &projected, out)
             }
-            Stage::Unwind(unwind) => unwind.apply(document, &mut |unwound| push(rest, &unwound, out)),
+            Stage::Unwind(unwind) => {
+                unwind.apply(document, &mut |unwound| push(rest, &unwound, out))
+            }
             Stage::ReplaceRoot(expression, what) => {
                 let value = expression.evaluate(document)?;
                 match value.as_ref() {
@@ -189,7 +215,11 @@ fn push(steps: &mut [Step], document: &RawDocument, out: &mut VecDeque<RawDocume
                 }
             }
             // These have steps of their own.
-            Stage::Sort(_) | Stage::Skip(_) | Stage::Limit(_) | Stage::Count(_) | Stage::Group(_) => Ok(()),
+            Stage::Sort(_)
+            | Stage::Skip(_)
+            | Stage::Limit(_)
+            | Stage::Count(_)
+            | Stage::Group(_) => Ok(()),
         },
     }
 }

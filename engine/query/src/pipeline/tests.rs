@@ -41,24 +41,47 @@ fn check(stages: RawBson, expected: Vec<RawDocumentBuf>) {
 #[track_caller]
 fn check_error(stages: RawBson, code: i32) {
     let text = format!("{stages:?}");
-    assert_eq!(run(stages).expect_err("the pipeline is refused").code.0, code, "{text}");
+    assert_eq!(
+        run(stages).expect_err("the pipeline is refused").code.0,
+        code,
+        "{text}"
+    );
 }
 
 #[test]
 fn simple_stages() {
-    check(rawbson!([{ "$match": { "k": "a" } }, { "$project": { "v": 1 } }]), vec![rawdoc! { "_id": 1, "v": 1 }, rawdoc! { "_id": 2, "v": 2.5 }]);
-    check(rawbson!([{ "$skip": 3 }, { "$limit": 1 }, { "$unset": ["k", "l"] }]), vec![rawdoc! { "_id": 4, "v": null }]);
-    check(rawbson!([{ "$sort": { "_id": -1 } }, { "$limit": 2 }, { "$project": { "_id": 1 } }]), vec![rawdoc! { "_id": 5 }, rawdoc! { "_id": 4 }]);
+    check(
+        rawbson!([{ "$match": { "k": "a" } }, { "$project": { "v": 1 } }]),
+        vec![rawdoc! { "_id": 1, "v": 1 }, rawdoc! { "_id": 2, "v": 2.5 }],
+    );
+    check(
+        rawbson!([{ "$skip": 3 }, { "$limit": 1 }, { "$unset": ["k", "l"] }]),
+        vec![rawdoc! { "_id": 4, "v": null }],
+    );
+    check(
+        rawbson!([{ "$sort": { "_id": -1 } }, { "$limit": 2 }, { "$project": { "_id": 1 } }]),
+        vec![rawdoc! { "_id": 5 }, rawdoc! { "_id": 4 }],
+    );
     check(rawbson!([{ "$count": "n" }]), vec![rawdoc! { "n": 5 }]);
-    check(rawbson!([{ "$match": { "v": 99 } }, { "$count": "n" }]), vec![]);
-    check(rawbson!([{ "$limit": 1 }, { "$replaceWith": { "a": "$v" } }, { "$set": { "b": 1 } }]), vec![rawdoc! { "a": 1, "b": 1 }]);
+    check(
+        rawbson!([{ "$match": { "v": 99 } }, { "$count": "n" }]),
+        vec![],
+    );
+    check(
+        rawbson!([{ "$limit": 1 }, { "$replaceWith": { "a": "$v" } }, { "$set": { "b": 1 } }]),
+        vec![rawdoc! { "a": 1, "b": 1 }],
+    );
 }
 
 #[test]
 fn unwinding() {
     check(
         rawbson!([{ "$unwind": "$l" }, { "$project": { "l": 1 } }]),
-        vec![rawdoc! { "_id": 1, "l": 1 }, rawdoc! { "_id": 1, "l": 2 }, rawdoc! { "_id": 5, "l": 7 }],
+        vec![
+            rawdoc! { "_id": 1, "l": 1 },
+            rawdoc! { "_id": 1, "l": 2 },
+            rawdoc! { "_id": 5, "l": 7 },
+        ],
     );
     check(
         rawbson!([
@@ -89,9 +112,14 @@ fn grouping() {
     check(
         rawbson!([{ "$group": { "_id": null, "n": { "$sum": "$v" }, "mi": { "$min": "$v" }, "ma": { "$max": "$v" },
             "f": { "$first": "$k" }, "l": { "$last": "$k" }, "p": { "$push": "$v" }, "s": { "$addToSet": "$k" } } }]),
-        vec![rawdoc! { "_id": null, "n": 6.5, "mi": 1, "ma": "x", "f": "a", "l": null, "p": [1, 2.5, "x", null, 3], "s": ["a", "b", null] }],
+        vec![
+            rawdoc! { "_id": null, "n": 6.5, "mi": 1, "ma": "x", "f": "a", "l": null, "p": [1, 2.5, "x", null, 3], "s": ["a", "b", null] },
+        ],
     );
-    check(rawbson!([{ "$sortByCount": "$k" }, { "$limit": 1 }]), vec![rawdoc! { "_id": "a", "count": 2 }]);
+    check(
+        rawbson!([{ "$sortByCount": "$k" }, { "$limit": 1 }]),
+        vec![rawdoc! { "_id": "a", "count": 2 }],
+    );
 }
 
 #[test]
@@ -113,10 +141,22 @@ fn errors() {
         (rawbson!([{ "$group": 1 }]), 15947),
         (rawbson!([{ "$group": {} }]), 15955),
         (rawbson!([{ "$group": { "_id": 1, "x": 1 } }]), 40234),
-        (rawbson!([{ "$group": { "_id": 1, "x": { "$foo": 1 } } }]), 15952),
-        (rawbson!([{ "$group": { "_id": 1, "x": { "$sum": 1, "$avg": 1 } } }]), 40238),
-        (rawbson!([{ "$group": { "_id": 1, "a.b": { "$sum": 1 } } }]), 40235),
-        (rawbson!([{ "$group": { "_id": 1, "a": { "$sum": [1, 2] } } }]), 40237),
+        (
+            rawbson!([{ "$group": { "_id": 1, "x": { "$foo": 1 } } }]),
+            15952,
+        ),
+        (
+            rawbson!([{ "$group": { "_id": 1, "x": { "$sum": 1, "$avg": 1 } } }]),
+            40238,
+        ),
+        (
+            rawbson!([{ "$group": { "_id": 1, "a.b": { "$sum": 1 } } }]),
+            40235,
+        ),
+        (
+            rawbson!([{ "$group": { "_id": 1, "a": { "$sum": [1, 2] } } }]),
+            40237,
+        ),
         (rawbson!([{ "$replaceRoot": {} }]), 40414),
         (rawbson!([{ "$replaceRoot": { "newRoot": "$v" } }]), 40228),
         (rawbson!([{ "$unset": [] }]), 31119),
@@ -133,8 +173,13 @@ fn a_pipeline_is_divided() {
     let stages = array(rawbson!([
         { "$match": { "a": 1 } }, { "$match": { "b": 2 } }, { "$sort": { "c": 1 } }, { "$limit": 3 }, { "$count": "n" }
     ]));
-    let parts = Pipeline::parse(&stages, &variables).and_then(|p| p.divide(&variables)).expect("it divides");
-    assert_eq!(parts.matcher.filter(), &*rawdoc! { "$and": [{ "a": 1 }, { "b": 2 }] });
+    let parts = Pipeline::parse(&stages, &variables)
+        .and_then(|p| p.divide(&variables))
+        .expect("it divides");
+    assert_eq!(
+        parts.matcher.filter(),
+        &*rawdoc! { "$and": [{ "a": 1 }, { "b": 2 }] }
+    );
     assert_eq!(parts.sort.expect("a sort").source(), &*rawdoc! { "c": 1 });
     assert_eq!(parts.limit, Some(3));
     assert_eq!(parts.rest.stages.len(), 1);

@@ -27,10 +27,15 @@ impl Unwind {
                         ("path", other) => {
                             return Err(error(
                                 28808,
-                                format!("expected a string as the path for $unwind stage, got {}", type_name(other)),
+                                format!(
+                                    "expected a string as the path for $unwind stage, got {}",
+                                    type_name(other)
+                                ),
                             ));
                         }
-                        ("preserveNullAndEmptyArrays", RawBsonRef::Boolean(value)) => preserve = value,
+                        ("preserveNullAndEmptyArrays", RawBsonRef::Boolean(value)) => {
+                            preserve = value
+                        }
                         ("preserveNullAndEmptyArrays", other) => {
                             return Err(error(
                                 28809,
@@ -40,7 +45,9 @@ impl Unwind {
                                 ),
                             ));
                         }
-                        ("includeArrayIndex", RawBsonRef::String(text)) if !text.is_empty() => index = Some(text),
+                        ("includeArrayIndex", RawBsonRef::String(text)) if !text.is_empty() => {
+                            index = Some(text)
+                        }
                         ("includeArrayIndex", other) => {
                             return Err(error(
                                 28810,
@@ -50,7 +57,12 @@ impl Unwind {
                                 ),
                             ));
                         }
-                        _ => return Err(error(28811, format!("unrecognized option to $unwind stage: {name}"))),
+                        _ => {
+                            return Err(error(
+                                28811,
+                                format!("unrecognized option to $unwind stage: {name}"),
+                            ));
+                        }
                     }
                 }
             }
@@ -64,22 +76,33 @@ impl Unwind {
                 ));
             }
         }
-        let path = path.filter(|p| !p.is_empty()).ok_or_else(|| error(28812, "no path specified to $unwind stage"))?;
+        let path = path
+            .filter(|p| !p.is_empty())
+            .ok_or_else(|| error(28812, "no path specified to $unwind stage"))?;
         let Some(path) = path.strip_prefix('$') else {
-            return Err(error(28818, format!("path option to $unwind stage should be prefixed with a '$': {path}")));
+            return Err(error(
+                28818,
+                format!("path option to $unwind stage should be prefixed with a '$': {path}"),
+            ));
         };
         check_field_path(path)?;
         if let Some(index) = index {
             if index.starts_with('$') {
                 return Err(error(
                     28822,
-                    format!("includeArrayIndex option to $unwind stage should not be prefixed with a '$': {index}"),
+                    format!(
+                        "includeArrayIndex option to $unwind stage should not be prefixed with a '$': {index}"
+                    ),
                 ));
             }
             check_field_path(index)?;
         }
         let split = |text: &str| text.split('.').map(String::from).collect::<Vec<_>>();
-        Ok(Unwind { path: split(path), index: index.map(split), preserve })
+        Ok(Unwind {
+            path: split(path),
+            index: index.map(split),
+            preserve,
+        })
     }
 
     /// Calls `out` with a document for each item of the array.
@@ -95,16 +118,27 @@ impl Unwind {
                 }
                 Ok(())
             }
-            Some(RawBsonRef::Array(_)) | None if self.preserve => out(self.build(document, None, None)),
+            Some(RawBsonRef::Array(_)) | None if self.preserve => {
+                out(self.build(document, None, None))
+            }
             Some(RawBsonRef::Array(_)) | None => Ok(()),
             Some(value) if is_nullish(value) => {
-                if self.preserve { out(self.with_index(document.to_owned(), None)) } else { Ok(()) }
+                if self.preserve {
+                    out(self.with_index(document.to_owned(), None))
+                } else {
+                    Ok(())
+                }
             }
             Some(_) => out(self.with_index(document.to_owned(), None)),
         }
     }
 
-    fn build(&self, document: &RawDocument, item: Option<RawBsonRef<'_>>, at: Option<i64>) -> RawDocumentBuf {
+    fn build(
+        &self,
+        document: &RawDocument,
+        item: Option<RawBsonRef<'_>>,
+        at: Option<i64>,
+    ) -> RawDocumentBuf {
         let names: Vec<&str> = self.path.iter().map(String::as_str).collect();
         self.with_index(set_path(document, &names, item), at)
     }
@@ -114,7 +148,11 @@ impl Unwind {
             None => document,
             Some(path) => {
                 let names: Vec<&str> = path.iter().map(String::as_str).collect();
-                set_path(&document, &names, Some(at.map_or(RawBsonRef::Null, RawBsonRef::Int64)))
+                set_path(
+                    &document,
+                    &names,
+                    Some(at.map_or(RawBsonRef::Null, RawBsonRef::Int64)),
+                )
             }
         }
     }
@@ -131,14 +169,25 @@ fn value_at<'a>(document: &'a RawDocument, path: &[String]) -> Option<RawBsonRef
 }
 
 /// The document with the value at a path set, or taken out.
-fn set_path(document: &RawDocument, path: &[&str], value: Option<RawBsonRef<'_>>) -> RawDocumentBuf {
+fn set_path(
+    document: &RawDocument,
+    path: &[&str],
+    value: Option<RawBsonRef<'_>>,
+) -> RawDocumentBuf {
     let mut out = DocBuilder::with_capacity(document.as_bytes().len());
     write_path(document, path, value, &mut out);
     out.finish()
 }
 
-fn write_path(document: &RawDocument, path: &[&str], value: Option<RawBsonRef<'_>>, out: &mut DocBuilder) {
-    let Some((name, rest)) = path.split_first() else { return };
+fn write_path(
+    document: &RawDocument,
+    path: &[&str],
+    value: Option<RawBsonRef<'_>>,
+    out: &mut DocBuilder,
+) {
+    let Some((name, rest)) = path.split_first() else {
+        return;
+    };
     let mut found = false;
     for (other, old) in elements(document) {
         if other != *name {

@@ -24,7 +24,10 @@ pub(super) struct Constraint {
 
 /// Collects the predicates that all documents of the result satisfy.
 pub(super) fn constraints(nodes: &[Node]) -> Vec<Constraint> {
-    let mut collector = Collector { out: Vec::new(), groups: 0 };
+    let mut collector = Collector {
+        out: Vec::new(),
+        groups: 0,
+    };
     nodes.iter().for_each(|node| collector.node(node, "", None));
     collector.out
 }
@@ -37,7 +40,9 @@ struct Collector {
 impl Collector {
     fn node(&mut self, node: &Node, prefix: &str, group: Option<&(String, usize)>) {
         match node {
-            Node::And(children) => children.iter().for_each(|child| self.node(child, prefix, group)),
+            Node::And(children) => children
+                .iter()
+                .for_each(|child| self.node(child, prefix, group)),
             Node::Leaf(leaf) => {
                 let path = join(prefix, leaf.path.text());
                 match &leaf.predicate {
@@ -64,7 +69,9 @@ impl Collector {
             }
             Node::Not(inner) => {
                 // A negation inside `$elemMatch` speaks of the item, as any other predicate.
-                if let (Node::Leaf(leaf), Some((intervals, matches_missing))) = (&**inner, node_intervals(node)) {
+                if let (Node::Leaf(leaf), Some((intervals, matches_missing))) =
+                    (&**inner, node_intervals(node))
+                {
                     let path = join(prefix, leaf.path.text());
                     self.push(path, intervals, matches_missing, group);
                 }
@@ -73,7 +80,13 @@ impl Collector {
         }
     }
 
-    fn push(&mut self, path: String, intervals: Intervals, matches_missing: bool, group: Option<&(String, usize)>) {
+    fn push(
+        &mut self,
+        path: String,
+        intervals: Intervals,
+        matches_missing: bool,
+        group: Option<&(String, usize)>,
+    ) {
         let breadth = if intervals.single_point() {
             0
         } else if intervals.points_only() {
@@ -85,7 +98,13 @@ impl Collector {
         } else {
             2
         };
-        self.out.push(Constraint { path, intervals, matches_missing, group: group.cloned(), breadth });
+        self.out.push(Constraint {
+            path,
+            intervals,
+            matches_missing,
+            group: group.cloned(),
+            breadth,
+        });
     }
 }
 
@@ -105,11 +124,17 @@ fn node_intervals(node: &Node) -> Option<(Intervals, bool)> {
             Node::Leaf(leaf) => match &leaf.predicate {
                 // Missing fields are stored as null, empty arrays on the way as undefined.
                 Predicate::Exists => Some((null_points(), true)),
-                Predicate::Compare { value, .. } if !is_indexed_by_value(value.as_raw_bson_ref()) => {
+                Predicate::Compare { value, .. }
+                    if !is_indexed_by_value(value.as_raw_bson_ref()) =>
+                {
                     Some((Intervals::all(), true))
                 }
-                Predicate::In { values, regexes, .. }
-                    if !regexes.is_empty() || values.iter().any(|v| !is_indexed_by_value(v.as_raw_bson_ref())) =>
+                Predicate::In {
+                    values, regexes, ..
+                } if !regexes.is_empty()
+                    || values
+                        .iter()
+                        .any(|v| !is_indexed_by_value(v.as_raw_bson_ref())) =>
                 {
                     Some((Intervals::all(), true))
                 }
@@ -134,23 +159,35 @@ fn is_indexed_by_value(value: RawBsonRef<'_>) -> bool {
 }
 
 fn null_points() -> Intervals {
-    Intervals::union(vec![Interval::point(RawBson::Undefined), Interval::point(RawBson::Null)])
+    Intervals::union(vec![
+        Interval::point(RawBson::Undefined),
+        Interval::point(RawBson::Null),
+    ])
 }
 
 fn predicate_intervals(predicate: &Predicate) -> Option<(Intervals, bool)> {
     Some(match predicate {
-        Predicate::Compare { op: CompareOp::Eq, value } => (equal(value), is_nullish(value.as_raw_bson_ref())),
+        Predicate::Compare {
+            op: CompareOp::Eq,
+            value,
+        } => (equal(value), is_nullish(value.as_raw_bson_ref())),
         Predicate::Compare { op, value } => {
             let value_ref = value.as_raw_bson_ref();
             let missing = match value_ref {
-                RawBsonRef::Null | RawBsonRef::Undefined => matches!(op, CompareOp::Lte | CompareOp::Gte),
+                RawBsonRef::Null | RawBsonRef::Undefined => {
+                    matches!(op, CompareOp::Lte | CompareOp::Gte)
+                }
                 RawBsonRef::MinKey => matches!(op, CompareOp::Gt | CompareOp::Gte),
                 RawBsonRef::MaxKey => matches!(op, CompareOp::Lt | CompareOp::Lte),
                 _ => false,
             };
             (range(*op, value), missing)
         }
-        Predicate::In { values, regexes, has_null } => {
+        Predicate::In {
+            values,
+            regexes,
+            has_null,
+        } => {
             let mut all = Vec::new();
             for value in values {
                 all.extend(equal(value).0);
@@ -172,7 +209,9 @@ fn equal(value: &RawBson) -> Intervals {
         RawBson::Null | RawBson::Undefined => null_points(),
         RawBson::Array(array) => {
             // The array itself is a key where it is an item of another one; otherwise its items are.
-            let first = crate::value::items(array).next().map_or(RawBson::Undefined, RawBson::from);
+            let first = crate::value::items(array)
+                .next()
+                .map_or(RawBson::Undefined, RawBson::from);
             Intervals::union(vec![Interval::point(first), Interval::point(value.clone())])
         }
         value => Intervals(vec![Interval::point(value.clone())]),
@@ -184,18 +223,46 @@ fn range(op: CompareOp, value: &RawBson) -> Intervals {
     let inclusive = matches!(op, CompareOp::Lte | CompareOp::Gte);
     let below = matches!(op, CompareOp::Lt | CompareOp::Lte);
     if is_nan(value_ref) {
-        return if inclusive { equal(value) } else { Intervals::none() };
+        return if inclusive {
+            equal(value)
+        } else {
+            Intervals::none()
+        };
     }
     match value_ref {
-        RawBsonRef::Null | RawBsonRef::Undefined => if inclusive { null_points() } else { Intervals::none() },
+        RawBsonRef::Null | RawBsonRef::Undefined => {
+            if inclusive {
+                null_points()
+            } else {
+                Intervals::none()
+            }
+        }
         RawBsonRef::MinKey if below => {
-            if inclusive { Intervals(vec![Interval::point(RawBson::MinKey)]) } else { Intervals::none() }
+            if inclusive {
+                Intervals(vec![Interval::point(RawBson::MinKey)])
+            } else {
+                Intervals::none()
+            }
         }
         RawBsonRef::MaxKey if !below => {
-            if inclusive { Intervals(vec![Interval::point(RawBson::MaxKey)]) } else { Intervals::none() }
+            if inclusive {
+                Intervals(vec![Interval::point(RawBson::MaxKey)])
+            } else {
+                Intervals::none()
+            }
         }
-        RawBsonRef::MinKey => Intervals(vec![Interval::new(RawBson::MinKey, inclusive, RawBson::MaxKey, true)]),
-        RawBsonRef::MaxKey => Intervals(vec![Interval::new(RawBson::MinKey, true, RawBson::MaxKey, inclusive)]),
+        RawBsonRef::MinKey => Intervals(vec![Interval::new(
+            RawBson::MinKey,
+            inclusive,
+            RawBson::MaxKey,
+            true,
+        )]),
+        RawBsonRef::MaxKey => Intervals(vec![Interval::new(
+            RawBson::MinKey,
+            true,
+            RawBson::MaxKey,
+            inclusive,
+        )]),
         other => match class_range(other) {
             Some((least, beyond, belongs)) => {
                 let interval = if below {
@@ -221,7 +288,8 @@ fn regex_intervals(regex: &crate::regex::Regex) -> Vec<Interval> {
     };
     let mut intervals = vec![texts];
     // A stored regular expression equal to this one matches as well.
-    if let (Ok(pattern), Ok(options)) = ((&*regex.pattern).try_into(), (&*regex.options).try_into()) {
+    if let (Ok(pattern), Ok(options)) = ((&*regex.pattern).try_into(), (&*regex.options).try_into())
+    {
         let value = RawBsonRef::RegularExpression(pinion_bson::RawRegexRef { pattern, options });
         intervals.push(Interval::point(value.into()));
     }

@@ -22,7 +22,9 @@ struct Candidate {
 
 pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
     let root = request.matcher.root();
-    let sort = request.sort.filter(|sort| !sort.is_empty() || sort.natural().is_some());
+    let sort = request
+        .sort
+        .filter(|sort| !sort.is_empty() || sort.natural().is_some());
     let hinted = match request.hint {
         Some(Hint::Natural(direction)) => return Ok(collection(request, sort, *direction)),
         Some(hint) => Some(find_hinted(request, hint)?),
@@ -30,28 +32,53 @@ pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
     };
     if hinted.is_none() {
         if matches!(root, Node::AlwaysFalse) {
-            return Ok(Plan { access: Access::Nothing, sort_provided: true, filter_satisfied: true });
+            return Ok(Plan {
+                access: Access::Nothing,
+                sort_provided: true,
+                filter_satisfied: true,
+            });
         }
         if let Some(id) = request.matcher.id_equality() {
             let alone = request.matcher.id_equality_alone().is_some();
-            return Ok(Plan { access: Access::Id(id.clone()), sort_provided: true, filter_satisfied: alone });
+            return Ok(Plan {
+                access: Access::Id(id.clone()),
+                sort_provided: true,
+                filter_satisfied: alone,
+            });
         }
         if let Some(direction) = sort.and_then(SortPattern::natural) {
             return Ok(collection(request, sort, direction));
         }
     }
     let found = constraints(root.conjuncts());
-    let candidates = request.indexes.iter().enumerate().filter(|(at, _)| hinted.is_none_or(|h| h == *at));
+    let candidates = request
+        .indexes
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| hinted.is_none_or(|h| h == *at));
     let best = candidates
         .filter_map(|(at, index)| candidate(at, index, &found, sort, hinted.is_some()))
-        .max_by_key(|c| (c.points.min(1), c.sort_provided && c.points > 0, c.points, c.has_range, c.sort_provided, std::cmp::Reverse(c.access.bounds.len())));
+        .max_by_key(|c| {
+            (
+                c.points.min(1),
+                c.sort_provided && c.points > 0,
+                c.points,
+                c.has_range,
+                c.sort_provided,
+                std::cmp::Reverse(c.access.bounds.len()),
+            )
+        });
     if let Some(best) = best.as_ref().filter(|best| best.points > 0) {
         return Ok(finish(request, best));
     }
     if hinted.is_none()
         && let Some(branches) = union(request, root)
     {
-        return Ok(Plan { access: Access::Union(branches), sort_provided: false, filter_satisfied: false });
+        return Ok(Plan {
+            access: Access::Union(branches),
+            sort_provided: false,
+            filter_satisfied: false,
+        });
     }
     match best {
         Some(best) => Ok(finish(request, &best)),
@@ -70,7 +97,11 @@ fn finish(request: &PlanRequest<'_>, candidate: &Candidate) -> Plan {
 /// A scan of the collection, which is in `_id` order.
 fn collection(request: &PlanRequest<'_>, sort: Option<&SortPattern>, direction: Direction) -> Plan {
     let sort_provided = sort.is_some_and(|sort| sort.natural().is_some());
-    Plan { access: Access::Collection(direction), sort_provided, filter_satisfied: request.matcher.is_empty() }
+    Plan {
+        access: Access::Collection(direction),
+        sort_provided,
+        filter_satisfied: request.matcher.is_empty(),
+    }
 }
 
 fn find_hinted(request: &PlanRequest<'_>, hint: &Hint) -> Result<usize> {
@@ -98,7 +129,9 @@ fn share_array(index: &IndexSpec, a: usize, b: usize) -> bool {
         .zip(b_path)
         .take_while(|(x, y)| x.name == y.name)
         .enumerate()
-        .any(|(component, _)| index.is_multikey_component(a, component) && index.is_multikey_component(b, component))
+        .any(|(component, _)| {
+            index.is_multikey_component(a, component) && index.is_multikey_component(b, component)
+        })
 }
 
 /// Whether two constraints come from one `$elemMatch` on the arrays that the paths share.
@@ -128,7 +161,8 @@ fn field_bounds(index: &IndexSpec, found: &[Constraint]) -> Vec<Intervals> {
         let mut intervals = first.intervals.clone();
         for other in &here[1..] {
             // Another item of an array may satisfy the other predicate.
-            let combines = !index.is_multikey_field(at) || (same_item(first, other) && deepest_array_is_group(index, at, first));
+            let combines = !index.is_multikey_field(at)
+                || (same_item(first, other) && deepest_array_is_group(index, at, first));
             if combines {
                 intervals = intervals.intersect(&other.intervals);
             }
@@ -141,9 +175,12 @@ fn field_bounds(index: &IndexSpec, found: &[Constraint]) -> Vec<Intervals> {
 
 /// Whether no array stands on the field's path below the one that the `$elemMatch` speaks of.
 fn deepest_array_is_group(index: &IndexSpec, at: usize, constraint: &Constraint) -> bool {
-    let Some((group, _)) = &constraint.group else { return false };
+    let Some((group, _)) = &constraint.group else {
+        return false;
+    };
     let depth = group.split('.').count();
-    (depth..index.paths()[at].components().len()).all(|component| !index.is_multikey_component(at, component))
+    (depth..index.paths()[at].components().len())
+        .all(|component| !index.is_multikey_component(at, component))
 }
 
 fn candidate(
@@ -155,7 +192,11 @@ fn candidate(
 ) -> Option<Candidate> {
     // A sparse index lacks the documents that have none of its fields.
     if index.sparse && !hinted {
-        let usable = index.paths().iter().any(|path| found.iter().any(|c| c.path == path.text() && !c.matches_missing));
+        let usable = index.paths().iter().any(|path| {
+            found
+                .iter()
+                .any(|c| c.path == path.text() && !c.matches_missing)
+        });
         if !usable {
             return None;
         }
@@ -176,7 +217,13 @@ fn candidate(
     let ranges = key_ranges(index, &bounds);
     let multikey = index.multikey.is_some();
     Some(Candidate {
-        access: IndexAccess { index: at, bounds, ranges, direction: direction.unwrap_or(Direction::Forward), multikey },
+        access: IndexAccess {
+            index: at,
+            bounds,
+            ranges,
+            direction: direction.unwrap_or(Direction::Forward),
+            multikey,
+        },
         points,
         has_range,
         sort_provided: direction.is_some(),
@@ -184,19 +231,32 @@ fn candidate(
 }
 
 /// The direction in which a scan of the index gives the order of the sort.
-fn sort_direction(index: &IndexSpec, bounds: &[Intervals], sort: &SortPattern) -> Option<Direction> {
+fn sort_direction(
+    index: &IndexSpec,
+    bounds: &[Intervals],
+    sort: &SortPattern,
+) -> Option<Direction> {
     if sort.is_empty() {
         return None;
     }
     // With an array on the path of a field the order is that of the least key, which bounds may have cut off.
-    if index.multikey.is_some() && bounds.iter().enumerate().any(|(at, b)| index.is_multikey_field(at) && !b.is_all()) {
+    if index.multikey.is_some()
+        && bounds
+            .iter()
+            .enumerate()
+            .any(|(at, b)| index.is_multikey_field(at) && !b.is_all())
+    {
         return None;
     }
     let fixed = |at: usize| bounds[at].single_point() && !index.is_multikey_field(at);
     let mut direction: Option<Direction> = None;
     let mut at = 0;
     for (path, descending) in sort.fields() {
-        let bound_to_point = index.paths().iter().enumerate().any(|(i, p)| p == path && fixed(i));
+        let bound_to_point = index
+            .paths()
+            .iter()
+            .enumerate()
+            .any(|(i, p)| p == path && fixed(i));
         if bound_to_point {
             continue;
         }
@@ -207,7 +267,11 @@ fn sort_direction(index: &IndexSpec, bounds: &[Intervals], sort: &SortPattern) -
             return None;
         }
         let same = index.ordering.is_descending(at as u32) == descending;
-        let wanted = if same { Direction::Forward } else { Direction::Backward };
+        let wanted = if same {
+            Direction::Forward
+        } else {
+            Direction::Backward
+        };
         if *direction.get_or_insert(wanted) != wanted {
             return None;
         }

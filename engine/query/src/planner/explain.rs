@@ -20,7 +20,11 @@ pub struct ExplainStage {
 
 impl ExplainStage {
     fn new(name: &'static str, details: DocBuilder, inputs: Vec<ExplainStage>) -> ExplainStage {
-        ExplainStage { name, details: details.finish(), inputs }
+        ExplainStage {
+            name,
+            details: details.finish(),
+            inputs,
+        }
     }
 
     /// Writes the stage into an open document; `statistics` may add to each stage behind its name.
@@ -84,24 +88,30 @@ pub(super) fn stages(
     };
     let mut stage = match &plan.access {
         Access::Nothing => ExplainStage::new("EOF", DocBuilder::new(), Vec::new()),
-        Access::Id(_) if plan.filter_satisfied => ExplainStage::new("IDHACK", DocBuilder::new(), Vec::new()),
+        Access::Id(_) if plan.filter_satisfied => {
+            ExplainStage::new("IDHACK", DocBuilder::new(), Vec::new())
+        }
         Access::Id(id) => {
-            let scan = request.indexes.iter().position(super::IndexSpec::is_id).map(|index| {
-                let point = super::Intervals(vec![super::Interval {
-                    lower: id.clone(),
-                    lower_inclusive: true,
-                    upper: id.clone(),
-                    upper_inclusive: true,
-                }]);
-                let access = IndexAccess {
-                    index,
-                    bounds: vec![point],
-                    ranges: Vec::new(),
-                    direction: Direction::Forward,
-                    multikey: false,
-                };
-                index_scan(&access, request)
-            });
+            let scan = request
+                .indexes
+                .iter()
+                .position(super::IndexSpec::is_id)
+                .map(|index| {
+                    let point = super::Intervals(vec![super::Interval {
+                        lower: id.clone(),
+                        lower_inclusive: true,
+                        upper: id.clone(),
+                        upper_inclusive: true,
+                    }]);
+                    let access = IndexAccess {
+                        index,
+                        bounds: vec![point],
+                        ranges: Vec::new(),
+                        direction: Direction::Forward,
+                        multikey: false,
+                    };
+                    index_scan(&access, request)
+                });
             ExplainStage::new("FETCH", with_filter(), scan.into_iter().collect())
         }
         Access::Collection(direction) => {
@@ -109,9 +119,14 @@ pub(super) fn stages(
             details.append("direction", RawBsonRef::String(direction_name(*direction)));
             ExplainStage::new("COLLSCAN", details, Vec::new())
         }
-        Access::Index(access) => ExplainStage::new("FETCH", with_filter(), vec![index_scan(access, request)]),
+        Access::Index(access) => {
+            ExplainStage::new("FETCH", with_filter(), vec![index_scan(access, request)])
+        }
         Access::Union(branches) => {
-            let scans = branches.iter().map(|branch| index_scan(branch, request)).collect();
+            let scans = branches
+                .iter()
+                .map(|branch| index_scan(branch, request))
+                .collect();
             let union = ExplainStage::new("OR", DocBuilder::new(), scans);
             ExplainStage::new("FETCH", with_filter(), vec![union])
         }
@@ -145,7 +160,11 @@ pub(super) fn stages(
     {
         let mut details = DocBuilder::new();
         details.append("transformBy", RawBsonRef::Document(projection));
-        let name = if parsed.is_simple() { "PROJECTION_SIMPLE" } else { "PROJECTION_DEFAULT" };
+        let name = if parsed.is_simple() {
+            "PROJECTION_SIMPLE"
+        } else {
+            "PROJECTION_DEFAULT"
+        };
         stage = ExplainStage::new(name, details, vec![stage]);
     }
     if let (Some(limit), None) = (limit, sort) {
@@ -170,26 +189,42 @@ fn index_scan(access: &IndexAccess, request: &PlanRequest<'_>) -> ExplainStage {
     out.start_document("multiKeyPaths");
     for (at, path) in index.paths().iter().enumerate() {
         out.start_array(path.text());
-        for component in index.multikey.as_ref().map_or(&[][..], |paths| &paths[at][..]) {
-            let names: Vec<&str> =
-                path.components()[..=usize::from(*component)].iter().map(|c| &*c.name).collect();
+        for component in index
+            .multikey
+            .as_ref()
+            .map_or(&[][..], |paths| &paths[at][..])
+        {
+            let names: Vec<&str> = path.components()[..=usize::from(*component)]
+                .iter()
+                .map(|c| &*c.name)
+                .collect();
             out.push(RawBsonRef::String(&names.join(".")));
         }
         out.end();
     }
     out.end();
-    out.append("isUnique", RawBsonRef::Boolean(index.unique || index.is_id()));
+    out.append(
+        "isUnique",
+        RawBsonRef::Boolean(index.unique || index.is_id()),
+    );
     out.append("isSparse", RawBsonRef::Boolean(index.sparse));
     out.append("isPartial", RawBsonRef::Boolean(false));
     out.append("indexVersion", RawBsonRef::Int32(2));
-    out.append("direction", RawBsonRef::String(direction_name(access.direction)));
+    out.append(
+        "direction",
+        RawBsonRef::String(direction_name(access.direction)),
+    );
     out.start_document("indexBounds");
     for (at, (name, intervals)) in pattern_names(index).zip(&access.bounds).enumerate() {
-        let backward = index.ordering.is_descending(at as u32) != (access.direction == Direction::Backward);
+        let backward =
+            index.ordering.is_descending(at as u32) != (access.direction == Direction::Backward);
         out.start_array(name);
         let texts: Vec<String> = intervals.0.iter().map(|i| i.text(backward)).collect();
-        let ordered: Box<dyn Iterator<Item = &String>> =
-            if backward { Box::new(texts.iter().rev()) } else { Box::new(texts.iter()) };
+        let ordered: Box<dyn Iterator<Item = &String>> = if backward {
+            Box::new(texts.iter().rev())
+        } else {
+            Box::new(texts.iter())
+        };
         for text in ordered {
             out.push(RawBsonRef::String(text));
         }
@@ -210,7 +245,9 @@ fn write_tree(node: &Node, depth: usize, out: &mut String) {
     let indent = "    ".repeat(depth);
     let list = |name: &str, children: &[Node], out: &mut String| {
         out.push_str(&format!("{indent}{name}\n"));
-        children.iter().for_each(|child| write_tree(child, depth + 1, out));
+        children
+            .iter()
+            .for_each(|child| write_tree(child, depth + 1, out));
     };
     match node {
         Node::And(children) => list("$and", children, out),
@@ -220,7 +257,10 @@ fn write_tree(node: &Node, depth: usize, out: &mut String) {
         Node::AlwaysTrue => out.push_str(&format!("{indent}$alwaysTrue: 1\n")),
         Node::AlwaysFalse => out.push_str(&format!("{indent}$alwaysFalse: 1\n")),
         Node::Expr(..) => out.push_str(&format!("{indent}$expr\n")),
-        Node::Leaf(Leaf { path, predicate: Predicate::Compare { op, value } }) => {
+        Node::Leaf(Leaf {
+            path,
+            predicate: Predicate::Compare { op, value },
+        }) => {
             let value = crate::text::value_text(value.as_raw_bson_ref());
             out.push_str(&format!("{indent}{} {} {value}\n", path.text(), op.name()));
         }

@@ -20,8 +20,18 @@ fn compare(a: &RawBson, b: &RawBson) -> Ordering {
 }
 
 impl Interval {
-    pub(super) fn new(lower: RawBson, lower_inclusive: bool, upper: RawBson, upper_inclusive: bool) -> Interval {
-        Interval { lower, lower_inclusive, upper, upper_inclusive }
+    pub(super) fn new(
+        lower: RawBson,
+        lower_inclusive: bool,
+        upper: RawBson,
+        upper_inclusive: bool,
+    ) -> Interval {
+        Interval {
+            lower,
+            lower_inclusive,
+            upper,
+            upper_inclusive,
+        }
     }
 
     pub(super) fn point(value: RawBson) -> Interval {
@@ -38,8 +48,10 @@ impl Interval {
     }
 
     pub(super) fn is_all(&self) -> bool {
-        matches!((&self.lower, &self.upper), (RawBson::MinKey, RawBson::MaxKey))
-            && self.lower_inclusive
+        matches!(
+            (&self.lower, &self.upper),
+            (RawBson::MinKey, RawBson::MaxKey)
+        ) && self.lower_inclusive
             && self.upper_inclusive
     }
 
@@ -62,7 +74,12 @@ impl Interval {
             Ordering::Greater => (&other.upper, other.upper_inclusive),
             Ordering::Equal => (&self.upper, self.upper_inclusive && other.upper_inclusive),
         };
-        let both = Interval::new(lower.clone(), lower_inclusive, upper.clone(), upper_inclusive);
+        let both = Interval::new(
+            lower.clone(),
+            lower_inclusive,
+            upper.clone(),
+            upper_inclusive,
+        );
         (!both.is_empty()).then_some(both)
     }
 
@@ -77,7 +94,11 @@ impl Interval {
             let close = if self.upper_inclusive { ']' } else { ')' };
             (open, &self.lower, &self.upper, close)
         };
-        format!("{open}{}, {}{close}", value_text(lower.as_raw_bson_ref()), value_text(upper.as_raw_bson_ref()))
+        format!(
+            "{open}{}, {}{close}",
+            value_text(lower.as_raw_bson_ref()),
+            value_text(upper.as_raw_bson_ref())
+        )
     }
 }
 
@@ -113,7 +134,9 @@ impl Intervals {
     /// Sorts the intervals and joins those that meet.
     pub(super) fn union(mut intervals: Vec<Interval>) -> Intervals {
         intervals.retain(|i| !i.is_empty());
-        intervals.sort_by(|a, b| compare(&a.lower, &b.lower).then(b.lower_inclusive.cmp(&a.lower_inclusive)));
+        intervals.sort_by(|a, b| {
+            compare(&a.lower, &b.lower).then(b.lower_inclusive.cmp(&a.lower_inclusive))
+        });
         let mut joined: Vec<Interval> = Vec::with_capacity(intervals.len());
         for next in intervals {
             let Some(last) = joined.last_mut() else {
@@ -155,7 +178,12 @@ impl Intervals {
         let mut lower = RawBson::MinKey;
         let mut lower_inclusive = true;
         for interval in &self.0 {
-            rest.push(Interval::new(lower, lower_inclusive, interval.lower.clone(), !interval.lower_inclusive));
+            rest.push(Interval::new(
+                lower,
+                lower_inclusive,
+                interval.lower.clone(),
+                !interval.lower_inclusive,
+            ));
             lower = interval.upper.clone();
             lower_inclusive = !interval.upper_inclusive;
         }
@@ -168,13 +196,27 @@ impl Intervals {
 pub(super) fn class_range(value: RawBsonRef<'_>) -> Option<(RawBson, RawBson, bool)> {
     let empty_document = || RawBson::Document(pinion_bson::RawDocumentBuf::new());
     Some(match value {
-        RawBsonRef::Double(_) | RawBsonRef::Int32(_) | RawBsonRef::Int64(_) | RawBsonRef::Decimal128(_) => {
-            (RawBson::Double(f64::NEG_INFINITY), RawBson::Double(f64::INFINITY), true)
+        RawBsonRef::Double(_)
+        | RawBsonRef::Int32(_)
+        | RawBsonRef::Int64(_)
+        | RawBsonRef::Decimal128(_) => (
+            RawBson::Double(f64::NEG_INFINITY),
+            RawBson::Double(f64::INFINITY),
+            true,
+        ),
+        RawBsonRef::String(_) | RawBsonRef::Symbol(_) => {
+            (RawBson::String(String::new()), empty_document(), false)
         }
-        RawBsonRef::String(_) | RawBsonRef::Symbol(_) => (RawBson::String(String::new()), empty_document(), false),
-        RawBsonRef::Document(_) => (empty_document(), RawBson::Array(pinion_bson::RawArrayBuf::new()), false),
+        RawBsonRef::Document(_) => (
+            empty_document(),
+            RawBson::Array(pinion_bson::RawArrayBuf::new()),
+            false,
+        ),
         RawBsonRef::Binary(_) => (
-            RawBson::Binary(pinion_bson::Binary { subtype: pinion_bson::BinarySubtype::Generic, bytes: Vec::new() }),
+            RawBson::Binary(pinion_bson::Binary {
+                subtype: pinion_bson::BinarySubtype::Generic,
+                bytes: Vec::new(),
+            }),
             RawBson::ObjectId(ObjectId::from_bytes([0; 12])),
             false,
         ),
@@ -190,8 +232,14 @@ pub(super) fn class_range(value: RawBsonRef<'_>) -> Option<(RawBson, RawBson, bo
             true,
         ),
         RawBsonRef::Timestamp(_) => (
-            RawBson::Timestamp(Timestamp { time: 0, increment: 0 }),
-            RawBson::Timestamp(Timestamp { time: u32::MAX, increment: u32::MAX }),
+            RawBson::Timestamp(Timestamp {
+                time: 0,
+                increment: 0,
+            }),
+            RawBson::Timestamp(Timestamp {
+                time: u32::MAX,
+                increment: u32::MAX,
+            }),
             true,
         ),
         _ => return None,
@@ -210,7 +258,12 @@ mod tests {
             "MaxKey" => RawBson::MaxKey,
             number => RawBson::Int32(number.parse().expect("a number")),
         };
-        Interval::new(value(lower), text.starts_with('['), value(upper), text.ends_with(']'))
+        Interval::new(
+            value(lower),
+            text.starts_with('['),
+            value(upper),
+            text.ends_with(']'),
+        )
     }
 
     fn intervals(texts: &[&str]) -> Intervals {
@@ -223,13 +276,20 @@ mod tests {
 
     #[test]
     fn sets_of_values() {
-        let union = |texts_: &[&str]| texts(&Intervals::union(texts_.iter().map(|t| interval(t)).collect()));
+        let union = |texts_: &[&str]| {
+            texts(&Intervals::union(
+                texts_.iter().map(|t| interval(t)).collect(),
+            ))
+        };
         assert_eq!(union(&["[5, 6]", "[1, 2)", "[2, 3]"]), ["[1, 3]", "[5, 6]"]);
         assert_eq!(union(&["[1, 2)", "(2, 3]"]), ["[1, 2)", "(2, 3]"]);
         assert_eq!(union(&["(1, 1)", "[4, 3]"]), [] as [&str; 0]);
         let both = |a: &[&str], b: &[&str]| texts(&intervals(a).intersect(&intervals(b)));
         assert_eq!(both(&["[1, 5]"], &["(3, 9]"]), ["(3, 5]"]);
-        assert_eq!(both(&["[1, 2]", "[4, 6]"], &["[2, 5)"]), ["[2, 2]", "[4, 5)"]);
+        assert_eq!(
+            both(&["[1, 2]", "[4, 6]"], &["[2, 5)"]),
+            ["[2, 2]", "[4, 5)"]
+        );
         assert_eq!(both(&["[1, 2)"], &["[2, 5)"]), [] as [&str; 0]);
         let rest = |a: &[&str]| texts(&intervals(a).complement());
         assert_eq!(rest(&["[5, 5]"]), ["[MinKey, 5)", "(5, MaxKey]"]);

@@ -55,12 +55,14 @@ impl Hint {
                     Some(-1) => Ok(Some(Hint::Natural(Direction::Backward))),
                     _ => Err(bad_value("$natural hint may only be 1 or -1")),
                 },
-                None if first(pattern).is_some_and(|(name, _)| name.starts_with("$hint")) => {
-                    Err(crate::error::failed_to_parse("Hint must be a string or an object"))
-                }
+                None if first(pattern).is_some_and(|(name, _)| name.starts_with("$hint")) => Err(
+                    crate::error::failed_to_parse("Hint must be a string or an object"),
+                ),
                 None => Ok(Some(Hint::Pattern(pattern.to_owned()))),
             },
-            _ => Err(crate::error::failed_to_parse("Hint must be a string or an object")),
+            _ => Err(crate::error::failed_to_parse(
+                "Hint must be a string or an object",
+            )),
         }
     }
 }
@@ -133,7 +135,13 @@ pub fn query_planner(request: &PlanRequest<'_>, stage: &ExplainStage) -> RawDocu
 
 impl Plan {
     /// The stages that explain prints, from the outermost.
-    pub fn explain(&self, request: &PlanRequest<'_>, skip: Option<i64>, limit: Option<i64>, projection: Option<&RawDocument>) -> ExplainStage {
+    pub fn explain(
+        &self,
+        request: &PlanRequest<'_>,
+        skip: Option<i64>,
+        limit: Option<i64>,
+        projection: Option<&RawDocument>,
+    ) -> ExplainStage {
         explain::stages(self, request, skip, limit, projection)
     }
 }

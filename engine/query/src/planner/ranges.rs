@@ -22,7 +22,9 @@ pub(super) fn key_ranges(index: &IndexSpec, bounds: &[Intervals]) -> Vec<KeyRang
     let mut prefixes: Vec<Vec<&Interval>> = vec![Vec::new()];
     for (component, intervals) in bounds.iter().enumerate() {
         let descending = index.ordering.is_descending(component as u32);
-        if prefixes.len().saturating_mul(intervals.0.len()) > MAX_INTERVALS_PER_FIELD || intervals.is_all() {
+        if prefixes.len().saturating_mul(intervals.0.len()) > MAX_INTERVALS_PER_FIELD
+            || intervals.is_all()
+        {
             break;
         }
         let mut ordered: Vec<&Interval> = intervals.0.iter().collect();
@@ -34,25 +36,49 @@ pub(super) fn key_ranges(index: &IndexSpec, bounds: &[Intervals]) -> Vec<KeyRang
             longer.push(interval);
             longer
         };
-        prefixes = prefixes.iter().flat_map(|prefix| ordered.iter().map(|i| extend(prefix, *i)).collect::<Vec<_>>()).collect();
+        prefixes = prefixes
+            .iter()
+            .flat_map(|prefix| {
+                ordered
+                    .iter()
+                    .map(|i| extend(prefix, *i))
+                    .collect::<Vec<_>>()
+            })
+            .collect();
         if !intervals.points_only() {
             break;
         }
     }
-    prefixes.iter().map(|prefix| key_range(index, prefix)).collect()
+    prefixes
+        .iter()
+        .map(|prefix| key_range(index, prefix))
+        .collect()
 }
 
 /// The keys whose leading fields lie in these intervals, all of them points but the last.
 fn key_range(index: &IndexSpec, prefix: &[&Interval]) -> KeyRange {
     let mut builder = Builder::new(index.ordering);
     let Some((last, points)) = prefix.split_last() else {
-        return KeyRange { lower: Vec::new(), upper: vec![0xff] };
+        return KeyRange {
+            lower: Vec::new(),
+            upper: vec![0xff],
+        };
     };
     let descending = index.ordering.is_descending(points.len() as u32);
     let (first, first_inclusive, end, end_inclusive) = if descending {
-        (&last.upper, last.upper_inclusive, &last.lower, last.lower_inclusive)
+        (
+            &last.upper,
+            last.upper_inclusive,
+            &last.lower,
+            last.lower_inclusive,
+        )
     } else {
-        (&last.lower, last.lower_inclusive, &last.upper, last.upper_inclusive)
+        (
+            &last.lower,
+            last.lower_inclusive,
+            &last.upper,
+            last.upper_inclusive,
+        )
     };
     let mut bound = |value: &pinion_bson::RawBson, after: bool| {
         points.iter().for_each(|point| {
@@ -66,5 +92,8 @@ fn key_range(index: &IndexSpec, prefix: &[&Interval]) -> KeyRange {
         });
         builder.finish().bytes
     };
-    KeyRange { lower: bound(first, !first_inclusive), upper: bound(end, end_inclusive) }
+    KeyRange {
+        lower: bound(first, !first_inclusive),
+        upper: bound(end, end_inclusive),
+    }
 }

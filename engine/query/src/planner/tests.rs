@@ -8,7 +8,8 @@ use crate::matcher::Matcher;
 use crate::sort::SortPattern;
 
 fn indexes(patterns: &[RawDocumentBuf]) -> Vec<IndexSpec> {
-    let mut all = vec![IndexSpec::new("_id_", &rawdoc! { "_id": 1 }, true, false).expect("a pattern")];
+    let mut all =
+        vec![IndexSpec::new("_id_", &rawdoc! { "_id": 1 }, true, false).expect("a pattern")];
     for pattern in patterns {
         let name: Vec<String> = crate::value::elements(pattern)
             .map(|(name, value)| format!("{name}_{}", crate::text::value_text(value)))
@@ -22,16 +23,31 @@ fn indexes(patterns: &[RawDocumentBuf]) -> Vec<IndexSpec> {
 fn describe(indexes: &[IndexSpec], filter: RawDocumentBuf, sort: RawDocumentBuf) -> String {
     let matcher = Matcher::parse(&filter).expect("the filter parses");
     let sort = SortPattern::parse_find(&sort).expect("the sort parses");
-    let request =
-        PlanRequest { namespace: "db.c", matcher: &matcher, sort: Some(&sort), projection: None, hint: None, indexes };
+    let request = PlanRequest {
+        namespace: "db.c",
+        matcher: &matcher,
+        sort: Some(&sort),
+        projection: None,
+        hint: None,
+        indexes,
+    };
     let plan = plan(&request).expect("a plan");
     let scan = |access: &super::IndexAccess| {
         let bounds: Vec<String> = access
             .bounds
             .iter()
-            .map(|b| b.0.iter().map(|i| i.text(false)).collect::<Vec<_>>().join(" "))
+            .map(|b| {
+                b.0.iter()
+                    .map(|i| i.text(false))
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            })
             .collect();
-        let back = if access.direction == crate::sort::Direction::Backward { " back" } else { "" };
+        let back = if access.direction == crate::sort::Direction::Backward {
+            " back"
+        } else {
+            ""
+        };
         format!("{} {}{back}", indexes[access.index].name, bounds.join("; "))
     };
     let access = match &plan.access {
@@ -41,12 +57,21 @@ fn describe(indexes: &[IndexSpec], filter: RawDocumentBuf, sort: RawDocumentBuf)
         Access::Index(access) => scan(access),
         Access::Union(branches) => branches.iter().map(scan).collect::<Vec<_>>().join(" or "),
     };
-    let sort = if plan.needs_sort(Some(&sort)) { " sort" } else { "" };
+    let sort = if plan.needs_sort(Some(&sort)) {
+        " sort"
+    } else {
+        ""
+    };
     format!("{access}{sort}")
 }
 
 #[track_caller]
-fn check(patterns: &[RawDocumentBuf], filter: RawDocumentBuf, sort: RawDocumentBuf, expected: &str) {
+fn check(
+    patterns: &[RawDocumentBuf],
+    filter: RawDocumentBuf,
+    sort: RawDocumentBuf,
+    expected: &str,
+) {
     assert_eq!(describe(&indexes(patterns), filter, sort), expected);
 }
 
@@ -57,52 +82,169 @@ fn bounds() {
     check(a, none(), none(), "collection Forward");
     check(a, rawdoc! { "_id": 5 }, none(), "id");
     check(a, rawdoc! { "_id": 5, "a": 1 }, rawdoc! { "b": 1 }, "id");
-    check(a, rawdoc! { "_id": { "$gt": 5 } }, none(), "_id_ (5, inf.0]");
+    check(
+        a,
+        rawdoc! { "_id": { "$gt": 5 } },
+        none(),
+        "_id_ (5, inf.0]",
+    );
     check(a, rawdoc! { "a": 5 }, none(), "a_1 [5, 5]");
     check(a, rawdoc! { "b": 5 }, none(), "collection Forward");
-    check(a, rawdoc! { "a": { "$gt": 5, "$lte": 9 } }, none(), "a_1 (5, 9]");
-    check(a, rawdoc! { "a": { "$lt": "x" } }, none(), "a_1 [\"\", \"x\")");
-    check(a, rawdoc! { "a": { "$in": [3, 1, "x"] } }, none(), "a_1 [1, 1] [3, 3] [\"x\", \"x\"]");
-    check(a, rawdoc! { "a": { "$ne": 5 } }, none(), "a_1 [MinKey, 5) (5, MaxKey]");
-    check(a, rawdoc! { "a": null }, none(), "a_1 [undefined, undefined] [null, null]");
-    check(a, rawdoc! { "a": { "$exists": true } }, none(), "a_1 [MinKey, MaxKey]");
-    check(a, rawdoc! { "a": { "$regex": "^ab" } }, none(), "a_1 [\"ab\", \"ac\") [/^ab/, /^ab/]");
+    check(
+        a,
+        rawdoc! { "a": { "$gt": 5, "$lte": 9 } },
+        none(),
+        "a_1 (5, 9]",
+    );
+    check(
+        a,
+        rawdoc! { "a": { "$lt": "x" } },
+        none(),
+        "a_1 [\"\", \"x\")",
+    );
+    check(
+        a,
+        rawdoc! { "a": { "$in": [3, 1, "x"] } },
+        none(),
+        "a_1 [1, 1] [3, 3] [\"x\", \"x\"]",
+    );
+    check(
+        a,
+        rawdoc! { "a": { "$ne": 5 } },
+        none(),
+        "a_1 [MinKey, 5) (5, MaxKey]",
+    );
+    check(
+        a,
+        rawdoc! { "a": null },
+        none(),
+        "a_1 [undefined, undefined] [null, null]",
+    );
+    check(
+        a,
+        rawdoc! { "a": { "$exists": true } },
+        none(),
+        "a_1 [MinKey, MaxKey]",
+    );
+    check(
+        a,
+        rawdoc! { "a": { "$regex": "^ab" } },
+        none(),
+        "a_1 [\"ab\", \"ac\") [/^ab/, /^ab/]",
+    );
     check(a, rawdoc! { "a": { "$gt": 5, "$lt": 3 } }, none(), "a_1 ");
-    check(a, rawdoc! { "$or": [{ "a": 1 }, { "_id": { "$gt": 7 } }] }, none(), "a_1 [1, 1] or _id_ (7, inf.0]");
-    check(a, rawdoc! { "$or": [{ "a": 1 }, { "b": 1 }] }, none(), "collection Forward");
+    check(
+        a,
+        rawdoc! { "$or": [{ "a": 1 }, { "_id": { "$gt": 7 } }] },
+        none(),
+        "a_1 [1, 1] or _id_ (7, inf.0]",
+    );
+    check(
+        a,
+        rawdoc! { "$or": [{ "a": 1 }, { "b": 1 }] },
+        none(),
+        "collection Forward",
+    );
 }
 
 #[test]
 fn compound_indexes_and_sorts() {
     let ab = &[rawdoc! { "a": 1, "b": -1 }];
-    check(ab, rawdoc! { "a": 1, "b": { "$gt": 2 } }, rawdoc! {}, "a_1_b_-1 [1, 1]; (2, inf.0]");
+    check(
+        ab,
+        rawdoc! { "a": 1, "b": { "$gt": 2 } },
+        rawdoc! {},
+        "a_1_b_-1 [1, 1]; (2, inf.0]",
+    );
     check(ab, rawdoc! { "b": 1 }, rawdoc! {}, "collection Forward");
-    check(ab, rawdoc! { "a": 1 }, rawdoc! { "b": 1 }, "a_1_b_-1 [1, 1]; [MinKey, MaxKey] back");
-    check(ab, rawdoc! { "a": 1 }, rawdoc! { "b": -1 }, "a_1_b_-1 [1, 1]; [MinKey, MaxKey]");
-    check(ab, rawdoc! {}, rawdoc! { "a": 1, "b": -1 }, "a_1_b_-1 [MinKey, MaxKey]; [MinKey, MaxKey]");
-    check(ab, rawdoc! {}, rawdoc! { "a": -1, "b": 1 }, "a_1_b_-1 [MinKey, MaxKey]; [MinKey, MaxKey] back");
-    check(ab, rawdoc! {}, rawdoc! { "a": 1, "b": 1 }, "collection Forward sort");
-    check(ab, rawdoc! {}, rawdoc! { "_id": -1 }, "_id_ [MinKey, MaxKey] back");
-    check(ab, rawdoc! {}, rawdoc! { "$natural": -1 }, "collection Backward");
-    check(ab, rawdoc! { "a": { "$in": [1, 2] } }, rawdoc! { "b": 1 }, "a_1_b_-1 [1, 1] [2, 2]; [MinKey, MaxKey] sort");
+    check(
+        ab,
+        rawdoc! { "a": 1 },
+        rawdoc! { "b": 1 },
+        "a_1_b_-1 [1, 1]; [MinKey, MaxKey] back",
+    );
+    check(
+        ab,
+        rawdoc! { "a": 1 },
+        rawdoc! { "b": -1 },
+        "a_1_b_-1 [1, 1]; [MinKey, MaxKey]",
+    );
+    check(
+        ab,
+        rawdoc! {},
+        rawdoc! { "a": 1, "b": -1 },
+        "a_1_b_-1 [MinKey, MaxKey]; [MinKey, MaxKey]",
+    );
+    check(
+        ab,
+        rawdoc! {},
+        rawdoc! { "a": -1, "b": 1 },
+        "a_1_b_-1 [MinKey, MaxKey]; [MinKey, MaxKey] back",
+    );
+    check(
+        ab,
+        rawdoc! {},
+        rawdoc! { "a": 1, "b": 1 },
+        "collection Forward sort",
+    );
+    check(
+        ab,
+        rawdoc! {},
+        rawdoc! { "_id": -1 },
+        "_id_ [MinKey, MaxKey] back",
+    );
+    check(
+        ab,
+        rawdoc! {},
+        rawdoc! { "$natural": -1 },
+        "collection Backward",
+    );
+    check(
+        ab,
+        rawdoc! { "a": { "$in": [1, 2] } },
+        rawdoc! { "b": 1 },
+        "a_1_b_-1 [1, 1] [2, 2]; [MinKey, MaxKey] sort",
+    );
     let two = &[rawdoc! { "a": 1 }, rawdoc! { "a": 1, "b": 1 }];
-    check(two, rawdoc! { "a": 1, "b": 2 }, rawdoc! {}, "a_1_b_1 [1, 1]; [2, 2]");
+    check(
+        two,
+        rawdoc! { "a": 1, "b": 2 },
+        rawdoc! {},
+        "a_1_b_1 [1, 1]; [2, 2]",
+    );
     check(two, rawdoc! { "a": 1 }, rawdoc! {}, "a_1 [1, 1]");
 }
 
 #[test]
 fn arrays_limit_what_is_combined() {
     let mut all = indexes(&[rawdoc! { "a": 1 }, rawdoc! { "l.x": 1, "l.y": 1 }]);
-    let keys = index_keys(&rawdoc! { "a": [1, 2] }, &all[1]).expect("keys").multikey.expect("multikey");
+    let keys = index_keys(&rawdoc! { "a": [1, 2] }, &all[1])
+        .expect("keys")
+        .multikey
+        .expect("multikey");
     assert!(all[1].merge_multikey(&keys));
     let document = rawdoc! { "l": [{ "x": 1, "y": 2 }] };
-    let keys = index_keys(&document, &all[2]).expect("keys").multikey.expect("multikey");
+    let keys = index_keys(&document, &all[2])
+        .expect("keys")
+        .multikey
+        .expect("multikey");
     assert!(all[2].merge_multikey(&keys));
-    let check = |filter: RawDocumentBuf, expected: &str| assert_eq!(describe(&all, filter, rawdoc! {}), expected);
+    let check = |filter: RawDocumentBuf, expected: &str| {
+        assert_eq!(describe(&all, filter, rawdoc! {}), expected)
+    };
     check(rawdoc! { "a": { "$gt": 1, "$lt": 5 } }, "a_1 [-inf.0, 5)");
-    check(rawdoc! { "a": { "$elemMatch": { "$gt": 1, "$lt": 5 } } }, "a_1 (1, 5)");
-    check(rawdoc! { "l.x": 1, "l.y": 2 }, "l.x_1_l.y_1 [1, 1]; [MinKey, MaxKey]");
-    check(rawdoc! { "l": { "$elemMatch": { "x": 1, "y": 2 } } }, "l.x_1_l.y_1 [1, 1]; [2, 2]");
+    check(
+        rawdoc! { "a": { "$elemMatch": { "$gt": 1, "$lt": 5 } } },
+        "a_1 (1, 5)",
+    );
+    check(
+        rawdoc! { "l.x": 1, "l.y": 2 },
+        "l.x_1_l.y_1 [1, 1]; [MinKey, MaxKey]",
+    );
+    check(
+        rawdoc! { "l": { "$elemMatch": { "x": 1, "y": 2 } } },
+        "l.x_1_l.y_1 [1, 1]; [2, 2]",
+    );
 }
 
 #[test]
@@ -119,12 +261,33 @@ fn hints() {
             indexes: &all,
         })
     };
-    assert_eq!(planned(Hint::Name("a_1".into())).expect("a plan").indexes_used(), [1]);
-    assert_eq!(planned(Hint::Pattern(rawdoc! { "a": 1.0 })).expect("a plan").indexes_used(), [1]);
-    assert!(matches!(planned(Hint::Natural(crate::sort::Direction::Backward)).expect("a plan").access, Access::Collection(_)));
+    assert_eq!(
+        planned(Hint::Name("a_1".into()))
+            .expect("a plan")
+            .indexes_used(),
+        [1]
+    );
+    assert_eq!(
+        planned(Hint::Pattern(rawdoc! { "a": 1.0 }))
+            .expect("a plan")
+            .indexes_used(),
+        [1]
+    );
+    assert!(matches!(
+        planned(Hint::Natural(crate::sort::Direction::Backward))
+            .expect("a plan")
+            .access,
+        Access::Collection(_)
+    ));
     let error = planned(Hint::Name("b_1".into())).expect_err("no such index");
     assert_eq!(error.code.0, 2);
-    assert!(error.message.ends_with("hint provided does not correspond to an existing index"), "{}", error.message);
+    assert!(
+        error
+            .message
+            .ends_with("hint provided does not correspond to an existing index"),
+        "{}",
+        error.message
+    );
 }
 
 /// Documents with all kinds of values are found through an index exactly when a scan finds them.
@@ -163,7 +326,8 @@ fn ranges_hold_the_keys_of_matching_documents() {
     };
     let mut found_any = 0;
     for direction in [1, -1] {
-        let mut index = IndexSpec::new("a", &rawdoc! { "a": direction }, false, false).expect("a pattern");
+        let mut index =
+            IndexSpec::new("a", &rawdoc! { "a": direction }, false, false).expect("a pattern");
         for document in &values {
             if let Some(multikey) = index_keys(document, &index).expect("keys").multikey {
                 index.merge_multikey(&multikey);
@@ -171,7 +335,10 @@ fn ranges_hold_the_keys_of_matching_documents() {
         }
         let all = [index];
         let operands = values.iter().filter_map(|d| crate::value::field(d, "a"));
-        for filter in operands.filter(|v| *v != pinion_bson::RawBsonRef::Undefined).flat_map(filters) {
+        for filter in operands
+            .filter(|v| *v != pinion_bson::RawBsonRef::Undefined)
+            .flat_map(filters)
+        {
             let matcher = Matcher::parse(&filter).expect("parses");
             let request = PlanRequest {
                 namespace: "db.c",
@@ -181,19 +348,39 @@ fn ranges_hold_the_keys_of_matching_documents() {
                 hint: None,
                 indexes: &all,
             };
-            let Access::Index(access) = plan(&request).expect("a plan").access else { panic!("an index scan") };
+            let Access::Index(access) = plan(&request).expect("a plan").access else {
+                panic!("an index scan")
+            };
             for document in &values {
                 if !matcher.matches(document).expect("matches") {
                     continue;
                 }
                 found_any += 1;
-                let in_range = index_keys(document, &all[0]).expect("keys").keys.iter().any(|key| {
-                    let entry = pinion_keystring::encode_index_entry(key, all[0].ordering, pinion_bson::RawBsonRef::Int32(1));
-                    access.ranges.iter().any(|r| r.lower[..] <= entry.key[..] && entry.key[..] < r.upper[..])
-                });
-                assert!(in_range, "{document:?} matches {filter:?} but lies outside {:?}", access.bounds);
+                let in_range = index_keys(document, &all[0])
+                    .expect("keys")
+                    .keys
+                    .iter()
+                    .any(|key| {
+                        let entry = pinion_keystring::encode_index_entry(
+                            key,
+                            all[0].ordering,
+                            pinion_bson::RawBsonRef::Int32(1),
+                        );
+                        access
+                            .ranges
+                            .iter()
+                            .any(|r| r.lower[..] <= entry.key[..] && entry.key[..] < r.upper[..])
+                    });
+                assert!(
+                    in_range,
+                    "{document:?} matches {filter:?} but lies outside {:?}",
+                    access.bounds
+                );
             }
-            assert!(access.ranges.windows(2).all(|w| w[0].upper <= w[1].lower), "{filter:?}");
+            assert!(
+                access.ranges.windows(2).all(|w| w[0].upper <= w[1].lower),
+                "{filter:?}"
+            );
         }
     }
     assert!(found_any > 200);

@@ -1,15 +1,24 @@
 //! Projections applied to raw documents.
 
-use pinion_bson::{DocBuilder, RawArray, RawBsonRef, RawDocument, RawDocumentBuf, RawElem, RawElems};
+use pinion_bson::{
+    DocBuilder, RawArray, RawBsonRef, RawDocument, RawDocumentBuf, RawElem, RawElems,
+};
 use pinion_wire::Result;
 
 use super::{Action, Mode, Projection, Tree};
 use crate::error::error;
 use crate::value::{array_document, elements, field, items};
 
-pub(super) fn apply(projection: &Projection, document: &RawDocument, position: Option<u32>) -> Result<RawDocumentBuf> {
+pub(super) fn apply(
+    projection: &Projection,
+    document: &RawDocument,
+    position: Option<u32>,
+) -> Result<RawDocumentBuf> {
     let mut out = DocBuilder::with_capacity(document.as_bytes().len());
-    let run = Run { mode: projection.mode, root: document };
+    let run = Run {
+        mode: projection.mode,
+        root: document,
+    };
     run.fields(&projection.root, document, &mut out)?;
     let projected = out.finish();
     match &projection.positional {
@@ -25,7 +34,10 @@ struct Run<'d> {
 
 impl Tree {
     fn find(&self, name: &[u8]) -> Option<&Action> {
-        self.fields.iter().find(|(other, _)| other.as_bytes() == name).map(|(_, action)| action)
+        self.fields
+            .iter()
+            .find(|(other, _)| other.as_bytes() == name)
+            .map(|(_, action)| action)
     }
 
     /// Whether something is computed here or deeper.
@@ -72,7 +84,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn existing(&self, action: &Action, elem: &RawElem<'_>, document: &RawDocument, out: &mut DocBuilder) -> Result<()> {
+    fn existing(
+        &self,
+        action: &Action,
+        elem: &RawElem<'_>,
+        document: &RawDocument,
+        out: &mut DocBuilder,
+    ) -> Result<()> {
         let name = elem.name_str().unwrap_or_default();
         match action {
             Action::Include => {
@@ -171,9 +189,18 @@ fn slice(name: &str, array: &RawArray, skip: Option<i64>, limit: i64, out: &mut 
 }
 
 /// The first item of an array that matches, as an array of its own.
-fn elem_match(matcher: &crate::matcher::Matcher, name: &str, document: &RawDocument, out: &mut DocBuilder) -> Result<()> {
-    let Some(RawBsonRef::Array(array)) = field(document, name) else { return Ok(()) };
-    let found = matcher.matches_with_position(document)?.and_then(|m| m.array_index);
+fn elem_match(
+    matcher: &crate::matcher::Matcher,
+    name: &str,
+    document: &RawDocument,
+    out: &mut DocBuilder,
+) -> Result<()> {
+    let Some(RawBsonRef::Array(array)) = field(document, name) else {
+        return Ok(());
+    };
+    let found = matcher
+        .matches_with_position(document)?
+        .and_then(|m| m.array_index);
     if let Some(item) = found.and_then(|at| items(array).nth(at as usize)) {
         out.start_array(name);
         out.push(item);
@@ -183,7 +210,11 @@ fn elem_match(matcher: &crate::matcher::Matcher, name: &str, document: &RawDocum
 }
 
 /// Keeps of the first array on the path only the item that the filter matched at.
-fn at_position(document: &RawDocument, path: &[Box<str>], position: Option<u32>) -> Result<RawDocumentBuf> {
+fn at_position(
+    document: &RawDocument,
+    path: &[Box<str>],
+    position: Option<u32>,
+) -> Result<RawDocumentBuf> {
     let mut out = DocBuilder::with_capacity(document.as_bytes().len());
     write_at_position(document, path, position, &mut out)?;
     Ok(out.finish())
@@ -202,8 +233,12 @@ fn write_at_position(
         }
         match value {
             RawBsonRef::Array(array) => {
-                let position = position
-                    .ok_or_else(|| error(51246, "positional operator '.$' couldn't find a matching element in the array"))?;
+                let position = position.ok_or_else(|| {
+                    error(
+                        51246,
+                        "positional operator '.$' couldn't find a matching element in the array",
+                    )
+                })?;
                 let item = items(array)
                     .nth(position as usize)
                     .ok_or_else(|| error(51247, "positional operator '.$' element mismatch"))?;

@@ -74,7 +74,10 @@ impl Projection {
     /// Refuses a positional projection beside a filter whose match tells no position. To be asked once per query.
     pub fn check_filter(&self, matcher: &Matcher) -> Result<()> {
         if self.positional.is_some() && matcher.root().has_expression() {
-            return Err(crate::error::error(224, "Cannot use positional projection and $expr in the same query"));
+            return Err(crate::error::error(
+                224,
+                "Cannot use positional projection and $expr in the same query",
+            ));
         }
         Ok(())
     }
@@ -82,7 +85,11 @@ impl Projection {
     /// Whether only plain top-level fields are kept or dropped.
     pub fn is_simple(&self) -> bool {
         self.positional.is_none()
-            && self.root.fields.iter().all(|(_, action)| matches!(action, Action::Include | Action::Exclude))
+            && self
+                .root
+                .fields
+                .iter()
+                .all(|(_, action)| matches!(action, Action::Include | Action::Exclude))
     }
 
     /// The projected document; `position` is what the filter's match told.

@@ -37,14 +37,26 @@ impl<'v> Parser<'v> {
     }
 
     pub(super) fn aggregation(variables: &'v Variables) -> Parser<'v> {
-        Parser { find: false, ..Parser::find(variables) }
+        Parser {
+            find: false,
+            ..Parser::find(variables)
+        }
     }
 
     pub(super) fn parse(mut self, spec: &RawDocument) -> Result<Projection> {
         let find = self.find;
-        let wrap = |e: Error| if find { e } else { e.context("Invalid $project") };
+        let wrap = |e: Error| {
+            if find {
+                e
+            } else {
+                e.context("Invalid $project")
+            }
+        };
         if is_empty(spec) && !find {
-            return Err(wrap(error(51272, "projection specification must have at least one field")));
+            return Err(wrap(error(
+                51272,
+                "projection specification must have at least one field",
+            )));
         }
         let mut root = Tree::default();
         for (name, value) in elements(spec) {
@@ -52,7 +64,11 @@ impl<'v> Parser<'v> {
         }
         let mode = self.mode.unwrap_or({
             let only_elem_match = self.has_elem_match && !self.has_slice;
-            if self.id_included == Some(true) || only_elem_match { Mode::Inclusion } else { Mode::Exclusion }
+            if self.id_included == Some(true) || only_elem_match {
+                Mode::Inclusion
+            } else {
+                Mode::Exclusion
+            }
         });
         match (mode, self.id_included) {
             (Mode::Inclusion, Some(false)) | (Mode::Exclusion, Some(true)) => {}
@@ -64,15 +80,29 @@ impl<'v> Parser<'v> {
             (_, Some(false)) => root.fields.push(("_id".into(), Action::Exclude)),
             (_, None) | (Mode::Addition, _) => {}
         }
-        Ok(Projection { mode, root, positional: self.positional })
+        Ok(Projection {
+            mode,
+            root,
+            positional: self.positional,
+        })
     }
 
     fn set_mode(&mut self, mode: Mode) {
         self.mode.get_or_insert(mode);
     }
 
-    fn parse_field(&mut self, tree: &mut Tree, prefix: &str, name: &str, value: RawBsonRef<'_>) -> Result<()> {
-        let full = if prefix.is_empty() { name.to_string() } else { format!("{prefix}.{name}") };
+    fn parse_field(
+        &mut self,
+        tree: &mut Tree,
+        prefix: &str,
+        name: &str,
+        value: RawBsonRef<'_>,
+    ) -> Result<()> {
+        let full = if prefix.is_empty() {
+            name.to_string()
+        } else {
+            format!("{prefix}.{name}")
+        };
         if let Some(path) = name.strip_suffix(".$") {
             return self.parse_positional(tree, prefix, path, value);
         }
@@ -86,16 +116,23 @@ impl<'v> Parser<'v> {
         }
         check_field_path(name)?;
         match value {
-            RawBsonRef::Document(document) => self.parse_object(tree, &full, prefix, name, document),
+            RawBsonRef::Document(document) => {
+                self.parse_object(tree, &full, prefix, name, document)
+            }
             RawBsonRef::Boolean(_) => self.parse_flag(tree, &full, prefix, name, is_true(value)),
-            number if is_number(number) => self.parse_flag(tree, &full, prefix, name, is_true(number)),
+            number if is_number(number) => {
+                self.parse_flag(tree, &full, prefix, name, is_true(number))
+            }
             other => {
                 let expression = Expression::parse(other, self.variables)?;
                 place(tree, name, &full, Action::Compute(expression))?;
                 if self.mode == Some(Mode::Exclusion) {
                     return Err(error(
                         31310,
-                        format!("Cannot use an expression {} in an exclusion projection", element_text(&full, other)),
+                        format!(
+                            "Cannot use an expression {} in an exclusion projection",
+                            element_text(&full, other)
+                        ),
                     ));
                 }
                 self.set_mode(Mode::Inclusion);
@@ -104,7 +141,14 @@ impl<'v> Parser<'v> {
         }
     }
 
-    fn parse_flag(&mut self, tree: &mut Tree, full: &str, prefix: &str, name: &str, include: bool) -> Result<()> {
+    fn parse_flag(
+        &mut self,
+        tree: &mut Tree,
+        full: &str,
+        prefix: &str,
+        name: &str,
+        include: bool,
+    ) -> Result<()> {
         if prefix.is_empty() && name == "_id" {
             if tree.fields.iter().any(|(other, _)| &**other == "_id") {
                 return Err(error(31250, format!("Path collision at {full}")));
@@ -112,17 +156,36 @@ impl<'v> Parser<'v> {
             self.id_included = Some(include);
             return Ok(());
         }
-        place(tree, name, full, if include { Action::Include } else { Action::Exclude })?;
+        place(
+            tree,
+            name,
+            full,
+            if include {
+                Action::Include
+            } else {
+                Action::Exclude
+            },
+        )?;
         match (self.mode, include) {
             (Some(Mode::Exclusion), true) => {
-                return Err(error(31253, format!("Cannot do inclusion on field {full} in exclusion projection")));
+                return Err(error(
+                    31253,
+                    format!("Cannot do inclusion on field {full} in exclusion projection"),
+                ));
             }
             (Some(Mode::Inclusion), false) => {
-                return Err(error(31254, format!("Cannot do exclusion on field {full} in inclusion projection")));
+                return Err(error(
+                    31254,
+                    format!("Cannot do exclusion on field {full} in inclusion projection"),
+                ));
             }
             _ => {}
         }
-        self.set_mode(if include { Mode::Inclusion } else { Mode::Exclusion });
+        self.set_mode(if include {
+            Mode::Inclusion
+        } else {
+            Mode::Exclusion
+        });
         Ok(())
     }
 
@@ -174,14 +237,23 @@ impl<'v> Parser<'v> {
             let RawBsonRef::Document(_) = operand else {
                 return Err(error(
                     31274,
-                    format!("elemMatch: Invalid argument, object required, but got {}", type_name(operand)),
+                    format!(
+                        "elemMatch: Invalid argument, object required, but got {}",
+                        type_name(operand)
+                    ),
                 ));
             };
             if self.positional.is_some() {
-                return Err(error(31255, "Cannot specify positional operator and $elemMatch."));
+                return Err(error(
+                    31255,
+                    "Cannot specify positional operator and $elemMatch.",
+                ));
             }
             if !prefix.is_empty() || name.contains('.') {
-                return Err(error(31275, "Cannot use $elemMatch projection on a nested field."));
+                return Err(error(
+                    31275,
+                    "Cannot use $elemMatch projection on a nested field.",
+                ));
             }
             let mut filter = pinion_bson::DocBuilder::new();
             filter.start_document(name);
@@ -195,11 +267,11 @@ impl<'v> Parser<'v> {
             && self.find
             && let Some((skip, limit)) = find_slice(operand)
         {
-                self.has_slice = true;
-                let action = Action::Slice { skip, limit };
-                // A collision makes MongoDB try the expression of the same name, which has another number of arguments.
-                let exclusion = self.mode == Some(Mode::Exclusion);
-                return place(tree, name, full, action).map_err(|e| {
+            self.has_slice = true;
+            let action = Action::Slice { skip, limit };
+            // A collision makes MongoDB try the expression of the same name, which has another number of arguments.
+            let exclusion = self.mode == Some(Mode::Exclusion);
+            return place(tree, name, full, action).map_err(|e| {
                     let (code, reason) = match (exclusion, skip) {
                         (true, _) => (31252, "Cannot use expression other than $meta in exclusion projection"),
                         (false, Some(_)) => (e.code.0, e.message.as_str()),
@@ -221,14 +293,18 @@ impl<'v> Parser<'v> {
         }
         if operator == "$meta" {
             return Err(match operand {
-                RawBsonRef::String("textScore") => {
-                    error(40218, "query requires text score metadata, but it is not available")
+                RawBsonRef::String("textScore") => error(
+                    40218,
+                    "query requires text score metadata, but it is not available",
+                ),
+                RawBsonRef::String(
+                    meta @ ("indexKey" | "recordId" | "sortKey" | "randVal" | "searchScore"
+                    | "searchHighlights" | "geoNearDistance" | "geoNearPoint"
+                    | "vectorSearchScore"),
+                ) => error(115, format!("{{$meta: \"{meta}\"}} is not supported")),
+                RawBsonRef::String(meta) => {
+                    error(17308, format!("Unsupported argument to $meta: {meta}"))
                 }
-                RawBsonRef::String(meta @ ("indexKey" | "recordId" | "sortKey" | "randVal" | "searchScore"
-                    | "searchHighlights" | "geoNearDistance" | "geoNearPoint" | "vectorSearchScore")) => {
-                    error(115, format!("{{$meta: \"{meta}\"}} is not supported"))
-                }
-                RawBsonRef::String(meta) => error(17308, format!("Unsupported argument to $meta: {meta}")),
                 _ => error(17307, "$meta only supports string arguments"),
             });
         }
@@ -236,41 +312,77 @@ impl<'v> Parser<'v> {
             return Err(error(31325, format!("Unknown expression {operator}")));
         }
         if self.mode == Some(Mode::Exclusion) {
-            return Err(error(31252, "Cannot use expression other than $meta in exclusion projection"));
+            return Err(error(
+                31252,
+                "Cannot use expression other than $meta in exclusion projection",
+            ));
         }
         self.set_mode(Mode::Inclusion);
         let expression = Expression::parse(RawBsonRef::Document(document), self.variables)?;
         place(tree, name, full, Action::Compute(expression))
     }
 
-    fn parse_positional(&mut self, tree: &mut Tree, prefix: &str, path: &str, value: RawBsonRef<'_>) -> Result<()> {
+    fn parse_positional(
+        &mut self,
+        tree: &mut Tree,
+        prefix: &str,
+        path: &str,
+        value: RawBsonRef<'_>,
+    ) -> Result<()> {
         if !self.find {
-            return Err(error(31324, "Cannot use positional projection in aggregation projection"));
+            return Err(error(
+                31324,
+                "Cannot use positional projection in aggregation projection",
+            ));
         }
         match value {
             RawBsonRef::Document(_) => {
-                return Err(error(31271, "positional projection cannot be used with an expression or sub object"));
+                return Err(error(
+                    31271,
+                    "positional projection cannot be used with an expression or sub object",
+                ));
             }
             RawBsonRef::Boolean(_) => {}
             number if is_number(number) => {}
-            _ => return Err(error(31308, "positional projection cannot be used with a literal")),
+            _ => {
+                return Err(error(
+                    31308,
+                    "positional projection cannot be used with a literal",
+                ));
+            }
         }
         if !is_true(value) {
-            return Err(error(31395, "positional projection cannot be used with exclusion"));
+            return Err(error(
+                31395,
+                "positional projection cannot be used with exclusion",
+            ));
         }
         check_field_path(path)?;
         if path.split('.').any(|part| part == "$") {
             return Err(error(31394, "positional operator in the middle of a path"));
         }
         if self.positional.is_some() {
-            return Err(error(31276, "Cannot specify more than one positional projection per query."));
+            return Err(error(
+                31276,
+                "Cannot specify more than one positional projection per query.",
+            ));
         }
         if self.has_elem_match {
-            return Err(error(31256, "Cannot specify positional operator and $elemMatch."));
+            return Err(error(
+                31256,
+                "Cannot specify positional operator and $elemMatch.",
+            ));
         }
-        let full = if prefix.is_empty() { path.to_string() } else { format!("{prefix}.{path}") };
+        let full = if prefix.is_empty() {
+            path.to_string()
+        } else {
+            format!("{prefix}.{path}")
+        };
         if self.mode == Some(Mode::Exclusion) {
-            return Err(error(31395, "positional projection cannot be used with exclusion"));
+            return Err(error(
+                31395,
+                "positional projection cannot be used with exclusion",
+            ));
         }
         self.set_mode(Mode::Inclusion);
         self.positional = Some(full.split('.').map(Box::from).collect());
@@ -312,7 +424,8 @@ fn descend<'t>(tree: &'t mut Tree, name: &str, full: &str) -> Result<&'t mut Tre
         let found = match tree.fields.iter().position(|(other, _)| &**other == head) {
             Some(found) => found,
             None => {
-                tree.fields.push((head.into(), Action::Nested(Tree::default())));
+                tree.fields
+                    .push((head.into(), Action::Nested(Tree::default())));
                 tree.fields.len() - 1
             }
         };
@@ -321,7 +434,10 @@ fn descend<'t>(tree: &'t mut Tree, name: &str, full: &str) -> Result<&'t mut Tre
             _ => {
                 // Whatever the depth, this is what lies behind the first name.
                 let rest = full.split_once('.').map_or(full, |(_, rest)| rest);
-                return Err(error(31249, format!("Path collision at {full} remaining portion {rest}")));
+                return Err(error(
+                    31249,
+                    format!("Path collision at {full} remaining portion {rest}"),
+                ));
             }
         }
     }
@@ -345,34 +461,70 @@ fn place(tree: &mut Tree, name: &str, full: &str, action: Action) -> Result<()> 
 pub(super) fn parse_addition(spec: &RawDocument, variables: &Variables) -> Result<Projection> {
     let mut root = Tree::default();
     if is_empty(spec) {
-        return Err(error(40177, "specification must have at least one field").context("Invalid $addFields"));
+        return Err(error(40177, "specification must have at least one field")
+            .context("Invalid $addFields"));
     }
     add_fields(&mut root, "", spec, variables).map_err(|e| e.context("Invalid $addFields"))?;
-    Ok(Projection { mode: Mode::Addition, root, positional: None })
+    Ok(Projection {
+        mode: Mode::Addition,
+        root,
+        positional: None,
+    })
 }
 
-fn add_fields(tree: &mut Tree, prefix: &str, spec: &RawDocument, variables: &Variables) -> Result<()> {
+fn add_fields(
+    tree: &mut Tree,
+    prefix: &str,
+    spec: &RawDocument,
+    variables: &Variables,
+) -> Result<()> {
     for (name, value) in elements(spec) {
-        let full = if prefix.is_empty() { name.to_string() } else { format!("{prefix}.{name}") };
+        let full = if prefix.is_empty() {
+            name.to_string()
+        } else {
+            format!("{prefix}.{name}")
+        };
         check_field_path(name)?;
         let conflict = |_: Error| {
-            error(40176, format!("specification contains two conflicting paths. Cannot specify both '{full}' and another path under or above it"))
+            error(
+                40176,
+                format!(
+                    "specification contains two conflicting paths. Cannot specify both '{full}' and another path under or above it"
+                ),
+            )
         };
         match value {
             RawBsonRef::Document(document) => match first(document) {
                 None => {
-                    return Err(error(40180, format!("an empty object is not a valid value. Found empty object at path {full}")));
+                    return Err(error(
+                        40180,
+                        format!(
+                            "an empty object is not a valid value. Found empty object at path {full}"
+                        ),
+                    ));
                 }
                 Some((operator, _)) if operator.starts_with('$') => {
                     if count(document) > 1 {
-                        return Err(error(40181, format!("an expression specification must contain exactly one field, the name of the expression. Found {} fields in {}", count(document), crate::text::document_text(document))));
+                        return Err(error(
+                            40181,
+                            format!(
+                                "an expression specification must contain exactly one field, the name of the expression. Found {} fields in {}",
+                                count(document),
+                                crate::text::document_text(document)
+                            ),
+                        ));
                     }
                     let expression = Expression::parse(value, variables)?;
                     place(tree, name, &full, Action::Compute(expression)).map_err(conflict)?;
                 }
                 Some(_) => {
-                    if let Some((field, _)) = elements(document).find(|(field, _)| field.contains('.')) {
-                        return Err(error(40183, format!("cannot use dotted field name '{field}' in a sub object")));
+                    if let Some((field, _)) =
+                        elements(document).find(|(field, _)| field.contains('.'))
+                    {
+                        return Err(error(
+                            40183,
+                            format!("cannot use dotted field name '{field}' in a sub object"),
+                        ));
                     }
                     let mut nested = std::mem::take(descend(tree, name, &full).map_err(conflict)?);
                     add_fields(&mut nested, &full, document, variables)?;

@@ -15,27 +15,54 @@ fn sample() -> RawDocumentBuf {
 
 #[track_caller]
 fn check(spec: RawDocumentBuf, expected: RawDocumentBuf) {
-    let projection = Projection::parse_find(&spec, &Variables::default()).expect("the projection parses");
-    assert_eq!(projection.apply(&sample(), None).expect("it applies"), expected, "{spec:?}");
+    let projection =
+        Projection::parse_find(&spec, &Variables::default()).expect("the projection parses");
+    assert_eq!(
+        projection.apply(&sample(), None).expect("it applies"),
+        expected,
+        "{spec:?}"
+    );
 }
 
 #[track_caller]
 fn check_error(spec: RawDocumentBuf, find: i32, aggregation: i32) {
     let variables = Variables::default();
     let code = |result: pinion_wire::Result<Projection>| match result {
-        Ok(projection) => projection.apply(&sample(), None).err().map_or(0, |e| e.code.0),
+        Ok(projection) => projection
+            .apply(&sample(), None)
+            .err()
+            .map_or(0, |e| e.code.0),
         Err(error) => error.code.0,
     };
-    assert_eq!(code(Projection::parse_find(&spec, &variables)), find, "find {spec:?}");
-    assert_eq!(code(Projection::parse_aggregation(&spec, &variables)), aggregation, "$project {spec:?}");
+    assert_eq!(
+        code(Projection::parse_find(&spec, &variables)),
+        find,
+        "find {spec:?}"
+    );
+    assert_eq!(
+        code(Projection::parse_aggregation(&spec, &variables)),
+        aggregation,
+        "$project {spec:?}"
+    );
 }
 
 #[track_caller]
-fn check_position(spec: RawDocumentBuf, filter: RawDocumentBuf, expected: Result<RawDocumentBuf, i32>) {
-    let projection = Projection::parse_find(&spec, &Variables::default()).expect("the projection parses");
+fn check_position(
+    spec: RawDocumentBuf,
+    filter: RawDocumentBuf,
+    expected: Result<RawDocumentBuf, i32>,
+) {
+    let projection =
+        Projection::parse_find(&spec, &Variables::default()).expect("the projection parses");
     assert!(projection.needs_position());
-    let position = Matcher::parse(&filter).expect("parses").matches_with_position(&sample()).expect("matches");
-    let made = projection.apply(&sample(), position.expect("the document matches").array_index);
+    let position = Matcher::parse(&filter)
+        .expect("parses")
+        .matches_with_position(&sample())
+        .expect("matches");
+    let made = projection.apply(
+        &sample(),
+        position.expect("the document matches").array_index,
+    );
     assert_eq!(made.map_err(|e| e.code.0), expected, "{spec:?} {filter:?}");
 }
 
@@ -45,44 +72,120 @@ fn inclusion_and_exclusion() {
     check(rawdoc! { "a": 1 }, rawdoc! { "_id": 1, "a": 1 });
     check(rawdoc! { "_id": 1 }, rawdoc! { "_id": 1 });
     check(rawdoc! { "a": 1, "_id": 0 }, rawdoc! { "a": 1 });
-    check(rawdoc! { "a": 1, "c": 1, "b": true }, rawdoc! { "_id": 1, "a": 1, "b": { "c": 2, "d": 3 } });
+    check(
+        rawdoc! { "a": 1, "c": 1, "b": true },
+        rawdoc! { "_id": 1, "a": 1, "b": { "c": 2, "d": 3 } },
+    );
     check(rawdoc! { "b.c": 1 }, rawdoc! { "_id": 1, "b": { "c": 2 } });
-    check(rawdoc! { "b": { "c": 1 } }, rawdoc! { "_id": 1, "b": { "c": 2 } });
-    check(rawdoc! { "n.x": 1 }, rawdoc! { "_id": 1, "n": [{ "x": 1 }, { "x": 2 }, [{ "x": 7 }]] });
+    check(
+        rawdoc! { "b": { "c": 1 } },
+        rawdoc! { "_id": 1, "b": { "c": 2 } },
+    );
+    check(
+        rawdoc! { "n.x": 1 },
+        rawdoc! { "_id": 1, "n": [{ "x": 1 }, { "x": 2 }, [{ "x": 7 }]] },
+    );
     check(rawdoc! { "q.r": 1 }, rawdoc! { "_id": 1 });
     check(rawdoc! { "l.0": 1 }, rawdoc! { "_id": 1, "l": [] });
-    check(rawdoc! { "n": 0, "l": 0, "b": 0 }, rawdoc! { "_id": 1, "a": 1 });
-    check(rawdoc! { "n.x": 0, "l": 0, "_id": 0 }, rawdoc! { "a": 1, "b": { "c": 2, "d": 3 }, "n": [{ "y": [1, 2] }, {}, 5, [{}]] });
-    check(rawdoc! { "n": 0, "l": 0, "b.c": 0, "_id": 1 }, rawdoc! { "_id": 1, "a": 1, "b": { "d": 3 } });
+    check(
+        rawdoc! { "n": 0, "l": 0, "b": 0 },
+        rawdoc! { "_id": 1, "a": 1 },
+    );
+    check(
+        rawdoc! { "n.x": 0, "l": 0, "_id": 0 },
+        rawdoc! { "a": 1, "b": { "c": 2, "d": 3 }, "n": [{ "y": [1, 2] }, {}, 5, [{}]] },
+    );
+    check(
+        rawdoc! { "n": 0, "l": 0, "b.c": 0, "_id": 1 },
+        rawdoc! { "_id": 1, "a": 1, "b": { "d": 3 } },
+    );
 }
 
 #[test]
 fn computed_fields() {
     check(rawdoc! { "a": "$b.c" }, rawdoc! { "_id": 1, "a": 2 });
-    check(rawdoc! { "z": "x", "a": 1 }, rawdoc! { "_id": 1, "a": 1, "z": "x" });
-    check(rawdoc! { "z": ["$a", 1] }, rawdoc! { "_id": 1, "z": [1, 1] });
-    check(rawdoc! { "n.z": "$a" }, rawdoc! { "_id": 1, "n": [{ "z": 1 }, { "z": 1 }, { "z": 1 }, [{ "z": 1 }]] });
-    check(rawdoc! { "q.r": "$a" }, rawdoc! { "_id": 1, "q": { "r": 1 } });
-    check(rawdoc! { "b": { "z": "$a", "c": 1 } }, rawdoc! { "_id": 1, "b": { "c": 2, "z": 1 } });
+    check(
+        rawdoc! { "z": "x", "a": 1 },
+        rawdoc! { "_id": 1, "a": 1, "z": "x" },
+    );
+    check(
+        rawdoc! { "z": ["$a", 1] },
+        rawdoc! { "_id": 1, "z": [1, 1] },
+    );
+    check(
+        rawdoc! { "n.z": "$a" },
+        rawdoc! { "_id": 1, "n": [{ "z": 1 }, { "z": 1 }, { "z": 1 }, [{ "z": 1 }]] },
+    );
+    check(
+        rawdoc! { "q.r": "$a" },
+        rawdoc! { "_id": 1, "q": { "r": 1 } },
+    );
+    check(
+        rawdoc! { "b": { "z": "$a", "c": 1 } },
+        rawdoc! { "_id": 1, "b": { "c": 2, "z": 1 } },
+    );
     check(rawdoc! { "_id": 0, "a": "$$REMOVE" }, rawdoc! {});
-    check(rawdoc! { "z": { "$literal": 1 } }, rawdoc! { "_id": 1, "z": 1 });
+    check(
+        rawdoc! { "z": { "$literal": 1 } },
+        rawdoc! { "_id": 1, "z": 1 },
+    );
 }
 
 #[test]
 fn find_operators() {
-    check(rawdoc! { "l": { "$slice": 2 }, "a": 1 }, rawdoc! { "_id": 1, "a": 1, "l": [1, 2] });
-    check(rawdoc! { "l": { "$slice": -2 }, "n": 0, "b": 0 }, rawdoc! { "_id": 1, "a": 1, "l": [3, 4] });
-    check(rawdoc! { "_id": 1, "l": { "$slice": [1, 2] } }, rawdoc! { "_id": 1, "l": [2, 3] });
-    check(rawdoc! { "_id": 1, "l": { "$slice": [-3, 2] } }, rawdoc! { "_id": 1, "l": [2, 3] });
-    check(rawdoc! { "n": { "$elemMatch": { "x": 2 } } }, rawdoc! { "_id": 1, "n": [{ "x": 2 }] });
-    check(rawdoc! { "n": { "$elemMatch": { "x": 2 } }, "_id": 0 }, rawdoc! { "n": [{ "x": 2 }] });
-    check(rawdoc! { "l": { "$elemMatch": { "$gt": 2 } }, "a": 1 }, rawdoc! { "_id": 1, "a": 1, "l": [3] });
-    check(rawdoc! { "n": { "$elemMatch": { "x": 9 } } }, rawdoc! { "_id": 1 });
-    check_position(rawdoc! { "l.$": 1 }, rawdoc! { "l": 3 }, Ok(rawdoc! { "_id": 1, "l": [3] }));
-    check_position(rawdoc! { "l.$": 1, "a": 1 }, rawdoc! { "l": { "$gt": 2 } }, Ok(rawdoc! { "_id": 1, "a": 1, "l": [3] }));
-    check_position(rawdoc! { "n.x.$": 1 }, rawdoc! { "n.x": 2 }, Ok(rawdoc! { "_id": 1, "n": [{ "x": 2 }] }));
+    check(
+        rawdoc! { "l": { "$slice": 2 }, "a": 1 },
+        rawdoc! { "_id": 1, "a": 1, "l": [1, 2] },
+    );
+    check(
+        rawdoc! { "l": { "$slice": -2 }, "n": 0, "b": 0 },
+        rawdoc! { "_id": 1, "a": 1, "l": [3, 4] },
+    );
+    check(
+        rawdoc! { "_id": 1, "l": { "$slice": [1, 2] } },
+        rawdoc! { "_id": 1, "l": [2, 3] },
+    );
+    check(
+        rawdoc! { "_id": 1, "l": { "$slice": [-3, 2] } },
+        rawdoc! { "_id": 1, "l": [2, 3] },
+    );
+    check(
+        rawdoc! { "n": { "$elemMatch": { "x": 2 } } },
+        rawdoc! { "_id": 1, "n": [{ "x": 2 }] },
+    );
+    check(
+        rawdoc! { "n": { "$elemMatch": { "x": 2 } }, "_id": 0 },
+        rawdoc! { "n": [{ "x": 2 }] },
+    );
+    check(
+        rawdoc! { "l": { "$elemMatch": { "$gt": 2 } }, "a": 1 },
+        rawdoc! { "_id": 1, "a": 1, "l": [3] },
+    );
+    check(
+        rawdoc! { "n": { "$elemMatch": { "x": 9 } } },
+        rawdoc! { "_id": 1 },
+    );
+    check_position(
+        rawdoc! { "l.$": 1 },
+        rawdoc! { "l": 3 },
+        Ok(rawdoc! { "_id": 1, "l": [3] }),
+    );
+    check_position(
+        rawdoc! { "l.$": 1, "a": 1 },
+        rawdoc! { "l": { "$gt": 2 } },
+        Ok(rawdoc! { "_id": 1, "a": 1, "l": [3] }),
+    );
+    check_position(
+        rawdoc! { "n.x.$": 1 },
+        rawdoc! { "n.x": 2 },
+        Ok(rawdoc! { "_id": 1, "n": [{ "x": 2 }] }),
+    );
     check_position(rawdoc! { "l.$": 1 }, rawdoc! { "a": 1 }, Err(51246));
-    check_position(rawdoc! { "a.$": 1 }, rawdoc! { "a": 1 }, Ok(rawdoc! { "_id": 1, "a": 1 }));
+    check_position(
+        rawdoc! { "a.$": 1 },
+        rawdoc! { "a": 1 },
+        Ok(rawdoc! { "_id": 1, "a": 1 }),
+    );
 }
 
 #[test]
@@ -96,7 +199,11 @@ fn errors() {
     check_error(rawdoc! { "a": {} }, 51270, 51270);
     check_error(rawdoc! {}, 0, 51272);
     check_error(rawdoc! { "n": { "$elemMatch": 1 } }, 31274, 168);
-    check_error(rawdoc! { "n.y": { "$elemMatch": { "$gt": 1 } } }, 31275, 168);
+    check_error(
+        rawdoc! { "n.y": { "$elemMatch": { "$gt": 1 } } },
+        31275,
+        168,
+    );
     check_error(rawdoc! { "l.$": 1 }, 51246, 31324);
     check_error(rawdoc! { "$a": 1 }, 16410, 16410);
     check_error(rawdoc! { "": 1 }, 40352, 40352);
@@ -107,23 +214,59 @@ fn errors() {
     check_error(rawdoc! { "l.$": 1, "n.$": 1 }, 31276, 31324);
     check_error(rawdoc! { "l.$": 0 }, 31395, 31324);
     check_error(rawdoc! { "n.$.x": 1 }, 31394, 31394);
-    check_error(rawdoc! { "l.$": 1, "n": { "$elemMatch": { "x": 1 } } }, 31255, 31324);
-    check_error(rawdoc! { "n": { "$elemMatch": { "x": 1 } }, "l.$": 1 }, 31256, 168);
+    check_error(
+        rawdoc! { "l.$": 1, "n": { "$elemMatch": { "x": 1 } } },
+        31255,
+        31324,
+    );
+    check_error(
+        rawdoc! { "n": { "$elemMatch": { "x": 1 } }, "l.$": 1 },
+        31256,
+        168,
+    );
     check_error(rawdoc! { "l.$": "x" }, 31308, 31324);
     check_error(rawdoc! { "a": 0, "b": { "$not": [1] } }, 31252, 31252);
-    let collision = Projection::parse_find(&rawdoc! { "b": 1, "b.c": 1 }, &Variables::default()).unwrap_err();
-    assert_eq!(collision.message, "Path collision at b.c remaining portion c");
+    let collision =
+        Projection::parse_find(&rawdoc! { "b": 1, "b.c": 1 }, &Variables::default()).unwrap_err();
+    assert_eq!(
+        collision.message,
+        "Path collision at b.c remaining portion c"
+    );
 }
 
 #[test]
 fn additions() {
     let check = |spec: RawDocumentBuf, document: RawDocumentBuf, expected: RawDocumentBuf| {
         let projection = Projection::parse_addition(&spec, &Variables::default()).expect("parses");
-        assert_eq!(projection.apply(&document, None).expect("applies"), expected, "{spec:?}");
+        assert_eq!(
+            projection.apply(&document, None).expect("applies"),
+            expected,
+            "{spec:?}"
+        );
     };
-    check(rawdoc! { "b": 1, "c": "$a" }, rawdoc! { "_id": 1, "a": 2 }, rawdoc! { "_id": 1, "a": 2, "b": 1, "c": 2 });
-    check(rawdoc! { "a": 5 }, rawdoc! { "_id": 1, "a": 2, "z": 1 }, rawdoc! { "_id": 1, "a": 5, "z": 1 });
-    check(rawdoc! { "a.x": 5 }, rawdoc! { "a": 2 }, rawdoc! { "a": { "x": 5 } });
-    check(rawdoc! { "a": { "x": 5 } }, rawdoc! { "a": [1, { "y": 2 }] }, rawdoc! { "a": [{ "x": 5 }, { "y": 2, "x": 5 }] });
-    check(rawdoc! { "a": "$$REMOVE" }, rawdoc! { "a": 2, "b": 1 }, rawdoc! { "b": 1 });
+    check(
+        rawdoc! { "b": 1, "c": "$a" },
+        rawdoc! { "_id": 1, "a": 2 },
+        rawdoc! { "_id": 1, "a": 2, "b": 1, "c": 2 },
+    );
+    check(
+        rawdoc! { "a": 5 },
+        rawdoc! { "_id": 1, "a": 2, "z": 1 },
+        rawdoc! { "_id": 1, "a": 5, "z": 1 },
+    );
+    check(
+        rawdoc! { "a.x": 5 },
+        rawdoc! { "a": 2 },
+        rawdoc! { "a": { "x": 5 } },
+    );
+    check(
+        rawdoc! { "a": { "x": 5 } },
+        rawdoc! { "a": [1, { "y": 2 }] },
+        rawdoc! { "a": [{ "x": 5 }, { "y": 2, "x": 5 }] },
+    );
+    check(
+        rawdoc! { "a": "$$REMOVE" },
+        rawdoc! { "a": 2, "b": 1 },
+        rawdoc! { "b": 1 },
+    );
 }

@@ -58,7 +58,9 @@ pub(super) fn build(entries: &[Entry], position: Option<u32>) -> Result<Node> {
         let mut operator = &entry.operator;
         for part in entry.path.parts() {
             match (part, position) {
-                (Part::Matched, Some(position)) => names.push(Part::Name(position.to_string().into())),
+                (Part::Matched, Some(position)) => {
+                    names.push(Part::Name(position.to_string().into()))
+                }
                 (Part::Matched, None) => {
                     names.push(Part::Name("$".into()));
                     operator = &Operator::Unresolved;
@@ -87,18 +89,40 @@ impl Conflicts {
 
     /// Adds one operator. A `$` that is not resolved yet differs from every other name.
     pub(super) fn add(&mut self, entry: &Entry) -> Result<()> {
-        let name = |part: &Part| if *part == Part::Matched { Part::Name("$".into()) } else { part.clone() };
+        let name = |part: &Part| {
+            if *part == Part::Matched {
+                Part::Name("$".into())
+            } else {
+                part.clone()
+            }
+        };
         let names: Vec<Part> = entry.path.parts().iter().map(name).collect();
         insert(&mut self.0, &names, 0, entry, &Operator::RenameSource)
     }
 }
 
 fn conflict(path: &UpdatePath, names: &[Part], depth: usize) -> pinion_wire::Error {
-    let at = names[..depth].iter().map(Part::text).collect::<Vec<_>>().join(".");
-    error(40, format!("Updating the path '{}' would create a conflict at '{at}'", path.text()))
+    let at = names[..depth]
+        .iter()
+        .map(Part::text)
+        .collect::<Vec<_>>()
+        .join(".");
+    error(
+        40,
+        format!(
+            "Updating the path '{}' would create a conflict at '{at}'",
+            path.text()
+        ),
+    )
 }
 
-fn insert(node: &mut Node, names: &[Part], depth: usize, entry: &Entry, operator: &Operator) -> Result<()> {
+fn insert(
+    node: &mut Node,
+    names: &[Part],
+    depth: usize,
+    entry: &Entry,
+    operator: &Operator,
+) -> Result<()> {
     let last = depth + 1 == names.len();
     let make = || {
         if last {
@@ -121,7 +145,11 @@ fn insert(node: &mut Node, names: &[Part], depth: usize, entry: &Entry, operator
             };
             let child = &mut fields[index].1;
             if last {
-                return if is_new { Ok(()) } else { Err(conflict(&entry.path, names, depth + 1)) };
+                return if is_new {
+                    Ok(())
+                } else {
+                    Err(conflict(&entry.path, names, depth + 1))
+                };
             }
             if matches!(child, Node::Leaf(..)) {
                 return Err(conflict(&entry.path, names, depth + 1));
@@ -161,7 +189,11 @@ fn root_copy<'c>(context: &Applying<'c>) -> &'c RawDocument {
 }
 
 fn join(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_string() } else { format!("{path}.{name}") }
+    if path.is_empty() {
+        name.to_string()
+    } else {
+        format!("{path}.{name}")
+    }
 }
 
 fn apply_node(
@@ -189,10 +221,14 @@ fn apply_node(
                 )));
             }
             slot.expand();
-            let Slot::Array(values) = slot else { return Ok(Outcome::Kept) };
+            let Slot::Array(values) = slot else {
+                return Ok(Outcome::Kept);
+            };
             for (index, value) in values.iter_mut().enumerate() {
                 let name = index.to_string();
-                if apply_node(inner, &name, &join(path, &name), value, root, context)? == Outcome::Removed {
+                if apply_node(inner, &name, &join(path, &name), value, root, context)?
+                    == Outcome::Removed
+                {
                     *value = Slot::Raw(RawBsonRef::Null);
                 }
             }
@@ -201,12 +237,21 @@ fn apply_node(
         Node::Fields(children) => {
             if slot.is_document() {
                 slot.expand();
-                let Slot::Document(fields) = slot else { return Ok(Outcome::Kept) };
+                let Slot::Document(fields) = slot else {
+                    return Ok(Outcome::Kept);
+                };
                 for (child_name, child) in children {
                     let child_path = join(path, child_name);
                     match fields.iter().position(|(other, _)| other == &**child_name) {
                         Some(at) => {
-                            let outcome = apply_node(child, child_name, &child_path, &mut fields[at].1, root, context)?;
+                            let outcome = apply_node(
+                                child,
+                                child_name,
+                                &child_path,
+                                &mut fields[at].1,
+                                root,
+                                context,
+                            )?;
                             if outcome == Outcome::Removed {
                                 fields.remove(at);
                             }
@@ -240,16 +285,23 @@ fn apply_to_array(
 ) -> Result<()> {
     for (child_name, child) in children {
         // Leading zeros are accepted here, unlike in a filter.
-        let index = if child_name.bytes().all(|b| b.is_ascii_digit()) { child_name.parse::<usize>().ok() } else { None };
+        let index = if child_name.bytes().all(|b| b.is_ascii_digit()) {
+            child_name.parse::<usize>().ok()
+        } else {
+            None
+        };
         let Some(index) = index else {
             unviable(child, child_name, name, path, slot, root, context)?;
             continue;
         };
         slot.expand();
-        let Slot::Array(values) = slot else { return Ok(()) };
+        let Slot::Array(values) = slot else {
+            return Ok(());
+        };
         let child_path = join(path, child_name);
         if let Some(value) = values.get_mut(index) {
-            if apply_node(child, child_name, &child_path, value, root, context)? == Outcome::Removed {
+            if apply_node(child, child_name, &child_path, value, root, context)? == Outcome::Removed
+            {
                 // Taking an item out would move the others.
                 *value = Slot::Raw(RawBsonRef::Null);
             }
@@ -257,7 +309,10 @@ fn apply_to_array(
         }
         if let Some(made) = create(child, &child_path, root, context)? {
             if index - values.len() > MAX_ARRAY_PADDING {
-                return Err(error(34, format!("can't backfill more than {MAX_ARRAY_PADDING} elements")));
+                return Err(error(
+                    34,
+                    format!("can't backfill more than {MAX_ARRAY_PADDING} elements"),
+                ));
             }
             values.resize(index, Slot::Raw(RawBsonRef::Null));
             values.push(made);
@@ -267,9 +322,16 @@ fn apply_to_array(
 }
 
 /// What stands at a path that does not exist yet; `None` when no operator under it makes anything.
-fn create(node: &Node, path: &str, root: &RawDocument, context: &Applying<'_>) -> Result<Option<Slot<'static>>> {
+fn create(
+    node: &Node,
+    path: &str,
+    root: &RawDocument,
+    context: &Applying<'_>,
+) -> Result<Option<Slot<'static>>> {
     match node {
-        Node::Leaf(Operator::RenameFrom(from), to) => Ok(renamed(from, to, root, context)?.map(Slot::Owned)),
+        Node::Leaf(Operator::RenameFrom(from), to) => {
+            Ok(renamed(from, to, root, context)?.map(Slot::Owned))
+        }
         Node::Leaf(operator, _) => Ok(operator.create(context)?.map(Slot::Owned)),
         Node::Items(_) => Err(bad_value(format!(
             "The path '{path}' must exist in the document in order to apply array updates."
@@ -281,7 +343,11 @@ fn create(node: &Node, path: &str, root: &RawDocument, context: &Applying<'_>) -
                     fields.push((Cow::Owned(name.to_string()), made));
                 }
             }
-            Ok(if fields.is_empty() { None } else { Some(Slot::Document(fields)) })
+            Ok(if fields.is_empty() {
+                None
+            } else {
+                Some(Slot::Document(fields))
+            })
         }
     }
 }
@@ -300,10 +366,18 @@ fn unviable(
         Node::Leaf(Operator::Unresolved, _) => Err(unresolved()),
         // What would do nothing anyway does not mind.
         Node::Leaf(Operator::SetOnInsert(_), _) if !context.insert => Ok(()),
-        Node::Leaf(Operator::RenameFrom(from), to) if renamed(from, to, root, context)?.is_none() => Ok(()),
-        Node::Leaf(operator, _) if operator.creates() => {
-            Err(error(28, format!("Cannot create field '{part}' in element {}", element_braces(name, slot))))
+        Node::Leaf(Operator::RenameFrom(from), to)
+            if renamed(from, to, root, context)?.is_none() =>
+        {
+            Ok(())
         }
+        Node::Leaf(operator, _) if operator.creates() => Err(error(
+            28,
+            format!(
+                "Cannot create field '{part}' in element {}",
+                element_braces(name, slot)
+            ),
+        )),
         Node::Leaf(operator, full) if !operator.ignores_unviable_paths() => Err(error(
             28,
             format!(
@@ -316,24 +390,32 @@ fn unviable(
             "The path '{}' must exist in the document in order to apply array updates.",
             join(path, part)
         ))),
-        Node::Fields(children) => {
-            children.iter().try_for_each(|(_, child)| unviable(child, part, name, path, slot, root, context))
-        }
+        Node::Fields(children) => children
+            .iter()
+            .try_for_each(|(_, child)| unviable(child, part, name, path, slot, root, context)),
     }
 }
 
 /// The value a rename moves, `None` where there is none; an array on the way to it is refused, and so is a path into a
 /// value without fields.
-fn rename_source(from: &str, root: &RawDocument, context: &Applying<'_>) -> Result<Option<RawBson>> {
+fn rename_source(
+    from: &str,
+    root: &RawDocument,
+    context: &Applying<'_>,
+) -> Result<Option<RawBson>> {
     let mut current = RawBsonRef::Document(root);
     let mut reached = "";
     let mut array: Option<&str> = None;
     for part in from.split('.') {
         let next = match current {
             RawBsonRef::Document(document) => field(document, part),
-            RawBsonRef::Array(items) if !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) => {
+            RawBsonRef::Array(items)
+                if !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) =>
+            {
                 array.get_or_insert(reached);
-                part.parse().ok().and_then(|at| crate::value::items(items).nth(at))
+                part.parse()
+                    .ok()
+                    .and_then(|at| crate::value::items(items).nth(at))
             }
             other => {
                 return Err(error(
@@ -359,8 +441,15 @@ fn rename_source(from: &str, root: &RawDocument, context: &Applying<'_>) -> Resu
 }
 
 /// The value a rename puts at its target, `None` where there is none; a target in an array's item is refused.
-fn renamed(from: &str, to: &str, root: &RawDocument, context: &Applying<'_>) -> Result<Option<RawBson>> {
-    let Some(value) = rename_source(from, root, context)? else { return Ok(None) };
+fn renamed(
+    from: &str,
+    to: &str,
+    root: &RawDocument,
+    context: &Applying<'_>,
+) -> Result<Option<RawBson>> {
+    let Some(value) = rename_source(from, root, context)? else {
+        return Ok(None);
+    };
     let mut current = root;
     let mut parts = to.split('.').peekable();
     while let (Some(name), Some(_)) = (parts.next(), parts.peek()) {

@@ -2,7 +2,9 @@
 
 use std::cmp::Ordering;
 
-use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, compare_values, get_path, values_equal};
+use pinion_bson::{
+    DocBuilder, RawBson, RawBsonRef, RawDocument, compare_values, get_path, values_equal,
+};
 use pinion_wire::Result;
 
 use crate::error::{bad_value, type_mismatch};
@@ -35,7 +37,11 @@ pub(super) fn build(items: &[RawBson]) -> RawBson {
 pub(super) fn build_kept(items: &[RawBson], keep: impl Fn(RawBsonRef<'_>) -> bool) -> RawBson {
     let mut builder = DocBuilder::new();
     builder.start_array("");
-    for item in items.iter().map(RawBson::as_raw_bson_ref).filter(|item| keep(*item)) {
+    for item in items
+        .iter()
+        .map(RawBson::as_raw_bson_ref)
+        .filter(|item| keep(*item))
+    {
         builder.push(item);
     }
     builder.end();
@@ -48,15 +54,29 @@ impl Push {
         let modifiers = match operand {
             RawBsonRef::Document(document) if field(document, "$each").is_some() => document,
             other => {
-                return Ok(Push { values: vec![owned(other)], slice: None, sort: None, position: None });
+                return Ok(Push {
+                    values: vec![owned(other)],
+                    slice: None,
+                    sort: None,
+                    position: None,
+                });
             }
         };
-        let mut push = Push { values: Vec::new(), slice: None, sort: None, position: None };
+        let mut push = Push {
+            values: Vec::new(),
+            slice: None,
+            sort: None,
+            position: None,
+        };
         for (name, _) in elements(modifiers) {
             if !matches!(name, "$each" | "$slice" | "$sort" | "$position") {
                 return Err(bad_value(format!("Unrecognized clause in $push: {name}")));
             }
-            if elements(modifiers).filter(|(other, _)| *other == name).count() > 1 {
+            if elements(modifiers)
+                .filter(|(other, _)| *other == name)
+                .count()
+                > 1
+            {
                 return Err(bad_value(format!("Only one {name} is supported.")));
             }
         }
@@ -83,7 +103,10 @@ impl Push {
         }
         if let Some(value) = field(modifiers, "$position") {
             push.position = Some(exact_i64(value).ok_or_else(|| {
-                bad_value(format!("The value for $position must be an integer value, not of type: {}", type_name(value)))
+                bad_value(format!(
+                    "The value for $position must be an integer value, not of type: {}",
+                    type_name(value)
+                ))
             })?);
         }
         Ok(push)
@@ -122,7 +145,9 @@ impl ItemSort {
         match value {
             RawBsonRef::Document(pattern) => {
                 if count(pattern) == 0 {
-                    return Err(bad_value("The $sort pattern is empty when it should be a set of fields."));
+                    return Err(bad_value(
+                        "The $sort pattern is empty when it should be a set of fields.",
+                    ));
                 }
                 let mut fields = Vec::new();
                 for (name, value) in elements(pattern) {
@@ -131,13 +156,17 @@ impl ItemSort {
                         return Err(bad_value("The $sort field cannot be empty"));
                     }
                     if name.split('.').any(str::is_empty) {
-                        return Err(bad_value(format!("The $sort field is a dotted field but has an empty part: {name}")));
+                        return Err(bad_value(format!(
+                            "The $sort field is a dotted field but has an empty part: {name}"
+                        )));
                     }
                     fields.push((name.to_string(), descending));
                 }
                 Ok(ItemSort::Fields(fields))
             }
-            number if crate::value::is_number(number) => Ok(ItemSort::Whole { descending: direction(number)? }),
+            number if crate::value::is_number(number) => Ok(ItemSort::Whole {
+                descending: direction(number)?,
+            }),
             _ => Err(bad_value(
                 "The $sort is invalid: use 1/-1 to sort the whole element, or {field:1/-1} to sort embedded fields",
             )),
@@ -176,11 +205,15 @@ pub(super) struct AddToSet {
 impl AddToSet {
     pub(super) fn parse(operand: RawBsonRef<'_>) -> Result<AddToSet> {
         let each = match operand {
-            RawBsonRef::Document(document) => first(document).filter(|(name, _)| *name == "$each").map(|e| (document, e.1)),
+            RawBsonRef::Document(document) => first(document)
+                .filter(|(name, _)| *name == "$each")
+                .map(|e| (document, e.1)),
             _ => None,
         };
         let Some((document, each)) = each else {
-            return Ok(AddToSet { values: vec![owned(operand)] });
+            return Ok(AddToSet {
+                values: vec![owned(operand)],
+            });
         };
         let RawBsonRef::Array(array) = each else {
             return Err(type_mismatch(format!(
@@ -196,7 +229,10 @@ impl AddToSet {
         }
         let mut values: Vec<RawBson> = Vec::new();
         for item in items(array) {
-            if !values.iter().any(|v| values_equal(v.as_raw_bson_ref(), item)) {
+            if !values
+                .iter()
+                .any(|v| values_equal(v.as_raw_bson_ref(), item))
+            {
                 values.push(owned(item));
             }
         }
@@ -205,7 +241,10 @@ impl AddToSet {
 
     pub(super) fn apply(&self, mut items: Vec<RawBson>) -> RawBson {
         for value in &self.values {
-            if !items.iter().any(|i| values_equal(i.as_raw_bson_ref(), value.as_raw_bson_ref())) {
+            if !items
+                .iter()
+                .any(|i| values_equal(i.as_raw_bson_ref(), value.as_raw_bson_ref()))
+            {
                 items.push(value.clone());
             }
         }
@@ -232,7 +271,9 @@ impl Pull {
             RawBsonRef::Document(_) | RawBsonRef::RegularExpression(_) => {
                 let mut filter = DocBuilder::new();
                 filter.append("", operand);
-                Ok(Pull::Values(Box::new(Matcher::parse_nested(&filter.finish())?)))
+                Ok(Pull::Values(Box::new(Matcher::parse_nested(
+                    &filter.finish(),
+                )?)))
             }
             other => Ok(Pull::Equal(owned(other))),
         }
@@ -257,9 +298,32 @@ impl Pull {
 /// Whether the first field is an operator that stands behind a path.
 fn starts_with_path_operator(document: &RawDocument) -> bool {
     const OPERATORS: &[&str] = &[
-        "$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$exists", "$type", "$mod", "$size", "$all",
-        "$elemMatch", "$regex", "$options", "$bitsAllSet", "$bitsAllClear", "$bitsAnySet", "$bitsAnyClear", "$near",
-        "$nearSphere", "$geoNear", "$geoWithin", "$within", "$geoIntersects",
+        "$eq",
+        "$ne",
+        "$gt",
+        "$gte",
+        "$lt",
+        "$lte",
+        "$in",
+        "$nin",
+        "$exists",
+        "$type",
+        "$mod",
+        "$size",
+        "$all",
+        "$elemMatch",
+        "$regex",
+        "$options",
+        "$bitsAllSet",
+        "$bitsAllClear",
+        "$bitsAnySet",
+        "$bitsAnyClear",
+        "$near",
+        "$nearSphere",
+        "$geoNear",
+        "$geoWithin",
+        "$within",
+        "$geoIntersects",
     ];
     first(document).is_some_and(|(name, _)| OPERATORS.contains(&name))
 }
@@ -271,7 +335,9 @@ mod tests {
 
     fn check(operand: RawBson, items: RawBson, expected: RawBson) {
         let push = Push::parse(operand.as_raw_bson_ref()).expect("parses");
-        let RawBson::Array(array) = items else { panic!("an array") };
+        let RawBson::Array(array) = items else {
+            panic!("an array")
+        };
         let items = crate::value::items(&array).map(RawBson::from).collect();
         assert_eq!(push.apply(items).expect("applies"), expected, "{operand:?}");
     }
@@ -279,12 +345,36 @@ mod tests {
     #[test]
     fn push() {
         check(rawbson!(4), rawbson!([1]), rawbson!([1, 4]));
-        check(rawbson!({ "$each": [5, 6], "$position": 0 }), rawbson!([1, 2]), rawbson!([5, 6, 1, 2]));
-        check(rawbson!({ "$each": [5], "$position": -1 }), rawbson!([1, 2]), rawbson!([1, 5, 2]));
-        check(rawbson!({ "$each": [5], "$position": -9 }), rawbson!([1, 2]), rawbson!([5, 1, 2]));
-        check(rawbson!({ "$each": [5, 0], "$sort": 1, "$slice": 2 }), rawbson!([3, 1]), rawbson!([0, 1]));
-        check(rawbson!({ "$each": [5, 0], "$slice": -2 }), rawbson!([3, 1]), rawbson!([5, 0]));
-        check(rawbson!({ "$each": [], "$slice": 0 }), rawbson!([3, 1]), rawbson!([]));
+        check(
+            rawbson!({ "$each": [5, 6], "$position": 0 }),
+            rawbson!([1, 2]),
+            rawbson!([5, 6, 1, 2]),
+        );
+        check(
+            rawbson!({ "$each": [5], "$position": -1 }),
+            rawbson!([1, 2]),
+            rawbson!([1, 5, 2]),
+        );
+        check(
+            rawbson!({ "$each": [5], "$position": -9 }),
+            rawbson!([1, 2]),
+            rawbson!([5, 1, 2]),
+        );
+        check(
+            rawbson!({ "$each": [5, 0], "$sort": 1, "$slice": 2 }),
+            rawbson!([3, 1]),
+            rawbson!([0, 1]),
+        );
+        check(
+            rawbson!({ "$each": [5, 0], "$slice": -2 }),
+            rawbson!([3, 1]),
+            rawbson!([5, 0]),
+        );
+        check(
+            rawbson!({ "$each": [], "$slice": 0 }),
+            rawbson!([3, 1]),
+            rawbson!([]),
+        );
         check(
             rawbson!({ "$each": [{ "a": 2 }], "$sort": { "a": -1 } }),
             rawbson!([{ "a": 1 }, { "a": 3 }]),
@@ -295,7 +385,9 @@ mod tests {
     #[test]
     fn pull() {
         let pulls = |operand: RawBson, item: RawBson| {
-            Pull::parse(operand.as_raw_bson_ref()).expect("parses").matches(item.as_raw_bson_ref())
+            Pull::parse(operand.as_raw_bson_ref())
+                .expect("parses")
+                .matches(item.as_raw_bson_ref())
         };
         assert!(pulls(rawbson!({ "$gt": 1 }), rawbson!(2)));
         assert!(!pulls(rawbson!({ "$gt": 1 }), rawbson!(1)));

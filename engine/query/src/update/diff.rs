@@ -4,7 +4,9 @@
 //! fields, in their order) and `s<field>` (a diff of a nested value); an array's has `a: true`, `l` (the new length) and
 //! `u<index>` and `s<index>` entries.
 
-use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, RawElem, RawElems};
+use pinion_bson::{
+    DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, RawElem, RawElems,
+};
 use pinion_wire::Result;
 
 use crate::error::error;
@@ -17,7 +19,11 @@ pub fn diff(old: &RawDocument, new: &RawDocument) -> Option<RawDocumentBuf> {
     let sections = document_diff(old, new)?;
     out.append("diff", RawBsonRef::Document(&sections));
     let entry = out.finish();
-    if entry.as_bytes().len() >= new.as_bytes().len() { None } else { Some(entry) }
+    if entry.as_bytes().len() >= new.as_bytes().len() {
+        None
+    } else {
+        Some(entry)
+    }
 }
 
 /// Whether two fields hold the same bytes.
@@ -91,7 +97,9 @@ fn field_diff(
 fn nested_diff(old: &RawElem<'_>, new: &RawElem<'_>) -> Option<RawDocumentBuf> {
     let diff = match (old.to_value()?, new.to_value()?) {
         (RawBsonRef::Document(a), RawBsonRef::Document(b)) => document_diff(a, b)?,
-        (RawBsonRef::Array(a), RawBsonRef::Array(b)) => array_diff(array_document(a), array_document(b))?,
+        (RawBsonRef::Array(a), RawBsonRef::Array(b)) => {
+            array_diff(array_document(a), array_document(b))?
+        }
         _ => return None,
     };
     (diff.as_bytes().len() < new.value.len()).then_some(diff)
@@ -205,7 +213,10 @@ fn apply_array(old: Vec<RawBsonRef<'_>>, diff: &RawDocument) -> Result<RawBson> 
         }
         let mut chars = name.chars();
         let kind = chars.next();
-        let index: usize = chars.as_str().parse().map_err(|_| malformed("an entry of an array has no index"))?;
+        let index: usize = chars
+            .as_str()
+            .parse()
+            .map_err(|_| malformed("an entry of an array has no index"))?;
         if index > crate::limits::MAX_ARRAY_PADDING {
             return Err(malformed("an index is out of range"));
         }
@@ -214,7 +225,9 @@ fn apply_array(old: Vec<RawBsonRef<'_>>, diff: &RawDocument) -> Result<RawBson> 
         }
         values[index] = match (kind, value) {
             (Some('u'), value) => value.into(),
-            (Some('s'), RawBsonRef::Document(nested)) => apply_nested(Some(values[index].as_raw_bson_ref()), nested)?,
+            (Some('s'), RawBsonRef::Document(nested)) => {
+                apply_nested(Some(values[index].as_raw_bson_ref()), nested)?
+            }
             _ => return Err(malformed("an unknown entry of an array")),
         };
     }
@@ -232,7 +245,11 @@ mod tests {
         if let Some(expected) = expected {
             assert_eq!(found, expected, "{old:?} to {new:?}");
         }
-        assert_eq!(apply_document(&old, &found).expect("applies"), new, "{old:?} with {found:?}");
+        assert_eq!(
+            apply_document(&old, &found).expect("applies"),
+            new,
+            "{old:?} with {found:?}"
+        );
         let again = apply_document(&new, &found).expect("applies twice");
         assert_eq!(again, new, "{found:?} applied twice");
     }
@@ -240,11 +257,27 @@ mod tests {
     #[test]
     fn sections() {
         check(rawdoc! { "a": 1 }, rawdoc! { "a": 1 }, Some(rawdoc! {}));
-        check(rawdoc! { "a": 1, "b": 2 }, rawdoc! { "a": 1, "b": 3 }, Some(rawdoc! { "u": { "b": 3 } }));
-        check(rawdoc! { "a": 1 }, rawdoc! { "a": 1, "c": 3 }, Some(rawdoc! { "i": { "c": 3 } }));
-        check(rawdoc! { "a": 1, "b": 2 }, rawdoc! { "b": 2 }, Some(rawdoc! { "d": { "a": false } }));
+        check(
+            rawdoc! { "a": 1, "b": 2 },
+            rawdoc! { "a": 1, "b": 3 },
+            Some(rawdoc! { "u": { "b": 3 } }),
+        );
+        check(
+            rawdoc! { "a": 1 },
+            rawdoc! { "a": 1, "c": 3 },
+            Some(rawdoc! { "i": { "c": 3 } }),
+        );
+        check(
+            rawdoc! { "a": 1, "b": 2 },
+            rawdoc! { "b": 2 },
+            Some(rawdoc! { "d": { "a": false } }),
+        );
         check(rawdoc! { "a": 1, "b": 2 }, rawdoc! { "b": 2, "a": 1 }, None);
-        check(rawdoc! { "a": 1, "b": 2, "c": 3 }, rawdoc! { "x": 0, "a": 1, "c": 3, "b": 2 }, None);
+        check(
+            rawdoc! { "a": 1, "b": 2, "c": 3 },
+            rawdoc! { "x": 0, "a": 1, "c": 3, "b": 2 },
+            None,
+        );
         check(
             rawdoc! { "o": { "long": "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", "n": 1 } },
             rawdoc! { "o": { "long": "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", "n": 2 } },

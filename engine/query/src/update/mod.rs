@@ -37,7 +37,11 @@ pub struct Update {
 #[derive(Clone, Debug)]
 enum Kind {
     Replacement(RawDocumentBuf),
-    Operators { entries: Vec<Entry>, tree: Option<Node>, touches_id: bool },
+    Operators {
+        entries: Vec<Entry>,
+        tree: Option<Node>,
+        touches_id: bool,
+    },
 }
 
 /// What an update needs to know beside the document.
@@ -59,17 +63,38 @@ impl Update {
         let document = match update {
             RawBsonRef::Document(document) => document,
             RawBsonRef::Array(_) => {
-                return Err(error(115, "updates with an aggregation pipeline are not supported"));
+                return Err(error(
+                    115,
+                    "updates with an aggregation pipeline are not supported",
+                ));
             }
-            _ => return Err(failed_to_parse("Update argument must be either an object or an array")),
+            _ => {
+                return Err(failed_to_parse(
+                    "Update argument must be either an object or an array",
+                ));
+            }
         };
-        let is_operators = elements(document).next().is_some_and(|(name, _)| name.starts_with('$'));
+        let is_operators = elements(document)
+            .next()
+            .is_some_and(|(name, _)| name.starts_with('$'));
         if is_operators {
             let entries = parse::parse(document)?;
             let positional = entries.iter().any(|e| e.path.has_matched());
-            let tree = if positional { None } else { Some(apply::build(&entries, None)?) };
-            let touches_id = entries.iter().any(|e| e.path.text() == "_id" || e.path.text().starts_with("_id."));
-            return Ok(Update { kind: Kind::Operators { entries, tree, touches_id } });
+            let tree = if positional {
+                None
+            } else {
+                Some(apply::build(&entries, None)?)
+            };
+            let touches_id = entries
+                .iter()
+                .any(|e| e.path.text() == "_id" || e.path.text().starts_with("_id."));
+            return Ok(Update {
+                kind: Kind::Operators {
+                    entries,
+                    tree,
+                    touches_id,
+                },
+            });
         }
         for (name, _) in elements(document) {
             if name.starts_with('$') {
@@ -82,7 +107,9 @@ impl Update {
                 ));
             }
         }
-        Ok(Update { kind: Kind::Replacement(document.to_owned()) })
+        Ok(Update {
+            kind: Kind::Replacement(document.to_owned()),
+        })
     }
 
     /// Whether the whole document is replaced.
@@ -96,10 +123,18 @@ impl Update {
     }
 
     /// The document after the update; `None` when nothing changes.
-    pub fn apply(&self, old: &RawDocument, context: &UpdateContext) -> Result<Option<RawDocumentBuf>> {
+    pub fn apply(
+        &self,
+        old: &RawDocument,
+        context: &UpdateContext,
+    ) -> Result<Option<RawDocumentBuf>> {
         let new = match &self.kind {
             Kind::Replacement(replacement) => replace(old, replacement, context)?,
-            Kind::Operators { entries, tree, touches_id } => {
+            Kind::Operators {
+                entries,
+                tree,
+                touches_id,
+            } => {
                 let applying = Applying {
                     now_ms: context.now_ms,
                     timestamp: context.timestamp,
@@ -109,7 +144,11 @@ impl Update {
                 let mut root = Slot::open(old);
                 match tree {
                     Some(tree) => apply::apply(tree, &mut root, &applying)?,
-                    None => apply::apply(&apply::build(entries, context.position)?, &mut root, &applying)?,
+                    None => apply::apply(
+                        &apply::build(entries, context.position)?,
+                        &mut root,
+                        &applying,
+                    )?,
                 }
                 let new = tree::finish(&root, old.as_bytes().len());
                 if *touches_id {
@@ -129,8 +168,17 @@ impl Update {
     }
 
     /// The document that an upsert inserts: the filter's equalities, the update, and an `_id`.
-    pub fn upsert(&self, matcher: &Matcher, context: &UpdateContext, new_id: ObjectId) -> Result<RawDocumentBuf> {
-        let context = UpdateContext { insert: true, position: None, ..*context };
+    pub fn upsert(
+        &self,
+        matcher: &Matcher,
+        context: &UpdateContext,
+        new_id: ObjectId,
+    ) -> Result<RawDocumentBuf> {
+        let context = UpdateContext {
+            insert: true,
+            position: None,
+            ..*context
+        };
         let base = upsert::base_document(matcher, self.is_replacement())?;
         let made = self.apply(&base, &context)?.unwrap_or(base);
         let made = upsert::with_id(made, new_id);
@@ -139,7 +187,11 @@ impl Update {
     }
 }
 
-fn replace(old: &RawDocument, replacement: &RawDocument, context: &UpdateContext) -> Result<RawDocumentBuf> {
+fn replace(
+    old: &RawDocument,
+    replacement: &RawDocument,
+    context: &UpdateContext,
+) -> Result<RawDocumentBuf> {
     let old_id = field(old, "_id");
     let new_id = field(replacement, "_id");
     if let (Some(old_id), Some(new_id)) = (old_id, new_id)
@@ -172,7 +224,12 @@ fn check_dollar_fields(old: &RawDocument, new: &RawDocument, entries: &[Entry]) 
         }
         let made = field(new, name);
         if made.is_some() && made != field(old, name) {
-            return Err(error(52, format!("The dollar ($) prefixed field '{name}' in '{text}' is not valid for storage.")));
+            return Err(error(
+                52,
+                format!(
+                    "The dollar ($) prefixed field '{name}' in '{text}' is not valid for storage."
+                ),
+            ));
         }
     }
     Ok(())
@@ -180,7 +237,9 @@ fn check_dollar_fields(old: &RawDocument, new: &RawDocument, entries: &[Entry]) 
 
 /// `_id` never changes; an upsert may give one to a document that has none.
 fn check_id_kept(old: &RawDocument, new: &RawDocument, entries: &[Entry]) -> Result<()> {
-    let Some(old_id) = field(old, "_id") else { return Ok(()) };
+    let Some(old_id) = field(old, "_id") else {
+        return Ok(());
+    };
     let kept = field(new, "_id").is_some_and(|new_id| values_equal(old_id, new_id));
     // A rename to `_id` counts as a change even where the value is the same.
     let renamed = entries.iter().any(|e| {
@@ -194,5 +253,8 @@ fn check_id_kept(old: &RawDocument, new: &RawDocument, entries: &[Entry]) -> Res
         .map(|e| e.path.text())
         .find(|text| *text == "_id" || text.starts_with("_id."))
         .unwrap_or("_id");
-    Err(error(66, format!("Performing an update on the path '{path}' would modify the immutable field '_id'")))
+    Err(error(
+        66,
+        format!("Performing an update on the path '{path}' would modify the immutable field '_id'"),
+    ))
 }

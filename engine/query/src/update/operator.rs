@@ -22,7 +22,9 @@ pub(super) enum Operator {
     Mul(Number),
     Min(RawBson),
     Max(RawBson),
-    CurrentDate { timestamp: bool },
+    CurrentDate {
+        timestamp: bool,
+    },
     Bit(Vec<(BitOp, Number)>),
     /// The value at this path moves to the operator's own.
     RenameFrom(Box<str>),
@@ -32,7 +34,9 @@ pub(super) enum Operator {
     Unresolved,
     Push(Push),
     AddToSet(AddToSet),
-    Pop { first: bool },
+    Pop {
+        first: bool,
+    },
     Pull(Pull),
     PullAll(Vec<RawBson>),
 }
@@ -49,7 +53,11 @@ impl Operator {
     pub(super) fn creates(&self) -> bool {
         !matches!(
             self,
-            Operator::Unset | Operator::RenameSource | Operator::Pop { .. } | Operator::Pull(_) | Operator::PullAll(_)
+            Operator::Unset
+                | Operator::RenameSource
+                | Operator::Pop { .. }
+                | Operator::Pull(_)
+                | Operator::PullAll(_)
         )
     }
 
@@ -76,7 +84,10 @@ impl Operator {
                 Number::Int32(_) => RawBson::Int32(0),
                 Number::Int64(_) => RawBson::Int64(0),
                 Number::Double(_) => RawBson::Double(0.0),
-                Number::Decimal(_) => by.checked_mul(Number::Int32(0)).unwrap_or(Number::Int32(0)).to_raw_bson(),
+                Number::Decimal(_) => by
+                    .checked_mul(Number::Int32(0))
+                    .unwrap_or(Number::Int32(0))
+                    .to_raw_bson(),
             },
             Operator::CurrentDate { timestamp } => now(*timestamp, context),
             Operator::Bit(operations) => apply_bits(Number::Int32(0), operations).to_raw_bson(),
@@ -86,7 +97,13 @@ impl Operator {
     }
 
     /// Changes a value that exists. `Removed` asks the caller to take the field out.
-    pub(super) fn apply(&self, name: &str, path: &str, slot: &mut Slot<'_>, context: &Applying<'_>) -> Result<Outcome> {
+    pub(super) fn apply(
+        &self,
+        name: &str,
+        path: &str,
+        slot: &mut Slot<'_>,
+        context: &Applying<'_>,
+    ) -> Result<Outcome> {
         let new = match self {
             Operator::Set(value) => Some(value.clone()),
             Operator::SetOnInsert(value) => context.insert.then(|| value.clone()),
@@ -107,7 +124,9 @@ impl Operator {
                         return Err(bad_value(format!(
                             "Cannot apply $bit to a value of non-integral type.{} has the field {name} of \
                              non-integer type {}",
-                            context.id_text().replace("no id", "INVALID-MUTABLE-ELEMENT"),
+                            context
+                                .id_text()
+                                .replace("no id", "INVALID-MUTABLE-ELEMENT"),
                             slot.type_name()
                         )));
                     }
@@ -154,7 +173,9 @@ impl Operator {
             Operator::PullAll(values) => {
                 let items = pull_items(slot)?;
                 let listed = |item: RawBsonRef<'_>| {
-                    values.iter().any(|v| pinion_bson::values_equal(v.as_raw_bson_ref(), item))
+                    values
+                        .iter()
+                        .any(|v| pinion_bson::values_equal(v.as_raw_bson_ref(), item))
                 };
                 Some(super::array::build_kept(&items, |item| !listed(item)))
             }
@@ -200,10 +221,17 @@ fn now(timestamp: bool, context: &Applying<'_>) -> RawBson {
 
 fn replace_if(value: &RawBson, slot: &Slot<'_>, wanted: Ordering) -> Option<RawBson> {
     let old = slot.to_value();
-    (compare_values(value.as_raw_bson_ref(), old.as_raw_bson_ref()) == wanted).then(|| value.clone())
+    (compare_values(value.as_raw_bson_ref(), old.as_raw_bson_ref()) == wanted)
+        .then(|| value.clone())
 }
 
-fn arithmetic(operator: &str, name: &str, by: Number, slot: &Slot<'_>, context: &Applying<'_>) -> Result<RawBson> {
+fn arithmetic(
+    operator: &str,
+    name: &str,
+    by: Number,
+    slot: &Slot<'_>,
+    context: &Applying<'_>,
+) -> Result<RawBson> {
     let old = slot.to_value();
     let Some(number) = Number::from_value(old.as_raw_bson_ref()) else {
         return Err(type_mismatch(format!(
@@ -212,7 +240,11 @@ fn arithmetic(operator: &str, name: &str, by: Number, slot: &Slot<'_>, context: 
             slot.type_name()
         )));
     };
-    let result = if operator == "$inc" { number.checked_add(by) } else { number.checked_mul(by) };
+    let result = if operator == "$inc" {
+        number.checked_add(by)
+    } else {
+        number.checked_mul(by)
+    };
     match result {
         // Adding nothing to a negative zero leaves it.
         Some(result) if result.kind() == number.kind() && result.compare(number).is_eq() => Ok(old),
@@ -239,7 +271,9 @@ fn apply_bits(start: Number, operations: &[(BitOp, Number)]) -> Number {
             BitOp::Xor => a ^ b,
         };
         match (value, *operand) {
-            (Number::Int32(a), Number::Int32(b)) => Number::Int32(combine(i64::from(a), i64::from(b)) as i32),
+            (Number::Int32(a), Number::Int32(b)) => {
+                Number::Int32(combine(i64::from(a), i64::from(b)) as i32)
+            }
             (a, b) => Number::Int64(combine(a.to_i64_saturating(), b.to_i64_saturating())),
         }
     })
@@ -247,19 +281,33 @@ fn apply_bits(start: Number, operations: &[(BitOp, Number)]) -> Number {
 
 /// The timestamp that `$currentDate` and the replacement of empty timestamps write.
 pub(super) fn empty_timestamp(value: RawBsonRef<'_>) -> bool {
-    matches!(value, RawBsonRef::Timestamp(Timestamp { time: 0, increment: 0 }))
+    matches!(
+        value,
+        RawBsonRef::Timestamp(Timestamp {
+            time: 0,
+            increment: 0
+        })
+    )
 }
 
 /// An operand as a whole number, with the messages of `$pop`.
 pub(super) fn pop_direction(name: &str, value: RawBsonRef<'_>) -> Result<bool> {
     let element = || element_text(name, value);
     if !crate::value::is_number(value) {
-        return Err(crate::error::failed_to_parse(format!("Expected a number in: {}", element())));
+        return Err(crate::error::failed_to_parse(format!(
+            "Expected a number in: {}",
+            element()
+        )));
     }
     match exact_i64(value) {
         Some(1) => Ok(false),
         Some(-1) => Ok(true),
-        Some(other) => Err(crate::error::failed_to_parse(format!("$pop expects 1 or -1, found: {other}"))),
-        None => Err(crate::error::failed_to_parse(format!("Expected an integer: {}", element()))),
+        Some(other) => Err(crate::error::failed_to_parse(format!(
+            "$pop expects 1 or -1, found: {other}"
+        ))),
+        None => Err(crate::error::failed_to_parse(format!(
+            "Expected an integer: {}",
+            element()
+        ))),
     }
 }

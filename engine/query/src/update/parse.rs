@@ -6,7 +6,7 @@ use pinion_wire::Result;
 use super::apply::Conflicts;
 use super::array::{AddToSet, Pull, Push};
 use super::operator::{BitOp, Operator, pop_direction};
-use super::path::{UpdatePath, Part};
+use super::path::{Part, UpdatePath};
 use crate::error::{bad_value, error, failed_to_parse, type_mismatch};
 use crate::text::element_text;
 use crate::value::{elements, is_empty, items, owned, type_name};
@@ -19,7 +19,10 @@ pub(super) struct Entry {
 }
 
 pub(super) fn parse(update: &RawDocument) -> Result<Vec<Entry>> {
-    let mut entries = Entries { entries: Vec::new(), conflicts: Conflicts::new() };
+    let mut entries = Entries {
+        entries: Vec::new(),
+        conflicts: Conflicts::new(),
+    };
     for (modifier, operand) in elements(update) {
         if !is_modifier(modifier) {
             return Err(failed_to_parse(format!(
@@ -59,15 +62,36 @@ impl Entries {
 fn is_modifier(name: &str) -> bool {
     matches!(
         name,
-        "$set" | "$setOnInsert" | "$unset" | "$inc" | "$mul" | "$min" | "$max" | "$currentDate" | "$bit" | "$rename"
-            | "$push" | "$addToSet" | "$pop" | "$pull" | "$pullAll"
+        "$set"
+            | "$setOnInsert"
+            | "$unset"
+            | "$inc"
+            | "$mul"
+            | "$min"
+            | "$max"
+            | "$currentDate"
+            | "$bit"
+            | "$rename"
+            | "$push"
+            | "$addToSet"
+            | "$pop"
+            | "$pull"
+            | "$pullAll"
     )
 }
 
-fn parse_field(modifier: &str, name: &str, value: RawBsonRef<'_>, entries: &mut Entries) -> Result<()> {
+fn parse_field(
+    modifier: &str,
+    name: &str,
+    value: RawBsonRef<'_>,
+    entries: &mut Entries,
+) -> Result<()> {
     let number = |verb: &str| {
         Number::from_value(value).ok_or_else(|| {
-            type_mismatch(format!("Cannot {verb} with non-numeric argument: {{{}}}", element_text(name, value)))
+            type_mismatch(format!(
+                "Cannot {verb} with non-numeric argument: {{{}}}",
+                element_text(name, value)
+            ))
         })
     };
     let operator = match modifier {
@@ -78,12 +102,16 @@ fn parse_field(modifier: &str, name: &str, value: RawBsonRef<'_>, entries: &mut 
         "$mul" => Operator::Mul(number("multiply")?),
         "$min" => Operator::Min(owned(value)),
         "$max" => Operator::Max(owned(value)),
-        "$currentDate" => Operator::CurrentDate { timestamp: parse_current_date(value)? },
+        "$currentDate" => Operator::CurrentDate {
+            timestamp: parse_current_date(value)?,
+        },
         "$bit" => Operator::Bit(parse_bit(value)?),
         "$rename" => return parse_rename(name, value, entries),
         "$push" => Operator::Push(Push::parse(value)?),
         "$addToSet" => Operator::AddToSet(AddToSet::parse(value)?),
-        "$pop" => Operator::Pop { first: pop_direction(name, value)? },
+        "$pop" => Operator::Pop {
+            first: pop_direction(name, value)?,
+        },
         "$pull" => Operator::Pull(Pull::parse(value)?),
         _ => match value {
             RawBsonRef::Array(array) => Operator::PullAll(items(array).map(owned).collect()),
@@ -95,24 +123,39 @@ fn parse_field(modifier: &str, name: &str, value: RawBsonRef<'_>, entries: &mut 
             }
         },
     };
-    entries.push(Entry { path: UpdatePath::parse(name)?, operator })
+    entries.push(Entry {
+        path: UpdatePath::parse(name)?,
+        operator,
+    })
 }
 
 fn parse_rename(name: &str, value: RawBsonRef<'_>, entries: &mut Entries) -> Result<()> {
     let RawBsonRef::String(target) = value else {
-        return Err(bad_value(format!("The 'to' field for $rename must be a string: {}", element_text(name, value))));
+        return Err(bad_value(format!(
+            "The 'to' field for $rename must be a string: {}",
+            element_text(name, value)
+        )));
     };
     if target.contains('\0') {
-        return Err(error(9867600, "The 'to' field for $rename cannot contain an embedded null byte"));
+        return Err(error(
+            9867600,
+            "The 'to' field for $rename cannot contain an embedded null byte",
+        ));
     }
     let from = UpdatePath::parse(name)?;
     let to = UpdatePath::parse(target)?;
     let dynamic = |path: &UpdatePath| path.parts().iter().any(|p| !matches!(p, Part::Name(_)));
     let from_dynamic = dynamic(&from);
-    entries.push(Entry { path: from, operator: Operator::RenameSource })?;
+    entries.push(Entry {
+        path: from,
+        operator: Operator::RenameSource,
+    })?;
     let text = || element_text(name, value);
     if name == target {
-        return Err(bad_value(format!("The source and target field for $rename must differ: {}", text())));
+        return Err(bad_value(format!(
+            "The source and target field for $rename must differ: {}",
+            text()
+        )));
     }
     let is_prefix = |a: &str, b: &str| b.strip_prefix(a).is_some_and(|rest| rest.starts_with('.'));
     if is_prefix(name, target) || is_prefix(target, name) {
@@ -122,12 +165,19 @@ fn parse_rename(name: &str, value: RawBsonRef<'_>, entries: &mut Entries) -> Res
         )));
     }
     if from_dynamic {
-        return Err(bad_value(format!("The source field for $rename may not be dynamic: {name}")));
+        return Err(bad_value(format!(
+            "The source field for $rename may not be dynamic: {name}"
+        )));
     }
     if dynamic(&to) {
-        return Err(bad_value(format!("The destination field for $rename may not be dynamic: {target}")));
+        return Err(bad_value(format!(
+            "The destination field for $rename may not be dynamic: {target}"
+        )));
     }
-    entries.push(Entry { path: to, operator: Operator::RenameFrom(name.into()) })
+    entries.push(Entry {
+        path: to,
+        operator: Operator::RenameFrom(name.into()),
+    })
 }
 
 fn parse_current_date(value: RawBsonRef<'_>) -> Result<bool> {
@@ -137,7 +187,9 @@ fn parse_current_date(value: RawBsonRef<'_>) -> Result<bool> {
             let mut timestamp = None;
             for (name, value) in elements(document) {
                 if name != "$type" {
-                    return Err(bad_value(format!("Unrecognized $currentDate option: {name}")));
+                    return Err(bad_value(format!(
+                        "Unrecognized $currentDate option: {name}"
+                    )));
                 }
                 timestamp = match value {
                     RawBsonRef::String("date") => Some(false),

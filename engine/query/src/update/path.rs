@@ -45,18 +45,28 @@ impl UpdatePath {
             if name.is_empty() {
                 return Err(error(
                     56,
-                    format!("The update path '{text}' contains an empty field name, which is not allowed."),
+                    format!(
+                        "The update path '{text}' contains an empty field name, which is not allowed."
+                    ),
                 ));
             }
-            parts.push(match name.strip_prefix("$[").and_then(|rest| rest.strip_suffix(']')) {
-                Some("") => Part::All,
-                Some(id) => Part::Filtered(id.into()),
-                None if name == "$" => Part::Matched,
-                None => Part::Name(name.into()),
-            });
+            parts.push(
+                match name
+                    .strip_prefix("$[")
+                    .and_then(|rest| rest.strip_suffix(']'))
+                {
+                    Some("") => Part::All,
+                    Some(id) => Part::Filtered(id.into()),
+                    None if name == "$" => Part::Matched,
+                    None => Part::Name(name.into()),
+                },
+            );
         }
         if parts.len() > MAX_PATH_COMPONENTS {
-            return Err(error(15, format!("The update path '{text}' has more than {MAX_PATH_COMPONENTS} components")));
+            return Err(error(
+                15,
+                format!("The update path '{text}' has more than {MAX_PATH_COMPONENTS} components"),
+            ));
         }
         match &parts[0] {
             Part::Name(_) => {}
@@ -72,12 +82,21 @@ impl UpdatePath {
             }
         }
         if parts.iter().filter(|part| **part == Part::Matched).count() > 1 {
-            return Err(bad_value(format!("Too many positional (i.e. '$') elements found in path '{text}'")));
+            return Err(bad_value(format!(
+                "Too many positional (i.e. '$') elements found in path '{text}'"
+            )));
         }
-        if let Some(Part::Filtered(id)) = parts.iter().find(|part| matches!(part, Part::Filtered(_))) {
-            return Err(bad_value(format!("No array filter found for identifier '{id}' in path '{text}'")));
+        if let Some(Part::Filtered(id)) =
+            parts.iter().find(|part| matches!(part, Part::Filtered(_)))
+        {
+            return Err(bad_value(format!(
+                "No array filter found for identifier '{id}' in path '{text}'"
+            )));
         }
-        Ok(UpdatePath { text: text.into(), parts })
+        Ok(UpdatePath {
+            text: text.into(),
+            parts,
+        })
     }
 
     pub(super) fn text(&self) -> &str {

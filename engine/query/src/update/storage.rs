@@ -2,7 +2,10 @@
 
 use std::borrow::Cow;
 
-use pinion_bson::{DocBuilder, MAX_USER_DOCUMENT_BYTES, ObjectId, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp};
+use pinion_bson::{
+    DocBuilder, MAX_USER_DOCUMENT_BYTES, ObjectId, RawBsonRef, RawDocument, RawDocumentBuf,
+    Timestamp,
+};
 use pinion_wire::Result;
 
 use super::operator::empty_timestamp;
@@ -28,10 +31,16 @@ pub fn check_storable(document: &RawDocument) -> Result<()> {
 
 fn check_depth(document: &RawDocument, depth: usize) -> Result<()> {
     if depth > MAX_STORED_DEPTH {
-        return Err(error(15, format!("Document exceeds maximum nested object depth: {MAX_STORED_DEPTH}")));
+        return Err(error(
+            15,
+            format!("Document exceeds maximum nested object depth: {MAX_STORED_DEPTH}"),
+        ));
     }
     for element in pinion_bson::RawElems::new(document.as_bytes()) {
-        if matches!(element.kind, pinion_bson::ElementType::EmbeddedDocument | pinion_bson::ElementType::Array) {
+        if matches!(
+            element.kind,
+            pinion_bson::ElementType::EmbeddedDocument | pinion_bson::ElementType::Array
+        ) {
             match element.to_value() {
                 Some(RawBsonRef::Document(inner)) => check_depth(inner, depth + 1)?,
                 Some(RawBsonRef::Array(inner)) => check_depth(array_document(inner), depth + 1)?,
@@ -46,15 +55,25 @@ fn check_depth(document: &RawDocument, depth: usize) -> Result<()> {
 fn check_id(id: RawBsonRef<'_>) -> Result<()> {
     match id {
         RawBsonRef::Array(_) | RawBsonRef::RegularExpression(_) | RawBsonRef::Undefined => {
-            Err(error(53, format!("The '_id' value cannot be of type {}", crate::value::type_name(id))))
+            Err(error(
+                53,
+                format!(
+                    "The '_id' value cannot be of type {}",
+                    crate::value::type_name(id)
+                ),
+            ))
         }
-        RawBsonRef::Document(inner) => match elements(inner).find(|(name, _)| name.starts_with('$')) {
-            Some((name, _)) => Err(error(
-                52,
-                format!("_id fields may not contain '$'-prefixed fields: {name} is not valid for storage."),
-            )),
-            None => Ok(()),
-        },
+        RawBsonRef::Document(inner) => {
+            match elements(inner).find(|(name, _)| name.starts_with('$')) {
+                Some((name, _)) => Err(error(
+                    52,
+                    format!(
+                        "_id fields may not contain '$'-prefixed fields: {name} is not valid for storage."
+                    ),
+                )),
+                None => Ok(()),
+            }
+        }
         _ => Ok(()),
     }
 }
@@ -69,7 +88,9 @@ pub fn prepare_insert<'a>(
     if size > MAX_USER_DOCUMENT_BYTES {
         return Err(error(
             10334,
-            format!("object to insert too large. size in bytes: {size}, max size: {MAX_USER_DOCUMENT_BYTES}"),
+            format!(
+                "object to insert too large. size in bytes: {size}, max size: {MAX_USER_DOCUMENT_BYTES}"
+            ),
         ));
     }
     check_depth(document, 1)?;
@@ -82,7 +103,9 @@ pub fn prepare_insert<'a>(
             }
             match value {
                 RawBsonRef::Array(_) => return Err(error(53, "can't use an array for _id")),
-                RawBsonRef::RegularExpression(_) => return Err(error(53, "can't use a regex for _id")),
+                RawBsonRef::RegularExpression(_) => {
+                    return Err(error(53, "can't use a regex for _id"));
+                }
                 RawBsonRef::Undefined => return Err(error(53, "can't use a undefined for _id")),
                 other => check_id(other)?,
             }
@@ -105,14 +128,21 @@ pub fn prepare_insert<'a>(
 }
 
 /// The fields but `_id`, with empty timestamps filled in.
-pub(super) fn append_without_id(out: &mut DocBuilder, document: &RawDocument, timestamp: Timestamp) {
+pub(super) fn append_without_id(
+    out: &mut DocBuilder,
+    document: &RawDocument,
+    timestamp: Timestamp,
+) {
     for element in pinion_bson::RawElems::new(document.as_bytes()) {
         if element.name == b"_id" {
             continue;
         }
         match element.to_value() {
             Some(value) if empty_timestamp(value) => {
-                out.append(element.name_str().unwrap_or_default(), RawBsonRef::Timestamp(timestamp));
+                out.append(
+                    element.name_str().unwrap_or_default(),
+                    RawBsonRef::Timestamp(timestamp),
+                );
             }
             _ => {
                 out.append_elem(&element);
@@ -123,8 +153,12 @@ pub(super) fn append_without_id(out: &mut DocBuilder, document: &RawDocument, ti
 
 /// A document with `_id` in front.
 pub(super) fn id_first(document: RawDocumentBuf) -> RawDocumentBuf {
-    let first_is_id = elements(&document).next().is_none_or(|(name, _)| name == "_id");
-    let Some(id) = field(&document, "_id").filter(|_| !first_is_id) else { return document };
+    let first_is_id = elements(&document)
+        .next()
+        .is_none_or(|(name, _)| name == "_id");
+    let Some(id) = field(&document, "_id").filter(|_| !first_is_id) else {
+        return document;
+    };
     let mut out = DocBuilder::with_capacity(document.as_bytes().len());
     out.append("_id", id);
     for element in pinion_bson::RawElems::new(document.as_bytes()).filter(|e| e.name != b"_id") {

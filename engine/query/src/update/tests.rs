@@ -7,7 +7,10 @@ use crate::matcher::Matcher;
 
 const CONTEXT: UpdateContext = UpdateContext {
     now_ms: 1_700_000_000_000,
-    timestamp: Timestamp { time: 1_700_000_000, increment: 1 },
+    timestamp: Timestamp {
+        time: 1_700_000_000,
+        increment: 1,
+    },
     insert: false,
     position: None,
 };
@@ -41,46 +44,110 @@ fn with(changes: RawDocumentBuf) -> RawDocumentBuf {
 #[track_caller]
 fn check(update: RawDocumentBuf, changes: RawDocumentBuf) {
     let parsed = Update::parse(RawBsonRef::Document(&update)).expect("the update parses");
-    let made = parsed.apply(&sample(), &CONTEXT).expect("the update applies");
+    let made = parsed
+        .apply(&sample(), &CONTEXT)
+        .expect("the update applies");
     assert_eq!(made, Some(with(changes)), "{update:?}");
 }
 
 #[track_caller]
 fn check_no_change(update: RawDocumentBuf) {
     let parsed = Update::parse(RawBsonRef::Document(&update)).expect("the update parses");
-    assert_eq!(parsed.apply(&sample(), &CONTEXT).expect("the update applies"), None, "{update:?}");
+    assert_eq!(
+        parsed
+            .apply(&sample(), &CONTEXT)
+            .expect("the update applies"),
+        None,
+        "{update:?}"
+    );
 }
 
 #[track_caller]
 fn check_error(update: RawDocumentBuf, code: i32, message: &str) {
-    let result = Update::parse(RawBsonRef::Document(&update)).and_then(|u| u.apply(&sample(), &CONTEXT));
+    let result =
+        Update::parse(RawBsonRef::Document(&update)).and_then(|u| u.apply(&sample(), &CONTEXT));
     let error = result.expect_err("the update is refused");
-    assert_eq!((error.code.0, error.message.as_str()), (code, message), "{update:?}");
+    assert_eq!(
+        (error.code.0, error.message.as_str()),
+        (code, message),
+        "{update:?}"
+    );
 }
 
 #[test]
 fn fields() {
     check(rawdoc! { "$set": { "a": 6 } }, rawdoc! { "a": 6 });
     check(rawdoc! { "$set": { "a": 5.0 } }, rawdoc! { "a": 5.0 });
-    check(rawdoc! { "$set": { "o.c": 2, "q.r": 1 } }, rawdoc! { "o": { "b": 1, "c": 2 }, "q": { "r": 1 } });
-    check(rawdoc! { "$set": { "z": 1, "b": 2, "c.d": 4 } }, rawdoc! { "b": 2, "c": { "d": 4 }, "z": 1 });
-    check(rawdoc! { "$set": { "10": 1, "9": 2, "b": 3 } }, rawdoc! { "9": 2, "10": 1, "b": 3 });
-    check(rawdoc! { "$set": { "x.$y": 1 } }, rawdoc! { "x": { "$y": 1 } });
-    check(rawdoc! { "$set": { "x.0": 1 } }, rawdoc! { "x": { "0": 1 } });
-    check(rawdoc! { "$unset": { "a": 1, "q": 1 } }, rawdoc! { "a": RawBson::Undefined });
-    check(rawdoc! { "$unset": { "arr.1": 1 } }, rawdoc! { "arr": [1, null, 3] });
-    check(rawdoc! { "$inc": { "a": 2, "n.m": 1.5 } }, rawdoc! { "a": 7, "n": { "m": 1.5 } });
-    check(rawdoc! { "$inc": { "a": 2_147_483_647 } }, rawdoc! { "a": 2_147_483_652_i64 });
+    check(
+        rawdoc! { "$set": { "o.c": 2, "q.r": 1 } },
+        rawdoc! { "o": { "b": 1, "c": 2 }, "q": { "r": 1 } },
+    );
+    check(
+        rawdoc! { "$set": { "z": 1, "b": 2, "c.d": 4 } },
+        rawdoc! { "b": 2, "c": { "d": 4 }, "z": 1 },
+    );
+    check(
+        rawdoc! { "$set": { "10": 1, "9": 2, "b": 3 } },
+        rawdoc! { "9": 2, "10": 1, "b": 3 },
+    );
+    check(
+        rawdoc! { "$set": { "x.$y": 1 } },
+        rawdoc! { "x": { "$y": 1 } },
+    );
+    check(
+        rawdoc! { "$set": { "x.0": 1 } },
+        rawdoc! { "x": { "0": 1 } },
+    );
+    check(
+        rawdoc! { "$unset": { "a": 1, "q": 1 } },
+        rawdoc! { "a": RawBson::Undefined },
+    );
+    check(
+        rawdoc! { "$unset": { "arr.1": 1 } },
+        rawdoc! { "arr": [1, null, 3] },
+    );
+    check(
+        rawdoc! { "$inc": { "a": 2, "n.m": 1.5 } },
+        rawdoc! { "a": 7, "n": { "m": 1.5 } },
+    );
+    check(
+        rawdoc! { "$inc": { "a": 2_147_483_647 } },
+        rawdoc! { "a": 2_147_483_652_i64 },
+    );
     check(rawdoc! { "$inc": { "a": 0.0 } }, rawdoc! { "a": 5.0 });
-    check(rawdoc! { "$mul": { "a": 3, "n": 2_i64 } }, rawdoc! { "a": 15, "n": 0_i64 });
-    check(rawdoc! { "$min": { "a": 3, "q": 1 } }, rawdoc! { "a": 3, "q": 1 });
+    check(
+        rawdoc! { "$mul": { "a": 3, "n": 2_i64 } },
+        rawdoc! { "a": 15, "n": 0_i64 },
+    );
+    check(
+        rawdoc! { "$min": { "a": 3, "q": 1 } },
+        rawdoc! { "a": 3, "q": 1 },
+    );
     check(rawdoc! { "$max": { "a": "z" } }, rawdoc! { "a": "z" });
-    check(rawdoc! { "$currentDate": { "d": true } }, rawdoc! { "d": pinion_bson::DateTime::from_millis(CONTEXT.now_ms) });
-    check(rawdoc! { "$currentDate": { "t": { "$type": "timestamp" } } }, rawdoc! { "t": CONTEXT.timestamp });
-    check(rawdoc! { "$bit": { "a": { "xor": 1, "and": 6 }, "q": { "or": 5 } } }, rawdoc! { "a": 4, "q": 5 });
-    check(rawdoc! { "$rename": { "a": "o.c" } }, rawdoc! { "a": RawBson::Undefined, "o": { "b": 1, "c": 5 } });
-    check(rawdoc! { "$rename": { "a": "s" } }, rawdoc! { "a": RawBson::Undefined, "s": 5 });
-    check(rawdoc! { "$rename": { "o.b": "w" } }, rawdoc! { "o": {}, "w": 1 });
+    check(
+        rawdoc! { "$currentDate": { "d": true } },
+        rawdoc! { "d": pinion_bson::DateTime::from_millis(CONTEXT.now_ms) },
+    );
+    check(
+        rawdoc! { "$currentDate": { "t": { "$type": "timestamp" } } },
+        rawdoc! { "t": CONTEXT.timestamp },
+    );
+    check(
+        rawdoc! { "$bit": { "a": { "xor": 1, "and": 6 }, "q": { "or": 5 } } },
+        rawdoc! { "a": 4, "q": 5 },
+    );
+    check(
+        rawdoc! { "$rename": { "a": "o.c" } },
+        rawdoc! { "a": RawBson::Undefined, "o": { "b": 1, "c": 5 } },
+    );
+    check(
+        rawdoc! { "$rename": { "a": "s" } },
+        rawdoc! { "a": RawBson::Undefined, "s": 5 },
+    );
+    check(
+        rawdoc! { "$rename": { "o.b": "w" } },
+        rawdoc! { "o": {}, "w": 1 },
+    );
     for update in [
         rawdoc! { "$set": { "a": 5 } },
         rawdoc! { "$set": { "_id": 1 } },
@@ -103,20 +170,56 @@ fn fields() {
 
 #[test]
 fn arrays() {
-    check(rawdoc! { "$set": { "arr.5": 1 } }, rawdoc! { "arr": [1, 2, 3, null, null, 1] });
-    check(rawdoc! { "$set": { "arr.01": 9 } }, rawdoc! { "arr": [1, 9, 3] });
-    check(rawdoc! { "$set": { "arr.$[]": 0 } }, rawdoc! { "arr": [0, 0, 0] });
-    check(rawdoc! { "$inc": { "nested.$[].x": 1 } }, rawdoc! { "nested": [{ "x": 2 }, { "x": 3 }] });
-    check(rawdoc! { "$push": { "arr": 4, "q": 1 } }, rawdoc! { "arr": [1, 2, 3, 4], "q": [1] });
-    check(rawdoc! { "$push": { "q.r": { "$each": [] } } }, rawdoc! { "q": { "r": [] } });
-    check(rawdoc! { "$addToSet": { "arr": { "$each": [1, 7, 7] } } }, rawdoc! { "arr": [1, 2, 3, 7] });
-    check(rawdoc! { "$addToSet": { "q": { "$each": [] } } }, rawdoc! { "q": [] });
+    check(
+        rawdoc! { "$set": { "arr.5": 1 } },
+        rawdoc! { "arr": [1, 2, 3, null, null, 1] },
+    );
+    check(
+        rawdoc! { "$set": { "arr.01": 9 } },
+        rawdoc! { "arr": [1, 9, 3] },
+    );
+    check(
+        rawdoc! { "$set": { "arr.$[]": 0 } },
+        rawdoc! { "arr": [0, 0, 0] },
+    );
+    check(
+        rawdoc! { "$inc": { "nested.$[].x": 1 } },
+        rawdoc! { "nested": [{ "x": 2 }, { "x": 3 }] },
+    );
+    check(
+        rawdoc! { "$push": { "arr": 4, "q": 1 } },
+        rawdoc! { "arr": [1, 2, 3, 4], "q": [1] },
+    );
+    check(
+        rawdoc! { "$push": { "q.r": { "$each": [] } } },
+        rawdoc! { "q": { "r": [] } },
+    );
+    check(
+        rawdoc! { "$addToSet": { "arr": { "$each": [1, 7, 7] } } },
+        rawdoc! { "arr": [1, 2, 3, 7] },
+    );
+    check(
+        rawdoc! { "$addToSet": { "q": { "$each": [] } } },
+        rawdoc! { "q": [] },
+    );
     check(rawdoc! { "$pop": { "arr": -1 } }, rawdoc! { "arr": [2, 3] });
     check(rawdoc! { "$pop": { "arr": 1 } }, rawdoc! { "arr": [1, 2] });
-    check(rawdoc! { "$pull": { "arr": { "$gt": 1 } } }, rawdoc! { "arr": [1] });
-    check(rawdoc! { "$pull": { "nested": { "x": 1 } } }, rawdoc! { "nested": [{ "x": 2 }] });
-    check(rawdoc! { "$pull": { "nested": { "$or": [{ "x": 1 }] } } }, rawdoc! { "nested": [{ "x": 2 }] });
-    check(rawdoc! { "$pullAll": { "arr": [1, 3.0] } }, rawdoc! { "arr": [2] });
+    check(
+        rawdoc! { "$pull": { "arr": { "$gt": 1 } } },
+        rawdoc! { "arr": [1] },
+    );
+    check(
+        rawdoc! { "$pull": { "nested": { "x": 1 } } },
+        rawdoc! { "nested": [{ "x": 2 }] },
+    );
+    check(
+        rawdoc! { "$pull": { "nested": { "$or": [{ "x": 1 }] } } },
+        rawdoc! { "nested": [{ "x": 2 }] },
+    );
+    check(
+        rawdoc! { "$pullAll": { "arr": [1, 3.0] } },
+        rawdoc! { "arr": [2] },
+    );
 }
 
 #[test]
@@ -124,9 +227,24 @@ fn positions() {
     let update = rawdoc! { "$set": { "nested.$.x": 9 } };
     let parsed = Update::parse(RawBsonRef::Document(&update)).expect("parses");
     assert!(parsed.needs_position());
-    let made = parsed.apply(&sample(), &UpdateContext { position: Some(1), ..CONTEXT }).expect("applies");
-    assert_eq!(made, Some(with(rawdoc! { "nested": [{ "x": 1 }, { "x": 9 }] })));
-    check_error(update, 2, "The positional operator did not find the match needed from the query.");
+    let made = parsed
+        .apply(
+            &sample(),
+            &UpdateContext {
+                position: Some(1),
+                ..CONTEXT
+            },
+        )
+        .expect("applies");
+    assert_eq!(
+        made,
+        Some(with(rawdoc! { "nested": [{ "x": 1 }, { "x": 9 }] }))
+    );
+    check_error(
+        update,
+        2,
+        "The positional operator did not find the match needed from the query.",
+    );
 }
 
 #[test]
@@ -134,8 +252,14 @@ fn replacements() {
     let apply = |replacement: RawDocumentBuf| {
         Update::parse(RawBsonRef::Document(&replacement)).and_then(|u| u.apply(&sample(), &CONTEXT))
     };
-    assert_eq!(apply(rawdoc! { "b": 2 }).unwrap(), Some(rawdoc! { "_id": 1, "b": 2 }));
-    assert_eq!(apply(rawdoc! { "b": 2, "_id": 1.0 }).unwrap(), Some(rawdoc! { "_id": 1, "b": 2 }));
+    assert_eq!(
+        apply(rawdoc! { "b": 2 }).unwrap(),
+        Some(rawdoc! { "_id": 1, "b": 2 })
+    );
+    assert_eq!(
+        apply(rawdoc! { "b": 2, "_id": 1.0 }).unwrap(),
+        Some(rawdoc! { "_id": 1, "b": 2 })
+    );
     assert_eq!(apply(sample()).unwrap(), None);
     assert_eq!(apply(rawdoc! {}).unwrap(), Some(rawdoc! { "_id": 1 }));
     assert_eq!(
@@ -144,40 +268,102 @@ fn replacements() {
     );
     let error = apply(rawdoc! { "_id": 2 }).unwrap_err();
     assert_eq!(error.code.0, 66);
-    assert_eq!(apply(rawdoc! { "b": 1, "$set": { "a": 1 } }).unwrap_err().code.0, 52);
+    assert_eq!(
+        apply(rawdoc! { "b": 1, "$set": { "a": 1 } })
+            .unwrap_err()
+            .code
+            .0,
+        52
+    );
 }
 
 #[test]
 fn errors() {
-    check_error(rawdoc! { "$set": { "a.b": 1 } }, 28, "Cannot create field 'b' in element {a: 5}");
-    check_error(rawdoc! { "$set": { "o.b.c": 1 } }, 28, "Cannot create field 'c' in element {b: 1}");
-    check_error(rawdoc! { "$set": { "arr.x": 1 } }, 28, "Cannot create field 'x' in element {arr: [ 1, 2, 3 ]}");
-    check_error(rawdoc! { "$set": { "arr.0.b": 1 } }, 28, "Cannot create field 'b' in element {0: 1}");
-    check_error(rawdoc! { "$set": { "_id.x": 1 } }, 28, "Cannot create field 'x' in element {_id: 1}");
-    check_error(rawdoc! { "$pull": { "a.b": 1 } }, 28, "Cannot use the part (b) of (a.b) to traverse the element ({a: 5})");
+    check_error(
+        rawdoc! { "$set": { "a.b": 1 } },
+        28,
+        "Cannot create field 'b' in element {a: 5}",
+    );
+    check_error(
+        rawdoc! { "$set": { "o.b.c": 1 } },
+        28,
+        "Cannot create field 'c' in element {b: 1}",
+    );
+    check_error(
+        rawdoc! { "$set": { "arr.x": 1 } },
+        28,
+        "Cannot create field 'x' in element {arr: [ 1, 2, 3 ]}",
+    );
+    check_error(
+        rawdoc! { "$set": { "arr.0.b": 1 } },
+        28,
+        "Cannot create field 'b' in element {0: 1}",
+    );
+    check_error(
+        rawdoc! { "$set": { "_id.x": 1 } },
+        28,
+        "Cannot create field 'x' in element {_id: 1}",
+    );
+    check_error(
+        rawdoc! { "$pull": { "a.b": 1 } },
+        28,
+        "Cannot use the part (b) of (a.b) to traverse the element ({a: 5})",
+    );
     check_error(
         rawdoc! { "$inc": { "s": 1 } },
         14,
         "Cannot apply $inc to a value of non-numeric type. {_id: 1} has the field 's' of non-numeric type string",
     );
-    check_error(rawdoc! { "$inc": { "a": "x" } }, 14, "Cannot increment with non-numeric argument: {a: \"x\"}");
-    check_error(rawdoc! { "$mul": { "a": null } }, 14, "Cannot multiply with non-numeric argument: {a: null}");
-    check_error(rawdoc! { "$push": { "a": 1 } }, 2, "The field 'a' must be an array but is of type int in document {_id: 1}");
+    check_error(
+        rawdoc! { "$inc": { "a": "x" } },
+        14,
+        "Cannot increment with non-numeric argument: {a: \"x\"}",
+    );
+    check_error(
+        rawdoc! { "$mul": { "a": null } },
+        14,
+        "Cannot multiply with non-numeric argument: {a: null}",
+    );
+    check_error(
+        rawdoc! { "$push": { "a": 1 } },
+        2,
+        "The field 'a' must be an array but is of type int in document {_id: 1}",
+    );
     check_error(
         rawdoc! { "$addToSet": { "a": 1 } },
         2,
         "Cannot apply $addToSet to non-array field. Field named 'a' has non-array type int",
     );
-    check_error(rawdoc! { "$pop": { "a": 1 } }, 14, "Path 'a' contains an element of non-array type 'int'");
-    check_error(rawdoc! { "$pop": { "arr": 2 } }, 9, "$pop expects 1 or -1, found: 2");
-    check_error(rawdoc! { "$pop": { "arr": "x" } }, 9, "Expected a number in: arr: \"x\"");
-    check_error(rawdoc! { "$pullAll": { "arr": 1 } }, 2, "$pullAll requires an array argument but was given a int");
+    check_error(
+        rawdoc! { "$pop": { "a": 1 } },
+        14,
+        "Path 'a' contains an element of non-array type 'int'",
+    );
+    check_error(
+        rawdoc! { "$pop": { "arr": 2 } },
+        9,
+        "$pop expects 1 or -1, found: 2",
+    );
+    check_error(
+        rawdoc! { "$pop": { "arr": "x" } },
+        9,
+        "Expected a number in: arr: \"x\"",
+    );
+    check_error(
+        rawdoc! { "$pullAll": { "arr": 1 } },
+        2,
+        "$pullAll requires an array argument but was given a int",
+    );
     check_error(
         rawdoc! { "$bit": { "s": { "or": 1 } } },
         2,
         "Cannot apply $bit to a value of non-integral type._id: 1 has the field s of non-integer type string",
     );
-    check_error(rawdoc! { "$rename": { "a": "a" } }, 2, "The source and target field for $rename must differ: a: \"a\"");
+    check_error(
+        rawdoc! { "$rename": { "a": "a" } },
+        2,
+        "The source and target field for $rename must differ: a: \"a\"",
+    );
     check_error(
         rawdoc! { "$rename": { "arr.0": "z" } },
         2,
@@ -188,16 +374,36 @@ fn errors() {
         2,
         "The destination field cannot be an array element, 'arr.0' in doc with _id: 1 has an array field called 'arr'",
     );
-    check_error(rawdoc! { "$rename": { "a.b": "z" } }, 28, "cannot use the part (a of a.b) to traverse the element ({a: 5})");
-    check_error(rawdoc! { "$rename": { "a": "s.z" } }, 28, "Cannot create field 'z' in element {s: \"x\"}");
-    check_error(rawdoc! { "$set": { "": 1 } }, 56, "An empty update path is not valid.");
+    check_error(
+        rawdoc! { "$rename": { "a.b": "z" } },
+        28,
+        "cannot use the part (a of a.b) to traverse the element ({a: 5})",
+    );
+    check_error(
+        rawdoc! { "$rename": { "a": "s.z" } },
+        28,
+        "Cannot create field 'z' in element {s: \"x\"}",
+    );
+    check_error(
+        rawdoc! { "$set": { "": 1 } },
+        56,
+        "An empty update path is not valid.",
+    );
     check_error(
         rawdoc! { "$set": { "a.": 1 } },
         56,
         "The update path 'a.' contains an empty field name, which is not allowed.",
     );
-    check_error(rawdoc! { "$set": { "$a": 1 } }, 52, "The dollar ($) prefixed field '$a' in '$a' is not valid for storage.");
-    check_error(rawdoc! { "$set": { "a": 1, "a.b": 1 } }, 40, "Updating the path 'a.b' would create a conflict at 'a'");
+    check_error(
+        rawdoc! { "$set": { "$a": 1 } },
+        52,
+        "The dollar ($) prefixed field '$a' in '$a' is not valid for storage.",
+    );
+    check_error(
+        rawdoc! { "$set": { "a": 1, "a.b": 1 } },
+        40,
+        "Updating the path 'a.b' would create a conflict at 'a'",
+    );
     check_error(
         rawdoc! { "$set": { "a": 1 }, "$inc": { "a": 1 } },
         40,
@@ -223,13 +429,21 @@ fn errors() {
         9,
         "Modifiers operate on fields but we found type int instead. For example: {$mod: {<field>: ...}} not {$set: 1}",
     );
-    check_error(rawdoc! { "$set": { "a.$[]": 1 } }, 2, "Cannot apply array updates to non-array element a: 5");
+    check_error(
+        rawdoc! { "$set": { "a.$[]": 1 } },
+        2,
+        "Cannot apply array updates to non-array element a: 5",
+    );
     check_error(
         rawdoc! { "$set": { "zz.$[]": 1 } },
         2,
         "The path 'zz' must exist in the document in order to apply array updates.",
     );
-    check_error(rawdoc! { "$set": { "arr.2000000": 1 } }, 34, "can't backfill more than 1500000 elements");
+    check_error(
+        rawdoc! { "$set": { "arr.2000000": 1 } },
+        34,
+        "can't backfill more than 1500000 elements",
+    );
 }
 
 #[test]
@@ -242,17 +456,58 @@ fn upserts() {
     let check = |filter: RawDocumentBuf, update: RawDocumentBuf, expected: RawDocumentBuf| {
         assert_eq!(upsert(filter, update).expect("the upsert works"), expected);
     };
-    check(rawdoc! { "_id": 1 }, rawdoc! { "$set": { "a": 1 } }, rawdoc! { "_id": 1, "a": 1 });
+    check(
+        rawdoc! { "_id": 1 },
+        rawdoc! { "$set": { "a": 1 } },
+        rawdoc! { "_id": 1, "a": 1 },
+    );
     check(
         rawdoc! { "x": 1, "b": { "$gt": 1 }, "c.d": { "$eq": 2 } },
         rawdoc! { "$setOnInsert": { "a": 1 } },
         rawdoc! { "_id": id, "c": { "d": 2 }, "x": 1, "a": 1 },
     );
-    check(rawdoc! { "x": 1 }, rawdoc! { "y": 1 }, rawdoc! { "_id": id, "y": 1 });
-    check(rawdoc! { "_id": 5, "x": 1 }, rawdoc! { "y": 1 }, rawdoc! { "_id": 5, "y": 1 });
-    check(rawdoc! { "$and": [{ "a": 1 }, { "b": 2 }] }, rawdoc! { "$inc": { "a": 1 } }, rawdoc! { "_id": id, "a": 2, "b": 2 });
-    check(rawdoc! { "x": 1 }, rawdoc! { "$set": { "_id": 9 } }, rawdoc! { "_id": 9, "x": 1 });
-    assert_eq!(upsert(rawdoc! { "_id": 1 }, rawdoc! { "$set": { "_id": 2 } }).unwrap_err().code.0, 66);
-    assert_eq!(upsert(rawdoc! { "$and": [{ "a": 1 }, { "a": 2 }] }, rawdoc! { "$set": { "b": 2 } }).unwrap_err().code.0, 54);
-    assert_eq!(upsert(rawdoc! { "a": 1, "a.b": 2 }, rawdoc! { "$set": { "b": 2 } }).unwrap_err().code.0, 54);
+    check(
+        rawdoc! { "x": 1 },
+        rawdoc! { "y": 1 },
+        rawdoc! { "_id": id, "y": 1 },
+    );
+    check(
+        rawdoc! { "_id": 5, "x": 1 },
+        rawdoc! { "y": 1 },
+        rawdoc! { "_id": 5, "y": 1 },
+    );
+    check(
+        rawdoc! { "$and": [{ "a": 1 }, { "b": 2 }] },
+        rawdoc! { "$inc": { "a": 1 } },
+        rawdoc! { "_id": id, "a": 2, "b": 2 },
+    );
+    check(
+        rawdoc! { "x": 1 },
+        rawdoc! { "$set": { "_id": 9 } },
+        rawdoc! { "_id": 9, "x": 1 },
+    );
+    assert_eq!(
+        upsert(rawdoc! { "_id": 1 }, rawdoc! { "$set": { "_id": 2 } })
+            .unwrap_err()
+            .code
+            .0,
+        66
+    );
+    assert_eq!(
+        upsert(
+            rawdoc! { "$and": [{ "a": 1 }, { "a": 2 }] },
+            rawdoc! { "$set": { "b": 2 } }
+        )
+        .unwrap_err()
+        .code
+        .0,
+        54
+    );
+    assert_eq!(
+        upsert(rawdoc! { "a": 1, "a.b": 2 }, rawdoc! { "$set": { "b": 2 } })
+            .unwrap_err()
+            .code
+            .0,
+        54
+    );
 }

@@ -18,7 +18,9 @@ pub(super) enum Slot<'a> {
 impl<'a> Slot<'a> {
     pub(super) fn open(document: &'a RawDocument) -> Slot<'a> {
         Slot::Document(
-            elements(document).map(|(name, value)| (Cow::Borrowed(name), Slot::Raw(value))).collect(),
+            elements(document)
+                .map(|(name, value)| (Cow::Borrowed(name), Slot::Raw(value)))
+                .collect(),
         )
     }
 
@@ -26,13 +28,19 @@ impl<'a> Slot<'a> {
     pub(super) fn expand(&mut self) {
         let opened = match self {
             Slot::Raw(RawBsonRef::Document(document)) => Slot::open(document),
-            Slot::Raw(RawBsonRef::Array(array)) => Slot::Array(items(array).map(Slot::Raw).collect()),
-            Slot::Owned(RawBson::Document(document)) => Slot::Document(
-                elements(document).map(|(name, value)| (Cow::Owned(name.to_string()), Slot::Owned(value.into()))).collect(),
-            ),
-            Slot::Owned(RawBson::Array(array)) => {
-                Slot::Array(items(array).map(|value| Slot::Owned(value.into())).collect())
+            Slot::Raw(RawBsonRef::Array(array)) => {
+                Slot::Array(items(array).map(Slot::Raw).collect())
             }
+            Slot::Owned(RawBson::Document(document)) => Slot::Document(
+                elements(document)
+                    .map(|(name, value)| (Cow::Owned(name.to_string()), Slot::Owned(value.into())))
+                    .collect(),
+            ),
+            Slot::Owned(RawBson::Array(array)) => Slot::Array(
+                items(array)
+                    .map(|value| Slot::Owned(value.into()))
+                    .collect(),
+            ),
             _ => return,
         };
         *self = opened;
@@ -154,5 +162,8 @@ pub(super) fn finish(root: &Slot<'_>, capacity: usize) -> RawDocumentBuf {
 
 /// `{name: value}` as messages print an element.
 pub(super) fn element_braces(name: &str, slot: &Slot<'_>) -> String {
-    format!("{{{}}}", crate::text::element_text(name, slot.to_value().as_raw_bson_ref()))
+    format!(
+        "{{{}}}",
+        crate::text::element_text(name, slot.to_value().as_raw_bson_ref())
+    )
 }

@@ -38,7 +38,9 @@ fn write(tree: &Tree, name: &str, out: &mut DocBuilder) {
         }
         Tree::Fields(fields) => {
             out.start_document(name);
-            fields.iter().for_each(|(name, tree)| write(tree, name, out));
+            fields
+                .iter()
+                .for_each(|(name, tree)| write(tree, name, out));
             out.end();
         }
     }
@@ -50,10 +52,16 @@ fn place(fields: &mut Vec<(String, Tree)>, path: &str, value: &RawBson) -> Resul
         None => (path, None),
     };
     if name.is_empty() {
-        return Err(error(56, format!("The update path '{path}' contains an empty field name, which is not allowed.")));
+        return Err(error(
+            56,
+            format!("The update path '{path}' contains an empty field name, which is not allowed."),
+        ));
     }
     if name.starts_with('$') && !matches!(name, "$id" | "$ref" | "$db") {
-        return Err(error(52, format!("The dollar ($) prefixed field '{name}' in '{path}' is not valid for storage.")));
+        return Err(error(
+            52,
+            format!("The dollar ($) prefixed field '{name}' in '{path}' is not valid for storage."),
+        ));
     }
     let at = fields.iter().position(|(other, _)| other == name);
     let at = match at {
@@ -72,15 +80,33 @@ fn place(fields: &mut Vec<(String, Tree)>, path: &str, value: &RawBson) -> Resul
     Ok(())
 }
 
-fn collect<'m>(node: &'m Node, only_id: bool, found: &mut Vec<(&'m str, &'m RawBson)>) -> Result<()> {
+fn collect<'m>(
+    node: &'m Node,
+    only_id: bool,
+    found: &mut Vec<(&'m str, &'m RawBson)>,
+) -> Result<()> {
     match node {
-        Node::And(children) => children.iter().try_for_each(|child| collect(child, only_id, found)),
+        Node::And(children) => children
+            .iter()
+            .try_for_each(|child| collect(child, only_id, found)),
         Node::Or(children) if children.len() == 1 => collect(&children[0], only_id, found),
-        Node::Leaf(Leaf { path, predicate: Predicate::Compare { op: CompareOp::Eq, value } }) => {
+        Node::Leaf(Leaf {
+            path,
+            predicate:
+                Predicate::Compare {
+                    op: CompareOp::Eq,
+                    value,
+                },
+        }) => {
             let path = path.text();
             if only_id && path != "_id" {
                 if path.starts_with("_id.") {
-                    return Err(error(54, format!("field at '_id' must be exactly specified, field at sub-path '{path}'found")));
+                    return Err(error(
+                        54,
+                        format!(
+                            "field at '_id' must be exactly specified, field at sub-path '{path}'found"
+                        ),
+                    ));
                 }
                 return Ok(());
             }
@@ -91,12 +117,19 @@ fn collect<'m>(node: &'m Node, only_id: bool, found: &mut Vec<(&'m str, &'m RawB
                         format!("cannot infer query fields to set, path '{path}' is matched twice"),
                     ));
                 }
-                let inside = |a: &str, b: &str| b.strip_prefix(a).is_some_and(|rest| rest.starts_with('.'));
+                let inside =
+                    |a: &str, b: &str| b.strip_prefix(a).is_some_and(|rest| rest.starts_with('.'));
                 if inside(other, path) || inside(path, other) {
-                    let (outer, inner) = if inside(other, path) { (*other, path) } else { (path, *other) };
+                    let (outer, inner) = if inside(other, path) {
+                        (*other, path)
+                    } else {
+                        (path, *other)
+                    };
                     return Err(error(
                         54,
-                        format!("cannot infer query fields to set, both paths '{inner}' and '{outer}' are matched"),
+                        format!(
+                            "cannot infer query fields to set, both paths '{inner}' and '{outer}' are matched"
+                        ),
                     ));
                 }
             }

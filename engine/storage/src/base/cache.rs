@@ -49,7 +49,13 @@ pub(crate) struct PageCache {
 
 impl PageCache {
     pub(crate) fn new(budget: u64) -> PageCache {
-        PageCache { inner: RefCell::new(Inner { budget, ..Inner::default() }), ..PageCache::default() }
+        PageCache {
+            inner: RefCell::new(Inner {
+                budget,
+                ..Inner::default()
+            }),
+            ..PageCache::default()
+        }
     }
 
     /// A page that is in memory.
@@ -89,7 +95,11 @@ impl PageCache {
             self.misses.set(self.misses.get() + 1);
             let load = Rc::new(Load::default());
             self.inner.borrow_mut().loading.insert(block, load.clone());
-            let guard = LoadGuard { cache: self, block, load };
+            let guard = LoadGuard {
+                cache: self,
+                block,
+                load,
+            };
             let outcome = read().await.map(Rc::new);
             if let Ok(page) = &outcome {
                 self.insert(block, page.clone(), true);
@@ -108,7 +118,11 @@ impl PageCache {
             return;
         }
         self.make_room(&mut inner, size);
-        let fresh = Slot { block, page: Some(page), referenced: Cell::new(referenced) };
+        let fresh = Slot {
+            block,
+            page: Some(page),
+            referenced: Cell::new(referenced),
+        };
         let slot = match inner.vacant.pop() {
             Some(slot) => {
                 inner.slots[slot as usize] = fresh;
@@ -127,7 +141,10 @@ impl PageCache {
     /// Forgets a page whose blocks are about to be reused.
     pub(crate) fn remove(&self, block: u64) {
         let mut inner = self.inner.borrow_mut();
-        assert!(!inner.loading.contains_key(&block), "block {block} is freed while it is being loaded");
+        assert!(
+            !inner.loading.contains_key(&block),
+            "block {block} is freed while it is being loaded"
+        );
         if let Some(slot) = inner.map.remove(&block) {
             inner.vacate(slot);
         }
@@ -175,7 +192,10 @@ impl PageCache {
 
 impl Inner {
     fn vacate(&mut self, slot: u32) {
-        let page = self.slots[slot as usize].page.take().expect("a mapped slot has a page");
+        let page = self.slots[slot as usize]
+            .page
+            .take()
+            .expect("a mapped slot has a page");
         self.bytes -= cost(&page);
         self.vacant.push(slot);
     }

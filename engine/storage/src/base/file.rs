@@ -30,13 +30,23 @@ impl PageFile {
     /// Makes the directory and a page file of one block, its header, and makes both durable.
     pub(crate) async fn create(dir: &Path, partition: PartitionId) -> Result<PageFile, ReadError> {
         let path: Arc<str> = dir.join(FILE_NAME).to_string_lossy().into();
-        let failed = |error: io::Error| ReadError::Io(format!("cannot create {path}: {error}").into());
+        let failed =
+            |error: io::Error| ReadError::Io(format!("cannot create {path}: {error}").into());
         fs::create_dir_all(dir).await.map_err(failed)?;
-        let file = File::open(Path::new(&*path), OpenOptions::create().truncate()).await.map_err(failed)?;
-        let header = PageHeader { kind: PageKind::FileHeader, level: 0, tree: TreeId::MASTER, checkpoint: 0 };
+        let file = File::open(Path::new(&*path), OpenOptions::create().truncate())
+            .await
+            .map_err(failed)?;
+        let header = PageHeader {
+            kind: PageKind::FileHeader,
+            level: 0,
+            tree: TreeId::MASTER,
+            checkpoint: 0,
+        };
         let mut page = build_payload(header, &partition.0.to_le_bytes(), 1);
         seal(&mut page, 0, false);
-        file.write_at(0, DmaBuf::padded_copy(&page)).await.map_err(failed)?;
+        file.write_at(0, DmaBuf::padded_copy(&page))
+            .await
+            .map_err(failed)?;
         file.datasync().await.map_err(failed)?;
         fs::sync_dir(dir).await.map_err(failed)?;
         // The partition's directory is an entry of the one above it, which the caller has made durable.
@@ -47,15 +57,28 @@ impl PageFile {
     }
 
     /// Opens an existing page file and checks that it belongs to the partition.
-    pub(crate) async fn open(dir: &Path, partition: PartitionId, write: bool) -> Result<PageFile, ReadError> {
+    pub(crate) async fn open(
+        dir: &Path,
+        partition: PartitionId,
+        write: bool,
+    ) -> Result<PageFile, ReadError> {
         let path: Arc<str> = dir.join(FILE_NAME).to_string_lossy().into();
-        let failed = |error: io::Error| ReadError::Io(format!("cannot open {path}: {error}").into());
-        let options = if write { OpenOptions::write() } else { OpenOptions::read() };
-        let file = File::open(Path::new(&*path), options).await.map_err(failed)?;
+        let failed =
+            |error: io::Error| ReadError::Io(format!("cannot open {path}: {error}").into());
+        let options = if write {
+            OpenOptions::write()
+        } else {
+            OpenOptions::read()
+        };
+        let file = File::open(Path::new(&*path), options)
+            .await
+            .map_err(failed)?;
         let this = PageFile::new(file, path);
         let bytes = this.read_bytes(0, BLOCK_BYTES).await?;
         let header = Page::parse(bytes).map_err(|what| this.corrupt(0, what))?;
-        if header.kind() != PageKind::FileHeader || header.payload() != partition.0.to_le_bytes()[..] {
+        if header.kind() != PageKind::FileHeader
+            || header.payload() != partition.0.to_le_bytes()[..]
+        {
             return Err(this.corrupt(0, "the file belongs to another partition"));
         }
         Ok(this)
@@ -74,7 +97,11 @@ impl PageFile {
 
     /// The error that names a place in this file.
     pub(crate) fn corrupt(&self, offset: u64, what: &str) -> ReadError {
-        ReadError::Corrupt { file: self.path.clone(), offset, what: what.into() }
+        ReadError::Corrupt {
+            file: self.path.clone(),
+            offset,
+            what: what.into(),
+        }
     }
 
     /// Reads and checks one page.
@@ -84,16 +111,26 @@ impl PageFile {
     }
 
     async fn read_bytes(&self, offset: u64, len: usize) -> Result<Bytes, ReadError> {
-        let failed =
-            |error: io::Error| ReadError::Io(format!("reading {} at {offset}: {error}", self.path).into());
+        let failed = |error: io::Error| {
+            ReadError::Io(format!("reading {} at {offset}: {error}", self.path).into())
+        };
         self.bytes_read.set(self.bytes_read.get() + len as u64);
         if len <= IO_BYTES {
-            return Ok(self.file.read_at(offset, len).await.map_err(failed)?.into_bytes());
+            return Ok(self
+                .file
+                .read_at(offset, len)
+                .await
+                .map_err(failed)?
+                .into_bytes());
         }
         let mut whole = Vec::with_capacity(len);
         while whole.len() < len {
             let part = (len - whole.len()).min(IO_BYTES);
-            let bytes = self.file.read_at(offset + whole.len() as u64, part).await.map_err(failed)?;
+            let bytes = self
+                .file
+                .read_at(offset + whole.len() as u64, part)
+                .await
+                .map_err(failed)?;
             whole.extend_from_slice(&bytes);
             if bytes.len() < part {
                 break;
@@ -106,7 +143,10 @@ impl PageFile {
     pub(crate) async fn write(&self, offset: u64, data: DmaBuf) -> Result<(), Fatal> {
         self.check()?;
         let len = data.len() as u64;
-        self.file.write_at(offset, data).await.map_err(|error| self.poison("writing", offset, error))?;
+        self.file
+            .write_at(offset, data)
+            .await
+            .map_err(|error| self.poison("writing", offset, error))?;
         self.bytes_written.set(self.bytes_written.get() + len);
         Ok(())
     }
@@ -117,14 +157,20 @@ impl PageFile {
         if self.holds_syncs.get() {
             return Ok(());
         }
-        self.file.datasync().await.map_err(|error| self.poison("flushing", 0, error))
+        self.file
+            .datasync()
+            .await
+            .map_err(|error| self.poison("flushing", 0, error))
     }
 
     /// Makes the file at least `blocks` long.
     pub(crate) async fn allocate(&self, blocks: u64) -> Result<(), Fatal> {
         self.check()?;
         let len = blocks * BLOCK_BYTES as u64;
-        self.file.allocate(len).await.map_err(|error| self.poison("growing", len, error))
+        self.file
+            .allocate(len)
+            .await
+            .map_err(|error| self.poison("growing", len, error))
     }
 
     /// Fails once a write has failed.

@@ -14,7 +14,9 @@ use std::iter::Peekable;
 use bytes::Bytes;
 use pinion_runtime::{should_yield, yield_now};
 
-use super::page::{OverflowRef, PageKind, PagePtr, Record, build_page, common_prefix, record_bytes, HEADER_BYTES};
+use super::page::{
+    HEADER_BYTES, OverflowRef, PageKind, PagePtr, Record, build_page, common_prefix, record_bytes,
+};
 use super::roots::{Counts, TreeRoot};
 use super::space::Extent;
 use super::store::{PageStore, PageWriter};
@@ -57,7 +59,10 @@ pub(crate) struct Freed {
 
 impl Freed {
     pub(crate) fn page(&mut self, ptr: &PagePtr) {
-        self.extents.push(Extent { start: ptr.block, blocks: u64::from(ptr.blocks) });
+        self.extents.push(Extent {
+            start: ptr.block,
+            blocks: u64::from(ptr.blocks),
+        });
     }
 }
 
@@ -91,23 +96,39 @@ pub(crate) async fn merge_tree(
             let mut pages = outcome.values().filter_map(|ptr| *ptr);
             match (pages.next(), pages.next()) {
                 (None, _) => {
-                    assert_eq!((shape.pages, shape.blocks, shape.counts), (0, 0, Counts::default()), "of an empty tree");
+                    assert_eq!(
+                        (shape.pages, shape.blocks, shape.counts),
+                        (0, 0, Counts::default()),
+                        "of an empty tree"
+                    );
                     return Ok(None);
                 }
                 (Some(root), None) => break (root, at),
                 _ => {}
             }
         }
-        assert!(at < crate::limits::MAX_TREE_HEIGHT - 1, "a tree of impossible height");
+        assert!(
+            at < crate::limits::MAX_TREE_HEIGHT - 1,
+            "a tree of impossible height"
+        );
         let old = old_root.filter(|_| at < top);
         at += 1;
         let mut level = LevelMerge::new(writer, store, freed, &mut shape, tree, at, old);
-        let changes = outcome.into_iter().filter(|(_, ptr)| old.is_some() || ptr.is_some());
-        let changes = changes.map(|(key, ptr)| (key, ptr.map(|ptr| Bytes::copy_from_slice(&ptr.encode()))));
+        let changes = outcome
+            .into_iter()
+            .filter(|(_, ptr)| old.is_some() || ptr.is_some());
+        let changes =
+            changes.map(|(key, ptr)| (key, ptr.map(|ptr| Bytes::copy_from_slice(&ptr.encode()))));
         level.run_level(changes.peekable()).await?;
         (outcome, collapsed) = level.finish();
     };
-    Ok(Some(TreeRoot { ptr, level, counts: shape.counts, pages: shape.pages, blocks: shape.blocks }))
+    Ok(Some(TreeRoot {
+        ptr,
+        level,
+        counts: shape.counts,
+        pages: shape.pages,
+        blocks: shape.blocks,
+    }))
 }
 
 /// Records every page of a tree as freed. Leaves are read only where they refer to overflow extents.
@@ -124,7 +145,10 @@ pub(crate) async fn free_tree(
         pages += 1;
         blocks += u64::from(ptr.blocks);
         if level > 0 || ptr.overflow {
-            let page = store.page_of_level(tree, &ptr, level).await.map_err(unreadable)?;
+            let page = store
+                .page_of_level(tree, &ptr, level)
+                .await
+                .map_err(unreadable)?;
             for index in 0..page.len() {
                 if level > 0 {
                     stack.push((page.child(index), level - 1));
@@ -139,7 +163,11 @@ pub(crate) async fn free_tree(
             yield_now().await;
         }
     }
-    assert_eq!((pages, blocks), (root.pages, root.blocks), "{tree} has not the pages its root names");
+    assert_eq!(
+        (pages, blocks),
+        (root.pages, root.blocks),
+        "{tree} has not the pages its root names"
+    );
     Ok(())
 }
 
@@ -218,21 +246,30 @@ impl<'a, 'w> LevelMerge<'a, 'w> {
         self.store.options.leaf_target_bytes as usize
     }
 
-    async fn run_level<I: Iterator<Item = Change>>(&mut self, mut changes: Peekable<I>) -> Result<(), Fatal> {
+    async fn run_level<I: Iterator<Item = Change>>(
+        &mut self,
+        mut changes: Peekable<I>,
+    ) -> Result<(), Fatal> {
         while let Some((key, _)) = changes.peek() {
             let mut located = self.locate(key).await?;
-            self.run_lower = located.as_ref().map_or_else(Key::new, |located| located.lower.clone());
+            self.run_lower = located
+                .as_ref()
+                .map_or_else(Key::new, |located| located.lower.clone());
             self.last_key = None;
             self.warm = located.is_none();
             let at_right_end = loop {
                 let upper = located.as_ref().and_then(|located| located.upper.clone());
-                self.merge_page(located, upper.as_ref(), &mut changes).await?;
+                self.merge_page(located, upper.as_ref(), &mut changes)
+                    .await?;
                 if should_yield() {
                     yield_now().await;
                 }
                 let Some(upper) = upper else { break true };
                 if let Some((key, _)) = changes.peek() {
-                    let next = self.locate(key).await?.expect("the level has a page with an upper end");
+                    let next = self
+                        .locate(key)
+                        .await?
+                        .expect("the level has a page with an upper end");
                     if next.lower == upper {
                         located = Some(next);
                         continue;
@@ -252,8 +289,15 @@ impl<'a, 'w> LevelMerge<'a, 'w> {
         match self.old {
             None => Ok(None),
             Some(root) => {
-                let located = self.store.locate(self.tree, root, self.level, key).await.map_err(unreadable)?;
-                assert!(located.lower.as_slice() <= key && located.upper.as_ref().is_none_or(|upper| &upper[..] > key));
+                let located = self
+                    .store
+                    .locate(self.tree, root, self.level, key)
+                    .await
+                    .map_err(unreadable)?;
+                assert!(
+                    located.lower.as_slice() <= key
+                        && located.upper.as_ref().is_none_or(|upper| &upper[..] > key)
+                );
                 Ok(Some(located))
             }
         }
@@ -277,7 +321,11 @@ impl<'a, 'w> LevelMerge<'a, 'w> {
             None => None,
             Some(located) => {
                 self.warm |= self.store.cache.contains(located.ptr.block);
-                let page = self.store.page_of_level(self.tree, &located.ptr, self.level).await.map_err(unreadable)?;
+                let page = self
+                    .store
+                    .page_of_level(self.tree, &located.ptr, self.level)
+                    .await
+                    .map_err(unreadable)?;
                 self.free(&located.ptr);
                 self.outcome.entry(located.lower.clone()).or_insert(None);
                 Some(page)
@@ -288,11 +336,15 @@ impl<'a, 'w> LevelMerge<'a, 'w> {
         loop {
             let change = changes.next_if(|(key, _)| {
                 upper.is_none_or(|upper| key < upper)
-                    && old.as_ref().is_none_or(|page| index == old_len || page.compare(index, key).is_ge())
+                    && old
+                        .as_ref()
+                        .is_none_or(|page| index == old_len || page.compare(index, key).is_ge())
             });
             match change {
                 Some((key, value)) => {
-                    let page = old.as_ref().filter(|page| index < old_len && page.compare(index, &key).is_eq());
+                    let page = old
+                        .as_ref()
+                        .filter(|page| index < old_len && page.compare(index, &key).is_eq());
                     let before = page.map(|page| Stored::at(page, index));
                     index += usize::from(page.is_some());
                     self.change(key, before, value).await?;
@@ -303,7 +355,11 @@ impl<'a, 'w> LevelMerge<'a, 'w> {
                         0 => page.overflow(index).is_some(),
                         _ => page.child(index).overflow,
                     };
-                    let item = Item { key: page.key(index), value: page.value(index), overflow };
+                    let item = Item {
+                        key: page.key(index),
+                        value: page.value(index),
+                        overflow,
+                    };
                     index += 1;
                     self.push(item).await?;
                 }
@@ -313,26 +369,50 @@ impl<'a, 'w> LevelMerge<'a, 'w> {
     }
 
     /// Takes up one changed record.
-    async fn change(&mut self, key: Key, before: Option<Stored>, after: Option<Bytes>) -> Result<(), Fatal> {
+    async fn change(
+        &mut self,
+        key: Key,
+        before: Option<Stored>,
+        after: Option<Bytes>,
+    ) -> Result<(), Fatal> {
         if self.level > 0 {
             let Some(value) = after else { return Ok(()) };
             let overflow = PagePtr::decode(&value).overflow;
-            return self.push(Item { key, value, overflow }).await;
+            return self
+                .push(Item {
+                    key,
+                    value,
+                    overflow,
+                })
+                .await;
         }
         if let Some(Stored::Overflow(old)) = &before {
             self.free(&old.ptr);
         }
         let len = after.as_ref().map(|value| value.len() as u64);
-        self.shape.counts.change(key.len(), before.map(|before| before.len()), len);
+        self.shape
+            .counts
+            .change(key.len(), before.map(|before| before.len()), len);
         let Some(value) = after else { return Ok(()) };
         if value.len() <= self.store.options.overflow_threshold() {
-            return self.push(Item { key, value, overflow: false }).await;
+            return self
+                .push(Item {
+                    key,
+                    value,
+                    overflow: false,
+                })
+                .await;
         }
         let ptr = self.writer.put_overflow(self.tree, &value).await?;
         self.count_page(&ptr);
         let len = u32::try_from(value.len()).expect("values have a limit");
         let reference = OverflowRef { ptr, len };
-        self.push(Item { key, value: Bytes::copy_from_slice(&reference.encode()), overflow: true }).await
+        self.push(Item {
+            key,
+            value: Bytes::copy_from_slice(&reference.encode()),
+            overflow: true,
+        })
+        .await
     }
 
     async fn push(&mut self, item: Item) -> Result<(), Fatal> {
@@ -378,7 +458,8 @@ impl<'a, 'w> LevelMerge<'a, 'w> {
             common = common.min(common_prefix(&first[..common], &item.key));
             bytes += raw_bytes(item);
             let size = bytes + common - common * (count + 1);
-            if count >= least && (size > self.target() || count >= self.store.options.max_records()) {
+            if count >= least && (size > self.target() || count >= self.store.options.max_records())
+            {
                 break;
             }
             count += 1;
@@ -430,7 +511,9 @@ impl<'a, 'w> LevelMerge<'a, 'w> {
             let most = self.fitting(at);
             let least = most.min(if self.level == 0 { 1 } else { 2 });
             let (mut count, mut bytes) = (0, 0);
-            while count < most && (count < least || bytes + raw_bytes(&self.pending[at + count]) / 2 < share) {
+            while count < most
+                && (count < least || bytes + raw_bytes(&self.pending[at + count]) / 2 < share)
+            {
                 bytes += raw_bytes(&self.pending[at + count]);
                 count += 1;
             }
@@ -446,12 +529,27 @@ impl<'a, 'w> LevelMerge<'a, 'w> {
         let (first, last) = (&items[0].key, &items[count - 1].key);
         let separator = match &self.last_key {
             None if self.level == 0 || self.run_lower.is_empty() => self.run_lower.clone(),
-            Some(previous) if self.level == 0 => Key::from_slice(&first[..common_prefix(previous, first) + 1]),
+            Some(previous) if self.level == 0 => {
+                Key::from_slice(&first[..common_prefix(previous, first) + 1])
+            }
             _ => first.clone(),
         };
-        assert!(separator <= *first && self.last_key.as_ref().is_none_or(|previous| *previous < separator));
-        assert!(self.level == 0 || separator == *first, "an inner page's separator is its first key");
-        let kind = if self.level == 0 { PageKind::Leaf } else { PageKind::Inner };
+        assert!(
+            separator <= *first
+                && self
+                    .last_key
+                    .as_ref()
+                    .is_none_or(|previous| *previous < separator)
+        );
+        assert!(
+            self.level == 0 || separator == *first,
+            "an inner page's separator is its first key"
+        );
+        let kind = if self.level == 0 {
+            PageKind::Leaf
+        } else {
+            PageKind::Inner
+        };
         let overflow = items.iter().any(|item| item.overflow);
         let page = build_page(self.writer.header(kind, self.level, self.tree), items);
         let last = last.clone();
@@ -470,8 +568,16 @@ impl<'a, 'w> LevelMerge<'a, 'w> {
 
     fn free(&mut self, ptr: &PagePtr) {
         self.freed.page(ptr);
-        self.shape.pages = self.shape.pages.checked_sub(1).expect("a tree has lost a page");
-        self.shape.blocks = self.shape.blocks.checked_sub(u64::from(ptr.blocks)).expect("a tree has lost blocks");
+        self.shape.pages = self
+            .shape
+            .pages
+            .checked_sub(1)
+            .expect("a tree has lost a page");
+        self.shape.blocks = self
+            .shape
+            .blocks
+            .checked_sub(u64::from(ptr.blocks))
+            .expect("a tree has lost blocks");
     }
 }
 

@@ -49,7 +49,11 @@ impl PartitionOptions {
     /// Most records in a page.
     pub(crate) fn max_records(&self) -> usize {
         // An inner page of one child would make the tree endlessly high.
-        if self.fanout == 0 { usize::MAX } else { (self.fanout as usize).max(2) }
+        if self.fanout == 0 {
+            usize::MAX
+        } else {
+            (self.fanout as usize).max(2)
+        }
     }
 
     pub(crate) fn extent_blocks(&self) -> u64 {

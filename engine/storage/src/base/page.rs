@@ -74,7 +74,11 @@ impl PagePtr {
 
     /// Block, length and flags in one word.
     pub(crate) fn pack(&self) -> u64 {
-        assert!(self.block < 1 << Self::BLOCK_BITS && self.blocks > 0 && u64::from(self.blocks) <= MAX_PAGE_BLOCKS);
+        assert!(
+            self.block < 1 << Self::BLOCK_BITS
+                && self.blocks > 0
+                && u64::from(self.blocks) <= MAX_PAGE_BLOCKS
+        );
         self.block | u64::from(self.blocks) << Self::BLOCK_BITS | u64::from(self.overflow) << 56
     }
 
@@ -95,7 +99,11 @@ impl PagePtr {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> PagePtr {
-        assert_eq!(bytes.len(), Self::BYTES, "pages are checked when they are loaded");
+        assert_eq!(
+            bytes.len(),
+            Self::BYTES,
+            "pages are checked when they are loaded"
+        );
         PagePtr::unpack(u64_at(bytes, 0), u32_at(bytes, 8))
     }
 
@@ -128,8 +136,15 @@ impl OverflowRef {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> OverflowRef {
-        assert_eq!(bytes.len(), Self::BYTES, "pages are checked when they are loaded");
-        OverflowRef { ptr: PagePtr::decode(&bytes[..PagePtr::BYTES]), len: u32_at(bytes, PagePtr::BYTES) }
+        assert_eq!(
+            bytes.len(),
+            Self::BYTES,
+            "pages are checked when they are loaded"
+        );
+        OverflowRef {
+            ptr: PagePtr::decode(&bytes[..PagePtr::BYTES]),
+            len: u32_at(bytes, PagePtr::BYTES),
+        }
     }
 }
 
@@ -201,7 +216,11 @@ impl Page {
             _ => return Err("the page is of an unknown kind"),
         };
         let level = bytes[7];
-        let level_fits = if kind == PageKind::Inner { level > 0 && level < MAX_TREE_HEIGHT } else { level == 0 };
+        let level_fits = if kind == PageKind::Inner {
+            level > 0 && level < MAX_TREE_HEIGHT
+        } else {
+            level == 0
+        };
         if !level_fits {
             return Err("the page has an impossible level");
         }
@@ -214,7 +233,14 @@ impl Page {
             return Err("the page's parts overlap");
         }
         let prefix = prefix_at as usize..records_at as usize;
-        let page = Page { bytes, kind, level, entries, prefix, end };
+        let page = Page {
+            bytes,
+            kind,
+            level,
+            entries,
+            prefix,
+            end,
+        };
         match kind {
             PageKind::Leaf | PageKind::Inner => page.check_records()?,
             _ if entries != 0 || prefix_len != 0 => return Err("a payload page has entries"),
@@ -234,14 +260,21 @@ impl Page {
             if (offset & !OVERFLOW_BIT) as usize != at {
                 return Err("a record begins in the wrong place");
             }
-            let end = if index + 1 < self.len() { self.offset(index + 1) } else { self.end };
+            let end = if index + 1 < self.len() {
+                self.offset(index + 1)
+            } else {
+                self.end
+            };
             if end < at || end > self.end {
                 return Err("a record ends outside the page");
             }
             let Some((suffix_len, skip)) = read_varint(&self.bytes[at..end]) else {
                 return Err("a record has no key");
             };
-            let Some(suffix_end) = (at + skip).checked_add(suffix_len).filter(|&suffix_end| suffix_end <= end) else {
+            let Some(suffix_end) = (at + skip)
+                .checked_add(suffix_len)
+                .filter(|&suffix_end| suffix_end <= end)
+            else {
                 return Err("a key ends outside its record");
             };
             if head_of(&self.bytes[at + skip..suffix_end]) != head {
@@ -292,7 +325,11 @@ impl Page {
     /// Where the suffix and the value of a record lie.
     fn record(&self, index: usize) -> (Range<usize>, Range<usize>) {
         let at = self.offset(index);
-        let end = if index + 1 < self.len() { self.offset(index + 1) } else { self.end };
+        let end = if index + 1 < self.len() {
+            self.offset(index + 1)
+        } else {
+            self.end
+        };
         let first = self.bytes[at];
         let (suffix_len, skip) = if first < 0x80 {
             (first as usize, 1)
@@ -385,7 +422,8 @@ impl Page {
 
     /// In a leaf: where the value lies if it is not in the page.
     pub(crate) fn overflow(&self, index: usize) -> Option<OverflowRef> {
-        (self.slot(index).1 & OVERFLOW_BIT != 0).then(|| OverflowRef::decode(&self.bytes[self.record(index).1]))
+        (self.slot(index).1 & OVERFLOW_BIT != 0)
+            .then(|| OverflowRef::decode(&self.bytes[self.record(index).1]))
     }
 
     /// Payload of a page without records.
@@ -426,11 +464,17 @@ pub(crate) struct PageHeader {
 /// Lays out a leaf or an inner page. `records` are in strictly ascending order and at least one. [`seal`] completes it.
 pub(crate) fn build_page<R: Record>(header: PageHeader, records: &[R]) -> Vec<u8> {
     assert!(matches!(header.kind, PageKind::Leaf | PageKind::Inner));
-    let (first, last) = (records.first().expect("a page has records"), records.last().expect("a page has records"));
+    let (first, last) = (
+        records.first().expect("a page has records"),
+        records.last().expect("a page has records"),
+    );
     let prefix = &first.key()[..common_prefix(first.key(), last.key())];
     let used = HEADER_BYTES
         + prefix.len()
-        + records.iter().map(|r| record_bytes(r.key().len(), r.value().len(), prefix.len())).sum::<usize>();
+        + records
+            .iter()
+            .map(|r| record_bytes(r.key().len(), r.value().len(), prefix.len()))
+            .sum::<usize>();
     assert!(used <= MAX_PAGE_BYTES, "a page of {used} bytes");
     let mut page = vec![0; used.next_multiple_of(BLOCK_BYTES)];
     put_header(&mut page, header, records.len(), prefix.len(), used);
@@ -439,11 +483,18 @@ pub(crate) fn build_page<R: Record>(header: PageHeader, records: &[R]) -> Vec<u8
     let mut at = prefix_at + prefix.len();
     let mut previous: Option<&R> = None;
     for (index, record) in records.iter().enumerate() {
-        assert!(previous.is_none_or(|previous| previous.key() < record.key()), "records out of order");
+        assert!(
+            previous.is_none_or(|previous| previous.key() < record.key()),
+            "records out of order"
+        );
         previous = Some(record);
         let suffix = &record.key()[prefix.len()..];
         let slot = HEADER_BYTES + index * SLOT_BYTES;
-        let overflow = if record.is_overflow() { OVERFLOW_BIT } else { 0 };
+        let overflow = if record.is_overflow() {
+            OVERFLOW_BIT
+        } else {
+            0
+        };
         page[slot..slot + 4].copy_from_slice(&head_of(suffix).to_le_bytes());
         page[slot + 4..slot + 8].copy_from_slice(&(at as u32 | overflow).to_le_bytes());
         at += write_varint(&mut page[at..], suffix.len());
@@ -464,7 +515,11 @@ pub(crate) fn payload_blocks(len: usize) -> u64 {
 /// Lays out a page without records in `blocks` blocks. [`seal`] completes it.
 pub(crate) fn build_payload(header: PageHeader, payload: &[u8], blocks: u64) -> Vec<u8> {
     assert!(!matches!(header.kind, PageKind::Leaf | PageKind::Inner) && header.level == 0);
-    assert!(blocks >= payload_blocks(payload.len()) && blocks <= MAX_PAGE_BLOCKS, "a payload of {} bytes", payload.len());
+    assert!(
+        blocks >= payload_blocks(payload.len()) && blocks <= MAX_PAGE_BLOCKS,
+        "a payload of {} bytes",
+        payload.len()
+    );
     let used = HEADER_BYTES + payload.len();
     let mut page = vec![0; blocks as usize * BLOCK_BYTES];
     put_header(&mut page, header, 0, 0, used);
@@ -477,7 +532,12 @@ pub(crate) fn seal(page: &mut [u8], block: u64, overflow: bool) -> PagePtr {
     page[BLOCK_AT..BLOCK_AT + 8].copy_from_slice(&block.to_le_bytes());
     let crc = checksum(page);
     page[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
-    PagePtr { block, blocks: (page.len() / BLOCK_BYTES) as u32, overflow, crc }
+    PagePtr {
+        block,
+        blocks: (page.len() / BLOCK_BYTES) as u32,
+        overflow,
+        crc,
+    }
 }
 
 fn put_header(page: &mut [u8], header: PageHeader, entries: usize, prefix_len: usize, used: usize) {
@@ -574,10 +634,18 @@ mod tests {
         }
     }
 
-    const LEAF: PageHeader = PageHeader { kind: PageKind::Leaf, level: 0, tree: TreeId(9), checkpoint: 3 };
+    const LEAF: PageHeader = PageHeader {
+        kind: PageKind::Leaf,
+        level: 0,
+        tree: TreeId(9),
+        checkpoint: 3,
+    };
 
     fn leaf(keys: &[&[u8]]) -> Page {
-        let records: Vec<Pair> = keys.iter().map(|key| Pair(key.to_vec(), key.iter().rev().copied().collect(), false)).collect();
+        let records: Vec<Pair> = keys
+            .iter()
+            .map(|key| Pair(key.to_vec(), key.iter().rev().copied().collect(), false))
+            .collect();
         let mut bytes = build_page(LEAF, &records);
         let ptr = seal(&mut bytes, 17, false);
         Page::load(Bytes::from(bytes), &ptr, TreeId(9)).unwrap()
@@ -603,9 +671,18 @@ mod tests {
     #[test]
     fn search_agrees_with_a_sorted_slice() {
         check_search(&[b""], &[b"a", b"\0"]);
-        check_search(&[b"", b"\0", b"\0\0", b"\0\0\0\0", b"\0\0\0\0\0", b"\x01"], &[b"\0\0\0", b"\xff"]);
-        check_search(&[b"abc", b"abcd", b"abcde", b"abcdef", b"abd"], &[b"ab", b"abb", b"abcdee", b"b", b"", b"abe"]);
-        check_search(&[b"prefix-0001", b"prefix-0002", b"prefix-0010"], &[b"prefix", b"prefix-", b"prefiy", b"prefix-0003"]);
+        check_search(
+            &[b"", b"\0", b"\0\0", b"\0\0\0\0", b"\0\0\0\0\0", b"\x01"],
+            &[b"\0\0\0", b"\xff"],
+        );
+        check_search(
+            &[b"abc", b"abcd", b"abcde", b"abcdef", b"abd"],
+            &[b"ab", b"abb", b"abcdee", b"b", b"", b"abe"],
+        );
+        check_search(
+            &[b"prefix-0001", b"prefix-0002", b"prefix-0010"],
+            &[b"prefix", b"prefix-", b"prefiy", b"prefix-0003"],
+        );
     }
 
     #[test]
@@ -624,20 +701,28 @@ mod tests {
                 keys.insert((0..len).map(|_| (random() % 3) as u8).collect::<Vec<u8>>());
             }
             let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-            let probes: Vec<Vec<u8>> = (0..20).map(|_| (0..random() % 9).map(|_| (random() % 4) as u8).collect()).collect();
+            let probes: Vec<Vec<u8>> = (0..20)
+                .map(|_| (0..random() % 9).map(|_| (random() % 4) as u8).collect())
+                .collect();
             check_search(&keys, &probes.iter().map(Vec::as_slice).collect::<Vec<_>>());
         }
     }
 
     #[test]
     fn every_flipped_bit_is_found() {
-        let records = [Pair(b"a".to_vec(), b"1".to_vec(), false), Pair(b"b".to_vec(), b"2".to_vec(), false)];
+        let records = [
+            Pair(b"a".to_vec(), b"1".to_vec(), false),
+            Pair(b"b".to_vec(), b"2".to_vec(), false),
+        ];
         let mut bytes = build_page(LEAF, &records);
         let ptr = seal(&mut bytes, 17, false);
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(Page::load(Bytes::from(damaged), &ptr, TreeId(9)).is_err(), "bit {bit}");
+            assert!(
+                Page::load(Bytes::from(damaged), &ptr, TreeId(9)).is_err(),
+                "bit {bit}"
+            );
         }
     }
 
@@ -650,32 +735,46 @@ mod tests {
         assert!(Page::load(bytes.clone(), &ptr, TreeId(9)).is_ok());
         assert!(Page::load(bytes.clone(), &ptr, TreeId(8)).is_err());
         assert!(Page::load(bytes.clone(), &PagePtr { block: 18, ..ptr }, TreeId(9)).is_err());
-        assert!(Page::load(bytes.clone(), &PagePtr { crc: !ptr.crc, ..ptr }, TreeId(9)).is_err());
+        assert!(
+            Page::load(
+                bytes.clone(),
+                &PagePtr {
+                    crc: !ptr.crc,
+                    ..ptr
+                },
+                TreeId(9)
+            )
+            .is_err()
+        );
         assert!(Page::load(bytes, &PagePtr { blocks: 2, ..ptr }, TreeId(9)).is_err());
     }
 
     /// Damage below an intact checksum must be an error, never a panic.
     #[test]
     fn nonsense_with_a_sound_checksum_never_panics() {
-        let records: Vec<Pair> = (0..40u8).map(|n| Pair(vec![b'k', n], vec![n; 16], n % 2 == 0)).collect();
+        let records: Vec<Pair> = (0..40u8)
+            .map(|n| Pair(vec![b'k', n], vec![n; 16], n % 2 == 0))
+            .collect();
         let sound = build_page(LEAF, &records);
         let mut state = 99u64;
         for round in 0..3000u64 {
             let mut bytes = sound.clone();
             for _ in 0..1 + round % 3 {
-                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                state = state
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
                 let at = (state >> 33) as usize % 1500;
                 bytes[at] = (state >> 20) as u8;
             }
             let crc = checksum(&bytes);
             bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
-            if let Ok(page) = Page::parse(Bytes::from(bytes)) {
-                if matches!(page.kind(), PageKind::Leaf) {
-                    for index in 0..page.len() {
-                        let _ = (page.key(index), page.value(index), page.overflow(index));
-                    }
-                    let _ = page.search(b"kx");
+            if let Ok(page) = Page::parse(Bytes::from(bytes))
+                && matches!(page.kind(), PageKind::Leaf)
+            {
+                for index in 0..page.len() {
+                    let _ = (page.key(index), page.value(index), page.overflow(index));
                 }
+                let _ = page.search(b"kx");
             }
         }
     }
@@ -683,8 +782,18 @@ mod tests {
     #[test]
     fn pointers_survive_packing() {
         for ptr in [
-            PagePtr { block: 0, blocks: 1, overflow: false, crc: 0 },
-            PagePtr { block: (1 << 40) - 1, blocks: 0xffff, overflow: true, crc: u32::MAX },
+            PagePtr {
+                block: 0,
+                blocks: 1,
+                overflow: false,
+                crc: 0,
+            },
+            PagePtr {
+                block: (1 << 40) - 1,
+                blocks: 0xffff,
+                overflow: true,
+                crc: u32::MAX,
+            },
         ] {
             assert_eq!(PagePtr::decode(&ptr.encode()), ptr);
         }

@@ -35,7 +35,12 @@ impl PartitionRoots {
     }
 
     pub(crate) fn master(&self) -> Option<(PagePtr, u8)> {
-        (self.master_word != 0).then(|| (PagePtr::unpack(self.master_word, self.master_crc), self.master_level))
+        (self.master_word != 0).then(|| {
+            (
+                PagePtr::unpack(self.master_word, self.master_crc),
+                self.master_level,
+            )
+        })
     }
 
     pub(crate) fn free_list(&self) -> Option<PagePtr> {
@@ -74,7 +79,8 @@ impl Counts {
     /// Counts the change of one key from one value length to another.
     pub(crate) fn change(&mut self, key_len: usize, before: Option<u64>, after: Option<u64>) {
         if let Some(len) = before {
-            let less = |count: u64, by: u64| count.checked_sub(by).expect("a count fell below zero");
+            let less =
+                |count: u64, by: u64| count.checked_sub(by).expect("a count fell below zero");
             self.records = less(self.records, 1);
             self.key_bytes = less(self.key_bytes, key_len as u64);
             self.value_bytes = less(self.value_bytes, len);
@@ -94,8 +100,13 @@ impl TreeRoot {
         let mut bytes = [0; Self::BYTES];
         bytes[..PagePtr::BYTES].copy_from_slice(&self.ptr.encode());
         bytes[12] = self.level;
-        let numbers =
-            [self.counts.records, self.counts.key_bytes, self.counts.value_bytes, self.pages, self.blocks];
+        let numbers = [
+            self.counts.records,
+            self.counts.key_bytes,
+            self.counts.value_bytes,
+            self.pages,
+            self.blocks,
+        ];
         for (index, number) in numbers.into_iter().enumerate() {
             bytes[16 + index * 8..][..8].copy_from_slice(&number.to_le_bytes());
         }
@@ -107,11 +118,21 @@ impl TreeRoot {
         if bytes.len() != Self::BYTES || bytes[12] >= MAX_TREE_HEIGHT || bytes[13..16] != [0; 3] {
             return None;
         }
-        let number = |index: usize| u64::from_le_bytes(bytes[16 + index * 8..][..8].try_into().expect("eight bytes"));
+        let number = |index: usize| {
+            u64::from_le_bytes(
+                bytes[16 + index * 8..][..8]
+                    .try_into()
+                    .expect("eight bytes"),
+            )
+        };
         Some(TreeRoot {
             ptr: PagePtr::decode(&bytes[..PagePtr::BYTES]),
             level: bytes[12],
-            counts: Counts { records: number(0), key_bytes: number(1), value_bytes: number(2) },
+            counts: Counts {
+                records: number(0),
+                key_bytes: number(1),
+                value_bytes: number(2),
+            },
             pages: number(3),
             blocks: number(4),
         })

@@ -35,7 +35,10 @@ pub(crate) struct FreeSpace {
 impl FreeSpace {
     /// A file of `end` blocks, all in use.
     pub(crate) fn new(end: u64) -> FreeSpace {
-        FreeSpace { end, ..FreeSpace::default() }
+        FreeSpace {
+            end,
+            ..FreeSpace::default()
+        }
     }
 
     /// Blocks of the file, free or not.
@@ -52,12 +55,21 @@ impl FreeSpace {
     /// that holds at least `least`. None if there is none: the file must grow.
     pub(crate) fn take(&mut self, least: u64, most: u64) -> Option<Extent> {
         assert!(least > 0 && least <= most);
-        let &(blocks, start) =
-            self.by_size.range((most, 0)..).next().or_else(|| self.by_size.range((least, 0)..).next_back())?;
+        let &(blocks, start) = self
+            .by_size
+            .range((most, 0)..)
+            .next()
+            .or_else(|| self.by_size.range((least, 0)..).next_back())?;
         self.remove(Extent { start, blocks });
-        let taken = Extent { start, blocks: blocks.min(most) };
+        let taken = Extent {
+            start,
+            blocks: blocks.min(most),
+        };
         if blocks > taken.blocks {
-            self.insert(Extent { start: taken.end(), blocks: blocks - taken.blocks });
+            self.insert(Extent {
+                start: taken.end(),
+                blocks: blocks - taken.blocks,
+            });
         }
         Some(taken)
     }
@@ -74,18 +86,31 @@ impl FreeSpace {
     /// # Panics
     /// If a part of it is free already, or lies beyond the end: two pages would come to share a block.
     pub(crate) fn release(&mut self, extent: Extent) {
-        assert!(extent.blocks > 0 && extent.end() <= self.end, "{extent:?} is released beyond the end {}", self.end);
+        assert!(
+            extent.blocks > 0 && extent.end() <= self.end,
+            "{extent:?} is released beyond the end {}",
+            self.end
+        );
         let mut joined = extent;
         if let Some((&start, &blocks)) = self.by_start.range(..extent.end()).next_back() {
             let below = Extent { start, blocks };
-            assert!(below.end() <= extent.start, "{extent:?} is released while {below:?} is free");
+            assert!(
+                below.end() <= extent.start,
+                "{extent:?} is released while {below:?} is free"
+            );
             if below.end() == extent.start {
                 self.remove(below);
-                joined = Extent { start, blocks: blocks + joined.blocks };
+                joined = Extent {
+                    start,
+                    blocks: blocks + joined.blocks,
+                };
             }
         }
         if let Some(&blocks) = self.by_start.get(&joined.end()) {
-            let above = Extent { start: joined.end(), blocks };
+            let above = Extent {
+                start: joined.end(),
+                blocks,
+            };
             self.remove(above);
             joined.blocks += blocks;
         }
@@ -94,7 +119,9 @@ impl FreeSpace {
 
     /// The free extents in order.
     pub(crate) fn extents(&self) -> impl Iterator<Item = Extent> {
-        self.by_start.iter().map(|(&start, &blocks)| Extent { start, blocks })
+        self.by_start
+            .iter()
+            .map(|(&start, &blocks)| Extent { start, blocks })
     }
 
     fn insert(&mut self, extent: Extent) {
@@ -164,12 +191,17 @@ mod tests {
     }
 
     fn list(space: &FreeSpace) -> Vec<(u64, u64)> {
-        space.extents().map(|extent| (extent.start, extent.blocks)).collect()
+        space
+            .extents()
+            .map(|extent| (extent.start, extent.blocks))
+            .collect()
     }
 
     #[test]
     fn neighbours_are_joined() {
-        let check = |free: &[(u64, u64)], expected: &[(u64, u64)]| assert_eq!(list(&space(100, free)), expected);
+        let check = |free: &[(u64, u64)], expected: &[(u64, u64)]| {
+            assert_eq!(list(&space(100, free)), expected)
+        };
         check(&[(0, 1), (2, 1), (1, 1)], &[(0, 3)]);
         check(&[(10, 5), (15, 5)], &[(10, 10)]);
         check(&[(15, 5), (10, 5), (0, 10)], &[(0, 20)]);
@@ -180,7 +212,9 @@ mod tests {
     fn the_best_fit_is_taken() {
         let free = [(0, 4), (10, 8), (30, 64)];
         let check = |least, most, expected: Option<(u64, u64)>| {
-            let taken = space(100, &free).take(least, most).map(|extent| (extent.start, extent.blocks));
+            let taken = space(100, &free)
+                .take(least, most)
+                .map(|extent| (extent.start, extent.blocks));
             assert_eq!(taken, expected);
         };
         check(1, 4, Some((0, 4)));
@@ -200,7 +234,9 @@ mod tests {
     fn random_operations_against_a_bitmap() {
         let mut random = 1u64;
         let mut next = |n: u64| {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            random = random
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             (random >> 33) % n
         };
         let mut space = FreeSpace::new(0);
@@ -231,7 +267,10 @@ mod tests {
                 space.release(extent);
             }
         }
-        assert_eq!(space.free_blocks(), used.iter().filter(|used| !**used).count() as u64);
+        assert_eq!(
+            space.free_blocks(),
+            used.iter().filter(|used| !**used).count() as u64
+        );
         let again = FreeSpace::decode(&space.encode(), space.end()).unwrap();
         assert_eq!(list(&again), list(&space));
     }
@@ -240,11 +279,25 @@ mod tests {
     fn nonsense_is_not_decoded() {
         let good = space(100, &[(3, 4), (50, 10)]).encode();
         assert!(FreeSpace::decode(&good, 100).is_some());
-        assert!(FreeSpace::decode(&good, 59).is_none(), "an extent beyond the end");
+        assert!(
+            FreeSpace::decode(&good, 59).is_none(),
+            "an extent beyond the end"
+        );
         for len in 0..good.len() {
             assert!(FreeSpace::decode(&good[..len], 100).is_none());
         }
-        assert!(FreeSpace::decode(&[1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 0xff, 0xff], 100).is_none());
-        assert!(FreeSpace::decode(&[2, 5, 0, 0, 3], 100).is_none(), "an empty extent");
+        assert!(
+            FreeSpace::decode(
+                &[
+                    1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 0xff, 0xff
+                ],
+                100
+            )
+            .is_none()
+        );
+        assert!(
+            FreeSpace::decode(&[2, 5, 0, 0, 3], 100).is_none(),
+            "an empty extent"
+        );
     }
 }

@@ -53,8 +53,9 @@ impl PageStore {
                 if page.kind() != PageKind::FreeList {
                     return Err(file.corrupt(ptr.offset(), "the page is no list of free extents"));
                 }
-                FreeSpace::decode(&page.payload(), roots.file_blocks)
-                    .ok_or_else(|| file.corrupt(ptr.offset(), "the list of free extents is not sound"))?
+                FreeSpace::decode(&page.payload(), roots.file_blocks).ok_or_else(|| {
+                    file.corrupt(ptr.offset(), "the list of free extents is not sound")
+                })?
             }
         };
         Ok(PageStore::new(file, space, options))
@@ -72,11 +73,17 @@ impl PageStore {
 
     /// A page, from memory or disk.
     pub(crate) async fn page(&self, ptr: &PagePtr, tree: TreeId) -> Result<Rc<Page>, ReadError> {
-        self.cache.load(ptr.block, || self.file.read(ptr, tree)).await
+        self.cache
+            .load(ptr.block, || self.file.read(ptr, tree))
+            .await
     }
 
     /// A page for a reader that will not come back to it: what is read from disk is not kept in memory.
-    pub(crate) async fn page_once(&self, ptr: &PagePtr, tree: TreeId) -> Result<Rc<Page>, ReadError> {
+    pub(crate) async fn page_once(
+        &self,
+        ptr: &PagePtr,
+        tree: TreeId,
+    ) -> Result<Rc<Page>, ReadError> {
         if self.cache.contains(ptr.block) {
             return self.page(ptr, tree).await;
         }
@@ -101,7 +108,9 @@ impl PageStore {
         let mut space = self.space.borrow_mut();
         assert_eq!(space.end(), end, "two checkpoints of one partition at once");
         space.grow(step);
-        Ok(space.take(least, most).expect("the file has just grown by as much"))
+        Ok(space
+            .take(least, most)
+            .expect("the file has just grown by as much"))
     }
 }
 
@@ -122,23 +131,48 @@ pub(crate) struct PageWriter<'a> {
 
 impl<'a> PageWriter<'a> {
     pub(crate) fn new(store: &'a PageStore, checkpoint: u64) -> PageWriter<'a> {
-        PageWriter { store, checkpoint, run: None, in_flight: VecDeque::new() }
+        PageWriter {
+            store,
+            checkpoint,
+            run: None,
+            in_flight: VecDeque::new(),
+        }
     }
 
     /// The header of a page that this checkpoint writes.
     pub(crate) fn header(&self, kind: PageKind, level: u8, tree: TreeId) -> PageHeader {
-        PageHeader { kind, level, tree, checkpoint: self.checkpoint }
+        PageHeader {
+            kind,
+            level,
+            tree,
+            checkpoint: self.checkpoint,
+        }
     }
 
     /// Gives a page its place and queues it for writing; with `keep` it also goes into the cache.
-    pub(crate) async fn put(&mut self, mut page: Vec<u8>, overflow: bool, keep: bool) -> Result<PagePtr, Fatal> {
+    pub(crate) async fn put(
+        &mut self,
+        mut page: Vec<u8>,
+        overflow: bool,
+        keep: bool,
+    ) -> Result<PagePtr, Fatal> {
         let blocks = (page.len() / BLOCK_BYTES) as u64;
-        let fits = self.run.as_ref().is_some_and(|run| run.extent.blocks - run.used_blocks >= blocks);
+        let fits = self
+            .run
+            .as_ref()
+            .is_some_and(|run| run.extent.blocks - run.used_blocks >= blocks);
         if !fits {
             self.end_run().await?;
-            let extent = self.store.allocate(blocks, self.store.options.extent_blocks()).await?;
+            let extent = self
+                .store
+                .allocate(blocks, self.store.options.extent_blocks())
+                .await?;
             let buffer = DmaBuf::zeroed(extent.blocks as usize * BLOCK_BYTES);
-            self.run = Some(Run { extent, used_blocks: 0, buffer });
+            self.run = Some(Run {
+                extent,
+                used_blocks: 0,
+                buffer,
+            });
         }
         let run = self.run.as_mut().expect("a run was just begun");
         let block = run.extent.start + run.used_blocks;
@@ -146,7 +180,9 @@ impl<'a> PageWriter<'a> {
         let at = run.used_blocks as usize * BLOCK_BYTES;
         run.buffer[at..at + page.len()].copy_from_slice(&page);
         run.used_blocks += blocks;
-        self.store.pages_written.set(self.store.pages_written.get() + 1);
+        self.store
+            .pages_written
+            .set(self.store.pages_written.get() + 1);
         let page = Page::built(Bytes::from(page));
         if keep {
             self.store.cache.insert(block, Rc::new(page), false);
@@ -155,18 +191,32 @@ impl<'a> PageWriter<'a> {
     }
 
     /// Writes a large value into an extent of its own.
-    pub(crate) async fn put_overflow(&mut self, tree: TreeId, value: &[u8]) -> Result<PagePtr, Fatal> {
+    pub(crate) async fn put_overflow(
+        &mut self,
+        tree: TreeId,
+        value: &[u8],
+    ) -> Result<PagePtr, Fatal> {
         let header = self.header(PageKind::Overflow, 0, tree);
-        self.put(build_payload(header, value, payload_blocks(value.len())), false, false).await
+        self.put(
+            build_payload(header, value, payload_blocks(value.len())),
+            false,
+            false,
+        )
+        .await
     }
 
     /// Writes the list of extents that are free once this checkpoint is durable: those free now, and those `pending`, which
     /// only older states refer to. Pending extents may become free while this waits, so they are asked for anew each time.
-    pub(crate) async fn put_free_list(&mut self, pending: impl Fn() -> Vec<Extent>) -> Result<Option<PagePtr>, Fatal> {
+    pub(crate) async fn put_free_list(
+        &mut self,
+        pending: impl Fn() -> Vec<Extent>,
+    ) -> Result<Option<PagePtr>, Fatal> {
         self.end_run().await?;
         let free_after = |store: &PageStore| {
             let mut space = store.space.borrow().clone();
-            pending().into_iter().for_each(|extent| space.release(extent));
+            pending()
+                .into_iter()
+                .for_each(|extent| space.release(extent));
             space
         };
         // Taking room for the list changes the list: one extent more at most, when the list comes out of the middle of
@@ -194,7 +244,9 @@ impl<'a> PageWriter<'a> {
 
     /// Writes what the current run holds and returns the rest of its extent.
     async fn end_run(&mut self) -> Result<(), Fatal> {
-        let Some(mut run) = self.run.take() else { return Ok(()) };
+        let Some(mut run) = self.run.take() else {
+            return Ok(());
+        };
         assert!(run.used_blocks > 0 && run.used_blocks <= run.extent.blocks);
         if run.used_blocks < run.extent.blocks {
             let rest = Extent {
@@ -214,7 +266,8 @@ impl<'a> PageWriter<'a> {
         for (index, part) in buffer.chunks(IO_BYTES).enumerate() {
             let mut copy = DmaBuf::zeroed(part.len());
             copy.copy_from_slice(part);
-            self.queue(block + (index * IO_BYTES / BLOCK_BYTES) as u64, copy).await?;
+            self.queue(block + (index * IO_BYTES / BLOCK_BYTES) as u64, copy)
+                .await?;
         }
         Ok(())
     }
@@ -226,11 +279,18 @@ impl<'a> PageWriter<'a> {
         }
         let file = self.store.file.clone();
         let offset = block * BLOCK_BYTES as u64;
-        self.in_flight.push_back(spawn(Queue::Background, async move { file.write(offset, buffer).await }));
+        self.in_flight
+            .push_back(spawn(Queue::Background, async move {
+                file.write(offset, buffer).await
+            }));
         Ok(())
     }
 }
 
 fn outcome(joined: Result<Result<(), Fatal>, pinion_runtime::Cancelled>) -> Result<(), Fatal> {
-    joined.unwrap_or_else(|_| Err(Fatal::new("a page write was cancelled: the core is stopping")))
+    joined.unwrap_or_else(|_| {
+        Err(Fatal::new(
+            "a page write was cancelled: the core is stopping",
+        ))
+    })
 }

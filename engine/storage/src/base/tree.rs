@@ -41,7 +41,12 @@ struct Descent {
 
 impl Descent {
     fn new(root: &TreeRoot) -> Descent {
-        Descent { ptr: root.ptr, level: root.level, lower: Key::new(), upper: None }
+        Descent {
+            ptr: root.ptr,
+            level: root.level,
+            lower: Key::new(),
+            upper: None,
+        }
     }
 
     /// Goes down by one level through the page that `ptr` names.
@@ -62,7 +67,11 @@ impl Descent {
     }
 
     fn leaf(self, page: Rc<Page>) -> Leaf {
-        Leaf { page, lower: self.lower, upper: self.upper }
+        Leaf {
+            page,
+            lower: self.lower,
+            upper: self.upper,
+        }
     }
 }
 
@@ -96,9 +105,15 @@ impl Stored {
 impl PageStore {
     /// Asserts on reading what the parent promised of the page.
     fn expect_level(&self, page: &Page, ptr: &PagePtr, level: u8) -> Result<(), ReadError> {
-        let kind = if level == 0 { PageKind::Leaf } else { PageKind::Inner };
+        let kind = if level == 0 {
+            PageKind::Leaf
+        } else {
+            PageKind::Inner
+        };
         if page.kind() != kind || page.level() != level {
-            return Err(self.file.corrupt(ptr.offset(), "the page is not of the level its parent says"));
+            return Err(self
+                .file
+                .corrupt(ptr.offset(), "the page is not of the level its parent says"));
         }
         Ok(())
     }
@@ -121,7 +136,12 @@ impl PageStore {
     }
 
     /// The leaf that `seek` names.
-    pub(crate) async fn leaf(&self, tree: TreeId, root: &TreeRoot, seek: Seek<'_>) -> Result<Leaf, ReadError> {
+    pub(crate) async fn leaf(
+        &self,
+        tree: TreeId,
+        root: &TreeRoot,
+        seek: Seek<'_>,
+    ) -> Result<Leaf, ReadError> {
         let mut descent = Descent::new(root);
         loop {
             let page = self.page(&descent.ptr, tree).await?;
@@ -142,24 +162,43 @@ impl PageStore {
         key: &[u8],
     ) -> Result<Located, ReadError> {
         let (ptr, root_level) = root;
-        let mut descent = Descent { ptr, level: root_level, lower: Key::new(), upper: None };
+        let mut descent = Descent {
+            ptr,
+            level: root_level,
+            lower: Key::new(),
+            upper: None,
+        };
         while descent.level > level {
             let page = self.page(&descent.ptr, tree).await?;
             self.expect_level(&page, &descent.ptr, descent.level)?;
             descent.step(&page, Seek::At(key));
         }
-        Ok(Located { ptr: descent.ptr, lower: descent.lower, upper: descent.upper })
+        Ok(Located {
+            ptr: descent.ptr,
+            lower: descent.lower,
+            upper: descent.upper,
+        })
     }
 
     /// Loads a page of a known level without keeping it in memory.
-    pub(crate) async fn page_of_level(&self, tree: TreeId, ptr: &PagePtr, level: u8) -> Result<Rc<Page>, ReadError> {
+    pub(crate) async fn page_of_level(
+        &self,
+        tree: TreeId,
+        ptr: &PagePtr,
+        level: u8,
+    ) -> Result<Rc<Page>, ReadError> {
         let page = self.page_once(ptr, tree).await?;
         self.expect_level(&page, ptr, level)?;
         Ok(page)
     }
 
     /// Pages and blocks of a tree without overflow extents. Leaves are not read.
-    pub(crate) async fn count_pages(&self, tree: TreeId, ptr: PagePtr, level: u8) -> Result<(u64, u64), ReadError> {
+    pub(crate) async fn count_pages(
+        &self,
+        tree: TreeId,
+        ptr: PagePtr,
+        level: u8,
+    ) -> Result<(u64, u64), ReadError> {
         let mut stack = vec![(ptr, level)];
         let (mut pages, mut blocks) = (0, 0);
         while let Some((ptr, level)) = stack.pop() {
@@ -194,9 +233,18 @@ impl PageStore {
     }
 
     /// Looks a key up.
-    pub(crate) async fn get(&self, tree: TreeId, root: &TreeRoot, key: &[u8]) -> Result<Option<Stored>, ReadError> {
+    pub(crate) async fn get(
+        &self,
+        tree: TreeId,
+        root: &TreeRoot,
+        key: &[u8],
+    ) -> Result<Option<Stored>, ReadError> {
         let leaf = self.leaf(tree, root, Seek::At(key)).await?;
-        Ok(leaf.page.search(key).ok().map(|index| Stored::at(&leaf.page, index)))
+        Ok(leaf
+            .page
+            .search(key)
+            .ok()
+            .map(|index| Stored::at(&leaf.page, index)))
     }
 
     /// The value, if it is in memory.
@@ -205,7 +253,9 @@ impl PageStore {
             Stored::Inline(value) => Some(value.clone()),
             Stored::Overflow(overflow) => {
                 let page = self.cache.get(overflow.ptr.block)?;
-                (page.kind() == PageKind::Overflow).then(|| page.payload()).filter(|v| v.len() == overflow.len as usize)
+                (page.kind() == PageKind::Overflow)
+                    .then(|| page.payload())
+                    .filter(|v| v.len() == overflow.len as usize)
             }
         }
     }
@@ -216,8 +266,13 @@ impl PageStore {
             Stored::Inline(value) => Ok(value.clone()),
             Stored::Overflow(overflow) => {
                 let page = self.page(&overflow.ptr, tree).await?;
-                if page.kind() != PageKind::Overflow || page.payload().len() != overflow.len as usize {
-                    return Err(self.file.corrupt(overflow.ptr.offset(), "the extent is not the value its leaf names"));
+                if page.kind() != PageKind::Overflow
+                    || page.payload().len() != overflow.len as usize
+                {
+                    return Err(self.file.corrupt(
+                        overflow.ptr.offset(),
+                        "the extent is not the value its leaf names",
+                    ));
                 }
                 Ok(page.payload())
             }
@@ -267,17 +322,23 @@ impl BaseCursor {
         let split = match (from, direction) {
             (Bound::Unbounded, Direction::Forward) => 0,
             (Bound::Unbounded, Direction::Reverse) => len,
-            (Bound::Included(key), Direction::Forward) | (Bound::Excluded(key), Direction::Reverse) => {
+            (Bound::Included(key), Direction::Forward)
+            | (Bound::Excluded(key), Direction::Reverse) => {
                 leaf.page.search(key).unwrap_or_else(|index| index)
             }
-            (Bound::Excluded(key), Direction::Forward) | (Bound::Included(key), Direction::Reverse) => {
-                leaf.page.search(key).map_or_else(|index| index, |index| index + 1)
-            }
+            (Bound::Excluded(key), Direction::Forward)
+            | (Bound::Included(key), Direction::Reverse) => leaf
+                .page
+                .search(key)
+                .map_or_else(|index| index, |index| index + 1),
         };
         match direction {
             Direction::Forward if split < len => BaseCursor::On { leaf, index: split },
             Direction::Forward => leaf.upper.map_or(BaseCursor::End, BaseCursor::Next),
-            Direction::Reverse if split > 0 => BaseCursor::On { leaf, index: split - 1 },
+            Direction::Reverse if split > 0 => BaseCursor::On {
+                leaf,
+                index: split - 1,
+            },
             Direction::Reverse if leaf.lower.is_empty() => BaseCursor::End,
             Direction::Reverse => BaseCursor::Previous(leaf.lower),
         }
@@ -299,10 +360,14 @@ impl BaseCursor {
 
     /// Goes on by one record within the leaf, or to its edge.
     pub(crate) fn advance(&mut self, direction: Direction) {
-        let BaseCursor::On { leaf, index } = self else { panic!("a base cursor advances from a record") };
+        let BaseCursor::On { leaf, index } = self else {
+            panic!("a base cursor advances from a record")
+        };
         match direction {
             Direction::Forward if *index + 1 < leaf.page.len() => *index += 1,
-            Direction::Forward => *self = leaf.upper.take().map_or(BaseCursor::End, BaseCursor::Next),
+            Direction::Forward => {
+                *self = leaf.upper.take().map_or(BaseCursor::End, BaseCursor::Next)
+            }
             Direction::Reverse if *index > 0 => *index -= 1,
             Direction::Reverse if leaf.lower.is_empty() => *self = BaseCursor::End,
             Direction::Reverse => *self = BaseCursor::Previous(std::mem::take(&mut leaf.lower)),
@@ -310,12 +375,18 @@ impl BaseCursor {
     }
 
     /// Where to go on from an edge; `from` counts only for a cursor that is nowhere yet.
-    fn target<'a>(&'a self, from: Bound<&'a [u8]>, direction: Direction) -> (Seek<'a>, Bound<&'a [u8]>) {
+    fn target<'a>(
+        &'a self,
+        from: Bound<&'a [u8]>,
+        direction: Direction,
+    ) -> (Seek<'a>, Bound<&'a [u8]>) {
         match self {
             BaseCursor::Unplaced => (BaseCursor::entry(from, direction), from),
             BaseCursor::Next(key) => (Seek::At(key), Bound::Unbounded),
             BaseCursor::Previous(key) => (Seek::Below(key), Bound::Unbounded),
-            BaseCursor::On { .. } | BaseCursor::End => panic!("a ready base cursor needs no placing"),
+            BaseCursor::On { .. } | BaseCursor::End => {
+                panic!("a ready base cursor needs no placing")
+            }
         }
     }
 
@@ -333,7 +404,9 @@ impl BaseCursor {
         };
         while !self.is_ready() {
             let (seek, from) = self.target(from, direction);
-            let Some(leaf) = store.try_leaf(root, seek) else { return false };
+            let Some(leaf) = store.try_leaf(root, seek) else {
+                return false;
+            };
             *self = BaseCursor::enter(leaf, from, direction);
         }
         true
@@ -360,7 +433,11 @@ impl BaseCursor {
     pub(crate) fn seek_within(&mut self, from: Bound<&[u8]>, direction: Direction) {
         let stays = match (&*self, from) {
             (BaseCursor::On { leaf, .. }, Bound::Included(key) | Bound::Excluded(key)) => {
-                leaf.lower.as_slice() <= key && leaf.upper.as_ref().is_none_or(|upper| key < upper.as_slice())
+                leaf.lower.as_slice() <= key
+                    && leaf
+                        .upper
+                        .as_ref()
+                        .is_none_or(|upper| key < upper.as_slice())
             }
             _ => false,
         };

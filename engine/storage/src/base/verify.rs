@@ -59,18 +59,36 @@ pub async fn verify_partition(
     roots: &PartitionRoots,
 ) -> Result<VerifyReport, ReadError> {
     let options = PartitionOptions::default();
-    let mut report = VerifyReport { file_bytes: roots.file_blocks * BLOCK_BYTES as u64, ..VerifyReport::default() };
+    let mut report = VerifyReport {
+        file_bytes: roots.file_blocks * BLOCK_BYTES as u64,
+        ..VerifyReport::default()
+    };
     // With a damaged list of free extents everything else can still be read.
-    let without_list = PartitionRoots { free_word: 0, free_crc: 0, ..*roots };
-    let (store, free_is_known) = match PageStore::open(dir, id, roots, options.clone(), false).await {
+    let without_list = PartitionRoots {
+        free_word: 0,
+        free_crc: 0,
+        ..*roots
+    };
+    let (store, free_is_known) = match PageStore::open(dir, id, roots, options.clone(), false).await
+    {
         Ok(store) => (store, true),
         Err(error @ ReadError::Corrupt { .. }) if roots.free_list().is_some() => {
             report.problems.push(error);
-            (PageStore::open(dir, id, &without_list, options, false).await?, false)
+            (
+                PageStore::open(dir, id, &without_list, options, false).await?,
+                false,
+            )
         }
         Err(error) => return Err(error),
     };
-    let mut walk = Walk { store: &store, report, owned: vec![Extent { start: 0, blocks: 1 }] };
+    let mut walk = Walk {
+        store: &store,
+        report,
+        owned: vec![Extent {
+            start: 0,
+            blocks: 1,
+        }],
+    };
     walk.report.pages += 1;
     if let Some(list) = roots.free_list() {
         walk.own(&list);
@@ -85,7 +103,8 @@ pub async fn verify_partition(
             match (<[u8; 8]>::try_from(key.as_slice()), root) {
                 (Ok(id), Some(root)) => {
                     let tree = TreeId(u64::from_be_bytes(id));
-                    walk.tree(tree, root.ptr, root.level, Some(&root), |_, _| {}).await;
+                    walk.tree(tree, root.ptr, root.level, Some(&root), |_, _| {})
+                        .await;
                 }
                 _ => walk.problem(&ptr, "the master tree holds something other than roots"),
             }
@@ -120,10 +139,19 @@ impl Walk<'_> {
 
     fn own(&mut self, ptr: &PagePtr) {
         self.report.pages += 1;
-        self.owned.push(Extent { start: ptr.block, blocks: u64::from(ptr.blocks) });
+        self.owned.push(Extent {
+            start: ptr.block,
+            blocks: u64::from(ptr.blocks),
+        });
     }
 
-    async fn read(&mut self, tree: TreeId, ptr: &PagePtr, kind: PageKind, level: u8) -> Option<Rc<Page>> {
+    async fn read(
+        &mut self,
+        tree: TreeId,
+        ptr: &PagePtr,
+        kind: PageKind,
+        level: u8,
+    ) -> Option<Rc<Page>> {
         match self.store.page_once(ptr, tree).await {
             Ok(page) if page.kind() == kind && page.level() == level => Some(page),
             Ok(_) => {
@@ -161,8 +189,14 @@ impl Walk<'_> {
         while let Some((ptr, level, lower, upper)) = stack.pop() {
             self.own(&ptr);
             report.page_bytes += ptr.len() as u64;
-            let kind = if level == 0 { PageKind::Leaf } else { PageKind::Inner };
-            let Some(page) = self.read(tree, &ptr, kind, level).await else { continue };
+            let kind = if level == 0 {
+                PageKind::Leaf
+            } else {
+                PageKind::Inner
+            };
+            let Some(page) = self.read(tree, &ptr, kind, level).await else {
+                continue;
+            };
             let mut previous: Option<Key> = None;
             let first_child = stack.len();
             for index in 0..page.len() {
@@ -175,7 +209,11 @@ impl Walk<'_> {
                     if index == 0 && key != lower {
                         self.problem(&ptr, "an inner page does not begin with its separator");
                     }
-                    let end = if index + 1 < page.len() { Some(page.key(index + 1)) } else { upper.clone() };
+                    let end = if index + 1 < page.len() {
+                        Some(page.key(index + 1))
+                    } else {
+                        upper.clone()
+                    };
                     stack.push((page.child(index), level - 1, key.clone(), end));
                 } else {
                     report.records += 1;
@@ -208,11 +246,20 @@ impl Walk<'_> {
         if let Some(root) = expected
             && self.report.problems.len() == problems_before
         {
-            let counts =
-                Counts { records: report.records, key_bytes: report.key_bytes, value_bytes: report.value_bytes };
+            let counts = Counts {
+                records: report.records,
+                key_bytes: report.key_bytes,
+                value_bytes: report.value_bytes,
+            };
             let pages = report.leaves + report.inner_pages + report.overflow_values;
-            if counts != root.counts || pages != root.pages || report.page_bytes != root.blocks * BLOCK_BYTES as u64 {
-                self.problem(&root.ptr, &format!("{tree} has not the records or pages that its root counts"));
+            if counts != root.counts
+                || pages != root.pages
+                || report.page_bytes != root.blocks * BLOCK_BYTES as u64
+            {
+                self.problem(
+                    &root.ptr,
+                    &format!("{tree} has not the records or pages that its root counts"),
+                );
             }
         }
         self.report.trees.push(report);
@@ -236,11 +283,22 @@ impl Walk<'_> {
         all.append(&mut self.owned);
         all.sort_unstable();
         let mut at = 0;
-        let end = Extent { start: self.store.space.borrow().end(), blocks: 1 };
+        let end = Extent {
+            start: self.store.space.borrow().end(),
+            blocks: 1,
+        };
         for extent in all.into_iter().chain([end]) {
-            let place = PagePtr { block: extent.start, blocks: 1, overflow: false, crc: 0 };
+            let place = PagePtr {
+                block: extent.start,
+                blocks: 1,
+                overflow: false,
+                crc: 0,
+            };
             if extent.start < at {
-                self.problem(&place, "the block belongs to two pages, or to a page and the free space");
+                self.problem(
+                    &place,
+                    "the block belongs to two pages, or to a page and the free space",
+                );
             } else if extent.start > at {
                 self.problem(&place, "blocks before this one belong to nothing");
             }

@@ -21,13 +21,23 @@ pub(super) struct Part {
 impl Part {
     /// The error as the statement's caller counts its writes.
     pub(super) fn translate(&self, error: WriteError) -> WriteError {
-        let Some(positions) = &self.positions else { return error };
+        let Some(positions) = &self.positions else {
+            return error;
+        };
         match error {
-            WriteError::Exists { write } => WriteError::Exists { write: positions[write] },
-            WriteError::Missing { write } => WriteError::Missing { write: positions[write] },
-            WriteError::Duplicate { write, existing_key } => {
-                WriteError::Duplicate { write: positions[write], existing_key }
-            }
+            WriteError::Exists { write } => WriteError::Exists {
+                write: positions[write],
+            },
+            WriteError::Missing { write } => WriteError::Missing {
+                write: positions[write],
+            },
+            WriteError::Duplicate {
+                write,
+                existing_key,
+            } => WriteError::Duplicate {
+                write: positions[write],
+                existing_key,
+            },
             other => other,
         }
     }
@@ -37,15 +47,26 @@ impl Part {
 pub(super) fn parts_of(writes: &[Write], fault: PlantedFault) -> Vec<Part> {
     let plant = |write: &Write| {
         let mut write = write.clone();
-        if fault == PlantedFault::UniqueIntentSkipped && matches!(write.expect, Expect::UniquePrefix { .. }) {
+        if fault == PlantedFault::UniqueIntentSkipped
+            && matches!(write.expect, Expect::UniquePrefix { .. })
+        {
             write.expect = Expect::Any;
         }
         write
     };
-    let Some(first) = writes.first() else { return Vec::new() };
-    if writes.iter().all(|write| write.partition == first.partition) {
+    let Some(first) = writes.first() else {
+        return Vec::new();
+    };
+    if writes
+        .iter()
+        .all(|write| write.partition == first.partition)
+    {
         let writes = writes.iter().map(plant).collect();
-        return vec![Part { partition: first.partition, writes, positions: None }];
+        return vec![Part {
+            partition: first.partition,
+            writes,
+            positions: None,
+        }];
     }
     let mut parts: BTreeMap<PartitionId, (Vec<Write>, Vec<usize>)> = BTreeMap::new();
     for (position, write) in writes.iter().enumerate() {
@@ -55,17 +76,29 @@ pub(super) fn parts_of(writes: &[Write], fault: PlantedFault) -> Vec<Part> {
     }
     parts
         .into_iter()
-        .map(|(partition, (writes, positions))| Part { partition, writes, positions: Some(positions) })
+        .map(|(partition, (writes, positions))| Part {
+            partition,
+            writes,
+            positions: Some(positions),
+        })
         .collect()
 }
 
 /// Refuses what no part of storage could hold.
 pub(super) fn check_sizes(statement: &Statement) -> Result<(), WriteError> {
-    let entry_fits = statement.entry.as_ref().is_none_or(|entry| entry.bytes.len() <= MAX_ENTRY_BYTES);
+    let entry_fits = statement
+        .entry
+        .as_ref()
+        .is_none_or(|entry| entry.bytes.len() <= MAX_ENTRY_BYTES);
     let write_fits = |write: &Write| {
-        write.key.len() <= MAX_KEY_BYTES && !matches!(&write.op, Op::Put(value) if value.len() > MAX_VALUE_BYTES)
+        write.key.len() <= MAX_KEY_BYTES
+            && !matches!(&write.op, Op::Put(value) if value.len() > MAX_VALUE_BYTES)
     };
-    if entry_fits && statement.writes.iter().all(write_fits) { Ok(()) } else { Err(WriteError::TooLarge) }
+    if entry_fits && statement.writes.iter().all(write_fits) {
+        Ok(())
+    } else {
+        Err(WriteError::TooLarge)
+    }
 }
 
 /// What one core has to place for one statement.
@@ -77,20 +110,28 @@ pub(super) struct Placement {
 
 impl Storage {
     pub(super) fn owned_partition(&self, partition: PartitionId) -> Rc<Partition> {
-        self.partition(partition).unwrap_or_else(|| panic!("{partition} is not owned by core {}", self.core))
+        self.partition(partition)
+            .unwrap_or_else(|| panic!("{partition} is not owned by core {}", self.core))
     }
 
     /// A read that a write needed has failed: the page is damaged or the device is.
     pub(super) fn read_failed(&self, error: &ReadError) -> WriteError {
-        let fatal = crate::types::Fatal::new(format!("reading what a write depends on failed: {error}"));
+        let fatal =
+            crate::types::Fatal::new(format!("reading what a write depends on failed: {error}"));
         self.poison(fatal.clone());
         WriteError::Fatal(fatal)
     }
 
     /// Loads what the checks of a part need from the base.
-    pub(super) async fn prepare(&self, part: &Part) -> Result<(Rc<Partition>, Prepared), WriteError> {
+    pub(super) async fn prepare(
+        &self,
+        part: &Part,
+    ) -> Result<(Rc<Partition>, Prepared), WriteError> {
         let partition = self.owned_partition(part.partition);
-        let prepared = partition.prepare(&part.writes).await.map_err(|error| self.read_failed(&error))?;
+        let prepared = partition
+            .prepare(&part.writes)
+            .await
+            .map_err(|error| self.read_failed(&error))?;
         Ok((partition, prepared))
     }
 
@@ -130,7 +171,8 @@ impl Storage {
             };
             if let Err(error) = placed {
                 for placed in &placement.parts[..at] {
-                    self.owned_partition(placed.partition).withdraw(placement.unit);
+                    self.owned_partition(placed.partition)
+                        .withdraw(placement.unit);
                 }
                 return Err(part.translate(error));
             }
@@ -158,11 +200,26 @@ mod tests {
     fn parts_keep_the_positions_of_their_writes() {
         let writes = [write(3, b"a"), write(1, b"b"), write(3, b"c")];
         let parts = parts_of(&writes, PlantedFault::None);
-        assert_eq!(parts.iter().map(|part| part.partition.0).collect::<Vec<_>>(), [1, 3]);
-        assert_eq!(parts[1].translate(WriteError::Exists { write: 1 }), WriteError::Exists { write: 2 });
-        assert_eq!(parts[0].translate(WriteError::Conflict), WriteError::Conflict);
+        assert_eq!(
+            parts
+                .iter()
+                .map(|part| part.partition.0)
+                .collect::<Vec<_>>(),
+            [1, 3]
+        );
+        assert_eq!(
+            parts[1].translate(WriteError::Exists { write: 1 }),
+            WriteError::Exists { write: 2 }
+        );
+        assert_eq!(
+            parts[0].translate(WriteError::Conflict),
+            WriteError::Conflict
+        );
         let whole = parts_of(&writes[..1], PlantedFault::UniqueIntentSkipped);
-        assert_eq!(whole[0].translate(WriteError::Missing { write: 0 }), WriteError::Missing { write: 0 });
+        assert_eq!(
+            whole[0].translate(WriteError::Missing { write: 0 }),
+            WriteError::Missing { write: 0 }
+        );
         assert_eq!(whole[0].writes[0].expect, Expect::Any);
     }
 }

@@ -14,8 +14,8 @@ use pinion_runtime::{CoreId, Queue, fs, join_all, now, sim, submit_to, timeout};
 
 use super::options::PlantedFault;
 use super::storage::{Phase, Storage, storage};
-use crate::manifest::{Manifest, ManifestStore};
 use crate::base::PartitionRoots;
+use crate::manifest::{Manifest, ManifestStore};
 use crate::types::{Fatal, PartitionId};
 
 /// What belongs to the node as a whole; core 0 has it.
@@ -46,7 +46,10 @@ impl Storage {
     /// # Errors
     /// A page or a manifest could not be written; storage has stopped then.
     pub async fn checkpoint(&self) -> Result<Timestamp, Fatal> {
-        submit_to(CoreId(0), Queue::Background, || async { storage().checkpoint_node().await }).await
+        submit_to(CoreId(0), Queue::Background, || async {
+            storage().checkpoint_node().await
+        })
+        .await
     }
 
     async fn checkpoint_node(&self) -> Result<Timestamp, Fatal> {
@@ -69,7 +72,8 @@ impl Storage {
 
     /// Without a checkpoint to take, whoever asked for one may ask again.
     async fn clear_checkpoint_asked(&self) {
-        self.on_all(|storage| async move { storage.checkpoint_asked.set(false) }).await;
+        self.on_all(|storage| async move { storage.checkpoint_asked.set(false) })
+            .await;
     }
 
     /// Writes the checkpoint at `c`, which is durable and visible. The caller has the turn.
@@ -79,7 +83,9 @@ impl Storage {
         sim::event("checkpoint begin");
         node.dirty.set(false);
         let merged = join_all((0..self.cores as u16).map(|core| {
-            submit_to(CoreId(core), Queue::Background, move || async move { storage().merge_owned(c).await })
+            submit_to(CoreId(core), Queue::Background, move || async move {
+                storage().merge_owned(c).await
+            })
         }))
         .await;
         let mut roots: Vec<Option<PartitionRoots>> = self.partitions.iter().map(|_| None).collect();
@@ -88,11 +94,18 @@ impl Storage {
                 roots[usize::from(partition.0)] = Some(merged);
             }
         }
-        let roots: Vec<PartitionRoots> =
-            roots.into_iter().map(|roots| roots.expect("every partition has an owner")).collect();
+        let roots: Vec<PartitionRoots> = roots
+            .into_iter()
+            .map(|roots| roots.expect("every partition has an owner"))
+            .collect();
 
-        let failed = |error: std::io::Error| Fatal::new(format!("writing a manifest failed: {error}"));
-        let mut manifests = node.manifests.borrow_mut().take().expect("the turn protects the manifests");
+        let failed =
+            |error: std::io::Error| Fatal::new(format!("writing a manifest failed: {error}"));
+        let mut manifests = node
+            .manifests
+            .borrow_mut()
+            .take()
+            .expect("the turn protects the manifests");
         let current = manifests.current();
         let mut manifest = Manifest {
             generation: current.generation + 1,
@@ -111,7 +124,9 @@ impl Storage {
 
         let installed = join_all((0..self.cores as u16).map(|core| {
             let roots = roots.clone();
-            submit_to(CoreId(core), Queue::Background, move || async move { storage().install_owned(c, &roots).await })
+            submit_to(CoreId(core), Queue::Background, move || async move {
+                storage().install_owned(c, &roots).await
+            })
         }))
         .await;
         installed.into_iter().collect::<Result<(), Fatal>>()?;
@@ -119,7 +134,9 @@ impl Storage {
         let counters = &self.counters;
         counters.checkpoints.set(counters.checkpoints.get() + 1);
         counters.checkpoint_last.set(now() - started);
-        counters.checkpoint_total.set(counters.checkpoint_total.get() + (now() - started));
+        counters
+            .checkpoint_total
+            .set(counters.checkpoint_total.get() + (now() - started));
         sim::event("checkpoint end");
         Ok(())
     }
@@ -153,7 +170,9 @@ impl Storage {
         self.memory_freed.notify_all();
         if let Some(ring) = ring {
             self.counters.frames_at_checkpoint.set(ring.stats().frames);
-            let failed = |error: std::io::Error| Fatal::new(format!("recycling ring segments failed: {error}"));
+            let failed = |error: std::io::Error| {
+                Fatal::new(format!("recycling ring segments failed: {error}"))
+            };
             ring.recycle(c).await.map_err(failed)?;
         }
         Ok(())
@@ -163,7 +182,11 @@ impl Storage {
         let node = self.node_state();
         let gone: Vec<PathBuf> = {
             let mut foreign = node.foreign.borrow_mut();
-            let gone = foreign.iter().filter(|(_, last)| *last <= c).map(|(path, _)| path.clone()).collect();
+            let gone = foreign
+                .iter()
+                .filter(|(_, last)| *last <= c)
+                .map(|(path, _)| path.clone())
+                .collect();
             foreign.retain(|(_, last)| *last > c);
             gone
         };
@@ -179,7 +202,9 @@ impl Storage {
         while self.fatal.borrow().is_none() && self.phase.get() != Phase::Closed {
             let node = self.node_state();
             let _ = timeout(self.options.checkpoint_interval, node.demand.notified()).await;
-            let Ok(_inside) = self.gate.enter() else { return };
+            let Ok(_inside) = self.gate.enter() else {
+                return;
+            };
             if let Err(fatal) = self.checkpoint_node().await {
                 tracing::error!("no checkpoint: {fatal}");
             }

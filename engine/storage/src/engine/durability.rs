@@ -31,7 +31,9 @@ impl Storage {
     /// Waits until every write at or below `ts` is durable: what a journaled acknowledgement needs.
     pub async fn wait_durable(&self, ts: Timestamp) -> Result<(), Fatal> {
         self.check_fatal()?;
-        if self.options.planted_fault == PlantedFault::AcknowledgeBeforeFlush || self.all_durable() >= ts {
+        if self.options.planted_fault == PlantedFault::AcknowledgeBeforeFlush
+            || self.all_durable() >= ts
+        {
             return Ok(());
         }
         let waiting = self.durable.wait(ts);
@@ -44,12 +46,19 @@ impl Storage {
             drop(waiting);
         }
         self.publish_wanted_durable();
-        if self.durable.reached() >= ts { Ok(()) } else { Err(self.fatal().expect("only failure releases early")) }
+        if self.durable.reached() >= ts {
+            Ok(())
+        } else {
+            Err(self.fatal().expect("only failure releases early"))
+        }
     }
 
     fn publish_wanted_durable(&self) {
         let low = self.durable.range().map(|(low, _)| low);
-        self.shared.words.marks.want_durable(usize::from(self.core.0), low);
+        self.shared
+            .words
+            .marks
+            .want_durable(usize::from(self.core.0), low);
     }
 
     /// Every core with undurable entries at or below `ts` flushes at once.
@@ -58,7 +67,11 @@ impl Storage {
             self.request_flush();
         }
         for core in self.other_cores() {
-            let floor = self.shared.words.marks.floor(usize::from(core.0), Mark::Undurable);
+            let floor = self
+                .shared
+                .words
+                .marks
+                .floor(usize::from(core.0), Mark::Undurable);
             if floor.is_some_and(|floor| floor < ts) {
                 self.ask_core_to_flush(core);
             }
@@ -66,7 +79,9 @@ impl Storage {
     }
 
     fn ask_core_to_flush(&self, core: CoreId) {
-        let Some((_, high)) = self.durable.range() else { return };
+        let Some((_, high)) = self.durable.range() else {
+            return;
+        };
         {
             let mut asking = self.asking.borrow_mut();
             let asking = &mut asking[usize::from(core.0)];
@@ -78,10 +93,17 @@ impl Storage {
         }
         let this = self.rc();
         spawn(Queue::Foreground, async move {
-            submit_to(core, Queue::Foreground, move || async move { storage().flush_through(high) }).await;
+            submit_to(core, Queue::Foreground, move || async move {
+                storage().flush_through(high)
+            })
+            .await;
             this.asking.borrow_mut()[usize::from(core.0)].flush_sent = false;
             // Others may have begun to wait for later timestamps meanwhile.
-            let floor = this.shared.words.marks.floor(usize::from(core.0), Mark::Undurable);
+            let floor = this
+                .shared
+                .words
+                .marks
+                .floor(usize::from(core.0), Mark::Undurable);
             if let (Some(floor), Some((_, high))) = (floor, this.durable.range())
                 && floor < high
             {
@@ -107,7 +129,11 @@ impl Storage {
         while self.fatal.borrow().is_none() && !self.flusher_done(&ring) {
             if !self.flush_requested.get() && !ring.is_pressed() {
                 // An interval without a request flushes what there is.
-                let _ = timeout(self.options.journal_commit_interval, self.flush_demand.notified()).await;
+                let _ = timeout(
+                    self.options.journal_commit_interval,
+                    self.flush_demand.notified(),
+                )
+                .await;
             }
             self.flush_requested.set(false);
             if let Err(fatal) = self.flush_once(&ring).await {
@@ -130,16 +156,23 @@ impl Storage {
         if !ring.has_pending() && all_durable <= recorded {
             return Ok(());
         }
-        let Some(batch) = ring.take_batch(all_durable, (wall_ms() / 1000) as u32) else { return Ok(()) };
+        let Some(batch) = ring.take_batch(all_durable, (wall_ms() / 1000) as u32) else {
+            return Ok(());
+        };
         self.marks.flush_started();
         if batch.changed_segment {
             sim::event("segment");
         }
         sim::event("flush");
         let sync = self.options.planted_fault != PlantedFault::FlushSkipped;
-        batch.write(sync).await.map_err(|error| Fatal::new(format!("flushing a ring failed: {error}")))?;
+        batch
+            .write(sync)
+            .await
+            .map_err(|error| Fatal::new(format!("flushing a ring failed: {error}")))?;
         self.marks.flush_finished();
-        self.shared.recorded_durable.fetch_max(all_durable.as_u64(), Ordering::SeqCst);
+        self.shared
+            .recorded_durable
+            .fetch_max(all_durable.as_u64(), Ordering::SeqCst);
         self.tell_durable_progress();
         Ok(())
     }
@@ -149,13 +182,20 @@ impl Storage {
         let words = &self.shared.words;
         let (reached, cores) = words.marks.cores_wanting_durable(&words.sequencer);
         self.durable.advance(reached);
-        for core in cores.into_iter().map(CoreId).filter(|&core| core != self.core) {
+        for core in cores
+            .into_iter()
+            .map(CoreId)
+            .filter(|&core| core != self.core)
+        {
             self.tell_core_durable(core);
         }
     }
 
     fn tell_core_durable(&self, core: CoreId) {
-        if std::mem::replace(&mut self.asking.borrow_mut()[usize::from(core.0)].durable_sent, true) {
+        if std::mem::replace(
+            &mut self.asking.borrow_mut()[usize::from(core.0)].durable_sent,
+            true,
+        ) {
             return;
         }
         let this = self.rc();
@@ -168,7 +208,12 @@ impl Storage {
             .await;
             this.asking.borrow_mut()[usize::from(core.0)].durable_sent = false;
             let words = &this.shared.words;
-            if words.marks.cores_wanting_durable(&words.sequencer).1.contains(&core.0) {
+            if words
+                .marks
+                .cores_wanting_durable(&words.sequencer)
+                .1
+                .contains(&core.0)
+            {
                 this.tell_core_durable(core);
             }
         });
@@ -179,13 +224,20 @@ impl Storage {
         let words = &self.shared.words;
         let (reached, cores) = words.marks.cores_wanting_visible(&words.sequencer);
         self.visible.advance(reached);
-        for core in cores.into_iter().map(CoreId).filter(|&core| core != self.core) {
+        for core in cores
+            .into_iter()
+            .map(CoreId)
+            .filter(|&core| core != self.core)
+        {
             self.tell_core_visible(core);
         }
     }
 
     fn tell_core_visible(&self, core: CoreId) {
-        if std::mem::replace(&mut self.asking.borrow_mut()[usize::from(core.0)].visible_sent, true) {
+        if std::mem::replace(
+            &mut self.asking.borrow_mut()[usize::from(core.0)].visible_sent,
+            true,
+        ) {
             return;
         }
         let this = self.rc();
@@ -198,7 +250,12 @@ impl Storage {
             .await;
             this.asking.borrow_mut()[usize::from(core.0)].visible_sent = false;
             let words = &this.shared.words;
-            if words.marks.cores_wanting_visible(&words.sequencer).1.contains(&core.0) {
+            if words
+                .marks
+                .cores_wanting_visible(&words.sequencer)
+                .1
+                .contains(&core.0)
+            {
                 this.tell_core_visible(core);
             }
         });

@@ -90,7 +90,12 @@ impl OpenError {
         let doing = format!("reading the superblocks of {}", dir.display());
         move |error| match error {
             ManifestWrite::Io(error) => OpenError::Io { doing, error },
-            ManifestWrite::Damaged { file, offset, what } => OpenError::Damaged { file, offset, after: None, what },
+            ManifestWrite::Damaged { file, offset, what } => OpenError::Damaged {
+                file,
+                offset,
+                after: None,
+                what,
+            },
         }
     }
 
@@ -131,32 +136,53 @@ impl From<Fatal> for OpenError {
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OpenError::Locked { dir } => write!(f, "{} is in use by another process", dir.display()),
+            OpenError::Locked { dir } => {
+                write!(f, "{} is in use by another process", dir.display())
+            }
             OpenError::PartitionCount { found, asked } => write!(
                 f,
                 "the data directory has {found} partitions and {asked} were asked for; the number is fixed when a data \
                  directory is made"
             ),
             OpenError::HashVersion { found } => {
-                write!(f, "the data directory places keys by hash version {found}, which this program does not have")
+                write!(
+                    f,
+                    "the data directory places keys by hash version {found}, which this program does not have"
+                )
             }
             OpenError::Option(what) => f.write_str(what),
             OpenError::NoSuperblock { dir, because } => {
-                write!(f, "{} has no superblock, and {because} shows that it is not new", dir.display())
+                write!(
+                    f,
+                    "{} has no superblock, and {because} shows that it is not new",
+                    dir.display()
+                )
             }
-            OpenError::Damaged { file, offset, after: Some(after), what } => write!(
+            OpenError::Damaged {
+                file,
+                offset,
+                after: Some(after),
+                what,
+            } => write!(
                 f,
                 "{} is damaged at offset {offset}, after {after}: {what}; the node does not open: repair the directory or \
                  restore it",
                 file.display()
             ),
-            OpenError::Damaged { file, offset, after: None, what } => write!(
+            OpenError::Damaged {
+                file,
+                offset,
+                after: None,
+                what,
+            } => write!(
                 f,
                 "{} is damaged at offset {offset}: {what}; the node does not open: repair the directory or restore it",
                 file.display()
             ),
             OpenError::Io { doing, error } => write!(f, "{doing}: {error}"),
-            OpenError::Apply { ts, error } => write!(f, "the entry at {ts} could not be applied: {error}"),
+            OpenError::Apply { ts, error } => {
+                write!(f, "the entry at {ts} could not be applied: {error}")
+            }
             OpenError::Fatal(fatal) => write!(f, "storage failed while recovering: {fatal}"),
         }
     }

@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use pinion_clock::Timestamp;
-use pinion_runtime::{CoreId, Queue, join_all, should_yield, spawn, submit_to, wall_ms, yield_now, sim};
+use pinion_runtime::{
+    CoreId, Queue, join_all, should_yield, sim, spawn, submit_to, wall_ms, yield_now,
+};
 
 use super::batch::{Part, Placement, check_sizes, parts_of};
 use super::storage::{Storage, storage};
@@ -46,11 +48,24 @@ impl Statement {
         self.entry.as_ref().map_or(0, |entry| entry.bytes.len())
     }
 
-    fn append_to(&mut self, ring: &Ring, reservation: &mut Reservation, ts: Timestamp, predecessor: Timestamp) {
+    fn append_to(
+        &mut self,
+        ring: &Ring,
+        reservation: &mut Reservation,
+        ts: Timestamp,
+        predecessor: Timestamp,
+    ) {
         match &mut self.entry {
             Some(entry) => {
-                entry.bytes[ENTRY_TS_OFFSET..ENTRY_TS_OFFSET + 8].copy_from_slice(&ts.to_bson_bytes());
-                ring.append(reservation, EntryKind::Logged, ts, predecessor, &entry.bytes);
+                entry.bytes[ENTRY_TS_OFFSET..ENTRY_TS_OFFSET + 8]
+                    .copy_from_slice(&ts.to_bson_bytes());
+                ring.append(
+                    reservation,
+                    EntryKind::Logged,
+                    ts,
+                    predecessor,
+                    &entry.bytes,
+                );
             }
             None => ring.append(reservation, EntryKind::Link, ts, predecessor, &[]),
         }
@@ -78,12 +93,15 @@ impl Storage {
         let mut outcomes: Vec<Option<Outcome>> = statements.iter().map(|_| None).collect();
         let mut stopped = false;
         // Of the statements without an outcome yet, in order: their positions and themselves.
-        let mut rest: std::collections::VecDeque<(usize, Statement)> = statements.into_iter().enumerate().collect();
+        let mut rest: std::collections::VecDeque<(usize, Statement)> =
+            statements.into_iter().enumerate().collect();
         while !rest.is_empty() && !stopped {
             let (mut positions, mut step, mut bytes) = (Vec::new(), Vec::new(), 0);
             while let Some((_, next)) = rest.front() {
                 let len = next.entry_len();
-                if step.len() == MAX_STEP_STATEMENTS || (!step.is_empty() && bytes + len > MAX_STEP_BYTES) {
+                if step.len() == MAX_STEP_STATEMENTS
+                    || (!step.is_empty() && bytes + len > MAX_STEP_BYTES)
+                {
                     break;
                 }
                 bytes += len;
@@ -94,7 +112,9 @@ impl Storage {
             let result = self.execute_step(&mut step, ordered).await;
             stopped = result.stopped;
             // Put back, in order, what must be tried again.
-            for ((position, statement), outcome) in positions.into_iter().zip(step).zip(result.outcomes).rev() {
+            for ((position, statement), outcome) in
+                positions.into_iter().zip(step).zip(result.outcomes).rev()
+            {
                 match outcome {
                     Some(outcome) => outcomes[position] = Some(outcome),
                     None => rest.push_front((position, statement)),
@@ -104,13 +124,24 @@ impl Storage {
                 yield_now().await;
             }
         }
-        outcomes.into_iter().map(|outcome| outcome.unwrap_or(Err(WriteError::NotReached))).collect()
+        outcomes
+            .into_iter()
+            .map(|outcome| outcome.unwrap_or(Err(WriteError::NotReached)))
+            .collect()
     }
 
     /// Writes that are not logged: present at once and in the next checkpoint, not repeated by recovery. They are
     /// checked and conflict as all others do.
     pub async fn apply_unlogged(&self, writes: Vec<Write>) -> Outcome {
-        let mut outcomes = self.execute(vec![Statement { writes, entry: None }], true).await;
+        let mut outcomes = self
+            .execute(
+                vec![Statement {
+                    writes,
+                    entry: None,
+                }],
+                true,
+            )
+            .await;
         outcomes.pop().expect("one statement has one outcome")
     }
 
@@ -120,36 +151,54 @@ impl Storage {
             Err(error) => return StepResult::all(step.len(), ordered, error),
         };
         let Ok(_inside) = self.gate.enter() else {
-            return StepResult::all(step.len(), ordered, WriteError::Fatal(Fatal::new("storage is closing")));
+            return StepResult::all(
+                step.len(),
+                ordered,
+                WriteError::Fatal(Fatal::new("storage is closing")),
+            );
         };
         // What cannot fit fails by itself, and an ordered step ends before it.
-        let oversized = step.iter().position(|statement| check_sizes(statement).is_err());
+        let oversized = step
+            .iter()
+            .position(|statement| check_sizes(statement).is_err());
         if let Some(at) = oversized {
             return self.execute_around(step, at, ordered).await;
         }
         if let Err(error) = self.wait_for_memory(step).await {
             return StepResult::all(step.len(), ordered, error);
         }
-        let local = step.iter().flat_map(|statement| &statement.writes).all(|write| self.owner(write.partition) == self.core);
+        let local = step
+            .iter()
+            .flat_map(|statement| &statement.writes)
+            .all(|write| self.owner(write.partition) == self.core);
         if local {
             return self.execute_here(step, ordered, &ring).await;
         }
         let this = self.rc();
         let statements = std::mem::take(step);
-        let task = spawn(Queue::Foreground, async move { this.execute_everywhere(statements, ordered, ring).await });
+        let task = spawn(Queue::Foreground, async move {
+            this.execute_everywhere(statements, ordered, ring).await
+        });
         let (statements, result) = task.await.expect("a step runs to its end");
         *step = statements;
         result
     }
 
     /// A step in which the statement at `at` is too large: those before it come first, then it fails.
-    async fn execute_around(&self, step: &mut Vec<Statement>, at: usize, ordered: bool) -> StepResult {
+    async fn execute_around(
+        &self,
+        step: &mut Vec<Statement>,
+        at: usize,
+        ordered: bool,
+    ) -> StepResult {
         if at > 0 {
             // The statements from there on are tried again, then without others before them.
             let mut later = step.split_off(at);
             let mut result = Box::pin(self.execute_step(step, ordered)).await;
             if result.stopped {
-                result.outcomes.extend(later.iter().map(|_| Some(Err(WriteError::NotReached))));
+                result
+                    .outcomes
+                    .extend(later.iter().map(|_| Some(Err(WriteError::NotReached))));
             } else {
                 result.outcomes.extend(later.iter().map(|_| None));
             }
@@ -158,14 +207,25 @@ impl Storage {
         }
         let mut outcomes: Vec<Option<Outcome>> = step.iter().map(|_| None).collect();
         outcomes[0] = Some(Err(WriteError::TooLarge));
-        StepResult { outcomes, stopped: ordered }
+        StepResult {
+            outcomes,
+            stopped: ordered,
+        }
     }
 
     /// A step all of whose partitions are here: no intents, no hop.
-    async fn execute_here(&self, step: &mut [Statement], ordered: bool, ring: &Rc<Ring>) -> StepResult {
+    async fn execute_here(
+        &self,
+        step: &mut [Statement],
+        ordered: bool,
+        ring: &Rc<Ring>,
+    ) -> StepResult {
         let fault = self.options.planted_fault;
         let mut reservation = ring.reserve(step.iter().map(Statement::entry_len)).await;
-        let parts: Vec<Vec<Part>> = step.iter().map(|statement| parts_of(&statement.writes, fault)).collect();
+        let parts: Vec<Vec<Part>> = step
+            .iter()
+            .map(|statement| parts_of(&statement.writes, fault))
+            .collect();
         let mut prepared = Vec::with_capacity(step.len());
         loop {
             for parts in &parts {
@@ -179,7 +239,11 @@ impl Storage {
                 prepared.push(of_statement);
             }
             // A checkpoint installed meanwhile changes the base that was looked at.
-            if prepared.iter().flatten().all(|(partition, prepared)| partition.is_current(prepared)) {
+            if prepared
+                .iter()
+                .flatten()
+                .all(|(partition, prepared)| partition.is_current(prepared))
+            {
                 break;
             }
             prepared.clear();
@@ -196,9 +260,15 @@ impl Storage {
                 outcomes.push(Some(Err(WriteError::NotReached)));
                 continue;
             }
-            let check = parts.iter().zip(&prepared).try_for_each(|(part, (partition, prepared))| {
-                partition.check(&part.writes, prepared).map_err(|error| part.translate(error))
-            });
+            let check =
+                parts
+                    .iter()
+                    .zip(&prepared)
+                    .try_for_each(|(part, (partition, prepared))| {
+                        partition
+                            .check(&part.writes, prepared)
+                            .map_err(|error| part.translate(error))
+                    });
             if let Err(error) = check {
                 stopped = ordered;
                 outcomes.push(Some(Err(error)));
@@ -226,7 +296,11 @@ impl Storage {
         ring: Rc<Ring>,
     ) -> (Vec<Statement>, StepResult) {
         let Ok(_inside) = self.gate.enter() else {
-            let result = StepResult::all(step.len(), ordered, WriteError::Fatal(Fatal::new("storage is closing")));
+            let result = StepResult::all(
+                step.len(),
+                ordered,
+                WriteError::Fatal(Fatal::new("storage is closing")),
+            );
             return (step, result);
         };
         let mut reservation = ring.reserve(step.iter().map(Statement::entry_len)).await;
@@ -257,7 +331,9 @@ impl Storage {
         let mut timestamps: BTreeMap<usize, Timestamp> = BTreeMap::new();
         let mut held = None;
         if !going.is_empty() {
-            let range = self.marks.allot(going.len() as u64, (wall_ms() / 1000) as u32);
+            let range = self
+                .marks
+                .allot(going.len() as u64, (wall_ms() / 1000) as u32);
             for (nth, &index) in going.iter().enumerate() {
                 let (ts, predecessor) = range.nth(nth as u64);
                 step[index].append_to(&ring, &mut reservation, ts, predecessor);
@@ -289,7 +365,12 @@ impl Storage {
     }
 
     /// Places the intents of every statement on its owners, all owners at once.
-    async fn place_everywhere(&self, step: &[Statement], units: &[UnitId], ordered: bool) -> Vec<OwnerAnswer> {
+    async fn place_everywhere(
+        &self,
+        step: &[Statement],
+        units: &[UnitId],
+        ordered: bool,
+    ) -> Vec<OwnerAnswer> {
         let fault = self.options.planted_fault;
         let mut by_core: BTreeMap<CoreId, Vec<Placement>> = BTreeMap::new();
         for (index, statement) in step.iter().enumerate() {
@@ -297,22 +378,38 @@ impl Storage {
                 let placements = by_core.entry(self.owner(part.partition)).or_default();
                 match placements.last_mut() {
                     Some(last) if last.index == index => last.parts.push(part),
-                    _ => placements.push(Placement { index, unit: units[index], parts: vec![part] }),
+                    _ => placements.push(Placement {
+                        index,
+                        unit: units[index],
+                        parts: vec![part],
+                    }),
                 }
             }
         }
         join_all(by_core.into_iter().map(|(core, placements)| async move {
             let partitions: Vec<(usize, Vec<PartitionId>)> = placements
                 .iter()
-                .map(|placement| (placement.index, placement.parts.iter().map(|part| part.partition).collect()))
+                .map(|placement| {
+                    (
+                        placement.index,
+                        placement.parts.iter().map(|part| part.partition).collect(),
+                    )
+                })
                 .collect();
             let results = submit_to(core, Queue::Foreground, move || async move {
                 storage().place_all(placements, ordered).await
             })
             .await;
-            let mut answer = OwnerAnswer { core, placed: Vec::new(), failures: Vec::new() };
+            let mut answer = OwnerAnswer {
+                core,
+                placed: Vec::new(),
+                failures: Vec::new(),
+            };
             for ((index, partitions), (answered, result)) in partitions.into_iter().zip(results) {
-                assert_eq!(index, answered, "answers come in the order of the placements");
+                assert_eq!(
+                    index, answered,
+                    "answers come in the order of the placements"
+                );
                 match result {
                     Ok(()) => answer.placed.push((index, partitions)),
                     Err(error) => answer.failures.push((index, error)),
@@ -330,14 +427,21 @@ impl Storage {
         units: &[UnitId],
         timestamps: &BTreeMap<usize, Timestamp>,
     ) {
-        let messages = owners.into_iter().filter(|owner| !owner.placed.is_empty()).map(|owner| {
-            let decisions: Vec<(UnitId, Option<Timestamp>, Vec<PartitionId>)> = owner
-                .placed
-                .into_iter()
-                .map(|(index, partitions)| (units[index], timestamps.get(&index).copied(), partitions))
-                .collect();
-            submit_to(owner.core, Queue::Foreground, move || async move { storage().decide(decisions) })
-        });
+        let messages = owners
+            .into_iter()
+            .filter(|owner| !owner.placed.is_empty())
+            .map(|owner| {
+                let decisions: Vec<(UnitId, Option<Timestamp>, Vec<PartitionId>)> = owner
+                    .placed
+                    .into_iter()
+                    .map(|(index, partitions)| {
+                        (units[index], timestamps.get(&index).copied(), partitions)
+                    })
+                    .collect();
+                submit_to(owner.core, Queue::Foreground, move || async move {
+                    storage().decide(decisions)
+                })
+            });
         join_all(messages).await;
     }
 
@@ -367,9 +471,16 @@ impl StepResult {
     /// No statement of the step takes place; those behind the first of an ordered batch are not even reached.
     fn all(statements: usize, ordered: bool, error: WriteError) -> StepResult {
         let outcome = |index: usize| {
-            Some(Err(if ordered && index > 0 { WriteError::NotReached } else { error.clone() }))
+            Some(Err(if ordered && index > 0 {
+                WriteError::NotReached
+            } else {
+                error.clone()
+            }))
         };
-        StepResult { outcomes: (0..statements).map(outcome).collect(), stopped: ordered }
+        StepResult {
+            outcomes: (0..statements).map(outcome).collect(),
+            stopped: ordered,
+        }
     }
 
     /// A statement may have met the intents of an earlier one of the same step. So a conflict is final only
@@ -395,7 +506,9 @@ impl StepResult {
                     stopped = ordered;
                     Some(Err(error))
                 }
-                (None, Ok(())) => unreachable!("a placed statement is withdrawn only behind a failed one"),
+                (None, Ok(())) => {
+                    unreachable!("a placed statement is withdrawn only behind a failed one")
+                }
             });
         }
         StepResult { outcomes, stopped }

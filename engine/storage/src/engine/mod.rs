@@ -3,8 +3,8 @@
 mod batch;
 mod checkpoint;
 mod durability;
-mod execute;
 mod error;
+mod execute;
 mod open;
 mod options;
 mod pressure;

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use pinion_runtime::sync::{Gate, Notify, Semaphore};
-use pinion_runtime::{CoreId, Queue, core_count, core_id, fs, join_all, random_stream, set_core_local, submit_to};
+use pinion_runtime::{
+    CoreId, Queue, core_count, core_id, fs, join_all, random_stream, set_core_local, submit_to,
+};
 
 use super::checkpoint::NodeState;
 use super::durability::Asking;
@@ -17,10 +19,10 @@ use super::error::OpenError;
 use super::options::StorageOptions;
 use super::storage::{Phase, Shared, Storage, owner_of, storage};
 use super::waiters::TimestampWaiters;
+use crate::base::{PartitionOptions, PartitionRoots};
 use crate::limits::{BLOCK_BYTES, MAX_PARTITIONS, MIN_SEGMENT_BYTES};
 use crate::manifest::{Cuts, HASH_VERSION, Manifest, ManifestStore, superblock_path};
 use crate::marks::{CoreMarks, Words};
-use crate::base::{PartitionOptions, PartitionRoots};
 use crate::partition::Partition;
 use crate::ring::list_rings;
 use crate::sequencer::Sequencer;
@@ -57,11 +59,18 @@ pub async fn open(options: StorageOptions) -> Result<Opened, OpenError> {
     make_directory(&dir).await.map_err(doing("making"))?;
     let lock = fs::lock(&dir).await.map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => OpenError::Locked { dir: dir.clone() },
-        _ => OpenError::Io { doing: format!("locking {}", dir.display()), error },
+        _ => OpenError::Io {
+            doing: format!("locking {}", dir.display()),
+            error,
+        },
     })?;
-    let exists = fs::exists(&superblock_path(&dir)).await.map_err(doing("looking into"))?;
+    let exists = fs::exists(&superblock_path(&dir))
+        .await
+        .map_err(doing("looking into"))?;
     let manifests = if exists {
-        ManifestStore::open(&dir).await.map_err(OpenError::manifest(&dir))?
+        ManifestStore::open(&dir)
+            .await
+            .map_err(OpenError::manifest(&dir))?
     } else {
         create(&options).await?
     };
@@ -69,16 +78,24 @@ pub async fn open(options: StorageOptions) -> Result<Opened, OpenError> {
     if let Some(asked) = options.partitions
         && asked != manifest.partitions
     {
-        return Err(OpenError::PartitionCount { found: manifest.partitions, asked });
+        return Err(OpenError::PartitionCount {
+            found: manifest.partitions,
+            asked,
+        });
     }
     if manifest.hash_version != HASH_VERSION {
-        return Err(OpenError::HashVersion { found: manifest.hash_version });
+        return Err(OpenError::HashVersion {
+            found: manifest.hash_version,
+        });
     }
     manifests.remove_strays().await.map_err(doing("cleaning"))?;
 
     let cores = core_count();
     let shared = Arc::new(Shared {
-        words: Arc::new(Words { sequencer: Sequencer::new(manifest.base()), marks: Watermarks::new(cores) }),
+        words: Arc::new(Words {
+            sequencer: Sequencer::new(manifest.base()),
+            marks: Watermarks::new(cores),
+        }),
         pressure: (0..cores).map(|_| AtomicU64::new(0)).collect(),
         recorded_durable: AtomicU64::new(manifest.all_durable),
     });
@@ -116,7 +133,10 @@ async fn make_directory(dir: &Path) -> io::Result<()> {
     }
     fs::create_dir_all(dir).await?;
     for path in missing {
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let parent = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
         fs::sync_dir(parent).await?;
     }
     Ok(())
@@ -127,14 +147,24 @@ fn check_options(options: &StorageOptions) -> Result<(), OpenError> {
     if let Some(partitions) = options.partitions
         && (partitions == 0 || partitions > MAX_PARTITIONS)
     {
-        return refuse(format!("the number of partitions is {partitions}; it must be from 1 to {MAX_PARTITIONS}"));
+        return refuse(format!(
+            "the number of partitions is {partitions}; it must be from 1 to {MAX_PARTITIONS}"
+        ));
     }
     let segment = options.segment_bytes;
-    if segment < MIN_SEGMENT_BYTES || !segment.is_multiple_of(BLOCK_BYTES as u64) || segment > 1 << 40 {
-        return refuse(format!("the segment size is {segment}; it must be a multiple of 4096 from {MIN_SEGMENT_BYTES} up"));
+    if segment < MIN_SEGMENT_BYTES
+        || !segment.is_multiple_of(BLOCK_BYTES as u64)
+        || segment > 1 << 40
+    {
+        return refuse(format!(
+            "the segment size is {segment}; it must be a multiple of 4096 from {MIN_SEGMENT_BYTES} up"
+        ));
     }
     if !(1..=90).contains(&options.delta_percent) {
-        return refuse(format!("the share of changes is {} percent; it must be from 1 to 90", options.delta_percent));
+        return refuse(format!(
+            "the share of changes is {} percent; it must be from 1 to 90",
+            options.delta_percent
+        ));
     }
     Ok(())
 }
@@ -145,25 +175,40 @@ async fn create(options: &StorageOptions) -> Result<ManifestStore, OpenError> {
     let dir = &options.dir;
     let doing = |what: &str| OpenError::io(format!("{what} {}", dir.display()));
     // Rings are made only behind a superblock, so where there is one, a superblock was lost.
-    if let Some(ring) = list_rings(dir).await.map_err(doing("looking into"))?.first() {
+    if let Some(ring) = list_rings(dir)
+        .await
+        .map_err(doing("looking into"))?
+        .first()
+    {
         let because = ring.path.display().to_string();
-        return Err(OpenError::NoSuperblock { dir: dir.clone(), because });
+        return Err(OpenError::NoSuperblock {
+            dir: dir.clone(),
+            because,
+        });
     }
     let cores = core_count();
-    let partitions = options.partitions.unwrap_or((cores as u16).min(MAX_PARTITIONS));
+    let partitions = options
+        .partitions
+        .unwrap_or((cores as u16).min(MAX_PARTITIONS));
     let created = join_all((0..partitions).map(PartitionId).map(|partition| {
         let (path, options) = (partition_dir(dir, partition), options.clone());
-        submit_to(owner_of(partition, cores), Queue::Foreground, move || async move {
-            let page_options = partition_options(&options, partitions);
-            let created = Partition::create(partition, &path, page_options).await;
-            let created = created.map_err(OpenError::partition(&path))?;
-            let roots = created.roots();
-            created.close().await;
-            Ok::<PartitionRoots, OpenError>(roots)
-        })
+        submit_to(
+            owner_of(partition, cores),
+            Queue::Foreground,
+            move || async move {
+                let page_options = partition_options(&options, partitions);
+                let created = Partition::create(partition, &path, page_options).await;
+                let created = created.map_err(OpenError::partition(&path))?;
+                let roots = created.roots();
+                created.close().await;
+                Ok::<PartitionRoots, OpenError>(roots)
+            },
+        )
     }))
     .await;
-    let roots = created.into_iter().collect::<Result<Vec<PartitionRoots>, OpenError>>()?;
+    let roots = created
+        .into_iter()
+        .collect::<Result<Vec<PartitionRoots>, OpenError>>()?;
     fs::sync_dir(dir).await.map_err(doing("syncing"))?;
     let manifest = Manifest {
         directory: random_stream("storage directory").next_u64(),
@@ -177,13 +222,18 @@ async fn create(options: &StorageOptions) -> Result<ManifestStore, OpenError> {
         cuts: Cuts::default(),
         roots,
     };
-    ManifestStore::create(dir, manifest).await.map_err(doing("writing the first superblock of"))
+    ManifestStore::create(dir, manifest)
+        .await
+        .map_err(doing("writing the first superblock of"))
 }
 
 /// The options of each partition: its part of the node's page cache.
 fn partition_options(options: &StorageOptions, partitions: u16) -> PartitionOptions {
     let pages = options.cache_bytes / 100 * (100 - options.delta_percent);
-    PartitionOptions { cache_bytes: pages / u64::from(partitions), ..options.partition.clone() }
+    PartitionOptions {
+        cache_bytes: pages / u64::from(partitions),
+        ..options.partition.clone()
+    }
 }
 
 /// Opens what this core owns.
@@ -202,7 +252,8 @@ async fn open_core(
             if owner_of(partition, cores) != core {
                 return Ok(None);
             }
-            let opened: Result<Rc<Partition>, ReadError> = Partition::open(partition, &path, *roots, page_options).await;
+            let opened: Result<Rc<Partition>, ReadError> =
+                Partition::open(partition, &path, *roots, page_options).await;
             opened.map(Some).map_err(OpenError::partition(&path))
         }
     }))

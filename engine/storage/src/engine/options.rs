@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use pinion_runtime::Duration;
 
-use crate::limits::SEGMENT_BYTES;
 use crate::base::PartitionOptions;
+use crate::limits::SEGMENT_BYTES;
 
 /// Options of storage. The defaults serve a node; [`StorageOptions::hostile`] makes everything tiny for simulation.
 #[derive(Clone, Debug)]

@@ -64,7 +64,12 @@ impl Storage {
 
     /// The highest pressure of any core, in thousandths.
     pub(super) fn highest_pressure(&self) -> u64 {
-        self.shared.pressure.iter().map(|pressure| pressure.load(Ordering::Relaxed)).max().unwrap_or(0)
+        self.shared
+            .pressure
+            .iter()
+            .map(|pressure| pressure.load(Ordering::Relaxed))
+            .max()
+            .unwrap_or(0)
     }
 
     /// True when replay should stop for a checkpoint.
@@ -85,7 +90,11 @@ impl Storage {
 
     /// An owner refuses further intents when its memory is exhausted.
     pub(super) fn check_memory(&self) -> Result<(), WriteError> {
-        if self.pressure() >= REFUSE_AT { Err(WriteError::CacheFull) } else { Ok(()) }
+        if self.pressure() >= REFUSE_AT {
+            Err(WriteError::CacheFull)
+        } else {
+            Ok(())
+        }
     }
 
     /// Delays a step, before it holds anything, by the pressure of the cores it writes to.
@@ -93,7 +102,10 @@ impl Storage {
         let pressure = || {
             step.iter()
                 .flat_map(|statement| &statement.writes)
-                .map(|write| self.shared.pressure[usize::from(self.owner(write.partition).0)].load(Ordering::Relaxed))
+                .map(|write| {
+                    self.shared.pressure[usize::from(self.owner(write.partition).0)]
+                        .load(Ordering::Relaxed)
+                })
                 .max()
                 .unwrap_or(0)
         };
@@ -101,7 +113,9 @@ impl Storage {
         if first < DELAY_AT {
             return Ok(());
         }
-        self.counters.delayed_steps.set(self.counters.delayed_steps.get() + 1);
+        self.counters
+            .delayed_steps
+            .set(self.counters.delayed_steps.get() + 1);
         if first < REFUSE_AT {
             sleep(delay_at(first)).await;
             return Ok(());
@@ -110,7 +124,9 @@ impl Storage {
         while pressure() >= REFUSE_AT {
             self.check_fatal().map_err(WriteError::Fatal)?;
             if now() >= deadline {
-                self.counters.refused_steps.set(self.counters.refused_steps.get() + 1);
+                self.counters
+                    .refused_steps
+                    .set(self.counters.refused_steps.get() + 1);
                 return Err(WriteError::CacheFull);
             }
             self.ask_for_checkpoint();
@@ -126,7 +142,9 @@ mod tests {
 
     #[test]
     fn delay_grows_with_pressure() {
-        let check = |pressure, expected_us| assert_eq!(delay_at(pressure).as_micros(), expected_us, "{pressure}");
+        let check = |pressure, expected_us| {
+            assert_eq!(delay_at(pressure).as_micros(), expected_us, "{pressure}")
+        };
         check(0, 0);
         check(DELAY_AT, 0);
         check(850, 5_000);

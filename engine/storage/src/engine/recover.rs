@@ -10,7 +10,10 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use pinion_clock::Timestamp;
-use pinion_runtime::{CoreId, Duration, File, OpenOptions, Queue, fs, join_all, now, should_yield, sim, spawn, submit_to, yield_now};
+use pinion_runtime::{
+    CoreId, Duration, File, OpenOptions, Queue, fs, join_all, now, should_yield, sim, spawn,
+    submit_to, yield_now,
+};
 
 use super::error::{ApplyError, OpenError};
 use super::open::Opened;
@@ -85,7 +88,9 @@ impl Opened {
         sim::event("recovery cut");
         let manifest = storage.begin_epoch(&manifest, &verified).await?;
         sim::event("recovery replay");
-        storage.replay(&rings, &manifest, &verified, &applier).await?;
+        storage
+            .replay(&rings, &manifest, &verified, &applier)
+            .await?;
         storage.start_writing(&rings, &manifest, &verified).await?;
         sim::event("recovery end");
         Ok(RecoveryReport {
@@ -104,7 +109,11 @@ impl Opened {
 impl Storage {
     fn current_manifest(&self) -> Manifest {
         let manifests = self.node_state().manifests.borrow();
-        manifests.as_ref().expect("nobody writes one now").current().clone()
+        manifests
+            .as_ref()
+            .expect("nobody writes one now")
+            .current()
+            .clone()
     }
 
     async fn find_rings(&self) -> Result<Vec<FoundRing>, OpenError> {
@@ -119,11 +128,24 @@ impl Storage {
     }
 
     /// Readers over the segments for which `wanted` holds, by ring and generation.
-    fn readers(&self, rings: &[FoundRing], manifest: &Manifest, wanted: impl Fn(u16, u64) -> bool) -> MergedLog {
+    fn readers(
+        &self,
+        rings: &[FoundRing],
+        manifest: &Manifest,
+        wanted: impl Fn(u16, u64) -> bool,
+    ) -> MergedLog {
         let fault = self.options.planted_fault;
-        let cuts = if fault == PlantedFault::EpochIgnored { Cuts::default() } else { manifest.cuts.clone() };
+        let cuts = if fault == PlantedFault::EpochIgnored {
+            Cuts::default()
+        } else {
+            manifest.cuts.clone()
+        };
         let readers = rings.iter().map(|ring| {
-            let generations = ring.generations.iter().copied().filter(|&generation| wanted(ring.dir.ring, generation));
+            let generations = ring
+                .generations
+                .iter()
+                .copied()
+                .filter(|&generation| wanted(ring.dir.ring, generation));
             RingReader::new(
                 ring.dir.clone(),
                 manifest.directory,
@@ -135,14 +157,20 @@ impl Storage {
         MergedLog::new(readers.collect())
     }
 
-    async fn verify_rings(&self, rings: &[FoundRing], manifest: &Manifest) -> Result<Verified, OpenError> {
+    async fn verify_rings(
+        &self,
+        rings: &[FoundRing],
+        manifest: &Manifest,
+    ) -> Result<Verified, OpenError> {
         let chain = Chain {
             base: manifest.base(),
             all_durable: Timestamp::from_u64(manifest.all_durable),
             check_links: self.options.planted_fault != PlantedFault::LinksIgnored,
         };
         let mut log = self.readers(rings, manifest, |_, _| true);
-        let verified = verify(&mut log, &chain).await.map_err(OpenError::io("reading the rings"))?;
+        let verified = verify(&mut log, &chain)
+            .await
+            .map_err(OpenError::io("reading the rings"))?;
         Ok(verified?)
     }
 
@@ -157,9 +185,16 @@ impl Storage {
     ) -> Result<(), OpenError> {
         let doing = || OpenError::io("flushing the rings");
         for &(ring, generation, last) in &verified.segments {
-            let Some(found) = rings.iter().find(|found| found.dir.ring == ring && last > manifest.base()) else { continue };
+            let Some(found) = rings
+                .iter()
+                .find(|found| found.dir.ring == ring && last > manifest.base())
+            else {
+                continue;
+            };
             let path = found.dir.segment_path(generation);
-            let file = File::open(&path, OpenOptions::write()).await.map_err(doing())?;
+            let file = File::open(&path, OpenOptions::write())
+                .await
+                .map_err(doing())?;
             file.datasync().await.map_err(doing())?;
             file.close().await.map_err(doing())?;
         }
@@ -168,7 +203,11 @@ impl Storage {
 
     /// Makes the new epoch and its cut durable. Only afterwards may a timestamp be allotted: otherwise
     /// discarded entries would come back after the next crash.
-    async fn begin_epoch(&self, manifest: &Manifest, verified: &Verified) -> Result<Manifest, OpenError> {
+    async fn begin_epoch(
+        &self,
+        manifest: &Manifest,
+        verified: &Verified,
+    ) -> Result<Manifest, OpenError> {
         let epoch = manifest.epoch + 1;
         let cut = verified.last;
         let mut next = Manifest {
@@ -177,15 +216,25 @@ impl Storage {
             all_durable: cut.as_u64(),
             ..manifest.clone()
         };
-        next.cuts.add(Cut { epoch, at: cut.as_u64(), discarded_through: verified.highest.as_u64() });
+        next.cuts.add(Cut {
+            epoch,
+            at: cut.as_u64(),
+            discarded_through: verified.highest.as_u64(),
+        });
         let node = self.node_state();
-        let mut manifests = node.manifests.borrow_mut().take().expect("nobody writes one now");
+        let mut manifests = node
+            .manifests
+            .borrow_mut()
+            .take()
+            .expect("nobody writes one now");
         let replaced = manifests.replace(next.clone()).await;
         *node.manifests.borrow_mut() = Some(manifests);
         replaced.map_err(OpenError::io("writing the manifest of a new epoch"))?;
         node.epoch.set(epoch);
         self.shared.words.sequencer.advance_to(cut);
-        self.shared.recorded_durable.fetch_max(cut.as_u64(), Ordering::SeqCst);
+        self.shared
+            .recorded_durable
+            .fetch_max(cut.as_u64(), Ordering::SeqCst);
         Ok(next)
     }
 
@@ -197,13 +246,22 @@ impl Storage {
         applier: &impl Applier,
     ) -> Result<(), OpenError> {
         let (base, cut) = (manifest.base(), verified.last);
-        let needed: BTreeMap<(u16, u64), Timestamp> =
-            verified.segments.iter().map(|&(ring, generation, last)| ((ring, generation), last)).collect();
+        let needed: BTreeMap<(u16, u64), Timestamp> = verified
+            .segments
+            .iter()
+            .map(|&(ring, generation, last)| ((ring, generation), last))
+            .collect();
         let mut log = self.readers(rings, manifest, |ring, generation| {
-            needed.get(&(ring, generation)).is_some_and(|&last| last > base)
+            needed
+                .get(&(ring, generation))
+                .is_some_and(|&last| last > base)
         });
         let mut replayed = 0;
-        while let Some((_, entry)) = log.next().await.map_err(OpenError::io("reading the rings"))? {
+        while let Some((_, entry)) = log
+            .next()
+            .await
+            .map_err(OpenError::io("reading the rings"))?
+        {
             if entry.ts <= base {
                 continue;
             }
@@ -211,12 +269,18 @@ impl Storage {
                 break;
             }
             if entry.kind == EntryKind::Logged {
-                let failed = |error| OpenError::Apply { ts: entry.ts, error };
+                let failed = |error| OpenError::Apply {
+                    ts: entry.ts,
+                    error,
+                };
                 applier.apply(entry.ts, entry.bytes).await.map_err(failed)?;
             }
             replayed += 1;
             if self.replay_needs_checkpoint() {
-                applier.barrier().await.map_err(|error| OpenError::Apply { ts: entry.ts, error })?;
+                applier.barrier().await.map_err(|error| OpenError::Apply {
+                    ts: entry.ts,
+                    error,
+                })?;
                 let _turn = self.node_state().turn.acquire().await;
                 self.write_checkpoint(entry.ts).await?;
             }
@@ -224,8 +288,14 @@ impl Storage {
                 yield_now().await;
             }
         }
-        assert_eq!(replayed, verified.entries, "replay met other entries than verification");
-        applier.barrier().await.map_err(|error| OpenError::Apply { ts: cut, error })
+        assert_eq!(
+            replayed, verified.entries,
+            "replay met other entries than verification"
+        );
+        applier
+            .barrier()
+            .await
+            .map_err(|error| OpenError::Apply { ts: cut, error })
     }
 
     /// Starts the ring of every core, and the tasks that keep it.
@@ -237,7 +307,10 @@ impl Storage {
     ) -> Result<(), OpenError> {
         let base = self.node_state().base.get();
         let last_of = |ring: u16, generation: u64| {
-            let mut found = verified.segments.iter().filter(|found| (found.0, found.1) == (ring, generation));
+            let mut found = verified
+                .segments
+                .iter()
+                .filter(|found| (found.0, found.1) == (ring, generation));
             found.next().map_or(Timestamp::MIN, |&(_, _, last)| last)
         };
         let mut starts: Vec<RingStart> = (0..self.cores as u16)
@@ -254,11 +327,18 @@ impl Storage {
         let mut foreign: Vec<(PathBuf, Timestamp)> = Vec::new();
         for ring in rings {
             for &generation in &ring.generations {
-                let (path, last) = (ring.dir.segment_path(generation), last_of(ring.dir.ring, generation));
+                let (path, last) = (
+                    ring.dir.segment_path(generation),
+                    last_of(ring.dir.ring, generation),
+                );
                 match starts.get_mut(usize::from(ring.dir.ring)) {
                     Some(start) => {
                         start.next_generation = generation + 1;
-                        if last <= base { start.idle.push(path) } else { start.sealed.push((path, last)) }
+                        if last <= base {
+                            start.idle.push(path)
+                        } else {
+                            start.sealed.push((path, last))
+                        }
                     }
                     None => foreign.push((path, last)),
                 }
@@ -271,10 +351,14 @@ impl Storage {
         }
         fs::sync_dir(&self.options.dir).await.map_err(doing())?;
         let started = join_all(starts.into_iter().enumerate().map(|(core, start)| {
-            submit_to(CoreId(core as u16), Queue::Foreground, move || async move { storage().start_ring(start).await })
+            submit_to(CoreId(core as u16), Queue::Foreground, move || async move {
+                storage().start_ring(start).await
+            })
         }))
         .await;
-        started.into_iter().collect::<Result<Vec<()>, OpenError>>()?;
+        started
+            .into_iter()
+            .collect::<Result<Vec<()>, OpenError>>()?;
         spawn(Queue::Background, self.rc().run_checkpoints());
         if verified.entries > 0 {
             // What was replayed need not be replayed again, and its segments can be reused.
@@ -284,14 +368,18 @@ impl Storage {
     }
 
     async fn start_ring(&self, start: RingStart) -> Result<(), OpenError> {
-        let ring = Ring::start(start).await.map_err(OpenError::io("starting a ring"))?;
+        let ring = Ring::start(start)
+            .await
+            .map_err(OpenError::io("starting a ring"))?;
         *self.ring.borrow_mut() = Some(ring.clone());
         self.phase.set(Phase::Writable);
         spawn(Queue::Foreground, self.rc().run_flusher(ring.clone()));
         let this = self.rc();
         spawn(Queue::Background, async move {
             if let Err(error) = ring.keep_prepared().await {
-                this.poison(Fatal::new(format!("preparing a ring segment failed: {error}")));
+                this.poison(Fatal::new(format!(
+                    "preparing a ring segment failed: {error}"
+                )));
             }
         });
         Ok(())
@@ -303,16 +391,25 @@ impl Storage {
     /// # Errors
     /// A page could not be read.
     pub async fn apply_at(&self, ts: Timestamp, writes: Vec<Write>) -> Result<(), ApplyError> {
-        let mut by_core: BTreeMap<CoreId, BTreeMap<crate::types::PartitionId, Vec<Write>>> = BTreeMap::new();
+        let mut by_core: BTreeMap<CoreId, BTreeMap<crate::types::PartitionId, Vec<Write>>> =
+            BTreeMap::new();
         for write in writes {
             let owner = self.owner(write.partition);
-            by_core.entry(owner).or_default().entry(write.partition).or_default().push(write);
+            by_core
+                .entry(owner)
+                .or_default()
+                .entry(write.partition)
+                .or_default()
+                .push(write);
         }
         let applied = join_all(by_core.into_iter().map(|(core, parts)| {
             submit_to(core, Queue::Foreground, move || async move {
                 let storage = storage();
                 for (partition, writes) in parts {
-                    let applied = storage.owned_partition(partition).apply_at(ts, &writes).await;
+                    let applied = storage
+                        .owned_partition(partition)
+                        .apply_at(ts, &writes)
+                        .await;
                     applied.map_err(|error| ApplyError(error.to_string()))?;
                 }
                 storage.publish_memory();
@@ -331,13 +428,18 @@ impl Storage {
         let after = self.last_allotted();
         let reaped: usize = join_all((0..self.cores as u16).map(|core| {
             let known = known.clone();
-            submit_to(CoreId(core), Queue::Foreground, move || async move { storage().reap_owned(&known, after) })
+            submit_to(CoreId(core), Queue::Foreground, move || async move {
+                storage().reap_owned(&known, after)
+            })
         }))
         .await
         .into_iter()
         .sum();
         if reaped > 0 {
-            submit_to(CoreId(0), Queue::Background, || async { storage().node_state().dirty.set(true) }).await;
+            submit_to(CoreId(0), Queue::Background, || async {
+                storage().node_state().dirty.set(true)
+            })
+            .await;
         }
         reaped
     }
@@ -358,7 +460,8 @@ impl Storage {
     /// Takes a last checkpoint and stops: every later write fails. Call it on core 0, when nothing uses storage any
     /// more.
     pub async fn close(&self) {
-        self.on_all(|storage| async move { storage.gate.close().await }).await;
+        self.on_all(|storage| async move { storage.gate.close().await })
+            .await;
         if let Err(fatal) = self.checkpoint().await {
             tracing::error!("no checkpoint at the end: {fatal}");
         }
@@ -382,9 +485,10 @@ impl Storage {
         F: Fn(std::rc::Rc<Storage>) -> Fut + Send + Copy + 'static,
         Fut: Future<Output = ()> + 'static,
     {
-        join_all((0..self.cores as u16).map(|core| {
-            submit_to(CoreId(core), Queue::Foreground, move || f(storage()))
-        }))
+        join_all(
+            (0..self.cores as u16)
+                .map(|core| submit_to(CoreId(core), Queue::Foreground, move || f(storage()))),
+        )
         .await;
     }
 }

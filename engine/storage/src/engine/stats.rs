@@ -85,7 +85,12 @@ impl std::ops::AddAssign for StorageStats {
 impl Storage {
     /// This core's figures.
     pub fn stats(&self) -> StorageStats {
-        let ring = self.ring.borrow().as_ref().map(|ring| ring.stats()).unwrap_or_default();
+        let ring = self
+            .ring
+            .borrow()
+            .as_ref()
+            .map(|ring| ring.stats())
+            .unwrap_or_default();
         let mut stats = StorageStats {
             delta_bytes: self.delta_bytes(),
             delta_budget_bytes: self.delta_budget(),

@@ -91,7 +91,10 @@ impl Storage {
 
     /// The core that owns a partition.
     pub fn owner(&self, partition: PartitionId) -> CoreId {
-        assert!(usize::from(partition.0) < self.partitions.len(), "{partition} does not exist");
+        assert!(
+            usize::from(partition.0) < self.partitions.len(),
+            "{partition} does not exist"
+        );
         owner_of(partition, self.cores)
     }
 
@@ -112,19 +115,30 @@ impl Storage {
 
     /// Everything at or below it is applied on every owner.
     pub fn visible(&self) -> Timestamp {
-        let reached = self.shared.words.marks.reached(&self.shared.words.sequencer, Mark::Applying);
+        let reached = self
+            .shared
+            .words
+            .marks
+            .reached(&self.shared.words.sequencer, Mark::Applying);
         self.visible.advance(reached)
     }
 
     /// Everything at or below it is durable, with nothing missing before it.
     pub fn all_durable(&self) -> Timestamp {
-        let reached = self.shared.words.marks.reached(&self.shared.words.sequencer, Mark::Undurable);
+        let reached = self
+            .shared
+            .words
+            .marks
+            .reached(&self.shared.words.sequencer, Mark::Undurable);
         self.durable.advance(reached)
     }
 
     /// Everything at or below it is in some ring's memory: what a reader of the oplog may see.
     pub fn oplog_read_timestamp(&self) -> Timestamp {
-        self.shared.words.marks.reached(&self.shared.words.sequencer, Mark::Appending)
+        self.shared
+            .words
+            .marks
+            .reached(&self.shared.words.sequencer, Mark::Appending)
     }
 
     /// Timestamps allotted from now on lie above `time`.
@@ -192,12 +206,16 @@ impl Storage {
     }
 
     pub(super) fn rc(&self) -> Rc<Storage> {
-        self.this.upgrade().expect("storage lives as long as its core")
+        self.this
+            .upgrade()
+            .expect("storage lives as long as its core")
     }
 
     pub(super) fn other_cores(&self) -> impl Iterator<Item = CoreId> + use<> {
         let own = self.core;
-        (0..self.cores as u16).map(CoreId).filter(move |&core| core != own)
+        (0..self.cores as u16)
+            .map(CoreId)
+            .filter(move |&core| core != own)
     }
 
     /// The partitions that this core owns.
@@ -243,7 +261,9 @@ mod tests {
 
     #[test]
     fn partitions_are_spread_over_cores() {
-        let owners: Vec<u16> = (0..5).map(|partition| owner_of(PartitionId(partition), 2).0).collect();
+        let owners: Vec<u16> = (0..5)
+            .map(|partition| owner_of(PartitionId(partition), 2).0)
+            .collect();
         assert_eq!(owners, [0, 1, 0, 1, 0]);
     }
 }

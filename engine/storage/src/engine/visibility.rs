@@ -32,11 +32,18 @@ impl Storage {
             drop(waiting);
         }
         self.publish_wanted_visible();
-        if self.visible.reached() >= ts { Ok(()) } else { Err(self.fatal().expect("only failure releases early")) }
+        if self.visible.reached() >= ts {
+            Ok(())
+        } else {
+            Err(self.fatal().expect("only failure releases early"))
+        }
     }
 
     pub(super) fn publish_wanted_visible(&self) {
         let low = self.visible.range().map(|(low, _)| low);
-        self.shared.words.marks.want_visible(usize::from(self.core.0), low);
+        self.shared
+            .words
+            .marks
+            .want_visible(usize::from(self.core.0), low);
     }
 }

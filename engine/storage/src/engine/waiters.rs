@@ -50,7 +50,10 @@ impl TimestampWaiters {
                 drop(waiting);
                 return all.into_values().flatten().for_each(Waker::wake);
             };
-            if waiting.first_key_value().is_none_or(|((lowest, _), _)| *lowest > reached) {
+            if waiting
+                .first_key_value()
+                .is_none_or(|((lowest, _), _)| *lowest > reached)
+            {
                 return;
             }
             let later = waiting.split_off(&(Timestamp::from_u64(next), 0));
@@ -62,7 +65,10 @@ impl TimestampWaiters {
     /// The lowest and the highest timestamp that is waited for.
     pub(super) fn range(&self) -> Option<(Timestamp, Timestamp)> {
         let waiting = self.0.waiting.borrow();
-        Some((waiting.first_key_value()?.0.0, waiting.last_key_value()?.0.0))
+        Some((
+            waiting.first_key_value()?.0.0,
+            waiting.last_key_value()?.0.0,
+        ))
     }
 
     /// Completes when `ts` is reached, or when all are released. It counts as waiting from this call on.
@@ -70,7 +76,10 @@ impl TimestampWaiters {
         let number = self.0.next.get();
         self.0.next.set(number + 1);
         self.0.waiting.borrow_mut().insert((ts, number), None);
-        Waiting { state: self.0.clone(), key: (ts, number) }
+        Waiting {
+            state: self.0.clone(),
+            key: (ts, number),
+        }
     }
 }
 

@@ -8,8 +8,8 @@
 use pinion_clock::Timestamp;
 
 use super::cuts::Cuts;
-use crate::limits::BLOCK_BYTES;
 use crate::base::PartitionRoots;
+use crate::limits::BLOCK_BYTES;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PINIONMF");
 const VERSION: u32 = 1;
@@ -59,8 +59,10 @@ impl Manifest {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        self.check_sound().expect("only sound manifests are written");
-        let body = rkyv::to_bytes::<rkyv::rancor::Error>(self).expect("serializing into memory does not fail");
+        self.check_sound()
+            .expect("only sound manifests are written");
+        let body = rkyv::to_bytes::<rkyv::rancor::Error>(self)
+            .expect("serializing into memory does not fail");
         let mut bytes = vec![0; (HEADER_BYTES + body.len()).next_multiple_of(BLOCK_BYTES)];
         bytes[0..8].copy_from_slice(&MAGIC.to_le_bytes());
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -78,8 +80,10 @@ impl Manifest {
         if bytes.len() < BLOCK_BYTES || !bytes.len().is_multiple_of(BLOCK_BYTES) {
             return Err(format!("it has {} bytes", bytes.len()));
         }
-        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let u32_at =
+            |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let u64_at =
+            |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         if u32_at(12) != checksum(bytes) {
             return Err("its checksum does not match".to_owned());
         }
@@ -87,7 +91,10 @@ impl Manifest {
             return Err("it is not a manifest".to_owned());
         }
         if u32_at(8) != VERSION {
-            return Err(format!("its version is {}, and this program knows {VERSION}", u32_at(8)));
+            return Err(format!(
+                "its version is {}, and this program knows {VERSION}",
+                u32_at(8)
+            ));
         }
         let body_len = u64_at(32);
         if body_len > (bytes.len() - HEADER_BYTES) as u64 {

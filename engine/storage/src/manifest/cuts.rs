@@ -12,19 +12,28 @@ pub(crate) struct Cut {
 }
 
 /// The cuts that may still matter, by ascending epoch.
-#[derive(Clone, Debug, Default, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize,
+)]
 pub(crate) struct Cuts(pub(crate) Vec<Cut>);
 
 impl Cuts {
     /// The highest timestamp at which an entry of `epoch` exists.
     pub(crate) fn limit(&self, epoch: u64) -> Timestamp {
-        let later = self.0.iter().filter(|cut| cut.epoch > epoch).map(|cut| cut.at);
+        let later = self
+            .0
+            .iter()
+            .filter(|cut| cut.epoch > epoch)
+            .map(|cut| cut.at);
         later.min().map_or(Timestamp::MAX, Timestamp::from_u64)
     }
 
     /// Adds the cut of a new epoch, if it discards anything, and forgets those it makes redundant.
     pub(crate) fn add(&mut self, cut: Cut) {
-        assert!(self.0.last().is_none_or(|last| last.epoch < cut.epoch), "epochs ascend");
+        assert!(
+            self.0.last().is_none_or(|last| last.epoch < cut.epoch),
+            "epochs ascend"
+        );
         self.0.retain(|earlier| earlier.at < cut.at);
         if cut.discarded_through > cut.at {
             self.0.push(cut);
@@ -45,10 +54,15 @@ mod tests {
     #[test]
     fn the_lowest_later_cut_decides() {
         let mut cuts = Cuts::default();
-        let cut = |epoch, at, discarded_through| Cut { epoch, at, discarded_through };
+        let cut = |epoch, at, discarded_through| Cut {
+            epoch,
+            at,
+            discarded_through,
+        };
         cuts.add(cut(2, 100, 110));
         cuts.add(cut(3, 120, 130));
-        let check = |cuts: &Cuts, epoch, expected: u64| assert_eq!(cuts.limit(epoch).as_u64(), expected);
+        let check =
+            |cuts: &Cuts, epoch, expected: u64| assert_eq!(cuts.limit(epoch).as_u64(), expected);
         check(&cuts, 1, 100);
         check(&cuts, 2, 120);
         check(&cuts, 3, u64::MAX);

@@ -33,7 +33,11 @@ pub(crate) struct ManifestStore {
 pub(crate) enum ManifestWrite {
     Io(io::Error),
     /// A file is not what was written.
-    Damaged { file: PathBuf, offset: u64, what: String },
+    Damaged {
+        file: PathBuf,
+        offset: u64,
+        what: String,
+    },
 }
 
 impl From<io::Error> for ManifestWrite {
@@ -68,7 +72,10 @@ async fn write_manifest(data_directory: &Path, manifest: &Manifest) -> io::Resul
 impl ManifestStore {
     /// Makes a data directory's first superblock file; all four copies name `manifest`. Until the file
     /// has its name the directory holds nothing.
-    pub(crate) async fn create(data_directory: &Path, manifest: Manifest) -> io::Result<ManifestStore> {
+    pub(crate) async fn create(
+        data_directory: &Path,
+        manifest: Manifest,
+    ) -> io::Result<ManifestStore> {
         let superblock = write_manifest(data_directory, &manifest).await?;
         let new = data_directory.join(SUPERBLOCK_NEW);
         let file = File::open(&new, OpenOptions::create().truncate()).await?;
@@ -84,14 +91,20 @@ impl ManifestStore {
         fs::rename(&new, &path).await?;
         fs::sync_dir(data_directory).await?;
         let superblocks = File::open(&path, OpenOptions::write()).await?;
-        Ok(ManifestStore { data_directory: data_directory.to_owned(), superblocks, current: manifest })
+        Ok(ManifestStore {
+            data_directory: data_directory.to_owned(),
+            superblocks,
+            current: manifest,
+        })
     }
 
     /// Reads the newest superblock and its manifest.
     pub(crate) async fn open(data_directory: &Path) -> Result<ManifestStore, ManifestWrite> {
         let path = superblock_path(data_directory);
         let superblocks = File::open(&path, OpenOptions::write()).await?;
-        let bytes = superblocks.read_at(0, COPIES.len() * SUPERBLOCK_BYTES).await?;
+        let bytes = superblocks
+            .read_at(0, COPIES.len() * SUPERBLOCK_BYTES)
+            .await?;
         let copies = COPIES.map(|place| {
             let at = (place.offset() as usize).min(bytes.len());
             Superblock::decode(&bytes[at..(at + SUPERBLOCK_BYTES).min(bytes.len())])
@@ -106,19 +119,33 @@ impl ManifestStore {
             ),
         })?;
         let file = manifest_path(data_directory, superblock.manifest_generation);
-        let damaged = |what: String| ManifestWrite::Damaged { file: file.clone(), offset: 0, what };
+        let damaged = |what: String| ManifestWrite::Damaged {
+            file: file.clone(),
+            offset: 0,
+            what,
+        };
         let bytes = match fs::read_small(&file).await {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(damaged("the manifest that the newest superblock names is missing".to_owned()));
+                return Err(damaged(
+                    "the manifest that the newest superblock names is missing".to_owned(),
+                ));
             }
             Err(error) => return Err(error.into()),
         };
-        if bytes.len() as u64 != superblock.manifest_len || crc32c::crc32c(&bytes) != superblock.manifest_crc {
-            return Err(damaged("it is not the manifest that the newest superblock names".to_owned()));
+        if bytes.len() as u64 != superblock.manifest_len
+            || crc32c::crc32c(&bytes) != superblock.manifest_crc
+        {
+            return Err(damaged(
+                "it is not the manifest that the newest superblock names".to_owned(),
+            ));
         }
         let current = Manifest::decode(&bytes).map_err(damaged)?;
-        Ok(ManifestStore { data_directory: data_directory.to_owned(), superblocks, current })
+        Ok(ManifestStore {
+            data_directory: data_directory.to_owned(),
+            superblocks,
+            current,
+        })
     }
 
     pub(crate) fn current(&self) -> &Manifest {
@@ -133,7 +160,10 @@ impl ManifestStore {
         assert!(manifest.epoch >= self.current.epoch && manifest.base >= self.current.base);
         let superblock = write_manifest(&self.data_directory, &manifest).await?;
         sim::event("superblock");
-        for place in COPIES.iter().filter(|place| place.slot == superblock.slot()) {
+        for place in COPIES
+            .iter()
+            .filter(|place| place.slot == superblock.slot())
+        {
             let mut block = DmaBuf::zeroed(SUPERBLOCK_BYTES);
             superblock.encode(&mut block);
             self.superblocks.write_at(place.offset(), block).await?;
@@ -153,9 +183,15 @@ impl ManifestStore {
 
     /// Removes manifests that no superblock names, which a crash left behind.
     pub(crate) async fn remove_strays(&self) -> io::Result<()> {
-        let named = [self.current.generation, self.current.generation.saturating_sub(1)];
+        let named = [
+            self.current.generation,
+            self.current.generation.saturating_sub(1),
+        ];
         for name in fs::read_dir(&self.data_directory).await? {
-            let Some(generation) = name.strip_prefix(MANIFEST_PREFIX).and_then(|rest| rest.parse::<u64>().ok()) else {
+            let Some(generation) = name
+                .strip_prefix(MANIFEST_PREFIX)
+                .and_then(|rest| rest.parse::<u64>().ok())
+            else {
                 continue;
             };
             if !named.contains(&generation) {

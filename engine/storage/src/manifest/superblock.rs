@@ -46,8 +46,12 @@ pub(crate) struct Copy {
 }
 
 /// The four places in file order.
-pub(crate) const COPIES: [Copy; 4] =
-    [Copy { slot: 0, copy: 0 }, Copy { slot: 1, copy: 0 }, Copy { slot: 0, copy: 1 }, Copy { slot: 1, copy: 1 }];
+pub(crate) const COPIES: [Copy; 4] = [
+    Copy { slot: 0, copy: 0 },
+    Copy { slot: 1, copy: 0 },
+    Copy { slot: 0, copy: 1 },
+    Copy { slot: 1, copy: 1 },
+];
 
 impl Copy {
     pub(crate) fn offset(self) -> u64 {
@@ -90,11 +94,17 @@ impl Superblock {
     /// Reads one block; the error says what is wrong with it.
     pub(crate) fn decode(block: &[u8]) -> Result<Superblock, String> {
         if block.len() != SUPERBLOCK_BYTES {
-            return Err(format!("it has {} bytes of {SUPERBLOCK_BYTES}", block.len()));
+            return Err(format!(
+                "it has {} bytes of {SUPERBLOCK_BYTES}",
+                block.len()
+            ));
         }
-        let u16_at = |at: usize| u16::from_le_bytes(block[at..at + 2].try_into().expect("two bytes"));
-        let u32_at = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes"));
-        let u64_at = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
+        let u16_at =
+            |at: usize| u16::from_le_bytes(block[at..at + 2].try_into().expect("two bytes"));
+        let u32_at =
+            |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes"));
+        let u64_at =
+            |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
         if u32_at(12) != checksum(block) {
             return Err("its checksum does not match".to_owned());
         }
@@ -102,7 +112,10 @@ impl Superblock {
             return Err("it is not a superblock".to_owned());
         }
         if u32_at(8) != VERSION {
-            return Err(format!("its version is {}, and this program knows {VERSION}", u32_at(8)));
+            return Err(format!(
+                "its version is {}, and this program knows {VERSION}",
+                u32_at(8)
+            ));
         }
         let superblock = Superblock {
             generation: u64_at(16),
@@ -125,13 +138,21 @@ impl Superblock {
 
 /// Picks the newest superblock of a file, given the four copies in file order. The error names the
 /// copies of a slot that are both invalid.
-pub(crate) fn choose(copies: &[Result<Superblock, String>; 4]) -> Result<Superblock, [(Copy, String); 2]> {
+pub(crate) fn choose(
+    copies: &[Result<Superblock, String>; 4],
+) -> Result<Superblock, [(Copy, String); 2]> {
     let mut newest: Option<Superblock> = None;
     for slot in 0..2 {
         let mut invalid = Vec::new();
-        for (place, copy) in COPIES.iter().zip(copies).filter(|(place, _)| place.slot == slot) {
+        for (place, copy) in COPIES
+            .iter()
+            .zip(copies)
+            .filter(|(place, _)| place.slot == slot)
+        {
             match copy {
-                Ok(superblock) if newest.is_none_or(|other| other.generation < superblock.generation) => {
+                Ok(superblock)
+                    if newest.is_none_or(|other| other.generation < superblock.generation) =>
+                {
                     newest = Some(*superblock);
                 }
                 Ok(_) => {}
@@ -181,8 +202,18 @@ mod tests {
     fn a_slot_without_a_valid_copy_is_refused() {
         // Copies in file order: A, B, A, B; 0 stands for an invalid one.
         let check = |generations: [u64; 4], expected: Option<u64>| {
-            let copies = generations.map(|g| if g == 0 { Err("damaged".to_owned()) } else { Ok(superblock(g)) });
-            assert_eq!(choose(&copies).ok().map(|chosen| chosen.generation), expected, "{generations:?}");
+            let copies = generations.map(|g| {
+                if g == 0 {
+                    Err("damaged".to_owned())
+                } else {
+                    Ok(superblock(g))
+                }
+            });
+            assert_eq!(
+                choose(&copies).ok().map(|chosen| chosen.generation),
+                expected,
+                "{generations:?}"
+            );
         };
         check([4, 3, 4, 3], Some(4));
         check([4, 5, 4, 5], Some(5));

@@ -11,7 +11,9 @@ use rustc_hash::FxHashMap;
 use super::core::Partition;
 use super::delta::{Chain, Version};
 use super::view::{Sealed, View};
-use crate::base::{Change, Extent, Freed, PageWriter, PartitionRoots, TreeRoot, free_tree, merge_tree};
+use crate::base::{
+    Change, Extent, Freed, PageWriter, PartitionRoots, TreeRoot, free_tree, merge_tree,
+};
 use crate::types::{Fatal, Key, TreeId};
 
 /// Small steps of background work between two offers to yield.
@@ -34,16 +36,27 @@ impl Partition {
     pub(crate) fn seal(&self, c: Timestamp) {
         self.reap_views();
         let state = &mut *self.state.borrow_mut();
-        assert!(c >= state.views.current().timestamp(), "a checkpoint below the base");
-        let dropped: Vec<TreeId> =
-            state.dropped.iter().filter(|&(_, after)| *after <= c).map(|(&tree, _)| tree).collect();
+        assert!(
+            c >= state.views.current().timestamp(),
+            "a checkpoint below the base"
+        );
+        let dropped: Vec<TreeId> = state
+            .dropped
+            .iter()
+            .filter(|&(_, after)| *after <= c)
+            .map(|(&tree, _)| tree)
+            .collect();
         for tree in &dropped {
             if let Some(delta) = state.active.remove_tree(*tree) {
                 self.reclaim(delta.bytes(), std::iter::once(delta.into_keys()).collect());
             }
         }
         let delta = std::mem::take(&mut state.active);
-        state.views.current().seal(Sealed { at: c, delta, dropped });
+        state.views.current().seal(Sealed {
+            at: c,
+            delta,
+            dropped,
+        });
     }
 
     /// Puts off the flushing of pages, or makes up for it: the planted fault of a superblock before its pages.
@@ -79,7 +92,10 @@ impl Partition {
         }
         for tree in sealed.delta.tree_ids() {
             let delta = sealed.delta.tree(tree).expect("the tree was just listed");
-            let mut changes = delta.iter().filter_map(|(key, chain)| change(tree, key, chain, sealed, &mut later)).peekable();
+            let mut changes = delta
+                .iter()
+                .filter_map(|(key, chain)| change(tree, key, chain, sealed, &mut later))
+                .peekable();
             if changes.peek().is_none() {
                 continue;
             }
@@ -93,18 +109,38 @@ impl Partition {
                 master_changes.insert(tree, new);
             }
         }
-        let mut roots = PartitionRoots { timestamp: sealed.at.as_u64(), ..view.roots };
+        let mut roots = PartitionRoots {
+            timestamp: sealed.at.as_u64(),
+            ..view.roots
+        };
         let mut master = view.master;
         if !master_changes.is_empty() {
             let changes = master_changes.into_iter().map(|(tree, root)| -> Change {
-                (Key::from_slice(&tree.0.to_be_bytes()), root.map(|root| Bytes::copy_from_slice(&root.encode())))
+                (
+                    Key::from_slice(&tree.0.to_be_bytes()),
+                    root.map(|root| Bytes::copy_from_slice(&root.encode())),
+                )
             });
-            master = merge_tree(&mut writer, &self.store, &mut freed, TreeId::MASTER, master, changes).await?;
-            self.complete(view, &mut roots, master, &mut freed, &mut writer).await?;
+            master = merge_tree(
+                &mut writer,
+                &self.store,
+                &mut freed,
+                TreeId::MASTER,
+                master,
+                changes,
+            )
+            .await?;
+            self.complete(view, &mut roots, master, &mut freed, &mut writer)
+                .await?;
         }
         writer.finish().await?;
         self.return_later(later).await;
-        Ok(Merged { roots, master, trees, freed: freed.extents })
+        Ok(Merged {
+            roots,
+            master,
+            trees,
+            freed: freed.extents,
+        })
     }
 
     /// Puts versions above the checkpoint's timestamp back into the active delta. Until the new base is installed they are in
@@ -134,14 +170,19 @@ impl Partition {
         writer: &mut PageWriter<'_>,
     ) -> Result<(), Fatal> {
         roots.checkpoint += 1;
-        (roots.master_word, roots.master_crc, roots.master_level) =
-            master.map_or((0, 0, 0), |master| (master.ptr.pack(), master.ptr.crc, master.level));
+        (roots.master_word, roots.master_crc, roots.master_level) = master
+            .map_or((0, 0, 0), |master| {
+                (master.ptr.pack(), master.ptr.crc, master.level)
+            });
         if let Some(old) = view.roots.free_list() {
             freed.page(&old);
         }
         let pending = || {
             let state = self.state.borrow();
-            let older = state.views.retired_extents().chain(state.releasing.iter().copied());
+            let older = state
+                .views
+                .retired_extents()
+                .chain(state.releasing.iter().copied());
             older.chain(freed.extents.iter().copied()).collect()
         };
         let list = writer.put_free_list(pending).await?;
@@ -154,7 +195,10 @@ impl Partition {
     pub(crate) fn install(&self, roots: PartitionRoots) {
         let state = &mut *self.state.borrow_mut();
         let merged = state.merged.take().expect("install follows merge");
-        assert_eq!(merged.roots, roots, "another checkpoint is installed than was merged");
+        assert_eq!(
+            merged.roots, roots,
+            "another checkpoint is installed than was merged"
+        );
         let sealed = state.views.current().sealed().expect("the merged delta");
         for tree in &sealed.dropped {
             state.dropped.remove(tree);
@@ -186,7 +230,14 @@ impl Partition {
             // A merge that is just returning may still hold it; then it is dropped whole, which costs one pause.
             if let Ok(sealed) = Rc::try_unwrap(sealed) {
                 let bytes = sealed.delta.bytes();
-                self.reclaim(bytes, sealed.delta.into_trees().map(|tree| tree.into_keys()).collect());
+                self.reclaim(
+                    bytes,
+                    sealed
+                        .delta
+                        .into_trees()
+                        .map(|tree| tree.into_keys())
+                        .collect(),
+                );
             }
         }
     }
@@ -239,6 +290,13 @@ fn change(
     sealed: &Sealed,
     later: &mut Vec<(TreeId, Key, Version)>,
 ) -> Option<Change> {
-    later.extend(chain.above(sealed.at).iter().map(|version| (tree, key.clone(), version.clone())));
-    chain.at(sealed.at).map(|version| (key.clone(), version.value.clone()))
+    later.extend(
+        chain
+            .above(sealed.at)
+            .iter()
+            .map(|version| (tree, key.clone(), version.clone())),
+    );
+    chain
+        .at(sealed.at)
+        .map(|version| (key.clone(), version.value.clone()))
 }

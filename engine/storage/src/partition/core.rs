@@ -13,7 +13,9 @@ use super::checkpoint::Merged;
 use super::delta::Delta;
 use super::intents::Intents;
 use super::view::{View, Views};
-use crate::base::{BaseCursor, Counts, Extent, PageStore, PartitionOptions, PartitionRoots, TreeRoot};
+use crate::base::{
+    BaseCursor, Counts, Extent, PageStore, PartitionOptions, PartitionRoots, TreeRoot,
+};
 use crate::limits::BLOCK_BYTES;
 use crate::types::{Direction, PartitionId, ReadError, TreeId, TreeStats};
 
@@ -117,7 +119,11 @@ impl Partition {
             free_crc: 0,
             file_blocks: store.space.borrow().end(),
         };
-        Ok(Partition::build(id, store, View::new(roots, None, FxHashMap::default())))
+        Ok(Partition::build(
+            id,
+            store,
+            View::new(roots, None, FxHashMap::default()),
+        ))
     }
 
     /// Opens the state that a manifest names.
@@ -133,7 +139,11 @@ impl Partition {
     }
 
     fn build(id: PartitionId, store: PageStore, view: Rc<View>) -> Rc<Partition> {
-        let counts = view.trees.iter().map(|(&tree, root)| (tree, root.counts)).collect();
+        let counts = view
+            .trees
+            .iter()
+            .map(|(&tree, root)| (tree, root.counts))
+            .collect();
         let state = State {
             active: Delta::default(),
             intents: Intents::default(),
@@ -202,7 +212,10 @@ impl Partition {
         let state = self.state.borrow();
         PartitionMemory {
             active_bytes: state.active.bytes(),
-            sealed_bytes: state.views.current().with_sealed(|sealed| sealed.map_or(0, |sealed| sealed.delta.bytes())),
+            sealed_bytes: state
+                .views
+                .current()
+                .with_sealed(|sealed| sealed.map_or(0, |sealed| sealed.delta.bytes())),
             retired_bytes: state.views.retired_bytes() + self.reclaiming.get(),
             intent_bytes: state.intents.bytes(),
             intents: state.intents.len() as u64,
@@ -214,7 +227,13 @@ impl Partition {
     /// Counters of the page file and the cache.
     pub fn page_stats(&self) -> PageStats {
         let space = self.store.space.borrow();
-        let releasing: u64 = self.state.borrow().releasing.iter().map(|extent| extent.blocks).sum();
+        let releasing: u64 = self
+            .state
+            .borrow()
+            .releasing
+            .iter()
+            .map(|extent| extent.blocks)
+            .sum();
         PageStats {
             hits: self.store.cache.hits.get(),
             misses: self.store.cache.misses.get(),
@@ -244,21 +263,55 @@ pub(crate) async fn load_trees(
     roots: &PartitionRoots,
 ) -> Result<(Option<TreeRoot>, FxHashMap<TreeId, TreeRoot>), ReadError> {
     let mut trees = FxHashMap::default();
-    let Some((ptr, level)) = roots.master() else { return Ok((None, trees)) };
-    let corrupt = || store.file.corrupt(ptr.offset(), "the master tree holds something other than roots");
+    let Some((ptr, level)) = roots.master() else {
+        return Ok((None, trees));
+    };
+    let corrupt = || {
+        store.file.corrupt(
+            ptr.offset(),
+            "the master tree holds something other than roots",
+        )
+    };
     // The counts of the master tree are not stored: this walk finds them.
-    let mut master = TreeRoot { ptr, level, counts: Counts::default(), pages: 0, blocks: 0 };
+    let mut master = TreeRoot {
+        ptr,
+        level,
+        counts: Counts::default(),
+        pages: 0,
+        blocks: 0,
+    };
     let mut cursor = BaseCursor::default();
     loop {
-        cursor.place(store, TreeId::MASTER, &master, Bound::Unbounded, Direction::Forward).await?;
-        let Some((page, index)) = cursor.record() else { break };
+        cursor
+            .place(
+                store,
+                TreeId::MASTER,
+                &master,
+                Bound::Unbounded,
+                Direction::Forward,
+            )
+            .await?;
+        let Some((page, index)) = cursor.record() else {
+            break;
+        };
         let key = page.key(index);
-        let id = TreeId(u64::from_be_bytes(key.as_slice().try_into().map_err(|_| corrupt())?));
+        let id = TreeId(u64::from_be_bytes(
+            key.as_slice().try_into().map_err(|_| corrupt())?,
+        ));
         let root = TreeRoot::decode(&page.value(index)).ok_or_else(corrupt)?;
-        master.counts.change(key.len(), None, Some(TreeRoot::BYTES as u64));
+        master
+            .counts
+            .change(key.len(), None, Some(TreeRoot::BYTES as u64));
         trees.insert(id, root);
         cursor.advance(Direction::Forward);
     }
     let (pages, blocks) = store.count_pages(TreeId::MASTER, ptr, level).await?;
-    Ok((Some(TreeRoot { pages, blocks, ..master }), trees))
+    Ok((
+        Some(TreeRoot {
+            pages,
+            blocks,
+            ..master
+        }),
+        trees,
+    ))
 }

@@ -49,14 +49,23 @@ enum Step {
 
 impl Partition {
     /// A cursor over the live keys of `range`. Errors, such as a snapshot that is too old, come with the first step.
-    pub fn cursor(&self, tree: TreeId, range: KeyRange, direction: Direction, at: ReadAt) -> Cursor {
+    pub fn cursor(
+        &self,
+        tree: TreeId,
+        range: KeyRange,
+        direction: Direction,
+        at: ReadAt,
+    ) -> Cursor {
         let pin = match at {
             ReadAt::Newest => Ok(None),
             ReadAt::At(ts) => self.pin(ts).map(Some),
         };
         let from = start(&range, direction);
         Cursor {
-            partition: self.me.upgrade().expect("a partition that is called exists"),
+            partition: self
+                .me
+                .upgrade()
+                .expect("a partition that is called exists"),
             tree,
             range,
             direction,
@@ -83,7 +92,13 @@ impl Cursor {
                 Step::Found(key, read) => return Ok(Some((key, read))),
                 Step::Large(key, stored, view) => {
                     let value = self.partition.store.value(self.tree, &stored).await?;
-                    return Ok(Some((key, Read { value, token: view.token() })));
+                    return Ok(Some((
+                        key,
+                        Read {
+                            value,
+                            token: view.token(),
+                        },
+                    )));
                 }
                 Step::Skipped => {
                     skipped += 1;
@@ -96,7 +111,9 @@ impl Cursor {
                 Step::Load(view) => {
                     let root = &view.trees[&self.tree];
                     let from = self.from.as_ref().map(Key::as_slice);
-                    self.base.place(&self.partition.store, self.tree, root, from, self.direction).await?;
+                    self.base
+                        .place(&self.partition.store, self.tree, root, from, self.direction)
+                        .await?;
                 }
             }
         }
@@ -110,9 +127,14 @@ impl Cursor {
             Direction::Forward => !self.range.above_lower(key),
             Direction::Reverse => !self.range.below_upper(key),
         };
-        self.from = if before_range { start(&self.range, self.direction) } else { Bound::Included(Key::from_slice(key)) };
+        self.from = if before_range {
+            start(&self.range, self.direction)
+        } else {
+            Bound::Included(Key::from_slice(key))
+        };
         self.done = false;
-        self.base.seek_within(self.from.as_ref().map(Key::as_slice), self.direction);
+        self.base
+            .seek_within(self.from.as_ref().map(Key::as_slice), self.direction);
     }
 
     /// Whether the end of the range was reached.
@@ -131,7 +153,10 @@ impl Cursor {
         let from = self.from.as_ref().map(Key::as_slice);
         if !self.base.is_ready() {
             let root = view.trees.get(&self.tree);
-            if !self.base.try_place(&partition.store, root, from, self.direction) {
+            if !self
+                .base
+                .try_place(&partition.store, root, from, self.direction)
+            {
                 return Ok(Step::Load(view.clone()));
             }
         }
@@ -144,8 +169,16 @@ impl Cursor {
             (Some((page, index)), None) => (true, Some(page.key(index))),
             (Some((page, index)), Some(key)) => {
                 let order = page.compare(index, &key);
-                let order = if self.direction == Direction::Forward { order } else { order.reverse() };
-                if order.is_lt() { (true, Some(page.key(index))) } else { (order.is_eq(), Some(key)) }
+                let order = if self.direction == Direction::Forward {
+                    order
+                } else {
+                    order.reverse()
+                };
+                if order.is_lt() {
+                    (true, Some(page.key(index)))
+                } else {
+                    (order.is_eq(), Some(key))
+                }
             }
         };
         let key = key.filter(|key| match self.direction {
@@ -153,7 +186,10 @@ impl Cursor {
             Direction::Reverse => self.range.above_lower(key),
         });
         if self.at == ReadAt::Newest
-            && let Some((held, decided)) = state.intents.first_blocking(self.tree, from, self.direction)
+            && let Some((held, decided)) =
+                state
+                    .intents
+                    .first_blocking(self.tree, from, self.direction)
         {
             let within = match (&key, self.direction) {
                 (Some(key), Direction::Forward) => held <= key,
@@ -165,7 +201,9 @@ impl Cursor {
             }
         }
         let Some(key) = key else { return Ok(Step::End) };
-        let version = state.with_visible(view, self.tree, &key, self.at, |version| version.map(read_version));
+        let version = state.with_visible(view, self.tree, &key, self.at, |version| {
+            version.map(read_version)
+        });
         let step = match version {
             Some(Some(read)) => Step::Found(key.clone(), read),
             Some(None) => Step::Skipped,
@@ -173,7 +211,13 @@ impl Cursor {
                 let (page, index) = base.expect("the base has the record");
                 let stored = Stored::at(page, index);
                 match partition.store.try_value(&stored) {
-                    Some(value) => Step::Found(key.clone(), Read { value, token: view.token() }),
+                    Some(value) => Step::Found(
+                        key.clone(),
+                        Read {
+                            value,
+                            token: view.token(),
+                        },
+                    ),
                     None => Step::Large(key.clone(), stored, view.clone()),
                 }
             }
@@ -189,13 +233,20 @@ impl Cursor {
     /// The next key that the active or the sealed delta has.
     fn next_in_delta(&self, state: &State, view: &View) -> Option<Key> {
         let from = self.from.as_ref().map(Key::as_slice);
-        let active = state.active.tree(self.tree).and_then(|delta| delta.next(from, self.direction));
+        let active = state
+            .active
+            .tree(self.tree)
+            .and_then(|delta| delta.next(from, self.direction));
         let active = active.map(|(key, _)| key);
         view.with_sealed(|sealed| {
             let delta = sealed.and_then(|sealed| sealed.delta.tree(self.tree));
-            let sealed = delta.and_then(|delta| delta.next(from, self.direction)).map(|(key, _)| key);
+            let sealed = delta
+                .and_then(|delta| delta.next(from, self.direction))
+                .map(|(key, _)| key);
             match (active, sealed) {
-                (Some(active), Some(sealed)) if self.direction == Direction::Forward => Some(active.min(sealed)),
+                (Some(active), Some(sealed)) if self.direction == Direction::Forward => {
+                    Some(active.min(sealed))
+                }
                 (Some(active), Some(sealed)) => Some(active.max(sealed)),
                 (active, sealed) => active.or(sealed),
             }

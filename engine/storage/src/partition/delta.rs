@@ -43,7 +43,9 @@ pub(crate) struct Chain(SmallVec<[Version; 1]>);
 impl Chain {
     /// The newest version.
     pub(crate) fn newest(&self) -> &Version {
-        self.0.last().expect("a chain in the delta has at least one version")
+        self.0
+            .last()
+            .expect("a chain in the delta has at least one version")
     }
 
     /// The version that a read at `at` sees.
@@ -95,7 +97,10 @@ pub(crate) struct Newest {
 
 impl Newest {
     pub(crate) fn of(version: &Version) -> Newest {
-        Newest { ts: version.ts, len: version.value.as_ref().map(|value| value.len() as u64) }
+        Newest {
+            ts: version.ts,
+            len: version.value.as_ref().map(|value| value.len() as u64),
+        }
     }
 }
 
@@ -119,14 +124,18 @@ impl TreeDelta {
 
     /// The changed keys from `key` on.
     pub(crate) fn range_from(&self, key: &[u8]) -> impl Iterator<Item = (&Key, &Chain)> {
-        self.keys.range::<[u8], _>((Bound::Included(key), Bound::Unbounded))
+        self.keys
+            .range::<[u8], _>((Bound::Included(key), Bound::Unbounded))
     }
 
     /// The first changed key beyond `from` in `direction`.
     pub(crate) fn next(&self, from: Bound<&[u8]>, direction: Direction) -> Option<(&Key, &Chain)> {
         match direction {
             Direction::Forward => self.keys.range::<[u8], _>((from, Bound::Unbounded)).next(),
-            Direction::Reverse => self.keys.range::<[u8], _>((Bound::Unbounded, from)).next_back(),
+            Direction::Reverse => self
+                .keys
+                .range::<[u8], _>((Bound::Unbounded, from))
+                .next_back(),
         }
     }
 
@@ -178,8 +187,14 @@ impl Delta {
     }
 
     /// Adds a version. Returns what this layer said of the key before, and the timestamp of its newest version now.
-    pub(crate) fn insert(&mut self, tree: TreeId, key: &[u8], version: Version) -> (Option<Newest>, Timestamp) {
-        let (added, removed, before, newest) = self.trees.entry(tree).or_default().insert(key, version);
+    pub(crate) fn insert(
+        &mut self,
+        tree: TreeId,
+        key: &[u8],
+        version: Version,
+    ) -> (Option<Newest>, Timestamp) {
+        let (added, removed, before, newest) =
+            self.trees.entry(tree).or_default().insert(key, version);
         self.bytes = self.bytes + added - removed;
         (before, newest)
     }
@@ -210,7 +225,10 @@ impl Delta {
 }
 
 /// The version that wins where two layers hold the key: the later timestamp, and of equal ones the upper layer's.
-pub(crate) fn newer<'a>(upper: Option<&'a Version>, lower: Option<&'a Version>) -> Option<&'a Version> {
+pub(crate) fn newer<'a>(
+    upper: Option<&'a Version>,
+    lower: Option<&'a Version>,
+) -> Option<&'a Version> {
     match (upper, lower) {
         (Some(upper), Some(lower)) if lower.ts > upper.ts => Some(lower),
         (Some(upper), _) => Some(upper),
@@ -223,7 +241,11 @@ mod tests {
     use super::*;
 
     fn version(ts: u64, value: &str) -> Version {
-        Version { ts: Timestamp::from_u64(ts), seq: ts, value: Some(Bytes::copy_from_slice(value.as_bytes())) }
+        Version {
+            ts: Timestamp::from_u64(ts),
+            seq: ts,
+            value: Some(Bytes::copy_from_slice(value.as_bytes())),
+        }
     }
 
     #[test]
@@ -234,8 +256,20 @@ mod tests {
                 delta.insert(TreeId(7), b"k", version(ts, &ts.to_string()));
             }
             let read = |at| delta.visible(TreeId(7), b"k", at).map(|v| v.ts.as_u64());
-            for (ts, expected) in [(0, None), (1, Some(1)), (4, Some(1)), (5, Some(5)), (8, Some(5)), (9, Some(9)), (99, Some(9))] {
-                assert_eq!(read(ReadAt::At(Timestamp::from_u64(ts))), expected, "{order:?} at {ts}");
+            for (ts, expected) in [
+                (0, None),
+                (1, Some(1)),
+                (4, Some(1)),
+                (5, Some(5)),
+                (8, Some(5)),
+                (9, Some(9)),
+                (99, Some(9)),
+            ] {
+                assert_eq!(
+                    read(ReadAt::At(Timestamp::from_u64(ts))),
+                    expected,
+                    "{order:?} at {ts}"
+                );
             }
             assert_eq!(read(ReadAt::Newest), Some(9));
         }
@@ -245,10 +279,18 @@ mod tests {
     fn bytes_return_to_zero_when_trees_leave() {
         let mut delta = Delta::default();
         for ts in 1..50u64 {
-            delta.insert(TreeId(ts % 3), &[(ts % 7) as u8], version(ts / 2, "some value"));
+            delta.insert(
+                TreeId(ts % 3),
+                &[(ts % 7) as u8],
+                version(ts / 2, "some value"),
+            );
         }
         assert!(delta.bytes() > 0);
-        let sum: u64 = delta.tree_ids().iter().map(|&id| delta.tree(id).unwrap().bytes()).sum();
+        let sum: u64 = delta
+            .tree_ids()
+            .iter()
+            .map(|&id| delta.tree(id).unwrap().bytes())
+            .sum();
         assert_eq!(sum, delta.bytes());
         for id in delta.tree_ids() {
             delta.remove_tree(id);
@@ -264,7 +306,14 @@ mod tests {
         let before = delta.bytes();
         delta.insert(TreeId(1), b"k", version(0, "b"));
         assert_eq!(delta.bytes(), before);
-        assert_eq!(delta.visible(TreeId(1), b"k", ReadAt::Newest).unwrap().value.as_deref(), Some(&b"b"[..]));
+        assert_eq!(
+            delta
+                .visible(TreeId(1), b"k", ReadAt::Newest)
+                .unwrap()
+                .value
+                .as_deref(),
+            Some(&b"b"[..])
+        );
     }
 
     #[test]

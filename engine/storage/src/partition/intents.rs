@@ -85,8 +85,13 @@ impl Intents {
         let keys = self.trees.get(&tree)?;
         let blocking = |(_, intent): &(&Key, &Intent)| intent.op != Op::Check;
         let (key, intent) = match direction {
-            Direction::Forward => keys.range::<[u8], _>((from, Bound::Unbounded)).find(blocking),
-            Direction::Reverse => keys.range::<[u8], _>((Bound::Unbounded, from)).rev().find(blocking),
+            Direction::Forward => keys
+                .range::<[u8], _>((from, Bound::Unbounded))
+                .find(blocking),
+            Direction::Reverse => keys
+                .range::<[u8], _>((Bound::Unbounded, from))
+                .rev()
+                .find(blocking),
         }?;
         Some((key, self.units[&intent.unit].decided.clone()))
     }
@@ -99,7 +104,8 @@ impl Intents {
     ) -> impl Iterator<Item = (&'a Key, &'a Intent)> {
         let range = (Bound::Included(prefix), Bound::Unbounded);
         let keys = self.trees.get(&tree).into_iter();
-        keys.flat_map(move |keys| keys.range::<[u8], _>(range)).take_while(move |(key, _)| key.starts_with(prefix))
+        keys.flat_map(move |keys| keys.range::<[u8], _>(range))
+            .take_while(move |(key, _)| key.starts_with(prefix))
     }
 
     /// Records a unit's intents. Conflicts were checked before: a key held by another is a broken invariant.
@@ -112,8 +118,18 @@ impl Intents {
             let replaced = self.trees.entry(tree).or_default().insert(key, intent);
             assert!(replaced.is_none(), "an intent was placed over another");
         }
-        let fresh = self.units.insert(unit, Unit { keys, decided: Notify::new() });
-        assert!(fresh.is_none(), "unit {} placed its intents twice on one partition", unit.0);
+        let fresh = self.units.insert(
+            unit,
+            Unit {
+                keys,
+                decided: Notify::new(),
+            },
+        );
+        assert!(
+            fresh.is_none(),
+            "unit {} placed its intents twice on one partition",
+            unit.0
+        );
     }
 
     /// Removes a unit's intents and returns them; the caller applies or forgets them, then wakes the waiters.
@@ -135,12 +151,19 @@ impl Intents {
             self.bytes -= cost(&key, &intent.op);
             intents.push((tree, key, intent));
         }
-        assert!(!self.units.is_empty() || (self.trees.is_empty() && self.bytes == 0), "intents without a unit");
+        assert!(
+            !self.units.is_empty() || (self.trees.is_empty() && self.bytes == 0),
+            "intents without a unit"
+        );
         (intents, decided)
     }
 }
 
 fn cost(key: &Key, op: &Op) -> u64 {
-    let value = if let Op::Put(value) = op { value.len() } else { 0 };
+    let value = if let Op::Put(value) = op {
+        value.len()
+    } else {
+        0
+    };
     INTENT_OVERHEAD_BYTES + 2 * key.len() as u64 + value as u64
 }

@@ -1,7 +1,10 @@
 //! Measurements of the hot paths over cached pages, run by hand:
 //! `cargo test --release -p pinion-storage measure -- --ignored --nocapture`.
 
-#![allow(clippy::disallowed_methods, reason = "a measurement of processor time, outside any node")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a measurement of processor time, outside any node"
+)]
 
 use std::hint::black_box;
 use std::path::Path;
@@ -27,15 +30,30 @@ fn key(n: u64) -> Key {
 }
 
 fn put(n: u64, value: &Bytes, expect: Expect) -> Write {
-    Write { partition: PartitionId(0), tree: TREE, key: key(n), op: Op::Put(value.clone()), expect }
+    Write {
+        partition: PartitionId(0),
+        tree: TREE,
+        key: key(n),
+        op: Op::Put(value.clone()),
+        expect,
+    }
 }
 
 fn report(what: &str, start: Instant, count: u64) {
     let elapsed = start.elapsed();
-    println!("{what:44} {:>8.0} ns each, {:>9.0} per s", elapsed.as_nanos() as f64 / count as f64, count as f64 / elapsed.as_secs_f64());
+    println!(
+        "{what:44} {:>8.0} ns each, {:>9.0} per s",
+        elapsed.as_nanos() as f64 / count as f64,
+        count as f64 / elapsed.as_secs_f64()
+    );
 }
 
-async fn insert(partition: &Rc<Partition>, what: &str, keys: impl Iterator<Item = u64>, ts: &mut u64) {
+async fn insert(
+    partition: &Rc<Partition>,
+    what: &str,
+    keys: impl Iterator<Item = u64>,
+    ts: &mut u64,
+) {
     let value = Bytes::from(vec![7; 200]);
     let (start, mut count) = (Instant::now(), 0);
     for n in keys {
@@ -55,7 +73,13 @@ async fn read(partition: &Rc<Partition>, what: &str) {
     for round in 0..2 {
         let start = Instant::now();
         for key in &keys {
-            black_box(partition.get(TREE, key, ReadAt::Newest).await.unwrap().unwrap());
+            black_box(
+                partition
+                    .get(TREE, key, ReadAt::Newest)
+                    .await
+                    .unwrap()
+                    .unwrap(),
+            );
         }
         if round == 1 {
             report(&format!("get, {what}"), start, keys.len() as u64);
@@ -82,26 +106,48 @@ async fn checkpoint(partition: &Rc<Partition>, what: &str, ts: u64) {
     partition.install(roots);
     report("install", start, 1);
     let stats = partition.page_stats();
-    println!("{:44} {} MiB file, {} pages written", "", stats.file_bytes >> 20, stats.pages_written);
+    println!(
+        "{:44} {} MiB file, {} pages written",
+        "",
+        stats.file_bytes >> 20,
+        stats.pages_written
+    );
 }
 
 #[test]
 #[ignore = "a measurement, run by hand in release mode"]
 fn measure_hot_paths() {
     sim::block_on(1, async {
-        let options = PartitionOptions { cache_bytes: 1 << 30, ..PartitionOptions::default() };
-        let partition = Partition::create(PartitionId(0), Path::new("/data"), options).await.unwrap();
+        let options = PartitionOptions {
+            cache_bytes: 1 << 30,
+            ..PartitionOptions::default()
+        };
+        let partition = Partition::create(PartitionId(0), Path::new("/data"), options)
+            .await
+            .unwrap();
         let mut ts = 1;
         let mut shuffled: Vec<u64> = (0..RECORDS).collect();
         let mut rng = Rng::from_seed(2);
         for i in (1..shuffled.len()).rev() {
             shuffled.swap(i, rng.below(i as u64 + 1) as usize);
         }
-        insert(&partition, "insert in order, empty base", (0..RECORDS).map(|n| n * 2), &mut ts).await;
+        insert(
+            &partition,
+            "insert in order, empty base",
+            (0..RECORDS).map(|n| n * 2),
+            &mut ts,
+        )
+        .await;
         read(&partition, "all in the delta").await;
         checkpoint(&partition, "from nothing, of all records", ts).await;
         read(&partition, "all in the base").await;
-        insert(&partition, "insert at random over the base", shuffled.iter().take(100_000).map(|n| n * 2 + 1), &mut ts).await;
+        insert(
+            &partition,
+            "insert at random over the base",
+            shuffled.iter().take(100_000).map(|n| n * 2 + 1),
+            &mut ts,
+        )
+        .await;
         read(&partition, "a sixth in the delta").await;
         checkpoint(&partition, "of 100,000 scattered inserts", ts).await;
         read(&partition, "all in the base again").await;

@@ -16,7 +16,8 @@ use pinion_runtime::{JoinHandle, Queue, Rng, sim, spawn, yield_now};
 use super::{Cursor, Partition, SnapshotPin, UnitId};
 use crate::base::{PartitionOptions, PartitionRoots, verify_partition};
 use crate::types::{
-    Direction, Expect, Fatal, Key, KeyRange, Op, PartitionId, ReadAt, ReadError, TreeId, VersionToken, Write, WriteError,
+    Direction, Expect, Fatal, Key, KeyRange, Op, PartitionId, ReadAt, ReadError, TreeId,
+    VersionToken, Write, WriteError,
 };
 
 const ID: PartitionId = PartitionId(3);
@@ -31,7 +32,12 @@ struct Model {
 
 impl Model {
     fn get(&self, tree: u64, key: &[u8], at: u64) -> Option<&Bytes> {
-        self.history.get(&(tree, key.to_vec()))?.range(..=at).next_back()?.1.as_ref()
+        self.history
+            .get(&(tree, key.to_vec()))?
+            .range(..=at)
+            .next_back()?
+            .1
+            .as_ref()
     }
 
     fn put(&mut self, ts: u64, write: &Write) {
@@ -40,14 +46,22 @@ impl Model {
             Op::Put(value) => Some(value.clone()),
             Op::Delete => None,
         };
-        self.history.entry((write.tree.0, write.key.to_vec())).or_default().insert(ts, value);
+        self.history
+            .entry((write.tree.0, write.key.to_vec()))
+            .or_default()
+            .insert(ts, value);
     }
 
     /// The live records of a tree in key order.
     fn scan(&self, tree: u64, at: u64) -> impl DoubleEndedIterator<Item = (&[u8], &Bytes)> {
         self.history
             .range((tree, Vec::new())..(tree + 1, Vec::new()))
-            .filter_map(move |((_, key), versions)| Some((key.as_slice(), versions.range(..=at).next_back()?.1.as_ref()?)))
+            .filter_map(move |((_, key), versions)| {
+                Some((
+                    key.as_slice(),
+                    versions.range(..=at).next_back()?.1.as_ref()?,
+                ))
+            })
     }
 }
 
@@ -80,7 +94,9 @@ struct Run {
 
 impl Run {
     async fn new(seed: u64, options: PartitionOptions) -> Run {
-        let partition = Partition::create(ID, Path::new(DIR), options.clone()).await.unwrap();
+        let partition = Partition::create(ID, Path::new(DIR), options.clone())
+            .await
+            .unwrap();
         let roots = partition.roots();
         Run {
             rng: Rng::from_seed(seed),
@@ -122,12 +138,25 @@ impl Run {
     }
 
     fn write(&mut self) -> Write {
-        let op = if self.rng.chance(0.65) { Op::Put(self.value()) } else { Op::Delete };
-        Write { partition: ID, tree: TreeId(1 + self.rng.below(3)), key: self.key(), op, expect: Expect::Any }
+        let op = if self.rng.chance(0.65) {
+            Op::Put(self.value())
+        } else {
+            Op::Delete
+        };
+        Write {
+            partition: ID,
+            tree: TreeId(1 + self.rng.below(3)),
+            key: self.key(),
+            op,
+            expect: Expect::Any,
+        }
     }
 
     fn held(&self, write: &Write) -> bool {
-        self.undecided.iter().flat_map(|(_, writes)| writes).any(|w| w.tree == write.tree && w.key == write.key)
+        self.undecided
+            .iter()
+            .flat_map(|(_, writes)| writes)
+            .any(|w| w.tree == write.tree && w.key == write.key)
     }
 
     /// A statement of distinct keys with random expectations, and what should come of it.
@@ -136,7 +165,10 @@ impl Run {
         let mut expected = Ok(());
         for _ in 0..self.rng.between(1, 4) {
             let mut write = self.write();
-            if writes.iter().any(|w| w.tree == write.tree && w.key == write.key) {
+            if writes
+                .iter()
+                .any(|w| w.tree == write.tree && w.key == write.key)
+            {
                 continue;
             }
             let live = self.model.get(write.tree.0, &write.key, u64::MAX).is_some();
@@ -150,10 +182,17 @@ impl Run {
                     live
                 }
                 2 if !self.held(&write) => {
-                    let read = self.partition.get(write.tree, &write.key, ReadAt::Newest).await.unwrap();
+                    let read = self
+                        .partition
+                        .get(write.tree, &write.key, ReadAt::Newest)
+                        .await
+                        .unwrap();
                     let stale = self.rng.chance(0.2);
-                    let token = read.map(|read| read.token).unwrap_or(VersionToken(u64::MAX));
-                    write.expect = Expect::Version(if stale { VersionToken(u64::MAX) } else { token });
+                    let token = read
+                        .map(|read| read.token)
+                        .unwrap_or(VersionToken(u64::MAX));
+                    write.expect =
+                        Expect::Version(if stale { VersionToken(u64::MAX) } else { token });
                     live && !stale
                 }
                 3 if writes.is_empty() => {
@@ -162,8 +201,13 @@ impl Run {
                     let prefix = &write.key[..len];
                     let tree = write.tree.0;
                     let undecided = self.undecided.iter().flat_map(|(_, writes)| writes);
-                    let held = undecided.clone().any(|w| w.tree.0 == tree && w.key.starts_with(prefix));
-                    let taken = self.model.scan(tree, u64::MAX).any(|(key, _)| key.starts_with(prefix) && key != &write.key[..]);
+                    let held = undecided
+                        .clone()
+                        .any(|w| w.tree.0 == tree && w.key.starts_with(prefix));
+                    let taken = self
+                        .model
+                        .scan(tree, u64::MAX)
+                        .any(|(key, _)| key.starts_with(prefix) && key != &write.key[..]);
                     !held && !taken
                 }
                 _ => true,
@@ -203,10 +247,17 @@ impl Run {
             return;
         }
         let outcome = self.partition.check(&writes, &prepared);
-        assert_eq!(outcome.is_ok(), expected.is_ok(), "{outcome:?} of {writes:?}");
+        assert_eq!(
+            outcome.is_ok(),
+            expected.is_ok(),
+            "{outcome:?} of {writes:?}"
+        );
         if outcome.is_ok() {
-            self.partition.write_now(Timestamp::from_u64(self.now), &writes, prepared);
-            writes.iter().for_each(|write| self.model.put(self.now, write));
+            self.partition
+                .write_now(Timestamp::from_u64(self.now), &writes, prepared);
+            writes
+                .iter()
+                .for_each(|write| self.model.put(self.now, write));
         }
     }
 
@@ -220,11 +271,26 @@ impl Run {
         let ts = self.rng.between(floor + 1, self.now);
         let key = (write.tree.0, write.key.to_vec());
         // Snapshots that are open must not change, as none below the visible timestamp does.
-        let oldest_open = self.pins.iter().map(|(ts, _)| *ts).chain(self.cursors.iter().map(|c| c.at)).max().unwrap_or(0);
-        if ts <= oldest_open || self.model.history.get(&key).is_some_and(|versions| versions.contains_key(&ts)) {
+        let oldest_open = self
+            .pins
+            .iter()
+            .map(|(ts, _)| *ts)
+            .chain(self.cursors.iter().map(|c| c.at))
+            .max()
+            .unwrap_or(0);
+        if ts <= oldest_open
+            || self
+                .model
+                .history
+                .get(&key)
+                .is_some_and(|versions| versions.contains_key(&ts))
+        {
             return;
         }
-        self.partition.apply_at(Timestamp::from_u64(ts), std::slice::from_ref(&write)).await.unwrap();
+        self.partition
+            .apply_at(Timestamp::from_u64(ts), std::slice::from_ref(&write))
+            .await
+            .unwrap();
         self.model.put(ts, &write);
     }
 
@@ -239,7 +305,11 @@ impl Run {
         }
         let unit = UnitId(self.next_unit);
         let outcome = self.partition.place_intents(unit, &writes, prepared);
-        assert_eq!(outcome.is_ok(), expected.is_ok(), "{outcome:?} of {writes:?}");
+        assert_eq!(
+            outcome.is_ok(),
+            expected.is_ok(),
+            "{outcome:?} of {writes:?}"
+        );
         if outcome.is_ok() {
             self.next_unit += 1;
             self.undecided.push((unit, writes));
@@ -250,10 +320,14 @@ impl Run {
         if self.undecided.is_empty() {
             return;
         }
-        let (unit, writes) = self.undecided.swap_remove(self.rng.below(self.undecided.len() as u64) as usize);
+        let (unit, writes) = self
+            .undecided
+            .swap_remove(self.rng.below(self.undecided.len() as u64) as usize);
         if self.rng.chance(0.7) {
             self.partition.resolve(unit, Timestamp::from_u64(self.now));
-            writes.iter().for_each(|write| self.model.put(self.now, write));
+            writes
+                .iter()
+                .for_each(|write| self.model.put(self.now, write));
         } else {
             self.partition.withdraw(unit);
         }
@@ -270,14 +344,32 @@ impl Run {
     async fn read(&mut self) {
         let write = self.write();
         if self.rng.chance(0.5) && !self.held(&write) {
-            let read = self.partition.get(write.tree, &write.key, ReadAt::Newest).await.unwrap();
+            let read = self
+                .partition
+                .get(write.tree, &write.key, ReadAt::Newest)
+                .await
+                .unwrap();
             let expected = self.model.get(write.tree.0, &write.key, u64::MAX);
-            assert_eq!(read.as_ref().map(|read| &read.value), expected, "{:?} at newest", write.key);
+            assert_eq!(
+                read.as_ref().map(|read| &read.value),
+                expected,
+                "{:?} at newest",
+                write.key
+            );
         } else {
             let at = self.readable();
-            let read = self.partition.get(write.tree, &write.key, ReadAt::At(Timestamp::from_u64(at))).await.unwrap();
+            let read = self
+                .partition
+                .get(write.tree, &write.key, ReadAt::At(Timestamp::from_u64(at)))
+                .await
+                .unwrap();
             let expected = self.model.get(write.tree.0, &write.key, at);
-            assert_eq!(read.as_ref().map(|read| &read.value), expected, "{:?} at {at}", write.key);
+            assert_eq!(
+                read.as_ref().map(|read| &read.value),
+                expected,
+                "{:?} at {at}",
+                write.key
+            );
         }
     }
 
@@ -287,38 +379,81 @@ impl Run {
             1 => Bound::Included(run.key()),
             _ => Bound::Excluded(run.key()),
         };
-        KeyRange { lower: bound(self), upper: bound(self) }
+        KeyRange {
+            lower: bound(self),
+            upper: bound(self),
+        }
     }
 
     fn direction(&mut self) -> Direction {
-        if self.rng.chance(0.5) { Direction::Forward } else { Direction::Reverse }
+        if self.rng.chance(0.5) {
+            Direction::Forward
+        } else {
+            Direction::Reverse
+        }
     }
 
     async fn scan(&mut self) {
-        let (tree, at, range, direction) = (1 + self.rng.below(3), self.readable(), self.range(), self.direction());
+        let (tree, at, range, direction) = (
+            1 + self.rng.below(3),
+            self.readable(),
+            self.range(),
+            self.direction(),
+        );
         let newest = self.rng.chance(0.3) && self.undecided.is_empty();
-        let read_at = if newest { ReadAt::Newest } else { ReadAt::At(Timestamp::from_u64(at)) };
+        let read_at = if newest {
+            ReadAt::Newest
+        } else {
+            ReadAt::At(Timestamp::from_u64(at))
+        };
         let at = if newest { u64::MAX } else { at };
-        let mut cursor = self.partition.cursor(TreeId(tree), range.clone(), direction, read_at);
+        let mut cursor = self
+            .partition
+            .cursor(TreeId(tree), range.clone(), direction, read_at);
         let mut got = Vec::new();
         while let Some((key, read)) = cursor.next().await.unwrap() {
             got.push((key.to_vec(), read.value));
         }
-        let records = self.model.scan(tree, at).filter(|(key, _)| range.contains(key));
-        let mut expected: Vec<_> = records.map(|(key, value)| (key.to_vec(), value.clone())).collect();
+        let records = self
+            .model
+            .scan(tree, at)
+            .filter(|(key, _)| range.contains(key));
+        let mut expected: Vec<_> = records
+            .map(|(key, value)| (key.to_vec(), value.clone()))
+            .collect();
         if direction == Direction::Reverse {
             expected.reverse();
         }
-        assert!(got == expected, "scan of tree {tree} {range:?} {direction:?} at {at}: {got:?} instead of {expected:?}");
+        assert!(
+            got == expected,
+            "scan of tree {tree} {range:?} {direction:?} at {at}: {got:?} instead of {expected:?}"
+        );
     }
 
     fn open_cursor(&mut self) {
         if self.cursors.len() >= 4 {
             self.cursors.remove(0);
         }
-        let (tree, at, range, direction) = (1 + self.rng.below(3), self.readable(), self.range(), self.direction());
-        let cursor = self.partition.cursor(TreeId(tree), range.clone(), direction, ReadAt::At(Timestamp::from_u64(at)));
-        self.cursors.push(OpenCursor { cursor, tree, at, range, direction, last: None });
+        let (tree, at, range, direction) = (
+            1 + self.rng.below(3),
+            self.readable(),
+            self.range(),
+            self.direction(),
+        );
+        let cursor = self.partition.cursor(
+            TreeId(tree),
+            range.clone(),
+            direction,
+            ReadAt::At(Timestamp::from_u64(at)),
+        );
+        self.cursors.push(OpenCursor {
+            cursor,
+            tree,
+            at,
+            range,
+            direction,
+            last: None,
+        });
     }
 
     async fn step_cursor(&mut self) {
@@ -333,7 +468,10 @@ impl Run {
             Direction::Forward => key > from,
             Direction::Reverse => key < from,
         };
-        let mut records = self.model.scan(open.tree, open.at).filter(|(key, _)| open.range.contains(key));
+        let mut records = self
+            .model
+            .scan(open.tree, open.at)
+            .filter(|(key, _)| open.range.contains(key));
         let accept = |key: &[u8]| match (&open.last, seeks) {
             (_, true) => key == &target[..] || beyond(&target, key),
             (None, false) => true,
@@ -348,7 +486,8 @@ impl Run {
         }
         let got = open.cursor.next().await.unwrap();
         assert_eq!(
-            got.as_ref().map(|(key, read)| (key.as_slice(), &read.value)),
+            got.as_ref()
+                .map(|(key, read)| (key.as_slice(), &read.value)),
             expected,
             "{:?} {:?} at {} after {:?}, seek {:?}",
             open.range,
@@ -376,7 +515,10 @@ impl Run {
                 let c = self.rng.between(self.base, self.now);
                 self.partition.seal(Timestamp::from_u64(c));
                 let partition = self.partition.clone();
-                self.checkpoint = Some((c, spawn(Queue::Background, async move { partition.merge().await })));
+                self.checkpoint = Some((
+                    c,
+                    spawn(Queue::Background, async move { partition.merge().await }),
+                ));
             }
             Some((c, merge)) if merge.is_finished() || self.rng.chance(0.3) => {
                 let roots = merge.await.unwrap().unwrap();
@@ -390,8 +532,16 @@ impl Run {
                 self.checkpoints += 1;
                 let report = verify_partition(ID, Path::new(DIR), &roots).await.unwrap();
                 assert_eq!(report.problems, [], "after checkpoint {}", self.checkpoints);
-                let too_old = self.partition.get(TreeId(1), b"k", ReadAt::At(Timestamp::MIN)).await;
-                let kept = self.pins.iter().map(|(ts, _)| *ts).chain(self.cursors.iter().map(|c| c.at)).min();
+                let too_old = self
+                    .partition
+                    .get(TreeId(1), b"k", ReadAt::At(Timestamp::MIN))
+                    .await;
+                let kept = self
+                    .pins
+                    .iter()
+                    .map(|(ts, _)| *ts)
+                    .chain(self.cursors.iter().map(|c| c.at))
+                    .min();
                 if c > 0 && kept.is_none_or(|kept| kept >= c) {
                     assert_eq!(too_old.err(), Some(ReadError::SnapshotTooOld));
                 }
@@ -409,7 +559,9 @@ impl Run {
         self.pins.clear();
         self.undecided.clear();
         self.partition.close().await;
-        self.partition = Partition::open(ID, Path::new(DIR), self.roots, self.options.clone()).await.unwrap();
+        self.partition = Partition::open(ID, Path::new(DIR), self.roots, self.options.clone())
+            .await
+            .unwrap();
         for versions in self.model.history.values_mut() {
             versions.retain(|ts, _| *ts <= self.base);
         }
@@ -426,7 +578,10 @@ impl Run {
                 key_bytes += key.len() as u64;
                 value_bytes += value.len() as u64;
             }
-            assert_eq!((stats.records, stats.key_bytes, stats.value_bytes), (records, key_bytes, value_bytes));
+            assert_eq!(
+                (stats.records, stats.key_bytes, stats.value_bytes),
+                (records, key_bytes, value_bytes)
+            );
         }
     }
 }
@@ -446,12 +601,18 @@ fn check(seed: u64, options: PartitionOptions, steps: u32) {
         run.scan().await;
         (run.checkpoints, run.reopened)
     });
-    assert!(checkpoints > 3 && reopened > 0, "seed {seed} did too little: {checkpoints} checkpoints");
+    assert!(
+        checkpoints > 3 && reopened > 0,
+        "seed {seed} did too little: {checkpoints} checkpoints"
+    );
 }
 
 /// A campaign runs more seeds: `PINION_SEEDS` tells how many times as many.
 fn seeds(range: std::ops::Range<u64>) -> std::ops::Range<u64> {
-    let times: u64 = std::env::var("PINION_SEEDS").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
+    let times: u64 = std::env::var("PINION_SEEDS")
+        .ok()
+        .and_then(|times| times.parse().ok())
+        .unwrap_or(1);
     range.start * times..range.end * times
 }
 
@@ -465,28 +626,53 @@ fn random_operations_on_tiny_pages() {
 #[test]
 fn random_operations_on_ordinary_pages() {
     for seed in seeds(100..110) {
-        check(seed, PartitionOptions { cache_bytes: 1 << 20, ..PartitionOptions::default() }, 1500);
+        check(
+            seed,
+            PartitionOptions {
+                cache_bytes: 1 << 20,
+                ..PartitionOptions::default()
+            },
+            1500,
+        );
     }
 }
 
 #[test]
 fn random_operations_without_any_cache() {
     for seed in seeds(200..210) {
-        check(seed, PartitionOptions { cache_bytes: 0, ..PartitionOptions::hostile() }, 1000);
+        check(
+            seed,
+            PartitionOptions {
+                cache_bytes: 0,
+                ..PartitionOptions::hostile()
+            },
+            1000,
+        );
     }
 }
 
 #[test]
 fn a_stale_preparation_conflicts() {
     sim::block_on(1, async {
-        let partition = Partition::create(ID, Path::new(DIR), PartitionOptions::default()).await.unwrap();
+        let partition = Partition::create(ID, Path::new(DIR), PartitionOptions::default())
+            .await
+            .unwrap();
         let op = Op::Put(Bytes::from_static(b"v"));
-        let writes = [Write { partition: ID, tree: TreeId(1), key: Key::from_slice(b"k"), op, expect: Expect::Any }];
+        let writes = [Write {
+            partition: ID,
+            tree: TreeId(1),
+            key: Key::from_slice(b"k"),
+            op,
+            expect: Expect::Any,
+        }];
         let prepared = partition.prepare(&writes).await.unwrap();
         partition.seal(Timestamp::from_u64(5));
         let roots = partition.merge().await.unwrap();
         assert_eq!(partition.check(&writes, &prepared), Ok(()));
         partition.install(roots);
-        assert_eq!(partition.check(&writes, &prepared), Err(WriteError::Conflict));
+        assert_eq!(
+            partition.check(&writes, &prepared),
+            Err(WriteError::Conflict)
+        );
     });
 }

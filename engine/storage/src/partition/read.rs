@@ -23,23 +23,38 @@ enum Look {
 impl Partition {
     /// The value of `key`. Does not yield when every page on the way is in memory and, for a newest read, no unit that
     /// changes the key is being decided.
-    pub async fn get(&self, tree: TreeId, key: &[u8], at: ReadAt) -> Result<Option<Read>, ReadError> {
+    pub async fn get(
+        &self,
+        tree: TreeId,
+        key: &[u8],
+        at: ReadAt,
+    ) -> Result<Option<Read>, ReadError> {
         loop {
             match self.look(tree, key, at)? {
                 Look::Done(read) => return Ok(read),
                 Look::Undecided(decided) => decided.notified().await,
                 Look::Load(view, root) => {
                     // Whatever is committed while this waits, the state found here was newest when the read began.
-                    let Some(stored) = self.store.get(tree, &root, key).await? else { return Ok(None) };
+                    let Some(stored) = self.store.get(tree, &root, key).await? else {
+                        return Ok(None);
+                    };
                     let value = self.store.value(tree, &stored).await?;
-                    return Ok(Some(Read { value, token: view.token() }));
+                    return Ok(Some(Read {
+                        value,
+                        token: view.token(),
+                    }));
                 }
             }
         }
     }
 
     /// The value of `key` if it can be had without waiting.
-    pub fn try_get(&self, tree: TreeId, key: &[u8], at: ReadAt) -> Option<Result<Option<Read>, ReadError>> {
+    pub fn try_get(
+        &self,
+        tree: TreeId,
+        key: &[u8],
+        at: ReadAt,
+    ) -> Option<Result<Option<Read>, ReadError>> {
         match self.look(tree, key, at) {
             Ok(Look::Done(read)) => Some(Ok(read)),
             Ok(_) => None,
@@ -59,14 +74,19 @@ impl Partition {
         if let Some(read) = in_delta {
             return Ok(Look::Done(read));
         }
-        let Some(root) = view.trees.get(&tree) else { return Ok(Look::Done(None)) };
+        let Some(root) = view.trees.get(&tree) else {
+            return Ok(Look::Done(None));
+        };
         let found = self.store.try_get(root, key);
         let read = match &found {
             None => None,
             Some(None) => Some(None),
-            Some(Some(stored)) => {
-                self.store.try_value(stored).map(|value| Some(Read { value, token: view.token() }))
-            }
+            Some(Some(stored)) => self.store.try_value(stored).map(|value| {
+                Some(Read {
+                    value,
+                    token: view.token(),
+                })
+            }),
         };
         Ok(match read {
             Some(read) => Look::Done(read),
@@ -78,7 +98,10 @@ impl Partition {
     pub fn pin(&self, ts: Timestamp) -> Result<SnapshotPin, ReadError> {
         self.state.borrow().views.of(ReadAt::At(ts))?;
         *self.pins.borrow_mut().entry(ts).or_default() += 1;
-        Ok(SnapshotPin { partition: self.me.clone(), ts })
+        Ok(SnapshotPin {
+            partition: self.me.clone(),
+            ts,
+        })
     }
 
     fn unpin(&self, ts: Timestamp) {
@@ -95,7 +118,10 @@ impl Partition {
 
 /// What a version in the delta answers: its value, or that the key is deleted.
 pub(super) fn read_version(version: &Version) -> Option<Read> {
-    version.value.as_ref().map(|value| Read { value: value.clone(), token: VersionToken(version.seq) })
+    version.value.as_ref().map(|value| Read {
+        value: value.clone(),
+        token: VersionToken(version.seq),
+    })
 }
 
 impl State {
@@ -110,7 +136,10 @@ impl State {
     ) -> R {
         let active = self.active.visible(tree, key, at);
         view.with_sealed(|sealed| {
-            f(newer(active, sealed.and_then(|sealed| sealed.delta.visible(tree, key, at))))
+            f(newer(
+                active,
+                sealed.and_then(|sealed| sealed.delta.visible(tree, key, at)),
+            ))
         })
     }
 }

@@ -14,7 +14,8 @@ use super::{Partition, UnitId};
 use crate::base::{PartitionOptions, PartitionRoots, verify_partition};
 use crate::limits::BLOCK_BYTES;
 use crate::types::{
-    Direction, Expect, Fatal, Key, KeyRange, Op, PartitionId, ReadAt, ReadError, TreeId, Write, WriteError,
+    Direction, Expect, Fatal, Key, KeyRange, Op, PartitionId, ReadAt, ReadError, TreeId, Write,
+    WriteError,
 };
 
 const ID: PartitionId = PartitionId(0);
@@ -22,20 +23,34 @@ const DIR: &str = "/data/partition-00";
 const TREE: TreeId = TreeId(5);
 
 async fn create(options: PartitionOptions) -> Rc<Partition> {
-    Partition::create(ID, Path::new(DIR), options).await.unwrap()
+    Partition::create(ID, Path::new(DIR), options)
+        .await
+        .unwrap()
 }
 
 fn put(key: &str, value: &str) -> Write {
     let op = Op::Put(Bytes::copy_from_slice(value.as_bytes()));
-    Write { partition: ID, tree: TREE, key: Key::from_slice(key.as_bytes()), op, expect: Expect::Any }
+    Write {
+        partition: ID,
+        tree: TREE,
+        key: Key::from_slice(key.as_bytes()),
+        op,
+        expect: Expect::Any,
+    }
 }
 
 fn delete(key: &str) -> Write {
-    Write { op: Op::Delete, ..put(key, "") }
+    Write {
+        op: Op::Delete,
+        ..put(key, "")
+    }
 }
 
 fn unique(key: &str, len: usize) -> Write {
-    Write { expect: Expect::UniquePrefix { len }, ..put(key, "v") }
+    Write {
+        expect: Expect::UniquePrefix { len },
+        ..put(key, "v")
+    }
 }
 
 async fn write(partition: &Partition, ts: u64, writes: &[Write]) -> Result<(), WriteError> {
@@ -58,7 +73,10 @@ async fn checkpoint(partition: &Partition, c: u64) -> Result<PartitionRoots, Fat
 }
 
 async fn newest(partition: &Partition, key: &str) -> Option<String> {
-    let read = partition.get(TREE, key.as_bytes(), ReadAt::Newest).await.unwrap();
+    let read = partition
+        .get(TREE, key.as_bytes(), ReadAt::Newest)
+        .await
+        .unwrap();
     read.map(|read| String::from_utf8(read.value.to_vec()).unwrap())
 }
 
@@ -71,7 +89,9 @@ fn unique_prefixes() {
             let outcome = sim::block_on(1, async move {
                 let partition = create(PartitionOptions::hostile()).await;
                 for (ts, one) in before.iter().enumerate() {
-                    write(&partition, ts as u64 + 1, std::slice::from_ref(one)).await.unwrap();
+                    write(&partition, ts as u64 + 1, std::slice::from_ref(one))
+                        .await
+                        .unwrap();
                 }
                 if in_base {
                     checkpoint(&partition, 50).await.unwrap();
@@ -79,7 +99,10 @@ fn unique_prefixes() {
                 write(&partition, 100, &statement).await
             });
             let expected = collides.map_or(Ok(()), |(write, key)| {
-                Err(WriteError::Duplicate { write, existing_key: Key::from_slice(key.as_bytes()) })
+                Err(WriteError::Duplicate {
+                    write,
+                    existing_key: Key::from_slice(key.as_bytes()),
+                })
             });
             assert_eq!(outcome, expected);
         }
@@ -91,9 +114,20 @@ fn unique_prefixes() {
     check(&[put("ac", "v"), put("aa", "v")], &[unique("ab2", 2)], None);
     check(&[put("ab1", "v"), delete("ab1")], &[unique("ab2", 2)], None);
     check(&[put("ab1", "v")], &[delete("ab1"), unique("ab2", 2)], None);
-    check(&[put("ab1", "v")], &[unique("ab2", 2), delete("ab1")], Some((0, "ab1")));
+    check(
+        &[put("ab1", "v")],
+        &[unique("ab2", 2), delete("ab1")],
+        Some((0, "ab1")),
+    );
     check(&[], &[unique("ab1", 2), unique("ab2", 2)], Some((1, "ab1")));
-    check(&[put("ab1", "v")], &[Write { op: Op::Check, ..unique("ab2", 2) }], Some((0, "ab1")));
+    check(
+        &[put("ab1", "v")],
+        &[Write {
+            op: Op::Check,
+            ..unique("ab2", 2)
+        }],
+        Some((0, "ab1")),
+    );
     let many: Vec<Write> = (0..9).map(|n| put(&format!("ab{n}"), "v")).collect();
     check(&many, &[unique("abz", 2)], Some((0, "ab0")));
     let mut removed: Vec<Write> = (0..9).map(|n| delete(&format!("ab{n}"))).collect();
@@ -103,7 +137,10 @@ fn unique_prefixes() {
         write(&partition, 1, &many).await.unwrap();
         checkpoint(&partition, 50).await.unwrap();
         // More keys than are remembered: the statement is told to try again rather than be let through unchecked.
-        assert_eq!(write(&partition, 100, &removed).await, Err(WriteError::Conflict));
+        assert_eq!(
+            write(&partition, 100, &removed).await,
+            Err(WriteError::Conflict)
+        );
         write(&partition, 100, &removed[..9]).await.unwrap();
         write(&partition, 101, &removed[9..]).await.unwrap();
     });
@@ -114,11 +151,17 @@ fn a_unique_prefix_conflicts_with_an_undecided_one() {
     sim::block_on(1, async {
         let partition = create(PartitionOptions::default()).await;
         place(&partition, 1, &[unique("ab1", 2)]).await.unwrap();
-        assert_eq!(write(&partition, 5, &[unique("ab2", 2)]).await, Err(WriteError::Conflict));
+        assert_eq!(
+            write(&partition, 5, &[unique("ab2", 2)]).await,
+            Err(WriteError::Conflict)
+        );
         partition.withdraw(UnitId(1));
         assert_eq!(write(&partition, 5, &[unique("ab2", 2)]).await, Ok(()));
         place(&partition, 2, &[delete("ab2")]).await.unwrap();
-        assert_eq!(write(&partition, 6, &[unique("ab3", 2)]).await, Err(WriteError::Conflict));
+        assert_eq!(
+            write(&partition, 6, &[unique("ab3", 2)]).await,
+            Err(WriteError::Conflict)
+        );
         partition.resolve(UnitId(2), Timestamp::from_u64(7));
         assert_eq!(write(&partition, 8, &[unique("ab3", 2)]).await, Ok(()));
         assert_eq!(partition.memory().intent_bytes, 0);
@@ -130,8 +173,16 @@ fn newest_reads_wait_for_the_decision_and_snapshots_do_not() {
     for commit in [false, true] {
         sim::block_on(1, async move {
             let partition = create(PartitionOptions::default()).await;
-            write(&partition, 1, &[put("a", "old"), put("b", "old")]).await.unwrap();
-            place(&partition, 1, &[put("a", "new"), delete("b"), put("c", "new")]).await.unwrap();
+            write(&partition, 1, &[put("a", "old"), put("b", "old")])
+                .await
+                .unwrap();
+            place(
+                &partition,
+                1,
+                &[put("a", "new"), delete("b"), put("c", "new")],
+            )
+            .await
+            .unwrap();
             let finished = Rc::new(Cell::new(0));
             let mut waiting = Vec::new();
             for key in ["a", "b", "c"] {
@@ -144,7 +195,8 @@ fn newest_reads_wait_for_the_decision_and_snapshots_do_not() {
             }
             let scanner = partition.clone();
             let scan = spawn(Queue::Foreground, async move {
-                let mut cursor = scanner.cursor(TREE, KeyRange::all(), Direction::Reverse, ReadAt::Newest);
+                let mut cursor =
+                    scanner.cursor(TREE, KeyRange::all(), Direction::Reverse, ReadAt::Newest);
                 let mut keys = Vec::new();
                 while let Some((key, _)) = cursor.next().await.unwrap() {
                     keys.push(String::from_utf8(key.to_vec()).unwrap());
@@ -154,7 +206,10 @@ fn newest_reads_wait_for_the_decision_and_snapshots_do_not() {
             sleep(Duration::from_millis(50)).await;
             assert_eq!(finished.get(), 0, "a newest read did not wait");
             let at = ReadAt::At(Timestamp::from_u64(1));
-            assert_eq!(partition.get(TREE, b"a", at).await.unwrap().unwrap().value, "old");
+            assert_eq!(
+                partition.get(TREE, b"a", at).await.unwrap().unwrap().value,
+                "old"
+            );
             assert!(partition.try_get(TREE, b"a", ReadAt::Newest).is_none());
             let expected = if commit {
                 partition.resolve(UnitId(1), Timestamp::from_u64(9));
@@ -176,14 +231,26 @@ fn a_check_blocks_writers_but_no_readers() {
     sim::block_on(1, async {
         let partition = create(PartitionOptions::default()).await;
         write(&partition, 1, &[put("a", "v")]).await.unwrap();
-        let check = Write { op: Op::Check, expect: Expect::Present, ..put("a", "") };
-        place(&partition, 1, &[check.clone()]).await.unwrap();
+        let check = Write {
+            op: Op::Check,
+            expect: Expect::Present,
+            ..put("a", "")
+        };
+        place(&partition, 1, std::slice::from_ref(&check))
+            .await
+            .unwrap();
         assert_eq!(newest(&partition, "a").await.as_deref(), Some("v"));
-        assert_eq!(write(&partition, 2, &[delete("a")]).await, Err(WriteError::Conflict));
+        assert_eq!(
+            write(&partition, 2, &[delete("a")]).await,
+            Err(WriteError::Conflict)
+        );
         partition.resolve(UnitId(1), Timestamp::from_u64(3));
         assert_eq!(newest(&partition, "a").await.as_deref(), Some("v"));
         write(&partition, 4, &[delete("a")]).await.unwrap();
-        assert_eq!(place(&partition, 2, &[check]).await, Err(WriteError::Missing { write: 0 }));
+        assert_eq!(
+            place(&partition, 2, &[check]).await,
+            Err(WriteError::Missing { write: 0 })
+        );
     });
 }
 
@@ -194,7 +261,10 @@ fn unreplicated_writes_are_visible_at_any_timestamp() {
         write(&partition, 0, &[put("a", "1")]).await.unwrap();
         write(&partition, 0, &[put("a", "2")]).await.unwrap();
         let at = ReadAt::At(Timestamp::from_u64(7));
-        assert_eq!(partition.get(TREE, b"a", at).await.unwrap().unwrap().value, "2");
+        assert_eq!(
+            partition.get(TREE, b"a", at).await.unwrap().unwrap().value,
+            "2"
+        );
         partition.seal(Timestamp::from_u64(9));
         write(&partition, 0, &[put("a", "3")]).await.unwrap();
         assert_eq!(newest(&partition, "a").await.as_deref(), Some("3"));
@@ -213,12 +283,16 @@ fn a_dropped_tree_leaves_no_pages() {
             let partition = create(PartitionOptions::hostile()).await;
             let value = "v".repeat(if large_values { 500 } else { 20 });
             for n in 0..300 {
-                write(&partition, n + 1, &[put(&format!("key {n:04}"), &value)]).await.unwrap();
+                write(&partition, n + 1, &[put(&format!("key {n:04}"), &value)])
+                    .await
+                    .unwrap();
             }
             checkpoint(&partition, 400).await.unwrap();
             assert_eq!(partition.tree_ids(), [TREE]);
             assert!(partition.tree_stats(TREE).pages > 10);
-            write(&partition, 401, &[put("one more", "v")]).await.unwrap();
+            write(&partition, 401, &[put("one more", "v")])
+                .await
+                .unwrap();
             partition.drop_tree(TREE, Timestamp::from_u64(402));
             checkpoint(&partition, 401).await.unwrap();
             assert_eq!(partition.tree_ids(), [TREE], "dropped above the checkpoint");
@@ -228,7 +302,11 @@ fn a_dropped_tree_leaves_no_pages() {
             let report = verify_partition(ID, Path::new(DIR), &roots).await.unwrap();
             assert_eq!((report.problems, report.trees), (vec![], vec![]));
             let stats = partition.page_stats();
-            assert_eq!(stats.file_bytes - stats.free_bytes, 2 * BLOCK_BYTES as u64, "header and free list remain");
+            assert_eq!(
+                stats.file_bytes - stats.free_bytes,
+                2 * BLOCK_BYTES as u64,
+                "header and free list remain"
+            );
         });
     }
 }
@@ -236,7 +314,10 @@ fn a_dropped_tree_leaves_no_pages() {
 #[test]
 fn space_is_reused() {
     sim::block_on(1, async {
-        let options = PartitionOptions { cache_bytes: 1 << 18, ..PartitionOptions::default() };
+        let options = PartitionOptions {
+            cache_bytes: 1 << 18,
+            ..PartitionOptions::default()
+        };
         let partition = create(options).await;
         let mut rng = Rng::from_seed(4);
         let mut now = 1;
@@ -255,7 +336,10 @@ fn space_is_reused() {
         }
         let stats = partition.page_stats();
         assert!(stats.misses > 0 && stats.evictions > 0);
-        assert!(sizes[3] as f64 <= sizes[0] as f64 * 1.2 + (16 << 20) as f64, "{sizes:?}");
+        assert!(
+            sizes[3] as f64 <= sizes[0] as f64 * 1.2 + (16 << 20) as f64,
+            "{sizes:?}"
+        );
     });
 }
 
@@ -264,8 +348,14 @@ fn damage_is_named() {
     sim::block_on(1, async {
         let partition = create(PartitionOptions::hostile()).await;
         for n in 0..120 {
-            let value = if n % 10 == 0 { "large ".repeat(1000) } else { "v".repeat(40) };
-            write(&partition, n + 1, &[put(&format!("key {n:04}"), &value)]).await.unwrap();
+            let value = if n % 10 == 0 {
+                "large ".repeat(1000)
+            } else {
+                "v".repeat(40)
+            };
+            write(&partition, n + 1, &[put(&format!("key {n:04}"), &value)])
+                .await
+                .unwrap();
         }
         let roots = checkpoint(&partition, 200).await.unwrap();
         partition.close().await;
@@ -287,18 +377,37 @@ fn damage_is_named() {
                 Err(error) => panic!("{error}"),
                 Ok(report) if report.problems.is_empty() => harmless += 1,
                 Ok(report) => {
-                    let ReadError::Corrupt { file, offset: named, .. } = &report.problems[0] else {
+                    let ReadError::Corrupt {
+                        file,
+                        offset: named,
+                        ..
+                    } = &report.problems[0]
+                    else {
                         panic!("{:?}", report.problems)
                     };
-                    assert!(&**file == path && *named <= offset && offset < named + (10 * BLOCK_BYTES) as u64);
+                    assert!(
+                        **file == *path
+                            && *named <= offset
+                            && offset < named + (10 * BLOCK_BYTES) as u64
+                    );
                     found += 1;
                     // The partition itself finds it too, or the page is not on the way to any record.
                     let mut reads = Vec::new();
-                    if let Ok(partition) = Partition::open(ID, Path::new(DIR), roots, PartitionOptions::hostile()).await {
+                    if let Ok(partition) =
+                        Partition::open(ID, Path::new(DIR), roots, PartitionOptions::hostile())
+                            .await
+                    {
                         for n in 0..120 {
-                            reads.push(partition.get(TREE, format!("key {n:04}").as_bytes(), ReadAt::Newest).await);
+                            reads.push(
+                                partition
+                                    .get(TREE, format!("key {n:04}").as_bytes(), ReadAt::Newest)
+                                    .await,
+                            );
                         }
-                        assert!(reads.iter().flatten().all(Option::is_some), "a record vanished silently");
+                        assert!(
+                            reads.iter().flatten().all(Option::is_some),
+                            "a record vanished silently"
+                        );
                         lost += u32::from(reads.iter().any(Result::is_err));
                         partition.close().await;
                     }
@@ -306,7 +415,10 @@ fn damage_is_named() {
             }
             file.write_at(offset, sound).await.unwrap();
         }
-        assert!(found > 250 && lost > 100 && harmless < 150, "{found} {lost} {harmless}");
+        assert!(
+            found > 250 && lost > 100 && harmless < 150,
+            "{found} {lost} {harmless}"
+        );
     });
 }
 
@@ -324,13 +436,32 @@ fn a_failed_write_or_flush_poisons_the_partition() {
             async move {
                 let partition = create(PartitionOptions::hostile()).await;
                 for n in 0..60 {
-                    write(&partition, n + 1, &[put(&format!("key {n}"), &"v".repeat(100))]).await.unwrap();
+                    write(
+                        &partition,
+                        n + 1,
+                        &[put(&format!("key {n}"), &"v".repeat(100))],
+                    )
+                    .await
+                    .unwrap();
                 }
-                handle.fail_disk_operation(node.get().expect("the node's id is set"), op, "pages", nth);
+                handle.fail_disk_operation(
+                    node.get().expect("the node's id is set"),
+                    op,
+                    "pages",
+                    nth,
+                );
                 let error = checkpoint(&partition, 100).await.unwrap_err();
                 assert!(error.to_string().contains(DIR), "{error}");
-                assert_eq!(newest(&partition, "key 7").await, Some("v".repeat(100)), "reads go on");
-                assert_eq!(partition.merge().await.unwrap_err(), error, "the poison stays");
+                assert_eq!(
+                    newest(&partition, "key 7").await,
+                    Some("v".repeat(100)),
+                    "reads go on"
+                );
+                assert_eq!(
+                    partition.merge().await.unwrap_err(),
+                    error,
+                    "the poison stays"
+                );
                 finished.set(true);
             }
         });
@@ -368,10 +499,16 @@ fn a_crash_never_touches_the_installed_checkpoint() {
                         let report = verify_partition(ID, Path::new(DIR), &roots).await.unwrap();
                         assert_eq!(report.problems, []);
                         let options = PartitionOptions::hostile();
-                        (Partition::open(ID, Path::new(DIR), roots, options).await.unwrap(), records)
+                        (
+                            Partition::open(ID, Path::new(DIR), roots, options)
+                                .await
+                                .unwrap(),
+                            records,
+                        )
                     }
                 };
-                let mut cursor = partition.cursor(TREE, KeyRange::all(), Direction::Forward, ReadAt::Newest);
+                let mut cursor =
+                    partition.cursor(TREE, KeyRange::all(), Direction::Forward, ReadAt::Newest);
                 let mut found = Records::new();
                 while let Some((key, read)) = cursor.next().await.unwrap() {
                     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
@@ -383,7 +520,10 @@ fn a_crash_never_touches_the_installed_checkpoint() {
                     for _ in 0..rng.between(1, 30) {
                         now += 1;
                         let key = format!("key {}", rng.below(150));
-                        let value = rng.next_u64().to_string().repeat(rng.between(1, 20) as usize);
+                        let value = rng
+                            .next_u64()
+                            .to_string()
+                            .repeat(rng.between(1, 20) as usize);
                         write(&partition, now, &[put(&key, &value)]).await.unwrap();
                         records.insert(key, value);
                     }
@@ -402,7 +542,10 @@ fn a_crash_never_touches_the_installed_checkpoint() {
             sim.restart(node, 1);
         }
         sim.run_for(Duration::from_millis(50));
-        assert!(durable.borrow().is_some() && starts.get() == 7, "seed {seed} did nothing");
+        assert!(
+            durable.borrow().is_some() && starts.get() == 7,
+            "seed {seed} did nothing"
+        );
     }
     assert_eq!(crashes, 72);
 }

@@ -37,7 +37,12 @@ impl View {
         master: Option<TreeRoot>,
         trees: FxHashMap<TreeId, TreeRoot>,
     ) -> Rc<View> {
-        Rc::new(View { roots, master, trees, sealed: RefCell::new(None) })
+        Rc::new(View {
+            roots,
+            master,
+            trees,
+            sealed: RefCell::new(None),
+        })
     }
 
     /// The delta sealed over the base, while a checkpoint merges it and for snapshots afterwards.
@@ -87,7 +92,10 @@ pub(crate) struct Views {
 
 impl Views {
     pub(crate) fn new(current: Rc<View>) -> Views {
-        Views { current, retired: VecDeque::new() }
+        Views {
+            current,
+            retired: VecDeque::new(),
+        }
     }
 
     pub(crate) fn current(&self) -> &Rc<View> {
@@ -100,8 +108,13 @@ impl Views {
             ReadAt::Newest => Ok(&self.current),
             ReadAt::At(ts) if ts >= self.current.timestamp() => Ok(&self.current),
             ReadAt::At(ts) => {
-                let holds = |retired: &&Retired| retired.view.timestamp() <= ts && ts < retired.until;
-                self.retired.iter().find(holds).map(|retired| &retired.view).ok_or(ReadError::SnapshotTooOld)
+                let holds =
+                    |retired: &&Retired| retired.view.timestamp() <= ts && ts < retired.until;
+                self.retired
+                    .iter()
+                    .find(holds)
+                    .map(|retired| &retired.view)
+                    .ok_or(ReadError::SnapshotTooOld)
             }
         }
     }
@@ -109,19 +122,35 @@ impl Views {
     /// Replaces the current view.
     pub(crate) fn replace(&mut self, view: Rc<View>, freed: Vec<Extent>) {
         let until = view.timestamp();
-        assert!(until >= self.current.timestamp(), "the base went back in time");
+        assert!(
+            until >= self.current.timestamp(),
+            "the base went back in time"
+        );
         let old = std::mem::replace(&mut self.current, view);
-        self.retired.push_back(Retired { view: old, until, freed });
+        self.retired.push_back(Retired {
+            view: old,
+            until,
+            freed,
+        });
     }
 
     /// The extents that only retired views refer to.
     pub(crate) fn retired_extents(&self) -> impl Iterator<Item = Extent> {
-        self.retired.iter().flat_map(|retired| retired.freed.iter().copied())
+        self.retired
+            .iter()
+            .flat_map(|retired| retired.freed.iter().copied())
     }
 
     /// Bytes of the sealed deltas of retired views.
     pub(crate) fn retired_bytes(&self) -> u64 {
-        self.retired.iter().map(|retired| retired.view.with_sealed(|sealed| sealed.map_or(0, |s| s.delta.bytes()))).sum()
+        self.retired
+            .iter()
+            .map(|retired| {
+                retired
+                    .view
+                    .with_sealed(|sealed| sealed.map_or(0, |s| s.delta.bytes()))
+            })
+            .sum()
     }
 
     /// Takes the retired views, oldest first, that no reader holds and no pin at or above `oldest_pin` needs: the extents to
@@ -129,7 +158,9 @@ impl Views {
     pub(crate) fn reap(&mut self, oldest_pin: Option<Timestamp>) -> (Vec<Extent>, Vec<Rc<Sealed>>) {
         let (mut extents, mut deltas) = (Vec::new(), Vec::new());
         while let Some(oldest) = self.retired.front() {
-            if Rc::strong_count(&oldest.view) > 1 || oldest_pin.is_some_and(|pin| pin < oldest.until) {
+            if Rc::strong_count(&oldest.view) > 1
+                || oldest_pin.is_some_and(|pin| pin < oldest.until)
+            {
                 break;
             }
             let retired = self.retired.pop_front().expect("the queue has a front");

@@ -16,7 +16,9 @@ use super::intents::{Intent, UnitId};
 use super::view::View;
 use crate::base::{BaseCursor, Stored};
 use crate::limits::{MAX_KEY_BYTES, MAX_PREFIX_WITNESSES, MAX_VALUE_BYTES};
-use crate::types::{Direction, Expect, Key, Op, ReadAt, ReadError, TreeId, VersionToken, Write, WriteError};
+use crate::types::{
+    Direction, Expect, Key, Op, ReadAt, ReadError, TreeId, VersionToken, Write, WriteError,
+};
 
 /// What the base says of one write. Consulted only while no delta has a version of the key.
 #[derive(Debug, Default)]
@@ -52,8 +54,15 @@ impl Partition {
         let view = self.state.borrow().views.current().clone();
         let mut facts = SmallVec::with_capacity(writes.len());
         for write in writes {
-            assert_eq!(write.partition, self.id(), "a write was sent to the wrong partition");
-            let mut fact = Fact { base: self.base_len(&view, write).await?, ..Fact::default() };
+            assert_eq!(
+                write.partition,
+                self.id(),
+                "a write was sent to the wrong partition"
+            );
+            let mut fact = Fact {
+                base: self.base_len(&view, write).await?,
+                ..Fact::default()
+            };
             if let Expect::UniquePrefix { len } = write.expect
                 && expectations
             {
@@ -66,7 +75,9 @@ impl Partition {
 
     /// Length of the key's value in the base; none also where a delta has the key, since nobody asks then.
     async fn base_len(&self, view: &View, write: &Write) -> Result<Option<u64>, ReadError> {
-        let Some(root) = view.trees.get(&write.tree) else { return Ok(None) };
+        let Some(root) = view.trees.get(&write.tree) else {
+            return Ok(None);
+        };
         if self.state.borrow().is_masked(view, write.tree, &write.key) {
             return Ok(None);
         }
@@ -84,15 +95,23 @@ impl Partition {
         len: usize,
         fact: &mut Fact,
     ) -> Result<(), ReadError> {
-        let Some(root) = view.trees.get(&write.tree) else { return Ok(()) };
+        let Some(root) = view.trees.get(&write.tree) else {
+            return Ok(());
+        };
         let prefix = &write.key[..len];
         let mut cursor = BaseCursor::default();
         loop {
             let from = Bound::Included(prefix);
-            if !cursor.is_ready() && !cursor.try_place(&self.store, Some(root), from, Direction::Forward) {
-                cursor.place(&self.store, write.tree, root, from, Direction::Forward).await?;
+            if !cursor.is_ready()
+                && !cursor.try_place(&self.store, Some(root), from, Direction::Forward)
+            {
+                cursor
+                    .place(&self.store, write.tree, root, from, Direction::Forward)
+                    .await?;
             }
-            let Some((page, index)) = cursor.record() else { return Ok(()) };
+            let Some((page, index)) = cursor.record() else {
+                return Ok(());
+            };
             let key = page.key(index);
             if !key.starts_with(prefix) {
                 return Ok(());
@@ -124,7 +143,10 @@ impl Partition {
     /// Commits checked writes at `ts`, in the same poll as the check. `Timestamp::MIN` is for unreplicated writes, which
     /// are visible at any timestamp.
     pub(crate) fn write_now(&self, ts: Timestamp, writes: &[Write], prepared: Prepared) {
-        assert!(self.is_current(&prepared), "writes were committed on a stale check");
+        assert!(
+            self.is_current(&prepared),
+            "writes were committed on a stale check"
+        );
         let state = &mut *self.state.borrow_mut();
         for (write, fact) in writes.iter().zip(&prepared.facts) {
             state.apply(&prepared.view, ts, write, fact);
@@ -145,13 +167,20 @@ impl Partition {
         for (write, fact) in writes.iter().zip(&prepared.facts) {
             let intent = last.entry((write.tree, &write.key)).or_insert_with(|| {
                 let live = state.live(&prepared.view, write.tree, &write.key, fact);
-                Intent { unit, op: Op::Check, before: live.map(|live| live.len) }
+                Intent {
+                    unit,
+                    op: Op::Check,
+                    before: live.map(|live| live.len),
+                }
             });
             if write.op != Op::Check {
                 intent.op = write.op.clone();
             }
         }
-        let intents = last.into_iter().map(|((tree, key), intent)| (tree, Key::from_slice(key), intent)).collect();
+        let intents = last
+            .into_iter()
+            .map(|((tree, key), intent)| (tree, Key::from_slice(key), intent))
+            .collect();
         state.intents.place(unit, intents);
         Ok(())
     }
@@ -169,7 +198,11 @@ impl Partition {
             let after = value.as_ref().map(|value| value.len() as u64);
             let seq = state.sequence();
             state.active.insert(tree, &key, Version { ts, seq, value });
-            state.counts.entry(tree).or_default().change(key.len(), intent.before, after);
+            state
+                .counts
+                .entry(tree)
+                .or_default()
+                .change(key.len(), intent.before, after);
         }
         decided.notify_all();
     }
@@ -202,10 +235,18 @@ impl State {
     fn live(&self, view: &View, tree: TreeId, key: &[u8], fact: &Fact) -> Option<Live> {
         self.with_visible(view, tree, key, ReadAt::Newest, |version| match version {
             Some(Version { value: None, .. }) => None,
-            Some(Version { value: Some(value), seq, .. }) => {
-                Some(Live { len: value.len() as u64, token: Some(VersionToken(*seq)) })
-            }
-            None => fact.base.map(|len| Live { len, token: Some(view.token()) }),
+            Some(Version {
+                value: Some(value),
+                seq,
+                ..
+            }) => Some(Live {
+                len: value.len() as u64,
+                token: Some(VersionToken(*seq)),
+            }),
+            None => fact.base.map(|len| Live {
+                len,
+                token: Some(view.token()),
+            }),
         })
     }
 
@@ -217,9 +258,14 @@ impl State {
         };
         let len = value.as_ref().map(|value| value.len() as u64);
         let seq = self.sequence();
-        let (active, newest) = self.active.insert(write.tree, &write.key, Version { ts, seq, value });
+        let (active, newest) =
+            self.active
+                .insert(write.tree, &write.key, Version { ts, seq, value });
         let sealed = view.with_sealed(|sealed| {
-            sealed?.delta.visible(write.tree, &write.key, ReadAt::Newest).map(Newest::of)
+            sealed?
+                .delta
+                .visible(write.tree, &write.key, ReadAt::Newest)
+                .map(Newest::of)
         });
         // A version may come late: then another stays the newest, here or in the sealed delta, and nothing changes.
         if newest == ts && sealed.is_none_or(|sealed| sealed.ts <= ts) {
@@ -229,17 +275,29 @@ impl State {
                 (None, Some(sealed)) => sealed.len,
                 (None, None) => fact.base,
             };
-            self.counts.entry(write.tree).or_default().change(write.key.len(), before, len);
+            self.counts
+                .entry(write.tree)
+                .or_default()
+                .change(write.key.len(), before, len);
         }
     }
 
     fn check(&self, writes: &[Write], prepared: &Prepared) -> Result<(), WriteError> {
-        assert_eq!(writes.len(), prepared.facts.len(), "other writes were prepared");
+        assert_eq!(
+            writes.len(),
+            prepared.facts.len(),
+            "other writes were prepared"
+        );
         // What the earlier writes of the same statement leave.
         let mut earlier: BTreeMap<(TreeId, &[u8]), Option<u64>> = BTreeMap::new();
         for (index, (write, fact)) in writes.iter().zip(&prepared.facts).enumerate() {
-            let value_len = if let Op::Put(value) = &write.op { Some(value.len()) } else { None };
-            if write.key.len() > MAX_KEY_BYTES || value_len.is_some_and(|len| len > MAX_VALUE_BYTES) {
+            let value_len = if let Op::Put(value) = &write.op {
+                Some(value.len())
+            } else {
+                None
+            };
+            if write.key.len() > MAX_KEY_BYTES || value_len.is_some_and(|len| len > MAX_VALUE_BYTES)
+            {
                 return Err(WriteError::TooLarge);
             }
             if !self.intents.is_empty() && self.intents.get(write.tree, &write.key).is_some() {
@@ -278,13 +336,19 @@ impl State {
         let prefix = &write.key[..len];
         let tree = write.tree;
         let duplicate = |key: &[u8]| {
-            Err(WriteError::Duplicate { write: index, existing_key: Key::from_slice(key) })
+            Err(WriteError::Duplicate {
+                write: index,
+                existing_key: Key::from_slice(key),
+            })
         };
-        let undecided = |(key, intent): (&Key, &Intent)| *key != write.key && intent.op != Op::Check;
+        let undecided =
+            |(key, intent): (&Key, &Intent)| *key != write.key && intent.op != Op::Check;
         if !self.intents.is_empty() && self.intents.with_prefix(tree, prefix).any(undecided) {
             return Err(WriteError::Conflict);
         }
-        let mine = earlier.range((tree, prefix)..).take_while(|((at, key), _)| *at == tree && key.starts_with(prefix));
+        let mine = earlier
+            .range((tree, prefix)..)
+            .take_while(|((at, key), _)| *at == tree && key.starts_with(prefix));
         for ((_, key), after) in mine {
             if *key != write.key.as_slice() && after.is_some() {
                 return duplicate(key);
@@ -292,9 +356,15 @@ impl State {
         }
         let removed = |key: &[u8]| earlier.contains_key(&(tree, key));
         let live = |key: &Key| {
-            *key != write.key && !removed(key) && self.live(view, tree, key, &Fact::default()).is_some()
+            *key != write.key
+                && !removed(key)
+                && self.live(view, tree, key, &Fact::default()).is_some()
         };
-        if let Some(key) = self.active.tree(tree).and_then(|delta| keys_with_prefix(delta, prefix).find(|key| live(key))) {
+        if let Some(key) = self
+            .active
+            .tree(tree)
+            .and_then(|delta| keys_with_prefix(delta, prefix).find(|key| live(key)))
+        {
             return duplicate(key);
         }
         view.with_sealed(|sealed| {
@@ -304,7 +374,11 @@ impl State {
                 None => Ok(()),
             }
         })?;
-        match fact.witnesses.iter().find(|key| !removed(key) && !self.is_masked(view, tree, key)) {
+        match fact
+            .witnesses
+            .iter()
+            .find(|key| !removed(key) && !self.is_masked(view, tree, key))
+        {
             Some(key) => duplicate(key),
             // Every key that was found has been removed since; whether there are others must be looked up again.
             None if fact.more => Err(WriteError::Conflict),
@@ -314,5 +388,8 @@ impl State {
 }
 
 fn keys_with_prefix<'a>(delta: &'a TreeDelta, prefix: &'a [u8]) -> impl Iterator<Item = &'a Key> {
-    delta.range_from(prefix).map(|(key, _)| key).take_while(move |key| key.starts_with(prefix))
+    delta
+        .range_from(prefix)
+        .map(|(key, _)| key)
+        .take_while(move |key| key.starts_with(prefix))
 }

@@ -14,7 +14,11 @@ pub(crate) struct MergedLog {
 impl MergedLog {
     pub(crate) fn new(readers: Vec<RingReader>) -> MergedLog {
         let heads = readers.iter().map(|_| None).collect();
-        MergedLog { readers, heads, started: false }
+        MergedLog {
+            readers,
+            heads,
+            started: false,
+        }
     }
 
     /// The next entry and the index of its ring's reader. Equal timestamps come in the order of the readers.
@@ -31,7 +35,9 @@ impl MergedLog {
             .enumerate()
             .filter_map(|(at, head)| Some((head.as_ref()?.ts, at)))
             .min();
-        let Some((_, at)) = lowest else { return Ok(None) };
+        let Some((_, at)) = lowest else {
+            return Ok(None);
+        };
         let next = self.readers[at].next().await?;
         let entry = std::mem::replace(&mut self.heads[at], next).expect("it was the lowest");
         Ok(Some((at, entry)))

@@ -53,7 +53,10 @@ pub(crate) struct Chain {
 }
 
 /// Reads everything once and decides. The outer error is the device's.
-pub(crate) async fn verify(log: &mut MergedLog, chain: &Chain) -> io::Result<Result<Verified, Damage>> {
+pub(crate) async fn verify(
+    log: &mut MergedLog,
+    chain: &Chain,
+) -> io::Result<Result<Verified, Damage>> {
     let mut last = chain.base;
     let (mut entries, mut bytes, mut beyond) = (0, 0, 0);
     let mut broken = false;
@@ -73,16 +76,28 @@ pub(crate) async fn verify(log: &mut MergedLog, chain: &Chain) -> io::Result<Res
     if let Some(damage) = find_damage(log, chain, last) {
         return Ok(Err(damage));
     }
-    let scans = || log.readers().iter().map(|reader| (reader.ring(), &reader.scan));
+    let scans = || {
+        log.readers()
+            .iter()
+            .map(|reader| (reader.ring(), &reader.scan))
+    };
     let segments = scans()
-        .flat_map(|(ring, scan)| scan.segments.iter().map(move |&(generation, ts)| (ring, generation, ts.min(last))))
+        .flat_map(|(ring, scan)| {
+            scan.segments
+                .iter()
+                .map(move |&(generation, ts)| (ring, generation, ts.min(last)))
+        })
         .collect();
     Ok(Ok(Verified {
         last,
         entries,
         bytes,
         beyond,
-        highest: scans().map(|(_, scan)| scan.highest).max().unwrap_or_default().max(last),
+        highest: scans()
+            .map(|(_, scan)| scan.highest)
+            .max()
+            .unwrap_or_default()
+            .max(last),
         segments,
         torn_frames: scans().map(|(_, scan)| scan.torn_frames).sum(),
     }))
@@ -97,7 +112,10 @@ fn find_damage(log: &MergedLog, chain: &Chain, last: Timestamp) -> Option<Damage
     let bad_frames = || {
         log.readers().iter().flat_map(|reader| {
             let scan: &RingScan = &reader.scan;
-            scan.bad.iter().filter(|bad| may_hold_later(bad, last)).map(move |bad| (reader, bad))
+            scan.bad
+                .iter()
+                .filter(|bad| may_hold_later(bad, last))
+                .map(move |bad| (reader, bad))
         })
     };
     if let Some((reader, bad)) = bad_frames().find(|(_, bad)| bad.damage.is_some()) {
@@ -109,18 +127,39 @@ fn find_damage(log: &MergedLog, chain: &Chain, last: Timestamp) -> Option<Damage
             what: format!("{what}, and entries after {last} may be lost with this frame"),
         });
     }
-    let durable =
-        log.readers().iter().map(|reader| reader.scan.all_durable).max().unwrap_or_default().max(chain.all_durable);
+    let durable = log
+        .readers()
+        .iter()
+        .map(|reader| reader.scan.all_durable)
+        .max()
+        .unwrap_or_default()
+        .max(chain.all_durable);
     if durable <= last {
         return None;
     }
-    let what = format!("entries up to {durable} were durable, and the chain of entries breaks after {last}");
+    let what = format!(
+        "entries up to {durable} were durable, and the chain of entries breaks after {last}"
+    );
     // The most likely place: a torn frame where the lost entry should be, else the end of some ring.
     Some(match bad_frames().next() {
-        Some((reader, bad)) => Damage { file: reader.path(&bad.place), offset: bad.place.offset, after: last, what },
+        Some((reader, bad)) => Damage {
+            file: reader.path(&bad.place),
+            offset: bad.place.offset,
+            after: last,
+            what,
+        },
         None => {
-            let file = log.readers().first().map(|reader| reader.directory_path()).unwrap_or_default();
-            Damage { file, offset: 0, after: last, what }
+            let file = log
+                .readers()
+                .first()
+                .map(|reader| reader.directory_path())
+                .unwrap_or_default();
+            Damage {
+                file,
+                offset: 0,
+                after: last,
+                what,
+            }
         }
     })
 }

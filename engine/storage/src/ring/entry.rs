@@ -58,7 +58,10 @@ fn check_of(bytes: &[u8; ENTRY_HEADER_BYTES]) -> u16 {
 impl EntryHeader {
     pub(crate) fn encode(&self) -> [u8; ENTRY_HEADER_BYTES] {
         assert!(self.len as usize <= MAX_ENTRY_BYTES);
-        assert!(self.predecessor < self.ts, "an entry follows its predecessor");
+        assert!(
+            self.predecessor < self.ts,
+            "an entry follows its predecessor"
+        );
         let mut bytes = [0; ENTRY_HEADER_BYTES];
         bytes[0..4].copy_from_slice(&self.len.to_le_bytes());
         bytes[4..6].copy_from_slice(&self.kind.code().to_le_bytes());
@@ -71,7 +74,8 @@ impl EntryHeader {
 
     /// Reads a header; the error says what is wrong with it.
     pub(crate) fn decode(bytes: &[u8; ENTRY_HEADER_BYTES]) -> Result<EntryHeader, &'static str> {
-        let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let u64_at =
+            |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         if u16::from_le_bytes([bytes[6], bytes[7]]) != check_of(bytes) {
             return Err("the check of an entry header does not match");
         }
@@ -79,12 +83,21 @@ impl EntryHeader {
         if len as usize > MAX_ENTRY_BYTES {
             return Err("an entry is longer than the limit");
         }
-        let kind = EntryKind::from_code(u16::from_le_bytes([bytes[4], bytes[5]])).ok_or("an entry kind is unknown")?;
-        let (ts, predecessor) = (Timestamp::from_u64(u64_at(8)), Timestamp::from_u64(u64_at(16)));
+        let kind = EntryKind::from_code(u16::from_le_bytes([bytes[4], bytes[5]]))
+            .ok_or("an entry kind is unknown")?;
+        let (ts, predecessor) = (
+            Timestamp::from_u64(u64_at(8)),
+            Timestamp::from_u64(u64_at(16)),
+        );
         if predecessor >= ts {
             return Err("an entry does not follow its predecessor");
         }
-        Ok(EntryHeader { len, kind, ts, predecessor })
+        Ok(EntryHeader {
+            len,
+            kind,
+            ts,
+            predecessor,
+        })
     }
 }
 

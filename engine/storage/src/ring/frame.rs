@@ -30,7 +30,8 @@ const STAMP_BYTES: usize = 4;
 const FIRST_PAYLOAD_BYTES: usize = SECTOR_BYTES - HEADER_BYTES;
 const NEXT_PAYLOAD_BYTES: usize = SECTOR_BYTES - STAMP_BYTES;
 /// Bytes of the entry stream that one frame holds.
-pub(crate) const FRAME_PAYLOAD_BYTES: usize = FIRST_PAYLOAD_BYTES + (SECTORS - 1) * NEXT_PAYLOAD_BYTES;
+pub(crate) const FRAME_PAYLOAD_BYTES: usize =
+    FIRST_PAYLOAD_BYTES + (SECTORS - 1) * NEXT_PAYLOAD_BYTES;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"PRNG");
 const VERSION: u16 = 1;
@@ -58,7 +59,12 @@ pub(crate) struct FrameContext {
 impl FrameContext {
     fn stamp(&self, sector: usize) -> u32 {
         let mut x = self.directory ^ 0x9e37_79b9_7f4a_7c15;
-        for part in [u64::from(self.ring), self.generation, u64::from(self.position), sector as u64] {
+        for part in [
+            u64::from(self.ring),
+            self.generation,
+            u64::from(self.position),
+            sector as u64,
+        ] {
             x = (x ^ part).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             x ^= x >> 29;
             x = x.wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -66,7 +72,11 @@ impl FrameContext {
         }
         // A blank sector reads as zero: keep well away from it.
         let stamp = x as u32;
-        if stamp.count_ones() <= 2 * STAMP_FLIPS { !stamp } else { stamp }
+        if stamp.count_ones() <= 2 * STAMP_FLIPS {
+            !stamp
+        } else {
+            stamp
+        }
     }
 }
 
@@ -121,12 +131,22 @@ fn checksum(block: &[u8]) -> u32 {
 fn payload_ranges() -> impl Iterator<Item = core::ops::Range<usize>> {
     (0..SECTORS).map(|sector| {
         let start = sector * SECTOR_BYTES;
-        start + if sector == 0 { HEADER_BYTES } else { STAMP_BYTES }..start + SECTOR_BYTES
+        start
+            + if sector == 0 {
+                HEADER_BYTES
+            } else {
+                STAMP_BYTES
+            }..start + SECTOR_BYTES
     })
 }
 
 /// Writes one frame into `block`. `stream` is what of the entry stream goes into it.
-pub(crate) fn encode(block: &mut [u8], context: &FrameContext, header: &FrameHeader, stream: &[u8]) {
+pub(crate) fn encode(
+    block: &mut [u8],
+    context: &FrameContext,
+    header: &FrameHeader,
+    stream: &[u8],
+) {
     assert_eq!(block.len(), FRAME_BYTES);
     assert_eq!(stream.len(), usize::from(header.payload_len));
     assert!(stream.len() <= FRAME_PAYLOAD_BYTES);
@@ -142,10 +162,18 @@ pub(crate) fn encode(block: &mut [u8], context: &FrameContext, header: &FrameHea
     put(block, 40, &context.directory.to_le_bytes());
     put(block, 48, &context.position.to_le_bytes());
     put(block, 52, &header.payload_len.to_le_bytes());
-    put(block, 54, &header.first_entry.unwrap_or(NO_ENTRY).to_le_bytes());
+    put(
+        block,
+        54,
+        &header.first_entry.unwrap_or(NO_ENTRY).to_le_bytes(),
+    );
     put(block, 56, &header.written_at_secs.to_le_bytes());
     for sector in 1..SECTORS {
-        put(block, sector * SECTOR_BYTES, &context.stamp(sector).to_le_bytes());
+        put(
+            block,
+            sector * SECTOR_BYTES,
+            &context.stamp(sector).to_le_bytes(),
+        );
     }
     let mut rest = stream;
     for range in payload_ranges() {
@@ -162,15 +190,27 @@ pub(crate) fn encode(block: &mut [u8], context: &FrameContext, header: &FrameHea
 /// `verify_checksum` is false only under a planted fault.
 pub(crate) fn classify(block: &[u8], context: &FrameContext, verify_checksum: bool) -> FrameState {
     assert_eq!(block.len(), FRAME_BYTES);
-    let stamp_at = |sector: usize| if sector == 0 { 12 } else { sector * SECTOR_BYTES };
+    let stamp_at = |sector: usize| {
+        if sector == 0 {
+            12
+        } else {
+            sector * SECTOR_BYTES
+        }
+    };
     let written = (0..SECTORS)
-        .filter(|&sector| (u32_at(block, stamp_at(sector)) ^ context.stamp(sector)).count_ones() <= STAMP_FLIPS)
+        .filter(|&sector| {
+            (u32_at(block, stamp_at(sector)) ^ context.stamp(sector)).count_ones() <= STAMP_FLIPS
+        })
         .count();
     if written == 0 {
         return FrameState::Blank;
     }
     if verify_checksum && u32_at(block, 8) != checksum(block) {
-        return if written == SECTORS { FrameState::Damaged("the checksum does not match") } else { FrameState::Torn };
+        return if written == SECTORS {
+            FrameState::Damaged("the checksum does not match")
+        } else {
+            FrameState::Torn
+        };
     }
     if written < SECTORS && verify_checksum {
         return FrameState::Damaged("the checksum matches and a sector stamp does not");
@@ -192,7 +232,9 @@ pub(crate) fn classify(block: &[u8], context: &FrameContext, verify_checksum: bo
         NO_ENTRY => None,
         at => Some(at),
     };
-    if usize::from(payload_len) > FRAME_PAYLOAD_BYTES || first_entry.is_some_and(|at| at >= payload_len) {
+    if usize::from(payload_len) > FRAME_PAYLOAD_BYTES
+        || first_entry.is_some_and(|at| at >= payload_len)
+    {
         return FrameState::Damaged("a length in the header is out of range");
     }
     FrameState::Valid(FrameHeader {
@@ -222,7 +264,12 @@ pub(crate) fn payload(block: &[u8], header: &FrameHeader, skip: usize, out: &mut
 mod tests {
     use super::*;
 
-    const CONTEXT: FrameContext = FrameContext { directory: 77, ring: 3, generation: 12, position: 5 };
+    const CONTEXT: FrameContext = FrameContext {
+        directory: 77,
+        ring: 3,
+        generation: 12,
+        position: 5,
+    };
 
     fn frame(stream: &[u8], context: &FrameContext) -> Vec<u8> {
         let header = FrameHeader {
@@ -246,8 +293,13 @@ mod tests {
         for len in [0, 1, 447, 448, 449, 955, 956, 957, 4003, 4004] {
             let stream = bytes(len);
             let block = frame(&stream, &CONTEXT);
-            let FrameState::Valid(header) = classify(&block, &CONTEXT, true) else { panic!("length {len}") };
-            assert_eq!((header.epoch, header.all_durable), (4, Timestamp::new(9, 9)));
+            let FrameState::Valid(header) = classify(&block, &CONTEXT, true) else {
+                panic!("length {len}")
+            };
+            assert_eq!(
+                (header.epoch, header.all_durable),
+                (4, Timestamp::new(9, 9))
+            );
             for skip in [0, len / 2, len] {
                 let mut out = Vec::new();
                 payload(&block, &header, skip, &mut out);
@@ -262,14 +314,23 @@ mod tests {
         for bit in 0..FRAME_BYTES * 8 {
             let mut block = good.clone();
             block[bit / 8] ^= 1 << (bit % 8);
-            assert!(matches!(classify(&block, &CONTEXT, true), FrameState::Damaged(_)), "bit {bit}");
+            assert!(
+                matches!(classify(&block, &CONTEXT, true), FrameState::Damaged(_)),
+                "bit {bit}"
+            );
         }
     }
 
     #[test]
     fn every_subset_of_sectors_is_torn() {
         let new = frame(&bytes(4004), &CONTEXT);
-        let old = frame(&bytes(3000), &FrameContext { generation: 11, ..CONTEXT });
+        let old = frame(
+            &bytes(3000),
+            &FrameContext {
+                generation: 11,
+                ..CONTEXT
+            },
+        );
         for before in [vec![0; FRAME_BYTES], old] {
             for subset in 0..1usize << SECTORS {
                 let mut block = before.clone();
@@ -291,10 +352,22 @@ mod tests {
     fn a_frame_of_another_place_is_blank() {
         let block = frame(&bytes(100), &CONTEXT);
         let check = |context| assert_eq!(classify(&block, &context, true), FrameState::Blank);
-        check(FrameContext { directory: 78, ..CONTEXT });
+        check(FrameContext {
+            directory: 78,
+            ..CONTEXT
+        });
         check(FrameContext { ring: 2, ..CONTEXT });
-        check(FrameContext { generation: 13, ..CONTEXT });
-        check(FrameContext { position: 6, ..CONTEXT });
-        assert_eq!(classify(&[0; FRAME_BYTES], &CONTEXT, true), FrameState::Blank);
+        check(FrameContext {
+            generation: 13,
+            ..CONTEXT
+        });
+        check(FrameContext {
+            position: 6,
+            ..CONTEXT
+        });
+        assert_eq!(
+            classify(&[0; FRAME_BYTES], &CONTEXT, true),
+            FrameState::Blank
+        );
     }
 }

@@ -13,7 +13,9 @@ use pinion_clock::Timestamp;
 use pinion_runtime::{DmaBuf, File, JoinHandle, OpenOptions, Queue, spawn};
 
 use super::entry::{ENTRY_HEADER_BYTES, EntryHeader, EntryKind};
-use super::frame::{FRAME_BYTES, FRAME_PAYLOAD_BYTES, FrameContext, FrameHeader, FrameState, classify, payload};
+use super::frame::{
+    FRAME_BYTES, FRAME_PAYLOAD_BYTES, FrameContext, FrameHeader, FrameState, classify, payload,
+};
 use super::segment::RingDir;
 use crate::limits::SCAN_CHUNK_BYTES;
 use crate::manifest::Cuts;
@@ -75,11 +77,20 @@ impl RingScan {
         if self.bad.len() == MAX_BAD_FRAMES {
             self.bad.pop_front();
         }
-        self.bad.push_back(BadFrame { place, damage, next: None });
+        self.bad.push_back(BadFrame {
+            place,
+            damage,
+            next: None,
+        });
     }
 
     fn note_entry(&mut self, ts: Timestamp) {
-        for bad in self.bad.iter_mut().rev().take_while(|bad| bad.next.is_none()) {
+        for bad in self
+            .bad
+            .iter_mut()
+            .rev()
+            .take_while(|bad| bad.next.is_none())
+        {
             bad.next = Some(ts);
         }
     }
@@ -126,7 +137,11 @@ impl RingReader {
         generations: impl IntoIterator<Item = u64>,
         verify_checksums: bool,
     ) -> RingReader {
-        let entry_place = Place { ring: dir.ring, generation: 0, offset: 0 };
+        let entry_place = Place {
+            ring: dir.ring,
+            generation: 0,
+            offset: 0,
+        };
         RingReader {
             dir,
             directory,
@@ -208,14 +223,23 @@ impl RingReader {
                     break;
                 }
             }
-            return Some(LoggedEntry { ts: header.ts, predecessor: header.predecessor, kind: header.kind, bytes });
+            return Some(LoggedEntry {
+                ts: header.ts,
+                predecessor: header.predecessor,
+                kind: header.kind,
+                bytes,
+            });
         }
     }
 
     /// Learns place and epoch of the entry that begins at `at`: those of the last frame that begins at
     /// or before it.
     fn find_start(&mut self) {
-        while self.starts.front().is_some_and(|&(from, _, _)| from <= self.at) {
+        while self
+            .starts
+            .front()
+            .is_some_and(|&(from, _, _)| from <= self.at)
+        {
             let (_, place, epoch) = self.starts.pop_front().expect("just seen");
             self.entry_place = place;
             self.entry_epoch = epoch;
@@ -242,7 +266,11 @@ impl RingReader {
             position: (place.offset / FRAME_BYTES as u64) as u32,
         };
         let from = (place.offset - open.chunk_start) as usize;
-        match classify(&open.chunk[from..from + FRAME_BYTES], &context, self.verify_checksums) {
+        match classify(
+            &open.chunk[from..from + FRAME_BYTES],
+            &context,
+            self.verify_checksums,
+        ) {
             FrameState::Blank => self.lose_step(),
             FrameState::Torn => {
                 self.scan.note_bad(place, None);
@@ -273,13 +301,21 @@ impl RingReader {
             self.lose_step();
         }
         if !self.in_step {
-            let Some(first) = header.first_entry else { return };
+            let Some(first) = header.first_entry else {
+                return;
+            };
             skip = usize::from(first);
             self.in_step = true;
         }
-        self.starts.push_back((self.stream.len(), place, header.epoch));
+        self.starts
+            .push_back((self.stream.len(), place, header.epoch));
         let chunk = &self.open.as_ref().expect("a segment is open").chunk;
-        payload(&chunk[from..from + FRAME_BYTES], header, skip, &mut self.stream);
+        payload(
+            &chunk[from..from + FRAME_BYTES],
+            header,
+            skip,
+            &mut self.stream,
+        );
         self.find_start();
     }
 
@@ -292,7 +328,9 @@ impl RingReader {
                 false => header.first_entry != Some(0),
             };
         };
-        let Ok(front) = EntryHeader::decode(front) else { return false };
+        let Ok(front) = EntryHeader::decode(front) else {
+            return false;
+        };
         let missing = (ENTRY_HEADER_BYTES + front.len as usize).saturating_sub(self.stream.len());
         match header.first_entry {
             Some(first) => missing == usize::from(first),
@@ -304,16 +342,31 @@ impl RingReader {
     async fn advance(&mut self) -> io::Result<Option<Place>> {
         loop {
             if self.open.is_none() {
-                let Some(generation) = self.waiting.pop_front() else { return Ok(None) };
-                let file = File::open(self.dir.segment_path(generation), OpenOptions::read()).await?;
+                let Some(generation) = self.waiting.pop_front() else {
+                    return Ok(None);
+                };
+                let file =
+                    File::open(self.dir.segment_path(generation), OpenOptions::read()).await?;
                 let len = file.len().await? / FRAME_BYTES as u64 * FRAME_BYTES as u64;
-                if self.scan.segments.last().is_some_and(|&(before, _)| before + 1 != generation) {
+                if self
+                    .scan
+                    .segments
+                    .last()
+                    .is_some_and(|&(before, _)| before + 1 != generation)
+                {
                     self.lose_step();
                 }
                 self.scan.segments.push((generation, Timestamp::MIN));
                 let chunk = DmaBuf::zeroed(0);
-                self.open =
-                    Some(OpenSegment { generation, file, len, offset: 0, chunk, chunk_start: 0, next_chunk: None });
+                self.open = Some(OpenSegment {
+                    generation,
+                    file,
+                    len,
+                    offset: 0,
+                    chunk,
+                    chunk_start: 0,
+                    next_chunk: None,
+                });
             }
             let open = self.open.as_mut().expect("just opened");
             if open.offset + FRAME_BYTES as u64 > open.len {
@@ -331,7 +384,11 @@ impl RingReader {
                 }
             }
             open.offset += FRAME_BYTES as u64;
-            let place = Place { ring: self.dir.ring, generation: open.generation, offset };
+            let place = Place {
+                ring: self.dir.ring,
+                generation: open.generation,
+                offset,
+            };
             return Ok(Some(place));
         }
     }
@@ -342,15 +399,25 @@ impl OpenSegment {
     async fn read_chunk(&mut self, offset: u64) -> io::Result<()> {
         let ahead = self.next_chunk.take().filter(|(at, _)| *at == offset);
         self.chunk = match ahead {
-            Some((_, task)) => task.await.map_err(|cancelled| io::Error::other(cancelled.to_string()))??,
+            Some((_, task)) => task
+                .await
+                .map_err(|cancelled| io::Error::other(cancelled.to_string()))??,
             None => self.file.read_at(offset, self.chunk_len(offset)).await?,
         };
         self.chunk_start = offset;
         let after = offset + self.chunk.len() as u64;
-        if after < self.len && self.chunk.len().is_multiple_of(FRAME_BYTES) && !self.chunk.is_empty() {
+        if after < self.len
+            && self.chunk.len().is_multiple_of(FRAME_BYTES)
+            && !self.chunk.is_empty()
+        {
             let (file, len) = (self.file.clone(), self.chunk_len(after));
-            self.next_chunk =
-                Some((after, spawn(Queue::Foreground, async move { file.read_at(after, len).await })));
+            self.next_chunk = Some((
+                after,
+                spawn(
+                    Queue::Foreground,
+                    async move { file.read_at(after, len).await },
+                ),
+            ));
         }
         Ok(())
     }

@@ -24,7 +24,10 @@ pub(crate) struct RingDir {
 
 impl RingDir {
     pub(crate) fn new(data_directory: &Path, ring: u16) -> RingDir {
-        RingDir { ring, path: data_directory.join(format!("{RING_PREFIX}{ring:02}")) }
+        RingDir {
+            ring,
+            path: data_directory.join(format!("{RING_PREFIX}{ring:02}")),
+        }
     }
 
     pub(crate) fn segment_path(&self, generation: u64) -> PathBuf {
@@ -34,8 +37,10 @@ impl RingDir {
     /// The generations that have a file, ascending.
     pub(crate) async fn generations(&self) -> io::Result<Vec<u64>> {
         let names = fs::read_dir(&self.path).await?;
-        let mut generations: Vec<u64> =
-            names.iter().filter_map(|name| name.strip_prefix(SEGMENT_PREFIX)?.parse().ok()).collect();
+        let mut generations: Vec<u64> = names
+            .iter()
+            .filter_map(|name| name.strip_prefix(SEGMENT_PREFIX)?.parse().ok())
+            .collect();
         generations.sort_unstable();
         Ok(generations)
     }
@@ -66,7 +71,12 @@ pub(crate) struct SegmentFile {
 impl SegmentFile {
     /// Makes a new file. A zeroed one has its extents written, so that a flush need not journal the
     /// file system's metadata; without that the space is only reserved, which is quick.
-    pub(crate) async fn create(dir: &RingDir, generation: u64, bytes: u64, zeroed: bool) -> io::Result<SegmentFile> {
+    pub(crate) async fn create(
+        dir: &RingDir,
+        generation: u64,
+        bytes: u64,
+        zeroed: bool,
+    ) -> io::Result<SegmentFile> {
         let path = dir.segment_path(generation);
         let file = File::open(&path, OpenOptions::create()).await?;
         file.allocate(bytes).await?;
@@ -80,16 +90,35 @@ impl SegmentFile {
         }
         file.datasync().await?;
         fs::sync_dir(&dir.path).await?;
-        Ok(SegmentFile { generation, path, file, frames: (bytes / FRAME_BYTES as u64) as u32 })
+        Ok(SegmentFile {
+            generation,
+            path,
+            file,
+            frames: (bytes / FRAME_BYTES as u64) as u32,
+        })
     }
 
     /// Makes the file of an earlier generation the file of a new one.
-    pub(crate) async fn reuse(dir: &RingDir, old: &Path, generation: u64, bytes: u64) -> io::Result<SegmentFile> {
+    pub(crate) async fn reuse(
+        dir: &RingDir,
+        old: &Path,
+        generation: u64,
+        bytes: u64,
+    ) -> io::Result<SegmentFile> {
         let path = dir.segment_path(generation);
         fs::rename(old, &path).await?;
         fs::sync_dir(&dir.path).await?;
         let file = File::open(&path, OpenOptions::write()).await?;
-        assert_eq!(file.len().await?, bytes, "only segments of the full size are reused");
-        Ok(SegmentFile { generation, path, file, frames: (bytes / FRAME_BYTES as u64) as u32 })
+        assert_eq!(
+            file.len().await?,
+            bytes,
+            "only segments of the full size are reused"
+        );
+        Ok(SegmentFile {
+            generation,
+            path,
+            file,
+            frames: (bytes / FRAME_BYTES as u64) as u32,
+        })
     }
 }

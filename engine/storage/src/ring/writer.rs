@@ -123,7 +123,9 @@ fn frames_for(entry_len: usize) -> u64 {
 
 impl State {
     fn available_frames(&self, per_segment: u64) -> u64 {
-        let current = self.current.as_ref().map_or(0, |current| u64::from(current.segment.frames - current.next));
+        let current = self.current.as_ref().map_or(0, |current| {
+            u64::from(current.segment.frames - current.next)
+        });
         current + self.ready.len() as u64 * per_segment
     }
 
@@ -178,7 +180,10 @@ impl Ring {
             frames += frames_for(len);
             bytes += ENTRY_HEADER_BYTES + len;
         }
-        assert!(bytes <= MAX_PENDING_BYTES, "{bytes} bytes reserved in one step");
+        assert!(
+            bytes <= MAX_PENDING_BYTES,
+            "{bytes} bytes reserved in one step"
+        );
         if self.turnstile.available() == 0 || !self.try_reserve(frames, bytes) {
             let _turn = self.turnstile.acquire().await;
             while !self.try_reserve(frames, bytes) {
@@ -188,7 +193,11 @@ impl Ring {
             }
             self.state.borrow_mut().wanted_frames = 0;
         }
-        Reservation { ring: self.clone(), frames, bytes }
+        Reservation {
+            ring: self.clone(),
+            frames,
+            bytes,
+        }
     }
 
     fn try_reserve(&self, frames: u64, bytes: usize) -> bool {
@@ -206,7 +215,8 @@ impl Ring {
     /// Somebody waits for space, or enough is pending that a flush should not wait for its interval.
     pub(crate) fn is_pressed(&self) -> bool {
         let state = self.state.borrow();
-        !state.starts.is_empty() && (state.wanted_frames > 0 || state.pending.len() >= MAX_PENDING_BYTES / 16)
+        !state.starts.is_empty()
+            && (state.wanted_frames > 0 || state.pending.len() >= MAX_PENDING_BYTES / 16)
     }
 
     /// Appends one entry. Entries come in the order of their timestamps.
@@ -218,13 +228,24 @@ impl Ring {
         predecessor: Timestamp,
         entry: &[u8],
     ) {
-        let header = EntryHeader { len: entry.len() as u32, kind, ts, predecessor };
+        let header = EntryHeader {
+            len: entry.len() as u32,
+            kind,
+            ts,
+            predecessor,
+        };
         let (frames, bytes) = (frames_for(entry.len()), ENTRY_HEADER_BYTES + entry.len());
-        assert!(frames <= reservation.frames && bytes <= reservation.bytes, "appended more than was reserved");
+        assert!(
+            frames <= reservation.frames && bytes <= reservation.bytes,
+            "appended more than was reserved"
+        );
         reservation.frames -= frames;
         reservation.bytes -= bytes;
         let mut state = self.state.borrow_mut();
-        assert!(state.starts.last().is_none_or(|&(_, last)| last < ts), "ring entries out of order");
+        assert!(
+            state.starts.last().is_none_or(|&(_, last)| last < ts),
+            "ring entries out of order"
+        );
         state.reserved_frames -= frames;
         state.reserved_bytes -= bytes;
         state.pending_frames += frames;
@@ -254,20 +275,36 @@ impl Ring {
             }
             frames = 1;
         }
-        assert!(frames <= available, "a flush of {frames} frames, and {available} are available");
+        assert!(
+            frames <= available,
+            "a flush of {frames} frames, and {available} are available"
+        );
         let stream = std::mem::take(&mut state.pending);
         let starts = std::mem::take(&mut state.starts);
         state.pending_frames = 0;
-        let mut batch = FlushBatch { writes: Vec::new(), changed_segment: false };
+        let mut batch = FlushBatch {
+            writes: Vec::new(),
+            changed_segment: false,
+        };
         let (mut frame, mut next_start) = (0u64, 0usize);
         while frame < frames {
-            if state.current.as_ref().is_none_or(|current| current.next == current.segment.frames) {
+            if state
+                .current
+                .as_ref()
+                .is_none_or(|current| current.next == current.segment.frames)
+            {
                 batch.changed_segment = true;
                 if let Some(full) = state.current.take() {
-                    state.sealed.push_back((full.segment.path.clone(), full.last));
+                    state
+                        .sealed
+                        .push_back((full.segment.path.clone(), full.last));
                 }
                 let segment = state.ready.pop_front().expect("frames were available");
-                state.current = Some(Current { segment, next: 0, last: Timestamp::MIN });
+                state.current = Some(Current {
+                    segment,
+                    next: 0,
+                    last: Timestamp::MIN,
+                });
             }
             let current = state.current.as_mut().expect("just made sure");
             let here = (frames - frame).min(u64::from(current.segment.frames - current.next));
@@ -276,11 +313,16 @@ impl Ring {
             for block in buffer.chunks_exact_mut(FRAME_BYTES) {
                 let from = (frame as usize * FRAME_PAYLOAD_BYTES).min(stream.len());
                 let to = (from + FRAME_PAYLOAD_BYTES).min(stream.len());
-                while starts.get(next_start).is_some_and(|&(start, _)| start < from) {
+                while starts
+                    .get(next_start)
+                    .is_some_and(|&(start, _)| start < from)
+                {
                     next_start += 1;
                 }
-                let first_entry =
-                    starts.get(next_start).filter(|&&(start, _)| start < to).map(|&(start, _)| (start - from) as u16);
+                let first_entry = starts
+                    .get(next_start)
+                    .filter(|&&(start, _)| start < to)
+                    .map(|&(start, _)| (start - from) as u16);
                 let context = FrameContext {
                     directory: self.directory,
                     ring: self.dir.ring,
@@ -343,7 +385,9 @@ impl Ring {
         };
         let reused = reusable.is_some();
         let segment = match reusable {
-            Some(old) => SegmentFile::reuse(&self.dir, &old, generation, self.segment_bytes).await?,
+            Some(old) => {
+                SegmentFile::reuse(&self.dir, &old, generation, self.segment_bytes).await?
+            }
             None => SegmentFile::create(&self.dir, generation, self.segment_bytes, zeroed).await?,
         };
         {

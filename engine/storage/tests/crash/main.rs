@@ -39,7 +39,9 @@ async fn life(run: Rc<Run>) {
         Ok(opened) => opened,
         Err(error) => return refused(&run, &error),
     };
-    let applier = TestApplier { last: RefCell::new(Timestamp::MIN) };
+    let applier = TestApplier {
+        last: RefCell::new(Timestamp::MIN),
+    };
     match opened.recover(applier).await {
         Ok(report) => {
             if std::env::var("PINION_SHOW").is_ok() {
@@ -69,7 +71,8 @@ async fn life(run: Rc<Run>) {
 
 /// This core's part of the clients.
 async fn clients_here(run: &Rc<Run>) {
-    let here = (0..run.plan.clients).filter(|number| number % core_count() as u64 == u64::from(core_id().0));
+    let here = (0..run.plan.clients)
+        .filter(|number| number % core_count() as u64 == u64::from(core_id().0));
     join_all(here.map(|_| client(run.oracle.clone(), run.plan.statements))).await;
     run.working.set(run.working.get() - 1);
 }
@@ -115,7 +118,11 @@ fn plan(rng: &mut Rng) -> Plan {
     options.segment_bytes = 4096 * [4, 6, 16, 64][rng.below(4) as usize];
     options.journal_commit_interval = Duration::from_millis([2, 20, 100][rng.below(3) as usize]);
     options.checkpoint_interval = Duration::from_millis([3, 30, 300][rng.below(3) as usize]);
-    Plan { clients: 1 + rng.below(8), statements: 5 + rng.below(40), options }
+    Plan {
+        clients: 1 + rng.below(8),
+        statements: 5 + rng.below(40),
+        options,
+    }
 }
 
 /// Runs one seed: lives that crash, one that ends in order, one that only checks.
@@ -146,25 +153,44 @@ fn run_seed(seed: u64, fault: PlantedFault, flips: bool, totals: &mut Totals) {
         }
     });
     let places = [
-        "flush", "segment", "superblock", "checkpoint begin", "checkpoint install", "checkpoint end", "recovery begin", "recovery cut",
-        "recovery replay", "recovery end",
+        "flush",
+        "segment",
+        "superblock",
+        "checkpoint begin",
+        "checkpoint install",
+        "checkpoint end",
+        "recovery begin",
+        "recovery cut",
+        "recovery replay",
+        "recovery end",
     ];
     for last in [false, false, false, false, true] {
         if !last {
-            let death = if rng.chance(0.8) { Death::PowerCut } else { Death::Kill };
+            let death = if rng.chance(0.8) {
+                Death::PowerCut
+            } else {
+                Death::Kill
+            };
             let place = places[rng.below(places.len() as u64) as usize];
-            let nth = if place.starts_with("recovery") { 1 } else { 1 + rng.below(if place == "flush" { 60 } else { 6 }) };
+            let nth = if place.starts_with("recovery") {
+                1
+            } else {
+                1 + rng.below(if place == "flush" { 60 } else { 6 })
+            };
             sim.crash_at(node, place, nth, death);
             let finished = run.clone();
             let limit = sim.now() + Duration::from_micros(20_000 + rng.below(2_000_000));
             let clock = sim.handle();
-            sim.run_until(|| finished.finished.get() || !clock.is_running(node) || clock.now() > limit)
-                .unwrap_or_else(|stuck| panic!("seed {seed}: {stuck:?}"));
+            sim.run_until(|| {
+                finished.finished.get() || !clock.is_running(node) || clock.now() > limit
+            })
+            .unwrap_or_else(|stuck| panic!("seed {seed}: {stuck:?}"));
             sim.crash(node, death);
             sim.cancel_crashes(node);
         } else {
             run.check_only.set(true);
-            sim.run_until_down(node).unwrap_or_else(|stuck| panic!("seed {seed}: {stuck:?}"));
+            sim.run_until_down(node)
+                .unwrap_or_else(|stuck| panic!("seed {seed}: {stuck:?}"));
         }
         if flips && rng.chance(0.5) {
             let place = ["ring-", "ring-", "superblock", "manifest-"][rng.below(4) as usize];
@@ -183,7 +209,11 @@ fn run_seed(seed: u64, fault: PlantedFault, flips: bool, totals: &mut Totals) {
         }
     }
     let oracle = run.oracle.borrow();
-    assert!(flips || oracle.refused.is_empty(), "seed {seed}: {:?}", oracle.refused);
+    assert!(
+        flips || oracle.refused.is_empty(),
+        "seed {seed}: {:?}",
+        oracle.refused
+    );
     totals.acknowledged += oracle.acknowledged;
     totals.replayed += oracle.replayed;
     totals.cut += oracle.cut;
@@ -203,7 +233,9 @@ fn run_seed(seed: u64, fault: PlantedFault, flips: bool, totals: &mut Totals) {
 
 /// `PINION_SEEDS=first..last` runs others than the default.
 fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
-    let Ok(text) = std::env::var("PINION_SEEDS") else { return default };
+    let Ok(text) = std::env::var("PINION_SEEDS") else {
+        return default;
+    };
     let (first, last) = text.split_once("..").expect("first..last");
     first.parse().expect("a number")..last.parse().expect("a number")
 }
@@ -215,8 +247,19 @@ fn acknowledged_writes_survive_any_crash() {
         run_seed(seed, PlantedFault::None, false, &mut totals);
     }
     println!("{totals:#?}");
-    for count in [totals.duplicates, totals.acknowledged, totals.replayed, totals.cut, totals.torn, totals.snapshots, totals.conflicts] {
-        assert!(count > 0, "the runs did not do what they are for: {totals:?}");
+    for count in [
+        totals.duplicates,
+        totals.acknowledged,
+        totals.replayed,
+        totals.cut,
+        totals.torn,
+        totals.snapshots,
+        totals.conflicts,
+    ] {
+        assert!(
+            count > 0,
+            "the runs did not do what they are for: {totals:?}"
+        );
     }
 }
 
@@ -229,7 +272,10 @@ fn a_flipped_bit_is_refused_or_harmless() {
         run_seed(seed, PlantedFault::None, true, &mut totals);
     }
     println!("{totals:#?}");
-    assert!(totals.refused > 0 && totals.recoveries > 0, "the runs did not do what they are for: {totals:?}");
+    assert!(
+        totals.refused > 0 && totals.recoveries > 0,
+        "the runs did not do what they are for: {totals:?}"
+    );
 }
 
 /// The tests above would notice each of these faults.
@@ -238,7 +284,9 @@ fn planted_faults_are_found() {
     for fault in PlantedFault::ALL {
         let flips = fault == PlantedFault::ChecksumNotChecked;
         let found = (0..200).find(|&seed| {
-            let run = std::panic::AssertUnwindSafe(|| run_seed(seed, fault, flips, &mut Totals::default()));
+            let run = std::panic::AssertUnwindSafe(|| {
+                run_seed(seed, fault, flips, &mut Totals::default())
+            });
             std::panic::catch_unwind(run).is_err()
         });
         println!("{fault:?} is found by seed {found:?}");

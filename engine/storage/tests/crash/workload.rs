@@ -8,8 +8,8 @@ use bytes::Bytes;
 use pinion_clock::Timestamp;
 use pinion_runtime::{Duration, Queue, Rng, random_stream, sleep, submit_to};
 use pinion_storage::{
-    Applier, ApplyError, Direction, ENTRY_TS_OFFSET, Entry, Expect, Key, KeyRange, Op, PartitionId, ReadAt, ReadError, Statement, Storage, TreeId, Write, WriteError,
-    storage,
+    Applier, ApplyError, Direction, ENTRY_TS_OFFSET, Entry, Expect, Key, KeyRange, Op, PartitionId,
+    ReadAt, ReadError, Statement, Storage, TreeId, Write, WriteError, storage,
 };
 
 /// Overwritten again and again.
@@ -61,7 +61,11 @@ fn writes(storage: &Storage, number: u64, attempt: &Attempt) -> Vec<Write> {
         tree: attempt.tree,
         key: key_bytes(key),
         op: Op::Put(Bytes::copy_from_slice(&number.to_be_bytes())),
-        expect: if attempt.tree == PAIRS { Expect::Absent } else { Expect::Any },
+        expect: if attempt.tree == PAIRS {
+            Expect::Absent
+        } else {
+            Expect::Any
+        },
     };
     let unique = attempt.unique.map(|prefix| Write {
         partition: storage.partition_of_hash(&prefix.to_be_bytes()),
@@ -80,7 +84,10 @@ fn entry(number: u64, attempt: &Attempt, padding: usize) -> Entry {
     assert_eq!(bytes.len(), ENTRY_TS_OFFSET);
     bytes.extend_from_slice(&[0; 8]);
     let unique = attempt.unique.unwrap_or(u64::MAX);
-    for word in [number, attempt.tree.0, unique, attempt.keys.len() as u64].iter().chain(&attempt.keys) {
+    for word in [number, attempt.tree.0, unique, attempt.keys.len() as u64]
+        .iter()
+        .chain(&attempt.keys)
+    {
         bytes.extend_from_slice(&word.to_le_bytes());
     }
     bytes.resize(bytes.len() + padding, b'p');
@@ -98,7 +105,11 @@ impl Applier for TestApplier {
     async fn apply(&self, ts: Timestamp, entry: Bytes) -> Result<(), ApplyError> {
         assert!(ts > self.last.replace(ts), "entries are replayed in order");
         let word = |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().unwrap());
-        assert_eq!(word(ENTRY_TS_OFFSET), ts.as_u64(), "the entry carries its timestamp");
+        assert_eq!(
+            word(ENTRY_TS_OFFSET),
+            ts.as_u64(),
+            "the entry carries its timestamp"
+        );
         let attempt = Attempt {
             tree: TreeId(word(24)),
             keys: (0..word(40) as usize).map(|at| word(48 + at * 8)).collect(),
@@ -108,7 +119,9 @@ impl Applier for TestApplier {
             failed: false,
         };
         let storage = storage();
-        storage.apply_at(ts, writes(&storage, word(16), &attempt)).await
+        storage
+            .apply_at(ts, writes(&storage, word(16), &attempt))
+            .await
     }
 }
 
@@ -128,16 +141,34 @@ pub async fn client(oracle: SharedOracle, count: u64) {
         let tree = if shared { SHARED } else { PAIRS };
         let unique = (!shared && rng.chance(0.4)).then(|| rng.below(60));
         let keys = keys.into_iter().collect();
-        let attempt = Attempt { tree, keys, unique, ts: None, durable: false, failed: false };
+        let attempt = Attempt {
+            tree,
+            keys,
+            unique,
+            ts: None,
+            durable: false,
+            failed: false,
+        };
         oracle.attempts.insert(number, attempt.clone());
         (number, attempt)
     };
     for _ in 0..count {
-        let batch = if rng.chance(0.2) { 1 + rng.below(12) } else { 1 };
+        let batch = if rng.chance(0.2) {
+            1 + rng.below(12)
+        } else {
+            1
+        };
         let attempts: Vec<(u64, Attempt)> = (0..batch).map(|_| fresh(&mut rng, &oracle)).collect();
         let statements = attempts.iter().map(|(number, attempt)| {
-            let padding = if rng.chance(0.05) { rng.below(20_000) } else { rng.below(300) };
-            Statement { writes: writes(&storage, *number, attempt), entry: Some(entry(*number, attempt, padding as usize)) }
+            let padding = if rng.chance(0.05) {
+                rng.below(20_000)
+            } else {
+                rng.below(300)
+            };
+            Statement {
+                writes: writes(&storage, *number, attempt),
+                entry: Some(entry(*number, attempt, padding as usize)),
+            }
         });
         let statements = statements.collect();
         let ordered = rng.chance(0.5);
@@ -157,7 +188,9 @@ pub async fn client(oracle: SharedOracle, count: u64) {
                     attempt.failed = true;
                     match error {
                         WriteError::Conflict | WriteError::NotReached => oracle.conflicts += 1,
-                        WriteError::Duplicate { write, .. } if write == count_of_keys => oracle.duplicates += 1,
+                        WriteError::Duplicate { write, .. } if write == count_of_keys => {
+                            oracle.duplicates += 1
+                        }
                         WriteError::CacheFull => oracle.refusals += 1,
                         other => panic!("{other:?}"),
                     }
@@ -185,18 +218,34 @@ pub async fn client(oracle: SharedOracle, count: u64) {
 }
 
 /// The value of a key, read on its owner. Only the newest is always there to be read: nothing pins older ones here.
-async fn try_read(storage: &Rc<Storage>, tree: TreeId, key: u64, at: ReadAt) -> Result<Option<u64>, ReadError> {
+async fn try_read(
+    storage: &Rc<Storage>,
+    tree: TreeId,
+    key: u64,
+    at: ReadAt,
+) -> Result<Option<u64>, ReadError> {
     let partition = storage.partition_of_hash(&key.to_be_bytes());
-    let value = submit_to(storage.owner(partition), Queue::Foreground, move || async move {
-        let partition = pinion_storage::storage().partition(partition).expect("asked its owner");
-        Ok(partition.get(tree, &key.to_be_bytes(), at).await?.map(|read| read.value))
-    })
+    let value = submit_to(
+        storage.owner(partition),
+        Queue::Foreground,
+        move || async move {
+            let partition = pinion_storage::storage()
+                .partition(partition)
+                .expect("asked its owner");
+            Ok(partition
+                .get(tree, &key.to_be_bytes(), at)
+                .await?
+                .map(|read| read.value))
+        },
+    )
     .await?;
     Ok(value.map(|bytes: Bytes| u64::from_be_bytes(bytes[..].try_into().unwrap())))
 }
 
 async fn read(storage: &Rc<Storage>, tree: TreeId, key: u64) -> Option<u64> {
-    try_read(storage, tree, key, ReadAt::Newest).await.unwrap_or_else(|error| panic!("{error}"))
+    try_read(storage, tree, key, ReadAt::Newest)
+        .await
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A snapshot holds all keys of a unit or none, and this client's own writes.
@@ -204,9 +253,19 @@ async fn check_snapshot(storage: &Rc<Storage>, oracle: &SharedOracle, own: &[(u6
     let ts = storage.read_timestamp().await.unwrap();
     let of_others = {
         let oracle = oracle.borrow();
-        oracle.attempts.iter().rev().take(20).map(|(number, attempt)| (*number, attempt.clone())).collect::<Vec<_>>()
+        oracle
+            .attempts
+            .iter()
+            .rev()
+            .take(20)
+            .map(|(number, attempt)| (*number, attempt.clone()))
+            .collect::<Vec<_>>()
     };
-    for (number, attempt) in of_others.iter().chain(own).filter(|(_, attempt)| attempt.tree == PAIRS) {
+    for (number, attempt) in of_others
+        .iter()
+        .chain(own)
+        .filter(|(_, attempt)| attempt.tree == PAIRS)
+    {
         let mut found = Vec::new();
         for &key in &attempt.keys {
             match try_read(storage, PAIRS, key, ReadAt::At(ts)).await {
@@ -215,11 +274,19 @@ async fn check_snapshot(storage: &Rc<Storage>, oracle: &SharedOracle, own: &[(u6
                 Err(error) => panic!("{error}"),
             }
         }
-        let whole = found.iter().all(|value| *value == Some(*number)) || found.iter().all(Option::is_none);
-        assert!(whole, "at {ts} attempt {number} is there in part: {found:?}");
+        let whole =
+            found.iter().all(|value| *value == Some(*number)) || found.iter().all(Option::is_none);
+        assert!(
+            whole,
+            "at {ts} attempt {number} is there in part: {found:?}"
+        );
         let known = oracle.borrow().attempts[number].clone();
         if own.iter().any(|(own, _)| own == number) && known.ts.is_some() {
-            assert_eq!(found[0], Some(*number), "a snapshot taken afterwards lacks its own write");
+            assert_eq!(
+                found[0],
+                Some(*number),
+                "a snapshot taken afterwards lacks its own write"
+            );
         }
     }
     oracle.borrow_mut().snapshots += 1;
@@ -229,20 +296,33 @@ async fn check_snapshot(storage: &Rc<Storage>, oracle: &SharedOracle, own: &[(u6
 async fn check_unique(storage: &Rc<Storage>) -> BTreeMap<u64, u64> {
     let mut holders = BTreeMap::new();
     for partition in (0..storage.partition_count()).map(PartitionId) {
-        let keys = submit_to(storage.owner(partition), Queue::Foreground, move || async move {
-            let partition = pinion_storage::storage().partition(partition).expect("asked its owner");
-            let mut cursor = partition.cursor(UNIQUE, KeyRange::all(), Direction::Forward, ReadAt::Newest);
-            let mut keys = Vec::new();
-            while let Some((key, _)) = cursor.next().await.unwrap() {
-                keys.push(key);
-            }
-            keys
-        })
+        let keys = submit_to(
+            storage.owner(partition),
+            Queue::Foreground,
+            move || async move {
+                let partition = pinion_storage::storage()
+                    .partition(partition)
+                    .expect("asked its owner");
+                let mut cursor =
+                    partition.cursor(UNIQUE, KeyRange::all(), Direction::Forward, ReadAt::Newest);
+                let mut keys = Vec::new();
+                while let Some((key, _)) = cursor.next().await.unwrap() {
+                    keys.push(key);
+                }
+                keys
+            },
+        )
         .await;
         for key in keys {
             let word = |at: usize| u64::from_be_bytes(key[at..at + 8].try_into().unwrap());
             let before = holders.insert(word(0), word(8));
-            assert_eq!(before, None, "the unique prefix {} is there twice, once by attempt {}", word(0), word(8));
+            assert_eq!(
+                before,
+                None,
+                "the unique prefix {} is there twice, once by attempt {}",
+                word(0),
+                word(8)
+            );
         }
     }
     holders
@@ -264,16 +344,32 @@ pub async fn check_state(oracle: &SharedOracle) {
                     found.push(read(&storage, PAIRS, key).await);
                 }
                 let there = found.iter().all(|value| *value == Some(number));
-                assert!(there || found.iter().all(Option::is_none), "attempt {number} is there in part: {found:?}");
-                let prefix = attempt.unique.filter(|prefix| unique.get(prefix) == Some(&number));
-                assert_eq!(prefix, attempt.unique.filter(|_| there), "attempt {number} and its unique key part");
+                assert!(
+                    there || found.iter().all(Option::is_none),
+                    "attempt {number} is there in part: {found:?}"
+                );
+                let prefix = attempt
+                    .unique
+                    .filter(|prefix| unique.get(prefix) == Some(&number));
+                assert_eq!(
+                    prefix,
+                    attempt.unique.filter(|_| there),
+                    "attempt {number} and its unique key part"
+                );
                 match attempt.ts.filter(|_| !attempt.failed) {
                     Some(ts) if there => present = present.max(Some(ts)),
                     Some(ts) => lost.push((ts, number)),
                     None => {}
                 }
-                assert!(there || !attempt.durable, "attempt {number} was durable at {:?} and is lost", attempt.ts);
-                assert!(!there || !attempt.failed, "attempt {number} failed and is there");
+                assert!(
+                    there || !attempt.durable,
+                    "attempt {number} was durable at {:?} and is lost",
+                    attempt.ts
+                );
+                assert!(
+                    !there || !attempt.failed,
+                    "attempt {number} failed and is there"
+                );
             }
             _ => {
                 for &key in attempt.keys.iter().filter(|_| attempt.durable) {
@@ -285,28 +381,46 @@ pub async fn check_state(oracle: &SharedOracle) {
         }
     }
     for (ts, number) in lost {
-        assert!(Some(ts) > present, "attempt {number} at {ts} is lost, and a later one at {present:?} is there");
+        assert!(
+            Some(ts) > present,
+            "attempt {number} at {ts} is lost, and a later one at {present:?} is there"
+        );
         // What a cut discarded stays away.
-        oracle.borrow_mut().attempts.get_mut(&number).unwrap().failed = true;
+        oracle
+            .borrow_mut()
+            .attempts
+            .get_mut(&number)
+            .unwrap()
+            .failed = true;
     }
     let mut values: BTreeMap<u64, u64> = BTreeMap::new();
     for key in 0..SHARED_KEYS {
         if let Some(value) = read(&storage, SHARED, key).await {
             values.insert(key, value);
             let attempt = &attempts[&value];
-            assert!(!attempt.failed && attempt.keys.contains(&key), "key {key} has the value of attempt {value}");
+            assert!(
+                !attempt.failed && attempt.keys.contains(&key),
+                "key {key} has the value of attempt {value}"
+            );
         }
     }
     for (key, (ts, number)) in newest {
-        let value = *values.get(&key).unwrap_or_else(|| panic!("key {key} was durable at {ts} and is lost"));
+        let value = *values
+            .get(&key)
+            .unwrap_or_else(|| panic!("key {key} was durable at {ts} and is lost"));
         let found = &attempts[&value];
-        assert!(found.ts.is_none_or(|found| found >= ts), "key {key} has {value}, older than {number} at {ts}");
+        assert!(
+            found.ts.is_none_or(|found| found >= ts),
+            "key {key} has {value}, older than {number} at {ts}"
+        );
     }
     // A statement that is there on one key is there, or overwritten by a later one, on all.
     for (&key, &value) in &values {
         let attempt = &attempts[&value];
         for other in attempt.keys.iter().filter(|&&other| other != key) {
-            let there = values.get(other).unwrap_or_else(|| panic!("attempt {value} is on {key} and not on {other}"));
+            let there = values
+                .get(other)
+                .unwrap_or_else(|| panic!("attempt {value} is on {key} and not on {other}"));
             let (one, two) = (attempt.ts, attempts[there].ts);
             assert!(
                 one.is_none() || two.is_none() || two >= one,

@@ -9,28 +9,116 @@ use crate::accumulator::{Accumulator, Kind, Sum};
 use crate::error::{bad_value, error, type_mismatch};
 
 pub(super) const OPERATORS: &[Operator] = &[
-    Operator { name: "$add", arity: Arity::Any, evaluate: add },
-    Operator { name: "$subtract", arity: Arity::Exactly(2), evaluate: subtract },
-    Operator { name: "$multiply", arity: Arity::Any, evaluate: multiply },
-    Operator { name: "$divide", arity: Arity::Exactly(2), evaluate: divide },
-    Operator { name: "$mod", arity: Arity::Exactly(2), evaluate: modulo },
-    Operator { name: "$abs", arity: Arity::Exactly(1), evaluate: abs },
-    Operator { name: "$ceil", arity: Arity::Exactly(1), evaluate: |v| whole("$ceil", &v[0], f64::ceil, 1) },
-    Operator { name: "$floor", arity: Arity::Exactly(1), evaluate: |v| whole("$floor", &v[0], f64::floor, -1) },
-    Operator { name: "$round", arity: Arity::Between(1, 2), evaluate: |v| to_place("$round", v, true) },
-    Operator { name: "$trunc", arity: Arity::Between(1, 2), evaluate: |v| to_place("$trunc", v, false) },
-    Operator { name: "$sqrt", arity: Arity::Exactly(1), evaluate: sqrt },
-    Operator { name: "$pow", arity: Arity::Exactly(2), evaluate: pow },
-    Operator { name: "$exp", arity: Arity::Exactly(1), evaluate: |v| function("$exp", &v[0], f64::exp) },
-    Operator { name: "$ln", arity: Arity::Exactly(1), evaluate: |v| logarithm("$ln", 28766, &v[0], f64::ln) },
-    Operator { name: "$log10", arity: Arity::Exactly(1), evaluate: |v| logarithm("$log10", 28761, &v[0], f64::log10) },
-    Operator { name: "$log", arity: Arity::Exactly(2), evaluate: log },
-    Operator { name: "$sum", arity: Arity::Any, evaluate: |v| accumulate(Kind::Sum, v) },
-    Operator { name: "$avg", arity: Arity::Any, evaluate: |v| accumulate(Kind::Avg, v) },
-    Operator { name: "$min", arity: Arity::Any, evaluate: |v| accumulate(Kind::Min, v) },
-    Operator { name: "$max", arity: Arity::Any, evaluate: |v| accumulate(Kind::Max, v) },
-    Operator { name: "$stdDevPop", arity: Arity::Any, evaluate: |v| accumulate(Kind::StdDevPop, v) },
-    Operator { name: "$stdDevSamp", arity: Arity::Any, evaluate: |v| accumulate(Kind::StdDevSamp, v) },
+    Operator {
+        name: "$add",
+        arity: Arity::Any,
+        evaluate: add,
+    },
+    Operator {
+        name: "$subtract",
+        arity: Arity::Exactly(2),
+        evaluate: subtract,
+    },
+    Operator {
+        name: "$multiply",
+        arity: Arity::Any,
+        evaluate: multiply,
+    },
+    Operator {
+        name: "$divide",
+        arity: Arity::Exactly(2),
+        evaluate: divide,
+    },
+    Operator {
+        name: "$mod",
+        arity: Arity::Exactly(2),
+        evaluate: modulo,
+    },
+    Operator {
+        name: "$abs",
+        arity: Arity::Exactly(1),
+        evaluate: abs,
+    },
+    Operator {
+        name: "$ceil",
+        arity: Arity::Exactly(1),
+        evaluate: |v| whole("$ceil", &v[0], f64::ceil, 1),
+    },
+    Operator {
+        name: "$floor",
+        arity: Arity::Exactly(1),
+        evaluate: |v| whole("$floor", &v[0], f64::floor, -1),
+    },
+    Operator {
+        name: "$round",
+        arity: Arity::Between(1, 2),
+        evaluate: |v| to_place("$round", v, true),
+    },
+    Operator {
+        name: "$trunc",
+        arity: Arity::Between(1, 2),
+        evaluate: |v| to_place("$trunc", v, false),
+    },
+    Operator {
+        name: "$sqrt",
+        arity: Arity::Exactly(1),
+        evaluate: sqrt,
+    },
+    Operator {
+        name: "$pow",
+        arity: Arity::Exactly(2),
+        evaluate: pow,
+    },
+    Operator {
+        name: "$exp",
+        arity: Arity::Exactly(1),
+        evaluate: |v| function("$exp", &v[0], f64::exp),
+    },
+    Operator {
+        name: "$ln",
+        arity: Arity::Exactly(1),
+        evaluate: |v| logarithm("$ln", 28766, &v[0], f64::ln),
+    },
+    Operator {
+        name: "$log10",
+        arity: Arity::Exactly(1),
+        evaluate: |v| logarithm("$log10", 28761, &v[0], f64::log10),
+    },
+    Operator {
+        name: "$log",
+        arity: Arity::Exactly(2),
+        evaluate: log,
+    },
+    Operator {
+        name: "$sum",
+        arity: Arity::Any,
+        evaluate: |v| accumulate(Kind::Sum, v),
+    },
+    Operator {
+        name: "$avg",
+        arity: Arity::Any,
+        evaluate: |v| accumulate(Kind::Avg, v),
+    },
+    Operator {
+        name: "$min",
+        arity: Arity::Any,
+        evaluate: |v| accumulate(Kind::Min, v),
+    },
+    Operator {
+        name: "$max",
+        arity: Arity::Any,
+        evaluate: |v| accumulate(Kind::Max, v),
+    },
+    Operator {
+        name: "$stdDevPop",
+        arity: Arity::Any,
+        evaluate: |v| accumulate(Kind::StdDevPop, v),
+    },
+    Operator {
+        name: "$stdDevSamp",
+        arity: Arity::Any,
+        evaluate: |v| accumulate(Kind::StdDevSamp, v),
+    },
 ];
 
 fn number<'a>(value: Number) -> Value<'a> {
@@ -51,7 +139,10 @@ fn any_nullish(values: &[Value<'_>]) -> bool {
 
 /// The argument as a number, or the error of an operator that takes nothing else.
 fn numeric(value: &Value<'_>, wrong: impl FnOnce(&str) -> Error) -> Result<Number> {
-    value.as_ref().and_then(Number::from_value).ok_or_else(|| wrong(value.type_name()))
+    value
+        .as_ref()
+        .and_then(Number::from_value)
+        .ok_or_else(|| wrong(value.type_name()))
 }
 
 fn add<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
@@ -76,8 +167,12 @@ fn add<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
             _ => return Ok(Value::null()),
         }
     }
-    let Some(date) = date else { return Ok(number(sum.value())) };
-    Ok(Value::Ref(RawBsonRef::DateTime(DateTime::from_millis(moved_date(date, sum.value())?))))
+    let Some(date) = date else {
+        return Ok(number(sum.value()));
+    };
+    Ok(Value::Ref(RawBsonRef::DateTime(DateTime::from_millis(
+        moved_date(date, sum.value())?,
+    ))))
 }
 
 /// A date moved by milliseconds, rounded to whole ones.
@@ -88,7 +183,8 @@ fn moved_date(date: i64, by: Number) -> Result<i64> {
         Number::Decimal(_) => by.to_i64_truncated(),
         whole => whole.to_i64_exact(),
     };
-    date.checked_add(by.ok_or_else(overflow)?).ok_or_else(overflow)
+    date.checked_add(by.ok_or_else(overflow)?)
+        .ok_or_else(overflow)
 }
 
 fn subtract<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
@@ -97,18 +193,25 @@ fn subtract<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     }
     let (left, right) = (values[0].or_null(), values[1].or_null());
     let wrong = || {
-        type_mismatch(format!("can't $subtract {} from {}", values[1].type_name(), values[0].type_name()))
+        type_mismatch(format!(
+            "can't $subtract {} from {}",
+            values[1].type_name(),
+            values[0].type_name()
+        ))
     };
     match (left, right) {
         (RawBsonRef::DateTime(a), RawBsonRef::DateTime(b)) => {
             let difference = a.timestamp_millis().checked_sub(b.timestamp_millis());
-            let difference = difference.ok_or_else(|| error(15, "overflow in $subtract of dates"))?;
+            let difference =
+                difference.ok_or_else(|| error(15, "overflow in $subtract of dates"))?;
             Ok(Value::Ref(RawBsonRef::Int64(difference)))
         }
         (RawBsonRef::DateTime(a), right) => {
             let by = Number::from_value(right).ok_or_else(wrong)?;
             let moved = moved_date(a.timestamp_millis(), by.negate())?;
-            Ok(Value::Ref(RawBsonRef::DateTime(DateTime::from_millis(moved))))
+            Ok(Value::Ref(RawBsonRef::DateTime(DateTime::from_millis(
+                moved,
+            ))))
         }
         (left, right) => match (Number::from_value(left), Number::from_value(right)) {
             (Some(a), Some(b)) => Ok(number(a.sub_widening(b))),
@@ -125,11 +228,16 @@ fn multiply<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
             nullish = true;
             continue;
         }
-        let factor =
-            numeric(value, |kind| type_mismatch(format!("$multiply only supports numeric types, not {kind}")))?;
+        let factor = numeric(value, |kind| {
+            type_mismatch(format!("$multiply only supports numeric types, not {kind}"))
+        })?;
         product = product.mul_widening(factor);
     }
-    Ok(if nullish { Value::null() } else { number(product) })
+    Ok(if nullish {
+        Value::null()
+    } else {
+        number(product)
+    })
 }
 
 fn divide<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
@@ -160,7 +268,11 @@ fn modulo<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     let wrong = |_: &str| {
         error(
             16611,
-            format!("$mod only supports numeric types, not {} and {}", values[0].type_name(), values[1].type_name()),
+            format!(
+                "$mod only supports numeric types, not {} and {}",
+                values[0].type_name(),
+                values[1].type_name()
+            ),
         )
     };
     let (a, b) = (numeric(&values[0], wrong)?, numeric(&values[1], wrong)?);
@@ -177,7 +289,9 @@ fn modulo<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
         (Number::Int32(a), Number::Int32(b)) => Number::Int32(a.wrapping_rem(b)),
         // A double that is whole is taken as an integer beside integers.
         (a, b) => match (a, b, a.to_i64_exact(), b.to_i64_exact()) {
-            (Number::Double(_), _, _, _) | (_, Number::Double(_), _, _) => Number::Double(a.to_f64() % b.to_f64()),
+            (Number::Double(_), _, _, _) | (_, Number::Double(_), _, _) => {
+                Number::Double(a.to_f64() % b.to_f64())
+            }
             (_, _, Some(a), Some(b)) => Number::Int64(a.wrapping_rem(b)),
             _ => Number::Double(a.to_f64() % b.to_f64()),
         },
@@ -185,11 +299,21 @@ fn modulo<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
 }
 
 /// An operator on one number, null for null.
-fn unary<'a>(name: &str, code: i32, value: &Value<'a>, f: impl FnOnce(Number) -> Result<Value<'a>>) -> Result<Value<'a>> {
+fn unary<'a>(
+    name: &str,
+    code: i32,
+    value: &Value<'a>,
+    f: impl FnOnce(Number) -> Result<Value<'a>>,
+) -> Result<Value<'a>> {
     if value.is_nullish() {
         return Ok(Value::null());
     }
-    f(numeric(value, |kind| error(code, format!("{name} only supports numeric types, not {kind}")))?)
+    f(numeric(value, |kind| {
+        error(
+            code,
+            format!("{name} only supports numeric types, not {kind}"),
+        )
+    })?)
 }
 
 fn abs<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
@@ -211,14 +335,23 @@ fn abs<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
 }
 
 /// `$ceil` (`direction` 1) and `$floor` (-1).
-fn whole<'a>(name: &str, value: &Value<'a>, f: fn(f64) -> f64, direction: i64) -> Result<Value<'a>> {
+fn whole<'a>(
+    name: &str,
+    value: &Value<'a>,
+    f: fn(f64) -> f64,
+    direction: i64,
+) -> Result<Value<'a>> {
     unary(name, 28765, value, |n| {
         Ok(number(match n {
             Number::Double(v) => Number::Double(f(v)),
             Number::Decimal(_) if n.is_finite() && !n.is_integral() => {
                 let truncated = truncated_decimal(n.to_decimal());
                 let away = n.is_negative() == (direction < 0);
-                let moved = if away { truncated + Decimal::from_i64(direction) } else { truncated };
+                let moved = if away {
+                    truncated + Decimal::from_i64(direction)
+                } else {
+                    truncated
+                };
                 Number::Decimal(moved.pack())
             }
             n => n,
@@ -241,22 +374,43 @@ fn to_place<'a>(name: &str, values: &[Value<'a>], round: bool) -> Result<Value<'
     if value.is_nullish() || place_value.is_some_and(Value::is_nullish) {
         return Ok(Value::null());
     }
-    let n = numeric(value, |kind| error(51081, format!("{name} only supports numeric types, not {kind}")))?;
+    let n = numeric(value, |kind| {
+        error(
+            51081,
+            format!("{name} only supports numeric types, not {kind}"),
+        )
+    })?;
     let place = match place_value {
         None => 0,
         Some(place) => {
-            let as_number = numeric(place, |kind| error(16004, format!("can't convert from BSON type {kind} to long")))?;
+            let as_number = numeric(place, |kind| {
+                error(
+                    16004,
+                    format!("can't convert from BSON type {kind} to long"),
+                )
+            })?;
             if !as_number.is_finite() || as_number.to_i64_truncated().is_none() {
                 let code = if is_decimal(as_number) { 51080 } else { 31109 };
-                return Err(error(code, format!("Can't coerce out of range value {} to long", crate::text::value_text(place.or_null()))));
+                return Err(error(
+                    code,
+                    format!(
+                        "Can't coerce out of range value {} to long",
+                        crate::text::value_text(place.or_null())
+                    ),
+                ));
             }
-            let whole = as_number
-                .to_i64_exact()
-                .ok_or_else(|| error(51082, format!("precision argument to  {name} must be a integral value")))?;
+            let whole = as_number.to_i64_exact().ok_or_else(|| {
+                error(
+                    51082,
+                    format!("precision argument to  {name} must be a integral value"),
+                )
+            })?;
             if !(-20..=100).contains(&whole) {
                 return Err(error(
                     51083,
-                    format!("cannot apply {name} with precision value {whole} value must be in [-20, 100]"),
+                    format!(
+                        "cannot apply {name} with precision value {whole} value must be in [-20, 100]"
+                    ),
                 ));
             }
             whole as i32
@@ -265,7 +419,9 @@ fn to_place<'a>(name: &str, values: &[Value<'a>], round: bool) -> Result<Value<'
     Ok(number(match n {
         Number::Double(v) => Number::Double(double_to_place(v, place, round)),
         Number::Decimal(_) if !n.is_finite() => n,
-        Number::Decimal(_) => Number::Decimal(decimal_to_place(n.to_decimal(), place, round).pack()),
+        Number::Decimal(_) => {
+            Number::Decimal(decimal_to_place(n.to_decimal(), place, round).pack())
+        }
         n if place >= 0 => n,
         n => {
             let whole = i128::from(n.to_i64_saturating());
@@ -278,7 +434,12 @@ fn to_place<'a>(name: &str, values: &[Value<'a>], round: bool) -> Result<Value<'
             match (n, i32::try_from(result), i64::try_from(result)) {
                 (Number::Int32(_), Ok(v), _) => Number::Int32(v),
                 (_, _, Ok(v)) => Number::Int64(v),
-                _ => return Err(error(51080, format!("invalid conversion from Decimal128 result in {name}"))),
+                _ => {
+                    return Err(error(
+                        51080,
+                        format!("invalid conversion from Decimal128 result in {name}"),
+                    ));
+                }
             }
         }
     }))
@@ -289,12 +450,20 @@ fn double_to_place(v: f64, place: i32, round: bool) -> f64 {
         return v;
     }
     if place == 0 {
-        return if round { v.round_ties_even() } else { v.trunc() };
+        return if round {
+            v.round_ties_even()
+        } else {
+            v.trunc()
+        };
     }
     // Through the decimal digits that print the double: that is what the place refers to.
     let cut = decimal_to_place(Number::Double(v).to_decimal(), place, round);
     let result = cut.to_f64();
-    if result == 0.0 { 0.0_f64.copysign(v) } else { result }
+    if result == 0.0 {
+        0.0_f64.copysign(v)
+    } else {
+        result
+    }
 }
 
 fn decimal_to_place(v: Decimal, place: i32, round: bool) -> Decimal {
@@ -339,7 +508,10 @@ fn of_kind<'a>(argument: Number, result: f64) -> Value<'a> {
 fn sqrt<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     unary("$sqrt", 28765, &values[0], |n| {
         if n.is_negative() && !n.is_zero() {
-            return Err(error(28714, "$sqrt's argument must be greater than or equal to 0"));
+            return Err(error(
+                28714,
+                "$sqrt's argument must be greater than or equal to 0",
+            ));
         }
         Ok(of_kind(n, n.to_f64().sqrt()))
     })
@@ -350,7 +522,10 @@ fn logarithm<'a>(name: &str, code: i32, value: &Value<'a>, f: fn(f64) -> f64) ->
         if !n.is_nan() && (n.is_negative() || n.is_zero()) {
             return Err(error(
                 code,
-                format!("{name}'s argument must be a positive number, but is {}", crate::text::value_text(n.to_value())),
+                format!(
+                    "{name}'s argument must be a positive number, but is {}",
+                    crate::text::value_text(n.to_value())
+                ),
             ));
         }
         Ok(of_kind(n, f(n.to_f64())))
@@ -362,32 +537,63 @@ fn log<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
         return Ok(Value::null());
     }
     let argument = numeric(&values[0], |kind| {
-        error(28756, format!("$log's argument must be numeric, not {kind}"))
+        error(
+            28756,
+            format!("$log's argument must be numeric, not {kind}"),
+        )
     })?;
-    let base = numeric(&values[1], |kind| error(28757, format!("$log's base must be numeric, not {kind}")))?;
+    let base = numeric(&values[1], |kind| {
+        error(28757, format!("$log's base must be numeric, not {kind}"))
+    })?;
     let text = |n: Number| crate::text::value_text(n.to_value());
     if !argument.is_nan() && (argument.is_negative() || argument.is_zero()) {
-        return Err(error(28758, format!("$log's argument must be a positive number, but is {}", text(argument))));
+        return Err(error(
+            28758,
+            format!(
+                "$log's argument must be a positive number, but is {}",
+                text(argument)
+            ),
+        ));
     }
     if !base.is_nan() && (base.is_negative() || base.is_zero() || base.to_f64() == 1.0) {
-        return Err(error(28759, format!("$log's base must be a positive number not equal to 1, but is {}", text(base))));
+        return Err(error(
+            28759,
+            format!(
+                "$log's base must be a positive number not equal to 1, but is {}",
+                text(base)
+            ),
+        ));
     }
     let result = argument.to_f64().ln() / base.to_f64().ln();
-    Ok(of_kind(if is_decimal(base) { base } else { argument }, result))
+    Ok(of_kind(
+        if is_decimal(base) { base } else { argument },
+        result,
+    ))
 }
 
 fn pow<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     if any_nullish(values) {
         return Ok(Value::null());
     }
-    let base = numeric(&values[0], |kind| error(28762, format!("$pow's base must be numeric, not {kind}")))?;
-    let exponent =
-        numeric(&values[1], |kind| error(28763, format!("$pow's exponent must be numeric, not {kind}")))?;
+    let base = numeric(&values[0], |kind| {
+        error(28762, format!("$pow's base must be numeric, not {kind}"))
+    })?;
+    let exponent = numeric(&values[1], |kind| {
+        error(
+            28763,
+            format!("$pow's exponent must be numeric, not {kind}"),
+        )
+    })?;
     if base.is_zero() && exponent.is_negative() && !exponent.is_zero() {
-        return Err(error(28764, "$pow cannot take a base of 0 and a negative exponent"));
+        return Err(error(
+            28764,
+            "$pow cannot take a base of 0 and a negative exponent",
+        ));
     }
     if is_decimal(base) || is_decimal(exponent) {
-        let exact = exponent.to_i64_exact().filter(|e| (0..=1000).contains(e) && base.is_finite());
+        let exact = exponent
+            .to_i64_exact()
+            .filter(|e| (0..=1000).contains(e) && base.is_finite());
         return Ok(match exact {
             Some(times) => {
                 let factor = base.to_decimal();
@@ -402,11 +608,14 @@ fn pow<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     };
     if let Some((b, e)) = whole {
         let exact = match e {
-            0.. => u32::try_from(e).ok().and_then(|e| b.checked_pow(e)).or(match b {
-                0 | 1 => Some(b),
-                -1 => Some(if e % 2 == 0 { 1 } else { -1 }),
-                _ => None,
-            }),
+            0.. => u32::try_from(e)
+                .ok()
+                .and_then(|e| b.checked_pow(e))
+                .or(match b {
+                    0 | 1 => Some(b),
+                    -1 => Some(if e % 2 == 0 { 1 } else { -1 }),
+                    _ => None,
+                }),
             _ => match b {
                 1 => Some(1),
                 -1 => Some(if e % 2 == 0 { 1 } else { -1 }),
@@ -421,7 +630,9 @@ fn pow<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
             });
         }
     }
-    Ok(number(Number::Double(base.to_f64().powf(exponent.to_f64()))))
+    Ok(number(Number::Double(
+        base.to_f64().powf(exponent.to_f64()),
+    )))
 }
 
 /// An accumulator over the arguments, or over the items of a single one that is an array.

@@ -13,29 +13,121 @@ use crate::text::value_text;
 use crate::value::{array_document, count, elements, field, is_number, items};
 
 pub(super) const OPERATORS: &[Operator] = &[
-    Operator { name: "$size", arity: Arity::Exactly(1), evaluate: size },
-    Operator { name: "$isArray", arity: Arity::Exactly(1), evaluate: |v| Ok(Value::boolean(v[0].as_array().is_some())) },
-    Operator { name: "$arrayElemAt", arity: Arity::Exactly(2), evaluate: element_at },
-    Operator { name: "$first", arity: Arity::Exactly(1), evaluate: |v| end_item("$first", &v[0], false) },
-    Operator { name: "$last", arity: Arity::Exactly(1), evaluate: |v| end_item("$last", &v[0], true) },
-    Operator { name: "$concatArrays", arity: Arity::Any, evaluate: concat_arrays },
-    Operator { name: "$in", arity: Arity::Exactly(2), evaluate: is_in },
-    Operator { name: "$slice", arity: Arity::Between(2, 3), evaluate: slice },
-    Operator { name: "$reverseArray", arity: Arity::Exactly(1), evaluate: reverse },
-    Operator { name: "$range", arity: Arity::Between(2, 3), evaluate: range },
-    Operator { name: "$indexOfArray", arity: Arity::Between(2, 4), evaluate: index_of_array },
-    Operator { name: "$arrayToObject", arity: Arity::Exactly(1), evaluate: array_to_object },
-    Operator { name: "$objectToArray", arity: Arity::Exactly(1), evaluate: object_to_array },
-    Operator { name: "$mergeObjects", arity: Arity::Any, evaluate: merge_objects },
-    Operator { name: "$setUnion", arity: Arity::Any, evaluate: set_union },
-    Operator { name: "$setIntersection", arity: Arity::Any, evaluate: set_intersection },
-    Operator { name: "$setDifference", arity: Arity::Exactly(2), evaluate: set_difference },
-    Operator { name: "$setEquals", arity: Arity::Any, evaluate: set_equals },
-    Operator { name: "$setIsSubset", arity: Arity::Exactly(2), evaluate: set_is_subset },
-    Operator { name: "$allElementsTrue", arity: Arity::Exactly(1), evaluate: |v| truths("$allElementsTrue", 17040, &v[0], true) },
-    Operator { name: "$anyElementTrue", arity: Arity::Exactly(1), evaluate: |v| truths("$anyElementTrue", 17041, &v[0], false) },
-    Operator { name: "$bsonSize", arity: Arity::Exactly(1), evaluate: bson_size },
-    Operator { name: "$binarySize", arity: Arity::Exactly(1), evaluate: binary_size },
+    Operator {
+        name: "$size",
+        arity: Arity::Exactly(1),
+        evaluate: size,
+    },
+    Operator {
+        name: "$isArray",
+        arity: Arity::Exactly(1),
+        evaluate: |v| Ok(Value::boolean(v[0].as_array().is_some())),
+    },
+    Operator {
+        name: "$arrayElemAt",
+        arity: Arity::Exactly(2),
+        evaluate: element_at,
+    },
+    Operator {
+        name: "$first",
+        arity: Arity::Exactly(1),
+        evaluate: |v| end_item("$first", &v[0], false),
+    },
+    Operator {
+        name: "$last",
+        arity: Arity::Exactly(1),
+        evaluate: |v| end_item("$last", &v[0], true),
+    },
+    Operator {
+        name: "$concatArrays",
+        arity: Arity::Any,
+        evaluate: concat_arrays,
+    },
+    Operator {
+        name: "$in",
+        arity: Arity::Exactly(2),
+        evaluate: is_in,
+    },
+    Operator {
+        name: "$slice",
+        arity: Arity::Between(2, 3),
+        evaluate: slice,
+    },
+    Operator {
+        name: "$reverseArray",
+        arity: Arity::Exactly(1),
+        evaluate: reverse,
+    },
+    Operator {
+        name: "$range",
+        arity: Arity::Between(2, 3),
+        evaluate: range,
+    },
+    Operator {
+        name: "$indexOfArray",
+        arity: Arity::Between(2, 4),
+        evaluate: index_of_array,
+    },
+    Operator {
+        name: "$arrayToObject",
+        arity: Arity::Exactly(1),
+        evaluate: array_to_object,
+    },
+    Operator {
+        name: "$objectToArray",
+        arity: Arity::Exactly(1),
+        evaluate: object_to_array,
+    },
+    Operator {
+        name: "$mergeObjects",
+        arity: Arity::Any,
+        evaluate: merge_objects,
+    },
+    Operator {
+        name: "$setUnion",
+        arity: Arity::Any,
+        evaluate: set_union,
+    },
+    Operator {
+        name: "$setIntersection",
+        arity: Arity::Any,
+        evaluate: set_intersection,
+    },
+    Operator {
+        name: "$setDifference",
+        arity: Arity::Exactly(2),
+        evaluate: set_difference,
+    },
+    Operator {
+        name: "$setEquals",
+        arity: Arity::Any,
+        evaluate: set_equals,
+    },
+    Operator {
+        name: "$setIsSubset",
+        arity: Arity::Exactly(2),
+        evaluate: set_is_subset,
+    },
+    Operator {
+        name: "$allElementsTrue",
+        arity: Arity::Exactly(1),
+        evaluate: |v| truths("$allElementsTrue", 17040, &v[0], true),
+    },
+    Operator {
+        name: "$anyElementTrue",
+        arity: Arity::Exactly(1),
+        evaluate: |v| truths("$anyElementTrue", 17041, &v[0], false),
+    },
+    Operator {
+        name: "$bsonSize",
+        arity: Arity::Exactly(1),
+        evaluate: bson_size,
+    },
+    Operator {
+        name: "$binarySize",
+        arity: Arity::Exactly(1),
+        evaluate: binary_size,
+    },
 ];
 
 /// An integer argument that fits 32 bits.
@@ -48,26 +140,37 @@ fn size<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
         Some(array) => Ok(Value::int(count(array_document(array)) as i32)),
         None => Err(error(
             17124,
-            format!("The argument to $size must be an array, but was of type: {}", values[0].type_name()),
+            format!(
+                "The argument to $size must be an array, but was of type: {}",
+                values[0].type_name()
+            ),
         )),
     }
 }
 
 fn element_at<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
-    let [array, index] = values else { return Ok(Value::Missing) };
+    let [array, index] = values else {
+        return Ok(Value::Missing);
+    };
     if array.is_nullish() || index.is_nullish() {
         return Ok(Value::null());
     }
     if array.as_array().is_none() {
         return Err(error(
             28689,
-            format!("$arrayElemAt's first argument must be an array, but is {}", array.type_name()),
+            format!(
+                "$arrayElemAt's first argument must be an array, but is {}",
+                array.type_name()
+            ),
         ));
     }
     if !is_number(index.or_null()) {
         return Err(error(
             28690,
-            format!("$arrayElemAt's second argument must be a numeric value, but is {}", index.type_name()),
+            format!(
+                "$arrayElemAt's second argument must be a numeric value, but is {}",
+                index.type_name()
+            ),
         ));
     }
     let at = small_integer(index).ok_or_else(|| {
@@ -84,7 +187,11 @@ fn element_at<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
 
 fn item_at<'a>(array: &Value<'a>, at: i32) -> Value<'a> {
     let mut values = array.item_values();
-    let at = if at < 0 { values.len() as i64 + i64::from(at) } else { i64::from(at) };
+    let at = if at < 0 {
+        values.len() as i64 + i64::from(at)
+    } else {
+        i64::from(at)
+    };
     match usize::try_from(at) {
         Ok(at) if at < values.len() => values.swap_remove(at),
         _ => Value::Missing,
@@ -96,7 +203,13 @@ fn end_item<'a>(name: &str, array: &Value<'a>, last: bool) -> Result<Value<'a>> 
         return Ok(Value::null());
     }
     if array.as_array().is_none() {
-        return Err(error(28689, format!("{name}'s argument must be an array, but is {}", array.type_name())));
+        return Err(error(
+            28689,
+            format!(
+                "{name}'s argument must be an array, but is {}",
+                array.type_name()
+            ),
+        ));
     }
     Ok(item_at(array, if last { -1 } else { 0 }))
 }
@@ -109,7 +222,13 @@ fn concat_arrays<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
             return Ok(Value::null());
         }
         let Some(array) = value.as_array() else {
-            return Err(error(28664, format!("$concatArrays only supports arrays, not {}", value.type_name())));
+            return Err(error(
+                28664,
+                format!(
+                    "$concatArrays only supports arrays, not {}",
+                    value.type_name()
+                ),
+            ));
         };
         items(array).for_each(|item| {
             out.push(item);
@@ -123,10 +242,15 @@ fn is_in<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     let Some(array) = values[1].as_array() else {
         return Err(error(
             40081,
-            format!("$in requires an array as a second argument, found: {}", values[1].type_name()),
+            format!(
+                "$in requires an array as a second argument, found: {}",
+                values[1].type_name()
+            ),
         ));
     };
-    let found = values[0].as_ref().is_some_and(|wanted| items(array).any(|item| values_equal(item, wanted)));
+    let found = values[0]
+        .as_ref()
+        .is_some_and(|wanted| items(array).any(|item| values_equal(item, wanted)));
     Ok(Value::boolean(found))
 }
 
@@ -137,14 +261,20 @@ fn slice<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     let Some(array) = values[0].as_array() else {
         return Err(error(
             28724,
-            format!("First argument to $slice must be an array, but is of type: {}", values[0].type_name()),
+            format!(
+                "First argument to $slice must be an array, but is of type: {}",
+                values[0].type_name()
+            ),
         ));
     };
     let integer = |value: &Value<'_>, which: &str, codes: (i32, i32)| {
         if !is_number(value.or_null()) {
             return Err(error(
                 codes.0,
-                format!("{which} argument to $slice must be a numeric value, but is of type: {}", value.type_name()),
+                format!(
+                    "{which} argument to $slice must be a numeric value, but is of type: {}",
+                    value.type_name()
+                ),
             ));
         }
         small_integer(value).map(i64::from).ok_or_else(|| {
@@ -165,12 +295,24 @@ fn slice<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
         Some(n) => {
             let n = integer(n, "Third", (28727, 28728))?;
             if n <= 0 {
-                return Err(error(28729, format!("Third argument to $slice must be positive: {n}")));
+                return Err(error(
+                    28729,
+                    format!("Third argument to $slice must be positive: {n}"),
+                ));
             }
-            (if first < 0 { (len + first).max(0) } else { first }, n)
+            (
+                if first < 0 {
+                    (len + first).max(0)
+                } else {
+                    first
+                },
+                n,
+            )
         }
     };
-    Ok(Value::array(items(array).skip(start as usize).take(take as usize)))
+    Ok(Value::array(
+        items(array).skip(start as usize).take(take as usize),
+    ))
 }
 
 fn reverse<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
@@ -180,7 +322,10 @@ fn reverse<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     let Some(array) = values[0].as_array() else {
         return Err(error(
             34435,
-            format!("The argument to $reverseArray must be an array, but was of type: {}", values[0].type_name()),
+            format!(
+                "The argument to $reverseArray must be an array, but was of type: {}",
+                values[0].type_name()
+            ),
         ));
     };
     let reversed: Vec<RawBsonRef<'_>> = items(array).collect();
@@ -190,7 +335,13 @@ fn reverse<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
 fn range<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     let integer = |value: &Value<'_>, what: &str, codes: (i32, i32)| {
         if !is_number(value.or_null()) {
-            return Err(error(codes.0, format!("$range requires a numeric {what} value, found value of type: {}", value.type_name())));
+            return Err(error(
+                codes.0,
+                format!(
+                    "$range requires a numeric {what} value, found value of type: {}",
+                    value.type_name()
+                ),
+            ));
         }
         small_integer(value).map(i64::from).ok_or_else(|| {
             error(
@@ -204,7 +355,9 @@ fn range<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     };
     let start = integer(&values[0], "starting", (34443, 34444))?;
     let end = integer(&values[1], "ending", (34445, 34446))?;
-    let step = values.get(2).map_or(Ok(1), |step| integer(step, "step", (34447, 34448)))?;
+    let step = values
+        .get(2)
+        .map_or(Ok(1), |step| integer(step, "step", (34447, 34448)))?;
     if step == 0 {
         return Err(error(34449, "$range requires a non-zero step value"));
     }
@@ -228,7 +381,10 @@ fn index_of_array<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     let Some(array) = values[0].as_array() else {
         return Err(error(
             40090,
-            format!("$indexOfArray requires an array as a first argument, found: {}", values[0].type_name()),
+            format!(
+                "$indexOfArray requires an array as a first argument, found: {}",
+                values[0].type_name()
+            ),
         ));
     };
     let bound = |value: Option<&Value<'_>>, which: &str| match value {
@@ -245,14 +401,19 @@ fn index_of_array<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
                 )
             })?;
             usize::try_from(at).map(Some).map_err(|_| {
-                error(9711601, format!("$indexOfArray requires a nonnegative {which} index, found: {at}"))
+                error(
+                    9711601,
+                    format!("$indexOfArray requires a nonnegative {which} index, found: {at}"),
+                )
             })
         }
     };
     let start = bound(values.get(2), "starting")?.unwrap_or(0);
     let end = bound(values.get(3), "ending")?.unwrap_or(usize::MAX);
     let wanted = values[1].or_null();
-    let found = items(array).enumerate().find(|(at, item)| *at >= start && *at < end && values_equal(*item, wanted));
+    let found = items(array)
+        .enumerate()
+        .find(|(at, item)| *at >= start && *at < end && values_equal(*item, wanted));
     Ok(Value::int(found.map_or(-1, |(at, _)| at as i32)))
 }
 
@@ -263,7 +424,10 @@ fn array_to_object<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     let Some(array) = values[0].as_array() else {
         return Err(error(
             40386,
-            format!("$arrayToObject requires an array input, found: {}", values[0].type_name()),
+            format!(
+                "$arrayToObject requires an array input, found: {}",
+                values[0].type_name()
+            ),
         ));
     };
     let mut fields: Vec<(&str, RawBsonRef<'_>)> = Vec::new();
@@ -293,7 +457,10 @@ fn array_to_object<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
                     ));
                 };
                 if !is_field_name(name) {
-                    return Err(error(4940400, "Key field cannot contain an embedded null byte"));
+                    return Err(error(
+                        4940400,
+                        "Key field cannot contain an embedded null byte",
+                    ));
                 }
                 (name, value)
             }
@@ -325,20 +492,32 @@ fn array_to_object<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
                     ));
                 };
                 if !is_field_name(name) {
-                    return Err(error(4940401, "Key field cannot contain an embedded null byte"));
+                    return Err(error(
+                        4940401,
+                        "Key field cannot contain an embedded null byte",
+                    ));
                 }
                 (name, value)
             }
             RawBsonRef::Array(_) => {
-                return Err(error(40391, "$arrayToObject requires a consistent input format. Elements must all be arrays or all be objects. Object was detected, now found: array"));
+                return Err(error(
+                    40391,
+                    "$arrayToObject requires a consistent input format. Elements must all be arrays or all be objects. Object was detected, now found: array",
+                ));
             }
             RawBsonRef::Document(_) => {
-                return Err(error(40396, "$arrayToObject requires a consistent input format. Elements must all be arrays or all be objects. Array was detected, now found: object"));
+                return Err(error(
+                    40396,
+                    "$arrayToObject requires a consistent input format. Elements must all be arrays or all be objects. Array was detected, now found: object",
+                ));
             }
             other => {
                 return Err(error(
                     40398,
-                    format!("Unrecognised input type format for $arrayToObject: {}", crate::value::type_name(other)),
+                    format!(
+                        "Unrecognised input type format for $arrayToObject: {}",
+                        crate::value::type_name(other)
+                    ),
                 ));
             }
         };
@@ -361,7 +540,10 @@ fn object_to_array<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     let Some(document) = values[0].as_document() else {
         return Err(error(
             40390,
-            format!("$objectToArray requires a document input, found: {}", values[0].type_name()),
+            format!(
+                "$objectToArray requires a document input, found: {}",
+                values[0].type_name()
+            ),
         ));
     };
     let mut out = DocBuilder::new();
@@ -412,7 +594,13 @@ fn set_union<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
             return Ok(Value::null());
         }
         union.extend(set_of(value).ok_or_else(|| {
-            error(17043, format!("All operands of $setUnion must be arrays. One argument is of type: {}", value.type_name()))
+            error(
+                17043,
+                format!(
+                    "All operands of $setUnion must be arrays. One argument is of type: {}",
+                    value.type_name()
+                ),
+            )
         })?);
     }
     union.sort_by(order);
@@ -429,7 +617,10 @@ fn set_intersection<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
         let set = set_of(value).ok_or_else(|| {
             error(
                 17047,
-                format!("All operands of $setIntersection must be arrays. One argument is of type: {}", value.type_name()),
+                format!(
+                    "All operands of $setIntersection must be arrays. One argument is of type: {}",
+                    value.type_name()
+                ),
             )
         })?;
         common = Some(match common {
@@ -450,10 +641,15 @@ fn set_difference<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     let wrong = |code: i32, which: &str, value: &Value<'_>| {
         error(
             code,
-            format!("both operands of $setDifference must be arrays. {which} argument is of type: {}", value.type_name()),
+            format!(
+                "both operands of $setDifference must be arrays. {which} argument is of type: {}",
+                value.type_name()
+            ),
         )
     };
-    let left = values[0].as_array().ok_or_else(|| wrong(17048, "First", &values[0]))?;
+    let left = values[0]
+        .as_array()
+        .ok_or_else(|| wrong(17048, "First", &values[0]))?;
     let right = set_of(&values[1]).ok_or_else(|| wrong(17049, "Second", &values[1]))?;
     let mut out: Vec<RawBson> = Vec::new();
     for item in items(left).map(RawBson::from) {
@@ -466,18 +662,31 @@ fn set_difference<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
 
 fn set_equals<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     if values.len() < 2 {
-        return Err(error(17045, format!("$setEquals needs at least two arguments had: {}", values.len())));
+        return Err(error(
+            17045,
+            format!(
+                "$setEquals needs at least two arguments had: {}",
+                values.len()
+            ),
+        ));
     }
     let mut first: Option<Vec<RawBson>> = None;
     let mut equal = true;
     for value in values {
         let set = set_of(value).ok_or_else(|| {
-            error(17044, format!("All operands of $setEquals must be arrays. One argument is of type: {}", value.type_name()))
+            error(
+                17044,
+                format!(
+                    "All operands of $setEquals must be arrays. One argument is of type: {}",
+                    value.type_name()
+                ),
+            )
         })?;
         match &first {
             None => first = Some(set),
             Some(first) => {
-                equal &= first.len() == set.len() && first.iter().zip(&set).all(|(a, b)| order(a, b).is_eq());
+                equal &= first.len() == set.len()
+                    && first.iter().zip(&set).all(|(a, b)| order(a, b).is_eq());
             }
         }
     }
@@ -488,20 +697,35 @@ fn set_is_subset<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     let wrong = |code: i32, which: &str, value: &Value<'_>| {
         error(
             code,
-            format!("both operands of $setIsSubset must be arrays. {which} argument is of type: {}", value.type_name()),
+            format!(
+                "both operands of $setIsSubset must be arrays. {which} argument is of type: {}",
+                value.type_name()
+            ),
         )
     };
     let left = set_of(&values[0]).ok_or_else(|| wrong(17046, "First", &values[0]))?;
     let right = set_of(&values[1]).ok_or_else(|| wrong(17042, "Second", &values[1]))?;
-    Ok(Value::boolean(left.iter().all(|item| contains(&right, item))))
+    Ok(Value::boolean(
+        left.iter().all(|item| contains(&right, item)),
+    ))
 }
 
 fn truths<'a>(name: &str, code: i32, value: &Value<'a>, all: bool) -> Result<Value<'a>> {
     let Some(array) = value.as_array() else {
-        return Err(error(code, format!("{name}'s argument must be an array, but is {}", value.type_name())));
+        return Err(error(
+            code,
+            format!(
+                "{name}'s argument must be an array, but is {}",
+                value.type_name()
+            ),
+        ));
     };
     let mut truths = items(array).map(crate::value::is_true);
-    Ok(Value::boolean(if all { truths.all(|t| t) } else { truths.any(|t| t) }))
+    Ok(Value::boolean(if all {
+        truths.all(|t| t)
+    } else {
+        truths.any(|t| t)
+    }))
 }
 
 fn bson_size<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
@@ -510,7 +734,13 @@ fn bson_size<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     }
     match values[0].as_document() {
         Some(document) => Ok(Value::int(document.as_bytes().len() as i32)),
-        None => Err(error(31393, format!("$bsonSize requires a document input, found: {}", values[0].type_name()))),
+        None => Err(error(
+            31393,
+            format!(
+                "$bsonSize requires a document input, found: {}",
+                values[0].type_name()
+            ),
+        )),
     }
 }
 
@@ -522,7 +752,10 @@ fn binary_size<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
         Some(RawBsonRef::Binary(binary)) => Ok(Value::int(binary.bytes.len() as i32)),
         Some(other) => Err(error(
             51276,
-            format!("$binarySize requires a string or BinData argument, found: {}", crate::value::type_name(other)),
+            format!(
+                "$binarySize requires a string or BinData argument, found: {}",
+                crate::value::type_name(other)
+            ),
         )),
     }
 }

@@ -9,15 +9,51 @@ use super::{Arity, Operator, Value};
 use crate::value::is_number;
 
 pub(super) const OPERATORS: &[Operator] = &[
-    Operator { name: "$eq", arity: Arity::Exactly(2), evaluate: |v| holds(v, Ordering::is_eq) },
-    Operator { name: "$ne", arity: Arity::Exactly(2), evaluate: |v| holds(v, Ordering::is_ne) },
-    Operator { name: "$gt", arity: Arity::Exactly(2), evaluate: |v| holds(v, Ordering::is_gt) },
-    Operator { name: "$gte", arity: Arity::Exactly(2), evaluate: |v| holds(v, Ordering::is_ge) },
-    Operator { name: "$lt", arity: Arity::Exactly(2), evaluate: |v| holds(v, Ordering::is_lt) },
-    Operator { name: "$lte", arity: Arity::Exactly(2), evaluate: |v| holds(v, Ordering::is_le) },
-    Operator { name: "$cmp", arity: Arity::Exactly(2), evaluate: |v| Ok(Value::int(order(&v[0], &v[1]) as i32)) },
-    Operator { name: "$not", arity: Arity::Exactly(1), evaluate: |v| Ok(Value::boolean(!v[0].is_true())) },
-    Operator { name: "$type", arity: Arity::Exactly(1), evaluate: |v| Ok(Value::string(v[0].type_name())) },
+    Operator {
+        name: "$eq",
+        arity: Arity::Exactly(2),
+        evaluate: |v| holds(v, Ordering::is_eq),
+    },
+    Operator {
+        name: "$ne",
+        arity: Arity::Exactly(2),
+        evaluate: |v| holds(v, Ordering::is_ne),
+    },
+    Operator {
+        name: "$gt",
+        arity: Arity::Exactly(2),
+        evaluate: |v| holds(v, Ordering::is_gt),
+    },
+    Operator {
+        name: "$gte",
+        arity: Arity::Exactly(2),
+        evaluate: |v| holds(v, Ordering::is_ge),
+    },
+    Operator {
+        name: "$lt",
+        arity: Arity::Exactly(2),
+        evaluate: |v| holds(v, Ordering::is_lt),
+    },
+    Operator {
+        name: "$lte",
+        arity: Arity::Exactly(2),
+        evaluate: |v| holds(v, Ordering::is_le),
+    },
+    Operator {
+        name: "$cmp",
+        arity: Arity::Exactly(2),
+        evaluate: |v| Ok(Value::int(order(&v[0], &v[1]) as i32)),
+    },
+    Operator {
+        name: "$not",
+        arity: Arity::Exactly(1),
+        evaluate: |v| Ok(Value::boolean(!v[0].is_true())),
+    },
+    Operator {
+        name: "$type",
+        arity: Arity::Exactly(1),
+        evaluate: |v| Ok(Value::string(v[0].type_name())),
+    },
     Operator {
         name: "$isNumber",
         arity: Arity::Exactly(1),

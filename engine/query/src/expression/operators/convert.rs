@@ -1,6 +1,9 @@
 //! Conversions between types.
 
-use pinion_bson::{DateTime, Decimal128, ElementType, Number, ObjectId, RawBson, RawBsonRef, type_from_alias, type_from_number};
+use pinion_bson::{
+    DateTime, Decimal128, ElementType, Number, ObjectId, RawBson, RawBsonRef, type_from_alias,
+    type_from_number,
+};
 use pinion_wire::{Error, Result};
 
 use super::{Arity, Operator, Value};
@@ -9,14 +12,46 @@ use crate::number::exact_i64;
 use crate::value::{is_number, type_name};
 
 pub(super) const OPERATORS: &[Operator] = &[
-    Operator { name: "$toString", arity: Arity::One, evaluate: |v| converted(&v[0], ElementType::String) },
-    Operator { name: "$toInt", arity: Arity::One, evaluate: |v| converted(&v[0], ElementType::Int32) },
-    Operator { name: "$toLong", arity: Arity::One, evaluate: |v| converted(&v[0], ElementType::Int64) },
-    Operator { name: "$toDouble", arity: Arity::One, evaluate: |v| converted(&v[0], ElementType::Double) },
-    Operator { name: "$toDecimal", arity: Arity::One, evaluate: |v| converted(&v[0], ElementType::Decimal128) },
-    Operator { name: "$toBool", arity: Arity::One, evaluate: |v| converted(&v[0], ElementType::Boolean) },
-    Operator { name: "$toDate", arity: Arity::One, evaluate: |v| converted(&v[0], ElementType::DateTime) },
-    Operator { name: "$toObjectId", arity: Arity::One, evaluate: |v| converted(&v[0], ElementType::ObjectId) },
+    Operator {
+        name: "$toString",
+        arity: Arity::One,
+        evaluate: |v| converted(&v[0], ElementType::String),
+    },
+    Operator {
+        name: "$toInt",
+        arity: Arity::One,
+        evaluate: |v| converted(&v[0], ElementType::Int32),
+    },
+    Operator {
+        name: "$toLong",
+        arity: Arity::One,
+        evaluate: |v| converted(&v[0], ElementType::Int64),
+    },
+    Operator {
+        name: "$toDouble",
+        arity: Arity::One,
+        evaluate: |v| converted(&v[0], ElementType::Double),
+    },
+    Operator {
+        name: "$toDecimal",
+        arity: Arity::One,
+        evaluate: |v| converted(&v[0], ElementType::Decimal128),
+    },
+    Operator {
+        name: "$toBool",
+        arity: Arity::One,
+        evaluate: |v| converted(&v[0], ElementType::Boolean),
+    },
+    Operator {
+        name: "$toDate",
+        arity: Arity::One,
+        evaluate: |v| converted(&v[0], ElementType::DateTime),
+    },
+    Operator {
+        name: "$toObjectId",
+        arity: Arity::One,
+        evaluate: |v| converted(&v[0], ElementType::ObjectId),
+    },
 ];
 
 fn converted<'a>(value: &Value<'a>, to: ElementType) -> Result<Value<'a>> {
@@ -28,18 +63,24 @@ fn converted<'a>(value: &Value<'a>, to: ElementType) -> Result<Value<'a>> {
 
 /// `$convert`: input, target, what stands for an error and for null.
 pub(super) fn convert_with<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
-    let [input, to, on_error, on_null] = values else { return Ok(Value::null()) };
+    let [input, to, on_error, on_null] = values else {
+        return Ok(Value::null());
+    };
     let to = match to.as_ref() {
         None => return Ok(Value::null()),
         Some(value) if crate::value::is_nullish(value) => return Ok(Value::null()),
-        Some(RawBsonRef::String(alias)) => {
-            type_from_alias(alias).ok_or_else(|| bad_value(format!("Unknown type name: {alias}")))?
-        }
+        Some(RawBsonRef::String(alias)) => type_from_alias(alias)
+            .ok_or_else(|| bad_value(format!("Unknown type name: {alias}")))?,
         Some(number) if is_number(number) => {
             let code = exact_i64(number).and_then(|n| i32::try_from(n).ok());
-            let code = code.ok_or_else(|| failed_to_parse("In $convert, numeric 'to' argument is not an integer"))?;
-            type_from_number(code)
-                .ok_or_else(|| failed_to_parse(format!("In $convert, numeric value for 'to' does not correspond to a BSON type: {code}")))?
+            let code = code.ok_or_else(|| {
+                failed_to_parse("In $convert, numeric 'to' argument is not an integer")
+            })?;
+            type_from_number(code).ok_or_else(|| {
+                failed_to_parse(format!(
+                    "In $convert, numeric value for 'to' does not correspond to a BSON type: {code}"
+                ))
+            })?
         }
         Some(other) => {
             return Err(failed_to_parse(format!(
@@ -65,7 +106,11 @@ fn failure(message: String) -> Error {
 
 fn convert(value: RawBsonRef<'_>, to: ElementType) -> Result<RawBson> {
     let unsupported = || {
-        failure(format!("Unsupported conversion from {} to {}", type_name(value), pinion_bson::type_name(to)))
+        failure(format!(
+            "Unsupported conversion from {} to {}",
+            type_name(value),
+            pinion_bson::type_name(to)
+        ))
     };
     if value.element_type() == to {
         return Ok(value.into());
@@ -76,7 +121,9 @@ fn convert(value: RawBsonRef<'_>, to: ElementType) -> Result<RawBson> {
         (ElementType::Boolean, other) => RawBson::Boolean(crate::value::is_true(other)),
         (ElementType::String, RawBsonRef::Boolean(v)) => RawBson::String(v.to_string()),
         (ElementType::String, RawBsonRef::ObjectId(v)) => RawBson::String(v.to_hex()),
-        (ElementType::String, RawBsonRef::DateTime(v)) => RawBson::String(super::date::iso_text(v.timestamp_millis())?),
+        (ElementType::String, RawBsonRef::DateTime(v)) => {
+            RawBson::String(super::date::iso_text(v.timestamp_millis())?)
+        }
         (ElementType::String, v) if number.is_some() => RawBson::String(number_text(v)),
         (ElementType::ObjectId, RawBsonRef::String(text)) => match ObjectId::parse_str(text) {
             Ok(id) => RawBson::ObjectId(id),
@@ -97,15 +144,22 @@ fn convert(value: RawBsonRef<'_>, to: ElementType) -> Result<RawBson> {
             let number = number.ok_or_else(unsupported)?;
             RawBson::DateTime(DateTime::from_millis(whole(number, i64::MIN, i64::MAX)?))
         }
-        (ElementType::Int32 | ElementType::Int64 | ElementType::Double | ElementType::Decimal128, source) => {
+        (
+            ElementType::Int32 | ElementType::Int64 | ElementType::Double | ElementType::Decimal128,
+            source,
+        ) => {
             let number = match source {
                 RawBsonRef::Boolean(v) => Number::Int32(i32::from(v)),
-                RawBsonRef::DateTime(v) if to != ElementType::Int32 => Number::Int64(v.timestamp_millis()),
+                RawBsonRef::DateTime(v) if to != ElementType::Int32 => {
+                    Number::Int64(v.timestamp_millis())
+                }
                 RawBsonRef::String(text) => return parse_number(text, to),
                 _ => number.ok_or_else(unsupported)?,
             };
             match to {
-                ElementType::Int32 => RawBson::Int32(whole(number, i64::from(i32::MIN), i64::from(i32::MAX))? as i32),
+                ElementType::Int32 => {
+                    RawBson::Int32(whole(number, i64::from(i32::MIN), i64::from(i32::MAX))? as i32)
+                }
                 ElementType::Int64 => RawBson::Int64(whole(number, i64::MIN, i64::MAX)?),
                 ElementType::Double => {
                     let result = number.to_f64();
@@ -123,14 +177,19 @@ fn convert(value: RawBsonRef<'_>, to: ElementType) -> Result<RawBson> {
 
 fn whole(number: Number, least: i64, greatest: i64) -> Result<i64> {
     if number.is_nan() {
-        return Err(failure("Attempt to convert NaN value to integer type".into()));
+        return Err(failure(
+            "Attempt to convert NaN value to integer type".into(),
+        ));
     }
     if !number.is_finite() {
-        return Err(failure("Attempt to convert infinity value to integer type".into()));
+        return Err(failure(
+            "Attempt to convert infinity value to integer type".into(),
+        ));
     }
-    number.to_i64_truncated().filter(|n| (least..=greatest).contains(n)).ok_or_else(|| {
-        failure("Conversion would overflow target type".into())
-    })
+    number
+        .to_i64_truncated()
+        .filter(|n| (least..=greatest).contains(n))
+        .ok_or_else(|| failure("Conversion would overflow target type".into()))
 }
 
 fn parse_number(text: &str, to: ElementType) -> Result<RawBson> {
@@ -150,7 +209,13 @@ fn parse_number(text: &str, to: ElementType) -> Result<RawBson> {
 pub(super) fn number_text(value: RawBsonRef<'_>) -> String {
     match value {
         RawBsonRef::Double(v) if v.is_nan() => "NaN".into(),
-        RawBsonRef::Double(v) if v.is_infinite() => if v > 0.0 { "Infinity".into() } else { "-Infinity".into() },
+        RawBsonRef::Double(v) if v.is_infinite() => {
+            if v > 0.0 {
+                "Infinity".into()
+            } else {
+                "-Infinity".into()
+            }
+        }
         RawBsonRef::Double(v) => {
             // The fewest digits that read back as the same double.
             (1..=17)

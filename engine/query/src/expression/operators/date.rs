@@ -8,7 +8,11 @@ use crate::error::error;
 
 macro_rules! part {
     ($name:literal, $part:expr) => {
-        Operator { name: $name, arity: Arity::Between(1, 2), evaluate: |v| date_part(v, $part) }
+        Operator {
+            name: $name,
+            arity: Arity::Between(1, 2),
+            evaluate: |v| date_part(v, $part),
+        }
     };
 }
 
@@ -25,7 +29,11 @@ pub(super) const OPERATORS: &[Operator] = &[
     part!("$isoDayOfWeek", Civil::iso_weekday),
     part!("$week", Civil::week),
     part!("$isoWeek", |d| d.iso_week().1),
-    Operator { name: "$isoWeekYear", arity: Arity::Between(1, 2), evaluate: iso_week_year },
+    Operator {
+        name: "$isoWeekYear",
+        arity: Arity::Between(1, 2),
+        evaluate: iso_week_year,
+    },
 ];
 
 /// The names of the operators above: their operand may be a document of `date` and `timezone`.
@@ -59,11 +67,16 @@ impl Civil {
         let shifted = days + 719_468;
         let era = shifted.div_euclid(146_097);
         let day_of_era = shifted.rem_euclid(146_097);
-        let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let year_of_era =
+            (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
         let day_from_march = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let month_from_march = (5 * day_from_march + 2) / 153;
         let day = (day_from_march - (153 * month_from_march + 2) / 5 + 1) as u32;
-        let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 } as u32;
+        let month = if month_from_march < 10 {
+            month_from_march + 3
+        } else {
+            month_from_march - 9
+        } as u32;
         let year = year_of_era + era * 400 + i64::from(month <= 2);
         Civil {
             year,
@@ -101,7 +114,11 @@ impl Civil {
 
 fn weeks_in_iso_year(year: i64) -> i64 {
     let last = |y: i64| (y + y.div_euclid(4) - y.div_euclid(100) + y.div_euclid(400)).rem_euclid(7);
-    if last(year) == 4 || last(year - 1) == 3 { 53 } else { 52 }
+    if last(year) == 4 || last(year - 1) == 3 {
+        53
+    } else {
+        52
+    }
 }
 
 fn days_from_civil(year: i64, month: u32, day: u32) -> i64 {
@@ -110,7 +127,8 @@ fn days_from_civil(year: i64, month: u32, day: u32) -> i64 {
     let year_of_era = year.rem_euclid(400);
     let month_from_march = i64::from(if month > 2 { month - 3 } else { month + 9 });
     let day_from_march = (153 * month_from_march + 2) / 5 + i64::from(day) - 1;
-    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_from_march - 719_468
+    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_from_march
+        - 719_468
 }
 
 /// A value that stands for a moment, in milliseconds.
@@ -121,7 +139,10 @@ fn moment(value: RawBsonRef<'_>) -> Result<i64> {
         RawBsonRef::ObjectId(id) => Ok(id.timestamp().timestamp_millis()),
         other => Err(error(
             16006,
-            format!("can't convert from BSON type {} to Date", crate::value::type_name(other)),
+            format!(
+                "can't convert from BSON type {} to Date",
+                crate::value::type_name(other)
+            ),
         )),
     }
 }
@@ -131,13 +152,24 @@ fn zone_offset(value: &Value<'_>) -> Result<i64> {
     let text = match value.as_ref() {
         Some(RawBsonRef::String(text)) => text,
         _ => {
-            return Err(error(40517, format!("timezone must evaluate to a string, found {}", value.type_name())));
+            return Err(error(
+                40517,
+                format!(
+                    "timezone must evaluate to a string, found {}",
+                    value.type_name()
+                ),
+            ));
         }
     };
     if matches!(text, "UTC" | "GMT" | "Z" | "Etc/UTC" | "Etc/GMT") {
         return Ok(0);
     }
-    let unknown = || error(40485, format!("unrecognized time zone identifier: \"{text}\""));
+    let unknown = || {
+        error(
+            40485,
+            format!("unrecognized time zone identifier: \"{text}\""),
+        )
+    };
     let (sign, rest) = match text.split_at_checked(1) {
         Some(("+", rest)) => (1, rest),
         Some(("-", rest)) => (-1, rest),
@@ -164,7 +196,9 @@ fn date_part<'a>(values: &[Value<'a>], part: fn(Civil) -> i64) -> Result<Value<'
     }
     let at = moment(values[0].or_null())?;
     let offset = values.get(1).map_or(Ok(0), zone_offset)?;
-    Ok(Value::integer(part(Civil::from_millis(at.saturating_add(offset)))))
+    Ok(Value::integer(part(Civil::from_millis(
+        at.saturating_add(offset),
+    ))))
 }
 
 /// The one part that is a long.
@@ -190,10 +224,17 @@ pub(super) fn timestamp_text(at: Timestamp) -> String {
 pub(super) fn parse_iso(text: &str) -> Option<i64> {
     let number = |from: usize, to: usize| -> Option<i64> {
         let digits = text.get(from..to)?;
-        digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
+        digits
+            .bytes()
+            .all(|b| b.is_ascii_digit())
+            .then(|| digits.parse().ok())?
     };
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    if text.get(4..5)? != "-" || text.get(7..8)? != "-" || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+    if text.get(4..5)? != "-"
+        || text.get(7..8)? != "-"
+        || !(1..=12).contains(&month)
+        || !(1..=31).contains(&day)
+    {
         return None;
     }
     let days = days_from_civil(year, month as u32, day as u32);
@@ -209,7 +250,8 @@ pub(super) fn parse_iso(text: &str) -> Option<i64> {
     if !rest.starts_with(['T', ' ']) || text.get(13..14)? != ":" {
         return None;
     }
-    millis += number(11, 13).filter(|h| *h < 24)? * 3_600_000 + number(14, 16).filter(|m| *m < 60)? * 60_000;
+    millis += number(11, 13).filter(|h| *h < 24)? * 3_600_000
+        + number(14, 16).filter(|m| *m < 60)? * 60_000;
     rest = text.get(16..)?;
     if rest.starts_with(':') {
         millis += number(17, 19).filter(|s| *s < 60)? * 1000;
@@ -225,7 +267,9 @@ pub(super) fn parse_iso(text: &str) -> Option<i64> {
     }
     match rest {
         "" | "Z" => Some(millis),
-        zone => zone_offset(&Value::string(zone)).ok().map(|offset| millis - offset),
+        zone => zone_offset(&Value::string(zone))
+            .ok()
+            .map(|offset| millis - offset),
     }
 }
 
@@ -233,7 +277,13 @@ pub(super) fn parse_iso(text: &str) -> Option<i64> {
 fn format_date(millis: i64, offset: i64, format: &str) -> Result<String> {
     let date = Civil::from_millis(millis.saturating_add(offset));
     if !(0..=9999).contains(&date.year) {
-        return Err(error(18537, format!("$dateToString is only defined on year 0-9999, tried to use year {}", date.year)));
+        return Err(error(
+            18537,
+            format!(
+                "$dateToString is only defined on year 0-9999, tried to use year {}",
+                date.year
+            ),
+        ));
     }
     let mut out = String::new();
     let mut chars = format.chars();
@@ -246,7 +296,17 @@ fn format_date(millis: i64, offset: i64, format: &str) -> Result<String> {
             return Err(error(18535, "Unmatched '%' at end of format string"));
         };
         const MONTHS: [&str; 12] = [
-            "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+            "January",
+            "February",
+            "March",
+            "April",
+            "May",
+            "June",
+            "July",
+            "August",
+            "September",
+            "October",
+            "November",
             "December",
         ];
         let month = MONTHS[date.month as usize - 1];
@@ -271,11 +331,21 @@ fn format_date(millis: i64, offset: i64, format: &str) -> Result<String> {
                 if specifier == 'Z' {
                     minutes.to_string()
                 } else {
-                    format!("{}{:02}{:02}", if minutes < 0 { '-' } else { '+' }, minutes.abs() / 60, minutes.abs() % 60)
+                    format!(
+                        "{}{:02}{:02}",
+                        if minutes < 0 { '-' } else { '+' },
+                        minutes.abs() / 60,
+                        minutes.abs() % 60
+                    )
                 }
             }
             '%' => "%".into(),
-            other => return Err(error(18536, format!("Invalid format character '%{other}' in format string"))),
+            other => {
+                return Err(error(
+                    18536,
+                    format!("Invalid format character '%{other}' in format string"),
+                ));
+            }
         });
     }
     Ok(out)
@@ -283,23 +353,41 @@ fn format_date(millis: i64, offset: i64, format: &str) -> Result<String> {
 
 /// `$dateToString`: date, format, time zone, what stands for null.
 pub(super) fn date_to_string<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
-    let [date, format, zone, on_null] = values else { return Ok(Value::null()) };
+    let [date, format, zone, on_null] = values else {
+        return Ok(Value::null());
+    };
     if date.is_nullish() {
-        return Ok(if on_null.is_missing() { Value::null() } else { on_null.clone() });
+        return Ok(if on_null.is_missing() {
+            Value::null()
+        } else {
+            on_null.clone()
+        });
     }
     if (!zone.is_missing() && zone.is_nullish()) || (!format.is_missing() && format.is_nullish()) {
         return Ok(Value::null());
     }
     let at = moment(date.or_null())?;
-    let offset = if zone.is_missing() { 0 } else { zone_offset(zone)? };
-    let default = if offset == 0 { "%Y-%m-%dT%H:%M:%S.%LZ" } else { "%Y-%m-%dT%H:%M:%S.%L" };
+    let offset = if zone.is_missing() {
+        0
+    } else {
+        zone_offset(zone)?
+    };
+    let default = if offset == 0 {
+        "%Y-%m-%dT%H:%M:%S.%LZ"
+    } else {
+        "%Y-%m-%dT%H:%M:%S.%L"
+    };
     let format = match format.as_ref() {
         None => default,
         Some(RawBsonRef::String(text)) => text,
         Some(other) => {
             return Err(error(
                 18533,
-                format!("$dateToString requires that 'format' be a string, found: {} with value {}", crate::value::type_name(other), crate::text::value_text(other)),
+                format!(
+                    "$dateToString requires that 'format' be a string, found: {} with value {}",
+                    crate::value::type_name(other),
+                    crate::text::value_text(other)
+                ),
             ));
         }
     };
@@ -314,11 +402,23 @@ mod tests {
     fn dates_are_taken_apart() {
         let check = |text: &str, format: &str, expected: &str| {
             let millis = parse_iso(text).expect(text);
-            assert_eq!(format_date(millis, 0, format).expect(text), expected, "{text}");
+            assert_eq!(
+                format_date(millis, 0, format).expect(text),
+                expected,
+                "{text}"
+            );
         };
-        check("2020-01-02T03:04:05.678Z", "%Y-%m-%d %H:%M:%S.%L %j %u %w %U %V %G %%", "2020-01-02 03:04:05.678 002 4 5 00 01 2020 %");
+        check(
+            "2020-01-02T03:04:05.678Z",
+            "%Y-%m-%d %H:%M:%S.%L %j %u %w %U %V %G %%",
+            "2020-01-02 03:04:05.678 002 4 5 00 01 2020 %",
+        );
         check("1969-12-31", "%Y-%m-%d %j %V %G", "1969-12-31 365 01 1970");
-        check("2021-01-03T23:59:59+01:00", "%Y-%m-%d %H %U %V %G", "2021-01-03 22 01 53 2020");
+        check(
+            "2021-01-03T23:59:59+01:00",
+            "%Y-%m-%d %H %U %V %G",
+            "2021-01-03 22 01 53 2020",
+        );
         check("2000-02-29", "%j %b %B", "060 Feb February");
         assert_eq!(parse_iso("2021-02-29"), None);
         assert_eq!(parse_iso("x"), None);

@@ -54,7 +54,10 @@ const TABLES: &[&[Operator]] = &[
 
 /// The operator of this name.
 pub(super) fn find(name: &str) -> Option<&'static Operator> {
-    TABLES.iter().flat_map(|table| table.iter()).find(|operator| operator.name == name)
+    TABLES
+        .iter()
+        .flat_map(|table| table.iter())
+        .find(|operator| operator.name == name)
 }
 
 /// Whether an operator of this name exists.
@@ -69,17 +72,21 @@ impl Operator {
 }
 
 fn check_arity(name: &str, arity: Arity, given: usize) -> Result<()> {
-        match arity {
-            Arity::Exactly(n) if given != n => {
-                Err(error(16020, format!("Expression {name} takes exactly {n} arguments. {given} were passed in.")))
-            }
-            Arity::One if given != 1 => {
-                Err(error(50723, format!("{name} requires a single argument, got {given}")))
-            }
-            Arity::Between(low, high) if given < low || given > high => Err(error(
-                28667,
-                format!("Expression {name} takes at least {low} arguments, and at most {high}, but {given} were passed in."),
-            )),
-            _ => Ok(()),
-        }
+    match arity {
+        Arity::Exactly(n) if given != n => Err(error(
+            16020,
+            format!("Expression {name} takes exactly {n} arguments. {given} were passed in."),
+        )),
+        Arity::One if given != 1 => Err(error(
+            50723,
+            format!("{name} requires a single argument, got {given}"),
+        )),
+        Arity::Between(low, high) if given < low || given > high => Err(error(
+            28667,
+            format!(
+                "Expression {name} takes at least {low} arguments, and at most {high}, but {given} were passed in."
+            ),
+        )),
+        _ => Ok(()),
+    }
 }

@@ -20,20 +20,84 @@ pub(super) struct Named {
 }
 
 const fn operator(name: &'static str, evaluate: super::Function) -> Operator {
-    Operator { name, arity: Arity::Any, evaluate }
+    Operator {
+        name,
+        arity: Arity::Any,
+        evaluate,
+    }
 }
 
 pub(super) const OPERATORS: &[Named] = &[
-    Named { operator: operator("$trim", |v| trim("$trim", v, true, true)), arguments: &["input", "chars"], required: &[("input", 50695)], not_an_object: 50696, unknown: 50694 },
-    Named { operator: operator("$ltrim", |v| trim("$ltrim", v, true, false)), arguments: &["input", "chars"], required: &[("input", 50695)], not_an_object: 50696, unknown: 50694 },
-    Named { operator: operator("$rtrim", |v| trim("$rtrim", v, false, true)), arguments: &["input", "chars"], required: &[("input", 50695)], not_an_object: 50696, unknown: 50694 },
-    Named { operator: operator("$replaceOne", |v| replace("$replaceOne", v, 1)), arguments: &["input", "find", "replacement"], required: &[("input", 51749), ("find", 51748), ("replacement", 51747)], not_an_object: 51751, unknown: 51750 },
-    Named { operator: operator("$replaceAll", |v| replace("$replaceAll", v, usize::MAX)), arguments: &["input", "find", "replacement"], required: &[("input", 51749), ("find", 51748), ("replacement", 51747)], not_an_object: 51751, unknown: 51750 },
-    Named { operator: operator("$regexMatch", |v| regex_match("$regexMatch", v)), arguments: &["input", "regex", "options"], required: &[("input", 31022), ("regex", 31023)], not_an_object: 51103, unknown: 31024 },
-    Named { operator: operator("$regexFind", |v| regex_find("$regexFind", v, false)), arguments: &["input", "regex", "options"], required: &[("input", 31022), ("regex", 31023)], not_an_object: 51103, unknown: 31024 },
-    Named { operator: operator("$regexFindAll", |v| regex_find("$regexFindAll", v, true)), arguments: &["input", "regex", "options"], required: &[("input", 31022), ("regex", 31023)], not_an_object: 51103, unknown: 31024 },
-    Named { operator: operator("$convert", super::convert::convert_with), arguments: &["input", "to", "onError", "onNull"], required: &[("input", 9), ("to", 9)], not_an_object: 9, unknown: 9 },
-    Named { operator: operator("$dateToString", super::date::date_to_string), arguments: &["date", "format", "timezone", "onNull"], required: &[("date", 18628)], not_an_object: 18629, unknown: 18534 },
+    Named {
+        operator: operator("$trim", |v| trim("$trim", v, true, true)),
+        arguments: &["input", "chars"],
+        required: &[("input", 50695)],
+        not_an_object: 50696,
+        unknown: 50694,
+    },
+    Named {
+        operator: operator("$ltrim", |v| trim("$ltrim", v, true, false)),
+        arguments: &["input", "chars"],
+        required: &[("input", 50695)],
+        not_an_object: 50696,
+        unknown: 50694,
+    },
+    Named {
+        operator: operator("$rtrim", |v| trim("$rtrim", v, false, true)),
+        arguments: &["input", "chars"],
+        required: &[("input", 50695)],
+        not_an_object: 50696,
+        unknown: 50694,
+    },
+    Named {
+        operator: operator("$replaceOne", |v| replace("$replaceOne", v, 1)),
+        arguments: &["input", "find", "replacement"],
+        required: &[("input", 51749), ("find", 51748), ("replacement", 51747)],
+        not_an_object: 51751,
+        unknown: 51750,
+    },
+    Named {
+        operator: operator("$replaceAll", |v| replace("$replaceAll", v, usize::MAX)),
+        arguments: &["input", "find", "replacement"],
+        required: &[("input", 51749), ("find", 51748), ("replacement", 51747)],
+        not_an_object: 51751,
+        unknown: 51750,
+    },
+    Named {
+        operator: operator("$regexMatch", |v| regex_match("$regexMatch", v)),
+        arguments: &["input", "regex", "options"],
+        required: &[("input", 31022), ("regex", 31023)],
+        not_an_object: 51103,
+        unknown: 31024,
+    },
+    Named {
+        operator: operator("$regexFind", |v| regex_find("$regexFind", v, false)),
+        arguments: &["input", "regex", "options"],
+        required: &[("input", 31022), ("regex", 31023)],
+        not_an_object: 51103,
+        unknown: 31024,
+    },
+    Named {
+        operator: operator("$regexFindAll", |v| regex_find("$regexFindAll", v, true)),
+        arguments: &["input", "regex", "options"],
+        required: &[("input", 31022), ("regex", 31023)],
+        not_an_object: 51103,
+        unknown: 31024,
+    },
+    Named {
+        operator: operator("$convert", super::convert::convert_with),
+        arguments: &["input", "to", "onError", "onNull"],
+        required: &[("input", 9), ("to", 9)],
+        not_an_object: 9,
+        unknown: 9,
+    },
+    Named {
+        operator: operator("$dateToString", super::date::date_to_string),
+        arguments: &["date", "format", "timezone", "onNull"],
+        required: &[("date", 18628)],
+        not_an_object: 18629,
+        unknown: 18534,
+    },
 ];
 
 pub(super) fn find(name: &str) -> Option<&'static Named> {
@@ -48,23 +112,42 @@ pub(super) fn parse(parser: &mut Parser<'_>, name: &str, operand: RawBsonRef<'_>
     let RawBsonRef::Document(document) = operand else {
         return Err(error(
             named.not_an_object,
-            format!("{name} only supports an object as an argument, found {}", type_name(operand)),
+            format!(
+                "{name} only supports an object as an argument, found {}",
+                type_name(operand)
+            ),
         ));
     };
     let mut arguments: Vec<Option<Expr>> = vec![None; named.arguments.len()];
     for (field, value) in elements(document) {
-        match named.arguments.iter().position(|argument| *argument == field) {
+        match named
+            .arguments
+            .iter()
+            .position(|argument| *argument == field)
+        {
             Some(at) => arguments[at] = Some(parser.parse(value)?),
-            None => return Err(error(named.unknown, format!("{name} found an unknown argument: {field}"))),
+            None => {
+                return Err(error(
+                    named.unknown,
+                    format!("{name} found an unknown argument: {field}"),
+                ));
+            }
         }
     }
     for (required, code) in named.required {
-        let given = named.arguments.iter().position(|a| a == required).is_some_and(|at| arguments[at].is_some());
+        let given = named
+            .arguments
+            .iter()
+            .position(|a| a == required)
+            .is_some_and(|at| arguments[at].is_some());
         if !given {
             return Err(error(*code, missing_message(name, required)));
         }
     }
-    let arguments = arguments.into_iter().map(|argument| argument.unwrap_or(Expr::Remove)).collect();
+    let arguments = arguments
+        .into_iter()
+        .map(|argument| argument.unwrap_or(Expr::Remove))
+        .collect();
     Ok(Expr::Call(&named.operator, arguments))
 }
 
@@ -77,44 +160,76 @@ fn missing_message(name: &str, argument: &str) -> String {
 }
 
 fn described(value: &Value<'_>) -> String {
-    format!("{} (of type {})", value_text(value.or_null()), value.type_name())
+    format!(
+        "{} (of type {})",
+        value_text(value.or_null()),
+        value.type_name()
+    )
 }
 
 /// What `$trim` takes off when it is not told: white space and the null character.
 const WHITE_SPACE: &[char] = &[
-    '\0', ' ', '\t', '\n', '\u{b}', '\u{c}', '\r', '\u{a0}', '\u{1680}', '\u{2000}', '\u{2001}', '\u{2002}', '\u{2003}',
-    '\u{2004}', '\u{2005}', '\u{2006}', '\u{2007}', '\u{2008}', '\u{2009}', '\u{200a}',
+    '\0', ' ', '\t', '\n', '\u{b}', '\u{c}', '\r', '\u{a0}', '\u{1680}', '\u{2000}', '\u{2001}',
+    '\u{2002}', '\u{2003}', '\u{2004}', '\u{2005}', '\u{2006}', '\u{2007}', '\u{2008}', '\u{2009}',
+    '\u{200a}',
 ];
 
 fn trim<'a>(name: &str, values: &[Value<'a>], left: bool, right: bool) -> Result<Value<'a>> {
-    let [input, chars] = values else { return Ok(Value::null()) };
+    let [input, chars] = values else {
+        return Ok(Value::null());
+    };
     if input.is_nullish() {
         return Ok(Value::null());
     }
     let Some(RawBsonRef::String(text)) = input.as_ref() else {
-        return Err(error(50699, format!("{name} requires its input to be a string, got {} instead.", described(input))));
+        return Err(error(
+            50699,
+            format!(
+                "{name} requires its input to be a string, got {} instead.",
+                described(input)
+            ),
+        ));
     };
     let set: Vec<char> = match chars.as_ref() {
         None => WHITE_SPACE.to_vec(),
         Some(RawBsonRef::String(set)) => set.chars().collect(),
         Some(other) if crate::value::is_nullish(other) => return Ok(Value::null()),
         Some(_) => {
-            return Err(error(50700, format!("{name} requires 'chars' to be a string, got {} instead.", described(chars))));
+            return Err(error(
+                50700,
+                format!(
+                    "{name} requires 'chars' to be a string, got {} instead.",
+                    described(chars)
+                ),
+            ));
         }
     };
-    let text = if left { text.trim_start_matches(&set[..]) } else { text };
-    Ok(Value::string(if right { text.trim_end_matches(&set[..]) } else { text }))
+    let text = if left {
+        text.trim_start_matches(&set[..])
+    } else {
+        text
+    };
+    Ok(Value::string(if right {
+        text.trim_end_matches(&set[..])
+    } else {
+        text
+    }))
 }
 
 fn replace<'a>(name: &str, values: &[Value<'a>], times: usize) -> Result<Value<'a>> {
-    let [input, find, replacement] = values else { return Ok(Value::null()) };
+    let [input, find, replacement] = values else {
+        return Ok(Value::null());
+    };
     let text = |value: &Value<'_>, code: i32, what: &str| -> Result<Option<String>> {
         match value.as_ref() {
             Some(RawBsonRef::String(text)) => Ok(Some(text.to_string())),
             _ if value.is_nullish() => Ok(None),
             _ => Err(error(
                 code,
-                format!("{name} requires that '{what}' be a string, found: {}", value_text(value.or_null())),
+                format!(
+                    "{name} requires that '{what}' be a string, found: {}",
+                    value_text(value.or_null())
+                ),
             )),
         }
     };
@@ -122,51 +237,87 @@ fn replace<'a>(name: &str, values: &[Value<'a>], times: usize) -> Result<Value<'
     let find = text(find, 10503901, "find")?;
     let replacement = text(replacement, 10503902, "replacement")?;
     match (input, find, replacement) {
-        (Some(input), Some(find), Some(replacement)) => Ok(Value::string(input.replacen(&find, &replacement, times))),
+        (Some(input), Some(find), Some(replacement)) => {
+            Ok(Value::string(input.replacen(&find, &replacement, times)))
+        }
         _ => Ok(Value::null()),
     }
 }
 
 /// The arguments of a regular expression operator; `None` where one of them is null.
 fn regex_arguments(name: &str, values: &[Value<'_>]) -> Result<Option<(String, Regex)>> {
-    let [input, regex, options] = values else { return Ok(None) };
+    let [input, regex, options] = values else {
+        return Ok(None);
+    };
     let input_text = match input.as_ref() {
         Some(RawBsonRef::String(text)) => Some(text.to_string()),
         _ if input.is_nullish() => None,
-        _ => return Err(error(51104, format!("{name} needs 'input' to be of type string"))),
+        _ => {
+            return Err(error(
+                51104,
+                format!("{name} needs 'input' to be of type string"),
+            ));
+        }
     };
     let (pattern, own_options) = match regex.as_ref() {
         Some(RawBsonRef::String(text)) => (Some(text.to_string()), String::new()),
-        Some(RawBsonRef::RegularExpression(regex)) => {
-            (Some(regex.pattern.as_str().to_string()), regex.options.as_str().to_string())
-        }
+        Some(RawBsonRef::RegularExpression(regex)) => (
+            Some(regex.pattern.as_str().to_string()),
+            regex.options.as_str().to_string(),
+        ),
         _ if regex.is_nullish() => (None, String::new()),
-        _ => return Err(error(51105, format!("{name} needs 'regex' to be of type string or regex"))),
+        _ => {
+            return Err(error(
+                51105,
+                format!("{name} needs 'regex' to be of type string or regex"),
+            ));
+        }
     };
     let given_options = match options.as_ref() {
         Some(RawBsonRef::String(text)) => Some(text.to_string()),
         _ if options.is_nullish() => None,
-        _ => return Err(error(51106, format!("{name} needs 'options' to be of type string"))),
+        _ => {
+            return Err(error(
+                51106,
+                format!("{name} needs 'options' to be of type string"),
+            ));
+        }
     };
     if !own_options.is_empty() && given_options.is_some() {
-        return Err(error(51107, format!("{name} found regex option(s) specified in both 'regex' and 'option' fields")));
+        return Err(error(
+            51107,
+            format!("{name} found regex option(s) specified in both 'regex' and 'option' fields"),
+        ));
     }
     if pattern.as_ref().is_some_and(|p| p.contains('\0')) {
-        return Err(error(51109, format!("{name}: regular expression cannot contain an embedded null byte")));
+        return Err(error(
+            51109,
+            format!("{name}: regular expression cannot contain an embedded null byte"),
+        ));
     }
     let options = given_options.unwrap_or(own_options);
     if options.contains('\0') {
-        return Err(error(51110, format!("{name}: regular expression options cannot contain an embedded null byte")));
+        return Err(error(
+            51110,
+            format!("{name}: regular expression options cannot contain an embedded null byte"),
+        ));
     }
-    let (Some(input), Some(pattern)) = (input_text, pattern) else { return Ok(None) };
+    let (Some(input), Some(pattern)) = (input_text, pattern) else {
+        return Ok(None);
+    };
     let regex = Regex::compile(&pattern, &options).map_err(|e| -> Error {
-        if e.code.0 == 51091 { error(51111, format!("Invalid Regex in {name}: {}", e.message)) } else { e }
+        if e.code.0 == 51091 {
+            error(51111, format!("Invalid Regex in {name}: {}", e.message))
+        } else {
+            e
+        }
     })?;
     Ok(Some((input, regex)))
 }
 
 fn regex_match<'a>(name: &str, values: &[Value<'a>]) -> Result<Value<'a>> {
-    let matched = regex_arguments(name, values)?.is_some_and(|(input, regex)| regex.is_match(&input));
+    let matched =
+        regex_arguments(name, values)?.is_some_and(|(input, regex)| regex.is_match(&input));
     Ok(Value::boolean(matched))
 }
 
@@ -175,15 +326,32 @@ fn regex_find<'a>(name: &str, values: &[Value<'a>], all: bool) -> Result<Value<'
     out.start_array("");
     let Some((input, regex)) = regex_arguments(name, values)? else {
         out.end();
-        return Ok(if all { Value::wrapped(out) } else { Value::null() });
+        return Ok(if all {
+            Value::wrapped(out)
+        } else {
+            Value::null()
+        });
     };
     for captures in regex.compiled().captures_iter(input.as_bytes()) {
-        let captures = captures.map_err(|e| error(51156, format!("Error occurred while executing the regular expression in {name}: {e}")))?;
-        let Some(whole) = captures.get(0) else { continue };
+        let captures = captures.map_err(|e| {
+            error(
+                51156,
+                format!("Error occurred while executing the regular expression in {name}: {e}"),
+            )
+        })?;
+        let Some(whole) = captures.get(0) else {
+            continue;
+        };
         let text = |from: usize, to: usize| input.get(from..to).unwrap_or_default();
         out.push_document();
-        out.append("match", RawBsonRef::String(text(whole.start(), whole.end())));
-        out.append("idx", RawBsonRef::Int32(text(0, whole.start()).chars().count() as i32));
+        out.append(
+            "match",
+            RawBsonRef::String(text(whole.start(), whole.end())),
+        );
+        out.append(
+            "idx",
+            RawBsonRef::Int32(text(0, whole.start()).chars().count() as i32),
+        );
         out.start_array("captures");
         for group in 1..captures.len() {
             match captures.get(group) {
@@ -202,5 +370,9 @@ fn regex_find<'a>(name: &str, values: &[Value<'a>], all: bool) -> Result<Value<'
     if all {
         return Ok(found);
     }
-    Ok(found.item_values().into_iter().next().unwrap_or_else(Value::null))
+    Ok(found
+        .item_values()
+        .into_iter()
+        .next()
+        .unwrap_or_else(Value::null))
 }

@@ -31,7 +31,11 @@ pub(in crate::expression) fn special(name: &str) -> Option<Parse> {
     })
 }
 
-fn document_operand<'a>(code: i32, message: &str, operand: RawBsonRef<'a>) -> Result<&'a RawDocument> {
+fn document_operand<'a>(
+    code: i32,
+    message: &str,
+    operand: RawBsonRef<'a>,
+) -> Result<&'a RawDocument> {
     match operand {
         RawBsonRef::Document(document) => Ok(document),
         _ => Err(error(code, message)),
@@ -52,7 +56,12 @@ fn parse_cond(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Resu
             "if" => &mut condition,
             "then" => &mut then,
             "else" => &mut otherwise,
-            _ => return Err(error(17083, format!("Unrecognized parameter to $cond: {name}"))),
+            _ => {
+                return Err(error(
+                    17083,
+                    format!("Unrecognized parameter to $cond: {name}"),
+                ));
+            }
         };
         *place = Some(parser.parse(value)?);
     }
@@ -67,7 +76,10 @@ fn parse_cond(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Resu
 fn parse_if_null(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
     let parts = parser.parse_arguments(operand)?;
     if parts.len() < 2 {
-        return Err(error(1257300, format!("$ifNull needs at least two arguments, had: {}", parts.len())));
+        return Err(error(
+            1257300,
+            format!("$ifNull needs at least two arguments, had: {}", parts.len()),
+        ));
     }
     Ok(Expr::IfNull(parts))
 }
@@ -75,7 +87,10 @@ fn parse_if_null(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> R
 fn parse_switch(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
     let document = document_operand(
         40060,
-        &format!("$switch requires an object as an argument, found: {}", type_name(operand)),
+        &format!(
+            "$switch requires an object as an argument, found: {}",
+            type_name(operand)
+        ),
         operand,
     )?;
     let mut branches = Vec::new();
@@ -86,7 +101,10 @@ fn parse_switch(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Re
                 let RawBsonRef::Array(array) = value else {
                     return Err(error(
                         40061,
-                        format!("$switch expected an array for 'branches', found: {}", type_name(value)),
+                        format!(
+                            "$switch expected an array for 'branches', found: {}",
+                            type_name(value)
+                        ),
                     ));
                 };
                 for branch in items(array) {
@@ -94,7 +112,12 @@ fn parse_switch(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Re
                 }
             }
             "default" => default = Some(Box::new(parser.parse(value)?)),
-            _ => return Err(error(40067, format!("$switch found an unknown argument: {name}"))),
+            _ => {
+                return Err(error(
+                    40067,
+                    format!("$switch found an unknown argument: {name}"),
+                ));
+            }
         }
     }
     if branches.is_empty() {
@@ -107,7 +130,10 @@ fn parse_branch(parser: &mut Parser<'_>, branch: RawBsonRef<'_>) -> Result<(Expr
     let RawBsonRef::Document(document) = branch else {
         return Err(error(
             40062,
-            format!("$switch expected each branch to be an object, found: {}", type_name(branch)),
+            format!(
+                "$switch expected each branch to be an object, found: {}",
+                type_name(branch)
+            ),
         ));
     };
     let (mut case, mut then) = (None, None);
@@ -115,28 +141,58 @@ fn parse_branch(parser: &mut Parser<'_>, branch: RawBsonRef<'_>) -> Result<(Expr
         match name {
             "case" => case = Some(parser.parse(value)?),
             "then" => then = Some(parser.parse(value)?),
-            _ => return Err(error(40063, format!("$switch found an unknown argument to a branch: {name}"))),
+            _ => {
+                return Err(error(
+                    40063,
+                    format!("$switch found an unknown argument to a branch: {name}"),
+                ));
+            }
         }
     }
-    let case = case.ok_or_else(|| error(40064, "$switch requires each branch have a 'case' expression"))?;
-    let then = then.ok_or_else(|| error(40065, "$switch requires each branch have a 'then' expression."))?;
+    let case = case.ok_or_else(|| {
+        error(
+            40064,
+            "$switch requires each branch have a 'case' expression",
+        )
+    })?;
+    let then = then.ok_or_else(|| {
+        error(
+            40065,
+            "$switch requires each branch have a 'then' expression.",
+        )
+    })?;
     Ok((case, then))
 }
 
 fn parse_let(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
-    let document = document_operand(16874, "$let only supports an object as its argument", operand)?;
+    let document = document_operand(
+        16874,
+        "$let only supports an object as its argument",
+        operand,
+    )?;
     let (mut vars, mut body) = (None, None);
     for (name, value) in elements(document) {
         match name {
             "vars" => vars = Some(value),
             "in" => body = Some(value),
-            _ => return Err(error(16875, format!("Unrecognized parameter to $let: {name}"))),
+            _ => {
+                return Err(error(
+                    16875,
+                    format!("Unrecognized parameter to $let: {name}"),
+                ));
+            }
         }
     }
     let vars = vars.ok_or_else(|| error(16876, "Missing 'vars' parameter to $let"))?;
     let body = body.ok_or_else(|| error(16877, "Missing 'in' parameter to $let"))?;
     let RawBsonRef::Document(vars) = vars else {
-        return Err(error(10065, format!("invalid parameter: expected an object ({})", element_text("vars", vars))));
+        return Err(error(
+            10065,
+            format!(
+                "invalid parameter: expected an object ({})",
+                element_text("vars", vars)
+            ),
+        ));
     };
     let mut names = Vec::new();
     let mut bindings = Vec::new();
@@ -158,7 +214,10 @@ fn bound_name<'a>(value: Option<RawBsonRef<'a>>) -> Result<&'a str> {
         None => return Ok("this"),
         Some(RawBsonRef::String(name)) => name,
         Some(other) => {
-            return Err(error(9, format!("'as' must be a string, found: {}", type_name(other))));
+            return Err(error(
+                9,
+                format!("'as' must be a string, found: {}", type_name(other)),
+            ));
         }
     };
     check_variable_name(name, false)?;
@@ -166,14 +225,23 @@ fn bound_name<'a>(value: Option<RawBsonRef<'a>>) -> Result<&'a str> {
 }
 
 fn parse_map(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
-    let document = document_operand(16878, "$map only supports an object as its argument", operand)?;
+    let document = document_operand(
+        16878,
+        "$map only supports an object as its argument",
+        operand,
+    )?;
     let (mut input, mut name, mut body) = (None, None, None);
     for (field, value) in elements(document) {
         match field {
             "input" => input = Some(value),
             "as" => name = Some(value),
             "in" => body = Some(value),
-            _ => return Err(error(16879, format!("Unrecognized parameter to $map: {field}"))),
+            _ => {
+                return Err(error(
+                    16879,
+                    format!("Unrecognized parameter to $map: {field}"),
+                ));
+            }
         }
     }
     let input = input.ok_or_else(|| error(16880, "Missing 'input' parameter to $map"))?;
@@ -182,11 +250,19 @@ fn parse_map(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Resul
     let name = bound_name(name)?;
     let slot = parser.new_slot();
     let body = parser.bind(&[(name.to_string(), slot)], |parser| parser.parse(body))?;
-    Ok(Expr::Map { input, slot, body: Box::new(body) })
+    Ok(Expr::Map {
+        input,
+        slot,
+        body: Box::new(body),
+    })
 }
 
 fn parse_filter(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
-    let document = document_operand(28646, "$filter only supports an object as its argument", operand)?;
+    let document = document_operand(
+        28646,
+        "$filter only supports an object as its argument",
+        operand,
+    )?;
     let (mut input, mut name, mut condition, mut limit) = (None, None, None, None);
     for (field, value) in elements(document) {
         match field {
@@ -194,7 +270,12 @@ fn parse_filter(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Re
             "as" => name = Some(value),
             "cond" => condition = Some(value),
             "limit" => limit = Some(value),
-            _ => return Err(error(28647, format!("Unrecognized parameter to $filter: {field}"))),
+            _ => {
+                return Err(error(
+                    28647,
+                    format!("Unrecognized parameter to $filter: {field}"),
+                ));
+            }
         }
     }
     let input = input.ok_or_else(|| error(28648, "Missing 'input' parameter to $filter"))?;
@@ -202,15 +283,27 @@ fn parse_filter(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Re
     let input = Box::new(parser.parse(input)?);
     let name = bound_name(name)?;
     let slot = parser.new_slot();
-    let condition = Box::new(parser.bind(&[(name.to_string(), slot)], |parser| parser.parse(condition))?);
-    let limit = limit.map(|limit| parser.parse(limit).map(Box::new)).transpose()?;
-    Ok(Expr::Filter { input, slot, condition, limit })
+    let condition = Box::new(parser.bind(&[(name.to_string(), slot)], |parser| {
+        parser.parse(condition)
+    })?);
+    let limit = limit
+        .map(|limit| parser.parse(limit).map(Box::new))
+        .transpose()?;
+    Ok(Expr::Filter {
+        input,
+        slot,
+        condition,
+        limit,
+    })
 }
 
 fn parse_reduce(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
     let document = document_operand(
         40075,
-        &format!("$reduce requires an object as an argument, found: {}", type_name(operand)),
+        &format!(
+            "$reduce requires an object as an argument, found: {}",
+            type_name(operand)
+        ),
         operand,
     )?;
     let (mut input, mut initial, mut body) = (None, None, None);
@@ -220,36 +313,80 @@ fn parse_reduce(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Re
             "initialValue" => initial = Some(parser.parse(value)?),
             "in" => {
                 let (this, accumulated) = (parser.new_slot(), parser.new_slot());
-                let names = [("this".to_string(), this), ("value".to_string(), accumulated)];
+                let names = [
+                    ("this".to_string(), this),
+                    ("value".to_string(), accumulated),
+                ];
                 let expr = parser.bind(&names, |parser| parser.parse(value))?;
                 body = Some((this, accumulated, expr));
             }
-            _ => return Err(error(40076, format!("$reduce found an unknown argument: {name}"))),
+            _ => {
+                return Err(error(
+                    40076,
+                    format!("$reduce found an unknown argument: {name}"),
+                ));
+            }
         }
     }
     let text = || document_text(document);
-    let input = input.ok_or_else(|| error(40077, format!("$reduce requires 'input' to be specified, found: {}", text())))?;
-    let initial =
-        initial.ok_or_else(|| error(40078, format!("$reduce requires 'initialValue' to be specified, found: {}", text())))?;
-    let (this, value, body) =
-        body.ok_or_else(|| error(40079, format!("$reduce requires 'in' to be specified, found: {}", text())))?;
-    Ok(Expr::Reduce { input: Box::new(input), initial: Box::new(initial), value, this, body: Box::new(body) })
+    let input = input.ok_or_else(|| {
+        error(
+            40077,
+            format!(
+                "$reduce requires 'input' to be specified, found: {}",
+                text()
+            ),
+        )
+    })?;
+    let initial = initial.ok_or_else(|| {
+        error(
+            40078,
+            format!(
+                "$reduce requires 'initialValue' to be specified, found: {}",
+                text()
+            ),
+        )
+    })?;
+    let (this, value, body) = body.ok_or_else(|| {
+        error(
+            40079,
+            format!("$reduce requires 'in' to be specified, found: {}", text()),
+        )
+    })?;
+    Ok(Expr::Reduce {
+        input: Box::new(input),
+        initial: Box::new(initial),
+        value,
+        this,
+        body: Box::new(body),
+    })
 }
 
 /// `$getField`: a field by a name that may hold dots and dollar signs.
 fn parse_get_field(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
     let (field, input) = match operand {
-        RawBsonRef::Document(document) if !elements(document).next().is_some_and(|(name, _)| name.starts_with('$')) => {
+        RawBsonRef::Document(document)
+            if !elements(document)
+                .next()
+                .is_some_and(|(name, _)| name.starts_with('$')) =>
+        {
             let (mut field, mut input) = (None, None);
             for (name, value) in elements(document) {
                 match name {
                     "field" => field = Some(value),
                     "input" => input = Some(parser.parse(value)?),
-                    _ => return Err(error(3041701, format!("$getField found an unknown argument: {name}"))),
+                    _ => {
+                        return Err(error(
+                            3041701,
+                            format!("$getField found an unknown argument: {name}"),
+                        ));
+                    }
                 }
             }
-            let field = field.ok_or_else(|| error(3041702, "$getField requires 'field' to be specified"))?;
-            let input = input.ok_or_else(|| error(3041703, "$getField requires 'input' to be specified"))?;
+            let field = field
+                .ok_or_else(|| error(3041702, "$getField requires 'field' to be specified"))?;
+            let input = input
+                .ok_or_else(|| error(3041703, "$getField requires 'input' to be specified"))?;
             (field, input)
         }
         other => (other, Expr::Root),
@@ -260,7 +397,10 @@ fn parse_get_field(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) ->
             other => {
                 return Err(error(
                     3041704,
-                    format!("$getField requires 'field' to evaluate to type String, but got {}", type_name(other)),
+                    format!(
+                        "$getField requires 'field' to evaluate to type String, but got {}",
+                        type_name(other)
+                    ),
                 ));
             }
         },
@@ -271,7 +411,10 @@ fn parse_get_field(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) ->
             ));
         }
     };
-    Ok(Expr::GetField { name: name.into(), input: Box::new(input) })
+    Ok(Expr::GetField {
+        name: name.into(),
+        input: Box::new(input),
+    })
 }
 
 /// The date operators take a date, or a document of a date and a time zone.
@@ -280,17 +423,32 @@ fn parse_date_part(parser: &mut Parser<'_>, name: &str, operand: RawBsonRef<'_>)
         return Err(error(168, format!("Unrecognized expression '{name}'")));
     };
     let arguments = match operand {
-        RawBsonRef::Document(document) if !elements(document).next().is_some_and(|(field, _)| field.starts_with('$')) => {
+        RawBsonRef::Document(document)
+            if !elements(document)
+                .next()
+                .is_some_and(|(field, _)| field.starts_with('$')) =>
+        {
             let (mut date, mut zone) = (None, None);
             for (field, value) in elements(document) {
                 match field {
                     "date" => date = Some(parser.parse(value)?),
                     "timezone" => zone = Some(parser.parse(value)?),
-                    _ => return Err(error(40535, format!("unrecognized option to {name}: \"{field}\""))),
+                    _ => {
+                        return Err(error(
+                            40535,
+                            format!("unrecognized option to {name}: \"{field}\""),
+                        ));
+                    }
                 }
             }
             let date = date.ok_or_else(|| {
-                error(40539, format!("missing 'date' argument to {name}, provided: {}", element_text(name, operand)))
+                error(
+                    40539,
+                    format!(
+                        "missing 'date' argument to {name}, provided: {}",
+                        element_text(name, operand)
+                    ),
+                )
             })?;
             std::iter::once(date).chain(zone).collect()
         }
@@ -299,7 +457,10 @@ fn parse_date_part(parser: &mut Parser<'_>, name: &str, operand: RawBsonRef<'_>)
             given => {
                 return Err(error(
                     40536,
-                    format!("{name} accepts exactly one argument if given an array, but was given {}", given.len()),
+                    format!(
+                        "{name} accepts exactly one argument if given an array, but was given {}",
+                        given.len()
+                    ),
                 ));
             }
         },

@@ -10,21 +10,80 @@ use crate::text::value_text;
 use crate::value::is_number;
 
 pub(super) const OPERATORS: &[Operator] = &[
-    Operator { name: "$concat", arity: Arity::Any, evaluate: concat },
-    Operator { name: "$toLower", arity: Arity::Exactly(1), evaluate: |v| Ok(Value::string(coerced(&v[0])?.to_ascii_lowercase())) },
-    Operator { name: "$toUpper", arity: Arity::Exactly(1), evaluate: |v| Ok(Value::string(coerced(&v[0])?.to_ascii_uppercase())) },
-    Operator { name: "$strLenBytes", arity: Arity::Exactly(1), evaluate: |v| Ok(Value::int(length_argument("$strLenBytes", 34473, &v[0])?.len() as i32)) },
-    Operator { name: "$strLenCP", arity: Arity::Exactly(1), evaluate: |v| Ok(Value::int(length_argument("$strLenCP", 34471, &v[0])?.chars().count() as i32)) },
-    Operator { name: "$substr", arity: Arity::Exactly(3), evaluate: substr_bytes },
-    Operator { name: "$substrBytes", arity: Arity::Exactly(3), evaluate: substr_bytes },
-    Operator { name: "$substrCP", arity: Arity::Exactly(3), evaluate: substr_cp },
-    Operator { name: "$split", arity: Arity::Exactly(2), evaluate: split },
-    Operator { name: "$indexOfBytes", arity: Arity::Between(2, 4), evaluate: |v| index_of("$indexOfBytes", 40091, 40092, v, false) },
-    Operator { name: "$indexOfCP", arity: Arity::Between(2, 4), evaluate: |v| index_of("$indexOfCP", 40093, 40094, v, true) },
-    Operator { name: "$strcasecmp", arity: Arity::Exactly(2), evaluate: |v| {
-        let (a, b) = (coerced(&v[0])?.to_ascii_uppercase(), coerced(&v[1])?.to_ascii_uppercase());
-        Ok(Value::int(a.as_bytes().cmp(b.as_bytes()) as i32))
-    } },
+    Operator {
+        name: "$concat",
+        arity: Arity::Any,
+        evaluate: concat,
+    },
+    Operator {
+        name: "$toLower",
+        arity: Arity::Exactly(1),
+        evaluate: |v| Ok(Value::string(coerced(&v[0])?.to_ascii_lowercase())),
+    },
+    Operator {
+        name: "$toUpper",
+        arity: Arity::Exactly(1),
+        evaluate: |v| Ok(Value::string(coerced(&v[0])?.to_ascii_uppercase())),
+    },
+    Operator {
+        name: "$strLenBytes",
+        arity: Arity::Exactly(1),
+        evaluate: |v| {
+            Ok(Value::int(
+                length_argument("$strLenBytes", 34473, &v[0])?.len() as i32,
+            ))
+        },
+    },
+    Operator {
+        name: "$strLenCP",
+        arity: Arity::Exactly(1),
+        evaluate: |v| {
+            Ok(Value::int(
+                length_argument("$strLenCP", 34471, &v[0])?.chars().count() as i32,
+            ))
+        },
+    },
+    Operator {
+        name: "$substr",
+        arity: Arity::Exactly(3),
+        evaluate: substr_bytes,
+    },
+    Operator {
+        name: "$substrBytes",
+        arity: Arity::Exactly(3),
+        evaluate: substr_bytes,
+    },
+    Operator {
+        name: "$substrCP",
+        arity: Arity::Exactly(3),
+        evaluate: substr_cp,
+    },
+    Operator {
+        name: "$split",
+        arity: Arity::Exactly(2),
+        evaluate: split,
+    },
+    Operator {
+        name: "$indexOfBytes",
+        arity: Arity::Between(2, 4),
+        evaluate: |v| index_of("$indexOfBytes", 40091, 40092, v, false),
+    },
+    Operator {
+        name: "$indexOfCP",
+        arity: Arity::Between(2, 4),
+        evaluate: |v| index_of("$indexOfCP", 40093, 40094, v, true),
+    },
+    Operator {
+        name: "$strcasecmp",
+        arity: Arity::Exactly(2),
+        evaluate: |v| {
+            let (a, b) = (
+                coerced(&v[0])?.to_ascii_uppercase(),
+                coerced(&v[1])?.to_ascii_uppercase(),
+            );
+            Ok(Value::int(a.as_bytes().cmp(b.as_bytes()) as i32))
+        },
+    },
 ];
 
 fn as_str<'v>(value: &'v Value<'_>) -> Option<&'v str> {
@@ -38,14 +97,19 @@ fn as_str<'v>(value: &'v Value<'_>) -> Option<&'v str> {
 fn coerced(value: &Value<'_>) -> Result<String> {
     Ok(match value.as_ref() {
         None | Some(RawBsonRef::Null | RawBsonRef::Undefined) => String::new(),
-        Some(RawBsonRef::String(text) | RawBsonRef::Symbol(text) | RawBsonRef::JavaScriptCode(text)) => text.to_string(),
+        Some(
+            RawBsonRef::String(text) | RawBsonRef::Symbol(text) | RawBsonRef::JavaScriptCode(text),
+        ) => text.to_string(),
         Some(number) if is_number(number) => super::convert::number_text(number),
         Some(RawBsonRef::DateTime(at)) => super::date::iso_text(at.timestamp_millis())?,
         Some(RawBsonRef::Timestamp(at)) => super::date::timestamp_text(at),
         Some(other) => {
             return Err(error(
                 16007,
-                format!("can't convert from BSON type {} to String", crate::value::type_name(other)),
+                format!(
+                    "can't convert from BSON type {} to String",
+                    crate::value::type_name(other)
+                ),
             ));
         }
     })
@@ -57,43 +121,77 @@ fn concat<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
         match as_str(value) {
             Some(text) => joined.push_str(text),
             None if value.is_nullish() => return Ok(Value::null()),
-            None => return Err(error(16702, format!("$concat only supports strings, not {}", value.type_name()))),
+            None => {
+                return Err(error(
+                    16702,
+                    format!("$concat only supports strings, not {}", value.type_name()),
+                ));
+            }
         }
     }
     Ok(Value::string(joined))
 }
 
 fn length_argument<'v>(name: &str, code: i32, value: &'v Value<'_>) -> Result<&'v str> {
-    as_str(value).ok_or_else(|| error(code, format!("{name} requires a string argument, found: {}", value.type_name())))
+    as_str(value).ok_or_else(|| {
+        error(
+            code,
+            format!(
+                "{name} requires a string argument, found: {}",
+                value.type_name()
+            ),
+        )
+    })
 }
 
 fn substr_bytes<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     let text = coerced(&values[0])?;
-    let integer = |value: &Value<'_>, code: i32, what: &str| {
-        let number = value.or_null();
-        if !is_number(number) {
-            return Err(error(
-                code,
-                format!("$substrBytes:  {what} must be a numeric type (is BSON type {})", value.type_name()),
-            ));
-        }
-        Ok(truncated_i64(number).unwrap_or(if matches!(number, RawBsonRef::Double(v) if v < 0.0) { i64::MIN } else { i64::MAX }))
-    };
+    let integer =
+        |value: &Value<'_>, code: i32, what: &str| {
+            let number = value.or_null();
+            if !is_number(number) {
+                return Err(error(
+                    code,
+                    format!(
+                        "$substrBytes:  {what} must be a numeric type (is BSON type {})",
+                        value.type_name()
+                    ),
+                ));
+            }
+            Ok(truncated_i64(number).unwrap_or(
+                if matches!(number, RawBsonRef::Double(v) if v < 0.0) {
+                    i64::MIN
+                } else {
+                    i64::MAX
+                },
+            ))
+        };
     let start = integer(&values[1], 16034, "starting index")?;
     let length = integer(&values[2], 16035, "length")?;
     if start < 0 {
-        return Err(error(50752, format!("$substrBytes:  starting index must be non-negative (got: {start})")));
+        return Err(error(
+            50752,
+            format!("$substrBytes:  starting index must be non-negative (got: {start})"),
+        ));
     }
     let start = usize::try_from(start).unwrap_or(usize::MAX);
     if start >= text.len() {
         return Ok(Value::string(""));
     }
-    let end = usize::try_from(length).map_or(text.len(), |length| start.saturating_add(length).min(text.len()));
+    let end = usize::try_from(length).map_or(text.len(), |length| {
+        start.saturating_add(length).min(text.len())
+    });
     if !text.is_char_boundary(start) {
-        return Err(error(28656, "$substrBytes:  Invalid range, starting index is a UTF-8 continuation byte."));
+        return Err(error(
+            28656,
+            "$substrBytes:  Invalid range, starting index is a UTF-8 continuation byte.",
+        ));
     }
     if !text.is_char_boundary(end) {
-        return Err(error(28657, "$substrBytes:  Invalid range, ending index is in the middle of a UTF-8 character."));
+        return Err(error(
+            28657,
+            "$substrBytes:  Invalid range, ending index is in the middle of a UTF-8 character.",
+        ));
     }
     Ok(Value::string(&text[start..end]))
 }
@@ -105,24 +203,45 @@ fn substr_cp<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
         if !is_number(number) {
             return Err(error(
                 codes.0,
-                format!("$substrCP: {what} must be a numeric type (is BSON type {})", value.type_name()),
+                format!(
+                    "$substrCP: {what} must be a numeric type (is BSON type {})",
+                    value.type_name()
+                ),
             ));
         }
-        let whole = exact_i64(number).and_then(|n| i32::try_from(n).ok()).ok_or_else(|| {
-            error(codes.1, format!("$substrCP: {what} cannot be represented as a 32-bit integral value: {}", value_text(number)))
-        })?;
-        usize::try_from(whole).map_err(|_| error(codes.2, format!("$substrCP: {what} must be a nonnegative integer.")))
+        let whole = exact_i64(number)
+            .and_then(|n| i32::try_from(n).ok())
+            .ok_or_else(|| {
+                error(
+                    codes.1,
+                    format!(
+                        "$substrCP: {what} cannot be represented as a 32-bit integral value: {}",
+                        value_text(number)
+                    ),
+                )
+            })?;
+        usize::try_from(whole).map_err(|_| {
+            error(
+                codes.2,
+                format!("$substrCP: {what} must be a nonnegative integer."),
+            )
+        })
     };
     let start = integer(&values[1], (34450, 34451, 34455), "the starting index")?;
     let length = integer(&values[2], (34452, 34453, 34454), "length")?;
-    Ok(Value::string(text.chars().skip(start).take(length).collect::<String>()))
+    Ok(Value::string(
+        text.chars().skip(start).take(length).collect::<String>(),
+    ))
 }
 
 fn split<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     let wrong = |code: i32, which: &str, value: &Value<'_>| {
         error(
             code,
-            format!("$split requires an expression that evaluates to a string as a {which} argument, found: {}", value.type_name()),
+            format!(
+                "$split requires an expression that evaluates to a string as a {which} argument, found: {}",
+                value.type_name()
+            ),
         )
     };
     if values.iter().any(Value::is_nullish) {
@@ -136,27 +255,59 @@ fn split<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     Ok(Value::array(text.split(separator).map(RawBsonRef::String)))
 }
 
-fn index_of<'a>(name: &str, text_code: i32, token_code: i32, values: &[Value<'a>], points: bool) -> Result<Value<'a>> {
+fn index_of<'a>(
+    name: &str,
+    text_code: i32,
+    token_code: i32,
+    values: &[Value<'a>],
+    points: bool,
+) -> Result<Value<'a>> {
     if values[0].is_nullish() {
         return Ok(Value::null());
     }
     let text = as_str(&values[0]).ok_or_else(|| {
-        error(text_code, format!("{name} requires a string as the first argument, found: {}", values[0].type_name()))
+        error(
+            text_code,
+            format!(
+                "{name} requires a string as the first argument, found: {}",
+                values[0].type_name()
+            ),
+        )
     })?;
     let token = as_str(&values[1]).ok_or_else(|| {
-        error(token_code, format!("{name} requires a string as the second argument, found: {}", values[1].type_name()))
+        error(
+            token_code,
+            format!(
+                "{name} requires a string as the second argument, found: {}",
+                values[1].type_name()
+            ),
+        )
     })?;
-    let length = if points { text.chars().count() } else { text.len() };
+    let length = if points {
+        text.chars().count()
+    } else {
+        text.len()
+    };
     let start = index_bound(name, "starting", values.get(2))?.unwrap_or(0);
-    let end = index_bound(name, "ending", values.get(3))?.unwrap_or(length).min(length);
+    let end = index_bound(name, "ending", values.get(3))?
+        .unwrap_or(length)
+        .min(length);
     if start > end {
         return Ok(Value::int(-1));
     }
     let offset = |at: usize| {
-        if points { text.char_indices().nth(at).map_or(text.len(), |(byte, _)| byte) } else { at }
+        if points {
+            text.char_indices()
+                .nth(at)
+                .map_or(text.len(), |(byte, _)| byte)
+        } else {
+            at
+        }
     };
     let (from, to) = (offset(start), offset(end));
-    let found = text.as_bytes()[from..to].windows(token.len().max(1)).position(|w| w.starts_with(token.as_bytes()));
+    let found = text.as_bytes()[from..to]
+        .windows(token.len().max(1))
+        .position(|w| w.starts_with(token.as_bytes()));
     let found = if token.is_empty() { Some(0) } else { found };
     Ok(match found {
         None => Value::int(-1),
@@ -178,9 +329,14 @@ fn index_bound(name: &str, which: &str, value: Option<&Value<'_>>) -> Result<Opt
             ),
         )
     };
-    let index = exact_i64(value.or_null()).and_then(|n| i32::try_from(n).ok()).ok_or_else(wrong)?;
+    let index = exact_i64(value.or_null())
+        .and_then(|n| i32::try_from(n).ok())
+        .ok_or_else(wrong)?;
     match usize::try_from(index) {
         Ok(index) => Ok(Some(index)),
-        Err(_) => Err(error(40097, format!("{name} requires a nonnegative {which} index, found: {index}"))),
+        Err(_) => Err(error(
+            40097,
+            format!("{name} requires a nonnegative {which} index, found: {index}"),
+        )),
     }
 }

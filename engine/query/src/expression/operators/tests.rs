@@ -9,7 +9,10 @@ fn sample() -> RawDocumentBuf {
 }
 
 fn evaluate(expression: &RawBson) -> pinion_wire::Result<Option<RawBson>> {
-    let variables = Variables { now_ms: Some(5), values: vec![("v".into(), rawbson!({ "w": 7 }))] };
+    let variables = Variables {
+        now_ms: Some(5),
+        values: vec![("v".into(), rawbson!({ "w": 7 }))],
+    };
     let expression = Expression::parse(expression.as_raw_bson_ref(), &variables)?;
     let sample = sample();
     let value = expression.evaluate(&sample)?;
@@ -19,7 +22,11 @@ fn evaluate(expression: &RawBson) -> pinion_wire::Result<Option<RawBson>> {
 #[track_caller]
 fn check(cases: Vec<(RawBson, RawBson)>) {
     for (expression, expected) in cases {
-        assert_eq!(evaluate(&expression).expect("it evaluates"), Some(expected), "{expression:?}");
+        assert_eq!(
+            evaluate(&expression).expect("it evaluates"),
+            Some(expected),
+            "{expression:?}"
+        );
     }
 }
 
@@ -39,14 +46,35 @@ fn paths_and_variables() {
         (rawbson!("$$ROOT.i"), rawbson!(5)),
         (rawbson!("$$CURRENT.s"), rawbson!("x")),
         (rawbson!("$$v.w"), rawbson!(7)),
-        (rawbson!("$$NOW"), RawBson::DateTime(pinion_bson::DateTime::from_millis(5))),
-        (rawbson!({ "a": "$i", "b": ["$nope"], "c": "$nope" }), rawbson!({ "a": 5, "b": [null] })),
-        (rawbson!({ "$let": { "vars": { "q": "$i" }, "in": { "$add": ["$$q", 1] } } }), rawbson!(6)),
-        (rawbson!({ "$map": { "input": "$arr", "as": "n", "in": { "$multiply": ["$$n", 2] } } }), rawbson!([2, 4, 6])),
-        (rawbson!({ "$filter": { "input": "$arr", "cond": { "$gt": ["$$this", 1] } } }), rawbson!([2, 3])),
-        (rawbson!({ "$reduce": { "input": "$arr", "initialValue": 0, "in": { "$add": ["$$value", "$$this"] } } }), rawbson!(6)),
+        (
+            rawbson!("$$NOW"),
+            RawBson::DateTime(pinion_bson::DateTime::from_millis(5)),
+        ),
+        (
+            rawbson!({ "a": "$i", "b": ["$nope"], "c": "$nope" }),
+            rawbson!({ "a": 5, "b": [null] }),
+        ),
+        (
+            rawbson!({ "$let": { "vars": { "q": "$i" }, "in": { "$add": ["$$q", 1] } } }),
+            rawbson!(6),
+        ),
+        (
+            rawbson!({ "$map": { "input": "$arr", "as": "n", "in": { "$multiply": ["$$n", 2] } } }),
+            rawbson!([2, 4, 6]),
+        ),
+        (
+            rawbson!({ "$filter": { "input": "$arr", "cond": { "$gt": ["$$this", 1] } } }),
+            rawbson!([2, 3]),
+        ),
+        (
+            rawbson!({ "$reduce": { "input": "$arr", "initialValue": 0, "in": { "$add": ["$$value", "$$this"] } } }),
+            rawbson!(6),
+        ),
         (rawbson!({ "$getField": "s" }), rawbson!("x")),
-        (rawbson!({ "$literal": { "$add": 1 } }), rawbson!({ "$add": 1 })),
+        (
+            rawbson!({ "$literal": { "$add": 1 } }),
+            rawbson!({ "$add": 1 }),
+        ),
     ]);
     assert_eq!(evaluate(&rawbson!("$nope")).expect("missing"), None);
     assert_eq!(evaluate(&rawbson!("$$REMOVE")).expect("missing"), None);
@@ -83,7 +111,10 @@ fn arithmetic() {
         (rawbson!({ "$sqrt": 4 }), rawbson!(2.0)),
         (rawbson!({ "$pow": [2, 3] }), rawbson!(8)),
         (rawbson!({ "$pow": [2, -1] }), rawbson!(0.5)),
-        (rawbson!({ "$pow": [2, 64] }), rawbson!(1.8446744073709552e19)),
+        (
+            rawbson!({ "$pow": [2, 64] }),
+            rawbson!(1.8446744073709552e19),
+        ),
         (rawbson!({ "$log": [8, 2] }), rawbson!(3.0)),
         (rawbson!({ "$sum": [1, 2, "x"] }), rawbson!(3)),
         (rawbson!({ "$avg": "$arr" }), rawbson!(2.0)),
@@ -109,18 +140,33 @@ fn strings() {
         (rawbson!({ "$concat": ["a", "$s"] }), rawbson!("ax")),
         (rawbson!({ "$concat": ["a", null] }), RawBson::Null),
         (rawbson!({ "$toUpper": 5 }), rawbson!("5")),
-        (rawbson!({ "$substrBytes": ["hello", 1, -1] }), rawbson!("ello")),
+        (
+            rawbson!({ "$substrBytes": ["hello", 1, -1] }),
+            rawbson!("ello"),
+        ),
         (rawbson!({ "$substrCP": ["héllo", 1, 2] }), rawbson!("él")),
         (rawbson!({ "$strLenCP": "é" }), rawbson!(1)),
         (rawbson!({ "$split": ["a,b", ","] }), rawbson!(["a", "b"])),
         (rawbson!({ "$indexOfBytes": ["hello", "l"] }), rawbson!(2)),
-        (rawbson!({ "$indexOfBytes": ["hello", "l", 3, 2] }), rawbson!(-1)),
+        (
+            rawbson!({ "$indexOfBytes": ["hello", "l", 3, 2] }),
+            rawbson!(-1),
+        ),
         (rawbson!({ "$indexOfCP": ["héllo", "l"] }), rawbson!(2)),
         (rawbson!({ "$strcasecmp": ["a", "B"] }), rawbson!(-1)),
         (rawbson!({ "$trim": { "input": " a " } }), rawbson!("a")),
-        (rawbson!({ "$trim": { "input": "xax", "chars": "x" } }), rawbson!("a")),
-        (rawbson!({ "$replaceOne": { "input": "aab", "find": "a", "replacement": "x" } }), rawbson!("xab")),
-        (rawbson!({ "$regexMatch": { "input": "abc", "regex": "b" } }), rawbson!(true)),
+        (
+            rawbson!({ "$trim": { "input": "xax", "chars": "x" } }),
+            rawbson!("a"),
+        ),
+        (
+            rawbson!({ "$replaceOne": { "input": "aab", "find": "a", "replacement": "x" } }),
+            rawbson!("xab"),
+        ),
+        (
+            rawbson!({ "$regexMatch": { "input": "abc", "regex": "b" } }),
+            rawbson!(true),
+        ),
         (
             rawbson!({ "$regexFind": { "input": "abcb", "regex": "(b)(x)?" } }),
             rawbson!({ "match": "b", "idx": 1, "captures": ["b", null] }),
@@ -143,23 +189,53 @@ fn arrays_and_conditions() {
     check(vec![
         (rawbson!({ "$size": "$arr" }), rawbson!(3)),
         (rawbson!({ "$arrayElemAt": ["$arr", -1] }), rawbson!(3)),
-        (rawbson!({ "$concatArrays": ["$arr", ["x"]] }), rawbson!([1, 2, 3, "x"])),
+        (
+            rawbson!({ "$concatArrays": ["$arr", ["x"]] }),
+            rawbson!([1, 2, 3, "x"]),
+        ),
         (rawbson!({ "$in": [1, "$arr"] }), rawbson!(true)),
         (rawbson!({ "$slice": ["$arr", -2] }), rawbson!([2, 3])),
         (rawbson!({ "$slice": ["$arr", 1, 1] }), rawbson!([2])),
         (rawbson!({ "$reverseArray": "$arr" }), rawbson!([3, 2, 1])),
         (rawbson!({ "$range": [5, 0, -2] }), rawbson!([5, 3, 1])),
         (rawbson!({ "$indexOfArray": ["$arr", 2] }), rawbson!(1)),
-        (rawbson!({ "$arrayToObject": [[["a", 1], ["b", 2]]] }), rawbson!({ "a": 1, "b": 2 })),
-        (rawbson!({ "$objectToArray": { "a": 1 } }), rawbson!([{ "k": "a", "v": 1 }])),
-        (rawbson!({ "$setUnion": [[3, 1], [2, 1]] }), rawbson!([1, 2, 3])),
-        (rawbson!({ "$setDifference": [[1, 2, 2], [2, 3]] }), rawbson!([1])),
-        (rawbson!({ "$setEquals": [[1, 2], [2, 1, 1]] }), rawbson!(true)),
-        (rawbson!({ "$mergeObjects": [{ "a": 1 }, { "b": 2 }] }), rawbson!({ "a": 1, "b": 2 })),
-        (rawbson!({ "$cond": [{ "$gt": ["$i", 3] }, "y", "n"] }), rawbson!("y")),
+        (
+            rawbson!({ "$arrayToObject": [[["a", 1], ["b", 2]]] }),
+            rawbson!({ "a": 1, "b": 2 }),
+        ),
+        (
+            rawbson!({ "$objectToArray": { "a": 1 } }),
+            rawbson!([{ "k": "a", "v": 1 }]),
+        ),
+        (
+            rawbson!({ "$setUnion": [[3, 1], [2, 1]] }),
+            rawbson!([1, 2, 3]),
+        ),
+        (
+            rawbson!({ "$setDifference": [[1, 2, 2], [2, 3]] }),
+            rawbson!([1]),
+        ),
+        (
+            rawbson!({ "$setEquals": [[1, 2], [2, 1, 1]] }),
+            rawbson!(true),
+        ),
+        (
+            rawbson!({ "$mergeObjects": [{ "a": 1 }, { "b": 2 }] }),
+            rawbson!({ "a": 1, "b": 2 }),
+        ),
+        (
+            rawbson!({ "$cond": [{ "$gt": ["$i", 3] }, "y", "n"] }),
+            rawbson!("y"),
+        ),
         (rawbson!({ "$ifNull": ["$z", "$nope", 3] }), rawbson!(3)),
-        (rawbson!({ "$switch": { "branches": [{ "case": false, "then": 1 }], "default": 2 } }), rawbson!(2)),
-        (rawbson!({ "$and": [1, "$s", { "$not": [0] }] }), rawbson!(true)),
+        (
+            rawbson!({ "$switch": { "branches": [{ "case": false, "then": 1 }], "default": 2 } }),
+            rawbson!(2),
+        ),
+        (
+            rawbson!({ "$and": [1, "$s", { "$not": [0] }] }),
+            rawbson!(true),
+        ),
         (rawbson!({ "$cmp": ["$i", 9] }), rawbson!(-1)),
         (rawbson!({ "$type": "$nope" }), rawbson!("missing")),
     ]);
@@ -182,11 +258,26 @@ fn conversions() {
         (rawbson!({ "$toInt": "12" }), rawbson!(12)),
         (rawbson!({ "$toInt": 1.9 }), rawbson!(1)),
         (rawbson!({ "$toBool": "x" }), rawbson!(true)),
-        (rawbson!({ "$toDate": "1970-01-01T00:00:01Z" }), RawBson::DateTime(pinion_bson::DateTime::from_millis(1000))),
-        (rawbson!({ "$convert": { "input": "x", "to": "int", "onError": "e" } }), rawbson!("e")),
-        (rawbson!({ "$convert": { "input": null, "to": "int", "onNull": "n" } }), rawbson!("n")),
-        (rawbson!({ "$year": { "$toDate": "2020-05-01" } }), rawbson!(2020)),
-        (rawbson!({ "$dateToString": { "date": null, "onNull": "n" } }), rawbson!("n")),
+        (
+            rawbson!({ "$toDate": "1970-01-01T00:00:01Z" }),
+            RawBson::DateTime(pinion_bson::DateTime::from_millis(1000)),
+        ),
+        (
+            rawbson!({ "$convert": { "input": "x", "to": "int", "onError": "e" } }),
+            rawbson!("e"),
+        ),
+        (
+            rawbson!({ "$convert": { "input": null, "to": "int", "onNull": "n" } }),
+            rawbson!("n"),
+        ),
+        (
+            rawbson!({ "$year": { "$toDate": "2020-05-01" } }),
+            rawbson!(2020),
+        ),
+        (
+            rawbson!({ "$dateToString": { "date": null, "onNull": "n" } }),
+            rawbson!("n"),
+        ),
     ]);
     check_errors(vec![
         (rawbson!({ "$toInt": "x" }), 241),
@@ -196,5 +287,4 @@ fn conversions() {
         (rawbson!({ "$year": "x" }), 16006),
         (rawbson!({ "$dateToString": { "format": "%Y" } }), 18628),
     ]);
-
 }
