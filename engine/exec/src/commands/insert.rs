@@ -28,6 +28,9 @@ pub(crate) async fn insert(cmd: Invocation) -> Result<Reply> {
     let ns = reader.namespace("insert", cmd.db())?;
     let ordered = reader.opt_bool("ordered")?.unwrap_or(true);
     reader.opt_safe_bool("bypassDocumentValidation")?;
+    let keep_empty_timestamps = reader
+        .opt_safe_bool("bypassEmptyTsReplacement")?
+        .unwrap_or(false);
     reader.opt_i32("stmtId")?;
     reader.opt_array("stmtIds")?;
     let uuid = reader.opt_uuid("collectionUUID")?;
@@ -41,7 +44,7 @@ pub(crate) async fn insert(cmd: Invocation) -> Result<Reply> {
     let mut prepared = Vec::with_capacity(documents.len());
     let mut refused = Vec::new();
     for (index, document) in documents.iter().enumerate() {
-        match prepare_for_insert(document) {
+        match prepare_for_insert(document, keep_empty_timestamps) {
             Ok(document) => prepared.push((index, document)),
             Err(error) => {
                 refused.push((index, error));

@@ -130,7 +130,7 @@ pub(crate) async fn server_status(cmd: Invocation) -> Result<Reply> {
         .append("pinion", shared.options.version.as_str())
         .append("process", "mongod")
         .append("pid", i64::from(shared.options.pid))
-        .append("uptime", uptime_ms as f64 / 1000.0)
+        .append("uptime", (uptime_ms / 1000) as f64)
         .append("uptimeMillis", uptime_ms)
         .append("uptimeEstimate", uptime_ms / 1000)
         .append(

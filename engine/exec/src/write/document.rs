@@ -16,9 +16,21 @@ fn timestamp() -> Timestamp {
     }
 }
 
-/// Brings a document into its stored form: checked, `_id` first, empty timestamps filled in.
-pub(crate) fn prepare_for_insert(document: &RawDocument) -> Result<Bytes> {
-    let prepared = pinion_query::prepare_insert(document, || state().new_object_id(), timestamp())?;
+/// Brings a document into its stored form: checked, `_id` first, empty timestamps filled in unless they are to be kept.
+pub(crate) fn prepare_for_insert(
+    document: &RawDocument,
+    keep_empty_timestamps: bool,
+) -> Result<Bytes> {
+    let empty = Timestamp {
+        time: 0,
+        increment: 0,
+    };
+    let filler = if keep_empty_timestamps {
+        empty
+    } else {
+        timestamp()
+    };
+    let prepared = pinion_query::prepare_insert(document, || state().new_object_id(), filler)?;
     // A copy: a slice would keep the whole message in memory until the next checkpoint.
     Ok(Bytes::copy_from_slice(prepared.as_bytes()))
 }
