@@ -8,7 +8,6 @@ import os
 import threading
 
 import pymongo
-from bson import Binary
 
 from pinion_node import Node
 
@@ -23,7 +22,7 @@ LOADERS = 4
 def payload(key, version):
     """Bytes that do not compress and that can be made again from the key."""
     block = hashlib.shake_128(f"{key}-{version}".encode()).digest(DOCUMENT_BYTES)
-    return Binary(block)
+    return block
 
 
 class Watch(threading.Thread):

@@ -186,6 +186,29 @@ pub(crate) fn encode(
     put(block, 8, &crc.to_le_bytes());
 }
 
+/// Where the block itself says that it belongs.
+fn own_context(block: &[u8]) -> FrameContext {
+    FrameContext {
+        directory: u64_at(block, 40),
+        ring: u16_at(block, 6),
+        generation: u64_at(block, 24),
+        position: u32_at(block, 48),
+    }
+}
+
+/// Whether every stamp is the one of the place that the block names: a frame of another time or place, unharmed.
+fn is_whole_elsewhere(block: &[u8]) -> bool {
+    let context = own_context(block);
+    let stamp_at = |sector: usize| {
+        if sector == 0 {
+            12
+        } else {
+            sector * SECTOR_BYTES
+        }
+    };
+    (0..SECTORS).all(|sector| u32_at(block, stamp_at(sector)) == context.stamp(sector))
+}
+
 /// Decides what `block` is. Bytes of a crashed or damaged disk are expected here; nothing panics.
 /// `verify_checksum` is false only under a planted fault.
 pub(crate) fn classify(block: &[u8], context: &FrameContext, verify_checksum: bool) -> FrameState {
@@ -212,19 +235,17 @@ pub(crate) fn classify(block: &[u8], context: &FrameContext, verify_checksum: bo
             FrameState::Torn
         };
     }
+    if written < SECTORS && verify_checksum && is_whole_elsewhere(block) {
+        // A stale frame some of whose stamps are near ours by chance.
+        return FrameState::Blank;
+    }
     if written < SECTORS && verify_checksum {
         return FrameState::Damaged("the checksum matches and a sector stamp does not");
     }
     if u32_at(block, 0) != MAGIC || u16_at(block, 4) != VERSION {
         return FrameState::Damaged("magic or version is unknown");
     }
-    let place = FrameContext {
-        directory: u64_at(block, 40),
-        ring: u16_at(block, 6),
-        generation: u64_at(block, 24),
-        position: u32_at(block, 48),
-    };
-    if place != *context {
+    if own_context(block) != *context {
         return FrameState::Damaged("the frame belongs to another place");
     }
     let payload_len = u16_at(block, 52);
@@ -367,6 +388,29 @@ mod tests {
         });
         assert_eq!(
             classify(&[0; FRAME_BYTES], &CONTEXT, true),
+            FrameState::Blank
+        );
+    }
+
+    #[test]
+    fn a_stale_frame_with_a_stamp_near_ours_is_blank() {
+        // In 25,000 stale frames, which a few segments hold, one has such a stamp with a probability of a quarter.
+        let near = |generation: u64| {
+            let stale = FrameContext {
+                generation,
+                ..CONTEXT
+            };
+            (0..SECTORS).any(|sector| {
+                (stale.stamp(sector) ^ CONTEXT.stamp(sector)).count_ones() <= STAMP_FLIPS
+            })
+        };
+        let generation = (CONTEXT.generation + 1..10_000_000).find(|&generation| near(generation));
+        let stale = FrameContext {
+            generation: generation.expect("one in 100,000"),
+            ..CONTEXT
+        };
+        assert_eq!(
+            classify(&frame(&bytes(100), &stale), &CONTEXT, true),
             FrameState::Blank
         );
     }
