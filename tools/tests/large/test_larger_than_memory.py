@@ -1,6 +1,6 @@
 """More data than memory: load, checkpoint, restart, read all, update half, delete half, and once more.
 
-The campaign is the same test with more data: PINION_LARGE_MIB=4096 tools/test node.
+The campaign is the same test with more data: PINION_LARGE_MIB=4096 tools/test large.
 """
 
 import hashlib
