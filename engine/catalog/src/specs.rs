@@ -359,66 +359,39 @@ fn flag(listed: &RawDocument, field: &str) -> bool {
     part(listed, field).is_some_and(is_truthy)
 }
 
-fn same_options(a: &RawDocument, b: &RawDocument) -> bool {
-    ["unique", "sparse"]
-        .iter()
-        .all(|field| flag(a, field) == flag(b, field))
+/// Whether two specifications mean the same index: those that differ in key, `unique` or `sparse` may stand side by side.
+fn same_index(a: &RawDocument, b: &RawDocument) -> bool {
+    same_key(a, b)
+        && ["unique", "sparse"]
+            .iter()
+            .all(|field| flag(a, field) == flag(b, field))
 }
 
 /// Tells whether an index like this is there already, and refuses one that conflicts with it.
 fn is_there(existing: &RawDocument, wanted: &RawDocument) -> Result<bool> {
-    let both = || {
-        format!(
-            "Requested index: {}, existing index: {}",
-            render(wanted),
-            render(existing)
-        )
-    };
-    let (same_name, same_key) = (
+    match (
         name_of(existing) == name_of(wanted),
-        same_key(existing, wanted),
-    );
-    if same_name && !same_key {
-        return Err(Error::new(
+        same_index(existing, wanted),
+    ) {
+        (true, true) => Ok(true),
+        (false, false) => Ok(false),
+        (true, false) => Err(Error::new(
             ErrorCode::INDEX_KEY_SPECS_CONFLICT,
             format!(
                 "An existing index has the same name as the requested index. When index names are not specified, they are auto generated and \
-                 can cause conflicts. Please refer to our documentation. {}",
-                both()
+                 can cause conflicts. Please refer to our documentation. Requested index: {}, existing index: {}",
+                render(wanted),
+                render(existing)
             ),
-        ));
-    }
-    if !same_key {
-        return Ok(false);
-    }
-    if same_name && same_options(existing, wanted) {
-        return Ok(true);
-    }
-    if same_name {
-        return Err(Error::new(
-            ErrorCode::INDEX_OPTIONS_CONFLICT,
-            format!(
-                "An equivalent index already exists with the same name but different options. {}",
-                both()
-            ),
-        ));
-    }
-    if same_options(existing, wanted) {
-        return Err(Error::new(
+        )),
+        (false, true) => Err(Error::new(
             ErrorCode::INDEX_OPTIONS_CONFLICT,
             format!(
                 "Index already exists with a different name: {}",
                 name_of(existing)
             ),
-        ));
+        )),
     }
-    Err(Error::new(
-        ErrorCode::INDEX_OPTIONS_CONFLICT,
-        format!(
-            "An equivalent index already exists with a different name and options. {}",
-            both()
-        ),
-    ))
 }
 
 /// The requested indexes that are not there yet.
@@ -467,15 +440,14 @@ pub(crate) fn select(collection: &Collection, selection: &IndexSelection) -> Res
                 if name == "_id_" {
                     return Err(id_index());
                 }
-                if collection.index(name).is_none() {
+                // One after the other: a name given twice is not there the second time.
+                if collection.index(name).is_none() || selected.contains(name) {
                     return Err(Error::new(
                         ErrorCode::INDEX_NOT_FOUND,
                         format!("index not found with name [{name}]"),
                     ));
                 }
-                if !selected.contains(name) {
-                    selected.push(name.clone());
-                }
+                selected.push(name.clone());
             }
             Ok(selected)
         }
@@ -486,11 +458,25 @@ pub(crate) fn select(collection: &Collection, selection: &IndexSelection) -> Res
             let same = |index: &&Arc<Index>| {
                 pinion_bson::compare_documents(index.key(), key) == std::cmp::Ordering::Equal
             };
-            match collection.indexes.iter().find(same) {
-                Some(index) => Ok(vec![index.name().to_owned()]),
-                None => Err(Error::new(
+            let found: Vec<&Arc<Index>> = collection.indexes.iter().filter(same).collect();
+            match &found[..] {
+                [index] => Ok(vec![index.name().to_owned()]),
+                [] => Err(Error::new(
                     ErrorCode::INDEX_NOT_FOUND,
                     format!("can't find index with key: {}", render(key)),
+                )),
+                several => Err(Error::new(
+                    ErrorCode::AMBIGUOUS_INDEX_KEY_PATTERN,
+                    format!(
+                        "{} indexes found for key: {}, identify by name instead. Conflicting indexes: {}",
+                        several.len(),
+                        render(key),
+                        several
+                            .iter()
+                            .map(|index| index.name())
+                            .collect::<Vec<_>>()
+                            .join(", ")
+                    ),
                 )),
             }
         }

@@ -38,10 +38,8 @@ UNSUPPORTED = [
     ({"createIndexes": "c", "indexes": [{"key": {"t": "hashed"}, "name": "t"}]}, "hashed"),
     ({"createIndexes": "c", "indexes": [{"key": {"$**": 1}, "name": "t"}]}, "wildcard"),
     ({"createIndexes": "c", "indexes": [{"key": {"t": 1}, "name": "t", "hidden": True}]}, "hidden"),
-    ({"update": "c", "updates": [{"q": {}, "u": {"$set": {"a.$[x]": 1}}, "arrayFilters": [{"x": 1}]}]}, "arrayFilters"),
     ({"update": "c", "updates": [{"q": {}, "u": {"$set": {"a": 1}}, "collation": {"locale": "de"}}]}, "collation"),
     ({"delete": "c", "deletes": [{"q": {}, "limit": 0, "collation": {"locale": "de"}}]}, "collation"),
-    ({"findAndModify": "c", "query": {}, "update": {"$set": {"a": 1}}, "arrayFilters": [{"x": 1}]}, "arrayFilters"),
     ({"findAndModify": "c", "query": {}, "remove": True, "collation": {"locale": "de"}}, "collation"),
 ]
 
@@ -74,6 +72,42 @@ def test_unknown_fields_and_wrong_types(client):
     assert "'find.limit' is the wrong type 'string'" in fails(client.test, {"find": "c", "limit": "x"}, 14)
     assert "filter" in fails(client.test, {"find": "c", "filter": 1}, 14)
     assert "insert.documents" in fails(client.test, {"insert": "c"}, 40414)
+
+
+def test_array_filters_and_pipelines(collection):
+    collection.insert_one({"_id": 1, "grades": [80, 95, 100], "n": 2})
+    collection.update_one({"_id": 1}, {"$set": {"grades.$[high]": 90}}, array_filters=[{"high": {"$gt": 90}}])
+    assert collection.find_one()["grades"] == [80, 90, 90]
+    after = collection.find_one_and_update(
+        {"_id": 1}, [{"$set": {"total": {"$sum": "$grades"}, "by": "$$by"}}], let={"by": "x"}, return_document=True
+    )
+    assert after == {"_id": 1, "grades": [80, 90, 90], "n": 2, "total": 260, "by": "x"}
+    database = collection.database
+    constants = {"q": {}, "u": [{"$set": {"n": {"$add": ["$n", "$$step"]}}}], "c": {"step": 5}}
+    assert database.command({"update": collection.name, "updates": [constants]})["nModified"] == 1
+    assert collection.find_one()["n"] == 7
+    made = collection.update_one({"_id": 2, "k": 1}, [{"$set": {"twice": {"$multiply": ["$k", 2]}}}], upsert=True)
+    assert made.upserted_id == 2 and collection.find_one(2) == {"_id": 2, "k": 1, "twice": 2}
+    statement = {"q": {}, "u": {"$set": {"a": 1}}, "c": {"x": 1}}
+    assert database.command({"update": collection.name, "updates": [statement]}, check=False)["writeErrors"][0]["code"] == 51198
+
+
+def test_indexes_of_one_key_side_by_side(collection):
+    collection.insert_many([{"_id": 1, "a": 1}, {"_id": 2}])
+    collection.create_index("a", name="plain")
+    collection.create_index("a", name="only_there", sparse=True)
+    for name, options, code in [("other", {}, 85), ("plain", {"sparse": True}, 86)]:
+        with pytest.raises(OperationFailure) as caught:
+            collection.create_index("a", name=name, **options)
+        assert caught.value.code == code
+    assert [d["_id"] for d in collection.find().hint("only_there")] == [1]
+    with pytest.raises(OperationFailure) as caught:
+        list(collection.find().hint([("a", 1)]))
+    assert caught.value.code == 27
+    assert "only_there" in fails(collection.database, {"dropIndexes": collection.name, "index": {"a": 1}}, 181)
+    fails(collection.database, {"dropIndexes": collection.name, "index": ["plain", "plain"]}, 27)
+    collection.drop_index("plain")
+    assert sorted(collection.index_information()) == ["_id_", "only_there"]
 
 
 def test_hint_decides_the_plan(collection):

@@ -147,7 +147,8 @@ pub fn parse_write_concern(document: &RawDocument) -> Result<WriteConcern> {
         ));
     }
     let timeout = reader.value("wtimeout").and_then(i64_clamped).unwrap_or(0);
-    let timeout_ms = i32::try_from(timeout).map_err(|_| {
+    // However far below zero: that is no time-out.
+    let timeout_ms = i32::try_from(timeout.max(0)).map_err(|_| {
         Error::failed_to_parse(format!(
             "wtimeout must be within the range of a 32-bit integer; found: {timeout}"
         ))
@@ -158,7 +159,7 @@ pub fn parse_write_concern(document: &RawDocument) -> Result<WriteConcern> {
     Ok(WriteConcern {
         w,
         journal: journal.or(fsync),
-        timeout_ms: timeout_ms.max(0) as u32,
+        timeout_ms: timeout_ms as u32,
     })
 }
 

@@ -11,6 +11,7 @@ use pinion_wire::{Error, Invocation, Reply, Result};
 use super::acknowledge;
 use super::collections::check_uuid;
 use super::refuse;
+use super::update::array_filters;
 use super::variables::variables;
 use crate::read::parse_hint;
 use crate::state::state;
@@ -47,7 +48,7 @@ pub(super) fn parse(cmd: &Invocation, body: &RawDocument, command: &str) -> Resu
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.opt_safe_bool("bypassDocumentValidation")?;
     reader.opt_i32("stmtId")?;
-    refuse::array(&reader, "arrayFilters")?;
+    let filters = array_filters(&reader)?;
     refuse::collation(&reader)?;
     let vars = variables(reader.opt_doc("let")?)?;
     reader.ignore(&["runtimeConstants", "legacyRuntimeConstants"]);
@@ -57,6 +58,11 @@ pub(super) fn parse(cmd: &Invocation, body: &RawDocument, command: &str) -> Resu
         if update.is_some() {
             return Err(Error::failed_to_parse(
                 "Cannot specify both an update and remove=true",
+            ));
+        }
+        if filters.is_some_and(|filters| !filters.is_empty()) {
+            return Err(Error::failed_to_parse(
+                "Cannot specify arrayFilters and remove=true",
             ));
         }
         if upsert {
@@ -73,7 +79,7 @@ pub(super) fn parse(cmd: &Invocation, body: &RawDocument, command: &str) -> Resu
     let change = match update {
         _ if remove => Change::Delete,
         Some(update @ (RawBsonRef::Document(_) | RawBsonRef::Array(_))) => {
-            Change::Update(Update::parse(update)?)
+            Change::Update(Update::parse_with(update, filters, &vars)?)
         }
         Some(_) => {
             return Err(Error::failed_to_parse(

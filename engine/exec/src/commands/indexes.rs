@@ -85,7 +85,11 @@ pub(crate) async fn drop_indexes(cmd: Invocation) -> Result<Reply> {
                     }
                 }
             }
-            IndexSelection::Names(list)
+            if list == ["*"] {
+                IndexSelection::All
+            } else {
+                IndexSelection::Names(list)
+            }
         }
         other => {
             return Err(reader.wrong_type(
@@ -112,9 +116,17 @@ pub(crate) async fn list_indexes(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let ns = reader.namespace("listIndexes", cmd.db())?;
     let batch_size = batch_size_of(reader.opt_doc("cursor")?, "listIndexes")?;
-    reader.opt_safe_bool("includeBuildUUIDs")?;
-    reader.opt_safe_bool("includeIndexBuildInfo")?;
+    let uuids = reader.opt_safe_bool("includeBuildUUIDs")?.unwrap_or(false);
+    let info = reader
+        .opt_safe_bool("includeIndexBuildInfo")?
+        .unwrap_or(false);
     reader.finish()?;
+    if uuids && info {
+        return Err(Error::new(
+            ErrorCode::INVALID_OPTIONS,
+            "The 'includeBuildUUIDs' and 'includeIndexBuildInfo' options cannot both be set to true",
+        ));
+    }
     let Some(collection) = core_catalog().get(&ns) else {
         return Err(Error::new(
             ErrorCode::NAMESPACE_NOT_FOUND,

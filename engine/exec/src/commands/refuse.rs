@@ -10,15 +10,3 @@ pub(super) fn collation(reader: &FieldReader<'_, '_>) -> Result<()> {
     reader.opt_doc("collation")?;
     reader.unsupported_unless("collation", is_simple_collation)
 }
-
-/// Refuses an array that holds something.
-pub(super) fn array(reader: &FieldReader<'_, '_>, name: &str) -> Result<()> {
-    reader.opt_array(name)?;
-    reader.unsupported_unless_empty(name)
-}
-
-/// Refuses a document that holds something.
-pub(super) fn document(reader: &FieldReader<'_, '_>, name: &str) -> Result<()> {
-    reader.opt_doc(name)?;
-    reader.unsupported_unless_empty(name)
-}

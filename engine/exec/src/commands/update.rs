@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_bson::{RawArray, RawBsonRef, RawDocument};
 use pinion_query::{Matcher, Update, Variables};
 use pinion_wire::idl::{FieldReader, Namespace, Path};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
@@ -11,7 +11,7 @@ use super::collections::check_uuid;
 use super::insert::check_batch_size;
 use super::refuse;
 use super::reply::acknowledged;
-use super::variables::variables;
+use super::variables::{variables, with_constants};
 use crate::read::parse_hint;
 use crate::state::state;
 use crate::write::{BatchOutcome, Change, ModifyOutcome, ModifyStatement, Upserted, run};
@@ -25,6 +25,9 @@ pub(super) struct UpdateSpec<'d> {
     pub upsert: bool,
     pub hint: Option<Hint>,
     pub sort: Option<&'d RawDocument>,
+    array_filters: Option<&'d RawArray>,
+    /// `c`: constants that a pipeline may refer to.
+    constants: Option<&'d RawDocument>,
 }
 
 /// Reads one element of `updates`.
@@ -46,8 +49,8 @@ pub(super) fn parse_update<'d>(
     let upsert = reader.opt_safe_bool("upsert")?.unwrap_or(false);
     let hint = parse_hint(reader.value("hint"))?;
     let sort = reader.opt_doc("sort")?;
-    refuse::array(&reader, "arrayFilters")?;
-    refuse::document(&reader, "c")?;
+    let array_filters = array_filters(&reader)?;
+    let constants = reader.opt_doc("c")?;
     refuse::collation(&reader)?;
     reader.opt_bool("upsertSupplied")?;
     reader.unsupported_unless_empty("upsertSupplied")?;
@@ -66,19 +69,43 @@ pub(super) fn parse_update<'d>(
         upsert,
         hint,
         sort,
+        array_filters,
+        constants,
     })
+}
+
+/// Reads `arrayFilters`, an array of documents.
+pub(super) fn array_filters<'d>(reader: &FieldReader<'d, '_>) -> Result<Option<&'d RawArray>> {
+    for document in reader.opt_objects("arrayFilters")?.into_iter().flatten() {
+        document?;
+    }
+    reader.opt_array("arrayFilters")
 }
 
 impl UpdateSpec<'_> {
     /// Parses filter and update.
     pub(super) fn statement(&self, vars: &Variables) -> Result<ModifyStatement> {
-        let matcher = Matcher::parse_with(self.q, vars)?;
-        let update = Update::parse(self.u)?;
+        let is_pipeline = matches!(self.u, RawBsonRef::Array(_));
+        let update = match self.constants {
+            Some(_) if !is_pipeline => {
+                return Err(Error::new(
+                    ErrorCode(51198),
+                    "Constant values may only be specified for pipeline updates",
+                ));
+            }
+            Some(constants) => {
+                let vars = with_constants(vars, constants);
+                Update::parse_with(self.u, self.array_filters, &vars)?
+            }
+            None => Update::parse_with(self.u, self.array_filters, vars)?,
+        };
         if self.multi && update.is_replacement() {
             return Err(Error::failed_to_parse(
                 "multi update is not supported for replacement-style update",
             ));
         }
+        // The update's errors come before the filter's.
+        let matcher = Matcher::parse_with(self.q, vars)?;
         Ok(ModifyStatement {
             filter: self.q.to_owned(),
             matcher,

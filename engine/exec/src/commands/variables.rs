@@ -24,3 +24,12 @@ pub(super) fn variables(definitions: Option<&RawDocument>) -> Result<Variables> 
     }
     Ok(variables)
 }
+
+/// The variables with the constants of a pipeline update, which are taken as they are.
+pub(super) fn with_constants(variables: &Variables, constants: &RawDocument) -> Variables {
+    let mut variables = variables.clone();
+    for (name, value) in pinion_bson::elements(constants) {
+        variables.values.push((name.to_owned(), value.into()));
+    }
+    variables
+}

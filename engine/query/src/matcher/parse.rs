@@ -23,6 +23,8 @@ struct Place<'v> {
     depth: usize,
     /// Outside every `$elemMatch`, where `$expr` and its like may stand.
     top: bool,
+    /// What concerns the whole document (`$expr`, `$text`, ...) is allowed at all.
+    special: bool,
 }
 
 impl<'v> Place<'v> {
@@ -36,6 +38,14 @@ impl<'v> Place<'v> {
             depth: self.depth + 1,
             ..self
         })
+    }
+
+    /// Refuses an operator on the whole document where only a part of one is matched.
+    fn check_special(self, name: &str) -> Result<()> {
+        if self.special {
+            return Ok(());
+        }
+        Err(error(224, format!("{name} is not allowed in this context")))
     }
 
     fn in_elem_match(self) -> Result<Place<'v>> {
@@ -53,6 +63,7 @@ pub(super) fn parse_filter(filter: &RawDocument, variables: &Variables) -> Resul
             variables,
             depth: 0,
             top: true,
+            special: true,
         },
     )
 }
@@ -64,7 +75,8 @@ pub(super) fn parse_nested(filter: &RawDocument) -> Result<Node> {
         Place {
             variables: &variables,
             depth: 0,
-            top: false,
+            top: true,
+            special: false,
         },
     )
 }
@@ -100,6 +112,7 @@ fn parse_document(document: &RawDocument, place: Place<'_>) -> Result<Node> {
                             "$expr can only be applied to the top-level document",
                         ));
                     }
+                    place.check_special(name)?;
                     parts.push(parse_expr(value, place.variables)?);
                 }
                 "where"
@@ -121,6 +134,9 @@ fn parse_document(document: &RawDocument, place: Place<'_>) -> Result<Node> {
                         return Err(bad_value(format!(
                             "{name} can only be applied to the top-level document"
                         )));
+                    }
+                    if operator != "jsonSchema" {
+                        place.check_special(name)?;
                     }
                     if operator == "text" && !matches!(value, RawBsonRef::Document(_)) {
                         return Err(bad_value("$text expects an object"));

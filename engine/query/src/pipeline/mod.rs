@@ -64,6 +64,22 @@ impl Pipeline {
         self.stages.is_empty()
     }
 
+    /// Whether MongoDB has a stage of this name that the parser refuses.
+    pub(crate) fn is_lacking(name: &str) -> bool {
+        parse::UNSUPPORTED.contains(&name)
+    }
+
+    /// What stages that make one document out of one make of it; others leave it alone.
+    pub(crate) fn transform(&self, document: &RawDocument) -> Result<RawDocumentBuf> {
+        let mut current = owned(document);
+        for stage in &self.stages {
+            if let Some(made) = run::transformed(stage, &current)? {
+                current = made;
+            }
+        }
+        Ok(current)
+    }
+
     /// Takes off the front what a find can do.
     pub fn divide(self, variables: &Variables) -> Result<PipelineParts> {
         let mut stages = self.stages.into_iter().peekable();

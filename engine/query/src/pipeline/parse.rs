@@ -17,7 +17,7 @@ use crate::text::element_text;
 use crate::value::{count, elements, first, is_empty, is_nan, is_number, items, type_name};
 
 /// Stages that MongoDB has and this pipeline does not offer.
-const UNSUPPORTED: &[&str] = &[
+pub(super) const UNSUPPORTED: &[&str] = &[
     "$bucket",
     "$bucketAuto",
     "$changeStream",

@@ -191,35 +191,38 @@ fn push(
                 }
                 Ok(())
             }
-            Stage::Project(projection) => {
-                let projected = projection.apply(document, None)?;
-                push(rest, &projected, out)
-            }
             Stage::Unwind(unwind) => {
                 unwind.apply(document, &mut |unwound| push(rest, &unwound, out))
             }
-            Stage::ReplaceRoot(expression, what) => {
-                let value = expression.evaluate(document)?;
-                match value.as_ref() {
-                    Some(RawBsonRef::Document(new_root)) => push(rest, new_root, out),
-                    other => Err(error(
-                        40228,
-                        format!(
-                            "{what}must evaluate to an object, but resulting value was: {}. Type of resulting value: '{}'. \
-                             Input document: {}",
-                            other.map_or_else(|| "MISSING".into(), value_text),
-                            value.type_name(),
-                            document_text(document)
-                        ),
-                    )),
-                }
-            }
-            // These have steps of their own.
-            Stage::Sort(_)
-            | Stage::Skip(_)
-            | Stage::Limit(_)
-            | Stage::Count(_)
-            | Stage::Group(_) => Ok(()),
+            one => match transformed(one, document)? {
+                Some(made) => push(rest, &made, out),
+                // What is left has steps of its own.
+                None => Ok(()),
+            },
         },
+    }
+}
+
+/// What a stage that makes one document out of one makes of it; `None` for other stages.
+pub(super) fn transformed(stage: &Stage, document: &RawDocument) -> Result<Option<RawDocumentBuf>> {
+    match stage {
+        Stage::Project(projection) => projection.apply(document, None).map(Some),
+        Stage::ReplaceRoot(expression, what) => {
+            let value = expression.evaluate(document)?;
+            match value.as_ref() {
+                Some(RawBsonRef::Document(new_root)) => Ok(Some(owned(new_root))),
+                other => Err(error(
+                    40228,
+                    format!(
+                        "{what}must evaluate to an object, but resulting value was: {}. Type of resulting value: '{}'. \
+                         Input document: {}",
+                        other.map_or_else(|| "MISSING".into(), value_text),
+                        value.type_name(),
+                        document_text(document)
+                    ),
+                )),
+            }
+        }
+        _ => Ok(None),
     }
 }

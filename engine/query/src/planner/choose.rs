@@ -6,7 +6,7 @@ use super::bounds::{Constraint, constraints};
 use super::interval::Intervals;
 use super::ranges::key_ranges;
 use super::{Access, Hint, IndexAccess, Plan, PlanRequest};
-use crate::error::bad_value;
+use crate::error::{bad_value, error};
 use crate::index::IndexSpec;
 use crate::matcher::Node;
 use crate::sort::{Direction, SortPattern};
@@ -105,11 +105,26 @@ fn collection(request: &PlanRequest<'_>, sort: Option<&SortPattern>, direction: 
 }
 
 fn find_hinted(request: &PlanRequest<'_>, hint: &Hint) -> Result<usize> {
-    let found = request.indexes.iter().position(|index| match hint {
+    let same = |index: &IndexSpec| match hint {
         Hint::Name(name) => index.name == *name,
         Hint::Pattern(pattern) => pinion_bson::compare_documents(&index.key, pattern).is_eq(),
         Hint::Natural(_) => false,
-    });
+    };
+    let mut matching = request
+        .indexes
+        .iter()
+        .enumerate()
+        .filter(|(_, index)| same(index));
+    let found = matching.next().map(|(at, _)| at);
+    if let (Some(first), Some((_, second))) = (found, matching.next()) {
+        return Err(error(
+            27,
+            format!(
+                "Hint matched multiple indexes, must hint by index name. Matched: {} and {}",
+                request.indexes[first].name, second.name
+            ),
+        ));
+    }
     found.ok_or_else(|| {
         bad_value(format!(
             "error processing query: ns={}Tree: {}Sort: {}\nProj: {{}}\n planner returned error :: caused by :: hint provided \

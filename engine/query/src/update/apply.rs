@@ -6,6 +6,7 @@ use std::cmp::Ordering;
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, Timestamp};
 use pinion_wire::Result;
 
+use super::filters::ArrayFilters;
 use super::operator::{Operator, Outcome, unresolved};
 use super::parse::Entry;
 use super::path::{Part, UpdatePath};
@@ -20,6 +21,7 @@ pub(super) struct Applying<'c> {
     pub now_ms: i64,
     pub timestamp: Timestamp,
     pub insert: bool,
+    pub filters: &'c ArrayFilters,
     pub root: &'c RawDocument,
 }
 
@@ -37,8 +39,8 @@ impl Applying<'_> {
 #[derive(Clone, Debug)]
 pub(super) enum Node {
     Fields(Vec<(Box<str>, Node)>),
-    /// `$[]` and what is under it.
-    Items(Box<Node>),
+    /// `$[]` and `$[identifier]`, each with what is under it; the identifier of `$[]` is empty.
+    Items(Vec<(Box<str>, Node)>),
     Leaf(Operator, Box<str>),
 }
 
@@ -127,54 +129,64 @@ fn insert(
     let make = || {
         if last {
             Node::Leaf(operator.clone(), entry.path.text().into())
-        } else if names[depth + 1] == Part::All {
-            Node::Items(Box::new(Node::Fields(Vec::new())))
+        } else if names[depth + 1].item_filter().is_some() {
+            Node::Items(Vec::new())
         } else {
             Node::Fields(Vec::new())
         }
     };
-    match (&mut *node, &names[depth]) {
+    let part = &names[depth];
+    let (children, at) = match (&mut *node, part) {
         (Node::Fields(fields), Part::Name(name)) => {
             let at = fields.binary_search_by(|(other, _)| field_order(other, name));
-            let (index, is_new) = match at {
-                Ok(index) => (index, false),
-                Err(index) => {
-                    fields.insert(index, (name.clone(), make()));
-                    (index, true)
-                }
-            };
-            let child = &mut fields[index].1;
-            if last {
-                return if is_new {
-                    Ok(())
-                } else {
-                    Err(conflict(&entry.path, names, depth + 1))
-                };
-            }
-            if matches!(child, Node::Leaf(..)) {
-                return Err(conflict(&entry.path, names, depth + 1));
-            }
-            insert(child, names, depth + 1, entry, operator)
+            (fields, at.map_err(|at| (at, name.clone())))
         }
-        (Node::Items(inner), Part::All) => {
-            let untouched = matches!(&**inner, Node::Fields(fields) if fields.is_empty());
-            if last {
-                if !untouched {
-                    return Err(conflict(&entry.path, names, depth + 1));
-                }
-                **inner = make();
-                return Ok(());
-            }
-            if matches!(**inner, Node::Leaf(..)) {
-                return Err(conflict(&entry.path, names, depth + 1));
-            }
-            if untouched {
-                **inner = make();
-            }
-            insert(inner, names, depth + 1, entry, operator)
+        (Node::Items(items), Part::All | Part::Filtered(_)) => {
+            let id = part.item_filter().unwrap_or_default();
+            let at = items.iter().position(|(other, _)| &**other == id);
+            let end = items.len();
+            (items, at.ok_or_else(|| (end, id.into())))
         }
         // A field of an array beside all of its items.
-        _ => Err(conflict(&entry.path, names, depth)),
+        _ => return Err(conflict(&entry.path, names, depth)),
+    };
+    let (index, is_new) = match at {
+        Ok(index) => (index, false),
+        Err((index, name)) => {
+            children.insert(index, (name, make()));
+            (index, true)
+        }
+    };
+    let child = &mut children[index].1;
+    match (last, is_new, &*child) {
+        (true, true, _) => Ok(()),
+        (true, false, _) | (false, _, Node::Leaf(..)) => {
+            Err(conflict(&entry.path, names, depth + 1))
+        }
+        (false, _, _) => insert(child, names, depth + 1, entry, operator),
+    }
+}
+
+/// What is under two identifiers that stand for the same item, as one.
+fn merged(a: &Node, b: &Node, path: &str) -> Result<Node> {
+    let union = |a: &[(Box<str>, Node)], b: &[(Box<str>, Node)]| -> Result<Vec<_>> {
+        let mut union = a.to_vec();
+        for (name, node) in b {
+            match union.iter_mut().find(|(other, _)| other == name) {
+                Some((_, present)) => *present = merged(present, node, &join(path, name))?,
+                None => union.push((name.clone(), node.clone())),
+            }
+        }
+        Ok(union)
+    };
+    match (a, b) {
+        (Node::Fields(a), Node::Fields(b)) => {
+            let mut fields = union(a, b)?;
+            fields.sort_by(|(a, _), (b, _)| field_order(a, b));
+            Ok(Node::Fields(fields))
+        }
+        (Node::Items(a), Node::Items(b)) => Ok(Node::Items(union(a, b)?)),
+        _ => Err(error(40, format!("Update created a conflict at '{path}'"))),
     }
 }
 
@@ -213,7 +225,7 @@ fn apply_node(
             Ok(Outcome::Kept)
         }
         Node::Leaf(operator, _) => operator.apply(name, path, slot, context),
-        Node::Items(inner) => {
+        Node::Items(children) => {
             if !slot.is_array() {
                 return Err(bad_value(format!(
                     "Cannot apply array updates to non-array element {}",
@@ -226,9 +238,11 @@ fn apply_node(
             };
             for (index, value) in values.iter_mut().enumerate() {
                 let name = index.to_string();
-                if apply_node(inner, &name, &join(path, &name), value, root, context)?
-                    == Outcome::Removed
-                {
+                let path = join(path, &name);
+                let Some(node) = node_for_item(children, value, &path, context)? else {
+                    continue;
+                };
+                if apply_node(&node, &name, &path, value, root, context)? == Outcome::Removed {
                     *value = Slot::Raw(RawBsonRef::Null);
                 }
             }
@@ -273,6 +287,30 @@ fn apply_node(
             Ok(Outcome::Kept)
         }
     }
+}
+
+/// What is under the identifiers that stand for this item.
+fn node_for_item<'n>(
+    children: &'n [(Box<str>, Node)],
+    item: &Slot<'_>,
+    path: &str,
+    context: &Applying<'_>,
+) -> Result<Option<Cow<'n, Node>>> {
+    let mut found: Option<Cow<'n, Node>> = None;
+    // All filters see the item as it was.
+    let value = item.to_value();
+    for (identifier, child) in children {
+        if context
+            .filters
+            .selects(identifier, value.as_raw_bson_ref())?
+        {
+            found = Some(match found {
+                None => Cow::Borrowed(child),
+                Some(other) => Cow::Owned(merged(&other, child, path)?),
+            });
+        }
+    }
+    Ok(found)
 }
 
 fn apply_to_array(

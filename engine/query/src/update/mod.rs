@@ -3,21 +3,29 @@
 mod apply;
 mod array;
 mod diff;
+mod filters;
 mod operator;
 mod parse;
 mod path;
+mod pipeline;
 mod storage;
 mod tree;
 mod upsert;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_items;
 
-use pinion_bson::{ObjectId, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp, values_equal};
+use pinion_bson::{
+    ObjectId, RawArray, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp, values_equal,
+};
 use pinion_wire::Result;
 
 use crate::error::{error, failed_to_parse};
+use crate::expression::Variables;
 use crate::matcher::Matcher;
+use crate::pipeline::Pipeline;
 use crate::text::element_text;
 use crate::value::{elements, field};
 
@@ -25,6 +33,7 @@ pub use diff::{apply_diff, diff};
 pub use storage::{check_storable, prepare_insert};
 
 use apply::{Applying, Node};
+use filters::ArrayFilters;
 use parse::Entry;
 use tree::Slot;
 
@@ -39,9 +48,11 @@ enum Kind {
     Replacement(RawDocumentBuf),
     Operators {
         entries: Vec<Entry>,
+        filters: ArrayFilters,
         tree: Option<Node>,
         touches_id: bool,
     },
+    Pipeline(Pipeline),
 }
 
 /// What an update needs to know beside the document.
@@ -60,13 +71,26 @@ pub struct UpdateContext {
 impl Update {
     /// Parses an update; the errors are MongoDB's.
     pub fn parse(update: RawBsonRef<'_>) -> Result<Update> {
+        Update::parse_with(update, None, &Variables::default())
+    }
+
+    /// Parses an update with its `arrayFilters`; a pipeline may use these variables.
+    pub fn parse_with(
+        update: RawBsonRef<'_>,
+        filters: Option<&RawArray>,
+        variables: &Variables,
+    ) -> Result<Update> {
         let document = match update {
             RawBsonRef::Document(document) => document,
-            RawBsonRef::Array(_) => {
-                return Err(error(
-                    115,
-                    "updates with an aggregation pipeline are not supported",
-                ));
+            RawBsonRef::Array(stages) => {
+                if filters.is_some_and(|filters| !filters.is_empty()) {
+                    return Err(failed_to_parse(
+                        "arrayFilters may not be specified for pipeline-syle updates",
+                    ));
+                }
+                return Ok(Update {
+                    kind: Kind::Pipeline(pipeline::parse(stages, variables)?),
+                });
             }
             _ => {
                 return Err(failed_to_parse(
@@ -74,11 +98,15 @@ impl Update {
                 ));
             }
         };
+        let filters = filters
+            .map(ArrayFilters::parse)
+            .transpose()?
+            .unwrap_or_default();
         let is_operators = elements(document)
             .next()
             .is_some_and(|(name, _)| name.starts_with('$'));
         if is_operators {
-            let entries = parse::parse(document)?;
+            let entries = parse::parse(document, &filters)?;
             let positional = entries.iter().any(|e| e.path.has_matched());
             let tree = if positional {
                 None
@@ -91,10 +119,16 @@ impl Update {
             return Ok(Update {
                 kind: Kind::Operators {
                     entries,
+                    filters,
                     tree,
                     touches_id,
                 },
             });
+        }
+        if !filters.is_empty() {
+            return Err(failed_to_parse(
+                "arrayFilters may not be specified for replacement-style updates",
+            ));
         }
         for (name, _) in elements(document) {
             if name.starts_with('$') {
@@ -129,9 +163,11 @@ impl Update {
         context: &UpdateContext,
     ) -> Result<Option<RawDocumentBuf>> {
         let new = match &self.kind {
-            Kind::Replacement(replacement) => replace(old, replacement, context)?,
+            Kind::Replacement(replacement) => replace(old, replacement, Some(context.timestamp))?,
+            Kind::Pipeline(pipeline) => replace(old, &pipeline.transform(old)?, None)?,
             Kind::Operators {
                 entries,
+                filters,
                 tree,
                 touches_id,
             } => {
@@ -139,6 +175,7 @@ impl Update {
                     now_ms: context.now_ms,
                     timestamp: context.timestamp,
                     insert: context.insert,
+                    filters,
                     root: old,
                 };
                 let mut root = Slot::open(old);
@@ -187,10 +224,11 @@ impl Update {
     }
 }
 
+/// The new document under the old `_id`; empty timestamps are filled in where one is given.
 fn replace(
     old: &RawDocument,
     replacement: &RawDocument,
-    context: &UpdateContext,
+    timestamp: Option<Timestamp>,
 ) -> Result<RawDocumentBuf> {
     let old_id = field(old, "_id");
     let new_id = field(replacement, "_id");
@@ -210,7 +248,7 @@ fn replace(
     if let Some(id) = old_id.or(new_id) {
         out.append("_id", id);
     }
-    storage::append_without_id(&mut out, replacement, context.timestamp);
+    storage::append_without_id(&mut out, replacement, timestamp);
     Ok(out.finish())
 }
 

@@ -5,10 +5,11 @@ use pinion_wire::Result;
 
 use super::apply::Conflicts;
 use super::array::{AddToSet, Pull, Push};
+use super::filters::ArrayFilters;
 use super::operator::{BitOp, Operator, pop_direction};
 use super::path::{Part, UpdatePath};
 use crate::error::{bad_value, error, failed_to_parse, type_mismatch};
-use crate::text::element_text;
+use crate::text::{document_text, element_text};
 use crate::value::{elements, is_empty, items, owned, type_name};
 
 /// One operator with its path.
@@ -18,8 +19,9 @@ pub(super) struct Entry {
     pub operator: Operator,
 }
 
-pub(super) fn parse(update: &RawDocument) -> Result<Vec<Entry>> {
+pub(super) fn parse(update: &RawDocument, filters: &ArrayFilters) -> Result<Vec<Entry>> {
     let mut entries = Entries {
+        filters,
         entries: Vec::new(),
         conflicts: Conflicts::new(),
     };
@@ -42,16 +44,40 @@ pub(super) fn parse(update: &RawDocument) -> Result<Vec<Entry>> {
             parse_field(modifier, name, value, &mut entries)?;
         }
     }
-    Ok(entries.entries)
+    let entries = entries.entries;
+    let used = |id: &str| {
+        entries
+            .iter()
+            .any(|e| e.path.identifiers().any(|u| u == id))
+    };
+    if let Some(unused) = filters.identifiers().find(|id| !used(id)) {
+        return Err(failed_to_parse(format!(
+            "The array filter for identifier '{unused}' was not used in the update {}",
+            document_text(update)
+        )));
+    }
+    Ok(entries)
 }
 
 /// The operators read so far.
-struct Entries {
+struct Entries<'f> {
+    filters: &'f ArrayFilters,
     entries: Vec<Entry>,
     conflicts: Conflicts,
 }
 
-impl Entries {
+impl Entries<'_> {
+    /// A path whose array filters are all there.
+    fn path(&self, text: &str) -> Result<UpdatePath> {
+        let path = UpdatePath::parse(text)?;
+        if let Some(id) = path.identifiers().find(|id| !self.filters.knows(id)) {
+            return Err(bad_value(format!(
+                "No array filter found for identifier '{id}' in path '{text}'"
+            )));
+        }
+        Ok(path)
+    }
+
     fn push(&mut self, entry: Entry) -> Result<()> {
         self.conflicts.add(&entry)?;
         self.entries.push(entry);
@@ -84,7 +110,7 @@ fn parse_field(
     modifier: &str,
     name: &str,
     value: RawBsonRef<'_>,
-    entries: &mut Entries,
+    entries: &mut Entries<'_>,
 ) -> Result<()> {
     let number = |verb: &str| {
         Number::from_value(value).ok_or_else(|| {
@@ -123,13 +149,11 @@ fn parse_field(
             }
         },
     };
-    entries.push(Entry {
-        path: UpdatePath::parse(name)?,
-        operator,
-    })
+    let path = entries.path(name)?;
+    entries.push(Entry { path, operator })
 }
 
-fn parse_rename(name: &str, value: RawBsonRef<'_>, entries: &mut Entries) -> Result<()> {
+fn parse_rename(name: &str, value: RawBsonRef<'_>, entries: &mut Entries<'_>) -> Result<()> {
     let RawBsonRef::String(target) = value else {
         return Err(bad_value(format!(
             "The 'to' field for $rename must be a string: {}",
@@ -142,8 +166,8 @@ fn parse_rename(name: &str, value: RawBsonRef<'_>, entries: &mut Entries) -> Res
             "The 'to' field for $rename cannot contain an embedded null byte",
         ));
     }
-    let from = UpdatePath::parse(name)?;
-    let to = UpdatePath::parse(target)?;
+    let from = entries.path(name)?;
+    let to = entries.path(target)?;
     let dynamic = |path: &UpdatePath| path.parts().iter().any(|p| !matches!(p, Part::Name(_)));
     let from_dynamic = dynamic(&from);
     entries.push(Entry {

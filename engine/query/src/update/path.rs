@@ -18,6 +18,15 @@ pub(super) enum Part {
 }
 
 impl Part {
+    /// The array filter's identifier of a part that stands for items; the empty one for all of them.
+    pub(super) fn item_filter(&self) -> Option<&str> {
+        match self {
+            Part::All => Some(""),
+            Part::Filtered(id) => Some(id),
+            Part::Name(_) | Part::Matched => None,
+        }
+    }
+
     pub(super) fn text(&self) -> String {
         match self {
             Part::Name(name) => name.to_string(),
@@ -86,13 +95,6 @@ impl UpdatePath {
                 "Too many positional (i.e. '$') elements found in path '{text}'"
             )));
         }
-        if let Some(Part::Filtered(id)) =
-            parts.iter().find(|part| matches!(part, Part::Filtered(_)))
-        {
-            return Err(bad_value(format!(
-                "No array filter found for identifier '{id}' in path '{text}'"
-            )));
-        }
         Ok(UpdatePath {
             text: text.into(),
             parts,
@@ -105,6 +107,14 @@ impl UpdatePath {
 
     pub(super) fn parts(&self) -> &[Part] {
         &self.parts
+    }
+
+    /// The identifiers of the array filters it names.
+    pub(super) fn identifiers(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Filtered(id) => Some(&**id),
+            _ => None,
+        })
     }
 
     pub(super) fn has_matched(&self) -> bool {

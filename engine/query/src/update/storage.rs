@@ -123,22 +123,22 @@ pub fn prepare_insert<'a>(
         Some(id) => out.append("_id", id),
         None => out.append("_id", RawBsonRef::ObjectId(new_id())),
     };
-    append_without_id(&mut out, document, timestamp);
+    append_without_id(&mut out, document, Some(timestamp));
     Ok(Cow::Owned(out.finish()))
 }
 
-/// The fields but `_id`, with empty timestamps filled in.
+/// The fields but `_id`; empty timestamps are filled in where one is given.
 pub(super) fn append_without_id(
     out: &mut DocBuilder,
     document: &RawDocument,
-    timestamp: Timestamp,
+    timestamp: Option<Timestamp>,
 ) {
     for element in pinion_bson::RawElems::new(document.as_bytes()) {
         if element.name == b"_id" {
             continue;
         }
-        match element.to_value() {
-            Some(value) if empty_timestamp(value) => {
+        match (element.to_value(), timestamp) {
+            (Some(value), Some(timestamp)) if empty_timestamp(value) => {
                 out.append(
                     element.name_str().unwrap_or_default(),
                     RawBsonRef::Timestamp(timestamp),

@@ -1,0 +1,39 @@
+//! Updates that are an aggregation pipeline.
+
+use pinion_bson::{RawArray, RawBsonRef};
+use pinion_wire::Result;
+
+use crate::error::error;
+use crate::expression::Variables;
+use crate::pipeline::Pipeline;
+use crate::value::{first, items};
+
+/// The stages that make one document out of one.
+const ALLOWED: &[&str] = &[
+    "$addFields",
+    "$project",
+    "$replaceRoot",
+    "$replaceWith",
+    "$set",
+    "$unset",
+];
+
+/// Parses the stages; those that need more than one document are refused after their own errors.
+pub(super) fn parse(stages: &RawArray, variables: &Variables) -> Result<Pipeline> {
+    let foreign = items(stages).find_map(|stage| match stage {
+        RawBsonRef::Document(stage) => first(stage)
+            .map(|(name, _)| name)
+            .filter(|name| !ALLOWED.contains(name)),
+        _ => None,
+    });
+    match (Pipeline::parse(stages, variables), foreign) {
+        (Ok(pipeline), None) => Ok(pipeline),
+        // A stage that this server lacks is not allowed here either.
+        (Err(e), Some(name)) if !(e.code.0 == 115 && Pipeline::is_lacking(name)) => Err(e),
+        (Err(e), None) => Err(e),
+        (_, Some(name)) => Err(error(
+            72,
+            format!("{name} is not allowed to be used within an update"),
+        )),
+    }
+}
