@@ -38,7 +38,7 @@ pub fn from_read_error(error: ReadError) -> Error {
     match error {
         ReadError::SnapshotTooOld => Error::new(
             ErrorCode::SNAPSHOT_TOO_OLD,
-            "the snapshot is no longer available",
+            "the snapshot of this read is no longer available: it was opened too long ago, and memory for old versions is exhausted",
         ),
         ReadError::Corrupt { .. } => {
             Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, error.to_string())

@@ -1,5 +1,12 @@
 //! The one applier: oplog entries, in timestamp order, routed by this node's own partitions. Recovery feeds it; it checks no
 //! constraints, because what is in the oplog has passed them.
+//!
+//! Entries of single documents go in batches to the core that owns the document, one batch at a time to each, so the
+//! entries of one document are applied in their order while the cores work side by side. What such an entry writes to other
+//! partitions, the entries of unique indexes, is keyed by its document and so keeps its order too. All other entries wait
+//! until everything before them is applied.
+
+use std::cell::{Cell, RefCell};
 
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument};
@@ -7,23 +14,132 @@ use pinion_catalog::{
     Collection, Uuid, core_catalog, document_id, id_key, index_writes, partition_of,
 };
 use pinion_clock::Timestamp;
-use pinion_runtime::Queue;
+use pinion_runtime::{
+    CoreId, JoinHandle, Queue, core_id, should_yield, spawn, submit_to, yield_now,
+};
 use pinion_storage::{Expect, Op, PartitionId, ReadAt, TreeId, Write, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 use std::sync::Arc;
 
-use crate::state::try_state;
+use crate::limits::{REPLAY_BATCH_BYTES, REPLAY_BATCH_ENTRIES};
+use crate::state::{state, try_state};
 
-/// Applies entries on core 0.
-#[derive(Debug, Default)]
-pub struct RecoveryApplier {}
+type Applied = Result<(), pinion_storage::ApplyError>;
+
+/// Entries for one core, in order.
+#[derive(Default)]
+struct Lane {
+    batch: RefCell<Vec<(Timestamp, Bytes)>>,
+    batch_bytes: Cell<usize>,
+    under_way: RefCell<Option<JoinHandle<Applied>>>,
+}
+
+/// Applies the entries that recovery finds. Lives on core 0.
+pub struct RecoveryApplier {
+    lanes: Vec<Lane>,
+}
+
+impl Default for RecoveryApplier {
+    fn default() -> RecoveryApplier {
+        let cores = pinion_runtime::core_count();
+        RecoveryApplier {
+            lanes: (0..cores).map(|_| Lane::default()).collect(),
+        }
+    }
+}
 
 impl pinion_storage::Applier for RecoveryApplier {
-    async fn apply(&self, ts: Timestamp, entry: Bytes) -> Result<(), pinion_storage::ApplyError> {
-        apply(ts, &entry)
-            .await
-            .map_err(|error| pinion_storage::ApplyError(error.to_string()))
+    async fn apply(&self, ts: Timestamp, bytes: Bytes) -> Applied {
+        let failed = |error| apply_error(ts, error);
+        let entry = validated(&bytes).map_err(failed)?;
+        state().metrics.counters.entries_replayed.inc();
+        let Some(owner) = owner_of(entry).map_err(failed)? else {
+            self.barrier().await?;
+            return apply_operation(ts, entry).await.map_err(failed);
+        };
+        let lane = &self.lanes[usize::from(owner.0)];
+        let len = bytes.len();
+        lane.batch.borrow_mut().push((ts, bytes));
+        lane.batch_bytes.set(lane.batch_bytes.get() + len);
+        if lane.batch_bytes.get() >= REPLAY_BATCH_BYTES
+            || lane.batch.borrow().len() >= REPLAY_BATCH_ENTRIES
+        {
+            lane.send(owner).await?;
+        }
+        Ok(())
     }
+
+    async fn barrier(&self) -> Applied {
+        for (core, lane) in self.lanes.iter().enumerate() {
+            if !lane.batch.borrow().is_empty() {
+                lane.send(CoreId(core as u16)).await?;
+            }
+        }
+        for lane in &self.lanes {
+            lane.complete().await?;
+        }
+        Ok(())
+    }
+}
+
+impl Lane {
+    /// Waits for the batch before, and sends what has been gathered.
+    async fn send(&self, owner: CoreId) -> Applied {
+        self.complete().await?;
+        let batch = self.batch.take();
+        self.batch_bytes.set(0);
+        let task = submit_to(owner, Queue::Foreground, move || apply_batch(batch));
+        *self.under_way.borrow_mut() = Some(spawn(Queue::Foreground, task));
+        Ok(())
+    }
+
+    async fn complete(&self) -> Applied {
+        let task = self.under_way.borrow_mut().take();
+        match task {
+            None => Ok(()),
+            Some(task) => task
+                .await
+                .map_err(|cancelled| pinion_storage::ApplyError(cancelled.to_string()))?,
+        }
+    }
+}
+
+fn apply_error(ts: Timestamp, error: Error) -> pinion_storage::ApplyError {
+    pinion_storage::ApplyError(format!("the entry of {ts}: {error}"))
+}
+
+/// Applies the entries of documents that this core owns.
+async fn apply_batch(batch: Vec<(Timestamp, Bytes)>) -> Applied {
+    let storage = storage();
+    let mut elsewhere = Vec::new();
+    for (ts, bytes) in batch {
+        // Core 0 has validated it.
+        let entry = pinion_catalog::stored_document(&bytes);
+        let writes = writes_of(entry).await.map_err(|e| apply_error(ts, e))?;
+        let others = storage.apply_here(ts, writes).await?;
+        elsewhere.extend(others.into_iter().map(|write| (ts, write)));
+        if should_yield() {
+            yield_now().await;
+        }
+    }
+    storage.apply_each(elsewhere).await
+}
+
+/// The core that owns the one document which an entry is about; none for every other entry.
+fn owner_of(entry: &RawDocument) -> Result<Option<CoreId>> {
+    let op = op_of(entry)?;
+    if !matches!(op, "i" | "u" | "d") {
+        return Ok(None);
+    }
+    let (collection, id) = target(entry, op)?;
+    Ok(Some(
+        storage().owner(partition_of(&collection, &id_key(id))),
+    ))
+}
+
+fn validated(bytes: &Bytes) -> Result<&RawDocument> {
+    pinion_bson::validate(bytes)
+        .map_err(|error| damaged(format!("an oplog entry is malformed: {error}")))
 }
 
 fn damaged(what: impl Into<String>) -> Error {
@@ -41,10 +157,16 @@ fn document<'a>(entry: &'a RawDocument, name: &str) -> Result<&'a RawDocument> {
     }
 }
 
-/// Applies one entry.
+fn op_of(entry: &RawDocument) -> Result<&str> {
+    match field(entry, "op") {
+        Some(RawBsonRef::String(op)) => Ok(op),
+        _ => Err(damaged("an oplog entry has no op")),
+    }
+}
+
+/// Applies one entry, wherever what it changes lies.
 pub async fn apply(ts: Timestamp, bytes: &Bytes) -> Result<()> {
-    let entry = pinion_bson::validate(bytes)
-        .map_err(|error| damaged(format!("an oplog entry is malformed: {error}")))?;
+    let entry = validated(bytes)?;
     if let Some(state) = try_state() {
         state.metrics.counters.entries_replayed.inc();
     }
@@ -52,11 +174,13 @@ pub async fn apply(ts: Timestamp, bytes: &Bytes) -> Result<()> {
 }
 
 async fn apply_operation(ts: Timestamp, entry: &RawDocument) -> Result<()> {
-    let Some(RawBsonRef::String(op)) = field(entry, "op") else {
-        return Err(damaged("an oplog entry has no op"));
-    };
-    match op {
-        "i" | "u" | "d" => apply_document(ts, op, entry).await,
+    match op_of(entry)? {
+        "i" | "u" | "d" => {
+            let writes = writes_of(entry).await?;
+            let applied = storage().apply_at(ts, writes).await;
+            applied
+                .map_err(|error| Error::internal(format!("cannot apply an oplog entry: {error}")))
+        }
         "c" => {
             let o = document(entry, "o")?;
             if let Some(RawBsonRef::Array(operations)) = field(o, "applyOps") {
@@ -83,7 +207,8 @@ async fn apply_operation(ts: Timestamp, entry: &RawDocument) -> Result<()> {
     }
 }
 
-async fn apply_document(ts: Timestamp, op: &str, entry: &RawDocument) -> Result<()> {
+/// The collection and the `_id` that an entry of one document names.
+fn target<'a>(entry: &'a RawDocument, op: &str) -> Result<(Arc<Collection>, RawBsonRef<'a>)> {
     let uuid = field(entry, "ui")
         .and_then(Uuid::from_bson)
         .ok_or_else(|| damaged("an oplog entry has no ui"))?;
@@ -93,12 +218,16 @@ async fn apply_document(ts: Timestamp, op: &str, entry: &RawDocument) -> Result<
             "an oplog entry names the unknown collection {uuid}"
         ))
     })?;
+    let key_document = document(entry, if op == "u" { "o2" } else { "o" })?;
+    Ok((collection.clone(), document_id(key_document)?))
+}
+
+/// What an entry of one document writes.
+async fn writes_of(entry: &RawDocument) -> Result<Vec<Write>> {
+    let op = op_of(entry)?;
+    let (collection, id) = target(entry, op)?;
+    let collection = &collection;
     let o = document(entry, "o")?;
-    let key_document = match op {
-        "u" => document(entry, "o2")?,
-        _ => o,
-    };
-    let id = document_id(key_document)?;
     let key = id_key(id);
     let partition = partition_of(collection, &key);
     let old = match op {
@@ -117,7 +246,7 @@ async fn apply_document(ts: Timestamp, op: &str, entry: &RawDocument) -> Result<
         }
     };
     if old.is_none() && new.is_none() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let made = {
         let old = old
@@ -137,10 +266,7 @@ async fn apply_document(ts: Timestamp, op: &str, entry: &RawDocument) -> Result<
         expect: Expect::Any,
     }];
     writes.extend(made.writes);
-    storage()
-        .apply_at(ts, writes)
-        .await
-        .map_err(|error| Error::internal(format!("cannot apply an oplog entry: {error}")))
+    Ok(writes)
 }
 
 fn updated(old: &Bytes, o: &RawDocument) -> Result<Bytes> {
@@ -167,11 +293,11 @@ async fn read(
         Ok(read.map(|read| read.value))
     }
     let (owner, tree) = (storage().owner(partition), collection.tree());
-    if owner == pinion_runtime::core_id() {
+    if owner == core_id() {
         return get(partition, tree, key).await;
     }
     let key = key.to_vec();
-    pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
+    submit_to(owner, Queue::Foreground, move || async move {
         get(partition, tree, &key).await
     })
     .await

@@ -38,6 +38,9 @@ pub const MAX_CONFLICT_RETRIES: u32 = 200;
 pub const MAX_CACHE_FULL_RETRIES: u32 = 500;
 /// How often a read is opened again when its snapshot went away while it was being opened.
 pub const MAX_SNAPSHOT_RETRIES: u32 = 20;
+/// Oplog entries, and their bytes, that recovery hands to one core together.
+pub const REPLAY_BATCH_ENTRIES: usize = 1000;
+pub const REPLAY_BATCH_BYTES: usize = 1024 * 1024;
 /// Log lines kept for `getLog`, on each core.
 pub const LOG_LINES: usize = 1024;
 /// Bytes of one kept log line.

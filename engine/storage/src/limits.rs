@@ -1,5 +1,7 @@
 //! Named limits of storage, and the relations between them that must hold.
 
+use pinion_runtime::Duration;
+
 /// Unit of allocation in a page file, and of direct I/O.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
@@ -64,6 +66,9 @@ pub(crate) const MAX_STEP_BYTES: usize = 1024 * 1024;
 
 /// Ring bytes since the last checkpoint, over all rings, that start one.
 pub(crate) const RING_BYTES_PER_CHECKPOINT: u64 = 2 * 1024 * 1024 * 1024;
+
+/// How long a timestamp that has become visible can at least be read at without a pin.
+pub(crate) const SNAPSHOT_GRACE: Duration = Duration::from_millis(100);
 
 /// Most partitions of a data directory.
 pub(crate) const MAX_PARTITIONS: u16 = 1024;

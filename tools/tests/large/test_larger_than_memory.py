@@ -6,6 +6,7 @@ The campaign is the same test with more data: PINION_LARGE_MIB=4096 tools/test l
 import hashlib
 import os
 import threading
+import time
 
 import pymongo
 
@@ -90,31 +91,62 @@ def delete_half(collection, keys):
         assert collection.delete_many({"_id": {"$in": chunk}}).deleted_count == len(chunk)
 
 
+class Phases:
+    """Prints how long each phase took, how many documents a second that was, and what it took of processor time."""
+
+    def __init__(self, node):
+        self.node = node
+        self.began = self.now()
+
+    def now(self):
+        cpu = self.node.cpu_secs() if self.node.alive() else 0
+        return time.monotonic(), cpu, time.process_time()
+
+    def done(self, name, count=COUNT):
+        now = self.now()
+        took, node, client = (after - before for after, before in zip(now, self.began))
+        print(f"  {name:20s} {took:6.1f} s {count / took:8,.0f} documents/s; CPU: node {max(node, 0):5.1f} s, client {client:5.1f} s", flush=True)
+        self.began = now
+
+
 def round_of(node):
     """One round; gives the size of the page files at its end and cache counters."""
+    phase = Phases(node)
     client = node.client()
     client.large.c.drop()
     client.large.c.create_index("n")
+    phase.done("drop, index", 0)
     in_parallel(node, load)
+    phase.done("load")
     client.admin.command("fsync")
+    phase.done("checkpoint")
     assert node.stop(600) == 0
+    phase.done("stop")
     node.start(600)
     client = node.client()
+    phase.done("start")
     assert client.large.c.count_documents({}) == COUNT
+    phase.done("count")
     in_parallel(node, check_by_key)
+    phase.done("read by key")
     seen = 0
     for document in client.large.c.find({}, batch_size=2_000):
         seen += 1
         if seen % 50 == 0:
             assert document["p"] == payload(document["_id"], 0)
     assert seen == COUNT
+    phase.done("scan")
     in_parallel(node, update_half)
+    phase.done("update half", COUNT // 2)
     in_parallel(node, delete_half)
+    phase.done("delete half", COUNT // 2)
     left = (COUNT + 1) // 2
     assert client.large.c.count_documents({}) == left
     assert client.large.c.count_documents({"n": {"$gte": 0}}) == left
+    phase.done("counts", left)
     assert all(d["v"] == 1 and d["p"] == payload(d["_id"], 1) for d in client.large.c.find({"n": 500}).hint("n_1"))
     client.admin.command("fsync")
+    phase.done("index, checkpoint")
     return file_bytes(node), client.admin.command("serverStatus")["wiredTiger"]["cache"]
 
 

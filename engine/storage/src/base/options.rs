@@ -7,6 +7,8 @@ use crate::limits::{BLOCK_BYTES, LEAF_TARGET_BYTES};
 pub struct PartitionOptions {
     /// Budget of the page cache.
     pub cache_bytes: u64,
+    /// Bytes of merged changes that are kept for open snapshots; beyond it the oldest snapshots end.
+    pub retired_bytes: u64,
     /// Used bytes at which a leaf or inner page is full.
     pub leaf_target_bytes: u32,
     /// Most records in a page; 0 leaves it to their size.
@@ -21,6 +23,7 @@ impl Default for PartitionOptions {
     fn default() -> PartitionOptions {
         PartitionOptions {
             cache_bytes: 256 * 1024 * 1024,
+            retired_bytes: 128 * 1024 * 1024,
             leaf_target_bytes: LEAF_TARGET_BYTES as u32,
             fanout: 0,
             file_step_bytes: 16 * 1024 * 1024,
@@ -34,6 +37,7 @@ impl PartitionOptions {
     pub fn hostile() -> PartitionOptions {
         PartitionOptions {
             cache_bytes: 6 * BLOCK_BYTES as u64,
+            retired_bytes: 1024 * 1024,
             leaf_target_bytes: 700,
             fanout: 5,
             file_step_bytes: 4 * BLOCK_BYTES as u64,

@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::{Notify, Semaphore};
@@ -57,10 +58,12 @@ impl Storage {
         let _turn = node.turn.acquire().await;
         self.check_fatal()?;
         let c = self.last_allotted();
+        // Nothing was written since.
         if c == node.base.get() && !node.dirty.get() {
             self.clear_checkpoint_asked().await;
             return Ok(c);
         }
+        let c = self.hold_horizons();
         self.wait_durable(c).await?;
         self.wait_visible(c).await?;
         let result = self.write_checkpoint(c).await;
@@ -120,6 +123,8 @@ impl Storage {
         *node.manifests.borrow_mut() = Some(manifests);
         replaced.map_err(failed)?;
         node.base.set(c);
+        let recorded = &self.shared.recorded_durable;
+        recorded.fetch_max(c.as_u64(), Ordering::SeqCst);
         sim::event("checkpoint install");
 
         let installed = join_all((0..self.cores as u16).map(|core| {
@@ -146,6 +151,7 @@ impl Storage {
         for partition in self.owned() {
             partition.seal(c);
         }
+        self.unhold_horizon();
         let mut merged = Vec::new();
         for partition in self.owned().map(Rc::clone).collect::<Vec<_>>() {
             if self.options.planted_fault == PlantedFault::SuperblockBeforePages {

@@ -129,13 +129,14 @@ impl Storage {
         while self.fatal.borrow().is_none() && !self.flusher_done(&ring) {
             if !self.flush_requested.get() && !ring.is_pressed() {
                 // An interval without a request flushes what there is.
-                let _ = timeout(
-                    self.options.journal_commit_interval,
-                    self.flush_demand.notified(),
-                )
-                .await;
+                let interval = self.options.journal_commit_interval;
+                let _ = timeout(interval, self.flush_demand.notified()).await;
             }
-            self.flush_requested.set(false);
+            let requested = self.flush_requested.replace(false);
+            let record = !requested && self.must_record();
+            if !record && !ring.has_pending() {
+                continue;
+            }
             if let Err(fatal) = self.flush_once(&ring).await {
                 self.poison(fatal);
             }
@@ -148,15 +149,28 @@ impl Storage {
         self.phase.get() == super::storage::Phase::Closed && !ring.has_pending()
     }
 
-    /// Writes and flushes everything pending. With nothing pending, records all_durable once it has grown
-    /// beyond what some ring records: recovery must be able to tell damage from a hole.
+    /// Whether this ring, with nothing to write itself, must record how far everything is durable: recovery must be able to
+    /// tell damage from a hole. Rings that are written record it as they go; only what none has recorded for an interval
+    /// is written for its own sake, once, by one ring.
+    fn must_record(&self) -> bool {
+        let all_durable = self.all_durable();
+        let seen = self.durable_when_idle.replace(all_durable);
+        let recorded = self.shared.recorded_durable.load(Ordering::SeqCst);
+        if recorded >= seen.as_u64() || all_durable != seen {
+            return false;
+        }
+        let claimed = &self.shared.recording_durable;
+        claimed.fetch_max(all_durable.as_u64(), Ordering::SeqCst) < all_durable.as_u64()
+    }
+
+    /// Writes and flushes everything pending, with all_durable as it is now.
     async fn flush_once(&self, ring: &Ring) -> Result<(), Fatal> {
         let all_durable = self.all_durable();
-        let recorded = Timestamp::from_u64(self.shared.recorded_durable.load(Ordering::SeqCst));
-        if !ring.has_pending() && all_durable <= recorded {
-            return Ok(());
-        }
         let Some(batch) = ring.take_batch(all_durable, (wall_ms() / 1000) as u32) else {
+            // No room for a frame that only records: whichever ring has some may do it.
+            let recorded = self.shared.recorded_durable.load(Ordering::SeqCst);
+            let claimed = &self.shared.recording_durable;
+            claimed.store(recorded, Ordering::SeqCst);
             return Ok(());
         };
         self.marks.flush_started();

@@ -5,6 +5,7 @@ mod checkpoint;
 mod durability;
 mod error;
 mod execute;
+mod horizon;
 mod open;
 mod options;
 mod pressure;

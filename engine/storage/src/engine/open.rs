@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use pinion_clock::Timestamp;
 use pinion_runtime::sync::{Gate, Notify, Semaphore};
 use pinion_runtime::{
     CoreId, Queue, core_count, core_id, fs, join_all, random_stream, set_core_local, submit_to,
@@ -16,6 +17,7 @@ use pinion_runtime::{
 use super::checkpoint::NodeState;
 use super::durability::Asking;
 use super::error::OpenError;
+use super::horizon::Horizon;
 use super::options::StorageOptions;
 use super::storage::{Phase, Shared, Storage, owner_of, storage};
 use super::waiters::TimestampWaiters;
@@ -98,6 +100,8 @@ pub async fn open(options: StorageOptions) -> Result<Opened, OpenError> {
         }),
         pressure: (0..cores).map(|_| AtomicU64::new(0)).collect(),
         recorded_durable: AtomicU64::new(manifest.all_durable),
+        recording_durable: AtomicU64::new(manifest.all_durable),
+        unsealed: (0..cores).map(|_| AtomicU64::new(u64::MAX)).collect(),
     });
     let roots: Arc<[PartitionRoots]> = manifest.roots.clone().into();
     let node = NodeState {
@@ -227,11 +231,13 @@ async fn create(options: &StorageOptions) -> Result<ManifestStore, OpenError> {
         .map_err(doing("writing the first superblock of"))
 }
 
-/// The options of each partition: its part of the node's page cache.
+/// The options of each partition: its part of the node's page cache, and of what open snapshots may keep: as much again as
+/// changes may take, since at most that much is merged, and so kept, by one checkpoint.
 fn partition_options(options: &StorageOptions, partitions: u16) -> PartitionOptions {
-    let pages = options.cache_bytes / 100 * (100 - options.delta_percent);
+    let share = |percent| options.cache_bytes / 100 * percent / u64::from(partitions);
     PartitionOptions {
-        cache_bytes: pages / u64::from(partitions),
+        cache_bytes: share(100 - options.delta_percent),
+        retired_bytes: share(options.delta_percent),
         ..options.partition.clone()
     }
 }
@@ -273,6 +279,7 @@ async fn open_core(
         visible: TimestampWaiters::default(),
         flush_demand: Notify::new(),
         flush_requested: Cell::new(false),
+        durable_when_idle: Cell::new(Timestamp::MIN),
         flusher_ended: Cell::new(false),
         flusher_end: Notify::new(),
         asking: RefCell::new(vec![Asking::default(); cores]),
@@ -282,6 +289,7 @@ async fn open_core(
         gate: Gate::new(),
         memory_freed: Notify::new(),
         checkpoint_asked: Cell::new(false),
+        horizon: Horizon::default(),
         node,
         counters: super::stats::Counters::default(),
     }));

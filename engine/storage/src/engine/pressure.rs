@@ -53,8 +53,9 @@ impl Storage {
         }
     }
 
-    /// Publishes this core's pressure, and asks for a checkpoint when it has risen so far.
+    /// Publishes this core's pressure, and asks for a checkpoint when it has risen so far. Called after each step.
     pub(super) fn publish_memory(&self) {
+        self.follow_horizon();
         let pressure = self.pressure();
         self.shared.pressure[usize::from(self.core.0)].store(pressure, Ordering::Relaxed);
         if pressure >= CHECKPOINT_AT {

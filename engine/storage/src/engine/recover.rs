@@ -256,6 +256,8 @@ impl Storage {
                 .get(&(ring, generation))
                 .is_some_and(|&last| last > base)
         });
+        self.on_all(|storage| async move { storage.owned().for_each(|p| p.begin_replay()) })
+            .await;
         let mut replayed = 0;
         while let Some((_, entry)) = log
             .next()
@@ -295,7 +297,13 @@ impl Storage {
         applier
             .barrier()
             .await
-            .map_err(|error| OpenError::Apply { ts: cut, error })
+            .map_err(|error| OpenError::Apply { ts: cut, error })?;
+        self.on_all(|storage| async move {
+            let end = storage.last_allotted();
+            storage.owned().for_each(|p| p.end_replay(end));
+        })
+        .await;
+        Ok(())
     }
 
     /// Starts the ring of every core, and the tasks that keep it.
@@ -391,26 +399,27 @@ impl Storage {
     /// # Errors
     /// A page could not be read.
     pub async fn apply_at(&self, ts: Timestamp, writes: Vec<Write>) -> Result<(), ApplyError> {
-        let mut by_core: BTreeMap<CoreId, BTreeMap<crate::types::PartitionId, Vec<Write>>> =
-            BTreeMap::new();
-        for write in writes {
+        self.apply_each(writes.into_iter().map(|write| (ts, write)).collect())
+            .await
+    }
+
+    /// [`Storage::apply_at`] for many writes, each with its timestamp. Those of one partition are applied in their order.
+    ///
+    /// # Errors
+    /// A page could not be read.
+    pub async fn apply_each(&self, writes: Vec<(Timestamp, Write)>) -> Result<(), ApplyError> {
+        let mut by_core: BTreeMap<CoreId, Vec<(Timestamp, Write)>> = BTreeMap::new();
+        for (ts, write) in writes {
             let owner = self.owner(write.partition);
-            by_core
-                .entry(owner)
-                .or_default()
-                .entry(write.partition)
-                .or_default()
-                .push(write);
+            by_core.entry(owner).or_default().push((ts, write));
         }
-        let applied = join_all(by_core.into_iter().map(|(core, parts)| {
+        let applied = join_all(by_core.into_iter().map(|(core, writes)| {
             submit_to(core, Queue::Foreground, move || async move {
                 let storage = storage();
-                for (partition, writes) in parts {
-                    let applied = storage
-                        .owned_partition(partition)
-                        .apply_at(ts, &writes)
-                        .await;
-                    applied.map_err(|error| ApplyError(error.to_string()))?;
+                for (ts, write) in writes {
+                    storage
+                        .apply_owned(ts, std::slice::from_ref(&write))
+                        .await?;
                 }
                 storage.publish_memory();
                 Ok(())
@@ -418,6 +427,31 @@ impl Storage {
         }))
         .await;
         applied.into_iter().collect()
+    }
+
+    /// [`Storage::apply_at`] for those of the writes whose partitions this core owns; gives back the others.
+    ///
+    /// # Errors
+    /// A page could not be read.
+    pub async fn apply_here(
+        &self,
+        ts: Timestamp,
+        writes: Vec<Write>,
+    ) -> Result<Vec<Write>, ApplyError> {
+        let (own, others): (Vec<Write>, Vec<Write>) = writes
+            .into_iter()
+            .partition(|write| self.owner(write.partition) == self.core);
+        for of_partition in own.chunk_by(|a, b| a.partition == b.partition) {
+            self.apply_owned(ts, of_partition).await?;
+        }
+        self.publish_memory();
+        Ok(others)
+    }
+
+    async fn apply_owned(&self, ts: Timestamp, writes: &[Write]) -> Result<(), ApplyError> {
+        let partition = self.owned_partition(writes[0].partition);
+        let applied = partition.apply_at(ts, writes).await;
+        applied.map_err(|error| ApplyError(error.to_string()))
     }
 
     /// Drops every tree that `known` does not name, on every core: those a crash left behind. Call it when recovery is

@@ -48,6 +48,10 @@ pub struct StorageStats {
     /// Steps that waited for memory, and those that were refused for want of it.
     pub delayed_steps: u64,
     pub refused_steps: u64,
+    /// Old states that were given up, for want of memory, while snapshots of them were open.
+    pub expired_views: u64,
+    /// Bytes of merged changes that open snapshots keep.
+    pub retired_bytes: u64,
     /// Intents of units that are not decided yet.
     pub intents: u64,
 }
@@ -78,6 +82,8 @@ impl std::ops::AddAssign for StorageStats {
         self.ring_segments_removed += other.ring_segments_removed;
         self.delayed_steps += other.delayed_steps;
         self.refused_steps += other.refused_steps;
+        self.expired_views += other.expired_views;
+        self.retired_bytes += other.retired_bytes;
         self.intents += other.intents;
     }
 }
@@ -112,6 +118,8 @@ impl Storage {
             let (memory, pages) = (partition.memory(), partition.page_stats());
             stats.cache_bytes += memory.cache_bytes;
             stats.intents += memory.intents;
+            stats.retired_bytes += memory.retired_bytes;
+            stats.expired_views += partition.expired_views();
             stats.cache_budget_bytes += memory.cache_budget_bytes;
             stats.cache_hits += pages.hits;
             stats.cache_misses += pages.misses;

@@ -11,6 +11,7 @@ use pinion_runtime::{CoreId, Queue, core_local, spawn, submit_to, try_core_local
 
 use super::checkpoint::NodeState;
 use super::durability::Asking;
+use super::horizon::Horizon;
 use super::options::StorageOptions;
 use super::waiters::TimestampWaiters;
 use crate::marks::{CoreMarks, Words};
@@ -26,6 +27,10 @@ pub(super) struct Shared {
     pub(super) pressure: Vec<AtomicU64>,
     /// The highest all_durable that some ring records durably.
     pub(super) recorded_durable: AtomicU64,
+    /// The highest that some ring has set out to record with nothing else to write.
+    pub(super) recording_durable: AtomicU64,
+    /// Of each core: no version that a checkpoint there, soon to be sealed, needs lies at or above it; `u64::MAX` for none.
+    pub(super) unsealed: Vec<AtomicU64>,
 }
 
 /// How far this core's storage has come.
@@ -54,6 +59,8 @@ pub struct Storage {
     pub(super) visible: TimestampWaiters,
     pub(super) flush_demand: Notify,
     pub(super) flush_requested: Cell<bool>,
+    /// all_durable when the flusher last found nothing to do.
+    pub(super) durable_when_idle: Cell<Timestamp>,
     pub(super) flusher_ended: Cell<bool>,
     pub(super) flusher_end: Notify,
     pub(super) asking: RefCell<Vec<Asking>>,
@@ -65,6 +72,7 @@ pub struct Storage {
     /// Wakes whoever waits for memory, after each checkpoint.
     pub(super) memory_freed: Notify,
     pub(super) checkpoint_asked: Cell<bool>,
+    pub(super) horizon: Horizon,
     /// On core 0: what belongs to the node as a whole.
     pub(super) node: Option<NodeState>,
     pub(super) counters: super::stats::Counters,

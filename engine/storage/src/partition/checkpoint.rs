@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::core::Partition;
 use super::delta::{Chain, Version};
-use super::view::{Sealed, View};
+use super::view::{Reaped, Sealed, View};
 use crate::base::{
     Change, Extent, Freed, PageWriter, PartitionRoots, TreeRoot, free_tree, merge_tree,
 };
@@ -39,6 +39,11 @@ impl Partition {
         assert!(
             c >= state.views.current().timestamp(),
             "a checkpoint below the base"
+        );
+        let horizon = self.horizon.get();
+        assert!(
+            c >= horizon || horizon == Timestamp::MAX,
+            "versions that a checkpoint at {c} needs may be gone"
         );
         let dropped: Vec<TreeId> = state
             .dropped
@@ -149,9 +154,11 @@ impl Partition {
         let mut later = later.into_iter().peekable();
         while later.peek().is_some() {
             {
+                let pins = self.pins.borrow();
+                let needed = self.needed(&pins);
                 let mut state = self.state.borrow_mut();
                 for (tree, key, version) in later.by_ref().take(STEPS_AT_ONCE) {
-                    state.active.insert(tree, &key, version);
+                    state.active.insert(tree, &key, version, &needed);
                 }
             }
             if should_yield() {
@@ -217,8 +224,17 @@ impl Partition {
     }
 
     fn reap_borrowed(&self, state: &mut super::core::State) {
-        let oldest_pin = self.pins.borrow().keys().next().copied();
-        let (extents, deltas) = state.views.reap(oldest_pin);
+        let limit = self.store.options.retired_bytes;
+        let Reaped {
+            extents,
+            deltas,
+            expired,
+        } = state.views.reap(&self.pins.borrow(), limit);
+        self.expired_views.set(self.expired_views.get() + expired);
+        // What old snapshots keep in memory, the cache does without.
+        let pages = self.store.options.cache_bytes;
+        let lent = state.views.retired_bytes().min(pages / 4 * 3);
+        self.store.cache.set_budget(pages - lent);
         if !extents.is_empty() {
             let idle = state.releasing.is_empty();
             state.releasing.extend(extents);

@@ -27,6 +27,10 @@ pub struct Partition {
     pub(super) state: RefCell<State>,
     /// Snapshots kept readable, with their number of pins.
     pub(super) pins: RefCell<BTreeMap<Timestamp, u32>>,
+    /// Snapshots below it can be read only where a pin keeps them.
+    pub(super) horizon: Cell<Timestamp>,
+    /// Old states that were given up while snapshots of them were open.
+    pub(super) expired_views: Cell<u64>,
     /// Accounted bytes of deltas that are being dropped a piece at a time.
     pub(super) reclaiming: Rc<Cell<u64>>,
 }
@@ -160,6 +164,8 @@ impl Partition {
             store,
             state: RefCell::new(state),
             pins: RefCell::default(),
+            horizon: Cell::new(Timestamp::MIN),
+            expired_views: Cell::new(0),
             reclaiming: Rc::default(),
         })
     }
@@ -177,6 +183,27 @@ impl Partition {
     /// What the last installed checkpoint left.
     pub(crate) fn roots(&self) -> PartitionRoots {
         self.state.borrow().views.current().roots
+    }
+
+    /// From now on only pins keep snapshots below `horizon` readable; versions that nobody else would see go. Everything at
+    /// or below it must be applied, and a checkpoint that is still to be sealed must not lie below it. It never goes back.
+    pub(crate) fn raise_horizon(&self, horizon: Timestamp) {
+        self.horizon.set(self.horizon.get().max(horizon));
+    }
+
+    /// While entries are applied again nobody reads an older state, and a checkpoint comes only when all are applied up to
+    /// its timestamp: the newest version of a key is enough. `end` ends that; what is applied by then ends there.
+    pub(crate) fn begin_replay(&self) {
+        assert!(
+            self.pins.borrow().is_empty(),
+            "a snapshot is open during replay"
+        );
+        self.horizon.set(Timestamp::MAX);
+    }
+
+    /// See [`Partition::begin_replay`].
+    pub(crate) fn end_replay(&self, end: Timestamp) {
+        self.horizon.set(end);
     }
 
     /// Every tree that has, or had since the last checkpoint, a key.
@@ -246,9 +273,9 @@ impl Partition {
         }
     }
 
-    /// Changes the cache's budget; a smaller one evicts at once.
-    pub fn set_cache_budget(&self, bytes: u64) {
-        self.store.cache.set_budget(bytes);
+    /// Old states that were given up, for want of memory, while snapshots of them were open.
+    pub(crate) fn expired_views(&self) -> u64 {
+        self.expired_views.get()
     }
 
     /// Closes the page file. Nothing is written: only a checkpoint makes changes durable.

@@ -2,6 +2,9 @@
 //!
 //! A version may arrive in any timestamp order. A lookup takes the newest version at or below the timestamp it reads at;
 //! a key without such a version is looked up in the layer below. Bytes are accounted as they come and go.
+//!
+//! A version that no snapshot can see any more is dropped when its key is written again, so a key that is changed often
+//! costs what its readers need and not what its writers did.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -33,6 +36,22 @@ pub(crate) struct Version {
 impl Version {
     fn bytes(&self) -> u64 {
         VERSION_OVERHEAD_BYTES + self.value.as_ref().map_or(0, |value| value.len() as u64)
+    }
+}
+
+/// What readers of a partition may still ask for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Needed<'a> {
+    /// Snapshots at or above it may be opened at any time. No version at or below it arrives later.
+    pub horizon: Timestamp,
+    /// Snapshots that are kept readable whatever the horizon.
+    pub pins: &'a BTreeMap<Timestamp, u32>,
+}
+
+impl Needed<'_> {
+    /// Whether some snapshot sees a version of `from` whose successor is of `to`.
+    fn sees(&self, from: Timestamp, to: Timestamp) -> bool {
+        to > self.horizon || self.pins.range(from..to).next().is_some()
     }
 }
 
@@ -69,6 +88,32 @@ impl Chain {
     /// The versions above `ts`, oldest first.
     pub(crate) fn above(&self, ts: Timestamp) -> &[Version] {
         &self.0[self.0.partition_point(|version| version.ts <= ts)..]
+    }
+
+    /// Drops the versions that nobody needs; returns their bytes. The newest always stays.
+    fn prune(&mut self, needed: &Needed<'_>) -> u64 {
+        // Pinned versions stay for long; a chain of many is looked through only each time it has doubled.
+        if self.0.len() < 2
+            || self.0[1].ts > needed.horizon
+            || (!needed.pins.is_empty() && !self.0.len().is_power_of_two())
+        {
+            return 0;
+        }
+        let (mut kept, mut freed) = (0, 0);
+        for index in 0..self.0.len() {
+            let successor = self.0.get(index + 1).map(|next| next.ts);
+            if successor.is_none_or(|next| needed.sees(self.0[index].ts, next)) {
+                self.0.swap(kept, index);
+                kept += 1;
+            } else {
+                freed += self.0[index].bytes();
+            }
+        }
+        self.0.truncate(kept);
+        if self.0.capacity() > 4 * kept.max(4) {
+            self.0.shrink_to_fit();
+        }
+        freed
     }
 
     /// Adds a version; one of the same timestamp is replaced. Returns the bytes added and removed.
@@ -149,12 +194,19 @@ impl TreeDelta {
         self.keys
     }
 
-    fn insert(&mut self, key: &[u8], version: Version) -> (u64, u64, Option<Newest>, Timestamp) {
+    fn insert(
+        &mut self,
+        key: &[u8],
+        version: Version,
+        needed: &Needed<'_>,
+    ) -> (u64, u64, Option<Newest>, Timestamp) {
         let (added, removed, before, newest) = match self.keys.entry(Key::from_slice(key)) {
             Entry::Occupied(mut slot) => {
                 let before = Newest::of(slot.get().newest());
-                let (added, removed) = slot.get_mut().insert(version);
-                (added, removed, Some(before), slot.get().newest().ts)
+                let chain = slot.get_mut();
+                let (added, replaced) = chain.insert(version);
+                let pruned = chain.prune(needed);
+                (added, replaced + pruned, Some(before), chain.newest().ts)
             }
             Entry::Vacant(slot) => {
                 let added = KEY_OVERHEAD_BYTES + key.len() as u64 + version.bytes();
@@ -186,15 +238,20 @@ impl Delta {
         self.trees.get(&tree)?.get(key)?.visible(at)
     }
 
-    /// Adds a version. Returns what this layer said of the key before, and the timestamp of its newest version now.
+    /// Adds a version, and drops those of its key that nobody needs. Returns what this layer said of the key before, and
+    /// the timestamp of its newest version now.
     pub(crate) fn insert(
         &mut self,
         tree: TreeId,
         key: &[u8],
         version: Version,
+        needed: &Needed<'_>,
     ) -> (Option<Newest>, Timestamp) {
-        let (added, removed, before, newest) =
-            self.trees.entry(tree).or_default().insert(key, version);
+        let (added, removed, before, newest) = self
+            .trees
+            .entry(tree)
+            .or_default()
+            .insert(key, version, needed);
         self.bytes = self.bytes + added - removed;
         (before, newest)
     }
@@ -240,6 +297,12 @@ pub(crate) fn newer<'a>(
 mod tests {
     use super::*;
 
+    /// Everything is needed.
+    const ALL: Needed<'static> = Needed {
+        horizon: Timestamp::MIN,
+        pins: &BTreeMap::new(),
+    };
+
     fn version(ts: u64, value: &str) -> Version {
         Version {
             ts: Timestamp::from_u64(ts),
@@ -253,7 +316,7 @@ mod tests {
         for order in [[1u64, 5, 9], [9, 5, 1], [5, 9, 1], [5, 1, 9]] {
             let mut delta = Delta::default();
             for ts in order {
-                delta.insert(TreeId(7), b"k", version(ts, &ts.to_string()));
+                delta.insert(TreeId(7), b"k", version(ts, &ts.to_string()), &ALL);
             }
             let read = |at| delta.visible(TreeId(7), b"k", at).map(|v| v.ts.as_u64());
             for (ts, expected) in [
@@ -283,6 +346,7 @@ mod tests {
                 TreeId(ts % 3),
                 &[(ts % 7) as u8],
                 version(ts / 2, "some value"),
+                &ALL,
             );
         }
         assert!(delta.bytes() > 0);
@@ -302,9 +366,9 @@ mod tests {
     #[test]
     fn an_equal_timestamp_replaces() {
         let mut delta = Delta::default();
-        delta.insert(TreeId(1), b"k", version(0, "a"));
+        delta.insert(TreeId(1), b"k", version(0, "a"), &ALL);
         let before = delta.bytes();
-        delta.insert(TreeId(1), b"k", version(0, "b"));
+        delta.insert(TreeId(1), b"k", version(0, "b"), &ALL);
         assert_eq!(delta.bytes(), before);
         assert_eq!(
             delta
@@ -317,10 +381,42 @@ mod tests {
     }
 
     #[test]
+    fn only_versions_that_a_snapshot_may_see_stay() {
+        // Versions 1..=8 of a key, with a horizon and pins: those that stay.
+        let check = |horizon: u64, pins: &[u64], expected: &[u64]| {
+            let pins = pins
+                .iter()
+                .map(|&pin| (Timestamp::from_u64(pin), 1))
+                .collect();
+            let needed = Needed {
+                horizon: Timestamp::from_u64(horizon),
+                pins: &pins,
+            };
+            let mut delta = Delta::default();
+            for ts in 1..=8 {
+                delta.insert(TreeId(1), b"k", version(ts, "some value"), &needed);
+            }
+            let chain = delta.tree(TreeId(1)).unwrap().get(b"k").unwrap();
+            let kept: Vec<u64> = chain.0.iter().map(|version| version.ts.as_u64()).collect();
+            assert_eq!(kept, expected, "horizon {horizon}, pins {pins:?}");
+            let bytes: u64 = chain.0.iter().map(Version::bytes).sum();
+            assert_eq!(delta.bytes(), KEY_OVERHEAD_BYTES + 1 + bytes);
+        };
+        check(0, &[], &[1, 2, 3, 4, 5, 6, 7, 8]);
+        check(5, &[], &[5, 6, 7, 8]);
+        check(6, &[2, 3], &[2, 3, 6, 7, 8]);
+        check(8, &[], &[8]);
+        // With pins a chain is looked through only when it has doubled.
+        check(9, &[4], &[4, 7, 8]);
+        check(9, &[9], &[8]);
+        check(u64::MAX, &[1], &[1, 8]);
+    }
+
+    #[test]
     fn iteration_in_both_directions() {
         let mut delta = Delta::default();
         for key in ["b", "d", "f"] {
-            delta.insert(TreeId(1), key.as_bytes(), version(1, key));
+            delta.insert(TreeId(1), key.as_bytes(), version(1, key), &ALL);
         }
         let tree = delta.tree(TreeId(1)).unwrap();
         let check = |from: Bound<&[u8]>, direction, expected: Option<&str>| {

@@ -1,7 +1,7 @@
 //! A partition against a model: every version of every key in an ordered map, under random operations from a seed.
 //!
 //! Checked: newest reads, snapshot reads, cursors in both directions, seeks, expectations, intents, exact counts, pins, all
-//! while checkpoints run and caches of a few pages evict; after each checkpoint the page file verifies, and a partition
+//! while checkpoints run, caches of a few pages evict and the horizon rises over versions that nobody sees; after each checkpoint the page file verifies, and a partition
 //! opened anew from its roots has exactly the versions up to the checkpoint. Not checked here: crashes, which need rings.
 
 use std::collections::BTreeMap;
@@ -80,8 +80,9 @@ struct Run {
     options: PartitionOptions,
     model: Model,
     now: u64,
-    /// Below it, snapshots need a pin.
     base: u64,
+    /// Below it, snapshots need a pin.
+    horizon: u64,
     roots: PartitionRoots,
     checkpoint: Option<(u64, JoinHandle<Result<PartitionRoots, Fatal>>)>,
     pins: Vec<(u64, SnapshotPin)>,
@@ -105,6 +106,7 @@ impl Run {
             model: Model::default(),
             now: 10,
             base: 0,
+            horizon: 0,
             roots,
             checkpoint: None,
             pins: Vec::new(),
@@ -236,6 +238,7 @@ impl Run {
             92..=95 => self.advance_checkpoint().await,
             96 if self.rng.chance(0.1) => self.reopen().await,
             97 => self.check_counts(),
+            98 => self.raise_horizon().await,
             _ => yield_now().await,
         }
     }
@@ -265,6 +268,7 @@ impl Run {
     async fn apply_late(&mut self) {
         let write = self.write();
         let floor = self.checkpoint.as_ref().map_or(self.base, |(c, _)| *c);
+        let floor = floor.max(self.horizon);
         if self.held(&write) || self.now - floor < 3 {
             return;
         }
@@ -337,7 +341,29 @@ impl Run {
     fn readable(&mut self) -> u64 {
         match self.pins.last() {
             Some((ts, _)) if self.rng.chance(0.4) => *ts,
-            _ => self.rng.between(self.base, self.now),
+            _ => self.rng.between(self.oldest(), self.now),
+        }
+    }
+
+    /// Snapshots from here on can be read without a pin.
+    fn oldest(&self) -> u64 {
+        self.base.max(self.horizon)
+    }
+
+    async fn raise_horizon(&mut self) {
+        self.horizon = self.rng.between(self.horizon, self.now);
+        self.partition
+            .raise_horizon(Timestamp::from_u64(self.horizon));
+        let below = self.horizon.saturating_sub(1);
+        let open = self
+            .pins
+            .iter()
+            .map(|(ts, _)| *ts)
+            .chain(self.cursors.iter().map(|cursor| cursor.at));
+        if self.horizon > 0 && !open.clone().any(|at| at == below) {
+            let at = ReadAt::At(Timestamp::from_u64(below));
+            let too_old = self.partition.get(TreeId(1), b"k", at).await;
+            assert_eq!(too_old.err(), Some(ReadError::SnapshotTooOld));
         }
     }
 
@@ -503,7 +529,7 @@ impl Run {
     }
 
     fn pin(&mut self) {
-        let at = self.rng.between(self.base, self.now);
+        let at = self.rng.between(self.oldest(), self.now);
         let pin = self.partition.pin(Timestamp::from_u64(at)).unwrap();
         self.pins.push((at, pin));
     }
@@ -512,7 +538,7 @@ impl Run {
         match self.checkpoint.take() {
             None => {
                 // Undecided units will be resolved above the checkpoint.
-                let c = self.rng.between(self.base, self.now);
+                let c = self.rng.between(self.oldest(), self.now);
                 self.partition.seal(Timestamp::from_u64(c));
                 let partition = self.partition.clone();
                 self.checkpoint = Some((
@@ -557,6 +583,7 @@ impl Run {
         }
         self.cursors.clear();
         self.pins.clear();
+        self.horizon = 0;
         self.undecided.clear();
         self.partition.close().await;
         self.partition = Partition::open(ID, Path::new(DIR), self.roots, self.options.clone())

@@ -1,12 +1,13 @@
 //! Point reads and snapshot pins.
 
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::Notify;
 
 use super::core::{Partition, State};
-use super::delta::{Version, newer};
+use super::delta::{Needed, Version, newer};
 use super::view::View;
 use crate::base::TreeRoot;
 use crate::types::{Read, ReadAt, ReadError, TreeId, VersionToken};
@@ -62,7 +63,18 @@ impl Partition {
         }
     }
 
+    /// Refuses a snapshot of which versions may be gone.
+    fn check_horizon(&self, at: ReadAt) -> Result<(), ReadError> {
+        match at {
+            ReadAt::At(ts) if ts < self.horizon.get() && !self.pins.borrow().contains_key(&ts) => {
+                Err(ReadError::SnapshotTooOld)
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn look(&self, tree: TreeId, key: &[u8], at: ReadAt) -> Result<Look, ReadError> {
+        self.check_horizon(at)?;
         let state = self.state.borrow();
         if at == ReadAt::Newest
             && let Some(decided) = state.intents.blocks_read(tree, key)
@@ -94,14 +106,24 @@ impl Partition {
         })
     }
 
-    /// Keeps the state at `ts` readable while the pin is held.
+    /// Keeps the state at `ts` readable while the pin is held, unless memory for the changes that only old snapshots need
+    /// runs out: then the oldest of them end, and reads there give [`ReadError::SnapshotTooOld`].
     pub fn pin(&self, ts: Timestamp) -> Result<SnapshotPin, ReadError> {
+        self.check_horizon(ReadAt::At(ts))?;
         self.state.borrow().views.of(ReadAt::At(ts))?;
         *self.pins.borrow_mut().entry(ts).or_default() += 1;
         Ok(SnapshotPin {
             partition: self.me.clone(),
             ts,
         })
+    }
+
+    /// What readers may still ask for.
+    pub(super) fn needed<'a>(&self, pins: &'a BTreeMap<Timestamp, u32>) -> Needed<'a> {
+        Needed {
+            horizon: self.horizon.get(),
+            pins,
+        }
     }
 
     fn unpin(&self, ts: Timestamp) {

@@ -1,7 +1,7 @@
 //! Views: an immutable base with the delta that was sealed over it, kept as long as a snapshot needs it.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use pinion_clock::Timestamp;
@@ -81,6 +81,42 @@ struct Retired {
     until: Timestamp,
     /// Extents that this view refers to and the next does not.
     freed: Vec<Extent>,
+    /// No snapshot reads it any more; only its extents wait for those of older views.
+    closed: bool,
+}
+
+impl Retired {
+    /// Whether the state of a snapshot is this view's.
+    fn holds(&self, ts: Timestamp) -> bool {
+        self.view.timestamp() <= ts && ts < self.until
+    }
+
+    /// Whether a reader is just now at it, between two looks.
+    fn is_held(&self) -> bool {
+        Rc::strong_count(&self.view) > 1
+    }
+
+    fn is_pinned(&self, pins: &BTreeMap<Timestamp, u32>) -> bool {
+        pins.range(self.view.timestamp()..self.until)
+            .next()
+            .is_some()
+    }
+
+    fn delta_bytes(&self) -> u64 {
+        self.view
+            .with_sealed(|sealed| sealed.map_or(0, |sealed| sealed.delta.bytes()))
+    }
+}
+
+/// What ended with retired views.
+#[derive(Default)]
+pub(crate) struct Reaped {
+    /// Extents to reuse.
+    pub extents: Vec<Extent>,
+    /// Deltas to drop.
+    pub deltas: Vec<Rc<Sealed>>,
+    /// Views that were taken from under their snapshots.
+    pub expired: u64,
 }
 
 /// The current view, and those before it that somebody still reads.
@@ -107,15 +143,12 @@ impl Views {
         match at {
             ReadAt::Newest => Ok(&self.current),
             ReadAt::At(ts) if ts >= self.current.timestamp() => Ok(&self.current),
-            ReadAt::At(ts) => {
-                let holds =
-                    |retired: &&Retired| retired.view.timestamp() <= ts && ts < retired.until;
-                self.retired
-                    .iter()
-                    .find(holds)
-                    .map(|retired| &retired.view)
-                    .ok_or(ReadError::SnapshotTooOld)
-            }
+            ReadAt::At(ts) => self
+                .retired
+                .iter()
+                .find(|retired| retired.holds(ts) && !retired.closed)
+                .map(|retired| &retired.view)
+                .ok_or(ReadError::SnapshotTooOld),
         }
     }
 
@@ -131,6 +164,7 @@ impl Views {
             view: old,
             until,
             freed,
+            closed: false,
         });
     }
 
@@ -143,30 +177,36 @@ impl Views {
 
     /// Bytes of the sealed deltas of retired views.
     pub(crate) fn retired_bytes(&self) -> u64 {
-        self.retired
-            .iter()
-            .map(|retired| {
-                retired
-                    .view
-                    .with_sealed(|sealed| sealed.map_or(0, |s| s.delta.bytes()))
-            })
-            .sum()
+        self.retired.iter().map(Retired::delta_bytes).sum()
     }
 
-    /// Takes the retired views, oldest first, that no reader holds and no pin at or above `oldest_pin` needs: the extents to
-    /// reuse and the deltas to drop.
-    pub(crate) fn reap(&mut self, oldest_pin: Option<Timestamp>) -> (Vec<Extent>, Vec<Rc<Sealed>>) {
-        let (mut extents, mut deltas) = (Vec::new(), Vec::new());
-        while let Some(oldest) = self.retired.front() {
-            if Rc::strong_count(&oldest.view) > 1
-                || oldest_pin.is_some_and(|pin| pin < oldest.until)
-            {
+    /// Lets go of the retired views that no reader is at and no pin needs, and beyond `limit` bytes of their deltas of the
+    /// oldest that pins do need: snapshots there end. A view between pinned ones gives up its delta and keeps its extents,
+    /// since what it frees may belong to an older one.
+    pub(crate) fn reap(&mut self, pins: &BTreeMap<Timestamp, u32>, limit: u64) -> Reaped {
+        let mut reaped = Reaped::default();
+        for retired in &mut self.retired {
+            if !retired.closed && !retired.is_held() && !retired.is_pinned(pins) {
+                retired.closed = true;
+                reaped.deltas.extend(retired.view.take_sealed());
+            }
+        }
+        let mut bytes = self.retired_bytes();
+        for retired in &mut self.retired {
+            if bytes <= limit {
                 break;
             }
-            let retired = self.retired.pop_front().expect("the queue has a front");
-            extents.extend(retired.freed);
-            deltas.extend(retired.view.take_sealed());
+            if !retired.closed && !retired.is_held() {
+                bytes -= retired.delta_bytes();
+                retired.closed = true;
+                reaped.expired += 1;
+                reaped.deltas.extend(retired.view.take_sealed());
+            }
         }
-        (extents, deltas)
+        while self.retired.front().is_some_and(|oldest| oldest.closed) {
+            let ended = self.retired.pop_front().expect("the queue has a front");
+            reaped.extents.extend(ended.freed);
+        }
+        reaped
     }
 }

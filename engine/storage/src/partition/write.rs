@@ -11,7 +11,7 @@ use pinion_clock::Timestamp;
 use smallvec::SmallVec;
 
 use super::core::{Partition, State};
-use super::delta::{Newest, TreeDelta, Version};
+use super::delta::{Needed, Newest, TreeDelta, Version};
 use super::intents::{Intent, UnitId};
 use super::view::View;
 use crate::base::{BaseCursor, Stored};
@@ -147,9 +147,11 @@ impl Partition {
             self.is_current(&prepared),
             "writes were committed on a stale check"
         );
+        let pins = self.pins.borrow();
+        let needed = self.needed(&pins);
         let state = &mut *self.state.borrow_mut();
         for (write, fact) in writes.iter().zip(&prepared.facts) {
-            state.apply(&prepared.view, ts, write, fact);
+            state.apply(&prepared.view, ts, write, fact, &needed);
         }
     }
 
@@ -187,6 +189,8 @@ impl Partition {
 
     /// Commits a unit's intents at `ts`: all its keys of this partition become visible at once.
     pub(crate) fn resolve(&self, unit: UnitId, ts: Timestamp) {
+        let pins = self.pins.borrow();
+        let needed = self.needed(&pins);
         let state = &mut *self.state.borrow_mut();
         let (intents, decided) = state.intents.take(unit);
         for (tree, key, intent) in intents {
@@ -197,7 +201,8 @@ impl Partition {
             };
             let after = value.as_ref().map(|value| value.len() as u64);
             let seq = state.sequence();
-            state.active.insert(tree, &key, Version { ts, seq, value });
+            let version = Version { ts, seq, value };
+            state.active.insert(tree, &key, version, &needed);
             state
                 .counts
                 .entry(tree)
@@ -250,7 +255,14 @@ impl State {
         })
     }
 
-    fn apply(&mut self, view: &View, ts: Timestamp, write: &Write, fact: &Fact) {
+    fn apply(
+        &mut self,
+        view: &View,
+        ts: Timestamp,
+        write: &Write,
+        fact: &Fact,
+        needed: &Needed<'_>,
+    ) {
         let value = match &write.op {
             Op::Check => return,
             Op::Put(value) => Some(value.clone()),
@@ -258,9 +270,8 @@ impl State {
         };
         let len = value.as_ref().map(|value| value.len() as u64);
         let seq = self.sequence();
-        let (active, newest) =
-            self.active
-                .insert(write.tree, &write.key, Version { ts, seq, value });
+        let version = Version { ts, seq, value };
+        let (active, newest) = self.active.insert(write.tree, &write.key, version, needed);
         let sealed = view.with_sealed(|sealed| {
             sealed?
                 .delta

@@ -1,0 +1,276 @@
+//! The whole engine on the simulated runtime, without crashes: what it writes when, and what it keeps in memory.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use pinion_clock::Timestamp;
+use pinion_runtime::sim::{Sim, SimOptions};
+use pinion_runtime::{CoreId, Duration, Queue, join_all, sleep, submit_to};
+use pinion_storage::{
+    Applier, ApplyError, Direction, Entry, Expect, Key, KeyRange, Op, ReadAt, ReadError, Statement,
+    Storage, StorageOptions, StorageStats, TreeId, Write, WriteError, open, storage,
+};
+
+const TREE: TreeId = TreeId(5);
+
+/// A new directory has nothing to apply.
+struct Nothing;
+
+impl Applier for Nothing {
+    async fn apply(&self, ts: Timestamp, _: Bytes) -> Result<(), ApplyError> {
+        panic!("{ts} is replayed")
+    }
+}
+
+/// Runs `test` on core 0 of a node of `cores`, whose storage is open.
+fn run<F, Fut>(cores: usize, options: StorageOptions, test: F)
+where
+    F: Fn(Rc<Storage>) -> Fut + Clone + 'static,
+    Fut: Future<Output = ()> + 'static,
+{
+    let sim = Sim::new(7, SimOptions::default());
+    let done = Rc::new(Cell::new(false));
+    let ended = done.clone();
+    let node = sim.add_node("node", cores, move |core| {
+        let (options, test, done) = (options.clone(), test.clone(), done.clone());
+        async move {
+            if core != CoreId(0) {
+                while !done.get() {
+                    sleep(Duration::from_millis(1)).await;
+                }
+                return;
+            }
+            open(options).await.unwrap().recover(Nothing).await.unwrap();
+            test(storage()).await;
+            storage().close().await;
+            done.set(true);
+        }
+    });
+    sim.run_until_down(node).unwrap();
+    assert!(ended.get(), "the test did not run to its end");
+}
+
+fn options() -> StorageOptions {
+    StorageOptions {
+        partitions: Some(2),
+        checkpoint_interval: Duration::MAX,
+        ..StorageOptions::new("/srv/pinion/data")
+    }
+}
+
+fn put(key: u64, value: Vec<u8>) -> Statement {
+    let mut bytes = value.clone();
+    bytes.splice(0..0, *b"\0\0\0\0\x11ts\0\0\0\0\0\0\0\0\0");
+    let write = Write {
+        partition: storage().partition_of_hash(&key.to_be_bytes()),
+        tree: TREE,
+        key: Key::from_slice(&key.to_be_bytes()),
+        op: Op::Put(Bytes::from(value)),
+        expect: Expect::Any,
+    };
+    Statement {
+        writes: vec![write],
+        entry: Some(Entry { bytes }),
+    }
+}
+
+async fn write(key: u64, value: Vec<u8>) -> Result<Timestamp, WriteError> {
+    storage()
+        .execute(vec![put(key, value)], true)
+        .await
+        .pop()
+        .unwrap()
+}
+
+/// The sums over all cores.
+async fn stats(cores: u16) -> StorageStats {
+    let mut sum = StorageStats::default();
+    for core in 0..cores {
+        sum += submit_to(CoreId(core), Queue::Foreground, || async {
+            storage().stats()
+        })
+        .await;
+    }
+    sum
+}
+
+#[test]
+fn a_group_commit_is_one_flush_of_each_ring() {
+    run(2, options(), |_| async {
+        let before = stats(2).await;
+        let group = |core: u16| {
+            submit_to(CoreId(core), Queue::Foreground, move || async move {
+                join_all((0..200).map(|key| async move {
+                    let key = key + u64::from(core) * 1000;
+                    let ts = write(key, vec![7; 100]).await.unwrap();
+                    storage().wait_durable(ts).await.unwrap();
+                }))
+                .await;
+            })
+        };
+        join_all([group(0), group(1)]).await;
+        let after = stats(2).await;
+        assert_eq!(after.ring_entries - before.ring_entries, 400);
+        let flushes = after.ring_flushes - before.ring_flushes;
+        // While a flush is under way the next group gathers: a few groups at most on each ring.
+        assert!(
+            (2..=12).contains(&flushes),
+            "{flushes} flushes of 400 entries"
+        );
+        // One after another, each has its own; the ring that is not written stays quiet.
+        let before = stats(2).await;
+        for key in 0..100 {
+            let ts = write(key, vec![7; 100]).await.unwrap();
+            storage().wait_durable(ts).await.unwrap();
+        }
+        let after = stats(2).await;
+        assert_eq!(after.ring_flushes - before.ring_flushes, 100);
+    });
+}
+
+#[test]
+fn a_quiet_node_writes_nothing() {
+    run(2, options(), |storage| async move {
+        write(1, vec![1; 100]).await.unwrap();
+        // Flushed by the interval; then one ring records that it is durable.
+        sleep(Duration::from_secs(1)).await;
+        let before = stats(2).await;
+        assert_eq!(before.ring_flushes, 2, "the entry, and that it is durable");
+        sleep(Duration::from_secs(600)).await;
+        storage.checkpoint().await.unwrap();
+        let checkpointed = stats(2).await;
+        assert_eq!(checkpointed.ring_flushes, before.ring_flushes);
+        assert_eq!(checkpointed.checkpoints, 1);
+        sleep(Duration::from_secs(600)).await;
+        storage.checkpoint().await.unwrap();
+        assert_eq!(stats(2).await, checkpointed);
+    });
+}
+
+#[test]
+fn a_hot_key_does_not_fill_memory() {
+    let options = StorageOptions {
+        cache_bytes: 8 << 20,
+        ..options()
+    };
+    run(1, options, |storage| async move {
+        let mut highest = 0;
+        for round in 0..2000u64 {
+            for key in 0..10 {
+                write(key, vec![round as u8; 1000]).await.unwrap();
+            }
+            sleep(Duration::from_millis(2)).await;
+            highest = highest.max(storage.stats().delta_bytes);
+        }
+        // 20 MB were written over 10 keys; what a grace of snapshots can see stays.
+        let stats = storage.stats();
+        assert!(highest < 2 << 20, "changes took {highest} bytes");
+        assert_eq!((stats.checkpoints, stats.delayed_steps), (0, 0));
+    });
+}
+
+fn values(storage: &Storage, at: Timestamp) -> Vec<pinion_storage::Cursor> {
+    (0..storage.partition_count())
+        .map(|partition| {
+            let partition = storage.partition(pinion_storage::PartitionId(partition));
+            let (range, at) = (KeyRange::all(), ReadAt::At(at));
+            partition
+                .unwrap()
+                .cursor(TREE, range, Direction::Forward, at)
+        })
+        .collect()
+}
+
+async fn read_all(cursors: &mut [pinion_storage::Cursor]) -> Result<Vec<u8>, ReadError> {
+    let mut found = Vec::new();
+    for cursor in cursors {
+        while let Some((_, read)) = cursor.next().await? {
+            found.push(read.value[0]);
+        }
+    }
+    Ok(found)
+}
+
+/// Open snapshots keep what they see, through any number of checkpoints, and what they keep is bounded: the oldest end.
+#[test]
+fn open_snapshots_keep_a_bounded_amount() {
+    const KEYS: u64 = 1000;
+    let options = StorageOptions {
+        cache_bytes: 12 << 20,
+        ..options()
+    };
+    run(1, options, |storage| async move {
+        let budget = storage.stats().delta_budget_bytes;
+        let mut open: Vec<(u8, Vec<pinion_storage::Cursor>)> = Vec::new();
+        let mut highest = 0;
+        for round in 0..20u8 {
+            for key in 0..KEYS {
+                write(key, vec![round; 1000]).await.unwrap();
+            }
+            let at = storage.read_timestamp().await.unwrap();
+            open.push((round, values(&storage, at)));
+            storage.checkpoint().await.unwrap();
+            // What has ended is freed in the background.
+            sleep(Duration::from_millis(10)).await;
+            highest = highest.max(storage.stats().retired_bytes);
+        }
+        assert!(
+            highest > 0 && highest <= budget,
+            "{highest} bytes are kept of {budget}"
+        );
+        let (mut whole, mut ended) = (0, 0);
+        for (round, cursors) in &mut open {
+            match read_all(cursors).await {
+                Ok(found) => {
+                    assert_eq!(found, vec![*round; KEYS as usize]);
+                    whole += 1;
+                }
+                Err(error) => {
+                    assert_eq!(error, ReadError::SnapshotTooOld);
+                    assert_eq!(whole, 0, "a younger snapshot ended before an older one");
+                    ended += 1;
+                }
+            }
+        }
+        assert!(
+            whole >= 3 && ended >= 3,
+            "{whole} are whole, {ended} have ended"
+        );
+        assert!(storage.stats().expired_views >= ended);
+        drop(open);
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(storage.stats().retired_bytes, 0);
+    });
+}
+
+/// One old snapshot costs no more however much is written after it.
+#[test]
+fn one_old_snapshot_survives_any_number_of_checkpoints() {
+    let options = StorageOptions {
+        cache_bytes: 12 << 20,
+        ..options()
+    };
+    run(1, options, |storage| async move {
+        for key in 0..1000 {
+            write(key, vec![1; 1000]).await.unwrap();
+        }
+        let at = storage.read_timestamp().await.unwrap();
+        let mut old = values(&storage, at);
+        let mut kept = Vec::new();
+        for round in 2..40u8 {
+            for key in 0..1000 {
+                write(key, vec![round; 1000]).await.unwrap();
+            }
+            storage.checkpoint().await.unwrap();
+            sleep(Duration::from_secs(1)).await;
+            kept.push(storage.stats().retired_bytes);
+        }
+        assert!(
+            kept.iter().all(|&bytes| bytes == kept[0] && bytes > 0),
+            "{kept:?}"
+        );
+        assert_eq!(read_all(&mut old).await.unwrap(), vec![1; 1000]);
+    });
+}
