@@ -22,6 +22,9 @@ pub struct NodeOptions {
     pub parsed: RawDocumentBuf,
     pub db_path: PathBuf,
     pub host_info: HostInfo,
+    /// A fault that the simulation plants to see whether it would find it: an update forgets an index entry.
+    #[doc(hidden)]
+    pub forget_index_entries: bool,
 }
 
 /// What `hostInfo` tells about the machine; the binary finds it out before the node starts.

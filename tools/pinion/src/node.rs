@@ -6,9 +6,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_exec::{HostInfo, MemorySource, NodeOptions};
-use pinion_runtime::{CoreId, Listener, on_all_cores, set_core_local};
+use pinion_runtime::{
+    CoreId, Listener, Queue, on_all_cores, request_shutdown, set_core_local, spawn,
+};
 use pinion_server::ServerOptions;
-use pinion_storage::StorageOptions;
+use pinion_storage::{StorageOptions, storage};
 use pinion_wire::Registry;
 
 /// Everything a node is built from. The binary reads it from its options, the simulator draws it from a seed.
@@ -35,12 +37,15 @@ pub enum NodeError {
     Listen(SocketAddr, std::io::Error),
     /// A parameter given at start is unknown or has a wrong value.
     Parameter(String),
+    /// A write or a flush failed, or a page that a checkpoint needs is damaged: the node stops rather than guess.
+    Storage(String),
 }
 
 impl fmt::Display for NodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Open(why) | Self::Parameter(why) => f.write_str(why),
+            Self::Storage(why) => write!(f, "storage has stopped: {why}"),
             Self::Listen(address, error) if error.kind() == std::io::ErrorKind::AddrInUse => {
                 write!(f, "cannot listen on {address}: the address is in use")
             }
@@ -53,7 +58,8 @@ impl std::error::Error for NodeError {}
 
 impl NodeConfig {
     /// The node of a simulation: the same parts, facts about the machine left out.
-    pub fn for_simulation(storage: StorageOptions, port: u16) -> Self {
+    /// `forget_index_entries` plants a fault.
+    pub fn for_simulation(storage: StorageOptions, port: u16, forget_index_entries: bool) -> Self {
         let any = SocketAddr::from(([0, 0, 0, 0], port));
         let node = NodeOptions {
             db_path: storage.dir.clone(),
@@ -66,6 +72,7 @@ impl NodeConfig {
             argv: vec!["pinion".into()],
             parsed: pinion_bson::RawDocumentBuf::new(),
             host_info: HostInfo::default(),
+            forget_index_entries,
         };
         Self {
             node,
@@ -114,10 +121,17 @@ pub async fn run_core(core: CoreId, config: Arc<NodeConfig>) -> Result<(), NodeE
     for result in results {
         result.map_err(NodeError::Parameter)?;
     }
+    spawn(Queue::Foreground, async {
+        storage().failed().await;
+        request_shutdown();
+    });
     tracing::info!(target: "NETWORK", id = 23_016u64, ctx = "listener", port = u64::from(port), ssl = "off", "Waiting for connections");
     pinion_server::serve(listeners, config.server.clone()).await;
     pinion_exec::close_node().await;
-    Ok(())
+    match storage().fatal() {
+        Some(fatal) => Err(NodeError::Storage(fatal.to_string())),
+        None => Ok(()),
+    }
 }
 
 async fn listen(addresses: &[SocketAddr]) -> Result<Vec<Listener>, NodeError> {

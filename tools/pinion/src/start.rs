@@ -150,6 +150,7 @@ fn config(options: &Options, cores: usize, startup_warnings: Vec<String>) -> Nod
             cpus: cores as i32,
             ..host_info
         },
+        forget_index_entries: false,
     };
     NodeConfig {
         node,

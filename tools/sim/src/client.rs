@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use bytes::{Bytes, BytesMut};
-use pinion_bson::{RawDocument, RawDocumentBuf};
+use pinion_bson::{RawDocument, RawDocumentBuf, rawdoc};
 use pinion_runtime::{Connection, Duration, connect, sleep, timeout};
 
 const OP_MSG: i32 = 2013;
@@ -20,6 +20,36 @@ pub enum Failure {
     /// The connection broke: the request may have had its effect, or not.
     Unknown,
 }
+
+/// Why a command gave nothing.
+#[derive(Debug)]
+pub enum Refusal {
+    /// The connection broke.
+    Broken,
+    /// The node answered with this error code and reply.
+    Answer(i32, RawDocumentBuf),
+}
+
+impl Refusal {
+    /// What the node said, if it said something.
+    pub fn message(&self) -> &str {
+        match self {
+            Refusal::Broken => "",
+            Refusal::Answer(_, reply) => reply.get_str("errmsg").unwrap_or_default(),
+        }
+    }
+
+    /// The node is stopping, or the connection broke: it tells nothing about the data.
+    pub fn is_of_the_moment(&self) -> bool {
+        match self {
+            Refusal::Broken => true,
+            Refusal::Answer(code, _) => SHUTTING_DOWN.contains(code),
+        }
+    }
+}
+
+/// ShutdownInProgress and InterruptedAtShutdown.
+pub const SHUTTING_DOWN: [i32; 2] = [91, 11_600];
 
 /// One connection that is made again after it broke.
 pub struct Client {
@@ -69,6 +99,17 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Sends a command that has no effect and gives the reply's body when that is a success.
+    pub async fn ask(&mut self, body: &RawDocument) -> Result<RawDocumentBuf, Refusal> {
+        let reply = self.command(body).await.map_err(|_| Refusal::Broken)?;
+        match error_code(&reply) {
+            0 => Ok(reply),
+            code => Err(Refusal::Answer(code, reply)),
+        }
+    }
+}
+
 async fn exchange(
     connection: &Connection,
     request_id: i32,
@@ -101,8 +142,19 @@ async fn exchange(
 }
 
 /// Whether a reply says `ok: 1`.
-pub fn is_ok(reply: &RawDocument) -> bool {
+fn is_ok(reply: &RawDocument) -> bool {
     matches!(reply.get("ok"), Ok(Some(value)) if value.as_f64() == Some(1.0))
+}
+
+/// The first write error's message, or the command's.
+pub fn error_message(reply: &RawDocument) -> &str {
+    if let Ok(errors) = reply.get_array("writeErrors")
+        && let Some(Ok(error)) = errors.into_iter().next()
+        && let Some(error) = error.as_document()
+    {
+        return error.get_str("errmsg").unwrap_or_default();
+    }
+    reply.get_str("errmsg").unwrap_or_default()
 }
 
 /// The first write error's code, or the command's, or zero.
@@ -119,5 +171,67 @@ pub fn error_code(reply: &RawDocument) -> i32 {
         0
     } else {
         reply.get_i32("code").unwrap_or(-1)
+    }
+}
+
+/// Documents of a reply's batch.
+pub fn batch(reply: &RawDocument, name: &str) -> Vec<RawDocumentBuf> {
+    let Ok(cursor) = reply.get_document("cursor") else {
+        return Vec::new();
+    };
+    let Ok(batch) = cursor.get_array(name) else {
+        return Vec::new();
+    };
+    batch
+        .into_iter()
+        .filter_map(|value| {
+            value
+                .ok()?
+                .as_document()
+                .map(|document| document.to_owned())
+        })
+        .collect()
+}
+
+/// Every document of a collection through a cursor.
+pub async fn read_all(
+    client: &mut Client,
+    collection: &str,
+    batch_size: i32,
+) -> Result<Vec<RawDocumentBuf>, Refusal> {
+    let command = rawdoc! { "find": collection, "batchSize": batch_size, "$db": "sim" };
+    drain(client, collection, batch_size, command).await
+}
+
+/// Every document of a collection in the order of an index.
+pub async fn read_through(
+    client: &mut Client,
+    collection: &str,
+    index: &str,
+    sort: RawDocumentBuf,
+) -> Result<Vec<RawDocumentBuf>, Refusal> {
+    let batch_size = 1_000;
+    let command = rawdoc! { "find": collection, "hint": index, "sort": sort, "batchSize": batch_size, "$db": "sim" };
+    drain(client, collection, batch_size, command).await
+}
+
+async fn drain(
+    client: &mut Client,
+    collection: &str,
+    batch_size: i32,
+    command: RawDocumentBuf,
+) -> Result<Vec<RawDocumentBuf>, Refusal> {
+    let mut reply = client.ask(&command).await?;
+    let mut documents = batch(&reply, "firstBatch");
+    loop {
+        let cursor = reply.get_document("cursor");
+        let id = cursor.and_then(|cursor| cursor.get_i64("id"));
+        let id = id.unwrap_or_else(|error| panic!("a reply without a cursor: {reply:?}: {error}"));
+        if id == 0 {
+            return Ok(documents);
+        }
+        let more = rawdoc! { "getMore": id, "collection": collection, "batchSize": batch_size, "$db": "sim" };
+        reply = client.ask(&more).await?;
+        documents.extend(batch(&reply, "nextBatch"));
     }
 }

@@ -1,52 +1,84 @@
 //! What the node promised, and whether it kept it.
 //!
-//! For each key the oracle keeps the states that may be found after a crash: the last one that is certainly durable,
-//! and every one that was sent after it. It checks single documents, uniqueness, agreement of indexes with documents,
-//! and that a read over several partitions is a snapshot. It does not check the order in which operations of
-//! different clients took effect, nor timing.
+//! For each key the oracle keeps the states that may be found after a crash, with the moments at which each was sent
+//! and acknowledged. A state is durable for certain when it was journaled, when a journaled write was sent after its
+//! acknowledgement, or when something that was sent after its acknowledgement is found: what survives is a prefix of
+//! the oplog. The oracle checks single documents, uniqueness, agreement of indexes with documents, and that a read
+//! over several partitions is a snapshot. It does not check the order of writes that were under way at the same time,
+//! nor timing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use pinion_bson::{RawDocument, RawDocumentBuf};
 
+use crate::agreement::Indexes;
+
 /// A document's bytes, or `None` where it does not exist.
 pub type State = Option<Vec<u8>>;
 
-/// The states a key may be in.
+/// A moment: counts what was sent and what was acknowledged.
+type Tick = u64;
+
+/// One state that a key was given.
 #[derive(Clone, Debug)]
-struct Key {
-    /// From the last certainly durable state to the last one sent.
-    candidates: Vec<State>,
-    /// How many of them are acknowledged: index of the state that a read must see, when nothing is uncertain.
-    acknowledged: usize,
-    /// The outcome of the last write is unknown.
-    uncertain: bool,
+struct Attempt {
+    state: State,
+    sent: Tick,
+    /// `None` while the outcome is unknown.
+    acknowledged: Option<Tick>,
+    journaled: bool,
 }
 
-impl Default for Key {
-    fn default() -> Self {
-        Self {
-            candidates: vec![None],
-            acknowledged: 0,
-            uncertain: false,
-        }
+impl Attempt {
+    fn is_durable(&self, durable_before: Tick) -> bool {
+        self.journaled || self.acknowledged.is_some_and(|at| at <= durable_before)
     }
 }
 
-/// The keys of one worker; nobody else writes them.
+/// The states of a key since the last crash; the first is what was found then.
+#[derive(Clone, Debug)]
+struct Key(Vec<Attempt>);
+
+impl Key {
+    fn found(state: State) -> Key {
+        Key(vec![Attempt {
+            state,
+            sent: 0,
+            acknowledged: Some(0),
+            journaled: true,
+        }])
+    }
+
+    fn last(&self) -> &Attempt {
+        self.0.last().expect("a key has a state")
+    }
+}
+
+/// A batch of the log that was sent: numbers up to `last`.
+#[derive(Clone, Copy, Debug)]
+struct LogBatch {
+    last: i64,
+    sent: Tick,
+    acknowledged: Option<Tick>,
+    journaled: bool,
+}
+
+/// The keys of one worker, and its part of the log collection; nobody else writes them.
 #[derive(Default)]
 pub struct Worker {
     keys: BTreeMap<String, Key>,
-    /// Highest number acknowledged in this worker's part of the log collection, and the highest one sent.
-    pub log_acknowledged: i64,
-    pub log_durable: i64,
-    pub log_sent: i64,
+    log: Vec<LogBatch>,
+    /// What of the log was found after the last crash.
+    log_found: i64,
 }
 
 /// Everything known.
 #[derive(Default)]
 pub struct Oracle {
     pub workers: Vec<Worker>,
+    tick: Tick,
+    /// What was acknowledged up to here is durable.
+    durable_before: Tick,
     /// Acknowledged journaled writes.
     pub journaled: u64,
     pub acknowledged: u64,
@@ -54,65 +86,51 @@ pub struct Oracle {
     pub reads_checked: u64,
     pub snapshots_checked: u64,
     pub unknown_outcomes: u64,
+    pub indexes_checked: u64,
     problem: Option<String>,
 }
 
 impl Worker {
-    /// A write of this state is sent.
-    pub fn sent(&mut self, key: &str, state: State) {
-        let key = self.keys.entry(key.into()).or_default();
-        key.candidates.push(state);
-        key.uncertain = true;
-    }
-
-    /// The last write of this key had no effect.
-    pub fn refused(&mut self, key: &str) {
-        let key = self.keys.get_mut(key).expect("a key that was written");
-        key.candidates.pop();
-        key.uncertain = key.candidates.len() > key.acknowledged + 1;
-    }
-
-    /// The last write of this key took effect; with `journaled` so is everything this worker was acknowledged before.
-    pub fn acknowledged(&mut self, key: &str, journaled: bool) {
-        let entry = self.keys.get_mut(key).expect("a key that was written");
-        entry.acknowledged = entry.candidates.len() - 1;
-        entry.uncertain = false;
-        if journaled {
-            self.all_durable();
-        }
-    }
-
-    /// Whatever was acknowledged is durable.
-    pub fn all_durable(&mut self) {
-        for key in self.keys.values_mut() {
-            key.candidates.drain(..key.acknowledged);
-            key.acknowledged = 0;
-        }
-        self.log_durable = self.log_acknowledged;
-    }
-
-    /// The state that a read must see, unless the outcome of the last write is unknown.
-    pub fn visible(&self, key: &str) -> Option<State> {
-        match self.keys.get(key) {
-            None => Some(None),
-            Some(key) if key.uncertain => None,
-            Some(key) => Some(key.candidates[key.acknowledged].clone()),
-        }
-    }
-
     /// Keys with a document, whose last write has a known outcome.
-    pub fn present(&self) -> Vec<String> {
-        let there = |key: &Key| !key.uncertain && key.candidates[key.acknowledged].is_some();
+    pub fn present(&self) -> Vec<(&str, &[u8])> {
         self.keys
             .iter()
-            .filter(|(_, key)| there(key))
-            .map(|(name, _)| name.clone())
+            .filter_map(|(name, key)| {
+                let last = key.last();
+                let state = last.state.as_deref()?;
+                last.acknowledged.map(|_| (name.as_str(), state))
+            })
             .collect()
     }
 
     /// How many keys were ever written.
     pub fn key_count(&self) -> usize {
         self.keys.len()
+    }
+
+    /// The highest number of the log that was acknowledged.
+    pub fn log_acknowledged(&self) -> i64 {
+        let acknowledged = self.log.iter().filter(|batch| batch.acknowledged.is_some());
+        acknowledged
+            .map(|batch| batch.last)
+            .max()
+            .unwrap_or(self.log_found)
+    }
+
+    /// The highest number of the log that was sent, acknowledged or not.
+    pub fn log_sent(&self) -> i64 {
+        self.log.last().map_or(self.log_found, |batch| batch.last)
+    }
+
+    /// The highest number of the log that must be found after a crash.
+    fn log_durable(&self, durable_before: Tick) -> i64 {
+        let durable = self.log.iter().filter(|batch| {
+            batch.journaled || batch.acknowledged.is_some_and(|at| at <= durable_before)
+        });
+        durable
+            .map(|batch| batch.last)
+            .max()
+            .unwrap_or(self.log_found)
     }
 }
 
@@ -135,96 +153,187 @@ impl Oracle {
         self.problem.as_deref()
     }
 
-    /// After a crash: compares all documents of the collection with what may be there, and takes them as the state
-    /// from now on. `by_index` are the same documents found through each index.
-    pub fn check_documents(
+    fn tick(&mut self) -> Tick {
+        self.tick += 1;
+        self.tick
+    }
+
+    /// A write of this state is sent.
+    pub fn sent(&mut self, worker: usize, key: &str, state: State) {
+        let sent = self.tick();
+        let keys = &mut self.workers[worker].keys;
+        let key = keys.entry(key.into()).or_insert_with(|| Key::found(None));
+        key.0.push(Attempt {
+            state,
+            sent,
+            acknowledged: None,
+            journaled: false,
+        });
+    }
+
+    /// The last write of this key had no effect.
+    pub fn refused(&mut self, worker: usize, key: &str) {
+        let key = self.workers[worker].keys.get_mut(key);
+        let last = key.expect("a key that was written").0.pop();
+        assert!(
+            last.is_some_and(|last| last.acknowledged.is_none()),
+            "an acknowledged write is not refused"
+        );
+    }
+
+    /// The last write of this key took effect.
+    pub fn acknowledged(&mut self, worker: usize, key: &str, journaled: bool) {
+        let now = self.tick();
+        let key = self.workers[worker].keys.get_mut(key);
+        let last = key.expect("a key that was written").0.last_mut();
+        let last = last.expect("it was sent");
+        last.acknowledged = Some(now);
+        last.journaled = journaled;
+        let sent = last.sent;
+        self.count_acknowledged(sent, journaled);
+    }
+
+    fn count_acknowledged(&mut self, sent: Tick, journaled: bool) {
+        self.acknowledged += 1;
+        if journaled {
+            self.journaled += 1;
+            // Its timestamp lies above those of all that was acknowledged before it was sent.
+            self.durable_before = self.durable_before.max(sent);
+        }
+    }
+
+    /// A batch of the log up to this number is sent.
+    pub fn log_sent(&mut self, worker: usize, last: i64) {
+        let sent = self.tick();
+        self.workers[worker].log.push(LogBatch {
+            last,
+            sent,
+            acknowledged: None,
+            journaled: false,
+        });
+    }
+
+    /// The last batch of the log had no effect.
+    pub fn log_refused(&mut self, worker: usize) {
+        self.workers[worker].log.pop().expect("a batch was sent");
+    }
+
+    /// The last batch of the log took effect.
+    pub fn log_acknowledged(&mut self, worker: usize, journaled: bool) {
+        let now = self.tick();
+        let batch = self.workers[worker].log.last_mut().expect("it was sent");
+        batch.acknowledged = Some(now);
+        batch.journaled = journaled;
+        let sent = batch.sent;
+        self.count_acknowledged(sent, journaled);
+    }
+
+    /// The node has shut down in order: whatever was acknowledged is durable.
+    pub fn closed(&mut self) {
+        self.durable_before = self.tick();
+    }
+
+    /// After a crash: compares everything there is with what may be there, and takes it as the state from now on.
+    pub fn check_all(
         &mut self,
-        scan: &[RawDocumentBuf],
-        by_index: &[(&str, Vec<RawDocumentBuf>)],
+        docs: &[RawDocumentBuf],
+        log: &[RawDocumentBuf],
+        indexes: &Indexes,
     ) {
-        let found: BTreeMap<String, Vec<u8>> = scan
+        if let Err(problem) = indexes.check(docs) {
+            self.fail(problem);
+        }
+        self.indexes_checked += 1;
+        let found: BTreeMap<String, Vec<u8>> = docs
             .iter()
             .map(|document| (id(document), document.as_bytes().to_vec()))
             .collect();
-        if found.len() != scan.len() {
+        if found.len() != docs.len() {
             self.fail(format!(
                 "{} documents have {} different _id values",
-                scan.len(),
+                docs.len(),
                 found.len()
             ));
         }
-        for (name, documents) in by_index {
-            let through: BTreeMap<String, Vec<u8>> = documents
-                .iter()
-                .map(|document| (id(document), document.as_bytes().to_vec()))
-                .collect();
-            if through != found || documents.len() != through.len() {
-                let odd = through
-                    .keys()
-                    .filter(|key| !found.contains_key(*key))
-                    .chain(found.keys().filter(|key| !through.contains_key(*key)));
-                let odd: Vec<&String> = odd.take(5).collect();
-                self.fail(format!(
-                    "index {name} gives {} entries for {} documents, the scan {}; not in both: {odd:?}",
-                    documents.len(), through.len(), found.len()
-                ));
-            }
+        let Some(log) = self.numbers(log) else {
+            return;
+        };
+        let durable_before = self.durable_before.max(self.latest_found(&found, &log));
+        self.check_keys(&found, durable_before);
+        let at_least: Vec<i64> = self
+            .workers
+            .iter()
+            .map(|worker| worker.log_durable(durable_before))
+            .collect();
+        self.check_numbers(&log, &at_least);
+        for (worker, numbers) in self.workers.iter_mut().zip(log) {
+            worker.log.clear();
+            worker.log_found = numbers.last().copied().unwrap_or(0);
         }
-        let mut unique = BTreeSet::new();
-        for document in scan {
-            if let Ok(Some(value)) = document.get("u") {
-                let value = format!("{value:?}");
-                if !unique.insert(value.clone()) {
-                    self.fail(format!("the unique value {value} is there twice"));
-                }
-            }
-        }
+        // All that is there is durable now, whenever it was sent.
+        (self.tick, self.durable_before) = (0, 0);
+    }
+
+    /// When the latest of what is found was sent. A state that is not unique counts as its earliest.
+    fn latest_found(&self, found: &BTreeMap<String, Vec<u8>>, log: &[BTreeSet<i64>]) -> Tick {
+        let keys = self.workers.iter().flat_map(|worker| &worker.keys);
+        let keys = keys.filter_map(|(name, key)| {
+            let state = found.get(name);
+            let same = |attempt: &&Attempt| attempt.state.as_ref() == state;
+            key.0.iter().find(same).map(|attempt| attempt.sent)
+        });
+        let batches = self
+            .workers
+            .iter()
+            .zip(log)
+            .filter_map(|(worker, numbers)| {
+                let highest = numbers.last()?;
+                let mut reaching = worker.log.iter().filter(|batch| batch.last >= *highest);
+                let sent = reaching.next()?.sent;
+                (*highest > worker.log_found).then_some(sent)
+            });
+        keys.chain(batches).max().unwrap_or(0)
+    }
+
+    fn check_keys(&mut self, found: &BTreeMap<String, Vec<u8>>, durable_before: Tick) {
         let mut known = BTreeSet::new();
         let mut problems = Vec::new();
         for worker in &mut self.workers {
             for (name, key) in &mut worker.keys {
                 known.insert(name.clone());
                 let state = found.get(name).cloned();
-                if !key.candidates.contains(&state) {
+                let durable = |attempt: &Attempt| attempt.is_durable(durable_before);
+                let floor = key.0.iter().rposition(durable).unwrap_or(0);
+                let allowed = &key.0[floor..];
+                if !allowed.iter().any(|attempt| attempt.state == state) {
+                    let allowed: Vec<String> =
+                        allowed.iter().map(|attempt| show(&attempt.state)).collect();
                     problems.push(format!(
                         "key {name} is {}, but may only be one of {}",
                         show(&state),
-                        key.candidates
-                            .iter()
-                            .map(show)
-                            .collect::<Vec<_>>()
-                            .join(" or ")
+                        allowed.join(" or ")
                     ));
                 }
-                *key = Key {
-                    candidates: vec![state],
-                    acknowledged: 0,
-                    uncertain: false,
-                };
+                *key = Key::found(state);
             }
         }
-        problems.extend(
-            found
-                .keys()
-                .filter(|key| !known.contains(*key))
-                .map(|key| format!("key {key} was never written")),
-        );
+        let unknown = found.keys().filter(|key| !known.contains(*key));
+        problems.extend(unknown.map(|key| format!("key {key} was never written")));
         if let Some(problem) = problems.into_iter().next() {
             self.fail(problem);
         }
     }
 
-    /// Checks a read of the log collection: every worker's numbers are there without a gap. `at_least` is what each
-    /// worker had acknowledged when the read began.
-    pub fn check_log(&mut self, documents: &[RawDocumentBuf], at_least: &[i64], after_crash: bool) {
-        self.snapshots_checked += 1;
+    /// The log's numbers by worker, or nothing when a document is not what was written.
+    fn numbers(&mut self, documents: &[RawDocumentBuf]) -> Option<Vec<BTreeSet<i64>>> {
         let mut seen: Vec<BTreeSet<i64>> = vec![BTreeSet::new(); self.workers.len()];
         for document in documents {
             let (Ok(worker), Ok(number)) = (document.get_i32("w"), document.get_i64("number"))
             else {
-                return self.fail(format!(
+                self.fail(format!(
                     "a log document is not what was written: {document:?}"
                 ));
+                return None;
             };
             if !seen[worker as usize].insert(number) {
                 self.fail(format!(
@@ -232,6 +341,19 @@ impl Oracle {
                 ));
             }
         }
+        Some(seen)
+    }
+
+    /// Checks a read of the log collection: every worker's numbers are there without a gap. `at_least` is what each
+    /// worker had acknowledged when the read began.
+    pub fn check_log(&mut self, documents: &[RawDocumentBuf], at_least: &[i64]) {
+        self.snapshots_checked += 1;
+        if let Some(seen) = self.numbers(documents) {
+            self.check_numbers(&seen, at_least);
+        }
+    }
+
+    fn check_numbers(&mut self, seen: &[BTreeSet<i64>], at_least: &[i64]) {
         for (worker, numbers) in seen.iter().enumerate() {
             let highest = numbers.last().copied().unwrap_or(0);
             if numbers.len() as i64 != highest {
@@ -246,20 +368,17 @@ impl Oracle {
                     at_least[worker]
                 ));
             }
-            let state = &mut self.workers[worker];
-            if highest > state.log_sent {
+            if highest > self.workers[worker].log_sent() {
                 self.fail(format!(
                     "worker {worker}: the log has {highest}, which was never sent"
                 ));
-            } else if after_crash {
-                (state.log_acknowledged, state.log_durable, state.log_sent) =
-                    (highest, highest, highest);
             }
         }
     }
 }
 
-fn id(document: &RawDocument) -> String {
+/// The `_id` of a document of the simulation, which is always a string.
+pub fn id(document: &RawDocument) -> String {
     document
         .get_str("_id")
         .map(String::from)

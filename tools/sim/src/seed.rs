@@ -1,4 +1,4 @@
-//! One seed: a node with its clients, crashes wherever the seed says, and a check after each.
+//! One seed: a node with its clients, crashes wherever the seed says, and a check after each; at the end flipped bits.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -6,26 +6,30 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_bson::{RawDocumentBuf, rawdoc};
 use pinion_node::node::{NodeConfig, run_core};
 use pinion_runtime::sim::{Death, NodeId, Sim, SimOptions};
-use pinion_runtime::{Duration, Rng, sleep};
-use pinion_storage::{PlantedFault, StorageOptions};
+use pinion_runtime::{Duration, Rng};
+use pinion_storage::StorageOptions;
 
-use crate::client::{Client, error_code};
+use crate::check::{Checks, check};
+use crate::fault::Fault;
 use crate::oracle::Oracle;
-use crate::workload::{Shared, change_indexes, durable_log, read_all, watch, work};
+use crate::workload::{Shared, change_indexes, watch, work};
 
 const PORT: u16 = 27_017;
 const DATA: &str = "/data";
-const MIN_CRASHES: u64 = 3;
-const MIN_JOURNALED: u64 = 500;
+pub const MIN_CRASHES: u64 = 3;
+pub const MIN_JOURNALED: u64 = 500;
 /// A life that is not interrupted ends after so much virtual time.
 const LIFE: Duration = Duration::from_millis(1_500);
-/// Virtual time after which a node that neither serves nor refuses is stuck.
-const OPEN_LIMIT: Duration = Duration::from_secs(600);
+/// Virtual time after which a node that neither serves nor refuses, or does not end, is stuck.
+const PATIENCE: Duration = Duration::from_secs(600);
 /// Lives of one seed at most; a seed that has not done its work by then fails.
 const MAX_LIVES: u64 = 40;
+/// Bits flipped one after the other, with a life after each, until one is noticed.
+const MAX_FLIPS: u64 = 4;
+/// A crash is placed at most so long behind its event.
+const MAX_CRASH_DELAY_US: u64 = 4_000;
 
 /// Events of the node at which crashes are placed, with how many occurrences may pass before.
 const CRASH_EVENTS: &[(&str, u64)] = &[
@@ -33,6 +37,7 @@ const CRASH_EVENTS: &[(&str, u64)] = &[
     ("checkpoint begin", 3),
     ("checkpoint install", 3),
     ("superblock", 6),
+    ("superblock copy", 8),
     ("checkpoint end", 3),
     ("segment", 12),
     ("ddl", 6),
@@ -46,7 +51,10 @@ const OPEN_EVENTS: &[(&str, u64)] = &[
     ("recovery replay", 1),
     ("recovery end", 1),
     ("superblock", 2),
+    ("superblock copy", 2),
 ];
+/// Where bits are flipped; rings twice as often, because there damage is easily taken for a hole.
+const FLIP_PLACES: [&str; 5] = ["ring-", "ring-", "partition-", "superblock", "manifest-"];
 
 /// What happened in one seed.
 #[derive(Default)]
@@ -68,39 +76,32 @@ struct Run {
     sim: Sim,
     node: NodeId,
     shared: Rc<Shared>,
-    refused: Rc<RefCell<Option<String>>>,
+    /// What the node's main function returned as its error.
+    ended: Rc<RefCell<Option<String>>>,
     checks: Rc<Checks>,
     rng: Rng,
     outcome: Outcome,
     crashes: u64,
 }
 
-/// The checker's orders and answers.
-#[derive(Default)]
-struct Checks {
-    wanted: Cell<u64>,
-    done: Cell<u64>,
-    set_up: Cell<bool>,
-}
-
 /// Runs one seed.
-pub fn run_seed(seed: u64, fault: PlantedFault, print_trace: bool) -> Outcome {
+pub fn run_seed(seed: u64, fault: Fault, print_trace: bool) -> Outcome {
     let mut options = SimOptions::random(seed);
     options.print_trace = print_trace;
     let sim = Sim::new(seed, options);
     let mut rng = sim.random_stream("campaign");
     let partitions = rng.between(1, 8) as u16;
     let workers = rng.between(3, 6) as usize;
-    let refused: Rc<RefCell<Option<String>>> = Rc::default();
+    let ended: Rc<RefCell<Option<String>>> = Rc::default();
     let config = Arc::new(config(partitions, fault));
     let node = {
-        let refused = refused.clone();
+        let ended = ended.clone();
         let cores = rng.between(1, 4) as usize;
         sim.add_node("node", cores, move |core| {
-            let (config, refused) = (config.clone(), refused.clone());
+            let (config, ended) = (config.clone(), ended.clone());
             async move {
                 if let Err(why) = run_core(core, config).await {
-                    refused.borrow_mut().get_or_insert(why.to_string());
+                    ended.borrow_mut().get_or_insert(why.to_string());
                 }
             }
         })
@@ -112,6 +113,8 @@ pub fn run_seed(seed: u64, fault: PlantedFault, print_trace: bool) -> Outcome {
         active: Cell::new(0),
         stopped: Cell::new(false),
         with_ddl: rng.chance(0.5),
+        damaged: Cell::new(false),
+        reported: RefCell::default(),
     });
     let checks: Rc<Checks> = Rc::default();
     add_clients(&sim, &shared, &checks, workers);
@@ -119,13 +122,13 @@ pub fn run_seed(seed: u64, fault: PlantedFault, print_trace: bool) -> Outcome {
         sim,
         node,
         shared,
-        refused,
+        ended,
         checks,
         rng,
         outcome: Outcome::default(),
         crashes: 0,
     };
-    let result = run.lives();
+    let result = run.lives().and_then(|()| run.damage());
     let Run {
         sim,
         shared,
@@ -141,11 +144,15 @@ pub fn run_seed(seed: u64, fault: PlantedFault, print_trace: bool) -> Outcome {
     outcome
 }
 
-fn config(partitions: u16, fault: PlantedFault) -> NodeConfig {
+fn config(partitions: u16, fault: Fault) -> NodeConfig {
     let mut storage = StorageOptions::hostile(DATA);
     storage.partitions = Some(partitions);
-    storage.planted_fault = fault;
-    NodeConfig::for_simulation(storage, PORT)
+    let mut forget_index_entries = false;
+    match fault {
+        Fault::Storage(fault) => storage.planted_fault = fault,
+        Fault::IndexEntryForgotten => forget_index_entries = true,
+    }
+    NodeConfig::for_simulation(storage, PORT, forget_index_entries)
 }
 
 fn add_clients(sim: &Sim, shared: &Rc<Shared>, checks: &Rc<Checks>, workers: usize) {
@@ -168,103 +175,14 @@ fn add_clients(sim: &Sim, shared: &Rc<Shared>, checks: &Rc<Checks>, workers: usi
     sim.add_node("checker", 1, move |_| check(own.clone(), checks.clone()));
 }
 
-/// The checker waits for an order, then compares everything there is with the oracle.
-async fn check(shared: Rc<Shared>, checks: Rc<Checks>) {
-    let mut client = Client::new(shared.address.get());
-    while !shared.stopped.get() {
-        sleep(Duration::from_millis(5)).await;
-        if checks.wanted.get() == checks.done.get() {
-            continue;
-        }
-        if !checks.set_up.get() {
-            if !set_up(&mut client).await {
-                continue;
-            }
-            checks.set_up.set(true);
-        }
-        let Some(scan) = read_all(&mut client, "docs", None, 100).await else {
-            continue;
-        };
-        let Some(numbers) = read_all(
-            &mut client,
-            "docs",
-            Some(("n_1", rawdoc! { "n": { "$gte": 0_i32 } })),
-            100,
-        )
-        .await
-        else {
-            continue;
-        };
-        let Some(unique) = read_all(
-            &mut client,
-            "docs",
-            Some(("u_1", rawdoc! { "u": { "$exists": true } })),
-            100,
-        )
-        .await
-        else {
-            continue;
-        };
-        let Some(log) = read_all(&mut client, "log", None, 1_000).await else {
-            continue;
-        };
-        let at_least = durable_log(&shared);
-        let mut oracle = shared.oracle.borrow_mut();
-        oracle.check_documents(&scan, &[("n_1", numbers), ("u_1", unique)]);
-        oracle.check_log(&log, &at_least, true);
-        checks.done.set(checks.wanted.get());
-    }
-}
-
-async fn set_up(client: &mut Client) -> bool {
-    let commands: [RawDocumentBuf; 3] = [
-        rawdoc! { "createIndexes": "docs", "indexes": [{ "key": { "n": 1_i32 }, "name": "n_1" }], "$db": "sim" },
-        rawdoc! { "createIndexes": "docs", "indexes": [{ "key": { "u": 1_i32 }, "name": "u_1", "unique": true }], "$db": "sim" },
-        rawdoc! { "create": "log", "$db": "sim" },
-    ];
-    for command in &commands {
-        let Ok(reply) = client.command(command).await else {
-            return false;
-        };
-        // The collection is there already when a crash fell into an earlier set-up.
-        if !matches!(error_code(&reply), 0 | 48) {
-            return false;
-        }
-    }
-    // What was set up must not be lost, or the oracle would wait for indexes that are gone.
-    let fsync = rawdoc! { "fsync": 1_i32, "$db": "admin" };
-    matches!(client.command(&fsync).await, Ok(reply) if error_code(&reply) == 0)
-}
-
 impl Run {
+    /// Lives that crash or end in order, until there are enough crashes and journaled writes.
     fn lives(&mut self) -> Result<(), String> {
-        if !self.open()? {
-            return Err(format!(
-                "an undamaged directory was refused: {:?}",
-                self.refused.borrow()
-            ));
-        }
-        for life in 0..MAX_LIVES {
-            self.live();
-            self.stop_clients()?;
-            let damaged = life >= MIN_CRASHES && self.rng.chance(0.15) && self.damage();
-            let cores = self.rng.between(1, 4) as usize;
-            if self.rng.chance(0.3) {
-                let (event, most) = OPEN_EVENTS[self.rng.below(OPEN_EVENTS.len() as u64) as usize];
-                let nth = self.rng.between(1, most);
-                let death = self.death();
-                self.sim.crash_at(self.node, event, nth, death);
-            }
-            self.sim.restart(self.node, cores);
-            if !self.open()? {
-                return self.refusal(damaged);
-            }
-            if damaged {
-                self.outcome.count("damage harmless", 1);
-            }
-            if let Some(problem) = self.shared.oracle.borrow().problem() {
-                return Err(problem.to_string());
-            }
+        self.open()?;
+        for _ in 0..MAX_LIVES {
+            self.live()?;
+            self.start();
+            self.open()?;
             let journaled = self.shared.oracle.borrow().journaled;
             if self.crashes >= MIN_CRASHES && journaled >= MIN_JOURNALED {
                 return Ok(());
@@ -277,29 +195,65 @@ impl Run {
         ))
     }
 
+    /// More lives, with a bit flipped before each. The node may refuse, or report the damage, or nothing that was
+    /// promised is lost; what it does give must be right.
+    fn damage(&mut self) -> Result<(), String> {
+        for _ in 0..MAX_FLIPS {
+            if !self.live()? {
+                break;
+            }
+            let place = FLIP_PLACES[self.rng.below(FLIP_PLACES.len() as u64) as usize];
+            let Some(_) = self.sim.flip_random_bit(self.node, place) else {
+                continue;
+            };
+            self.outcome.count("bits flipped", 1);
+            self.shared.damaged.set(true);
+            self.start();
+            if !self.open()? {
+                break;
+            }
+            self.outcome.count("damage harmless", 1);
+        }
+        Ok(())
+    }
+
+    /// Starts the node again, with any number of cores, and may place a crash inside of its opening.
+    fn start(&mut self) {
+        if self.rng.chance(0.3) {
+            let (event, most) = OPEN_EVENTS[self.rng.below(OPEN_EVENTS.len() as u64) as usize];
+            self.place_crash(event, most);
+        }
+        let cores = self.rng.between(1, 4) as usize;
+        self.sim.restart(self.node, cores);
+    }
+
+    fn place_crash(&mut self, event: &str, most: u64) {
+        let nth = self.rng.between(1, most);
+        // Right at the event, or a little or a while behind it.
+        let most_delay = [0, 0, 50, MAX_CRASH_DELAY_US][self.rng.below(4) as usize];
+        let after = Duration::from_micros(self.rng.below(most_delay + 1));
+        let death = self.death();
+        self.sim.crash_after(self.node, event, nth, after, death);
+    }
+
     /// Waits until the checker has found everything right, restarting the node where a crash falls into its opening.
-    /// False when the node refuses its directory.
+    /// False when the node refuses its directory, or reports damage, as it should.
     fn open(&mut self) -> Result<bool, String> {
-        self.checks.wanted.set(self.checks.wanted.get() + 1);
-        let deadline = self.sim.now() + OPEN_LIMIT;
+        self.checks.order();
+        let deadline = self.sim.now() + PATIENCE;
         loop {
-            let (sim, checks, refused, shared) =
-                (&self.sim, &self.checks, &self.refused, &self.shared);
-            let stuck = sim.run_until(|| {
-                checks.done.get() == checks.wanted.get()
-                    || refused.borrow().is_some()
+            let (sim, checks) = (self.sim.handle(), self.checks.clone());
+            let stuck = self.sim.run_until(|| {
+                checks.is_done()
                     || !sim.is_running(self.node)
-                    || shared.oracle.borrow().problem().is_some()
+                    || self.is_over()
                     || sim.now() >= deadline
             });
             stuck.map_err(|stuck| format!("the simulation is stuck: {stuck:?}"))?;
-            if let Some(problem) = shared.oracle.borrow().problem() {
-                return Err(problem.to_string());
-            }
-            if refused.borrow().is_some() {
+            if self.has_ended()? {
                 return Ok(false);
             }
-            if checks.done.get() == checks.wanted.get() {
+            if checks.is_done() {
                 self.sim.cancel_crashes(self.node);
                 return Ok(true);
             }
@@ -312,28 +266,71 @@ impl Run {
         }
     }
 
-    /// Lets the clients work until the crash.
-    fn live(&mut self) {
+    /// Whether waiting for anything else is pointless.
+    fn is_over(&self) -> bool {
+        self.ended.borrow().is_some()
+            || self.shared.reported.borrow().is_some()
+            || self.shared.oracle.borrow().problem().is_some()
+    }
+
+    /// True when the node has refused its directory, has stopped, or has reported damage, as it should.
+    fn has_ended(&mut self) -> Result<bool, String> {
+        let ended = self.ended.borrow().clone();
+        if let Some(why) = &ended {
+            self.shared.report(why);
+        }
+        if let Some(problem) = self.shared.oracle.borrow().problem() {
+            return Err(problem.to_string());
+        }
+        let noticed = self.shared.reported.borrow().is_some();
+        if noticed {
+            let how = match ended {
+                Some(_) if self.checks.is_done() => "damage stopped the node",
+                Some(_) => "damage refused",
+                None => "damage reported",
+            };
+            self.outcome.count(how, 1);
+        }
+        Ok(noticed)
+    }
+
+    /// Lets the clients work until the crash, or until the node has shut down in order. False when the node has
+    /// noticed damage.
+    fn live(&mut self) -> Result<bool, String> {
         self.sim.cancel_crashes(self.node);
-        let death = self.death();
+        let in_order = self.rng.chance(0.1);
         let mut lasts = LIFE;
-        if self.rng.chance(0.75) {
+        if !in_order && self.rng.chance(0.75) {
             let (event, most) = CRASH_EVENTS[self.rng.below(CRASH_EVENTS.len() as u64) as usize];
-            let nth = self.rng.between(1, most);
-            self.sim.crash_at(self.node, event, nth, death);
+            self.place_crash(event, most);
         } else {
             lasts = Duration::from_millis(self.rng.between(1, LIFE.as_millis() as u64));
         }
+        let death = self.death();
         self.shared.paused.set(false);
         let end = self.sim.now() + lasts;
-        let (sim, node, shared) = (&self.sim, self.node, &self.shared);
-        let _ = sim.run_until(|| {
-            !sim.is_running(node) || sim.now() >= end || shared.oracle.borrow().problem().is_some()
-        });
-        if sim.is_running(node) {
-            sim.crash(node, death);
+        let (sim, node) = (&self.sim, self.node);
+        let _ = sim.run_until(|| !sim.is_running(node) || sim.now() >= end || self.is_over());
+        if in_order && sim.is_running(node) {
+            sim.terminate(node);
+            let deadline = sim.now() + PATIENCE;
+            let _ = sim.run_until(|| !sim.is_running(node) || sim.now() >= deadline);
+            if sim.is_running(node) {
+                return Err("the node does not shut down".into());
+            }
+            self.stop_clients()?;
+            if !self.has_ended()? {
+                self.shared.oracle.borrow_mut().closed();
+            }
+            self.outcome.count("shutdowns", 1);
+        } else {
+            if sim.is_running(node) {
+                sim.crash(node, death);
+            }
+            self.crashes += 1;
+            self.stop_clients()?;
         }
-        self.crashes += 1;
+        Ok(!self.has_ended()?)
     }
 
     fn death(&mut self) -> Death {
@@ -344,36 +341,11 @@ impl Run {
         }
     }
 
-    fn stop_clients(&mut self) -> Result<(), String> {
+    fn stop_clients(&self) -> Result<(), String> {
         self.shared.paused.set(true);
         let (sim, shared) = (&self.sim, &self.shared);
         sim.run_until(|| shared.active.get() == 0)
             .map_err(|stuck| format!("clients do not end: {stuck:?}"))
-    }
-
-    fn damage(&mut self) -> bool {
-        let place = ["partition", "ring", "superblock", "manifest"][self.rng.below(4) as usize];
-        let flipped = self.sim.flip_random_bit(self.node, place);
-        self.outcome
-            .count("bits flipped", u64::from(flipped.is_some()));
-        flipped.is_some()
-    }
-
-    /// A refusal is right only after damage, and must name a file.
-    fn refusal(&mut self, damaged: bool) -> Result<(), String> {
-        let why = self.refused.borrow().clone().unwrap_or_default();
-        if !damaged {
-            return Err(format!("an undamaged directory was refused: {why}"));
-        }
-        if !why.contains(DATA)
-            && !["ring", "partition", "superblock", "manifest"]
-                .iter()
-                .any(|file| why.contains(file))
-        {
-            return Err(format!("the refusal names no file: {why}"));
-        }
-        self.outcome.count("damage refused", 1);
-        Ok(())
     }
 }
 
@@ -396,6 +368,7 @@ fn totals(sim: &Sim, node: NodeId, oracle: &Oracle, outcome: &mut Outcome) {
         ("duplicates refused", oracle.duplicates_refused),
         ("reads checked", oracle.reads_checked),
         ("snapshots checked", oracle.snapshots_checked),
+        ("indexes checked", oracle.indexes_checked),
     ] {
         outcome.count(name, number);
     }

@@ -7,7 +7,9 @@ use std::rc::Rc;
 use pinion_bson::{RawArrayBuf, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_runtime::{Duration, Rng, sleep};
 
-use crate::client::{Client, Failure, error_code, is_ok};
+use crate::client::{
+    Client, Failure, Refusal, SHUTTING_DOWN, batch, error_code, error_message, read_all,
+};
 use crate::oracle::{Oracle, State};
 
 /// Values of the unique field that workers compete for.
@@ -15,8 +17,12 @@ const CONTESTED_VALUES: u64 = 20;
 /// Documents of one batch into the log.
 const MAX_BATCH: u64 = 12;
 const DUPLICATE_KEY: i32 = 11_000;
+/// WriteConflict and TemporarilyUnavailable: right answers to a write when others write too, or memory is short.
+const BUSY: [i32; 2] = [112, 365];
 /// Index changes at once meet each other or a collection that is not there: these answers are right.
 const DDL_REFUSALS: [i32; 5] = [26, 27, 48, 85, 86];
+/// Names of files, one of which must be in the report of damage.
+const FILES: [&str; 4] = ["ring-", "partition-", "superblock", "manifest-"];
 
 /// What workers, reader and the run share. All of a simulation is one thread.
 pub struct Shared {
@@ -30,6 +36,10 @@ pub struct Shared {
     pub stopped: Cell<bool>,
     /// Whether indexes come and go.
     pub with_ddl: bool,
+    /// A bit of the disk was flipped.
+    pub damaged: Cell<bool>,
+    /// The first report of damage that the node made.
+    pub reported: RefCell<Option<String>>,
 }
 
 impl Shared {
@@ -39,6 +49,34 @@ impl Shared {
         }
         self.active.set(self.active.get() + 1);
         Some(Active(self.clone()))
+    }
+
+    /// The node says that something is wrong. That is right only when something is, and then it must name a file.
+    pub fn report(&self, what: &str) {
+        if !self.damaged.get() {
+            let mut oracle = self.oracle.borrow_mut();
+            oracle.fail(format!("without any damage: {what}"));
+        } else if !FILES.iter().any(|file| what.contains(file)) {
+            let mut oracle = self.oracle.borrow_mut();
+            oracle.fail(format!("a report of damage names no file: {what}"));
+        } else {
+            let mut reported = self.reported.borrow_mut();
+            reported.get_or_insert_with(|| what.to_owned());
+        }
+    }
+
+    /// A read gave nothing: because of the crash, or because the node says that something is wrong.
+    pub fn read_refused(&self, refusal: &Refusal) {
+        if !refusal.is_of_the_moment() {
+            self.report(&format!("{}: {refusal:?}", refusal.message()));
+        }
+    }
+
+    /// An answer to a write that is none of those that a working node gives.
+    fn write_refused(&self, reply: &RawDocument) {
+        if !SHUTTING_DOWN.contains(&error_code(reply)) {
+            self.report(&format!("{}: {reply:?}", error_message(reply)));
+        }
     }
 }
 
@@ -186,12 +224,9 @@ fn pick(shared: &Shared, worker: usize, rng: &mut Rng) -> Option<(String, RawDoc
     if present.is_empty() {
         return None;
     }
-    let key = present[rng.below(present.len() as u64) as usize].clone();
-    let state = oracle.workers[worker].visible(&key)??;
-    Some((
-        key,
-        RawDocumentBuf::from_bytes(state).expect("what was written"),
-    ))
+    let (key, state) = present[rng.below(present.len() as u64) as usize];
+    let document = RawDocumentBuf::from_bytes(state.to_vec()).expect("what was written");
+    Some((key.to_owned(), document))
 }
 
 /// Sends a write of one key and records its outcome.
@@ -204,27 +239,34 @@ async fn write(
     command: &RawDocument,
     journaled: bool,
 ) {
-    shared.oracle.borrow_mut().workers[worker].sent(key, state);
+    shared.oracle.borrow_mut().sent(worker, key, state);
     let outcome = client.command(command).await;
-    let oracle = &mut *shared.oracle.borrow_mut();
+    let mut oracle = shared.oracle.borrow_mut();
     match outcome {
-        Err(Failure::NotSent) => oracle.workers[worker].refused(key),
+        Err(Failure::NotSent) => oracle.refused(worker, key),
         Err(Failure::Unknown) => oracle.unknown_outcomes += 1,
         Ok(reply) => match error_code(&reply) {
             0 => {
                 if reply.get_i32("n").ok() != Some(1) {
                     oracle.fail(format!("a write of {key} answered {reply:?}"));
                 }
-                oracle.workers[worker].acknowledged(key, journaled);
-                oracle.acknowledged += 1;
-                oracle.journaled += u64::from(journaled);
+                oracle.acknowledged(worker, key, journaled);
             }
             DUPLICATE_KEY => {
-                oracle.workers[worker].refused(key);
+                // Nobody else ever writes a worker's own keys, neither as _id nor as the unique value.
+                if !error_message(&reply).contains("contested-") {
+                    oracle.fail(format!("nobody has what {key} asks for: {reply:?}"));
+                }
+                oracle.refused(worker, key);
                 oracle.duplicates_refused += 1;
             }
-            // The node is stopping, or refuses for want of memory: no effect is promised either way.
-            _ => oracle.unknown_outcomes += 1,
+            code => {
+                oracle.unknown_outcomes += 1;
+                drop(oracle);
+                if !BUSY.contains(&code) {
+                    shared.write_refused(&reply);
+                }
+            }
         },
     }
 }
@@ -235,12 +277,10 @@ async fn read(shared: &Rc<Shared>, client: &mut Client, worker: usize, rng: &mut
         return;
     };
     let command = rawdoc! { "find": "docs", "filter": { "_id": key.as_str() }, "$db": "sim" };
-    let Ok(reply) = client.command(&command).await else {
-        return;
+    let reply = match client.ask(&command).await {
+        Ok(reply) => reply,
+        Err(refusal) => return shared.read_refused(&refusal),
     };
-    if !is_ok(&reply) {
-        return;
-    }
     let found = batch(&reply, "firstBatch").into_iter().next();
     let mut oracle = shared.oracle.borrow_mut();
     oracle.reads_checked += 1;
@@ -260,10 +300,8 @@ async fn append(
     let (first, certain) = {
         let oracle = shared.oracle.borrow();
         let state = &oracle.workers[worker];
-        (
-            state.log_acknowledged + 1,
-            state.log_sent == state.log_acknowledged,
-        )
+        let acknowledged = state.log_acknowledged();
+        (acknowledged + 1, state.log_sent() == acknowledged)
     };
     if !certain {
         return;
@@ -276,21 +314,22 @@ async fn append(
         );
     }
     let command = rawdoc! { "insert": "log", "documents": documents, "writeConcern": concern(journaled), "$db": "sim" };
-    shared.oracle.borrow_mut().workers[worker].log_sent = last;
+    shared.oracle.borrow_mut().log_sent(worker, last);
     let outcome = client.command(&command).await;
-    let oracle = &mut *shared.oracle.borrow_mut();
-    let state = &mut oracle.workers[worker];
+    let mut oracle = shared.oracle.borrow_mut();
     match outcome {
-        Err(Failure::NotSent) => state.log_sent = state.log_acknowledged,
-        Ok(reply) if error_code(&reply) == 0 => {
-            state.log_acknowledged = last;
-            if journaled {
-                state.all_durable();
+        Err(Failure::NotSent) => oracle.log_refused(worker),
+        Err(Failure::Unknown) => oracle.unknown_outcomes += 1,
+        Ok(reply) => match error_code(&reply) {
+            0 => oracle.log_acknowledged(worker, journaled),
+            code => {
+                oracle.unknown_outcomes += 1;
+                drop(oracle);
+                if !BUSY.contains(&code) {
+                    shared.write_refused(&reply);
+                }
             }
-            oracle.acknowledged += 1;
-            oracle.journaled += u64::from(journaled);
-        }
-        Ok(_) | Err(Failure::Unknown) => oracle.unknown_outcomes += 1,
+        },
     }
 }
 
@@ -305,12 +344,9 @@ pub async fn watch(shared: Rc<Shared>, mut rng: Rng) {
             return;
         };
         let at_least = acknowledged_log(&shared);
-        if let Some(documents) = read_all(&mut client, "log", None, rng.below(50) as i32 + 1).await
-        {
-            shared
-                .oracle
-                .borrow_mut()
-                .check_log(&documents, &at_least, false);
+        match read_all(&mut client, "log", rng.below(50) as i32 + 1).await {
+            Ok(documents) => shared.oracle.borrow_mut().check_log(&documents, &at_least),
+            Err(refusal) => shared.read_refused(&refusal),
         }
         drop(active);
         sleep(Duration::from_micros(rng.below(50_000))).await;
@@ -318,25 +354,10 @@ pub async fn watch(shared: Rc<Shared>, mut rng: Rng) {
 }
 
 /// What every worker has acknowledged of the log.
-pub fn acknowledged_log(shared: &Shared) -> Vec<i64> {
-    shared
-        .oracle
-        .borrow()
-        .workers
-        .iter()
-        .map(|worker| worker.log_acknowledged)
-        .collect()
-}
-
-/// What of it must survive a crash.
-pub fn durable_log(shared: &Shared) -> Vec<i64> {
-    shared
-        .oracle
-        .borrow()
-        .workers
-        .iter()
-        .map(|worker| worker.log_durable)
-        .collect()
+fn acknowledged_log(shared: &Shared) -> Vec<i64> {
+    let oracle = shared.oracle.borrow();
+    let workers = oracle.workers.iter();
+    workers.map(|worker| worker.log_acknowledged()).collect()
 }
 
 /// Builds and drops an index and a collection, over and over.
@@ -359,65 +380,11 @@ pub async fn change_indexes(shared: Rc<Shared>, mut rng: Rng) {
         };
         if let Ok(reply) = client.command(&command).await {
             let code = error_code(&reply);
-            if code != 0 && !DDL_REFUSALS.contains(&code) && !matches!(code, 91 | 11_600) {
-                shared
-                    .oracle
-                    .borrow_mut()
-                    .fail(format!("{command:?} answered {reply:?}"));
+            if code != 0 && !DDL_REFUSALS.contains(&code) && !BUSY.contains(&code) {
+                shared.write_refused(&reply);
             }
         }
         drop(active);
         sleep(Duration::from_millis(rng.below(60))).await;
-    }
-}
-
-/// Documents of a reply's batch.
-pub fn batch(reply: &RawDocument, name: &str) -> Vec<RawDocumentBuf> {
-    let Ok(cursor) = reply.get_document("cursor") else {
-        return Vec::new();
-    };
-    let Ok(batch) = cursor.get_array(name) else {
-        return Vec::new();
-    };
-    batch
-        .into_iter()
-        .filter_map(|value| {
-            value
-                .ok()?
-                .as_document()
-                .map(|document| document.to_owned())
-        })
-        .collect()
-}
-
-/// Every document of a collection through a cursor, or `None` when the connection broke or an error came.
-pub async fn read_all(
-    client: &mut Client,
-    collection: &str,
-    hint: Option<(&str, RawDocumentBuf)>,
-    batch_size: i32,
-) -> Option<Vec<RawDocumentBuf>> {
-    let command = match hint {
-        None => rawdoc! { "find": collection, "batchSize": batch_size, "$db": "sim" },
-        Some((index, filter)) => {
-            rawdoc! { "find": collection, "filter": filter, "hint": index, "batchSize": batch_size, "$db": "sim" }
-        }
-    };
-    let mut reply = client.command(&command).await.ok()?;
-    if !is_ok(&reply) {
-        return None;
-    }
-    let mut documents = batch(&reply, "firstBatch");
-    loop {
-        let id = reply.get_document("cursor").ok()?.get_i64("id").ok()?;
-        if id == 0 {
-            return Some(documents);
-        }
-        let more = rawdoc! { "getMore": id, "collection": collection, "batchSize": batch_size, "$db": "sim" };
-        reply = client.command(&more).await.ok()?;
-        if !is_ok(&reply) {
-            return None;
-        }
-        documents.extend(batch(&reply, "nextBatch"));
     }
 }

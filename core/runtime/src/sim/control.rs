@@ -181,10 +181,20 @@ impl SimHandle {
     /// # Panics
     /// When `nth` is zero.
     pub fn crash_at(&self, node: NodeId, event: &str, nth: u64, death: Death) {
+        self.crash_after(node, event, nth, Duration::ZERO, death);
+    }
+
+    /// Ends the node's life this long after it passes the event `event` for the `nth` time from now: inside of what the
+    /// event begins. It counts as a crash at the event.
+    ///
+    /// # Panics
+    /// When `nth` is zero.
+    pub fn crash_after(&self, node: NodeId, event: &str, nth: u64, after: Duration, death: Death) {
         assert!(nth > 0, "occurrences are counted from one");
         let trigger = Trigger {
             event: event.to_owned(),
             remaining: nth,
+            after_ns: u64::try_from(after.as_nanos()).expect("a run is shorter than centuries"),
             death,
         };
         self.node(node).triggers.borrow_mut().push(trigger);
@@ -248,7 +258,7 @@ impl SimHandle {
             .unwrap_or(0)
     }
 
-    /// All events that the node passed.
+    /// All events that the node passed, and the figures it counted.
     pub fn event_counts(&self, node: NodeId) -> BTreeMap<&'static str, u64> {
         self.node(node).marks.borrow().clone()
     }
@@ -486,6 +496,19 @@ pub fn event(name: &'static str) {
     };
     if let Backend::Sim(core) = &context.backend {
         core.state().world().mark(core.state().life(), name);
+    }
+}
+
+/// Adds to a figure that a simulation reports among the node's events; crashes are not placed at it. Does nothing on
+/// the real backend.
+pub fn count(name: &'static str, number: u64) {
+    let Some(context) = context::try_current() else {
+        return;
+    };
+    if let Backend::Sim(core) = &context.backend {
+        core.state()
+            .world()
+            .count(core.state().life(), name, number);
     }
 }
 

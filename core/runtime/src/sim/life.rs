@@ -43,10 +43,11 @@ pub(super) struct Node {
     pub(super) triggers: RefCell<Vec<Trigger>>,
 }
 
-/// Ends the node's life at the n-th occurrence of an event from now.
+/// Ends the node's life at the n-th occurrence of an event from now, or a while after it.
 pub(super) struct Trigger {
     pub(super) event: String,
     pub(super) remaining: u64,
+    pub(super) after_ns: u64,
     pub(super) death: Death,
 }
 

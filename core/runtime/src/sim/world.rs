@@ -387,19 +387,40 @@ impl World {
             }
             trigger.remaining -= 1;
             if trigger.remaining == 0 {
-                fired = Some(trigger.death);
+                fired = Some((trigger.after_ns, trigger.death));
             }
             trigger.remaining > 0
         });
         drop(triggers);
-        if let Some(death) = fired {
+        match fired {
+            None => {}
+            Some((0, death)) => self.kill_at(life, name, death),
+            Some((after_ns, death)) => {
+                let life = Rc::clone(life);
+                self.schedule_call(self.now() + after_ns, move |world| {
+                    world.kill_at(&life, name, death);
+                });
+            }
+        }
+    }
+
+    /// The crash that was asked for at this event.
+    fn kill_at(self: &Rc<World>, life: &Rc<Life>, event: &'static str, death: Death) {
+        if life.has_effect() {
             *self
                 .stats
                 .borrow_mut()
                 .crashes_by_event
-                .entry(name)
+                .entry(event)
                 .or_insert(0) += 1;
             self.kill(life, death);
+        }
+    }
+
+    /// Adds to a figure of a node.
+    pub(super) fn count(&self, life: &Rc<Life>, name: &'static str, number: u64) {
+        if life.has_effect() {
+            *life.node.marks.borrow_mut().entry(name).or_insert(0) += number;
         }
     }
 

@@ -138,9 +138,12 @@ async fn modify(
         let new = computed
             .as_ref()
             .map(|bytes| pinion_catalog::stored_document(bytes));
-        let index = index_writes(collection, partition, id, Some(old), new, true)?;
+        let mut index = index_writes(collection, partition, id, Some(old), new, true)?;
         if !index.newly_multikey.is_empty() {
             return Ok(Modified::NeedsMultikey(index.newly_multikey));
+        }
+        if state().shared.options.forget_index_entries && new.is_some() {
+            index.writes.pop();
         }
         let op = match &computed {
             Some(bytes) => Op::Put(bytes.clone()),

@@ -36,6 +36,7 @@ pub fn options(partitions: u16) -> NodeOptions {
         parsed: RawDocumentBuf::new(),
         db_path: "/data".into(),
         host_info: HostInfo::default(),
+        forget_index_entries: false,
     }
 }
 

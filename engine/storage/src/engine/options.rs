@@ -6,6 +6,11 @@ use pinion_runtime::Duration;
 
 use crate::base::PartitionOptions;
 use crate::limits::SEGMENT_BYTES;
+use crate::ring::Stamps;
+
+/// In the few hundred frames of a simulated ring, stamps of two places are then near each other every few openings,
+/// and equal as good as never: a torn frame over a stale one with equal stamps cannot be told from a damaged one.
+const HOSTILE_STAMP_BITS: u32 = 20;
 
 /// Options of storage. The defaults serve a node; [`StorageOptions::hostile`] makes everything tiny for simulation.
 #[derive(Clone, Debug)]
@@ -31,6 +36,10 @@ pub struct StorageOptions {
     pub memory_wait: Duration,
     /// Passed on to partitions; their cache is set from `cache_bytes`.
     pub partition: PartitionOptions,
+    /// How many bits of a frame's stamps tell one place from another, from 16 to 32. A directory is read as it was
+    /// written, so only simulations set it.
+    #[doc(hidden)]
+    pub stamp_bits: u32,
     /// A fault that tests plant to see whether they would find it.
     #[doc(hidden)]
     pub planted_fault: PlantedFault,
@@ -50,12 +59,13 @@ impl StorageOptions {
             ring_bytes_per_checkpoint: crate::limits::RING_BYTES_PER_CHECKPOINT,
             memory_wait: Duration::from_secs(10),
             partition: PartitionOptions::default(),
+            stamp_bits: u32::BITS,
             planted_fault: PlantedFault::None,
         }
     }
 
-    /// Tiny rings, pages and caches and short intervals, so that wrap-around, eviction and checkpoints are the common
-    /// case.
+    /// Tiny rings, pages and caches, short intervals and narrow stamps, so that wrap-around, eviction, checkpoints and
+    /// stamps that are alike by chance are the common case.
     pub fn hostile(dir: impl Into<PathBuf>) -> StorageOptions {
         StorageOptions {
             cache_bytes: 4 * 1024 * 1024,
@@ -65,8 +75,15 @@ impl StorageOptions {
             ring_bytes_per_checkpoint: 256 * 1024,
             memory_wait: Duration::from_secs(2),
             partition: PartitionOptions::hostile(),
+            stamp_bits: HOSTILE_STAMP_BITS,
             ..StorageOptions::new(dir)
         }
+    }
+}
+
+impl StorageOptions {
+    pub(super) fn stamps(&self) -> Stamps {
+        Stamps::new(self.stamp_bits)
     }
 }
 

@@ -84,6 +84,9 @@ impl Opened {
         if verified.entries > 0 {
             sim::event("recovery entries");
         }
+        sim::count("entries cut off", verified.beyond);
+        sim::count("torn frames", verified.torn_frames);
+        sim::count("entries replayed", verified.entries);
         storage.make_durable(&rings, &manifest, &verified).await?;
         sim::event("recovery cut");
         let manifest = storage.begin_epoch(&manifest, &verified).await?;
@@ -149,6 +152,7 @@ impl Storage {
             RingReader::new(
                 ring.dir.clone(),
                 manifest.directory,
+                self.options.stamps(),
                 cuts.clone(),
                 generations,
                 fault != PlantedFault::ChecksumNotChecked,
@@ -325,6 +329,7 @@ impl Storage {
             .map(|ring| RingStart {
                 dir: RingDir::new(&self.options.dir, ring),
                 directory: manifest.directory,
+                stamps: self.options.stamps(),
                 epoch: manifest.epoch,
                 segment_bytes: self.options.segment_bytes,
                 next_generation: 1,

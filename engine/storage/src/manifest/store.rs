@@ -167,6 +167,7 @@ impl ManifestStore {
             let mut block = DmaBuf::zeroed(SUPERBLOCK_BYTES);
             superblock.encode(&mut block);
             self.superblocks.write_at(place.offset(), block).await?;
+            sim::event("superblock copy");
             self.superblocks.datasync().await?;
         }
         // The twin slot still names the manifest before this one; that before it nobody names.

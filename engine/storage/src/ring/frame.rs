@@ -4,7 +4,8 @@
 //! unfinished flush. So that such a *torn* frame can be told from a *damaged* one, each sector begins
 //! with a stamp computed from where it belongs: directory, ring, segment generation, position, sector. A
 //! sector of another time or place has other stamps. All eight stamps present and the checksum wrong
-//! means that the frame was written whole and changed afterwards: damage, never a hole.
+//! means that the frame was written whole and changed afterwards: damage, never a hole. A stamp that is
+//! nearly the one expected proves nothing by itself: stamps of other places come near by chance.
 //!
 //! ```text
 //! sector 0      0 magic     4 version u16   6 ring u16     8 crc32c u32       12 stamp u32
@@ -19,6 +20,7 @@
 //! The checksum covers all 4096 bytes with its own four read as zero. Little-endian throughout.
 
 use pinion_clock::Timestamp;
+use pinion_runtime::sim;
 
 use crate::limits::BLOCK_BYTES;
 
@@ -37,12 +39,32 @@ const MAGIC: u32 = u32::from_le_bytes(*b"PRNG");
 const VERSION: u16 = 1;
 /// `first_entry` of a frame in which no entry begins.
 pub(crate) const NO_ENTRY: u16 = u16::MAX;
-/// A sector whose stamp differs in no more bits than this was written, and flipped afterwards. Stamps
-/// of other sectors differ in sixteen bits on average.
+/// A sector whose stamp differs in no more bits than this may have been written, and flipped afterwards.
 const STAMP_FLIPS: u32 = 3;
+
+/// Below this, stamps would be equal by chance so often that a torn frame looks damaged.
+pub(crate) const MIN_STAMP_BITS: u32 = 16;
 
 const _: () = assert!(FRAME_PAYLOAD_BYTES == 4004);
 const _: () = assert!(FRAME_PAYLOAD_BYTES < NO_ENTRY as usize);
+
+/// How much of a stamp tells one place from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamps {
+    /// The bits that differ; the others are set in every stamp.
+    mask: u32,
+}
+
+impl Stamps {
+    /// Only the low `bits`: 32, or fewer in simulations, where segments are few, so that stamps of different places are
+    /// often close to each other.
+    pub(crate) const fn new(bits: u32) -> Stamps {
+        assert!(MIN_STAMP_BITS <= bits && bits <= u32::BITS);
+        Stamps {
+            mask: u32::MAX >> (u32::BITS - bits),
+        }
+    }
+}
 
 /// Where a frame belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +76,7 @@ pub(crate) struct FrameContext {
     pub(crate) generation: u64,
     /// Number of the frame within its segment.
     pub(crate) position: u32,
+    pub(crate) stamps: Stamps,
 }
 
 impl FrameContext {
@@ -71,7 +94,7 @@ impl FrameContext {
             x ^= x >> 32;
         }
         // A blank sector reads as zero: keep well away from it.
-        let stamp = x as u32;
+        let stamp = x as u32 | !self.stamps.mask;
         if stamp.count_ones() <= 2 * STAMP_FLIPS {
             !stamp
         } else {
@@ -187,65 +210,85 @@ pub(crate) fn encode(
 }
 
 /// Where the block itself says that it belongs.
-fn own_context(block: &[u8]) -> FrameContext {
+fn own_context(block: &[u8], stamps: Stamps) -> FrameContext {
     FrameContext {
         directory: u64_at(block, 40),
         ring: u16_at(block, 6),
         generation: u64_at(block, 24),
         position: u32_at(block, 48),
+        stamps,
+    }
+}
+
+/// Where a sector has its stamp.
+fn stamp_at(sector: usize) -> usize {
+    if sector == 0 {
+        12
+    } else {
+        sector * SECTOR_BYTES
     }
 }
 
 /// Whether every stamp is the one of the place that the block names: a frame of another time or place, unharmed.
-fn is_whole_elsewhere(block: &[u8]) -> bool {
-    let context = own_context(block);
-    let stamp_at = |sector: usize| {
-        if sector == 0 {
-            12
-        } else {
-            sector * SECTOR_BYTES
-        }
-    };
+fn is_whole_elsewhere(block: &[u8], stamps: Stamps) -> bool {
+    let context = own_context(block, stamps);
     (0..SECTORS).all(|sector| u32_at(block, stamp_at(sector)) == context.stamp(sector))
+}
+
+/// Whether the block is the whole frame of this place but for bits of its stamps.
+fn only_stamps_differ(block: &[u8], context: &FrameContext) -> bool {
+    let mut mended = block.to_vec();
+    for sector in 0..SECTORS {
+        put(
+            &mut mended,
+            stamp_at(sector),
+            &context.stamp(sector).to_le_bytes(),
+        );
+    }
+    u32_at(&mended, 8) == checksum(&mended)
 }
 
 /// Decides what `block` is. Bytes of a crashed or damaged disk are expected here; nothing panics.
 /// `verify_checksum` is false only under a planted fault.
 pub(crate) fn classify(block: &[u8], context: &FrameContext, verify_checksum: bool) -> FrameState {
     assert_eq!(block.len(), FRAME_BYTES);
-    let stamp_at = |sector: usize| {
-        if sector == 0 {
-            12
-        } else {
-            sector * SECTOR_BYTES
+    let (mut written, mut near) = (0, 0);
+    for sector in 0..SECTORS {
+        match (u32_at(block, stamp_at(sector)) ^ context.stamp(sector)).count_ones() {
+            0 => written += 1,
+            1..=STAMP_FLIPS => near += 1,
+            _ => {}
         }
-    };
-    let written = (0..SECTORS)
-        .filter(|&sector| {
-            (u32_at(block, stamp_at(sector)) ^ context.stamp(sector)).count_ones() <= STAMP_FLIPS
-        })
-        .count();
-    if written == 0 {
+    }
+    if written + near == 0 {
         return FrameState::Blank;
     }
     if verify_checksum && u32_at(block, 8) != checksum(block) {
         return if written == SECTORS {
             FrameState::Damaged("the checksum does not match")
+        } else if written + near == SECTORS && only_stamps_differ(block, context) {
+            FrameState::Damaged("a sector stamp does not match")
+        } else if written == 0 {
+            // What is left of other frames, some of whose stamps are near ours by chance.
+            sim::count("stamps alike by chance", 1);
+            FrameState::Blank
         } else {
             FrameState::Torn
         };
     }
-    if written < SECTORS && verify_checksum && is_whole_elsewhere(block) {
-        // A stale frame some of whose stamps are near ours by chance.
-        return FrameState::Blank;
-    }
     if written < SECTORS && verify_checksum {
-        return FrameState::Damaged("the checksum matches and a sector stamp does not");
+        return if is_whole_elsewhere(block, context.stamps) {
+            // A stale frame some of whose stamps are ours, or near, by chance.
+            sim::count("stamps alike by chance", 1);
+            FrameState::Blank
+        } else {
+            FrameState::Damaged("the checksum matches and a sector stamp does not")
+        };
     }
     if u32_at(block, 0) != MAGIC || u16_at(block, 4) != VERSION {
         return FrameState::Damaged("magic or version is unknown");
     }
-    if own_context(block) != *context {
+    if own_context(block, context.stamps) != *context {
         return FrameState::Damaged("the frame belongs to another place");
     }
     let payload_len = u16_at(block, 52);
@@ -290,6 +333,11 @@ mod tests {
         ring: 3,
         generation: 12,
         position: 5,
+        stamps: Stamps::new(u32::BITS),
+    };
+    const NARROW: FrameContext = FrameContext {
+        stamps: Stamps::new(MIN_STAMP_BITS),
+        ..CONTEXT
     };
 
     fn frame(stream: &[u8], context: &FrameContext) -> Vec<u8> {
@@ -392,26 +440,56 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_stale_frame_with_a_stamp_near_ours_is_blank() {
-        // In 25,000 stale frames, which a few segments hold, one has such a stamp with a probability of a quarter.
-        let near = |generation: u64| {
-            let stale = FrameContext {
-                generation,
-                ..CONTEXT
-            };
+    /// A frame of another generation, some stamps of which are as far from ours as `wanted` says.
+    fn stale(wanted: impl Fn(usize, u32) -> bool) -> FrameContext {
+        let fits = |stale: &FrameContext| {
             (0..SECTORS).any(|sector| {
-                (stale.stamp(sector) ^ CONTEXT.stamp(sector)).count_ones() <= STAMP_FLIPS
+                let distance = (stale.stamp(sector) ^ NARROW.stamp(sector)).count_ones();
+                wanted(sector, distance)
             })
         };
-        let generation = (CONTEXT.generation + 1..10_000_000).find(|&generation| near(generation));
-        let stale = FrameContext {
-            generation: generation.expect("one in 100,000"),
-            ..CONTEXT
-        };
-        assert_eq!(
-            classify(&frame(&bytes(100), &stale), &CONTEXT, true),
-            FrameState::Blank
-        );
+        let mut generations = NARROW.generation + 1..10_000_000;
+        let found = generations.find_map(|generation| {
+            let stale = FrameContext {
+                generation,
+                ..NARROW
+            };
+            fits(&stale).then_some(stale)
+        });
+        found.expect("narrow stamps meet soon")
+    }
+
+    #[test]
+    fn a_stale_frame_with_stamps_like_ours_is_blank() {
+        for most in [0, STAMP_FLIPS] {
+            let stale = stale(|_, distance| distance <= most);
+            let block = frame(&bytes(100), &stale);
+            assert_eq!(classify(&block, &NARROW, true), FrameState::Blank);
+        }
+    }
+
+    #[test]
+    fn a_torn_frame_over_a_stale_one_with_a_stamp_near_ours_is_torn() {
+        // Only the sector whose stale stamp is near ours was not written.
+        let near = |distance: u32| (1..=STAMP_FLIPS).contains(&distance);
+        for missing in 0..SECTORS {
+            let stale = stale(|sector, distance| sector == missing && near(distance));
+            let mut block = frame(&bytes(4004), &NARROW);
+            let range = missing * SECTOR_BYTES..(missing + 1) * SECTOR_BYTES;
+            block[range.clone()].copy_from_slice(&frame(&bytes(3000), &stale)[range]);
+            assert_eq!(classify(&block, &NARROW, true), FrameState::Torn);
+        }
+    }
+
+    #[test]
+    fn flipped_stamps_are_damage() {
+        for bits in 1..=STAMP_FLIPS {
+            for sector in 0..SECTORS {
+                let mut block = frame(&bytes(4004), &CONTEXT);
+                block[stamp_at(sector)] ^= u8::MAX >> (8 - bits);
+                let state = classify(&block, &CONTEXT, true);
+                assert!(matches!(state, FrameState::Damaged(_)), "{bits} bits");
+            }
+        }
     }
 }

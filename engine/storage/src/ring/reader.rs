@@ -14,7 +14,8 @@ use pinion_runtime::{DmaBuf, File, JoinHandle, OpenOptions, Queue, spawn};
 
 use super::entry::{ENTRY_HEADER_BYTES, EntryHeader, EntryKind};
 use super::frame::{
-    FRAME_BYTES, FRAME_PAYLOAD_BYTES, FrameContext, FrameHeader, FrameState, classify, payload,
+    FRAME_BYTES, FRAME_PAYLOAD_BYTES, FrameContext, FrameHeader, FrameState, Stamps, classify,
+    payload,
 };
 use super::segment::RingDir;
 use crate::limits::SCAN_CHUNK_BYTES;
@@ -111,6 +112,7 @@ struct OpenSegment {
 pub(crate) struct RingReader {
     dir: RingDir,
     directory: u64,
+    stamps: Stamps,
     cuts: Cuts,
     verify_checksums: bool,
     waiting: VecDeque<u64>,
@@ -133,6 +135,7 @@ impl RingReader {
     pub(crate) fn new(
         dir: RingDir,
         directory: u64,
+        stamps: Stamps,
         cuts: Cuts,
         generations: impl IntoIterator<Item = u64>,
         verify_checksums: bool,
@@ -145,6 +148,7 @@ impl RingReader {
         RingReader {
             dir,
             directory,
+            stamps,
             cuts,
             verify_checksums,
             waiting: generations.into_iter().collect(),
@@ -264,6 +268,7 @@ impl RingReader {
             ring: self.dir.ring,
             generation: open.generation,
             position: (place.offset / FRAME_BYTES as u64) as u32,
+            stamps: self.stamps,
         };
         let from = (place.offset - open.chunk_start) as usize;
         match classify(

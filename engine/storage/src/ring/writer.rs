@@ -13,10 +13,10 @@ use std::rc::Rc;
 
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::{Notify, Semaphore};
-use pinion_runtime::{DmaBuf, fs};
+use pinion_runtime::{DmaBuf, fs, sim};
 
 use super::entry::{ENTRY_HEADER_BYTES, EntryHeader, EntryKind};
-use super::frame::{FRAME_BYTES, FRAME_PAYLOAD_BYTES, FrameContext, FrameHeader, encode};
+use super::frame::{FRAME_BYTES, FRAME_PAYLOAD_BYTES, FrameContext, FrameHeader, Stamps, encode};
 use super::segment::{RingDir, SegmentFile};
 use crate::limits::{MAX_ENTRY_BYTES, MAX_IDLE_SEGMENTS, MAX_PENDING_BYTES, SPARE_SEGMENTS};
 
@@ -25,6 +25,7 @@ pub(crate) struct RingStart {
     pub(crate) dir: RingDir,
     /// The random identity of the data directory.
     pub(crate) directory: u64,
+    pub(crate) stamps: Stamps,
     pub(crate) epoch: u64,
     pub(crate) segment_bytes: u64,
     /// Above every generation this ring ever had.
@@ -79,6 +80,7 @@ pub(crate) struct RingStats {
 pub(crate) struct Ring {
     dir: RingDir,
     directory: u64,
+    stamps: Stamps,
     epoch: u64,
     segment_bytes: u64,
     frames_per_segment: u64,
@@ -140,6 +142,7 @@ impl Ring {
         let ring = Rc::new(Ring {
             dir: start.dir,
             directory: start.directory,
+            stamps: start.stamps,
             epoch: start.epoch,
             segment_bytes: start.segment_bytes,
             frames_per_segment: start.segment_bytes / FRAME_BYTES as u64,
@@ -328,6 +331,7 @@ impl Ring {
                     ring: self.dir.ring,
                     generation: current.segment.generation,
                     position: current.next,
+                    stamps: self.stamps,
                 };
                 let header = FrameHeader {
                     epoch: self.epoch,
@@ -395,6 +399,7 @@ impl Ring {
             state.ready.push_back(segment);
             if reused {
                 state.stats.segments_reused += 1;
+                sim::count("segments reused", 1);
             } else {
                 state.stats.segments_created += 1;
             }

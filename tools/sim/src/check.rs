@@ -1,0 +1,79 @@
+//! The checker: a client that makes the collections, and after each opening compares everything with the oracle.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use pinion_bson::{RawDocumentBuf, rawdoc};
+use pinion_runtime::{Duration, sleep};
+
+use crate::agreement::Indexes;
+use crate::client::{Client, Refusal, read_all};
+use crate::workload::Shared;
+
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// A collection that is there already, when a crash fell into an earlier set-up.
+const NAMESPACE_EXISTS: i32 = 48;
+
+/// The checker's orders and answers.
+#[derive(Default)]
+pub struct Checks {
+    pub wanted: Cell<u64>,
+    pub done: Cell<u64>,
+    set_up: Cell<bool>,
+}
+
+impl Checks {
+    /// Orders one more check.
+    pub fn order(&self) {
+        self.wanted.set(self.wanted.get() + 1);
+    }
+
+    /// Every check that was ordered is done.
+    pub fn is_done(&self) -> bool {
+        self.done.get() == self.wanted.get()
+    }
+}
+
+/// Waits for orders and checks.
+pub async fn check(shared: Rc<Shared>, checks: Rc<Checks>) {
+    let mut client = Client::new(shared.address.get());
+    while !shared.stopped.get() {
+        sleep(LOOK_EVERY).await;
+        if checks.is_done() {
+            continue;
+        }
+        if let Err(refusal) = check_once(&shared, &checks, &mut client).await {
+            shared.read_refused(&refusal);
+        }
+    }
+}
+
+async fn check_once(shared: &Shared, checks: &Checks, client: &mut Client) -> Result<(), Refusal> {
+    if !checks.set_up.get() {
+        set_up(client).await?;
+        checks.set_up.set(true);
+    }
+    let docs = read_all(client, "docs", 1_000).await?;
+    let log = read_all(client, "log", 1_000).await?;
+    let indexes = Indexes::read(client).await?;
+    shared.oracle.borrow_mut().check_all(&docs, &log, &indexes);
+    checks.done.set(checks.wanted.get());
+    Ok(())
+}
+
+async fn set_up(client: &mut Client) -> Result<(), Refusal> {
+    let commands: [RawDocumentBuf; 3] = [
+        rawdoc! { "createIndexes": "docs", "indexes": [{ "key": { "n": 1_i32 }, "name": "n_1" }], "$db": "sim" },
+        rawdoc! { "createIndexes": "docs", "indexes": [{ "key": { "u": 1_i32 }, "name": "u_1", "unique": true }], "$db": "sim" },
+        rawdoc! { "create": "log", "$db": "sim" },
+    ];
+    for command in &commands {
+        match client.ask(command).await {
+            Ok(_) | Err(Refusal::Answer(NAMESPACE_EXISTS, _)) => {}
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    // What was set up must not be lost, or the oracle would ask for indexes that are gone.
+    let fsync = rawdoc! { "fsync": 1_i32, "$db": "admin" };
+    client.ask(&fsync).await.map(|_| ())
+}

@@ -1,0 +1,34 @@
+//! The faults that a campaign can plant: those of storage, and one of the executor.
+
+use pinion_storage::PlantedFault;
+
+/// A planted fault, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    Storage(PlantedFault),
+    /// An update removes the old entries of its document and forgets a new one.
+    IndexEntryForgotten,
+}
+
+impl Fault {
+    pub const NONE: Fault = Fault::Storage(PlantedFault::None);
+
+    /// All faults, for a campaign that plants each.
+    pub fn all() -> Vec<Fault> {
+        let storage = PlantedFault::ALL.into_iter().map(Fault::Storage);
+        storage.chain([Fault::IndexEntryForgotten]).collect()
+    }
+
+    /// How a command line names it.
+    pub fn name(self) -> String {
+        match self {
+            Fault::Storage(fault) => format!("{fault:?}"),
+            fault => format!("{fault:?}"),
+        }
+    }
+
+    /// The fault of this name.
+    pub fn named(name: &str) -> Option<Fault> {
+        Fault::all().into_iter().find(|fault| fault.name() == name)
+    }
+}
