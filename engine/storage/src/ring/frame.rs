@@ -120,6 +120,9 @@ pub(crate) struct FrameHeader {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FrameState {
     Valid(FrameHeader),
+    /// Valid but for bits of its stamps: the checksum proves the rest. Bits were flipped, or sectors that were not
+    /// written hold the same as they should and have stamps near ours by chance.
+    Mended(FrameHeader),
     /// Nothing of this frame was ever written: zeros, or a frame of an earlier generation.
     Blank,
     /// Some sectors were written and some were not: a flush that a crash interrupted.
@@ -252,7 +255,7 @@ fn only_stamps_differ(block: &[u8], context: &FrameContext) -> bool {
 /// `verify_checksum` is false only under a planted fault.
 pub(crate) fn classify(block: &[u8], context: &FrameContext, verify_checksum: bool) -> FrameState {
     assert_eq!(block.len(), FRAME_BYTES);
-    let (mut written, mut near) = (0, 0);
+    let (mut written, mut near, mut mended) = (0, 0, false);
     for sector in 0..SECTORS {
         match (u32_at(block, stamp_at(sector)) ^ context.stamp(sector)).count_ones() {
             0 => written += 1,
@@ -264,19 +267,20 @@ pub(crate) fn classify(block: &[u8], context: &FrameContext, verify_checksum: bo
         return FrameState::Blank;
     }
     if verify_checksum && u32_at(block, 8) != checksum(block) {
-        return if written == SECTORS {
-            FrameState::Damaged("the checksum does not match")
-        } else if written + near == SECTORS && only_stamps_differ(block, context) {
-            FrameState::Damaged("a sector stamp does not match")
-        } else if written == 0 {
+        if written == SECTORS {
+            return FrameState::Damaged("the checksum does not match");
+        }
+        mended = written + near == SECTORS && only_stamps_differ(block, context);
+        if !mended && written > 0 {
+            return FrameState::Torn;
+        }
+        if !mended {
             // What is left of other frames, some of whose stamps are near ours by chance.
             sim::count("stamps alike by chance", 1);
-            FrameState::Blank
-        } else {
-            FrameState::Torn
-        };
+            return FrameState::Blank;
+        }
     }
-    if written < SECTORS && verify_checksum {
+    if written < SECTORS && !mended && verify_checksum {
         return if is_whole_elsewhere(block, context.stamps) {
             // A stale frame some of whose stamps are ours, or near, by chance.
             sim::count("stamps alike by chance", 1);
@@ -301,13 +305,18 @@ pub(crate) fn classify(block: &[u8], context: &FrameContext, verify_checksum: bo
     {
         return FrameState::Damaged("a length in the header is out of range");
     }
-    FrameState::Valid(FrameHeader {
+    let header = FrameHeader {
         epoch: u64_at(block, 16),
         all_durable: Timestamp::from_u64(u64_at(block, 32)),
         payload_len,
         first_entry,
         written_at_secs: u32_at(block, 56),
-    })
+    };
+    if mended {
+        FrameState::Mended(header)
+    } else {
+        FrameState::Valid(header)
+    }
 }
 
 /// Appends the payload of a valid frame to `out`, from `skip` on.
@@ -378,15 +387,20 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_is_damage_not_a_hole() {
+    fn every_flipped_bit_is_damage_or_mended_and_not_a_hole() {
         let good = frame(&bytes(2000), &CONTEXT);
         for bit in 0..FRAME_BYTES * 8 {
             let mut block = good.clone();
             block[bit / 8] ^= 1 << (bit % 8);
-            assert!(
-                matches!(classify(&block, &CONTEXT, true), FrameState::Damaged(_)),
-                "bit {bit}"
-            );
+            let in_stamp = (0..SECTORS).any(|sector| {
+                (stamp_at(sector)..stamp_at(sector) + STAMP_BYTES).contains(&(bit / 8))
+            });
+            let state = classify(&block, &CONTEXT, true);
+            if in_stamp {
+                assert!(matches!(state, FrameState::Mended(_)), "bit {bit}");
+            } else {
+                assert!(matches!(state, FrameState::Damaged(_)), "bit {bit}");
+            }
         }
     }
 
@@ -471,24 +485,25 @@ mod tests {
     #[test]
     fn a_torn_frame_over_a_stale_one_with_a_stamp_near_ours_is_torn() {
         // Only the sector whose stale stamp is near ours was not written.
+        let other: Vec<u8> = bytes(4004).into_iter().rev().collect();
         let near = |distance: u32| (1..=STAMP_FLIPS).contains(&distance);
         for missing in 0..SECTORS {
             let stale = stale(|sector, distance| sector == missing && near(distance));
             let mut block = frame(&bytes(4004), &NARROW);
             let range = missing * SECTOR_BYTES..(missing + 1) * SECTOR_BYTES;
-            block[range.clone()].copy_from_slice(&frame(&bytes(3000), &stale)[range]);
+            block[range.clone()].copy_from_slice(&frame(&other, &stale)[range]);
             assert_eq!(classify(&block, &NARROW, true), FrameState::Torn);
         }
     }
 
     #[test]
-    fn flipped_stamps_are_damage() {
+    fn flipped_stamps_are_mended() {
         for bits in 1..=STAMP_FLIPS {
             for sector in 0..SECTORS {
                 let mut block = frame(&bytes(4004), &CONTEXT);
                 block[stamp_at(sector)] ^= u8::MAX >> (8 - bits);
                 let state = classify(&block, &CONTEXT, true);
-                assert!(matches!(state, FrameState::Damaged(_)), "{bits} bits");
+                assert!(matches!(state, FrameState::Mended(_)), "{bits} bits");
             }
         }
     }

@@ -65,6 +65,8 @@ pub(crate) struct RingScan {
     /// The highest `all_durable` that a frame records, as far as later cuts leave it standing.
     pub(crate) all_durable: Timestamp,
     pub(crate) bad: VecDeque<BadFrame>,
+    /// The last frames whose stamps were not what was written, and all else was.
+    pub(crate) mended: VecDeque<Place>,
     /// For each segment the last existing entry that touches it.
     pub(crate) segments: Vec<(u64, Timestamp)>,
 }
@@ -83,6 +85,13 @@ impl RingScan {
             damage,
             next: None,
         });
+    }
+
+    fn note_mended(&mut self, place: Place) {
+        if self.mended.len() == MAX_BAD_FRAMES {
+            self.mended.pop_front();
+        }
+        self.mended.push_back(place);
     }
 
     fn note_entry(&mut self, ts: Timestamp) {
@@ -285,14 +294,20 @@ impl RingReader {
                 self.scan.note_bad(place, Some(what));
                 self.lose_step();
             }
-            FrameState::Valid(header) => {
-                self.scan.valid_frames += 1;
-                let standing = header.all_durable.min(self.cuts.limit(header.epoch));
-                self.scan.all_durable = self.scan.all_durable.max(standing);
-                self.take_payload(from, &header, place);
+            FrameState::Mended(header) => {
+                self.scan.note_mended(place.clone());
+                self.take_frame(from, &header, place);
             }
+            FrameState::Valid(header) => self.take_frame(from, &header, place),
         }
         Ok(true)
+    }
+
+    fn take_frame(&mut self, from: usize, header: &FrameHeader, place: Place) {
+        self.scan.valid_frames += 1;
+        let standing = header.all_durable.min(self.cuts.limit(header.epoch));
+        self.scan.all_durable = self.scan.all_durable.max(standing);
+        self.take_payload(from, header, place);
     }
 
     fn take_payload(&mut self, from: usize, header: &FrameHeader, place: Place) {
