@@ -65,6 +65,11 @@ impl DocBuilder {
         DocBuilder::with_buffer(Vec::with_capacity(capacity))
     }
 
+    /// Makes room for about `additional` bytes more, so that appending them does not move what is there.
+    pub fn reserve(&mut self, additional: usize) {
+        self.bytes.reserve(additional);
+    }
+
     /// Appends a field.
     #[inline]
     pub fn append<'v>(&mut self, name: &str, value: impl Into<RawBsonRef<'v>>) -> &mut DocBuilder {

@@ -74,6 +74,9 @@ pub(crate) fn append_cursor(
     id: i64,
     ns: &str,
 ) {
+    // Beside its bytes a document costs its index as a name, its type and a terminator.
+    let bytes: usize = documents.iter().map(|document| document.len() + 8).sum();
+    out.reserve(bytes + ns.len() + 64);
     out.start_document("cursor").start_array(batch);
     for document in documents {
         out.push(stored_document(document));
@@ -123,12 +126,7 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
         })
         .await?
     };
-    let mut out = Reply::with_capacity(
-        256 + filled
-            .iter()
-            .map(|document| document.len() + 16)
-            .sum::<usize>(),
-    );
+    let mut out = Reply::new();
     append_cursor(&mut out, "nextBatch", &filled, next, ns.as_str());
     Ok(out)
 }

@@ -104,7 +104,7 @@ fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
                 projection,
                 top: Top::None,
                 rest: Vec::new(),
-                request: Box::new(move |collection| parsed.request(collection)),
+                request: Box::new(move |collection| parsed.clone().into_request(collection)),
             })
         }
         "count" => {

@@ -17,6 +17,7 @@ use crate::state::state;
 use pinion_query::Hint;
 
 /// A parsed `find`.
+#[derive(Clone)]
 pub(super) struct Find {
     pub ns: Namespace,
     pub matcher: Matcher,
@@ -121,18 +122,18 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Find> {
 
 impl Find {
     /// The read of this command.
-    pub(super) fn request(
-        &self,
+    pub(super) fn into_request(
+        self,
         collection: std::sync::Arc<pinion_catalog::Collection>,
     ) -> Result<ReadRequest> {
         Ok(ReadRequest {
             collection,
-            matcher: self.matcher.clone(),
+            matcher: self.matcher,
             sort: parse_sort(self.sort.as_deref())?,
-            hint: self.hint.clone(),
+            hint: self.hint,
             skip: self.skip,
             limit: self.limit,
-            projection: self.projection.clone(),
+            projection: self.projection,
             output: Output::Documents,
         })
     }
@@ -149,17 +150,17 @@ pub(crate) async fn find(cmd: Invocation) -> Result<Reply> {
         append_cursor(&mut out, "firstBatch", &[], 0, find.ns.as_str());
         return Ok(out);
     };
-    let uuid = collection.uuid;
     let first = find.batch_size.unwrap_or(DEFAULT_FIRST_BATCH);
-    let opened = open(&cmd.ctx, find.request(collection)?, first).await?;
-    let request = CursorRequest {
-        ns: find.ns,
-        uuid: Some(uuid),
-        indexes: opened.indexes,
+    let mut request = CursorRequest {
+        ns: find.ns.clone(),
+        uuid: Some(collection.uuid),
+        indexes: Vec::new(),
         batch_size: find.batch_size,
         single_batch: find.single_batch,
         no_timeout: find.no_timeout,
     };
+    let opened = open(&cmd.ctx, find.into_request(collection)?, first).await?;
+    request.indexes = opened.indexes;
     first_batch(
         &cmd,
         Stream::Merged(Box::new(opened.stream)),

@@ -126,7 +126,7 @@ impl ReadRequest {
 }
 
 fn plan(request: &ReadRequest) -> Result<Planned> {
-    let filter = (!request.matcher.is_empty()).then(|| request.matcher.clone());
+    let filter = || (!request.matcher.is_empty()).then(|| request.matcher.clone());
     if request.hint.is_none()
         && let Some(id) = request.matcher.id_equality()
     {
@@ -134,7 +134,7 @@ fn plan(request: &ReadRequest) -> Result<Planned> {
         let filter = if request.matcher.id_equality_alone().is_some() {
             None
         } else {
-            filter
+            filter()
         };
         // One document is in every order.
         return Ok(Planned {
@@ -149,7 +149,11 @@ fn plan(request: &ReadRequest) -> Result<Planned> {
     } else {
         None
     };
-    let filter = if plan.filter_satisfied { None } else { filter };
+    let filter = if plan.filter_satisfied {
+        None
+    } else {
+        filter()
+    };
     Ok(Planned {
         access: access_of(&request.collection, plan.access),
         filter,
