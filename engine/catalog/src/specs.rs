@@ -46,11 +46,12 @@ const UNSUPPORTED_TYPES: [&str; 6] = [
 ];
 
 /// Checks one specification of `createIndexes` and brings it into the stored form `{v, key, name, unique, sparse, ...}`.
+/// `ignore_unknown` drops fields that no index has; options that this node lacks are refused all the same.
 ///
 /// # Errors
 /// As MongoDB answers, with the specification in the message.
-pub fn parse_index_spec(spec: &RawDocument) -> Result<RawDocumentBuf> {
-    parse(spec)
+pub fn parse_index_spec(spec: &RawDocument, ignore_unknown: bool) -> Result<RawDocumentBuf> {
+    parse(spec, ignore_unknown)
         .map_err(|error| {
             if error.code == ErrorCode::NOT_IMPLEMENTED {
                 error
@@ -83,7 +84,7 @@ fn is_truthy(value: RawBsonRef<'_>) -> bool {
     }
 }
 
-fn parse(spec: &RawDocument) -> Result<RawDocumentBuf> {
+fn parse(spec: &RawDocument, ignore_unknown: bool) -> Result<RawDocumentBuf> {
     let (mut key, mut name, mut version) = (None, None, 2);
     let mut options = DocBuilder::new();
     for (field, value) in pinion_bson::elements(spec) {
@@ -119,6 +120,7 @@ fn parse(spec: &RawDocument) -> Result<RawDocumentBuf> {
                     format!("The index option '{field}' is not supported"),
                 ));
             }
+            _ if ignore_unknown => {}
             _ => {
                 return Err(Error::new(
                     ErrorCode::INVALID_INDEX_SPECIFICATION_OPTION,

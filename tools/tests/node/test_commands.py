@@ -335,3 +335,34 @@ def test_index_builds_over_existing_data(collection):
     assert set(collection.index_information()) == {"_id_", "a_-1"}
     collection.drop_index("a_-1")
     assert set(collection.index_information()) == {"_id_"}
+
+
+def test_empty_timestamps_are_filled_in_unless_the_command_says_otherwise(client, collection):
+    from bson import Timestamp
+
+    database, name, empty = client["pinion_test"], collection.name, Timestamp(0, 0)
+    for keep in (False, True):
+        extra = {"bypassEmptyTsReplacement": True} if keep else {}
+        collection.delete_many({})
+        database.command({"insert": name, "documents": [{"_id": 1, "t": empty}], **extra})
+        database.command({"insert": name, "documents": [{"_id": 2}, {"_id": 3}]})
+        database.command({"update": name, "updates": [{"q": {"_id": 2}, "u": {"t": empty}}], **extra})
+        database.command({"update": name, "updates": [{"q": {"_id": 4}, "u": {"t": empty}, "upsert": True}], **extra})
+        database.command({"findAndModify": name, "query": {"_id": 3}, "update": {"t": empty}, **extra})
+        found = {document["_id"]: document["t"] for document in collection.find()}
+        assert set(found) == {1, 2, 3, 4} and all((t == empty) == keep for t in found.values()), found
+    with pytest.raises(OperationFailure, match="bypassEmptyTsReplacement"):
+        database.command({"delete": name, "deletes": [{"q": {}, "limit": 0}], "bypassEmptyTsReplacement": True})
+
+
+def test_unknown_index_options_are_dropped_where_asked(client, collection):
+    database, name = client["pinion_test"], collection.name
+    spec = {"key": {"a": 1}, "name": "a_1", "unique": True, "safe": None, "nosuch": 5}
+    with pytest.raises(OperationFailure, match="safe"):
+        database.command({"createIndexes": name, "indexes": [spec]})
+    database.command({"createIndexes": name, "indexes": [spec], "ignoreUnknownIndexOptions": True})
+    assert collection.index_information()["a_1"] == {"v": 2, "key": [("a", 1)], "unique": True}
+    # What Pinion lacks is no unknown option.
+    with pytest.raises(OperationFailure, match="expireAfterSeconds"):
+        database.command({"createIndexes": name, "ignoreUnknownIndexOptions": True,
+                          "indexes": [{"key": {"b": 1}, "name": "b_1", "expireAfterSeconds": 5}]})

@@ -82,6 +82,9 @@ def test_mongostat_shows_the_rates_of_a_running_load(node, client, tools):
         while not stop.is_set():
             client.tools.stat.insert_one({"_id": i})
             client.tools.stat.find_one({"_id": i})
+            client.tools.stat.update_one({"_id": i}, {"$set": {"x": 1}})
+            list(client.tools.stat.find({"_id": {"$gt": i - 6}}, batch_size=4))
+            client.tools.stat.delete_one({"_id": i - 10})
             i += 1
 
     client.tools.stat.drop()
@@ -94,7 +97,13 @@ def test_mongostat_shows_the_rates_of_a_running_load(node, client, tools):
         thread.join()
     rows = [next(iter(json.loads(line).values())) for line in output.splitlines() if line.startswith("{")]
     number = lambda text: int(re.sub(r"\D", "", text) or 0)
-    assert max(number(row["insert"]) for row in rows[1:]) > 50 and max(number(row["query"]) for row in rows[1:]) > 50, rows
+    busiest = {column: max(number(row[column]) for row in rows[1:]) for column in rows[0] if column not in ("time", "command")}
+    for column in ("insert", "query", "update", "delete", "getmore"):
+        assert busiest[column] > 30, rows
+    # Each insert comes with two finds.
+    assert 1.5 < busiest["query"] / busiest["insert"] < 2.5, rows
+    for column in ("net_in", "net_out", "conn", "res", "vsize"):
+        assert busiest[column] > 0, rows
 
 
 def test_mongotop(node, client, tools):

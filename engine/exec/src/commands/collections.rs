@@ -84,7 +84,7 @@ fn check_id_index(spec: &RawDocument) -> Result<()> {
             pinion_query::document_text(spec)
         )));
     }
-    pinion_catalog::parse_index_spec(spec).map(|_| ())
+    pinion_catalog::parse_index_spec(spec, false).map(|_| ())
 }
 
 /// `drop`.

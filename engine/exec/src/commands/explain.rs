@@ -222,7 +222,7 @@ fn parse_write(name: &str, inner: &RawDocument, db: &str) -> Result<Explained> {
     let (statement, top) = if name == "update" {
         let spec = parse_update(root, document)?;
         (
-            spec.statement(&vars)?,
+            spec.statement(&vars, false)?,
             Top::Update {
                 upsert: spec.upsert,
             },

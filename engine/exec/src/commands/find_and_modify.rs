@@ -47,6 +47,9 @@ pub(super) fn parse(cmd: &Invocation, body: &RawDocument, command: &str) -> Resu
     let hint = parse_hint(reader.value("hint"))?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.opt_safe_bool("bypassDocumentValidation")?;
+    let keep_empty_timestamps = reader
+        .opt_safe_bool("bypassEmptyTsReplacement")?
+        .unwrap_or(false);
     reader.opt_i32("stmtId")?;
     let filters = array_filters(&reader)?;
     refuse::collation(&reader)?;
@@ -78,9 +81,10 @@ pub(super) fn parse(cmd: &Invocation, body: &RawDocument, command: &str) -> Resu
     }
     let change = match update {
         _ if remove => Change::Delete,
-        Some(update @ (RawBsonRef::Document(_) | RawBsonRef::Array(_))) => {
-            Change::Update(Update::parse_with(update, filters, &vars)?)
-        }
+        Some(update @ (RawBsonRef::Document(_) | RawBsonRef::Array(_))) => Change::Update(
+            Update::parse_with(update, filters, &vars)?
+                .keeping_empty_timestamps(keep_empty_timestamps),
+        ),
         Some(_) => {
             return Err(Error::failed_to_parse(
                 "Update argument must be either an object or an array",

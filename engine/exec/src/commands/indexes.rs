@@ -16,6 +16,10 @@ use crate::read::Stream;
 pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let ns = reader.namespace("createIndexes", cmd.db())?;
+    // Read first: it says how the specifications are read.
+    let ignore_unknown = reader
+        .opt_safe_bool("ignoreUnknownIndexOptions")?
+        .unwrap_or(false);
     let mut specs = Vec::new();
     match reader.opt_objects("indexes")? {
         None => {
@@ -25,15 +29,13 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
         }
         Some(objects) => {
             for object in objects {
-                specs.push(pinion_catalog::parse_index_spec(object?.1)?);
+                specs.push(pinion_catalog::parse_index_spec(object?.1, ignore_unknown)?);
             }
         }
     }
     if reader.has("commitQuorum") {
         return Err(Error::bad_value("Standalones can't specify commitQuorum"));
     }
-    reader.opt_safe_bool("ignoreUnknownIndexOptions")?;
-    reader.unsupported_unless_empty("ignoreUnknownIndexOptions")?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.ignore(&["v"]);
     reader.finish()?;

@@ -84,7 +84,11 @@ pub(super) fn array_filters<'d>(reader: &FieldReader<'d, '_>) -> Result<Option<&
 
 impl UpdateSpec<'_> {
     /// Parses filter and update.
-    pub(super) fn statement(&self, vars: &Variables) -> Result<ModifyStatement> {
+    pub(super) fn statement(
+        &self,
+        vars: &Variables,
+        keep_empty_timestamps: bool,
+    ) -> Result<ModifyStatement> {
         let is_pipeline = matches!(self.u, RawBsonRef::Array(_));
         let update = match self.constants {
             Some(_) if !is_pipeline => {
@@ -99,6 +103,7 @@ impl UpdateSpec<'_> {
             }
             None => Update::parse_with(self.u, self.array_filters, vars)?,
         };
+        let update = update.keeping_empty_timestamps(keep_empty_timestamps);
         if self.multi && update.is_replacement() {
             return Err(Error::failed_to_parse(
                 "multi update is not supported for replacement-style update",
@@ -124,6 +129,8 @@ pub(super) struct BatchOptions {
     pub ns: Namespace,
     pub ordered: bool,
     pub vars: Variables,
+    /// Of an update alone.
+    pub keep_empty_timestamps: bool,
 }
 
 /// Reads the options beside the statements.
@@ -136,6 +143,10 @@ pub(super) fn batch_options(
     let ns = reader.namespace(command, cmd.db())?;
     let ordered = reader.opt_bool("ordered")?.unwrap_or(true);
     reader.opt_safe_bool("bypassDocumentValidation")?;
+    let keep_empty_timestamps = command == "update"
+        && reader
+            .opt_safe_bool("bypassEmptyTsReplacement")?
+            .unwrap_or(false);
     reader.opt_i32("stmtId")?;
     reader.opt_array("stmtIds")?;
     let vars = variables(reader.opt_doc("let")?)?;
@@ -145,7 +156,12 @@ pub(super) fn batch_options(
     reader.ignore(&[statements]);
     reader.finish()?;
     check_uuid(&ns, uuid)?;
-    Ok(BatchOptions { ns, ordered, vars })
+    Ok(BatchOptions {
+        ns,
+        ordered,
+        vars,
+        keep_empty_timestamps,
+    })
 }
 
 /// `update`.
@@ -164,7 +180,7 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
     for (index, spec) in specs.iter().enumerate() {
         counters.update.inc();
         let mut done = ModifyOutcome::default();
-        let result = match spec.statement(&options.vars) {
+        let result = match spec.statement(&options.vars, options.keep_empty_timestamps) {
             Ok(statement) => run(&cmd.ctx, &options.ns, &statement, &mut done).await,
             Err(error) => Err(error),
         };

@@ -232,7 +232,7 @@ async fn upsert(
         &update_context(true, None),
         state().new_object_id(),
     )?;
-    let document = prepare_for_insert(&made, false)?;
+    let document = prepare_for_insert(&made, update.keeps_empty_timestamps())?;
     let mut batch = BatchOutcome::default();
     insert_documents(ctx, ns, vec![(0, document.clone())], true, &mut batch).await?;
     if let Some(failure) = batch.errors.pop() {

@@ -41,6 +41,7 @@ use tree::Slot;
 #[derive(Clone, Debug)]
 pub struct Update {
     kind: Kind,
+    keeps_empty_timestamps: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -90,6 +91,7 @@ impl Update {
                 }
                 return Ok(Update {
                     kind: Kind::Pipeline(pipeline::parse(stages, variables)?),
+                    keeps_empty_timestamps: false,
                 });
             }
             _ => {
@@ -123,6 +125,7 @@ impl Update {
                     tree,
                     touches_id,
                 },
+                keeps_empty_timestamps: false,
             });
         }
         if !filters.is_empty() {
@@ -143,7 +146,21 @@ impl Update {
         }
         Ok(Update {
             kind: Kind::Replacement(document.to_owned()),
+            keeps_empty_timestamps: false,
         })
+    }
+
+    /// The same update that, with `keep`, stores empty timestamps as they are instead of filling in the present one.
+    pub fn keeping_empty_timestamps(self, keep: bool) -> Update {
+        Update {
+            keeps_empty_timestamps: keep,
+            ..self
+        }
+    }
+
+    /// See [`Update::keeping_empty_timestamps`].
+    pub fn keeps_empty_timestamps(&self) -> bool {
+        self.keeps_empty_timestamps
     }
 
     /// Whether the whole document is replaced.
@@ -163,7 +180,10 @@ impl Update {
         context: &UpdateContext,
     ) -> Result<Option<RawDocumentBuf>> {
         let new = match &self.kind {
-            Kind::Replacement(replacement) => replace(old, replacement, Some(context.timestamp))?,
+            Kind::Replacement(replacement) => {
+                let filler = (!self.keeps_empty_timestamps).then_some(context.timestamp);
+                replace(old, replacement, filler)?
+            }
             Kind::Pipeline(pipeline) => replace(old, &pipeline.transform(old)?, None)?,
             Kind::Operators {
                 entries,
