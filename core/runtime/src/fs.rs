@@ -65,9 +65,18 @@ pub async fn read_small(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     dispatch!(read_small(path.as_ref()))
 }
 
-/// Bytes free on the file system that holds `path`.
-pub async fn free_bytes(path: impl AsRef<Path>) -> io::Result<u64> {
-    dispatch!(free_bytes(path.as_ref()))
+/// Room on a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// All bytes of it.
+    pub total_bytes: u64,
+    /// Bytes that this process may still use.
+    pub free_bytes: u64,
+}
+
+/// The room on the file system that holds `path`.
+pub async fn space(path: impl AsRef<Path>) -> io::Result<Space> {
+    dispatch!(space(path.as_ref()))
 }
 
 /// An exclusive lock on a directory, held until dropped or until the process ends.

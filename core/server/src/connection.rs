@@ -289,7 +289,7 @@ impl Session<'_> {
         }
         if let Some(metadata) = self.live.client.metadata() {
             self.told_metadata = true;
-            if !self.core.options().quiet {
+            if !self.core.counters.quiet.get() {
                 let doc = pinion_bson::to_extended_json(
                     &metadata.document,
                     pinion_bson::JsonMode::Relaxed,

@@ -23,6 +23,8 @@ pub struct ServerOptions {
     pub max_connections: usize,
     /// Leaves the lines about single connections out of the log.
     pub quiet: bool,
+    /// `operationProfiling.slowOpThresholdMs`: commands that take at least so long are logged.
+    pub slow_ms: Option<u64>,
 }
 
 impl Default for ServerOptions {
@@ -30,6 +32,7 @@ impl Default for ServerOptions {
         ServerOptions {
             max_connections: DEFAULT_MAX_CONNECTIONS,
             quiet: false,
+            slow_ms: None,
         }
     }
 }
@@ -97,6 +100,13 @@ impl ServerCore {
         counters
             .max_connections
             .set(shared.options.max_connections as u64);
+        // A parameter of the start may have set it already.
+        if let Some(slow_ms) = shared.options.slow_ms {
+            counters.slow_ms.set(slow_ms);
+        }
+        if shared.options.quiet {
+            counters.quiet.set(true);
+        }
         set_core_local(counters.clone());
         set_core_local(Rc::new(ServerCore {
             registry: core_local::<Registry>(),
@@ -109,10 +119,6 @@ impl ServerCore {
             ops: Cell::new(0),
             replies: Cell::new(0),
         }));
-    }
-
-    pub(crate) fn options(&self) -> &ServerOptions {
-        &self.shared.options
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -148,7 +154,7 @@ impl ServerCore {
         let live = Rc::new(Live::new(client.clone(), connection));
         self.live.borrow_mut().insert(connection_id, live.clone());
         self.counters.opened(client.clone());
-        let quiet = self.options().quiet;
+        let quiet = self.counters.quiet.get();
         if !quiet {
             tracing::info!(target: "NETWORK", id = 22_943u64, ctx = "listener", remote = %remote, connectionId = connection_id, connectionCount = self.shared.open(), "Connection accepted");
         }

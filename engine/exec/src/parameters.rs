@@ -1,9 +1,11 @@
 //! Server parameters: those that have an effect here, and those that tell what this node is.
 
+use std::rc::Rc;
+
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_runtime::Duration;
 use pinion_wire::idl::{i64_exact, truthy};
-use pinion_wire::{Error, ErrorCode, Result};
+use pinion_wire::{Error, ErrorCode, Result, ServerCounters};
 
 use crate::limits::CURSOR_TIMEOUT;
 
@@ -11,13 +13,29 @@ use crate::limits::CURSOR_TIMEOUT;
 #[derive(Clone, Debug)]
 pub(crate) struct Parameters {
     pub cursor_timeout: Duration,
-    /// Operations slower than this are logged.
-    pub slow_ms: i64,
-    pub log_level: i32,
-    pub quiet: bool,
     pub notablescan: bool,
-    pub journal_commit_interval_ms: i64,
     pub max_sort_bytes: i64,
+}
+
+/// How the log's verbosity is read and set: a core-local value, where there is a log.
+pub struct LogLevel {
+    /// The verbosity in force.
+    pub get: fn() -> i32,
+    /// Takes another one, for all cores.
+    pub set: fn(i32),
+}
+
+fn log_level() -> i32 {
+    pinion_runtime::try_core_local::<LogLevel>().map_or(0, |source| (source.get)())
+}
+
+/// What this core's connection layer looks at.
+pub(crate) fn server_counters() -> Rc<ServerCounters> {
+    pinion_runtime::try_core_local::<ServerCounters>().unwrap_or_else(|| {
+        let counters = Rc::new(ServerCounters::new());
+        pinion_runtime::set_core_local(counters.clone());
+        counters
+    })
 }
 
 /// Sets the parameters given at the start (`--setParameter name=value`) on this core.
@@ -49,11 +67,7 @@ impl Default for Parameters {
     fn default() -> Parameters {
         Parameters {
             cursor_timeout: CURSOR_TIMEOUT,
-            slow_ms: 100,
-            log_level: 0,
-            quiet: false,
             notablescan: false,
-            journal_commit_interval_ms: 100,
             max_sort_bytes: crate::limits::MAX_SORT_BYTES as i64,
         }
     }
@@ -108,10 +122,11 @@ impl Parameters {
                 out.append(name, self.max_sort_bytes);
             }
             "journalCommitInterval" => {
-                out.append(name, self.journal_commit_interval_ms as i32);
+                let storage = &crate::state::state().shared.options.storage;
+                out.append(name, storage.journal_commit_interval.as_millis() as i32);
             }
             "logLevel" => {
-                out.append(name, self.log_level);
+                out.append(name, log_level());
             }
             "maxBSONDepth" => {
                 out.append(name, pinion_bson::MAX_DEPTH as i32);
@@ -120,7 +135,7 @@ impl Parameters {
                 out.append(name, self.notablescan);
             }
             "quiet" => {
-                out.append(name, self.quiet);
+                out.append(name, server_counters().quiet.get());
             }
             _ => return false,
         }
@@ -194,8 +209,12 @@ impl Parameters {
     pub(crate) fn set(&mut self, setting: &Setting) {
         match setting {
             Setting::CursorTimeout(value) => self.cursor_timeout = *value,
-            Setting::LogLevel(value) => self.log_level = *value,
-            Setting::Quiet(value) => self.quiet = *value,
+            Setting::LogLevel(value) => {
+                if let Some(source) = pinion_runtime::try_core_local::<LogLevel>() {
+                    (source.set)(*value);
+                }
+            }
+            Setting::Quiet(value) => server_counters().quiet.set(*value),
             Setting::NoTableScan(value) => self.notablescan = *value,
             Setting::MaxSortBytes(value) => self.max_sort_bytes = *value,
         }

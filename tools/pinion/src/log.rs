@@ -1,7 +1,7 @@
 //! The log: `tracing` events as JSON lines in MongoDB's format, to standard output or a file, and to getLog.
 //!
-//! An event's target is the component (`NETWORK`, `STORAGE`, ...), its message `msg`; the fields `id` and
-//! `ctx` have their places, every other field goes to `attr`. Lines are written by a thread of their own, so a
+//! An event's target is the component (`NETWORK`, `STORAGE`, ...), its message `msg`; the fields `id`, `ctx` and
+//! `tags` have their places, every other field goes to `attr`. Lines are written by a thread of their own, so a
 //! slow reader of standard output cannot hold a core; when it is too slow lines are dropped and counted.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // Serves every core of a real process; the simulator does not use it.
@@ -10,7 +10,7 @@ use std::fmt::{self, Write as _};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,14 +21,31 @@ use tracing::{Event, Level, Metadata, Subscriber};
 /// Lines that wait for the writer at most; more are dropped.
 const QUEUE_LINES: usize = 8_192;
 
-/// Where lines go besides the file: getLog's memory.
+/// The tag of what getLog: "startupWarnings" tells.
+pub const STARTUP_WARNINGS: &str = "startupWarnings";
+
+/// Where lines go besides the file: getLog's memory. The flag says that the line has the tag `startupWarnings`.
 pub type Sink = Box<dyn Fn(&str, bool) + Send + Sync>;
+
+/// mongod's `logLevel`: 0 to 5.
+static VERBOSITY: AtomicI32 = AtomicI32::new(0);
+
+/// The verbosity in force.
+pub fn verbosity() -> i32 {
+    VERBOSITY.load(Ordering::Relaxed)
+}
+
+/// Changes the verbosity.
+pub fn set_verbosity(level: i32) {
+    VERBOSITY.store(level, Ordering::Relaxed);
+    // What is enabled is asked once for each place that logs.
+    tracing::callsite::rebuild_interest_cache();
+}
 
 /// Hands every event to the writer thread.
 pub struct Log {
     lines: SyncSender<Option<String>>,
     dropped: AtomicU64,
-    verbosity: u8,
     sink: Sink,
 }
 
@@ -38,7 +55,7 @@ pub struct LogWriter {
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-/// Installs the log for this process. `sink` receives each line and whether it is a warning.
+/// Installs the log for this process. `sink` receives each line.
 ///
 /// Errors: the file cannot be opened or moved aside.
 pub fn install(
@@ -58,9 +75,9 @@ pub fn install(
     let log = Log {
         lines: lines.clone(),
         dropped: AtomicU64::new(0),
-        verbosity,
         sink,
     };
+    VERBOSITY.store(i32::from(verbosity), Ordering::Relaxed);
     tracing::subscriber::set_global_default(log)
         .map_err(|_| io::Error::other("a log is installed already"))?;
     Ok(LogWriter {
@@ -100,8 +117,8 @@ impl Subscriber for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         match *metadata.level() {
             Level::ERROR | Level::WARN | Level::INFO => true,
-            Level::DEBUG => self.verbosity >= 1,
-            Level::TRACE => self.verbosity >= 3,
+            Level::DEBUG => verbosity() >= 1,
+            Level::TRACE => verbosity() >= 3,
         }
     }
 
@@ -114,8 +131,11 @@ impl Subscriber for Log {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let line = format(event, now_us() / 1_000);
-        (self.sink)(line.trim_end(), *event.metadata().level() <= Level::WARN);
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let is_startup_warning = fields.tags.as_deref() == Some(STARTUP_WARNINGS);
+        let line = format(event.metadata(), fields, now_us() / 1_000);
+        (self.sink)(line.trim_end(), is_startup_warning);
         if self.lines.try_send(Some(line)).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         } else if self.dropped.load(Ordering::Relaxed) > 0 {
@@ -136,6 +156,7 @@ struct Fields {
     id: u64,
     context: Option<String>,
     attr: String,
+    tags: Option<String>,
 }
 
 impl Fields {
@@ -152,6 +173,7 @@ impl Visit for Fields {
         match field.name() {
             "message" => self.message = value.into(),
             "ctx" => self.context = Some(value.into()),
+            "tags" => self.tags = Some(value.into()),
             name => self.attr(name, Quoted(value)),
         }
     }
@@ -194,10 +216,7 @@ impl Visit for Fields {
     }
 }
 
-fn format(event: &Event<'_>, now_ms: i64) -> String {
-    let mut fields = Fields::default();
-    event.record(&mut fields);
-    let metadata = event.metadata();
+fn format(metadata: &Metadata<'_>, fields: Fields, now_ms: i64) -> String {
     let severity = match *metadata.level() {
         Level::ERROR => "E",
         Level::WARN => "W",
@@ -211,45 +230,23 @@ fn format(event: &Event<'_>, now_ms: i64) -> String {
             .unwrap_or("thread")
             .to_string()
     });
-    let mut line = head(
-        severity,
-        component(metadata.target()),
+    let mut line = format!(
+        "{{\"t\":{{\"$date\":\"{}\"}},\"s\":{:<5}\"c\":{:<11}\"id\":{},\"ctx\":{},\"msg\":{}",
+        date(now_ms),
+        format!("\"{severity}\","),
+        format!("\"{}\",", component(metadata.target())),
         fields.id,
-        &context,
-        &fields.message,
-        now_ms,
+        Quoted(&context),
+        Quoted(&fields.message),
     );
     if !fields.attr.is_empty() {
         let _ = write!(line, ",\"attr\":{{{}}}", fields.attr);
     }
+    if let Some(tag) = &fields.tags {
+        let _ = write!(line, ",\"tags\":[{}]", Quoted(tag));
+    }
     line.push_str("}\n");
     line
-}
-
-fn head(
-    severity: &str,
-    component: &str,
-    id: u64,
-    context: &str,
-    message: &str,
-    now_ms: i64,
-) -> String {
-    format!(
-        "{{\"t\":{{\"$date\":\"{}\"}},\"s\":{:<5}\"c\":{:<11}\"id\":{id},\"ctx\":{},\"msg\":{}",
-        date(now_ms),
-        format!("\"{severity}\","),
-        format!("\"{component}\","),
-        Quoted(context),
-        Quoted(message),
-    )
-}
-
-/// A line in the log's format, for getLog's startup warnings.
-pub fn line(severity: &str, component: &str, id: u64, context: &str, message: &str) -> String {
-    format!(
-        "{},\"tags\":[\"startupWarnings\"]}}",
-        head(severity, component, id, context, message, now_us() / 1_000)
-    )
 }
 
 /// Events of libraries carry their module path as target; MongoDB's name for "no component" is `-`.
@@ -336,32 +333,41 @@ mod tests {
         let seen: Arc<Mutex<Vec<(String, bool)>>> = Arc::default();
         let (lines, receiver) = sync_channel(8);
         let into = seen.clone();
-        let sink: Sink =
-            Box::new(move |line, warning| into.lock().unwrap().push((line.into(), warning)));
+        let sink: Sink = Box::new(move |line, startup_warning| {
+            into.lock().unwrap().push((line.into(), startup_warning))
+        });
         let log = Log {
             lines,
             dropped: AtomicU64::new(0),
-            verbosity: 0,
             sink,
         };
         tracing::subscriber::with_default(log, || {
             tracing::info!(target: "NETWORK", id = 23_016u64, ctx = "listener", port = 27_017u64, "Waiting for connections");
             tracing::warn!(target: "CONTROL", id = 1u64, ctx = "a\"b", "two\nlines");
+            tracing::warn!(target: "CONTROL", id = 2u64, ctx = "c", tags = STARTUP_WARNINGS, n = 1, "take care");
             tracing::debug!(target: "NETWORK", "not shown");
         });
         let seen = seen.lock().unwrap();
-        assert_eq!(seen.len(), 2);
-        let (line, warning) = &seen[0];
+        assert_eq!(seen.len(), 3);
+        let (line, startup_warning) = &seen[0];
         assert!(
-            !warning && line.contains("\"s\":\"I\", \"c\":\"NETWORK\", "),
+            !startup_warning && line.contains("\"s\":\"I\", \"c\":\"NETWORK\", "),
             "{line}"
         );
         assert!(line.ends_with("\"id\":23016,\"ctx\":\"listener\",\"msg\":\"Waiting for connections\",\"attr\":{\"port\":27017}}"), "{line}");
         assert!(
-            seen[1].1
+            !seen[1].1
                 && seen[1]
                     .0
                     .contains("\"ctx\":\"a\\\"b\",\"msg\":\"two\\nlines\"}")
+        );
+        let (line, startup_warning) = &seen[2];
+        assert!(
+            *startup_warning
+                && line.ends_with(
+                    "\"msg\":\"take care\",\"attr\":{\"n\":1},\"tags\":[\"startupWarnings\"]}"
+                ),
+            "{line}"
         );
         assert!(receiver.try_recv().unwrap().unwrap().ends_with("}\n"));
     }

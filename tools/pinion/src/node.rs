@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_exec::{HostInfo, MemorySource, NodeOptions};
+use pinion_exec::{HostInfo, LogLevel, MemorySource, NodeOptions};
 use pinion_runtime::{
     CoreId, Listener, Queue, on_all_cores, request_shutdown, set_core_local, spawn,
 };
@@ -24,6 +24,8 @@ pub struct NodeConfig {
     pub set_parameters: Vec<(String, String)>,
     /// Resident and virtual memory of the process in bytes; a simulated node has none of its own.
     pub memory: Option<fn() -> (u64, u64)>,
+    /// How commands reach the log's verbosity.
+    pub log_level: Option<fn() -> LogLevel>,
     /// Lines for getLog: "startupWarnings" that were found before the node started.
     pub startup_warnings: Vec<String>,
 }
@@ -80,6 +82,7 @@ impl NodeConfig {
             listen: vec![any],
             set_parameters: Vec::new(),
             memory: None,
+            log_level: None,
             startup_warnings: Vec::new(),
         }
     }
@@ -100,17 +103,26 @@ pub async fn run_core(core: CoreId, config: Arc<NodeConfig>) -> Result<(), NodeE
         .map_or(config.node.port, |listener| listener.local_addr().port());
     let mut options = config.node.clone();
     options.port = port;
-    pinion_exec::open_node(options)
+    let recovered = pinion_exec::open_node(options)
         .await
         .map_err(|error| NodeError::Open(error.to_string()))?;
+    tracing::info!(
+        target: "RECOVERY", id = 7_000_002u64, ctx = "initandlisten", checkpoint = %recovered.base, last = %recovered.cut,
+        epoch = recovered.epoch, entriesReplayed = recovered.entries_replayed, bytesReplayed = recovered.bytes_replayed,
+        entriesDiscarded = recovered.entries_cut, tornFrames = recovered.torn_frames,
+        durationMillis = recovered.took.as_millis() as u64, "Recovery complete"
+    );
     let parameters = Arc::new(config.set_parameters.clone());
-    let memory = config.memory;
+    let (memory, log_level) = (config.memory, config.log_level);
     let results = on_all_cores(move |_| {
         let parameters = parameters.clone();
         async move {
             let mut registry = Registry::new();
             pinion_exec::register_commands(&mut registry);
             set_core_local(Rc::new(registry));
+            if let Some(log_level) = log_level {
+                set_core_local(Rc::new(log_level()));
+            }
             if let Some(memory) = memory {
                 set_core_local(Rc::new(MemorySource(Box::new(memory))));
             }

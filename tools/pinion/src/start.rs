@@ -1,11 +1,11 @@
 //! From options to a running process: preflight, log, configuration, cores.
 
-#![allow(clippy::disallowed_methods)] // The main thread, before and after the cores run.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // The main thread, before and after the cores run, and the log.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pinion_bson::{Bson, Document, RawDocumentBuf};
@@ -16,7 +16,7 @@ use pinion_storage::StorageOptions;
 
 use crate::log;
 use crate::machine;
-use crate::node::{NodeConfig, run_core};
+use crate::node::{NodeConfig, NodeError, run_core};
 use crate::options::{Given, Options};
 
 /// What ends a start: one line for standard error, and the process's exit status as mongod gives it.
@@ -50,48 +50,59 @@ pub fn run(options: Options) -> Result<(), Stop> {
     if let Some(path) = &options.pid_file {
         write_pid(path).map_err(stop(UNCAUGHT))?;
     }
-    let serving = Arc::new(AtomicBool::new(false));
-    let in_core = serving.clone();
-    let sink: log::Sink = Box::new(move |line, _| {
-        // Lines of threads that are no core (the watchdog) are in the log, but not in getLog.
-        if in_core.load(Ordering::Relaxed) && pinion_runtime::is_core() {
-            pinion_exec::logbuf::push(line);
-        }
-    });
+    let early = Arc::new(Early::default());
+    let sink: log::Sink = {
+        let early = early.clone();
+        Box::new(move |line, is_startup_warning| early.line(line, is_startup_warning))
+    };
     let _writer = log::install(
         options.log_path.as_deref(),
         options.log_append,
         options.verbosity,
         sink,
     )
-    .map_err(|error| stop(UNCAUGHT)(format!("the log cannot be opened: {error}")))?;
+    .map_err(|error| {
+        let path = options.log_path.as_deref().unwrap_or(Path::new(""));
+        stop(UNCAUGHT)(format!(
+            "the log {} cannot be opened: {error}",
+            path.display()
+        ))
+    })?;
     let mut warnings = report.warnings;
     if !options.loopback_only() {
         warnings.push("The server listens beyond localhost and has no authentication: anyone who reaches it can read and write all data".into());
     }
-    let startup_warnings = warnings.iter().map(|text| startup_warning(text)).collect();
+    for text in &warnings {
+        tracing::warn!(target: "CONTROL", id = 22_120u64, ctx = "initandlisten", tags = log::STARTUP_WARNINGS, "{text}");
+    }
     tracing::info!(target: "CONTROL", id = 23_403u64, ctx = "initandlisten", version = env!("CARGO_PKG_VERSION"), pid = u64::from(std::process::id()), dbpath = %dbpath.display(), cores = cpus.len(), "Pinion starting");
-    let config = Arc::new(config(&options, cpus.len(), startup_warnings));
-    serving.store(true, Ordering::Relaxed);
+    let config = Arc::new(config(&options, cpus.len(), early.startup_warnings()));
     let real_options = RealOptions {
         cpus,
         spin: Duration::from_micros(options.spin_micros),
         handle_signals: true,
     };
     let outcome = real::run(real_options, move |core| run_core(core, config.clone()));
-    serving.store(false, Ordering::Relaxed);
+    if let Err(stop) = outcome_of(outcome) {
+        // Also in the log: standard error may be read by nobody.
+        tracing::error!(target: "CONTROL", id = 20_557u64, ctx = "initandlisten", error = stop.line, "Exiting with an error");
+        return Err(stop);
+    }
+    tracing::info!(target: "CONTROL", id = 20_565u64, ctx = "initandlisten", "Now exiting");
+    Ok(())
+}
+
+fn outcome_of(outcome: Result<Vec<Result<(), NodeError>>, real::StartError>) -> Result<(), Stop> {
     let results = outcome.map_err(|error| stop(UNCAUGHT)(error.to_string()))?;
     for result in results {
         result.map_err(|error| {
-            let status = if matches!(error, crate::node::NodeError::Listen(..)) {
-                NET_ERROR
-            } else {
-                UNCAUGHT
+            let status = match error {
+                NodeError::Listen(..) => NET_ERROR,
+                _ => UNCAUGHT,
             };
             stop(status)(error.to_string())
         })?;
     }
-    tracing::info!(target: "CONTROL", id = 20_565u64, ctx = "initandlisten", "Now exiting");
     Ok(())
 }
 
@@ -115,10 +126,49 @@ fn write_pid(path: &Path) -> Result<(), String> {
         .map_err(|error| format!("the pid file {} cannot be written: {error}", path.display()))
 }
 
-/// Logs a warning of the start and gives its line for getLog.
-fn startup_warning(text: &str) -> String {
-    tracing::warn!(target: "CONTROL", id = 22_120u64, ctx = "initandlisten", tags = "startupWarnings", "{text}");
-    log::line("W", "CONTROL", 22_120, "initandlisten", text)
+/// Lines kept for getLog until a core takes them.
+const EARLY_LINES: usize = 256;
+
+/// getLog's memory belongs to the cores. Lines of threads that are no core (before the cores run, the watchdog) wait here
+/// for the next line of a core.
+#[derive(Default)]
+struct Early(Mutex<EarlyLines>);
+
+#[derive(Default)]
+struct EarlyLines {
+    waiting: VecDeque<String>,
+    startup_warnings: Vec<String>,
+}
+
+impl Early {
+    fn line(&self, line: &str, is_startup_warning: bool) {
+        let Ok(mut early) = self.0.lock() else {
+            return;
+        };
+        if is_startup_warning {
+            early.startup_warnings.push(line.to_owned());
+        }
+        if !pinion_runtime::is_core() {
+            if early.waiting.len() == EARLY_LINES {
+                early.waiting.pop_front();
+            }
+            early.waiting.push_back(line.to_owned());
+            return;
+        }
+        let waiting = std::mem::take(&mut early.waiting);
+        drop(early);
+        for line in &waiting {
+            pinion_exec::logbuf::push(line);
+        }
+        pinion_exec::logbuf::push(line);
+    }
+
+    fn startup_warnings(&self) -> Vec<String> {
+        self.0
+            .lock()
+            .map(|early| early.startup_warnings.clone())
+            .unwrap_or_default()
+    }
 }
 
 fn config(options: &Options, cores: usize, startup_warnings: Vec<String>) -> NodeConfig {
@@ -157,10 +207,15 @@ fn config(options: &Options, cores: usize, startup_warnings: Vec<String>) -> Nod
         server: ServerOptions {
             max_connections: options.max_connections,
             quiet: options.quiet,
+            slow_ms: options.slow_ms,
         },
         listen,
         set_parameters: options.set_parameters.clone(),
         memory: Some(machine::process_memory),
+        log_level: Some(|| pinion_exec::LogLevel {
+            get: log::verbosity,
+            set: log::set_verbosity,
+        }),
         startup_warnings,
     }
 }

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 import pytest
+from pinion_node import Node
 
 HERE = pathlib.Path(__file__).resolve().parent
 HOME = pathlib.Path(os.environ.get("PINION_TARGET", "target")).resolve() / "drivers"
@@ -48,6 +49,54 @@ def test_mongosh(node):
                  "--file", HERE / "mongosh" / "scenario.js", env={"HOME": str(home)})
     assert output.strip().splitlines()[-1] == "ok", output
     assert "Warning" not in output and "deprecat" not in output.lower(), output
+
+
+# What is typed at the prompt, and what must be in the answers, in this order.
+TYPED = [
+    ("use typed", "switched to db typed"),
+    ("db.c.insertMany(Array.from({length: 50}, (_, i) => ({_id: i, n: i % 7}))).acknowledged", "true"),
+    ("show dbs", "typed "),
+    ("show collections", "c\n"),
+    ("db.c.find()", 'Type "it" for more'),
+    ("it", "_id: 39"),
+    ("it", "_id: 49"),
+    ("it", "no cursor"),
+    ("db.c.createIndex({n: 1})", "n_1"),
+    ("db.c.getIndexes().length", "2"),
+    ("db.c.find({n: 3}).explain().queryPlanner.winningPlan.inputStage.stage", "IXSCAN"),
+    ("db.c.find({n: 3}).explain('executionStats').executionStats.nReturned", "7"),
+    ("db.c.find({n: 3}).explain('allPlansExecution').executionStats.allPlansExecution", "[]"),
+    ("db.stats().objects", "50"),
+    ("db.c.stats().nindexes", "2"),
+    ("db.serverStatus().opcounters.insert >= 50", "true"),
+    ("db.currentOp().inprog.some(op => op.command.aggregate)", "true"),
+    ("db.killOp(123456)", "attempting to kill op"),
+    ("db.adminCommand({fsync: 1}).ok", "1"),
+    ("db.fsyncLock()", "fsync.lock"),
+    ("show log startupWarnings", "no authentication"),
+    ("db.version()", "7.0."),
+    ("db.dropDatabase()", "dropped: 'typed'"),
+]
+
+
+def test_a_session_typed_into_mongosh():
+    """Node that listens beyond localhost, so that there is a warning to be shown."""
+    home = npm("mongosh")
+    with Node("--bind_ip", "0.0.0.0") as node:
+        typed = "".join(line + "\n" for line, _ in TYPED) + "exit\n"
+        done = subprocess.run(["node", home / "node_modules" / "mongosh" / "bin" / "mongosh.js", node.uri, "--norc"], input=typed,
+                              capture_output=True, text=True, timeout=120, env={**os.environ, "HOME": str(home)})
+        assert done.returncode == 0, done.stdout + done.stderr
+        output = done.stdout
+        assert "The server generated these startup warnings when booting" in output and "no authentication" in output
+        at = output.index("test> ")
+        for line, wanted in TYPED:
+            found = output.find(wanted, at)
+            assert found >= 0, f"{line}: {wanted!r} is not in what follows:\n{output[at:]}"
+            at = found + len(wanted)
+        # The lock of fsync is all that is refused.
+        assert output.count("Uncaught") == 1, output
+        assert node.alive()
 
 
 def test_go_driver(node):

@@ -82,11 +82,12 @@ def test_log_lines_are_mongodb_json_and_getlog_has_them():
         client.admin.command("ping")
         for message in node.messages():
             assert list(message)[:6] == ["t", "s", "c", "id", "ctx", "msg"]
+            assert message["c"] != "-" and message["id"] > 0, message
             assert "$date" in message["t"]
         waiting = [m for m in node.messages() if m["msg"] == "Waiting for connections"]
         assert waiting[0]["c"] == "NETWORK" and waiting[0]["attr"]["port"] == node.port
         lines = [json.loads(line) for line in client.admin.command("getLog", "global")["log"]]
-        assert "Waiting for connections" in [line["msg"] for line in lines]
+        assert {"Pinion starting", "Recovery complete", "Waiting for connections"} <= {line["msg"] for line in lines}
         warnings = client.admin.command("getLog", "startupWarnings")["log"]
         assert not [line for line in warnings if "authentication" in line]
 
@@ -96,6 +97,34 @@ def test_listening_beyond_localhost_is_warned_about():
         client = node.client()
         warnings = [json.loads(line) for line in client.admin.command("getLog", "startupWarnings")["log"]]
         assert any("authentication" in warning["msg"] for warning in warnings), warnings
+        # As the log has them, with the tag where MongoDB has it.
+        tagged = [message for message in node.messages() if "tags" in message]
+        assert tagged == warnings
+        assert all(message["tags"] == ["startupWarnings"] and message["s"] == "W" for message in tagged)
+
+
+def test_the_log_file_says_why_a_node_ended(tmp_path):
+    with Node() as node:
+        status, output = run("--dbpath", str(node.directory / "data"), "--port", "0", "--logpath", str(tmp_path / "log"))
+        assert status == 100 and len(output.splitlines()) == 1, output
+        last = json.loads((tmp_path / "log").read_text().splitlines()[-1])
+        assert last["s"] == "E" and last["attr"]["error"] == output
+    status, output = run("--dbpath", str(tmp_path / "data"), "--logpath", str(tmp_path / "none" / "log"))
+    assert status != 0 and len(output.splitlines()) == 1 and str(tmp_path / "none" / "log") in output
+
+
+def test_signals_are_named_and_a_second_one_changes_nothing():
+    node = Node()
+    node.start()
+    try:
+        node.client().test.c.insert_one({"_id": 1})
+        for _ in range(3):
+            node.process.send_signal(signal.SIGTERM)
+        assert node.process.wait(30) == 0
+        assert [m["attr"]["signal"] for m in node.messages() if m["msg"] == "Received signal"] == [15]
+        assert node.messages()[-1]["msg"] == "Now exiting"
+    finally:
+        node.__exit__()
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])

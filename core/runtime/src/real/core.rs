@@ -288,8 +288,10 @@ impl RealCore {
                 Ok(Some(origin)) if now - polled_at >= STALL.as_nanos() as u64 => {
                     self.stalls.set(self.stalls.get() + 1);
                     tracing::warn!(
+                        target: "CONTROL",
+                        id = 7_200_001u64,
                         core = self.shared.id.0,
-                        held_ms = (now - polled_at) / 1_000_000,
+                        heldMillis = (now - polled_at) / 1_000_000,
                         task = %origin,
                         "a task held its core for too long"
                     );
@@ -329,7 +331,7 @@ impl RealCore {
             core: usize::from(self.shared.id.0),
             message,
         };
-        tracing::error!(core = self.shared.id.0, "{error}");
+        tracing::error!(target: "CONTROL", id = 7_200_002u64, core = self.shared.id.0, "{error}");
         self.node.fail(error);
     }
 

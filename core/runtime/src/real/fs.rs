@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::blocking::run;
 use super::sys;
+use crate::fs::Space;
 use crate::limits::MAX_SMALL_FILE_BYTES;
 
 pub(crate) async fn create_dir_all(path: &Path) -> io::Result<()> {
@@ -77,9 +78,9 @@ pub(crate) async fn read_small(path: &Path) -> io::Result<Vec<u8>> {
     .await
 }
 
-pub(crate) async fn free_bytes(path: &Path) -> io::Result<u64> {
+pub(crate) async fn space(path: &Path) -> io::Result<Space> {
     let path = path.to_owned();
-    run(move || sys::free_bytes(&path)).await
+    run(move || sys::space(&path)).await
 }
 
 /// Holds the exclusive lock of a directory while alive.

@@ -18,7 +18,11 @@ const SIGNALS: [libc::c_int; 2] = [libc::SIGTERM, libc::SIGINT];
 /// Where the signal handler writes: the eventfd of the node that handles signals, or -1.
 static SIGNAL_FD: AtomicI32 = AtomicI32::new(-1);
 
-extern "C" fn on_signal(_signal: libc::c_int) {
+/// The signal that came last.
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn on_signal(signal: libc::c_int) {
+    SIGNAL.store(signal, Ordering::Relaxed);
     let fd = SIGNAL_FD.load(Ordering::Relaxed);
     if fd >= 0 {
         sys::eventfd_signal(fd);
@@ -86,7 +90,9 @@ pub(super) fn run(node: Arc<Node>, eventfd: Arc<OwnedFd>, stop: Arc<AtomicBool>)
             return;
         }
         if signalled && !node.shutdown_requested() {
-            tracing::info!("a signal asked this node to shut down");
+            let signal = SIGNAL.load(Ordering::Relaxed);
+            tracing::info!(target: "CONTROL", id = 23_377u64, ctx = "SignalHandler", signal, "Received signal");
+            tracing::info!(target: "CONTROL", id = 23_378u64, ctx = "SignalHandler", "A signal asked this node to shut down");
             node.request_shutdown();
         }
         let now = sys::monotonic_ns();
@@ -104,8 +110,10 @@ pub(super) fn run(node: Arc<Node>, eventfd: Arc<OwnedFd>, stop: Arc<AtomicBool>)
             if held >= watch.report_at {
                 watch.report_at = held * 2;
                 tracing::warn!(
+                    target: "CONTROL",
+                    id = 7_200_004u64,
                     core = core.id.0,
-                    held_ms = held.as_millis() as u64,
+                    heldMillis = held.as_millis() as u64,
                     "a task holds its core and does not yield"
                 );
             }

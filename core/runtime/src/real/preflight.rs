@@ -62,7 +62,7 @@ pub fn preflight(cores: usize, directory: &Path) -> Result<PreflightReport, Prob
     };
     if report.open_files < OPEN_FILES_WANTED {
         report.warnings.push(format!(
-            "at most {} files and connections can be open at once; raise the hard limit (ulimit -Hn, or LimitNOFILE= of \
+            "At most {} files and connections can be open at once; raise the hard limit (ulimit -Hn, or LimitNOFILE= of \
              the service) to {OPEN_FILES_WANTED} or more",
             report.open_files
         ));

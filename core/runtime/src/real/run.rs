@@ -279,6 +279,8 @@ where
     set_home(None);
     if !stopped {
         tracing::error!(
+            target: "CONTROL",
+            id = 7_200_003u64,
             core = index,
             "requests to the kernel did not end, so their memory is kept"
         );

@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::time::Duration;
 
+use crate::fs::Space;
+
 /// Nanoseconds of the monotonic clock: the same on all threads, never zero.
 pub(super) fn monotonic_ns() -> u64 {
     clock(libc::CLOCK_MONOTONIC)
@@ -242,14 +244,17 @@ pub(super) fn flock_exclusive(file: &impl AsRawFd) -> io::Result<()> {
     check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }).map(drop)
 }
 
-/// Bytes that an ordinary user may still write to the file system of `path`.
-pub(super) fn free_bytes(path: &Path) -> io::Result<u64> {
+/// The size of the file system of `path`, and what an ordinary user may still write to it.
+pub(super) fn space(path: &Path) -> io::Result<Space> {
     let path = c_path(path)?;
     // SAFETY: all zeroes is a valid statvfs; path and result live across the call.
     let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
     check(unsafe { libc::statvfs(path.as_ptr(), &mut stat) })?;
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    Ok(Space {
+        total_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+        free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+    })
 }
 
 /// A path in the kernel's form.

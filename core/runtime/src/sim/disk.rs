@@ -416,6 +416,10 @@ impl Disk {
         blocks * BLOCK
     }
 
+    pub(super) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
     pub(super) fn free_bytes(&self) -> u64 {
         self.capacity.saturating_sub(self.used_bytes())
     }

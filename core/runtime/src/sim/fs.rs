@@ -9,6 +9,7 @@ use super::disk::{Disk, InodeId};
 use super::file::disk_operation;
 use super::life::CoreState;
 use super::trace::{Step, content_hash};
+use crate::fs::Space;
 use crate::limits::MAX_SMALL_FILE_BYTES;
 
 /// Runs an operation on names; `kind` tells them apart in the trace.
@@ -104,10 +105,13 @@ pub(crate) async fn read_small(core: &SimCore, path: &Path) -> io::Result<Vec<u8
     .await
 }
 
-pub(crate) async fn free_bytes(core: &SimCore, path: &Path) -> io::Result<u64> {
+pub(crate) async fn space(core: &SimCore, path: &Path) -> io::Result<Space> {
     name_operation(core, 19, path, |disk, path| {
         disk.lookup(path)?;
-        Ok(disk.free_bytes())
+        Ok(Space {
+            total_bytes: disk.capacity(),
+            free_bytes: disk.free_bytes(),
+        })
     })
     .await
 }

@@ -132,7 +132,7 @@ fn disks_fill_up_and_get_room_again() {
     live(&sim, node, || async {
         let file = File::open("/a", OpenOptions::create()).await.unwrap();
         file.allocate(8 * ALIGN as u64).await.unwrap();
-        assert_eq!(fs::free_bytes("/").await.unwrap(), 2 * ALIGN as u64);
+        assert_eq!(fs::space("/").await.unwrap().free_bytes, 2 * ALIGN as u64);
         let other = File::open("/b", OpenOptions::create()).await.unwrap();
         other.write_at(0, filled(1)).await.unwrap();
         other.write_at(ALIGN as u64, filled(1)).await.unwrap();
@@ -154,7 +154,7 @@ fn disks_fill_up_and_get_room_again() {
         drop(file);
         fs::remove_file("/a").await.unwrap();
         other.write_at(2 * ALIGN as u64, filled(1)).await.unwrap();
-        assert_eq!(fs::free_bytes("/").await.unwrap(), 7 * ALIGN as u64);
+        assert_eq!(fs::space("/").await.unwrap().free_bytes, 7 * ALIGN as u64);
     });
     assert_eq!(sim.disk_used_bytes(node), 3 * ALIGN as u64);
 }

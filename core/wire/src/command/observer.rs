@@ -51,6 +51,8 @@ pub struct ServerCounters {
     /// Not a count: commands that took at least so long are logged ("Slow query"). It may be changed at
     /// any time.
     pub slow_ms: Cell<u64>,
+    /// Not a count either: leaves the lines about single connections out of the log.
+    pub quiet: Cell<bool>,
     clients: RefCell<BTreeMap<i32, Arc<ClientInfo>>>,
 }
 
@@ -76,6 +78,7 @@ impl ServerCounters {
             malformed: zero(),
             panics: zero(),
             slow_ms: Cell::new(DEFAULT_SLOW_MS),
+            quiet: Cell::new(false),
             clients: RefCell::default(),
         }
     }

@@ -62,7 +62,7 @@ pub(crate) async fn shutdown(cmd: Invocation) -> Result<Reply> {
     reader.opt_i64("timeoutSecs")?;
     reader.ignore(&["shutdown", "comment"]);
     reader.finish()?;
-    tracing::info!(client = ?cmd.ctx.client.remote, "shutdown was asked for by a client");
+    tracing::info!(target: "COMMAND", id = 4_695_400u64, ctx = format!("conn{}", cmd.ctx.client.connection_id), remote = cmd.ctx.client.remote.map(tracing::field::display), "Terminating via shutdown command");
     pinion_runtime::request_shutdown();
     let mut out = Reply::new();
     out.close_connection();
@@ -138,11 +138,13 @@ pub(crate) async fn profile(cmd: Invocation) -> Result<Reply> {
             format!("profiling level {level} is not supported by this server"),
         ));
     }
-    let state = crate::state::state();
-    let was = state.parameters.borrow().slow_ms;
+    let was = crate::parameters::server_counters().slow_ms.get();
     if let Some(slow) = slow {
         pinion_runtime::on_all_cores(move |_| async move {
-            crate::state::state().parameters.borrow_mut().slow_ms = slow
+            // As with mongod, a negative threshold logs everything.
+            crate::parameters::server_counters()
+                .slow_ms
+                .set(slow.max(0) as u64);
         })
         .await;
     }

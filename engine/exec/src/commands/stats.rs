@@ -59,19 +59,12 @@ pub(crate) async fn db_stats(cmd: Invocation) -> Result<Reply> {
     }
     out.append("scaleFactor", scale);
     let dir = &state().shared.options.db_path;
-    if let Ok((total, free)) = disk_of(dir).await {
-        out.append("fsUsedSize", scaled(total.saturating_sub(free)))
-            .append("fsTotalSize", scaled(total));
+    if let Ok(disk) = pinion_runtime::fs::space(dir).await {
+        let used = disk.total_bytes.saturating_sub(disk.free_bytes);
+        out.append("fsUsedSize", scaled(used))
+            .append("fsTotalSize", scaled(disk.total_bytes));
     }
     Ok(out)
-}
-
-/// Total and free bytes of the file system that holds the data.
-async fn disk_of(dir: &std::path::Path) -> std::io::Result<(u64, u64)> {
-    let free = pinion_runtime::fs::free_bytes(dir).await?;
-    let stats = crate::stats::storage_stats().await;
-    // The runtime tells what is free; what this node uses is known, what others use is not its business.
-    Ok((free + stats.page_file_bytes + stats.ring_bytes, free))
 }
 
 /// `collStats`.

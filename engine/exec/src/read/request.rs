@@ -10,7 +10,7 @@ use pinion_query::{
     Projection, SortPattern,
 };
 use pinion_storage::{Key, KeyRange, storage};
-use pinion_wire::{ErrorCode, OpContext, Result};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::access::{Access, RangeAccess};
 use super::merge::{MergedStream, StepSize};
@@ -78,6 +78,7 @@ pub(crate) async fn open(ctx: &OpContext, request: ReadRequest, wanted: usize) -
             counters.sorts_in_memory.inc();
         }
         if matches!(planned.access, Access::Collection(_)) {
+            check_table_scan(&request)?;
             counters.collection_scans.inc();
         }
         let spec = Arc::new(PartSpec {
@@ -103,6 +104,23 @@ pub(crate) async fn open(ctx: &OpContext, request: ReadRequest, wanted: usize) -
             Err(error) => return Err(error),
         }
     }
+}
+
+/// With `notablescan` a filter needs an index; reading everything, and the node's own collections, are exempt.
+fn check_table_scan(request: &ReadRequest) -> Result<()> {
+    let ns = &request.collection.ns;
+    let exempt = request.matcher.is_empty()
+        || matches!(ns.db(), "admin" | "config" | "local")
+        || ns.collection().starts_with("system.");
+    if exempt || !state().parameters.borrow().notablescan {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorCode::NO_QUERY_EXECUTION_PLANS,
+        format!(
+            "error processing query: ns={ns}: No indexed plans available, and running with 'notablescan' 1"
+        ),
+    ))
 }
 
 struct Planned {

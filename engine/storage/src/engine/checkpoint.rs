@@ -212,7 +212,7 @@ impl Storage {
                 return;
             };
             if let Err(fatal) = self.checkpoint_node().await {
-                tracing::error!("no checkpoint: {fatal}");
+                tracing::error!(target: "STORAGE", id = 7_300_002u64, error = %fatal, "No checkpoint could be taken");
             }
         }
     }

@@ -178,7 +178,7 @@ impl Storage {
         for reader in log.readers() {
             for place in &reader.scan.mended {
                 let (file, offset) = (reader.path(place), place.offset);
-                tracing::warn!(file = %file.display(), offset, "A stamp of a ring frame is not what was written; its content is intact");
+                tracing::warn!(target: "STORAGE", id = 7_300_004u64, file = %file.display(), offset, "A stamp of a ring frame is not what was written; its content is intact");
             }
         }
         Ok(verified?)
@@ -508,7 +508,7 @@ impl Storage {
         self.on_all(|storage| async move { storage.gate.close().await })
             .await;
         if let Err(fatal) = self.checkpoint().await {
-            tracing::error!("no checkpoint at the end: {fatal}");
+            tracing::error!(target: "STORAGE", id = 7_300_003u64, error = %fatal, "No checkpoint could be taken at the end");
         }
         self.on_all(|storage| async move {
             let has_ring = storage.ring.borrow().is_some();

@@ -173,7 +173,7 @@ impl Storage {
     /// Storage has failed: nothing is written or acknowledged any more, on any core.
     pub(super) fn poison(&self, fatal: Fatal) {
         if self.poison_here(fatal.clone()) {
-            tracing::error!(core = self.core.0, "storage has stopped: {fatal}");
+            tracing::error!(target: "STORAGE", id = 7_300_001u64, core = self.core.0, error = %fatal, "Storage has stopped");
             for core in self.other_cores() {
                 let fatal = fatal.clone();
                 spawn(

@@ -33,6 +33,7 @@ pub struct Options {
     /// Seconds between checkpoints; 0 takes none but those asked for.
     pub sync_delay_secs: u64,
     /// Most milliseconds between journal flushes.
+    pub slow_ms: Option<u64>,
     pub journal_commit_interval_ms: u64,
     /// Memory budget of the node in bytes.
     pub cache_bytes: u64,

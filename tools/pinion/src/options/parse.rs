@@ -252,6 +252,7 @@ fn build(
         verbosity: verbosity as u8,
         pid_file: reader.last("pidfilepath").map(PathBuf::from),
         sync_delay_secs: reader.int("syncdelay", 0, 1_000_000)?.unwrap_or(60),
+        slow_ms: reader.int("slowms", 0, 1_000_000_000)?,
         journal_commit_interval_ms: reader.int("journalCommitInterval", 1, 500)?.unwrap_or(100),
         cache_bytes: cache_bytes(&reader, memory_bytes)?,
         set_parameters: set_parameters(&reader)?,

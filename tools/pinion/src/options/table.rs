@@ -256,6 +256,14 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         help: "",
     },
     OptionSpec {
+        name: "timeStampFormat",
+        short: '\0',
+        path: "systemLog.timeStampFormat",
+        shape: Shape::Value,
+        support: Support::Only("iso8601-utc", "the log's times are ISO 8601 in UTC"),
+        help: "",
+    },
+    OptionSpec {
         name: "logDestination",
         short: '\0',
         path: "systemLog.destination",
@@ -271,6 +279,20 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         support: Support::Only("true", ""),
         help: "",
     },
+    OptionSpec {
+        name: "unixDomainSocket",
+        short: '\0',
+        path: "net.unixDomainSocket.enabled",
+        shape: Shape::Switch,
+        support: Support::No("only TCP sockets are served"),
+        help: "",
+    },
+    no(
+        "timeZoneInfo",
+        "processManagement.timeZoneInfo",
+        Shape::Value,
+        "time zones are given as offsets from UTC in this version",
+    ),
     no("nojournal", "", Shape::Switch, "Pinion always journals"),
     no(
         "fork",
@@ -295,12 +317,6 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         "systemLog.logRotate",
         Shape::Value,
         "log rotation is not available in this version",
-    ),
-    no(
-        "timeStampFormat",
-        "systemLog.timeStampFormat",
-        Shape::Value,
-        "the log has ISO 8601 local time with offset",
     ),
     no(
         "syslog",
@@ -448,17 +464,19 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         NO_SHARDING,
     ),
     no("configdb", "sharding.configDB", Shape::Value, NO_SHARDING),
-    no(
-        "profile",
-        "operationProfiling.mode",
-        Shape::Value,
-        NO_PROFILER,
-    ),
-    no(
+    OptionSpec {
+        name: "profile",
+        short: '\0',
+        path: "operationProfiling.mode",
+        shape: Shape::Value,
+        support: Support::Only("off", NO_PROFILER),
+        help: "",
+    },
+    yes(
         "slowms",
         "operationProfiling.slowOpThresholdMs",
         Shape::Value,
-        NO_PROFILER,
+        "Log commands that take at least so many milliseconds (default 100)",
     ),
     no(
         "slowOpSampleRate",
