@@ -14,6 +14,8 @@ import time
 import pymongo
 
 BINARY = os.environ.get("PINION_BIN", "target/release/pinion")
+# Built beside the node.
+ADMIN = str(pathlib.Path(BINARY).with_name("pinion-admin"))
 
 
 class Node:

@@ -2,6 +2,7 @@
 
 mod base;
 mod engine;
+mod inspect;
 mod limits;
 mod manifest;
 mod marks;
@@ -13,12 +14,19 @@ mod types;
 mod watermarks;
 mod words;
 
-pub use base::{PartitionOptions, PartitionRoots, TreeReport, VerifyReport, verify_partition};
+pub use base::{
+    LevelReport, PartitionOptions, PartitionRoots, TreeReport, VerifyReport, verify_partition,
+};
 pub use engine::{
     Applier, ApplyError, ENTRY_TS_OFFSET, Entry, OpenError, Opened, PlantedFault, RecoveryReport,
     Statement, Storage, StorageOptions, StorageStats, open, storage, try_storage,
 };
+pub use inspect::{
+    InspectError, Inspector, LogReader, PartitionReport, Problem, RingEntry, RingReport,
+    RingsReport, SegmentReport, SuperblockCopy,
+};
 pub use limits::{MAX_ENTRY_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
+pub use manifest::{Cut, Cuts, Manifest, Superblock};
 pub use partition::{Cursor, PageStats, Partition, PartitionMemory, SnapshotPin, UnitId};
 pub use types::{
     CATALOG_TREE, Direction, Expect, Fatal, Key, KeyRange, Op, PartitionId, Read, ReadAt,

@@ -13,10 +13,11 @@ mod verify;
 
 pub use options::PartitionOptions;
 pub use roots::PartitionRoots;
-pub use verify::{TreeReport, VerifyReport, verify_partition};
+pub use verify::{LevelReport, TreeReport, VerifyReport, verify_partition};
 
 pub(crate) use merge::{Change, Freed, free_tree, merge_tree};
 pub(crate) use roots::{Counts, TreeRoot};
 pub(crate) use space::Extent;
 pub(crate) use store::{PageStore, PageWriter};
 pub(crate) use tree::{BaseCursor, Stored};
+pub(crate) use verify::verify_and_collect;

@@ -313,6 +313,11 @@ impl Page {
         self.bytes.len()
     }
 
+    /// Bytes of the page that hold something.
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.end
+    }
+
     fn slot(&self, index: usize) -> (u32, u32) {
         let at = HEADER_BYTES + index * SLOT_BYTES;
         (u32_at(&self.bytes, at), u32_at(&self.bytes, at + 4))

@@ -3,7 +3,7 @@
 use pinion_clock::Timestamp;
 
 use super::page::PagePtr;
-use crate::limits::MAX_TREE_HEIGHT;
+use crate::limits::{BLOCK_BYTES, MAX_TREE_HEIGHT};
 
 /// The state of one partition's page file at a checkpoint. Opaque outside: a manifest stores it, and opening takes it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
@@ -32,6 +32,11 @@ impl PartitionRoots {
     /// Number of the checkpoint, counted by the partition.
     pub fn checkpoint(&self) -> u64 {
         self.checkpoint
+    }
+
+    /// Length of the page file in bytes.
+    pub fn file_bytes(&self) -> u64 {
+        self.file_blocks * BLOCK_BYTES as u64
     }
 
     pub(crate) fn master(&self) -> Option<(PagePtr, u8)> {

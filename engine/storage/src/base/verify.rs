@@ -1,8 +1,10 @@
 //! Verification of a page file that nobody has open: every checksum, the order of all keys, counts, and who owns each block.
+//! What a walk over every page shows besides, the shape of the trees, is in the same report.
 
 use std::path::Path;
 use std::rc::Rc;
 
+use bytes::Bytes;
 use pinion_runtime::{should_yield, yield_now};
 
 use super::options::PartitionOptions;
@@ -13,8 +15,19 @@ use super::store::PageStore;
 use crate::limits::{BLOCK_BYTES, MAX_VERIFY_PROBLEMS};
 use crate::types::{Key, PartitionId, ReadError, TreeId};
 
+/// The pages of one level of a tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LevelReport {
+    /// Pages that could be read.
+    pub pages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes of them that hold something.
+    pub used_bytes: u64,
+}
+
 /// One tree as its pages show it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeReport {
     /// Which tree.
     pub tree: TreeId,
@@ -34,6 +47,8 @@ pub struct TreeReport {
     pub overflow_values: u64,
     /// Bytes of all its pages.
     pub page_bytes: u64,
+    /// Its levels, the leaves first; extents of values are in none.
+    pub levels: Vec<LevelReport>,
 }
 
 /// What verification found.
@@ -47,8 +62,14 @@ pub struct VerifyReport {
     pub file_bytes: u64,
     /// Free bytes of it.
     pub free_bytes: u64,
+    /// Extents that are free.
+    pub free_extents: u64,
+    /// Offset and length of every page that was read or should have been, as met.
+    pub extents: Vec<(u64, u64)>,
     /// Everything that is wrong, each naming file and offset; at most a limited number.
     pub problems: Vec<ReadError>,
+    /// Problems beyond that number.
+    pub more_problems: u64,
 }
 
 /// Reads every page that `roots` refer to and checks it. Damage is listed in the report; an error means that the file cannot
@@ -58,6 +79,17 @@ pub async fn verify_partition(
     dir: &Path,
     roots: &PartitionRoots,
 ) -> Result<VerifyReport, ReadError> {
+    let (report, _) = verify_and_collect(id, dir, roots, None).await?;
+    Ok(report)
+}
+
+/// Like [`verify_partition`], and gives the records of one tree as far as they can be read.
+pub(crate) async fn verify_and_collect(
+    id: PartitionId,
+    dir: &Path,
+    roots: &PartitionRoots,
+    collect: Option<TreeId>,
+) -> Result<(VerifyReport, Vec<(Key, Bytes)>), ReadError> {
     let options = PartitionOptions::default();
     let mut report = VerifyReport {
         file_bytes: roots.file_blocks * BLOCK_BYTES as u64,
@@ -89,6 +121,7 @@ pub async fn verify_partition(
             blocks: 1,
         }],
     };
+    let mut collected = Vec::new();
     walk.report.pages += 1;
     if let Some(list) = roots.free_list() {
         walk.own(&list);
@@ -96,15 +129,19 @@ pub async fn verify_partition(
     if let Some((ptr, level)) = roots.master() {
         let mut trees = Vec::new();
         walk.tree(TreeId::MASTER, ptr, level, None, |key, value| {
-            trees.push((key.clone(), TreeRoot::decode(value)));
+            trees.push((key, TreeRoot::decode(&value)));
         })
         .await;
         for (key, root) in trees {
             match (<[u8; 8]>::try_from(key.as_slice()), root) {
                 (Ok(id), Some(root)) => {
                     let tree = TreeId(u64::from_be_bytes(id));
-                    walk.tree(tree, root.ptr, root.level, Some(&root), |_, _| {})
-                        .await;
+                    walk.tree(tree, root.ptr, root.level, Some(&root), |key, value| {
+                        if collect == Some(tree) {
+                            collected.push((key, value));
+                        }
+                    })
+                    .await;
                 }
                 _ => walk.problem(&ptr, "the master tree holds something other than roots"),
             }
@@ -114,9 +151,21 @@ pub async fn verify_partition(
         walk.check_owners();
     }
     let mut report = walk.report;
-    report.free_bytes = store.space.borrow().free_blocks() * BLOCK_BYTES as u64;
+    report.extents = walk
+        .owned
+        .iter()
+        .map(|extent| {
+            let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
+            (bytes(extent.start), bytes(extent.blocks))
+        })
+        .collect();
+    {
+        let space = store.space.borrow();
+        report.free_bytes = space.free_blocks() * BLOCK_BYTES as u64;
+        report.free_extents = space.extents().count() as u64;
+    }
     store.file.close().await;
-    Ok(report)
+    Ok((report, collected))
 }
 
 struct Walk<'a> {
@@ -134,6 +183,8 @@ impl Walk<'_> {
     fn note(&mut self, error: ReadError) {
         if self.report.problems.len() < MAX_VERIFY_PROBLEMS {
             self.report.problems.push(error);
+        } else {
+            self.report.more_problems += 1;
         }
     }
 
@@ -171,7 +222,7 @@ impl Walk<'_> {
         ptr: PagePtr,
         level: u8,
         expected: Option<&TreeRoot>,
-        mut visit: impl FnMut(&Key, &[u8]),
+        mut visit: impl FnMut(Key, Bytes),
     ) {
         let mut report = TreeReport {
             tree,
@@ -183,6 +234,7 @@ impl Walk<'_> {
             inner_pages: 0,
             overflow_values: 0,
             page_bytes: 0,
+            levels: vec![LevelReport::default(); usize::from(level) + 1],
         };
         let problems_before = self.report.problems.len();
         let mut stack: Vec<(PagePtr, u8, Key, Option<Key>)> = vec![(ptr, level, Key::new(), None)];
@@ -197,6 +249,10 @@ impl Walk<'_> {
             let Some(page) = self.read(tree, &ptr, kind, level).await else {
                 continue;
             };
+            let at_level = &mut report.levels[usize::from(level)];
+            at_level.pages += 1;
+            at_level.bytes += ptr.len() as u64;
+            at_level.used_bytes += page.used_bytes() as u64;
             let mut previous: Option<Key> = None;
             let first_child = stack.len();
             for index in 0..page.len() {
@@ -221,13 +277,15 @@ impl Walk<'_> {
                     match page.overflow(index) {
                         None => {
                             report.value_bytes += page.value_len(index) as u64;
-                            visit(&key, &page.value(index));
+                            visit(key.clone(), page.value(index));
                         }
                         Some(overflow) => {
                             report.overflow_values += 1;
                             report.value_bytes += u64::from(overflow.len);
                             report.page_bytes += overflow.ptr.len() as u64;
-                            self.overflow(tree, &ptr, &overflow).await;
+                            if let Some(value) = self.overflow(tree, &ptr, &overflow).await {
+                                visit(key.clone(), value);
+                            }
                         }
                     }
                 }
@@ -265,22 +323,30 @@ impl Walk<'_> {
         self.report.trees.push(report);
     }
 
-    async fn overflow(&mut self, tree: TreeId, leaf: &PagePtr, overflow: &OverflowRef) {
+    async fn overflow(
+        &mut self,
+        tree: TreeId,
+        leaf: &PagePtr,
+        overflow: &OverflowRef,
+    ) -> Option<Bytes> {
         self.own(&overflow.ptr);
         if !leaf.overflow {
             self.problem(leaf, "a leaf does not say that it has overflow extents");
         }
-        if let Some(page) = self.read(tree, &overflow.ptr, PageKind::Overflow, 0).await
-            && page.payload().len() != overflow.len as usize
-        {
+        let page = self
+            .read(tree, &overflow.ptr, PageKind::Overflow, 0)
+            .await?;
+        if page.payload().len() != overflow.len as usize {
             self.problem(&overflow.ptr, "the extent is not the value its leaf names");
+            return None;
         }
+        Some(page.payload())
     }
 
     /// Every block belongs to exactly one page or is free.
     fn check_owners(&mut self) {
         let mut all: Vec<Extent> = self.store.space.borrow().extents().collect();
-        all.append(&mut self.owned);
+        all.extend(&self.owned);
         all.sort_unstable();
         let mut at = 0;
         let end = Extent {

@@ -17,6 +17,7 @@ mod waiters;
 
 pub use error::{ApplyError, OpenError};
 pub use execute::{ENTRY_TS_OFFSET, Entry, Statement};
+pub(crate) use open::partition_dir;
 pub use open::{Opened, open};
 pub use options::{PlantedFault, StorageOptions};
 pub use recover::{Applier, RecoveryReport};

@@ -44,7 +44,7 @@ impl Opened {
     }
 }
 
-fn partition_dir(dir: &Path, partition: PartitionId) -> PathBuf {
+pub(crate) fn partition_dir(dir: &Path, partition: PartitionId) -> PathBuf {
     dir.join(format!("partition-{:02}", partition.0))
 }
 

@@ -19,24 +19,31 @@ pub(crate) const HASH_VERSION: u16 = 1;
 
 /// What is true of a data directory.
 #[derive(Clone, Debug, PartialEq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
-pub(crate) struct Manifest {
-    pub(crate) directory: u64,
-    pub(crate) generation: u64,
-    pub(crate) epoch: u64,
-    pub(crate) partitions: u16,
-    pub(crate) hash_version: u16,
+pub struct Manifest {
+    /// The random identity of the data directory.
+    pub directory: u64,
+    /// Counts the manifests.
+    pub generation: u64,
+    /// Counts the starts of the node.
+    pub epoch: u64,
+    /// Number of partitions.
+    pub partitions: u16,
+    /// The hash that places keys.
+    pub hash_version: u16,
     /// The last entry that the base contains: the first entry after it links to it.
-    pub(crate) base: u64,
+    pub base: u64,
     /// As known when this was written.
-    pub(crate) all_durable: u64,
+    pub all_durable: u64,
     /// Entries at or below this may be gone from the rings.
-    pub(crate) retained_above: u64,
-    pub(crate) cuts: Cuts,
+    pub retained_above: u64,
+    /// What earlier epochs lost.
+    pub cuts: Cuts,
     /// One for each partition, in order.
-    pub(crate) roots: Vec<PartitionRoots>,
+    pub roots: Vec<PartitionRoots>,
 }
 
 impl Manifest {
+    /// [`Manifest::base`] as a timestamp.
     pub(crate) fn base(&self) -> Timestamp {
         Timestamp::from_u64(self.base)
     }

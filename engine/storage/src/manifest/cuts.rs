@@ -4,18 +4,20 @@ use pinion_clock::Timestamp;
 
 /// From `epoch` on, entries of earlier epochs above `at` do not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
-pub(crate) struct Cut {
-    pub(crate) epoch: u64,
-    pub(crate) at: u64,
+pub struct Cut {
+    /// The epoch that began with it.
+    pub epoch: u64,
+    /// The last timestamp of earlier epochs that exists.
+    pub at: u64,
     /// The highest timestamp in any ring when the cut was made. No discarded entry lies above it.
-    pub(crate) discarded_through: u64,
+    pub discarded_through: u64,
 }
 
 /// The cuts that may still matter, by ascending epoch.
 #[derive(
     Clone, Debug, Default, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize,
 )]
-pub(crate) struct Cuts(pub(crate) Vec<Cut>);
+pub struct Cuts(pub Vec<Cut>);
 
 impl Cuts {
     /// The highest timestamp at which an entry of `epoch` exists.

@@ -5,6 +5,10 @@ mod cuts;
 mod store;
 mod superblock;
 
-pub(crate) use body::{HASH_VERSION, Manifest};
-pub(crate) use cuts::{Cut, Cuts};
-pub(crate) use store::{ManifestStore, ManifestWrite, superblock_path};
+pub use body::Manifest;
+pub use cuts::{Cut, Cuts};
+pub use superblock::Superblock;
+
+pub(crate) use body::HASH_VERSION;
+pub(crate) use store::{ManifestStore, ManifestWrite, manifest_path, superblock_path};
+pub(crate) use superblock::{COPIES, SUPERBLOCK_BYTES};

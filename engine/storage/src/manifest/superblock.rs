@@ -23,18 +23,27 @@ const VERSION: u32 = 1;
 
 /// One superblock. What it repeats of its manifest lets a reader check that the two belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Superblock {
-    pub(crate) generation: u64,
-    pub(crate) epoch: u64,
+pub struct Superblock {
+    /// Counts the changes; the newest superblock has the highest.
+    pub generation: u64,
+    /// Counts the starts of the node.
+    pub epoch: u64,
     /// The random identity of the data directory.
-    pub(crate) directory: u64,
-    pub(crate) partitions: u16,
-    pub(crate) hash_version: u16,
-    pub(crate) manifest_generation: u64,
-    pub(crate) manifest_len: u64,
-    pub(crate) manifest_crc: u32,
-    pub(crate) all_durable: Timestamp,
-    pub(crate) base: Timestamp,
+    pub directory: u64,
+    /// Number of partitions.
+    pub partitions: u16,
+    /// The hash that places keys.
+    pub hash_version: u16,
+    /// The manifest that it makes true.
+    pub manifest_generation: u64,
+    /// That manifest's length in bytes.
+    pub manifest_len: u64,
+    /// The crc32c of all its bytes.
+    pub manifest_crc: u32,
+    /// As the manifest records it.
+    pub all_durable: Timestamp,
+    /// The last entry that the base contains.
+    pub base: Timestamp,
 }
 
 /// One of the four places of a superblock.

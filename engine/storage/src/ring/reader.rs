@@ -27,6 +27,9 @@ const MAX_BAD_FRAMES: usize = 256;
 /// An entry that exists: of an epoch no later cut of which lies below it.
 #[derive(Clone, Debug)]
 pub(crate) struct LoggedEntry {
+    /// The frame it begins in, and that frame's epoch.
+    pub(crate) place: Place,
+    pub(crate) epoch: u64,
     pub(crate) ts: Timestamp,
     pub(crate) predecessor: Timestamp,
     pub(crate) kind: EntryKind,
@@ -237,6 +240,8 @@ impl RingReader {
                 }
             }
             return Some(LoggedEntry {
+                place,
+                epoch,
                 ts: header.ts,
                 predecessor: header.predecessor,
                 kind: header.kind,
