@@ -24,6 +24,7 @@ const MUST_HAPPEN: &[&str] = &[
     "reads checked",
     "snapshots checked",
     "indexes checked",
+    "failures of the disk stopped the node",
     "bits flipped",
     "damage refused",
     "damage reported",

@@ -39,15 +39,17 @@ impl Refusal {
         }
     }
 
-    /// The node is stopping, or the connection broke: it tells nothing about the data.
+    /// The node is stopping, the connection broke, or memory does not suffice for the snapshot: it tells nothing about
+    /// the data.
     pub fn is_of_the_moment(&self) -> bool {
         match self {
-            Refusal::Broken => true,
+            Refusal::Broken | Refusal::Answer(SNAPSHOT_TOO_OLD, _) => true,
             Refusal::Answer(code, _) => SHUTTING_DOWN.contains(code),
         }
     }
 }
 
+const SNAPSHOT_TOO_OLD: i32 = 239;
 /// ShutdownInProgress and InterruptedAtShutdown.
 pub const SHUTTING_DOWN: [i32; 2] = [91, 11_600];
 

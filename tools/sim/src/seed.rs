@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_node::node::{NodeConfig, run_core};
-use pinion_runtime::sim::{Death, NodeId, Sim, SimOptions};
+use pinion_runtime::sim::{Death, DiskFaults, NodeId, Sim, SimOptions};
 use pinion_runtime::{Duration, Rng};
 use pinion_storage::StorageOptions;
 
@@ -21,7 +21,7 @@ const DATA: &str = "/data";
 pub const MIN_CRASHES: u64 = 3;
 pub const MIN_JOURNALED: u64 = 500;
 /// A life that is not interrupted ends after so much virtual time.
-const LIFE: Duration = Duration::from_millis(1_500);
+const LIFE: Duration = Duration::from_millis(700);
 /// Virtual time after which a node that neither serves nor refuses, or does not end, is stuck.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Lives of one seed at most; a seed that has not done its work by then fails.
@@ -55,6 +55,9 @@ const OPEN_EVENTS: &[(&str, u64)] = &[
 ];
 /// Where bits are flipped; rings twice as often, because there damage is easily taken for a hole.
 const FLIP_PLACES: [&str; 5] = ["ring-", "ring-", "partition-", "superblock", "manifest-"];
+
+/// Files on which the disk fails.
+const FAIL_PLACES: [&str; 3] = ["ring-", "partition-", ""];
 
 /// What happened in one seed.
 #[derive(Default)]
@@ -114,6 +117,7 @@ pub fn run_seed(seed: u64, fault: Fault, print_trace: bool) -> Outcome {
         stopped: Cell::new(false),
         with_ddl: rng.chance(0.5),
         damaged: Cell::new(false),
+        failing: Cell::new(false),
         reported: RefCell::default(),
     });
     let checks: Rc<Checks> = Rc::default();
@@ -307,6 +311,9 @@ impl Run {
             lasts = Duration::from_millis(self.rng.between(1, LIFE.as_millis() as u64));
         }
         let death = self.death();
+        if self.rng.chance(0.1) {
+            self.let_disk_fail();
+        }
         self.shared.paused.set(false);
         let end = self.sim.now() + lasts;
         let (sim, node) = (&self.sim, self.node);
@@ -319,10 +326,10 @@ impl Run {
                 return Err("the node does not shut down".into());
             }
             self.stop_clients()?;
-            if !self.has_ended()? {
+            if self.ended.borrow().is_none() {
                 self.shared.oracle.borrow_mut().closed();
+                self.outcome.count("shutdowns", 1);
             }
-            self.outcome.count("shutdowns", 1);
         } else {
             if sim.is_running(node) {
                 sim.crash(node, death);
@@ -330,7 +337,29 @@ impl Run {
             self.crashes += 1;
             self.stop_clients()?;
         }
+        if self.shared.failing.replace(false) {
+            self.sim.set_disk_faults(self.node, DiskFaults::default());
+            if self.ended.borrow_mut().take().is_some() {
+                self.outcome
+                    .count("failures of the disk stopped the node", 1);
+            }
+        }
         Ok(!self.has_ended()?)
+    }
+
+    /// From now on an operation on some of the files fails sooner or later.
+    fn let_disk_fail(&mut self) {
+        let rng = &mut self.rng;
+        let mut probability = || [0.0, 0.005][rng.below(2) as usize];
+        let faults = DiskFaults {
+            read_error: probability(),
+            write_error: probability(),
+            sync_error: probability(),
+            path_contains: Some(FAIL_PLACES[rng.below(3) as usize].to_owned()),
+            ..DiskFaults::default()
+        };
+        self.sim.set_disk_faults(self.node, faults);
+        self.shared.failing.set(true);
     }
 
     fn death(&mut self) -> Death {

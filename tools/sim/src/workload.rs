@@ -21,6 +21,8 @@ const DUPLICATE_KEY: i32 = 11_000;
 const BUSY: [i32; 2] = [112, 365];
 /// Index changes at once meet each other or a collection that is not there: these answers are right.
 const DDL_REFUSALS: [i32; 5] = [26, 27, 48, 85, 86];
+/// What the node says when its disk fails: the failure itself, and that it has stopped for it.
+const FAILURES: [&str; 2] = ["simulated I/O error", "storage has stopped"];
 /// Names of files, one of which must be in the report of damage.
 const FILES: [&str; 4] = ["ring-", "partition-", "superblock", "manifest-"];
 
@@ -38,6 +40,8 @@ pub struct Shared {
     pub with_ddl: bool,
     /// A bit of the disk was flipped.
     pub damaged: Cell<bool>,
+    /// Operations of the disk fail now and then.
+    pub failing: Cell<bool>,
     /// The first report of damage that the node made.
     pub reported: RefCell<Option<String>>,
 }
@@ -53,6 +57,9 @@ impl Shared {
 
     /// The node says that something is wrong. That is right only when something is, and then it must name a file.
     pub fn report(&self, what: &str) {
+        if self.failing.get() && FAILURES.iter().any(|failure| what.contains(failure)) {
+            return;
+        }
         if !self.damaged.get() {
             let mut oracle = self.oracle.borrow_mut();
             oracle.fail(format!("without any damage: {what}"));
