@@ -49,6 +49,9 @@ pub(super) const BACKGROUND_SHARES: usize = 100;
 /// Latency goal of the foreground queue, which is also how often glommio looks at its own rings when both have work.
 pub(super) const FOREGROUND_LATENCY: Duration = Duration::from_millis(5);
 
+/// The longest that glommio sleeps by mistake, see [`super::queues::keep_awake`].
+pub(super) const MISTAKEN_SLEEP: Duration = Duration::from_millis(5);
+
 /// Loop turns after which the foreground yields to glommio even without background work.
 pub(super) const TURNS_BETWEEN_YIELDS: u32 = 1024;
 

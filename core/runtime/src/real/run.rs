@@ -250,8 +250,10 @@ where
     );
     match (foreground, background) {
         (Ok(foreground), Ok(background)) => {
+            let awake = glommio::spawn_local(queues::keep_awake());
             foreground.await;
             background.await;
+            awake.cancel().await;
         }
         (Err(error), _) | (_, Err(error)) => {
             node.fail(StartError::Core {
