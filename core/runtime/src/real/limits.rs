@@ -46,11 +46,11 @@ pub(super) const BACKGROUND_TURN: Duration = Duration::from_micros(100);
 pub(super) const FOREGROUND_SHARES: usize = 1000;
 /// See [`FOREGROUND_SHARES`].
 pub(super) const BACKGROUND_SHARES: usize = 100;
-/// Latency goal of the foreground queue, which is also how often glommio looks at its own rings when both have work.
-pub(super) const FOREGROUND_LATENCY: Duration = Duration::from_millis(5);
-
-/// The longest that glommio sleeps by mistake, see [`super::queues::keep_awake`].
-pub(super) const MISTAKEN_SLEEP: Duration = Duration::from_millis(5);
+/// After how long glommio's executor leaves its queues to look at its own rings: never. Nothing of ours completes there, and
+/// it loses its way coming back. It arms a preemption timer, looks whether that has fired, and only then at its queues; if
+/// the thread lost its processor in between for as long as the timer takes, it believes that nothing was there to run and
+/// waits for a completion that never comes.
+pub(super) const PREEMPTION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Loop turns after which the foreground yields to glommio even without background work.
 pub(super) const TURNS_BETWEEN_YIELDS: u32 = 1024;

@@ -9,8 +9,7 @@ use glommio::{Latency, Shares, TaskQueueHandle, executor};
 
 use super::core::RealCore;
 use super::limits::{
-    BACKGROUND_SHARES, BACKGROUND_TURN, FOREGROUND_LATENCY, FOREGROUND_SHARES, MISTAKEN_SLEEP,
-    TURN, TURNS_BETWEEN_YIELDS,
+    BACKGROUND_SHARES, BACKGROUND_TURN, FOREGROUND_SHARES, TURN, TURNS_BETWEEN_YIELDS,
 };
 use crate::Queue;
 
@@ -45,7 +44,7 @@ impl QueueBell {
 pub(super) fn create() -> (TaskQueueHandle, TaskQueueHandle) {
     let foreground = executor().create_task_queue(
         Shares::Static(FOREGROUND_SHARES),
-        Latency::Matters(FOREGROUND_LATENCY),
+        Latency::NotImportant,
         "foreground",
     );
     let background = executor().create_task_queue(
@@ -54,16 +53,6 @@ pub(super) fn create() -> (TaskQueueHandle, TaskQueueHandle) {
         "background",
     );
     (foreground, background)
-}
-
-/// Bounds the sleep that glommio 0.9 falls into by mistake. Its executor arms a preemption timer, looks whether that has
-/// fired, and only then at its queues. If the thread loses its processor in between for as long as the timer takes, the
-/// executor believes that nothing was there to run and waits for completions, of which none may ever come: the queues' own
-/// work completes on the core's ring. With a timer of its own to wait for it looks again.
-pub(super) async fn keep_awake() {
-    loop {
-        glommio::timer::sleep(MISTAKEN_SLEEP).await;
-    }
 }
 
 /// The foreground queue's task: the core's loop. Ends with the node.

@@ -14,6 +14,7 @@ use glommio::{LocalExecutorBuilder, Placement, spawn_local_into};
 
 use super::blocking::Blocking;
 use super::core::RealCore;
+use super::limits::PREEMPTION;
 use super::monitor::{self, SignalHandlers};
 use super::options::{RealOptions, StartError};
 use super::ports::Ports;
@@ -77,6 +78,7 @@ where
             .name("pinion-core")
             .io_memory(GLOMMIO_IO_MEMORY)
             .ring_depth(GLOMMIO_RING_DEPTH)
+            .preempt_timer(PREEMPTION)
             .spawn(move || {
                 let seed = seed.started();
                 core_main(seed, main)
@@ -250,10 +252,8 @@ where
     );
     match (foreground, background) {
         (Ok(foreground), Ok(background)) => {
-            let awake = glommio::spawn_local(queues::keep_awake());
             foreground.await;
             background.await;
-            awake.cancel().await;
         }
         (Err(error), _) | (_, Err(error)) => {
             node.fail(StartError::Core {
