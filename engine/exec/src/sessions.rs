@@ -62,6 +62,14 @@ impl SessionTable {
         old
     }
 
+    fn uses(&self) -> Vec<(Lsid, Instant)> {
+        self.sessions
+            .borrow()
+            .iter()
+            .map(|(id, session)| (*id, session.last_used))
+            .collect()
+    }
+
     fn all(&self) -> Vec<Lsid> {
         self.sessions.borrow().keys().copied().collect()
     }
@@ -96,4 +104,29 @@ pub(crate) async fn known() -> Vec<Lsid> {
     all.sort();
     all.dedup();
     all
+}
+
+/// Every session that any core knows, with the time of its last use in milliseconds since 1970.
+pub(crate) async fn last_uses() -> Vec<(Lsid, i64)> {
+    let uses: Vec<(Lsid, Instant)> =
+        pinion_runtime::on_all_cores(|_| async { state().sessions.uses() })
+            .await
+            .into_iter()
+            .flatten()
+            .collect();
+    let mut latest: BTreeMap<Lsid, Instant> = BTreeMap::new();
+    for (lsid, used) in uses {
+        let known = latest.entry(lsid).or_insert(used);
+        *known = (*known).max(used);
+    }
+    let (now, wall_ms) = (pinion_runtime::now(), pinion_runtime::wall_ms());
+    latest
+        .into_iter()
+        .map(|(lsid, used)| {
+            (
+                lsid,
+                wall_ms - now.saturating_since(used).as_millis() as i64,
+            )
+        })
+        .collect()
 }

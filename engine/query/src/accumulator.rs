@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     MergeObjects,
     StdDevPop,
     StdDevSamp,
+    SetUnion,
+    ConcatArrays,
 }
 
 impl Kind {
@@ -39,6 +41,8 @@ impl Kind {
             "$mergeObjects" => Kind::MergeObjects,
             "$stdDevPop" => Kind::StdDevPop,
             "$stdDevSamp" => Kind::StdDevSamp,
+            "$setUnion" => Kind::SetUnion,
+            "$concatArrays" => Kind::ConcatArrays,
             _ => return None,
         })
     }
@@ -65,6 +69,11 @@ pub(crate) enum Accumulator {
         bytes: usize,
     },
     MergeObjects(Vec<(String, RawBson)>),
+    /// The items of arrays, each given to another accumulator.
+    Items {
+        name: &'static str,
+        each: Box<Accumulator>,
+    },
     /// Welford's method.
     StdDev {
         sample: bool,
@@ -99,6 +108,14 @@ impl Accumulator {
                 bytes: 0,
             },
             Kind::MergeObjects => Accumulator::MergeObjects(Vec::new()),
+            Kind::SetUnion => Accumulator::Items {
+                name: "$setUnion",
+                each: Box::new(Accumulator::new(Kind::AddToSet)),
+            },
+            Kind::ConcatArrays => Accumulator::Items {
+                name: "$concatArrays",
+                each: Box::new(Accumulator::new(Kind::Push)),
+            },
             Kind::StdDevPop => Accumulator::StdDev {
                 sample: false,
                 count: 0,
@@ -190,6 +207,21 @@ impl Accumulator {
                     ));
                 }
             },
+            Accumulator::Items { name, each } => match value {
+                None => {}
+                Some(RawBsonRef::Array(array)) => {
+                    for item in crate::value::items(array) {
+                        each.add(Some(item))?;
+                    }
+                }
+                Some(other) => {
+                    return Err(crate::error::type_mismatch(format!(
+                        "{name} requires array inputs, but input {} is of type {}",
+                        crate::text::value_text(other),
+                        type_name(other)
+                    )));
+                }
+            },
             Accumulator::StdDev {
                 count,
                 mean,
@@ -234,6 +266,7 @@ impl Accumulator {
                 }
                 RawBson::Document(out.finish())
             }
+            Accumulator::Items { each, .. } => each.finish(),
             Accumulator::StdDev {
                 sample,
                 count,
@@ -254,6 +287,7 @@ impl Accumulator {
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Accumulator::Push(_, bytes) | Accumulator::AddToSet { bytes, .. } => 32 + bytes,
+            Accumulator::Items { each, .. } => each.bytes(),
             _ => 64,
         }
     }

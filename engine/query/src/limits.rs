@@ -18,6 +18,9 @@ pub const MAX_SORT_BYTES: usize = 100 * 1024 * 1024;
 /// Bytes a `$group` may hold before it fails.
 pub const MAX_GROUP_BYTES: usize = 100 * 1024 * 1024;
 
+/// Bytes the results of a `$facet` may come to.
+pub const MAX_FACET_BYTES: usize = 100 * 1024 * 1024;
+
 /// Most keys one document may put into one index. This is Pinion's own bound: an array's keys are built in memory.
 pub const MAX_INDEX_KEYS_PER_DOCUMENT: usize = 1 << 20;
 

@@ -110,6 +110,19 @@ def test_indexes_of_one_key_side_by_side(collection):
     assert sorted(collection.index_information()) == ["_id_", "only_there"]
 
 
+def test_local_sessions(client):
+    with client.start_session() as session:
+        client.test.command("ping", session=session)
+        stage = lambda spec: [d["_id"]["id"] for d in client.admin.aggregate([{"$listLocalSessions": spec}])]
+        assert session.session_id["id"] in stage({})
+        assert stage({"users": [{"user": "nobody", "db": "admin"}]}) == []
+        fails(client.admin, {"killAllSessions": [{"user": "nobody"}]}, 40414)
+        client.admin.command({"killAllSessions": [{"user": "nobody", "db": "admin"}]})
+        assert session.session_id["id"] in stage({"allUsers": True})
+        both = {"allUsers": True, "users": [{"user": "nobody", "db": "admin"}]}
+        fails(client.admin, {"aggregate": 1, "pipeline": [{"$listLocalSessions": both}], "cursor": {}}, 12)
+
+
 def test_hint_decides_the_plan(collection):
     collection.insert_many({"_id": i, "a": i % 3, "b": i % 5} for i in range(30))
     collection.create_index("a")

@@ -24,8 +24,14 @@ use crate::state::state;
 #[derive(Clone, Debug)]
 enum FirstStage {
     CollStats(pinion_bson::RawDocumentBuf),
-    CurrentOp { idle_cursors: bool },
+    CurrentOp {
+        idle_cursors: bool,
+    },
     Documents(Vec<Bytes>),
+    /// `$listLocalSessions`; there are none of named users.
+    Sessions {
+        of_users: bool,
+    },
 }
 
 /// A parsed `aggregate`.
@@ -105,7 +111,13 @@ pub(super) fn parse(body: &RawDocument, db: &str, explaining: bool) -> Result<Ag
     };
     let hint = parse_hint(reader.value("hint"))?;
     let vars = variables(reader.opt_doc("let")?)?;
-    reader.opt_safe_bool("allowDiskUse")?;
+    // Unlike the flags of other commands, a number will not do, nor will null.
+    match reader.value("allowDiskUse") {
+        None | Some(RawBsonRef::Boolean(_)) => {}
+        Some(other) => {
+            return Err(reader.wrong_type("allowDiskUse", other, pinion_wire::idl::Types::BOOL));
+        }
+    }
     reader.opt_safe_bool("bypassDocumentValidation")?;
     refuse::collation(&reader)?;
     for option in [
@@ -201,6 +213,23 @@ fn first_stage(
             }
             reader.finish()?;
             FirstStage::CurrentOp { idle_cursors }
+        }
+        Some(("$listLocalSessions", RawBsonRef::Document(spec))) if collectionless => {
+            FirstStage::Sessions {
+                of_users: super::sessions::parse_list(spec)?,
+            }
+        }
+        Some(("$listLocalSessions", RawBsonRef::Document(_))) => {
+            return Err(Error::new(
+                ErrorCode::INVALID_NAMESPACE,
+                "$listLocalSessions must be run against the database with {aggregate: 1}, not a collection",
+            ));
+        }
+        Some(("$listLocalSessions", other)) => {
+            return Err(Error::type_mismatch(format!(
+                "$listLocalSessions options must be specified in an object, but found: {}",
+                pinion_bson::type_name(other.element_type())
+            )));
         }
         Some(("$documents", RawBsonRef::Array(documents))) if collectionless => {
             let mut list = Vec::new();
@@ -301,6 +330,8 @@ pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
 async fn documents_of(stage: &FirstStage, ns: &Namespace) -> Result<Vec<Bytes>> {
     Ok(match stage {
         FirstStage::Documents(documents) => documents.clone(),
+        FirstStage::Sessions { of_users: true } => Vec::new(),
+        FirstStage::Sessions { of_users: false } => super::sessions::list_local().await,
         FirstStage::CurrentOp { idle_cursors } => operations(*idle_cursors)
             .await
             .into_iter()

@@ -103,6 +103,9 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Find> {
         .map(|spec| Projection::parse_find(spec, &vars))
         .transpose()?
         .filter(|p| !p.is_identity());
+    if let Some(projection) = &projection {
+        projection.check_filter(&matcher)?;
+    }
     Ok(Find {
         ns,
         matcher,

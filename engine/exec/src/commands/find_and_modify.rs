@@ -99,7 +99,11 @@ pub(super) fn parse(cmd: &Invocation, body: &RawDocument, command: &str) -> Resu
     check_uuid(&ns, uuid)?;
     let matcher = Matcher::parse_with(&query, &vars)?;
     let projection = match fields {
-        Some(fields) if !fields.is_empty() => Some(Projection::parse_find(fields, &vars)?),
+        Some(fields) if !fields.is_empty() => {
+            let projection = Projection::parse_find(fields, &vars)?;
+            projection.check_filter(&matcher)?;
+            Some(projection)
+        }
         _ => None,
     };
     let statement = ModifyStatement {

@@ -96,8 +96,8 @@ pub(crate) async fn kill_sessions(cmd: Invocation) -> Result<Reply> {
     Ok(Reply::new())
 }
 
-/// `killAllSessions`: there are no users, so every pattern means all.
-pub(crate) async fn kill_all_sessions(cmd: Invocation) -> Result<Reply> {
+/// `killAllSessionsByPattern`: there are no users, so every pattern means all.
+pub(crate) async fn kill_all_sessions_by_pattern(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     if reader.opt_array(cmd.name())?.is_none() {
         return Err(pinion_wire::idl::missing_field(
@@ -107,6 +107,84 @@ pub(crate) async fn kill_all_sessions(cmd: Invocation) -> Result<Reply> {
     reader.finish()?;
     sessions::end(sessions::known().await, true).await;
     Ok(Reply::new())
+}
+
+/// `killAllSessions`: those of the users named, or all when none is named. No session here belongs to a user. MongoDB
+/// minds no unknown field here.
+pub(crate) async fn kill_all_sessions(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    let Some(users) = reader.opt_objects(cmd.name())? else {
+        return Err(pinion_wire::idl::missing_field(
+            reader.path().field(cmd.name()),
+        ));
+    };
+    let mut named = 0;
+    let path = users.path();
+    for user in users {
+        let (at, document) = user?;
+        check_user(path.index(at), document)?;
+        named += 1;
+    }
+    if named == 0 {
+        sessions::end(sessions::known().await, true).await;
+    }
+    Ok(Reply::new())
+}
+
+/// Checks the name of a user: `{user, db}`.
+fn check_user(path: Path<'_>, document: &RawDocument) -> Result<()> {
+    let reader = FieldReader::object(path, document)?;
+    reader.str("user")?;
+    reader.str("db")?;
+    reader.finish()
+}
+
+/// Reads the specification of `$listLocalSessions` and tells whether it asks for sessions of named users alone.
+pub(super) fn parse_list(spec: &RawDocument) -> Result<bool> {
+    let reader = FieldReader::object(Path::root("$listLocalSessions"), spec)?;
+    let all = reader.opt_bool("allUsers")?.unwrap_or(false);
+    let mut named = 0;
+    if let Some(users) = reader.opt_array("users")? {
+        let path = reader.path().field("users");
+        for (at, user) in pinion_bson::values(users).enumerate() {
+            match user {
+                RawBsonRef::Null => continue,
+                RawBsonRef::Document(user) => check_user(path.index(at), user)?,
+                other => {
+                    return Err(pinion_wire::idl::wrong_type(
+                        path.index(at),
+                        other,
+                        pinion_wire::idl::Types::OBJECT,
+                    ));
+                }
+            }
+            named += 1;
+        }
+    }
+    reader.finish()?;
+    if all && named > 0 {
+        return Err(Error::new(
+            ErrorCode::UNSUPPORTED_FORMAT,
+            "$listLocalSessions may not specify {allUsers:true} and {users:[...]} at the same time",
+        ));
+    }
+    Ok(named > 0)
+}
+
+/// The documents of `$listLocalSessions`.
+pub(super) async fn list_local() -> Vec<bytes::Bytes> {
+    let uses = sessions::last_uses().await;
+    uses.into_iter()
+        .map(|(lsid, used_ms)| {
+            let mut out = DocBuilder::new();
+            append_lsid(&mut out, "_id", &lsid);
+            out.append(
+                "lastUse",
+                RawBsonRef::DateTime(pinion_bson::DateTime::from_millis(used_ms)),
+            );
+            bytes::Bytes::from(out.finish().into_bytes())
+        })
+        .collect()
 }
 
 /// `refreshSessions`.

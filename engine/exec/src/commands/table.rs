@@ -279,7 +279,7 @@ fn conversation(r: &mut Registry) {
         r,
         spec("killAllSessionsByPattern").help("kill all sessions"),
         None,
-        sessions::kill_all_sessions,
+        sessions::kill_all_sessions_by_pattern,
     );
 }
 

@@ -11,13 +11,16 @@ use crate::value::field;
 /// The document and the bound variables of one evaluation.
 pub(crate) struct Env<'a> {
     root: &'a RawDocument,
+    /// Where paths begin: the root, but for the parts that `$redact` looks at.
+    current: &'a RawDocument,
     slots: Vec<Value<'a>>,
 }
 
 impl<'a> Env<'a> {
-    pub(crate) fn new(root: &'a RawDocument, slots: usize) -> Env<'a> {
+    pub(crate) fn new(root: &'a RawDocument, current: &'a RawDocument, slots: usize) -> Env<'a> {
         Env {
             root,
+            current,
             slots: vec![Value::Missing; slots],
         }
     }
@@ -27,10 +30,11 @@ impl Expr {
     pub(crate) fn evaluate<'a>(&'a self, env: &mut Env<'a>) -> Result<Value<'a>> {
         Ok(match self {
             Expr::Literal(value) => Value::Ref(value.as_raw_bson_ref()),
-            Expr::Field(path) => path_in_document(env.root, path),
-            Expr::Root => Value::Ref(RawBsonRef::Document(env.root)),
+            Expr::Field(path) => path_in_document(env.current, path),
+            Expr::Root(path) => path_in_document(env.root, path),
             Expr::Slot(slot, path) => path_in_value(env.slots[*slot].clone(), path),
             Expr::Remove => Value::Missing,
+            Expr::Zone(zone) => Value::Zone(zone),
             Expr::Object(fields) => {
                 let mut builder = DocBuilder::new();
                 for (name, expr) in fields {
@@ -276,8 +280,10 @@ fn path_in_value<'a>(value: Value<'a>, path: &[Box<str>]) -> Value<'a> {
         Value::Owned(value) => match path_in_ref(value.as_raw_bson_ref(), path) {
             Value::Ref(found) => Value::copied(found),
             Value::Owned(found) => Value::Owned(found),
-            Value::Missing => Value::Missing,
+            Value::Missing | Value::Zone(_) => Value::Missing,
         },
+        // Text has no fields.
+        Value::Zone(_) => Value::Missing,
     }
 }
 

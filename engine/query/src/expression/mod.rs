@@ -44,7 +44,24 @@ impl Expression {
 
     /// The value for a document.
     pub fn evaluate<'a>(&'a self, document: &'a RawDocument) -> Result<Value<'a>> {
-        let mut env = Env::new(document, self.slots);
+        self.evaluate_at(document, document)
+    }
+
+    /// The value where paths begin at a part of the document.
+    pub(crate) fn evaluate_at<'a>(
+        &'a self,
+        root: &'a RawDocument,
+        current: &'a RawDocument,
+    ) -> Result<Value<'a>> {
+        let mut env = Env::new(root, current, self.slots);
         self.root.evaluate(&mut env)
+    }
+
+    /// The value, where it does not depend on a document.
+    pub(crate) fn constant(&self) -> Option<RawBson> {
+        match &self.root {
+            Expr::Literal(value) => Some(value.clone()),
+            _ => None,
+        }
     }
 }

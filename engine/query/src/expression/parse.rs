@@ -4,7 +4,7 @@ use pinion_bson::{RawBson, RawBsonRef, RawDocument};
 use pinion_wire::Result;
 
 use super::Variables;
-use super::operators::{self, Operator};
+use super::operators::{self, NamedZone, Operator};
 use crate::error::{error, failed_to_parse};
 use crate::limits::MAX_PATH_COMPONENTS;
 use crate::value::{count, elements, first, items, owned};
@@ -16,14 +16,16 @@ pub(crate) type FieldPath = Box<[Box<str>]>;
 #[derive(Clone, Debug)]
 pub(crate) enum Expr {
     Literal(RawBson),
-    /// A path in the document.
+    /// A path in the document, or in the part of it that is looked at.
     Field(FieldPath),
-    /// The whole document.
-    Root,
+    /// A path in the whole document.
+    Root(FieldPath),
     /// A bound variable, and a path in it.
     Slot(usize, FieldPath),
     /// `$$REMOVE`.
     Remove,
+    /// The constant name of a time zone.
+    Zone(Box<NamedZone>),
     Object(Vec<(Box<str>, Expr)>),
     Array(Vec<Expr>),
     /// An operator whose arguments are evaluated before it.
@@ -187,8 +189,8 @@ impl<'v> Parser<'v> {
             }
         };
         match name {
-            "ROOT" | "CURRENT" if path.is_empty() => Ok(Expr::Root),
-            "ROOT" | "CURRENT" => Ok(Expr::Field(path)),
+            "ROOT" => Ok(Expr::Root(path)),
+            "CURRENT" => Ok(Expr::Field(path)),
             "REMOVE" => Ok(Expr::Remove),
             "NOW" => match self.variables.now_ms {
                 Some(now) => Ok(constant(
@@ -248,7 +250,7 @@ fn fold_call(expr: Expr) -> Result<Expr> {
     }
     let empty = pinion_bson::RawDocumentBuf::new();
     let value = expr
-        .evaluate(&mut super::Env::new(&empty, 0))?
+        .evaluate(&mut super::Env::new(&empty, &empty, 0))?
         .as_ref()
         .map(owned);
     Ok(value.map_or(Expr::Remove, Expr::Literal))
@@ -266,7 +268,7 @@ fn fold(expr: Expr) -> Expr {
         return expr;
     }
     let empty = pinion_bson::RawDocumentBuf::new();
-    let mut env = super::Env::new(&empty, 0);
+    let mut env = super::Env::new(&empty, &empty, 0);
     match expr
         .evaluate(&mut env)
         .ok()

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use pinion_bson::{DocBuilder, RawArray, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
+use super::operators::NamedZone;
 use crate::value::{field, is_nullish, is_true, items};
 
 /// What an expression evaluates to.
@@ -12,6 +13,8 @@ pub enum Value<'a> {
     Missing,
     Ref(RawBsonRef<'a>),
     Owned(Rc<RawBson>),
+    /// The text that names a time zone, with the zone.
+    Zone(&'a NamedZone),
 }
 
 impl<'a> Value<'a> {
@@ -21,6 +24,7 @@ impl<'a> Value<'a> {
             Value::Missing => None,
             Value::Ref(value) => Some(*value),
             Value::Owned(value) => Some(value.as_raw_bson_ref()),
+            Value::Zone(zone) => Some(RawBsonRef::String(zone.name())),
         }
     }
 

@@ -45,7 +45,11 @@ impl<'v> Place<'v> {
         if self.special {
             return Ok(());
         }
-        Err(error(224, format!("{name} is not allowed in this context")))
+        let code = if name == "$text" { 2 } else { 224 };
+        Err(error(
+            code,
+            format!("{name} is not allowed in this context"),
+        ))
     }
 
     fn in_elem_match(self) -> Result<Place<'v>> {
@@ -299,6 +303,12 @@ fn parse_operators(path: &str, operators: &RawDocument, place: Place<'_>) -> Res
             "$bitsAllClear" => Predicate::Bits(BitTest::parse(BitOp::AllClear, path, value)?),
             "$bitsAnySet" => Predicate::Bits(BitTest::parse(BitOp::AnySet, path, value)?),
             "$bitsAnyClear" => Predicate::Bits(BitTest::parse(BitOp::AnyClear, path, value)?),
+            "$near" | "$nearSphere" | "$geoNear" if !place.special => {
+                return Err(error(
+                    5_626_500,
+                    format!("{name} is not allowed in this context"),
+                ));
+            }
             "$near" | "$nearSphere" | "$geoNear" | "$geoWithin" | "$within" | "$geoIntersects" => {
                 return Err(unsupported(name));
             }

@@ -1,7 +1,10 @@
 //! Aggregation pipelines: parsed, divided into what the partitions find and what is left, and run.
 
+mod bucket;
+mod facet;
 mod group;
 mod parse;
+mod redact;
 mod run;
 mod unwind;
 
@@ -36,6 +39,8 @@ enum Stage {
     Unwind(unwind::Unwind),
     /// With the words that the error for a value that is no document begins with.
     ReplaceRoot(Expression, &'static str),
+    Redact(Expression),
+    Facet(facet::Facet),
 }
 
 /// A pipeline divided: what a find over the partitions can do, and the stages behind it.

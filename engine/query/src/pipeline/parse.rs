@@ -4,6 +4,7 @@ use pinion_bson::{DocBuilder, RawArray, RawBsonRef, RawDocument};
 use pinion_wire::Result;
 
 use super::Stage;
+use super::facet::Facet;
 use super::group::Group;
 use super::unwind::Unwind;
 use crate::error::{error, type_mismatch};
@@ -18,7 +19,6 @@ use crate::value::{count, elements, first, is_empty, is_nan, is_number, items, t
 
 /// Stages that MongoDB has and this pipeline does not offer.
 pub(super) const UNSUPPORTED: &[&str] = &[
-    "$bucket",
     "$bucketAuto",
     "$changeStream",
     "$changeStreamSplitLargeEvent",
@@ -26,7 +26,6 @@ pub(super) const UNSUPPORTED: &[&str] = &[
     "$currentOp",
     "$densify",
     "$documents",
-    "$facet",
     "$fill",
     "$geoNear",
     "$graphLookup",
@@ -43,7 +42,6 @@ pub(super) const UNSUPPORTED: &[&str] = &[
     "$querySettings",
     "$queryStats",
     "$rankFusion",
-    "$redact",
     "$sample",
     "$search",
     "$searchMeta",
@@ -179,6 +177,12 @@ fn parse_stage(
             Expression::parse(spec, variables)?,
             "'replacement document' ",
         ),
+        "$redact" => Stage::Redact(Expression::parse(spec, variables)?),
+        "$facet" => Stage::Facet(Facet::parse(spec, variables)?),
+        "$bucket" => {
+            super::bucket::parse(spec, variables, out)?;
+            return Ok(());
+        }
         "$sortByCount" => {
             parse_sort_by_count(spec, variables, out)?;
             return Ok(());

@@ -7,6 +7,7 @@ use pinion_bson::{
 };
 use pinion_wire::Result;
 
+use super::facet::Facets;
 use super::group::Groups;
 use super::{Pipeline, Stage, owned};
 use crate::error::error;
@@ -34,8 +35,19 @@ enum Step {
         arrived: u64,
     },
     Group(Groups),
+    Facet(Facets),
     /// A stage that has given all it had.
     Spent,
+}
+
+impl Step {
+    /// Whether the step gives its documents only when all have come.
+    fn is_blocking(&self) -> bool {
+        matches!(
+            self,
+            Step::Sort { .. } | Step::Group(_) | Step::Count(..) | Step::Facet(_)
+        )
+    }
 }
 
 impl PipelineRun {
@@ -56,6 +68,7 @@ impl PipelineRun {
                     }
                 }
                 Stage::Group(group) => Step::Group(Groups::new(group)),
+                Stage::Facet(facet) => Step::Facet(Facets::new(&facet)),
                 plain => Step::Plain(plain),
             });
         }
@@ -76,8 +89,7 @@ impl PipelineRun {
         for at in 0..self.steps.len() {
             let (before, after) = self.steps.split_at_mut(at + 1);
             let step = &mut before[at];
-            let blocking = matches!(step, Step::Sort { .. } | Step::Group(_) | Step::Count(..));
-            if !blocking {
+            if !step.is_blocking() {
                 continue;
             }
             match std::mem::replace(step, Step::Spent) {
@@ -96,6 +108,16 @@ impl PipelineRun {
                         }
                         push(after, &document, &mut self.out)?;
                     }
+                }
+                Step::Facet(facets) => {
+                    let document = facets.finish()?;
+                    if document.as_bytes().len() > MAX_INTERNAL_DOCUMENT_BYTES {
+                        return Err(error(
+                            17419,
+                            "Resulting document after $facet is larger than 16777216",
+                        ));
+                    }
+                    push(after, &document, &mut self.out)?;
                 }
                 Step::Count(name, counted) if counted > 0 => {
                     let mut document = DocBuilder::new();
@@ -122,7 +144,7 @@ impl PipelineRun {
             match step {
                 Step::Limit(0) => return true,
                 // Behind these everything that comes in may still count.
-                Step::Sort { .. } | Step::Group(_) | Step::Count(..) => return false,
+                step if step.is_blocking() => return false,
                 _ => {}
             }
         }
@@ -183,6 +205,7 @@ fn push(
             sorter.push(key, owned(document), size)
         }
         Step::Group(groups) => groups.push(document),
+        Step::Facet(facets) => facets.push(document),
         Step::Spent => Ok(()),
         Step::Plain(stage) => match stage {
             Stage::Match(matcher) => {
@@ -193,6 +216,12 @@ fn push(
             }
             Stage::Unwind(unwind) => {
                 unwind.apply(document, &mut |unwound| push(rest, &unwound, out))
+            }
+            Stage::Redact(expression) => {
+                match super::redact::redact(expression, document, document)? {
+                    Some(kept) => push(rest, &kept, out),
+                    None => Ok(()),
+                }
             }
             one => match transformed(one, document)? {
                 Some(made) => push(rest, &made, out),

@@ -123,6 +123,118 @@ fn grouping() {
 }
 
 #[test]
+fn buckets() {
+    check(
+        rawbson!([{ "$bucket": { "groupBy": "$_id", "boundaries": [1, 3, { "$add": [3, 2] }], "default": "other" } }]),
+        vec![
+            rawdoc! { "_id": 1, "count": 2 },
+            rawdoc! { "_id": 3, "count": 2 },
+            rawdoc! { "_id": "other", "count": 1 },
+        ],
+    );
+    check(
+        rawbson!([{ "$match": { "_id": { "$lt": 3 } } },
+            { "$bucket": { "groupBy": "$_id", "boundaries": [0, 5], "output": { "k": { "$first": "$k" } } } }]),
+        vec![rawdoc! { "_id": 0, "k": "a" }],
+    );
+    for (spec, code) in [
+        (rawbson!(1), 40201),
+        (rawbson!({ "groupBy": "x", "boundaries": [0, 1] }), 40202),
+        (rawbson!({ "groupBy": "$x" }), 40198),
+        (rawbson!({ "groupBy": "$x", "boundaries": 1 }), 40200),
+        (
+            rawbson!({ "groupBy": "$x", "boundaries": ["$x", 1] }),
+            40191,
+        ),
+        (rawbson!({ "groupBy": "$x", "boundaries": [1] }), 40192),
+        (rawbson!({ "groupBy": "$x", "boundaries": [1, "a"] }), 40193),
+        (rawbson!({ "groupBy": "$x", "boundaries": [2, 1] }), 40194),
+        (
+            rawbson!({ "groupBy": "$x", "boundaries": [0, 9], "default": 4 }),
+            40199,
+        ),
+        (
+            rawbson!({ "groupBy": "$x", "boundaries": [0, 9], "output": 4 }),
+            40196,
+        ),
+        (
+            rawbson!({ "groupBy": "$x", "boundaries": [0, 9], "x": 4 }),
+            40197,
+        ),
+        // A value outside every range.
+        (rawbson!({ "groupBy": "$_id", "boundaries": [0, 2] }), 40066),
+    ] {
+        check_error(rawbson!([{ "$bucket": (spec) }]), code);
+    }
+}
+
+#[test]
+fn facets() {
+    check(
+        rawbson!([{ "$facet": {
+            "first": [{ "$limit": 1 }, { "$project": { "k": 1 } }],
+            "ks": [{ "$match": { "k": "a" } }, { "$count": "n" }],
+            "none": [{ "$match": { "k": "zz" } }],
+        } }, { "$set": { "more": 1 } }]),
+        vec![
+            rawdoc! { "first": [{ "_id": 1, "k": "a" }], "ks": [{ "n": 2 }], "none": [], "more": 1 },
+        ],
+    );
+    for (spec, code) in [
+        (rawbson!({}), 40169),
+        (rawbson!({ "a": 1 }), 40170),
+        (rawbson!({ "a": [1] }), 40171),
+        (rawbson!({ "a.b": [] }), 16412),
+        (rawbson!({ "a": [{ "$facet": { "b": [] } }] }), 40600),
+        (rawbson!({ "a": [{ "$out": "x" }] }), 40600),
+        (rawbson!({ "a": [{ "$limit": 0 }] }), 15958),
+    ] {
+        check_error(rawbson!([{ "$facet": (spec) }]), code);
+    }
+}
+
+#[test]
+fn redacting() {
+    let redact = |document: RawDocumentBuf, expression: RawBson| {
+        let stages = array(rawbson!([{ "$redact": (expression) }]));
+        let pipeline = Pipeline::parse(&stages, &Variables::default()).expect("it parses");
+        let mut run = PipelineRun::new(&pipeline);
+        run.push(&document).map(|()| run.pop())
+    };
+    let document = rawdoc! { "level": 1, "a": { "level": 5, "x": 1 }, "b": [{ "level": 2 }, { "level": 9 }, 3], "c": { "x": 2 } };
+    let by_level = rawbson!({ "$cond": [{ "$lte": ["$level", 4] }, "$$DESCEND", "$$PRUNE"] });
+    assert_eq!(
+        redact(document.clone(), by_level).expect("it runs"),
+        Some(rawdoc! { "level": 1, "b": [{ "level": 2 }, 3], "c": { "x": 2 } })
+    );
+    // Variables of the whole document stay what they are.
+    let by_root = rawbson!({ "$cond": [{ "$eq": ["$$ROOT.level", 1] }, "$$KEEP", "$$PRUNE"] });
+    assert_eq!(
+        redact(document.clone(), by_root).expect("it runs"),
+        Some(document.clone())
+    );
+    assert_eq!(
+        redact(document.clone(), rawbson!("$$PRUNE")).expect("it runs"),
+        None
+    );
+    let failed = redact(document, rawbson!("$level")).expect_err("it is refused");
+    assert_eq!(failed.code.0, 17053);
+}
+
+#[test]
+fn joining_arrays() {
+    check(
+        rawbson!([{ "$match": { "_id": { "$lte": 2 } } },
+            { "$group": { "_id": null, "c": { "$concatArrays": ["$l"] }, "u": { "$setUnion": { "$ifNull": ["$l", []] } } } }]),
+        vec![rawdoc! { "_id": null, "c": [1, 2], "u": [1, 2] }],
+    );
+    check_error(
+        rawbson!([{ "$group": { "_id": null, "c": { "$concatArrays": "$l" } } }]),
+        14,
+    );
+}
+
+#[test]
 fn errors() {
     for (stages, code) in [
         (rawbson!([{ "$foo": 1 }]), 40324),

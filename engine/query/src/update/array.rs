@@ -24,7 +24,7 @@ pub(super) struct Push {
 
 /// The order of `$sort`: whole items, or by fields of theirs.
 #[derive(Clone, Debug)]
-enum ItemSort {
+pub(crate) enum ItemSort {
     Whole { descending: bool },
     Fields(Vec<(String, bool)>),
 }
@@ -136,7 +136,7 @@ impl Push {
 }
 
 impl ItemSort {
-    fn parse(value: RawBsonRef<'_>) -> Result<ItemSort> {
+    pub(crate) fn parse(value: RawBsonRef<'_>) -> Result<ItemSort> {
         let direction = |value: RawBsonRef<'_>| match exact_i64(value) {
             Some(1) => Ok(false),
             Some(-1) => Ok(true),
@@ -173,7 +173,7 @@ impl ItemSort {
         }
     }
 
-    fn compare(&self, a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
+    pub(crate) fn compare(&self, a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
         match self {
             ItemSort::Whole { descending: false } => compare_values(a, b),
             ItemSort::Whole { descending: true } => compare_values(b, a),

@@ -29,6 +29,7 @@ use crate::pipeline::Pipeline;
 use crate::text::element_text;
 use crate::value::{elements, field};
 
+pub(crate) use array::ItemSort;
 pub use diff::{apply_diff, diff};
 pub use storage::{check_storable, prepare_insert};
 

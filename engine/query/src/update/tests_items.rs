@@ -116,6 +116,16 @@ fn filter_errors() {
         (set("a.$[x]"), rawbson!([{}]), 9),
         (set("a.$[X]"), rawbson!([{ "X": 1 }]), 2),
         (set("a.$[x]"), rawbson!([{ "$expr": true }]), 224),
+        (
+            set("a.$[x]"),
+            rawbson!([{ "$text": { "$search": "x" } }]),
+            2,
+        ),
+        (
+            set("a.$[x]"),
+            rawbson!([{ "x": { "$near": [0, 0] } }]),
+            5626500,
+        ),
         (set("a.$[x]"), rawbson!([{ "x": { "$foo": 1 } }]), 2),
         (set("s.$[x]"), rawbson!([{ "x": 1 }]), 2),
         (set("n.$[x]"), rawbson!([{ "x": 1 }]), 2),

@@ -1,6 +1,6 @@
 //! Arithmetic: `$add` to `$log10`, and the accumulators' forms over arguments and arrays.
 
-use pinion_bson::decimal::Decimal;
+use pinion_bson::decimal::{Decimal, Rounding};
 use pinion_bson::{DateTime, ElementType, Number, RawBsonRef};
 use pinion_wire::{Error, Result};
 
@@ -42,12 +42,12 @@ pub(super) const OPERATORS: &[Operator] = &[
     Operator {
         name: "$ceil",
         arity: Arity::Exactly(1),
-        evaluate: |v| whole("$ceil", &v[0], f64::ceil, 1),
+        evaluate: |v| whole("$ceil", &v[0], f64::ceil, Rounding::Ceiling),
     },
     Operator {
         name: "$floor",
         arity: Arity::Exactly(1),
-        evaluate: |v| whole("$floor", &v[0], f64::floor, -1),
+        evaluate: |v| whole("$floor", &v[0], f64::floor, Rounding::Floor),
     },
     Operator {
         name: "$round",
@@ -72,17 +72,21 @@ pub(super) const OPERATORS: &[Operator] = &[
     Operator {
         name: "$exp",
         arity: Arity::Exactly(1),
-        evaluate: |v| function("$exp", &v[0], f64::exp),
+        evaluate: |v| {
+            unary("$exp", 28765, &v[0], |n| {
+                Ok(of_decimal(n, f64::exp, |c, x| c.exp(x)))
+            })
+        },
     },
     Operator {
         name: "$ln",
         arity: Arity::Exactly(1),
-        evaluate: |v| logarithm("$ln", 28766, &v[0], f64::ln),
+        evaluate: |v| logarithm("$ln", 28766, &v[0], f64::ln, |c, x| c.ln(x)),
     },
     Operator {
         name: "$log10",
         arity: Arity::Exactly(1),
-        evaluate: |v| logarithm("$log10", 28761, &v[0], f64::log10),
+        evaluate: |v| logarithm("$log10", 28761, &v[0], f64::log10, |c, x| c.log10(x)),
     },
     Operator {
         name: "$log",
@@ -334,37 +338,20 @@ fn abs<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     })
 }
 
-/// `$ceil` (`direction` 1) and `$floor` (-1).
+/// `$ceil` and `$floor`.
 fn whole<'a>(
     name: &str,
     value: &Value<'a>,
     f: fn(f64) -> f64,
-    direction: i64,
+    rounding: Rounding,
 ) -> Result<Value<'a>> {
     unary(name, 28765, value, |n| {
         Ok(number(match n {
             Number::Double(v) => Number::Double(f(v)),
-            Number::Decimal(_) if n.is_finite() && !n.is_integral() => {
-                let truncated = truncated_decimal(n.to_decimal());
-                let away = n.is_negative() == (direction < 0);
-                let moved = if away {
-                    truncated + Decimal::from_i64(direction)
-                } else {
-                    truncated
-                };
-                Number::Decimal(moved.pack())
-            }
+            Number::Decimal(_) => Number::Decimal(n.to_decimal().quantize(0, rounding).pack()),
             n => n,
         }))
     })
-}
-
-fn truncated_decimal(value: Decimal) -> Decimal {
-    match value.truncated().map(i64::try_from) {
-        Some(Ok(whole)) => Decimal::from_i64(whole),
-        // Beyond 64 bits a decimal with a fraction does not occur: its digits end above it.
-        _ => value - value % Decimal::from_i64(1),
-    }
 }
 
 /// `$round` and `$trunc`, to a decimal place.
@@ -418,9 +405,18 @@ fn to_place<'a>(name: &str, values: &[Value<'a>], round: bool) -> Result<Value<'
     };
     Ok(number(match n {
         Number::Double(v) => Number::Double(double_to_place(v, place, round)),
-        Number::Decimal(_) if !n.is_finite() => n,
+        // The result has exactly the digits that were asked for.
         Number::Decimal(_) => {
-            Number::Decimal(decimal_to_place(n.to_decimal(), place, round).pack())
+            let rounding = if round {
+                Rounding::HalfEven
+            } else {
+                Rounding::TowardZero
+            };
+            // What has no room for them, or no end, stays as it is.
+            match n.to_decimal().quantize(-place, rounding) {
+                cut if cut.is_nan() => n,
+                cut => Number::Decimal(cut.pack()),
+            }
         }
         n if place >= 0 => n,
         n => {
@@ -492,8 +488,14 @@ fn decimal_to_place(v: Decimal, place: i32, round: bool) -> Decimal {
     }
 }
 
-fn function<'a>(name: &str, value: &Value<'a>, f: fn(f64) -> f64) -> Result<Value<'a>> {
-    unary(name, 28765, value, |n| Ok(of_kind(n, f(n.to_f64()))))
+type OfDecimal = fn(&mut dec::Context<dec::Decimal<12>>, &mut dec::Decimal<12>);
+
+/// A function of a number: of a decimal to all its digits.
+fn of_decimal<'a>(n: Number, of_double: fn(f64) -> f64, of_decimal: OfDecimal) -> Value<'a> {
+    number(match n {
+        Number::Decimal(value) => Number::Decimal(super::decimal::function(value, of_decimal)),
+        n => Number::Double(of_double(n.to_f64())),
+    })
 }
 
 /// The result of a function on doubles, as a decimal where the argument was one.
@@ -513,11 +515,17 @@ fn sqrt<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
                 "$sqrt's argument must be greater than or equal to 0",
             ));
         }
-        Ok(of_kind(n, n.to_f64().sqrt()))
+        Ok(of_decimal(n, f64::sqrt, |c, x| c.sqrt(x)))
     })
 }
 
-fn logarithm<'a>(name: &str, code: i32, value: &Value<'a>, f: fn(f64) -> f64) -> Result<Value<'a>> {
+fn logarithm<'a>(
+    name: &str,
+    code: i32,
+    value: &Value<'a>,
+    of_double: fn(f64) -> f64,
+    exact: OfDecimal,
+) -> Result<Value<'a>> {
     unary(name, 28765, value, |n| {
         if !n.is_nan() && (n.is_negative() || n.is_zero()) {
             return Err(error(
@@ -528,7 +536,7 @@ fn logarithm<'a>(name: &str, code: i32, value: &Value<'a>, f: fn(f64) -> f64) ->
                 ),
             ));
         }
-        Ok(of_kind(n, f(n.to_f64())))
+        Ok(of_decimal(n, of_double, exact))
     })
 }
 

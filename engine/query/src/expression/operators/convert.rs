@@ -131,7 +131,9 @@ fn convert(value: RawBsonRef<'_>, to: ElementType) -> Result<RawBson> {
                 return Err(failure(format!("Failed to parse objectId '{text}'")));
             }
         },
-        (ElementType::DateTime, RawBsonRef::ObjectId(v)) => RawBson::DateTime(v.timestamp()),
+        (ElementType::DateTime, RawBsonRef::ObjectId(v)) => {
+            RawBson::DateTime(DateTime::from_millis(super::date::object_id_millis(v)))
+        }
         (ElementType::DateTime, RawBsonRef::Timestamp(v)) => {
             RawBson::DateTime(DateTime::from_millis(i64::from(v.time) * 1000))
         }

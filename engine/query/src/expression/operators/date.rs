@@ -1,8 +1,9 @@
-//! Dates: their parts and their text, in UTC or at a fixed offset.
+//! Dates: their parts and their text.
 
 use pinion_bson::{RawBsonRef, Timestamp};
 use pinion_wire::Result;
 
+use super::timezone::Zone;
 use super::{Arity, Operator, Value};
 use crate::error::error;
 
@@ -40,6 +41,21 @@ pub(super) const OPERATORS: &[Operator] = &[
 pub(super) fn is_date_part(name: &str) -> bool {
     OPERATORS.iter().any(|operator| operator.name == name)
 }
+
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
 
 const MILLIS_PER_DAY: i64 = 86_400_000;
 
@@ -91,7 +107,7 @@ impl Civil {
         }
     }
 
-    fn iso_weekday(self) -> i64 {
+    pub(super) fn iso_weekday(self) -> i64 {
         if self.weekday == 0 { 7 } else { self.weekday }
     }
 
@@ -100,7 +116,7 @@ impl Civil {
         (self.day_of_year - 1 + 7 - self.weekday) / 7
     }
 
-    fn iso_week(self) -> (i64, i64) {
+    pub(super) fn iso_week(self) -> (i64, i64) {
         let week = (self.day_of_year - self.iso_weekday() + 10) / 7;
         if week < 1 {
             return (self.year - 1, weeks_in_iso_year(self.year - 1));
@@ -121,7 +137,8 @@ fn weeks_in_iso_year(year: i64) -> i64 {
     }
 }
 
-fn days_from_civil(year: i64, month: u32, day: u32) -> i64 {
+/// Days since 1970, of any year.
+pub(super) fn days_from_civil(year: i64, month: u32, day: u32) -> i64 {
     let year = year - i64::from(month <= 2);
     let era = year.div_euclid(400);
     let year_of_era = year.rem_euclid(400);
@@ -131,12 +148,18 @@ fn days_from_civil(year: i64, month: u32, day: u32) -> i64 {
         - 719_468
 }
 
+/// The moment an object id was made at; its seconds are signed.
+pub(super) fn object_id_millis(id: pinion_bson::ObjectId) -> i64 {
+    let [a, b, c, d, ..] = id.bytes();
+    i64::from(i32::from_be_bytes([a, b, c, d])) * 1000
+}
+
 /// A value that stands for a moment, in milliseconds.
-fn moment(value: RawBsonRef<'_>) -> Result<i64> {
+pub(super) fn moment(value: RawBsonRef<'_>) -> Result<i64> {
     match value {
         RawBsonRef::DateTime(at) => Ok(at.timestamp_millis()),
         RawBsonRef::Timestamp(at) => Ok(i64::from(at.time) * 1000),
-        RawBsonRef::ObjectId(id) => Ok(id.timestamp().timestamp_millis()),
+        RawBsonRef::ObjectId(id) => Ok(object_id_millis(id)),
         other => Err(error(
             16006,
             format!(
@@ -147,58 +170,19 @@ fn moment(value: RawBsonRef<'_>) -> Result<i64> {
     }
 }
 
-/// The offset of a time zone in milliseconds: UTC and fixed offsets.
-fn zone_offset(value: &Value<'_>) -> Result<i64> {
-    let text = match value.as_ref() {
-        Some(RawBsonRef::String(text)) => text,
-        _ => {
-            return Err(error(
-                40517,
-                format!(
-                    "timezone must evaluate to a string, found {}",
-                    value.type_name()
-                ),
-            ));
-        }
-    };
-    if matches!(text, "UTC" | "GMT" | "Z" | "Etc/UTC" | "Etc/GMT") {
-        return Ok(0);
-    }
-    let unknown = || {
-        error(
-            40485,
-            format!("unrecognized time zone identifier: \"{text}\""),
-        )
-    };
-    let (sign, rest) = match text.split_at_checked(1) {
-        Some(("+", rest)) => (1, rest),
-        Some(("-", rest)) => (-1, rest),
-        _ => return Err(unknown()),
-    };
-    let digits: String = rest.chars().filter(|c| *c != ':').collect();
-    if !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(unknown());
-    }
-    let (hours, minutes) = match (digits.len(), rest.len()) {
-        (2, 2) => (digits.parse::<i64>().map_err(|_| unknown())?, 0),
-        (4, 4 | 5) => {
-            let both: i64 = digits.parse().map_err(|_| unknown())?;
-            (both / 100, both % 100)
-        }
-        _ => return Err(unknown()),
-    };
-    Ok(sign * (hours * 60 + minutes) * 60_000)
-}
-
 fn date_part<'a>(values: &[Value<'a>], part: fn(Civil) -> i64) -> Result<Value<'a>> {
     if values.iter().any(Value::is_nullish) {
         return Ok(Value::null());
     }
     let at = moment(values[0].or_null())?;
-    let offset = values.get(1).map_or(Ok(0), zone_offset)?;
-    Ok(Value::integer(part(Civil::from_millis(
-        at.saturating_add(offset),
-    ))))
+    let zone = match values.get(1) {
+        None => Zone::UTC,
+        Some(zone) => match Zone::of_argument(zone, true)? {
+            Some(zone) => zone,
+            None => return Ok(Value::null()),
+        },
+    };
+    Ok(Value::integer(part(Civil::from_millis(zone.local(at)))))
 }
 
 /// The one part that is a long.
@@ -215,9 +199,32 @@ pub(super) fn iso_text(millis: i64) -> Result<String> {
     format_date(millis, 0, "%Y-%m-%dT%H:%M:%S.%LZ")
 }
 
-/// A timestamp as the older string operators write it.
+/// A timestamp as the older string operators write it: `Feb 3 22:40:00:1`.
 pub(super) fn timestamp_text(at: Timestamp) -> String {
-    format!("Timestamp({}, {})", at.time, at.increment)
+    let date = Civil::from_millis(i64::from(at.time) * 1000);
+    format!(
+        "{} {} {:02}:{:02}:{:02}:{}",
+        &MONTHS[date.month as usize - 1][..3],
+        date.day,
+        date.hour,
+        date.minute,
+        date.second,
+        at.increment
+    )
+}
+
+/// Year, month and day that a text begins with, and what stands behind them.
+pub(super) fn parse_iso_parts(text: &str) -> Option<((i64, i64, i64), &str)> {
+    let number = |from: usize, to: usize| -> Option<i64> {
+        let digits = text.get(from..to)?;
+        digits
+            .bytes()
+            .all(|b| b.is_ascii_digit())
+            .then(|| digits.parse().ok())?
+    };
+    let date = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    let dashes = text.get(4..5)? == "-" && text.get(7..8)? == "-";
+    dashes.then(|| (date, &text[10..]))
 }
 
 /// Reads `2020-01-02`, `2020-01-02T03:04:05.678Z` and what lies between them.
@@ -229,12 +236,8 @@ pub(super) fn parse_iso(text: &str) -> Option<i64> {
             .all(|b| b.is_ascii_digit())
             .then(|| digits.parse().ok())?
     };
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    if text.get(4..5)? != "-"
-        || text.get(7..8)? != "-"
-        || !(1..=12).contains(&month)
-        || !(1..=31).contains(&day)
-    {
+    let ((year, month, day), _) = parse_iso_parts(text)?;
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
     let days = days_from_civil(year, month as u32, day as u32);
@@ -267,9 +270,10 @@ pub(super) fn parse_iso(text: &str) -> Option<i64> {
     }
     match rest {
         "" | "Z" => Some(millis),
-        zone => zone_offset(&Value::string(zone))
-            .ok()
-            .map(|offset| millis - offset),
+        zone => match Zone::named(zone) {
+            Some(Zone::Fixed(offset)) => Some(millis - offset),
+            _ => None,
+        },
     }
 }
 
@@ -295,20 +299,6 @@ fn format_date(millis: i64, offset: i64, format: &str) -> Result<String> {
         let Some(specifier) = chars.next() else {
             return Err(error(18535, "Unmatched '%' at end of format string"));
         };
-        const MONTHS: [&str; 12] = [
-            "January",
-            "February",
-            "March",
-            "April",
-            "May",
-            "June",
-            "July",
-            "August",
-            "September",
-            "October",
-            "November",
-            "December",
-        ];
         let month = MONTHS[date.month as usize - 1];
         out.push_str(&match specifier {
             'Y' => format!("{:04}", date.year),
@@ -363,16 +353,15 @@ pub(super) fn date_to_string<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
             on_null.clone()
         });
     }
-    if (!zone.is_missing() && zone.is_nullish()) || (!format.is_missing() && format.is_nullish()) {
+    if !format.is_missing() && format.is_nullish() {
         return Ok(Value::null());
     }
     let at = moment(date.or_null())?;
-    let offset = if zone.is_missing() {
-        0
-    } else {
-        zone_offset(zone)?
+    let Some(zone) = Zone::of_argument(zone, !zone.is_missing())? else {
+        return Ok(Value::null());
     };
-    let default = if offset == 0 {
+    let offset = zone.offset_at(at);
+    let default = if matches!(zone, Zone::Fixed(0)) {
         "%Y-%m-%dT%H:%M:%S.%LZ"
     } else {
         "%Y-%m-%dT%H:%M:%S.%L"

@@ -5,12 +5,19 @@
 
 mod arithmetic;
 mod array;
+mod bits;
 mod comparison;
 mod convert;
 mod date;
+mod date_math;
+mod date_parse;
+mod date_parts;
+mod decimal;
 mod named;
+mod sequence;
 mod special;
 mod string;
+mod timezone;
 
 #[cfg(test)]
 mod tests;
@@ -21,6 +28,7 @@ use super::value::Value;
 use crate::error::error;
 
 pub(super) use special::special;
+pub use timezone::NamedZone;
 
 /// How many arguments an operator takes.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +56,7 @@ const TABLES: &[&[Operator]] = &[
     arithmetic::OPERATORS,
     string::OPERATORS,
     array::OPERATORS,
+    bits::OPERATORS,
     date::OPERATORS,
     convert::OPERATORS,
 ];

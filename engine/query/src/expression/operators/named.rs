@@ -1,9 +1,9 @@
 //! Operators with named arguments whose work is done on evaluated values: trimming, replacing, matching, fields, dates.
 
-use pinion_bson::{DocBuilder, RawBsonRef};
+use pinion_bson::{DocBuilder, RawBson, RawBsonRef};
 use pinion_wire::{Error, Result};
 
-use super::{Arity, Operator, Value};
+use super::{Arity, NamedZone, Operator, Value};
 use crate::error::error;
 use crate::expression::parse::{Expr, Parser};
 use crate::regex::Regex;
@@ -98,6 +98,69 @@ pub(super) const OPERATORS: &[Named] = &[
         not_an_object: 18629,
         unknown: 18534,
     },
+    Named {
+        operator: operator("$dateFromString", super::date_parse::from_string),
+        arguments: &["dateString", "format", "timezone", "onError", "onNull"],
+        required: &[("dateString", 40542)],
+        not_an_object: 40540,
+        unknown: 40541,
+    },
+    Named {
+        operator: operator("$dateToParts", super::date_parts::to_parts),
+        arguments: &["date", "timezone", "iso8601"],
+        required: &[("date", 40522)],
+        not_an_object: 40524,
+        unknown: 40520,
+    },
+    Named {
+        operator: operator("$dateFromParts", super::date_parts::from_parts),
+        arguments: super::date_parts::FROM_PARTS,
+        required: &[],
+        not_an_object: 40519,
+        unknown: 40518,
+    },
+    Named {
+        operator: operator("$dateAdd", |v| super::date_math::add("$dateAdd", false, v)),
+        arguments: &["startDate", "unit", "amount", "timezone"],
+        required: &[
+            ("startDate", 5_166_402),
+            ("unit", 5_166_402),
+            ("amount", 5_166_402),
+        ],
+        not_an_object: 5_166_400,
+        unknown: 5_166_401,
+    },
+    Named {
+        operator: operator("$dateSubtract", |v| {
+            super::date_math::add("$dateSubtract", true, v)
+        }),
+        arguments: &["startDate", "unit", "amount", "timezone"],
+        required: &[
+            ("startDate", 5_166_402),
+            ("unit", 5_166_402),
+            ("amount", 5_166_402),
+        ],
+        not_an_object: 5_166_400,
+        unknown: 5_166_401,
+    },
+    Named {
+        operator: operator("$dateDiff", super::date_math::diff),
+        arguments: &["startDate", "endDate", "unit", "timezone", "startOfWeek"],
+        required: &[
+            ("startDate", 5_166_303),
+            ("endDate", 5_166_304),
+            ("unit", 5_166_305),
+        ],
+        not_an_object: 5_166_301,
+        unknown: 5_166_302,
+    },
+    Named {
+        operator: operator("$dateTrunc", super::date_math::truncate),
+        arguments: &["date", "unit", "binSize", "timezone", "startOfWeek"],
+        required: &[("date", 5_439_009), ("unit", 5_439_010)],
+        not_an_object: 5_439_007,
+        unknown: 5_439_008,
+    },
 ];
 
 pub(super) fn find(name: &str) -> Option<&'static Named> {
@@ -144,16 +207,50 @@ pub(super) fn parse(parser: &mut Parser<'_>, name: &str, operand: RawBsonRef<'_>
             return Err(error(*code, missing_message(name, required)));
         }
     }
+    if name == "$dateFromParts" {
+        super::date_parts::check_from_parts(|field| {
+            let at = named.arguments.iter().position(|name| *name == field);
+            at.is_some_and(|at| arguments[at].is_some())
+        })?;
+    }
     let arguments = arguments
         .into_iter()
-        .map(|argument| argument.unwrap_or(Expr::Remove))
+        .zip(named.arguments)
+        .map(|(argument, field)| match (argument, *field) {
+            (None, _) => Expr::Remove,
+            // What these give takes the place of the result.
+            (Some(argument), "onNull" | "onError") => argument,
+            (Some(argument), "timezone") => zone_argument(argument),
+            (Some(argument), _) => missing_as_null(argument),
+        })
         .collect();
     Ok(Expr::Call(&named.operator, arguments))
 }
 
+/// An argument whose value, where it is missing, is told from one that was not given.
+pub(super) fn missing_as_null(argument: Expr) -> Expr {
+    match argument {
+        Expr::Literal(_) => argument,
+        Expr::Remove => Expr::Literal(RawBson::Null),
+        other => Expr::IfNull(vec![other, Expr::Literal(RawBson::Null)]),
+    }
+}
+
+/// The argument that names a time zone, which is looked up now where it is constant.
+pub(super) fn zone_argument(argument: Expr) -> Expr {
+    if let Expr::Literal(RawBson::String(name)) = &argument
+        && let Some(zone) = NamedZone::find(name)
+    {
+        return Expr::Zone(Box::new(zone));
+    }
+    missing_as_null(argument)
+}
+
 fn missing_message(name: &str, argument: &str) -> String {
     match name {
-        "$convert" | "$dateToString" => format!("Missing '{argument}' parameter to {name}"),
+        "$convert" | "$dateToString" | "$dateToParts" | "$dateFromString" => {
+            format!("Missing '{argument}' parameter to {name}")
+        }
         "$trim" | "$ltrim" | "$rtrim" => format!("{name} requires an '{argument}' field"),
         _ => format!("{name} requires '{argument}' to be specified"),
     }

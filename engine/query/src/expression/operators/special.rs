@@ -25,6 +25,10 @@ pub(in crate::expression) fn special(name: &str) -> Option<Parse> {
         "$filter" => parse_filter,
         "$reduce" => parse_reduce,
         "$getField" => parse_get_field,
+        "$setField" | "$unsetField" => super::sequence::parse_set_field,
+        "$zip" => super::sequence::parse_zip,
+        "$sortArray" => super::sequence::parse_sort,
+        "$firstN" | "$lastN" | "$minN" | "$maxN" => super::sequence::parse_n,
         name if super::named::find(name).is_some() => super::named::parse,
         name if super::date::is_date_part(name) => parse_date_part,
         _ => return None,
@@ -389,7 +393,7 @@ fn parse_get_field(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) ->
                 .ok_or_else(|| error(3041703, "$getField requires 'input' to be specified"))?;
             (field, input)
         }
-        other => (other, Expr::Root),
+        other => (other, Expr::Field(Box::default())),
     };
     let name = match parser.parse(field)? {
         Expr::Literal(value) => match value.as_raw_bson_ref() {
@@ -432,7 +436,9 @@ fn parse_date_part(parser: &mut Parser<'_>, name: &str, operand: RawBsonRef<'_>)
             for (field, value) in elements(document) {
                 match field {
                     "date" => date = Some(parser.parse(value)?),
-                    "timezone" => zone = Some(parser.parse(value)?),
+                    "timezone" => {
+                        zone = Some(super::named::zone_argument(parser.parse(value)?));
+                    }
                     _ => {
                         return Err(error(
                             40535,

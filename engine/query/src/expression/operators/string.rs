@@ -100,6 +100,11 @@ fn coerced(value: &Value<'_>) -> Result<String> {
         Some(
             RawBsonRef::String(text) | RawBsonRef::Symbol(text) | RawBsonRef::JavaScriptCode(text),
         ) => text.to_string(),
+        // Conversions spell these out; string operators do not.
+        Some(RawBsonRef::Double(v)) if v.is_nan() => "nan".into(),
+        Some(RawBsonRef::Double(v)) if v.is_infinite() => {
+            if v > 0.0 { "inf" } else { "-inf" }.into()
+        }
         Some(number) if is_number(number) => super::convert::number_text(number),
         Some(RawBsonRef::DateTime(at)) => super::date::iso_text(at.timestamp_millis())?,
         Some(RawBsonRef::Timestamp(at)) => super::date::timestamp_text(at),

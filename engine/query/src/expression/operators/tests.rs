@@ -288,3 +288,184 @@ fn conversions() {
         (rawbson!({ "$dateToString": { "format": "%Y" } }), 18628),
     ]);
 }
+
+#[test]
+fn sequences() {
+    check(vec![
+        (
+            rawbson!({ "$zip": { "inputs": ["$arr", ["a", "b"]] } }),
+            rawbson!([[1, "a"], [2, "b"]]),
+        ),
+        (
+            rawbson!({ "$zip": { "inputs": ["$arr", ["a"]], "useLongestLength": true, "defaults": [0, "$s"] } }),
+            rawbson!([[1, "a"], [2, "x"], [3, "x"]]),
+        ),
+        (
+            rawbson!({ "$zip": { "inputs": ["$arr", "$nope"] } }),
+            rawbson!(null),
+        ),
+        (
+            rawbson!({ "$sortArray": { "input": "$arr", "sortBy": -1 } }),
+            rawbson!([3, 2, 1]),
+        ),
+        (
+            rawbson!({ "$sortArray": { "input": [{ "a": 2, "b": 1 }, { "a": 1 }, { "a": 2, "b": 0 }], "sortBy": { "a": -1, "b": 1 } } }),
+            rawbson!([{ "a": 2, "b": 0 }, { "a": 2, "b": 1 }, { "a": 1 }]),
+        ),
+        (
+            rawbson!({ "$firstN": { "n": 2, "input": "$arr" } }),
+            rawbson!([1, 2]),
+        ),
+        (
+            rawbson!({ "$lastN": { "n": 5, "input": "$arr" } }),
+            rawbson!([1, 2, 3]),
+        ),
+        (
+            rawbson!({ "$maxN": { "n": 2, "input": [null, 5, "x", 7] } }),
+            rawbson!(["x", 7]),
+        ),
+        (
+            rawbson!({ "$minN": { "n": 2, "input": [null, 5, "x", 7] } }),
+            rawbson!([5, 7]),
+        ),
+        (
+            rawbson!({ "$setField": { "field": "a.b", "input": { "x": 1 }, "value": "$i" } }),
+            rawbson!({ "x": 1, "a.b": 5 }),
+        ),
+        (
+            rawbson!({ "$setField": { "field": "x", "input": { "x": 1, "y": 2 }, "value": "$$REMOVE" } }),
+            rawbson!({ "y": 2 }),
+        ),
+        (
+            rawbson!({ "$unsetField": { "field": { "$const": "$y" }, "input": { "y": 2 } } }),
+            rawbson!({ "y": 2 }),
+        ),
+    ]);
+    check_errors(vec![
+        (rawbson!({ "$zip": 1 }), 34460),
+        (rawbson!({ "$zip": {} }), 34465),
+        (rawbson!({ "$zip": { "inputs": ["$s"] } }), 34468),
+        (
+            rawbson!({ "$zip": { "inputs": [[1]], "defaults": [1] } }),
+            34466,
+        ),
+        (
+            rawbson!({ "$sortArray": { "input": "$s", "sortBy": 1 } }),
+            2942504,
+        ),
+        (
+            rawbson!({ "$sortArray": { "input": [], "sortBy": {} } }),
+            2942505,
+        ),
+        (
+            rawbson!({ "$sortArray": { "input": [], "sortBy": 2 } }),
+            2942506,
+        ),
+        (
+            rawbson!({ "$sortArray": { "input": [], "sortBy": "a" } }),
+            2942507,
+        ),
+        (rawbson!({ "$firstN": { "n": 1, "input": "$s" } }), 5788200),
+        (rawbson!({ "$firstN": { "n": 0, "input": [] } }), 5787908),
+        (
+            rawbson!({ "$setField": { "field": "$s", "input": {}, "value": 1 } }),
+            4161108,
+        ),
+        (
+            rawbson!({ "$setField": { "field": 1, "input": {}, "value": 1 } }),
+            4161107,
+        ),
+        (
+            rawbson!({ "$unsetField": { "field": "a", "input": 3 } }),
+            4161105,
+        ),
+    ]);
+}
+
+#[test]
+fn values_as_text() {
+    let at = pinion_bson::Timestamp {
+        time: 1_707_000_000,
+        increment: 1,
+    };
+    check(vec![
+        (rawbson!({ "$toLower": (at) }), rawbson!("feb 3 22:40:00:1")),
+        (
+            rawbson!({ "$substrCP": [f64::NEG_INFINITY, 0, 9] }),
+            rawbson!("-inf"),
+        ),
+        (rawbson!({ "$toLower": f64::NAN }), rawbson!("nan")),
+        (
+            rawbson!({ "$toString": f64::INFINITY }),
+            rawbson!("Infinity"),
+        ),
+        (rawbson!({ "$year": { "date": "$_id2" } }), rawbson!(null)),
+        (
+            rawbson!({ "$dayOfMonth": { "date": (pinion_bson::ObjectId::from_bytes([0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])), "timezone": "UTC" } }),
+            rawbson!(13),
+        ),
+        (
+            rawbson!({ "$hour": { "date": { "$toDate": "2020-01-01T12:00:00Z" }, "timezone": "America/New_York" } }),
+            rawbson!(7),
+        ),
+    ]);
+}
+
+#[test]
+fn bits_and_angles() {
+    check(vec![
+        (rawbson!({ "$bitAnd": [7, "$i"] }), rawbson!(5)),
+        (rawbson!({ "$bitOr": [] }), rawbson!(0)),
+        (rawbson!({ "$bitAnd": [] }), rawbson!(-1)),
+        (rawbson!({ "$bitXor": [1, 3_i64] }), rawbson!(2_i64)),
+        (rawbson!({ "$bitNot": "$i" }), rawbson!(-6)),
+        (rawbson!({ "$bitOr": [1, "$z"] }), rawbson!(null)),
+        (rawbson!({ "$sin": 0 }), rawbson!(0.0)),
+        (rawbson!({ "$acos": 1 }), rawbson!(0.0)),
+        (rawbson!({ "$atan2": [0, 1] }), rawbson!(0.0)),
+        (
+            rawbson!({ "$degreesToRadians": 180 }),
+            rawbson!(std::f64::consts::PI),
+        ),
+        (rawbson!({ "$sigmoid": 0 }), rawbson!(0.5)),
+        (
+            rawbson!({ "$tsSecond": (pinion_bson::Timestamp { time: 7, increment: 2 }) }),
+            rawbson!(7_i64),
+        ),
+        (rawbson!({ "$tsIncrement": "$z" }), rawbson!(null)),
+    ]);
+    check_errors(vec![
+        (rawbson!({ "$bitAnd": [1, 2.5] }), 14),
+        (rawbson!({ "$acos": 2 }), 50989),
+        (rawbson!({ "$sin": f64::INFINITY }), 50989),
+        (rawbson!({ "$cosh": "x" }), 28765),
+        (rawbson!({ "$tsSecond": 1 }), 5687301),
+    ]);
+}
+
+#[test]
+fn decimals_are_rounded_to_their_place() {
+    let decimal = |text: &str| {
+        RawBson::Decimal128(text.parse::<pinion_bson::Decimal128>().expect("a decimal"))
+    };
+    check(vec![
+        (
+            rawbson!({ "$round": [(decimal("2.015")), 2] }),
+            decimal("2.02"),
+        ),
+        (rawbson!({ "$round": [(decimal("-0.5"))] }), decimal("-0")),
+        (
+            rawbson!({ "$trunc": [(decimal("1.1")), 3] }),
+            decimal("1.100"),
+        ),
+        (
+            rawbson!({ "$trunc": [(decimal("155")), -1] }),
+            decimal("1.5E+2"),
+        ),
+        (rawbson!({ "$ceil": (decimal("1.20")) }), decimal("2")),
+        (
+            rawbson!({ "$floor": (decimal("Infinity")) }),
+            decimal("NaN"),
+        ),
+    ]);
+}
