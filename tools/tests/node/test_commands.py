@@ -379,3 +379,19 @@ def test_unknown_index_options_are_dropped_where_asked(client, collection):
     with pytest.raises(OperationFailure, match="expireAfterSeconds"):
         database.command({"createIndexes": name, "ignoreUnknownIndexOptions": True,
                           "indexes": [{"key": {"b": 1}, "name": "b_1", "expireAfterSeconds": 5}]})
+
+
+@pytest.mark.parametrize("explained", [
+    {"update": "c", "updates": [{"q": {}, "u": {"$set": {"a": 1}}}]}, {"delete": "c", "deletes": [{"q": {}, "limit": 1}]},
+    {"find": "c"}, {"count": "c"}, {"distinct": "c", "key": "a"}, {"findAndModify": "c", "remove": True},
+    {"aggregate": "c", "pipeline": [], "cursor": {}},
+])
+def test_an_explained_command_is_read_as_strictly_as_one_that_runs(client, explained):
+    database = client["pinion_test"]
+    assert database.command({"explain": explained})["ok"] == 1
+    with pytest.raises(OperationFailure, match="nosuch") as caught:
+        database.command({"explain": {**explained, "nosuch": 1}})
+    assert caught.value.code == 40415
+    with pytest.raises(OperationFailure, match="let|query|key") as caught:
+        database.command({"explain": {**explained, **({"query": 5} if {"count", "distinct"} & set(explained) else {"let": 5})}})
+    assert caught.value.code == 14

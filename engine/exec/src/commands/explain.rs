@@ -10,7 +10,7 @@ use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::delete::parse_delete;
 use super::hello::COMPATIBLE_VERSION;
-use super::update::parse_update;
+use super::update::{parse_update, read_options};
 use super::{aggregate, count, distinct, find, find_and_modify};
 use crate::interrupt::interruptible;
 use crate::limits::PART_BATCH_DOCUMENTS;
@@ -193,7 +193,6 @@ fn parse_write(name: &str, inner: &RawDocument, db: &str) -> Result<Explained> {
         if name == "update" { "update" } else { "delete" },
         inner,
     )?;
-    let ns = reader.namespace(name, db)?;
     let field = if name == "update" {
         "updates"
     } else {
@@ -217,20 +216,23 @@ fn parse_write(name: &str, inner: &RawDocument, db: &str) -> Result<Explained> {
             ),
         ));
     };
+    let options = read_options(&reader, db, name, field)?;
     let root = Path::root("explain");
-    let vars = super::variables::variables(reader.opt_doc("let")?)?;
     let (statement, top) = if name == "update" {
         let spec = parse_update(root, document)?;
         (
-            spec.statement(&vars, false)?,
+            spec.statement(&options.vars, options.keep_empty_timestamps)?,
             Top::Update {
                 upsert: spec.upsert,
             },
         )
     } else {
-        (parse_delete(root, document)?.statement(&vars)?, Top::Delete)
+        (
+            parse_delete(root, document)?.statement(&options.vars)?,
+            Top::Delete,
+        )
     };
-    let mut explained = plain(ns, statement.matcher.clone());
+    let mut explained = plain(options.ns, statement.matcher.clone());
     explained.top = top;
     explained.request = Box::new(move |collection| {
         let mut request = ReadRequest::new(collection, statement.matcher.clone());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pinion_bson::{RawArray, RawBsonRef, RawDocument};
 use pinion_query::{Matcher, Update, Variables};
-use pinion_wire::idl::{FieldReader, Namespace, Path};
+use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Path};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::collections::check_uuid;
@@ -139,8 +139,17 @@ pub(super) fn batch_options(
     command: &str,
     statements: &str,
 ) -> Result<BatchOptions> {
-    let reader = cmd.reader()?;
-    let ns = reader.namespace(command, cmd.db())?;
+    read_options(&cmd.reader()?, cmd.db(), command, statements)
+}
+
+/// Reads the options of a command, or of one that is explained.
+pub(super) fn read_options(
+    reader: &CommandReader<'_>,
+    db: &str,
+    command: &str,
+    statements: &str,
+) -> Result<BatchOptions> {
+    let ns = reader.namespace(command, db)?;
     let ordered = reader.opt_bool("ordered")?.unwrap_or(true);
     reader.opt_safe_bool("bypassDocumentValidation")?;
     let keep_empty_timestamps = command == "update"
