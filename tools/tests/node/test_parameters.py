@@ -104,6 +104,7 @@ def test_mongod_conf_spellings(tmp_path):
         f"  path: {tmp_path}/log\n"
         "storage:\n  journal:\n    enabled: true\n    commitIntervalMs: 20\n  engine: wiredTiger\n  directoryPerDB: false\n"
         "net:\n  bindIp: 127.0.0.1\n  unixDomainSocket:\n    enabled: false\n  tls:\n    mode: disabled\n"
+        "processManagement:\n  timeZoneInfo: /usr/share/zoneinfo\n"
         "operationProfiling:\n  mode: off\n  slowOpThresholdMs: 250\n"
         "security:\n  authorization: disabled\n"
         "setParameter:\n  logLevel: 1\n"

@@ -287,12 +287,17 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         support: Support::No("only TCP sockets are served"),
         help: "",
     },
-    no(
-        "timeZoneInfo",
-        "processManagement.timeZoneInfo",
-        Shape::Value,
-        "time zones are given as offsets from UTC in this version",
-    ),
+    OptionSpec {
+        name: "timeZoneInfo",
+        short: '\0',
+        path: "processManagement.timeZoneInfo",
+        shape: Shape::Value,
+        support: Support::Only(
+            "/usr/share/zoneinfo",
+            "Pinion has the time zone database built in; /usr/share/zoneinfo is accepted for it",
+        ),
+        help: "",
+    },
     no("nojournal", "", Shape::Switch, "Pinion always journals"),
     no(
         "fork",
