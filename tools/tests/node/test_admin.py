@@ -209,6 +209,10 @@ def test_truncated_and_empty_files(broken):
     assert (segment, last) in found and any("were durable" in what for what in found.values()), found
     segment.unlink()
     assert damage(data)
+    # What a full disk leaves: a segment that was to be prepared, of any length, with nothing in it.
+    empty = data / "ring-00" / f"segment-{77:012}"
+    empty.write_bytes(bytes(3 * BLOCK + 512))
+    assert not any(path == empty for path, _ in damage(data))
 
 
 def test_a_newer_version_is_named(broken):

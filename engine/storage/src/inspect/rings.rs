@@ -1,10 +1,11 @@
 //! The rings under inspection: their frames, their entries, and whether the chain of entries is whole.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use pinion_clock::Timestamp;
-use pinion_runtime::fs;
+use pinion_runtime::{File, OpenOptions, fs};
 
 use super::directory::Inspector;
 use super::problem::{InspectError, Problem};
@@ -88,7 +89,7 @@ pub struct LogReader(MergedLog);
 
 impl LogReader {
     /// The next entry that exists.
-    pub async fn next(&mut self) -> std::io::Result<Option<RingEntry>> {
+    pub async fn next(&mut self) -> io::Result<Option<RingEntry>> {
         let Some((reader, entry)) = self.0.next().await? else {
             return Ok(None);
         };
@@ -217,13 +218,16 @@ impl Inspector {
             }
             report.more_problems += scan.damaged_frames - listed;
             for &(generation, bytes) in &segments {
-                if !bytes.is_multiple_of(FRAME_BYTES as u64) {
-                    let whole = bytes / FRAME_BYTES as u64 * FRAME_BYTES as u64;
-                    report.problems.push(Problem::new(
-                        ring.segment_path(generation),
-                        whole,
-                        "the file ends within a frame",
-                    ));
+                let path = ring.segment_path(generation);
+                let whole = bytes / FRAME_BYTES as u64 * FRAME_BYTES as u64;
+                // A disk that is full leaves new segments of any length, and nothing in them.
+                if holds_something(&path, whole)
+                    .await
+                    .map_err(InspectError::io(&path))?
+                {
+                    report
+                        .problems
+                        .push(Problem::new(path, whole, "the file ends within a frame"));
                 }
             }
             report.rings.push(RingReport {
@@ -254,4 +258,12 @@ impl Inspector {
         }
         Ok(report)
     }
+}
+
+/// Whether there is anything but zeros behind the last whole frame of a segment, at `offset`.
+async fn holds_something(path: &Path, offset: u64) -> io::Result<bool> {
+    let file = File::open(path, OpenOptions::read()).await?;
+    let rest = file.read_at(offset, FRAME_BYTES).await?;
+    file.close().await?;
+    Ok(rest.iter().any(|&byte| byte != 0))
 }
