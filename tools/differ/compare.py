@@ -1,35 +1,51 @@
 """Runs a program on two servers and compares every reply and what is left behind."""
 
 import re
+import time
 
 import bson
-from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.datetime_ms import DatetimeMS
 from bson.son import SON
 
+import codec
+import explained
 import known
+import server_commands
+from reads import LAST_CURSOR
 
-OPTIONS = CodecOptions(document_class=SON, datetime_conversion=DatetimeConversion.DATETIME_MS)
-UNORDERED_REPLIES = {"distinct"}
 DROPPED = {"$clusterTime", "operationTime", "electionId", "opTime", "ok", "topologyVersion", "atClusterTime"}
-
-
 MADE_BY_SERVER = bson.ObjectId("00" * 11 + "aa")
 FIXED = {bytes(11) + b"\0", bytes.fromhex("5f0000000000000000000001"), b"\xff" * 12}
+DAY_SECS = 86_400
 
 
 def encode(value):
-    """Exact bytes of a value: types, field order and signs count; an `_id` that a server made counts as one value."""
-    return bson.encode(SON([("", without_made_ids(value))]), codec_options=OPTIONS)
+    """Exact bytes of a value: types, field order and signs count; what a server made itself counts as one value."""
+    return codec.encode(SON([("", without_made(value))]))
 
 
-def without_made_ids(value):
+def without_made(value):
+    """The value with ids, times and UUIDs that a server made replaced by one of their type."""
     if isinstance(value, bson.ObjectId):
         return value if value.binary in FIXED else MADE_BY_SERVER
+    if isinstance(value, DatetimeMS):
+        return DatetimeMS(0) if abs(int(value) / 1000 - time.time()) < DAY_SECS else value
+    if isinstance(value, bson.Timestamp):
+        return bson.Timestamp(7, 7) if abs(value.time - time.time()) < DAY_SECS else value
     if isinstance(value, dict):
-        return SON((key, without_made_ids(item)) for key, item in value.items())
+        return SON((key, without_made(item)) for key, item in value.items())
     if isinstance(value, list):
-        return [without_made_ids(item) for item in value]
+        return [without_made(item) for item in value]
     return value
+
+
+def with_cursor(value, cursor):
+    """The command with the id of the server's last cursor where it names one."""
+    if isinstance(value, dict):
+        return SON((key, with_cursor(item, cursor)) for key, item in value.items())
+    if isinstance(value, list):
+        return [with_cursor(item, cursor) for item in value]
+    return bson.Int64(cursor) if isinstance(value, bson.Int64) and value == LAST_CURSOR else value
 
 
 class Server:
@@ -38,18 +54,30 @@ class Server:
     def __init__(self, client, name):
         self.client = client
         self.name = name
+        self.cursor = 0
 
-    def run(self, database, command):
-        """The reply, with the batches of a cursor joined into one list."""
+    def run(self, database, command, keep_open=False):
+        """The reply, with the batches of a cursor joined into one list unless the program goes on with it itself."""
+        if next(iter(command)) in ("getMore", "killCursors"):
+            command = with_cursor(command, self.cursor)
         reply = self.client.command(database, command)
         cursor = reply.get("cursor")
-        if not isinstance(cursor, dict) or "firstBatch" not in cursor:
-            return reply
-        batches = [list(cursor["firstBatch"])]
+        if not isinstance(cursor, dict) or "firstBatch" not in cursor and "nextBatch" not in cursor:
+            return self.hide_cursor(reply)
+        opened = "firstBatch" in cursor
+        batches = [list(cursor["firstBatch" if opened else "nextBatch"])]
         cursor_id = cursor["id"]
+        if keep_open or not opened:
+            if opened:
+                self.cursor = cursor_id
+            open_still = bool(cursor_id)
+            return SON([("ok", 1.0), ("cursor", SON([("ns", cursor["ns"]), ("documents", batches[0]), ("sizes", [len(batches[0])]), ("open", open_still)]))])
         while cursor_id:
             more = SON([("getMore", bson.Int64(cursor_id)), ("collection", cursor["ns"].split(".", 1)[1])])
-            size = command.get("batchSize", command.get("cursor", {}).get("batchSize", 0) if isinstance(command.get("cursor"), dict) else 0)
+            if "$db" in command:
+                more["$db"] = command["$db"]
+            options = command.get("cursor")
+            size = command.get("batchSize", options.get("batchSize", 0) if isinstance(options, dict) else 0)
             if isinstance(size, int) and size > 0 and not isinstance(size, bool):
                 more["batchSize"] = size
             following = self.client.command(database, more)
@@ -60,30 +88,84 @@ class Server:
         return SON([("ok", 1.0), ("cursor", SON([("ns", cursor["ns"]), ("documents", sum(batches, [])),
                                                 ("sizes", [len(batch) for batch in batches if batch])]))])
 
+    def hide_cursor(self, reply):
+        """`killCursors` tells the ids it was given."""
+        for name in ("cursorsKilled", "cursorsNotFound"):
+            if isinstance(reply.get(name), list):
+                reply[name] = ["last" if id == self.cursor else id for id in reply[name]]
+        if self.cursor and "errmsg" in reply:
+            reply["errmsg"] = reply["errmsg"].replace(str(self.cursor), "LAST")
+        return reply
+
+
+def agree(command, a, b):
+    """Whether two replies to one command are equal in what counts."""
+    name = next(iter(command))
+    if a.get("ok") and b.get("ok") and (name == "explain" or name == "aggregate" and command.get("explain")):
+        return explained.agree(a, b)
+    return normal(command, a) == normal(command, b)
+
 
 def normal(command, reply):
     """The part of a reply that must be equal, as a value that Python compares."""
     name = next(iter(command))
     if not reply.get("ok"):
         return ("error", reply.get("code"), reply.get("codeName"), message(reply))
+    fields = server_commands.compared(name)
     out = []
     for key, value in reply.items():
-        if key in DROPPED:
+        if key in DROPPED or fields is not None and key not in fields:
             continue
-        if key == "cursor":
-            documents = [encode(document) for document in value["documents"]]
-            if "sort" not in command and name in ("find", "aggregate") and not sorted_pipeline(command):
+        if key == "cursor" and isinstance(value, dict) and "documents" in value:
+            sets = set_fields(command)
+            documents = [encode(strip_info(name, document, sets)) for document in value["documents"]]
+            if not ordered(name, command):
                 documents.sort()
-            out.append(("documents", documents, value["sizes"]))
+            out.append(("documents", documents, value["sizes"], value.get("open")))
         elif key == "writeErrors":
             out.append((key, [write_error(error) for error in value]))
-        elif key == "values" and name in UNORDERED_REPLIES:
+        elif key == "values" and name == "distinct":
             out.append((key, sorted(encode(item) for item in value)))
         elif key == "note" or name == "createIndexes" and key == "commitQuorum":
             continue
+        elif name == "listDatabases":
+            out.append((key, encode(names_only(value))))
         else:
             out.append((key, encode(value)))
     return ("ok", sorted(out, key=lambda item: item[0]))
+
+
+def ordered(name, command):
+    """Whether the documents of this reply come in one right order."""
+    if name in ("find", "aggregate"):
+        return "sort" in command or sorted_pipeline(command)
+    return name == "getMore"
+
+
+def set_fields(command):
+    """The fields that an `$addToSet` accumulator makes, whose items come in no particular order."""
+    stages = command.get("pipeline")
+    groups = [stage.get("$group") for stage in stages if isinstance(stage, dict)] if isinstance(stages, list) else []
+    return {field for group in groups if isinstance(group, dict)
+            for field, accumulator in group.items() if isinstance(accumulator, dict) and "$addToSet" in accumulator}
+
+
+def strip_info(name, document, sets=()):
+    """A document of a reply without what every server makes for itself, and sets in one order."""
+    for field in sets:
+        if isinstance(document.get(field), list):
+            document[field] = sorted(document[field], key=encode)
+    if name == "listCollections":
+        document = SON((key, value) for key, value in document.items() if key != "info")
+        if "idIndex" in document:
+            document["idIndex"] = strip_info("listIndexes", document["idIndex"])
+    if name == "listIndexes":
+        return SON((key, value) for key, value in document.items() if key != "ns")
+    return document
+
+
+def names_only(databases):
+    return [entry["name"] for entry in databases] if isinstance(databases, list) else 0
 
 
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -104,34 +186,75 @@ def write_error(error):
             encode(error.get("keyPattern")), encode(error.get("keyValue")))
 
 
-def difference(program, servers, database):
+def difference(program, servers, database, coverage=None, rules=None):
     """None when both servers agree, else (position, command, reply of a, reply of b)."""
     for server in servers:
         server.client.command(database, SON([("dropDatabase", 1)]))
     for position, command in enumerate(program):
-        replies = [server.run(database, command) for server in servers]
-        normals = [normal(command, reply) for reply in replies]
-        if normals[0] != normals[1]:
-            if known.reason(command, *replies):
-                if known.diverged(command, *replies):
-                    return None
-                continue
+        keep_open = continues(program[position + 1 :])
+        replies = [server.run(database, command, keep_open) for server in servers]
+        if coverage:
+            coverage.reply(command, replies[0])
+        if agree(command, *replies):
+            continue
+        why = known.reason(command, *replies)
+        if not why:
             return position, command, replies[0], replies[1]
+        if rules is not None:
+            rules[why] += 1
+        if known.diverged(command, *replies):
+            return None
     left = [state(server, database) for server in servers]
     if left[0] != left[1]:
         return len(program), SON([("state", "afterwards")]), show_state(servers[0], database), show_state(servers[1], database)
     return None
 
 
-ALL = SON([("find", "c"), ("filter", SON()), ("sort", SON([("_id", 1)]))])
+def continues(rest):
+    """Whether the program itself goes on with the cursor that the command before `rest` opens."""
+    for command in rest:
+        name = next(iter(command))
+        if name in ("getMore", "killCursors") and mentions_cursor(command):
+            return True
+        if name in ("find", "aggregate"):
+            return False
+    return False
+
+
+def mentions_cursor(value):
+    if isinstance(value, dict):
+        return any(mentions_cursor(item) for item in value.values())
+    if isinstance(value, list):
+        return any(mentions_cursor(item) for item in value)
+    return isinstance(value, bson.Int64) and value == LAST_CURSOR
+
+
+def documents_of(server, database, command):
+    """The documents that a command lists; none where there is nothing to list them of, as with a view's indexes."""
+    return server.run(database, command).get("cursor", {}).get("documents", [])
+
+
+def collections(server, database):
+    """The collections with their documents in `_id` order and their indexes."""
+    names = sorted(info["name"] for info in documents_of(server, database, SON([("listCollections", 1), ("nameOnly", True)])))
+    for name in names:
+        by_id = SON([("find", name), ("filter", SON()), ("sort", SON([("_id", 1)]))])
+        yield name, documents_of(server, database, by_id), documents_of(server, database, SON([("listIndexes", name)]))
 
 
 def state(server, database):
-    documents = [encode(document) for document in server.run(database, ALL)["cursor"]["documents"]]
-    indexes = server.run(database, SON([("listIndexes", "c")]))
-    names = sorted(index["name"] + str(dict(index["key"])) for index in indexes.get("cursor", {}).get("documents", []))
-    return documents, names
+    """Documents and indexes of every collection, and whether reading through each index finds them all."""
+    out = {}
+    for name, documents, indexes in collections(server, database):
+        expected = sorted(encode(document) for document in documents)
+        through = []
+        for index in indexes:
+            if not index.get("sparse"):
+                by_index = documents_of(server, database, SON([("find", name), ("filter", SON()), ("hint", index["name"])]))
+                through.append(sorted(encode(document) for document in by_index) == expected)
+        out[name] = expected, sorted(encode(strip_info("listIndexes", index)) for index in indexes), through
+    return out
 
 
 def show_state(server, database):
-    return SON([("documents", server.run(database, ALL)["cursor"]["documents"]), ("indexes", state(server, database)[1])])
+    return SON((name, SON([("documents", documents), ("indexes", indexes)])) for name, documents, indexes in collections(server, database))

@@ -42,7 +42,9 @@ def reductions(value, top=False):
 
 
 def script(program):
-    """The program as PyMongo statements."""
-    lines = ["# db = pymongo.MongoClient(URI).get_database('differ'); from bson import *; from bson.son import SON"]
-    lines += [f"print(db.command({command!r}, check=False))" for command in program]
+    """The program as Python, to be run with this folder in PYTHONPATH and PyMongo at hand."""
+    lines = ["import sys; from bson import *; from bson.datetime_ms import DatetimeMS; from bson.son import SON",
+             "from codec import DBPointer, Symbol, Undefined; from wire import Client",
+             "nan, inf = float('nan'), float('inf'); db = Client(sys.argv[1])"]
+    lines += [f"print(db.command('differ', {command!r}))" for command in program]
     return "\n".join(lines)

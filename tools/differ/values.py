@@ -1,9 +1,10 @@
-"""Random BSON values of every type that PyMongo can write, weighted towards the edges."""
-
+"""Random BSON values of every type, weighted towards the edges."""
 
 from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 from bson.son import SON
+
+from codec import DBPointer, Symbol, Undefined
 
 INTS = [0, 1, -1, 2, 3, 5, 10, 127, 128, 255, 256, 2**31 - 1, -(2**31)]
 LONGS = [0, 1, -1, 2, 5, 2**31, -(2**31) - 1, 2**53 - 1, 2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63), 2**62]
@@ -17,6 +18,8 @@ DATES = [0, 1, -1, 1600000000000, -1600000000000, 2**52, -(2**52)]
 BINARIES = [Binary(b"", 0), Binary(b"a", 0), Binary(b"ab", 0), Binary(b"a", 5), Binary(b"a", 128), Binary(bytes(16), 4), Binary(b"b", 0)]
 REGEXES = [Regex("a"), Regex("^a"), Regex("a", "i"), Regex("b$", "m"), Regex("")]
 TIMESTAMPS = [Timestamp(0, 1), Timestamp(1, 0), Timestamp(1, 1), Timestamp(2**32 - 1, 2**32 - 1)]
+# Types that drivers no longer write, but old data holds.
+DEPRECATED = [Undefined(), Symbol("a"), Symbol(""), Symbol("b"), DBPointer("x.y", OIDS[0]), DBPointer("x.y", OIDS[1]), DBPointer("x", OIDS[2])]
 CODES = [Code("f"), Code("g"), Code("f", {"a": 1}), Code("f", {})]
 FIELDS = ["a", "b", "c", "d"]
 
@@ -50,6 +53,8 @@ def scalar(rng):
         return rng.choice(REGEXES)
     if kind < 0.975:
         return rng.choice(CODES)
+    if kind < 0.982:
+        return rng.choice(DEPRECATED)
     return MinKey() if rng.random() < 0.5 else MaxKey()
 
 
@@ -96,5 +101,3 @@ def ids(rng, count):
     keep = sorted(rng.sample(range(len(rest)), rng.randint(1, 6)))
     mixed = numbers + strings + objects + [rest[i] for i in keep]
     return mixed[:count] if len(mixed) >= count else list(range(count))
-
-

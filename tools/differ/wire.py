@@ -3,7 +3,9 @@
 import socket
 import struct
 
-import bson
+from bson.son import SON
+
+import codec
 
 OP_MSG = 2013
 
@@ -11,25 +13,23 @@ OP_MSG = 2013
 class Client:
     """One connection."""
 
-    def __init__(self, uri, codec_options, timeout_secs=30):
+    def __init__(self, uri, timeout_secs=30):
         host, port = uri.removeprefix("mongodb://").strip("/").rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout=timeout_secs)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.codec_options = codec_options
         self.request = 0
 
     def command(self, database, command):
-        """The reply document, whether ok or not."""
+        """The reply document, whether ok or not. A command may name another database itself."""
         self.request += 1
-        fields = list(command.items()) + [("$db", database)]
-        body = bson.encode(bson.SON(fields), codec_options=self.codec_options)
+        body = codec.encode(command if "$db" in command else SON([*command.items(), ("$db", database)]))
         message = struct.pack("<iiiiIB", 21 + len(body), self.request, 0, OP_MSG, 0, 0) + body
         self.socket.sendall(message)
         length, _, answers, opcode = struct.unpack("<iiii", self._read(16))
         rest = self._read(length - 16)
         if opcode != OP_MSG or answers != self.request or rest[4] != 0:
             raise OSError(f"not a reply to request {self.request}: opcode {opcode}, answers {answers}")
-        return bson.decode(rest[5:], codec_options=self.codec_options)
+        return codec.decode(rest[5:])
 
     def _read(self, count):
         parts = []
