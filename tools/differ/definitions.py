@@ -51,8 +51,8 @@ class Definitions:
             return SON([("create", name if rng.random() < 0.8 else rng.choice(["", "$x", "a..b", ".a", "a\0b", "system.x", 1, None]))])
         if kind < 0.3:
             return SON([("drop", OTHER if rng.random() < 0.8 else self.collection)])
-        if kind < 0.33:
-            return SON([("dropDatabase", rng.choice([1, 1.0, 2, "x"]))])
+        if kind < 0.34:
+            return SON([("dropDatabase", rng.choice([1, 1, 1.0, 2, "x"]))])
         if kind < 0.5:
             command = SON([("listIndexes", name)])
             self.maybe(command, "cursor", self.cursor)
@@ -65,11 +65,11 @@ class Definitions:
             self.maybe(command, "cursor", self.cursor)
             self.maybe(command, "authorizedCollections", lambda: True, 0.1)
             return command
-        if kind < 0.8:
+        if kind < 0.76:
             command = SON([("listDatabases", 1), ("filter", SON([("name", rng.choice(["differ", "nosuch"]))])), ("$db", "admin")])
             self.maybe(command, "nameOnly", lambda: True)
             return command
-        if kind < 0.9:
+        if kind < 0.85:
             command = SON([("renameCollection", f"differ.{name}"), ("to", rng.choice(["differ.third", "differ.other", "differ.c", "nodot", "differ.$x"])), ("$db", "admin")])
             self.maybe(command, "dropTarget", lambda: rng.choice([True, False]))
             return command

@@ -77,6 +77,12 @@ fn compare_fields(a: &[u8], b: &[u8], names: Names, depth: usize) -> Ordering {
                 (l, r) => l.is_some().cmp(&r.is_some()),
             };
         }
+        #[cfg(feature = "planted")]
+        if names == Names::Matter
+            && crate::planted::is_planted(crate::planted::Planted::ComparisonOrder)
+        {
+            order = l.name.cmp(r.name).then(order);
+        }
         if order.is_ne() {
             return order;
         }

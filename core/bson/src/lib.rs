@@ -12,6 +12,8 @@ mod exact;
 mod json;
 mod limits;
 mod number;
+#[cfg(feature = "planted")]
+pub mod planted;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod types;

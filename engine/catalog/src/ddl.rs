@@ -434,18 +434,6 @@ pub async fn create_indexes(
                 collection,
                 ts: None,
             },
-            // The `_id` index needs no collection to be there already.
-            None if requested
-                .iter()
-                .all(|spec| spec.get_str("name").is_ok_and(|name| name == "_id_")) =>
-            {
-                return Ok(IndexesCreated {
-                    before: 0,
-                    after: 0,
-                    collection_made: false,
-                    ts: None,
-                });
-            }
             None => c.create(&ns, RawDocumentBuf::new()).await?,
         };
         let collection = made.collection.clone();

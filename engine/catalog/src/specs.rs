@@ -59,7 +59,7 @@ pub fn parse_index_spec(spec: &RawDocument, ignore_unknown: bool) -> Result<RawD
                 error.context(format!("Error in specification {}", render(spec)))
             }
         })
-        .and_then(check_id_rules)
+        .and_then(|listed| check_id_rules(spec, listed))
 }
 
 fn cannot_create(message: impl Into<String>) -> Error {
@@ -281,7 +281,8 @@ fn is_id_pattern(key: &RawDocument) -> bool {
         && matches!(first, Some(("_id", value)) if [1, -1].iter().any(|n| values_equal(value, RawBsonRef::Int32(*n))))
 }
 
-fn check_id_rules(mut listed: RawDocumentBuf) -> Result<RawDocumentBuf> {
+/// `spec` is what the client gave, in which an option counts even where it is false.
+fn check_id_rules(spec: &RawDocument, mut listed: RawDocumentBuf) -> Result<RawDocumentBuf> {
     let key = listed.get_document("key").expect("made above");
     let name = listed.get_str("name").expect("made above");
     if name == "*" {
@@ -296,12 +297,12 @@ fn check_id_rules(mut listed: RawDocumentBuf) -> Result<RawDocumentBuf> {
             )));
         }
         for field in ["unique", "sparse", "background"] {
-            if listed.get(field).ok().flatten().is_some() {
+            if pinion_bson::get(spec, field).is_some() {
                 return Err(Error::new(
                     ErrorCode::INVALID_INDEX_SPECIFICATION_OPTION,
                     format!(
                         "The field '{field}' is not valid for an _id index specification. Specification: {}",
-                        render(&listed)
+                        render(spec)
                     ),
                 ));
             }

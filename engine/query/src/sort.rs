@@ -149,6 +149,13 @@ impl SortPattern {
     /// The key without the `_id` behind it.
     pub fn value_key(&self, document: &RawDocument) -> Result<Vec<u8>> {
         let mut builder = Builder::new(self.ordering);
+        if let [path] = &self.paths[..]
+            && path.text() == "_id"
+        {
+            // Sorted by `_id` alone, an array (which a stage may have made) is one value, as it is in MongoDB.
+            builder.append(field(document, "_id").unwrap_or(RawBsonRef::Null));
+            return Ok(builder.finish().bytes);
+        }
         if let Some((key, _)) = single_key(document, &self.paths) {
             key.iter().for_each(|value| {
                 builder.append(*value);
@@ -358,6 +365,20 @@ mod tests {
         check(rawdoc! { "a.c": 1 }, &documents, &[4, 5, 1, 2, 3]);
         check(rawdoc! { "a.0.b": 1 }, &documents, &[2, 4, 5, 1, 3]);
         check(rawdoc! { "a.1.b": 1 }, &documents, &[2, 3, 4, 5, 1]);
+    }
+
+    #[test]
+    fn by_id_alone_an_array_is_one_value() {
+        let key = |pattern: RawDocumentBuf, document: RawDocumentBuf| {
+            let sort = SortPattern::parse(&pattern).expect("parses");
+            sort.value_key(&document).expect("a key")
+        };
+        let by_id = |document| key(rawdoc! { "_id": 1 }, document);
+        assert!(by_id(rawdoc! { "_id": {} }) < by_id(rawdoc! { "_id": [] }));
+        assert!(by_id(rawdoc! { "_id": [3, 1] }) > by_id(rawdoc! { "_id": [2, 9] }));
+        assert!(by_id(rawdoc! {}) < by_id(rawdoc! { "_id": 1 }));
+        let compound = |document| key(rawdoc! { "_id": 1, "a": 1 }, document);
+        assert!(compound(rawdoc! { "_id": {} }) > compound(rawdoc! { "_id": [] }));
     }
 
     #[test]

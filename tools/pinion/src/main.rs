@@ -12,6 +12,13 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const BAD_OPTIONS: u8 = 2;
 
 fn main() -> ExitCode {
+    #[cfg(feature = "planted")]
+    if let Ok(name) = std::env::var("PINION_PLANTED")
+        && !pinion_bson::planted::plant(&name)
+    {
+        eprintln!("PINION_PLANTED: there is no error named {name}");
+        return ExitCode::from(BAD_OPTIONS);
+    }
     match parse(std::env::args_os(), machine::usable_memory_bytes()) {
         Ok(Asked::Print(text)) => {
             println!("{}", text.trim_end());

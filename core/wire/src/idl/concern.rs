@@ -244,9 +244,10 @@ pub(super) fn parse_read_preference(document: &RawDocument) -> Result<ReadPrefer
         "secondary" => Ok(ReadPreferenceMode::Secondary),
         "secondaryPreferred" => Ok(ReadPreferenceMode::SecondaryPreferred),
         "nearest" => Ok(ReadPreferenceMode::Nearest),
-        other => Err(Error::failed_to_parse(format!(
+        other => Err(Error::bad_value(format!(
             "Could not parse $readPreference mode '{other}'. Only the modes 'primary', 'primaryPreferred', \
-             'secondary', 'secondaryPreferred', and 'nearest' are supported."
+             'secondary', 'secondaryPreferred', and 'nearest' are supported. :: caused by :: Enumeration value \
+             '{other}' for field 'mode' is not a valid value."
         ))),
     }
 }

@@ -216,16 +216,12 @@ pub(crate) async fn list_collections(cmd: Invocation) -> Result<Reply> {
     let matcher = filter.map(Matcher::parse).transpose()?;
     let mut list = VecDeque::new();
     for collection in core_catalog().current().collections_of(cmd.db()) {
-        let full = collection_info(collection, false);
+        // The filter sees what is listed: with `nameOnly` there are no options to ask for.
+        let info = collection_info(collection, name_only);
         if matcher
             .as_ref()
-            .map_or(Ok(true), |matcher| matcher.matches(&full))?
+            .map_or(Ok(true), |matcher| matcher.matches(&info))?
         {
-            let info = if name_only {
-                collection_info(collection, true)
-            } else {
-                full
-            };
             list.push_back(Bytes::from(info.into_bytes()));
         }
     }

@@ -83,7 +83,9 @@ pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
             Ok(statement) => run(&cmd.ctx, &options.ns, &statement, &mut done).await,
             Err(error) => Err(error),
         };
-        outcome.n += done.modified;
+        if result.is_ok() {
+            outcome.n += done.modified;
+        }
         counters.documents_deleted.add(done.modified as u64);
         if let Some(ts) = done.last {
             outcome.wrote(ts);

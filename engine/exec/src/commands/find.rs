@@ -95,7 +95,6 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Find> {
     check_uuid(&ns, uuid)?;
     let empty = RawDocumentBuf::new();
     let matcher = Matcher::parse_with(filter.unwrap_or(&empty), &vars)?;
-    parse_sort(sort)?;
     let projection_spec = projection
         .filter(|spec| !spec.is_empty())
         .map(RawDocument::to_owned);
@@ -106,6 +105,7 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Find> {
     if let Some(projection) = &projection {
         projection.check_filter(&matcher)?;
     }
+    parse_sort(sort)?;
     Ok(Find {
         ns,
         matcher,

@@ -11,7 +11,7 @@ use pinion_wire::{Error, Invocation, Reply, Result};
 use super::acknowledge;
 use super::collections::check_uuid;
 use super::refuse;
-use super::update::array_filters;
+use super::update::{array_filters, check_modification};
 use super::variables::variables;
 use crate::read::parse_hint;
 use crate::state::state;
@@ -81,14 +81,12 @@ pub(super) fn parse(cmd: &Invocation, body: &RawDocument, command: &str) -> Resu
     }
     let change = match update {
         _ if remove => Change::Delete,
-        Some(update @ (RawBsonRef::Document(_) | RawBsonRef::Array(_))) => Change::Update(
-            Update::parse_with(update, filters, &vars)?
-                .keeping_empty_timestamps(keep_empty_timestamps),
-        ),
-        Some(_) => {
-            return Err(Error::failed_to_parse(
-                "Update argument must be either an object or an array",
-            ));
+        Some(update) => {
+            check_modification(update)?;
+            Change::Update(
+                Update::parse_with(update, filters, &vars)?
+                    .keeping_empty_timestamps(keep_empty_timestamps),
+            )
         }
         None => {
             return Err(Error::failed_to_parse(

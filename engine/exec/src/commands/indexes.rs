@@ -53,7 +53,8 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
         .append("numIndexesAfter", made.after as i32);
     if made.collection_made || made.after != made.before {
         out.append("createdCollectionAutomatically", made.collection_made);
-    } else {
+    }
+    if made.after == made.before {
         out.append("note", "all indexes already exist");
     }
     Ok(out)

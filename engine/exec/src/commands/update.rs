@@ -40,11 +40,7 @@ pub(super) fn parse_update<'d>(
     let u = reader
         .value("u")
         .ok_or_else(|| pinion_wire::idl::missing_field(reader.path().field("u")))?;
-    if !matches!(u, RawBsonRef::Document(_) | RawBsonRef::Array(_)) {
-        return Err(Error::failed_to_parse(
-            "Update argument must be either an object or an array",
-        ));
-    }
+    check_modification(u)?;
     let multi = reader.opt_safe_bool("multi")?.unwrap_or(false);
     let upsert = reader.opt_safe_bool("upsert")?.unwrap_or(false);
     let hint = parse_hint(reader.value("hint"))?;
@@ -82,6 +78,26 @@ pub(super) fn array_filters<'d>(reader: &FieldReader<'d, '_>) -> Result<Option<&
     reader.opt_array("arrayFilters")
 }
 
+/// Refuses what is neither a document nor a list of stages. It is part of reading the command, so that the whole
+/// command fails and not the statement alone.
+pub(super) fn check_modification(update: RawBsonRef<'_>) -> Result<()> {
+    match update {
+        RawBsonRef::Document(_) => Ok(()),
+        RawBsonRef::Array(stages) => {
+            if pinion_bson::values(stages).all(|stage| matches!(stage, RawBsonRef::Document(_))) {
+                Ok(())
+            } else {
+                Err(Error::type_mismatch(
+                    "Each element of the 'pipeline' array must be an object",
+                ))
+            }
+        }
+        _ => Err(Error::failed_to_parse(
+            "Update argument must be either an object or an array",
+        )),
+    }
+}
+
 impl UpdateSpec<'_> {
     /// Parses filter and update.
     pub(super) fn statement(
@@ -89,7 +105,13 @@ impl UpdateSpec<'_> {
         vars: &Variables,
         keep_empty_timestamps: bool,
     ) -> Result<ModifyStatement> {
+        if self.multi && Update::is_replacement_document(self.u) {
+            return Err(Error::failed_to_parse(
+                "multi update is not supported for replacement-style update",
+            ));
+        }
         let is_pipeline = matches!(self.u, RawBsonRef::Array(_));
+        // The update is parsed before the filter: where both are wrong, MongoDB tells of the update.
         let update = match self.constants {
             Some(_) if !is_pipeline => {
                 return Err(Error::new(
@@ -104,12 +126,6 @@ impl UpdateSpec<'_> {
             None => Update::parse_with(self.u, self.array_filters, vars)?,
         };
         let update = update.keeping_empty_timestamps(keep_empty_timestamps);
-        if self.multi && update.is_replacement() {
-            return Err(Error::failed_to_parse(
-                "multi update is not supported for replacement-style update",
-            ));
-        }
-        // The update's errors come before the filter's.
         let matcher = Matcher::parse_with(self.q, vars)?;
         Ok(ModifyStatement {
             filter: self.q.to_owned(),
@@ -193,11 +209,14 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
             Ok(statement) => run(&cmd.ctx, &options.ns, &statement, &mut done).await,
             Err(error) => Err(error),
         };
-        outcome.n += done.matched;
-        outcome.modified += done.modified;
         counters.documents_updated.add(done.modified as u64);
         if let Some(ts) = done.last {
             outcome.wrote(ts);
+        }
+        if result.is_ok() {
+            // A statement that failed half way counts nothing, though what it wrote stays written.
+            outcome.n += done.matched;
+            outcome.modified += done.modified;
         }
         if let Some(id) = done.upserted {
             outcome.n += 1;

@@ -73,7 +73,7 @@ pub(crate) async fn modify_at_owner(
     .await
 }
 
-/// Changes several documents of one owner, in any order; one result a key.
+/// Changes several documents of one owner in this order, up to the first that fails.
 pub(crate) async fn modify_many_at(
     request: &Arc<ModifyRequest>,
     owner: pinion_runtime::CoreId,
@@ -85,7 +85,13 @@ pub(crate) async fn modify_many_at(
         let mut results = Vec::with_capacity(keys.len());
         for key in keys {
             let partition = partition_of(&request.collection, &key);
-            results.push(modify(&request, partition, key, &ctx).await);
+            let result = modify(&request, partition, key, &ctx).await;
+            let failed = result.is_err();
+            results.push(result);
+            // The statement ends with its first error; what other owners are at goes on to the end of their group.
+            if failed {
+                break;
+            }
             if pinion_runtime::should_yield() {
                 pinion_runtime::yield_now().await;
             }

@@ -14,7 +14,7 @@ use pinion_wire::Result;
 
 use crate::expression::Variables;
 
-pub(crate) use node::{CompareOp, Leaf, Node, Predicate};
+pub(crate) use node::{CompareOp, Leaf, Node, Predicate, TypeSet};
 
 /// A parsed filter.
 #[derive(Clone, Debug)]

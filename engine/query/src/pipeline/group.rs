@@ -33,6 +33,7 @@ impl Group {
                 if id.is_some() {
                     return Err(error(15948, "a group's _id may only be specified once"));
                 }
+                check_id(value)?;
                 id = Some(Expression::parse(value, variables)?);
                 continue;
             }
@@ -42,6 +43,25 @@ impl Group {
         let id = id.ok_or_else(|| error(15955, "a group specification must include an _id"))?;
         Ok(Group { id, fields })
     }
+}
+
+/// Refuses an `_id` that reads as a projection, `{a: 1}`: a constant there is written with `$literal`.
+fn check_id(id: RawBsonRef<'_>) -> Result<()> {
+    let RawBsonRef::Document(id) = id else {
+        return Ok(());
+    };
+    let is_operator = elements(id)
+        .next()
+        .is_some_and(|(name, _)| name.starts_with('$'));
+    let includes =
+        |value| crate::value::is_number(value) || matches!(value, RawBsonRef::Boolean(_));
+    if !is_operator && elements(id).any(|(_, value)| includes(value)) {
+        return Err(error(
+            17390,
+            "$group does not support inclusion-style expressions",
+        ));
+    }
+    Ok(())
 }
 
 fn parse_field(

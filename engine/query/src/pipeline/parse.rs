@@ -52,7 +52,6 @@ pub(super) const UNSUPPORTED: &[&str] = &[
 ];
 
 pub(super) fn parse(stages: &RawArray, variables: &Variables) -> Result<Vec<Stage>> {
-    let mut out = Vec::new();
     for (at, stage) in items(stages).enumerate() {
         if at >= MAX_PIPELINE_STAGES {
             return Err(error(
@@ -65,13 +64,21 @@ pub(super) fn parse(stages: &RawArray, variables: &Variables) -> Result<Vec<Stag
                 "Each element of the 'pipeline' array must be an object",
             ));
         };
-        let (Some((name, spec)), 1) = (first(stage), count(stage)) else {
+        if count(stage) != 1 {
             return Err(error(
                 40323,
                 "A pipeline stage specification object must contain exactly one field.",
             ));
-        };
-        parse_stage(name, spec, variables, &mut out)?;
+        }
+    }
+    // The form of all stages is looked at before what is in any of them.
+    let mut out = Vec::new();
+    for stage in items(stages) {
+        if let RawBsonRef::Document(stage) = stage
+            && let Some((name, spec)) = first(stage)
+        {
+            parse_stage(name, spec, variables, &mut out)?;
+        }
     }
     Ok(out)
 }

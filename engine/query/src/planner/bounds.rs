@@ -2,10 +2,10 @@
 //!
 //! Bounds never leave out a key of a matching document; what they let in beside is filtered after the fetch.
 
-use pinion_bson::{RawBson, RawBsonRef};
+use pinion_bson::{ElementType, RawBson, RawBsonRef};
 
 use super::interval::{Interval, Intervals, class_range};
-use crate::matcher::{CompareOp, Node, Predicate};
+use crate::matcher::{CompareOp, Node, Predicate, TypeSet};
 use crate::value::{is_nan, is_nullish};
 
 /// One predicate at a path.
@@ -127,7 +127,7 @@ fn node_intervals(node: &Node) -> Option<(Intervals, bool)> {
                 Predicate::Compare { value, .. }
                     if !is_indexed_by_value(value.as_raw_bson_ref()) =>
                 {
-                    Some((Intervals::all(), true))
+                    None
                 }
                 Predicate::In {
                     values, regexes, ..
@@ -136,7 +136,7 @@ fn node_intervals(node: &Node) -> Option<(Intervals, bool)> {
                         .iter()
                         .any(|v| !is_indexed_by_value(v.as_raw_bson_ref())) =>
                 {
-                    Some((Intervals::all(), true))
+                    None
                 }
                 Predicate::Compare { .. } | Predicate::In { .. } => {
                     let (intervals, matches_missing) = predicate_intervals(&leaf.predicate)?;
@@ -145,7 +145,8 @@ fn node_intervals(node: &Node) -> Option<(Intervals, bool)> {
                     rest.push(Interval::point(RawBson::Undefined));
                     Some((Intervals::union(rest), !matches_missing))
                 }
-                _ => Some((Intervals::all(), true)),
+                // Every key may belong to a match: reading the collection finds them with less.
+                _ => None,
             },
             _ => None,
         },
@@ -198,10 +199,90 @@ fn predicate_intervals(predicate: &Predicate) -> Option<(Intervals, bool)> {
             (Intervals::union(all), *has_null)
         }
         Predicate::Regex(regex) => (Intervals::union(regex_intervals(regex)), false),
-        Predicate::Mod { .. } | Predicate::Exists | Predicate::Type(_) => (Intervals::all(), false),
-        Predicate::Bits(_) | Predicate::Size(_) => (Intervals::all(), false),
+        Predicate::Exists => (Intervals::all(), false),
+        Predicate::Mod { .. } => (Intervals(vec![all_numbers()]), false),
+        Predicate::Type(types) => (type_intervals(types), false),
+        // The keys tell nothing about these.
+        Predicate::Bits(_) | Predicate::Size(_) => return None,
         Predicate::ElemMatchObject(_) | Predicate::ElemMatchValue(_) => (Intervals::all(), false),
     })
+}
+
+/// NaN sorts before every other number.
+fn all_numbers() -> Interval {
+    Interval::new(
+        RawBson::Double(f64::NAN),
+        true,
+        RawBson::Double(f64::INFINITY),
+        true,
+    )
+}
+
+/// The keys of values of these types. An array is indexed by its items, so it may stand anywhere.
+fn type_intervals(types: &TypeSet) -> Intervals {
+    let mut all = Vec::new();
+    if types.all_numbers {
+        all.push(all_numbers());
+    }
+    for kind in &types.types {
+        match type_interval(*kind) {
+            Some(interval) => all.push(interval),
+            None => return Intervals::all(),
+        }
+    }
+    Intervals::union(all)
+}
+
+fn type_interval(kind: ElementType) -> Option<Interval> {
+    let nothing = RawBson::Document(pinion_bson::RawDocumentBuf::new());
+    let of_class = |value: RawBson| {
+        class_range(value.as_raw_bson_ref())
+            .map(|(least, beyond, belongs)| Interval::new(least, true, beyond, belongs))
+    };
+    match kind {
+        ElementType::Double | ElementType::Int32 | ElementType::Int64 | ElementType::Decimal128 => {
+            Some(all_numbers())
+        }
+        ElementType::String | ElementType::Symbol => of_class(RawBson::String(String::new())),
+        ElementType::EmbeddedDocument => of_class(nothing),
+        ElementType::Boolean => of_class(RawBson::Boolean(false)),
+        ElementType::DateTime => of_class(RawBson::DateTime(pinion_bson::DateTime::MIN)),
+        ElementType::ObjectId => of_class(RawBson::ObjectId(pinion_bson::ObjectId::from_bytes(
+            [0; 12],
+        ))),
+        ElementType::Timestamp => of_class(RawBson::Timestamp(pinion_bson::Timestamp {
+            time: 0,
+            increment: 0,
+        })),
+        ElementType::Binary => of_class(RawBson::Binary(pinion_bson::Binary {
+            subtype: pinion_bson::BinarySubtype::Generic,
+            bytes: Vec::new(),
+        })),
+        ElementType::Null => Some(Interval::point(RawBson::Null)),
+        ElementType::Undefined => Some(Interval::point(RawBson::Undefined)),
+        ElementType::MinKey => Some(Interval::point(RawBson::MinKey)),
+        ElementType::MaxKey => Some(Interval::point(RawBson::MaxKey)),
+        _ => None,
+    }
+}
+
+/// The keys of values that compare with an array as told. Arrays compare item by item, and are indexed by their
+/// items: the first item of one that is less is no greater than the operand's first, so one key lies below both bounds.
+fn array_range(below: bool, value: &RawBson, array: &pinion_bson::RawArray) -> Intervals {
+    let Some(first) = crate::value::items(array).next().map(RawBson::from) else {
+        return Intervals::all();
+    };
+    let order = pinion_bson::compare_values(first.as_raw_bson_ref(), value.as_raw_bson_ref());
+    let outer = if order.is_gt() == below {
+        first
+    } else {
+        value.clone()
+    };
+    Intervals(vec![if below {
+        Interval::new(RawBson::MinKey, true, outer, true)
+    } else {
+        Interval::new(outer, true, RawBson::MaxKey, true)
+    }])
 }
 
 fn equal(value: &RawBson) -> Intervals {
@@ -263,6 +344,7 @@ fn range(op: CompareOp, value: &RawBson) -> Intervals {
             RawBson::MaxKey,
             inclusive,
         )]),
+        RawBsonRef::Array(array) => array_range(below, value, array),
         other => match class_range(other) {
             Some((least, beyond, belongs)) => {
                 let interval = if below {

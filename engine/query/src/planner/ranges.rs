@@ -92,6 +92,10 @@ fn key_range(index: &IndexSpec, prefix: &[&Interval]) -> KeyRange {
         });
         builder.finish().bytes
     };
+    #[cfg(feature = "planted")]
+    let end_inclusive = end_inclusive
+        && (last.is_point()
+            || !pinion_bson::planted::is_planted(pinion_bson::planted::Planted::IndexBound));
     KeyRange {
         lower: bound(first, !first_inclusive),
         upper: bound(end, end_inclusive),

@@ -105,10 +105,7 @@ impl Update {
             .map(ArrayFilters::parse)
             .transpose()?
             .unwrap_or_default();
-        let is_operators = elements(document)
-            .next()
-            .is_some_and(|(name, _)| name.starts_with('$'));
-        if is_operators {
+        if !Update::is_replacement_document(update) {
             let entries = parse::parse(document, &filters)?;
             let positional = entries.iter().any(|e| e.path.has_matched());
             let tree = if positional {
@@ -134,17 +131,6 @@ impl Update {
                 "arrayFilters may not be specified for replacement-style updates",
             ));
         }
-        for (name, _) in elements(document) {
-            if name.starts_with('$') {
-                return Err(error(
-                    52,
-                    format!(
-                        "The dollar ($) prefixed field '{name}' in '{name}' is not allowed in the context of an update's \
-                         replacement document. Consider using an aggregation pipeline with $replaceWith."
-                    ),
-                ));
-            }
-        }
         Ok(Update {
             kind: Kind::Replacement(document.to_owned()),
             keeps_empty_timestamps: false,
@@ -162,6 +148,12 @@ impl Update {
     /// See [`Update::keeping_empty_timestamps`].
     pub fn keeps_empty_timestamps(&self) -> bool {
         self.keeps_empty_timestamps
+    }
+
+    /// Whether an update that is not parsed yet is a document to put in place of another.
+    pub fn is_replacement_document(update: RawBsonRef<'_>) -> bool {
+        matches!(update, RawBsonRef::Document(document)
+            if elements(document).next().is_none_or(|(name, _)| !name.starts_with('$')))
     }
 
     /// Whether the whole document is replaced.
@@ -218,7 +210,12 @@ impl Update {
                 new
             }
         };
-        if new.as_bytes() == old.as_bytes() {
+        // A replacement is compared as it was given: one that leaves out the `_id` always counts as a change.
+        let same = match &self.kind {
+            Kind::Replacement(replacement) => replacement.as_bytes() == old.as_bytes(),
+            Kind::Operators { .. } => new.as_bytes() == old.as_bytes(),
+        };
+        if same {
             return Ok(None);
         }
         check_storable(&new)?;
@@ -251,6 +248,18 @@ fn replace(
     replacement: &RawDocument,
     timestamp: Option<Timestamp>,
 ) -> Result<RawDocumentBuf> {
+    // Told only when there is a document to replace.
+    for (name, _) in elements(replacement) {
+        if name.starts_with('$') {
+            return Err(error(
+                52,
+                format!(
+                    "The dollar ($) prefixed field '{name}' in '{name}' is not allowed in the context of an update's \
+                     replacement document. Consider using an aggregation pipeline with $replaceWith."
+                ),
+            ));
+        }
+    }
     let old_id = field(old, "_id");
     let new_id = field(replacement, "_id");
     if let (Some(old_id), Some(new_id)) = (old_id, new_id)

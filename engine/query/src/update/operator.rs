@@ -80,15 +80,19 @@ impl Operator {
             | Operator::Pull(_)
             | Operator::PullAll(_) => return Ok(None),
             Operator::Inc(by) => by.to_raw_bson(),
-            Operator::Mul(by) => match by {
-                Number::Int32(_) => RawBson::Int32(0),
-                Number::Int64(_) => RawBson::Int64(0),
-                Number::Double(_) => RawBson::Double(0.0),
-                Number::Decimal(_) => by
-                    .checked_mul(Number::Int32(0))
-                    .unwrap_or(Number::Int32(0))
-                    .to_raw_bson(),
-            },
+            #[cfg(feature = "planted")]
+            Operator::Mul(_)
+                if pinion_bson::planted::is_planted(
+                    pinion_bson::planted::Planted::UpdateOperator,
+                ) =>
+            {
+                RawBson::Int32(0)
+            }
+            // Zero of the operand's type, with its sign; NaN where it is infinite.
+            Operator::Mul(by) => by
+                .checked_mul(Number::Int32(0))
+                .unwrap_or(Number::Int32(0))
+                .to_raw_bson(),
             Operator::CurrentDate { timestamp } => now(*timestamp, context),
             Operator::Bit(operations) => apply_bits(Number::Int32(0), operations).to_raw_bson(),
             Operator::Push(push) => push.apply(Vec::new())?,

@@ -67,19 +67,15 @@ struct Entries<'f> {
 }
 
 impl Entries<'_> {
-    /// A path whose array filters are all there.
-    fn path(&self, text: &str) -> Result<UpdatePath> {
-        let path = UpdatePath::parse(text)?;
-        if let Some(id) = path.identifiers().find(|id| !self.filters.knows(id)) {
-            return Err(bad_value(format!(
-                "No array filter found for identifier '{id}' in path '{text}'"
-            )));
-        }
-        Ok(path)
-    }
-
     fn push(&mut self, entry: Entry) -> Result<()> {
         self.conflicts.add(&entry)?;
+        // A filter that is not there is told after a conflict above it.
+        if let Some(id) = entry.path.identifiers().find(|id| !self.filters.knows(id)) {
+            return Err(bad_value(format!(
+                "No array filter found for identifier '{id}' in path '{}'",
+                entry.path.text()
+            )));
+        }
         self.entries.push(entry);
         Ok(())
     }
@@ -112,6 +108,11 @@ fn parse_field(
     value: RawBsonRef<'_>,
     entries: &mut Entries<'_>,
 ) -> Result<()> {
+    if modifier == "$rename" {
+        return parse_rename(name, value, entries);
+    }
+    // The path is checked before the operand, as MongoDB does: a statement with both wrong tells of the path.
+    let path = UpdatePath::parse(name)?;
     let number = |verb: &str| {
         Number::from_value(value).ok_or_else(|| {
             type_mismatch(format!(
@@ -132,7 +133,6 @@ fn parse_field(
             timestamp: parse_current_date(value)?,
         },
         "$bit" => Operator::Bit(parse_bit(value)?),
-        "$rename" => return parse_rename(name, value, entries),
         "$push" => Operator::Push(Push::parse(value)?),
         "$addToSet" => Operator::AddToSet(AddToSet::parse(value)?),
         "$pop" => Operator::Pop {
@@ -149,11 +149,18 @@ fn parse_field(
             }
         },
     };
-    let path = entries.path(name)?;
     entries.push(Entry { path, operator })
 }
 
+/// The source counts as touched, and may conflict, before anything is said of the target.
 fn parse_rename(name: &str, value: RawBsonRef<'_>, entries: &mut Entries<'_>) -> Result<()> {
+    let from = UpdatePath::parse(name)?;
+    let dynamic = |path: &UpdatePath| path.parts().iter().any(|p| !matches!(p, Part::Name(_)));
+    let from_dynamic = dynamic(&from);
+    entries.push(Entry {
+        path: from,
+        operator: Operator::RenameSource,
+    })?;
     let RawBsonRef::String(target) = value else {
         return Err(bad_value(format!(
             "The 'to' field for $rename must be a string: {}",
@@ -166,14 +173,7 @@ fn parse_rename(name: &str, value: RawBsonRef<'_>, entries: &mut Entries<'_>) ->
             "The 'to' field for $rename cannot contain an embedded null byte",
         ));
     }
-    let from = entries.path(name)?;
-    let to = entries.path(target)?;
-    let dynamic = |path: &UpdatePath| path.parts().iter().any(|p| !matches!(p, Part::Name(_)));
-    let from_dynamic = dynamic(&from);
-    entries.push(Entry {
-        path: from,
-        operator: Operator::RenameSource,
-    })?;
+    let to = UpdatePath::parse(target)?;
     let text = || element_text(name, value);
     if name == target {
         return Err(bad_value(format!(

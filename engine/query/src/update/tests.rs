@@ -120,6 +120,10 @@ fn fields() {
         rawdoc! { "a": 15, "n": 0_i64 },
     );
     check(
+        rawdoc! { "$mul": { "n": 2, "m": 2.5, "p": -2.5 } },
+        rawdoc! { "n": 0, "m": 0.0, "p": -0.0 },
+    );
+    check(
         rawdoc! { "$min": { "a": 3, "q": 1 } },
         rawdoc! { "a": 3, "q": 1 },
     );
@@ -384,6 +388,37 @@ fn errors() {
         28,
         "Cannot create field 'z' in element {s: \"x\"}",
     );
+    // Of two mistakes the one in the path, then the operand, then the conflict is told.
+    check_error(
+        rawdoc! { "$pop": { ".a": 2 } },
+        56,
+        "The update path '.a' contains an empty field name, which is not allowed.",
+    );
+    check_error(
+        rawdoc! { "$set": { "b": 1 }, "$rename": { "b.a": "" } },
+        40,
+        "Updating the path 'b.a' would create a conflict at 'b'",
+    );
+    check_error(
+        rawdoc! { "$set": { "a": 1 }, "$pop": { "a.$[x]": 2 } },
+        9,
+        "$pop expects 1 or -1, found: 2",
+    );
+    check_error(
+        rawdoc! { "$set": { "a": 1 }, "$push": { "a.$[x]": 2 } },
+        40,
+        "Updating the path 'a.$[x]' would create a conflict at 'a'",
+    );
+    check_error(
+        rawdoc! { "$set": { "a.b": 1 }, "$push": { "a.$[x]": 2 } },
+        40,
+        "Updating the path 'a.$[x]' would create a conflict at 'a'",
+    );
+    check_error(
+        rawdoc! { "$set": { "b": 1 }, "$push": { "a.$[x]": 2 } },
+        2,
+        "No array filter found for identifier 'x' in path 'a.$[x]'",
+    );
     check_error(
         rawdoc! { "$set": { "": 1 } },
         56,
@@ -509,5 +544,21 @@ fn upserts() {
             .code
             .0,
         54
+    );
+}
+
+#[test]
+fn a_replacement_is_the_same_only_with_its_id() {
+    let apply = |replacement: RawDocumentBuf| {
+        Update::parse(RawBsonRef::Document(&replacement))
+            .expect("parses")
+            .apply(&rawdoc! { "_id": 1, "a": 2 }, &CONTEXT)
+            .expect("applies")
+    };
+    assert_eq!(apply(rawdoc! { "_id": 1, "a": 2 }), None);
+    // The result is the same, but MongoDB counts the document as modified.
+    assert_eq!(
+        apply(rawdoc! { "a": 2 }),
+        Some(rawdoc! { "_id": 1, "a": 2 })
     );
 }
