@@ -71,7 +71,10 @@ def differ_in_bounds_alone(a, b):
 
 def chose_among_several(reply):
     planner = planner_of(reply)
-    return bool(isinstance(planner, dict) and planner.get("rejectedPlans"))
+    if not isinstance(planner, dict):
+        return False
+    # Under SUBPLAN every branch of a disjunction was chosen by itself.
+    return bool(planner.get("rejectedPlans")) or any(stage.get("stage") == "SUBPLAN" for stage in stages(planner.get("winningPlan", {})))
 
 
 def reads_keys_alone(reply):

@@ -245,7 +245,7 @@ RULES = [
     ("bounds that hold null hold undefined too in Pinion, for an empty array is stored so, and bounds of arrays begin with their first item",
      lambda c, a, b: name_of(c) == "explain" and code(a) == code(b) == 0 and explained.differ_in_bounds_alone(a, b)
      and ("null" in explained.bounds(a) + explained.bounds(b) or contains(c, lambda key, value: key in ("$gt", "$gte", "$lt", "$lte") and isinstance(value, list)))),
-    ("an index of version 1 takes decimals in Pinion, which has one format for both versions", lambda c, a, b: "Index version does not support NumberDecimal" in repr(b)),
+    ("4.4 looked at the directions of a sort before the projection", lambda c, a, b: name_of(c) == "find" and "projection" in c and code(a) and code(b) == 15975),
     ("`let` came with 5.0", lambda c, a, b: "let" in c and code(b) in (9, 40415, 51177)),
     ("of an unknown field and another mistake in one command the order of the fields decides in MongoDB; Pinion tells of the unknown field last",
      lambda c, a, b: code(a) and code(b) and {code(a), code(b)} <= {9, 14, 40414, 40415}),
@@ -258,7 +258,7 @@ RULES = [
      lambda c, a, b: "writeConcern" in c and (code(b) in (9, 72) and code(a) in (0, 9, 14) or code(a) == 9 and name_of(c) == "aggregate")),
     ("7.0 names unknown values of readConcern.level BadValue, 4.4 FailedToParse",
      lambda c, a, b: code(a) == 2 and code(b) == 9 and "readConcern.level" in a["errmsg"]),
-    ("an index option that is no bool is refused in 7.0", lambda c, a, b: name_of(c) == "createIndexes" and code(a) == 14 and code(b) in (0, 11000, 197)
+    ("an index option that is no bool is refused in 7.0", lambda c, a, b: name_of(c) == "createIndexes" and code(a) == 14
      and "not convertible to bool" in a["errmsg"]),
     ("`aggregate` of what is neither a name nor 1 has other codes in 7.0",
      lambda c, a, b: name_of(c) == "aggregate" and not isinstance(c["aggregate"], str) and code(a) and code(b)),

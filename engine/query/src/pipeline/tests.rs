@@ -252,6 +252,8 @@ fn errors() {
         (rawbson!([{ "$unwind": { "path": "$l", "x": 1 } }]), 28811),
         (rawbson!([{ "$group": 1 }]), 15947),
         (rawbson!([{ "$group": {} }]), 15955),
+        (rawbson!([{ "$group": { "_id": { "a": 1 } } }]), 17390),
+        (rawbson!([{ "$match": { "$nosuch": 1 } }, {}]), 40323),
         (rawbson!([{ "$group": { "_id": 1, "x": 1 } }]), 40234),
         (
             rawbson!([{ "$group": { "_id": 1, "x": { "$foo": 1 } } }]),

@@ -121,7 +121,7 @@ fn fields() {
     );
     check(
         rawdoc! { "$mul": { "n": 2, "m": 2.5, "p": -2.5 } },
-        rawdoc! { "n": 0, "m": 0.0, "p": -0.0 },
+        rawdoc! { "m": 0.0, "n": 0, "p": -0.0 },
     );
     check(
         rawdoc! { "$min": { "a": 3, "q": 1 } },
