@@ -258,9 +258,11 @@ async fn attempt(
         }
     }
     if ordered {
-        // A statement that could not be built fails only if all before it took place.
-        if let Some(pending) = attempts.iter().position(|a| matches!(a, Attempt::Pending)) {
-            for attempt in &mut attempts[pending..] {
+        // What comes behind the first that did not take place was not reached, nor does it fail because it could not be
+        // built.
+        let first = attempts.iter().position(|a| !matches!(a, Attempt::Done(_)));
+        if let Some(first) = first {
+            for attempt in &mut attempts[first + 1..] {
                 assert!(
                     !matches!(attempt, Attempt::Done(_)),
                     "an ordered batch stops at the first that failed"

@@ -213,7 +213,7 @@ impl Update {
         // A replacement is compared as it was given: one that leaves out the `_id` always counts as a change.
         let same = match &self.kind {
             Kind::Replacement(replacement) => replacement.as_bytes() == old.as_bytes(),
-            Kind::Operators { .. } => new.as_bytes() == old.as_bytes(),
+            Kind::Operators { .. } | Kind::Pipeline(_) => new.as_bytes() == old.as_bytes(),
         };
         if same {
             return Ok(None);
