@@ -90,12 +90,14 @@ fn updates_and_deletes() {
                 { "q": { "_id": 3 }, "u": { "$set": { "b": 1 } } },
                 { "q": { "a": { "$gte": 5 } }, "u": { "$inc": { "a": 100 } }, "multi": true },
                 { "q": { "_id": 99 }, "u": { "$set": { "b": 2 } }, "upsert": true },
-                { "q": { "a": 0 }, "u": { "a": 0 } },
+                { "q": { "a": 0 }, "u": { "_id": 0, "a": 0 } },
+                // A replacement without the `_id` counts as a change even where it leaves everything as it was.
+                { "q": { "a": 1 }, "u": { "a": 1 } },
             ] })
             .await;
         assert_eq!(
             (reply.get_i32("n").ok(), reply.get_i32("nModified").ok()),
-            (Some(8), Some(6)),
+            (Some(9), Some(7)),
             "{reply}"
         );
         assert_eq!(
