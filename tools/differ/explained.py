@@ -49,7 +49,7 @@ def access(reply):
 
 def is_point_on_id(stage):
     bounds = stage.get("indexBounds", {}).get("_id", [])
-    return stage["stage"] == "IXSCAN" and stage.get("indexName") == "_id_" and len(bounds) == 1 and is_point(bounds[0])
+    return stage["stage"] == "IXSCAN" and stage.get("indexName") == "_id_" and len(bounds) == 1 and is_point(bounds[0]) and "null" not in bounds[0]
 
 
 def is_point(interval):

@@ -43,7 +43,7 @@ HAND_READ = set("""
 # Commands that in 4.4 passed over fields they did not know, or gave them codes of their own.
 UNKNOWN_BY_HAND = {
     "find": {9}, "aggregate": {2, 9}, "findAndModify": {51177}, "explain": {0, 9}, "getCmdLineOpts": {0}, "whatsmyuri": {0}, "refreshSessions": {0},
-    "hostInfo": {0}, "connectionStatus": {0}, "getLog": {0}, "buildInfo": {0}, "isMaster": {0}, "ping": {0}, "listCommands": {0},
+    "hostInfo": {0}, "getParameter": {0}, "connectionStatus": {0}, "getLog": {0}, "buildInfo": {0}, "isMaster": {0}, "ping": {0}, "listCommands": {0},
     "currentOp": {0}, "killOp": {0}, "fsync": {0}, "shutdown": {0}, "validate": {0}, "collStats": {0}, "dbStats": {0}, "drop": {0, 26},
     "dropDatabase": {0}, "dropIndexes": {0, 27}, "listIndexes": {0, 2}, "listCollections": {0, 2}, "listDatabases": {0}, "renameCollection": {0, 26},
     "killCursors": {0, 9}, "getMore": {9}, "endSessions": {0}, "killSessions": {0}, "startSession": {0}, "serverStatus": {0}, "dataSize": {0},
@@ -107,13 +107,16 @@ def values_at(command, path):
 
 def loose_fields(command):
     """The hand-read fields that hold null, undefined or a number, which 7.0 takes for absent or for a bool."""
-    inner = command["explain"] if name_of(command) == "explain" and isinstance(command["explain"], dict) and command["explain"] else command
+    commands = [command]
+    if name_of(command) == "explain" and isinstance(command["explain"], dict) and command["explain"]:
+        commands.append(command["explain"])
     found = set()
-    for path in HAND_READ:
-        head, _, rest = path.partition(".")
-        for value in values_at(inner, rest if head == name_of(inner) and rest else path):
-            if value is None or isinstance(value, Undefined) or is_number(value):
-                found.add(path)
+    for one in commands:
+        for path in HAND_READ:
+            head, _, rest = path.partition(".")
+            for value in values_at(one, rest if head == name_of(one) and rest else path):
+                if value is None or isinstance(value, Undefined) or is_number(value):
+                    found.add(path)
     return found
 
 
@@ -181,7 +184,23 @@ def id_array_code(command, a, b):
 def distinct_null(command, a, b):
     if name_of(command) != "distinct" or code(a) or code(b):
         return False
-    return [value for value in b["values"] if value is not None and not isinstance(value, Undefined)] == a["values"]
+    return present(a["values"]) == present(b["values"])
+
+
+def present(values):
+    """The values without null and undefined, and the items of arrays, as a sorted text each."""
+    out = set()
+    for value in values:
+        if isinstance(value, list):
+            out |= set(present(value))
+        elif value is not None and not isinstance(value, Undefined):
+            out.add(repr(value))
+    return sorted(out)
+
+
+def matched(reply):
+    """How many documents a reply tells of, -1 for an error."""
+    return -1 if code(reply) else reply["n"] if "n" in reply else len(reply.get("cursor", {}).get("documents", []))
 
 
 def unsupported(command, a, b):
@@ -242,9 +261,9 @@ RULES = [
      lambda c, a, b: repr(a).count("E11000") > 0 and duplicate_patterns(a) != duplicate_patterns(b) and all_errors(a, b) and all(x == y for x, y in all_errors(a, b))),
     ("`findAndModify` of a collection that is not there: MongoDB does not look at `fields`",
      lambda c, a, b: name_of(c) == "findAndModify" and "fields" in c and code(b) == 0 and b.get("value") is None and b["lastErrorObject"]["n"] == 0),
-    ("bounds that hold null hold undefined too in Pinion, for an empty array is stored so, and bounds of arrays begin with their first item",
+    ("bounds that hold null hold undefined too in Pinion, for an empty array is stored so, bounds of arrays begin with their first item, and types that are rare have no bounds",
      lambda c, a, b: name_of(c) == "explain" and code(a) == code(b) == 0 and explained.differ_in_bounds_alone(a, b)
-     and ("null" in explained.bounds(a) + explained.bounds(b) or contains(c, lambda key, value: key in ("$gt", "$gte", "$lt", "$lte") and isinstance(value, list)))),
+     and ("null" in explained.bounds(a) + explained.bounds(b) or contains(c, lambda key, value: key == "$type" or key in ("$gt", "$gte", "$lt", "$lte") and isinstance(value, list)))),
     ("4.4 looked at the directions of a sort before the projection", lambda c, a, b: name_of(c) == "find" and "projection" in c and code(a) and code(b) == 15975),
     ("4.4 fails on negated comparisons with arrays where an index is", lambda c, a, b: "Indexed negation of array inequality" in repr(b)),
     ("a decimal beyond 64 bits has no bits to test; 4.4 cut it down", lambda c, a, b: contains(c, key_is("$bitsAllSet", "$bitsAnySet", "$bitsAllClear", "$bitsAnyClear"))
@@ -254,10 +273,18 @@ RULES = [
     ("which of several duplicates an index build meets first is a matter of natural order",
      lambda c, a, b: name_of(c) == "createIndexes" and code(a) == code(b) == 11000),
     ("an expression of constants is looked at when a projection is read; 4.4 did so when the first document came",
-     lambda c, a, b: code(a) == 28724 and code(b) == 0 and name_of(c) in ("find", "findAndModify")),
+     lambda c, a, b: code(a) == 28724 and code(b) in (0, 2) and name_of(c) in ("find", "findAndModify")),
     ("of two mistakes in an index specification one is told", lambda c, a, b: name_of(c) == "createIndexes" and code(a) and code(b) and code(a) != code(b)
-     and {code(a), code(b)} <= {14, 67, 197}),
+     and {code(a), code(b)} <= {2, 14, 67, 197}),
     ("a scale may have 64 bits in 7.0", lambda c, a, b: name_of(c) in ("collStats", "dbStats") and "scale" in c and code(a) == 0 and "code" not in b),
+    ("MongoDB knows the names of all stages before it reads any; Pinion reads them one by one", lambda c, a, b: name_of(c) == "aggregate" and code(a) and code(b) == 40324),
+    ("Pinion takes an empty collation for none", lambda c, a, b: name_of(c) == "create" and code(a) == 0 and c.get("collation") == {}),
+    ("`autoIndexId: null` is as if it were not there in 7.0", lambda c, a, b: name_of(c) == "create" and "autoIndexId" in c and code(b) == 50001),
+    ("an option that is false is as if it were not there in Pinion; 4.4 took it for another index",
+     lambda c, a, b: name_of(c) == "createIndexes" and code(a) == 0 and code(b) == 85 and ": false" in b["errmsg"]),
+    ("`$mod` passes over numbers beyond 64 bits in 7.0; 4.4 cut them down", lambda c, a, b: contains(c, key_is("$mod")) and 0 <= matched(a) < matched(b)),
+    ("4.4 reads a sparse index for what is at most or at least null, and misses the documents without the field",
+     lambda c, a, b: contains(c, lambda key, value: key in ("$lte", "$gte") and value is None) and matched(a) > matched(b) >= 0),
     ("`let` came with 5.0", lambda c, a, b: "let" in c and code(b) in (9, 40415, 51177)),
     ("of an unknown field and another mistake in one command the order of the fields decides in MongoDB; Pinion tells of the unknown field last",
      lambda c, a, b: code(a) and code(b) and {code(a), code(b)} <= {9, 14, 40414, 40415}),
@@ -265,7 +292,7 @@ RULES = [
     ("a comment may have any type since 4.4's release", lambda c, a, b: code(b) == 14 and ".comment'" in b["errmsg"] and "comment" in c),
     ("maxTimeMS of a wrong kind is TypeMismatch or FailedToParse in 7.0, BadValue in 4.4",
      lambda c, a, b: code(a) in (9, 14) and code(b) == 2 and "maxTimeMS" in b["errmsg"]),
-    ("MongoDB's `distinct` reads an index's keys where it can, and they hold null for a missing field, undefined for an empty array", distinct_null),
+    ("MongoDB's `distinct` reads an index's keys where it can, and they hold null for a missing field, undefined for an empty array, and the items of nested arrays", distinct_null),
     ("a write concern is read before all else in 7.0; 4.4 refused it unread on a command without writes, and its types by hand",
      lambda c, a, b: "writeConcern" in c and (code(b) in (9, 72) and code(a) in (0, 9, 14, 40415) or code(a) == 9 and code(b) == 0)),
     ("7.0 names unknown values of readConcern.level BadValue, 4.4 FailedToParse",

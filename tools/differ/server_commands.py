@@ -14,6 +14,7 @@ def admin(*fields):
 def commands():
     """Every command of this kind in its plain form."""
     return [
+        SON([("validate", "c")]), SON([("dbStats", 1)]), SON([("collStats", "c")]), SON([("dataSize", "differ.c")]),
         SON([("isMaster", 1)]), SON([("ismaster", 1)]), SON([("ping", 1)]), SON([("buildInfo", 1)]), SON([("buildinfo", 1)]), SON([("hostInfo", 1)]),
         SON([("connectionStatus", 1)]), SON([("connectionStatus", 1), ("showPrivileges", True)]), SON([("whatsmyuri", 1)]),
         SON([("hello", 1)]),
