@@ -12,7 +12,7 @@ import pymongo
 
 from pinion_node import Node
 
-MIB = int(os.environ.get("PINION_LARGE_MIB", "384"))
+MIB = int(os.environ.get("PINION_LARGE_MIB", "224"))
 BUDGET_BYTES = 256 << 20
 SLACK_BYTES = 256 << 20
 DOCUMENT_BYTES = 1_000
@@ -110,7 +110,8 @@ class Phases:
 
 
 def round_of(node):
-    """One round; gives the size of the page files at its end and cache counters."""
+    """One round; gives the size of the page files at its end, and of counters what matters: those of the page cache at its
+    end, and how often writers were held up and ring segments reused."""
     phase = Phases(node)
     client = node.client()
     client.large.c.drop()
@@ -120,6 +121,7 @@ def round_of(node):
     phase.done("load")
     client.admin.command("fsync")
     phase.done("checkpoint")
+    loaded = client.admin.command("serverStatus")["pinion"]["storage"]
     assert node.stop(600) == 0
     phase.done("stop")
     node.start(600)
@@ -147,7 +149,10 @@ def round_of(node):
     assert all(d["v"] == 1 and d["p"] == payload(d["_id"], 1) for d in client.large.c.find({"n": 500}).hint("n_1"))
     client.admin.command("fsync")
     phase.done("index, checkpoint")
-    return file_bytes(node), client.admin.command("serverStatus")["wiredTiger"]["cache"]
+    status = client.admin.command("serverStatus")
+    changed = status["pinion"]["storage"]
+    held_up, reused = (loaded[name] + changed[name] for name in ("delayedWrites", "ringSegmentsReused"))
+    return file_bytes(node), status["wiredTiger"]["cache"], held_up, reused
 
 
 def file_bytes(node, part="partition"):
@@ -163,16 +168,19 @@ def test_more_data_than_memory():
     watch = Watch(node)
     watch.start()
     try:
-        first, _ = round_of(node)
+        first, _, held_up, reused = round_of(node)
         rings = file_bytes(node, "ring")
-        second, cache = round_of(node)
+        second, cache, again_held_up, again_reused = round_of(node)
+        held_up, reused = held_up + again_held_up, reused + again_reused
         misses, evictions = cache["pages read into cache"], cache["unmodified pages evicted"]
         print(f"{COUNT} documents, resident at most {watch.highest >> 20} MiB, page files {first >> 20} then {second >> 20} MiB, "
-              f"rings {rings >> 20} then {file_bytes(node, 'ring') >> 20} MiB, misses {misses}, evictions {evictions}")
+              f"rings {rings >> 20} then {file_bytes(node, 'ring') >> 20} MiB, misses {misses}, evictions {evictions}, "
+              f"writers held up {held_up} times, ring segments reused {reused} times")
         assert watch.highest <= BUDGET_BYTES + SLACK_BYTES
         assert second < first * 1.2
         assert file_bytes(node, "ring") < rings * 1.5 + (256 << 20)
         assert misses > 0 and evictions > 0
+        assert reused > 0
     finally:
         watch.stopped.set()
         node.__exit__()

@@ -376,6 +376,8 @@ async fn append_pinion(out: &mut DocBuilder) {
         ("deltaBudgetBytes", s.delta_budget_bytes),
         ("delayedWrites", s.delayed_steps),
         ("refusedWrites", s.refused_steps),
+        ("snapshotBytes", s.retired_bytes),
+        ("snapshotsEnded", s.expired_views),
         ("pageFileBytes", s.page_file_bytes),
         ("pageFreeBytes", s.page_free_bytes),
         ("ringSegmentsCreated", s.ring_segments_created),
