@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -16,6 +17,13 @@ import pymongo
 BINARY = os.environ.get("PINION_BIN", "target/release/pinion")
 # Built beside the node.
 ADMIN = str(pathlib.Path(BINARY).with_name("pinion-admin"))
+
+
+def free_port():
+    """A port that nobody listens on, for servers that cannot choose one themselves."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 class Node:
