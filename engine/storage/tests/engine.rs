@@ -171,6 +171,48 @@ fn a_hot_key_does_not_fill_memory() {
     });
 }
 
+/// Writers that are faster than checkpoints are held up, and memory stays within its bounds.
+#[test]
+fn writers_wait_for_memory() {
+    let options = StorageOptions {
+        cache_bytes: 4 << 20,
+        ..options()
+    };
+    run(2, options, |_| async {
+        let writers = |core: u16| {
+            submit_to(CoreId(core), Queue::Foreground, move || async move {
+                join_all((0..8).map(|writer| async move {
+                    let mut highest = 0;
+                    for n in 0..500 {
+                        let key = u64::from(core) << 32 | writer << 16 | n;
+                        // An owner that is full refuses at once; whoever writes tries again.
+                        while let Err(error) = write(key, vec![1; 1000]).await {
+                            assert_eq!(error, WriteError::CacheFull);
+                            sleep(Duration::from_millis(5)).await;
+                        }
+                        highest = highest.max(storage().stats().delta_bytes);
+                    }
+                    highest
+                }))
+                .await
+            })
+        };
+        let highest = join_all([writers(0), writers(1)])
+            .await
+            .into_iter()
+            .flatten();
+        let highest = highest.max().unwrap();
+        let stats = stats(2).await;
+        assert!(
+            stats.delayed_steps > 0 && stats.checkpoints > 3,
+            "{stats:?}"
+        );
+        assert_eq!(stats.refused_steps, 0);
+        let budget = stats.delta_budget_bytes / 2;
+        assert!(highest < budget + budget / 4, "{highest} bytes of {budget}");
+    });
+}
+
 fn values(storage: &Storage, at: Timestamp) -> Vec<pinion_storage::Cursor> {
     (0..storage.partition_count())
         .map(|partition| {
