@@ -1,8 +1,7 @@
 //! Conversions between types.
 
 use pinion_bson::{
-    DateTime, Decimal128, ElementType, Number, ObjectId, RawBson, RawBsonRef, type_from_alias,
-    type_from_number,
+    DateTime, ElementType, Number, ObjectId, RawBson, RawBsonRef, type_from_alias, type_from_number,
 };
 use pinion_wire::{Error, Result};
 
@@ -203,7 +202,7 @@ fn parse_number(text: &str, to: ElementType) -> Result<RawBson> {
         ElementType::Int32 => RawBson::Int32(text.parse().map_err(|_| wrong())?),
         ElementType::Int64 => RawBson::Int64(text.parse().map_err(|_| wrong())?),
         ElementType::Double => RawBson::Double(text.parse().map_err(|_| wrong())?),
-        _ => RawBson::Decimal128(text.parse::<Decimal128>().map_err(|_| wrong())?),
+        _ => RawBson::Decimal128(super::decimal::parse(text).ok_or_else(wrong)?),
     })
 }
 

@@ -199,11 +199,11 @@ pub(super) fn iso_text(millis: i64) -> Result<String> {
     format_date(millis, 0, "%Y-%m-%dT%H:%M:%S.%LZ")
 }
 
-/// A timestamp as the older string operators write it: `Feb 3 22:40:00:1`.
+/// A timestamp as the older string operators write it: `Feb  3 22:40:00:1`.
 pub(super) fn timestamp_text(at: Timestamp) -> String {
     let date = Civil::from_millis(i64::from(at.time) * 1000);
     format!(
-        "{} {} {:02}:{:02}:{:02}:{}",
+        "{} {:>2} {:02}:{:02}:{:02}:{}",
         &MONTHS[date.month as usize - 1][..3],
         date.day,
         date.hour,

@@ -30,6 +30,22 @@ pub(super) fn function(
         .unwrap_or_else(|_| "NaN".parse().expect("the name of a number"))
 }
 
+/// Reads a decimal's text, rounded to 34 digits where it has more.
+pub(super) fn parse(text: &str) -> Option<Decimal128> {
+    let named = text.trim_start_matches(['+', '-']).to_ascii_lowercase();
+    let is_name = matches!(&named[..], "nan" | "inf" | "infinity");
+    if !is_name && !text.bytes().any(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let mut context = dec::Context::<dec::Decimal128>::default();
+    let number = context.parse(text).ok()?;
+    let status = context.status();
+    if status.overflow() || status.underflow() {
+        return None;
+    }
+    number.to_string().parse().ok()
+}
+
 /// `1 / (1 + e^-x)`
 pub(super) fn sigmoid(value: Decimal128) -> Decimal128 {
     function(value, |context, x| {

@@ -346,16 +346,6 @@ fn regex_arguments(name: &str, values: &[Value<'_>]) -> Result<Option<(String, R
     let [input, regex, options] = values else {
         return Ok(None);
     };
-    let input_text = match input.as_ref() {
-        Some(RawBsonRef::String(text)) => Some(text.to_string()),
-        _ if input.is_nullish() => None,
-        _ => {
-            return Err(error(
-                51104,
-                format!("{name} needs 'input' to be of type string"),
-            ));
-        }
-    };
     let (pattern, own_options) = match regex.as_ref() {
         Some(RawBsonRef::String(text)) => (Some(text.to_string()), String::new()),
         Some(RawBsonRef::RegularExpression(regex)) => (
@@ -399,10 +389,26 @@ fn regex_arguments(name: &str, values: &[Value<'_>]) -> Result<Option<(String, R
             format!("{name}: regular expression options cannot contain an embedded null byte"),
         ));
     }
-    let (Some(input), Some(pattern)) = (input_text, pattern) else {
+    let compiled = pattern.map(|pattern| Regex::compile(&pattern, &options));
+    if let Some(Err(e)) = &compiled
+        && e.code.0 == 51108
+    {
+        return Err(e.clone());
+    }
+    let input_text = match input.as_ref() {
+        Some(RawBsonRef::String(text)) => Some(text.to_string()),
+        _ if input.is_nullish() => None,
+        _ => {
+            return Err(error(
+                51104,
+                format!("{name} needs 'input' to be of type string"),
+            ));
+        }
+    };
+    let (Some(input), Some(compiled)) = (input_text, compiled) else {
         return Ok(None);
     };
-    let regex = Regex::compile(&pattern, &options).map_err(|e| -> Error {
+    let regex = compiled.map_err(|e| -> Error {
         if e.code.0 == 51091 {
             error(51111, format!("Invalid Regex in {name}: {}", e.message))
         } else {

@@ -7,7 +7,7 @@ use super::Arity;
 use crate::error::error;
 use crate::expression::parse::{Expr, Parser, check_variable_name};
 use crate::text::{document_text, element_text};
-use crate::value::{elements, items, owned, type_name};
+use crate::value::{elements, is_true, items, owned, type_name};
 
 type Parse = fn(&mut Parser<'_>, &str, RawBsonRef<'_>) -> Result<Expr>;
 
@@ -126,6 +126,14 @@ fn parse_switch(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Re
     }
     if branches.is_empty() {
         return Err(error(40068, "$switch requires at least one branch."));
+    }
+    let never =
+        |case: &Expr| matches!(case, Expr::Literal(value) if !is_true(value.as_raw_bson_ref()));
+    if default.is_none() && branches.iter().all(|(case, _)| never(case)) {
+        return Err(error(
+            40069,
+            "Cannot execute a switch statement where all the cases evaluate to false without a default",
+        ));
     }
     Ok(Expr::Switch(branches, default))
 }

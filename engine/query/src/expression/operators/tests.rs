@@ -281,6 +281,23 @@ fn conversions() {
     ]);
     check_errors(vec![
         (rawbson!({ "$toInt": "x" }), 241),
+        (rawbson!({ "$toDecimal": "+" }), 241),
+        (rawbson!({ "$toDecimal": "." }), 241),
+        (rawbson!({ "$toDecimal": "1E+6145" }), 241),
+        (rawbson!({ "$toDecimal": "1E-6177" }), 241),
+        // The expression and its options are read before the input.
+        (
+            rawbson!({ "$regexMatch": { "input": 5, "regex": { "$const": "a" }, "options": "q" } }),
+            51108,
+        ),
+        (
+            rawbson!({ "$regexMatch": { "input": null, "regex": "a", "options": "q" } }),
+            51108,
+        ),
+        (
+            rawbson!({ "$switch": { "branches": [{ "case": false, "then": 1 }, { "case": 0, "then": 2 }] } }),
+            40069,
+        ),
         (rawbson!({ "$toInt": 3e10 }), 241),
         (rawbson!({ "$toDate": 0 }), 241),
         (rawbson!({ "$convert": { "input": "x", "to": "foo" } }), 2),
@@ -389,7 +406,10 @@ fn values_as_text() {
         increment: 1,
     };
     check(vec![
-        (rawbson!({ "$toLower": (at) }), rawbson!("feb 3 22:40:00:1")),
+        (
+            rawbson!({ "$toLower": (at) }),
+            rawbson!("feb  3 22:40:00:1"),
+        ),
         (
             rawbson!({ "$substrCP": [f64::NEG_INFINITY, 0, 9] }),
             rawbson!("-inf"),
@@ -398,6 +418,14 @@ fn values_as_text() {
         (
             rawbson!({ "$toString": f64::INFINITY }),
             rawbson!("Infinity"),
+        ),
+        (
+            rawbson!({ "$toString": { "$toDecimal": "1.00000000000000000000000000000000099999" } }),
+            rawbson!("1.000000000000000000000000000000001"),
+        ),
+        (
+            rawbson!({ "$regexMatch": { "input": null, "regex": "(" } }),
+            rawbson!(false),
         ),
         (rawbson!({ "$year": { "date": "$_id2" } }), rawbson!(null)),
         (
