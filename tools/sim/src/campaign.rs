@@ -20,6 +20,7 @@ const MUST_HAPPEN: &[&str] = &[
     "torn blocks",
     "lost blocks",
     "journaled writes acknowledged",
+    "catalog changes acknowledged",
     "duplicates refused",
     "reads checked",
     "snapshots checked",

@@ -7,8 +7,8 @@ use pinion_bson::{RawDocumentBuf, rawdoc};
 use pinion_runtime::{Duration, sleep};
 
 use crate::agreement::Indexes;
-use crate::client::{Client, Refusal, read_all};
-use crate::workload::Shared;
+use crate::client::{Client, Refusal, batch, read_all};
+use crate::workload::{EXTRA_INDEX, SIDE_COLLECTION, Shared};
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// A collection that is there already, when a crash fell into an earlier set-up.
@@ -56,9 +56,31 @@ async fn check_once(shared: &Shared, checks: &Checks, client: &mut Client) -> Re
     let docs = read_all(client, "docs", 1_000).await?;
     let log = read_all(client, "log", 1_000).await?;
     let indexes = Indexes::read(client).await?;
-    shared.oracle.borrow_mut().check_all(&docs, &log, &indexes);
+    let catalog = read_catalog(client).await?;
+    shared
+        .oracle
+        .borrow_mut()
+        .check_all(&docs, &log, &indexes, &catalog);
     checks.done.set(checks.wanted.get());
     Ok(())
+}
+
+/// Which of the things that come and go in the catalog are there.
+async fn read_catalog(client: &mut Client) -> Result<Vec<&'static str>, Refusal> {
+    let mut there = Vec::new();
+    let indexes = rawdoc! { "listIndexes": "docs", "$db": "sim" };
+    let collections = rawdoc! { "listCollections": 1_i32, "nameOnly": true, "$db": "sim" };
+    for (command, name, key) in [
+        (indexes, "extra", EXTRA_INDEX),
+        (collections, "side", SIDE_COLLECTION),
+    ] {
+        let reply = client.ask(&command).await?;
+        let mut listed = batch(&reply, "firstBatch").into_iter();
+        if listed.any(|item| item.get_str("name").is_ok_and(|found| found == name)) {
+            there.push(key);
+        }
+    }
+    Ok(there)
 }
 
 async fn set_up(client: &mut Client) -> Result<(), Refusal> {

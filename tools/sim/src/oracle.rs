@@ -63,7 +63,8 @@ struct LogBatch {
     journaled: bool,
 }
 
-/// The keys of one worker, and its part of the log collection; nobody else writes them.
+/// The keys of one worker, and its part of the log collection; nobody else writes them. The last worker is the one that
+/// changes the catalog: its keys are an index and a collection, which are there or not.
 #[derive(Default)]
 pub struct Worker {
     keys: BTreeMap<String, Key>,
@@ -82,6 +83,8 @@ pub struct Oracle {
     /// Acknowledged journaled writes.
     pub journaled: u64,
     pub acknowledged: u64,
+    /// Acknowledged changes of the catalog.
+    pub catalog_changes: u64,
     pub duplicates_refused: u64,
     pub reads_checked: u64,
     pub snapshots_checked: u64,
@@ -135,10 +138,10 @@ impl Worker {
 }
 
 impl Oracle {
-    /// An oracle for so many workers.
+    /// An oracle for so many workers, and one that changes the catalog.
     pub fn new(workers: usize) -> Self {
         Self {
-            workers: (0..workers).map(|_| Worker::default()).collect(),
+            workers: (0..=workers).map(|_| Worker::default()).collect(),
             ..Self::default()
         }
     }
@@ -151,6 +154,11 @@ impl Oracle {
     /// What went wrong.
     pub fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
+    }
+
+    /// The worker that changes the catalog.
+    pub fn catalog_worker(&self) -> usize {
+        self.workers.len() - 1
     }
 
     fn tick(&mut self) -> Tick {
@@ -190,13 +198,17 @@ impl Oracle {
         last.acknowledged = Some(now);
         last.journaled = journaled;
         let sent = last.sent;
-        self.count_acknowledged(sent, journaled);
+        self.count_acknowledged(worker, sent, journaled);
     }
 
-    fn count_acknowledged(&mut self, sent: Tick, journaled: bool) {
-        self.acknowledged += 1;
+    fn count_acknowledged(&mut self, worker: usize, sent: Tick, journaled: bool) {
+        if worker == self.catalog_worker() {
+            self.catalog_changes += 1;
+        } else {
+            self.acknowledged += 1;
+            self.journaled += u64::from(journaled);
+        }
         if journaled {
-            self.journaled += 1;
             // Its timestamp lies above those of all that was acknowledged before it was sent.
             self.durable_before = self.durable_before.max(sent);
         }
@@ -225,7 +237,7 @@ impl Oracle {
         batch.acknowledged = Some(now);
         batch.journaled = journaled;
         let sent = batch.sent;
-        self.count_acknowledged(sent, journaled);
+        self.count_acknowledged(worker, sent, journaled);
     }
 
     /// The node has shut down in order: whatever was acknowledged is durable.
@@ -233,18 +245,29 @@ impl Oracle {
         self.durable_before = self.tick();
     }
 
+    /// The state that a key has for certain, or nothing while the outcome of its last write is unknown.
+    pub fn known(&self, worker: usize, key: &str) -> Option<State> {
+        let Some(key) = self.workers[worker].keys.get(key) else {
+            return Some(None);
+        };
+        let last = key.last();
+        last.acknowledged.map(|_| last.state.clone())
+    }
+
     /// After a crash: compares everything there is with what may be there, and takes it as the state from now on.
+    /// `catalog` names the keys of the catalog's worker that are there.
     pub fn check_all(
         &mut self,
         docs: &[RawDocumentBuf],
         log: &[RawDocumentBuf],
         indexes: &Indexes,
+        catalog: &[&str],
     ) {
         if let Err(problem) = indexes.check(docs) {
             self.fail(problem);
         }
         self.indexes_checked += 1;
-        let found: BTreeMap<String, Vec<u8>> = docs
+        let mut found: BTreeMap<String, Vec<u8>> = docs
             .iter()
             .map(|document| (id(document), document.as_bytes().to_vec()))
             .collect();
@@ -255,6 +278,7 @@ impl Oracle {
                 found.len()
             ));
         }
+        found.extend(catalog.iter().map(|name| ((*name).to_owned(), Vec::new())));
         let Some(log) = self.numbers(log) else {
             return;
         };
@@ -388,6 +412,7 @@ pub fn id(document: &RawDocument) -> String {
 fn show(state: &State) -> String {
     match state {
         None => "absent".into(),
+        Some(bytes) if bytes.is_empty() => "there".into(),
         Some(bytes) => match RawDocument::from_bytes(bytes) {
             Ok(document) => pinion_bson::to_extended_json(document, pinion_bson::JsonMode::Relaxed),
             Err(error) => format!("broken ({error})"),

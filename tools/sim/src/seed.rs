@@ -116,7 +116,7 @@ pub fn run_seed(seed: u64, fault: Fault, print_trace: bool) -> Outcome {
         active: Cell::new(0),
         stopped: Cell::new(false),
         with_ddl: rng.chance(0.5),
-        damaged: Cell::new(false),
+        damaged: RefCell::default(),
         failing: Cell::new(false),
         reported: RefCell::default(),
     });
@@ -207,11 +207,17 @@ impl Run {
                 break;
             }
             let place = FLIP_PLACES[self.rng.below(FLIP_PLACES.len() as u64) as usize];
-            let Some(_) = self.sim.flip_random_bit(self.node, place) else {
+            let Some((file, _, _)) = self.sim.flip_random_bit(self.node, place) else {
                 continue;
             };
             self.outcome.count("bits flipped", 1);
-            self.shared.damaged.set(true);
+            // A lost end of the log may have been in any ring: the report names the likeliest.
+            let name = if place == "ring-" {
+                place.to_owned()
+            } else {
+                file
+            };
+            self.shared.damaged.borrow_mut().push(name);
             self.start();
             if !self.open()? {
                 break;
@@ -393,6 +399,7 @@ fn totals(sim: &Sim, node: NodeId, oracle: &Oracle, outcome: &mut Outcome) {
         ("lost blocks", stats.lost_blocks),
         ("journaled writes acknowledged", oracle.journaled),
         ("writes acknowledged", oracle.acknowledged),
+        ("catalog changes acknowledged", oracle.catalog_changes),
         ("unknown outcomes", oracle.unknown_outcomes),
         ("duplicates refused", oracle.duplicates_refused),
         ("reads checked", oracle.reads_checked),

@@ -17,14 +17,15 @@ const CONTESTED_VALUES: u64 = 20;
 /// Documents of one batch into the log.
 const MAX_BATCH: u64 = 12;
 const DUPLICATE_KEY: i32 = 11_000;
+/// What comes and goes in the catalog, as the oracle names it.
+pub const EXTRA_INDEX: &str = "index extra";
+pub const SIDE_COLLECTION: &str = "collection side";
 /// WriteConflict and TemporarilyUnavailable: right answers to a write when others write too, or memory is short.
 const BUSY: [i32; 2] = [112, 365];
 /// Index changes at once meet each other or a collection that is not there: these answers are right.
 const DDL_REFUSALS: [i32; 5] = [26, 27, 48, 85, 86];
 /// What the node says when its disk fails: the failure itself, and that it has stopped for it.
 const FAILURES: [&str; 2] = ["simulated I/O error", "storage has stopped"];
-/// Names of files, one of which must be in the report of damage.
-const FILES: [&str; 4] = ["ring-", "partition-", "superblock", "manifest-"];
 
 /// What workers, reader and the run share. All of a simulation is one thread.
 pub struct Shared {
@@ -38,8 +39,8 @@ pub struct Shared {
     pub stopped: Cell<bool>,
     /// Whether indexes come and go.
     pub with_ddl: bool,
-    /// A bit of the disk was flipped.
-    pub damaged: Cell<bool>,
+    /// Names of the files in which a bit was flipped, one of which must be in every report of damage.
+    pub damaged: RefCell<Vec<String>>,
     /// Operations of the disk fail now and then.
     pub failing: Cell<bool>,
     /// The first report of damage that the node made.
@@ -60,12 +61,13 @@ impl Shared {
         if self.failing.get() && FAILURES.iter().any(|failure| what.contains(failure)) {
             return;
         }
-        if !self.damaged.get() {
+        let damaged = self.damaged.borrow();
+        if damaged.is_empty() {
             let mut oracle = self.oracle.borrow_mut();
             oracle.fail(format!("without any damage: {what}"));
-        } else if !FILES.iter().any(|file| what.contains(file)) {
+        } else if !damaged.iter().any(|file| what.contains(file)) {
             let mut oracle = self.oracle.borrow_mut();
-            oracle.fail(format!("a report of damage names no file: {what}"));
+            oracle.fail(format!("{damaged:?} is damaged, and the report is: {what}"));
         } else {
             let mut reported = self.reported.borrow_mut();
             reported.get_or_insert_with(|| what.to_owned());
@@ -188,11 +190,11 @@ async fn update(
     };
     let number = rng.below(30) as i32;
     let new = document(&key, number, &unique, version, &text("pad"));
-    let command = rawdoc! {
-        "update": "docs",
-        "updates": [{ "q": { "_id": key.as_str() }, "u": { "$set": { "n": [number, number + 1], "u": unique.as_str() }, "$inc": { "v": 1_i32 } } }],
-        "writeConcern": concern(journaled),
-        "$db": "sim",
+    let change = rawdoc! { "$set": { "n": [number, number + 1], "u": unique.as_str() }, "$inc": { "v": 1_i32 } };
+    let command = if rng.chance(0.25) {
+        rawdoc! { "findAndModify": "docs", "query": { "_id": key.as_str() }, "update": change, "writeConcern": concern(journaled), "$db": "sim" }
+    } else {
+        rawdoc! { "update": "docs", "updates": [{ "q": { "_id": key.as_str() }, "u": change }], "writeConcern": concern(journaled), "$db": "sim" }
     };
     write(
         shared,
@@ -254,7 +256,9 @@ async fn write(
         Err(Failure::Unknown) => oracle.unknown_outcomes += 1,
         Ok(reply) => match error_code(&reply) {
             0 => {
-                if reply.get_i32("n").ok() != Some(1) {
+                let of_modify = reply.get_document("lastErrorObject").ok();
+                let n = of_modify.unwrap_or(&reply).get_i32("n").ok();
+                if n != Some(1) {
                     oracle.fail(format!("a write of {key} answered {reply:?}"));
                 }
                 oracle.acknowledged(worker, key, journaled);
@@ -377,21 +381,73 @@ pub async fn change_indexes(shared: Rc<Shared>, mut rng: Rng) {
             }
             return;
         };
-        let command = match rng.below(4) {
-            0 => {
-                rawdoc! { "createIndexes": "docs", "indexes": [{ "key": { "v": 1_i32, "n": -1_i32 }, "name": "extra" }], "$db": "sim" }
-            }
-            1 => rawdoc! { "dropIndexes": "docs", "index": "extra", "$db": "sim" },
-            2 => rawdoc! { "create": "side", "$db": "sim" },
-            _ => rawdoc! { "drop": "side", "$db": "sim" },
+        let journaled = rng.chance(0.5);
+        let there: State = Some(Vec::new());
+        let concern = concern(journaled);
+        let (key, state, command) = match rng.below(4) {
+            0 => (
+                EXTRA_INDEX,
+                there,
+                rawdoc! { "createIndexes": "docs", "indexes": [{ "key": { "v": 1_i32, "n": -1_i32 }, "name": "extra" }], "writeConcern": concern, "$db": "sim" },
+            ),
+            1 => (
+                EXTRA_INDEX,
+                None,
+                rawdoc! { "dropIndexes": "docs", "index": "extra", "writeConcern": concern, "$db": "sim" },
+            ),
+            2 => (
+                SIDE_COLLECTION,
+                there,
+                rawdoc! { "create": "side", "writeConcern": concern, "$db": "sim" },
+            ),
+            _ => (
+                SIDE_COLLECTION,
+                None,
+                rawdoc! { "drop": "side", "writeConcern": concern, "$db": "sim" },
+            ),
         };
-        if let Ok(reply) = client.command(&command).await {
-            let code = error_code(&reply);
-            if code != 0 && !DDL_REFUSALS.contains(&code) && !BUSY.contains(&code) {
-                shared.write_refused(&reply);
-            }
-        }
+        change_catalog(&shared, &mut client, key, state, &command, journaled).await;
         drop(active);
         sleep(Duration::from_millis(rng.below(60))).await;
+    }
+}
+
+/// Sends a change of the catalog and records its outcome.
+async fn change_catalog(
+    shared: &Rc<Shared>,
+    client: &mut Client,
+    key: &str,
+    state: State,
+    command: &RawDocument,
+    journaled: bool,
+) {
+    let (worker, known) = {
+        let mut oracle = shared.oracle.borrow_mut();
+        let worker = oracle.catalog_worker();
+        let known = oracle.known(worker, key);
+        oracle.sent(worker, key, state.clone());
+        (worker, known)
+    };
+    let outcome = client.command(command).await;
+    let mut oracle = shared.oracle.borrow_mut();
+    match outcome {
+        Err(Failure::NotSent) => oracle.refused(worker, key),
+        Err(Failure::Unknown) => oracle.unknown_outcomes += 1,
+        Ok(reply) => match error_code(&reply) {
+            0 => oracle.acknowledged(worker, key, journaled),
+            code if DDL_REFUSALS.contains(&code) => {
+                if known.is_some_and(|known| known != state) {
+                    oracle.fail(format!("{command:?} answered {reply:?}"));
+                }
+                oracle.refused(worker, key);
+            }
+            code => {
+                oracle.unknown_outcomes += 1;
+                drop(oracle);
+                if !BUSY.contains(&code) {
+                    shared.write_refused(&reply);
+                }
+            }
+        },
     }
 }
