@@ -96,8 +96,9 @@ pub(crate) async fn drop(cmd: Invocation) -> Result<Reply> {
     reader.finish()?;
     check_uuid(&ns, uuid)?;
     let mut out = Reply::new();
-    if let Some(dropped) = pinion_catalog::drop_collection(ns.clone()).await? {
-        acknowledge(&cmd.ctx, Some(dropped.ts)).await?;
+    let dropped = pinion_catalog::drop_collection(ns.clone()).await?;
+    acknowledge(&cmd.ctx, dropped.as_ref().map(|dropped| dropped.ts)).await?;
+    if let Some(dropped) = dropped {
         out.append("nIndexesWas", dropped.indexes as i32)
             .append("ns", ns.as_str());
     }
@@ -166,8 +167,9 @@ pub(crate) async fn drop_database(cmd: Invocation) -> Result<Reply> {
         ));
     }
     let mut out = Reply::new();
-    if let Some(ts) = pinion_catalog::drop_database(db.clone()).await? {
-        acknowledge(&cmd.ctx, Some(ts)).await?;
+    let dropped = pinion_catalog::drop_database(db.clone()).await?;
+    acknowledge(&cmd.ctx, dropped).await?;
+    if dropped.is_some() {
         out.append("dropped", db.as_str());
     }
     Ok(out)
