@@ -17,6 +17,9 @@ pub(crate) const IO_BYTES: usize = 1024 * 1024;
 /// Writes of one checkpoint that may be under way at once in one partition.
 pub(crate) const WRITES_IN_FLIGHT: usize = 4;
 
+/// Leaves that a cursor has read ahead; a small cache allows fewer.
+pub(crate) const READ_AHEAD_LEAVES: u64 = 16;
+
 /// Default target of a leaf.
 pub(crate) const LEAF_TARGET_BYTES: usize = 16 * 1024;
 

@@ -49,15 +49,20 @@ impl Descent {
         }
     }
 
-    /// Goes down by one level through the page that `ptr` names.
-    fn step(&mut self, page: &Page, seek: Seek<'_>) {
-        let index = match seek {
+    /// The child to which `seek` leads.
+    fn index(page: &Page, seek: Seek<'_>) -> usize {
+        match seek {
             Seek::At(key) => page.child_index(key),
             Seek::Below(key) => match page.search(key) {
                 Ok(index) | Err(index) => index.saturating_sub(1),
             },
             Seek::Last => page.len() - 1,
-        };
+        }
+    }
+
+    /// Goes down by one level through the page that `ptr` names.
+    fn step(&mut self, page: &Page, seek: Seek<'_>) {
+        let index = Descent::index(page, seek);
         self.lower = page.key(index);
         if index + 1 < page.len() {
             self.upper = Some(page.key(index + 1));
@@ -178,6 +183,41 @@ impl PageStore {
             lower: descent.lower,
             upper: descent.upper,
         })
+    }
+
+    /// The leaves behind the one to which `seek` leads, in `direction`: at most `most`, as far as they hang on the same inner
+    /// page and that is in memory, and only those that are not.
+    pub(crate) fn leaves_ahead(
+        &self,
+        root: &TreeRoot,
+        seek: Seek<'_>,
+        direction: Direction,
+        most: usize,
+    ) -> Vec<PagePtr> {
+        let mut descent = Descent::new(root);
+        while descent.level > 0 {
+            let Some(page) = self.cache.get(descent.ptr.block) else {
+                break;
+            };
+            if page.kind() != PageKind::Inner || page.level() != descent.level {
+                break;
+            }
+            if descent.level > 1 {
+                descent.step(&page, seek);
+                continue;
+            }
+            let at = Descent::index(&page, seek);
+            let ahead: Box<dyn Iterator<Item = usize>> = match direction {
+                Direction::Forward => Box::new(at + 1..page.len()),
+                Direction::Reverse => Box::new((0..at).rev()),
+            };
+            return ahead
+                .take(most)
+                .map(|index| page.child(index))
+                .filter(|ptr| !self.cache.contains(ptr.block))
+                .collect();
+        }
+        Vec::new()
     }
 
     /// Loads a page of a known level without keeping it in memory.
@@ -387,6 +427,15 @@ impl BaseCursor {
             BaseCursor::On { .. } | BaseCursor::End => {
                 panic!("a ready base cursor needs no placing")
             }
+        }
+    }
+
+    /// Where a cursor that has left a leaf goes on; none for one that was placed by a key.
+    pub(crate) fn edge(&self) -> Option<Seek<'_>> {
+        match self {
+            BaseCursor::Next(key) => Some(Seek::At(key)),
+            BaseCursor::Previous(key) => Some(Seek::Below(key)),
+            BaseCursor::Unplaced | BaseCursor::On { .. } | BaseCursor::End => None,
         }
     }
 

@@ -7,12 +7,13 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use pinion_runtime::sync::Notify;
-use pinion_runtime::{should_yield, yield_now};
+use pinion_runtime::{Queue, should_yield, spawn, yield_now};
 
 use super::core::{Partition, State};
 use super::read::{SnapshotPin, read_version};
 use super::view::View;
 use crate::base::{BaseCursor, Stored};
+use crate::limits::READ_AHEAD_LEAVES;
 use crate::types::{Direction, Key, KeyRange, Read, ReadAt, ReadError, TreeId};
 
 /// Steps over keys without a visible version after which a cursor offers to yield.
@@ -109,6 +110,7 @@ impl Cursor {
                 Step::End => self.done = true,
                 Step::Undecided(decided) => decided.notified().await,
                 Step::Load(view) => {
+                    self.read_ahead(&view);
                     let root = &view.trees[&self.tree];
                     let from = self.from.as_ref().map(Key::as_slice);
                     self.base
@@ -118,6 +120,24 @@ impl Cursor {
             }
         }
         Ok(None)
+    }
+
+    /// A cursor that goes from leaf to leaf has those that come next read while it waits for this one. A task that reads
+    /// holds the view, so that the page's blocks are not reused meanwhile. What fails to be read here is told by whoever needs
+    /// it.
+    fn read_ahead(&self, view: &Rc<View>) {
+        let store = &self.partition.store;
+        let target = u64::from(store.options.leaf_target_bytes);
+        let most = (store.cache.budget() / 16 / target).min(READ_AHEAD_LEAVES);
+        let Some(seek) = self.base.edge() else { return };
+        let root = &view.trees[&self.tree];
+        for ptr in store.leaves_ahead(root, seek, self.direction, most as usize) {
+            let (partition, view, tree) = (self.partition.clone(), view.clone(), self.tree);
+            drop(spawn(Queue::Foreground, async move {
+                let _ = partition.store.page(&ptr, tree).await;
+                drop(view);
+            }));
+        }
     }
 
     /// Goes on at `key`, forwards or backwards of where the cursor stands: the next record is the first at or beyond it, in
