@@ -9,7 +9,8 @@ pub struct Cut {
     pub epoch: u64,
     /// The last timestamp of earlier epochs that exists.
     pub at: u64,
-    /// The highest timestamp in any ring when the cut was made. No discarded entry lies above it.
+    /// The highest timestamp in any ring when the cut was made, or that an earlier cut discarded. No discarded entry lies
+    /// above it.
     pub discarded_through: u64,
 }
 
@@ -30,13 +31,16 @@ impl Cuts {
         later.min().map_or(Timestamp::MAX, Timestamp::from_u64)
     }
 
-    /// Adds the cut of a new epoch, if it discards anything, and forgets those it makes redundant.
-    pub(crate) fn add(&mut self, cut: Cut) {
+    /// Adds the cut of a new epoch, if it discards anything, and forgets those it makes redundant. What they discarded it
+    /// goes on to discard, though it may not have been seen now: the removal of a segment may be undone by a loss of power.
+    pub(crate) fn add(&mut self, mut cut: Cut) {
         assert!(
             self.0.last().is_none_or(|last| last.epoch < cut.epoch),
             "epochs ascend"
         );
-        self.0.retain(|earlier| earlier.at < cut.at);
+        let redundant = self.0.extract_if(.., |earlier| earlier.at >= cut.at);
+        let through = redundant.map(|earlier| earlier.discarded_through).max();
+        cut.discarded_through = cut.discarded_through.max(through.unwrap_or(0));
         if cut.discarded_through > cut.at {
             self.0.push(cut);
         }
@@ -75,5 +79,22 @@ mod tests {
         cuts.add(cut(5, 90, 130));
         assert_eq!(cuts.0.len(), 1);
         check(&cuts, 3, 90);
+    }
+
+    #[test]
+    fn a_cut_that_sees_nothing_to_discard_keeps_the_one_before_it() {
+        let mut cuts = Cuts::default();
+        let cut = |epoch, at, discarded_through| Cut {
+            epoch,
+            at,
+            discarded_through,
+        };
+        cuts.add(cut(5, 208, 211));
+        cuts.add(cut(6, 208, 208));
+        assert_eq!(cuts.limit(4).as_u64(), 208);
+        cuts.prune(Timestamp::from_u64(210));
+        assert_eq!(cuts.limit(4).as_u64(), 208);
+        cuts.prune(Timestamp::from_u64(211));
+        assert_eq!(cuts.limit(4), Timestamp::MAX);
     }
 }
