@@ -6,6 +6,9 @@ mod reader;
 mod segment;
 mod writer;
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) use entry::EntryKind;
 pub(crate) use frame::{FRAME_BYTES, Stamps};
 pub(crate) use reader::{BadFrame, LoggedEntry, RingReader, RingScan};

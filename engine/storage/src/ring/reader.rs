@@ -139,6 +139,7 @@ pub(crate) struct RingReader {
     /// Entry starts known from frame headers: stream position, place, epoch.
     starts: VecDeque<(usize, Place, u64)>,
     last: Timestamp,
+    last_epoch: u64,
     pub(crate) scan: RingScan,
 }
 
@@ -172,6 +173,7 @@ impl RingReader {
             entry_epoch: 0,
             starts: VecDeque::new(),
             last: Timestamp::MIN,
+            last_epoch: 0,
             scan: RingScan::default(),
         }
     }
@@ -226,11 +228,14 @@ impl RingReader {
                 self.scan.discarded += 1;
                 continue;
             }
-            if header.ts <= self.last {
+            // Within an epoch entries ascend. The first ones of a later epoch may lie below the last ones of an earlier that
+            // were discarded, once the base has passed them all and their cut is forgotten.
+            if header.ts <= self.last && epoch <= self.last_epoch {
                 self.scan.note_bad(place, Some("an entry is out of order"));
                 continue;
             }
             self.last = header.ts;
+            self.last_epoch = epoch;
             self.scan.entries += 1;
             self.scan.note_entry(header.ts);
             for (generation, last) in self.scan.segments.iter_mut().rev() {
