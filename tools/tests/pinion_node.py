@@ -26,15 +26,30 @@ def free_port():
         return probe.getsockname()[1]
 
 
-class Node:
-    """One process of the server with its own data directory."""
+def run(*options, timeout_secs=20):
+    """Runs the server with options that stop it and returns its status and output."""
+    done = subprocess.run([BINARY, *options], capture_output=True, text=True, timeout=timeout_secs)
+    return done.returncode, (done.stdout + done.stderr).strip()
 
-    def __init__(self, *options, directory=None, binary=None, env=None):
+
+def wait_until(holds, timeout_secs=20):
+    """Looks until something holds; fails when it does not in time."""
+    end = time.monotonic() + timeout_secs
+    while not holds():
+        assert time.monotonic() < end, "it did not come true in time"
+        time.sleep(0.01)
+
+
+class Node:
+    """One process of the server with its own data directory. `log_file` is where it logs, if not to standard output."""
+
+    def __init__(self, *options, directory=None, binary=None, env=None, log_file=None):
         self.directory = pathlib.Path(directory or tempfile.mkdtemp(prefix="pinion-test-"))
         self.own_directory = directory is None
         self.options = list(options)
         self.binary = binary or BINARY
         self.env = env
+        self.log_file = log_file
         self.process = None
         self.port = 0
         self.log = []
@@ -52,7 +67,10 @@ class Node:
         )
         ready = threading.Event()
         self.log = []
-        threading.Thread(target=self._read, args=(self.process, ready), daemon=True).start()
+        self.reader = threading.Thread(target=self._read, args=(self.process, ready), daemon=True)
+        self.reader.start()
+        if self.log_file:
+            threading.Thread(target=self._read_file, args=(self.process, ready), daemon=True).start()
         while not ready.wait(0.02):
             if self.process.poll() is not None:
                 raise RuntimeError(f"the node ended with {self.process.returncode}:\n" + "".join(self.log[-20:]))
@@ -63,12 +81,24 @@ class Node:
     def _read(self, process, ready):
         for line in process.stdout:
             self.log.append(line)
-            if "Waiting for connections" in line:
-                self.port = int(re.search(r'"port":(\d+)', line).group(1))
-                ready.set()
+            self._look(line, ready)
+
+    def _read_file(self, process, ready):
+        while not ready.is_set() and process.poll() is None:
+            if self.log_file.exists():
+                for line in self.log_file.read_text().splitlines():
+                    self._look(line, ready)
+            time.sleep(0.02)
+
+    def _look(self, line, ready):
+        if "Waiting for connections" in line:
+            self.port = int(re.search(r'"port":(\d+)', line).group(1))
+            ready.set()
 
     def messages(self):
-        """The log's lines as values; a line that is not JSON fails the test."""
+        """The log's lines as values, all of them once the process has ended; a line that is not JSON fails the test."""
+        if not self.alive():
+            self.reader.join(20)
         return [json.loads(line) for line in self.log]
 
     def client(self, **options):

@@ -28,6 +28,7 @@ fn on_cores<R: Send + 'static, Fut: Future<Output = R> + 'static>(
             cpus,
             spin: Duration::from_micros(20),
             handle_signals: false,
+            on_usr1: None,
         },
         main,
     )
@@ -375,6 +376,7 @@ fn a_signal_requests_shutdown() {
         cpus,
         spin: Duration::ZERO,
         handle_signals: true,
+        on_usr1: None,
     };
     let results = run(options, |core| async move {
         if core.0 == 1 {
@@ -437,6 +439,7 @@ fn a_panic_stops_the_node_with_a_message() {
         cpus,
         spin: Duration::ZERO,
         handle_signals: false,
+        on_usr1: None,
     };
     let error = run(options, |core| async move {
         if core.0 == 1 {

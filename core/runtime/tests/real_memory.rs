@@ -49,6 +49,7 @@ fn an_idle_connection_is_cheap() {
         cpus: choose_cpus(Some(1)).unwrap(),
         spin: Duration::ZERO,
         handle_signals: false,
+        on_usr1: None,
     };
     let result = run(options, |_| async {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap())

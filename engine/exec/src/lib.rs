@@ -28,5 +28,5 @@ pub use commands::{MemorySource, register_commands};
 pub use metrics::{CounterValues, Counters};
 pub use node::{OpenNodeError, close_node, open_node};
 pub use options::{HostInfo, NodeOptions};
-pub use parameters::{LogLevel, set_start_parameters};
+pub use parameters::{LogControl, set_start_parameters};
 pub use state::{NodeShared, NodeState, state};

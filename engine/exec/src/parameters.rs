@@ -17,16 +17,18 @@ pub(crate) struct Parameters {
     pub max_sort_bytes: i64,
 }
 
-/// How the log's verbosity is read and set: a core-local value, where there is a log.
-pub struct LogLevel {
+/// How commands reach the log: a core-local value, where there is a log.
+pub struct LogControl {
     /// The verbosity in force.
     pub get: fn() -> i32,
     /// Takes another one, for all cores.
     pub set: fn(i32),
+    /// Begins a new log file; the outcome comes on the channel.
+    pub rotate: fn() -> std::sync::mpsc::Receiver<std::io::Result<()>>,
 }
 
 fn log_level() -> i32 {
-    pinion_runtime::try_core_local::<LogLevel>().map_or(0, |source| (source.get)())
+    pinion_runtime::try_core_local::<LogControl>().map_or(0, |source| (source.get)())
 }
 
 /// What this core's connection layer looks at.
@@ -210,7 +212,7 @@ impl Parameters {
         match setting {
             Setting::CursorTimeout(value) => self.cursor_timeout = *value,
             Setting::LogLevel(value) => {
-                if let Some(source) = pinion_runtime::try_core_local::<LogLevel>() {
+                if let Some(source) = pinion_runtime::try_core_local::<LogControl>() {
                     (source.set)(*value);
                 }
             }

@@ -57,6 +57,7 @@ fn main() -> ExitCode {
         cpus: cpu,
         spin: Duration::ZERO,
         handle_signals: false,
+        on_usr1: None,
     };
     let outcome = real::run(runtime, move |_| {
         let options = options.clone();

@@ -9,7 +9,8 @@
 use std::fmt::{self, Write as _};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -42,16 +43,60 @@ pub fn set_verbosity(level: i32) {
     tracing::callsite::rebuild_interest_cache();
 }
 
+/// What happens to the log file when a new one is begun: mongod's `--logRotate`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rotation {
+    /// The node moves the file aside.
+    #[default]
+    Rename,
+    /// Somebody else has moved it; the node opens its path again.
+    Reopen,
+}
+
+/// What the writer thread is asked to do.
+enum Message {
+    Line(String),
+    Rotate(SyncSender<io::Result<()>>),
+    End,
+}
+
+/// The way to the writer thread, for those who ask it to rotate.
+static WRITER: OnceLock<SyncSender<Message>> = OnceLock::new();
+
+/// Begins a new log file, behind every line logged so far. A log on standard output goes on as it is. The outcome comes on the
+/// channel; none comes when the writer is too far behind.
+pub fn rotate() -> Receiver<io::Result<()>> {
+    let (outcome, receiver) = sync_channel(1);
+    tracing::info!(target: "CONTROL", id = 23_166u64, "Log rotation initiated");
+    if let Some(writer) = WRITER.get() {
+        let _ = writer.try_send(Message::Rotate(outcome));
+    }
+    receiver
+}
+
+/// What SIGUSR1 asks for.
+pub fn rotate_on_signal() {
+    match rotate().recv() {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::error!(target: "CONTROL", id = 23_168u64, error = %error, "Log rotation failed");
+        }
+        Err(_) => {
+            tracing::error!(target: "CONTROL", id = 23_168u64, error = "the log's writer is behind", "Log rotation failed");
+        }
+    }
+}
+
 /// Hands every event to the writer thread.
 pub struct Log {
-    lines: SyncSender<Option<String>>,
+    lines: SyncSender<Message>,
     dropped: AtomicU64,
     sink: Sink,
 }
 
 /// Ends the writer thread after everything logged so far has been written.
 pub struct LogWriter {
-    lines: SyncSender<Option<String>>,
+    lines: SyncSender<Message>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -61,12 +106,17 @@ pub struct LogWriter {
 pub fn install(
     path: Option<&Path>,
     append: bool,
+    rotation: Rotation,
     verbosity: u8,
     sink: Sink,
 ) -> io::Result<LogWriter> {
-    let output: Box<dyn Write + Send> = match path {
-        None => Box::new(io::stdout()),
-        Some(path) => Box::new(open(path, append)?),
+    let output = match path {
+        None => Output::Standard,
+        Some(path) => Output::File {
+            file: open(path, append)?,
+            path: path.to_owned(),
+            rotation,
+        },
     };
     let (lines, receiver) = sync_channel(QUEUE_LINES);
     let thread = std::thread::Builder::new()
@@ -78,6 +128,7 @@ pub fn install(
         sink,
     };
     VERBOSITY.store(i32::from(verbosity), Ordering::Relaxed);
+    WRITER.get_or_init(|| lines.clone());
     tracing::subscriber::set_global_default(log)
         .map_err(|_| io::Error::other("a log is installed already"))?;
     Ok(LogWriter {
@@ -88,25 +139,78 @@ pub fn install(
 
 /// mongod moves an existing log aside unless it appends.
 fn open(path: &Path, append: bool) -> io::Result<File> {
-    if !append && path.exists() {
-        let mut aside = path.as_os_str().to_owned();
-        aside.push(format!(".{}", date(now_us() / 1_000).replace(':', "-")));
-        std::fs::rename(path, aside)?;
+    if !append {
+        move_aside(path)?;
     }
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-fn write_lines(receiver: Receiver<Option<String>>, mut output: Box<dyn Write + Send>) {
-    while let Ok(Some(line)) = receiver.recv() {
+/// Renames a log to its path with the time behind it, as mongod does; its milliseconds keep two of one second apart. What is
+/// no file, a terminal or a device, stays.
+fn move_aside(path: &Path) -> io::Result<()> {
+    if !path.is_file() {
+        return Ok(());
+    }
+    let time = date(now_us() / 1_000).replace(':', "-");
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(format!(".{}", time.trim_end_matches("+00-00")));
+    if Path::new(&aside).exists() {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    std::fs::rename(path, aside)
+}
+
+/// Where the writer thread writes.
+enum Output {
+    Standard,
+    File {
+        file: File,
+        path: PathBuf,
+        rotation: Rotation,
+    },
+}
+
+impl Output {
+    fn write(&mut self, line: &str) {
+        let bytes = line.as_bytes();
         // A log that cannot be written (a closed pipe, a full disk) must not stop the node.
-        let _ = output.write_all(line.as_bytes());
-        let _ = output.flush();
+        let _ = match self {
+            Output::Standard => {
+                let mut out = io::stdout();
+                out.write_all(bytes).and_then(|()| out.flush())
+            }
+            Output::File { file, .. } => file.write_all(bytes),
+        };
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        if let Output::File {
+            file,
+            path,
+            rotation,
+        } = self
+        {
+            *file = open(path, *rotation == Rotation::Reopen)?;
+        }
+        Ok(())
+    }
+}
+
+fn write_lines(receiver: Receiver<Message>, mut output: Output) {
+    loop {
+        match receiver.recv() {
+            Ok(Message::Line(line)) => output.write(&line),
+            Ok(Message::Rotate(outcome)) => {
+                let _ = outcome.send(output.rotate());
+            }
+            Ok(Message::End) | Err(_) => return,
+        }
     }
 }
 
 impl Drop for LogWriter {
     fn drop(&mut self) {
-        let _ = self.lines.send(None);
+        let _ = self.lines.send(Message::End);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -136,7 +240,7 @@ impl Subscriber for Log {
         let is_startup_warning = fields.tags.as_deref() == Some(STARTUP_WARNINGS);
         let line = format(event.metadata(), fields, now_us() / 1_000);
         (self.sink)(line.trim_end(), is_startup_warning);
-        if self.lines.try_send(Some(line)).is_err() {
+        if self.lines.try_send(Message::Line(line)).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         } else if self.dropped.load(Ordering::Relaxed) > 0 {
             let count = self.dropped.swap(0, Ordering::Relaxed);
@@ -369,6 +473,9 @@ mod tests {
                 ),
             "{line}"
         );
-        assert!(receiver.try_recv().unwrap().unwrap().ends_with("}\n"));
+        let Ok(Message::Line(first)) = receiver.try_recv() else {
+            panic!("the writer was sent no line");
+        };
+        assert!(first.ends_with("}\n"));
     }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_exec::{HostInfo, LogLevel, MemorySource, NodeOptions};
+use pinion_exec::{HostInfo, LogControl, MemorySource, NodeOptions};
 use pinion_runtime::{
     CoreId, Listener, Queue, on_all_cores, request_shutdown, set_core_local, spawn,
 };
@@ -25,7 +25,7 @@ pub struct NodeConfig {
     /// Resident and virtual memory of the process in bytes; a simulated node has none of its own.
     pub memory: Option<fn() -> (u64, u64)>,
     /// How commands reach the log's verbosity.
-    pub log_level: Option<fn() -> LogLevel>,
+    pub log_control: Option<fn() -> LogControl>,
     /// Lines for getLog: "startupWarnings" that were found before the node started.
     pub startup_warnings: Vec<String>,
 }
@@ -82,7 +82,7 @@ impl NodeConfig {
             listen: vec![any],
             set_parameters: Vec::new(),
             memory: None,
-            log_level: None,
+            log_control: None,
             startup_warnings: Vec::new(),
         }
     }
@@ -113,15 +113,15 @@ pub async fn run_core(core: CoreId, config: Arc<NodeConfig>) -> Result<(), NodeE
         durationMillis = recovered.took.as_millis() as u64, "Recovery complete"
     );
     let parameters = Arc::new(config.set_parameters.clone());
-    let (memory, log_level) = (config.memory, config.log_level);
+    let (memory, log_control) = (config.memory, config.log_control);
     let results = on_all_cores(move |_| {
         let parameters = parameters.clone();
         async move {
             let mut registry = Registry::new();
             pinion_exec::register_commands(&mut registry);
             set_core_local(Rc::new(registry));
-            if let Some(log_level) = log_level {
-                set_core_local(Rc::new(log_level()));
+            if let Some(log_control) = log_control {
+                set_core_local(Rc::new(log_control()));
             }
             if let Some(memory) = memory {
                 set_core_local(Rc::new(MemorySource(Box::new(memory))));

@@ -58,6 +58,7 @@ pub fn run(options: Options) -> Result<(), Stop> {
     let _writer = log::install(
         options.log_path.as_deref(),
         options.log_append,
+        options.log_rotate,
         options.verbosity,
         sink,
     )
@@ -81,6 +82,7 @@ pub fn run(options: Options) -> Result<(), Stop> {
         cpus,
         spin: Duration::from_micros(options.spin_micros),
         handle_signals: true,
+        on_usr1: Some(log::rotate_on_signal),
     };
     let outcome = real::run(real_options, move |core| run_core(core, config.clone()));
     if let Err(stop) = outcome_of(outcome) {
@@ -212,9 +214,10 @@ fn config(options: &Options, cores: usize, startup_warnings: Vec<String>) -> Nod
         listen,
         set_parameters: options.set_parameters.clone(),
         memory: Some(machine::process_memory),
-        log_level: Some(|| pinion_exec::LogLevel {
+        log_control: Some(|| pinion_exec::LogControl {
             get: log::verbosity,
             set: log::set_verbosity,
+            rotate: log::rotate,
         }),
         startup_warnings,
     }

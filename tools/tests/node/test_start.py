@@ -9,13 +9,7 @@ import time
 import pymongo
 import pytest
 
-from pinion_node import BINARY, Node
-
-
-def run(*options, timeout_secs=20):
-    """Runs the server with options that stop it and returns its status and output."""
-    done = subprocess.run([BINARY, *options], capture_output=True, text=True, timeout=timeout_secs)
-    return done.returncode, (done.stdout + done.stderr).strip()
+from pinion_node import BINARY, Node, run
 
 
 def test_the_data_directory_is_made_and_locked(tmp_path):

@@ -1,4 +1,4 @@
-//! The monitor thread: turns signals into shutdown requests and reports tasks that hold a core and do not come back.
+//! The monitor thread: turns signals into requests and reports tasks that hold a core and do not come back.
 //!
 //! A core itself counts and reports each poll of more than 10 ms when it ends. The monitor is for polls that do not
 //! end: it reads one word a core, ten times a second.
@@ -13,23 +13,29 @@ use super::shared::Node;
 use super::sys;
 
 /// Signals that request shutdown.
-const SIGNALS: [libc::c_int; 2] = [libc::SIGTERM, libc::SIGINT];
+const SHUTDOWN_SIGNALS: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
 /// Where the signal handler writes: the eventfd of the node that handles signals, or -1.
 static SIGNAL_FD: AtomicI32 = AtomicI32::new(-1);
 
-/// The signal that came last.
-static SIGNAL: AtomicI32 = AtomicI32::new(0);
+/// The signal that asked for shutdown last, or 0.
+static SHUTDOWN_SIGNAL: AtomicI32 = AtomicI32::new(0);
+
+/// SIGUSR1 came and was not handled yet.
+static USR1: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_signal(signal: libc::c_int) {
-    SIGNAL.store(signal, Ordering::Relaxed);
+    match signal {
+        libc::SIGUSR1 => USR1.store(true, Ordering::Relaxed),
+        _ => SHUTDOWN_SIGNAL.store(signal, Ordering::Relaxed),
+    }
     let fd = SIGNAL_FD.load(Ordering::Relaxed);
     if fd >= 0 {
         sys::eventfd_signal(fd);
     }
 }
 
-/// Handles SIGTERM and SIGINT from now until dropped.
+/// Handles the signals that request shutdown, and SIGUSR1 where that means something, from now until dropped.
 pub(super) struct SignalHandlers {
     previous: Vec<(libc::c_int, libc::sigaction)>,
     fd: i32,
@@ -37,7 +43,7 @@ pub(super) struct SignalHandlers {
 
 impl SignalHandlers {
     /// Signals then write to `eventfd`, which must outlive the handlers. `None` when another node has them.
-    pub fn install(eventfd: &OwnedFd) -> std::io::Result<Option<SignalHandlers>> {
+    pub fn install(eventfd: &OwnedFd, with_usr1: bool) -> std::io::Result<Option<SignalHandlers>> {
         let fd = eventfd.as_raw_fd();
         if SIGNAL_FD
             .compare_exchange(-1, fd, Ordering::SeqCst, Ordering::SeqCst)
@@ -49,7 +55,8 @@ impl SignalHandlers {
             previous: Vec::new(),
             fd,
         };
-        for signal in SIGNALS {
+        let usr1 = with_usr1.then_some(libc::SIGUSR1);
+        for signal in SHUTDOWN_SIGNALS.into_iter().chain(usr1) {
             handlers
                 .previous
                 .push((signal, sys::install_handler(signal, on_signal)?));
@@ -74,7 +81,12 @@ struct Watch {
 }
 
 /// Runs until `stop` is set and `eventfd` signalled.
-pub(super) fn run(node: Arc<Node>, eventfd: Arc<OwnedFd>, stop: Arc<AtomicBool>) {
+pub(super) fn run(
+    node: Arc<Node>,
+    eventfd: Arc<OwnedFd>,
+    stop: Arc<AtomicBool>,
+    on_usr1: Option<fn()>,
+) {
     let mut watches: Vec<Watch> = node
         .cores
         .iter()
@@ -89,8 +101,11 @@ pub(super) fn run(node: Arc<Node>, eventfd: Arc<OwnedFd>, stop: Arc<AtomicBool>)
         if stop.load(Ordering::SeqCst) {
             return;
         }
-        if signalled && !node.shutdown_requested() {
-            let signal = SIGNAL.load(Ordering::Relaxed);
+        if signalled && USR1.swap(false, Ordering::Relaxed) {
+            on_usr1.inspect(|act| act());
+        }
+        let signal = SHUTDOWN_SIGNAL.load(Ordering::Relaxed);
+        if signalled && signal != 0 && !node.shutdown_requested() {
             tracing::info!(target: "CONTROL", id = 23_377u64, ctx = "SignalHandler", signal, "Received signal");
             tracing::info!(target: "CONTROL", id = 23_378u64, ctx = "SignalHandler", "A signal asked this node to shut down");
             node.request_shutdown();

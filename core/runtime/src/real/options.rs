@@ -14,8 +14,10 @@ pub struct RealOptions {
     /// How long a core that was busy a moment ago looks for work before it sleeps; zero turns spinning off. An idle
     /// core does not spin.
     pub spin: Duration,
-    /// Whether SIGTERM and SIGINT request shutdown, as long as the node runs.
+    /// Whether SIGTERM, SIGINT and SIGHUP request shutdown, as long as the node runs.
     pub handle_signals: bool,
+    /// What SIGUSR1 asks for, where signals are handled. It runs on a thread that is no core.
+    pub on_usr1: Option<fn()>,
 }
 
 impl Default for RealOptions {
@@ -25,6 +27,7 @@ impl Default for RealOptions {
             cpus: available_cpus().unwrap_or_else(|_| vec![0]),
             spin: Duration::from_micros(50),
             handle_signals: true,
+            on_usr1: None,
         }
     }
 }

@@ -51,10 +51,13 @@ where
     let stop = Arc::new(AtomicBool::new(false));
     let monitor = {
         let (node, eventfd, stop) = (node.clone(), eventfd.clone(), stop.clone());
-        thread("pinion-monitor", move || monitor::run(node, eventfd, stop))?
+        let on_usr1 = options.on_usr1;
+        thread("pinion-monitor", move || {
+            monitor::run(node, eventfd, stop, on_usr1)
+        })?
     };
     let handlers = if options.handle_signals {
-        SignalHandlers::install(&eventfd).map_err(StartError::System)?
+        SignalHandlers::install(&eventfd, options.on_usr1.is_some()).map_err(StartError::System)?
     } else {
         None
     };

@@ -72,6 +72,7 @@ where
     let options = RealOptions {
         cpus,
         handle_signals: false,
+        on_usr1: None,
         ..RealOptions::default()
     };
     let own = directory.clone();

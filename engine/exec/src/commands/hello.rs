@@ -1,11 +1,14 @@
 //! `hello` and `isMaster`, as a standalone answers them; `ping`, `buildInfo`, `hostInfo` and other small talk.
 
+use std::sync::mpsc::TryRecvError;
+
 use pinion_bson::{DateTime, RawBsonRef, RawDocument};
-use pinion_runtime::Duration;
+use pinion_runtime::{Duration, sleep};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::interrupt::interruptible;
 use crate::limits::SESSION_TIMEOUT;
+use crate::parameters::LogControl;
 use crate::state::state;
 
 /// The version whose behaviour this node follows.
@@ -259,6 +262,43 @@ pub(crate) async fn get_cmd_line_opts(cmd: Invocation) -> Result<Reply> {
     }
     out.end().append("parsed", &*shared.options.parsed);
     Ok(out)
+}
+
+/// `logRotate`.
+pub(crate) async fn log_rotate(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    let value = reader.value("logRotate");
+    reader.finish()?;
+    if let Some(RawBsonRef::String(log)) = value
+        && log != "server"
+    {
+        return Err(Error::new(
+            ErrorCode::NO_SUCH_KEY,
+            "Unknown log type for rotate",
+        ));
+    }
+    let failed = || {
+        Error::new(
+            ErrorCode::OPERATION_FAILED,
+            "Log rotation failed due to one or more errors",
+        )
+    };
+    let Some(control) = pinion_runtime::try_core_local::<LogControl>() else {
+        return Err(failed());
+    };
+    let outcome = (control.rotate)();
+    loop {
+        match outcome.try_recv() {
+            Ok(Ok(())) => return Ok(Reply::new()),
+            Ok(Err(error)) => {
+                tracing::error!(target: "CONTROL", id = 23_168u64, error = %error, "Log rotation failed");
+                return Err(failed());
+            }
+            Err(TryRecvError::Disconnected) => return Err(failed()),
+            // The log's writer is a thread that cannot wake a core.
+            Err(TryRecvError::Empty) => sleep(Duration::from_millis(1)).await,
+        }
+    }
 }
 
 /// `getLog`.

@@ -353,6 +353,12 @@ fn diagnostics(r: &mut Registry) {
     );
     register(
         r,
+        spec("logRotate").admin_only().help("begin a new log file"),
+        None,
+        hello::log_rotate,
+    );
+    register(
+        r,
         spec("getCmdLineOpts")
             .admin_only()
             .help("how this node was started"),

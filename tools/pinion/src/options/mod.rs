@@ -7,6 +7,8 @@ mod table;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use crate::log::Rotation;
+
 pub use parse::{Asked, OptionError, parse};
 
 /// What the node was started with.
@@ -24,6 +26,8 @@ pub struct Options {
     pub log_path: Option<PathBuf>,
     /// Append to the log file rather than move the old one aside.
     pub log_append: bool,
+    /// How a new log file is begun.
+    pub log_rotate: Rotation,
     /// Leave out connection lines.
     pub quiet: bool,
     /// 0 to 5.

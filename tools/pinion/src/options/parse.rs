@@ -11,6 +11,7 @@ use clap::{Arg, ArgAction, Command};
 use super::file::flatten;
 use super::table::{OPTIONS, OptionSpec, Shape, Support};
 use super::{Given, Options};
+use crate::log::Rotation;
 
 /// One line that tells what is wrong with the options, or the help text asked for.
 #[derive(Debug, PartialEq)]
@@ -248,6 +249,7 @@ fn build(
             .map_or(DEFAULT_MAX_CONNECTIONS, |n| n as usize),
         log_path: reader.last("logpath").map(PathBuf::from),
         log_append: reader.switch("logappend"),
+        log_rotate: log_rotate(&reader)?,
         quiet: reader.switch("quiet"),
         verbosity: verbosity as u8,
         pid_file: reader.last("pidfilepath").map(PathBuf::from),
@@ -264,6 +266,19 @@ fn build(
         argv,
         parsed,
     })
+}
+
+fn log_rotate(reader: &Reader) -> Result<Rotation, OptionError> {
+    match reader.last("logRotate").as_deref() {
+        None | Some("rename") => Ok(Rotation::Rename),
+        Some("reopen") if !reader.switch("logappend") => Err(OptionError(
+            "--logRotate reopen needs --logappend: otherwise the log would be moved aside at the next start".into(),
+        )),
+        Some("reopen") => Ok(Rotation::Reopen),
+        Some(other) => Err(OptionError(format!(
+            "Invalid value '{other}' for --logRotate: expected rename or reopen"
+        ))),
+    }
 }
 
 fn bind_addresses(reader: &Reader) -> Result<Vec<IpAddr>, OptionError> {

@@ -127,6 +127,12 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         "Append to the log file instead of moving it aside",
     ),
     yes(
+        "logRotate",
+        "systemLog.logRotate",
+        Shape::Value,
+        "What SIGUSR1 and the logRotate command do with the log file: rename it, or reopen it after another program has [default: rename]",
+    ),
+    yes(
         "quiet",
         "systemLog.quiet",
         Shape::Switch,
@@ -316,12 +322,6 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         "",
         Shape::Switch,
         "send the process SIGTERM, or run the shutdown command",
-    ),
-    no(
-        "logRotate",
-        "systemLog.logRotate",
-        Shape::Value,
-        "log rotation is not available in this version",
     ),
     no(
         "syslog",
