@@ -64,6 +64,10 @@ const KEPT: &[(u64, &str)] = &[
         "a flipped bit in a page was reported to the checker, which asked for ever",
     ),
     (114, "like 48, in the tree of an index"),
+    (
+        467,
+        "an epoch that began below what was discarded before it was taken for damage",
+    ),
 ];
 
 /// Runs these seeds and prints what they went through.
