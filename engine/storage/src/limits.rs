@@ -20,6 +20,9 @@ pub(crate) const WRITES_IN_FLIGHT: usize = 4;
 /// Leaves that a cursor has read ahead; a small cache allows fewer.
 pub(crate) const READ_AHEAD_LEAVES: u64 = 16;
 
+/// Leaves that a merge has read ahead of where it is.
+pub(crate) const MERGE_READS: usize = 16;
+
 /// Default target of a leaf.
 pub(crate) const LEAF_TARGET_BYTES: usize = 16 * 1024;
 

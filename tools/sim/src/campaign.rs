@@ -41,6 +41,8 @@ const MUST_HAPPEN: &[&str] = &[
     "event torn frames",
     "event stamps alike by chance",
     "event recovery hole",
+    "event leaves read ahead of a merge",
+    "event leaves read ahead of a cursor",
     "crash at flush",
     "crash at checkpoint begin",
     "crash at checkpoint install",

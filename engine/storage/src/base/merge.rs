@@ -10,13 +10,16 @@
 
 use std::collections::BTreeMap;
 use std::iter::Peekable;
+use std::rc::Rc;
 
 use bytes::Bytes;
 use pinion_runtime::{should_yield, yield_now};
 
 use super::page::{
-    HEADER_BYTES, OverflowRef, PageKind, PagePtr, Record, build_page, common_prefix, record_bytes,
+    HEADER_BYTES, OverflowRef, Page, PageKind, PagePtr, Record, build_page, common_prefix,
+    record_bytes,
 };
+use super::prefetch::{ChangedKeys, Prefetch};
 use super::roots::{Counts, TreeRoot};
 use super::space::Extent;
 use super::store::{PageStore, PageWriter};
@@ -67,13 +70,14 @@ impl Freed {
 }
 
 /// Merges `changes`, in ascending order of distinct keys, into the tree at `root` and returns the new root; none if the
-/// tree is empty afterwards.
+/// tree is empty afterwards. `keys` are those of the changes, and may have others between them.
 pub(crate) async fn merge_tree(
     writer: &mut PageWriter<'_>,
     store: &PageStore,
     freed: &mut Freed,
     tree: TreeId,
     root: Option<TreeRoot>,
+    keys: ChangedKeys<'_>,
     changes: impl Iterator<Item = Change>,
 ) -> Result<Option<TreeRoot>, Fatal> {
     let mut shape = Shape {
@@ -83,6 +87,7 @@ pub(crate) async fn merge_tree(
     };
     let old_root = root.map(|root| (root.ptr, root.level));
     let mut level = LevelMerge::new(writer, store, freed, &mut shape, tree, 0, old_root);
+    level.prefetch = old_root.map(|root| Prefetch::new(store, tree, root, keys));
     level.run_level(changes.peekable()).await?;
     let (mut outcome, mut collapsed) = level.finish();
     let mut at = 0u8;
@@ -182,7 +187,7 @@ struct Shape {
     blocks: u64,
 }
 
-struct LevelMerge<'a, 'w> {
+struct LevelMerge<'a, 'w, 'k> {
     writer: &'a mut PageWriter<'w>,
     store: &'a PageStore,
     freed: &'a mut Freed,
@@ -191,6 +196,8 @@ struct LevelMerge<'a, 'w> {
     level: u8,
     /// The old tree; none if it does not reach up to this level.
     old: Option<(PagePtr, u8)>,
+    /// Of the leaves.
+    prefetch: Option<Prefetch<'a, 'k>>,
     /// Records of the current run that are in no page yet, and an upper bound of the bytes they take.
     pending: Vec<Item>,
     pending_bytes: usize,
@@ -207,7 +214,7 @@ struct LevelMerge<'a, 'w> {
     collapsed: Option<PagePtr>,
 }
 
-impl<'a, 'w> LevelMerge<'a, 'w> {
+impl<'a, 'w, 'k> LevelMerge<'a, 'w, 'k> {
     fn new(
         writer: &'a mut PageWriter<'w>,
         store: &'a PageStore,
@@ -226,6 +233,7 @@ impl<'a, 'w> LevelMerge<'a, 'w> {
             tree,
             level,
             old,
+            prefetch: None,
             pending: Vec::new(),
             pending_bytes: 0,
             cut_at,
@@ -303,6 +311,24 @@ impl<'a, 'w> LevelMerge<'a, 'w> {
         }
     }
 
+    async fn read(&mut self, ptr: &PagePtr) -> Result<Rc<Page>, ReadError> {
+        let ahead = match &mut self.prefetch {
+            Some(prefetch) => {
+                prefetch.advance();
+                prefetch.take(ptr).await
+            }
+            None => None,
+        };
+        match ahead {
+            Some(page) => {
+                let page = page?;
+                self.store.expect_level(&page, ptr, self.level)?;
+                Ok(Rc::new(page))
+            }
+            None => self.store.page_of_level(self.tree, ptr, self.level).await,
+        }
+    }
+
     /// Whether the run would leave a page so small that it should take in the next one. The first page of a level must not
     /// vanish, since its separator is the lower end of everything.
     fn wants_more(&self) -> bool {
@@ -321,11 +347,7 @@ impl<'a, 'w> LevelMerge<'a, 'w> {
             None => None,
             Some(located) => {
                 self.warm |= self.store.cache.contains(located.ptr.block);
-                let page = self
-                    .store
-                    .page_of_level(self.tree, &located.ptr, self.level)
-                    .await
-                    .map_err(unreadable)?;
+                let page = self.read(&located.ptr).await.map_err(unreadable)?;
                 self.free(&located.ptr);
                 self.outcome.entry(located.lower.clone()).or_insert(None);
                 Some(page)

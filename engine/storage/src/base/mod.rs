@@ -5,6 +5,7 @@ mod file;
 mod merge;
 mod options;
 mod page;
+mod prefetch;
 mod roots;
 mod space;
 mod store;
@@ -16,6 +17,7 @@ pub use roots::PartitionRoots;
 pub use verify::{LevelReport, TreeReport, VerifyReport, verify_partition};
 
 pub(crate) use merge::{Change, Freed, free_tree, merge_tree};
+pub(crate) use prefetch::ChangedKeys;
 pub(crate) use roots::{Counts, TreeRoot};
 pub(crate) use space::Extent;
 pub(crate) use store::{PageStore, PageWriter};

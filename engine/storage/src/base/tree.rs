@@ -109,7 +109,12 @@ impl Stored {
 
 impl PageStore {
     /// Asserts on reading what the parent promised of the page.
-    fn expect_level(&self, page: &Page, ptr: &PagePtr, level: u8) -> Result<(), ReadError> {
+    pub(super) fn expect_level(
+        &self,
+        page: &Page,
+        ptr: &PagePtr,
+        level: u8,
+    ) -> Result<(), ReadError> {
         let kind = if level == 0 {
             PageKind::Leaf
         } else {
@@ -179,6 +184,29 @@ impl PageStore {
             descent.step(&page, Seek::At(key));
         }
         Ok(Located {
+            ptr: descent.ptr,
+            lower: descent.lower,
+            upper: descent.upper,
+        })
+    }
+
+    /// [`PageStore::locate`], if every page on the way is in memory.
+    pub(crate) fn try_locate(&self, root: (PagePtr, u8), level: u8, key: &[u8]) -> Option<Located> {
+        let (ptr, root_level) = root;
+        let mut descent = Descent {
+            ptr,
+            level: root_level,
+            lower: Key::new(),
+            upper: None,
+        };
+        while descent.level > level {
+            let page = self.cache.get(descent.ptr.block)?;
+            if page.kind() != PageKind::Inner || page.level() != descent.level {
+                return None;
+            }
+            descent.step(&page, Seek::At(key));
+        }
+        Some(Located {
             ptr: descent.ptr,
             lower: descent.lower,
             upper: descent.upper,

@@ -12,7 +12,7 @@ use super::core::Partition;
 use super::delta::{Chain, Version};
 use super::view::{Reaped, Sealed, View};
 use crate::base::{
-    Change, Extent, Freed, PageWriter, PartitionRoots, TreeRoot, free_tree, merge_tree,
+    Change, ChangedKeys, Extent, Freed, PageWriter, PartitionRoots, TreeRoot, free_tree, merge_tree,
 };
 use crate::types::{Fatal, Key, TreeId};
 
@@ -105,7 +105,17 @@ impl Partition {
                 continue;
             }
             let old = trees.get(&tree).copied();
-            let new = merge_tree(&mut writer, &self.store, &mut freed, tree, old, changes).await?;
+            let keys: ChangedKeys<'_> = Box::new(delta.iter().map(|(key, _)| key));
+            let new = merge_tree(
+                &mut writer,
+                &self.store,
+                &mut freed,
+                tree,
+                old,
+                keys,
+                changes,
+            )
+            .await?;
             match new {
                 Some(root) => trees.insert(tree, root),
                 None => trees.remove(&tree),
@@ -132,6 +142,7 @@ impl Partition {
                 &mut freed,
                 TreeId::MASTER,
                 master,
+                Box::new(std::iter::empty()),
                 changes,
             )
             .await?;

@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use pinion_runtime::sync::Notify;
-use pinion_runtime::{Queue, should_yield, spawn, yield_now};
+use pinion_runtime::{Queue, should_yield, sim, spawn, yield_now};
 
 use super::core::{Partition, State};
 use super::read::{SnapshotPin, read_version};
@@ -132,6 +132,7 @@ impl Cursor {
         let Some(seek) = self.base.edge() else { return };
         let root = &view.trees[&self.tree];
         for ptr in store.leaves_ahead(root, seek, self.direction, most as usize) {
+            sim::count("leaves read ahead of a cursor", 1);
             let (partition, view, tree) = (self.partition.clone(), view.clone(), self.tree);
             drop(spawn(Queue::Foreground, async move {
                 let _ = partition.store.page(&ptr, tree).await;
