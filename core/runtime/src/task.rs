@@ -113,6 +113,7 @@ pub(crate) fn store_waker(slot: &RefCell<Option<Waker>>, waker: &Waker) {
 }
 
 /// Starts a task on this core.
+#[track_caller]
 pub fn spawn<F>(queue: Queue, future: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
@@ -152,6 +153,7 @@ where
 }
 
 /// Starts a task that nobody joins.
+#[track_caller]
 pub(crate) fn spawn_detached<F>(queue: Queue, future: F)
 where
     F: Future<Output = ()> + 'static,

@@ -6,6 +6,8 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -462,6 +464,58 @@ fn a_task_that_holds_its_core_is_counted() {
         yield_now().await;
         assert_eq!(stats().stalls, 1);
     });
+}
+
+/// The kernel divides the CPU between the core and a thread that burns it too: the core's task needs twice its time on
+/// the clock, and holds nothing meanwhile.
+#[test]
+fn time_that_others_had_the_processor_is_no_stall() {
+    let cpu = choose_cpus(Some(1)).unwrap()[0];
+    let stop = Arc::new(AtomicBool::new(false));
+    let burner = {
+        let stop = stop.clone();
+        std::thread::spawn(move || {
+            // SAFETY: all zeroes is a valid, empty set, and its size is passed along with it.
+            unsafe {
+                let mut set: libc::cpu_set_t = std::mem::zeroed();
+                libc::CPU_SET(cpu, &mut set);
+                assert_eq!(
+                    libc::sched_setaffinity(0, std::mem::size_of_val(&set), &set),
+                    0
+                );
+            }
+            while !stop.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        })
+    };
+    on_cores(1, |_| async {
+        let mut longest = Duration::ZERO;
+        for _ in 0..20 {
+            let (clock, used) = (now(), thread_time());
+            while thread_time() - used < Duration::from_millis(7) {
+                std::hint::spin_loop();
+            }
+            longest = longest.max(now() - clock);
+            yield_now().await;
+        }
+        assert!(longest > Duration::from_millis(10), "{longest:?}");
+        assert_eq!(stats().stalls, 0);
+    });
+    stop.store(true, Ordering::Relaxed);
+    burner.join().unwrap();
+}
+
+/// How long this thread has run.
+fn thread_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a valid place for the result.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    assert_eq!(result, 0);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 #[test]

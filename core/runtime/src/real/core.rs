@@ -28,6 +28,7 @@ use super::limits::{STALL, STOP_WAIT, TASK_SLICE};
 use super::net::Net;
 use super::options::StartError;
 use super::ports::Ports;
+use super::processor::Waits;
 use super::queues::QueueBell;
 use super::ring::{Completion, Kind, OpTable, RecvBuffers, Uring, parse_user_data, user_data};
 use super::shared::{CoreShared, Node};
@@ -68,6 +69,7 @@ pub(crate) struct CoreState {
     /// Start of the poll that is going on.
     poll_started: Cell<u64>,
     heartbeat: Cell<u64>,
+    waits: Waits,
     stalls: Cell<u64>,
     started: u64,
     idle_ns: Cell<u64>,
@@ -113,6 +115,7 @@ impl RealCore {
             bell_armed: Cell::new(false),
             poll_started: Cell::new(started),
             heartbeat: Cell::new(0),
+            waits: Waits::of_this_thread(started),
             stalls: Cell::new(0),
             started,
             idle_ns: Cell::new(0),
@@ -280,21 +283,14 @@ impl RealCore {
         let end = polled_at + budget.as_nanos() as u64;
         loop {
             self.poll_started.set(polled_at);
+            self.waits.before_poll(polled_at);
             self.beat();
             let polled = catch_unwind(AssertUnwindSafe(|| self.tasks.poll(task)));
             self.beat();
             let now = sys::monotonic_ns();
             match polled {
                 Ok(Some(origin)) if now - polled_at >= STALL.as_nanos() as u64 => {
-                    self.stalls.set(self.stalls.get() + 1);
-                    tracing::warn!(
-                        target: "CONTROL",
-                        id = 7_200_001u64,
-                        core = self.shared.id.0,
-                        heldMillis = (now - polled_at) / 1_000_000,
-                        task = %origin,
-                        "a task held its core for too long"
-                    );
+                    self.report_stall(now - polled_at, origin);
                 }
                 Ok(_) => {}
                 Err(payload) => {
@@ -311,6 +307,25 @@ impl RealCore {
                 None => return,
             }
         }
+    }
+
+    /// Counts and reports a poll that took `took_ns`, unless it was short but for the time that others had the processor.
+    fn report_stall(&self, took_ns: u64, origin: &Location<'_>) {
+        let waited_ns = self.waits.during_poll().min(took_ns);
+        let held_ns = took_ns - waited_ns;
+        if held_ns < STALL.as_nanos() as u64 {
+            return;
+        }
+        self.stalls.set(self.stalls.get() + 1);
+        tracing::warn!(
+            target: "CONTROL",
+            id = 7_200_001u64,
+            core = self.shared.id.0,
+            heldMillis = held_ns / 1_000_000,
+            waitedMillis = waited_ns / 1_000_000,
+            task = %origin,
+            "a task held its core for too long"
+        );
     }
 
     /// Changes the heartbeat word that the monitor reads: odd while a task is polled.

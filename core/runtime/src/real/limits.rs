@@ -38,8 +38,10 @@ pub(super) const MESH_BATCH: usize = 256;
 pub(super) const TURN: Duration = Duration::from_micros(250);
 /// After this long in one poll `should_yield` asks a foreground task to yield.
 pub(super) const TASK_SLICE: Duration = Duration::from_micros(200);
-/// A poll longer than this is a stall: counted and reported.
+/// A poll longer than this, without the time that the thread waited for its processor, is a stall: counted and reported.
 pub(super) const STALL: Duration = Duration::from_millis(10);
+/// How old a reading of the thread's time on the run queue may be when a poll begins: so much of a stall may stay unseen.
+pub(super) const WAIT_SAMPLE: Duration = Duration::from_millis(1);
 /// How long the background queue runs before the foreground is looked at.
 pub(super) const BACKGROUND_TURN: Duration = Duration::from_micros(100);
 /// Shares of the two queues when both have work.

@@ -13,6 +13,7 @@ pub(crate) mod fs;
 mod monitor;
 mod net;
 mod ports;
+mod processor;
 mod queues;
 mod ring;
 mod run;

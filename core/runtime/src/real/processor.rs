@@ -1,0 +1,74 @@
+//! How long a core's thread was ready to run and the kernel gave the processor to others: time that no task held.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use super::limits::WAIT_SAMPLE;
+
+/// The thread's time on the run queue. It is read from a file of the kernel's, which takes about a microsecond, so it is
+/// read once in a while and not for each poll.
+pub(super) struct Waits {
+    /// `None` where the kernel does not tell; then all time counts as the task's.
+    file: Option<File>,
+    sampled_at: Cell<u64>,
+    sampled: Cell<u64>,
+}
+
+impl Waits {
+    /// Of the calling thread.
+    #[allow(clippy::disallowed_methods)] // A file of the kernel's, in memory: nothing to wait for.
+    pub fn of_this_thread(now: u64) -> Waits {
+        let waits = Waits {
+            file: File::open("/proc/thread-self/schedstat").ok(),
+            sampled_at: Cell::new(now),
+            sampled: Cell::new(0),
+        };
+        waits.sampled.set(waits.read());
+        waits
+    }
+
+    /// Called before a poll that begins at `now`.
+    pub fn before_poll(&self, now: u64) {
+        if now.saturating_sub(self.sampled_at.get()) >= WAIT_SAMPLE.as_nanos() as u64 {
+            self.sampled_at.set(now);
+            self.sampled.set(self.read());
+        }
+    }
+
+    /// How long the thread waited for a processor during the poll that has just ended; at most [`WAIT_SAMPLE`] too much.
+    pub fn during_poll(&self) -> u64 {
+        self.read().saturating_sub(self.sampled.get())
+    }
+
+    /// Nanoseconds since the thread began: the second of three numbers.
+    fn read(&self) -> u64 {
+        let mut text = [0; 64];
+        self.file
+            .as_ref()
+            .and_then(|file| file.read_at(&mut text, 0).ok())
+            .and_then(|length| waited(&text[..length]))
+            .unwrap_or(0)
+    }
+}
+
+fn waited(schedstat: &[u8]) -> Option<u64> {
+    std::str::from_utf8(schedstat)
+        .ok()?
+        .split_ascii_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_number_is_the_time_on_the_run_queue() {
+        assert_eq!(waited(b"120 54601 1\n"), Some(54601));
+        assert_eq!(waited(b"120\n"), None);
+        assert_eq!(waited(b""), None);
+    }
+}
