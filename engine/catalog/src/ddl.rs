@@ -214,7 +214,8 @@ impl Coordinator {
         }
         check_database_case(&catalog, ns.db())?;
         let number = catalog.next_number();
-        let collection = Collection::new(ns.clone(), self.uuid(), number, options.clone());
+        let mut collection = Collection::new(ns.clone(), self.uuid(), number, options.clone());
+        collection.made_ms = Some(pinion_runtime::wall_ms());
         let mut o = DocBuilder::new();
         o.append("create", ns.collection())
             .append("idIndex", &*Collection::id_index())

@@ -35,6 +35,8 @@ pub struct Index {
     pub listed: RawDocumentBuf,
     /// Its tree in each partition.
     pub tree: TreeId,
+    /// When this process made it; `None` if an earlier one did.
+    pub made_ms: Option<i64>,
 }
 
 impl Index {
@@ -66,6 +68,7 @@ impl Index {
             spec: Arc::new(spec),
             listed: self.listed.clone(),
             tree: self.tree,
+            made_ms: self.made_ms,
         }
     }
 }
@@ -85,6 +88,8 @@ pub struct Collection {
     pub placement: Placement,
     /// Its secondary indexes, in the order they were made.
     pub indexes: Vec<Arc<Index>>,
+    /// When this process made it; `None` if an earlier one did.
+    pub made_ms: Option<i64>,
     specs: OnceLock<Arc<[IndexSpec]>>,
 }
 
@@ -112,6 +117,7 @@ impl Collection {
             options,
             placement,
             indexes: Vec::new(),
+            made_ms: None,
             specs: OnceLock::new(),
         }
     }
@@ -252,6 +258,7 @@ impl Collection {
                 spec: Arc::new(spec),
                 listed: listed.to_owned(),
                 tree,
+                made_ms: None,
             }));
         }
         Ok(Collection {

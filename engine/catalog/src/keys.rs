@@ -1,7 +1,7 @@
 //! Index entries of documents: their keys, their partitions, and the error when a unique one is taken.
 
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_keystring::Ordering;
 use pinion_query::MultikeyPaths;
 use pinion_storage::{Expect, Key, Op, PartitionId, TreeId, Write, storage};
@@ -263,6 +263,30 @@ pub fn prefix_len(index: &Index, key: &[u8]) -> Option<usize> {
     let fields = pinion_bson::field_count(index.key()) as u32;
     let ordering: Ordering = index.spec.ordering;
     pinion_keystring::split_index_entry(key, fields, ordering).ok()
+}
+
+/// The values of an entry's fields under their names in the index's pattern.
+///
+/// # Errors
+/// When the entry is damaged.
+pub fn entry_key(index: &Index, key: &[u8], type_bits: &[u8]) -> Result<RawDocumentBuf> {
+    let fields = pinion_bson::field_count(index.key()) as u32;
+    let (values, _) =
+        pinion_keystring::decode_index_entry(key, type_bits, fields, index.spec.ordering).map_err(
+            |corrupt| {
+                Error::new(
+                    ErrorCode::DATA_CORRUPTION_DETECTED,
+                    format!("an entry of index {} is damaged: {corrupt}", index.name()),
+                )
+            },
+        )?;
+    let mut named = DocBuilder::new();
+    for ((name, _), (_, value)) in
+        pinion_bson::elements(index.key()).zip(pinion_bson::elements(&values))
+    {
+        named.append_raw(name, value);
+    }
+    Ok(named.finish())
 }
 
 /// The `_id` of a stored document.

@@ -32,7 +32,8 @@ pub use errors::{from_fatal, from_read_error, from_write_error};
 pub use gates::{Access, GateMode, Gates, Pass};
 pub use keys::{
     DocumentEntries, IndexEntry, IndexWrites, document_id, duplicate_entry, duplicate_id,
-    entries_of, entry_partition, id_key, index_writes, partition_of, prefix_len, stored_document,
+    entries_of, entry_key, entry_partition, id_key, index_writes, partition_of, prefix_len,
+    stored_document,
 };
 pub use limits::MAX_INDEXES;
 pub use names::check_creatable;

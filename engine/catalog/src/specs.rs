@@ -335,6 +335,7 @@ impl Wanted {
             spec: Arc::new(self.spec),
             listed: self.listed,
             tree,
+            made_ms: Some(pinion_runtime::wall_ms()),
         }
     }
 }

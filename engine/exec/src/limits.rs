@@ -51,5 +51,7 @@ pub const KILL_POLL: Duration = Duration::from_millis(20);
 pub const LATENCY_BUCKETS: usize = 32;
 /// Namespaces with counters for `top`.
 pub const MAX_TOP_NAMESPACES: usize = 10_000;
+/// Indexes whose uses a core counts for `$indexStats` before it looks for ones that are gone.
+pub const MIN_USED_INDEXES: usize = 1_000;
 
 const _: () = assert!(PART_BATCH_BYTES <= MAX_BATCH_BYTES);

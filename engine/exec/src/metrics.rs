@@ -4,7 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::limits::{LATENCY_BUCKETS, MAX_TOP_NAMESPACES};
+use pinion_storage::TreeId;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::limits::{LATENCY_BUCKETS, MAX_TOP_NAMESPACES, MIN_USED_INDEXES};
 
 /// A counter of one core; only its own core touches it.
 #[derive(Debug, Default)]
@@ -175,6 +178,13 @@ impl TopEntry {
     }
 }
 
+/// How often indexes were used.
+#[derive(Debug, Default)]
+struct IndexUses {
+    counts: FxHashMap<TreeId, u64>,
+    forget_at: usize,
+}
+
 /// All metrics of one core.
 #[derive(Debug, Default)]
 pub struct Metrics {
@@ -183,6 +193,7 @@ pub struct Metrics {
     pub writes: Latency,
     pub commands: Latency,
     top: RefCell<BTreeMap<Arc<str>, TopEntry>>,
+    index_uses: RefCell<IndexUses>,
 }
 
 impl Metrics {
@@ -203,6 +214,34 @@ impl Metrics {
         } else if top.len() < MAX_TOP_NAMESPACES {
             top.entry(ns.into()).or_default().record(kind, us);
         }
+    }
+
+    /// Counts one operation that used an index, or a collection's tree as the index on `_id`. Now and then it forgets
+    /// those that `exist` does not give, so it knows at most twice as many as there are.
+    pub fn record_index_use<I>(&self, tree: TreeId, exist: impl FnOnce() -> I)
+    where
+        I: IntoIterator<Item = TreeId>,
+    {
+        let mut uses = self.index_uses.borrow_mut();
+        if let Some(count) = uses.counts.get_mut(&tree) {
+            *count += 1;
+            return;
+        }
+        if uses.counts.len() >= uses.forget_at.max(MIN_USED_INDEXES) {
+            let exist: FxHashSet<TreeId> = exist().into_iter().collect();
+            uses.counts.retain(|tree, _| exist.contains(tree));
+            uses.forget_at = 2 * uses.counts.len();
+        }
+        uses.counts.insert(tree, 1);
+    }
+
+    /// How often each of these was used.
+    pub fn index_uses(&self, trees: &[TreeId]) -> Vec<u64> {
+        let uses = self.index_uses.borrow();
+        trees
+            .iter()
+            .map(|tree| uses.counts.get(tree).copied().unwrap_or(0))
+            .collect()
     }
 
     /// A copy of what `top` shows.

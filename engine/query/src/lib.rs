@@ -26,8 +26,8 @@ pub use limits::{MAX_GROUP_BYTES, MAX_KEY_PATTERN_FIELDS, MAX_SORT_BYTES};
 pub use matcher::{MatchPosition, Matcher};
 pub use pipeline::{Pipeline, PipelineParts, PipelineRun};
 pub use planner::{
-    Access, ExplainStage, Hint, IndexAccess, Interval, Intervals, KeyRange, Plan, PlanRequest,
-    plan, query_planner,
+    Access, ExplainStage, Hint, IndexAccess, Interval, Intervals, KeyBounds, KeyRange, Plan,
+    PlanRequest, plan, query_planner,
 };
 pub use projection::Projection;
 pub use sort::{Direction, SortPattern, Sorter};

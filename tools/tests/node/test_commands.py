@@ -270,6 +270,11 @@ def test_write_concern(client, collection):
             break
         time.sleep(0.01)
     assert {d["_id"] for d in collection.find()} >= {"unacknowledged", "majority", "journaled"}
+    # Who takes a reply all the same learns nothing of the outcome.
+    again = SON([("insert", collection.name), ("documents", [{"_id": "majority"}]), ("writeConcern", {"w": 0})])
+    assert collection.database.command(again) == {"ok": 1.0}
+    again["writeConcern"]["j"] = True
+    assert collection.database.command(again)["writeErrors"][0]["code"] == 11000
 
 
 def test_a_transaction_number_is_refused_as_a_standalone_does(collection):

@@ -13,7 +13,7 @@ use super::collections::check_uuid;
 use super::current_op::operations;
 use super::cursors::{CursorRequest, first_batch};
 use super::refuse;
-use super::stats::append_collection_stats;
+use super::stats::{append_collection_stats, index_stats};
 use super::variables::variables;
 use crate::interrupt::interruptible;
 use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
@@ -28,6 +28,7 @@ enum FirstStage {
         idle_cursors: bool,
     },
     Documents(Vec<Bytes>),
+    IndexStats,
     /// `$listLocalSessions`; there are none of named users.
     Sessions {
         of_users: bool,
@@ -192,6 +193,21 @@ fn first_stage(
                 ),
             ));
         }
+        Some(("$indexStats", RawBsonRef::Document(spec))) if spec.is_empty() => {
+            if collectionless {
+                return Err(Error::new(
+                    ErrorCode::INVALID_NAMESPACE,
+                    "{aggregate: 1} is not valid for '$indexStats'; a collection is required.",
+                ));
+            }
+            FirstStage::IndexStats
+        }
+        Some(("$indexStats", _)) => {
+            return Err(Error::new(
+                ErrorCode(28803),
+                "The $indexStats stage specification must be an empty object",
+            ));
+        }
         Some(("$currentOp", RawBsonRef::Document(spec))) => {
             if !collectionless {
                 return Err(Error::new(
@@ -337,6 +353,10 @@ async fn documents_of(stage: &FirstStage, ns: &Namespace) -> Result<Vec<Bytes>> 
             .into_iter()
             .map(|op| Bytes::from(op.into_bytes()))
             .collect(),
+        FirstStage::IndexStats => match core_catalog().get(ns) {
+            Some(collection) => index_stats(&collection).await,
+            None => Vec::new(),
+        },
         FirstStage::CollStats(spec) => {
             let Some(collection) = core_catalog().get(ns) else {
                 return Err(Error::new(

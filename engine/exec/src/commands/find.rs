@@ -2,7 +2,7 @@
 
 use pinion_bson::{RawDocument, RawDocumentBuf};
 use pinion_catalog::{Access, core_catalog};
-use pinion_query::{Matcher, Projection};
+use pinion_query::{Hint, KeyBounds, Matcher, Projection};
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, Invocation, Reply, Result};
 
@@ -14,7 +14,6 @@ use crate::interrupt::interruptible;
 use crate::limits::DEFAULT_FIRST_BATCH;
 use crate::read::{Output, ReadRequest, Stream, open, parse_hint, parse_sort};
 use crate::state::state;
-use pinion_query::Hint;
 
 /// A parsed `find`.
 #[derive(Clone)]
@@ -27,6 +26,9 @@ pub(super) struct Find {
     pub limit: Option<usize>,
     pub projection: Option<Projection>,
     pub projection_spec: Option<RawDocumentBuf>,
+    pub key_bounds: Option<KeyBounds>,
+    pub return_key: bool,
+    pub show_record_id: bool,
     pub batch_size: Option<usize>,
     pub single_batch: bool,
     pub no_timeout: bool,
@@ -64,14 +66,9 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Find> {
         )));
     }
     refuse::collation(&reader)?;
-    for option in ["min", "max"] {
-        reader.opt_owned_doc(option)?;
-        reader.unsupported_unless_empty(option)?;
-    }
-    for option in ["returnKey", "showRecordId"] {
-        reader.opt_flag(option)?;
-        reader.unsupported_unless_empty(option)?;
-    }
+    let key_bounds = KeyBounds::parse(reader.opt_owned_doc("min")?, reader.opt_owned_doc("max")?)?;
+    let return_key = reader.opt_flag("returnKey")?.unwrap_or(false);
+    let show_record_id = reader.opt_flag("showRecordId")?.unwrap_or(false);
     for option in [
         "requestResumeToken",
         "resumeAfter",
@@ -115,8 +112,11 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Find> {
         hint,
         skip: skip as usize,
         limit: limit.map(|limit| limit as usize),
-        projection,
+        projection: projection.filter(|_| !return_key),
         projection_spec,
+        key_bounds,
+        return_key,
+        show_record_id,
         batch_size: batch_size.map(|size| size as usize),
         single_batch,
         no_timeout,
@@ -137,7 +137,13 @@ impl Find {
             skip: self.skip,
             limit: self.limit,
             projection: self.projection,
-            output: Output::Documents,
+            output: if self.return_key {
+                Output::Keys
+            } else {
+                Output::Documents
+            },
+            key_bounds: self.key_bounds,
+            show_record_id: self.show_record_id,
         })
     }
 }

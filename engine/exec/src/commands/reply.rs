@@ -1,6 +1,7 @@
 //! The reply of the batch commands.
 
 use pinion_bson::DocBuilder;
+use pinion_wire::idl::WriteConcern;
 use pinion_wire::{Reply, Result};
 
 use crate::write::BatchOutcome;
@@ -44,6 +45,11 @@ pub(super) async fn acknowledged(
     is_update: bool,
 ) -> Result<Reply> {
     let mut out = Reply::new();
+    // Who asked for no acknowledgement and yet for a reply learns that the command came, and nothing of its outcome.
+    let concern = ctx.args.write_concern.as_ref();
+    if concern.is_some_and(WriteConcern::is_unacknowledged) {
+        return Ok(out);
+    }
     append_outcome(&mut out, outcome, is_update);
     if outcome.last.is_some() || outcome.errors.is_empty() {
         super::acknowledge(ctx, outcome.last).await?;

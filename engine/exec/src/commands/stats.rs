@@ -1,8 +1,9 @@
 //! `dbStats`, `collStats`, `dataSize`, `validate`.
 
-use pinion_bson::{DocBuilder, RawBsonRef};
+use bytes::Bytes;
+use pinion_bson::{DateTime, DocBuilder, RawBsonRef};
 use pinion_catalog::{Collection, core_catalog};
-use pinion_storage::{Direction, KeyRange, PartitionId, ReadAt, storage};
+use pinion_storage::{Direction, KeyRange, PartitionId, ReadAt, TreeId, storage};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 use std::sync::Arc;
@@ -350,4 +351,42 @@ async fn validate_partition(
         }
     }
     Ok(found)
+}
+
+/// What `$indexStats` gives: one document for each index.
+pub(super) async fn index_stats(collection: &Collection) -> Vec<Bytes> {
+    let trees: Vec<TreeId> = collection.trees().collect();
+    let counts = pinion_runtime::on_all_cores({
+        let trees: Arc<[TreeId]> = trees.into();
+        move |_| {
+            let trees = trees.clone();
+            async move { state().metrics.index_uses(&trees) }
+        }
+    })
+    .await;
+    let state = state();
+    let id_index = Collection::id_index();
+    let of_id = std::iter::once((&*id_index, collection.made_ms));
+    let others = (collection.indexes.iter()).map(|index| (&*index.listed, index.made_ms));
+    let mut documents = Vec::new();
+    for (place, (listed, made_ms)) in of_id.chain(others).enumerate() {
+        let ops: u64 = counts.iter().map(|core| core[place]).sum();
+        let since_ms = made_ms.unwrap_or(state.shared.started_wall_ms);
+        let mut out = DocBuilder::new();
+        for field in ["name", "key"] {
+            let value = pinion_bson::get(listed, field);
+            out.append(field, value.expect("a specification has name and key"));
+        }
+        out.append("host", state.shared.options.host.as_str());
+        out.start_document("accesses")
+            .append("ops", ops as i64)
+            .append(
+                "since",
+                RawBsonRef::DateTime(DateTime::from_millis(since_ms)),
+            )
+            .end();
+        out.append("spec", listed);
+        documents.push(Bytes::from(out.finish_bytes()));
+    }
+    documents
 }

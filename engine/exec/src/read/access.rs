@@ -4,7 +4,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_catalog::{Collection, Index, Placement, partition_of};
-use pinion_storage::{Cursor, Direction, Key, KeyRange, Partition, PartitionId, ReadAt, storage};
+use pinion_storage::{
+    Cursor, Direction, Key, KeyRange, Partition, PartitionId, ReadAt, TreeId, storage,
+};
 
 /// Ranges of an index, or of the collection's own tree.
 #[derive(Clone, Debug)]
@@ -140,6 +142,24 @@ impl Access {
                 partitions.sort();
                 partitions.dedup();
                 partitions
+            }
+        }
+    }
+
+    /// The trees of the indexes it uses; the collection's own is that on `_id`.
+    pub(crate) fn used_trees(&self, collection: &Collection) -> Vec<TreeId> {
+        let tree_of = |branch: &RangeAccess| match &branch.index {
+            Some(index) => index.tree,
+            None => collection.tree(),
+        };
+        match self {
+            Access::Nothing | Access::Collection(_) => Vec::new(),
+            Access::Id(_) => vec![collection.tree()],
+            Access::Index(_) | Access::Union(_) => {
+                let mut trees: Vec<TreeId> = self.branches().iter().map(tree_of).collect();
+                trees.sort();
+                trees.dedup();
+                trees
             }
         }
     }

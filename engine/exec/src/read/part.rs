@@ -6,7 +6,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_catalog::{Collection, from_read_error, stored_document};
+use pinion_bson::{
+    BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument, RawDocumentBuf,
+};
+use pinion_catalog::{Collection, document_id, entry_key, from_read_error, stored_document};
 use pinion_clock::Timestamp;
 use pinion_query::{Matcher, Projection, SortPattern, Sorter};
 use pinion_storage::{Key, Partition, PartitionId, SnapshotPin, storage};
@@ -25,6 +28,8 @@ use crate::state::state;
 pub(crate) enum Output {
     /// Documents, projected.
     Documents,
+    /// The keys of the index that the documents were found by: nothing where no index was used.
+    Keys,
     /// The keys of documents in the collection's tree.
     Ids,
     /// Nothing but the number of documents, as one item of eight bytes.
@@ -42,6 +47,7 @@ pub(crate) struct PartSpec {
     pub sort: Option<SortPattern>,
     pub projection: Option<Projection>,
     pub output: Output,
+    pub show_record_id: bool,
     /// How many documents the whole read wants, skipped ones included.
     pub keep: Option<usize>,
     pub at: Timestamp,
@@ -283,11 +289,15 @@ async fn next_match(
 fn finish(spec: &PartSpec, found: Found) -> Result<Item> {
     let document = match (spec.output, &spec.projection) {
         (Output::Ids, _) => Bytes::copy_from_slice(&found.id),
-        (_, Some(projection)) => Bytes::from(
-            projection
-                .apply(stored_document(&found.document), found.position)?
-                .into_bytes(),
-        ),
+        (Output::Keys, _) => Bytes::from(index_key(spec, &found)?.into_bytes()),
+        (_, Some(projection)) => {
+            let projected = projection.apply(stored_document(&found.document), found.position)?;
+            match spec.show_record_id {
+                true => with_record_id(&projected, &found.id),
+                false => Bytes::from(projected.into_bytes()),
+            }
+        }
+        _ if spec.show_record_id => with_record_id(stored_document(&found.document), &found.id),
         _ => found.document,
     };
     let id = spec.repeats_over_parts().then_some(found.id);
@@ -296,6 +306,33 @@ fn finish(spec: &PartSpec, found: Found) -> Result<Item> {
         id,
         document,
     })
+}
+
+/// The document with the key that the collection holds it under, as MongoDB shows it for clustered collections.
+fn with_record_id(document: &RawDocument, id: &[u8]) -> Bytes {
+    let mut out = DocBuilder::new();
+    out.append_all(document).append(
+        "$recordId",
+        RawBsonRef::Binary(RawBinaryRef {
+            subtype: BinarySubtype::Generic,
+            bytes: id,
+        }),
+    );
+    Bytes::from(out.finish_bytes())
+}
+
+/// What `returnKey` gives in place of the document.
+fn index_key(spec: &PartSpec, found: &Found) -> Result<RawDocumentBuf> {
+    if let Some(entry) = &found.entry {
+        let index = spec.access.branches()[entry.branch].index.as_ref();
+        let index = index.expect("entries are of an index");
+        return entry_key(index, &entry.key, &entry.type_bits);
+    }
+    let mut key = DocBuilder::new();
+    if !matches!(spec.access, Access::Collection(_)) {
+        key.append("_id", document_id(stored_document(&found.document))?);
+    }
+    Ok(key.finish())
 }
 
 async fn sort_all(

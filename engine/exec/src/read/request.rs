@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use pinion_bson::{RawBsonRef, RawDocument};
-use pinion_catalog::{Collection, from_fatal, id_key};
+use pinion_catalog::{Collection, core_catalog, from_fatal, id_key};
 use pinion_keystring::Builder;
 use pinion_query::{
-    Access as PlannedAccess, Direction, Hint, IndexSpec, Intervals, Matcher, PlanRequest,
-    Projection, SortPattern,
+    Access as PlannedAccess, Direction, Hint, IndexSpec, Intervals, KeyBounds, Matcher,
+    PlanRequest, Projection, SortPattern,
 };
-use pinion_storage::{Key, KeyRange, storage};
+use pinion_storage::{Key, KeyRange, TreeId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::access::{Access, RangeAccess};
@@ -31,6 +31,10 @@ pub(crate) struct ReadRequest {
     pub limit: Option<usize>,
     pub projection: Option<Projection>,
     pub output: Output,
+    /// `min` and `max`.
+    pub key_bounds: Option<KeyBounds>,
+    /// Each document gets the key under which the collection holds it.
+    pub show_record_id: bool,
 }
 
 impl ReadRequest {
@@ -45,6 +49,8 @@ impl ReadRequest {
             limit: None,
             projection: None,
             output: Output::Documents,
+            key_bounds: None,
+            show_record_id: false,
         }
     }
 }
@@ -81,6 +87,9 @@ pub(crate) async fn open(ctx: &OpContext, request: ReadRequest, wanted: usize) -
             check_table_scan(&request)?;
             counters.collection_scans.inc();
         }
+        for tree in planned.access.used_trees(&request.collection) {
+            state().metrics.record_index_use(tree, existing_trees);
+        }
         let spec = Arc::new(PartSpec {
             collection: request.collection.clone(),
             access: planned.access,
@@ -88,6 +97,7 @@ pub(crate) async fn open(ctx: &OpContext, request: ReadRequest, wanted: usize) -
             sort: planned.sort,
             projection: request.projection.clone(),
             output: request.output,
+            show_record_id: request.show_record_id,
             keep,
             at,
             max_sort_bytes: state().parameters.borrow().max_sort_bytes as usize,
@@ -104,6 +114,11 @@ pub(crate) async fn open(ctx: &OpContext, request: ReadRequest, wanted: usize) -
             Err(error) => return Err(error),
         }
     }
+}
+
+/// The trees of all collections and indexes.
+fn existing_trees() -> Vec<TreeId> {
+    core_catalog().current().trees().collect()
 }
 
 /// With `notablescan` a filter needs an index; reading everything, and the node's own collections, are exempt.
@@ -138,6 +153,8 @@ impl ReadRequest {
             sort: self.sort.as_ref(),
             projection: self.projection.as_ref(),
             hint: self.hint.as_ref(),
+            key_bounds: self.key_bounds.as_ref(),
+            return_key: self.output == Output::Keys,
             indexes: self.collection.index_specs(),
         }
     }
@@ -146,6 +163,7 @@ impl ReadRequest {
 fn plan(request: &ReadRequest) -> Result<Planned> {
     let filter = || (!request.matcher.is_empty()).then(|| request.matcher.clone());
     if request.hint.is_none()
+        && request.key_bounds.is_none()
         && let Some(id) = request.matcher.id_equality()
     {
         let access = Access::Id(id_key(id.as_raw_bson_ref()));

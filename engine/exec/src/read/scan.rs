@@ -12,7 +12,7 @@ use rustc_hash::FxHashSet;
 
 use super::access::{Access, RangeAccess};
 use super::item::PartCounters;
-use super::part::PartSpec;
+use super::part::{Output, PartSpec};
 use crate::limits::FETCH_GROUP;
 
 /// A document that was found.
@@ -25,6 +25,17 @@ pub(super) struct Found {
     pub document: Bytes,
     /// Where in an array the filter matched, for the positional operator of a projection.
     pub position: Option<u32>,
+    /// The entry it was found by, where keys are wanted.
+    pub entry: Option<Box<ScannedEntry>>,
+}
+
+/// An entry of an index.
+#[derive(Clone, Debug)]
+pub(super) struct ScannedEntry {
+    /// Which of the access's branches it is of.
+    pub branch: usize,
+    pub key: Key,
+    pub type_bits: Bytes,
 }
 
 /// The walk of one part.
@@ -57,8 +68,27 @@ struct Branches {
 enum Entry {
     /// The document itself: an entry of the collection's own tree.
     Document(Found),
-    /// The key of an index entry and of the document that it names.
-    Named { order: Key, id: Key },
+    /// An entry of an index and the document that it names.
+    Named(Named),
+}
+
+struct Named {
+    order: Key,
+    /// The key of the document.
+    id: Key,
+    entry: Option<Box<ScannedEntry>>,
+}
+
+impl Named {
+    fn found(self, document: Bytes) -> Found {
+        Found {
+            order: self.order,
+            id: self.id,
+            document,
+            position: None,
+            entry: self.entry,
+        }
+    }
 }
 
 impl Scan {
@@ -104,6 +134,7 @@ impl Scan {
                     id: key,
                     document: read.value,
                     position: None,
+                    entry: None,
                 }))
             }
             Walk::Branches(walk) => {
@@ -129,30 +160,25 @@ impl Branches {
         let Some(entry) = self.next_entry(spec, partition, at, counters).await? else {
             return Ok(None);
         };
-        let (order, id) = match entry {
+        let named = match entry {
             Entry::Document(found) => return Ok(Some(found)),
-            Entry::Named { order, id } => (order, id),
+            Entry::Named(named) => named,
         };
         let branch = &branches[self.branch];
         if !branch.is_apart() {
             let read = partition
-                .get(spec.collection.tree(), &id, at)
+                .get(spec.collection.tree(), &named.id, at)
                 .await
                 .map_err(from_read_error)?;
             counters.docs_examined += 1;
             return match read {
-                Some(read) => Ok(Some(Found {
-                    order,
-                    id,
-                    document: read.value,
-                    position: None,
-                })),
+                Some(read) => Ok(Some(named.found(read.value))),
                 None => Err(dangling(branch)),
             };
         }
         // The entries of a unique index live apart from their documents: fetch those of a group of entries at once.
         let turn = self.branch;
-        let mut group = vec![(order, id)];
+        let mut group = vec![named];
         while group.len() < FETCH_GROUP {
             let Some(entry) = self
                 .next_entry_of(turn, spec, partition, at, counters)
@@ -161,7 +187,7 @@ impl Branches {
                 break;
             };
             match entry {
-                Entry::Named { order, id } => group.push((order, id)),
+                Entry::Named(named) => group.push(named),
                 Entry::Document(_) => unreachable!("the branch is an index"),
             }
         }
@@ -235,6 +261,13 @@ impl Branches {
                 counters.dups_dropped += 1;
                 continue;
             }
+            let entry = (spec.output == Output::Keys && branch.index.is_some()).then(|| {
+                Box::new(ScannedEntry {
+                    branch: turn,
+                    key: key.clone(),
+                    type_bits: read.value.clone(),
+                })
+            });
             let order = if branches.len() == 1 {
                 key
             } else {
@@ -250,9 +283,10 @@ impl Branches {
                     id,
                     document: read.value,
                     position: None,
+                    entry: None,
                 })));
             }
-            return Ok(Some(Entry::Named { order, id }));
+            return Ok(Some(Entry::Named(Named { order, id, entry })));
         }
     }
 }
@@ -289,15 +323,18 @@ fn damaged(branch: &RangeAccess) -> Error {
 async fn fetch(
     spec: &PartSpec,
     branch: &RangeAccess,
-    entries: Vec<(Key, Key)>,
+    entries: Vec<Named>,
     at: ReadAt,
 ) -> Result<Vec<Found>> {
     let tree = spec.collection.tree();
     let mut by_core: std::collections::BTreeMap<pinion_runtime::CoreId, Vec<(usize, Key)>> =
         std::collections::BTreeMap::new();
-    for (place, (_, id)) in entries.iter().enumerate() {
-        let owner = storage().owner(partition_of(&spec.collection, id));
-        by_core.entry(owner).or_default().push((place, id.clone()));
+    for (place, named) in entries.iter().enumerate() {
+        let owner = storage().owner(partition_of(&spec.collection, &named.id));
+        by_core
+            .entry(owner)
+            .or_default()
+            .push((place, named.id.clone()));
     }
     let collection = &spec.collection;
     /// Documents with their places among those asked for.
@@ -327,13 +364,8 @@ async fn fetch(
     let found = entries
         .into_iter()
         .zip(documents)
-        .map(|((order, id), document)| match document {
-            Some(document) => Ok(Found {
-                order,
-                id,
-                document,
-                position: None,
-            }),
+        .map(|(named, document)| match document {
+            Some(document) => Ok(named.found(document)),
             None => Err(dangling(branch)),
         });
     found.collect()

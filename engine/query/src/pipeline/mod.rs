@@ -71,7 +71,7 @@ impl Pipeline {
 
     /// Whether MongoDB has a stage of this name that the parser refuses.
     pub(crate) fn is_lacking(name: &str) -> bool {
-        parse::UNSUPPORTED.contains(&name)
+        parse::UNSUPPORTED.contains(&name) || parse::FIRST.contains(&name)
     }
 
     /// What stages that make one document out of one make of it; others leave it alone.

@@ -22,16 +22,12 @@ pub(super) const UNSUPPORTED: &[&str] = &[
     "$bucketAuto",
     "$changeStream",
     "$changeStreamSplitLargeEvent",
-    "$collStats",
-    "$currentOp",
     "$densify",
     "$documents",
     "$fill",
     "$geoNear",
     "$graphLookup",
-    "$indexStats",
     "$listClusterCatalog",
-    "$listLocalSessions",
     "$listSampledQueries",
     "$listSearchIndexes",
     "$listSessions",
@@ -49,6 +45,14 @@ pub(super) const UNSUPPORTED: &[&str] = &[
     "$shardedDataDistribution",
     "$unionWith",
     "$vectorSearch",
+];
+
+/// Stages that make their documents themselves: whoever runs pipelines has taken one off the front before.
+pub(super) const FIRST: &[&str] = &[
+    "$collStats",
+    "$currentOp",
+    "$indexStats",
+    "$listLocalSessions",
 ];
 
 pub(super) fn parse(stages: &RawArray, variables: &Variables) -> Result<Vec<Stage>> {
@@ -193,6 +197,12 @@ fn parse_stage(
         "$sortByCount" => {
             parse_sort_by_count(spec, variables, out)?;
             return Ok(());
+        }
+        name if FIRST.contains(&name) => {
+            return Err(error(
+                40602,
+                format!("{name} is only valid as the first stage in a pipeline."),
+            ));
         }
         name if UNSUPPORTED.contains(&name) => {
             return Err(error(

@@ -6,7 +6,7 @@ use super::bounds::{Constraint, constraints};
 use super::interval::Intervals;
 use super::ranges::key_ranges;
 use super::{Access, Hint, IndexAccess, Plan, PlanRequest};
-use crate::error::{bad_value, error};
+use crate::error::error;
 use crate::index::IndexSpec;
 use crate::matcher::Node;
 use crate::sort::{Direction, SortPattern};
@@ -21,6 +21,9 @@ struct Candidate {
 }
 
 pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
+    if let Some(wanted) = request.key_bounds {
+        return super::key_bounds::plan(request, wanted);
+    }
     let root = request.matcher.root();
     let sort = request
         .sort
@@ -104,7 +107,7 @@ fn collection(request: &PlanRequest<'_>, sort: Option<&SortPattern>, direction: 
     }
 }
 
-fn find_hinted(request: &PlanRequest<'_>, hint: &Hint) -> Result<usize> {
+pub(super) fn find_hinted(request: &PlanRequest<'_>, hint: &Hint) -> Result<usize> {
     let same = |index: &IndexSpec| match hint {
         Hint::Name(name) => index.name == *name,
         Hint::Pattern(pattern) => pinion_bson::compare_documents(&index.key, pattern).is_eq(),
@@ -126,14 +129,32 @@ fn find_hinted(request: &PlanRequest<'_>, hint: &Hint) -> Result<usize> {
         ));
     }
     found.ok_or_else(|| {
-        bad_value(format!(
-            "error processing query: ns={}Tree: {}Sort: {}\nProj: {{}}\n planner returned error :: caused by :: hint provided \
-             does not correspond to an existing index",
+        planner_error(
+            request,
+            2,
+            "hint provided does not correspond to an existing index",
+        )
+    })
+}
+
+/// An error of planning, with the query it was about.
+pub(super) fn planner_error(
+    request: &PlanRequest<'_>,
+    code: i32,
+    message: &str,
+) -> pinion_wire::Error {
+    let sort = request.sort.map_or_else(
+        || "{}".to_string(),
+        |sort| crate::text::document_text(sort.source()),
+    );
+    error(
+        code,
+        format!(
+            "error processing query: ns={}Tree: {}Sort: {sort}\nProj: {{}}\n planner returned error :: caused by :: {message}",
             request.namespace,
             super::explain::tree_text(request.matcher.root()),
-            request.sort.map_or_else(|| "{}".to_string(), |s| crate::text::document_text(s.source())),
-        ))
-    })
+        ),
+    )
 }
 
 /// Whether constraints on two fields of an index may hold for different items of one array.
@@ -246,7 +267,7 @@ fn candidate(
 }
 
 /// The direction in which a scan of the index gives the order of the sort.
-fn sort_direction(
+pub(super) fn sort_direction(
     index: &IndexSpec,
     bounds: &[Intervals],
     sort: &SortPattern,

@@ -155,6 +155,9 @@ pub(super) fn stages(
     if let Some(skip) = skip {
         stage = amount("SKIP", "skipAmount", skip, stage);
     }
+    if request.return_key {
+        stage = ExplainStage::new("RETURN_KEY", DocBuilder::new(), vec![stage]);
+    }
     if let (Some(projection), Some(parsed)) = (projection, request.projection)
         && !parsed.is_identity()
     {
@@ -215,7 +218,11 @@ fn index_scan(access: &IndexAccess, request: &PlanRequest<'_>) -> ExplainStage {
         RawBsonRef::String(direction_name(access.direction)),
     );
     out.start_document("indexBounds");
-    for (at, (name, intervals)) in pattern_names(index).zip(&access.bounds).enumerate() {
+    // `min` and `max` bound keys, not fields.
+    let bounds = request
+        .key_bounds
+        .map_or(&access.bounds[..], |_| Default::default());
+    for (at, (name, intervals)) in pattern_names(index).zip(bounds).enumerate() {
         let backward =
             index.ordering.is_descending(at as u32) != (access.direction == Direction::Backward);
         out.start_array(name);

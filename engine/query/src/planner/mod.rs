@@ -4,6 +4,7 @@ mod bounds;
 mod choose;
 mod explain;
 mod interval;
+mod key_bounds;
 mod ranges;
 
 #[cfg(test)]
@@ -21,6 +22,7 @@ use crate::value::{field, first, is_empty};
 
 pub use explain::ExplainStage;
 pub use interval::{Interval, Intervals};
+pub use key_bounds::KeyBounds;
 pub use ranges::KeyRange;
 
 /// What is to be planned.
@@ -31,6 +33,10 @@ pub struct PlanRequest<'a> {
     pub sort: Option<&'a SortPattern>,
     pub projection: Option<&'a Projection>,
     pub hint: Option<&'a Hint>,
+    /// `min` and `max`.
+    pub key_bounds: Option<&'a KeyBounds>,
+    /// Keys of the index are wanted in place of documents.
+    pub return_key: bool,
     /// The indexes that are ready, the one on `_id` among them.
     pub indexes: &'a [IndexSpec],
 }

@@ -29,6 +29,8 @@ fn describe(indexes: &[IndexSpec], filter: RawDocumentBuf, sort: RawDocumentBuf)
         sort: Some(&sort),
         projection: None,
         hint: None,
+        key_bounds: None,
+        return_key: false,
         indexes,
     };
     let plan = plan(&request).expect("a plan");
@@ -258,6 +260,8 @@ fn hints() {
             sort: None,
             projection: None,
             hint: Some(&hint),
+            key_bounds: None,
+            return_key: false,
             indexes: &all,
         })
     };
@@ -367,6 +371,8 @@ fn ranges_hold_the_keys_of_matching_documents() {
                 sort: None,
                 projection: None,
                 hint: None,
+                key_bounds: None,
+                return_key: false,
                 indexes: &all,
             };
             let access = match plan(&request).expect("a plan").access {

@@ -1,0 +1,113 @@
+//! `min` and `max` of a find: the part of a hinted index that is read, told by keys and not by the filter.
+
+use pinion_bson::{RawDocument, RawDocumentBuf};
+use pinion_keystring::{Builder, Discriminator};
+use pinion_wire::Result;
+
+use super::choose::{find_hinted, pattern_names, planner_error, sort_direction};
+use super::{Access, Hint, IndexAccess, Intervals, KeyRange, Plan, PlanRequest};
+use crate::error::error;
+use crate::index::IndexSpec;
+use crate::sort::Direction;
+use crate::value::elements;
+
+/// Keys of an index: from `min` on, up to but not `max`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeyBounds {
+    min: Option<RawDocumentBuf>,
+    max: Option<RawDocumentBuf>,
+}
+
+impl KeyBounds {
+    /// Reads the two options; `None` when neither names a field.
+    pub fn parse(
+        min: Option<&RawDocument>,
+        max: Option<&RawDocument>,
+    ) -> Result<Option<KeyBounds>> {
+        let part = |document: Option<&RawDocument>| {
+            document
+                .filter(|document| !document.is_empty())
+                .map(RawDocument::to_owned)
+        };
+        let (min, max) = (part(min), part(max));
+        if let (Some(min), Some(max)) = (&min, &max)
+            && !elements(min)
+                .map(|(name, _)| name)
+                .eq(elements(max).map(|(name, _)| name))
+        {
+            return Err(error(51176, "min and max must have the same field names"));
+        }
+        Ok((min.is_some() || max.is_some()).then_some(KeyBounds { min, max }))
+    }
+}
+
+/// The plan of a find with these options.
+pub(super) fn plan(request: &PlanRequest<'_>, wanted: &KeyBounds) -> Result<Plan> {
+    let at = match request.hint {
+        Some(Hint::Natural(_)) => {
+            return Err(planner_error(
+                request,
+                291,
+                "min and max are incompatible with $natural",
+            ));
+        }
+        Some(hint) => find_hinted(request, hint)?,
+        None => {
+            return Err(planner_error(
+                request,
+                51173,
+                "When using min()/max() a hint of which index to use must be provided",
+            ));
+        }
+    };
+    let index = &request.indexes[at];
+    let key = |values: &Option<RawDocumentBuf>, open: Vec<u8>| match values {
+        None => Ok(open),
+        Some(values) if pattern_names(index).eq(elements(values).map(|(name, _)| name)) => {
+            Ok(before(index, values))
+        }
+        Some(_) => Err(planner_error(
+            request,
+            51174,
+            "The index chosen is not compatible with min/max",
+        )),
+    };
+    let range = KeyRange {
+        lower: key(&wanted.min, Vec::new())?,
+        upper: key(&wanted.max, vec![0xff])?,
+    };
+    if range.lower >= range.upper {
+        return Err(planner_error(
+            request,
+            51175,
+            "The value provided for min() does not come before the value provided for max() in the hinted index",
+        ));
+    }
+    let bounds = vec![Intervals::all(); index.fields()];
+    // A document with an array stands at its least key, which the bounds may have cut off.
+    let direction = request
+        .sort
+        .filter(|_| index.multikey.is_none())
+        .and_then(|sort| sort_direction(index, &bounds, sort));
+    Ok(Plan {
+        access: Access::Index(IndexAccess {
+            index: at,
+            bounds,
+            ranges: vec![range],
+            direction: direction.unwrap_or(Direction::Forward),
+            multikey: index.multikey.is_some(),
+        }),
+        sort_provided: direction.is_some(),
+        filter_satisfied: request.matcher.is_empty(),
+    })
+}
+
+/// Where the entries with these values begin.
+fn before(index: &IndexSpec, values: &RawDocument) -> Vec<u8> {
+    let mut builder = Builder::new(index.ordering);
+    for (_, value) in elements(values) {
+        builder.append(value);
+    }
+    builder.append_discriminator(Discriminator::ExclusiveBefore);
+    builder.finish().bytes
+}
