@@ -15,6 +15,7 @@ use pinion_wire::Result;
 use crate::expression::Variables;
 
 pub(crate) use node::{CompareOp, Leaf, Node, Predicate, TypeSet};
+pub(crate) use serialize::serialize_all;
 
 /// A parsed filter.
 #[derive(Clone, Debug)]

@@ -13,9 +13,19 @@ pub(super) fn serialize(root: &Node) -> RawDocumentBuf {
     out.finish()
 }
 
-fn write_list(out: &mut DocBuilder, name: &str, children: &[Node]) {
+/// Several predicates that all must hold.
+pub(crate) fn serialize_all(nodes: &[&Node]) -> RawDocumentBuf {
+    let mut out = DocBuilder::new();
+    match nodes {
+        [node] => write_node(&mut out, node),
+        nodes => write_list(&mut out, "$and", nodes.iter().copied()),
+    }
+    out.finish()
+}
+
+fn write_list<'a>(out: &mut DocBuilder, name: &str, children: impl IntoIterator<Item = &'a Node>) {
     out.start_array(name);
-    for (position, child) in children.iter().enumerate() {
+    for (position, child) in children.into_iter().enumerate() {
         out.start_document(&position.to_string());
         write_node(out, child);
         out.end();

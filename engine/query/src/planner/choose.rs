@@ -5,6 +5,7 @@ use pinion_wire::Result;
 use super::bounds::{Constraint, constraints};
 use super::interval::Intervals;
 use super::ranges::key_ranges;
+use super::residual::residual;
 use super::{Access, Hint, IndexAccess, Plan, PlanRequest};
 use crate::error::error;
 use crate::index::IndexSpec;
@@ -90,10 +91,13 @@ pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
 }
 
 fn finish(request: &PlanRequest<'_>, candidate: &Candidate) -> Plan {
+    let access = candidate.access.clone();
+    let conjuncts = request.matcher.root().conjuncts();
+    let rest = residual(&request.indexes[access.index], &access, conjuncts);
     Plan {
-        access: Access::Index(candidate.access.clone()),
+        access: Access::Index(access),
         sort_provided: candidate.sort_provided,
-        filter_satisfied: request.matcher.is_empty(),
+        filter_satisfied: rest.is_empty(),
     }
 }
 
@@ -250,13 +254,14 @@ fn candidate(
     if !constrained && !hinted && points == 0 && !has_range && direction.is_none() {
         return None;
     }
-    let ranges = key_ranges(index, &bounds);
+    let (ranges, decided_fields) = key_ranges(index, &bounds);
     let multikey = index.multikey.is_some();
     Some(Candidate {
         access: IndexAccess {
             index: at,
             bounds,
             ranges,
+            decided_fields,
             direction: direction.unwrap_or(Direction::Forward),
             multikey,
         },

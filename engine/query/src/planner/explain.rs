@@ -3,6 +3,7 @@
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::choose::pattern_names;
+use super::residual::residual;
 use super::{Access, IndexAccess, Plan, PlanRequest};
 use crate::limits::MAX_SORT_BYTES;
 use crate::matcher::{Leaf, Node, Predicate};
@@ -107,6 +108,7 @@ pub(super) fn stages(
                         index,
                         bounds: vec![point],
                         ranges: Vec::new(),
+                        decided_fields: 1,
                         direction: Direction::Forward,
                         multikey: false,
                     };
@@ -120,7 +122,14 @@ pub(super) fn stages(
             ExplainStage::new("COLLSCAN", details, Vec::new())
         }
         Access::Index(access) => {
-            ExplainStage::new("FETCH", with_filter(), vec![index_scan(access, request)])
+            let index = &request.indexes[access.index];
+            let rest = residual(index, access, request.matcher.root().conjuncts());
+            let mut details = DocBuilder::new();
+            if !rest.is_empty() {
+                let filter = crate::matcher::serialize_all(&rest);
+                details.append("filter", RawBsonRef::Document(&filter));
+            }
+            ExplainStage::new("FETCH", details, vec![index_scan(access, request)])
         }
         Access::Union(branches) => {
             let scans = branches

@@ -94,6 +94,7 @@ pub(super) fn plan(request: &PlanRequest<'_>, wanted: &KeyBounds) -> Result<Plan
             index: at,
             bounds,
             ranges: vec![range],
+            decided_fields: 0,
             direction: direction.unwrap_or(Direction::Forward),
             multikey: index.multikey.is_some(),
         }),

@@ -6,6 +6,7 @@ mod explain;
 mod interval;
 mod key_bounds;
 mod ranges;
+mod residual;
 
 #[cfg(test)]
 mod tests;
@@ -98,6 +99,8 @@ pub struct IndexAccess {
     pub bounds: Vec<Intervals>,
     /// Disjoint, in the order of the index's keys; a backward scan takes them from the last.
     pub ranges: Vec<KeyRange>,
+    /// How many leading fields have in the ranges exactly what their bounds hold.
+    pub decided_fields: usize,
     pub direction: Direction,
     /// A document may come more than once.
     pub multikey: bool,
@@ -109,7 +112,7 @@ pub struct Plan {
     pub access: Access,
     /// The documents come in the order of the sort; otherwise the caller sorts them.
     pub sort_provided: bool,
-    /// Every document of the access matches: the filter is empty, or it is the `_id` alone.
+    /// Every document of the access matches: the filter is empty, or the access decides all of it.
     pub filter_satisfied: bool,
 }
 

@@ -14,11 +14,13 @@ pub struct KeyRange {
 }
 
 /// The ranges in ascending order. The leading fields that are bounded by points multiply out; the first field that is
-/// not ends each range, and what is known of later fields is left to the filter.
-pub(super) fn key_ranges(index: &IndexSpec, bounds: &[Intervals]) -> Vec<KeyRange> {
+/// not ends each range, and what is known of later fields is left to the filter. Also gives how many fields the ranges
+/// decide.
+pub(super) fn key_ranges(index: &IndexSpec, bounds: &[Intervals]) -> (Vec<KeyRange>, usize) {
     if bounds.iter().any(Intervals::is_empty) {
-        return Vec::new();
+        return (Vec::new(), bounds.len());
     }
+    let mut decided = 0;
     let mut prefixes: Vec<Vec<&Interval>> = vec![Vec::new()];
     for (component, intervals) in bounds.iter().enumerate() {
         let descending = index.ordering.is_descending(component as u32);
@@ -45,14 +47,13 @@ pub(super) fn key_ranges(index: &IndexSpec, bounds: &[Intervals]) -> Vec<KeyRang
                     .collect::<Vec<_>>()
             })
             .collect();
+        decided = component + 1;
         if !intervals.points_only() {
             break;
         }
     }
-    prefixes
-        .iter()
-        .map(|prefix| key_range(index, prefix))
-        .collect()
+    let ranges = prefixes.iter().map(|prefix| key_range(index, prefix));
+    (ranges.collect(), decided)
 }
 
 /// The keys whose leading fields lie in these intervals, all of them points but the last.

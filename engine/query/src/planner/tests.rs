@@ -420,3 +420,167 @@ fn ranges_hold_the_keys_of_matching_documents() {
     }
     assert!(found_any > 200);
 }
+
+/// What is left of a filter, as explain shows it, and whether the reader must look at it at all.
+#[test]
+fn predicates_that_the_ranges_decide_are_not_looked_at_again() {
+    #[track_caller]
+    fn check(indexes: &[IndexSpec], filter: RawDocumentBuf, rest: Option<RawDocumentBuf>) {
+        let matcher = Matcher::parse(&filter).expect("the filter parses");
+        let request = PlanRequest {
+            namespace: "db.c",
+            matcher: &matcher,
+            sort: None,
+            projection: None,
+            hint: None,
+            key_bounds: None,
+            return_key: false,
+            indexes,
+        };
+        let plan = plan(&request).expect("a plan");
+        let stage = plan.explain(&request, None, None, None);
+        assert_eq!(stage.name, "FETCH");
+        let shown = crate::value::field(&stage.details, "filter");
+        assert_eq!(
+            shown,
+            rest.as_deref().map(pinion_bson::RawBsonRef::Document),
+            "{filter:?}"
+        );
+        assert_eq!(plan.filter_satisfied, rest.is_none());
+    }
+    let ab = indexes(&[rawdoc! { "a": 1, "b": -1 }]);
+    check(&ab, rawdoc! { "a": 5 }, None);
+    check(&ab, rawdoc! { "a": { "$gt": 5, "$lte": 9 } }, None);
+    check(
+        &ab,
+        rawdoc! { "a": { "$in": [1, "x"] }, "b": { "$lt": 3 } },
+        None,
+    );
+    check(
+        &ab,
+        rawdoc! { "a": 5, "c": 1 },
+        Some(rawdoc! { "c": { "$eq": 1 } }),
+    );
+    // Behind a range nothing is decided.
+    check(
+        &ab,
+        rawdoc! { "a": { "$gt": 5 }, "b": 3 },
+        Some(rawdoc! { "b": { "$eq": 3 } }),
+    );
+    // Null is the key of missing fields, an array has keys of its items, a regular expression more keys than matches.
+    for filter in [
+        rawdoc! { "a": pinion_bson::RawBson::Null },
+        rawdoc! { "a": [1] },
+        rawdoc! { "a": { "$in": [1, pinion_bson::RawBson::Null] } },
+        rawdoc! { "a": { "$regex": "^x" } },
+        rawdoc! { "a": { "$mod": [2, 1] } },
+        rawdoc! { "a": { "$gte": f64::NAN } },
+    ] {
+        let whole = Matcher::parse(&filter).expect("parses").parsed_query();
+        check(&ab, filter, Some(whole));
+    }
+    check(&ab, rawdoc! { "_id": { "$gte": 3 } }, None);
+    let mut with_arrays = ab;
+    let document = rawdoc! { "a": [1, 2] };
+    let keys = index_keys(&document, &with_arrays[1]).expect("keys");
+    let multikey = keys.multikey.expect("an array");
+    with_arrays[1].merge_multikey(&multikey);
+    check(
+        &with_arrays,
+        rawdoc! { "a": 5 },
+        Some(rawdoc! { "a": { "$eq": 5 } }),
+    );
+}
+
+/// Where the filter is not looked at, every document whose key lies in the ranges matches.
+#[test]
+fn ranges_that_decide_hold_only_keys_of_matching_documents() {
+    use pinion_bson::RawBson;
+    let values = [
+        RawBson::Int32(1),
+        RawBson::Double(1.0),
+        RawBson::Double(2.5),
+        RawBson::Double(f64::NAN),
+        RawBson::Double(f64::NEG_INFINITY),
+        RawBson::Int64(i64::MAX),
+        RawBson::Null,
+        RawBson::String("abc".into()),
+        RawBson::String(String::new()),
+        RawBson::Document(rawdoc! { "b": 1 }),
+        RawBson::Document(rawdoc! {}),
+        RawBson::Boolean(true),
+        RawBson::DateTime(pinion_bson::DateTime::from_millis(5)),
+        RawBson::MinKey,
+        RawBson::MaxKey,
+    ];
+    let documents: Vec<RawDocumentBuf> = values
+        .iter()
+        .flat_map(|a| {
+            values
+                .iter()
+                .map(move |b| rawdoc! { "a": a.clone(), "b": b.clone() })
+        })
+        .chain([rawdoc! { "b": 1 }, rawdoc! { "a": 1 }])
+        .collect();
+    let operators = ["$eq", "$gt", "$gte", "$lt", "$lte", "$in"];
+    let predicate = |operator: &str, value: &RawBson| match operator {
+        "$in" => rawdoc! { "$in": [value.clone(), "abc"] },
+        operator => {
+            let mut out = pinion_bson::DocBuilder::new();
+            out.append(operator, value.as_raw_bson_ref());
+            out.finish()
+        }
+    };
+    let mut satisfied = 0;
+    for directions in [(1, 1), (1, -1), (-1, 1)] {
+        let index = indexes(&[rawdoc! { "a": directions.0, "b": directions.1 }]).remove(1);
+        let keys: Vec<Vec<u8>> = documents
+            .iter()
+            .map(|document| {
+                let keys = index_keys(document, &index).expect("keys").keys;
+                let entry = pinion_keystring::encode_index_entry(
+                    &keys[0],
+                    index.ordering,
+                    pinion_bson::RawBsonRef::Int32(1),
+                );
+                entry.key.to_vec()
+            })
+            .collect();
+        let all = [index];
+        for (first, a) in operators
+            .iter()
+            .flat_map(|o| values.iter().map(move |v| (o, v)))
+        {
+            for (second, b) in [
+                ("$eq", &values[0]),
+                ("$lt", &values[7]),
+                ("$gte", &values[2]),
+            ] {
+                let filter = rawdoc! { "a": predicate(first, a), "b": predicate(second, b) };
+                let matcher = Matcher::parse(&filter).expect("parses");
+                let request = PlanRequest {
+                    namespace: "db.c",
+                    matcher: &matcher,
+                    sort: None,
+                    projection: None,
+                    hint: None,
+                    key_bounds: None,
+                    return_key: false,
+                    indexes: &all,
+                };
+                let plan = plan(&request).expect("a plan");
+                let (Access::Index(access), true) = (&plan.access, plan.filter_satisfied) else {
+                    continue;
+                };
+                satisfied += 1;
+                for (document, key) in documents.iter().zip(&keys) {
+                    let mut ranges = access.ranges.iter();
+                    let inside = ranges.any(|r| r.lower <= *key && *key < r.upper);
+                    let matches = matcher.matches(document).expect("matches");
+                    assert_eq!(inside, matches, "{document:?} and {filter:?}");
+                }
+            }
+        }
+    }
+    assert!(satisfied > 100, "{satisfied}");
+}

@@ -1,0 +1,71 @@
+//! What the ranges of a scan leave of a filter: a predicate that they decide alone need not be looked at again.
+
+use pinion_bson::RawBsonRef;
+
+use super::IndexAccess;
+use crate::index::IndexSpec;
+use crate::matcher::{CompareOp, Node, Predicate};
+use crate::value::is_nan;
+
+/// Those of the predicates that documents in the ranges of the scan may fail.
+pub(super) fn residual<'a>(
+    index: &IndexSpec,
+    access: &IndexAccess,
+    conjuncts: &'a [Node],
+) -> Vec<&'a Node> {
+    let open = |node: &&Node| !is_decided(index, access, node);
+    conjuncts.iter().filter(open).collect()
+}
+
+/// Whether every document whose key lies in the ranges satisfies the predicate. Where no value is an array, all predicates
+/// of a field are in its bounds, and the key has the one value that is compared.
+fn is_decided(index: &IndexSpec, access: &IndexAccess, node: &Node) -> bool {
+    let Node::Leaf(leaf) = node else {
+        return false;
+    };
+    let decided = &index.paths()[..access.decided_fields];
+    !access.multikey
+        && decided.iter().any(|path| path.text() == leaf.path.text())
+        && has_exact_bounds(&leaf.predicate)
+}
+
+fn has_exact_bounds(predicate: &Predicate) -> bool {
+    match predicate {
+        Predicate::Compare {
+            op: CompareOp::Eq,
+            value,
+        } => is_told_by_its_key(value.as_raw_bson_ref()),
+        Predicate::Compare { value, .. } => {
+            let value = value.as_raw_bson_ref();
+            is_told_by_its_key(value)
+                && !matches!(value, RawBsonRef::Document(_) | RawBsonRef::Binary(_))
+        }
+        Predicate::In {
+            values,
+            regexes,
+            has_null,
+        } => {
+            let mut values = values.iter().map(|value| value.as_raw_bson_ref());
+            regexes.is_empty() && !has_null && values.all(is_told_by_its_key)
+        }
+        _ => false,
+    }
+}
+
+/// Whether the value is of a type whose keys are those of equal values and of nothing else: null stands for missing
+/// fields too, arrays for their items.
+fn is_told_by_its_key(value: RawBsonRef<'_>) -> bool {
+    match value {
+        RawBsonRef::Double(_) | RawBsonRef::Decimal128(_) => !is_nan(value),
+        RawBsonRef::Int32(_)
+        | RawBsonRef::Int64(_)
+        | RawBsonRef::String(_)
+        | RawBsonRef::ObjectId(_)
+        | RawBsonRef::Boolean(_)
+        | RawBsonRef::DateTime(_)
+        | RawBsonRef::Timestamp(_)
+        | RawBsonRef::Document(_)
+        | RawBsonRef::Binary(_) => true,
+        _ => false,
+    }
+}
