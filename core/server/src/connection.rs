@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use pinion_runtime::{Connection, should_yield, timeout, yield_now};
 use pinion_wire::{
     ClientInfo, CommandClass, ErrorCode, Header, Message, MessageKind, OpCode, ParseError, Reply,
-    ReplyFrame, ServerCounters, error_reply, parse_message,
+    ReplyFrame, ServerCounters, error_reply, parse_message_pausing,
 };
 
 use crate::core::ServerCore;
@@ -146,7 +146,12 @@ impl Session<'_> {
             _ => bytes,
         };
         ServerCounters::add(&counters.bytes_in, bytes.len() as u64);
-        match parse_message(bytes) {
+        let pause = async || {
+            if should_yield() {
+                yield_now().await;
+            }
+        };
+        match parse_message_pausing(bytes, pause).await {
             Ok(message) => {
                 let message = match compressor {
                     Some(used) => message.compressed_by(used),

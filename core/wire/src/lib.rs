@@ -15,5 +15,5 @@ pub use error::{Category, Error, ErrorCode, LabelContext, Result, labels, labels
 pub use message::{
     Answer, BadLength, CompressionError, CompressionState, Compressor, Documents, Flags, Header,
     Message, MessageKind, OpCode, ParseError, Reply, ReplyFrame, encode_request, error_reply,
-    message_length, parse_message,
+    message_length, parse_message, parse_message_pausing,
 };

@@ -229,6 +229,12 @@ fn check_key_pattern(pattern: &RawDocument) -> Result<()> {
                 ));
             }
             RawBsonRef::String(kind) => {
+                if kind == "wildcard" {
+                    return Err(Error::new(
+                        ErrorCode(7246202),
+                        "The index type 'wildcard' cannot be given as a string: the field's name is what makes a wildcard index",
+                    ));
+                }
                 return Err(cannot_create(format!("Unknown index plugin '{kind}'")));
             }
             other => {

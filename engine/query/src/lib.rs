@@ -16,6 +16,7 @@ mod planner;
 mod projection;
 mod regex;
 mod sort;
+mod sorter;
 mod text;
 mod update;
 mod value;
@@ -30,6 +31,7 @@ pub use planner::{
     PlanRequest, plan, query_planner,
 };
 pub use projection::Projection;
-pub use sort::{Direction, SortPattern, Sorter};
+pub use sort::{Direction, SortPattern};
+pub use sorter::Sorter;
 pub use text::{document_text, element_text, value_text};
 pub use update::{Update, UpdateContext, apply_diff, check_storable, diff, prepare_insert};

@@ -38,3 +38,6 @@ pub const MAX_INTERVALS_PER_FIELD: usize = 10_000;
 
 const _: () = assert!(MAX_STORED_DEPTH >= MAX_FILTER_DEPTH);
 const _: () = assert!(MAX_REGEX_BYTES < MAX_SORT_BYTES);
+
+/// Entries that a sort in memory sorts at once: a millisecond's work.
+pub(crate) const SORT_RUN: usize = 4096;

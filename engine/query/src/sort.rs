@@ -235,75 +235,10 @@ fn meta_error(meta: &RawDocument) -> pinion_wire::Error {
     }
 }
 
-/// A sort in memory with a bound on its bytes; with a limit it keeps only what can be among the first.
-#[derive(Debug)]
-pub struct Sorter<T> {
-    entries: Vec<(Vec<u8>, T, usize)>,
-    limit: Option<usize>,
-    bytes: usize,
-    max_bytes: usize,
-}
-
-impl<T> Sorter<T> {
-    /// `limit` counts the entries that are wanted, skipped ones included.
-    pub fn new(limit: Option<usize>, max_bytes: usize) -> Sorter<T> {
-        Sorter {
-            entries: Vec::new(),
-            limit,
-            bytes: 0,
-            max_bytes,
-        }
-    }
-
-    /// Adds an entry under its key; `size` are the bytes the entry holds.
-    pub fn push(&mut self, key: Vec<u8>, value: T, size: usize) -> Result<()> {
-        let size = size + key.len();
-        self.bytes += size;
-        self.entries.push((key, value, size));
-        if let Some(limit) = self.limit
-            && self.entries.len() >= limit.saturating_mul(2).max(64)
-        {
-            self.cut(limit);
-        }
-        if self.bytes > self.max_bytes {
-            if let Some(limit) = self.limit {
-                self.cut(limit);
-            }
-            if self.bytes > self.max_bytes {
-                return Err(error(
-                    292,
-                    format!(
-                        "Sort exceeded memory limit of {} bytes, but did not opt in to external sorting.",
-                        self.max_bytes
-                    ),
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    fn cut(&mut self, limit: usize) {
-        self.entries.sort_by(|a, b| a.0.cmp(&b.0));
-        self.entries.truncate(limit);
-        self.bytes = self.entries.iter().map(|e| e.2).sum();
-    }
-
-    /// The bytes held.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// The entries in order.
-    pub fn finish(mut self) -> impl Iterator<Item = (Vec<u8>, T)> {
-        let limit = self.limit.unwrap_or(usize::MAX);
-        self.cut(limit);
-        self.entries.into_iter().map(|(key, value, _)| (key, value))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sorter::Sorter;
     use pinion_bson::rawdoc;
 
     #[track_caller]
@@ -402,22 +337,5 @@ mod tests {
                 .0,
             2
         );
-    }
-
-    #[test]
-    fn a_limit_bounds_what_is_kept() {
-        let mut sorter = Sorter::new(Some(3), 10_000);
-        for i in (0..1000_u32).rev() {
-            sorter
-                .push(i.to_be_bytes().to_vec(), i, 100)
-                .expect("only a few are kept");
-        }
-        assert_eq!(
-            sorter.finish().map(|(_, v)| v).collect::<Vec<_>>(),
-            [0, 1, 2]
-        );
-        let mut sorter = Sorter::new(None, 1000);
-        let error = (0..1000_u32).find_map(|i| sorter.push(i.to_be_bytes().to_vec(), i, 100).err());
-        assert_eq!(error.expect("too much").code.0, 292);
     }
 }

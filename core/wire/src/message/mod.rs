@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorCode, Result};
 
 pub use compress::{CompressionError, CompressionState, Compressor};
 pub use header::{BadLength, Header, OpCode, message_length};
-pub use parse::{Answer, ParseError, parse_message};
+pub use parse::{Answer, ParseError, parse_message, parse_message_pausing};
 pub use reply::{Reply, ReplyFrame, encode_request, error_reply};
 
 /// A range within a message, whose length is bounded far below 2^32.

@@ -31,6 +31,19 @@ pub struct Answer {
 ///
 /// Compressed messages are unwrapped first, by `CompressionState::unwrap`.
 pub fn parse_message(bytes: Bytes) -> Result<Message, ParseError> {
+    let mut parsing = std::pin::pin!(parse_message_pausing(bytes, async || {}));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match parsing.as_mut().poll(&mut context) {
+        std::task::Poll::Ready(parsed) => parsed,
+        std::task::Poll::Pending => unreachable!("nothing in here waits"),
+    }
+}
+
+/// As [`parse_message`], and awaits `pause` behind each document of a sequence: checking all of a large message takes long.
+pub async fn parse_message_pausing(
+    bytes: Bytes,
+    pause: impl AsyncFn(),
+) -> Result<Message, ParseError> {
     assert!(
         bytes.len() <= MAX_MESSAGE_BYTES,
         "the caller bounds messages"
@@ -48,7 +61,7 @@ pub fn parse_message(bytes: Bytes) -> Result<Message, ParseError> {
         )));
     }
     match header.opcode {
-        OpCode::MSG => parse_op_msg(bytes, header),
+        OpCode::MSG => parse_op_msg(bytes, header, &pause).await,
         OpCode::QUERY => parse_op_query(bytes, header),
         OpCode(other) => Err(fatal(Error::new(
             ErrorCode::PROTOCOL_ERROR,
@@ -65,7 +78,11 @@ fn fatal(error: Error) -> ParseError {
     }
 }
 
-fn parse_op_msg(bytes: Bytes, header: Header) -> Result<Message, ParseError> {
+async fn parse_op_msg(
+    bytes: Bytes,
+    header: Header,
+    pause: &impl AsyncFn(),
+) -> Result<Message, ParseError> {
     let mut answer = Some(Answer {
         request_id: header.request_id,
         kind: MessageKind::OpMsg,
@@ -112,7 +129,7 @@ fn parse_op_msg(bytes: Bytes, header: Header) -> Result<Message, ParseError> {
             });
         }
     }
-    match parse_sections(&bytes[..end], HEADER_BYTES + 4) {
+    match parse_sections(&bytes[..end], HEADER_BYTES + 4, pause).await {
         Ok((body, sequences)) => Ok(Message {
             bytes,
             request_id: header.request_id,
@@ -138,7 +155,11 @@ type Sections = (Range, Vec<DocumentSequence>);
 
 /// Sections from `at` to the end: `kind u8 = 0 | document`, or `kind u8 = 1 | size i32 | name cstring |
 /// documents`, the size counting itself, name and documents.
-fn parse_sections(bytes: &[u8], mut at: usize) -> Result<Sections, Error> {
+async fn parse_sections(
+    bytes: &[u8],
+    mut at: usize,
+    pause: &impl AsyncFn(),
+) -> Result<Sections, Error> {
     let mut body: Option<Range> = None;
     let mut sequences: Vec<DocumentSequence> = Vec::new();
     while at < bytes.len() {
@@ -170,7 +191,7 @@ fn parse_sections(bytes: &[u8], mut at: usize) -> Result<Sections, Error> {
                         )
                     })?;
                 let section = &bytes[..at + size];
-                let sequence = parse_sequence(section, at + 4)?;
+                let sequence = parse_sequence(section, at + 4, pause).await?;
                 let name = &bytes[sequence.name.as_usize()];
                 if sequences
                     .iter()
@@ -213,7 +234,11 @@ fn parse_sections(bytes: &[u8], mut at: usize) -> Result<Sections, Error> {
     Ok((body, sequences))
 }
 
-fn parse_sequence(section: &[u8], name_start: usize) -> Result<DocumentSequence, Error> {
+async fn parse_sequence(
+    section: &[u8],
+    name_start: usize,
+    pause: &impl AsyncFn(),
+) -> Result<DocumentSequence, Error> {
     let name_len = section[name_start..]
         .iter()
         .position(|b| *b == 0)
@@ -229,6 +254,7 @@ fn parse_sequence(section: &[u8], name_start: usize) -> Result<DocumentSequence,
     while at < section.len() {
         starts.push(at as u32);
         at += document_length(section, at)?;
+        pause().await;
     }
     Ok(DocumentSequence {
         name: Range::new(name_start, name_start + name_len),

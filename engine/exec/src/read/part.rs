@@ -352,6 +352,10 @@ async fn sort_all(
     counters.sort_bytes += sorter.bytes() as u64;
     let mut items = VecDeque::new();
     for (key, mut found) in sorter.finish() {
+        if pinion_runtime::should_yield() {
+            check(ctx)?;
+            pinion_runtime::yield_now().await;
+        }
         found.order = Key::from_slice(&key);
         items.push_back(finish(spec, found)?);
     }

@@ -9,7 +9,7 @@ use pinion_wire::{OpContext, Result};
 
 use super::merge::MergedStream;
 use crate::interrupt::check;
-use crate::limits::PART_BATCH_DOCUMENTS;
+use crate::limits::{FINISH_STEP, PART_BATCH_DOCUMENTS};
 
 /// Where a pipeline's documents come from.
 pub(crate) enum Source {
@@ -21,7 +21,10 @@ pub(crate) enum Source {
 pub(crate) struct PipelineStream {
     source: Source,
     run: PipelineRun,
+    /// No more documents come in.
     fed: bool,
+    /// Nor do any come out but those that are finished.
+    finished: bool,
 }
 
 impl PipelineStream {
@@ -30,6 +33,7 @@ impl PipelineStream {
             source,
             run,
             fed: false,
+            finished: false,
         }
     }
 
@@ -39,12 +43,16 @@ impl PipelineStream {
             if let Some(document) = self.run.pop() {
                 return Ok(Some(Bytes::from(document.into_bytes())));
             }
-            if self.fed {
+            if self.finished {
                 return Ok(None);
             }
             if pinion_runtime::should_yield() {
                 check(ctx)?;
                 pinion_runtime::yield_now().await;
+            }
+            if self.fed {
+                self.finished = self.run.finish_some(FINISH_STEP)?;
+                continue;
             }
             let next = match &mut self.source {
                 _ if self.run.is_satisfied() => None,
@@ -54,7 +62,6 @@ impl PipelineStream {
             match next {
                 Some(document) => self.run.push(stored_document(&document))?,
                 None => {
-                    self.run.finish()?;
                     self.fed = true;
                     // Lets go of the parts and their snapshots.
                     self.source = Source::List(VecDeque::new());

@@ -12,7 +12,7 @@ use super::group::Groups;
 use super::{Pipeline, Stage, owned};
 use crate::error::error;
 use crate::limits::MAX_SORT_BYTES;
-use crate::sort::Sorter;
+use crate::sorter::Sorter;
 use crate::text::{document_text, value_text};
 
 /// A pipeline at work.
@@ -20,6 +20,24 @@ use crate::text::{document_text, value_text};
 pub struct PipelineRun {
     steps: Vec<Step>,
     out: VecDeque<RawDocumentBuf>,
+    /// What a step that has seen everything gives now.
+    giving: Option<Giving>,
+}
+
+struct Giving {
+    /// The place of the step.
+    step: usize,
+    documents: Box<dyn Iterator<Item = RawDocumentBuf>>,
+    /// What is said of a document that is too large; `None` where none can be.
+    too_large: Option<&'static str>,
+}
+
+impl std::fmt::Debug for Giving {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Giving")
+            .field("step", &self.step)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -75,6 +93,7 @@ impl PipelineRun {
         PipelineRun {
             steps,
             out: VecDeque::new(),
+            giving: None,
         }
     }
 
@@ -86,38 +105,51 @@ impl PipelineRun {
 
     /// Tells that no more documents come; what sorts and groups held goes on.
     pub fn finish(&mut self) -> Result<()> {
-        for at in 0..self.steps.len() {
-            let (before, after) = self.steps.split_at_mut(at + 1);
-            let step = &mut before[at];
-            if !step.is_blocking() {
-                continue;
+        while !self.finish_some(usize::MAX)? {}
+        Ok(())
+    }
+
+    /// A part of [`PipelineRun::finish`]: at most so many documents of what sorts and groups held go on. Whether that was
+    /// all.
+    pub fn finish_some(&mut self, documents: usize) -> Result<bool> {
+        let Some(giving) = &mut self.giving else {
+            self.giving = self.next_giving()?;
+            return Ok(self.giving.is_none());
+        };
+        let after = &mut self.steps[giving.step + 1..];
+        for _ in 0..documents {
+            let Some(document) = giving.documents.next() else {
+                self.giving = None;
+                return Ok(false);
+            };
+            if let Some(what) = giving.too_large
+                && document.as_bytes().len() > MAX_INTERNAL_DOCUMENT_BYTES
+            {
+                return Err(error(17419, what));
             }
-            match std::mem::replace(step, Step::Spent) {
+            push(after, &document, &mut self.out)?;
+        }
+        Ok(false)
+    }
+
+    /// What the first step that still holds something has to give.
+    fn next_giving(&mut self) -> Result<Option<Giving>> {
+        let Some(step) = self.steps.iter().position(Step::is_blocking) else {
+            return Ok(None);
+        };
+        let mut too_large = None;
+        let documents: Box<dyn Iterator<Item = RawDocumentBuf>> =
+            match std::mem::replace(&mut self.steps[step], Step::Spent) {
                 Step::Sort { sorter, .. } => {
-                    for (_, document) in sorter.finish() {
-                        push(after, &document, &mut self.out)?;
-                    }
+                    Box::new(sorter.finish().map(|(_, document)| document))
                 }
                 Step::Group(groups) => {
-                    for document in groups.finish() {
-                        if document.as_bytes().len() > MAX_INTERNAL_DOCUMENT_BYTES {
-                            return Err(error(
-                                17419,
-                                "Resulting document after $group is larger than 16777216",
-                            ));
-                        }
-                        push(after, &document, &mut self.out)?;
-                    }
+                    too_large = Some("Resulting document after $group is larger than 16777216");
+                    Box::new(groups.finish())
                 }
                 Step::Facet(facets) => {
-                    let document = facets.finish()?;
-                    if document.as_bytes().len() > MAX_INTERNAL_DOCUMENT_BYTES {
-                        return Err(error(
-                            17419,
-                            "Resulting document after $facet is larger than 16777216",
-                        ));
-                    }
-                    push(after, &document, &mut self.out)?;
+                    too_large = Some("Resulting document after $facet is larger than 16777216");
+                    Box::new(std::iter::once(facets.finish()?))
                 }
                 Step::Count(name, counted) if counted > 0 => {
                     let mut document = DocBuilder::new();
@@ -125,12 +157,15 @@ impl PipelineRun {
                         Ok(small) => document.append(&name, RawBsonRef::Int32(small)),
                         Err(_) => document.append(&name, RawBsonRef::Int64(counted)),
                     };
-                    push(after, &document.finish(), &mut self.out)?;
+                    Box::new(std::iter::once(document.finish()))
                 }
-                _ => {}
-            }
-        }
-        Ok(())
+                _ => Box::new(std::iter::empty()),
+            };
+        Ok(Some(Giving {
+            step,
+            documents,
+            too_large,
+        }))
     }
 
     /// The next finished document.
