@@ -158,6 +158,9 @@ def strip_info(name, document, sets=()):
     for field in sets:
         if isinstance(document.get(field), list):
             document[field] = sorted(document[field], key=encode)
+    if "$recordId" in document:
+        # 4.4 numbers documents as they come; Pinion holds them under the keys of their `_id`.
+        document["$recordId"] = None
     if name == "listCollections":
         document = SON((key, value) for key, value in document.items() if key != "info")
         if "idIndex" in document:
