@@ -151,8 +151,9 @@ impl Session<'_> {
                 yield_now().await;
             }
         };
-        match parse_message_pausing(bytes, pause).await {
+        match parse_message_pausing(bytes, &pause).await {
             Ok(message) => {
+                pause().await;
                 let message = match compressor {
                     Some(used) => message.compressed_by(used),
                     None => message,

@@ -28,7 +28,7 @@ use super::limits::{STALL, STOP_WAIT, TASK_SLICE};
 use super::net::Net;
 use super::options::StartError;
 use super::ports::Ports;
-use super::processor::Waits;
+use super::processor::{WaitClock, Waits};
 use super::queues::QueueBell;
 use super::ring::{Completion, Kind, OpTable, RecvBuffers, Uring, parse_user_data, user_data};
 use super::shared::{CoreShared, Node};
@@ -95,6 +95,8 @@ impl RealCore {
         let uring = Uring::new()?;
         let buffers = RecvBuffers::register(&uring)?;
         let started = sys::monotonic_ns();
+        let thread = sys::thread_id();
+        shared.thread.store(thread, Ordering::Release);
         Ok(RealCore(Rc::new(CoreState {
             shared,
             node,
@@ -115,7 +117,7 @@ impl RealCore {
             bell_armed: Cell::new(false),
             poll_started: Cell::new(started),
             heartbeat: Cell::new(0),
-            waits: Waits::of_this_thread(started),
+            waits: Waits::new(WaitClock::of_thread(thread), started),
             stalls: Cell::new(0),
             started,
             idle_ns: Cell::new(0),

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 use super::limits::{MONITOR_PERIOD, STUCK};
-use super::shared::Node;
+use super::processor::WaitClock;
+use super::shared::{CoreShared, Node};
 use super::sys;
 
 /// Signals that request shutdown.
@@ -77,7 +78,31 @@ impl Drop for SignalHandlers {
 struct Watch {
     heartbeat: u64,
     since_ns: u64,
+    /// How long the core's thread had waited for its processor then.
+    waited_ns: u64,
     report_at: Duration,
+    /// There once the thread runs.
+    waits: Option<WaitClock>,
+}
+
+impl Watch {
+    fn new() -> Watch {
+        Watch {
+            heartbeat: 0,
+            since_ns: 0,
+            waited_ns: 0,
+            report_at: STUCK,
+            waits: None,
+        }
+    }
+
+    fn waited_ns(&mut self, core: &CoreShared) -> u64 {
+        let thread = core.thread.load(Ordering::Acquire);
+        if self.waits.is_none() && thread != 0 {
+            self.waits = Some(WaitClock::of_thread(thread));
+        }
+        self.waits.as_ref().map_or(0, WaitClock::read)
+    }
 }
 
 /// Runs until `stop` is set and `eventfd` signalled.
@@ -87,15 +112,7 @@ pub(super) fn run(
     stop: Arc<AtomicBool>,
     on_usr1: Option<fn()>,
 ) {
-    let mut watches: Vec<Watch> = node
-        .cores
-        .iter()
-        .map(|_| Watch {
-            heartbeat: 0,
-            since_ns: 0,
-            report_at: STUCK,
-        })
-        .collect();
+    let mut watches: Vec<Watch> = node.cores.iter().map(|_| Watch::new()).collect();
     loop {
         let signalled = sys::eventfd_wait(eventfd.as_raw_fd(), MONITOR_PERIOD);
         if stop.load(Ordering::SeqCst) {
@@ -113,15 +130,17 @@ pub(super) fn run(
         let now = sys::monotonic_ns();
         for (core, watch) in node.cores.iter().zip(&mut watches) {
             let heartbeat = core.heartbeat.load(Ordering::Relaxed);
+            let waited_ns = watch.waited_ns(core);
             if heartbeat != watch.heartbeat || heartbeat.is_multiple_of(2) {
-                *watch = Watch {
-                    heartbeat,
-                    since_ns: now,
-                    report_at: STUCK,
-                };
+                watch.heartbeat = heartbeat;
+                watch.since_ns = now;
+                watch.waited_ns = waited_ns;
+                watch.report_at = STUCK;
                 continue;
             }
-            let held = Duration::from_nanos(now - watch.since_ns);
+            // What others had of the processor meanwhile, the task did not hold.
+            let others = waited_ns.saturating_sub(watch.waited_ns);
+            let held = Duration::from_nanos((now - watch.since_ns).saturating_sub(others));
             if held >= watch.report_at {
                 watch.report_at = held * 2;
                 tracing::warn!(

@@ -6,49 +6,56 @@ use std::os::unix::fs::FileExt;
 
 use super::limits::WAIT_SAMPLE;
 
-/// The thread's time on the run queue. It is read from a file of the kernel's, which takes about a microsecond, so it is
-/// read once in a while and not for each poll.
+/// A thread's time on the run queue, from a file of the kernel's: `None` where the kernel does not tell, and then all time
+/// counts as the task's.
+pub(super) struct WaitClock(Option<File>);
+
+impl WaitClock {
+    #[allow(clippy::disallowed_methods)] // A file of the kernel's, in memory: nothing to wait for.
+    pub fn of_thread(thread: i32) -> WaitClock {
+        WaitClock(File::open(format!("/proc/self/task/{thread}/schedstat")).ok())
+    }
+
+    /// Nanoseconds since the thread began: the second of three numbers.
+    pub fn read(&self) -> u64 {
+        let mut text = [0; 64];
+        self.0
+            .as_ref()
+            .and_then(|file| file.read_at(&mut text, 0).ok())
+            .and_then(|length| waited(&text[..length]))
+            .unwrap_or(0)
+    }
+}
+
+/// What of a core's polls was waiting. Reading the clock takes about a microsecond, so it is read once in a while and not
+/// for each poll.
 pub(super) struct Waits {
-    /// `None` where the kernel does not tell; then all time counts as the task's.
-    file: Option<File>,
+    clock: WaitClock,
     sampled_at: Cell<u64>,
     sampled: Cell<u64>,
 }
 
 impl Waits {
-    /// Of the calling thread.
-    #[allow(clippy::disallowed_methods)] // A file of the kernel's, in memory: nothing to wait for.
-    pub fn of_this_thread(now: u64) -> Waits {
-        let waits = Waits {
-            file: File::open("/proc/thread-self/schedstat").ok(),
+    pub fn new(clock: WaitClock, now: u64) -> Waits {
+        let sampled = Cell::new(clock.read());
+        Waits {
+            clock,
             sampled_at: Cell::new(now),
-            sampled: Cell::new(0),
-        };
-        waits.sampled.set(waits.read());
-        waits
+            sampled,
+        }
     }
 
     /// Called before a poll that begins at `now`.
     pub fn before_poll(&self, now: u64) {
         if now.saturating_sub(self.sampled_at.get()) >= WAIT_SAMPLE.as_nanos() as u64 {
             self.sampled_at.set(now);
-            self.sampled.set(self.read());
+            self.sampled.set(self.clock.read());
         }
     }
 
     /// How long the thread waited for a processor during the poll that has just ended; at most [`WAIT_SAMPLE`] too much.
     pub fn during_poll(&self) -> u64 {
-        self.read().saturating_sub(self.sampled.get())
-    }
-
-    /// Nanoseconds since the thread began: the second of three numbers.
-    fn read(&self) -> u64 {
-        let mut text = [0; 64];
-        self.file
-            .as_ref()
-            .and_then(|file| file.read_at(&mut text, 0).ok())
-            .and_then(|length| waited(&text[..length]))
-            .unwrap_or(0)
+        self.clock.read().saturating_sub(self.sampled.get())
     }
 }
 

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use super::options::StartError;
 use super::sys;
@@ -26,6 +26,8 @@ pub(super) struct CoreShared {
     has_injected: AtomicBool,
     /// Odd while a task is being polled; changes with each poll.
     pub heartbeat: AtomicU64,
+    /// The kernel's number of the core's thread; 0 before that runs.
+    pub thread: AtomicI32,
 }
 
 impl CoreShared {
@@ -37,6 +39,7 @@ impl CoreShared {
             injected: Lock::new(Vec::new()),
             has_injected: AtomicBool::new(false),
             heartbeat: AtomicU64::new(0),
+            thread: AtomicI32::new(0),
         })
     }
 

@@ -13,6 +13,12 @@ pub(super) fn monotonic_ns() -> u64 {
     clock(libc::CLOCK_MONOTONIC)
 }
 
+/// The kernel's number of the calling thread.
+pub(super) fn thread_id() -> i32 {
+    // SAFETY: no pointers are passed.
+    unsafe { libc::gettid() }
+}
+
 /// Nanoseconds since the Unix epoch.
 pub(super) fn realtime_ns() -> u64 {
     clock(libc::CLOCK_REALTIME)

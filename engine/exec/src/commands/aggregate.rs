@@ -305,6 +305,10 @@ pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
     if parsed.explain {
         return super::explain::explain_aggregate(&cmd, cmd.body()).await;
     }
+    // Constants of a pipeline may be large, and have been copied by now.
+    if pinion_runtime::should_yield() {
+        pinion_runtime::yield_now().await;
+    }
     let mut out = Reply::new();
     let first = parsed.batch_size.unwrap_or(DEFAULT_FIRST_BATCH);
     let mut cursor = CursorRequest {
