@@ -1,42 +1,24 @@
 """Runs a program on two servers and compares every reply and what is left behind."""
 
 import re
-import time
+from collections import namedtuple
 
 import bson
-from bson.datetime_ms import DatetimeMS
 from bson.son import SON
 
 import codec
 import explained
 import known
 import server_commands
+from made import without_made
 from reads import LAST_CURSOR
 
 DROPPED = {"$clusterTime", "operationTime", "electionId", "opTime", "ok", "topologyVersion", "atClusterTime"}
-MADE_BY_SERVER = bson.ObjectId("00" * 11 + "aa")
-FIXED = {bytes(11) + b"\0", bytes.fromhex("5f0000000000000000000001"), b"\xff" * 12}
-DAY_SECS = 86_400
 
 
 def encode(value):
     """Exact bytes of a value: types, field order and signs count; what a server made itself counts as one value."""
     return codec.encode(SON([("", without_made(value))]))
-
-
-def without_made(value):
-    """The value with ids, times and UUIDs that a server made replaced by one of their type."""
-    if isinstance(value, bson.ObjectId):
-        return value if value.binary in FIXED else MADE_BY_SERVER
-    if isinstance(value, DatetimeMS):
-        return DatetimeMS(0) if abs(int(value) / 1000 - time.time()) < DAY_SECS else value
-    if isinstance(value, bson.Timestamp):
-        return bson.Timestamp(7, 7) if abs(value.time - time.time()) < DAY_SECS else value
-    if isinstance(value, dict):
-        return SON((key, without_made(item)) for key, item in value.items())
-    if isinstance(value, list):
-        return [without_made(item) for item in value]
-    return value
 
 
 def with_cursor(value, cursor):
@@ -195,6 +177,7 @@ def difference(program, servers, database, coverage=None, rules=None):
     """None when both servers agree, else (position, command, reply of a, reply of b)."""
     for server in servers:
         server.client.command(database, SON([("dropDatabase", 1)]))
+    failed = False
     for position, command in enumerate(program):
         keep_open = continues(program[position + 1 :])
         replies = [server.run(database, command, keep_open) for server in servers]
@@ -202,19 +185,29 @@ def difference(program, servers, database, coverage=None, rules=None):
             coverage.reply(command, replies[0])
         if all(half_done(command, reply) for reply in replies):
             return None
+        failed = failed or any(not reply.get("ok") or reply.get("writeErrors") for reply in replies)
         if agree(command, *replies):
             continue
-        why = known.reason(command, *replies)
+        why = known.reason(command, *replies, Before(failed, lambda: indexes_of(servers[1], database, command)))
         if not why:
             return position, command, replies[0], replies[1]
         if rules is not None:
-            rules[why] += 1
+            rules.met(why, command, *replies)
         if known.diverged(command, *replies):
             return None
     left = [state(server, database) for server in servers]
     if left[0] != left[1]:
         return len(program), SON([("state", "afterwards")]), show_state(servers[0], database), show_state(servers[1], database)
     return None
+
+
+# What a rule may ask: whether a command failed before, and which indexes the collection has.
+Before = namedtuple("Before", "failed indexes")
+
+
+def indexes_of(server, database, command):
+    """The indexes of the collection that a command names."""
+    return documents_of(server, database, SON([("listIndexes", command[next(iter(command))])]))
 
 
 def half_done(command, reply):

@@ -11,6 +11,7 @@ import codec
 READING = {"COLLSCAN", "IXSCAN", "IDHACK", "EOF"}
 # Plans that read no documents. Pinion has none: it counts and collects values with an ordinary scan.
 KEYS_ALONE = {"COUNT_SCAN", "DISTINCT_SCAN", "RECORD_STORE_FAST_COUNT"}
+UNDEFINED = "[undefined, undefined]"
 # What a stage tells that must be equal.
 TOLD = ["direction", "indexBounds", "keyPattern", "indexName", "isMultiKey", "multiKeyPaths", "isUnique", "isSparse"]
 
@@ -44,7 +45,8 @@ def access(reply):
             found.append(codec.encode(SON([("stage", "IDHACK")])))
         elif stage.get("stage") in READING:
             found.append(codec.encode(SON([("stage", stage["stage"]), *((name, stage[name]) for name in TOLD if name in stage)])))
-    return found
+    # The branches of a disjunction come in no particular order.
+    return sorted(found)
 
 
 def is_point_on_id(stage):
@@ -57,16 +59,42 @@ def is_point(interval):
     return interval[0] == "[" and interval[-1] == "]" and any(inside[:at] == inside[at + 2 :] for at in range(len(inside)) if inside[at : at + 2] == ", ")
 
 
-def bounds(reply):
-    """The bounds of all scans as text."""
-    return repr([codec.decode(scan).get("indexBounds") for scan in access(reply) or []])
+def is_empty(reply):
+    """Whether the plan reads nothing."""
+    return access(reply) == [codec.encode(SON([("stage", "EOF")]))]
 
 
-def differ_in_bounds_alone(a, b):
-    def without(reply):
-        return [SON((name, value) for name, value in codec.decode(scan).items() if name != "indexBounds") for scan in access(reply) or []]
+def differ_in_bounds_alone(a, b, simplify):
+    """Whether the scans are equal when `simplify(path, intervals)` is what counts of their bounds."""
+    def simple(reply):
+        scans = [codec.decode(scan) for scan in access(reply) or []]
+        for scan in scans:
+            scan["indexBounds"] = {path: simplify(path, intervals) for path, intervals in scan.get("indexBounds", {}).items()}
+        return scans
 
-    return results(a) == results(b) and access(a) != access(b) and without(a) == without(b)
+    return results(a) == results(b) and access(a) != access(b) and simple(a) == simple(b)
+
+
+def multikey_too_soon(a, b):
+    """Whether the scans differ in nothing but that a's index is multikey and b's is not, and in bounds."""
+    def plain(reply):
+        return [{name: value for name, value in codec.decode(scan).items() if name not in ("isMultiKey", "multiKeyPaths", "indexBounds")} for scan in access(reply) or []]
+
+    def multikey(reply):
+        return [codec.decode(scan).get("isMultiKey") for scan in access(reply) or []]
+
+    return results(a) == results(b) and plain(a) == plain(b) and multikey(a) != multikey(b) and all(
+        ours or not theirs for ours, theirs in zip(multikey(a), multikey(b)))
+
+
+def without_undefined(path, intervals):
+    """Intervals that neither hold undefined nor end at it."""
+    return [interval.replace("undefined)", "null)").replace("(undefined", "(null") for interval in intervals if interval != UNDEFINED]
+
+
+def outside(paths):
+    """Intervals that count only where their path is none of these."""
+    return lambda path, intervals: [] if any(path == name or path.startswith(name + ".") for name in paths) else intervals
 
 
 def chose_among_several(reply):

@@ -8,6 +8,7 @@ from filters import Filters
 
 # Stands for the id of the cursor that the last command opened, which is another one on each server.
 LAST_CURSOR = Int64(0x7C0DE_000_0001)
+ODD_KEYS = ["", ".", "a.", ".a", "a..b", "$a", "a.$b", "_id", "a.$id"]
 ACCUMULATORS = ["$sum", "$avg", "$min", "$max", "$first", "$last", "$push", "$addToSet"]
 
 
@@ -49,7 +50,7 @@ class Reads(Filters):
         return command
 
     def distinct(self):
-        command = SON([("distinct", self.collection), ("key", values.path(self.rng))])
+        command = SON([("distinct", self.collection), ("key", values.path(self.rng) if self.rng.random() < 0.95 else self.rng.choice(ODD_KEYS))])
         self.maybe(command, "query", self.filter, 0.5)
         self.generic(command)
         return command

@@ -24,18 +24,25 @@ def candidates(program):
             yield program[:i] + [smaller] + program[i + 1 :]
 
 
+# Without these the answer would be a matter of natural order, and the smaller program would differ for another reason.
+KEPT = {"_id", "sort", "$sort"}
+
+
 def reductions(value, top=False):
     """Values like this one with one part left out, outermost parts first."""
     if isinstance(value, dict):
         keys = list(value)
         for key in keys[1 if top else 0 :]:
+            if key in KEPT:
+                continue
             yield SON((k, v) for k, v in value.items() if k != key)
         for key in keys:
             for smaller in reductions(value[key]):
                 yield SON((k, smaller if k == key else v) for k, v in value.items())
     elif isinstance(value, list):
         for i in range(len(value)):
-            yield value[:i] + value[i + 1 :]
+            if not (isinstance(value[i], dict) and "$sort" in value[i]):
+                yield value[:i] + value[i + 1 :]
         for i in range(len(value)):
             for smaller in reductions(value[i]):
                 yield value[:i] + [smaller] + value[i + 1 :]

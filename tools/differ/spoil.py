@@ -139,6 +139,8 @@ FIELDS_ALONE = [entry for entry in SPOILED if not entry[0].startswith("wrong")]
 # Neighbours in the list are alike: a step that shares no factor with its length spreads them over the programs.
 STEP = 7919
 PER_PROGRAM = 2
+# A run of so many programs in a row has sent them all.
+PROGRAMS_FOR_ALL = -(-len(SPOILED) // PER_PROGRAM)
 
 
 def of_program(seed):

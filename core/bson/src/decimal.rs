@@ -8,6 +8,7 @@ use core::cmp::Ordering;
 use bson::Decimal128;
 
 use crate::compare::compare_doubles;
+use crate::exact::compare_with_double;
 
 pub use arithmetic::Rounding;
 pub use double::round_double;
@@ -185,6 +186,27 @@ impl Decimal {
                 coefficient,
                 exponent,
             }
+        }
+    }
+
+    /// A double with all its digits, or the 34 that a decimal holds: what sums of doubles and decimals use, so that 0.1
+    /// becomes 0.1000000000000000055511151231257827 and 1.5 stays as it is.
+    pub fn from_f64_34(x: f64) -> Decimal {
+        if x == 0.0 || !x.is_finite() {
+            return Decimal::from_f64_15(x);
+        }
+        let (mut coefficient, mut exponent) = round_double(x.abs(), MAX_DIGITS, Rounding::HalfEven);
+        // What was rounded keeps its zeros.
+        if compare_with_double(coefficient, exponent, x.abs()) == Ordering::Equal {
+            while exponent < 0 && coefficient.is_multiple_of(10) {
+                coefficient /= 10;
+                exponent += 1;
+            }
+        }
+        Decimal::Finite {
+            negative: x < 0.0,
+            coefficient,
+            exponent,
         }
     }
 

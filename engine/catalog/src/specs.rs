@@ -84,7 +84,39 @@ fn is_truthy(value: RawBsonRef<'_>) -> bool {
     }
 }
 
+/// Fields of a specification that `parse` reads.
+const KNOWN: [&str; 9] = [
+    "key",
+    "name",
+    "v",
+    "ns",
+    "dropDups",
+    "background",
+    "unique",
+    "sparse",
+    "hidden",
+];
+
+/// The names of all fields are looked at before the value of any.
+fn check_field_names(spec: &RawDocument) -> Result<()> {
+    for (field, _) in pinion_bson::elements(spec) {
+        if !KNOWN.contains(&field) && !UNSUPPORTED.contains(&field) {
+            return Err(Error::new(
+                ErrorCode::INVALID_INDEX_SPECIFICATION_OPTION,
+                format!(
+                    "The field '{field}' is not valid for an index specification. Specification: {}",
+                    render(spec)
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
 fn parse(spec: &RawDocument, ignore_unknown: bool) -> Result<RawDocumentBuf> {
+    if !ignore_unknown {
+        check_field_names(spec)?;
+    }
     let (mut key, mut name, mut version) = (None, None, 2);
     let mut options = DocBuilder::new();
     for (field, value) in pinion_bson::elements(spec) {
@@ -113,23 +145,15 @@ fn parse(spec: &RawDocument, ignore_unknown: bool) -> Result<RawDocumentBuf> {
                 }
             }
             "collation" if is_simple_collation(value) => {}
-            "hidden" if !is_truthy(value) && check_bool(field, value).is_ok() => {}
+            "hidden" if check_bool(field, value).map(|()| !is_truthy(value))? => {}
             _ if UNSUPPORTED.contains(&field) => {
                 return Err(Error::new(
                     ErrorCode::NOT_IMPLEMENTED,
                     format!("The index option '{field}' is not supported"),
                 ));
             }
-            _ if ignore_unknown => {}
-            _ => {
-                return Err(Error::new(
-                    ErrorCode::INVALID_INDEX_SPECIFICATION_OPTION,
-                    format!(
-                        "The field '{field}' is not valid for an index specification. Specification: {}",
-                        render(spec)
-                    ),
-                ));
-            }
+            // Unknown ones that the client wants passed over.
+            _ => {}
         }
     }
     let missing = |field: &str| {
@@ -295,13 +319,6 @@ fn check_id_rules(spec: &RawDocument, mut listed: RawDocumentBuf) -> Result<RawD
         return Err(Error::bad_value("The index name '*' is not valid."));
     }
     if is_id_pattern(key) {
-        if !matches!(pinion_bson::elements(key).next(), Some((_, value)) if values_equal(value, RawBsonRef::Int32(1)))
-        {
-            return Err(Error::bad_value(format!(
-                "The field 'key' for an _id index must be {{_id: 1}}, but got {}",
-                render(key)
-            )));
-        }
         for field in ["unique", "sparse", "background"] {
             if pinion_bson::get(spec, field).is_some() {
                 return Err(Error::new(
@@ -312,6 +329,13 @@ fn check_id_rules(spec: &RawDocument, mut listed: RawDocumentBuf) -> Result<RawD
                     ),
                 ));
             }
+        }
+        if !matches!(pinion_bson::elements(key).next(), Some((_, value)) if values_equal(value, RawBsonRef::Int32(1)))
+        {
+            return Err(Error::bad_value(format!(
+                "The field 'key' for an _id index must be {{_id: 1}}, but got {}",
+                render(key)
+            )));
         }
         listed = Collection::id_index();
     } else if name == "_id_" {

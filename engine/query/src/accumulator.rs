@@ -353,36 +353,34 @@ impl Sum {
             }
             Number::Decimal(v) => {
                 let value = Decimal::unpack(v);
-                self.decimals = Some(match self.decimals {
-                    Some(sum) => sum + value,
-                    None => value,
-                });
+                // A zero to begin with makes 1E+3 a sum of 1000, and -0 one of 0.
+                self.decimals = Some(self.decimals.unwrap_or(Decimal::from_i64(0)) + value);
             }
         }
     }
 
-    fn double(&self) -> f64 {
+    /// Everything but the decimals.
+    fn doubles_and_integers(&self) -> Compensated {
         let mut total = self.doubles;
         // The integers in two exact halves.
         let high = self.integers >> 32 << 32;
         total.add(high as f64);
         total.add((self.integers - high) as f64);
-        total.value()
+        total
+    }
+
+    fn double(&self) -> f64 {
+        self.doubles_and_integers().value()
     }
 
     fn decimal(&self, decimals: Decimal) -> Decimal {
-        let mut total = decimals;
-        if self.has_double {
-            total = total + Number::Double(self.doubles.value()).to_decimal();
-        }
-        if self.integers != 0 {
-            let integers = match i64::try_from(self.integers) {
-                Ok(integers) => Number::Int64(integers),
-                Err(_) => Number::Double(self.integers as f64),
-            };
-            total = total + integers.to_decimal();
-        }
-        total
+        let others = self.doubles_and_integers();
+        decimals
+            + if others.sum.is_finite() {
+                Decimal::from_f64_34(others.sum) + Decimal::from_f64_34(others.rest)
+            } else {
+                Decimal::from_f64_34(others.plain)
+            }
     }
 
     pub(crate) fn value(&self) -> Number {
@@ -453,6 +451,27 @@ mod tests {
             vec![rawbson!(0.1), rawbson!(0.2), rawbson!(0.3)],
             rawbson!(0.6),
         );
+        // Doubles join decimals with all their digits, and a sum begins at zero.
+        let decimal = |text: &str| RawBson::Decimal128(text.parse().unwrap());
+        for (terms, sum) in [
+            (vec![decimal("-0")], "0"),
+            (vec![decimal("1E+3")], "1000"),
+            (vec![decimal("1.00"), rawbson!(1.5)], "2.50"),
+            (
+                vec![decimal("0"), rawbson!(0.1)],
+                "0.1000000000000000055511151231257827",
+            ),
+            (
+                vec![decimal("0"), rawbson!(1.0 / 3.0)],
+                "0.3333333333333333148296162562473910",
+            ),
+            (
+                vec![decimal("1"), rawbson!(i64::MAX), rawbson!(i64::MAX)],
+                "18446744073709551615",
+            ),
+        ] {
+            check(Kind::Sum, terms, decimal(sum));
+        }
         check(Kind::Avg, vec![rawbson!(1), rawbson!(2)], rawbson!(1.5));
         check(Kind::Avg, vec![rawbson!("x")], RawBson::Null);
     }

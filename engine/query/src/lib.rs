@@ -21,7 +21,7 @@ mod text;
 mod update;
 mod value;
 
-pub use expression::{Expression, Value, Variables};
+pub use expression::{Expression, Value, Variables, check_field_path};
 pub use index::{IndexKey, IndexKeys, IndexSpec, MultikeyPaths, index_keys};
 pub use limits::{MAX_GROUP_BYTES, MAX_KEY_PATTERN_FIELDS, MAX_SORT_BYTES};
 pub use matcher::{MatchPosition, Matcher};

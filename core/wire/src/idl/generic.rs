@@ -225,6 +225,7 @@ fn parse_lsid(document: &RawDocument) -> Result<Lsid> {
         return Ok(Lsid { id, uid: None });
     }
     let reader = FieldReader::object(Path::root("lsid"), document)?;
+    reader.only(&["id", "uid", "txnNumber", "txnUUID"])?;
     let id = reader
         .opt_uuid("id")?
         .ok_or_else(|| super::missing_field(reader.path().field("id")))?;
@@ -237,8 +238,6 @@ fn parse_lsid(document: &RawDocument) -> Result<Lsid> {
             )
         })?),
     };
-    reader.ignore(&["txnNumber", "txnUUID"]);
-    reader.finish()?;
     Ok(Lsid { id, uid })
 }
 
@@ -288,32 +287,37 @@ pub(crate) fn parse_max_time_ms(path: Path<'_>, value: RawBsonRef<'_>) -> Result
     if !is_number(value) {
         return Err(wrong_type(path, value, Types::NUMBER));
     }
+    let n = whole_number("maxTimeMS", value)?;
+    if n < 0 {
+        return Err(out_of_bounds("maxTimeMS", ">=", 0, n));
+    }
+    u32::try_from(n)
+        .ok()
+        .filter(|n| *n <= i32::MAX as u32)
+        .ok_or_else(|| {
+            Error::bad_value(format!(
+                "{n} value for maxTimeMS is out of range [0, {}]",
+                i32::MAX
+            ))
+        })
+}
+
+/// A number that must be whole and fit 64 bits.
+pub(super) fn whole_number(name: &str, value: RawBsonRef<'_>) -> Result<i64> {
     let shown = match value {
         RawBsonRef::Double(n) => n.to_string(),
         RawBsonRef::Decimal128(n) => n.to_string(),
         _ => String::new(),
     };
-    match i64_exact(value) {
-        Some(n) if n < 0 => Err(out_of_bounds("maxTimeMS", ">=", 0, n)),
-        Some(n) => u32::try_from(n)
-            .ok()
-            .filter(|n| *n <= i32::MAX as u32)
-            .ok_or_else(|| {
-                Error::bad_value(format!(
-                    "{n} value for maxTimeMS is out of range [0, {}]",
-                    i32::MAX
-                ))
-            }),
-        None if shown.contains("NaN") => Err(Error::failed_to_parse(format!(
-            "Expected an integer, but found NaN in: maxTimeMS: {shown}"
-        ))),
-        None if shown.to_ascii_lowercase().contains("inf") => Err(Error::failed_to_parse(format!(
-            "Cannot represent as a 64-bit integer: maxTimeMS: {shown}"
-        ))),
-        None => Err(Error::failed_to_parse(format!(
-            "Expected an integer: maxTimeMS: {shown}"
-        ))),
-    }
+    i64_exact(value).ok_or_else(|| {
+        Error::failed_to_parse(if shown.contains("NaN") {
+            format!("Expected an integer, but found NaN in: {name}: {shown}")
+        } else if shown.to_ascii_lowercase().contains("inf") {
+            format!("Cannot represent as a 64-bit integer: {name}: {shown}")
+        } else {
+            format!("Expected an integer: {name}: {shown}")
+        })
+    })
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::errors::{
     Path, Types, bad_enumeration, duplicate_field, idl_type_name, missing_field, out_of_bounds,
     unknown_field, wrong_type,
 };
-use super::generic::is_generic_name;
+use super::generic::{is_generic_name, whole_number};
 use super::namespace::Namespace;
 use super::numbers::{f64_lossy, i32_clamped, i64_clamped, is_number, truthy};
 use crate::error::{Error, ErrorCode, Result};
@@ -191,14 +191,12 @@ impl<'d, 'p> FieldReader<'d, 'p> {
         })
     }
 
-    /// A boolean or number in the form of MongoDB's `optionalBool`: null is refused, and the text of the
+    /// A boolean in the form of MongoDB's `optionalBool`: null and numbers are refused, and the text of the
     /// error is another.
     pub fn opt_flag(&self, name: &str) -> Result<Option<bool>> {
         match self.value(name) {
             None => Ok(None),
-            Some(value) if is_number(value) || matches!(value, RawBsonRef::Boolean(_)) => {
-                Ok(Some(truthy(value)))
-            }
+            Some(RawBsonRef::Boolean(flag)) => Ok(Some(flag)),
             Some(value) => Err(Error::type_mismatch(format!(
                 "Field '{name}' should be a boolean value, but found: {}",
                 idl_type_name(value.element_type())
@@ -209,6 +207,14 @@ impl<'d, 'p> FieldReader<'d, 'p> {
     /// Any number, converted as MongoDB's `safeInt64` is.
     pub fn opt_i64(&self, name: &str) -> Result<Option<i64>> {
         self.typed(name, Types::NUMBER, i64_clamped)
+    }
+
+    /// A whole number within 64 bits; another number is FailedToParse.
+    pub fn opt_whole_number(&self, name: &str) -> Result<Option<i64>> {
+        self.typed(name, Types::NUMBER, |value| {
+            is_number(value).then(|| whole_number(name, value))
+        })?
+        .transpose()
     }
 
     pub fn i64(&self, name: &str) -> Result<i64> {
@@ -358,11 +364,20 @@ impl<'d, 'p> FieldReader<'d, 'p> {
     /// The elements of an array that are to be documents.
     pub fn opt_objects<'s>(&'s self, name: &'s str) -> Result<Option<Objects<'d, 's>>> {
         let array = self.opt_array(name)?;
-        Ok(array.map(|array| Objects {
-            path: self.path.field(name),
-            array: values(array),
-            at: 0,
-        }))
+        Ok(array.map(|array| Objects::new(self.path.field(name), array)))
+    }
+
+    /// Refuses the first field that is none of these. An unknown field is told before one that is missing, which
+    /// `finish` comes too late for.
+    pub fn only(&self, names: &[&str]) -> Result<()> {
+        match self
+            .fields
+            .iter()
+            .find(|field| !names.contains(&field.name()))
+        {
+            Some(field) => Err(unknown_field(self.path.field(field.name()))),
+            None => Ok(()),
+        }
     }
 
     /// Marks fields as known without reading them.
@@ -424,15 +439,24 @@ impl<'d, 'p> FieldReader<'d, 'p> {
     }
 }
 
-/// The documents of an array, each with its index; an element of another type is an error that names
-/// its path ("insert.documents.0").
+/// The documents of an array, each with its index; null and undefined are passed over, as MongoDB's IDL does, and an
+/// element of another type is an error that names its path ("insert.documents.0").
 pub struct Objects<'d, 's> {
     path: Path<'s>,
     array: Values<'d>,
     at: usize,
 }
 
-impl<'s> Objects<'_, 's> {
+impl<'d, 's> Objects<'d, 's> {
+    /// The documents of the array at this path.
+    pub(crate) fn new(path: Path<'s>, array: &'d RawArray) -> Objects<'d, 's> {
+        Objects {
+            path,
+            array: values(array),
+            at: 0,
+        }
+    }
+
     /// The path of the array, from which that of an element is made for a `FieldReader::object`.
     pub fn path(&self) -> Path<'s> {
         self.path
@@ -443,13 +467,16 @@ impl<'d> Iterator for Objects<'d, '_> {
     type Item = Result<(usize, &'d RawDocument)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let element = self.array.next()?;
-        let at = self.at;
-        self.at += 1;
-        Some(match element {
-            RawBsonRef::Document(document) => Ok((at, document)),
-            other => Err(wrong_type(self.path.index(at), other, Types::OBJECT)),
-        })
+        loop {
+            let element = self.array.next()?;
+            let at = self.at;
+            self.at += 1;
+            return Some(match element {
+                RawBsonRef::Null | RawBsonRef::Undefined => continue,
+                RawBsonRef::Document(document) => Ok((at, document)),
+                other => Err(wrong_type(self.path.index(at), other, Types::OBJECT)),
+            });
+        }
     }
 }
 

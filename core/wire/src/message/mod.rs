@@ -225,16 +225,8 @@ impl Message {
             Some(pinion_bson::RawBsonRef::Array(array)) => {
                 let origin = self.bytes.as_ptr() as usize;
                 let mut starts = Vec::new();
-                for (index, value) in pinion_bson::values(array).enumerate() {
-                    let pinion_bson::RawBsonRef::Document(document) = value else {
-                        let array_path = reader_path.field(name);
-                        let path = array_path.index(index);
-                        return Err(crate::idl::wrong_type(
-                            path,
-                            value,
-                            crate::idl::Types::OBJECT,
-                        ));
-                    };
+                for object in crate::idl::Objects::new(reader_path.field(name), array) {
+                    let (_, document) = object?;
                     starts.push((document.as_bytes().as_ptr() as usize - origin) as u32);
                 }
                 Ok(Some(Documents {

@@ -85,7 +85,11 @@ pub(super) fn parse(body: &RawDocument, db: &str, explaining: bool) -> Result<Ag
             ));
         }
     };
-    let explain = reader.opt_safe_bool("explain")?.unwrap_or(false);
+    let explain = match reader.value("explain") {
+        None => false,
+        Some(RawBsonRef::Boolean(explain)) => explain,
+        Some(_) => return Err(Error::type_mismatch("explain must be a boolean")),
+    };
     let cursor = match reader.value("cursor") {
         None => None,
         Some(RawBsonRef::Document(cursor)) => Some(cursor),
@@ -112,13 +116,7 @@ pub(super) fn parse(body: &RawDocument, db: &str, explaining: bool) -> Result<Ag
     };
     let hint = parse_hint(reader.value("hint"))?;
     let vars = variables(reader.opt_doc("let")?)?;
-    // Unlike the flags of other commands, a number will not do, nor will null.
-    match reader.value("allowDiskUse") {
-        None | Some(RawBsonRef::Boolean(_)) => {}
-        Some(other) => {
-            return Err(reader.wrong_type("allowDiskUse", other, pinion_wire::idl::Types::BOOL));
-        }
-    }
+    reader.opt_flag("allowDiskUse")?;
     reader.opt_safe_bool("bypassDocumentValidation")?;
     refuse::collation(&reader)?;
     for option in [

@@ -40,6 +40,18 @@ pub(crate) async fn create(cmd: Invocation) -> Result<Reply> {
     reader.opt_safe_bool("capped")?;
     reader.unsupported_unless_empty("capped")?;
     refuse::collation(&reader)?;
+    // A wrong type is told before the option is refused.
+    for option in ["size", "max"] {
+        reader.opt_i64(option)?;
+    }
+    for option in ["viewOn", "validationLevel", "validationAction"] {
+        reader.opt_str(option)?;
+    }
+    for option in ["validator", "storageEngine", "indexOptionDefaults"] {
+        reader.opt_doc(option)?;
+    }
+    reader.opt_array("pipeline")?;
+    reader.opt_safe_bool("autoIndexId")?;
     for option in UNSUPPORTED_OPTIONS {
         reader.unsupported_unless(option, |value| {
             matches!(option, "size" | "max") && is_zero(value)
@@ -76,15 +88,19 @@ pub(crate) fn is_simple_collation(value: RawBsonRef<'_>) -> bool {
 }
 
 fn check_id_index(spec: &RawDocument) -> Result<()> {
-    let key_is_id = matches!(spec.get_document("key"), Ok(key)
-        if pinion_bson::compare_documents(key, &pinion_bson::rawdoc! { "_id": 1 }) == std::cmp::Ordering::Equal);
-    if !key_is_id {
+    let parsed = pinion_catalog::parse_index_spec(spec, false)?;
+    let key = parsed
+        .get_document("key")
+        .expect("a parsed specification has a key");
+    if pinion_bson::compare_documents(key, &pinion_bson::rawdoc! { "_id": 1 })
+        != std::cmp::Ordering::Equal
+    {
         return Err(Error::bad_value(format!(
             "The field 'key' for an _id index must be {{_id: 1}}, but got {}",
-            pinion_query::document_text(spec)
+            pinion_query::document_text(key)
         )));
     }
-    pinion_catalog::parse_index_spec(spec, false).map(|_| ())
+    Ok(())
 }
 
 /// `drop`.
@@ -192,7 +208,7 @@ pub(crate) async fn rename_collection(cmd: Invocation) -> Result<Reply> {
             ));
         }
     };
-    reader.opt_safe_bool("stayTemp")?;
+    reader.opt_bool("stayTemp")?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.finish()?;
     check_uuid(&from, uuid)?;
@@ -210,8 +226,8 @@ fn namespace_of(reader: &FieldReader<'_, '_>, field: &str) -> Result<Namespace> 
 pub(crate) async fn list_collections(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let filter = reader.opt_doc("filter")?;
-    let name_only = reader.opt_safe_bool("nameOnly")?.unwrap_or(false);
-    reader.opt_safe_bool("authorizedCollections")?;
+    let name_only = reader.opt_bool("nameOnly")?.unwrap_or(false);
+    reader.opt_bool("authorizedCollections")?;
     let batch_size = batch_size_of(reader.opt_doc("cursor")?, "listCollections")?;
     reader.ignore(&["listCollections"]);
     reader.finish()?;
@@ -261,7 +277,7 @@ pub(crate) async fn list_databases(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let filter = reader.opt_doc("filter")?;
     let name_only = reader.opt_safe_bool("nameOnly")?.unwrap_or(false);
-    reader.opt_safe_bool("authorizedDatabases")?;
+    reader.opt_bool("authorizedDatabases")?;
     reader.ignore(&["listDatabases"]);
     reader.finish()?;
     let matcher = filter.map(Matcher::parse).transpose()?;

@@ -4,7 +4,7 @@ use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{Access, Collection, core_catalog};
 use pinion_query::Matcher;
 use pinion_wire::idl::{CommandReader, Namespace};
-use pinion_wire::{Invocation, OpContext, Reply, Result};
+use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 use std::sync::Arc;
 
 use super::collections::check_uuid;
@@ -32,9 +32,11 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Count> {
     let skip = reader.opt_non_negative("skip")?.unwrap_or(0);
     // A negative limit is one that counts the same way, an inheritance of the shell.
     let limit = reader
-        .opt_i64("limit")?
-        .filter(|limit| *limit != 0)
-        .map(i64::unsigned_abs);
+        .opt_whole_number("limit")?
+        .filter(|limit| *limit != 0);
+    if limit == Some(i64::MIN) {
+        return Err(Error::bad_value("limit value for count cannot be min long"));
+    }
     refuse::collation(&reader)?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.ignore(&["fields", "queryOptions", "maxTimeMS"]);
@@ -46,7 +48,7 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Count> {
         matcher,
         hint,
         skip: skip as usize,
-        limit: limit.map(|limit| limit as usize),
+        limit: limit.map(|limit| limit.unsigned_abs() as usize),
     })
 }
 

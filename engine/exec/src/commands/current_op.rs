@@ -5,7 +5,7 @@ use pinion_bson::{DocBuilder, RawDocumentBuf};
 use pinion_catalog::stored_document;
 use pinion_query::Matcher;
 use pinion_wire::idl::is_generic_argument;
-use pinion_wire::{Error, Invocation, Reply, Result};
+use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::sessions::append_lsid;
 use crate::ops::OpSnapshot;
@@ -165,21 +165,23 @@ pub(crate) async fn kill_op(cmd: Invocation) -> Result<Reply> {
             ));
         }
         Some(value) => match pinion_wire::idl::i64_exact(value) {
-            Some(id) if i64::from(i32::MIN) <= id && id <= i64::from(u32::MAX) => id as i32,
+            Some(id) if i32::try_from(id).is_ok() => id as i32,
             Some(id) => {
-                return Err(Error::bad_value(format!(
-                    "invalid op : {id}. Op ID cannot be represented with 32 bits"
-                )));
+                return Err(Error::new(
+                    ErrorCode(26823),
+                    format!("invalid op : {id}. Op ID cannot be represented with 32 bits"),
+                ));
             }
             None if pinion_wire::idl::is_number(value) => {
-                return Err(Error::failed_to_parse(
-                    "Expected field \"op\" to be a whole number",
-                ));
+                return Err(Error::bad_value(format!(
+                    "Expected field \"op\" to have a value exactly representable as a 64-bit integer, but found op: {}",
+                    pinion_query::value_text(value)
+                )));
             }
             None => {
                 return Err(Error::type_mismatch(format!(
-                    "Expected field \"op\" to have a value exactly representable as a 64-bit integer, but found {}",
-                    pinion_query::value_text(value)
+                    "Expected field \"op\" to have numeric type, but found {}",
+                    pinion_wire::idl::idl_type_name(value.element_type())
                 )));
             }
         },

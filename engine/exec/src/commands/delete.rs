@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use pinion_bson::RawDocument;
+use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_query::{Matcher, Variables};
-use pinion_wire::idl::{FieldReader, Path};
+use pinion_wire::idl::{FieldReader, Path, f64_lossy, missing_field};
 use pinion_wire::{Error, Invocation, Reply, Result};
 
 use super::insert::check_batch_size;
@@ -29,22 +29,32 @@ pub(super) fn parse_delete<'d>(
     document: &'d RawDocument,
 ) -> Result<DeleteSpec<'d>> {
     let reader = FieldReader::object(path, document)?;
+    reader.only(&["q", "limit", "hint", "collation", "sampleId"])?;
     let q = reader.doc("q")?;
-    let limit = reader.i64("limit")?;
+    let limit = match reader.value("limit") {
+        Some(limit) => limit,
+        None => return Err(missing_field(reader.path().field("limit"))),
+    };
     let hint = parse_hint(reader.value("hint"))?;
     refuse::collation(&reader)?;
     reader.unsupported("sampleId")?;
-    reader.finish()?;
-    let multi = match limit {
-        0 => true,
-        1 => false,
-        other => {
-            return Err(Error::failed_to_parse(format!(
-                "The limit field in delete objects must be 0 or 1. Got {other}"
-            )));
-        }
-    };
-    Ok(DeleteSpec { q, multi, hint })
+    Ok(DeleteSpec {
+        q,
+        multi: deletes_all(limit)?,
+        hint,
+    })
+}
+
+/// What `limit` asks for: 0 is every document, 1 a single one, and a fraction neither. A value that is no
+/// number counts as 0, which is part of MongoDB's stable API.
+fn deletes_all(limit: RawBsonRef<'_>) -> Result<bool> {
+    match f64_lossy(limit).unwrap_or(0.0) {
+        0.0 => Ok(true),
+        1.0 => Ok(false),
+        other => Err(Error::failed_to_parse(format!(
+            "The limit field in delete objects must be 0 or 1. Got {other}"
+        ))),
+    }
 }
 
 impl DeleteSpec<'_> {

@@ -50,10 +50,12 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Distinct> {
     reader.ignore(&["maxTimeMS"]);
     reader.finish()?;
     check_uuid(&ns, uuid)?;
+    let matcher = Matcher::parse(query)?;
+    pinion_query::check_field_path(key)?;
     Ok(Distinct {
         ns,
         key: key.to_owned(),
-        matcher: Matcher::parse(query)?,
+        matcher,
         hint,
     })
 }

@@ -16,6 +16,7 @@ use crate::interrupt::interruptible;
 use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::read::{PartCounters, ReadRequest, open};
 use crate::state::state;
+use crate::write::ModifyStatement;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Verbosity {
@@ -42,7 +43,7 @@ struct Explained {
 enum Top {
     None,
     Count,
-    Update { upsert: bool },
+    Update(Arc<ModifyStatement>),
     Delete,
 }
 
@@ -132,14 +133,12 @@ fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
         "update" | "delete" => parse_write(name, inner, db),
         "findAndModify" | "findandmodify" => {
             let parsed = find_and_modify::parse(cmd, inner, name)?;
-            let statement = parsed.statement;
+            let statement = Arc::new(parsed.statement);
             let mut explained = plain(parsed.ns, statement.matcher.clone());
             explained.top = if parsed.remove {
                 Top::Delete
             } else {
-                Top::Update {
-                    upsert: statement.upsert,
-                }
+                Top::Update(statement.clone())
             };
             explained.limit = None;
             explained.request = Box::new(move |collection| {
@@ -220,17 +219,11 @@ fn parse_write(name: &str, inner: &RawDocument, db: &str) -> Result<Explained> {
     let root = Path::root("explain");
     let (statement, top) = if name == "update" {
         let spec = parse_update(root, document)?;
-        (
-            spec.statement(&options.vars, options.keep_empty_timestamps)?,
-            Top::Update {
-                upsert: spec.upsert,
-            },
-        )
+        let statement = Arc::new(spec.statement(&options.vars, options.keep_empty_timestamps)?);
+        (statement.clone(), Top::Update(statement))
     } else {
-        (
-            parse_delete(root, document)?.statement(&options.vars)?,
-            Top::Delete,
-        )
+        let statement = parse_delete(root, document)?.statement(&options.vars)?;
+        (Arc::new(statement), Top::Delete)
     };
     let mut explained = plain(options.ns, statement.matcher.clone());
     explained.top = top;
@@ -277,23 +270,35 @@ fn rest_of(inner: &RawDocument, parsed: &aggregate::Aggregate) -> Vec<RawDocumen
 #[derive(Clone, Copy, Default)]
 struct Execution {
     returned: u64,
+    /// Documents that an update would change.
+    modified: u64,
+    /// Whether it would insert one.
+    upserted: bool,
     millis: u64,
     counters: PartCounters,
 }
 
-async fn execute(ctx: &OpContext, request: ReadRequest) -> Result<Execution> {
+/// Runs the read; an update is worked out for each document, so its errors are those of the command itself.
+async fn execute(ctx: &OpContext, request: ReadRequest, top: &Top) -> Result<Execution> {
     let started = pinion_runtime::now();
     let mut stream = open(ctx, request, PART_BATCH_DOCUMENTS).await?.stream;
-    let mut returned = 0;
-    while stream
-        .next_wanted(ctx, PART_BATCH_DOCUMENTS)
-        .await?
-        .is_some()
-    {
+    let (mut returned, mut modified, mut upserted) = (0, 0, false);
+    while let Some(document) = stream.next_wanted(ctx, PART_BATCH_DOCUMENTS).await? {
         returned += 1;
+        if let Top::Update(statement) = top {
+            modified +=
+                u64::from(statement.would_change(pinion_catalog::stored_document(&document))?);
+        }
+    }
+    if let Top::Update(statement) = top
+        && returned == 0
+    {
+        upserted = statement.would_upsert()?;
     }
     Ok(Execution {
         returned,
+        modified,
+        upserted,
         millis: started.elapsed().as_millis() as u64,
         counters: *stream.counters(),
     })
@@ -334,7 +339,7 @@ async fn answer(
             let planner =
                 pinion_query::query_planner(&plan_request, &topped(&explained, stage.clone()));
             if verbosity >= Verbosity::ExecutionStats {
-                execution = execute(ctx, request).await?;
+                execution = execute(ctx, request, &explained.top).await?;
             }
             (planner, stage)
         }
@@ -401,7 +406,7 @@ fn topped(explained: &Explained, stage: ExplainStage) -> ExplainStage {
     let name = match explained.top {
         Top::None => return stage,
         Top::Count => "COUNT",
-        Top::Update { .. } => "UPDATE",
+        Top::Update(_) => "UPDATE",
         Top::Delete => "DELETE",
     };
     ExplainStage {
@@ -442,7 +447,7 @@ fn append_plan(
     if verbosity < Verbosity::ExecutionStats {
         return;
     }
-    let writes = matches!(explained.top, Top::Update { .. } | Top::Delete | Top::Count);
+    let writes = matches!(explained.top, Top::Update(_) | Top::Delete | Top::Count);
     let returned = if writes { 0 } else { execution.returned };
     out.start_document("executionStats")
         .append("executionSuccess", true)
@@ -451,9 +456,7 @@ fn append_plan(
         .append("totalKeysExamined", execution.counters.keys_examined as i32)
         .append("totalDocsExamined", execution.counters.docs_examined as i32);
     out.start_document("executionStages");
-    stage.write(out, &|stage, out| {
-        append_stage(stage, out, explained, execution)
-    });
+    stage.write(out, &|stage, out| append_stage(stage, out, execution));
     out.end();
     if verbosity == Verbosity::AllPlansExecution {
         out.start_array("allPlansExecution").end();
@@ -461,12 +464,7 @@ fn append_plan(
     out.end();
 }
 
-fn append_stage(
-    stage: &ExplainStage,
-    out: &mut DocBuilder,
-    explained: &Explained,
-    execution: &Execution,
-) {
+fn append_stage(stage: &ExplainStage, out: &mut DocBuilder, execution: &Execution) {
     let c = &execution.counters;
     let returned = match stage.name {
         "IXSCAN" => c.keys_examined.saturating_sub(c.dups_dropped),
@@ -511,10 +509,9 @@ fn append_stage(
                 .append("nSkipped", 0i32);
         }
         "UPDATE" => {
-            let upsert = matches!(explained.top, Top::Update { upsert: true });
             out.append("nMatched", execution.returned as i32)
-                .append("nWouldModify", execution.returned as i32)
-                .append("nWouldUpsert", i32::from(upsert && execution.returned == 0));
+                .append("nWouldModify", execution.modified as i32)
+                .append("nWouldUpsert", i32::from(execution.upserted));
         }
         "DELETE" => {
             out.append("nWouldDelete", execution.returned as i32);

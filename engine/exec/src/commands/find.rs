@@ -50,7 +50,7 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Find> {
     let vars = variables(reader.opt_doc("let")?)?;
     reader.opt_flag("allowPartialResults")?;
     reader.opt_flag("mirrored")?;
-    reader.opt_safe_bool("allowDiskUse")?;
+    reader.opt_flag("allowDiskUse")?;
     reader.opt_flag("oplogReplay")?;
     let tailable = reader.opt_flag("tailable")?.unwrap_or(false);
     let await_data = reader.opt_flag("awaitData")?.unwrap_or(false);

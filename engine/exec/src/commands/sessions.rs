@@ -48,6 +48,7 @@ pub(crate) async fn start_session(cmd: Invocation) -> Result<Reply> {
 
 fn parse_lsid(path: Path<'_>, document: &RawDocument) -> Result<Lsid> {
     let reader = FieldReader::object(path, document)?;
+    reader.only(&["id", "uid"])?;
     let id = reader
         .opt_uuid("id")?
         .ok_or_else(|| pinion_wire::idl::missing_field(reader.path().field("id")))?;

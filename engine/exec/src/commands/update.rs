@@ -36,13 +36,27 @@ pub(super) fn parse_update<'d>(
     document: &'d RawDocument,
 ) -> Result<UpdateSpec<'d>> {
     let reader = FieldReader::object(path, document)?;
+    reader.only(&[
+        "q",
+        "u",
+        "multi",
+        "upsert",
+        "hint",
+        "sort",
+        "arrayFilters",
+        "c",
+        "collation",
+        "upsertSupplied",
+        "allowShardKeyUpdatesWithoutFullShardKeyInQuery",
+        "sampleId",
+    ])?;
     let q = reader.doc("q")?;
     let u = reader
         .value("u")
         .ok_or_else(|| pinion_wire::idl::missing_field(reader.path().field("u")))?;
     check_modification(u)?;
-    let multi = reader.opt_safe_bool("multi")?.unwrap_or(false);
-    let upsert = reader.opt_safe_bool("upsert")?.unwrap_or(false);
+    let multi = reader.opt_bool("multi")?.unwrap_or(false);
+    let upsert = reader.opt_bool("upsert")?.unwrap_or(false);
     let hint = parse_hint(reader.value("hint"))?;
     let sort = reader.opt_doc("sort")?;
     let array_filters = array_filters(&reader)?;
@@ -52,7 +66,6 @@ pub(super) fn parse_update<'d>(
     reader.unsupported_unless_empty("upsertSupplied")?;
     reader.unsupported_unless_empty("allowShardKeyUpdatesWithoutFullShardKeyInQuery")?;
     reader.unsupported("sampleId")?;
-    reader.finish()?;
     if multi && sort.is_some() {
         return Err(Error::failed_to_parse(
             "Cannot specify sort with multi=true",

@@ -10,9 +10,10 @@ use pinion_catalog::{
 };
 use pinion_clock::Timestamp;
 use pinion_query::MultikeyPaths;
-use pinion_storage::{Expect, Op, Statement, TreeId, Write, WriteError, storage};
+use pinion_storage::{Expect, Key, Op, PartitionId, Statement, TreeId, Write, WriteError, storage};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
+use rustc_hash::FxHashSet;
 
 use super::backoff::Backoff;
 use super::batch::BatchOutcome;
@@ -106,6 +107,17 @@ pub(crate) fn duplicate_of(collection: &Collection, write: &Write) -> pinion_wir
     }
 }
 
+/// What one step did with a group of documents.
+struct Step {
+    attempts: Vec<Attempt>,
+    /// Indexes that the catalog must call multikey before the rest is tried again.
+    multikey: Vec<(TreeId, MultikeyPaths)>,
+    /// Some met another writer.
+    conflict: bool,
+    /// Some found no memory.
+    full: bool,
+}
+
 enum Attempt {
     Done(Timestamp),
     Failed(pinion_wire::Error),
@@ -137,7 +149,12 @@ pub(crate) async fn insert_documents(
             continue;
         };
         let group = take_group(&mut queue);
-        let (attempts, multikey, full) = attempt(&collection, &group, ordered).await;
+        let Step {
+            attempts,
+            multikey,
+            conflict,
+            full,
+        } = attempt(&collection, &group, ordered).await;
         drop(pass);
         let mut again: Vec<(usize, Bytes)> = Vec::new();
         let mut stop = false;
@@ -162,7 +179,7 @@ pub(crate) async fn insert_documents(
         }
         if !multikey.is_empty() {
             set_multikey(ns.clone(), collection.uuid, multikey).await?;
-        } else {
+        } else if conflict || full {
             let more = if full {
                 backoff.cache_full(ctx).await?
             } else {
@@ -204,19 +221,25 @@ fn take_group(queue: &mut std::collections::VecDeque<(usize, Bytes)>) -> Vec<(us
 }
 
 /// One step: builds the statements and hands them to storage together.
-async fn attempt(
-    collection: &Arc<Collection>,
-    group: &[(usize, Bytes)],
-    ordered: bool,
-) -> (Vec<Attempt>, Vec<(TreeId, MultikeyPaths)>, bool) {
+async fn attempt(collection: &Arc<Collection>, group: &[(usize, Bytes)], ordered: bool) -> Step {
     let mut attempts: Vec<Attempt> = Vec::with_capacity(group.len());
     let mut statements: Vec<Statement> = Vec::with_capacity(group.len());
     // The places in the group of the statements.
     let mut places: Vec<usize> = Vec::with_capacity(group.len());
     let mut multikey: Vec<(TreeId, MultikeyPaths)> = Vec::new();
+    let mut claimed = FxHashSet::default();
     for (place, (_, document)) in group.iter().enumerate() {
         attempts.push(Attempt::Pending);
-        match insert_statement(collection, document) {
+        let built = insert_statement(collection, document);
+        if let Ok(built) = &built
+            && !ordered
+            && !claim(&mut claimed, &built.statement)
+        {
+            // Of documents that want one unique key the first of the batch has it, so this one waits until that one
+            // is decided.
+            continue;
+        }
+        match built {
             Ok(built) if built.newly_multikey.is_empty() => {
                 statements.push(built.statement);
                 places.push(place);
@@ -238,7 +261,7 @@ async fn attempt(
             }
         }
     }
-    let mut full = false;
+    let (mut conflict, mut full) = (false, false);
     if !statements.is_empty() {
         let results = storage().execute(statements, ordered).await;
         assert!(
@@ -248,7 +271,10 @@ async fn attempt(
         for (place, result) in places.into_iter().zip(results) {
             attempts[place] = match result {
                 Ok(ts) => Attempt::Done(ts),
-                Err(WriteError::Conflict | WriteError::NotReached) => Attempt::Pending,
+                Err(WriteError::Conflict | WriteError::NotReached) => {
+                    conflict = true;
+                    Attempt::Pending
+                }
                 Err(WriteError::CacheFull) => {
                     full = true;
                     Attempt::Pending
@@ -271,5 +297,27 @@ async fn attempt(
             }
         }
     }
-    (attempts, multikey, full)
+    Step {
+        attempts,
+        multikey,
+        conflict,
+        full,
+    }
+}
+
+/// Notes the unique keys that a statement wants; false if another statement wants one of them already.
+fn claim(claimed: &mut FxHashSet<(PartitionId, TreeId, Key)>, statement: &Statement) -> bool {
+    let wanted = || {
+        statement.writes.iter().filter_map(|write| {
+            let key = match write.expect {
+                Expect::Absent => write.key.clone(),
+                Expect::UniquePrefix { len } => Key::from_slice(&write.key[..len]),
+                _ => return None,
+            };
+            Some((write.partition, write.tree, key))
+        })
+    };
+    let free = wanted().all(|key| !claimed.contains(&key));
+    claimed.extend(wanted());
+    free
 }

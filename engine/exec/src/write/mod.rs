@@ -5,6 +5,7 @@ mod batch;
 mod document;
 mod insert;
 mod modify;
+mod rehearse;
 mod target;
 
 pub(crate) use batch::{BatchOutcome, Upserted};

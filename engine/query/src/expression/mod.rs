@@ -10,7 +10,7 @@ use pinion_wire::Result;
 
 pub(crate) use eval::Env;
 pub(crate) use operators::is_expression_name;
-pub(crate) use parse::check_field_path;
+pub use parse::check_field_path;
 pub use value::Value;
 
 use parse::Expr;

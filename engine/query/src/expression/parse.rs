@@ -307,7 +307,7 @@ fn parse_field_path(text: &str) -> Result<FieldPath> {
 }
 
 /// The rules for a dotted path in expressions, projections and sorts.
-pub(crate) fn check_field_path(text: &str) -> Result<()> {
+pub fn check_field_path(text: &str) -> Result<()> {
     if text.is_empty() {
         return Err(error(
             40352,

@@ -17,6 +17,27 @@ use crate::sort::SortPattern;
 use crate::text::element_text;
 use crate::value::{count, elements, first, is_empty, is_nan, is_number, items, type_name};
 
+/// Stages that `parse_stage` reads.
+const SUPPORTED: &[&str] = &[
+    "$match",
+    "$project",
+    "$addFields",
+    "$set",
+    "$unset",
+    "$sort",
+    "$skip",
+    "$limit",
+    "$count",
+    "$group",
+    "$unwind",
+    "$replaceRoot",
+    "$replaceWith",
+    "$redact",
+    "$facet",
+    "$bucket",
+    "$sortByCount",
+];
+
 /// Stages that MongoDB has and this pipeline does not offer.
 pub(super) const UNSUPPORTED: &[&str] = &[
     "$bucketAuto",
@@ -68,14 +89,26 @@ pub(super) fn parse(stages: &RawArray, variables: &Variables) -> Result<Vec<Stag
                 "Each element of the 'pipeline' array must be an object",
             ));
         };
-        if count(stage) != 1 {
+        let name = match first(stage) {
+            Some((name, _)) if count(stage) == 1 => name,
+            _ => {
+                return Err(error(
+                    40323,
+                    "A pipeline stage specification object must contain exactly one field.",
+                ));
+            }
+        };
+        if [SUPPORTED, UNSUPPORTED, FIRST]
+            .iter()
+            .all(|names| !names.contains(&name))
+        {
             return Err(error(
-                40323,
-                "A pipeline stage specification object must contain exactly one field.",
+                40324,
+                format!("Unrecognized pipeline stage name: '{name}'"),
             ));
         }
     }
-    // The form of all stages is looked at before what is in any of them.
+    // The form and the names of all stages are looked at before what is in any of them.
     let mut out = Vec::new();
     for stage in items(stages) {
         if let RawBsonRef::Document(stage) = stage
@@ -204,16 +237,10 @@ fn parse_stage(
                 format!("{name} is only valid as the first stage in a pipeline."),
             ));
         }
-        name if UNSUPPORTED.contains(&name) => {
+        name => {
             return Err(error(
                 115,
                 format!("the aggregation stage {name} is not supported"),
-            ));
-        }
-        _ => {
-            return Err(error(
-                40324,
-                format!("Unrecognized pipeline stage name: '{name}'"),
             ));
         }
     });

@@ -254,6 +254,10 @@ fn errors() {
         (rawbson!([{ "$group": {} }]), 15955),
         (rawbson!([{ "$group": { "_id": { "a": 1 } } }]), 17390),
         (rawbson!([{ "$match": { "$nosuch": 1 } }, {}]), 40323),
+        (
+            rawbson!([{ "$match": { "$nosuch": 1 } }, { "$foo": 1 }]),
+            40324,
+        ),
         (rawbson!([{ "$group": { "_id": 1, "x": 1 } }]), 40234),
         (
             rawbson!([{ "$group": { "_id": 1, "x": { "$foo": 1 } } }]),

@@ -125,6 +125,14 @@ fn types() {
         )),
     );
     check(
+        rawdoc! { "tailable": 1 },
+        |r| r.opt_flag("tailable"),
+        Err((
+            14,
+            "Field 'tailable' should be a boolean value, but found: int",
+        )),
+    );
+    check(
         rawdoc! { "txn": 1 },
         |r| r.opt_long("txn"),
         Err((

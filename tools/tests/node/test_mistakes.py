@@ -1,0 +1,82 @@
+"""Commands with mistakes in them: which is told, and what is taken all the same."""
+
+import pymongo
+import pytest
+from bson import Decimal128
+from bson.son import SON
+
+SET = {"$set": {"a": 1}}
+REFUSED = [
+    # Bools that MongoDB wants to be bools, not numbers.
+    (14, {"update": "c", "updates": [{"q": {}, "u": SET, "multi": 1}]}),
+    (14, {"update": "c", "updates": [{"q": {}, "u": SET, "upsert": 1.0}]}),
+    (14, {"find": "c", "singleBatch": 1}),
+    (14, {"find": "c", "allowDiskUse": 0}),
+    (14, {"aggregate": "c", "pipeline": [], "cursor": {}, "explain": 1}),
+    (14, {"aggregate": "c", "pipeline": [], "cursor": {}, "allowDiskUse": 1}),
+    (14, {"listCollections": 1, "nameOnly": 1}),
+    # Numbers that must be whole.
+    (9, {"delete": "c", "deletes": [{"q": {}, "limit": 0.5}]}),
+    (9, {"delete": "c", "deletes": [{"q": {}, "limit": 1.5}]}),
+    (9, {"count": "c", "limit": 1.5}),
+    (9, {"count": "c", "limit": float("inf")}),
+    (9, {"count": "c", "limit": Decimal128("1E+30")}),
+    # Field paths.
+    (40352, {"distinct": "c", "key": ""}),
+    (40353, {"distinct": "c", "key": "a."}),
+    (15998, {"distinct": "c", "key": "a..b"}),
+    (16410, {"distinct": "c", "key": "$a"}),
+    # Which of two mistakes is told.
+    (40415, {"update": "c", "updates": [{"x": 1}]}),
+    (40415, {"delete": "c", "deletes": [{"x": 1}]}),
+    (40415, {"killSessions": [{"x": 1}]}),
+    (40324, {"aggregate": "c", "pipeline": [{"$match": {"$nosuch": 1}}, {"$nosuch": 1}], "cursor": {}}),
+    (197, {"createIndexes": "c", "indexes": [{"key": {"a": 0}, "name": "a", "foo": 1}]}),
+    (197, {"createIndexes": "c", "indexes": [{"key": {"_id": -1}, "name": "a", "unique": True}]}),
+    (197, {"create": "n", "idIndex": {"x": 1}}),
+    (14, {"create": "n", "size": []}),
+]
+
+
+@pytest.mark.parametrize("code,command", REFUSED, ids=lambda value: str(value)[:70])
+def test_refused(client, code, command):
+    database = client.mistakes
+    database.c.insert_one({"a": 2})
+    reply = database.command(SON(command), check=False)
+    assert (reply["ok"], reply.get("code")) == (0, code), reply
+    assert database.c.count_documents({"a": 2}) == 1
+    database.drop_collection("c")
+
+
+def test_nulls_in_lists_are_passed_over(client, collection):
+    statement = {"q": {"_id": 1}, "u": {"$set": {"a": 1}}, "upsert": True, "arrayFilters": [None]}
+    assert collection.database.command({"update": collection.name, "updates": [statement]})["n"] == 1
+    assert client.admin.command({"endSessions": [None]})["ok"] == 1
+
+
+def test_unordered_inserts_of_one_value_are_taken_in_order(collection):
+    collection.create_index("u", unique=True)
+    for _ in range(20):
+        collection.delete_many({})
+        documents = [{"_id": i, "u": i % 3, "tags": [i, i + 1]} for i in range(12)]
+        with pytest.raises(pymongo.errors.BulkWriteError) as caught:
+            collection.insert_many(documents, ordered=False)
+        assert [error["index"] for error in caught.value.details["writeErrors"]] == list(range(3, 12))
+        assert sorted(d["_id"] for d in collection.find()) == [0, 1, 2]
+
+
+def test_explained_updates_are_worked_out(collection):
+    collection.insert_many([{"_id": 1, "a": 5}, {"_id": 2, "a": "x"}])
+
+    def explain(query, change, verbosity="executionStats", **options):
+        update = {"update": collection.name, "updates": [{"q": query, "u": change, "multi": True, **options}]}
+        return collection.database.command({"explain": update, "verbosity": verbosity}, check=False)
+
+    stage = explain({}, {"$set": {"a": 5}})["executionStats"]["executionStages"]
+    assert (stage["nMatched"], stage["nWouldModify"], stage["nWouldUpsert"]) == (2, 1, 0)
+    assert explain({}, {"$inc": {"a": 1}})["code"] == 14
+    assert explain({}, {"$inc": {"a": 1}}, "queryPlanner")["ok"] == 1
+    stage = explain({"_id": 3}, {"$inc": {"a": 1}}, upsert=True)["executionStats"]["executionStages"]
+    assert (stage["nMatched"], stage["nWouldUpsert"]) == (0, 1)
+    assert explain({"_id": 3, "a": "x"}, {"$inc": {"a": 1}}, upsert=True)["code"] == 14
+    assert [d["a"] for d in collection.find().sort("_id", 1)] == [5, "x"]
