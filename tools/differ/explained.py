@@ -64,6 +64,13 @@ def is_empty(reply):
     return access(reply) == [codec.encode(SON([("stage", "EOF")]))]
 
 
+def is_point_read(reply):
+    """Whether the plan reads one `_id`."""
+    scans = access(reply) or []
+    bounds = codec.decode(scans[0]).get("indexBounds", {}).get("_id", []) if len(scans) == 1 else []
+    return len(bounds) == 1 and is_point(bounds[0])
+
+
 def differ_in_bounds_alone(a, b, simplify):
     """Whether the scans are equal when `simplify(path, intervals)` is what counts of their bounds."""
     def simple(reply):

@@ -27,7 +27,7 @@ HAND_READ = set("""
     $readPreference $readPreference.mode
 """.split())
 # Optional fields of those, and of the ones that 4.4 read by its first IDL: null is as if they were absent in 7.0.
-NULL_IS_ABSENT = HAND_READ | set("lsid lsid.id txnNumber comment create.capped create.autoIndexId create.collation create.storageEngine create.validator create.indexOptionDefaults create.size create.max create.viewOn create.validationLevel create.validationAction".split())
+NULL_IS_ABSENT = HAND_READ | set("lsid lsid.id txnNumber comment create.capped create.autoIndexId create.idIndex create.collation create.storageEngine create.validator create.indexOptionDefaults create.size create.max create.viewOn create.validationLevel create.validationAction".split())
 # What 7.0 takes any number for that 4.4 wanted a bool for (`safeBool` in its IDL).
 NUMBER_IS_BOOL = set("createIndexes.indexes.*.unique createIndexes.indexes.*.sparse".split())
 
@@ -80,7 +80,7 @@ def values_of(command, field):
         head, _, rest = field.partition(".")
         if rest and head == name_of(one):
             # `find.find` is the command's own field.
-            found += values_at(one, rest)
+            found += values_at(one, rest) + values_at(one, field)
         elif head in GENERIC:
             found += values_at(one, field)
         if one is inner(command) and one is command:
