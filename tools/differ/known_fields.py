@@ -28,9 +28,6 @@ HAND_READ = set("""
 """.split())
 # Optional fields of those, and of the ones that 4.4 read by its first IDL: null is as if they were absent in 7.0.
 NULL_IS_ABSENT = HAND_READ | set("lsid lsid.id txnNumber comment create.capped create.autoIndexId create.idIndex create.collation create.storageEngine create.validator create.indexOptionDefaults create.size create.max create.viewOn create.validationLevel create.validationAction".split())
-# What 7.0 takes any number for that 4.4 wanted a bool for (`safeBool` in its IDL).
-NUMBER_IS_BOOL = set("createIndexes.indexes.*.unique createIndexes.indexes.*.sparse".split())
-
 # Arguments that every command takes.
 GENERIC = {"lsid", "txnNumber", "maxTimeMS", "readConcern", "writeConcern", "$readPreference", "comment"}
 

@@ -65,6 +65,19 @@ def test_unordered_inserts_of_one_value_are_taken_in_order(collection):
         assert sorted(d["_id"] for d in collection.find()) == [0, 1, 2]
 
 
+def test_a_taken_id_is_told_before_parallel_arrays(collection):
+    collection.create_index([("a", 1), ("b", 1)])
+    parallel = {"a": [1], "b": [2]}
+    for ordered in (True, False):
+        collection.delete_many({})
+        with pytest.raises(pymongo.errors.BulkWriteError) as caught:
+            collection.insert_many([{"_id": 1}, {"_id": 1, **parallel}], ordered=ordered)
+        assert [(error["index"], error["code"]) for error in caught.value.details["writeErrors"]] == [(1, 11000)]
+    with pytest.raises(pymongo.errors.WriteError) as caught:
+        collection.insert_one({"_id": 2, **parallel})
+    assert caught.value.code == 171
+
+
 def test_explained_updates_are_worked_out(collection):
     collection.insert_many([{"_id": 1, "a": 5}, {"_id": 2, "a": "x"}])
 

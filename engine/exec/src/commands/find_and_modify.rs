@@ -100,6 +100,11 @@ pub(super) fn parse(cmd: &Invocation, body: &RawDocument, command: &str) -> Resu
         Some(fields) if !fields.is_empty() => {
             let projection = Projection::parse_find(fields, &vars)?;
             projection.check_filter(&matcher)?;
+            if new && projection.needs_position() {
+                return Err(Error::bad_value(
+                    "cannot use a positional projection and return the new document",
+                ));
+            }
             Some(projection)
         }
         _ => None,

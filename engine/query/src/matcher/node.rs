@@ -108,13 +108,14 @@ impl Node {
         }
     }
 
-    /// Joins conjuncts, flattening nested ones; one alone stands for itself.
+    /// Joins conjuncts, flattening nested ones; one alone stands for itself, as does one that nothing satisfies.
     pub(crate) fn and(children: Vec<Node>) -> Node {
         let mut flat = Vec::with_capacity(children.len());
         for child in children {
             match child {
                 Node::And(inner) => flat.extend(inner),
                 Node::AlwaysTrue => {}
+                Node::AlwaysFalse => return Node::AlwaysFalse,
                 other => flat.push(other),
             }
         }
