@@ -48,10 +48,9 @@ def test_refused(client, code, command):
     database.drop_collection("c")
 
 
-def test_nulls_in_lists_are_passed_over(client, collection):
-    statement = {"q": {"_id": 1}, "u": {"$set": {"a": 1}}, "upsert": True, "arrayFilters": [None]}
-    assert collection.database.command({"update": collection.name, "updates": [statement]})["n"] == 1
-    assert client.admin.command({"endSessions": [None]})["ok"] == 1
+@pytest.mark.parametrize("command", ["endSessions", "killSessions", "refreshSessions"])
+def test_nulls_in_lists_are_passed_over(client, command):
+    assert client.admin.command({command: [None]})["ok"] == 1
 
 
 def test_unordered_inserts_of_one_value_are_taken_in_order(collection):
