@@ -64,11 +64,11 @@ def is_empty(reply):
     return access(reply) == [codec.encode(SON([("stage", "EOF")]))]
 
 
-def is_point_read(reply):
-    """Whether the plan reads one `_id`."""
-    scans = access(reply) or []
-    bounds = codec.decode(scans[0]).get("indexBounds", {}).get("_id", []) if len(scans) == 1 else []
-    return len(bounds) == 1 and is_point(bounds[0])
+def reads_point_or_nothing(a, b):
+    """Whether a reads one `_id`, and b the index of `_id` within bounds that hold nothing."""
+    scans = [codec.decode(scan) for scan in access(b) or []]
+    return results(a) == results(b) and access(a) == [codec.encode(SON([("stage", "IDHACK")]))] and [
+        (scan.get("indexName"), scan.get("indexBounds")) for scan in scans] == [("_id_", {"_id": []})]
 
 
 def differ_in_bounds_alone(a, b, simplify):
