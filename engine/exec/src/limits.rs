@@ -51,8 +51,8 @@ pub const KILL_POLL: Duration = Duration::from_millis(20);
 pub const LATENCY_BUCKETS: usize = 32;
 /// Documents that a pipeline's sort or group passes on before it looks whether it should yield.
 pub const FINISH_STEP: usize = 16;
-/// Namespaces with counters for `top`.
-pub const MAX_TOP_NAMESPACES: usize = 10_000;
+/// Namespaces with counters for `top` before a core looks for ones that are gone.
+pub const MIN_TOP_NAMESPACES: usize = 10_000;
 /// Indexes whose uses a core counts for `$indexStats` before it looks for ones that are gone.
 pub const MIN_USED_INDEXES: usize = 1_000;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pinion_storage::TreeId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::limits::{LATENCY_BUCKETS, MAX_TOP_NAMESPACES, MIN_USED_INDEXES};
+use crate::limits::{LATENCY_BUCKETS, MIN_TOP_NAMESPACES, MIN_USED_INDEXES};
 
 /// A counter of one core; only its own core touches it.
 #[derive(Debug, Default)]
@@ -193,6 +193,7 @@ pub struct Metrics {
     pub writes: Latency,
     pub commands: Latency,
     top: RefCell<BTreeMap<Arc<str>, TopEntry>>,
+    top_forget_at: Cell<usize>,
     index_uses: RefCell<IndexUses>,
 }
 
@@ -206,14 +207,19 @@ impl Metrics {
         }
     }
 
-    /// Records one finished operation of a namespace.
-    pub fn record_top(&self, ns: &str, kind: TopKind, us: u64) {
+    /// Records one finished operation of a namespace. Now and then it forgets those that do not exist any more, so it knows
+    /// at most twice as many as there are.
+    pub fn record_top(&self, ns: &str, kind: TopKind, us: u64, exists: impl Fn(&str) -> bool) {
         let mut top = self.top.borrow_mut();
         if let Some(entry) = top.get_mut(ns) {
             entry.record(kind, us);
-        } else if top.len() < MAX_TOP_NAMESPACES {
-            top.entry(ns.into()).or_default().record(kind, us);
+            return;
         }
+        if top.len() >= self.top_forget_at.get().max(MIN_TOP_NAMESPACES) {
+            top.retain(|ns, _| exists(ns));
+            self.top_forget_at.set(2 * top.len());
+        }
+        top.entry(ns.into()).or_default().record(kind, us);
     }
 
     /// Counts one operation that used an index, or a collection's tree as the index on `_id`. Now and then it forgets
@@ -247,5 +253,40 @@ impl Metrics {
     /// A copy of what `top` shows.
     pub fn top(&self) -> BTreeMap<Arc<str>, TopEntry> {
         self.top.borrow().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `top` was full for ever once enough collections had come and gone, and knew nothing of later ones.
+    #[test]
+    fn collections_that_are_gone_make_room() {
+        let metrics = Metrics::default();
+        let exists = |ns: &str| ns == "db.kept" || ns == "db.last";
+        metrics.record_top("db.kept", TopKind::Query, 1, exists);
+        for i in 0..3 * MIN_TOP_NAMESPACES {
+            metrics.record_top(&format!("db.c{i}"), TopKind::Query, 1, exists);
+        }
+        metrics.record_top("db.last", TopKind::Insert, 1, exists);
+        metrics.record_top("db.kept", TopKind::Query, 1, exists);
+        let top = metrics.top();
+        assert!(top.len() <= MIN_TOP_NAMESPACES, "{}", top.len());
+        assert_eq!(top["db.kept"].queries.count, 2);
+        assert_eq!(top["db.last"].insert.count, 1);
+    }
+
+    #[test]
+    fn indexes_that_are_gone_make_room() {
+        let metrics = Metrics::default();
+        for number in 0..3 * MIN_USED_INDEXES as u64 {
+            metrics.record_index_use(TreeId(number), || [TreeId(7)]);
+            metrics.record_index_use(TreeId(7), || [TreeId(7)]);
+        }
+        let last = TreeId(3 * MIN_USED_INDEXES as u64 - 1);
+        assert_eq!(metrics.index_uses(&[last]), [1]);
+        assert!(metrics.index_uses(&[TreeId(7)])[0] > 2 * MIN_USED_INDEXES as u64);
+        assert!(metrics.index_uses.borrow().counts.len() <= MIN_USED_INDEXES);
     }
 }

@@ -85,7 +85,12 @@ where
     let us = pinion_runtime::now().as_nanos().saturating_sub(started) / 1000;
     metrics.record(class, us);
     if let Some((kind, ns)) = top {
-        metrics.record_top(&ns, kind, us);
+        metrics.record_top(&ns, kind, us, |ns| {
+            pinion_catalog::core_catalog()
+                .current()
+                .get_full(ns)
+                .is_some()
+        });
     }
     if let Err(error) = &result {
         let internal = error.code == ErrorCode::INTERNAL_ERROR;

@@ -81,6 +81,8 @@ pub(crate) async fn coll_stats(cmd: Invocation) -> Result<Reply> {
 
 /// Appends what `collStats` and `$collStats: {storageStats: {}}` tell.
 pub(crate) async fn append_collection_stats(out: &mut DocBuilder, ns: &Namespace, scale: i64) {
+    // A scale is a 32-bit number; a greater one is as great as those get.
+    let scale = scale.min(i64::from(i32::MAX));
     let Some(collection) = core_catalog().get(ns) else {
         out.append("ns", ns.as_str())
             .append("size", 0i32)
