@@ -1,0 +1,35 @@
+//! `pinion-bench`: drives database servers over the wire and shows what was measured.
+
+#![allow(clippy::disallowed_methods)] // A client outside of a node: its clocks, threads, files and sockets are real.
+
+mod cpu;
+mod machine;
+mod options;
+mod protocol;
+mod report;
+mod run;
+mod workload;
+
+use std::process::ExitCode;
+
+/// The run was made and its figures must not be used: errors, misses, wrong replies or a late generator.
+const INVALID: u8 = 2;
+
+fn main() -> ExitCode {
+    let matches = options::command().get_matches();
+    let outcome = match matches.subcommand() {
+        Some(("run", matches)) => {
+            options::Settings::from(matches).and_then(|settings| run::command(&settings))
+        }
+        Some(("report", matches)) => report::command(matches).map(|()| true),
+        _ => Err("no such subcommand".into()),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(INVALID),
+        Err(why) => {
+            eprintln!("pinion-bench: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

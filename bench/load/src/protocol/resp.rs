@@ -1,0 +1,225 @@
+//! Redis: a document is one value, all its fields' values one after the other; GET, SET and MSET.
+
+use std::sync::Arc;
+
+use super::{Outcome, Protocol, Session, Stream, Transport, exchange};
+use crate::workload::{Kind, Request, Spec, check_value, value};
+
+/// The largest value that Redis has.
+const MAX_BULK_BYTES: usize = 512 << 20;
+
+/// One connection.
+pub struct Resp {
+    spec: Arc<Spec>,
+    key: Vec<u8>,
+    scratch: Vec<u8>,
+}
+
+impl Resp {
+    fn bulk(out: &mut Vec<u8>, bytes: &[u8]) {
+        out.extend_from_slice(format!("${}\r\n", bytes.len()).as_bytes());
+        out.extend_from_slice(bytes);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn key(&mut self, key: u64, out: &mut Vec<u8>) {
+        self.key.clear();
+        self.spec.document.key_name(key, &mut self.key);
+        Self::bulk(out, &self.key);
+    }
+
+    fn value(&self, key: u64, version: u64, out: &mut Vec<u8>) {
+        let document = &self.spec.document;
+        out.extend_from_slice(format!("${}\r\n", document.value_bytes()).as_bytes());
+        for field in 0..document.fields {
+            value(key, field, version, document.field_bytes, out);
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn write(&mut self, request: &Request, out: &mut Vec<u8>) {
+        let keys = request.key..request.key + request.count;
+        let ttl_secs = self.spec.ttl_secs;
+        if request.count > 1 {
+            out.extend_from_slice(
+                format!("*{}\r\n$4\r\nMSET\r\n", 1 + 2 * request.count).as_bytes(),
+            );
+        } else if ttl_secs > 0 {
+            out.extend_from_slice(b"*5\r\n$3\r\nSET\r\n");
+        } else {
+            out.extend_from_slice(b"*3\r\n$3\r\nSET\r\n");
+        }
+        for key in keys {
+            self.key(key, out);
+            self.value(key, request.version, out);
+        }
+        if ttl_secs > 0 {
+            out.extend_from_slice(b"$2\r\nEX\r\n");
+            Self::bulk(out, ttl_secs.to_string().as_bytes());
+        }
+    }
+
+    /// Runs a command; gives the reply with its type and without its end.
+    fn command(&mut self, stream: &mut dyn Stream, words: &[&str]) -> Result<String, String> {
+        let mut out = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            Self::bulk(&mut out, word.as_bytes());
+        }
+        let reply = exchange(stream, &out, |input| self.reply_end(input))?;
+        let text = String::from_utf8_lossy(&reply).trim_end().to_owned();
+        match text.strip_prefix('-') {
+            Some(error) => Err(error.into()),
+            None => Ok(text),
+        }
+    }
+}
+
+fn line(input: &[u8]) -> Option<&[u8]> {
+    let end = input.windows(2).position(|pair| pair == b"\r\n")?;
+    Some(&input[..end])
+}
+
+fn number(text: &[u8]) -> Option<i64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+impl Protocol for Resp {
+    fn refuses(session: &Session) -> Option<String> {
+        let spec = &session.spec;
+        let other = [Kind::Scan, Kind::IndexRead, Kind::Transaction]
+            .into_iter()
+            .find(|kind| spec.has(*kind));
+        if let Some(kind) = other {
+            return Some(format!("Redis has no {}: GET and SET only", kind.name()));
+        }
+        if spec.collections > 1 {
+            return Some("Redis has no collections".into());
+        }
+        if spec.ttl_secs > 0 && spec.batch > 1 {
+            return Some("Redis sets no TTL in a batch (MSET)".into());
+        }
+        let concerns = &session.concerns;
+        if concerns.w.is_some() || concerns.journal.is_some() || concerns.read_concern.is_some() {
+            return Some(
+                "Redis's durability is the server's setting (appendfsync), not the client's".into(),
+            );
+        }
+        None
+    }
+
+    fn open(session: &Session) -> Result<(Self, Transport), String> {
+        let endpoint = &session.endpoint;
+        let mut transport = Transport::connect(endpoint)?;
+        if let Some(config) = &session.tls {
+            transport = transport.secure(config, &endpoint.host)?;
+        }
+        let mut resp = Self {
+            spec: Arc::clone(&session.spec),
+            key: Vec::new(),
+            scratch: Vec::new(),
+        };
+        match endpoint.user.as_deref() {
+            None => {}
+            Some("") => drop(resp.command(&mut transport, &["AUTH", &endpoint.password])?),
+            Some(user) => drop(resp.command(&mut transport, &["AUTH", user, &endpoint.password])?),
+        }
+        if let Some(database) = &endpoint.database {
+            resp.command(&mut transport, &["SELECT", database])?;
+        }
+        Ok((resp, transport))
+    }
+
+    fn server(&mut self, stream: &mut dyn Stream) -> Result<String, String> {
+        let info = self.command(stream, &["INFO", "server"])?;
+        let version = info
+            .lines()
+            .find_map(|line| line.strip_prefix("redis_version:"));
+        Ok(format!(
+            "Redis protocol, version {}",
+            version.unwrap_or("unknown")
+        ))
+    }
+
+    fn set_up(&mut self, stream: &mut dyn Stream, _: &Session, fresh: bool) -> Result<(), String> {
+        if fresh {
+            self.command(stream, &["FLUSHDB"])?;
+        }
+        Ok(())
+    }
+
+    fn ping(&mut self, stream: &mut dyn Stream) -> Result<(), String> {
+        self.command(stream, &["PING"]).map(drop)
+    }
+
+    fn encode(&mut self, request: &Request, out: &mut Vec<u8>) {
+        match (request.kind, request.stage) {
+            (Kind::Insert | Kind::Update, _) | (Kind::ReadModifyWrite, 1) => {
+                self.write(request, out)
+            }
+            _ => {
+                out.extend_from_slice(b"*2\r\n$3\r\nGET\r\n");
+                self.key(request.key, out);
+            }
+        }
+    }
+
+    fn reply_end(&self, input: &[u8]) -> Result<Option<usize>, String> {
+        let Some(line) = line(input) else {
+            return Ok(None);
+        };
+        let after = line.len() + 2;
+        match line.first() {
+            Some(b'+' | b'-' | b':') => Ok(Some(after)),
+            Some(b'$') => match number(&line[1..]) {
+                Some(-1) => Ok(Some(after)),
+                Some(length) if (0..=MAX_BULK_BYTES as i64).contains(&length) => {
+                    let end = after + length as usize + 2;
+                    Ok((input.len() >= end).then_some(end))
+                }
+                _ => Err("a reply has a wrong length".into()),
+            },
+            _ => Err("a reply has a type that nobody asked for".into()),
+        }
+    }
+
+    fn check(&mut self, request: &Request, reply: &[u8], compare: bool) -> Outcome {
+        if reply.first() == Some(&b'-') {
+            return Outcome::Error(String::from_utf8_lossy(&reply[1..]).trim_end().into());
+        }
+        let writes = matches!(
+            (request.kind, request.stage),
+            (Kind::Insert | Kind::Update, _) | (Kind::ReadModifyWrite, 1)
+        );
+        if writes {
+            return if reply == b"+OK\r\n" {
+                Outcome::Right
+            } else {
+                Outcome::Wrong("the reply to a SET is not OK".into())
+            };
+        }
+        if reply == b"$-1\r\n" {
+            return Outcome::Miss;
+        }
+        let document = &self.spec.document;
+        let Some(head) = line(reply).filter(|_| reply[0] == b'$') else {
+            return Outcome::Wrong("the reply to a GET is no string".into());
+        };
+        let value = &reply[head.len() + 2..reply.len() - 2];
+        if value.len() != document.value_bytes() || !reply.ends_with(b"\r\n") {
+            return Outcome::Wrong(format!(
+                "a value has {} bytes, not {}",
+                value.len(),
+                document.value_bytes()
+            ));
+        }
+        if compare {
+            let mut fields = value.chunks(document.field_bytes).enumerate();
+            if let Some((field, _)) = fields
+                .find(|(field, bytes)| !check_value(request.key, *field, bytes, &mut self.scratch))
+            {
+                return Outcome::Wrong(format!("part {field} of a value is not what was written"));
+            }
+        }
+        Outcome::Right
+    }
+}

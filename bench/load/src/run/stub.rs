@@ -1,0 +1,218 @@
+//! A server for tests that speaks as much OP_MSG as the generator asks, right or wrong, in time or late.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::protocol::bson;
+use crate::workload::{Document, value};
+
+/// What the stub does with finds and updates.
+#[derive(Clone, Copy, Debug)]
+pub enum Manner {
+    Right,
+    /// Answers after `delay`, but nothing in the first `stall` of each second.
+    Stalling {
+        delay: Duration,
+        stall: Duration,
+    },
+    /// Closes the connection at the 20th request.
+    Closes,
+    /// Says nothing from the 20th request on.
+    Silent,
+    /// Refuses with an error.
+    Refuses,
+    /// Answers ok with a write error, or without a document.
+    Fails,
+    /// Another document's `_id`.
+    OtherId,
+    /// One byte of a value is not what was written.
+    OneByte,
+    /// A document that lacks a field.
+    Short,
+    /// Says that it answers another request.
+    OtherRequest,
+}
+
+pub struct Stub {
+    pub port: u16,
+    /// Finds and updates that were answered.
+    pub answered: Arc<AtomicU64>,
+}
+
+impl Stub {
+    /// Listens until the test's process ends.
+    pub fn start(manner: Manner, document: Document) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let answered = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&answered);
+        let zero = Instant::now();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let stub = Connection {
+                    stream: stream.unwrap(),
+                    manner,
+                    document: document.clone(),
+                    zero,
+                    answered: Arc::clone(&counted),
+                };
+                // The generator closes when it likes: an error is the end.
+                std::thread::spawn(move || stub.serve());
+            }
+        });
+        Self { port, answered }
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    manner: Manner,
+    document: Document,
+    zero: Instant,
+    answered: Arc<AtomicU64>,
+}
+
+impl Connection {
+    fn serve(mut self) -> std::io::Result<()> {
+        self.stream.set_nodelay(true)?;
+        loop {
+            let mut length = [0; 4];
+            self.stream.read_exact(&mut length)?;
+            let mut message = vec![0; u32::from_le_bytes(length) as usize - 4];
+            self.stream.read_exact(&mut message)?;
+            let request = u32::from_le_bytes(*message.first_chunk().unwrap());
+            let body = &message[17..];
+            let length = u32::from_le_bytes(*body.first_chunk().unwrap()) as usize;
+            let (body, sections) = body.split_at(length);
+            let command = bson::Elements::new(body).unwrap().next().unwrap();
+            let reply = match command.name {
+                b"find" => self.find(body),
+                b"update" | b"insert" => self.write(),
+                _ => Some(document(|out| {
+                    bson::string(out, "version", "stub");
+                    bson::int32(out, "ok", 1);
+                })),
+            };
+            assert!(command.name != b"update" || !sections.is_empty());
+            let Some(reply) = reply else {
+                return Ok(());
+            };
+            let request = match self.manner {
+                Manner::OtherRequest if command.name == b"find" => request + 1,
+                _ => request,
+            };
+            let mut out = Vec::new();
+            for word in [21 + reply.len() as u32, 0, request, 2013, 0] {
+                out.extend_from_slice(&word.to_le_bytes());
+            }
+            out.push(0);
+            out.extend_from_slice(&reply);
+            self.stream.write_all(&out)?;
+        }
+    }
+
+    /// Waits as the manner says; false: no answer at all.
+    fn begins(&self) -> bool {
+        let number = self.answered.fetch_add(1, Ordering::Relaxed) + 1;
+        match self.manner {
+            Manner::Closes => number < 20,
+            Manner::Silent if number >= 20 => {
+                std::thread::sleep(Duration::from_secs(60));
+                false
+            }
+            Manner::Stalling { delay, stall } => {
+                let at = self.zero.elapsed() + delay;
+                let phase = Duration::from_nanos(u64::from(at.subsec_nanos()));
+                let until = if phase < stall {
+                    at + (stall - phase)
+                } else {
+                    at
+                };
+                std::thread::sleep(until.saturating_sub(self.zero.elapsed()));
+                true
+            }
+            _ => true,
+        }
+    }
+
+    fn find(&self, body: &[u8]) -> Option<Vec<u8>> {
+        if !self.begins() {
+            return None;
+        }
+        if matches!(self.manner, Manner::Refuses) {
+            return Some(refusal());
+        }
+        let filter = bson::get(body, "filter").unwrap();
+        let id = bson::get(filter.value, "_id").unwrap().text();
+        // Keys are named in order here, so a name tells the number.
+        let key: u64 = id.strip_prefix("user").unwrap().parse().unwrap();
+        let fields = self.document.fields - usize::from(matches!(self.manner, Manner::Short));
+        Some(document(|out| {
+            bson::nested(out, "cursor", |out| {
+                bson::array(out, "firstBatch", |out| {
+                    if matches!(self.manner, Manner::Fails) {
+                        return;
+                    }
+                    bson::nested(out, "0", |out| {
+                        let other = if matches!(self.manner, Manner::OtherId) {
+                            "user0000"
+                        } else {
+                            &id
+                        };
+                        bson::string(out, "_id", other);
+                        for field in 0..fields {
+                            bson::binary_with(out, &format!("field{field}"), 0, |out| {
+                                value(key, field, 0, self.document.field_bytes, out);
+                            });
+                        }
+                        if matches!(self.manner, Manner::OneByte) {
+                            let last = out.len() - 1;
+                            out[last] = if out[last] == b'A' { b'B' } else { b'A' };
+                        }
+                    });
+                });
+                bson::int64(out, "id", 0);
+                bson::string(out, "ns", "ycsb.usertable");
+            });
+            bson::int32(out, "ok", 1);
+        }))
+    }
+
+    fn write(&self) -> Option<Vec<u8>> {
+        if !self.begins() {
+            return None;
+        }
+        if matches!(self.manner, Manner::Refuses) {
+            return Some(refusal());
+        }
+        Some(document(|out| {
+            bson::int32(out, "n", 1);
+            if matches!(self.manner, Manner::Fails) {
+                bson::array(out, "writeErrors", |out| {
+                    bson::nested(out, "0", |out| {
+                        bson::int32(out, "code", 11000);
+                        bson::string(out, "errmsg", "duplicate key");
+                    });
+                });
+            }
+            bson::int32(out, "ok", 1);
+        }))
+    }
+}
+
+fn document(fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    bson::document(&mut out, fill);
+    out
+}
+
+fn refusal() -> Vec<u8> {
+    document(|out| {
+        bson::int32(out, "ok", 0);
+        bson::string(out, "errmsg", "not today");
+        bson::int32(out, "code", 8000);
+    })
+}
