@@ -10,7 +10,7 @@ import codec
 import explained
 import known
 import server_commands
-from made import without_made
+from made import holds_present, without_made
 from reads import LAST_CURSOR
 
 DROPPED = {"$clusterTime", "operationTime", "electionId", "opTime", "ok", "topologyVersion", "atClusterTime"}
@@ -101,7 +101,8 @@ def normal(command, reply):
         if key == "cursor" and isinstance(value, dict) and "documents" in value:
             sets = set_fields(command)
             documents = [encode(strip_info(name, document, sets)) for document in value["documents"]]
-            if not ordered(name, command):
+            if not ordered(name, command) or holds_present(value["documents"]):
+                # Documents of one update may have got times a millisecond apart, and sort by them.
                 documents.sort()
             out.append(("documents", documents, value["sizes"], value.get("open")))
         elif key == "writeErrors":

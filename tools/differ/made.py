@@ -11,14 +11,28 @@ FIXED = {bytes(11) + b"\0", bytes.fromhex("5f0000000000000000000001"), b"\xff" *
 DAY_SECS = 86_400
 
 
+def is_present(value):
+    """Whether this is a time that a server took from its clock."""
+    if isinstance(value, DatetimeMS):
+        return abs(int(value) / 1000 - time.time()) < DAY_SECS
+    return isinstance(value, bson.Timestamp) and abs(value.time - time.time()) < DAY_SECS
+
+
+def holds_present(value):
+    """Whether such a time is anywhere in a value."""
+    if isinstance(value, dict):
+        return any(holds_present(item) for item in value.values())
+    return any(holds_present(item) for item in value) if isinstance(value, list) else is_present(value)
+
+
 def without_made(value):
     """The value with ids, times and UUIDs that a server made replaced by one of their type."""
     if isinstance(value, bson.ObjectId):
         return value if value.binary in FIXED else MADE_BY_SERVER
     if isinstance(value, DatetimeMS):
-        return DatetimeMS(0) if abs(int(value) / 1000 - time.time()) < DAY_SECS else value
+        return DatetimeMS(0) if is_present(value) else value
     if isinstance(value, bson.Timestamp):
-        return bson.Timestamp(7, 7) if abs(value.time - time.time()) < DAY_SECS else value
+        return bson.Timestamp(7, 7) if is_present(value) else value
     if isinstance(value, dict):
         return SON((key, without_made(item)) for key, item in value.items())
     if isinstance(value, list):
