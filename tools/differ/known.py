@@ -1,7 +1,12 @@
 """Differences that are meant, each with its reason. Every entry is a fact about MongoDB 7.0 or about Pinion's design."""
 
+import decimal
+import fractions
+import math
 import re
 from collections import Counter
+
+from bson.decimal128 import Decimal128
 
 import explained
 from codec import Symbol, Undefined
@@ -172,14 +177,24 @@ def distinct_by_keys(command, a, b, before):
 
 
 def present(values):
-    """The values without null and undefined, and the items of arrays, as a sorted text each."""
+    """The values without null and undefined, and the items of arrays, as a sorted text each. Numbers that are equal are one
+    value, and the order of the scan decides which of them stands for all."""
     out = set()
     for value in values:
         if isinstance(value, list):
             out |= set(present(value))
         elif value is not None and not isinstance(value, Undefined):
-            out.add(repr(without_made(value)))
+            out.add(repr(exact_number(without_made(value))))
     return sorted(out)
+
+
+def exact_number(value):
+    """A finite number whatever its type and sign of zero; any other value as it is."""
+    if isinstance(value, bool):
+        return value
+    exact = value.to_decimal() if isinstance(value, Decimal128) else value
+    finite = exact.is_finite() if isinstance(exact, decimal.Decimal) else isinstance(exact, (int, float)) and math.isfinite(exact)
+    return fractions.Fraction(exact) if finite else value
 
 
 def matched(reply):
@@ -366,7 +381,7 @@ RULES_OF_WHAT_WAS = [
     ("Pinion calls an index multikey before the write that makes it so, which may fail then", calls_multikey_early),
     ("`findAndModify` of a collection that is not there: MongoDB does not look at `fields`, Pinion does",
      lambda c, a, b, before: name_of(c) == "findAndModify" and "fields" in c and code(a) and code(b) == 0 and b["value"] is None and not before.indexes()),
-    ("MongoDB's `distinct` reads an index's keys where it can, and they hold null for a missing field, undefined for an empty array, and the items of nested arrays",
+    ("MongoDB's `distinct` reads an index's keys where it can, and they hold null for a missing field, undefined for an empty array, the items of nested arrays, and of equal numbers the first in the index's order",
      distinct_by_keys),
     ("4.4 reads a sparse index for what is at most or at least null, and misses the documents without the field",
      lambda c, a, b, before: contains(c, lambda key, value: key in ("$lte", "$gte") and value is None) and matched(a) > matched(b) >= 0
