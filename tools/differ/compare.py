@@ -189,7 +189,7 @@ def difference(program, servers, database, coverage=None, rules=None):
         failed = failed or any(not reply.get("ok") or reply.get("writeErrors") for reply in replies)
         if agree(command, *replies):
             continue
-        why = known.reason(command, *replies, Before(failed, lambda: indexes_of(servers[1], database, command)))
+        why = known.reason(command, *replies, Before(failed, lambda: indexes_of(servers[1], database, command), program[:position]))
         if not why:
             return position, command, replies[0], replies[1]
         if rules is not None:
@@ -202,8 +202,8 @@ def difference(program, servers, database, coverage=None, rules=None):
     return None
 
 
-# What a rule may ask: whether a command failed before, and which indexes the collection has.
-Before = namedtuple("Before", "failed indexes")
+# What a rule may ask: whether a command failed before, which indexes the collection has, and what was sent before.
+Before = namedtuple("Before", "failed indexes commands")
 
 
 def indexes_of(server, database, command):

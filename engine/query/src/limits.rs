@@ -41,3 +41,6 @@ const _: () = assert!(MAX_REGEX_BYTES < MAX_SORT_BYTES);
 
 /// Entries that a sort in memory sorts at once: a millisecond's work.
 pub(crate) const SORT_RUN: usize = 4096;
+
+/// How much of a text a message quotes.
+pub(crate) const MAX_QUOTED_BYTES: usize = 4096;

@@ -1,9 +1,11 @@
 //! Values as MongoDB's messages and index bounds print them.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use pinion_bson::{RawBsonRef, RawDocument};
 
+use crate::limits::MAX_QUOTED_BYTES;
 use crate::value::{array_document, elements};
 
 /// `{ a: 1, b: "x" }`
@@ -25,6 +27,15 @@ pub fn element_text(name: &str, value: RawBsonRef<'_>) -> String {
     let mut out = format!("{name}: ");
     write_value(&mut out, value);
     out
+}
+
+/// A text as messages quote it. Of a long one they have the beginning: it would be copied with every error around it.
+pub(crate) fn shortened(text: &str) -> Cow<'_, str> {
+    if text.len() <= MAX_QUOTED_BYTES {
+        return text.into();
+    }
+    let end = text.floor_char_boundary(MAX_QUOTED_BYTES);
+    format!("{}...", &text[..end]).into()
 }
 
 fn write_document(out: &mut String, document: &RawDocument, is_array: bool) {
@@ -145,6 +156,14 @@ pub(crate) fn format_general(v: f64, precision: usize) -> String {
 mod tests {
     use super::*;
     use pinion_bson::rawdoc;
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        assert_eq!(shortened("short"), "short");
+        let long = "é".repeat(MAX_QUOTED_BYTES);
+        let cut = shortened(&long[..]);
+        assert!(cut.len() <= MAX_QUOTED_BYTES + 3 && cut.ends_with("é..."));
+    }
 
     #[test]
     fn documents_print_as_in_messages() {

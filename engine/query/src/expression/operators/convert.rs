@@ -8,6 +8,7 @@ use pinion_wire::{Error, Result};
 use super::{Arity, Operator, Value};
 use crate::error::{bad_value, error, failed_to_parse};
 use crate::number::exact_i64;
+use crate::text::shortened;
 use crate::value::{is_number, type_name};
 
 pub(super) const OPERATORS: &[Operator] = &[
@@ -127,7 +128,10 @@ fn convert(value: RawBsonRef<'_>, to: ElementType) -> Result<RawBson> {
         (ElementType::ObjectId, RawBsonRef::String(text)) => match ObjectId::parse_str(text) {
             Ok(id) => RawBson::ObjectId(id),
             Err(_) => {
-                return Err(failure(format!("Failed to parse objectId '{text}'")));
+                return Err(failure(format!(
+                    "Failed to parse objectId '{}'",
+                    shortened(text)
+                )));
             }
         },
         (ElementType::DateTime, RawBsonRef::ObjectId(v)) => {
@@ -139,7 +143,12 @@ fn convert(value: RawBsonRef<'_>, to: ElementType) -> Result<RawBson> {
         (ElementType::DateTime, RawBsonRef::Int32(_)) => return Err(unsupported()),
         (ElementType::DateTime, RawBsonRef::String(text)) => match super::date::parse_iso(text) {
             Some(millis) => RawBson::DateTime(DateTime::from_millis(millis)),
-            None => return Err(failure(format!("Error parsing date string '{text}'"))),
+            None => {
+                return Err(failure(format!(
+                    "Error parsing date string '{}'",
+                    shortened(text)
+                )));
+            }
         },
         (ElementType::DateTime, _) => {
             let number = number.ok_or_else(unsupported)?;
@@ -194,7 +203,7 @@ fn whole(number: Number, least: i64, greatest: i64) -> Result<i64> {
 }
 
 fn parse_number(text: &str, to: ElementType) -> Result<RawBson> {
-    let wrong = || failure(format!("Failed to parse number '{text}'"));
+    let wrong = || failure(format!("Failed to parse number '{}'", shortened(text)));
     if text.is_empty() || text.trim() != text {
         return Err(wrong());
     }
