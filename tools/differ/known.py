@@ -1,11 +1,11 @@
 """Differences that are meant, each with its reason. Every entry is a fact about MongoDB 7.0 or about Pinion's design."""
 
 import decimal
-import fractions
 import math
 import re
 from collections import Counter
 
+from bson import MaxKey, MinKey
 from bson.decimal128 import Decimal128
 
 import explained
@@ -194,12 +194,14 @@ def exact_number(value):
         return value
     exact = value.to_decimal() if isinstance(value, Decimal128) else value
     finite = exact.is_finite() if isinstance(exact, decimal.Decimal) else isinstance(exact, (int, float)) and math.isfinite(exact)
-    return fractions.Fraction(exact) if finite else value
+    # No number has more digits than the least double.
+    return decimal.Context(prec=1100).create_decimal(exact).normalize(decimal.Context(prec=1100)) + 0 if finite else value
 
 
 def matched(reply):
     """How many documents a reply tells of, -1 for an error."""
-    return -1 if code(reply) else reply["n"] if "n" in reply else len(reply.get("cursor", {}).get("documents", []))
+    told = reply.get("lastErrorObject", reply)
+    return -1 if code(reply) else told["n"] if "n" in told else len(reply.get("cursor", {}).get("documents", []))
 
 
 def infinite(command, field):
@@ -385,7 +387,8 @@ RULES_OF_WHAT_WAS = [
      lambda c, a, b, before: name_of(c) == "findAndModify" and "fields" in c and code(a) and code(b) == 0 and b["value"] is None and not before.indexes()),
     ("MongoDB's `distinct` reads an index's keys where it can, and they hold null for a missing field, undefined for an empty array, the items of nested arrays, and of equal numbers the first in the index's order",
      distinct_by_keys),
-    ("4.4 reads a sparse index for what is at most or at least null, and misses the documents without the field",
-     lambda c, a, b, before: contains(c, lambda key, value: key in ("$lte", "$gte") and value is None) and matched(a) > matched(b) >= 0
+    ("4.4 reads a sparse index for what compares with null, MinKey or MaxKey so that a missing field does too, and misses the documents without the field",
+     lambda c, a, b, before: contains(c, lambda key, value: key in ("$lte", "$gte") and value is None or key in ("$gt", "$gte") and isinstance(value, MinKey)
+                                            or key in ("$lt", "$lte") and isinstance(value, MaxKey)) and matched(a) > matched(b) >= 0
      and any(spec.get("sparse") for spec in before.indexes())),
 ]
