@@ -311,10 +311,11 @@ impl<'a, 'w, 'k> LevelMerge<'a, 'w, 'k> {
         }
     }
 
-    async fn read(&mut self, ptr: &PagePtr) -> Result<Rc<Page>, ReadError> {
+    async fn read(&mut self, located: &Located) -> Result<Rc<Page>, ReadError> {
+        let ptr = &located.ptr;
         let ahead = match &mut self.prefetch {
             Some(prefetch) => {
-                prefetch.advance();
+                prefetch.advance(&located.lower);
                 prefetch.take(ptr).await
             }
             None => None,
@@ -347,7 +348,7 @@ impl<'a, 'w, 'k> LevelMerge<'a, 'w, 'k> {
             None => None,
             Some(located) => {
                 self.warm |= self.store.cache.contains(located.ptr.block);
-                let page = self.read(&located.ptr).await.map_err(unreadable)?;
+                let page = self.read(located).await.map_err(unreadable)?;
                 self.free(&located.ptr);
                 self.outcome.entry(located.lower.clone()).or_insert(None);
                 Some(page)

@@ -49,12 +49,19 @@ impl<'a, 'k> Prefetch<'a, 'k> {
         }
     }
 
-    /// Begins to read the next leaves, as far as the inner pages above them are in memory.
-    pub(crate) fn advance(&mut self) {
-        while self.reading.len() < MERGE_READS && self.bytes < IO_BYTES {
+    /// Begins to read the next leaves from `lower` on, where the merge is, as far as the inner pages above them are in
+    /// memory. It looks at so few leaves that it holds its core no longer than the merge of a page.
+    pub(crate) fn advance(&mut self, lower: &Key) {
+        if self.reached < *lower {
+            self.reached = lower.clone();
+        }
+        for _ in 0..MERGE_READS {
+            if self.reading.len() >= MERGE_READS || self.bytes >= IO_BYTES {
+                return;
+            }
             while self.keys.next_if(|key| **key < self.reached).is_some() {}
             let Some(key) = self.keys.peek() else { return };
-            let Some(located) = self.store.try_locate(self.root, 0, key) else {
+            let Some(located) = self.store.try_locate_leaf(self.root, key) else {
                 return;
             };
             let ptr = located.ptr;

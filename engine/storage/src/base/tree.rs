@@ -41,11 +41,23 @@ struct Descent {
 
 impl Descent {
     fn new(root: &TreeRoot) -> Descent {
+        Descent::from((root.ptr, root.level))
+    }
+
+    fn from((ptr, level): (PagePtr, u8)) -> Descent {
         Descent {
-            ptr: root.ptr,
-            level: root.level,
+            ptr,
+            level,
             lower: Key::new(),
             upper: None,
+        }
+    }
+
+    fn located(self) -> Located {
+        Located {
+            ptr: self.ptr,
+            lower: self.lower,
+            upper: self.upper,
         }
     }
 
@@ -171,46 +183,29 @@ impl PageStore {
         level: u8,
         key: &[u8],
     ) -> Result<Located, ReadError> {
-        let (ptr, root_level) = root;
-        let mut descent = Descent {
-            ptr,
-            level: root_level,
-            lower: Key::new(),
-            upper: None,
-        };
+        let mut descent = Descent::from(root);
         while descent.level > level {
             let page = self.page(&descent.ptr, tree).await?;
             self.expect_level(&page, &descent.ptr, descent.level)?;
             descent.step(&page, Seek::At(key));
         }
-        Ok(Located {
-            ptr: descent.ptr,
-            lower: descent.lower,
-            upper: descent.upper,
-        })
+        Ok(descent.located())
     }
 
-    /// [`PageStore::locate`], if every page on the way is in memory.
-    pub(crate) fn try_locate(&self, root: (PagePtr, u8), level: u8, key: &[u8]) -> Option<Located> {
-        let (ptr, root_level) = root;
-        let mut descent = Descent {
-            ptr,
-            level: root_level,
-            lower: Key::new(),
-            upper: None,
-        };
-        while descent.level > level {
-            let page = self.cache.get(descent.ptr.block)?;
-            if page.kind() != PageKind::Inner || page.level() != descent.level {
-                return None;
-            }
+    /// The leaf in whose range `key` lies, if every page above it is in memory.
+    pub(crate) fn try_locate_leaf(&self, root: (PagePtr, u8), key: &[u8]) -> Option<Located> {
+        let mut descent = Descent::from(root);
+        while descent.level > 0 {
+            let page = self.inner_in_memory(&descent)?;
             descent.step(&page, Seek::At(key));
         }
-        Some(Located {
-            ptr: descent.ptr,
-            lower: descent.lower,
-            upper: descent.upper,
-        })
+        Some(descent.located())
+    }
+
+    /// The inner page that a descent has come to, if it is in memory.
+    fn inner_in_memory(&self, descent: &Descent) -> Option<Rc<Page>> {
+        let page = self.cache.get(descent.ptr.block)?;
+        (page.kind() == PageKind::Inner && page.level() == descent.level).then_some(page)
     }
 
     /// The leaves behind the one to which `seek` leads, in `direction`: at most `most`, as far as they hang on the same inner
@@ -224,12 +219,9 @@ impl PageStore {
     ) -> Vec<PagePtr> {
         let mut descent = Descent::new(root);
         while descent.level > 0 {
-            let Some(page) = self.cache.get(descent.ptr.block) else {
+            let Some(page) = self.inner_in_memory(&descent) else {
                 break;
             };
-            if page.kind() != PageKind::Inner || page.level() != descent.level {
-                break;
-            }
             if descent.level > 1 {
                 descent.step(&page, seek);
                 continue;
