@@ -18,6 +18,10 @@ pub struct DocBuilder {
     open: Vec<Frame>,
 }
 
+/// A value of this length is long: room for it is made at once, with some more behind it.
+const LONG_VALUE_BYTES: usize = 64 * 1024;
+const BEHIND_LONG_VALUE_BYTES: usize = 1024;
+
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     start: usize,
@@ -100,6 +104,7 @@ impl DocBuilder {
         self.bytes.push(elem.kind as u8);
         self.bytes.extend_from_slice(elem.name);
         self.bytes.push(0);
+        self.make_room(elem.value.len());
         self.bytes.extend_from_slice(elem.value);
         self
     }
@@ -108,6 +113,7 @@ impl DocBuilder {
     #[inline]
     pub fn append_elem_as(&mut self, name: &str, elem: &RawElem<'_>) -> &mut DocBuilder {
         self.key(elem.kind, name.as_bytes());
+        self.make_room(elem.value.len());
         self.bytes.extend_from_slice(elem.value);
         self
     }
@@ -139,6 +145,7 @@ impl DocBuilder {
     /// Copies the value of a field of another document into the array that is open.
     pub fn push_elem(&mut self, elem: &RawElem<'_>) -> &mut DocBuilder {
         self.index_key(elem.kind);
+        self.make_room(elem.value.len());
         self.bytes.extend_from_slice(elem.value);
         self
     }
@@ -259,7 +266,19 @@ impl DocBuilder {
 
     #[inline]
     fn value(&mut self, value: View<'_>) {
+        if let View::String(long) | View::Document(long) | View::Array(long) = value {
+            self.make_room(long.len());
+        }
         append_value(&mut self.bytes, value);
+    }
+
+    /// Makes room for a long value that does not fit with what closes the documents around it: else that would move all of
+    /// it.
+    #[inline]
+    fn make_room(&mut self, len: usize) {
+        if len >= LONG_VALUE_BYTES && self.bytes.capacity() - self.bytes.len() < len {
+            self.bytes.reserve(len + BEHIND_LONG_VALUE_BYTES);
+        }
     }
 }
 

@@ -292,7 +292,7 @@ impl Checker<'_> {
 
     #[inline]
     fn utf8(&self, text: &[u8]) -> Result<(), Fault> {
-        core::str::from_utf8(text)
+        simdutf8::basic::from_utf8(text)
             .map(drop)
             .map_err(|_| Fault::NotUtf8)
     }

@@ -156,7 +156,7 @@ impl<'a> RawElem<'a> {
     /// The field's name, `None` when it is not UTF-8.
     #[inline]
     pub fn name_str(&self) -> Option<&'a str> {
-        core::str::from_utf8(self.name).ok()
+        simdutf8::basic::from_utf8(self.name).ok()
     }
 
     /// The value as a view; `None` when its bytes are malformed.
@@ -345,7 +345,7 @@ impl<'a> View<'a> {
     pub fn to_value(self) -> Option<RawBsonRef<'a>> {
         Some(match self {
             View::Double(v) => RawBsonRef::Double(v),
-            View::String(v) => RawBsonRef::String(core::str::from_utf8(v).ok()?),
+            View::String(v) => RawBsonRef::String(simdutf8::basic::from_utf8(v).ok()?),
             View::Document(v) => RawBsonRef::Document(RawDocument::from_bytes(v).ok()?),
             View::Array(v) => RawBsonRef::Array(array_of(RawDocument::from_bytes(v).ok()?)),
             View::Binary { subtype, bytes } => RawBsonRef::Binary(RawBinaryRef {
@@ -362,11 +362,11 @@ impl<'a> View<'a> {
                 options: cstr_of(options)?,
             }),
             View::DbPointer { .. } => return None,
-            View::Code(v) => RawBsonRef::JavaScriptCode(core::str::from_utf8(v).ok()?),
-            View::Symbol(v) => RawBsonRef::Symbol(core::str::from_utf8(v).ok()?),
+            View::Code(v) => RawBsonRef::JavaScriptCode(simdutf8::basic::from_utf8(v).ok()?),
+            View::Symbol(v) => RawBsonRef::Symbol(simdutf8::basic::from_utf8(v).ok()?),
             View::CodeWithScope { code, scope } => {
                 RawBsonRef::JavaScriptCodeWithScope(bson::RawJavaScriptCodeWithScopeRef {
-                    code: core::str::from_utf8(code).ok()?,
+                    code: simdutf8::basic::from_utf8(code).ok()?,
                     scope: RawDocument::from_bytes(scope).ok()?,
                 })
             }
@@ -454,7 +454,7 @@ fn document_bytes(bytes: &[u8]) -> Option<&[u8]> {
 }
 
 fn cstr_of(bytes: &[u8]) -> Option<&CStr> {
-    core::str::from_utf8(bytes).ok()?.try_into().ok()
+    simdutf8::basic::from_utf8(bytes).ok()?.try_into().ok()
 }
 
 #[cfg(test)]

@@ -3,10 +3,10 @@
 use std::{fmt, io};
 
 use bytes::{Bytes, BytesMut};
-use pinion_runtime::Connection;
+use pinion_runtime::{Connection, should_yield, yield_now};
 use pinion_wire::{BadLength, message_length};
 
-use crate::limits::{READ_AHEAD_BYTES, RESERVE_AT_ONCE_BYTES};
+use crate::limits::{READ_AHEAD_BYTES, RESERVE_AHEAD, RESERVE_AT_ONCE_BYTES};
 
 /// Why a stream can be followed no further.
 #[derive(Debug)]
@@ -62,6 +62,10 @@ impl FrameReader {
                 };
             }
             self.fill(connection).await.map_err(FrameError::Io)?;
+            if should_yield() {
+                // What a long message's bytes go to may be fresh memory, which takes the kernel time to clear.
+                yield_now().await;
+            }
         }
     }
 
@@ -75,7 +79,7 @@ impl FrameReader {
             return Ok(None);
         };
         if self.buffer.len() < length {
-            if length <= RESERVE_AT_ONCE_BYTES.max(2 * self.buffer.len()) {
+            if length <= RESERVE_AT_ONCE_BYTES.max(RESERVE_AHEAD * self.buffer.len()) {
                 self.buffer.reserve(length - self.buffer.len());
             }
             return Ok(None);

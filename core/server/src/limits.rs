@@ -7,6 +7,8 @@ pub const READ_AHEAD_BYTES: usize = 64 * 1024;
 /// A message up to this size gets its whole buffer at once; a larger one grows with what arrives, so that a
 /// header alone costs nobody 48 MB.
 pub const RESERVE_AT_ONCE_BYTES: usize = 1024 * 1024;
+/// Of a larger message so many times what has arrived is reserved at most: it is copied less the sooner its whole buffer is there.
+pub const RESERVE_AHEAD: usize = 8;
 /// How long running commands may take to end once the node shuts down.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the last replies may take to leave when a connection ends.

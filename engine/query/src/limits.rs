@@ -1,5 +1,9 @@
 //! Named limits of the query language; each is MongoDB's unless it says otherwise.
 
+use pinion_wire::Result;
+
+use crate::error::error;
+
 /// Deepest nesting of a filter's operators.
 pub const MAX_FILTER_DEPTH: usize = 100;
 
@@ -24,6 +28,13 @@ pub const MAX_FACET_BYTES: usize = 100 * 1024 * 1024;
 /// Most keys one document may put into one index. This is Pinion's own bound: an array's keys are built in memory.
 pub const MAX_INDEX_KEYS_PER_DOCUMENT: usize = 1 << 20;
 
+/// A text in an expression is shorter than this.
+pub const MAX_STRING_BYTES: usize = 16 * 1024 * 1024;
+
+/// Bytes a value in an expression, or the arguments of an operator together, may come to. MongoDB has the bound for `$range`;
+/// its other values share their parts, ours are copied.
+pub const MAX_VALUE_BYTES: usize = 100 * 1024 * 1024;
+
 /// Longest regular expression, in bytes.
 pub const MAX_REGEX_BYTES: usize = 32_764;
 
@@ -44,3 +55,24 @@ pub(crate) const SORT_RUN: usize = 4096;
 
 /// How much of a text a message quotes.
 pub(crate) const MAX_QUOTED_BYTES: usize = 4096;
+
+/// Refuses a text of this many bytes where it is too long.
+pub(crate) fn check_string_bytes(bytes: usize) -> Result<()> {
+    if bytes < MAX_STRING_BYTES {
+        return Ok(());
+    }
+    Err(error(16493, "Tried to create string longer than 16MB"))
+}
+
+/// Refuses a value of this many bytes where it is too large.
+pub(crate) fn check_value_bytes(bytes: usize) -> Result<()> {
+    if bytes <= MAX_VALUE_BYTES {
+        return Ok(());
+    }
+    Err(error(
+        146,
+        format!(
+            "an expression would use too much memory ({bytes} bytes) and cannot spill to disk. Memory limit: {MAX_VALUE_BYTES} bytes"
+        ),
+    ))
+}

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use pinion_bson::{DateTime, DocBuilder, RawArray, RawArrayBuf, RawBsonRef, RawDocument};
+use pinion_bson::{DateTime, DocBuilder, RawArray, RawBsonRef, RawDocument};
 use pinion_catalog::{Access, core_catalog};
 use pinion_query::{Hint, Pipeline, PipelineParts, PipelineRun};
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
@@ -140,11 +140,9 @@ pub(super) fn parse(body: &RawDocument, db: &str, explaining: bool) -> Result<Ag
     if !collectionless {
         check_uuid(&ns, uuid)?;
     }
-    let (first, rest) = first_stage(stages, collectionless)?;
-    let parts = match &rest {
-        Some(rest) => Pipeline::parse(rest, &vars)?.divide(&vars)?,
-        None => Pipeline::parse(stages, &vars)?.divide(&vars)?,
-    };
+    let first = first_stage(stages, collectionless)?;
+    let taken = usize::from(first.is_some());
+    let parts = Pipeline::parse_from(stages, taken, &vars)?.divide(&vars)?;
     Ok(Aggregate {
         ns,
         first,
@@ -155,13 +153,9 @@ pub(super) fn parse(body: &RawDocument, db: &str, explaining: bool) -> Result<Ag
     })
 }
 
-/// Splits off a first stage that makes its documents itself.
-fn first_stage(
-    stages: &RawArray,
-    collectionless: bool,
-) -> Result<(Option<FirstStage>, Option<RawArrayBuf>)> {
-    let mut all = pinion_bson::values(stages);
-    let first = match all.next() {
+/// A first stage that makes its documents itself.
+fn first_stage(stages: &RawArray, collectionless: bool) -> Result<Option<FirstStage>> {
+    let first = match pinion_bson::values(stages).next() {
         Some(RawBsonRef::Document(stage)) => pinion_bson::elements(stage).next(),
         _ => None,
     };
@@ -274,13 +268,9 @@ fn first_stage(
                 "{aggregate: 1} is not valid for an empty pipeline.",
             ));
         }
-        _ => return Ok((None, None)),
+        _ => return Ok(None),
     };
-    let mut rest = RawArrayBuf::new();
-    for stage in all {
-        rest.push(pinion_bson::RawBson::from(stage));
-    }
-    Ok((Some(stage), Some(rest)))
+    Ok(Some(stage))
 }
 
 impl Aggregate {

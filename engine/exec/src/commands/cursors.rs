@@ -56,6 +56,7 @@ pub(crate) async fn first_batch(
         };
         id = state().cursors.insert(cursor)?;
     }
+    yield_if_due().await;
     append_cursor(
         out,
         "firstBatch",
@@ -64,6 +65,13 @@ pub(crate) async fn first_batch(
         request.ns.as_str(),
     );
     Ok(())
+}
+
+/// A batch may come to 16 MB, which the reply copies.
+async fn yield_if_due() {
+    if pinion_runtime::should_yield() {
+        pinion_runtime::yield_now().await;
+    }
 }
 
 /// Appends `cursor: {firstBatch | nextBatch, id, ns}`.
@@ -126,6 +134,7 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
         })
         .await?
     };
+    yield_if_due().await;
     let mut out = Reply::new();
     append_cursor(&mut out, "nextBatch", &filled, next, ns.as_str());
     Ok(out)

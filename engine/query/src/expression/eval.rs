@@ -6,6 +6,7 @@ use pinion_wire::Result;
 use super::parse::{Expr, FieldPath};
 use super::value::Value;
 use crate::error::error;
+use crate::limits::{check_string_bytes, check_value_bytes};
 use crate::value::field;
 
 /// The document and the bound variables of one evaluation.
@@ -40,6 +41,7 @@ impl Expr {
                 for (name, expr) in fields {
                     if let Some(value) = expr.evaluate(env)?.as_ref() {
                         builder.append(name, value);
+                        check_value_bytes(builder.len())?;
                     }
                 }
                 Value::document(builder.finish())
@@ -49,16 +51,27 @@ impl Expr {
                 builder.start_array("");
                 for part in parts {
                     builder.push(part.evaluate(env)?.or_null());
+                    check_value_bytes(builder.len())?;
                 }
                 builder.end();
                 Value::wrapped(builder)
             }
             Expr::Call(operator, arguments) => {
                 let mut values: smallvec::SmallVec<[Value<'a>; 4]> = smallvec::SmallVec::new();
+                let mut bytes = 0;
                 for argument in arguments {
-                    values.push(argument.evaluate(env)?);
+                    let value = argument.evaluate(env)?;
+                    bytes += value.bytes();
+                    values.push(value);
                 }
-                (operator.evaluate)(&values)?
+                check_value_bytes(bytes)?;
+                let value = (operator.evaluate)(&values)?;
+                if let Value::Owned(made) = &value
+                    && let RawBson::String(text) = &**made
+                {
+                    check_string_bytes(text.len())?;
+                }
+                value
             }
             Expr::And(parts) => {
                 for part in parts {
@@ -137,6 +150,7 @@ impl Expr {
                 for item in input.item_values() {
                     env.slots[*slot] = item;
                     builder.push(body.evaluate(env)?.or_null());
+                    check_value_bytes(builder.len())?;
                 }
                 builder.end();
                 Value::wrapped(builder)
@@ -290,7 +304,7 @@ fn path_in_value<'a>(value: Value<'a>, path: &[Box<str>]) -> Value<'a> {
 /// A path in a variable's constant value.
 pub(super) fn path_in_constant(value: RawBson, path: &FieldPath) -> Expr {
     match path_in_ref(value.as_raw_bson_ref(), path).as_ref() {
-        Some(found) => Expr::Literal(found.into()),
+        Some(found) => Expr::literal(found.into()),
         None => Expr::Remove,
     }
 }

@@ -60,7 +60,7 @@ impl Expression {
     /// The value, where it does not depend on a document.
     pub(crate) fn constant(&self) -> Option<RawBson> {
         match &self.root {
-            Expr::Literal(value) => Some(value.clone()),
+            Expr::Literal(value) => Some(RawBson::clone(value)),
             _ => None,
         }
     }

@@ -1,13 +1,22 @@
 //! The parser of expressions and the tree it makes.
 
+use std::sync::Arc;
+
 use pinion_bson::{RawBson, RawBsonRef, RawDocument};
 use pinion_wire::Result;
 
 use super::Variables;
 use super::operators::{self, NamedZone, Operator};
 use crate::error::{error, failed_to_parse};
-use crate::limits::MAX_PATH_COMPONENTS;
+use crate::limits::{MAX_PATH_COMPONENTS, check_string_bytes};
 use crate::value::{count, elements, first, items, owned};
+
+impl Expr {
+    /// A constant.
+    pub(crate) fn literal(value: RawBson) -> Expr {
+        Expr::Literal(Arc::new(value))
+    }
+}
 
 /// Names of a path, in order.
 pub(crate) type FieldPath = Box<[Box<str>]>;
@@ -15,7 +24,8 @@ pub(crate) type FieldPath = Box<[Box<str>]>;
 /// An expression's tree.
 #[derive(Clone, Debug)]
 pub(crate) enum Expr {
-    Literal(RawBson),
+    /// A constant. Shared: it may be as large as a document, and a pipeline is copied for those who run it.
+    Literal(Arc<RawBson>),
     /// A path in the document, or in the part of it that is looked at.
     Field(FieldPath),
     /// A path in the whole document.
@@ -96,7 +106,11 @@ impl<'v> Parser<'v> {
                     .collect::<Result<Vec<_>>>()?;
                 Ok(fold(Expr::Array(parts)))
             }
-            other => Ok(Expr::Literal(owned(other))),
+            RawBsonRef::String(text) => {
+                check_string_bytes(text.len())?;
+                Ok(Expr::literal(owned(value)))
+            }
+            other => Ok(Expr::literal(owned(other))),
         };
         self.depth -= 1;
         expr
@@ -183,7 +197,7 @@ impl<'v> Parser<'v> {
         }
         let constant = |value: RawBson, path: FieldPath| {
             if path.is_empty() {
-                Expr::Literal(value)
+                Expr::literal(value)
             } else {
                 super::eval::path_in_constant(value, &path)
             }
@@ -204,7 +218,7 @@ impl<'v> Parser<'v> {
                 "Builtin variable '$$CLUSTER_TIME' is not available",
             )),
             "DESCEND" | "PRUNE" | "KEEP" => {
-                Ok(Expr::Literal(RawBson::String(name.to_ascii_lowercase())))
+                Ok(Expr::literal(RawBson::String(name.to_ascii_lowercase())))
             }
             _ => match self
                 .variables
@@ -251,9 +265,8 @@ fn fold_call(expr: Expr) -> Result<Expr> {
     let empty = pinion_bson::RawDocumentBuf::new();
     let value = expr
         .evaluate(&mut super::Env::new(&empty, &empty, 0))?
-        .as_ref()
-        .map(owned);
-    Ok(value.map_or(Expr::Remove, Expr::Literal))
+        .into_owned();
+    Ok(value.map_or(Expr::Remove, Expr::literal))
 }
 
 /// An expression of literals alone is a literal.
@@ -272,9 +285,9 @@ fn fold(expr: Expr) -> Expr {
     match expr
         .evaluate(&mut env)
         .ok()
-        .and_then(|v| v.as_ref().map(owned))
+        .and_then(super::Value::into_owned)
     {
-        Some(value) => Expr::Literal(value),
+        Some(value) => Expr::literal(value),
         None => expr,
     }
 }

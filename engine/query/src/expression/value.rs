@@ -28,9 +28,27 @@ impl<'a> Value<'a> {
         }
     }
 
+    /// The value as one of its own; what an expression made is not copied unless it is shared.
+    pub(crate) fn into_owned(self) -> Option<RawBson> {
+        match self {
+            Value::Owned(value) => Some(Rc::unwrap_or_clone(value)),
+            other => other.as_ref().map(RawBson::from),
+        }
+    }
+
     /// The value with missing read as null.
     pub(crate) fn or_null(&self) -> RawBsonRef<'_> {
         self.as_ref().unwrap_or(RawBsonRef::Null)
+    }
+
+    /// The bytes of a text, a document or an array; other values count as none.
+    pub(crate) fn bytes(&self) -> usize {
+        match self.as_ref() {
+            Some(RawBsonRef::String(text)) => text.len(),
+            Some(RawBsonRef::Document(document)) => document.as_bytes().len(),
+            Some(RawBsonRef::Array(array)) => array.as_bytes().len(),
+            _ => 0,
+        }
     }
 
     pub(crate) fn null() -> Value<'a> {

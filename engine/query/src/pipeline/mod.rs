@@ -59,8 +59,13 @@ pub struct PipelineParts {
 impl Pipeline {
     /// Parses a pipeline; the errors are MongoDB's.
     pub fn parse(stages: &RawArray, variables: &Variables) -> Result<Pipeline> {
+        Pipeline::parse_from(stages, 0, variables)
+    }
+
+    /// Parses a pipeline but for so many stages at its front.
+    pub fn parse_from(stages: &RawArray, skip: usize, variables: &Variables) -> Result<Pipeline> {
         Ok(Pipeline {
-            stages: parse::parse(stages, variables)?,
+            stages: parse::parse(stages, skip, variables)?,
         })
     }
 

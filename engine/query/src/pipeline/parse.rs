@@ -76,8 +76,8 @@ pub(super) const FIRST: &[&str] = &[
     "$listLocalSessions",
 ];
 
-pub(super) fn parse(stages: &RawArray, variables: &Variables) -> Result<Vec<Stage>> {
-    for (at, stage) in items(stages).enumerate() {
+pub(super) fn parse(stages: &RawArray, skip: usize, variables: &Variables) -> Result<Vec<Stage>> {
+    for (at, stage) in items(stages).skip(skip).enumerate() {
         if at >= MAX_PIPELINE_STAGES {
             return Err(error(
                 7749501,
@@ -110,7 +110,7 @@ pub(super) fn parse(stages: &RawArray, variables: &Variables) -> Result<Vec<Stag
     }
     // The form and the names of all stages are looked at before what is in any of them.
     let mut out = Vec::new();
-    for stage in items(stages) {
+    for stage in items(stages).skip(skip) {
         if let RawBsonRef::Document(stage) = stage
             && let Some((name, spec)) = first(stage)
         {

@@ -1,5 +1,6 @@
 //! A pipeline at work: documents are pushed in at the front and taken out at the end.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use pinion_bson::{
@@ -100,7 +101,7 @@ impl PipelineRun {
     /// Takes one document in.
     pub fn push(&mut self, document: &RawDocument) -> Result<()> {
         let (steps, out) = (&mut self.steps[..], &mut self.out);
-        push(steps, document, out)
+        push(steps, Cow::Borrowed(document), out)
     }
 
     /// Tells that no more documents come; what sorts and groups held goes on.
@@ -127,7 +128,7 @@ impl PipelineRun {
             {
                 return Err(error(17419, what));
             }
-            push(after, &document, &mut self.out)?;
+            push(after, Cow::Owned(document), &mut self.out)?;
         }
         Ok(false)
     }
@@ -201,13 +202,14 @@ fn limit_behind(stages: &[Stage]) -> Option<usize> {
     None
 }
 
+/// Hands a document to the first of the steps. One that a step has made goes through to the end without being copied.
 fn push(
     steps: &mut [Step],
-    document: &RawDocument,
+    document: Cow<'_, RawDocument>,
     out: &mut VecDeque<RawDocumentBuf>,
 ) -> Result<()> {
     let Some((step, rest)) = steps.split_first_mut() else {
-        out.push_back(owned(document));
+        out.push_back(document.into_owned());
         return Ok(());
     };
     match step {
@@ -233,33 +235,33 @@ fn push(
             arrived,
         } => {
             // Documents of equal keys stay in the order in which they came.
-            let mut key = stage.value_key(document)?;
+            let mut key = stage.value_key(&document)?;
             key.extend_from_slice(&arrived.to_be_bytes());
             *arrived += 1;
             let size = document.as_bytes().len();
-            sorter.push(key, owned(document), size)
+            sorter.push(key, document.into_owned(), size)
         }
-        Step::Group(groups) => groups.push(document),
-        Step::Facet(facets) => facets.push(document),
+        Step::Group(groups) => groups.push(&document),
+        Step::Facet(facets) => facets.push(&document),
         Step::Spent => Ok(()),
         Step::Plain(stage) => match stage {
             Stage::Match(matcher) => {
-                if matcher.matches(document)? {
+                if matcher.matches(&document)? {
                     push(rest, document, out)?;
                 }
                 Ok(())
             }
-            Stage::Unwind(unwind) => {
-                unwind.apply(document, &mut |unwound| push(rest, &unwound, out))
-            }
+            Stage::Unwind(unwind) => unwind.apply(&document, &mut |unwound| {
+                push(rest, Cow::Owned(unwound), out)
+            }),
             Stage::Redact(expression) => {
-                match super::redact::redact(expression, document, document)? {
-                    Some(kept) => push(rest, &kept, out),
+                match super::redact::redact(expression, &document, &document)? {
+                    Some(kept) => push(rest, Cow::Owned(kept), out),
                     None => Ok(()),
                 }
             }
-            one => match transformed(one, document)? {
-                Some(made) => push(rest, &made, out),
+            one => match transformed(one, &document)? {
+                Some(made) => push(rest, Cow::Owned(made), out),
                 // What is left has steps of its own.
                 None => Ok(()),
             },

@@ -3,9 +3,11 @@
 use pinion_bson::{DocBuilder, RawBson, RawBsonRef};
 use pinion_wire::{Error, Result};
 
+use super::string::places;
 use super::{Arity, NamedZone, Operator, Value};
 use crate::error::error;
 use crate::expression::parse::{Expr, Parser};
+use crate::limits::{check_string_bytes, check_value_bytes};
 use crate::regex::Regex;
 use crate::text::value_text;
 use crate::value::{elements, type_name};
@@ -231,14 +233,15 @@ pub(super) fn parse(parser: &mut Parser<'_>, name: &str, operand: RawBsonRef<'_>
 pub(super) fn missing_as_null(argument: Expr) -> Expr {
     match argument {
         Expr::Literal(_) => argument,
-        Expr::Remove => Expr::Literal(RawBson::Null),
-        other => Expr::IfNull(vec![other, Expr::Literal(RawBson::Null)]),
+        Expr::Remove => Expr::literal(RawBson::Null),
+        other => Expr::IfNull(vec![other, Expr::literal(RawBson::Null)]),
     }
 }
 
 /// The argument that names a time zone, which is looked up now where it is constant.
 pub(super) fn zone_argument(argument: Expr) -> Expr {
-    if let Expr::Literal(RawBson::String(name)) = &argument
+    if let Expr::Literal(value) = &argument
+        && let RawBson::String(name) = &**value
         && let Some(zone) = NamedZone::find(name)
     {
         return Expr::Zone(Box::new(zone));
@@ -317,32 +320,58 @@ fn replace<'a>(name: &str, values: &[Value<'a>], times: usize) -> Result<Value<'
     let [input, find, replacement] = values else {
         return Ok(Value::null());
     };
-    let text = |value: &Value<'_>, code: i32, what: &str| -> Result<Option<String>> {
-        match value.as_ref() {
-            Some(RawBsonRef::String(text)) => Ok(Some(text.to_string())),
-            _ if value.is_nullish() => Ok(None),
-            _ => Err(error(
-                code,
-                format!(
-                    "{name} requires that '{what}' be a string, found: {}",
-                    value_text(value.or_null())
-                ),
-            )),
-        }
+    let input = replaced_text(name, input, 10503904, "input")?;
+    let find = replaced_text(name, find, 10503901, "find")?;
+    let replacement = replaced_text(name, replacement, 10503902, "replacement")?;
+    let (Some(input), Some(find), Some(replacement)) = (input, find, replacement) else {
+        return Ok(Value::null());
     };
-    let input = text(input, 10503904, "input")?;
-    let find = text(find, 10503901, "find")?;
-    let replacement = text(replacement, 10503902, "replacement")?;
-    match (input, find, replacement) {
-        (Some(input), Some(find), Some(replacement)) => {
-            Ok(Value::string(input.replacen(&find, &replacement, times)))
-        }
-        _ => Ok(Value::null()),
+    let mut out = String::with_capacity(input.len());
+    let mut from = 0;
+    let mut put = |at: usize| -> Result<()> {
+        check_string_bytes(out.len() + (at - from) + replacement.len())?;
+        out.push_str(&input[from..at]);
+        out.push_str(replacement);
+        from = at + find.len();
+        Ok(())
+    };
+    if find.is_empty() {
+        // Nothing is found before each character and at the end.
+        let places = input.char_indices().map(|(at, _)| at);
+        places
+            .chain([input.len()])
+            .take(times)
+            .try_for_each(&mut put)?;
+    } else {
+        places(input, find).take(times).try_for_each(&mut put)?;
+    }
+    check_string_bytes(out.len() + (input.len() - from))?;
+    out.push_str(&input[from..]);
+    Ok(Value::string(out))
+}
+
+/// A text argument of `$replaceOne` and `$replaceAll`; `None` for null.
+fn replaced_text<'v>(
+    name: &str,
+    value: &'v Value<'_>,
+    code: i32,
+    what: &str,
+) -> Result<Option<&'v str>> {
+    match value.as_ref() {
+        Some(RawBsonRef::String(text)) => Ok(Some(text)),
+        _ if value.is_nullish() => Ok(None),
+        _ => Err(error(
+            code,
+            format!(
+                "{name} requires that '{what}' be a string, found: {}",
+                value_text(value.or_null())
+            ),
+        )),
     }
 }
 
 /// The arguments of a regular expression operator; `None` where one of them is null.
-fn regex_arguments(name: &str, values: &[Value<'_>]) -> Result<Option<(String, Regex)>> {
+fn regex_arguments<'v>(name: &str, values: &'v [Value<'_>]) -> Result<Option<(&'v str, Regex)>> {
     let [input, regex, options] = values else {
         return Ok(None);
     };
@@ -396,7 +425,7 @@ fn regex_arguments(name: &str, values: &[Value<'_>]) -> Result<Option<(String, R
         return Err(e.clone());
     }
     let input_text = match input.as_ref() {
-        Some(RawBsonRef::String(text)) => Some(text.to_string()),
+        Some(RawBsonRef::String(text)) => Some(text),
         _ if input.is_nullish() => None,
         _ => {
             return Err(error(
@@ -420,7 +449,7 @@ fn regex_arguments(name: &str, values: &[Value<'_>]) -> Result<Option<(String, R
 
 fn regex_match<'a>(name: &str, values: &[Value<'a>]) -> Result<Value<'a>> {
     let matched =
-        regex_arguments(name, values)?.is_some_and(|(input, regex)| regex.is_match(&input));
+        regex_arguments(name, values)?.is_some_and(|(input, regex)| regex.is_match(input));
     Ok(Value::boolean(matched))
 }
 
@@ -435,6 +464,8 @@ fn regex_find<'a>(name: &str, values: &[Value<'a>], all: bool) -> Result<Value<'
             Value::null()
         });
     };
+    // Characters are counted from match to match: from the front each time they would be counted over and over.
+    let (mut counted, mut points) = (0, 0);
     for captures in regex.compiled().captures_iter(input.as_bytes()) {
         let captures = captures.map_err(|e| {
             error(
@@ -451,10 +482,9 @@ fn regex_find<'a>(name: &str, values: &[Value<'a>], all: bool) -> Result<Value<'
             "match",
             RawBsonRef::String(text(whole.start(), whole.end())),
         );
-        out.append(
-            "idx",
-            RawBsonRef::Int32(text(0, whole.start()).chars().count() as i32),
-        );
+        points += text(counted, whole.start()).chars().count();
+        counted = whole.start();
+        out.append("idx", RawBsonRef::Int32(points as i32));
         out.start_array("captures");
         for group in 1..captures.len() {
             match captures.get(group) {
@@ -464,6 +494,7 @@ fn regex_find<'a>(name: &str, values: &[Value<'a>], all: bool) -> Result<Value<'
         }
         out.end();
         out.end();
+        check_value_bytes(out.len())?;
         if !all {
             break;
         }

@@ -6,6 +6,7 @@ use pinion_wire::Result;
 use super::{Arity, Operator, Value};
 use crate::error::error;
 use crate::expression::parse::{Expr, Parser};
+use crate::limits::check_value_bytes;
 use crate::text::value_text;
 use crate::update::ItemSort;
 use crate::value::{elements, is_nullish, items, owned, type_name};
@@ -102,8 +103,8 @@ pub(super) fn parse_zip(
         ));
     }
     let mut arguments = vec![
-        Expr::Literal(pinion_bson::RawBson::Boolean(longest)),
-        Expr::Literal(pinion_bson::RawBson::Int64(inputs.len() as i64)),
+        Expr::literal(pinion_bson::RawBson::Boolean(longest)),
+        Expr::literal(pinion_bson::RawBson::Int64(inputs.len() as i64)),
     ];
     arguments.extend(inputs);
     arguments.extend(defaults);
@@ -152,6 +153,7 @@ fn zip<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
             });
         }
         out.end();
+        check_value_bytes(out.len())?;
     }
     out.end();
     Ok(Value::wrapped(out))
@@ -195,7 +197,7 @@ pub(super) fn parse_sort(
         }
     };
     ItemSort::parse(order).map_err(|e| error(code, e.message))?;
-    Ok(Expr::Call(&SORT, vec![input, Expr::Literal(owned(order))]))
+    Ok(Expr::Call(&SORT, vec![input, Expr::literal(owned(order))]))
 }
 
 fn sort<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {

@@ -1,10 +1,14 @@
 //! Strings: joining, cutting, searching, case.
 
-use pinion_bson::RawBsonRef;
+use std::borrow::Cow;
+
+use memchr::memmem;
+use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_wire::{Error, Result};
 
 use super::{Arity, Operator, Value};
 use crate::error::error;
+use crate::limits::{MAX_STRING_BYTES, check_string_bytes};
 use crate::number::{exact_i64, truncated_i64};
 use crate::text::value_text;
 use crate::value::is_number;
@@ -93,21 +97,28 @@ fn as_str<'v>(value: &'v Value<'_>) -> Option<&'v str> {
     }
 }
 
+/// Where a text that is not empty stands in another, without overlaps. One that is too long to be there is not prepared for the
+/// search, which takes a while for megabytes.
+pub(super) fn places<'t>(text: &'t str, sought: &'t str) -> impl Iterator<Item = usize> + 't {
+    let fits = sought.len() <= text.len();
+    memmem::find_iter(text.as_bytes(), if fits { sought } else { "\0" }).take_while(move |_| fits)
+}
+
 /// A value as text, as the older string operators take it: numbers and dates are written out, null is empty.
-fn coerced(value: &Value<'_>) -> Result<String> {
+fn coerced<'v>(value: &'v Value<'_>) -> Result<Cow<'v, str>> {
     Ok(match value.as_ref() {
-        None | Some(RawBsonRef::Null | RawBsonRef::Undefined) => String::new(),
+        None | Some(RawBsonRef::Null | RawBsonRef::Undefined) => "".into(),
         Some(
             RawBsonRef::String(text) | RawBsonRef::Symbol(text) | RawBsonRef::JavaScriptCode(text),
-        ) => text.to_string(),
+        ) => text.into(),
         // Conversions spell these out; string operators do not.
         Some(RawBsonRef::Double(v)) if v.is_nan() => "nan".into(),
         Some(RawBsonRef::Double(v)) if v.is_infinite() => {
             if v > 0.0 { "inf" } else { "-inf" }.into()
         }
-        Some(number) if is_number(number) => super::convert::number_text(number),
-        Some(RawBsonRef::DateTime(at)) => super::date::iso_text(at.timestamp_millis())?,
-        Some(RawBsonRef::Timestamp(at)) => super::date::timestamp_text(at),
+        Some(number) if is_number(number) => super::convert::number_text(number).into(),
+        Some(RawBsonRef::DateTime(at)) => super::date::iso_text(at.timestamp_millis())?.into(),
+        Some(RawBsonRef::Timestamp(at)) => super::date::timestamp_text(at).into(),
         Some(other) => {
             return Err(error(
                 16007,
@@ -121,10 +132,14 @@ fn coerced(value: &Value<'_>) -> Result<String> {
 }
 
 fn concat<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
-    let mut joined = String::new();
+    let length = values.iter().filter_map(as_str).map(str::len).sum();
+    let mut joined = String::with_capacity(if length < MAX_STRING_BYTES { length } else { 0 });
     for value in values {
         match as_str(value) {
-            Some(text) => joined.push_str(text),
+            Some(text) => {
+                check_string_bytes(joined.len() + text.len())?;
+                joined.push_str(text);
+            }
             None if value.is_nullish() => return Ok(Value::null()),
             None => {
                 return Err(error(
@@ -234,9 +249,13 @@ fn substr_cp<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     };
     let start = integer(&values[1], (34450, 34451, 34455), "the starting index")?;
     let length = integer(&values[2], (34452, 34453, 34454), "length")?;
-    Ok(Value::string(
-        text.chars().skip(start).take(length).collect::<String>(),
-    ))
+    let byte = |text: &str, points: usize| {
+        text.char_indices()
+            .nth(points)
+            .map_or(text.len(), |(at, _)| at)
+    };
+    let rest = &text[byte(&text, start)..];
+    Ok(Value::string(&rest[..byte(rest, length)]))
 }
 
 fn split<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
@@ -257,7 +276,15 @@ fn split<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     if separator.is_empty() {
         return Err(error(40087, "$split requires a non-empty separator"));
     }
-    Ok(Value::array(text.split(separator).map(RawBsonRef::String)))
+    let mut parts = DocBuilder::new();
+    parts.start_array("");
+    let mut from = 0;
+    for at in places(text, separator) {
+        parts.push(RawBsonRef::String(&text[from..at]));
+        from = at + separator.len();
+    }
+    parts.push(RawBsonRef::String(&text[from..])).end();
+    Ok(Value::wrapped(parts))
 }
 
 fn index_of<'a>(
@@ -310,10 +337,11 @@ fn index_of<'a>(
         }
     };
     let (from, to) = (offset(start), offset(end));
-    let found = text.as_bytes()[from..to]
-        .windows(token.len().max(1))
-        .position(|w| w.starts_with(token.as_bytes()));
-    let found = if token.is_empty() { Some(0) } else { found };
+    let found = if token.is_empty() {
+        Some(0)
+    } else {
+        places(&text[from..to], token).next()
+    };
     Ok(match found {
         None => Value::int(-1),
         Some(at) if points => Value::int((start + text[from..from + at].chars().count()) as i32),

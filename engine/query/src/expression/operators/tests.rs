@@ -497,3 +497,65 @@ fn decimals_are_rounded_to_their_place() {
         ),
     ]);
 }
+
+#[test]
+fn searching_and_replacing_text() {
+    let replaced = |find: &str, replacement: &str| rawbson!({ "$replaceAll": { "input": "abcab", "find": find, "replacement": replacement } });
+    check(vec![
+        (replaced("ab", "-"), rawbson!("-c-")),
+        (replaced("", "-"), rawbson!("-a-b-c-a-b-")),
+        (replaced("abcabc", "-"), rawbson!("abcab")),
+        (
+            rawbson!({ "$replaceOne": { "input": "é", "find": "", "replacement": "-" } }),
+            rawbson!("-é"),
+        ),
+        (
+            rawbson!({ "$split": ["aXbX", "X"] }),
+            rawbson!(["a", "b", ""]),
+        ),
+        (rawbson!({ "$split": ["a", "aa"] }), rawbson!(["a"])),
+        (rawbson!({ "$indexOfBytes": ["a", "aa"] }), rawbson!(-1)),
+        (rawbson!({ "$indexOfBytes": ["aa", "", 2] }), rawbson!(2)),
+        (
+            rawbson!({ "$regexFindAll": { "input": "éaéa", "regex": "a" } }),
+            rawbson!([{ "match": "a", "idx": 1, "captures": [] }, { "match": "a", "idx": 3, "captures": [] }]),
+        ),
+    ]);
+}
+
+/// What grows stops at its bound, before it has taken the memory.
+#[test]
+fn values_are_bounded() {
+    let text = "a".repeat(crate::limits::MAX_STRING_BYTES - 1);
+    let doubled = |twice: RawBson, seed: RawBson| rawbson!({ "$reduce": { "input": { "$range": [0, 60] }, "initialValue": seed, "in": twice } });
+    check_errors(vec![
+        (rawbson!({ "$concat": [&text[..], "ab"] }), 16493),
+        (
+            rawbson!({ "$replaceAll": { "input": &text[..], "find": "a", "replacement": &text[..] } }),
+            16493,
+        ),
+        (RawBson::String(format!("{text}a")), 16493),
+        (
+            doubled(
+                rawbson!({ "$concat": ["$$value", "$$value"] }),
+                rawbson!("ab"),
+            ),
+            16493,
+        ),
+        (
+            doubled(
+                rawbson!({ "$concatArrays": ["$$value", "$$value"] }),
+                rawbson!([1, 2]),
+            ),
+            146,
+        ),
+        (
+            rawbson!({ "$zip": { "inputs": [{ "$range": [0, 2_000_000] }, [], [], [], [], [], [], [], [], [], [], [], [], [], [], [], [], []], "useLongestLength": true } }),
+            146,
+        ),
+        (
+            rawbson!({ "$let": { "vars": { "a": { "$range": [0, 2_000_000] } }, "in": ["$$a", "$$a", "$$a", "$$a", "$$a"] } }),
+            146,
+        ),
+    ]);
+}
