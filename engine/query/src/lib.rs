@@ -25,7 +25,7 @@ pub use expression::{Expression, Value, Variables, check_field_path};
 pub use index::{IndexKey, IndexKeys, IndexSpec, MultikeyPaths, index_keys};
 pub use limits::{MAX_GROUP_BYTES, MAX_KEY_PATTERN_FIELDS, MAX_SORT_BYTES};
 pub use matcher::{MatchPosition, Matcher};
-pub use pipeline::{Pipeline, PipelineParts, PipelineRun};
+pub use pipeline::{Pipeline, PipelineParts, PipelineRun, filters_before_sorts};
 pub use planner::{
     Access, ExplainStage, Hint, IndexAccess, Interval, Intervals, KeyBounds, KeyRange, Plan,
     PlanRequest, plan, query_planner,

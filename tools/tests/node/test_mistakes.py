@@ -30,6 +30,8 @@ REFUSED = [
     (40415, {"update": "c", "updates": [{"x": 1}]}),
     (40415, {"delete": "c", "deletes": [{"x": 1}]}),
     (40415, {"killSessions": [{"x": 1}]}),
+    (9, {"explain": {"delete": "c", "deletes": [{"q": {}, "limit": 1}, {"q": {}, "limit": -1}]}}),
+    (16, {"explain": {"delete": "c", "deletes": [{"q": {}, "limit": 1}, {"q": {}, "limit": 1}]}}),
     (40324, {"aggregate": "c", "pipeline": [{"$match": {"$nosuch": 1}}, {"$nosuch": 1}], "cursor": {}}),
     (197, {"createIndexes": "c", "indexes": [{"key": {"a": 0}, "name": "a", "foo": 1}]}),
     (197, {"createIndexes": "c", "indexes": [{"key": {"_id": -1}, "name": "a", "unique": True}]}),
@@ -51,6 +53,21 @@ def test_refused(client, code, command):
 @pytest.mark.parametrize("command", ["endSessions", "killSessions", "refreshSessions"])
 def test_nulls_in_lists_are_passed_over(client, command):
     assert client.admin.command({command: [None]})["ok"] == 1
+
+
+def test_null_is_no_array_filter(collection):
+    outcome = collection.database.command({"update": collection.name, "updates": [
+        {"q": {"_id": 1}, "u": {"$set": {"a": 1}}, "upsert": True, "arrayFilters": [None]}]})
+    assert (outcome["n"], outcome.get("writeErrors")) == (1, None)
+
+
+def test_a_filter_behind_a_sort_finds_by_index(collection):
+    collection.insert_many({"_id": i, "a": i % 5} for i in range(50))
+    pipeline = [{"$sort": {"a": -1}}, {"$match": {"_id": {"$lt": 2}}}, {"$project": {"a": 1}}]
+    assert list(collection.aggregate(pipeline)) == [{"_id": 1, "a": 1}, {"_id": 0, "a": 0}]
+    explained = collection.database.command("explain", {"aggregate": collection.name, "pipeline": pipeline, "cursor": {}}, verbosity="executionStats")
+    assert "'totalDocsExamined': 2," in str(explained), explained
+    assert [next(iter(stage)) for stage in explained["stages"]] == ["$cursor", "$project"], explained
 
 
 def test_unordered_inserts_of_one_value_are_taken_in_order(collection):

@@ -206,7 +206,17 @@ fn parse_write(name: &str, inner: &RawDocument, db: &str) -> Result<Explained> {
             }
         }
     }
+    let root = Path::root("explain");
+    let is_update = name == "update";
     let [document] = statements[..] else {
+        // All statements are read before they are counted.
+        for document in &statements {
+            if is_update {
+                parse_update(root, document)?;
+            } else {
+                parse_delete(root, document)?;
+            }
+        }
         return Err(Error::new(
             ErrorCode::INVALID_LENGTH,
             format!(
@@ -216,8 +226,7 @@ fn parse_write(name: &str, inner: &RawDocument, db: &str) -> Result<Explained> {
         ));
     };
     let options = read_options(&reader, db, name, field)?;
-    let root = Path::root("explain");
-    let (statement, top) = if name == "update" {
+    let (statement, top) = if is_update {
         let spec = parse_update(root, document)?;
         let statement = Arc::new(spec.statement(&options.vars, options.keep_empty_timestamps)?);
         (statement.clone(), Top::Update(statement))
@@ -252,6 +261,11 @@ fn rest_of(inner: &RawDocument, parsed: &aggregate::Aggregate) -> Vec<RawDocumen
         })
         .collect();
     let is = |stage: &RawDocument, name: &str| pinion_bson::get(stage, name).is_some();
+    pinion_query::filters_before_sorts(
+        &mut stages,
+        |stage| is(stage, "$match"),
+        |stage| is(stage, "$sort"),
+    );
     let filters = stages
         .iter()
         .take_while(|stage| is(stage, "$match"))

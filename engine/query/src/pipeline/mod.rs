@@ -91,7 +91,12 @@ impl Pipeline {
     }
 
     /// Takes off the front what a find can do.
-    pub fn divide(self, variables: &Variables) -> Result<PipelineParts> {
+    pub fn divide(mut self, variables: &Variables) -> Result<PipelineParts> {
+        filters_before_sorts(
+            &mut self.stages,
+            |stage| matches!(stage, Stage::Match(_)),
+            |stage| matches!(stage, Stage::Sort(_)),
+        );
         let mut stages = self.stages.into_iter().peekable();
         let mut filters: Vec<RawDocumentBuf> = Vec::new();
         while let Some(Stage::Match(matcher)) = stages.peek() {
@@ -123,6 +128,20 @@ impl Pipeline {
                 stages: stages.collect(),
             },
         })
+    }
+}
+
+/// Moves filters that follow a sort in front of it: the same documents come out, and an index may find them.
+pub fn filters_before_sorts<T>(
+    stages: &mut [T],
+    is_filter: impl Fn(&T) -> bool,
+    is_sort: impl Fn(&T) -> bool,
+) {
+    for mut at in 1..stages.len() {
+        while at > 0 && is_filter(&stages[at]) && is_sort(&stages[at - 1]) {
+            stages.swap(at - 1, at);
+            at -= 1;
+        }
     }
 }
 

@@ -289,7 +289,7 @@ fn errors() {
 fn a_pipeline_is_divided() {
     let variables = Variables::default();
     let stages = array(rawbson!([
-        { "$match": { "a": 1 } }, { "$match": { "b": 2 } }, { "$sort": { "c": 1 } }, { "$limit": 3 }, { "$count": "n" }
+        { "$match": { "a": 1 } }, { "$sort": { "c": 1 } }, { "$match": { "b": 2 } }, { "$limit": 3 }, { "$count": "n" }
     ]));
     let parts = Pipeline::parse(&stages, &variables)
         .and_then(|p| p.divide(&variables))

@@ -52,13 +52,16 @@ impl Collector {
                         self.node(inner, &path, Some(&group));
                     }
                     Predicate::ElemMatchValue(nodes) => {
-                        let mut both = Intervals::all();
-                        for node in nodes {
-                            if let Some((intervals, _)) = node_intervals(node) {
-                                both = both.intersect(&intervals);
-                            }
+                        // An item that is a list is no key, so one inside says nothing of the keys.
+                        let intervals = nodes
+                            .iter()
+                            .filter(|node| !is_elem_match(node))
+                            .filter_map(|node| node_intervals(node))
+                            .map(|(intervals, _)| intervals)
+                            .reduce(|both, intervals| both.intersect(&intervals));
+                        if let Some(intervals) = intervals {
+                            self.push(path, intervals, false, group);
                         }
-                        self.push(path, both, false, group);
                     }
                     _ => {
                         if let Some((intervals, matches_missing)) = node_intervals(node) {
@@ -106,6 +109,13 @@ impl Collector {
             breadth,
         });
     }
+}
+
+fn is_elem_match(node: &Node) -> bool {
+    matches!(
+        node,
+        Node::Leaf(leaf) if matches!(leaf.predicate, Predicate::ElemMatchObject(_) | Predicate::ElemMatchValue(_))
+    )
 }
 
 fn join(prefix: &str, path: &str) -> String {

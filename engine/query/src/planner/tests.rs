@@ -240,6 +240,14 @@ fn arrays_limit_what_is_combined() {
         "a_1 (1, 5)",
     );
     check(
+        rawdoc! { "a": { "$elemMatch": { "$gt": 1, "$elemMatch": {} } } },
+        "a_1 (1, inf.0]",
+    );
+    check(
+        rawdoc! { "a": { "$elemMatch": { "$elemMatch": { "$gt": 1 } } } },
+        "collection Forward",
+    );
+    check(
         rawdoc! { "l.x": 1, "l.y": 2 },
         "l.x_1_l.y_1 [1, 1]; [MinKey, MaxKey]",
     );

@@ -5,7 +5,7 @@ use pinion_wire::Result;
 
 use crate::error::{bad_value, failed_to_parse};
 use crate::matcher::{Matcher, Node};
-use crate::value::{is_empty, items};
+use crate::value::{is_empty, is_nullish, items};
 
 /// The filters of one update.
 #[derive(Clone, Debug, Default)]
@@ -24,10 +24,15 @@ impl ArrayFilters {
     pub(super) fn parse(list: &RawArray) -> Result<ArrayFilters> {
         let mut filters = ArrayFilters::default();
         for item in items(list) {
-            let RawBsonRef::Document(document) = item else {
-                return Err(crate::error::type_mismatch(
-                    "the elements of arrayFilters must be objects",
-                ));
+            let document = match item {
+                RawBsonRef::Document(document) => document,
+                // Lists of documents may hold nulls, which stand for nothing.
+                item if is_nullish(item) => continue,
+                _ => {
+                    return Err(crate::error::type_mismatch(
+                        "the elements of arrayFilters must be objects",
+                    ));
+                }
             };
             let filter = ArrayFilter::parse(document)
                 .map_err(|e| e.context("Error parsing array filter"))?;
