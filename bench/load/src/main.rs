@@ -1,8 +1,9 @@
-//! `pinion-bench`: drives database servers over the wire and shows what was measured.
+//! `pinion-bench`: drives database servers over the wire, storage engines in process, and shows what was measured.
 
 #![allow(clippy::disallowed_methods)] // A client outside of a node: its clocks, threads, files and sockets are real.
 
 mod cpu;
+mod engine;
 mod machine;
 mod options;
 mod protocol;
@@ -21,6 +22,10 @@ fn main() -> ExitCode {
         Some(("run", matches)) => {
             options::Settings::from(matches).and_then(|settings| run::command(&settings))
         }
+        Some(("engine", matches)) => match engine::command(matches) {
+            Ok(status) => return status,
+            Err(why) => Err(why),
+        },
         Some(("report", matches)) => report::command(matches).map(|()| true),
         _ => Err("no such subcommand".into()),
     };

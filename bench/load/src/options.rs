@@ -46,6 +46,21 @@ pub fn command() -> Command {
         .subcommand_required(true)
         .subcommand(run())
         .subcommand(report())
+        .subcommand(engine())
+}
+
+fn engine() -> Command {
+    Command::new("engine")
+        .about("Measures the storage engine in process beside others; the arguments behind -- are that program's (-- --help)")
+        .arg(flag("build", "builds that program anew first; PINION_ENGINE_TARGET names the directory to build in"))
+        .arg(
+            Arg::new("argument")
+                .value_name("ARGUMENT")
+                .num_args(0..)
+                .trailing_var_arg(true)
+                .allow_hyphen_values(true)
+                .help("what to measure"),
+        )
 }
 
 fn report() -> Command {
