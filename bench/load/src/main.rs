@@ -1,14 +1,18 @@
 //! `pinion-bench`: drives database servers over the wire, storage engines in process, and shows what was measured.
 
-#![allow(clippy::disallowed_methods)] // A client outside of a node: its clocks, threads, files and sockets are real.
+// A client outside of a node: its clocks, threads, files and sockets are real, and its threads may wait for each other.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod cpu;
+mod echo;
 mod engine;
 mod machine;
 mod options;
+mod peers;
 mod protocol;
 mod report;
 mod run;
+mod soak;
 mod workload;
 
 use std::process::ExitCode;
@@ -27,6 +31,9 @@ fn main() -> ExitCode {
             Err(why) => Err(why),
         },
         Some(("report", matches)) => report::command(matches).map(|()| true),
+        Some(("peers", matches)) => peers::command(matches),
+        Some(("soak", matches)) => soak::command(matches),
+        Some(("echo", matches)) => echo::command(matches).map(|()| true),
         _ => Err("no such subcommand".into()),
     };
     match outcome {

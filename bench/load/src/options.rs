@@ -34,6 +34,8 @@ pub struct Settings {
     /// Searches the highest rate at which the p99 is no longer than this.
     pub ramp_p99: Option<Duration>,
     pub server_pid: Option<u32>,
+    /// How often the server is asked what it does beside answering; zero: never.
+    pub events_every: Duration,
     pub seed: u64,
     pub json: Option<String>,
     pub quiet: bool,
@@ -47,6 +49,9 @@ pub fn command() -> Command {
         .subcommand(run())
         .subcommand(report())
         .subcommand(engine())
+        .subcommand(crate::peers::options())
+        .subcommand(crate::soak::options())
+        .subcommand(crate::echo::options())
 }
 
 fn engine() -> Command {
@@ -76,11 +81,11 @@ fn report() -> Command {
         .arg(value("output", "FILE", "the page").default_value("report.html"))
 }
 
-fn value(name: &'static str, shown: &'static str, help: &'static str) -> Arg {
+pub fn value(name: &'static str, shown: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).value_name(shown).help(help)
 }
 
-fn flag(name: &'static str, help: &'static str) -> Arg {
+pub fn flag(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name)
         .long(name)
         .action(ArgAction::SetTrue)
@@ -125,12 +130,13 @@ fn run() -> Command {
         .arg(flag("tls", "speaks TLS, as tls=true in the URI does"))
         .arg(flag("tls-insecure", "TLS: trusts any certificate"))
         .arg(value("server-pid", "PID", "counts the CPU time and memory of this process and its children"))
+        .arg(value("events", "SECS", "asks the server so often for its checkpoints and other events (serverStatus, INFO, pg_stat_bgwriter); 0: never").default_value("1"))
         .arg(value("seed", "N", "determines the choices of keys").default_value("1"))
         .arg(value("json", "FILE", "writes the result as JSON (-: to standard output)"))
         .arg(flag("quiet", "no progress"))
 }
 
-fn number<T: std::str::FromStr>(matches: &ArgMatches, name: &str) -> Result<Option<T>, String> {
+pub fn number<T: std::str::FromStr>(matches: &ArgMatches, name: &str) -> Result<Option<T>, String> {
     match matches.get_one::<String>(name) {
         None => Ok(None),
         Some(text) => match text.parse() {
@@ -140,11 +146,11 @@ fn number<T: std::str::FromStr>(matches: &ArgMatches, name: &str) -> Result<Opti
     }
 }
 
-fn required<T: std::str::FromStr>(matches: &ArgMatches, name: &str) -> Result<T, String> {
+pub fn required<T: std::str::FromStr>(matches: &ArgMatches, name: &str) -> Result<T, String> {
     number(matches, name)?.ok_or_else(|| format!("--{name} is needed"))
 }
 
-fn secs(matches: &ArgMatches, name: &str) -> Result<Option<Duration>, String> {
+pub fn secs(matches: &ArgMatches, name: &str) -> Result<Option<Duration>, String> {
     match number::<f64>(matches, name)? {
         None => Ok(None),
         Some(secs) if (0.0..=1e7).contains(&secs) => Ok(Some(Duration::from_secs_f64(secs))),
@@ -229,6 +235,7 @@ impl Settings {
             ramp_p99: number::<f64>(matches, "ramp-p99-ms")?
                 .map(|ms| Duration::from_secs_f64(ms.clamp(0.0, 1e6) / 1e3)),
             server_pid: number(matches, "server-pid")?,
+            events_every: secs(matches, "events")?.unwrap_or_default(),
             seed: required(matches, "seed")?,
             json: text("json"),
             quiet: matches.get_flag("quiet"),

@@ -18,6 +18,7 @@ use crate::workload::{Request, Spec};
 pub use endpoint::{Endpoint, Scheme};
 pub use mongo::Mongo;
 pub use postgres::Postgres;
+pub use postgres_session::query as postgres_query;
 pub use resp::Resp;
 pub use tls::TlsOptions;
 pub use transport::{Stream, Transport};
@@ -33,6 +34,28 @@ pub enum Outcome {
     Error(String),
     /// The server says that it did, but what came is not what must come.
     Wrong(String),
+}
+
+/// Something that a server counts and that disturbs what it is asked meanwhile.
+#[derive(Clone, Debug)]
+pub struct Counter {
+    pub what: &'static str,
+    pub count: f64,
+    /// How long the last one took.
+    pub took_ms: Option<f64>,
+    /// All that was written to the device so far.
+    pub written_bytes: Option<f64>,
+}
+
+impl Counter {
+    fn new(what: &'static str, count: f64) -> Self {
+        Self {
+            what,
+            count,
+            took_ms: None,
+            written_bytes: None,
+        }
+    }
 }
 
 /// What writes and reads promise; MongoDB's names, `journal` for PostgreSQL too (`synchronous_commit`).
@@ -81,6 +104,9 @@ pub trait Protocol: Send + Sized + 'static {
 
     /// The cheapest request that a server answers: the end of opening a connection.
     fn ping(&mut self, stream: &mut dyn Stream) -> Result<(), String>;
+
+    /// What the server has done so far beside answering; empty where it does not tell.
+    fn counters(&mut self, stream: &mut dyn Stream) -> Result<Vec<Counter>, String>;
 
     /// Appends the bytes of a request.
     fn encode(&mut self, request: &Request, out: &mut Vec<u8>);

@@ -7,7 +7,7 @@ use md5::{Digest, Md5};
 
 use super::mongo_reply::{self, MESSAGE_HEADER, Shape};
 use super::scram::{Hash, Scram, nonce};
-use super::{Concerns, Outcome, Protocol, Session, Stream, Transport, bson, exchange};
+use super::{Concerns, Counter, Outcome, Protocol, Session, Stream, Transport, bson, exchange};
 use crate::workload::{Kind, Request, Spec, value};
 
 const OP_MSG: u32 = 2013;
@@ -222,8 +222,14 @@ impl Mongo {
         });
     }
 
+    /// Has the server take a checkpoint, and waits for it.
+    pub fn fsync(&mut self, stream: &mut dyn Stream) -> Result<(), String> {
+        self.command(stream, "admin", |out| bson::int32(out, "fsync", 1))
+            .map(drop)
+    }
+
     /// Runs a command and gives the reply's document; an error reply is an error.
-    fn command(
+    pub fn command(
         &mut self,
         stream: &mut dyn Stream,
         database: &str,
@@ -451,6 +457,34 @@ impl Protocol for Mongo {
     fn ping(&mut self, stream: &mut dyn Stream) -> Result<(), String> {
         self.command(stream, "admin", |out| bson::int32(out, "ping", 1))
             .map(|_| ())
+    }
+
+    fn counters(&mut self, stream: &mut dyn Stream) -> Result<Vec<Counter>, String> {
+        let status = self.command(stream, "admin", |out| bson::int32(out, "serverStatus", 1))?;
+        let number = |path: &[&str]| {
+            let (last, sections) = path.split_last()?;
+            let section = sections.iter().try_fold(&status[..], |document, name| {
+                bson::get(document, name).map(|found| found.value)
+            })?;
+            bson::get(section, last)?.number()
+        };
+        let transaction = |name: &str| number(&["wiredTiger", "transaction", name]);
+        let mut counters = Vec::new();
+        if let Some(count) = transaction("transaction checkpoints") {
+            counters.push(Counter {
+                took_ms: transaction("transaction checkpoint most recent time (msecs)"),
+                written_bytes: number(&["wiredTiger", "block-manager", "bytes written"]),
+                ..Counter::new("checkpoint", count)
+            });
+        }
+        // A node of Pinion tells when it held writers up and when one of its cores was busy for too long.
+        for (what, path) in [
+            ("writers held up", ["pinion", "storage", "delayedWrites"]),
+            ("a core stalled", ["pinion", "runtime", "stalls"]),
+        ] {
+            counters.extend(number(&path).map(|count| Counter::new(what, count)));
+        }
+        Ok(counters)
     }
 
     fn encode(&mut self, request: &Request, out: &mut Vec<u8>) {

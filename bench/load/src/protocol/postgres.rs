@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::postgres_session::{
     answer_end, begin, columns, error_text, first, message, query, text,
 };
-use super::{Outcome, Protocol, Session, Stream, Transport, exchange};
+use super::{Counter, Outcome, Protocol, Session, Stream, Transport, exchange};
 use crate::workload::{Kind, Request, Spec, check_value, value};
 
 /// One connection.
@@ -371,6 +371,18 @@ impl Protocol for Postgres {
 
     fn ping(&mut self, stream: &mut dyn Stream) -> Result<(), String> {
         query(stream, "SELECT 1").map(drop)
+    }
+
+    fn counters(&mut self, stream: &mut dyn Stream) -> Result<Vec<Counter>, String> {
+        let rows = query(
+            stream,
+            "SELECT checkpoints_timed + checkpoints_req FROM pg_stat_bgwriter",
+        )?;
+        let count = rows.first().and_then(|count| count.parse().ok());
+        Ok(count
+            .map(|count| Counter::new("checkpoint", count))
+            .into_iter()
+            .collect())
     }
 
     fn encode(&mut self, request: &Request, out: &mut Vec<u8>) {

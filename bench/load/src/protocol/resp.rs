@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Outcome, Protocol, Session, Stream, Transport, exchange};
+use super::{Counter, Outcome, Protocol, Session, Stream, Transport, exchange};
 use crate::workload::{Kind, Request, Spec, check_value, value};
 
 /// The largest value that Redis has.
@@ -60,7 +60,7 @@ impl Resp {
     }
 
     /// Runs a command; gives the reply with its type and without its end.
-    fn command(&mut self, stream: &mut dyn Stream, words: &[&str]) -> Result<String, String> {
+    pub fn command(&mut self, stream: &mut dyn Stream, words: &[&str]) -> Result<String, String> {
         let mut out = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
             Self::bulk(&mut out, word.as_bytes());
@@ -149,6 +149,28 @@ impl Protocol for Resp {
 
     fn ping(&mut self, stream: &mut dyn Stream) -> Result<(), String> {
         self.command(stream, &["PING"]).map(drop)
+    }
+
+    fn counters(&mut self, stream: &mut dyn Stream) -> Result<Vec<Counter>, String> {
+        let info = self.command(stream, &["INFO", "persistence"])?;
+        let number = |name: &str| {
+            info.lines().find_map(|line| {
+                line.strip_prefix(name)?
+                    .strip_prefix(':')?
+                    .trim()
+                    .parse()
+                    .ok()
+            })
+        };
+        let counters = [
+            ("rewrite of the AOF", "aof_rewrite_in_progress"),
+            ("snapshot", "rdb_bgsave_in_progress"),
+            ("delayed fsync", "aof_delayed_fsync"),
+        ];
+        Ok(counters
+            .into_iter()
+            .filter_map(|(what, name)| Some(Counter::new(what, number(name)?)))
+            .collect())
     }
 
     fn encode(&mut self, request: &Request, out: &mut Vec<u8>) {

@@ -74,6 +74,14 @@ impl Transport {
         }
     }
 
+    /// The connection itself, where there is no TLS around it.
+    pub fn into_plain(self) -> Option<TcpStream> {
+        match self {
+            Self::Plain(stream) => Some(stream),
+            Self::Tls(_) => None,
+        }
+    }
+
     /// From now on nothing waits.
     pub fn set_nonblocking(&self) -> io::Result<()> {
         self.socket().set_nonblocking(true)

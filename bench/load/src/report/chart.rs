@@ -19,6 +19,14 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
+/// Something that happened, across the chart from `from` to `at`.
+pub struct Mark {
+    pub from: f64,
+    pub at: f64,
+    pub colour: &'static str,
+    pub text: String,
+}
+
 /// How an axis is drawn.
 pub struct Axis {
     pub title: &'static str,
@@ -89,7 +97,7 @@ fn scale(values: impl Iterator<Item = f64>, axis: &Axis) -> (f64, f64, Vec<(f64,
 }
 
 /// The chart's SVG.
-pub fn chart(lines: &[Line], x: &Axis, y: &Axis) -> String {
+pub fn chart(lines: &[Line], x: &Axis, y: &Axis, marks: &[Mark]) -> String {
     let points = || lines.iter().flat_map(|line| &line.points);
     let (x_min, x_max, x_marks) = scale(points().map(|point| point.0), x);
     let (y_min, y_max, y_marks) = scale(points().map(|point| point.1), y);
@@ -141,6 +149,17 @@ pub fn chart(lines: &[Line], x: &Axis, y: &Axis) -> String {
         HEIGHT / 2.0,
         y.title
     );
+    for mark in marks {
+        let from = at_x(mark.from.clamp(x_min, x_max));
+        let width = (at_x(mark.at.clamp(x_min, x_max)) - from).max(1.5);
+        let _ = write!(
+            out,
+            "<rect x=\"{from:.1}\" y=\"{TOP}\" width=\"{width:.1}\" height=\"{}\" fill=\"{}\" opacity=\"0.22\"><title>{}</title></rect>",
+            HEIGHT - TOP - BOTTOM,
+            mark.colour,
+            escape(&mark.text)
+        );
+    }
     for (number, line) in lines.iter().enumerate() {
         let colour = COLOURS[number % COLOURS.len()];
         let _ = write!(

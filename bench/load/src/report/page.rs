@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::chart::{Axis, COLOURS, Line, chart, escape, short};
+use super::chart::{Axis, COLOURS, Line, Mark, chart, escape, short};
 
-const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:900px;margin:2em auto;padding:0 1em;color:#222}\
+pub const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:900px;margin:2em auto;padding:0 1em;color:#222}\
 table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #ddd}\
 td:first-child,th:first-child{text-align:left}svg{width:100%;height:auto}svg text{font-size:11px;fill:#444}\
 .grid{stroke:#e4e4e4;stroke-width:1}pre{background:#f6f6f6;padding:.7em;white-space:pre-wrap;word-break:break-all}\
@@ -43,13 +43,13 @@ const ROWS: &[(&str, &[&str], f64)] = &[
     ("generator's lag p99.9, us", &["lag", "p99.9_us"], 1.0),
 ];
 
-fn number(value: &Value, path: &[&str]) -> Option<f64> {
+pub fn number(value: &Value, path: &[&str]) -> Option<f64> {
     path.iter()
         .fold(value, |value, name| &value[*name])
         .as_f64()
 }
 
-fn text(value: &Value) -> String {
+pub fn text(value: &Value) -> String {
     match value {
         Value::String(text) => escape(text),
         Value::Null => "unknown".into(),
@@ -75,6 +75,11 @@ pub fn html(results: &[(String, Value)]) -> String {
             .iter()
             .map(|(name, result)| series(name, result, field))
             .collect();
+        let marks: Vec<Mark> = results
+            .iter()
+            .enumerate()
+            .flat_map(|(number, (_, result))| events(number, result))
+            .collect();
         let time = Axis {
             title: "seconds",
             logarithmic: false,
@@ -88,6 +93,7 @@ pub fn html(results: &[(String, Value)]) -> String {
                 logarithmic,
                 marks: None,
             },
+            &marks,
         ));
     }
     for (name, result) in results {
@@ -182,7 +188,35 @@ fn percentiles(results: &[(String, Value)]) -> String {
             logarithmic: true,
             marks: None,
         },
+        &[],
     )
+}
+
+/// What the server did while it was measured, in its run's colour.
+fn events(run: usize, result: &Value) -> Vec<Mark> {
+    let end = number(result, &["elapsed_secs"]).unwrap_or(f64::MAX);
+    let listed = result["events"].as_array().into_iter().flatten();
+    listed
+        .filter_map(|event| {
+            let at = event["at_secs"].as_f64().filter(|at| *at <= end)?;
+            let took = event["took_ms"].as_f64();
+            let written = event["written_bytes"].as_f64();
+            Some(Mark {
+                at,
+                from: at - took.unwrap_or(0.0) / 1e3,
+                colour: COLOURS[run % COLOURS.len()],
+                text: format!(
+                    "{} at {at:.1} s{}{}",
+                    event["what"].as_str().unwrap_or_default(),
+                    took.map_or(String::new(), |ms| format!(", took {ms:.0} ms")),
+                    written.map_or(String::new(), |bytes| format!(
+                        ", {:.0} MiB written",
+                        bytes / 1_048_576.0
+                    ))
+                ),
+            })
+        })
+        .collect()
 }
 
 fn series(name: &str, result: &Value, field: &str) -> Line {
@@ -195,7 +229,7 @@ fn series(name: &str, result: &Value, field: &str) -> Line {
     }
 }
 
-fn run(out: &mut String, name: &str, result: &Value) {
+pub fn run(out: &mut String, name: &str, result: &Value) {
     let _ = write!(out, "<h2>{}</h2>", escape(name));
     for why in result["invalid"].as_array().into_iter().flatten() {
         let _ = write!(out, "<p class=\"invalid\">INVALID: {}</p>", text(why));

@@ -13,6 +13,8 @@ fn result(valid: bool) -> serde_json::Value {
         "latency_curve_us": [[0.0, 50.0], [0.5, 100.0], [0.99, 900.0], [0.999, 2000.0], [1.0, 2500.0]],
         "series": [{"at_secs": 0.0, "per_sec": 990.0, "p99_us": 800.0, "max_us": 900.0},
                    {"at_secs": 1.0, "per_sec": 1010.0, "p99_us": 950.0, "max_us": 2500.0}],
+        "elapsed_secs": 2.0, "events": [{"what": "checkpoint", "at_secs": 0.8, "took_ms": 300.0, "written_bytes": 209_715_200.0},
+                                       {"what": "late", "at_secs": 9.0}],
         "machine": {"processor": "a <processor>"}, "properties": {"recordcount": "1000"},
     })
 }
@@ -29,11 +31,14 @@ fn a_page_has_all_runs_and_needs_nothing_else() {
         "a &lt;processor&gt;",
         "500 (0.50x)",
         "INVALID: the generator fell behind",
+        "checkpoint at 0.8 s, took 300 ms, 200 MiB written",
     ] {
         assert!(page.contains(part), "{part} is not on the page");
     }
     assert_eq!(page.matches("<svg").count(), 4);
     assert_eq!(page.matches("<polyline").count(), 8);
+    // Both runs' checkpoints in the three charts over time; what came after the end is not shown.
+    assert_eq!(page.matches("<rect").count(), 6);
     assert!(
         !page.contains("http") && !page.contains("NaN") && !page.contains("inf"),
         "{page}"
@@ -47,4 +52,28 @@ fn an_empty_result_makes_a_page_too() {
         page.contains("invalid") && !page.contains("NaN") && !page.contains("inf,"),
         "{page}"
     );
+}
+
+#[test]
+fn a_comparison_has_its_targets_figures_and_runs() {
+    let spread = json!({"median": 2.5, "min": 2.0, "max": 3.0});
+    let page = super::peers::html(&json!({
+        "command": "pinion-bench peers", "records": 1000, "rounds": 3, "duration_secs": 5.0,
+        "targets": [{"what": "point read", "ratio": spread, "bound": 3.0, "at_most": false, "by_cpu": true, "verdict": "NOT REACHED"}],
+        "figures": [{"case": "read", "server": "redis", "per_sec": spread, "limit": "client", "ratio": spread, "ratio_by_cpu": true}],
+        "servers": [{"server": "redis", "version": "7 <x>", "command": ["redis-server", "--port"], "survives_default": "a kill"}],
+        "last_round": [{"case": "read", "server": "redis", "result": result(true)}],
+    }));
+    for part in [
+        "<td>2.5 (2-3)</td><td>at least 3</td>",
+        "NOT REACHED by CPU for each operation",
+        "2.5 (2-3) of CPU",
+        "7 &lt;x&gt;",
+        "redis-server --port",
+        "default: a kill",
+        "read redis",
+    ] {
+        assert!(page.contains(part), "{part} is not on the page");
+    }
+    assert!(!page.contains("http") && !page.contains("NaN"), "{page}");
 }

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hdrhistogram::Histogram;
 
 use super::collect::{Collector, Summary};
 use super::connection::Connection;
+use super::events::{self, Event};
 use super::measure::{Failures, Interval, histogram};
 use super::schedule::Schedule;
 use super::storm;
@@ -43,6 +45,10 @@ pub struct Measured {
     pub server_cpu_us: Option<u64>,
     pub server_resident_bytes: Option<u64>,
     pub began_unix_ms: u64,
+    /// What the server did beside answering.
+    pub events: Vec<Event>,
+    /// Cores that other programs kept busy on this machine.
+    pub others_cores: Option<f64>,
 }
 
 impl Measured {
@@ -174,14 +180,23 @@ impl Drive<'_> {
             .duration_since(UNIX_EPOCH)
             .map_or(0, |time| time.as_millis() as u64);
         let mut collector = Collector::new(settings, self.label, spec, count, duration);
+        let (stop_watching, stopped) = mpsc::channel();
+        let watching = (!settings.events_every.is_zero() && !load && !storm).then(|| {
+            let (session, every) = (Arc::clone(self.session), settings.events_every);
+            events::watch::<P>(session, zero + from, every, stopped)
+        });
         std::thread::sleep(from.saturating_sub(zero.elapsed()));
         let server = |pid: u32| cpu::server(pid).map_err(|error| error.to_string());
         let server_before = settings.server_pid.map(server).transpose()?;
         let client_before = cpu::own_us();
+        let machine_before = cpu::machine_us();
         for interval in receiver {
             collector.take(interval);
         }
         let client_cpu_us = cpu::own_us() - client_before;
+        let machine_us = cpu::machine_us().zip(machine_before);
+        let counted = zero.elapsed().saturating_sub(from);
+        drop(stop_watching);
         let server_after = settings.server_pid.map(server).transpose()?;
         let mut finished = Vec::new();
         for thread in threads {
@@ -192,12 +207,27 @@ impl Drive<'_> {
             );
         }
         let (total, series) = collector.finish();
+        let events = match watching.map(JoinHandle::join) {
+            Some(Ok(Ok(events))) => events,
+            Some(Ok(Err(why))) => {
+                eprintln!("pinion-bench: the server's own events are not known: {why}");
+                Vec::new()
+            }
+            _ => Vec::new(),
+        };
         Ok(
             self.measured(finished, from, duration, total, series, |measured| {
                 measured.client_cpu_us = client_cpu_us;
                 measured.began_unix_ms = began_unix_ms;
+                measured.events = events;
                 if let (Some(before), Some(after)) = (server_before, server_after) {
-                    measured.server_cpu_us = Some(after.cpu_us.saturating_sub(before.cpu_us));
+                    let server_us = after.cpu_us.saturating_sub(before.cpu_us);
+                    measured.server_cpu_us = Some(server_us);
+                    // Both counts are in ticks, so a machine that does nothing else may come out below nothing.
+                    measured.others_cores = machine_us.map(|(after, before)| {
+                        let others = (after - before).saturating_sub(client_cpu_us + server_us);
+                        others as f64 / counted.as_micros().max(1) as f64
+                    });
                     measured.server_resident_bytes = Some(after.resident_bytes);
                 }
             }),
@@ -234,6 +264,8 @@ impl Drive<'_> {
             server_cpu_us: None,
             server_resident_bytes: None,
             began_unix_ms: 0,
+            events: Vec::new(),
+            others_cores: None,
         };
         for thread in &finished {
             measured

@@ -3,6 +3,7 @@
 mod collect;
 mod connection;
 mod drive;
+mod events;
 mod measure;
 mod ramp;
 mod result;

@@ -125,6 +125,25 @@ pub fn text(settings: &Settings, done: &Done, invalid: &[String]) -> String {
     if !measured.lag_ns.is_empty() {
         row("generator's lag", &measured.lag_ns);
     }
+    for event in &measured.events {
+        let took = event
+            .took_ms
+            .map_or(String::new(), |ms| format!(", took {ms:.0} ms"));
+        let wrote = event.written_bytes.map_or(String::new(), |bytes| {
+            format!(", {:.0} MiB written since the last", bytes / 1_048_576.0)
+        });
+        let _ = writeln!(
+            out,
+            "event at {:.1} s: {}, {} times{took}{wrote}",
+            event.at_secs, event.what, event.times
+        );
+    }
+    if let Some(cores) = measured.others_cores.filter(|cores| *cores > 0.05) {
+        let _ = writeln!(
+            out,
+            "other programs kept {cores:.2} cores of this machine busy meanwhile"
+        );
+    }
     for step in steps {
         let p99_ms = step.p99.as_secs_f64() * 1e3;
         let (holds, why) = (
@@ -194,6 +213,14 @@ fn command_line(settings: &Settings) -> String {
         .join(" ")
 }
 
+/// Checkpoints that ended while it was measured.
+fn checkpoints(measured: &Measured) -> f64 {
+    let ended = measured.events.iter().filter(|event| {
+        event.what == "checkpoint" && event.at_secs <= measured.elapsed.as_secs_f64() + 1.0
+    });
+    ended.map(|event| event.times).sum()
+}
+
 /// What is written.
 pub fn json(settings: &Settings, machine: Value, done: &Done, invalid: &[String]) -> Value {
     let Done {
@@ -235,6 +262,19 @@ pub fn json(settings: &Settings, machine: Value, done: &Done, invalid: &[String]
             })
         })
         .collect();
+    let events: Vec<Value> = measured
+        .events
+        .iter()
+        .map(|event| {
+            json!({
+                "what": event.what,
+                "at_secs": event.at_secs,
+                "took_ms": event.took_ms,
+                "written_bytes": event.written_bytes,
+                "times": event.times,
+            })
+        })
+        .collect();
     let ramp: Vec<Value> = steps
         .iter()
         .map(|step| {
@@ -247,7 +287,7 @@ pub fn json(settings: &Settings, machine: Value, done: &Done, invalid: &[String]
             })
         })
         .collect();
-    json!({
+    let mut out = json!({
         "format": FORMAT,
         "version": env!("CARGO_PKG_VERSION"),
         "command": command_line(settings),
@@ -289,5 +329,9 @@ pub fn json(settings: &Settings, machine: Value, done: &Done, invalid: &[String]
         "ramp_p99_ms": settings.ramp_p99.map(|limit| limit.as_secs_f64() * 1e3),
         "interval_secs": interval_secs,
         "series": series,
-    })
+    });
+    out["events"] = json!(events);
+    out["checkpoints"] = json!(checkpoints(measured));
+    out["others_cores"] = json!(measured.others_cores);
+    out
 }

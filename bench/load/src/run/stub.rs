@@ -1,23 +1,18 @@
-//! A server for tests that speaks as much OP_MSG as the generator asks, right or wrong, in time or late.
+//! A server for tests that speaks as much OP_MSG as the generator asks, right or wrong.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::protocol::bson;
 use crate::workload::{Document, value};
 
 /// What the stub does with finds and updates.
 #[derive(Clone, Copy, Debug)]
-pub enum Manner {
+pub enum Reply {
     Right,
-    /// Answers after `delay`, but nothing in the first `stall` of each second.
-    Stalling {
-        delay: Duration,
-        stall: Duration,
-    },
     /// Closes the connection at the 20th request.
     Closes,
     /// Says nothing from the 20th request on.
@@ -44,19 +39,17 @@ pub struct Stub {
 
 impl Stub {
     /// Listens until the test's process ends.
-    pub fn start(manner: Manner, document: Document) -> Self {
+    pub fn start(manner: Reply, document: Document) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let answered = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&answered);
-        let zero = Instant::now();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let stub = Connection {
                     stream: stream.unwrap(),
                     manner,
                     document: document.clone(),
-                    zero,
                     answered: Arc::clone(&counted),
                 };
                 // The generator closes when it likes: an error is the end.
@@ -69,9 +62,8 @@ impl Stub {
 
 struct Connection {
     stream: TcpStream,
-    manner: Manner,
+    manner: Reply,
     document: Document,
-    zero: Instant,
     answered: Arc<AtomicU64>,
 }
 
@@ -101,7 +93,7 @@ impl Connection {
                 return Ok(());
             };
             let request = match self.manner {
-                Manner::OtherRequest if command.name == b"find" => request + 1,
+                Reply::OtherRequest if command.name == b"find" => request + 1,
                 _ => request,
             };
             let mut out = Vec::new();
@@ -114,25 +106,14 @@ impl Connection {
         }
     }
 
-    /// Waits as the manner says; false: no answer at all.
+    /// False: no answer at all.
     fn begins(&self) -> bool {
         let number = self.answered.fetch_add(1, Ordering::Relaxed) + 1;
         match self.manner {
-            Manner::Closes => number < 20,
-            Manner::Silent if number >= 20 => {
+            Reply::Closes => number < 20,
+            Reply::Silent if number >= 20 => {
                 std::thread::sleep(Duration::from_secs(60));
                 false
-            }
-            Manner::Stalling { delay, stall } => {
-                let at = self.zero.elapsed() + delay;
-                let phase = Duration::from_nanos(u64::from(at.subsec_nanos()));
-                let until = if phase < stall {
-                    at + (stall - phase)
-                } else {
-                    at
-                };
-                std::thread::sleep(until.saturating_sub(self.zero.elapsed()));
-                true
             }
             _ => true,
         }
@@ -142,22 +123,22 @@ impl Connection {
         if !self.begins() {
             return None;
         }
-        if matches!(self.manner, Manner::Refuses) {
+        if matches!(self.manner, Reply::Refuses) {
             return Some(refusal());
         }
         let filter = bson::get(body, "filter").unwrap();
         let id = bson::get(filter.value, "_id").unwrap().text();
         // Keys are named in order here, so a name tells the number.
         let key: u64 = id.strip_prefix("user").unwrap().parse().unwrap();
-        let fields = self.document.fields - usize::from(matches!(self.manner, Manner::Short));
+        let fields = self.document.fields - usize::from(matches!(self.manner, Reply::Short));
         Some(document(|out| {
             bson::nested(out, "cursor", |out| {
                 bson::array(out, "firstBatch", |out| {
-                    if matches!(self.manner, Manner::Fails) {
+                    if matches!(self.manner, Reply::Fails) {
                         return;
                     }
                     bson::nested(out, "0", |out| {
-                        let other = if matches!(self.manner, Manner::OtherId) {
+                        let other = if matches!(self.manner, Reply::OtherId) {
                             "user0000"
                         } else {
                             &id
@@ -168,7 +149,7 @@ impl Connection {
                                 value(key, field, 0, self.document.field_bytes, out);
                             });
                         }
-                        if matches!(self.manner, Manner::OneByte) {
+                        if matches!(self.manner, Reply::OneByte) {
                             let last = out.len() - 1;
                             out[last] = if out[last] == b'A' { b'B' } else { b'A' };
                         }
@@ -185,12 +166,12 @@ impl Connection {
         if !self.begins() {
             return None;
         }
-        if matches!(self.manner, Manner::Refuses) {
+        if matches!(self.manner, Reply::Refuses) {
             return Some(refusal());
         }
         Some(document(|out| {
             bson::int32(out, "n", 1);
-            if matches!(self.manner, Manner::Fails) {
+            if matches!(self.manner, Reply::Fails) {
                 bson::array(out, "writeErrors", |out| {
                     bson::nested(out, "0", |out| {
                         bson::int32(out, "code", 11000);

@@ -1,16 +1,18 @@
 //! The generator against a stub: what it measures, and what it must not believe.
 
+use std::net::TcpListener;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::drive::Measured;
 use super::measure;
-use super::stub::{Manner, Stub};
+use super::stub::{Reply, Stub};
+use crate::echo::{Echo, Manner};
 use crate::options::{Settings, command};
 use crate::protocol::Mongo;
 
 /// Runs with the options against a stub of that manner.
-fn run(manner: Manner, options: &str) -> (Settings, Stub, Measured) {
+fn run(manner: Reply, options: &str) -> (Settings, Stub, Measured) {
     let base =
         "pinion-bench run --quiet -P insertorder=ordered -P recordcount=1000 -P fieldcount=2";
     let parse = |port: u16| {
@@ -34,31 +36,100 @@ fn alone() -> std::fs::File {
     file
 }
 
-/// What a constant rate must see of a server that answers after `delay_ms` and not at all in the first 200 ms of each
-/// second: a fifth of the answers comes between 0 and 200 ms later.
-fn computed_ms(delay_ms: f64, quantile: f64) -> f64 {
-    delay_ms + 200.0 * (quantile - 0.8).max(0.0) / 0.2
+/// Latencies in milliseconds that a constant rate of one request a millisecond must see in five seconds, from smallest to
+/// largest. The server answers in the order in which requests come, `delay_ms` after they come, nothing in the first
+/// `STALL_MS` of each second, and needs `service_ms` for each answer; requests that find no connection free wait for one.
+fn computed_ms(connections: usize, delay_ms: f64, service_ms: f64) -> Vec<f64> {
+    let mut free_ms = std::collections::VecDeque::from(vec![0.0; connections]);
+    let (mut answered_ms, mut latencies) = (0.0_f64, Vec::new());
+    for number in 0..REQUESTS {
+        // Where a stall begins between two requests is not known; the middle is never wrong by more than half of that.
+        let due_ms = number as f64 + 0.5;
+        let sent_ms = due_ms.max(free_ms.pop_front().expect("there is a connection"));
+        let ready_ms = sent_ms + delay_ms;
+        let ready_ms = ready_ms + (STALL_MS - ready_ms % 1000.0).max(0.0);
+        answered_ms = answered_ms.max(ready_ms) + service_ms;
+        free_ms.push_back(answered_ms);
+        latencies.push(answered_ms - due_ms);
+    }
+    latencies.sort_by(f64::total_cmp);
+    latencies
+}
+
+const STALL_MS: f64 = 200.0;
+const REQUESTS: usize = 5000;
+
+#[test]
+fn the_computed_latencies_are_those_of_a_stall() {
+    // A fifth of the answers comes between 0 and 200 ms late, and with few connections as late, for all wait.
+    for connections in [300, 16] {
+        let computed = computed_ms(connections, 0.0, 0.0);
+        let at = |quantile: f64| computed[(quantile * REQUESTS as f64) as usize];
+        for (quantile, expected) in [(0.5, 0.0), (0.85, 50.0), (0.9, 100.0), (0.99, 190.0)] {
+            assert!(
+                (at(quantile) - expected).abs() <= 1.0,
+                "{connections} {quantile}"
+            );
+        }
+    }
+    // 184 requests wait for 16 connections, and are answered one after the other.
+    let worked_off = computed_ms(16, 0.0, 0.1);
+    assert!(
+        (worked_off[4250] - 50.0 - 15.0).abs() < 3.0,
+        "{}",
+        worked_off[4250]
+    );
+}
+
+/// A server with one thread: with one for each connection, as the stub has them, threads that all wake when a stall ends
+/// take the generator's processor, and what is measured is the scheduler.
+fn start_echo(manner: Manner) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || Echo::new(listener, manner, 2, 100)?.serve());
+    port
+}
+
+fn drive_echo(port: u16, options: &str) -> (Settings, Measured) {
+    let line = format!(
+        "pinion-bench run --quiet -P fieldcount=2 --compare-every 0 --events 0 --workload read --uri mongodb://127.0.0.1:{port} {options}"
+    );
+    let matches = command()
+        .try_get_matches_from(line.split_whitespace())
+        .unwrap();
+    let settings = Settings::from(matches.subcommand().unwrap().1).unwrap();
+    let measured = measure::<Mongo>(&settings).unwrap().measured;
+    (settings, measured)
 }
 
 fn check_stall(connections: usize, delay_ms: u64, quantiles: &[f64]) {
     let _alone = alone();
-    let manner = Manner::Stalling {
-        delay: Duration::from_millis(delay_ms),
-        stall: Duration::from_millis(200),
-    };
     let mut last = String::new();
-    // A machine that does other work meanwhile disturbs the stub as well as the generator; the whole is tried again.
+    // A machine that does other work meanwhile disturbs the server as well as the generator; the whole is tried again.
     for _ in 0..5 {
-        let options = format!(
-            "--workload read --target 1000 --duration 5 --warm-up 1 --connections {connections}"
+        let port = start_echo(Manner::default());
+        let (_, closed) = drive_echo(port, &format!("--duration 1 --connections {connections}"));
+        let service_ms = 1e3 / closed.per_sec();
+        let port = start_echo(Manner {
+            delay: Duration::from_millis(delay_ms),
+            stall: Duration::from_millis(STALL_MS as u64),
+        });
+        let (settings, measured) = drive_echo(
+            port,
+            &format!("--target 1000 --duration 5 --warm-up 1 --connections {connections}"),
         );
-        let (settings, _, measured) = run(manner, &options);
         let mut wrong = measured.invalid(&settings);
-        assert_eq!(measured.operations(), 5000, "{wrong:?}");
+        assert_eq!(measured.operations(), REQUESTS as u64, "{wrong:?}");
+        let computed = computed_ms(connections, delay_ms as f64, service_ms);
         let all = measured.total.all();
         for &quantile in quantiles {
-            let expected = computed_ms(delay_ms as f64, quantile);
+            let place = (quantile * REQUESTS as f64).ceil() as usize;
+            let expected = computed[place.clamp(1, REQUESTS) - 1];
             let found = all.value_at_quantile(quantile) as f64 / 1e6;
+            eprintln!(
+                "p{}: {found:.2} ms, computed {expected:.2}",
+                quantile * 100.0
+            );
             if (found / expected - 1.0).abs() > 0.05 {
                 wrong.push(format!(
                     "p{} is {found} ms, not {expected}",
@@ -69,7 +140,7 @@ fn check_stall(connections: usize, delay_ms: u64, quantiles: &[f64]) {
         if wrong.is_empty() {
             return;
         }
-        last = format!("{wrong:?}");
+        last = format!("{wrong:?}, {:.0} us for each answer", service_ms * 1e3);
         eprintln!("once more: {last}");
     }
     panic!("{last}");
@@ -92,15 +163,23 @@ fn an_open_loop_with_few_connections_omits_nothing() {
     let _alone = alone();
     // 200 requests come due in a stall, and 16 of them can be sent: the others' latency counts all the same. Whatever
     // else the machine does can only add to it.
-    let manner = Manner::Stalling {
+    let port = start_echo(Manner {
         delay: Duration::ZERO,
         stall: Duration::from_millis(200),
-    };
-    let options = "--workload read --target 1000 --duration 3 --warm-up 1 --connections 16";
-    let (_, _, measured) = run(manner, options);
-    assert_eq!(measured.operations(), 3000, "{:?}", measured.failure);
+    });
+    let (_, measured) = drive_echo(
+        port,
+        "--target 1000 --duration 5 --warm-up 1 --connections 16",
+    );
+    assert_eq!(
+        measured.operations(),
+        REQUESTS as u64,
+        "{:?}",
+        measured.failure
+    );
+    let computed = computed_ms(16, 0.0, 0.0);
     for quantile in [0.85, 0.9, 0.95, 0.99, 0.999] {
-        let expected = computed_ms(0.0, quantile);
+        let expected = computed[(quantile * REQUESTS as f64) as usize - 1];
         let found = measured.total.all().value_at_quantile(quantile) as f64 / 1e6;
         assert!(
             found > expected * 0.95,
@@ -113,11 +192,11 @@ fn an_open_loop_with_few_connections_omits_nothing() {
 #[test]
 fn a_closed_loop_hides_the_stall() {
     let _alone = alone();
-    let manner = Manner::Stalling {
+    let port = start_echo(Manner {
         delay: Duration::from_millis(1),
         stall: Duration::from_millis(200),
-    };
-    let (settings, _, measured) = run(manner, "--workload read --duration 3 --connections 4");
+    });
+    let (settings, measured) = drive_echo(port, "--duration 3 --connections 4");
     assert_eq!(measured.invalid(&settings), [""; 0]);
     assert!(
         measured.total.all().value_at_quantile(0.95) < 100_000_000,
@@ -129,7 +208,7 @@ fn a_closed_loop_hides_the_stall() {
 fn every_reply_is_counted_once() {
     let _alone = alone();
     let (settings, stub, measured) = run(
-        Manner::Right,
+        Reply::Right,
         "--workload mixed -P operationcount=3001 --threads 2 --connections 5 --pipeline 3 --compare-every 10",
     );
     assert_eq!(measured.invalid(&settings), [""; 0]);
@@ -153,7 +232,7 @@ fn every_reply_is_counted_once() {
 #[test]
 fn a_load_writes_each_document_once() {
     let _alone = alone();
-    let (settings, stub, measured) = run(Manner::Right, "--workload load --threads 2");
+    let (settings, stub, measured) = run(Reply::Right, "--workload load --threads 2");
     assert_eq!(measured.invalid(&settings), [""; 0]);
     assert_eq!(
         (measured.operations(), measured.total.documents),
@@ -163,7 +242,7 @@ fn a_load_writes_each_document_once() {
 }
 
 /// The run is invalid for that reason, and of what failed nothing counts as an operation.
-fn check_invalid(manner: Manner, options: &str, why: &str) {
+fn check_invalid(manner: Reply, options: &str, why: &str) {
     let _alone = alone();
     let (settings, stub, measured) = run(
         manner,
@@ -181,45 +260,45 @@ fn check_invalid(manner: Manner, options: &str, why: &str) {
 #[test]
 fn what_a_server_does_wrong_fails_the_run() {
     check_invalid(
-        Manner::Closes,
+        Reply::Closes,
         "--workload read",
         "the server closed a connection",
     );
     check_invalid(
-        Manner::Silent,
+        Reply::Silent,
         "--workload read --connections 2",
         "no reply within 1 s",
     );
     check_invalid(
-        Manner::Refuses,
+        Reply::Refuses,
         "--workload read",
         "100 errors, for example: not today (code 8000)",
     );
-    check_invalid(Manner::Refuses, "--workload update", "100 errors");
+    check_invalid(Reply::Refuses, "--workload update", "100 errors");
     check_invalid(
-        Manner::Fails,
+        Reply::Fails,
         "--workload update",
         "100 errors, for example: duplicate key (code 11000)",
     );
     check_invalid(
-        Manner::Fails,
+        Reply::Fails,
         "--workload read",
         "100 documents were not there",
     );
-    check_invalid(Manner::OtherId, "--workload read", "100 replies were wrong");
-    check_invalid(Manner::Short, "--workload read", "100 replies were wrong");
+    check_invalid(Reply::OtherId, "--workload read", "100 replies were wrong");
+    check_invalid(Reply::Short, "--workload read", "100 replies were wrong");
     check_invalid(
-        Manner::OtherRequest,
+        Reply::OtherRequest,
         "--workload read",
         "100 replies were wrong",
     );
     check_invalid(
-        Manner::OneByte,
+        Reply::OneByte,
         "--workload read --compare-every 1",
         "100 replies were wrong",
     );
     check_invalid(
-        Manner::OneByte,
+        Reply::OneByte,
         "--workload read --compare-every 10",
         "10 replies were wrong",
     );
@@ -229,12 +308,12 @@ fn what_a_server_does_wrong_fails_the_run() {
 fn allowed_failures_do_not_fail_the_run() {
     let _alone = alone();
     let (settings, _, measured) = run(
-        Manner::OneByte,
+        Reply::OneByte,
         "--workload read -P operationcount=100 --compare-every 0",
     );
     assert_eq!(measured.invalid(&settings), [""; 0]);
     let (settings, _, measured) = run(
-        Manner::Fails,
+        Reply::Fails,
         "--workload mixed -P operationcount=100 --allow-misses 100 --allow-errors 100",
     );
     // Nothing was completed, which no option allows.
@@ -248,13 +327,13 @@ fn allowed_failures_do_not_fail_the_run() {
 #[test]
 fn a_rate_that_the_server_does_not_hold_is_told() {
     let _alone = alone();
-    let manner = Manner::Stalling {
+    let port = start_echo(Manner {
         delay: Duration::from_millis(50),
         stall: Duration::ZERO,
-    };
-    let (settings, _, measured) = run(
-        manner,
-        "--workload read --target 1000 --connections 4 --duration 1 --warm-up 0 --drain 1",
+    });
+    let (settings, measured) = drive_echo(
+        port,
+        "--target 1000 --connections 4 --duration 1 --warm-up 0 --drain 1",
     );
     let invalid = measured.invalid(&settings);
     assert!(
@@ -271,7 +350,7 @@ fn a_late_generator_makes_the_run_invalid() {
     let _alone = alone();
     // No generator is never late.
     let (settings, _, measured) = run(
-        Manner::Right,
+        Reply::Right,
         "--workload read --target 500 --duration 1 --warm-up 0 --max-lag-ms 0",
     );
     let invalid = measured.invalid(&settings);

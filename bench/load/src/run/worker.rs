@@ -79,17 +79,8 @@ impl Job {
         let Some(cpu) = self.cpu else {
             return;
         };
-        // SAFETY: an all-zero set is a valid value.
-        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        // SAFETY: the number is below the size of the set.
-        unsafe { libc::CPU_SET(cpu.min(libc::CPU_SETSIZE as usize - 1), &mut set) };
-        // SAFETY: `set` is valid during the call, and its size is given.
-        let result = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) };
-        if result != 0 {
-            eprintln!(
-                "pinion-bench: cannot pin to processor {cpu}: {}",
-                std::io::Error::last_os_error()
-            );
+        if let Err(error) = crate::cpu::pin(cpu) {
+            eprintln!("pinion-bench: cannot pin to processor {cpu}: {error}");
         }
     }
 }
