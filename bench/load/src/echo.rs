@@ -3,22 +3,24 @@
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use clap::{ArgMatches, Command};
 use mio::net::{TcpListener, TcpStream};
+use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 
 use crate::options::{required, value};
 use crate::protocol::bson;
+use crate::timer::Timer;
 use crate::workload;
 
 const LISTENER: Token = Token(usize::MAX);
+const TIMER: Token = Token(usize::MAX - 1);
 const READ_BYTES: usize = 1 << 18;
 /// The largest request that is believed.
 const MAX_MESSAGE_BYTES: usize = 48_000_000;
-/// An answer that is due sooner than this is waited for without sleeping: a poll knows milliseconds only.
-const SPIN: Duration = Duration::from_millis(2);
 
 /// How answers are given.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,6 +67,7 @@ struct Connection {
 /// One thread's server.
 pub struct Echo {
     poll: Poll,
+    timer: Timer,
     listener: TcpListener,
     manner: Manner,
     zero: Instant,
@@ -87,6 +90,10 @@ impl Echo {
         let poll = Poll::new()?;
         poll.registry()
             .register(&mut listener, LISTENER, Interest::READABLE)?;
+        let timer = Timer::new()?;
+        let fd = timer.as_raw_fd();
+        poll.registry()
+            .register(&mut SourceFd(&fd), TIMER, Interest::READABLE)?;
         let mut made = Vec::new();
         for field in 0..fields {
             bson::binary_with(&mut made, &format!("field{field}"), 0, |out| {
@@ -95,6 +102,7 @@ impl Echo {
         }
         Ok(Self {
             poll,
+            timer,
             listener,
             manner,
             zero: Instant::now(),
@@ -109,17 +117,20 @@ impl Echo {
         let mut events = Events::with_capacity(1024);
         let mut buffer = vec![0; READ_BYTES];
         loop {
-            let wait = self.late.front().map(|(due, ..)| {
-                due.saturating_duration_since(Instant::now())
-                    .saturating_sub(SPIN)
-            });
-            match self.poll.poll(&mut events, wait) {
+            // The poll knows milliseconds only. A server that spins instead uses up its share of a processor that others
+            // want too, and is late then.
+            if let Some((due, ..)) = self.late.front() {
+                let wait = due.saturating_duration_since(Instant::now());
+                self.timer.set(wait.as_nanos() as u64)?;
+            }
+            match self.poll.poll(&mut events, None) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 other => other?,
             }
             for event in &events {
                 match event.token() {
                     LISTENER => self.accept()?,
+                    TIMER => {}
                     Token(number) => {
                         // A client that goes away ends its connection and nothing else.
                         if self.turn(number, &mut buffer).is_err() {

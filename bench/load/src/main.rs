@@ -13,6 +13,7 @@ mod protocol;
 mod report;
 mod run;
 mod soak;
+mod timer;
 mod workload;
 
 use std::process::ExitCode;

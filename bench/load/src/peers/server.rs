@@ -15,6 +15,9 @@ use std::sync::Arc;
 
 /// How long a server may take until it answers; it may have a log to read.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
+/// A server that ends sooner than this after its start may find its port taken, and is started again so often.
+const QUICK_END: Duration = Duration::from_secs(1);
+const STARTS_AGAIN: usize = 20;
 /// How long a server may take to end by itself.
 const STOP_TIMEOUT: Duration = Duration::from_secs(120);
 /// Less CPU time than this share of a core is a server at rest.
@@ -193,6 +196,41 @@ impl Server {
         if self.kind == Kind::Postgres && !data.join("PG_VERSION").exists() {
             self.make_postgres()?;
         }
+        self.spawn()?;
+        let mut began = Instant::now();
+        let mut again = 0;
+        loop {
+            let Err(why) = self.ping() else {
+                return Ok(());
+            };
+            let ended = self.process.as_mut().map(Child::try_wait);
+            if let Some(Ok(Some(status))) = ended {
+                // What was killed may hold its port for a moment longer than it lives, where the kernel cleans up its ring
+                // behind it; whoever watches a service starts it again.
+                if began.elapsed() < QUICK_END && again < STARTS_AGAIN {
+                    again += 1;
+                    std::thread::sleep(QUICK_END / 4);
+                    self.spawn()?;
+                    began = Instant::now();
+                    continue;
+                }
+                return Err(format!(
+                    "{} ended with {status}; its log is {}",
+                    self.kind.name(),
+                    self.log().display()
+                ));
+            }
+            if began.elapsed() > START_TIMEOUT {
+                return Err(format!("{} does not answer: {why}", self.kind.name()));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Starts the process.
+    fn spawn(&mut self) -> Result<(), String> {
+        let data = self.data();
+        let failed = |error: std::io::Error| format!("{}: {error}", data.display());
         let arguments = self.arguments();
         let log = File::options()
             .create(true)
@@ -222,24 +260,7 @@ impl Server {
             .chain(arguments)
             .collect();
         self.process = Some(process);
-        let began = Instant::now();
-        loop {
-            let Err(why) = self.ping() else {
-                return Ok(());
-            };
-            let ended = self.process.as_mut().map(Child::try_wait);
-            if let Some(Ok(Some(status))) = ended {
-                return Err(format!(
-                    "{} ended with {status}; its log is {}",
-                    self.kind.name(),
-                    self.log().display()
-                ));
-            }
-            if began.elapsed() > START_TIMEOUT {
-                return Err(format!("{} does not answer: {why}", self.kind.name()));
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        Ok(())
     }
 
     fn log(&self) -> PathBuf {

@@ -9,7 +9,6 @@ mod ramp;
 mod result;
 mod schedule;
 mod storm;
-mod timer;
 mod worker;
 
 use std::sync::Arc;

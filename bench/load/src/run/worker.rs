@@ -14,8 +14,8 @@ use mio::{Events, Interest, Poll, Token};
 use super::connection::{Connection, Pending};
 use super::measure::{Interval, histogram};
 use super::schedule::Schedule;
-use super::timer::Timer;
 use crate::protocol::{Outcome, Protocol};
+use crate::timer::Timer;
 use crate::workload::{Chooser, Kind, Request, Shared, Spec};
 
 /// Events of one turn of the loop.

@@ -35,7 +35,7 @@ pub fn options() -> Command {
         .arg(value("server", "PATH", "the binary of the node, found beside this program; a mongod too"))
         .arg(value("duration", "SECS", "how long").default_value("3600"))
         .arg(value("restarts", "N", "evenly over that time, by SIGKILL and SIGTERM in turns").default_value("5"))
-        .arg(value("rate", "OPS", "operations a second in all").default_value("3000"))
+        .arg(value("rate", "OPS", "operations a second in all").default_value("1000"))
         .arg(value("connections", "N", "each with keys of its own").default_value("16"))
         .arg(value("keys", "N", "of each connection").default_value("2000"))
         .arg(value("sample", "SECS", "between two looks at the server").default_value("2"))
@@ -187,7 +187,10 @@ impl Soak {
                 std::thread::spawn(move || worker.run())
             })
             .collect();
-        let watched = self.watch();
+        let watched = self.everybody_is_there().and_then(|()| {
+            self.began = Instant::now();
+            self.watch()
+        });
         self.shared.stop.store(true, Ordering::Relaxed);
         for worker in workers {
             if worker.join().is_err() {
@@ -283,12 +286,7 @@ impl Soak {
         let took = began.elapsed().as_secs_f64();
         self.shared.phase.fetch_add(1, Ordering::AcqRel);
         let began = Instant::now();
-        while self.shared.verified.load(Ordering::Acquire) < self.options.connections {
-            if began.elapsed() > VERIFY_TIMEOUT {
-                return Err("the workers did not come back behind a restart".into());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        self.everybody_is_there()?;
         eprintln!(
             "{at_secs:6.0} s  ended ({}), serves again after {took:.2} s, everything verified in {:.2} s",
             how(end),
@@ -297,6 +295,18 @@ impl Soak {
         self.restarts.push((at_secs, end, took));
         if let Some(planted) = &mut self.planted {
             planted.server_is_new();
+        }
+        Ok(())
+    }
+
+    /// Waits until all workers have written or verified their documents.
+    fn everybody_is_there(&self) -> Result<(), String> {
+        let began = Instant::now();
+        while self.shared.verified.load(Ordering::Acquire) < self.options.connections {
+            if began.elapsed() > VERIFY_TIMEOUT {
+                return Err("the workers did not get through all their documents".into());
+            }
+            std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())
     }

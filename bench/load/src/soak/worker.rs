@@ -16,6 +16,8 @@ pub const COLLECTION: &str = "documents";
 const VALUE_BYTES: usize = 1000;
 /// Documents that one read by range asks for.
 const RANGE: u64 = 20;
+/// Documents of one insert at the beginning.
+const FILL: usize = 100;
 /// Documents of one read behind a restart.
 const VERIFY: u64 = 200;
 /// Of a hundred operations on a document that is there; the rest are reads by `_id`.
@@ -72,6 +74,14 @@ enum Trouble {
     Wrong(String),
 }
 
+impl Trouble {
+    fn text(self) -> String {
+        match self {
+            Self::Gone(why) | Self::Wrong(why) => why,
+        }
+    }
+}
+
 /// What a command's reply says.
 type Reply = Result<Vec<u8>, Trouble>;
 
@@ -91,6 +101,11 @@ impl Worker {
     /// Works until it is told to stop, through restarts.
     pub fn run(mut self) {
         let mut phase = self.shared.phase.load(Ordering::Acquire);
+        if let Err(why) = self.fill() {
+            self.shared
+                .fail(format!("the documents could not be made: {why}"));
+        }
+        self.shared.verified.fetch_add(1, Ordering::AcqRel);
         let mut due = Instant::now();
         while !self.shared.stop.load(Ordering::Relaxed) {
             let now = self.shared.phase.load(Ordering::Acquire);
@@ -148,6 +163,38 @@ impl Worker {
         }
     }
 
+    /// Writes every document once, so that what grows later is not the data.
+    fn fill(&mut self) -> Result<(), String> {
+        self.connection = Some(Mongo::open(&self.shared.session)?);
+        for start in (0..self.keys.len()).step_by(FILL) {
+            let end = (start + FILL).min(self.keys.len());
+            let first_key = self.first_key;
+            let versions: Vec<u64> = self.keys[start..end]
+                .iter_mut()
+                .map(|key| key.send(true).version)
+                .collect();
+            self.command(|out| {
+                bson::string(out, "insert", COLLECTION);
+                bson::array(out, "documents", |out| {
+                    for (place, version) in versions.iter().enumerate() {
+                        let id = first_key + (start + place) as u64;
+                        bson::nested(out, &place.to_string(), |out| {
+                            bson::int64(out, "_id", id as i64);
+                            fields(id, *version, out);
+                        });
+                    }
+                });
+                write_concern(true, out);
+            })
+            .map_err(Trouble::text)?;
+            for key in &mut self.keys[start..end] {
+                key.acknowledged();
+                key.journaled();
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the controller is ending the server, now or in a moment.
     fn was_ended(&self, phase: usize) -> bool {
         self.shared.phase.load(Ordering::Acquire) != phase
@@ -196,23 +243,11 @@ impl Worker {
         let before = self.keys[place].now();
         let journaled = self.random.below(JOURNALED) == 0;
         let state = self.keys[place].send(present);
-        let concern = |out: &mut Vec<u8>| {
-            bson::nested(out, "writeConcern", |out| {
-                bson::int32(out, "w", 1);
-                bson::boolean(out, "j", journaled);
-            });
-        };
         let statement = |out: &mut Vec<u8>, list: &str, fill: &dyn Fn(&mut Vec<u8>)| {
             bson::array(out, list, |out| bson::nested(out, "0", fill));
-            concern(out);
+            write_concern(journaled, out);
         };
-        let fields = |out: &mut Vec<u8>| {
-            bson::int64(out, "v", state.version as i64);
-            bson::string(out, "tag", &tag(id, state.version));
-            bson::binary_with(out, "value", 0, |out| {
-                value(id, 0, state.version, VALUE_BYTES, out);
-            });
-        };
+        let fields = |out: &mut Vec<u8>| fields(id, state.version, out);
         let query = |out: &mut Vec<u8>| {
             bson::nested(out, "q", |out| bson::int64(out, "_id", id as i64));
         };
@@ -334,9 +369,7 @@ impl Worker {
     /// Reads every key behind a restart and holds it against what may be.
     fn verify(&mut self) -> Result<(), String> {
         let end = *self.shared.how.lock().expect("no holder panics");
-        let text = |trouble| match trouble {
-            Trouble::Gone(why) | Trouble::Wrong(why) => why,
-        };
+        let text = Trouble::text;
         self.connection = Some(Mongo::open(&self.shared.session)?);
         if self.shared.lose_one.swap(false, Ordering::AcqRel) {
             self.lose().map_err(text)?;
@@ -387,6 +420,22 @@ impl Worker {
         })
         .map(drop)
     }
+}
+
+fn write_concern(journaled: bool, out: &mut Vec<u8>) {
+    bson::nested(out, "writeConcern", |out| {
+        bson::int32(out, "w", 1);
+        bson::boolean(out, "j", journaled);
+    });
+}
+
+/// What a document holds beside its `_id`.
+fn fields(id: u64, version: u64, out: &mut Vec<u8>) {
+    bson::int64(out, "v", version as i64);
+    bson::string(out, "tag", &tag(id, version));
+    bson::binary_with(out, "value", 0, |out| {
+        value(id, 0, version, VALUE_BYTES, out);
+    });
 }
 
 fn tag(id: u64, version: u64) -> String {
