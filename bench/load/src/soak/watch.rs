@@ -209,7 +209,7 @@ mod tests {
         let both = |what: &str| [1, 2].map(|life| format!("{what} grew within life {life}"));
         let [first, second] = both("resident memory");
         check(
-            |sample, number| sample.resident_bytes += number * 3.0 * MIB,
+            |sample, number| sample.resident_bytes += number * 4.0 * MIB,
             &[&first, &second],
         );
         let [first, second] = both("file descriptors");
