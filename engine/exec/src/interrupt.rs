@@ -1,7 +1,8 @@
 //! Interruption: deadlines, `killOp`, shutdown.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::task::Poll;
 
 use pinion_runtime::Instant;
 use pinion_wire::{OpContext, Result};
@@ -10,12 +11,26 @@ use crate::limits::KILL_POLL;
 
 /// The error for an operation that must stop, if it must.
 pub(crate) fn check(ctx: &OpContext) -> Result<()> {
-    ctx.check(pinion_runtime::now().as_nanos())
+    // The clock is read only where it decides.
+    let now = match ctx.deadline_ns {
+        Some(_) => pinion_runtime::now().as_nanos(),
+        None => 0,
+    };
+    ctx.check(now)
 }
 
 /// Waits for something that may take long, unless the operation is killed or its time is up.
 pub(crate) async fn interruptible<F: Future>(ctx: &OpContext, future: F) -> Result<F::Output> {
     let mut future = pin!(future);
+    check(ctx)?;
+    // Most need not wait, and then no time is told.
+    let first = poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    });
+    if let Some(output) = first.await {
+        return Ok(output);
+    }
     loop {
         check(ctx)?;
         let wake = pinion_runtime::now() + KILL_POLL;

@@ -5,15 +5,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use pinion_bson::RawBsonRef;
+use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_runtime::Duration;
 use pinion_wire::idl::Lsid;
 use pinion_wire::{ErrorCode, Invocation, OpContext};
 
 /// A running operation.
 pub(crate) struct RunningOp {
-    /// The collection the command names, if it names one.
-    pub collection: Option<String>,
     /// The command document.
     pub command: Bytes,
     pub ctx: OpContext,
@@ -47,15 +45,21 @@ impl Drop for OpGuard {
     }
 }
 
-impl OpTable {
-    pub(crate) fn enter(&self, cmd: &Invocation) -> OpGuard {
-        let collection = match pinion_bson::elements(cmd.body()).next() {
+impl RunningOp {
+    /// The collection the command names, if it names one.
+    fn collection(&self) -> Option<String> {
+        let command = RawDocument::from_bytes(&self.command).ok()?;
+        match pinion_bson::elements(command).next() {
             Some((_, RawBsonRef::String(name))) => Some(name.to_owned()),
             _ => None,
-        };
+        }
+    }
+}
+
+impl OpTable {
+    pub(crate) fn enter(&self, cmd: &Invocation) -> OpGuard {
         // Shares the memory of the message, which lives as long as the operation does.
         let op = RunningOp {
-            collection,
             command: cmd.message.body_bytes(),
             ctx: cmd.ctx.clone(),
         };
@@ -94,7 +98,7 @@ impl OpTable {
             .borrow()
             .values()
             .map(|op| OpSnapshot {
-                collection: op.collection.clone(),
+                collection: op.collection(),
                 command: op.command.clone(),
                 ctx: op.ctx.clone(),
                 running: Duration::from_nanos(now.saturating_sub(op.ctx.started_ns)),

@@ -8,8 +8,8 @@ use pinion_wire::{Error, Invocation, Reply, Result};
 
 use super::collections::check_uuid;
 use super::cursors::{CursorRequest, append_cursor, first_batch};
-use super::refuse;
 use super::variables::variables;
+use super::{express, refuse};
 use crate::interrupt::interruptible;
 use crate::limits::DEFAULT_FIRST_BATCH;
 use crate::read::{Output, ReadRequest, Stream, open, parse_hint, parse_sort};
@@ -150,6 +150,9 @@ impl Find {
 
 /// `find`.
 pub(crate) async fn find(cmd: Invocation) -> Result<Reply> {
+    if let Some(express) = express::parse(cmd.body(), cmd.db()) {
+        return express::run(&cmd, express).await;
+    }
     let find = parse(cmd.body(), cmd.db())?;
     state().metrics.counters.query.inc();
     let mut out = Reply::new();

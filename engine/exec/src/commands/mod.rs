@@ -8,6 +8,7 @@ mod cursors;
 mod delete;
 mod distinct;
 mod explain;
+mod express;
 mod find;
 mod find_and_modify;
 mod hello;

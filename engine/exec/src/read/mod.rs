@@ -18,5 +18,5 @@ pub(crate) use hint::parse_hint;
 pub(crate) use item::PartCounters;
 pub(crate) use part::{Output, PartTable};
 pub(crate) use pipeline::{PipelineStream, Source};
-pub(crate) use request::{ReadRequest, open, open_ids, parse_sort};
+pub(crate) use request::{ReadRequest, existing_trees, open, open_ids, parse_sort};
 pub(crate) use stream::Stream;

@@ -117,7 +117,7 @@ pub(crate) async fn open(ctx: &OpContext, request: ReadRequest, wanted: usize) -
 }
 
 /// The trees of all collections and indexes.
-fn existing_trees() -> Vec<TreeId> {
+pub(crate) fn existing_trees() -> Vec<TreeId> {
     core_catalog().current().trees().collect()
 }
 
