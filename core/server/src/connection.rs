@@ -233,13 +233,12 @@ impl Session<'_> {
             running: &self.live.running,
             op_id: self.core.next_op_id(),
         };
+        let command = self.core.registry.find(message.command_name());
         let watched = message.kind() == MessageKind::OpMsg
-            && self
-                .core
-                .registry
-                .lookup(message.command_name())
-                .is_some_and(|command| command.spec.class != CommandClass::Write);
-        let mut command = pin!(dispatch.run(message));
+            && command
+                .as_ref()
+                .is_ok_and(|command| command.spec.class != CommandClass::Write);
+        let mut command = pin!(dispatch.run(command, message));
         if !watched {
             return command.await;
         }

@@ -28,10 +28,10 @@ pub(crate) struct Dispatch<'a> {
 }
 
 impl Dispatch<'_> {
-    /// Runs the command of a message. The reply is complete, whether the command succeeded or not.
-    pub(crate) async fn run(&self, message: &Message) -> Reply {
-        match self.registry.find(message.command_name()) {
-            Ok(command) => self.run_command(&command.clone(), message).await,
+    /// Runs the command of a message, as the registry found it. The reply is complete, whether the command succeeded or not.
+    pub(crate) async fn run(&self, command: Result<&Rc<Command>>, message: &Message) -> Reply {
+        match command {
+            Ok(command) => self.run_command(command, message).await,
             Err(error) => {
                 tracing::debug!(target: "COMMAND", id = 21_965u64, ctx = self.context(), command = message.command_name(), "Command not found in registry");
                 error_reply(&error, &[])

@@ -61,6 +61,16 @@ def test_null_is_no_array_filter(collection):
     assert (outcome["n"], outcome.get("writeErrors")) == (1, None)
 
 
+def test_an_upsert_into_nothing_heeds_its_hint(client):
+    database = client.upsert_into_nothing
+    database.drop_collection("c")
+    update = {"q": {"_id": 3}, "u": {"$set": {"a": 1}}, "upsert": True, "hint": "a_1"}
+    reply = database.command({"update": "c", "updates": [update]})
+    assert (reply["n"], [error["code"] for error in reply["writeErrors"]]) == (0, [2])
+    assert database.command({"update": "c", "updates": [{**update, "hint": "_id_"}]})["n"] == 1
+    client.drop_database(database)
+
+
 def test_a_filter_behind_a_sort_finds_by_index(collection):
     collection.insert_many({"_id": i, "a": i % 5} for i in range(50))
     pipeline = [{"$sort": {"a": -1}}, {"$match": {"_id": {"$lt": 2}}}, {"$project": {"a": 1}}]

@@ -28,6 +28,9 @@ const GENERIC: [&[u8]; 8] = [
     b"apiVersion",
 ];
 
+/// What the reply has beside document and namespace: `cursor`, `firstBatch`, `id`, `ns`, `ok`.
+const REPLY_FRAME_BYTES: usize = 128;
+
 /// What such a command asks for.
 pub(super) struct Express {
     ns: Namespace,
@@ -112,7 +115,6 @@ pub(super) async fn run(cmd: &Invocation, express: Express) -> Result<Reply> {
     let counters = &state().metrics.counters;
     counters.query.inc();
     let Express { ns, key } = express;
-    let mut out = Reply::new();
     let catalog = core_catalog();
     let _pass = interruptible(&cmd.ctx, catalog.gates().enter(&ns, Access::Read)).await?;
     let mut found = None;
@@ -127,6 +129,8 @@ pub(super) async fn run(cmd: &Invocation, express: Express) -> Result<Reply> {
         counters.docs_examined.inc();
         counters.documents_returned.inc();
     }
+    let document_bytes: usize = found.iter().map(Bytes::len).sum();
+    let mut out = Reply::with_capacity(document_bytes + ns.as_str().len() + REPLY_FRAME_BYTES);
     append_cursor(&mut out, "firstBatch", found.as_slice(), 0, ns.as_str());
     Ok(out)
 }

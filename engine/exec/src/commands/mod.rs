@@ -130,7 +130,8 @@ fn namespace_of(cmd: &Invocation) -> Option<String> {
     };
     match name {
         Some(pinion_bson::RawBsonRef::String(collection)) => {
-            Some(format!("{}.{collection}", cmd.db()))
+            // Cheaper than formatting, and every command does it.
+            Some([cmd.db(), ".", collection].concat())
         }
         _ => None,
     }

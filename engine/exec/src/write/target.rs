@@ -112,6 +112,8 @@ pub(crate) async fn run(
         if found.is_none() {
             pinion_catalog::check_creatable(ns)?;
             ensure_collection(ns.clone()).await?;
+            // Looked for in the collection that is there now, the statement may be refused: by its hint.
+            continue;
         }
         if upsert(ctx, ns, statement, outcome).await? {
             return Ok(());

@@ -56,7 +56,7 @@ impl Collector {
                         let intervals = nodes
                             .iter()
                             .filter(|node| !is_elem_match(node))
-                            .filter_map(|node| node_intervals(node))
+                            .filter_map(node_intervals)
                             .map(|(intervals, _)| intervals)
                             .reduce(|both, intervals| both.intersect(&intervals));
                         if let Some(intervals) = intervals {
