@@ -6,6 +6,7 @@
 
 mod connection;
 mod core;
+mod direct;
 mod dispatch;
 mod frame;
 pub mod limits;
@@ -13,4 +14,5 @@ mod serve;
 mod unwind;
 
 pub use crate::core::ServerOptions;
-pub use serve::{drain, serve};
+pub use direct::Direct;
+pub use serve::{drain, install, serve};

@@ -19,6 +19,19 @@ use crate::limits::ACCEPT_PAUSE;
 ///
 /// Called on one core. Before it, every core has set its `Registry` as a core-local value.
 pub async fn serve(listeners: Vec<Listener>, options: ServerOptions) {
+    let shared = install_shared(options).await;
+    accept_until_shutdown(&listeners, &shared).await;
+    // Who connects from here on is refused by the system at once.
+    drop(listeners);
+    drain().await;
+}
+
+/// Sets up the connection layer on every core, without accepting anything: for those who bring their messages to `Direct`.
+pub async fn install(options: ServerOptions) {
+    install_shared(options).await;
+}
+
+async fn install_shared(options: ServerOptions) -> Arc<ServerShared> {
     let shared = Arc::new(ServerShared::new(options));
     let for_cores = shared.clone();
     on_all_cores(move |_| {
@@ -26,10 +39,7 @@ pub async fn serve(listeners: Vec<Listener>, options: ServerOptions) {
         async move { ServerCore::install(shared) }
     })
     .await;
-    accept_until_shutdown(&listeners, &shared).await;
-    // Who connects from here on is refused by the system at once.
-    drop(listeners);
-    drain().await;
+    shared
 }
 
 async fn accept_until_shutdown(listeners: &[Listener], shared: &Arc<ServerShared>) {

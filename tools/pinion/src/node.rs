@@ -59,7 +59,7 @@ impl fmt::Display for NodeError {
 impl std::error::Error for NodeError {}
 
 impl NodeConfig {
-    /// The node of a simulation: the same parts, facts about the machine left out.
+    /// The node of a simulation, or of a measurement: the same parts, facts about the machine left out.
     /// `forget_index_entries` plants a fault.
     pub fn for_simulation(storage: StorageOptions, port: u16, forget_index_entries: bool) -> Self {
         let any = SocketAddr::from(([0, 0, 0, 0], port));
@@ -101,6 +101,18 @@ pub async fn run_core(core: CoreId, config: Arc<NodeConfig>) -> Result<(), NodeE
     let port = listeners
         .first()
         .map_or(config.node.port, |listener| listener.local_addr().port());
+    open(&config, port).await?;
+    spawn(Queue::Foreground, async {
+        storage().failed().await;
+        request_shutdown();
+    });
+    tracing::info!(target: "NETWORK", id = 23_016u64, ctx = "listener", port = u64::from(port), ssl = "off", "Waiting for connections");
+    pinion_server::serve(listeners, config.server.clone()).await;
+    close().await
+}
+
+/// Opens the node that `config` describes and registers its commands on every core. Called on core 0.
+pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
     let mut options = config.node.clone();
     options.port = port;
     let recovered = pinion_exec::open_node(options)
@@ -133,12 +145,11 @@ pub async fn run_core(core: CoreId, config: Arc<NodeConfig>) -> Result<(), NodeE
     for result in results {
         result.map_err(NodeError::Parameter)?;
     }
-    spawn(Queue::Foreground, async {
-        storage().failed().await;
-        request_shutdown();
-    });
-    tracing::info!(target: "NETWORK", id = 23_016u64, ctx = "listener", port = u64::from(port), ssl = "off", "Waiting for connections");
-    pinion_server::serve(listeners, config.server.clone()).await;
+    Ok(())
+}
+
+/// Closes the node. Called on core 0 when no command runs any more.
+pub async fn close() -> Result<(), NodeError> {
     pinion_exec::close_node().await;
     match storage().fatal() {
         Some(fatal) => Err(NodeError::Storage(fatal.to_string())),
