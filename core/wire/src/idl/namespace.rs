@@ -23,7 +23,7 @@ impl Namespace {
             ));
         }
         Ok(Namespace {
-            text: format!("{db}.{collection}").into(),
+            text: [db, ".", collection].concat().into(),
             db_len: db.len() as u8,
         })
     }

@@ -164,9 +164,10 @@ impl Message {
 
     /// The name of the command: that of the body's first field.
     pub fn command_name(&self) -> &str {
-        pinion_bson::elements(self.body())
+        pinion_bson::raw_elements(self.body())
             .next()
-            .map_or("", |(name, _)| name)
+            .and_then(|elem| elem.name_str())
+            .unwrap_or_default()
     }
 
     /// The database the command is for.

@@ -112,16 +112,15 @@ fn integer(value: RawBsonRef<'_>) -> Option<i64> {
 
 /// Reads the document.
 pub(super) async fn run(cmd: &Invocation, express: Express) -> Result<Reply> {
-    let counters = &state().metrics.counters;
+    let metrics = &state().metrics;
+    let counters = &metrics.counters;
     counters.query.inc();
     let Express { ns, key } = express;
     let catalog = core_catalog();
     let _pass = interruptible(&cmd.ctx, catalog.gates().enter(&ns, Access::Read)).await?;
     let mut found = None;
     if let Some(collection) = catalog.get(&ns) {
-        state()
-            .metrics
-            .record_index_use(collection.tree(), existing_trees);
+        metrics.record_index_use(collection.tree(), existing_trees);
         found = read(&cmd.ctx, &collection, key).await?;
     }
     if found.is_some() {
@@ -139,17 +138,17 @@ pub(super) async fn run(cmd: &Invocation, express: Express) -> Result<Reply> {
 async fn read(ctx: &OpContext, collection: &Collection, key: Key) -> Result<Option<Bytes>> {
     let tree = collection.tree();
     let partition = partition_of(collection, &key);
-    let owner = storage().owner(partition);
+    let here = storage();
     let mut attempts = 0;
     loop {
-        let at = interruptible(ctx, storage().read_timestamp())
+        let at = interruptible(ctx, here.read_timestamp())
             .await?
             .map_err(from_fatal)?;
         let at = ReadAt::At(at);
-        let found = match storage().partition(partition) {
+        let found = match here.partition(partition) {
             Some(partition) => partition.get(tree, &key, at).await,
             None => {
-                let key = key.clone();
+                let (owner, key) = (here.owner(partition), key.clone());
                 pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
                     let partition = storage().partition(partition).expect("asked its owner");
                     partition.get(tree, &key, at).await
