@@ -65,7 +65,12 @@ pub fn dir(options: &Options, name: &str) -> PathBuf {
 
 impl Engine {
     /// Starts the process and opens the engine.
-    pub fn open(options: &Options, name: &'static str, durability: Durability) -> Outcome<Engine> {
+    pub fn open(
+        options: &Options,
+        name: &'static str,
+        durability: Durability,
+        checkpoints: bool,
+    ) -> Outcome<Engine> {
         let memory = options
             .memory_bytes
             .map(|bytes| {
@@ -89,6 +94,9 @@ impl Engine {
             .args(["--cpus", &cpus.join(",")]);
         if durability == Durability::Commit {
             command.arg("--commit");
+        }
+        if checkpoints {
+            command.arg("--checkpoints");
         }
         if let Some(MemoryGroup(group)) = &memory {
             command.env("PINION_BENCH_CGROUP", group.join("cgroup.procs"));

@@ -58,14 +58,13 @@ pub fn command(options: &Options) -> Outcome<bool> {
     };
     let names: Vec<&'static str> = present.iter().map(|engine| engine.name).collect();
     let result = comparison.run(&names);
-    let opened = comparison.opened();
     comparison.engines.clear();
     if !options.keep {
         for name in &names {
             let _ = std::fs::remove_dir_all(dir(options, name));
         }
     }
-    let opened = result.map(|about| if about.is_empty() { opened } else { about })?;
+    let opened = result?;
     if let Some(path) = &options.json {
         let phases: Vec<Value> = comparison.phases.iter().map(table::to_json).collect();
         let missing: Vec<Value> = missing
@@ -117,24 +116,28 @@ impl Comparison<'_> {
         eprintln!("[{:6.1} s] {what}", self.begin.elapsed().as_secs_f64());
     }
 
-    /// What the engines said of themselves when they were opened for the phases without sync, or with sync alone.
+    /// What the engines said of themselves each time that they were opened.
     fn run(&mut self, names: &[&'static str]) -> Outcome<Vec<Value>> {
         self.load(names)?;
         let mut about = Vec::new();
-        if PHASES_WITHOUT_SYNC
-            .iter()
-            .any(|phase| self.options.has(phase))
-        {
-            self.open(names, Durability::Interval)?;
+        if READS.iter().any(|phase| self.options.has(phase)) {
+            // Changes must stay where they are while reads are measured.
+            self.open(names, Durability::Interval, false)?;
             about = self.opened();
             table::print_about(&about);
             self.reads()?;
+            self.close()?;
+        }
+        if self.options.has("update") || self.options.has("insert") {
+            self.open(names, Durability::Interval, true)?;
+            about.extend(self.opened());
+            table::print_about(&self.opened());
             self.writes("update", Kind::Update, self.options.writes)?;
             self.writes("insert", Kind::Insert, self.options.writes)?;
             self.close()?;
         }
         if self.options.has("update-sync") || self.options.has("insert-sync") {
-            self.open(names, Durability::Commit)?;
+            self.open(names, Durability::Commit, true)?;
             table::print_about(&self.opened());
             about.extend(self.opened());
             self.writes("update-sync", Kind::Update, self.options.sync_writes)?;
@@ -153,7 +156,7 @@ impl Comparison<'_> {
                 std::fs::remove_dir_all(&dir).map_err(text)?;
             }
             self.say(&format!("{name}: load"));
-            let mut engine = Engine::open(self.options, name, Durability::Interval)?;
+            let mut engine = Engine::open(self.options, name, Durability::Interval, true)?;
             let done = engine.run(Plan {
                 count: Some(self.options.records),
                 settle: true,
@@ -170,10 +173,15 @@ impl Comparison<'_> {
     }
 
     /// Opens all engines, and warms each: every record once in order, then at random.
-    fn open(&mut self, names: &[&'static str], durability: Durability) -> Outcome<()> {
+    fn open(
+        &mut self,
+        names: &[&'static str],
+        durability: Durability,
+        checkpoints: bool,
+    ) -> Outcome<()> {
         for name in names {
             self.say(&format!("{name}: open and warm"));
-            let mut engine = Engine::open(self.options, name, durability)?;
+            let mut engine = Engine::open(self.options, name, durability, checkpoints)?;
             if self.options.cpus.len() == 1 {
                 engine.run(self.plan(Kind::ScanAll))?;
             }
@@ -321,12 +329,10 @@ impl Comparison<'_> {
     }
 }
 
-const PHASES_WITHOUT_SYNC: [&str; 7] = [
+const READS: [&str; 5] = [
     "read",
     "scan",
     "scan-all",
     "read-changed",
     "read-while-write",
-    "update",
-    "insert",
 ];

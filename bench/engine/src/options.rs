@@ -94,6 +94,11 @@ fn serve() -> Command {
         .arg(value("clients", "N", "").required(true))
         .arg(value("cpus", "LIST", "").required(true))
         .arg(Arg::new("commit").long("commit").action(ArgAction::SetTrue))
+        .arg(
+            Arg::new("checkpoints")
+                .long("checkpoints")
+                .action(ArgAction::SetTrue),
+        )
 }
 
 fn given<T: std::str::FromStr>(matches: &ArgMatches, name: &str) -> Outcome<Option<T>> {
@@ -204,6 +209,7 @@ pub fn child(matches: &ArgMatches) -> Outcome<(String, Settings, Vec<usize>)> {
             true => Durability::Commit,
             false => Durability::Interval,
         },
+        checkpoints: matches.get_flag("checkpoints"),
         clients: required(matches, "clients")?,
         cores: cpus.len(),
         data_bytes: required(matches, "data-bytes")?,

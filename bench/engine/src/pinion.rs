@@ -128,17 +128,22 @@ async fn serve_requests(settings: Settings, requests: Receiver<Outcome<Request>>
         partitions: Some(settings.cores as u16),
         cache_bytes: settings.cache_bytes,
         journal_commit_interval: SYNC_INTERVAL,
-        checkpoint_interval: CHECKPOINT_INTERVAL,
+        checkpoint_interval: if settings.checkpoints {
+            CHECKPOINT_INTERVAL
+        } else {
+            Duration::MAX
+        },
         ..StorageOptions::new(&settings.dir)
     };
     let about = format!(
-        "{}; cache {} MiB for pages and changes, {} partitions, checkpoints every 60 s, direct I/O",
+        "{}; cache {} MiB for pages and changes, {} partitions, {}, direct I/O",
         match settings.durability {
             Durability::Interval => "rings flushed every 100 ms",
             Durability::Commit => "wait_durable before each acknowledgement",
         },
         options.cache_bytes >> 20,
-        settings.cores
+        settings.cores,
+        settings.about_checkpoints(),
     );
     let opening = async {
         open(options)

@@ -24,7 +24,8 @@ pub enum Durability {
 
 /// How often everything acknowledged is made durable where a commit does not wait for it. It is Pinion's own interval.
 pub const SYNC_INTERVAL: Duration = Duration::from_millis(100);
-/// How often every engine that has checkpoints takes one.
+/// How often every engine that has checkpoints takes one while writes are measured. While reads are measured none comes by
+/// time: what was changed stays where it is.
 pub const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How an engine is opened.
@@ -33,10 +34,22 @@ pub struct Settings {
     pub dir: PathBuf,
     pub cache_bytes: u64,
     pub durability: Durability,
+    /// Whether checkpoints come every [`CHECKPOINT_INTERVAL`].
+    pub checkpoints: bool,
     pub clients: usize,
     pub cores: usize,
     /// Bytes that the data may come to, for those that map their file.
     pub data_bytes: u64,
+}
+
+impl Settings {
+    pub fn about_checkpoints(&self) -> &'static str {
+        if self.checkpoints {
+            "checkpoints every 60 s"
+        } else {
+            "no checkpoints by time"
+        }
+    }
 }
 
 /// One client's dealings with an engine.

@@ -110,8 +110,9 @@ impl Peer for WiredTiger {
             Durability::Commit => "transaction_sync=(enabled,method=fsync)",
         };
         format!(
-            "{sync}; cache {} MiB, tables as MongoDB makes them, no compression, checkpoints every 60 s or 2 GB of log",
-            settings.cache_bytes >> 20
+            "{sync}; cache {} MiB, tables as MongoDB makes them, no compression, {} or for 2 GB of log",
+            settings.cache_bytes >> 20,
+            settings.about_checkpoints(),
         )
     }
 
@@ -120,7 +121,11 @@ impl Peer for WiredTiger {
         let config = format!(
             "create,cache_size={},session_max=1000,eviction=(threads_min=4,threads_max=4),log=(enabled=true,remove=true,compressor=none),checkpoint=(wait={},log_size=2GB),transaction_sync=(enabled={},method=fsync)",
             settings.cache_bytes,
-            CHECKPOINT_INTERVAL.as_secs(),
+            if settings.checkpoints {
+                CHECKPOINT_INTERVAL.as_secs()
+            } else {
+                0
+            },
             settings.durability == Durability::Commit
         );
         let config = CString::new(config).map_err(text)?;

@@ -7,18 +7,12 @@ use std::rc::Rc;
 use pinion_runtime::sync::Notify;
 use rustc_hash::FxHashMap;
 
+use super::block_table::{BlockTable, CHUNK_BYTES};
 use super::page::Page;
 use crate::types::ReadError;
 
 /// What a cached page costs beside its bytes.
 const PAGE_OVERHEAD_BYTES: u64 = 192;
-
-struct Slot {
-    block: u64,
-    page: Option<Rc<Page>>,
-    /// Used since the hand last passed.
-    referenced: Cell<bool>,
-}
 
 /// A load under way, and its outcome for those who wait.
 #[derive(Default)]
@@ -29,8 +23,10 @@ struct Load {
 
 #[derive(Default)]
 struct Inner {
-    map: FxHashMap<u64, u32>,
-    slots: Vec<Slot>,
+    table: BlockTable,
+    /// Where the hand of the clock goes round: the block of the page in each place. A page knows its own place, and whether
+    /// it was used since the hand last passed.
+    places: Vec<Option<u64>>,
     vacant: Vec<u32>,
     hand: usize,
     bytes: u64,
@@ -61,16 +57,15 @@ impl PageCache {
     /// A page that is in memory.
     pub(crate) fn get(&self, block: u64) -> Option<Rc<Page>> {
         let inner = self.inner.borrow();
-        let &slot = inner.map.get(&block)?;
-        let slot = &inner.slots[slot as usize];
-        slot.referenced.set(true);
+        let page = inner.table.get(block)?;
+        page.cached.referenced.set(true);
         self.hits.set(self.hits.get() + 1);
-        slot.page.clone()
+        Some(page.clone())
     }
 
     /// Whether a page is in memory; does not count as a use.
     pub(crate) fn contains(&self, block: u64) -> bool {
-        self.inner.borrow().map.contains_key(&block)
+        self.inner.borrow().table.get(block).is_some()
     }
 
     /// The page, loaded with `read` if it is not in memory. Of several callers one reads and the others wait for it; if
@@ -114,28 +109,26 @@ impl PageCache {
     pub(crate) fn insert(&self, block: u64, page: Rc<Page>, referenced: bool) {
         let mut inner = self.inner.borrow_mut();
         let size = cost(&page);
-        if size > inner.budget / 8 && !(size <= inner.budget && inner.map.len() < 8) {
+        if size > inner.budget / 8 && !(size <= inner.budget && inner.table.len() < 8) {
             return;
         }
         self.make_room(&mut inner, size);
-        let fresh = Slot {
-            block,
-            page: Some(page),
-            referenced: Cell::new(referenced),
-        };
-        let slot = match inner.vacant.pop() {
-            Some(slot) => {
-                inner.slots[slot as usize] = fresh;
-                slot
+        let place = match inner.vacant.pop() {
+            Some(place) => {
+                inner.places[place as usize] = Some(block);
+                place
             }
             None => {
-                inner.slots.push(fresh);
-                u32::try_from(inner.slots.len() - 1).expect("the budget bounds the number of pages")
+                inner.places.push(Some(block));
+                u32::try_from(inner.places.len() - 1)
+                    .expect("the budget bounds the number of pages")
             }
         };
-        inner.bytes += size;
-        let replaced = inner.map.insert(block, slot);
-        assert!(replaced.is_none(), "block {block} is cached twice");
+        page.cached.place.set(place);
+        page.cached.referenced.set(referenced);
+        let chunks = inner.table.chunks();
+        inner.table.insert(block, page);
+        inner.bytes += size + (inner.table.chunks() - chunks) * CHUNK_BYTES;
     }
 
     /// Forgets a page whose blocks are about to be reused.
@@ -145,9 +138,7 @@ impl PageCache {
             !inner.loading.contains_key(&block),
             "block {block} is freed while it is being loaded"
         );
-        if let Some(slot) = inner.map.remove(&block) {
-            inner.vacate(slot);
-        }
+        inner.remove(block);
     }
 
     /// Bytes of the pages in memory.
@@ -174,30 +165,32 @@ impl PageCache {
     }
 
     fn make_room(&self, inner: &mut Inner, size: u64) {
-        while inner.bytes + size > inner.budget && !inner.map.is_empty() {
+        while inner.bytes + size > inner.budget && inner.table.len() > 0 {
             let at = inner.hand;
-            inner.hand = (at + 1) % inner.slots.len();
-            let slot = &inner.slots[at];
-            if slot.page.is_none() || slot.referenced.replace(false) {
+            inner.hand = (at + 1) % inner.places.len();
+            let Some(block) = inner.places[at] else {
+                continue;
+            };
+            let page = inner.table.get(block).expect("a place names a page");
+            if page.cached.referenced.replace(false) {
                 continue;
             }
-            let block = slot.block;
-            let removed = inner.map.remove(&block);
-            assert_eq!(removed, Some(at as u32));
-            inner.vacate(at as u32);
+            inner.remove(block);
             self.evictions.set(self.evictions.get() + 1);
         }
     }
 }
 
 impl Inner {
-    fn vacate(&mut self, slot: u32) {
-        let page = self.slots[slot as usize]
-            .page
-            .take()
-            .expect("a mapped slot has a page");
-        self.bytes -= cost(&page);
-        self.vacant.push(slot);
+    fn remove(&mut self, block: u64) {
+        let chunks = self.table.chunks();
+        let Some(page) = self.table.remove(block) else {
+            return;
+        };
+        self.bytes -= cost(&page) + (chunks - self.table.chunks()) * CHUNK_BYTES;
+        let place = page.cached.place.get();
+        self.places[place as usize] = None;
+        self.vacant.push(place);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The base: one page file a partition, with a copy-on-write B+tree for each collection and index.
 
+mod block_table;
 mod cache;
 mod file;
 mod merge;

@@ -20,6 +20,7 @@
 //! [`PagePtr`], and the key is exactly the first key of the child (in a leaf's parent: a separator at or below it).
 //! The other kinds carry a payload from byte 64 to `end`.
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::ops::Range;
 
@@ -157,6 +158,14 @@ pub(crate) struct Page {
     entries: u32,
     prefix: Range<usize>,
     end: usize,
+    pub(super) cached: Cached,
+}
+
+/// What the cache remembers of a page it holds. It stands in the page because whoever looks a page up reads that next.
+#[derive(Debug, Default)]
+pub(super) struct Cached {
+    pub(super) place: Cell<u32>,
+    pub(super) referenced: Cell<bool>,
 }
 
 impl Page {
@@ -240,6 +249,7 @@ impl Page {
             entries,
             prefix,
             end,
+            cached: Cached::default(),
         };
         match kind {
             PageKind::Leaf | PageKind::Inner => page.check_records()?,
@@ -351,11 +361,19 @@ impl Page {
 
     /// A record's key.
     pub(crate) fn key(&self, index: usize) -> Key {
-        let suffix = &self.bytes[self.record(index).0];
-        let mut key = Key::with_capacity(self.prefix.len() + suffix.len());
-        key.extend_from_slice(self.prefix());
-        key.extend_from_slice(suffix);
-        key
+        join_key(self.prefix(), &self.bytes[self.record(index).0])
+    }
+
+    /// A record's key, and what is stored of its value: one look at the record for both.
+    pub(crate) fn key_and_value(&self, index: usize) -> (Key, Bytes) {
+        let (suffix, value) = self.record(index);
+        let key = join_key(self.prefix(), &self.bytes[suffix]);
+        (key, self.bytes.slice(value))
+    }
+
+    /// Whether the value lies elsewhere.
+    pub(crate) fn is_overflow(&self, index: usize) -> bool {
+        self.slot(index).1 & OVERFLOW_BIT != 0
     }
 
     /// How a record's key compares with another key.
@@ -427,7 +445,7 @@ impl Page {
 
     /// In a leaf: where the value lies if it is not in the page.
     pub(crate) fn overflow(&self, index: usize) -> Option<OverflowRef> {
-        (self.slot(index).1 & OVERFLOW_BIT != 0)
+        self.is_overflow(index)
             .then(|| OverflowRef::decode(&self.bytes[self.record(index).1]))
     }
 
@@ -435,6 +453,24 @@ impl Page {
     pub(crate) fn payload(&self) -> Bytes {
         assert!(!matches!(self.kind, PageKind::Leaf | PageKind::Inner));
         self.bytes.slice(HEADER_BYTES..self.end)
+    }
+}
+
+/// A key of two parts. One that fits is put together in place.
+fn join_key(prefix: &[u8], suffix: &[u8]) -> Key {
+    let len = prefix.len() + suffix.len();
+    let mut buffer = [0; 32];
+    if prefix.is_empty() {
+        Key::from_slice(suffix)
+    } else if len <= buffer.len() {
+        buffer[..prefix.len()].copy_from_slice(prefix);
+        buffer[prefix.len()..len].copy_from_slice(suffix);
+        Key::from_buf_and_len(buffer, len)
+    } else {
+        let mut key = Key::with_capacity(len);
+        key.extend_from_slice(prefix);
+        key.extend_from_slice(suffix);
+        key
     }
 }
 

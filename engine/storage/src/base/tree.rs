@@ -31,12 +31,12 @@ pub(crate) struct Leaf {
     pub upper: Option<Key>,
 }
 
-/// A descent under way.
+/// A descent under way. The bounds are the separators at these positions; only the last ones are made into keys.
 struct Descent {
     ptr: PagePtr,
     level: u8,
-    lower: Key,
-    upper: Option<Key>,
+    lower: Option<(Rc<Page>, usize)>,
+    upper: Option<(Rc<Page>, usize)>,
 }
 
 impl Descent {
@@ -48,16 +48,25 @@ impl Descent {
         Descent {
             ptr,
             level,
-            lower: Key::new(),
+            lower: None,
             upper: None,
         }
     }
 
+    fn bounds(&self) -> (Key, Option<Key>) {
+        let key = |(page, index): &(Rc<Page>, usize)| page.key(*index);
+        (
+            self.lower.as_ref().map(key).unwrap_or_default(),
+            self.upper.as_ref().map(key),
+        )
+    }
+
     fn located(self) -> Located {
+        let (lower, upper) = self.bounds();
         Located {
             ptr: self.ptr,
-            lower: self.lower,
-            upper: self.upper,
+            lower,
+            upper,
         }
     }
 
@@ -73,22 +82,19 @@ impl Descent {
     }
 
     /// Goes down by one level through the page that `ptr` names.
-    fn step(&mut self, page: &Page, seek: Seek<'_>) {
+    fn step(&mut self, page: &Rc<Page>, seek: Seek<'_>) {
         let index = Descent::index(page, seek);
-        self.lower = page.key(index);
+        self.lower = Some((page.clone(), index));
         if index + 1 < page.len() {
-            self.upper = Some(page.key(index + 1));
+            self.upper = Some((page.clone(), index + 1));
         }
         self.ptr = page.child(index);
         self.level -= 1;
     }
 
     fn leaf(self, page: Rc<Page>) -> Leaf {
-        Leaf {
-            page,
-            lower: self.lower,
-            upper: self.upper,
-        }
+        let (lower, upper) = self.bounds();
+        Leaf { page, lower, upper }
     }
 }
 
@@ -108,6 +114,15 @@ impl Stored {
             Some(overflow) => Stored::Overflow(overflow),
             None => Stored::Inline(page.value(index)),
         }
+    }
+
+    /// The record at a position of a leaf with its key.
+    pub(crate) fn with_key(page: &Page, index: usize) -> (Key, Stored) {
+        if page.is_overflow(index) {
+            return (page.key(index), Stored::at(page, index));
+        }
+        let (key, value) = page.key_and_value(index);
+        (key, Stored::Inline(value))
     }
 
     /// Length of the value.
@@ -307,16 +322,17 @@ impl PageStore {
             .map(|index| Stored::at(&leaf.page, index)))
     }
 
-    /// The value, if it is in memory.
-    pub(crate) fn try_value(&self, stored: &Stored) -> Option<Bytes> {
+    /// The value, if it is in memory; else what it was asked for.
+    pub(crate) fn try_value(&self, stored: Stored) -> Result<Bytes, Stored> {
         match stored {
-            Stored::Inline(value) => Some(value.clone()),
-            Stored::Overflow(overflow) => {
-                let page = self.cache.get(overflow.ptr.block)?;
-                (page.kind() == PageKind::Overflow)
-                    .then(|| page.payload())
-                    .filter(|v| v.len() == overflow.len as usize)
-            }
+            Stored::Inline(value) => Ok(value),
+            Stored::Overflow(overflow) => self
+                .cache
+                .get(overflow.ptr.block)
+                .filter(|page| page.kind() == PageKind::Overflow)
+                .map(|page| page.payload())
+                .filter(|value| value.len() == overflow.len as usize)
+                .ok_or(Stored::Overflow(overflow)),
         }
     }
 

@@ -181,6 +181,22 @@ impl Cursor {
                 return Ok(Step::Load(view.clone()));
             }
         }
+        // The common case: nothing was changed since the last checkpoint, and nothing is being decided.
+        if state.is_unchanged(view, self.tree)
+            && (self.at != ReadAt::Newest || state.intents.is_empty())
+        {
+            let Some((page, index)) = self.base.record() else {
+                return Ok(Step::End);
+            };
+            let (key, stored) = Stored::with_key(page, index);
+            if !within(&self.range, &key, self.direction) {
+                return Ok(Step::End);
+            }
+            self.base.advance(self.direction);
+            // Copied at once, where `clone` would go byte by byte.
+            self.from = Bound::Excluded(Key::from_slice(&key));
+            return Ok(found(&partition, view, key, stored));
+        }
         let in_delta = self.next_in_delta(&state, view);
         let base = self.base.record();
         // Which of the two comes first, and whether they are the same key.
@@ -202,10 +218,7 @@ impl Cursor {
                 }
             }
         };
-        let key = key.filter(|key| match self.direction {
-            Direction::Forward => self.range.below_upper(key),
-            Direction::Reverse => self.range.above_lower(key),
-        });
+        let key = key.filter(|key| within(&self.range, key, self.direction));
         if self.at == ReadAt::Newest
             && let Some((held, decided)) =
                 state
@@ -230,17 +243,7 @@ impl Cursor {
             Some(None) => Step::Skipped,
             None if use_base => {
                 let (page, index) = base.expect("the base has the record");
-                let stored = Stored::at(page, index);
-                match partition.store.try_value(&stored) {
-                    Some(value) => Step::Found(
-                        key.clone(),
-                        Read {
-                            value,
-                            token: view.token(),
-                        },
-                    ),
-                    None => Step::Large(key.clone(), stored, view.clone()),
-                }
+                found(&partition, view, key.clone(), Stored::at(page, index))
             }
             None => Step::Skipped,
         };
@@ -273,6 +276,28 @@ impl Cursor {
             }
             .cloned()
         })
+    }
+}
+
+/// Whether the end of a range in `direction` is not passed.
+fn within(range: &KeyRange, key: &[u8], direction: Direction) -> bool {
+    match direction {
+        Direction::Forward => range.below_upper(key),
+        Direction::Reverse => range.above_lower(key),
+    }
+}
+
+/// A record of the base, with its value if that is in memory.
+fn found(partition: &Partition, view: &Rc<View>, key: Key, stored: Stored) -> Step {
+    match partition.store.try_value(stored) {
+        Ok(value) => Step::Found(
+            key,
+            Read {
+                value,
+                token: view.token(),
+            },
+        ),
+        Err(stored) => Step::Large(key, stored, view.clone()),
     }
 }
 

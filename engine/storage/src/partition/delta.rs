@@ -162,6 +162,11 @@ impl TreeDelta {
         self.keys.get(key)
     }
 
+    /// Whether no key is changed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
     /// The changed keys in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Chain)> {
         self.keys.iter()

@@ -7,7 +7,7 @@ use pinion_clock::Timestamp;
 use pinion_runtime::sync::Notify;
 
 use super::core::{Partition, State};
-use super::delta::{Needed, Version, newer};
+use super::delta::{Delta, Needed, TreeDelta, Version, newer};
 use super::view::View;
 use crate::base::TreeRoot;
 use crate::types::{Read, ReadAt, ReadError, TreeId, VersionToken};
@@ -89,19 +89,15 @@ impl Partition {
         let Some(root) = view.trees.get(&tree) else {
             return Ok(Look::Done(None));
         };
-        let found = self.store.try_get(root, key);
-        let read = match &found {
-            None => None,
-            Some(None) => Some(None),
-            Some(Some(stored)) => self.store.try_value(stored).map(|value| {
-                Some(Read {
+        Ok(match self.store.try_get(root, key) {
+            Some(None) => Look::Done(None),
+            Some(Some(stored)) => match self.store.try_value(stored) {
+                Ok(value) => Look::Done(Some(Read {
                     value,
                     token: view.token(),
-                })
-            }),
-        };
-        Ok(match read {
-            Some(read) => Look::Done(read),
+                })),
+                Err(_) => Look::Load(view.clone(), *root),
+            },
             None => Look::Load(view.clone(), *root),
         })
     }
@@ -147,6 +143,13 @@ pub(super) fn read_version(version: &Version) -> Option<Read> {
 }
 
 impl State {
+    /// Whether neither delta has a change of the tree.
+    pub(super) fn is_unchanged(&self, view: &View, tree: TreeId) -> bool {
+        let none = |delta: &Delta| delta.tree(tree).is_none_or(TreeDelta::is_empty);
+        none(&self.active)
+            && view.with_sealed(|sealed| sealed.is_none_or(|sealed| none(&sealed.delta)))
+    }
+
     /// Calls `f` with the version of `key` that a read at `at` sees in the active and the sealed delta.
     pub(super) fn with_visible<R>(
         &self,
