@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use pinion_clock::Timestamp;
 use pinion_runtime::real::{self, RealOptions};
-use pinion_runtime::{CoreId, Queue, join_all, should_yield, sleep, submit_to, yield_now};
+use pinion_runtime::{CoreId, Queue, join_all, should_yield, sleep, spawn, submit_to, yield_now};
 use pinion_storage::{
     Applier, ApplyError, Direction, ENTRY_TS_OFFSET, Entry, Expect, Key as StoredKey, KeyRange, Op,
     PartitionId, ReadAt, SnapshotPin, Statement, Storage, StorageOptions, TreeId, Write,
@@ -191,20 +191,19 @@ async fn run(settings: &Settings, plan: Plan) -> Outcome<Value> {
     let wait_durable = settings.durability == Durability::Commit;
     let cores = settings.cores;
     let mut meter = Meter::start()?;
+    // A task each: within one they would share its turns.
     let parts = join_all((0..clients(&plan)).map(|number| {
         let values = values.clone();
-        submit_to(
-            CoreId((number % cores) as u16),
-            Queue::Foreground,
-            move || async move {
-                let client = Client {
-                    plan,
-                    number,
-                    values: &values,
-                };
-                client.run(PinionSession::new(wait_durable)).await
-            },
-        )
+        let core = CoreId((number % cores) as u16);
+        let on_core = submit_to(core, Queue::Foreground, move || async move {
+            let client = Client {
+                plan,
+                number,
+                values: &values,
+            };
+            client.run(PinionSession::new(wait_durable)).await
+        });
+        spawn(Queue::Foreground, on_core)
     }))
     .await;
     meter.acknowledged();
@@ -213,7 +212,7 @@ async fn run(settings: &Settings, plan: Plan) -> Outcome<Value> {
     }
     let mut counted = Counted::default();
     for part in parts {
-        counted.add(part?);
+        counted.add(part.map_err(|_| "a client was stopped")??);
     }
     let mut done = meter.finish(&counted, &settings.dir)?;
     let stats = storage().stats();
