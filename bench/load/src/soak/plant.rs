@@ -7,7 +7,9 @@ use crate::peers::plain_session;
 use crate::protocol::{Mongo, Protocol, bson};
 
 /// Bytes that one look's time adds.
-const STEP_BYTES: usize = 2 << 20;
+const STEP_BYTES: usize = 4 << 20;
+/// Of one document that nobody deletes.
+const DOCUMENT_BYTES: usize = 8 << 20;
 /// Of an unfinished message; below MongoDB's maxMessageSizeBytes.
 const MESSAGE_BYTES: usize = 40 << 20;
 
@@ -102,7 +104,7 @@ impl Planted {
         let (mut mongo, mut transport) = Mongo::open(&plain_session(&self.uri)?)?;
         self.documents += 1;
         let mut state = self.documents as u64;
-        let bytes: Vec<u8> = (0..STEP_BYTES)
+        let bytes: Vec<u8> = (0..DOCUMENT_BYTES)
             .map(|_| {
                 // What is alike may be compressed.
                 state = state

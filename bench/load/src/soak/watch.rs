@@ -57,7 +57,8 @@ const RULES: &[Rule] = &[
         pick: |sample| sample.space_bytes,
         floor: true,
         share: 0.15,
-        slack: 48.0 * MIB,
+        // Files of a log are made whole, tens of MiB each.
+        slack: 128.0 * MIB,
         unit: (MIB, "MiB"),
     },
     Rule {

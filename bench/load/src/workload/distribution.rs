@@ -28,6 +28,8 @@ fn zeta(from: u64, to: u64, theta: f64, initial: f64) -> f64 {
 #[derive(Clone)]
 pub struct Zipfian {
     items: u64,
+    /// Items at the beginning.
+    first_items: u64,
     theta: f64,
     alpha: f64,
     zeta2: f64,
@@ -44,6 +46,7 @@ impl Zipfian {
         let theta = ZIPFIAN_CONSTANT;
         let mut zipfian = Self {
             items,
+            first_items: items,
             theta,
             alpha: 1.0 / (1.0 - theta),
             zeta2: zeta(0, 2, theta, 0.0),
@@ -54,8 +57,10 @@ impl Zipfian {
         zipfian
     }
 
+    /// Gray's eta is that of the number of items; YCSB's stays with what they were at the beginning, which makes the third
+    /// rank rarer the more they have grown. It is followed, so that both ask the same.
     fn set_eta(&mut self) {
-        self.eta = (1.0 - (2.0 / self.items as f64).powf(1.0 - self.theta))
+        self.eta = (1.0 - (2.0 / self.first_items as f64).powf(1.0 - self.theta))
             / (1.0 - self.zeta2 / self.zeta_n);
     }
 
