@@ -86,7 +86,8 @@ impl Planted {
     fn leak(&mut self) -> Result<(), String> {
         if self.held.is_empty() || self.sent + STEP_BYTES > MESSAGE_BYTES {
             let mut connection = self.connect()?;
-            let head = [MESSAGE_BYTES as u32 + 16, 1, 0, 2013].map(u32::to_le_bytes);
+            // Longer than all that is ever sent of it: a whole message would be answered and freed.
+            let head = [(MESSAGE_BYTES + STEP_BYTES) as u32, 1, 0, 2013].map(u32::to_le_bytes);
             connection
                 .write_all(head.as_flattened())
                 .map_err(|error| error.to_string())?;
