@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command, value_parser};
+use pinion_node::alloc::{Allocator, keep_freed_memory};
 use pinion_node::node::{NodeConfig, close, open};
 use pinion_runtime::real::{RealOptions, available_cpus};
 use pinion_runtime::sim::{Sim, SimOptions};
@@ -23,9 +24,10 @@ use pinion_storage::StorageOptions;
 use workload::{Kind, Measured, Until};
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: Allocator = Allocator;
 
 fn main() {
+    keep_freed_memory();
     let options = command().get_matches();
     match options.get_one::<String>("simulated") {
         Some(kind) => simulated(

@@ -1,7 +1,7 @@
 //! Interruption: deadlines, `killOp`, shutdown.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use pinion_runtime::Instant;
@@ -19,16 +19,21 @@ pub(crate) fn check(ctx: &OpContext) -> Result<()> {
     ctx.check(now)
 }
 
+/// Polls a future once; `None` where it has to wait.
+pub(crate) async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
 /// Waits for something that may take long, unless the operation is killed or its time is up.
 pub(crate) async fn interruptible<F: Future>(ctx: &OpContext, future: F) -> Result<F::Output> {
     let mut future = pin!(future);
     check(ctx)?;
     // Most need not wait, and then no time is told.
-    let first = poll_fn(|cx| match future.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => Poll::Ready(None),
-    });
-    if let Some(output) = first.await {
+    if let Some(output) = poll_once(future.as_mut()).await {
         return Ok(output);
     }
     loop {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_runtime::Duration;
 use pinion_wire::idl::Lsid;
-use pinion_wire::{ErrorCode, Invocation, OpContext};
+use pinion_wire::{ErrorCode, OpContext};
 
 /// A running operation.
 pub(crate) struct RunningOp {
@@ -57,13 +57,10 @@ impl RunningOp {
 }
 
 impl OpTable {
-    pub(crate) fn enter(&self, cmd: &Invocation) -> OpGuard {
-        // Shares the memory of the message, which lives as long as the operation does.
-        let op = RunningOp {
-            command: cmd.message.body_bytes(),
-            ctx: cmd.ctx.clone(),
-        };
-        let id = cmd.ctx.op_id;
+    /// Lists an operation with its command, which shares the memory of the message.
+    pub(crate) fn enter(&self, ctx: OpContext, command: Bytes) -> OpGuard {
+        let id = ctx.op_id;
+        let op = RunningOp { command, ctx };
         self.ops.borrow_mut().insert(id, Rc::new(op));
         OpGuard { id }
     }

@@ -1,5 +1,6 @@
 //! The Pinion node as a library: options, log, and the constructor that the binary and the simulator share.
 
+pub mod alloc;
 pub mod log;
 pub mod machine;
 pub mod node;

@@ -26,6 +26,7 @@ mod update;
 mod variables;
 
 use std::future::Future;
+use std::pin::pin;
 
 use pinion_wire::{CommandClass, CommandSpec, ErrorCode, Invocation, Registry, Reply, Result};
 
@@ -34,6 +35,7 @@ pub use server_status::MemorySource;
 pub use table::register_commands;
 
 use crate::concern;
+use crate::interrupt::poll_once;
 use crate::metrics::{OpClass, TopKind};
 use crate::state::state;
 
@@ -78,11 +80,21 @@ where
     }
     let top = top.and_then(|kind| namespace_of(&cmd).map(|ns| (kind, ns)));
     let started = cmd.ctx.started_ns;
-    let running = state.ops.enter(&cmd);
-    let gauge = active.map(Gauge::up);
-    let result = handler(cmd).await;
-    drop(gauge);
-    drop(running);
+    let (ctx, command) = (cmd.ctx.clone(), cmd.message.body_bytes());
+    let mut handled = pin!(handler(cmd));
+    // Most reads end in their first poll: nobody can see or stop them before, so they are not listed.
+    let first = match active {
+        Some(_) => poll_once(handled.as_mut()).await,
+        None => None,
+    };
+    let result = match first {
+        Some(result) => result,
+        None => {
+            let _running = state.ops.enter(ctx, command);
+            let _gauge = active.map(Gauge::up);
+            handled.await
+        }
+    };
     let us = pinion_runtime::now().as_nanos().saturating_sub(started) / 1000;
     metrics.record(class, us);
     if let Some((kind, ns)) = top {
