@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use pinion_exec::{HostInfo, LogControl, MemorySource, NodeOptions};
 use pinion_runtime::{
-    CoreId, Listener, Queue, on_all_cores, request_shutdown, set_core_local, spawn,
+    CoreId, Duration, Listener, Queue, now, on_all_cores, request_shutdown, set_core_local, sleep,
+    spawn,
 };
 use pinion_server::ServerOptions;
 use pinion_storage::{StorageOptions, storage};
@@ -88,6 +89,10 @@ impl NodeConfig {
     }
 }
 
+/// How long an address that is in use is tried again, and the pause between two tries.
+const BIND_PATIENCE: Duration = Duration::from_millis(1000);
+const BIND_PAUSE: Duration = Duration::from_millis(50);
+
 /// A core's life in the node. Core 0 opens, serves and closes; the other cores do what it and each other's
 /// messages ask for, for as long as core 0 runs.
 pub async fn run_core(core: CoreId, config: Arc<NodeConfig>) -> Result<(), NodeError> {
@@ -157,6 +162,20 @@ pub async fn close() -> Result<(), NodeError> {
     }
 }
 
+/// Binds an address. The kernel may hold the sockets of a process that was killed for a moment longer than the process.
+async fn bind(address: SocketAddr) -> Result<Listener, NodeError> {
+    let patience = now() + BIND_PATIENCE;
+    loop {
+        match Listener::bind(address).await {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && now() < patience => {
+                sleep(BIND_PAUSE).await
+            }
+            Err(error) => return Err(NodeError::Listen(address, error)),
+        }
+    }
+}
+
 async fn listen(addresses: &[SocketAddr]) -> Result<Vec<Listener>, NodeError> {
     let mut listeners: Vec<Listener> = Vec::new();
     for address in addresses {
@@ -165,10 +184,7 @@ async fn listen(addresses: &[SocketAddr]) -> Result<Vec<Listener>, NodeError> {
         if let (0, Some(first)) = (address.port(), listeners.first()) {
             address.set_port(first.local_addr().port());
         }
-        let listener = Listener::bind(address)
-            .await
-            .map_err(|error| NodeError::Listen(address, error))?;
-        listeners.push(listener);
+        listeners.push(bind(address).await?);
     }
     Ok(listeners)
 }
