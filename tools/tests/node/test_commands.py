@@ -159,6 +159,12 @@ def test_max_time_stops_a_slow_operation(collection):
     assert time.monotonic() - began < 5
 
 
+def test_current_op_lists_itself(client):
+    assert any("currentOp" in op["command"] for op in client.admin.command("currentOp")["inprog"])
+    listed = list(client.admin.aggregate([{"$currentOp": {}}]))
+    assert any("aggregate" in op["command"] for op in listed), listed
+
+
 def test_a_comment_is_seen_in_current_op(client, collection):
     import threading
 

@@ -82,10 +82,11 @@ where
     let started = cmd.ctx.started_ns;
     let (ctx, command) = (cmd.ctx.clone(), cmd.message.body_bytes());
     let mut handled = pin!(handler(cmd));
-    // Most reads end in their first poll: nobody can see or stop them before, so they are not listed.
+    // Most reads end in their first poll: nobody can see or stop them before, so they are not listed. But `$currentOp` lists
+    // the aggregation that it stands in.
     let first = match active {
-        Some(_) => poll_once(handled.as_mut()).await,
-        None => None,
+        Some(_) if ctx.command != "aggregate" => poll_once(handled.as_mut()).await,
+        _ => None,
     };
     let result = match first {
         Some(result) => result,
