@@ -1,15 +1,16 @@
 //! Executing statements: units of writes that are checked, logged and applied as one.
 //!
-//! When this core owns every partition of a step, checks, allotment, append and application happen in
-//! one poll, without intents. Otherwise intents are placed on all owners in parallel; the lowest failing
-//! statement decides for an ordered batch; then come one range of timestamps, one append, and the
-//! resolution on every owner. Until then the coordinator holds its applying mark. Such a step is a task
-//! of its own: a caller that goes away cannot leave it half done.
+//! When one core owns every partition of a step, that core coordinates it: checks, allotment, append and
+//! application happen there in one poll, without intents. Otherwise this core does, and intents are placed on all
+//! owners in parallel; the lowest failing statement decides for an ordered batch; then come one range of timestamps,
+//! one append, and the resolution on every owner. Until then the coordinator holds its applying mark. A step that
+//! leaves this core is a task of its own: a caller that goes away cannot leave it half done.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use pinion_clock::Timestamp;
+use pinion_runtime::sync::{GateClosed, GateGuard};
 use pinion_runtime::{
     CoreId, Queue, join_all, should_yield, sim, spawn, submit_to, wall_ms, yield_now,
 };
@@ -80,7 +81,7 @@ struct StepResult {
 }
 
 impl Storage {
-    /// Executes statements with this core as the coordinator. Each is atomic and gets its own timestamp; they take
+    /// Executes statements, wherever their partitions are. Each is atomic and gets its own timestamp; they take
     /// place in their order. With `ordered`, the statements after the lowest failing one give
     /// [`WriteError::NotReached`].
     ///
@@ -146,16 +147,9 @@ impl Storage {
     }
 
     async fn execute_step(&self, step: &mut Vec<Statement>, ordered: bool) -> StepResult {
-        let ring = match self.writable_ring() {
-            Ok(ring) => ring,
+        let (ring, _inside) = match self.enter() {
+            Ok(entered) => entered,
             Err(error) => return StepResult::all(step.len(), ordered, error),
-        };
-        let Ok(_inside) = self.gate.enter() else {
-            return StepResult::all(
-                step.len(),
-                ordered,
-                WriteError::Fatal(Fatal::new("storage is closing")),
-            );
         };
         // What cannot fit fails by itself, and an ordered step ends before it.
         let oversized = step
@@ -167,21 +161,55 @@ impl Storage {
         if let Err(error) = self.wait_for_memory(step).await {
             return StepResult::all(step.len(), ordered, error);
         }
-        let local = step
+        let owners = step
             .iter()
             .flat_map(|statement| &statement.writes)
-            .all(|write| self.owner(write.partition) == self.core);
-        if local {
+            .map(|write| self.owner(write.partition));
+        let owner = only_owner(owners, self.core);
+        if owner == Some(self.core) {
             return self.execute_here(step, ordered, &ring).await;
         }
-        let this = self.rc();
         let statements = std::mem::take(step);
-        let task = spawn(Queue::Foreground, async move {
-            this.execute_everywhere(statements, ordered, ring).await
-        });
-        let (statements, result) = task.await.expect("a step runs to its end");
+        let (statements, result) = match owner {
+            Some(owner) => {
+                submit_to(owner, Queue::Foreground, move || async move {
+                    storage().execute_for_another(statements, ordered).await
+                })
+                .await
+            }
+            None => {
+                let this = self.rc();
+                let task = spawn(Queue::Foreground, async move {
+                    this.execute_everywhere(statements, ordered).await
+                });
+                task.await.expect("a step runs to its end")
+            }
+        };
         *step = statements;
         result
+    }
+
+    /// A step of another core all of whose partitions are here. The statements go back with the result: their memory
+    /// is the other core's.
+    async fn execute_for_another(
+        &self,
+        mut step: Vec<Statement>,
+        ordered: bool,
+    ) -> (Vec<Statement>, StepResult) {
+        let result = match self.enter() {
+            Ok((ring, _inside)) => self.execute_here(&mut step, ordered, &ring).await,
+            Err(error) => StepResult::all(step.len(), ordered, error),
+        };
+        (step, result)
+    }
+
+    /// Where a step begins on a core: it can be logged there, and holds up the closing.
+    fn enter(&self) -> Result<(Rc<Ring>, GateGuard), WriteError> {
+        let ring = self.writable_ring()?;
+        match self.gate.enter() {
+            Ok(inside) => Ok((ring, inside)),
+            Err(GateClosed) => Err(WriteError::Fatal(Fatal::new("storage is closing"))),
+        }
     }
 
     /// A step in which the statement at `at` is too large: those before it come first, then it fails.
@@ -293,15 +321,13 @@ impl Storage {
         self: Rc<Self>,
         mut step: Vec<Statement>,
         ordered: bool,
-        ring: Rc<Ring>,
     ) -> (Vec<Statement>, StepResult) {
-        let Ok(_inside) = self.gate.enter() else {
-            let result = StepResult::all(
-                step.len(),
-                ordered,
-                WriteError::Fatal(Fatal::new("storage is closing")),
-            );
-            return (step, result);
+        let (ring, _inside) = match self.enter() {
+            Ok(entered) => entered,
+            Err(error) => {
+                let result = StepResult::all(step.len(), ordered, error);
+                return (step, result);
+            }
         };
         let mut reservation = ring.reserve(step.iter().map(Statement::entry_len)).await;
         let units: Vec<UnitId> = step.iter().map(|_| self.new_unit()).collect();
@@ -458,6 +484,14 @@ impl Storage {
         }
         self.publish_memory();
     }
+}
+
+/// The core that all of `owners` are; `of_none` where there are none.
+fn only_owner(mut owners: impl Iterator<Item = CoreId>, of_none: CoreId) -> Option<CoreId> {
+    let Some(first) = owners.next() else {
+        return Some(of_none);
+    };
+    owners.all(|owner| owner == first).then_some(first)
 }
 
 /// What one owner answered: the statements whose intents it holds, and those that failed there.
