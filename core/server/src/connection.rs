@@ -1,6 +1,6 @@
 //! The task of one connection: messages in, commands run one after another, replies out in order.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -10,20 +10,19 @@ use std::task::Poll;
 use bytes::{Bytes, BytesMut};
 use pinion_runtime::{Connection, should_yield, timeout, yield_now};
 use pinion_wire::{
-    ClientInfo, CommandClass, ErrorCode, Header, Message, MessageKind, OpCode, ParseError, Reply,
-    ReplyFrame, ServerCounters, error_reply, parse_message_pausing,
+    ClientInfo, CommandClass, Compressor, ErrorCode, Header, Message, MessageKind, OpCode,
+    ParseError, Reply, ReplyFrame, ServerCounters, error_reply, parse_message_pausing,
 };
 
 use crate::core::ServerCore;
-use crate::dispatch::{Dispatch, RunningOp, connection_name};
+use crate::dispatch::{Caller, Dispatch, connection_name};
 use crate::frame::{Fill, FrameError, FrameReader};
 use crate::limits::{LAST_FLUSH_TIMEOUT, LINGER_TIMEOUT};
 
 /// What others may see and stop of a connection.
 pub(crate) struct Live {
-    pub client: Arc<ClientInfo>,
+    pub caller: Caller,
     pub connection: Connection,
-    pub running: RunningOp,
     /// Waiting for a message, with none begun.
     pub idle: Cell<bool>,
 }
@@ -31,16 +30,15 @@ pub(crate) struct Live {
 impl Live {
     pub(crate) fn new(client: Arc<ClientInfo>, connection: Connection) -> Live {
         Live {
-            client,
+            caller: Caller::new(client),
             connection,
-            running: RefCell::new(None),
             idle: Cell::new(true),
         }
     }
 
     /// Interrupts the command that is running.
     pub(crate) fn interrupt(&self, code: ErrorCode) {
-        if let Some(ctx) = &*self.running.borrow() {
+        if let Some(ctx) = &*self.caller.running.borrow() {
             ctx.kill(code);
         }
     }
@@ -107,7 +105,7 @@ impl Session<'_> {
                         ServerCounters::add(&self.core.counters.malformed, 1);
                     }
                     if !self.core.is_draining() {
-                        tracing::info!(target: "NETWORK", id = 22_988u64, ctx = connection_name(&self.live.client), error = %error, remote = %self.live.connection.peer_addr(), "Error receiving request from client. Ending connection from remote");
+                        tracing::info!(target: "NETWORK", id = 22_988u64, ctx = connection_name(&self.live.caller.client), error = %error, remote = %self.live.connection.peer_addr(), "Error receiving request from client. Ending connection from remote");
                     }
                     return match error {
                         FrameError::BadLength(_) => Ended::ByThisSide,
@@ -138,7 +136,7 @@ impl Session<'_> {
                     }
                     Err(error) => {
                         ServerCounters::add(&counters.malformed, 1);
-                        tracing::info!(target: "NETWORK", id = 22_987u64, ctx = connection_name(&self.live.client), error = %error, "Ending connection after an invalid compressed message");
+                        tracing::info!(target: "NETWORK", id = 22_987u64, ctx = connection_name(&self.live.caller.client), error = %error, "Ending connection after an invalid compressed message");
                         return Flow::Close;
                     }
                 }
@@ -146,12 +144,22 @@ impl Session<'_> {
             _ => bytes,
         };
         ServerCounters::add(&counters.bytes_in, bytes.len() as u64);
+        let dispatch = Dispatch::new(self.core, &self.live.caller);
+        if let Some(reply) = dispatch.repeat_now(&bytes) {
+            let asked = Header::read(&bytes).expect("it was run");
+            let frame = ReplyFrame::plain(self.core.next_request_id(), asked.request_id);
+            return self.send(frame, compressor, reply).await;
+        }
         let pause = async || {
             if should_yield() {
                 yield_now().await;
             }
         };
-        match parse_message_pausing(bytes, &pause).await {
+        let parsed = match dispatch.known(&bytes) {
+            Some(message) => Ok(message),
+            None => parse_message_pausing(bytes, &pause).await,
+        };
+        match parsed {
             Ok(message) => {
                 pause().await;
                 let message = match compressor {
@@ -169,14 +177,11 @@ impl Session<'_> {
 
     async fn refuse(&mut self, refused: ParseError) -> Flow {
         ServerCounters::add(&self.core.counters.malformed, 1);
-        tracing::info!(target: "NETWORK", id = 22_989u64, ctx = connection_name(&self.live.client), error = %refused.error, closing = refused.close, "Invalid message from client");
+        tracing::info!(target: "NETWORK", id = 22_989u64, ctx = connection_name(&self.live.caller.client), error = %refused.error, closing = refused.close, "Invalid message from client");
         if let Some(answer) = refused.answer {
             let frame = ReplyFrame {
                 kind: answer.kind,
-                request_id: self.core.next_request_id(),
-                response_to: answer.request_id,
-                checksum: false,
-                more_to_come: false,
+                ..ReplyFrame::plain(self.core.next_request_id(), answer.request_id)
             };
             let bytes = error_reply(&refused.error, &[]).encode(frame);
             ServerCounters::add(&self.core.counters.bytes_out, bytes.len() as u64);
@@ -200,7 +205,13 @@ impl Session<'_> {
             let next = reply.take_next().filter(|_| !self.core.is_draining());
             let close = reply.closes_connection();
             let sent = match message.wants_reply() {
-                true => self.send(&message, reply, next.is_some()).await,
+                true => {
+                    let frame = ReplyFrame {
+                        more_to_come: next.is_some(),
+                        ..ReplyFrame::answering(&message, self.core.next_request_id())
+                    };
+                    self.send(frame, message.compressor(), reply).await
+                }
                 false => Flow::Continue,
             };
             let stream_goes_on = next.is_some() && sent == Flow::Continue && !close;
@@ -226,13 +237,7 @@ impl Session<'_> {
     /// Runs a command. While a read is under way the connection is watched, and the read interrupted when
     /// its client goes away. A write is never interrupted so: a client may send it and leave.
     async fn run_command(&mut self, message: &Message) -> Reply {
-        let dispatch = Dispatch {
-            registry: &self.core.registry,
-            counters: &self.core.counters,
-            client: &self.live.client,
-            running: &self.live.running,
-            op_id: self.core.next_op_id(),
-        };
+        let dispatch = Dispatch::new(self.core, &self.live.caller);
         let command = self.core.registry.find(message.command_name());
         let watched = message.kind() == MessageKind::OpMsg
             && command
@@ -271,14 +276,10 @@ impl Session<'_> {
         }
     }
 
-    async fn send(&self, message: &Message, reply: Reply, more_to_come: bool) -> Flow {
-        let frame = ReplyFrame {
-            more_to_come,
-            ..ReplyFrame::answering(message, self.core.next_request_id())
-        };
+    async fn send(&self, frame: ReplyFrame, compressor: Option<Compressor>, reply: Reply) -> Flow {
         let mut bytes = reply.encode(frame);
         ServerCounters::add(&self.core.counters.bytes_out, bytes.len() as u64);
-        if let Some(compressor) = message.compressor() {
+        if let Some(compressor) = compressor {
             bytes = self.core.compression.borrow_mut().wrap(bytes, compressor);
         }
         match self.live.connection.send(bytes).await {
@@ -292,14 +293,14 @@ impl Session<'_> {
         if self.told_metadata {
             return;
         }
-        if let Some(metadata) = self.live.client.metadata() {
+        if let Some(metadata) = self.live.caller.client.metadata() {
             self.told_metadata = true;
             if !self.core.counters.quiet.get() {
                 let doc = pinion_bson::to_extended_json(
                     &metadata.document,
                     pinion_bson::JsonMode::Relaxed,
                 );
-                tracing::info!(target: "NETWORK", id = 51_800u64, ctx = connection_name(&self.live.client), remote = %self.live.connection.peer_addr(), client = connection_name(&self.live.client), doc, "client metadata");
+                tracing::info!(target: "NETWORK", id = 51_800u64, ctx = connection_name(&self.live.caller.client), remote = %self.live.connection.peer_addr(), client = connection_name(&self.live.caller.client), doc, "client metadata");
             }
         }
     }

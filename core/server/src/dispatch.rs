@@ -1,33 +1,98 @@
 //! One command from its message to its reply: look-up, generic arguments, rules, handler, statistics.
 
 use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use pinion_bson::{JsonMode, to_extended_json_limited};
 use pinion_runtime::{Duration, now};
 use pinion_wire::idl::GenericArguments;
 use pinion_wire::{
-    ClientInfo, Command, Error, ErrorCode, Flags, Invocation, LabelContext, Message, OpContext,
-    Registry, Reply, Result, ServerCounters, check_permitted, error_reply, labels_for,
+    ClientInfo, Command, Error, ErrorCode, Flags, HandlerFuture, Invocation, LabelContext, Message,
+    OpContext, Prepared, Registry, Reply, Result, ServerCounters, check_permitted, error_reply,
+    labels_for,
 };
 
+use crate::core::ServerCore;
 use crate::limits::SLOW_COMMAND_LOG_BYTES;
-use crate::unwind::CatchUnwind;
+use crate::unwind::{CatchUnwind, panic_text};
 
-/// The operation that is running on a connection, for whoever must interrupt it.
-pub(crate) type RunningOp = RefCell<Option<OpContext>>;
+/// Whose commands are run, one after another.
+pub(crate) struct Caller {
+    pub client: Arc<ClientInfo>,
+    /// The operation that is running, for whoever must interrupt it.
+    pub running: RefCell<Option<OpContext>>,
+    /// What the next command may be run by, if it is like the one before.
+    prepared: RefCell<Option<Prepared>>,
+}
+
+impl Caller {
+    pub(crate) fn new(client: Arc<ClientInfo>) -> Caller {
+        Caller {
+            client,
+            running: RefCell::new(None),
+            prepared: RefCell::new(None),
+        }
+    }
+}
 
 /// What a command is run with.
 pub(crate) struct Dispatch<'a> {
-    pub registry: &'a Registry,
-    pub counters: &'a ServerCounters,
-    pub client: &'a Arc<ClientInfo>,
-    pub running: &'a RunningOp,
-    pub op_id: i32,
+    registry: &'a Registry,
+    counters: &'a ServerCounters,
+    caller: &'a Caller,
+    op_id: i32,
 }
 
-impl Dispatch<'_> {
+impl<'a> Dispatch<'a> {
+    /// The next command of this caller.
+    pub(crate) fn new(core: &'a ServerCore, caller: &'a Caller) -> Dispatch<'a> {
+        Dispatch {
+            registry: &core.registry,
+            counters: &core.counters,
+            caller,
+            op_id: core.next_op_id(),
+        }
+    }
+
+    /// The reply to this message if it repeats a command and needs not wait.
+    pub(crate) fn repeat_now(&self, bytes: &Bytes) -> Option<Reply> {
+        let mut prepared = self.caller.prepared.borrow_mut();
+        let known = prepared.as_mut()?;
+        let started_ns = now().as_nanos();
+        let ran = catch_unwind(AssertUnwindSafe(|| known.run_now(bytes, started_ns)));
+        let command = known.command.clone();
+        let outcome = match ran {
+            Ok(None) => return None,
+            Ok(Some(ran)) => Ok(ran),
+            Err(panic) => Err(self.panicked(&command, &panic_text(&*panic))),
+        };
+        command.count_start();
+        let ended_ns = match &outcome {
+            Ok(ran) => ran.ended_ns,
+            Err(_) => now().as_nanos(),
+        };
+        let took = Duration::from_nanos(ended_ns.saturating_sub(started_ns));
+        let told = self.registry.observer().is_some() || self.is_slow(took);
+        let outcome = match outcome {
+            Ok(ran) if !told => return Some(completed(ran.reply)),
+            outcome => outcome.map(|ran| ran.reply),
+        };
+        let ctx = known.context(self.op_id, started_ns);
+        let message = known.message(bytes).expect("it was run");
+        if outcome.is_err() {
+            *prepared = None;
+        }
+        Some(self.finish(&command, &message, &ctx, took, outcome))
+    }
+
+    /// The message if it repeats a command: there is nothing to check in it.
+    pub(crate) fn known(&self, bytes: &Bytes) -> Option<Message> {
+        self.caller.prepared.borrow().as_ref()?.message(bytes)
+    }
+
     /// Runs the command of a message, as the registry found it. The reply is complete, whether the command succeeded or not.
     pub(crate) async fn run(&self, command: Result<&Rc<Command>>, message: &Message) -> Reply {
         match command {
@@ -41,51 +106,87 @@ impl Dispatch<'_> {
 
     async fn run_command(&self, command: &Rc<Command>, message: &Message) -> Reply {
         command.count_start();
-        let ctx = match self.context_of(command, message) {
-            Ok(ctx) => ctx,
-            Err(error) => {
-                command.count_failure();
-                return error_reply(&error, &[]);
+        // Taken out while it runs, so that nothing is borrowed across a wait.
+        let known = match message.repeats() {
+            true => self.caller.prepared.take(),
+            false => None,
+        };
+        let (ctx, outcome) = match known {
+            Some(mut known) => {
+                let ctx = known.context(self.op_id, now().as_nanos());
+                *self.caller.running.borrow_mut() = Some(ctx.clone());
+                let running = known.run(invocation(command, message, &ctx));
+                let outcome = self.caught(command, running).await;
+                *self.caller.prepared.borrow_mut() = Some(known);
+                (ctx, outcome)
+            }
+            None => {
+                let ctx = match self.context_of(command, message) {
+                    Ok(ctx) => ctx,
+                    Err(error) => {
+                        command.count_failure();
+                        return error_reply(&error, &[]);
+                    }
+                };
+                *self.caller.running.borrow_mut() = Some(ctx.clone());
+                let outcome = match check_permitted(&command.spec, message, &ctx) {
+                    Ok(()) => {
+                        let running = command.invoke(invocation(command, message, &ctx));
+                        self.caught(command, running).await
+                    }
+                    Err(error) => Err(error),
+                };
+                (ctx, outcome)
             }
         };
-        *self.running.borrow_mut() = Some(ctx.clone());
-        let outcome = match check_permitted(&command.spec, message, &ctx) {
-            Ok(()) => self.invoke(command, message, &ctx).await,
-            Err(error) => Err(error),
-        };
-        *self.running.borrow_mut() = None;
-
+        *self.caller.running.borrow_mut() = None;
         let took = Duration::from_nanos(now().as_nanos().saturating_sub(ctx.started_ns));
+        let mut reply = self.finish(command, message, &ctx, took, outcome);
+        if let Some(repeatable) = reply.take_repeatable() {
+            *self.caller.prepared.borrow_mut() =
+                Some(Prepared::new(repeatable, command.clone(), ctx));
+        }
+        reply
+    }
+
+    /// What comes behind every command: its reply, and what others are told of it.
+    fn finish(
+        &self,
+        command: &Command,
+        message: &Message,
+        ctx: &OpContext,
+        took: Duration,
+        outcome: Result<Reply>,
+    ) -> Reply {
         let observer = self.registry.observer();
         if let Some(observer) = observer {
             observer.finished(
                 &command.spec,
-                &ctx,
+                ctx,
                 took.as_micros() as u64,
                 outcome.as_ref().err(),
             );
         }
         // Hello waits because its client asked it to.
-        if took >= Duration::from_millis(self.counters.slow_ms.get())
-            && command.spec.name != "hello"
-        {
-            self.log_slow(message, &ctx, took, outcome.as_ref().err());
+        if self.is_slow(took) && command.spec.name != "hello" {
+            self.log_slow(message, ctx, took, outcome.as_ref().err());
         }
         let mut reply = match outcome {
-            Ok(mut reply) => {
-                reply.append("ok", 1.0);
-                reply
-            }
+            Ok(reply) => completed(reply),
             Err(error) => {
                 command.count_failure();
                 tracing::debug!(target: "COMMAND", id = 21_962u64, ctx = self.context(), command = command.spec.name, db = &*ctx.db, code = error.code.0, error = error.message, "Command failed");
-                error_reply(&error, &labels_for(error.code, None, label_context(&ctx)))
+                error_reply(&error, &labels_for(error.code, None, label_context(ctx)))
             }
         };
         if let Some(observer) = observer {
-            observer.complete_reply(&ctx, &mut reply);
+            observer.complete_reply(ctx, &mut reply);
         }
         reply
+    }
+
+    fn is_slow(&self, took: Duration) -> bool {
+        took >= Duration::from_millis(self.counters.slow_ms.get())
     }
 
     fn context_of(&self, command: &Command, message: &Message) -> Result<OpContext> {
@@ -94,7 +195,7 @@ impl Dispatch<'_> {
         let started_ns = now().as_nanos();
         Ok(OpContext::new(
             self.op_id,
-            self.client.clone(),
+            self.caller.client.clone(),
             command.spec.name,
             db,
             args,
@@ -102,27 +203,23 @@ impl Dispatch<'_> {
         ))
     }
 
-    async fn invoke(
-        &self,
-        command: &Rc<Command>,
-        message: &Message,
-        ctx: &OpContext,
-    ) -> Result<Reply> {
-        let invocation = Invocation {
-            message: message.clone(),
-            ctx: ctx.clone(),
-            command: command.clone(),
-            exhaust_allowed: message.flags().has(Flags::EXHAUST_ALLOWED),
-        };
-        let outcome = CatchUnwind::new(command.invoke(invocation)).await;
-        outcome.unwrap_or_else(|panic| {
-            ServerCounters::add(&self.counters.panics, 1);
-            tracing::error!(target: "COMMAND", id = 7_100_001u64, ctx = self.context(), command = command.spec.name, panic, "Command handler panicked");
-            Err(Error::new(
-                ErrorCode::INTERNAL_ERROR,
-                format!("The command {} failed because of an internal fault: {panic}", command.spec.name),
-            ))
-        })
+    /// Runs a handler; a panic in it is an error of its command.
+    async fn caught(&self, command: &Command, running: HandlerFuture) -> Result<Reply> {
+        let outcome = CatchUnwind::new(running).await;
+        outcome.unwrap_or_else(|panic| Err(self.panicked(command, &panic)))
+    }
+
+    #[cold]
+    fn panicked(&self, command: &Command, panic: &str) -> Error {
+        ServerCounters::add(&self.counters.panics, 1);
+        tracing::error!(target: "COMMAND", id = 7_100_001u64, ctx = self.context(), command = command.spec.name, panic, "Command handler panicked");
+        Error::new(
+            ErrorCode::INTERNAL_ERROR,
+            format!(
+                "The command {} failed because of an internal fault: {panic}",
+                command.spec.name
+            ),
+        )
     }
 
     #[cold]
@@ -138,8 +235,23 @@ impl Dispatch<'_> {
     }
 
     fn context(&self) -> String {
-        connection_name(self.client)
+        connection_name(&self.caller.client)
     }
+}
+
+fn invocation(command: &Rc<Command>, message: &Message, ctx: &OpContext) -> Invocation {
+    Invocation {
+        message: message.clone(),
+        ctx: ctx.clone(),
+        command: command.clone(),
+        exhaust_allowed: message.flags().has(Flags::EXHAUST_ALLOWED),
+    }
+}
+
+/// The reply of a command that succeeded.
+fn completed(mut reply: Reply) -> Reply {
+    reply.append("ok", 1.0);
+    reply
 }
 
 /// "conn7", as MongoDB's log names what runs for a connection.

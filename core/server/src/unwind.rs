@@ -40,7 +40,8 @@ impl<F: Future + ?Sized> Future for CatchUnwind<F> {
     }
 }
 
-fn panic_text(panic: &(dyn Any + Send)) -> String {
+/// The text of a panic.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(text), _) => (*text).to_owned(),
         (_, Some(text)) => text.clone(),

@@ -8,12 +8,13 @@ mod message;
 
 pub use command::{
     ClientInfo, ClientMetadata, Command, CommandClass, CommandSpec, Handler, HandlerFuture,
-    Invocation, OpContext, OpShared, OperationObserver, Priority, ReadConcernSupport, Registry,
-    ServerCounters, check_permitted, interruption,
+    Invocation, OpContext, OpShared, OperationObserver, Prepared, Priority, Ran,
+    ReadConcernSupport, Registry, Repeat, Repeatable, ServerCounters, check_permitted,
+    interruption,
 };
 pub use error::{Category, Error, ErrorCode, LabelContext, Result, labels, labels_for};
 pub use message::{
     Answer, BadLength, CompressionError, CompressionState, Compressor, Documents, Flags, Header,
-    Message, MessageKind, OpCode, ParseError, Reply, ReplyFrame, encode_request, error_reply,
-    message_length, parse_message, parse_message_pausing,
+    Message, MessageKind, OpCode, ParseError, Pattern, Reply, ReplyFrame, encode_request,
+    error_reply, message_length, parse_message, parse_message_pausing,
 };

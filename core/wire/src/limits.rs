@@ -12,6 +12,8 @@ pub const MAX_DOCUMENT_SEQUENCES: usize = 16;
 pub const MAX_DATABASE_NAME_BYTES: usize = 63;
 /// The longest `db.collection`.
 pub const MAX_NAMESPACE_BYTES: usize = 255;
+/// The longest message that is kept to know others like it: a connection keeps one.
+pub const MAX_PATTERN_BYTES: usize = 1024;
 /// The largest client metadata document.
 pub const MAX_CLIENT_METADATA_BYTES: usize = 512;
 /// The longest application name in client metadata.

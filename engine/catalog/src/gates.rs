@@ -101,6 +101,12 @@ impl Gates {
         gate
     }
 
+    /// True if an operation that begins now, and ends before anything else is run on this core, may pass.
+    pub fn admits(&self, ns: &Namespace, access: Access) -> bool {
+        let gates = self.gates.borrow();
+        gates.get(ns).is_none_or(|gate| gate.admits(access))
+    }
+
     /// Waits until the gate admits this access and passes it.
     pub async fn enter(&self, ns: &Namespace, access: Access) -> Pass {
         let gate = self.gate(ns);

@@ -22,9 +22,9 @@ pub(crate) struct SessionTable {
 }
 
 impl SessionTable {
-    /// Notes that a session is in use.
-    pub(crate) fn touch(&self, lsid: &Lsid) -> Result<()> {
-        let now = pinion_runtime::now();
+    /// Notes that a session is in use at this time of the monotonic clock.
+    pub(crate) fn touch(&self, lsid: &Lsid, now_ns: u64) -> Result<()> {
+        let now = Instant::from_nanos(now_ns);
         let mut sessions = self.sessions.borrow_mut();
         if let Some(session) = sessions.get_mut(lsid) {
             session.last_used = now;

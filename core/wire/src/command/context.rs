@@ -188,10 +188,7 @@ impl OpContext {
         args: GenericArguments,
         now_ns: u64,
     ) -> OpContext {
-        let deadline_ns = match args.max_time_ms {
-            None | Some(0) => None,
-            Some(ms) => Some(now_ns.saturating_add(u64::from(ms) * 1_000_000)),
-        };
+        let deadline_ns = deadline(&args, now_ns);
         let killed = AtomicI32::new(0);
         let shared = OpShared {
             op_id,
@@ -207,6 +204,30 @@ impl OpContext {
             deadline_ns,
             priority: Priority::Normal,
         }
+    }
+
+    /// Makes it the context of another operation with the same command, database and arguments, starting now.
+    pub fn renew(&mut self, op_id: i32, now_ns: u64) {
+        match Arc::get_mut(&mut self.shared) {
+            Some(shared) => {
+                shared.op_id = op_id;
+                shared.started_ns = now_ns;
+                *shared.killed.get_mut() = 0;
+            }
+            // Somebody still looks at the operation before it.
+            None => {
+                self.shared = Arc::new(OpShared {
+                    op_id,
+                    client: self.client.clone(),
+                    command: self.command,
+                    db: self.db.clone(),
+                    args: self.args.clone(),
+                    started_ns: now_ns,
+                    killed: AtomicI32::new(0),
+                });
+            }
+        }
+        self.deadline_ns = deadline(&self.shared.args, now_ns);
     }
 
     /// The context of work that the node started itself.
@@ -277,6 +298,14 @@ impl Deref for OpContext {
 
     fn deref(&self) -> &OpShared {
         &self.shared
+    }
+}
+
+/// When the time is up that `maxTimeMS` gives to an operation that starts now.
+fn deadline(args: &GenericArguments, now_ns: u64) -> Option<u64> {
+    match args.max_time_ms {
+        None | Some(0) => None,
+        Some(ms) => Some(now_ns.saturating_add(u64::from(ms) * 1_000_000)),
     }
 }
 

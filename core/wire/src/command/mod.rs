@@ -3,6 +3,7 @@
 mod context;
 mod observer;
 mod registry;
+mod repeat;
 
 pub use context::{ClientInfo, ClientMetadata, OpContext, OpShared, Priority, interruption};
 pub use observer::{OperationObserver, ServerCounters};
@@ -10,3 +11,4 @@ pub use registry::{
     Command, CommandClass, CommandSpec, Handler, HandlerFuture, Invocation, ReadConcernSupport,
     Registry, check_permitted,
 };
+pub use repeat::{Prepared, Ran, Repeat, Repeatable};

@@ -3,6 +3,7 @@
 mod compress;
 mod header;
 mod parse;
+mod pattern;
 mod reply;
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use crate::error::{Error, ErrorCode, Result};
 pub use compress::{CompressionError, CompressionState, Compressor};
 pub use header::{BadLength, Header, OpCode, message_length};
 pub use parse::{Answer, ParseError, parse_message, parse_message_pausing};
+pub use pattern::Pattern;
 pub use reply::{Reply, ReplyFrame, encode_request, error_reply};
 
 /// A range within a message, whose length is bounded far below 2^32.
@@ -85,6 +87,8 @@ pub struct Message {
     /// The database, where the body does not name it (OP_QUERY).
     database: Option<Range>,
     compressor: Option<Compressor>,
+    /// It fits the pattern of a command that was run before, and was not read again.
+    repeats: bool,
 }
 
 impl Message {
@@ -100,6 +104,7 @@ impl Message {
             sequences: None,
             database: None,
             compressor: None,
+            repeats: false,
         }
     }
 
@@ -133,6 +138,11 @@ impl Message {
         self.flags
     }
 
+    /// True if it was made by the pattern of a prepared command.
+    pub fn repeats(&self) -> bool {
+        self.repeats
+    }
+
     pub fn compressor(&self) -> Option<Compressor> {
         self.compressor
     }
@@ -140,6 +150,11 @@ impl Message {
     /// True if the client waits for a reply.
     pub fn wants_reply(&self) -> bool {
         !self.flags.has(Flags::MORE_TO_COME)
+    }
+
+    /// All of the message, header included.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// The bytes this message holds in memory.

@@ -139,6 +139,7 @@ async fn parse_op_msg(
             sequences: (!sequences.is_empty()).then(|| Arc::from(sequences)),
             database: None,
             compressor: None,
+            repeats: false,
         }),
         Err(error) => {
             let close = error.is(crate::error::Category::CONNECTION_FATAL_PARSE);
@@ -368,6 +369,7 @@ fn parse_op_query(bytes: Bytes, header: Header) -> Result<Message, ParseError> {
         sequences: None,
         database: Some(database),
         compressor: None,
+        repeats: false,
         bytes,
     })
 }

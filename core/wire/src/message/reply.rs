@@ -7,6 +7,7 @@ use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
 
 use super::header::{Header, OpCode};
 use super::{Flags, Message, MessageKind};
+use crate::command::Repeatable;
 use crate::error::Error;
 use crate::limits::HEADER_BYTES;
 
@@ -28,6 +29,8 @@ pub struct Reply {
     /// stream.
     next: Option<RawDocumentBuf>,
     close_connection: bool,
+    /// What the command leaves for the next one like it.
+    repeatable: Option<Box<Repeatable>>,
 }
 
 impl Default for Reply {
@@ -49,6 +52,7 @@ impl Reply {
             fields: DocBuilder::with_prefix(buffer),
             next: None,
             close_connection: false,
+            repeatable: None,
         }
     }
 
@@ -69,6 +73,17 @@ impl Reply {
     /// The body of the next invocation of an exhaust stream.
     pub fn take_next(&mut self) -> Option<RawDocumentBuf> {
         self.next.take()
+    }
+
+    /// The next command of the connection that fits the pattern is run without being read.
+    pub fn repeatable(&mut self, repeatable: Repeatable) -> &mut Reply {
+        self.repeatable = Some(Box::new(repeatable));
+        self
+    }
+
+    /// What the command leaves for the next one like it.
+    pub fn take_repeatable(&mut self) -> Option<Box<Repeatable>> {
+        self.repeatable.take()
     }
 
     /// Closes the connection once the reply is sent.
@@ -155,6 +170,17 @@ impl ReplyFrame {
         }
     }
 
+    /// The frame of a reply to a plain OP_MSG with this id: without checksum, and nothing follows.
+    pub fn plain(request_id: i32, response_to: i32) -> ReplyFrame {
+        ReplyFrame {
+            kind: MessageKind::OpMsg,
+            request_id,
+            response_to,
+            checksum: false,
+            more_to_come: false,
+        }
+    }
+
     fn header(&self, length: usize, opcode: OpCode) -> Header {
         let length = u32::try_from(length).expect("a document and its frame are below 2 GiB");
         Header {
@@ -195,11 +221,8 @@ pub fn error_reply(error: &Error, more_labels: &[&'static str]) -> Reply {
 pub fn encode_request(request_id: i32, flags: Flags, body: &RawDocument) -> Bytes {
     let reply = Reply::from_document(body);
     let frame = ReplyFrame {
-        kind: MessageKind::OpMsg,
-        request_id,
-        response_to: 0,
-        checksum: false,
         more_to_come: flags.has(Flags::MORE_TO_COME),
+        ..ReplyFrame::plain(request_id, 0)
     };
     let mut bytes = reply.encode(frame).to_vec();
     bytes[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&flags.0.to_le_bytes());

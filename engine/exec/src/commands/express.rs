@@ -1,18 +1,17 @@
-//! A `find` of one document by its `_id`, the commonest command: it is read without a plan, parts or a cursor.
+//! A `find` of one document by its `_id`, the commonest command: it is read without a plan, parts or a cursor, and the next one
+//! like it is not even parsed.
 
 use bytes::Bytes;
-use pinion_bson::{RawBsonRef, RawDocument, raw_elements};
-use pinion_catalog::{
-    Access, Collection, core_catalog, from_fatal, from_read_error, id_key, partition_of,
-};
+use pinion_bson::{RawBsonRef, RawDocument, RawElem, raw_elements};
+use pinion_catalog::{Access, core_catalog, from_read_error, id_key, partition_of};
 use pinion_runtime::Queue;
-use pinion_storage::{Key, ReadAt, storage};
-use pinion_wire::idl::Namespace;
-use pinion_wire::{ErrorCode, Invocation, OpContext, Reply, Result};
+use pinion_storage::{Key, PartitionId, ReadAt, TreeId, storage};
+use pinion_wire::idl::{Lsid, Namespace};
+use pinion_wire::{HandlerFuture, Invocation, Pattern, Ran, Repeat, Repeatable, Reply, Result};
 
 use super::cursors::append_cursor;
 use crate::interrupt::interruptible;
-use crate::limits::MAX_SNAPSHOT_RETRIES;
+use crate::metrics::{OpClass, TopKind};
 use crate::read::existing_trees;
 use crate::state::state;
 
@@ -32,16 +31,18 @@ const GENERIC: [&[u8]; 8] = [
 const REPLY_FRAME_BYTES: usize = 128;
 
 /// What such a command asks for.
-pub(super) struct Express {
+pub(super) struct Express<'a> {
     ns: Namespace,
     key: Key,
+    /// Where the body has the `_id`: the filter, and its only element. Not told of one that repeats another.
+    asked: Option<(&'a RawDocument, RawElem<'a>)>,
 }
 
 /// Reads the command, if it is one of these: an equality on `_id` alone, and no option that asks for more than the document as
 /// it is stored. Every other command, also one with a mistake, is for the general reader, whose answer would be the same.
-pub(super) fn parse(body: &RawDocument, db: &str) -> Option<Express> {
+pub(super) fn parse<'a>(body: &'a RawDocument, db: &str) -> Option<Express<'a>> {
     let mut ns = None;
-    let mut key = None;
+    let mut asked = None;
     // A field that is there twice is a mistake.
     let mut seen = 0u16;
     let mut first = |field: u16| {
@@ -62,7 +63,7 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Option<Express> {
                 let RawBsonRef::Document(filter) = elem.to_value()? else {
                     return None;
                 };
-                key = Some(key_of(filter)?);
+                asked = Some((filter, id_of(filter)?));
                 first(1)
             }
             b"limit" => integer(elem.to_value()?)? >= 0 && first(2),
@@ -78,11 +79,16 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Option<Express> {
             return None;
         }
     }
-    Some(Express { ns: ns?, key: key? })
+    let (filter, (elem, key)) = asked?;
+    Some(Express {
+        ns: ns?,
+        key,
+        asked: Some((filter, elem)),
+    })
 }
 
-/// The key of the document that a filter wants by an `_id` of a type that says nothing but itself.
-fn key_of(filter: &RawDocument) -> Option<Key> {
+/// The `_id` that a filter asks for and nothing else, of a type that says nothing but itself; and the key it makes.
+fn id_of(filter: &RawDocument) -> Option<(RawElem<'_>, Key)> {
     let mut elements = raw_elements(filter);
     let elem = elements.next().filter(|elem| elem.name == b"_id")?;
     let value = elem.to_value()?;
@@ -99,7 +105,7 @@ fn key_of(filter: &RawDocument) -> Option<Key> {
             | RawBsonRef::Timestamp(_)
             | RawBsonRef::Boolean(_)
     );
-    (plain && elements.next().is_none()).then(|| id_key(value))
+    (plain && elements.next().is_none()).then(|| (elem, id_key(value)))
 }
 
 fn integer(value: RawBsonRef<'_>) -> Option<i64> {
@@ -111,60 +117,112 @@ fn integer(value: RawBsonRef<'_>) -> Option<i64> {
 }
 
 /// Reads the document.
-pub(super) async fn run(cmd: &Invocation, express: Express) -> Result<Reply> {
+pub(super) async fn run(cmd: &Invocation, express: Express<'_>) -> Result<Reply> {
     let metrics = &state().metrics;
-    let counters = &metrics.counters;
-    counters.query.inc();
-    let Express { ns, key } = express;
+    let Express { ns, key, asked } = express;
     let catalog = core_catalog();
+    metrics.counters.query.inc();
     let _pass = interruptible(&cmd.ctx, catalog.gates().enter(&ns, Access::Read)).await?;
     let mut found = None;
     if let Some(collection) = catalog.get(&ns) {
         metrics.record_index_use(collection.tree(), existing_trees);
-        found = read(&cmd.ctx, &collection, key).await?;
+        let read = read(collection.tree(), partition_of(&collection, &key), key);
+        found = interruptible(&cmd.ctx, read).await??;
     }
+    let mut out = reply(found.as_ref(), &ns);
+    if let Some((filter, id)) = asked
+        && let Some(pattern) = Pattern::around(&cmd.message, filter, &id)
+    {
+        let lsid = cmd.ctx.args.lsid;
+        let repeat = Box::new(RepeatedFind { ns, lsid });
+        out.repeatable(Repeatable { pattern, repeat });
+    }
+    Ok(out)
+}
+
+/// The reply with the document that was found.
+fn reply(found: Option<&Bytes>, ns: &Namespace) -> Reply {
+    let counters = &state().metrics.counters;
     if found.is_some() {
         counters.keys_examined.inc();
         counters.docs_examined.inc();
         counters.documents_returned.inc();
     }
-    let document_bytes: usize = found.iter().map(Bytes::len).sum();
+    let document_bytes = found.map_or(0, Bytes::len);
     let mut out = Reply::with_capacity(document_bytes + ns.as_str().len() + REPLY_FRAME_BYTES);
-    append_cursor(&mut out, "firstBatch", found.as_slice(), 0, ns.as_str());
-    Ok(out)
+    append_cursor(
+        &mut out,
+        "firstBatch",
+        found.map(std::slice::from_ref).unwrap_or_default(),
+        0,
+        ns.as_str(),
+    );
+    out
 }
 
-/// The document with this key, as of now.
-async fn read(ctx: &OpContext, collection: &Collection, key: Key) -> Result<Option<Bytes>> {
-    let tree = collection.tree();
-    let partition = partition_of(collection, &key);
+/// The newest version of the document with this key, wherever it is. One document needs no snapshot.
+async fn read(tree: TreeId, partition: PartitionId, key: Key) -> Result<Option<Bytes>> {
     let here = storage();
-    let mut attempts = 0;
-    loop {
-        let at = interruptible(ctx, here.read_timestamp())
-            .await?
-            .map_err(from_fatal)?;
-        let at = ReadAt::At(at);
-        let found = match here.partition(partition) {
-            Some(partition) => partition.get(tree, &key, at).await,
-            None => {
-                let (owner, key) = (here.owner(partition), key.clone());
-                pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
-                    let partition = storage().partition(partition).expect("asked its owner");
-                    partition.get(tree, &key, at).await
-                })
-                .await
-            }
-        };
-        match found.map_err(from_read_error) {
-            Ok(found) => return Ok(found.map(|read| read.value)),
-            // A checkpoint moved the base past the timestamp before it was read.
-            Err(error)
-                if error.code == ErrorCode::SNAPSHOT_TOO_OLD && attempts < MAX_SNAPSHOT_RETRIES =>
-            {
-                attempts += 1
-            }
-            Err(error) => return Err(error),
+    let found = match here.partition(partition) {
+        Some(partition) => partition.get(tree, &key, ReadAt::Newest).await,
+        None => {
+            let owner = here.owner(partition);
+            pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
+                let partition = storage().partition(partition).expect("asked its owner");
+                partition.get(tree, &key, ReadAt::Newest).await
+            })
+            .await
         }
+    };
+    Ok(found.map_err(from_read_error)?.map(|read| read.value))
+}
+
+/// Such a command, to be run again with another `_id`.
+#[derive(Debug)]
+struct RepeatedFind {
+    ns: Namespace,
+    lsid: Option<Lsid>,
+}
+
+impl Repeat for RepeatedFind {
+    fn run_now(&self, id: RawBsonRef<'_>, started_ns: u64) -> Option<Ran> {
+        let catalog = core_catalog();
+        if !catalog.gates().admits(&self.ns, Access::Read) {
+            return None;
+        }
+        let state = state();
+        let metrics = &state.metrics;
+        if let Some(lsid) = &self.lsid {
+            state.sessions.touch(lsid, started_ns).ok()?;
+        }
+        let mut found = None;
+        if let Some(collection) = catalog.get(&self.ns) {
+            let key = id_key(id);
+            let partition = storage().partition(partition_of(&collection, &key))?;
+            let read = partition.try_get(collection.tree(), &key, ReadAt::Newest)?;
+            found = read.ok()?.map(|read| read.value);
+            metrics.record_index_use(collection.tree(), existing_trees);
+        }
+        metrics.counters.query.inc();
+        let reply = reply(found.as_ref(), &self.ns);
+        let top = Some((TopKind::Query, self.ns.as_str()));
+        let ended_ns = super::finished(metrics, OpClass::Read, top, started_ns);
+        Some(Ran { reply, ended_ns })
+    }
+
+    fn run(&self, id: RawBsonRef<'_>, invocation: Invocation) -> HandlerFuture {
+        let (ns, key) = (self.ns.clone(), id_key(id));
+        Box::pin(super::run(
+            invocation,
+            Some(TopKind::Query),
+            async move |cmd: Invocation| {
+                let express = Express {
+                    ns,
+                    key,
+                    asked: None,
+                };
+                run(&cmd, express).await
+            },
+        ))
     }
 }

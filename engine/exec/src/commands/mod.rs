@@ -36,7 +36,7 @@ pub use table::register_commands;
 
 use crate::concern;
 use crate::interrupt::poll_once;
-use crate::metrics::{OpClass, TopKind};
+use crate::metrics::{Metrics, OpClass, TopKind};
 use crate::state::state;
 
 /// Registers a command with everything that surrounds it.
@@ -50,14 +50,14 @@ where
 
 async fn run<F, Fut>(cmd: Invocation, top: Option<TopKind>, handler: F) -> Result<Reply>
 where
-    F: Fn(Invocation) -> Fut,
+    F: FnOnce(Invocation) -> Fut,
     Fut: Future<Output = Result<Reply>>,
 {
     let state = state();
     let metrics = &state.metrics;
     concern::check(&cmd)?;
     if let Some(lsid) = &cmd.ctx.args.lsid {
-        state.sessions.touch(lsid)?;
+        state.sessions.touch(lsid, cmd.ctx.started_ns)?;
     }
     let class = match cmd.command.spec.class {
         CommandClass::Read => OpClass::Read,
@@ -96,16 +96,8 @@ where
             handled.await
         }
     };
-    let us = pinion_runtime::now().as_nanos().saturating_sub(started) / 1000;
-    metrics.record(class, us);
-    if let Some((kind, ns)) = top {
-        metrics.record_top(&ns, kind, us, |ns| {
-            pinion_catalog::core_catalog()
-                .current()
-                .get_full(ns)
-                .is_some()
-        });
-    }
+    let top = top.as_ref().map(|(kind, ns)| (*kind, ns.as_str()));
+    finished(metrics, class, top, started);
     if let Err(error) = &result {
         let internal = error.code == ErrorCode::INTERNAL_ERROR;
         if internal {
@@ -115,6 +107,27 @@ where
         }
     }
     result
+}
+
+/// Records an operation that ends now, and of which namespace it was. Gives the present time.
+fn finished(
+    metrics: &Metrics,
+    class: OpClass,
+    top: Option<(TopKind, &str)>,
+    started_ns: u64,
+) -> u64 {
+    let ended_ns = pinion_runtime::now().as_nanos();
+    let us = ended_ns.saturating_sub(started_ns) / 1000;
+    metrics.record(class, us);
+    if let Some((kind, ns)) = top {
+        metrics.record_top(ns, kind, us, |ns| {
+            pinion_catalog::core_catalog()
+                .current()
+                .get_full(ns)
+                .is_some()
+        });
+    }
+    ended_ns
 }
 
 /// Counts one up as long as it lives.

@@ -39,7 +39,7 @@ pub(crate) async fn start_session(cmd: Invocation) -> Result<Reply> {
     id[6] = (id[6] & 0x0f) | 0x40;
     id[8] = (id[8] & 0x3f) | 0x80;
     let lsid = Lsid { id, uid: None };
-    state().sessions.touch(&lsid)?;
+    state().sessions.touch(&lsid, cmd.ctx.started_ns)?;
     let mut out = Reply::new();
     append_lsid(&mut out, "id", &lsid);
     out.append("timeoutMinutes", (SESSION_TIMEOUT.as_secs() / 60) as i32);
@@ -191,7 +191,7 @@ pub(super) async fn list_local() -> Vec<bytes::Bytes> {
 /// `refreshSessions`.
 pub(crate) async fn refresh_sessions(cmd: Invocation) -> Result<Reply> {
     for lsid in lsids(&cmd, "refreshSessions")? {
-        state().sessions.touch(&lsid)?;
+        state().sessions.touch(&lsid, cmd.ctx.started_ns)?;
     }
     Ok(Reply::new())
 }
