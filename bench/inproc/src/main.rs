@@ -154,9 +154,11 @@ fn compare_cores(options: &ArgMatches) {
         ] {
             let [one, all] = both.each_ref().map(of);
             println!(
-                "round {round} {name:7} 1 core {:>9.0}/s   {cores} cores {:>9.0}/s   ratio {:.2}   hops {:.0} %",
+                "round {round} {name:7} 1 core {:>9.0}/s {:>5.2} us   {cores} cores {:>9.0}/s {:>5.2} us   ratio {:.2}   hops {:.0} %",
                 one.per_second(),
+                one.cpu_us(),
                 all.per_second(),
+                all.cpu_us(),
                 all.per_second() / one.per_second(),
                 all.hops as f64 * 100.0 / all.operations as f64
             );

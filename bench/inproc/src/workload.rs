@@ -42,6 +42,8 @@ pub enum Until {
 pub struct Measured {
     pub operations: u64,
     pub nanos: u64,
+    /// Processor time of the whole process meanwhile.
+    pub cpu_nanos: u64,
     /// Operations whose document another core owns.
     pub hops: u64,
     /// No insert has had this id or one above it.
@@ -51,6 +53,11 @@ pub struct Measured {
 impl Measured {
     pub fn per_second(&self) -> f64 {
         self.operations as f64 * 1e9 / self.nanos as f64
+    }
+
+    /// Processor time of one operation, in microseconds.
+    pub fn cpu_us(&self) -> f64 {
+        self.cpu_nanos as f64 / 1e3 / self.operations as f64
     }
 }
 
@@ -155,15 +162,31 @@ pub async fn count() -> u64 {
     })
 }
 
+/// User and system time of this process, in the kernel's ticks of 10 ms (proc(5), stat, fields 14 and 15).
+fn cpu_nanos() -> u64 {
+    const NANOS_OF_A_TICK: u64 = 10_000_000;
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("a process sees itself");
+    // The name, field 2, may hold anything but ends with the last parenthesis.
+    let (_, behind_name) = stat.rsplit_once(')').expect("a name in parentheses");
+    let ticks: u64 = behind_name
+        .split_ascii_whitespace()
+        .skip(11)
+        .take(2)
+        .map(|field| field.parse::<u64>().expect("ticks"))
+        .sum();
+    ticks * NANOS_OF_A_TICK
+}
+
 /// Runs `tasks` connections on every core. Reads ask for uniform keys below `records`; inserts get ids from `first` on.
 pub async fn run(kind: Kind, until: Until, tasks: usize, records: u64, first: u64) -> Measured {
-    let started = now();
+    let (started, cpu_before) = (now(), cpu_nanos());
     let cores =
         on_all_cores(move |_| async move { on_core(kind, until, tasks, records, first).await })
             .await;
     let nanos = now().saturating_since(started).as_nanos() as u64;
     let mut all = Measured {
         nanos,
+        cpu_nanos: cpu_nanos() - cpu_before,
         ..Measured::default()
     };
     for core in cores {
@@ -279,6 +302,7 @@ async fn on_core(kind: Kind, until: Until, tasks: usize, records: u64, first: u6
     Measured {
         operations: source.operations.get(),
         nanos: 0,
+        cpu_nanos: 0,
         hops: source.hops.get(),
         next_id: source.next_id.get(),
     }

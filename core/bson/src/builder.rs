@@ -2,6 +2,7 @@
 
 use bson::spec::ElementType;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
+use smallvec::SmallVec;
 
 use crate::view::{OLD_BINARY_SUBTYPE, RawElem, RawElems, View, with_view};
 
@@ -15,7 +16,8 @@ pub struct DocBuilder {
     bytes: Vec<u8>,
     /// Where the document begins in `bytes`.
     root: usize,
-    open: Vec<Frame>,
+    /// Replies nest three deep.
+    open: SmallVec<[Frame; 4]>,
 }
 
 /// A value of this length is long: room for it is made at once, with some more behind it.
@@ -60,7 +62,7 @@ impl DocBuilder {
         DocBuilder {
             bytes,
             root,
-            open: Vec::new(),
+            open: SmallVec::new(),
         }
     }
 

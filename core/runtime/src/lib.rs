@@ -26,7 +26,7 @@ pub use crate::core::{
 pub use dma::DmaBuf;
 pub use file::{File, OpenOptions};
 pub use limits::ALIGN;
-pub use mesh::{on_all_cores, submit_to};
+pub use mesh::{call_on, on_all_cores, submit_to};
 pub use net::{Connection, Incoming, Listener, connect};
 pub use process::{
     RuntimeStats, is_shutdown_requested, request_shutdown, shutdown_requested, stats,

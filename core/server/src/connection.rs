@@ -145,7 +145,7 @@ impl Session<'_> {
         };
         ServerCounters::add(&counters.bytes_in, bytes.len() as u64);
         let dispatch = Dispatch::new(self.core, &self.live.caller);
-        if let Some(reply) = dispatch.repeat_now(&bytes) {
+        if let Some(reply) = dispatch.repeat_now(&bytes).await {
             let asked = Header::read(&bytes).expect("it was run");
             let frame = ReplyFrame::plain(self.core.next_request_id(), asked.request_id);
             return self.send(frame, compressor, reply).await;

@@ -30,7 +30,7 @@ impl Direct {
     /// The bytes of the reply to a message; `None` where the message is malformed or wants none.
     pub async fn answer(&self, message: Bytes) -> Option<Bytes> {
         let dispatch = Dispatch::new(&self.core, &self.caller);
-        if let Some(reply) = dispatch.repeat_now(&message) {
+        if let Some(reply) = dispatch.repeat_now(&message).await {
             let asked = Header::read(&message).expect("it was run");
             let frame = ReplyFrame::plain(self.core.next_request_id(), asked.request_id);
             return Some(reply.encode(frame));

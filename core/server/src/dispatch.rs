@@ -10,9 +10,9 @@ use pinion_bson::{JsonMode, to_extended_json_limited};
 use pinion_runtime::{Duration, now};
 use pinion_wire::idl::GenericArguments;
 use pinion_wire::{
-    ClientInfo, Command, Error, ErrorCode, Flags, HandlerFuture, Invocation, LabelContext, Message,
-    OpContext, Prepared, Registry, Reply, Result, ServerCounters, check_permitted, error_reply,
-    labels_for,
+    Attempt, ClientInfo, Command, Error, ErrorCode, Flags, HandlerFuture, Invocation, LabelContext,
+    Message, OpContext, Prepared, Registry, Reply, Result, ServerCounters, check_permitted,
+    error_reply, labels_for,
 };
 
 use crate::core::ServerCore;
@@ -57,31 +57,38 @@ impl<'a> Dispatch<'a> {
         }
     }
 
-    /// The reply to this message if it repeats a command and needs not wait.
-    pub(crate) fn repeat_now(&self, bytes: &Bytes) -> Option<Reply> {
-        let mut prepared = self.caller.prepared.borrow_mut();
-        let known = prepared.as_mut()?;
+    /// The reply to this message if it repeats a command and can be answered at once, here or by another core.
+    pub(crate) async fn repeat_now(&self, bytes: &Bytes) -> Option<Reply> {
         let started_ns = now().as_nanos();
-        let ran = catch_unwind(AssertUnwindSafe(|| known.run_now(bytes, started_ns)));
-        let command = known.command.clone();
-        let outcome = match ran {
-            Ok(None) => return None,
-            Ok(Some(ran)) => Ok(ran),
-            Err(panic) => Err(self.panicked(&command, &panic_text(&*panic))),
+        let attempt = {
+            let prepared = self.caller.prepared.borrow();
+            let known = prepared.as_ref()?;
+            catch_unwind(AssertUnwindSafe(|| known.run_now(bytes, started_ns)))
+                .map_err(|panic| panic_text(&*panic))
         };
-        command.count_start();
-        let ended_ns = match &outcome {
+        let ran = match attempt {
+            Ok(Attempt::Not) => return None,
+            Ok(Attempt::Ran(ran)) => Ok(ran),
+            Ok(Attempt::Asked(asked)) => CatchUnwind::new(asked).await.transpose()?,
+            Err(panic) => Err(panic),
+        };
+        let mut prepared = self.caller.prepared.borrow_mut();
+        let known = prepared.as_mut().expect("nothing else runs meanwhile");
+        known.command.count_start();
+        let ended_ns = match &ran {
             Ok(ran) => ran.ended_ns,
             Err(_) => now().as_nanos(),
         };
         let took = Duration::from_nanos(ended_ns.saturating_sub(started_ns));
         let told = self.registry.observer().is_some() || self.is_slow(took);
-        let outcome = match outcome {
+        let outcome = match ran {
             Ok(ran) if !told => return Some(completed(ran.reply)),
-            outcome => outcome.map(|ran| ran.reply),
+            Ok(ran) => Ok(ran.reply),
+            Err(panic) => Err(self.panicked(&known.command, &panic)),
         };
         let ctx = known.context(self.op_id, started_ns);
         let message = known.message(bytes).expect("it was run");
+        let command = known.command.clone();
         if outcome.is_err() {
             *prepared = None;
         }

@@ -7,8 +7,8 @@ pub mod limits;
 mod message;
 
 pub use command::{
-    ClientInfo, ClientMetadata, Command, CommandClass, CommandSpec, Handler, HandlerFuture,
-    Invocation, OpContext, OpShared, OperationObserver, Prepared, Priority, Ran,
+    Attempt, ClientInfo, ClientMetadata, Command, CommandClass, CommandSpec, Handler,
+    HandlerFuture, Invocation, OpContext, OpShared, OperationObserver, Prepared, Priority, Ran,
     ReadConcernSupport, Registry, Repeat, Repeatable, ServerCounters, check_permitted,
     interruption,
 };

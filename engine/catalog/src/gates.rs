@@ -66,6 +66,17 @@ pub struct Pass {
     access: Access,
 }
 
+impl Pass {
+    fn through(gate: Rc<Gate>, access: Access) -> Pass {
+        let count = match access {
+            Access::Read => &gate.readers,
+            Access::Write => &gate.writers,
+        };
+        count.set(count.get() + 1);
+        Pass { gate, access }
+    }
+}
+
 impl Drop for Pass {
     fn drop(&mut self) {
         let count = match self.access {
@@ -113,12 +124,13 @@ impl Gates {
         while !gate.admits(access) {
             gate.changed.notified().await;
         }
-        let count = match access {
-            Access::Read => &gate.readers,
-            Access::Write => &gate.writers,
-        };
-        count.set(count.get() + 1);
-        Pass { gate, access }
+        Pass::through(gate, access)
+    }
+
+    /// Passes the gate if it admits this access now.
+    pub fn try_enter(&self, ns: &Namespace, access: Access) -> Option<Pass> {
+        let gate = self.gate(ns);
+        gate.admits(access).then(|| Pass::through(gate, access))
     }
 
     /// Closes the gate and waits until nobody whom the mode keeps out is behind it. There is one DDL at a time

@@ -1,7 +1,7 @@
 //! Calls over the mesh: admission of requests, reply slots, and what happens when a queue is full.
 //!
 //! A request waits, in order of arrival, until the queue to its core has room; that is the only wait. The receiving
-//! core starts a task for each request at once. A reply goes to a slot that the request reserved, and when the queue
+//! core starts a task for each request at once, or runs it at once where it is a plain call. A reply goes to a slot that the request reserved, and when the queue
 //! back is full it is kept in a list that is sent before any request: as many replies as the other core has calls
 //! open, so the list is bounded by what was admitted. So two cores that fill each other's queues cannot stop.
 
@@ -23,11 +23,45 @@ use crate::task::{self, Queue, join_all};
 /// What a request runs on the receiving core.
 type RunRequest = Box<dyn FnOnce(CoreId, usize) + Send>;
 
+/// A function on its way to another core, and what it gave on its way back.
+pub(crate) trait Errand: Send {
+    fn run(&mut self);
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
+}
+
+/// One allocation goes there and back, so that the core that made it frees it.
+enum CallOn<F, R> {
+    Function(F),
+    Result(R),
+    Running,
+}
+
+impl<F, R> Errand for CallOn<F, R>
+where
+    F: FnOnce() -> R + Send + 'static,
+    R: Send + 'static,
+{
+    fn run(&mut self) {
+        if let CallOn::Function(f) = std::mem::replace(self, CallOn::Running) {
+            *self = CallOn::Result(f());
+        }
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
 /// A message between two cores.
 pub(crate) enum Parcel {
     Request {
         slot: usize,
         run: RunRequest,
+    },
+    /// A request that is run where it is taken in.
+    Call {
+        slot: usize,
+        errand: Box<dyn Errand>,
     },
     Reply {
         slot: usize,
@@ -39,7 +73,7 @@ impl Parcel {
     /// Tells parcels apart in a simulation's trace.
     pub(crate) fn trace_word(&self) -> u64 {
         match self {
-            Parcel::Request { slot, .. } => (*slot as u64) << 1,
+            Parcel::Request { slot, .. } | Parcel::Call { slot, .. } => (*slot as u64) << 1,
             Parcel::Reply { slot, .. } => (*slot as u64) << 1 | 1,
         }
     }
@@ -130,10 +164,15 @@ pub(crate) fn space_available(to: CoreId) {
     lane.space.notify_one();
 }
 
-/// Takes in a message from another core. Never waits and never sends.
+/// Takes in a message from another core. Never waits.
 pub(crate) fn deliver(from: CoreId, parcel: Parcel) {
     match parcel {
         Parcel::Request { slot, run } => run(from, slot),
+        Parcel::Call { slot, mut errand } => {
+            errand.run();
+            let value = errand.into_any();
+            send_reply(&context::current(), from, Parcel::Reply { slot, value });
+        }
         Parcel::Reply { slot, value } => {
             let context = context::current();
             let mut slots = context.mesh.slots.borrow_mut();
@@ -229,11 +268,45 @@ where
     Fut: Future<Output = R> + 'static,
     R: Send + 'static,
 {
-    let context = context::current();
-    if core == context.core {
-        drop(context);
+    if context::with(|context| core == context.core) {
         return f().await;
     }
+    let run: RunRequest = Box::new(move |from, slot| {
+        task::spawn_detached(queue, async move {
+            let value: Box<dyn Any + Send> = Box::new(f().await);
+            send_reply(&context::current(), from, Parcel::Reply { slot, value });
+        });
+    });
+    let value = exchange(core, |slot| Parcel::Request { slot, run }).await;
+    *value
+        .downcast::<R>()
+        .expect("a reply has the type that its request asked for")
+}
+
+/// Runs `f` on `core` where it takes in its messages, without a task, and gives its result: for what takes a microsecond or two
+/// and waits for nothing. Otherwise as [`submit_to`].
+///
+/// # Panics
+/// When this node has no such core.
+pub async fn call_on<F, R>(core: CoreId, f: F) -> R
+where
+    F: FnOnce() -> R + Send + 'static,
+    R: Send + 'static,
+{
+    if context::with(|context| core == context.core) {
+        return f();
+    }
+    let errand = Box::new(CallOn::Function(f));
+    let value = exchange(core, |slot| Parcel::Call { slot, errand }).await;
+    match value.downcast::<CallOn<F, R>>().map(|errand| *errand) {
+        Ok(CallOn::Result(result)) => result,
+        _ => unreachable!("a call comes back with its result"),
+    }
+}
+
+/// Sends another core a request, made for the slot that is reserved for it, and gives what comes back.
+async fn exchange(core: CoreId, request: impl FnOnce(usize) -> Parcel) -> Box<dyn Any + Send> {
+    let context = context::current();
     assert!(
         usize::from(core.0) < context.count,
         "core {core} does not exist: this node has {} cores",
@@ -246,18 +319,9 @@ where
         sent: false,
         done: false,
     };
-    let run: RunRequest = Box::new(move |from, slot| {
-        task::spawn_detached(queue, async move {
-            let value: Box<dyn Any + Send> = Box::new(f().await);
-            send_reply(&context::current(), from, Parcel::Reply { slot, value });
-        });
-    });
-    push_request(&context, core, Parcel::Request { slot, run }).await;
+    push_request(&context, core, request(slot)).await;
     call.sent = true;
-    let value = call.await;
-    *value
-        .downcast::<R>()
-        .expect("a reply has the type that its request asked for")
+    call.await
 }
 
 /// Runs `f` on every core at the same time, in the foreground queue, and gives the results in the order of the cores.

@@ -6,4 +6,4 @@ mod primitives;
 pub mod ring;
 
 pub(crate) use exchange::{Exchange, Parcel, deliver, space_available};
-pub use exchange::{on_all_cores, submit_to};
+pub use exchange::{call_on, on_all_cores, submit_to};

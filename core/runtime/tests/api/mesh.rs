@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use pinion_runtime::{
-    CoreId, Duration, Queue, core_id, core_local, is_shutdown_requested, join_all, on_all_cores,
-    request_shutdown, set_core_local, shutdown_requested, sleep, spawn, stats, submit_to, timeout,
-    yield_now,
+    CoreId, Duration, Queue, call_on, core_id, core_local, is_shutdown_requested, join_all,
+    on_all_cores, request_shutdown, set_core_local, shutdown_requested, sleep, spawn, stats,
+    submit_to, timeout, yield_now,
 };
 
 use crate::suite;
@@ -18,6 +18,9 @@ suite! {
     cores_that_fill_each_others_queues_go_on(2),
     nested_calls_among_all_cores_go_on(4),
     a_dropped_call_still_runs(2),
+    plain_calls_run_where_they_arrive(3),
+    plain_calls_fill_queues_and_go_on(2),
+    a_dropped_plain_call_still_runs(2),
     calls_carry_large_values(2),
     a_slow_call_does_not_hold_up_others(2),
     messages_are_counted(2),
@@ -98,6 +101,61 @@ async fn cores_that_fill_each_others_queues_go_on() {
     })
     .await;
     assert_eq!(totals, [4999 * 5000 / 2; 2]);
+}
+
+async fn plain_calls_run_where_they_arrive() {
+    for core in 0..3 {
+        let text = "moved there and back".to_owned();
+        let (ran_on, text) = call_on(CoreId(core), move || (core_id(), text)).await;
+        assert_eq!((ran_on, &*text), (CoreId(core), "moved there and back"));
+    }
+    submit_to(OTHER, Queue::Foreground, || async {
+        set_core_local(Rc::new(Log::default()))
+    })
+    .await;
+    // No task comes between them, so what they do is in their order as well.
+    join_all(
+        (0..500u32).map(|n| call_on(OTHER, move || core_local::<Log>().0.borrow_mut().push(n))),
+    )
+    .await;
+    let log = call_on(OTHER, || core_local::<Log>().0.borrow().clone()).await;
+    assert_eq!(log, (0..500).collect::<Vec<_>>());
+}
+
+async fn plain_calls_fill_queues_and_go_on() {
+    let totals = on_all_cores(|core| async move {
+        let to = CoreId(1 - core.0);
+        let calls: Vec<_> = (0..5000u64)
+            .map(|n| spawn(Queue::Foreground, call_on(to, move || n)))
+            .collect();
+        let mut total = 0;
+        for call in calls {
+            total += call.await.unwrap();
+        }
+        total
+    })
+    .await;
+    assert_eq!(totals, [4999 * 5000 / 2; 2]);
+}
+
+async fn a_dropped_plain_call_still_runs() {
+    call_on(OTHER, || set_core_local(Rc::new(Log::default()))).await;
+    {
+        let mut call = std::pin::pin!(call_on(OTHER, || core_local::<Log>()
+            .0
+            .borrow_mut()
+            .push(1)));
+        let polled =
+            std::future::poll_fn(|cx| std::task::Poll::Ready(call.as_mut().poll(cx))).await;
+        assert!(polled.is_pending());
+    }
+    while call_on(OTHER, || core_local::<Log>().0.borrow().is_empty()).await {
+        yield_now().await;
+    }
+    assert_eq!(
+        call_on(OTHER, || core_local::<Log>().0.borrow().clone()).await,
+        [1]
+    );
 }
 
 async fn nested_calls_among_all_cores_go_on() {

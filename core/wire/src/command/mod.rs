@@ -11,4 +11,4 @@ pub use registry::{
     Command, CommandClass, CommandSpec, Handler, HandlerFuture, Invocation, ReadConcernSupport,
     Registry, check_permitted,
 };
-pub use repeat::{Prepared, Ran, Repeat, Repeatable};
+pub use repeat::{Attempt, Prepared, Ran, Repeat, Repeatable};

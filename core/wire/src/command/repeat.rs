@@ -5,6 +5,8 @@
 //! [`Prepared`], and runs the next command through it if that fits.
 
 use std::fmt::Debug;
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -18,14 +20,23 @@ use crate::message::{Message, Pattern, Reply};
 ///
 /// It was permitted and succeeded before. What may have changed since (the catalog, gates, sessions) it looks at each time.
 pub trait Repeat: Debug {
-    /// Runs the command, if it can be answered at once. `None`: nothing was done and nothing counted, and
-    /// [`Repeat::run`] is to be called.
+    /// Runs the command, if it can be answered at once, here or by one call to another core.
     ///
     /// `started_ns` is of the runtime's monotonic clock.
-    fn run_now(&self, value: RawBsonRef<'_>, started_ns: u64) -> Option<Ran>;
+    fn run_now(&self, value: RawBsonRef<'_>, started_ns: u64) -> Attempt;
 
     /// Runs the command, whatever that takes, as the handler would.
     fn run(&self, value: RawBsonRef<'_>, invocation: Invocation) -> HandlerFuture;
+}
+
+/// What came of running a command at once.
+pub enum Attempt {
+    Ran(Ran),
+    /// Another core was asked. It answers at once, so nobody need see or stop the operation meanwhile.
+    Asked(Pin<Box<dyn Future<Output = Option<Ran>>>>),
+    /// It would have to wait, or it fails: nothing was done and nothing counted, and [`Repeat::run`] is to be called. That is
+    /// also what the other core may answer.
+    Not,
 }
 
 /// A command that was run at once.
@@ -61,9 +72,11 @@ impl Prepared {
     }
 
     /// Runs the command of this message, header included, if it fits and can be answered at once.
-    pub fn run_now(&self, bytes: &[u8], started_ns: u64) -> Option<Ran> {
-        let value = self.repeatable.pattern.value_in(bytes)?;
-        self.repeatable.repeat.run_now(value, started_ns)
+    pub fn run_now(&self, bytes: &[u8], started_ns: u64) -> Attempt {
+        match self.repeatable.pattern.value_in(bytes) {
+            Some(value) => self.repeatable.repeat.run_now(value, started_ns),
+            None => Attempt::Not,
+        }
     }
 
     /// The message, if it fits: it need not be checked.

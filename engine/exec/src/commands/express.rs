@@ -1,13 +1,17 @@
 //! A `find` of one document by its `_id`, the commonest command: it is read without a plan, parts or a cursor, and the next one
 //! like it is not even parsed.
 
+use std::rc::Rc;
+
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument, RawElem, raw_elements};
 use pinion_catalog::{Access, core_catalog, from_read_error, id_key, partition_of};
-use pinion_runtime::Queue;
-use pinion_storage::{Key, PartitionId, ReadAt, TreeId, storage};
+use pinion_runtime::{Queue, call_on, submit_to};
+use pinion_storage::{Key, Partition, PartitionId, ReadAt, TreeId, storage};
 use pinion_wire::idl::{Lsid, Namespace};
-use pinion_wire::{HandlerFuture, Invocation, Pattern, Ran, Repeat, Repeatable, Reply, Result};
+use pinion_wire::{
+    Attempt, HandlerFuture, Invocation, Pattern, Ran, Repeat, Repeatable, Reply, Result,
+};
 
 use super::cursors::append_cursor;
 use crate::interrupt::interruptible;
@@ -133,8 +137,11 @@ pub(super) async fn run(cmd: &Invocation, express: Express<'_>) -> Result<Reply>
     if let Some((filter, id)) = asked
         && let Some(pattern) = Pattern::around(&cmd.message, filter, &id)
     {
-        let lsid = cmd.ctx.args.lsid;
-        let repeat = Box::new(RepeatedFind { ns, lsid });
+        let find = FindById {
+            ns,
+            lsid: cmd.ctx.args.lsid,
+        };
+        let repeat = Box::new(RepeatedFind(Rc::new(find)));
         out.repeatable(Repeatable { pattern, repeat });
     }
     Ok(out)
@@ -167,7 +174,7 @@ async fn read(tree: TreeId, partition: PartitionId, key: Key) -> Result<Option<B
         Some(partition) => partition.get(tree, &key, ReadAt::Newest).await,
         None => {
             let owner = here.owner(partition);
-            pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
+            submit_to(owner, Queue::Foreground, move || async move {
                 let partition = storage().partition(partition).expect("asked its owner");
                 partition.get(tree, &key, ReadAt::Newest).await
             })
@@ -177,52 +184,83 @@ async fn read(tree: TreeId, partition: PartitionId, key: Key) -> Result<Option<B
     Ok(found.map_err(from_read_error)?.map(|read| read.value))
 }
 
-/// Such a command, to be run again with another `_id`.
+/// What all finds by `_id` share that repeat one another.
 #[derive(Debug)]
-struct RepeatedFind {
+struct FindById {
     ns: Namespace,
     lsid: Option<Lsid>,
 }
 
-impl Repeat for RepeatedFind {
-    fn run_now(&self, id: RawBsonRef<'_>, started_ns: u64) -> Option<Ran> {
-        let catalog = core_catalog();
-        if !catalog.gates().admits(&self.ns, Access::Read) {
-            return None;
-        }
-        let state = state();
-        let metrics = &state.metrics;
-        if let Some(lsid) = &self.lsid {
-            state.sessions.touch(lsid, started_ns).ok()?;
-        }
-        let mut found = None;
-        if let Some(collection) = catalog.get(&self.ns) {
-            let key = id_key(id);
-            let partition = storage().partition(partition_of(&collection, &key))?;
-            let read = partition.try_get(collection.tree(), &key, ReadAt::Newest)?;
-            found = read.ok()?.map(|read| read.value);
-            metrics.record_index_use(collection.tree(), existing_trees);
-        }
+impl FindById {
+    /// Counts the find, and answers it.
+    fn finish(&self, tree: Option<TreeId>, found: Option<&Bytes>, started_ns: u64) -> Ran {
+        let metrics = &state().metrics;
         metrics.counters.query.inc();
-        let reply = reply(found.as_ref(), &self.ns);
+        if let Some(tree) = tree {
+            metrics.record_index_use(tree, existing_trees);
+        }
+        let reply = reply(found, &self.ns);
         let top = Some((TopKind::Query, self.ns.as_str()));
         let ended_ns = super::finished(metrics, OpClass::Read, top, started_ns);
-        Some(Ran { reply, ended_ns })
+        Ran { reply, ended_ns }
+    }
+}
+
+/// Such a command, to be run again with another `_id`.
+#[derive(Debug)]
+struct RepeatedFind(Rc<FindById>);
+
+impl RepeatedFind {
+    fn attempt(&self, id: RawBsonRef<'_>, started_ns: u64) -> Option<Attempt> {
+        let find = &self.0;
+        let catalog = core_catalog();
+        if !catalog.gates().admits(&find.ns, Access::Read) {
+            return None;
+        }
+        if let Some(lsid) = &find.lsid {
+            state().sessions.touch(lsid, started_ns).ok()?;
+        }
+        let Some(collection) = catalog.get(&find.ns) else {
+            return Some(Attempt::Ran(find.finish(None, None, started_ns)));
+        };
+        let (tree, key) = (collection.tree(), id_key(id));
+        let (here, partition) = (storage(), partition_of(&collection, &key));
+        if let Some(partition) = here.partition(partition) {
+            let found = found_now(&partition, tree, &key)?;
+            let ran = find.finish(Some(tree), found.as_ref(), started_ns);
+            return Some(Attempt::Ran(ran));
+        }
+        let pass = catalog.gates().try_enter(&find.ns, Access::Read)?;
+        let (owner, find) = (here.owner(partition), find.clone());
+        Some(Attempt::Asked(Box::pin(async move {
+            let found = call_on(owner, move || {
+                let partition = storage().partition(partition).expect("asked its owner");
+                found_now(&partition, tree, &key)
+            })
+            .await?;
+            drop(pass);
+            Some(find.finish(Some(tree), found.as_ref(), started_ns))
+        })))
+    }
+}
+
+/// The newest version of a document of this core; `None` where that would have to wait, or fails.
+fn found_now(partition: &Partition, tree: TreeId, key: &[u8]) -> Option<Option<Bytes>> {
+    let read = partition.try_get(tree, key, ReadAt::Newest)?.ok()?;
+    Some(read.map(|read| read.value))
+}
+
+impl Repeat for RepeatedFind {
+    fn run_now(&self, id: RawBsonRef<'_>, started_ns: u64) -> Attempt {
+        self.attempt(id, started_ns).unwrap_or(Attempt::Not)
     }
 
     fn run(&self, id: RawBsonRef<'_>, invocation: Invocation) -> HandlerFuture {
-        let (ns, key) = (self.ns.clone(), id_key(id));
-        Box::pin(super::run(
-            invocation,
-            Some(TopKind::Query),
-            async move |cmd: Invocation| {
-                let express = Express {
-                    ns,
-                    key,
-                    asked: None,
-                };
-                run(&cmd, express).await
-            },
-        ))
+        let (ns, key) = (self.0.ns.clone(), id_key(id));
+        let again = async move |cmd: Invocation| {
+            let asked = None;
+            run(&cmd, Express { ns, key, asked }).await
+        };
+        Box::pin(super::run(invocation, Some(TopKind::Query), again))
     }
 }

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use bytes::Bytes;
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::{GateClosed, GateGuard};
 use pinion_runtime::{
@@ -20,7 +21,7 @@ use super::storage::{Storage, storage};
 use crate::limits::{MAX_STEP_BYTES, MAX_STEP_STATEMENTS};
 use crate::partition::UnitId;
 use crate::ring::{EntryKind, Reservation, Ring};
-use crate::types::{Fatal, PartitionId, Write, WriteError};
+use crate::types::{Fatal, Op, PartitionId, Write, WriteError};
 
 /// Where an entry carries its timestamp: behind the document's length, the element's type and the name `ts`.
 pub const ENTRY_TS_OFFSET: usize = 8;
@@ -172,10 +173,12 @@ impl Storage {
         let statements = std::mem::take(step);
         let (statements, result) = match owner {
             Some(owner) => {
-                submit_to(owner, Queue::Foreground, move || async move {
-                    storage().execute_for_another(statements, ordered).await
-                })
-                .await
+                let (statements, _values, result) =
+                    submit_to(owner, Queue::Foreground, move || async move {
+                        storage().execute_for_another(statements, ordered).await
+                    })
+                    .await;
+                (statements, result)
             }
             None => {
                 let this = self.rc();
@@ -189,18 +192,25 @@ impl Storage {
         result
     }
 
-    /// A step of another core all of whose partitions are here. The statements go back with the result: their memory
-    /// is the other core's.
+    /// A step of another core all of whose partitions are here. The statements go back with the result, and the values are
+    /// copied, since memory is freed most cheaply by the core that allocated it.
     async fn execute_for_another(
         &self,
         mut step: Vec<Statement>,
         ordered: bool,
-    ) -> (Vec<Statement>, StepResult) {
+    ) -> (Vec<Statement>, Vec<Bytes>, StepResult) {
+        let mut theirs = Vec::new();
+        for write in step.iter_mut().flat_map(|statement| &mut statement.writes) {
+            if let Op::Put(value) = &mut write.op {
+                let copy = Bytes::copy_from_slice(value);
+                theirs.push(std::mem::replace(value, copy));
+            }
+        }
         let result = match self.enter() {
             Ok((ring, _inside)) => self.execute_here(&mut step, ordered, &ring).await,
             Err(error) => StepResult::all(step.len(), ordered, error),
         };
-        (step, result)
+        (step, theirs, result)
     }
 
     /// Where a step begins on a core: it can be logged there, and holds up the closing.
