@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use super::page::Page;
+use super::hint;
+use super::page::{FIRST_READ_BYTES, Page};
 
 /// Blocks of one chunk.
 const CHUNK_BLOCKS: usize = 64;
@@ -10,8 +11,15 @@ const CHUNK_BLOCKS: usize = 64;
 pub(super) const CHUNK_BYTES: u64 = size_of::<Chunk>() as u64;
 
 struct Chunk {
-    pages: [Option<Rc<Page>>; CHUNK_BLOCKS],
+    pages: [Place; CHUNK_BLOCKS],
     used: usize,
+}
+
+/// A page, and where its bytes lie: what a search reads first is asked for before the page itself is looked at.
+#[derive(Default)]
+struct Place {
+    page: Option<Rc<Page>>,
+    first_read: usize,
 }
 
 /// Pages by their first block. A chunk is there while one of its blocks has a page; beside that the table takes eight
@@ -32,7 +40,16 @@ impl BlockTable {
     /// The page that begins with this block.
     pub(super) fn get(&self, block: u64) -> Option<&Rc<Page>> {
         let (chunk, index) = place(block);
-        self.chunks.get(chunk)?.as_ref()?.pages[index].as_ref()
+        let place = &self.chunks.get(chunk)?.as_ref()?.pages[index];
+        hint::lines(place.first_read, FIRST_READ_BYTES);
+        place.page.as_ref()
+    }
+
+    /// The same for a reader that wants it soon: what it will read first is asked for.
+    pub(super) fn expect(&self, block: u64) {
+        if let Some(page) = self.get(block) {
+            hint::line(std::ptr::from_ref(&**page).addr());
+        }
     }
 
     /// Adds a page.
@@ -47,12 +64,21 @@ impl BlockTable {
         let chunk = self.chunks[chunk].get_or_insert_with(|| {
             self.chunks_used += 1;
             Box::new(Chunk {
-                pages: [const { None }; CHUNK_BLOCKS],
+                pages: [const {
+                    Place {
+                        page: None,
+                        first_read: 0,
+                    }
+                }; CHUNK_BLOCKS],
                 used: 0,
             })
         });
-        let before = chunk.pages[index].replace(page);
-        assert!(before.is_none(), "block {block} is cached twice");
+        let place = &mut chunk.pages[index];
+        assert!(place.page.is_none(), "block {block} is cached twice");
+        *place = Place {
+            first_read: page.first_read(),
+            page: Some(page),
+        };
         chunk.used += 1;
         self.len += 1;
     }
@@ -61,7 +87,7 @@ impl BlockTable {
     pub(super) fn remove(&mut self, block: u64) -> Option<Rc<Page>> {
         let (at, index) = place(block);
         let chunk = self.chunks.get_mut(at)?.as_mut()?;
-        let page = chunk.pages[index].take()?;
+        let page = std::mem::take(&mut chunk.pages[index]).page?;
         chunk.used -= 1;
         self.len -= 1;
         if chunk.used == 0 {

@@ -8,11 +8,11 @@ use pinion_runtime::sync::Notify;
 use rustc_hash::FxHashMap;
 
 use super::block_table::{BlockTable, CHUNK_BYTES};
-use super::page::Page;
-use crate::types::ReadError;
+use super::page::{Page, PageKind};
+use crate::types::{Direction, ReadError};
 
 /// What a cached page costs beside its bytes.
-const PAGE_OVERHEAD_BYTES: u64 = 192;
+const PAGE_OVERHEAD_BYTES: u64 = 256;
 
 /// A load under way, and its outcome for those who wait.
 #[derive(Default)]
@@ -58,9 +58,29 @@ impl PageCache {
     pub(crate) fn get(&self, block: u64) -> Option<Rc<Page>> {
         let inner = self.inner.borrow();
         let page = inner.table.get(block)?;
-        page.cached.referenced.set(true);
+        // Most are marked already; to write it again would only make the line travel back to memory.
+        if !page.cached.referenced.get() {
+            page.cached.referenced.set(true);
+        }
         self.hits.set(self.hits.get() + 1);
         Some(page.clone())
+    }
+
+    /// Has the processor fetch what a reader of the page will look at first, if the page is in memory.
+    pub(crate) fn expect(&self, block: u64) {
+        self.inner.borrow().table.expect(block);
+    }
+
+    /// The same for the first record that a cursor in `direction` will read of a leaf. It waits for the page's slots.
+    pub(crate) fn expect_record(&self, block: u64, direction: Direction) {
+        if let Some(page) = self.inner.borrow().table.get(block)
+            && page.kind() == PageKind::Leaf
+        {
+            page.expect_record(match direction {
+                Direction::Forward => 0,
+                Direction::Reverse => page.len() - 1,
+            });
+        }
     }
 
     /// Whether a page is in memory; does not count as a use.

@@ -355,39 +355,45 @@ impl<'a, 'w, 'k> LevelMerge<'a, 'w, 'k> {
             }
         };
         let mut index = 0;
-        let old_len = old.as_ref().map_or(0, |page| page.len());
         loop {
-            let change = changes.next_if(|(key, _)| {
-                upper.is_none_or(|upper| key < upper)
-                    && old
-                        .as_ref()
-                        .is_none_or(|page| index == old_len || page.compare(index, key).is_ge())
+            let change = changes
+                .peek()
+                .filter(|(key, _)| upper.is_none_or(|upper| key < upper));
+            let place = change.map(|(key, _)| match &old {
+                Some(page) => page.search(key),
+                None => Err(0),
             });
-            match change {
-                Some((key, value)) => {
-                    let page = old
-                        .as_ref()
-                        .filter(|page| index < old_len && page.compare(index, &key).is_eq());
-                    let before = page.map(|page| Stored::at(page, index));
-                    index += usize::from(page.is_some());
-                    self.change(key, before, value).await?;
-                }
-                None if index < old_len => {
-                    let page = old.as_ref().expect("the page has records");
-                    let overflow = match self.level {
-                        0 => page.overflow(index).is_some(),
-                        _ => page.child(index).overflow,
-                    };
-                    let item = Item {
-                        key: page.key(index),
-                        value: page.value(index),
-                        overflow,
-                    };
+            // What lies before the change, or behind the last one, goes over as it is.
+            if let Some(page) = &old {
+                let until = match place {
+                    Some(Ok(place) | Err(place)) => place,
+                    None => page.len(),
+                };
+                while index < until {
+                    self.push(self.item(page, index)).await?;
                     index += 1;
-                    self.push(item).await?;
                 }
-                None => return Ok(()),
             }
+            let Some(place) = place else { return Ok(()) };
+            let (key, value) = changes.next().expect("the change was just looked at");
+            let replaced = old.as_ref().filter(|_| place.is_ok());
+            let before = replaced.map(|page| Stored::at(page, index));
+            index += usize::from(place.is_ok());
+            self.change(key, before, value).await?;
+        }
+    }
+
+    /// A record of an old page.
+    fn item(&self, page: &Page, index: usize) -> Item {
+        let overflow = match self.level {
+            0 => page.is_overflow(index),
+            _ => page.child(index).overflow,
+        };
+        let (key, value) = page.key_and_value(index);
+        Item {
+            key,
+            value,
+            overflow,
         }
     }
 

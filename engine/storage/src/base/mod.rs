@@ -3,6 +3,7 @@
 mod block_table;
 mod cache;
 mod file;
+mod hint;
 mod merge;
 mod options;
 mod page;

@@ -10,6 +10,10 @@ use super::roots::TreeRoot;
 use super::store::PageStore;
 use crate::types::{Direction, Key, ReadError, TreeId};
 
+/// Records before the end of a leaf at which a cursor asks for the slots of the next leaf, and then for its first record.
+const PAGE_AHEAD: usize = 4;
+const RECORD_AHEAD: usize = 1;
+
 /// Where in a tree to go.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Seek<'a> {
@@ -21,14 +25,73 @@ pub(crate) enum Seek<'a> {
     Last,
 }
 
-/// A leaf and the range of keys that belongs to it.
+/// The inner page above a leaf, by which its neighbours are found without another descent.
+#[derive(Clone, Debug)]
+pub(crate) struct Above {
+    page: Rc<Page>,
+    /// Every key below the page is below it; none for the last page of its level.
+    upper: Option<Key>,
+}
+
+/// A leaf and where it hangs.
 #[derive(Clone, Debug)]
 pub(crate) struct Leaf {
     pub page: Rc<Page>,
-    /// Every key of the leaf is at or above it; empty for the first leaf.
-    pub lower: Key,
-    /// Every key of the leaf is below it; none for the last leaf.
-    pub upper: Option<Key>,
+    /// None if the leaf is the whole tree.
+    above: Option<Above>,
+    /// The leaf's place in the page above it.
+    place: usize,
+}
+
+impl Leaf {
+    /// Whether the key lies in the leaf's range.
+    fn covers(&self, key: &[u8]) -> bool {
+        let Some(above) = &self.above else {
+            return true;
+        };
+        let next = self.place + 1;
+        above.page.compare(self.place, key).is_le()
+            && if next < above.page.len() {
+                above.page.compare(next, key).is_gt()
+            } else {
+                above
+                    .upper
+                    .as_ref()
+                    .is_none_or(|upper| key < upper.as_slice())
+            }
+    }
+
+    /// Leaves the leaf for its neighbour.
+    fn beyond(self, direction: Direction) -> BaseCursor {
+        let Some(above) = self.above else {
+            return BaseCursor::End;
+        };
+        match direction {
+            Direction::Forward if self.place + 1 < above.page.len() => BaseCursor::Beside {
+                above,
+                place: self.place + 1,
+            },
+            Direction::Forward => above.upper.map_or(BaseCursor::End, BaseCursor::Next),
+            Direction::Reverse if self.place > 0 => BaseCursor::Beside {
+                above,
+                place: self.place - 1,
+            },
+            Direction::Reverse => match above.page.key(0) {
+                lower if lower.is_empty() => BaseCursor::End,
+                lower => BaseCursor::Previous(lower),
+            },
+        }
+    }
+
+    /// The leaf to which a cursor goes when it leaves this one, as far as it hangs on the same inner page.
+    fn neighbour(&self, direction: Direction) -> Option<PagePtr> {
+        let above = self.above.as_ref()?;
+        let place = match direction {
+            Direction::Forward => Some(self.place + 1).filter(|&place| place < above.page.len()),
+            Direction::Reverse => self.place.checked_sub(1),
+        };
+        place.map(|place| above.page.child(place))
+    }
 }
 
 /// A descent under way. The bounds are the separators at these positions; only the last ones are made into keys.
@@ -37,6 +100,8 @@ struct Descent {
     level: u8,
     lower: Option<(Rc<Page>, usize)>,
     upper: Option<(Rc<Page>, usize)>,
+    /// The upper bound of the page above.
+    above_upper: Option<(Rc<Page>, usize)>,
 }
 
 impl Descent {
@@ -50,6 +115,7 @@ impl Descent {
             level,
             lower: None,
             upper: None,
+            above_upper: None,
         }
     }
 
@@ -85,6 +151,7 @@ impl Descent {
     fn step(&mut self, page: &Rc<Page>, seek: Seek<'_>) {
         let index = Descent::index(page, seek);
         self.lower = Some((page.clone(), index));
+        self.above_upper = self.upper.clone();
         if index + 1 < page.len() {
             self.upper = Some((page.clone(), index + 1));
         }
@@ -93,8 +160,19 @@ impl Descent {
     }
 
     fn leaf(self, page: Rc<Page>) -> Leaf {
-        let (lower, upper) = self.bounds();
-        Leaf { page, lower, upper }
+        let Some((above, place)) = self.lower else {
+            return Leaf {
+                page,
+                above: None,
+                place: 0,
+            };
+        };
+        let upper = self.above_upper.map(|(page, index)| page.key(index));
+        Leaf {
+            page,
+            above: Some(Above { page: above, upper }),
+            place,
+        }
     }
 }
 
@@ -225,7 +303,7 @@ impl PageStore {
 
     /// The leaves behind the one to which `seek` leads, in `direction`: at most `most`, as far as they hang on the same inner
     /// page and that is in memory, and only those that are not.
-    pub(crate) fn leaves_ahead(
+    fn leaves_ahead(
         &self,
         root: &TreeRoot,
         seek: Seek<'_>,
@@ -242,17 +320,28 @@ impl PageStore {
                 continue;
             }
             let at = Descent::index(&page, seek);
-            let ahead: Box<dyn Iterator<Item = usize>> = match direction {
-                Direction::Forward => Box::new(at + 1..page.len()),
-                Direction::Reverse => Box::new((0..at).rev()),
-            };
-            return ahead
-                .take(most)
-                .map(|index| page.child(index))
-                .filter(|ptr| !self.cache.contains(ptr.block))
-                .collect();
+            return self.children_ahead(&page, at, direction, most);
         }
         Vec::new()
+    }
+
+    /// The children of an inner page behind the one at `place`, in `direction`: those that are not in memory of at most `most`.
+    fn children_ahead(
+        &self,
+        page: &Page,
+        place: usize,
+        direction: Direction,
+        most: usize,
+    ) -> Vec<PagePtr> {
+        let ahead: Box<dyn Iterator<Item = usize>> = match direction {
+            Direction::Forward => Box::new(place + 1..page.len()),
+            Direction::Reverse => Box::new((0..place).rev()),
+        };
+        ahead
+            .take(most)
+            .map(|index| page.child(index))
+            .filter(|ptr| !self.cache.contains(ptr.block))
+            .collect()
     }
 
     /// Loads a page of a known level without keeping it in memory.
@@ -289,15 +378,25 @@ impl PageStore {
 
     /// Looks a key up if every page on the way is in memory.
     pub(crate) fn try_get(&self, root: &TreeRoot, key: &[u8]) -> Option<Option<Stored>> {
+        let leaf = self.try_leaf_page(root, key)?;
+        Some(leaf.find(key).map(|index| Stored::at(&leaf, index)))
+    }
+
+    /// The length of a key's value if every page on the way is in memory. The value is not touched.
+    pub(crate) fn try_len(&self, root: &TreeRoot, key: &[u8]) -> Option<Option<u64>> {
+        let leaf = self.try_leaf_page(root, key)?;
+        Some(leaf.search(key).ok().map(|index| leaf.stored_len(index)))
+    }
+
+    /// The leaf in whose range `key` lies, if every page on the way is in memory.
+    #[inline]
+    fn try_leaf_page(&self, root: &TreeRoot, key: &[u8]) -> Option<Rc<Page>> {
         let mut ptr = root.ptr;
         let mut level = root.level;
         loop {
             let page = self.cache.get(ptr.block)?;
             if level == 0 {
-                if page.kind() != PageKind::Leaf {
-                    return None;
-                }
-                return Some(page.search(key).ok().map(|index| Stored::at(&page, index)));
+                return (page.kind() == PageKind::Leaf).then_some(page);
             }
             if page.kind() != PageKind::Inner || page.level() != level {
                 return None;
@@ -373,6 +472,8 @@ pub(crate) enum BaseCursor {
     Unplaced,
     /// On a record.
     On { leaf: Leaf, index: usize },
+    /// Between two leaves that hang on the same inner page: the next one is at this place there.
+    Beside { above: Above, place: usize },
     /// Between two leaves: the next one begins with this key.
     Next(Key),
     /// Between two leaves: the next one ends below this key.
@@ -410,13 +511,11 @@ impl BaseCursor {
         };
         match direction {
             Direction::Forward if split < len => BaseCursor::On { leaf, index: split },
-            Direction::Forward => leaf.upper.map_or(BaseCursor::End, BaseCursor::Next),
             Direction::Reverse if split > 0 => BaseCursor::On {
                 leaf,
                 index: split - 1,
             },
-            Direction::Reverse if leaf.lower.is_empty() => BaseCursor::End,
-            Direction::Reverse => BaseCursor::Previous(leaf.lower),
+            direction => leaf.beyond(direction),
         }
     }
 
@@ -425,7 +524,15 @@ impl BaseCursor {
         matches!(self, BaseCursor::On { .. } | BaseCursor::End)
     }
 
-    /// The record it stands on.
+    /// The record it stands on, if it stands on one.
+    pub(crate) fn standing(&self) -> Option<(&Page, usize)> {
+        match self {
+            BaseCursor::On { leaf, index } => Some((&leaf.page, *index)),
+            _ => None,
+        }
+    }
+
+    /// The record it stands on; none at the end.
     pub(crate) fn record(&self) -> Option<(&Rc<Page>, usize)> {
         match self {
             BaseCursor::On { leaf, index } => Some((&leaf.page, *index)),
@@ -434,20 +541,38 @@ impl BaseCursor {
         }
     }
 
-    /// Goes on by one record within the leaf, or to its edge.
-    pub(crate) fn advance(&mut self, direction: Direction) {
+    /// Goes on by one record if the leaf has another.
+    #[inline]
+    pub(crate) fn advance_within(&mut self, direction: Direction) -> bool {
         let BaseCursor::On { leaf, index } = self else {
             panic!("a base cursor advances from a record")
         };
         match direction {
             Direction::Forward if *index + 1 < leaf.page.len() => *index += 1,
-            Direction::Forward => {
-                *self = leaf.upper.take().map_or(BaseCursor::End, BaseCursor::Next)
-            }
             Direction::Reverse if *index > 0 => *index -= 1,
-            Direction::Reverse if leaf.lower.is_empty() => *self = BaseCursor::End,
-            Direction::Reverse => *self = BaseCursor::Previous(std::mem::take(&mut leaf.lower)),
+            _ => return false,
         }
+        true
+    }
+
+    /// Goes on by one record within the leaf, or to its edge.
+    pub(crate) fn advance(&mut self, direction: Direction) {
+        if !self.advance_within(direction)
+            && let BaseCursor::On { leaf, .. } = std::mem::take(self)
+        {
+            *self = leaf.beyond(direction);
+        }
+    }
+
+    /// The key from which [`BaseCursor::advance_within`] has just gone on.
+    pub(crate) fn behind(&self, direction: Direction) -> Key {
+        let BaseCursor::On { leaf, index } = self else {
+            panic!("a base cursor that went on within a leaf stands there")
+        };
+        leaf.page.key(match direction {
+            Direction::Forward => index - 1,
+            Direction::Reverse => index + 1,
+        })
     }
 
     /// Where to go on from an edge; `from` counts only for a cursor that is nowhere yet.
@@ -460,19 +585,43 @@ impl BaseCursor {
             BaseCursor::Unplaced => (BaseCursor::entry(from, direction), from),
             BaseCursor::Next(key) => (Seek::At(key), Bound::Unbounded),
             BaseCursor::Previous(key) => (Seek::Below(key), Bound::Unbounded),
-            BaseCursor::On { .. } | BaseCursor::End => {
-                panic!("a ready base cursor needs no placing")
+            BaseCursor::Beside { .. } | BaseCursor::On { .. } | BaseCursor::End => {
+                panic!("a base cursor that knows its page needs no descent")
             }
         }
     }
 
-    /// Where a cursor that has left a leaf goes on; none for one that was placed by a key.
-    pub(crate) fn edge(&self) -> Option<Seek<'_>> {
-        match self {
-            BaseCursor::Next(key) => Some(Seek::At(key)),
-            BaseCursor::Previous(key) => Some(Seek::Below(key)),
-            BaseCursor::Unplaced | BaseCursor::On { .. } | BaseCursor::End => None,
-        }
+    /// The leaves that a cursor which has left one comes to after the next: at most `most`, and only those that are not in
+    /// memory. None for one that was placed by a key.
+    pub(crate) fn leaves_ahead(
+        &self,
+        store: &PageStore,
+        root: &TreeRoot,
+        direction: Direction,
+        most: usize,
+    ) -> Vec<PagePtr> {
+        let seek = match self {
+            BaseCursor::Beside { above, place } => {
+                return store.children_ahead(&above.page, *place, direction, most);
+            }
+            BaseCursor::Next(key) => Seek::At(key),
+            BaseCursor::Previous(key) => Seek::Below(key),
+            BaseCursor::Unplaced | BaseCursor::On { .. } | BaseCursor::End => return Vec::new(),
+        };
+        store.leaves_ahead(root, seek, direction, most)
+    }
+
+    /// Goes from beside a leaf onto it.
+    fn onto(&mut self, page: Rc<Page>, direction: Direction) {
+        let BaseCursor::Beside { above, place } = std::mem::take(self) else {
+            panic!("only a cursor beside a leaf knows which it is")
+        };
+        let leaf = Leaf {
+            page,
+            above: Some(above),
+            place,
+        };
+        *self = BaseCursor::enter(leaf, Bound::Unbounded, direction);
     }
 
     /// Makes the cursor ready if every page on the way is in memory.
@@ -488,12 +637,21 @@ impl BaseCursor {
             return true;
         };
         while !self.is_ready() {
-            let (seek, from) = self.target(from, direction);
-            let Some(leaf) = store.try_leaf(root, seek) else {
-                return false;
-            };
-            *self = BaseCursor::enter(leaf, from, direction);
+            if let BaseCursor::Beside { above, place } = self {
+                let page = store.cache.get(above.page.child(*place).block);
+                let Some(page) = page.filter(|page| page.kind() == PageKind::Leaf) else {
+                    return false;
+                };
+                self.onto(page, direction);
+            } else {
+                let (seek, from) = self.target(from, direction);
+                let Some(leaf) = store.try_leaf(root, seek) else {
+                    return false;
+                };
+                *self = BaseCursor::enter(leaf, from, direction);
+            }
         }
+        self.expect_more(store, direction);
         true
     }
 
@@ -507,22 +665,50 @@ impl BaseCursor {
         direction: Direction,
     ) -> Result<(), ReadError> {
         while !self.is_ready() {
-            let (seek, from) = self.target(from, direction);
-            let leaf = store.leaf(tree, root, seek).await?;
-            *self = BaseCursor::enter(leaf, from, direction);
+            if let BaseCursor::Beside { above, place } = self {
+                let ptr = above.page.child(*place);
+                let page = store.page(&ptr, tree).await?;
+                store.expect_level(&page, &ptr, 0)?;
+                self.onto(page, direction);
+            } else {
+                let (seek, from) = self.target(from, direction);
+                let leaf = store.leaf(tree, root, seek).await?;
+                *self = BaseCursor::enter(leaf, from, direction);
+            }
         }
         Ok(())
+    }
+
+    /// Has the processor fetch the record behind the one that the cursor stands on, and towards the end of the leaf what the
+    /// next one begins with.
+    #[inline]
+    pub(crate) fn expect_more(&self, store: &PageStore, direction: Direction) {
+        let BaseCursor::On { leaf, index } = self else {
+            return;
+        };
+        let (next, left) = match direction {
+            Direction::Forward => (index + 1, leaf.page.len() - index - 1),
+            Direction::Reverse => (index.wrapping_sub(1), *index),
+        };
+        if left > 0 {
+            leaf.page.expect_record(next);
+        }
+        if left != PAGE_AHEAD && left != RECORD_AHEAD {
+            return;
+        }
+        if let Some(ptr) = leaf.neighbour(direction) {
+            match left {
+                PAGE_AHEAD => store.cache.expect(ptr.block),
+                _ => store.cache.expect_record(ptr.block, direction),
+            }
+        }
     }
 
     /// Goes to the first record beyond `from` without leaving the leaf, if it lies there.
     pub(crate) fn seek_within(&mut self, from: Bound<&[u8]>, direction: Direction) {
         let stays = match (&*self, from) {
             (BaseCursor::On { leaf, .. }, Bound::Included(key) | Bound::Excluded(key)) => {
-                leaf.lower.as_slice() <= key
-                    && leaf
-                        .upper
-                        .as_ref()
-                        .is_none_or(|upper| key < upper.as_slice())
+                leaf.covers(key)
             }
             _ => false,
         };

@@ -29,8 +29,11 @@ pub struct Cursor {
     direction: Direction,
     at: ReadAt,
     pin: Result<Option<SnapshotPin>, ReadError>,
-    /// The next record lies beyond it.
+    /// The next record lies beyond it, unless `from_base` is set.
     from: Bound<Key>,
+    /// The next record is the one in the base on which `base` stands, and `from` is behind: the key that was given last is the
+    /// one before that in the same leaf. It is copied only when something depends on it.
+    from_base: bool,
     base: BaseCursor,
     /// The checkpoint whose tree `base` stands in.
     base_checkpoint: u64,
@@ -73,6 +76,7 @@ impl Partition {
             at,
             pin,
             from,
+            from_base: false,
             base: BaseCursor::default(),
             base_checkpoint: u64::MAX,
             done: false,
@@ -84,6 +88,9 @@ impl Cursor {
     /// The next record, or none at the end of the range. Does not yield when every page needed is in memory and, at newest,
     /// no unit that changes the record is being decided.
     pub async fn next(&mut self) -> Result<Option<(Key, Read)>, ReadError> {
+        if let Some(record) = self.next_in_leaf() {
+            return Ok(Some(record));
+        }
         if let Err(error) = &self.pin {
             return Err(error.clone());
         }
@@ -129,9 +136,11 @@ impl Cursor {
         let store = &self.partition.store;
         let target = u64::from(store.options.leaf_target_bytes);
         let most = (store.cache.budget() / 16 / target).min(READ_AHEAD_LEAVES);
-        let Some(seek) = self.base.edge() else { return };
         let root = &view.trees[&self.tree];
-        for ptr in store.leaves_ahead(root, seek, self.direction, most as usize) {
+        let ahead = self
+            .base
+            .leaves_ahead(store, root, self.direction, most as usize);
+        for ptr in ahead {
             sim::count("leaves read ahead of a cursor", 1);
             let (partition, view, tree) = (self.partition.clone(), view.clone(), self.tree);
             drop(spawn(Queue::Foreground, async move {
@@ -144,6 +153,7 @@ impl Cursor {
     /// Goes on at `key`, forwards or backwards of where the cursor stands: the next record is the first at or beyond it, in
     /// the cursor's direction, within its range.
     pub fn seek(&mut self, key: &[u8]) {
+        self.from_base = false;
         let before_range = match self.direction {
             Direction::Forward => !self.range.above_lower(key),
             Direction::Reverse => !self.range.below_upper(key),
@@ -163,17 +173,70 @@ impl Cursor {
         self.done
     }
 
+    /// The next record in the common case: it lies in the leaf that the cursor stands in, and nothing was changed since the last
+    /// checkpoint. None where the others must decide, [`Cursor::step`] and its callers.
+    #[inline]
+    fn next_in_leaf(&mut self) -> Option<(Key, Read)> {
+        if self.done || self.pin.is_err() {
+            return None;
+        }
+        let (key, read) = {
+            let state = self.partition.state.borrow();
+            let view = state.views.of(self.at).ok()?;
+            if self.base_checkpoint != view.roots.checkpoint
+                || !state.is_unchanged(view, self.tree)
+                || (self.at == ReadAt::Newest && !state.intents.is_empty())
+            {
+                return None;
+            }
+            let (page, index) = self.base.standing()?;
+            if page.is_overflow(index) {
+                return None;
+            }
+            let (key, value) = page.key_and_value(index);
+            let token = view.token();
+            (key, Read { value, token })
+        };
+        if !within(&self.range, &key, self.direction) {
+            return None;
+        }
+        self.go_on(&key);
+        Some((key, read))
+    }
+
+    /// Goes on from the record of the base that has this key.
+    #[inline]
+    fn go_on(&mut self, key: &Key) {
+        self.from_base = self.base.advance_within(self.direction);
+        if self.from_base {
+            self.base.expect_more(&self.partition.store, self.direction);
+        } else {
+            // Copied at once, where `clone` would go byte by byte.
+            self.from = Bound::Excluded(Key::from_slice(key));
+            self.base.advance(self.direction);
+        }
+    }
+
+    /// Brings `from` up to date.
+    fn settle_from(&mut self) {
+        if std::mem::take(&mut self.from_base) {
+            let key = self.base.behind(self.direction);
+            self.from = Bound::Excluded(key);
+        }
+    }
+
     fn step(&mut self) -> Result<Step, ReadError> {
         let partition = self.partition.clone();
         let state = partition.state.borrow();
         let view = state.views.of(self.at)?;
         if self.base_checkpoint != view.roots.checkpoint {
+            self.settle_from();
             self.base_checkpoint = view.roots.checkpoint;
             self.base = BaseCursor::Unplaced;
         }
-        let from = self.from.as_ref().map(Key::as_slice);
         if !self.base.is_ready() {
             let root = view.trees.get(&self.tree);
+            let from = self.from.as_ref().map(Key::as_slice);
             if !self
                 .base
                 .try_place(&partition.store, root, from, self.direction)
@@ -192,11 +255,11 @@ impl Cursor {
             if !within(&self.range, &key, self.direction) {
                 return Ok(Step::End);
             }
-            self.base.advance(self.direction);
-            // Copied at once, where `clone` would go byte by byte.
-            self.from = Bound::Excluded(Key::from_slice(&key));
+            self.go_on(&key);
             return Ok(found(&partition, view, key, stored));
         }
+        self.settle_from();
+        let from = self.from.as_ref().map(Key::as_slice);
         let in_delta = self.next_in_delta(&state, view);
         let base = self.base.record();
         // Which of the two comes first, and whether they are the same key.

@@ -81,10 +81,10 @@ impl Partition {
         if self.state.borrow().is_masked(view, write.tree, &write.key) {
             return Ok(None);
         }
-        let stored = match self.store.try_get(root, &write.key) {
-            Some(stored) => stored,
-            None => self.store.get(write.tree, root, &write.key).await?,
-        };
+        if let Some(len) = self.store.try_len(root, &write.key) {
+            return Ok(len);
+        }
+        let stored = self.store.get(write.tree, root, &write.key).await?;
         Ok(stored.as_ref().map(Stored::len))
     }
 
