@@ -173,6 +173,12 @@ impl CoreCatalog {
         self.current.borrow().get(ns).cloned()
     }
 
+    /// What `look` makes of the collection of that name. As [`CoreCatalog::get`], but without a share in the collection, whose
+    /// count all cores would write to.
+    pub fn with<R>(&self, ns: &Namespace, look: impl FnOnce(&Collection) -> R) -> Option<R> {
+        self.current.borrow().get(ns).map(|found| look(found))
+    }
+
     /// This core's gates.
     pub fn gates(&self) -> &Gates {
         &self.gates

@@ -220,11 +220,14 @@ impl RepeatedFind {
         if let Some(lsid) = &find.lsid {
             state().sessions.touch(lsid, started_ns).ok()?;
         }
-        let Some(collection) = catalog.get(&find.ns) else {
+        let place = catalog.with(&find.ns, |collection| {
+            let key = id_key(id);
+            (collection.tree(), partition_of(collection, &key), key)
+        });
+        let Some((tree, partition, key)) = place else {
             return Some(Attempt::Ran(find.finish(None, None, started_ns)));
         };
-        let (tree, key) = (collection.tree(), id_key(id));
-        let (here, partition) = (storage(), partition_of(&collection, &key));
+        let here = storage();
         if let Some(partition) = here.partition(partition) {
             let found = found_now(&partition, tree, &key)?;
             let ran = find.finish(Some(tree), found.as_ref(), started_ns);
