@@ -23,6 +23,8 @@
 use std::cell::Cell;
 use std::cmp::Ordering;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
 
@@ -515,27 +517,31 @@ impl Page {
     }
 }
 
-thread_local! {
-    static SHARES_AT: Cell<usize> = const { Cell::new(0) };
+/// The buffer of a page behind the count of its shares.
+struct Shared {
+    bytes: Bytes,
+    /// Where the count lies.
+    count_at: Arc<AtomicUsize>,
 }
-
-/// The buffer of a page behind its count of shares.
-struct Shared(Bytes);
 
 impl AsRef<[u8]> for Shared {
     fn as_ref(&self) -> &[u8] {
         // The count stands before its owner, with a pointer between them.
-        let count = std::ptr::from_ref(self).addr() - 2 * size_of::<usize>();
-        SHARES_AT.set(count);
-        &self.0
+        let count_at = std::ptr::from_ref(self).addr() - 2 * size_of::<usize>();
+        self.count_at.store(count_at, Relaxed);
+        &self.bytes
     }
 }
 
 /// Makes the buffer one of which it is known where the count of its shares lies: whoever takes a share waits for that line, unless
 /// it was asked for before. The address is never read, so a wrong one would cost nothing but that wait.
 fn shared(bytes: Bytes) -> (Bytes, usize) {
-    let bytes = Bytes::from_owner(Shared(bytes));
-    (bytes, SHARES_AT.get())
+    let count_at = Arc::new(AtomicUsize::new(0));
+    let bytes = Bytes::from_owner(Shared {
+        bytes,
+        count_at: count_at.clone(),
+    });
+    (bytes, count_at.load(Relaxed))
 }
 
 fn slot_head(slot: &[u8; SLOT_BYTES]) -> u32 {
