@@ -17,7 +17,7 @@ pub(crate) const IO_BYTES: usize = 1024 * 1024;
 /// Writes of one checkpoint that may be under way at once in one partition.
 pub(crate) const WRITES_IN_FLIGHT: usize = 4;
 
-/// Leaves that a cursor has read ahead; a small cache allows fewer.
+/// Leaves that a cursor or a batch of writes has read ahead; a small cache allows fewer.
 pub(crate) const READ_AHEAD_LEAVES: u64 = 16;
 
 /// Leaves that a merge has read ahead of where it is.

@@ -43,6 +43,7 @@ const MUST_HAPPEN: &[&str] = &[
     "event recovery hole",
     "event leaves read ahead of a merge",
     "event leaves read ahead of a cursor",
+    "event leaves read ahead of writes",
     "crash at flush",
     "crash at checkpoint begin",
     "crash at checkpoint install",

@@ -14,7 +14,7 @@ use super::options::PartitionOptions;
 use super::page::{Page, PageHeader, PageKind, PagePtr, build_payload, payload_blocks, seal};
 use super::roots::PartitionRoots;
 use super::space::{Extent, FreeSpace};
-use crate::limits::{BLOCK_BYTES, IO_BYTES, WRITES_IN_FLIGHT};
+use crate::limits::{BLOCK_BYTES, IO_BYTES, READ_AHEAD_LEAVES, WRITES_IN_FLIGHT};
 use crate::types::{Fatal, PartitionId, ReadError, TreeId};
 
 /// Pages of one partition, on disk and in memory.
@@ -88,6 +88,12 @@ impl PageStore {
             return self.page(ptr, tree).await;
         }
         Ok(Rc::new(self.file.read(ptr, tree).await?))
+    }
+
+    /// How many leaves may be read ahead at once: fewer with a small cache.
+    pub(crate) fn leaves_at_once(&self) -> usize {
+        let target = u64::from(self.options.leaf_target_bytes);
+        (self.cache.budget() / 16 / target).min(READ_AHEAD_LEAVES) as usize
     }
 
     /// Makes blocks reusable. Nobody may refer to them any more, on disk or in memory.

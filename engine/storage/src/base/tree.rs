@@ -295,6 +295,12 @@ impl PageStore {
         Some(descent.located())
     }
 
+    /// The leaf in whose range `key` lies, if it is not in memory but every page above it is.
+    pub(crate) fn try_leaf_on_disk(&self, root: &TreeRoot, key: &[u8]) -> Option<PagePtr> {
+        let located = self.try_locate_leaf((root.ptr, root.level), key)?;
+        (!self.cache.contains(located.ptr.block)).then_some(located.ptr)
+    }
+
     /// The inner page that a descent has come to, if it is in memory.
     fn inner_in_memory(&self, descent: &Descent) -> Option<Rc<Page>> {
         let page = self.cache.get(descent.ptr.block)?;

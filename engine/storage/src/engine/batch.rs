@@ -101,6 +101,13 @@ pub(super) fn check_sizes(statement: &Statement) -> Result<(), WriteError> {
     }
 }
 
+/// How far the leaves of a batch are being read ahead.
+#[derive(Default)]
+pub(super) struct Ahead {
+    /// Parts that were looked at and are not prepared yet.
+    parts: usize,
+}
+
 /// What one core has to place for one statement.
 pub(super) struct Placement {
     pub(super) index: usize,
@@ -122,16 +129,27 @@ impl Storage {
         WriteError::Fatal(fatal)
     }
 
-    /// Loads what the checks of a part need from the base.
-    pub(super) async fn prepare(
+    /// Loads what the checks of a part need from the base. `later` are parts that will be prepared next: when this one had to wait
+    /// for a page, the leaves of those are asked for too, so that a batch waits for the device less often than it writes.
+    pub(super) async fn prepare<'a>(
         &self,
         part: &Part,
+        ahead: &mut Ahead,
+        later: impl Iterator<Item = &'a Part>,
     ) -> Result<(Rc<Partition>, Prepared), WriteError> {
         let partition = self.owned_partition(part.partition);
+        let misses = partition.page_misses();
         let prepared = partition
             .prepare(&part.writes)
             .await
             .map_err(|error| self.read_failed(&error))?;
+        ahead.parts = ahead.parts.saturating_sub(1);
+        if ahead.parts == 0 && partition.page_misses() > misses {
+            let writes = later
+                .filter(|later| later.partition == part.partition)
+                .flat_map(|later| &later.writes);
+            ahead.parts = partition.read_ahead(writes);
+        }
         Ok((partition, prepared))
     }
 
@@ -143,8 +161,10 @@ impl Storage {
         ordered: bool,
     ) -> Vec<(usize, Result<(), WriteError>)> {
         let mut results = Vec::with_capacity(placements.len());
-        for placement in placements {
-            let result = self.place(&placement).await;
+        let mut ahead = Ahead::default();
+        for (at, placement) in placements.iter().enumerate() {
+            let later = placements[at + 1..].iter().flat_map(|later| &later.parts);
+            let result = self.place(placement, &mut ahead, later).await;
             let failed = result.is_err();
             results.push((placement.index, result));
             if failed && ordered {
@@ -155,12 +175,17 @@ impl Storage {
     }
 
     /// Places the intents of one statement on all its partitions here, or on none.
-    async fn place(&self, placement: &Placement) -> Result<(), WriteError> {
+    async fn place<'a>(
+        &self,
+        placement: &Placement,
+        ahead: &mut Ahead,
+        later: impl Iterator<Item = &'a Part> + Clone,
+    ) -> Result<(), WriteError> {
         self.check_fatal().map_err(WriteError::Fatal)?;
         self.check_memory()?;
         for (at, part) in placement.parts.iter().enumerate() {
             let placed = loop {
-                match self.prepare(part).await {
+                match self.prepare(part, ahead, later.clone()).await {
                     // A checkpoint was installed meanwhile: what was prepared describes the base before it.
                     Ok((partition, prepared)) if !partition.is_current(&prepared) => {}
                     Ok((partition, prepared)) => {

@@ -16,7 +16,7 @@ use pinion_runtime::{
     CoreId, Queue, join_all, should_yield, sim, spawn, submit_to, wall_ms, yield_now,
 };
 
-use super::batch::{Part, Placement, check_sizes, parts_of};
+use super::batch::{Ahead, Part, Placement, check_sizes, parts_of};
 use super::storage::{Storage, storage};
 use crate::limits::{MAX_STEP_BYTES, MAX_STEP_STATEMENTS};
 use crate::partition::UnitId;
@@ -265,11 +265,13 @@ impl Storage {
             .map(|statement| parts_of(&statement.writes, fault))
             .collect();
         let mut prepared = Vec::with_capacity(step.len());
+        let mut ahead = Ahead::default();
         loop {
-            for parts in &parts {
-                let mut of_statement = Vec::with_capacity(parts.len());
-                for part in parts {
-                    match self.prepare(part).await {
+            for (at, statement) in parts.iter().enumerate() {
+                let mut of_statement = Vec::with_capacity(statement.len());
+                for part in statement {
+                    let later = parts[at + 1..].iter().flatten();
+                    match self.prepare(part, &mut ahead, later).await {
                         Ok(prepared) => of_statement.push(prepared),
                         Err(error) => return StepResult::all(step.len(), ordered, error),
                     }

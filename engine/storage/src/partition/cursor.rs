@@ -13,7 +13,6 @@ use super::core::{Partition, State};
 use super::read::{SnapshotPin, read_version};
 use super::view::View;
 use crate::base::{BaseCursor, Stored};
-use crate::limits::READ_AHEAD_LEAVES;
 use crate::types::{Direction, Key, KeyRange, Read, ReadAt, ReadError, TreeId};
 
 /// Steps over keys without a visible version after which a cursor offers to yield.
@@ -134,12 +133,10 @@ impl Cursor {
     /// it.
     fn read_ahead(&self, view: &Rc<View>) {
         let store = &self.partition.store;
-        let target = u64::from(store.options.leaf_target_bytes);
-        let most = (store.cache.budget() / 16 / target).min(READ_AHEAD_LEAVES);
         let root = &view.trees[&self.tree];
         let ahead = self
             .base
-            .leaves_ahead(store, root, self.direction, most as usize);
+            .leaves_ahead(store, root, self.direction, store.leaves_at_once());
         for ptr in ahead {
             sim::count("leaves read ahead of a cursor", 1);
             let (partition, view, tree) = (self.partition.clone(), view.clone(), self.tree);

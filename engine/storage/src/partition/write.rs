@@ -8,6 +8,7 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use pinion_clock::Timestamp;
+use pinion_runtime::{Queue, sim, spawn};
 use smallvec::SmallVec;
 
 use super::core::{Partition, State};
@@ -48,6 +49,40 @@ impl Partition {
     /// Loads what checking and counting these writes needs. Does not yield when it is in memory.
     pub(crate) async fn prepare(&self, writes: &[Write]) -> Result<Prepared, ReadError> {
         self.gather(writes, true).await
+    }
+
+    /// Begins to read the leaves that these writes will ask for, as far as they are not in memory: at most as many as a cursor
+    /// has read ahead. Returns how many writes were looked at.
+    pub(crate) fn read_ahead<'a>(&self, writes: impl Iterator<Item = &'a Write>) -> usize {
+        let view = self.state.borrow().views.current().clone();
+        let mut looked_at = 0;
+        for write in writes.take(self.store.leaves_at_once()) {
+            looked_at += 1;
+            let Some(root) = view.trees.get(&write.tree) else {
+                continue;
+            };
+            let Some(ptr) = self.store.try_leaf_on_disk(root, &write.key) else {
+                continue;
+            };
+            sim::count("leaves read ahead of writes", 1);
+            let partition = self
+                .me
+                .upgrade()
+                .expect("a partition that is called exists");
+            let (view, tree) = (view.clone(), write.tree);
+            // The task holds the view, so that the page's blocks are not reused meanwhile. What fails to be read is told by
+            // whoever needs it.
+            drop(spawn(Queue::Foreground, async move {
+                let _ = partition.store.page(&ptr, tree).await;
+                drop(view);
+            }));
+        }
+        looked_at
+    }
+
+    /// Pages that were not in memory when they were asked for, since the partition was opened.
+    pub(crate) fn page_misses(&self) -> u64 {
+        self.store.cache.misses.get()
     }
 
     async fn gather(&self, writes: &[Write], expectations: bool) -> Result<Prepared, ReadError> {
