@@ -5,6 +5,7 @@
 
 pub mod limits;
 
+mod compute;
 mod context;
 mod core;
 mod dma;
@@ -20,6 +21,7 @@ pub mod sync;
 mod task;
 mod time;
 
+pub use crate::compute::{Abandoned, compute};
 pub use crate::core::{
     CoreId, core_count, core_id, core_local, is_core, set_core_local, try_core_local,
 };

@@ -8,16 +8,17 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::{Bytes, BytesMut};
-use pinion_runtime::{Connection, should_yield, timeout, yield_now};
+use pinion_runtime::{Abandoned, Connection, should_yield, timeout, yield_now};
 use pinion_wire::{
-    ClientInfo, CommandClass, Compressor, ErrorCode, Header, Message, MessageKind, OpCode,
-    ParseError, Reply, ReplyFrame, ServerCounters, error_reply, parse_message_pausing,
+    ClientInfo, CommandClass, CompressionError, CompressionState, Compressor, ErrorCode, Header,
+    Message, MessageKind, OpCode, ParseError, Reply, ReplyFrame, ServerCounters, error_reply,
+    parse_message,
 };
 
 use crate::core::ServerCore;
 use crate::dispatch::{Caller, Dispatch, connection_name};
 use crate::frame::{Fill, FrameError, FrameReader};
-use crate::limits::{LAST_FLUSH_TIMEOUT, LINGER_TIMEOUT};
+use crate::limits::{LARGE_MESSAGE_BYTES, LAST_FLUSH_TIMEOUT, LINGER_TIMEOUT};
 
 /// What others may see and stop of a connection.
 pub(crate) struct Live {
@@ -128,8 +129,7 @@ impl Session<'_> {
         let mut compressor = None;
         let bytes = match Header::read(&bytes) {
             Some(header) if header.opcode == OpCode::COMPRESSED => {
-                let unwrapped = self.core.compression.borrow_mut().unwrap(&bytes);
-                match unwrapped {
+                match self.unwrap(&bytes).await {
                     Ok((plain, used)) => {
                         compressor = Some(used);
                         plain
@@ -150,18 +150,16 @@ impl Session<'_> {
             let frame = ReplyFrame::plain(self.core.next_request_id(), asked.request_id);
             return self.send(frame, compressor, reply).await;
         }
-        let pause = async || {
-            if should_yield() {
-                yield_now().await;
-            }
-        };
         let parsed = match dispatch.known(&bytes) {
             Some(message) => Ok(message),
-            None => parse_message_pausing(bytes, &pause).await,
+            // Checking takes some nanoseconds for each value, and a message may hold millions.
+            None if bytes.len() > LARGE_MESSAGE_BYTES => {
+                compute_beside(|| parse_message(bytes)).await
+            }
+            None => parse_message(bytes),
         };
         match parsed {
             Ok(message) => {
-                pause().await;
                 let message = match compressor {
                     Some(used) => message.compressed_by(used),
                     None => message,
@@ -173,6 +171,15 @@ impl Session<'_> {
             }
             Err(refused) => self.refuse(refused).await,
         }
+    }
+
+    /// The message inside a compressed one. A large one is worked on beside the cores.
+    async fn unwrap(&self, bytes: &Bytes) -> Result<(Bytes, Compressor), CompressionError> {
+        let claimed = CompressionState::claimed_bytes(bytes).unwrap_or_default();
+        if bytes.len().max(claimed) <= LARGE_MESSAGE_BYTES {
+            return self.core.compression.borrow_mut().unwrap(bytes);
+        }
+        compute_beside(|| CompressionState::default().unwrap(bytes)).await
     }
 
     async fn refuse(&mut self, refused: ParseError) -> Flow {
@@ -280,7 +287,11 @@ impl Session<'_> {
         let mut bytes = reply.encode(frame);
         ServerCounters::add(&self.core.counters.bytes_out, bytes.len() as u64);
         if let Some(compressor) = compressor {
-            bytes = self.core.compression.borrow_mut().wrap(bytes, compressor);
+            bytes = if bytes.len() > LARGE_MESSAGE_BYTES {
+                compute_beside(|| CompressionState::default().wrap(bytes, compressor)).await
+            } else {
+                self.core.compression.borrow_mut().wrap(bytes, compressor)
+            };
         }
         match self.live.connection.send(bytes).await {
             Ok(()) => Flow::Continue,
@@ -304,4 +315,12 @@ impl Session<'_> {
             }
         }
     }
+}
+
+/// Calls `f`, which takes long for a core, on a thread beside the cores.
+async fn compute_beside<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+    // SAFETY: it is awaited here, in a future that lives in its connection's task and goes with it.
+    let computing = unsafe { pinion_runtime::compute(Abandoned::default(), f) };
+    // In a box, as few connections ever need its room.
+    Box::pin(computing).await
 }

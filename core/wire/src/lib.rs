@@ -16,5 +16,5 @@ pub use error::{Category, Error, ErrorCode, LabelContext, Result, labels, labels
 pub use message::{
     Answer, BadLength, CompressionError, CompressionState, Compressor, Documents, Flags, Header,
     Message, MessageKind, OpCode, ParseError, Pattern, Reply, ReplyFrame, encode_request,
-    error_reply, message_length, parse_message, parse_message_pausing,
+    error_reply, message_length, parse_message,
 };

@@ -10,6 +10,7 @@ mod metrics;
 mod options;
 mod parameters;
 
+mod compute;
 mod concern;
 mod interrupt;
 mod ops;

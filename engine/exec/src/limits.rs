@@ -2,6 +2,10 @@
 
 use pinion_runtime::Duration;
 
+/// Work that an evaluation may do on its core, in units of about a nanosecond; what takes more is done beside the cores.
+pub(crate) const CORE_BUDGET: pinion_query::work::Units = 4_000_000;
+/// Bytes of a batch above which its reply is put together beside the cores.
+pub(crate) const LARGE_BATCH_BYTES: usize = 1024 * 1024;
 /// Points of a unique index that a read looks up one by one instead of asking every partition.
 pub const MAX_POINTS: usize = 256;
 /// Documents that a scan of a unique index fetches from other partitions at once.

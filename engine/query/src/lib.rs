@@ -20,6 +20,7 @@ mod sorter;
 mod text;
 mod update;
 mod value;
+pub mod work;
 
 pub use expression::{Expression, Value, Variables, check_field_path};
 pub use index::{IndexKey, IndexKeys, IndexSpec, MultikeyPaths, index_keys};

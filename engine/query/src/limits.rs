@@ -41,6 +41,9 @@ pub const MAX_REGEX_BYTES: usize = 32_764;
 /// Largest array that an update grows by padding with nulls in front of a numeric component.
 pub const MAX_ARRAY_PADDING: usize = 1_500_000;
 
+/// Bytes that come out of a pipeline above which documents wait inside of it.
+pub(crate) const MAX_OUTPUT_BYTES: usize = 16 * 1024 * 1024;
+
 /// Most stages of a pipeline.
 pub const MAX_PIPELINE_STAGES: usize = 1000;
 

@@ -7,6 +7,7 @@ use pinion_wire::Result;
 
 use crate::error::{bad_value, error};
 use crate::limits::MAX_REGEX_BYTES;
+use crate::work;
 
 /// A compiled regular expression with the text it was made from.
 #[derive(Clone)]
@@ -76,6 +77,9 @@ impl Regex {
 
     /// Whether the text matches; a match that exceeds PCRE's own limits counts as none.
     pub(crate) fn is_match(&self, text: &str) -> bool {
+        if spend_text(text).is_err() {
+            return false;
+        }
         self.compiled.is_match(text.as_bytes()).unwrap_or(false)
     }
 
@@ -118,6 +122,13 @@ impl Regex {
         Some((prefix, true))
     }
 }
+
+/// Accounts for searching a text: how long that takes depends on the expression, a few nanoseconds for each byte at best.
+pub(crate) fn spend_text(text: &str) -> Result<()> {
+    work::spend(SEARCHED_BYTE * text.len() as work::Units)
+}
+
+const SEARCHED_BYTE: work::Units = 10;
 
 #[cfg(test)]
 mod tests {

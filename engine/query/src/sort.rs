@@ -148,6 +148,7 @@ impl SortPattern {
 
     /// The key without the `_id` behind it.
     pub fn value_key(&self, document: &RawDocument) -> Result<Vec<u8>> {
+        crate::work::spend_bytes(document.as_bytes().len())?;
         let mut builder = Builder::new(self.ordering);
         if let [path] = &self.paths[..]
             && path.text() == "_id"

@@ -79,6 +79,17 @@ pub(crate) fn is_true(value: RawBsonRef<'_>) -> bool {
     }
 }
 
+/// The bytes of a text, binary data, a document or an array; other values count as none.
+pub(crate) fn bytes(value: RawBsonRef<'_>) -> usize {
+    match value {
+        RawBsonRef::String(text) => text.len(),
+        RawBsonRef::Binary(data) => data.bytes.len(),
+        RawBsonRef::Document(document) => document.as_bytes().len(),
+        RawBsonRef::Array(array) => array.as_bytes().len(),
+        _ => 0,
+    }
+}
+
 /// An owned copy.
 pub(crate) fn owned(value: RawBsonRef<'_>) -> RawBson {
     value.into()

@@ -65,6 +65,9 @@ pub(crate) const ZERO_CHUNK_BYTES: usize = 1024 * 1024;
 /// Bytes of a segment read at a time while rings are scanned.
 pub(crate) const SCAN_CHUNK_BYTES: usize = 1024 * 1024;
 
+/// Frames laid out at once by a flush.
+pub(crate) const FLUSH_STEP_FRAMES: u64 = (1024 * 1024 / BLOCK_BYTES) as u64;
+
 /// Statements placed or written in one step of a batch, and the bytes of their entries, so that no step holds its core
 /// for long.
 pub(crate) const MAX_STEP_STATEMENTS: usize = 256;

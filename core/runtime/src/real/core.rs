@@ -23,6 +23,7 @@ use std::time::Duration;
 use io_uring::{opcode, types};
 
 use super::blocking::Blocking;
+use super::compute::Computing;
 use super::file::FileCounters;
 use super::limits::{STALL, STOP_WAIT, TASK_SLICE};
 use super::net::Net;
@@ -60,6 +61,7 @@ pub(crate) struct CoreState {
     timers: RefCell<Wheel>,
     ports: Ports,
     blocking: Blocking,
+    computing: Computing,
     spin: Spin,
     bells: [QueueBell; 2],
     completions: Cell<Vec<Completion>>,
@@ -90,6 +92,7 @@ impl RealCore {
         node: Arc<Node>,
         ports: Ports,
         blocking: Blocking,
+        computing: Computing,
         spin: Duration,
     ) -> std::io::Result<RealCore> {
         let uring = Uring::new()?;
@@ -109,6 +112,7 @@ impl RealCore {
             timers: RefCell::new(Wheel::new(Instant::from_nanos(started))),
             ports,
             blocking,
+            computing,
             spin: Spin::new(spin),
             bells: [QueueBell::default(), QueueBell::default()],
             completions: Cell::default(),
@@ -461,6 +465,10 @@ impl CoreState {
 
     pub(super) fn blocking(&self) -> &Blocking {
         &self.blocking
+    }
+
+    pub(super) fn computing(&self) -> &Computing {
+        &self.computing
     }
 
     pub(super) fn bell(&self, queue: Queue) -> &QueueBell {

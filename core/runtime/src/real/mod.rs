@@ -7,6 +7,7 @@ mod options;
 mod preflight;
 
 mod blocking;
+mod compute;
 mod core;
 mod file;
 pub(crate) mod fs;
@@ -26,6 +27,7 @@ pub use options::{RealOptions, StartError, available_cpus, choose_cpus};
 pub use preflight::{PreflightReport, Problem, check_direct_io, preflight, raise_open_files};
 pub use run::run;
 
+pub(crate) use compute::compute;
 pub(crate) use core::RealCore;
 pub(crate) use file::RealFile;
 pub(crate) use fs::RealDirLock;

@@ -1,4 +1,5 @@
-//! Starting and ending a node: one glommio executor for each core, a monitor thread, a blocking thread.
+//! Starting and ending a node: one glommio executor for each core, a monitor thread, a blocking thread, and threads for
+//! long computations.
 #![allow(clippy::disallowed_methods)] // The runtime's own threads are started here.
 
 use std::cell::RefCell;
@@ -13,6 +14,7 @@ use futures_lite::FutureExt;
 use glommio::{LocalExecutorBuilder, Placement, spawn_local_into};
 
 use super::blocking::Blocking;
+use super::compute::Computing;
 use super::core::RealCore;
 use super::limits::PREEMPTION;
 use super::monitor::{self, SignalHandlers};
@@ -64,6 +66,14 @@ where
     let (blocking, blocking_thread) = Blocking::new();
     let blocking_thread = thread("pinion-files", move || blocking_thread.run())?;
 
+    let (computing, compute_thread) = Computing::new();
+    let compute_threads = (0..count)
+        .map(|_| {
+            let own = compute_thread.clone();
+            thread("pinion-compute", move || own.run())
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+
     let mut executors = Vec::new();
     for (core, ports) in Ports::all(count).into_iter().enumerate() {
         let seed = Seed {
@@ -71,6 +81,7 @@ where
             node: node.clone(),
             ports,
             blocking: blocking.clone(),
+            computing: computing.clone(),
             spin: options.spin,
             core,
             cpu: options.cpus[core],
@@ -100,6 +111,7 @@ where
         }
     }
     drop(blocking);
+    drop(computing);
 
     let mut results = Vec::new();
     for (core, executor) in executors.into_iter().enumerate() {
@@ -116,9 +128,12 @@ where
     drop(handlers);
     stop.store(true, Ordering::SeqCst);
     sys::eventfd_signal(std::os::fd::AsRawFd::as_raw_fd(&*eventfd));
-    // Neither thread panics, and the second ends with its last sender, once it has done what was asked of it.
+    // No thread panics, and all but the first end with their last senders, once they have done what was asked of them.
     let _ = monitor.join();
     let _ = blocking_thread.join();
+    for thread in compute_threads {
+        let _ = thread.join();
+    }
     match node.take_failure() {
         Some(error) => Err(error),
         None => {
@@ -181,6 +196,7 @@ struct Seed {
     node: Arc<Node>,
     ports: Ports,
     blocking: Blocking,
+    computing: Computing,
     spin: Duration,
     core: usize,
     cpu: usize,
@@ -205,13 +221,21 @@ where
         node,
         ports,
         blocking,
+        computing,
         spin,
         core: index,
         cpu,
         count,
     } = seed;
     let shared = node.cores[index].clone();
-    let core = match RealCore::new(shared.clone(), node.clone(), ports, blocking, spin) {
+    let core = match RealCore::new(
+        shared.clone(),
+        node.clone(),
+        ports,
+        blocking,
+        computing,
+        spin,
+    ) {
         Ok(core) => core,
         Err(error) => {
             let message = format!("its ring could not be made: {error}");

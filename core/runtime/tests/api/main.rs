@@ -7,6 +7,7 @@
     reason = "the tests' own directories are made outside of the runtime"
 )]
 
+mod compute;
 mod files;
 mod mesh;
 mod sockets;

@@ -101,6 +101,12 @@ pub struct CompressionState {
 }
 
 impl CompressionState {
+    /// The size that an OP_COMPRESSED message claims to have uncompressed. Nothing is checked.
+    pub fn claimed_bytes(bytes: &[u8]) -> Option<usize> {
+        let claimed = bytes.get(HEADER_BYTES + 4..)?.first_chunk::<4>()?;
+        usize::try_from(i32::from_le_bytes(*claimed)).ok()
+    }
+
     /// The message inside an OP_COMPRESSED message, with the header it would have had, and the compressor.
     pub fn unwrap(&mut self, bytes: &Bytes) -> Result<(Bytes, Compressor), CompressionError> {
         let header = Header::read(bytes).ok_or(CompressionError::Truncated)?;

@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorCode, Result};
 
 pub use compress::{CompressionError, CompressionState, Compressor};
 pub use header::{BadLength, Header, OpCode, message_length};
-pub use parse::{Answer, ParseError, parse_message, parse_message_pausing};
+pub use parse::{Answer, ParseError, parse_message};
 pub use pattern::Pattern;
 pub use reply::{Reply, ReplyFrame, encode_request, error_reply};
 

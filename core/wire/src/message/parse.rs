@@ -31,19 +31,6 @@ pub struct Answer {
 ///
 /// Compressed messages are unwrapped first, by `CompressionState::unwrap`.
 pub fn parse_message(bytes: Bytes) -> Result<Message, ParseError> {
-    let mut parsing = std::pin::pin!(parse_message_pausing(bytes, async || {}));
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    match parsing.as_mut().poll(&mut context) {
-        std::task::Poll::Ready(parsed) => parsed,
-        std::task::Poll::Pending => unreachable!("nothing in here waits"),
-    }
-}
-
-/// As [`parse_message`], and awaits `pause` behind each document of a sequence: checking all of a large message takes long.
-pub async fn parse_message_pausing(
-    bytes: Bytes,
-    pause: impl AsyncFn(),
-) -> Result<Message, ParseError> {
     assert!(
         bytes.len() <= MAX_MESSAGE_BYTES,
         "the caller bounds messages"
@@ -61,7 +48,7 @@ pub async fn parse_message_pausing(
         )));
     }
     match header.opcode {
-        OpCode::MSG => parse_op_msg(bytes, header, &pause).await,
+        OpCode::MSG => parse_op_msg(bytes, header),
         OpCode::QUERY => parse_op_query(bytes, header),
         OpCode(other) => Err(fatal(Error::new(
             ErrorCode::PROTOCOL_ERROR,
@@ -78,11 +65,7 @@ fn fatal(error: Error) -> ParseError {
     }
 }
 
-async fn parse_op_msg(
-    bytes: Bytes,
-    header: Header,
-    pause: &impl AsyncFn(),
-) -> Result<Message, ParseError> {
+fn parse_op_msg(bytes: Bytes, header: Header) -> Result<Message, ParseError> {
     let mut answer = Some(Answer {
         request_id: header.request_id,
         kind: MessageKind::OpMsg,
@@ -129,7 +112,7 @@ async fn parse_op_msg(
             });
         }
     }
-    match parse_sections(&bytes[..end], HEADER_BYTES + 4, pause).await {
+    match parse_sections(&bytes[..end], HEADER_BYTES + 4) {
         Ok((body, sequences)) => Ok(Message {
             bytes,
             request_id: header.request_id,
@@ -156,11 +139,7 @@ type Sections = (Range, Vec<DocumentSequence>);
 
 /// Sections from `at` to the end: `kind u8 = 0 | document`, or `kind u8 = 1 | size i32 | name cstring |
 /// documents`, the size counting itself, name and documents.
-async fn parse_sections(
-    bytes: &[u8],
-    mut at: usize,
-    pause: &impl AsyncFn(),
-) -> Result<Sections, Error> {
+fn parse_sections(bytes: &[u8], mut at: usize) -> Result<Sections, Error> {
     let mut body: Option<Range> = None;
     let mut sequences: Vec<DocumentSequence> = Vec::new();
     while at < bytes.len() {
@@ -192,7 +171,7 @@ async fn parse_sections(
                         )
                     })?;
                 let section = &bytes[..at + size];
-                let sequence = parse_sequence(section, at + 4, pause).await?;
+                let sequence = parse_sequence(section, at + 4)?;
                 let name = &bytes[sequence.name.as_usize()];
                 if sequences
                     .iter()
@@ -235,11 +214,7 @@ async fn parse_sections(
     Ok((body, sequences))
 }
 
-async fn parse_sequence(
-    section: &[u8],
-    name_start: usize,
-    pause: &impl AsyncFn(),
-) -> Result<DocumentSequence, Error> {
+fn parse_sequence(section: &[u8], name_start: usize) -> Result<DocumentSequence, Error> {
     let name_len = section[name_start..]
         .iter()
         .position(|b| *b == 0)
@@ -255,7 +230,6 @@ async fn parse_sequence(
     while at < section.len() {
         starts.push(at as u32);
         at += document_length(section, at)?;
-        pause().await;
     }
     Ok(DocumentSequence {
         name: Range::new(name_start, name_start + name_len),

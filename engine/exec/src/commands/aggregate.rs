@@ -7,7 +7,7 @@ use pinion_bson::{DateTime, DocBuilder, RawArray, RawBsonRef, RawDocument};
 use pinion_catalog::{Access, core_catalog};
 use pinion_query::{Hint, Pipeline, PipelineParts, PipelineRun};
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
-use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
+use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::collections::check_uuid;
 use super::current_op::operations;
@@ -15,7 +15,8 @@ use super::cursors::{CursorRequest, first_batch};
 use super::refuse;
 use super::stats::{append_collection_stats, index_stats};
 use super::variables::variables;
-use crate::interrupt::interruptible;
+use crate::compute::compute;
+use crate::interrupt::{check, interruptible};
 use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
 use crate::read::{PipelineStream, ReadRequest, Source, Stream, open, parse_hint};
 use crate::state::state;
@@ -46,7 +47,12 @@ pub(super) struct Aggregate {
 }
 
 /// Reads the command; `explaining` when it stands inside an `explain`, which has no cursor.
-pub(super) fn parse(body: &RawDocument, db: &str, explaining: bool) -> Result<Aggregate> {
+pub(super) async fn parse(
+    ctx: &OpContext,
+    body: &RawDocument,
+    db: &str,
+    explaining: bool,
+) -> Result<Aggregate> {
     let reader = CommandReader::new("aggregate", body)?;
     let collectionless = match reader.value("aggregate") {
         Some(RawBsonRef::String(_)) | None => false,
@@ -115,7 +121,7 @@ pub(super) fn parse(body: &RawDocument, db: &str, explaining: bool) -> Result<Ag
         }
     };
     let hint = parse_hint(reader.value("hint"))?;
-    let vars = variables(reader.opt_doc("let")?)?;
+    let vars = variables(ctx, reader.opt_doc("let")?).await?;
     reader.opt_flag("allowDiskUse")?;
     reader.opt_safe_bool("bypassDocumentValidation")?;
     refuse::collation(&reader)?;
@@ -140,9 +146,10 @@ pub(super) fn parse(body: &RawDocument, db: &str, explaining: bool) -> Result<Ag
     if !collectionless {
         check_uuid(&ns, uuid)?;
     }
-    let first = first_stage(stages, collectionless)?;
+    let first = compute(ctx, || first_stage(stages, collectionless)).await?;
     let taken = usize::from(first.is_some());
-    let parts = Pipeline::parse_from(stages, taken, &vars)?.divide(&vars)?;
+    let parse_stages = || Pipeline::parse_from(stages, taken, &vars)?.divide(&vars);
+    let parts = compute(ctx, parse_stages).await?;
     Ok(Aggregate {
         ns,
         first,
@@ -240,6 +247,7 @@ fn first_stage(stages: &RawArray, collectionless: bool) -> Result<Option<FirstSt
             )));
         }
         Some(("$documents", RawBsonRef::Array(documents))) if collectionless => {
+            pinion_query::work::spend_bytes(documents.as_bytes().len())?;
             let mut list = Vec::new();
             for document in pinion_bson::values(documents) {
                 match document {
@@ -289,7 +297,7 @@ impl Aggregate {
 
 /// `aggregate`.
 pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
-    let parsed = parse(cmd.body(), cmd.db(), false)?;
+    let parsed = parse(&cmd.ctx, cmd.body(), cmd.db(), false).await?;
     if parsed.explain {
         return super::explain::explain_aggregate(&cmd, cmd.body()).await;
     }
@@ -310,7 +318,7 @@ pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
     let run = PipelineRun::new(&parsed.parts.rest);
     if let Some(stage) = &parsed.first {
         let documents = documents_of(stage, &parsed.ns).await?;
-        let documents = filtered(documents, &parsed.parts)?;
+        let documents = filtered(&cmd.ctx, documents, &parsed.parts).await?;
         let stream = PipelineStream::new(Source::List(documents), run);
         first_batch(&cmd, Stream::Pipeline(Box::new(stream)), cursor, &mut out).await?;
         return Ok(out);
@@ -391,23 +399,31 @@ async fn documents_of(stage: &FirstStage, ns: &Namespace) -> Result<Vec<Bytes>> 
 }
 
 /// What a read would have done with these documents: filter, sort, limit.
-fn filtered(documents: Vec<Bytes>, parts: &PipelineParts) -> Result<VecDeque<Bytes>> {
+async fn filtered(
+    ctx: &OpContext,
+    documents: Vec<Bytes>,
+    parts: &PipelineParts,
+) -> Result<VecDeque<Bytes>> {
     let mut kept = Vec::new();
     for document in documents {
-        if parts
-            .matcher
-            .matches(pinion_catalog::stored_document(&document))?
-        {
+        if pinion_runtime::should_yield() {
+            check(ctx)?;
+            pinion_runtime::yield_now().await;
+        }
+        let matches = || {
+            let document = pinion_catalog::stored_document(&document);
+            parts.matcher.matches(document)
+        };
+        if compute(ctx, matches).await? {
             kept.push(document);
         }
     }
     if let Some(sort) = &parts.sort {
         let mut keyed = Vec::with_capacity(kept.len());
         for document in kept {
-            keyed.push((
-                sort.sort_key(pinion_catalog::stored_document(&document))?,
-                document,
-            ));
+            let key = || sort.sort_key(pinion_catalog::stored_document(&document));
+            let key = compute(ctx, key).await?;
+            keyed.push((key, document));
         }
         keyed.sort_by(|a, b| a.0.cmp(&b.0));
         kept = keyed.into_iter().map(|(_, document)| document).collect();

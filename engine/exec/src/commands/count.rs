@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::collections::check_uuid;
 use super::refuse;
+use crate::compute::compute;
 use crate::interrupt::interruptible;
 use crate::read::{Output, ReadRequest, open, parse_hint};
 use pinion_query::Hint;
@@ -23,7 +24,7 @@ pub(super) struct Count {
 }
 
 /// Reads the command.
-pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Count> {
+pub(super) async fn parse(ctx: &OpContext, body: &RawDocument, db: &str) -> Result<Count> {
     let reader = CommandReader::new("count", body)?;
     let ns = reader.namespace("count", db)?;
     let empty = RawDocumentBuf::new();
@@ -42,7 +43,7 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Count> {
     reader.ignore(&["fields", "queryOptions", "maxTimeMS"]);
     reader.finish()?;
     check_uuid(&ns, uuid)?;
-    let matcher = Matcher::parse(query)?;
+    let matcher = compute(ctx, || Matcher::parse(query)).await?;
     Ok(Count {
         ns,
         matcher,
@@ -65,7 +66,7 @@ impl Count {
 
 /// `count`.
 pub(crate) async fn count(cmd: Invocation) -> Result<Reply> {
-    let parsed = parse(cmd.body(), cmd.db())?;
+    let parsed = parse(&cmd.ctx, cmd.body(), cmd.db()).await?;
     let catalog = core_catalog();
     let _pass = interruptible(&cmd.ctx, catalog.gates().enter(&parsed.ns, Access::Read)).await?;
     let mut total = 0;

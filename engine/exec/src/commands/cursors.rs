@@ -7,7 +7,8 @@ use pinion_runtime::{Duration, Queue};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-use crate::limits::DEFAULT_FIRST_BATCH;
+use crate::compute::compute_beside;
+use crate::limits::{DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
 use crate::read::{Cursor, Filled, Stream, core_of, fill, not_found};
 use crate::state::state;
 
@@ -56,22 +57,25 @@ pub(crate) async fn first_batch(
         };
         id = state().cursors.insert(cursor)?;
     }
-    yield_if_due().await;
-    append_cursor(
+    append_batch(
         out,
         "firstBatch",
         &filled.documents,
         id,
         request.ns.as_str(),
-    );
+    )
+    .await;
     Ok(())
 }
 
-/// A batch may come to 16 MB, which the reply copies.
-async fn yield_if_due() {
-    if pinion_runtime::should_yield() {
-        pinion_runtime::yield_now().await;
+/// As [`append_cursor`]. A batch may come to 16 MB, which the reply copies into fresh memory.
+async fn append_batch(out: &mut DocBuilder, batch: &str, documents: &[Bytes], id: i64, ns: &str) {
+    let bytes: usize = documents.iter().map(Bytes::len).sum();
+    if bytes <= LARGE_BATCH_BYTES {
+        return append_cursor(out, batch, documents, id, ns);
     }
+    let append = || append_cursor(out, batch, documents, id, ns);
+    compute_beside(append).await;
 }
 
 /// Appends `cursor: {firstBatch | nextBatch, id, ns}`.
@@ -134,9 +138,8 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
         })
         .await?
     };
-    yield_if_due().await;
     let mut out = Reply::new();
-    append_cursor(&mut out, "nextBatch", &filled, next, ns.as_str());
+    append_batch(&mut out, "nextBatch", &filled, next, ns.as_str()).await;
     Ok(out)
 }
 

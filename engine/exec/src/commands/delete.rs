@@ -11,6 +11,7 @@ use super::insert::check_batch_size;
 use super::refuse;
 use super::reply::acknowledged;
 use super::update::{batch_options, stops_batch};
+use crate::compute::compute;
 use crate::read::parse_hint;
 use crate::state::state;
 use crate::write::{BatchOutcome, Change, ModifyOutcome, ModifyStatement, run};
@@ -75,7 +76,7 @@ impl DeleteSpec<'_> {
 
 /// `delete`.
 pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
-    let options = batch_options(&cmd, "delete", "deletes")?;
+    let options = batch_options(&cmd, "delete", "deletes").await?;
     let documents = cmd.documents("deletes")?;
     check_batch_size(&documents)?;
     let root = Path::root("delete");
@@ -95,7 +96,8 @@ pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
         }
         counters.delete.inc();
         let mut done = ModifyOutcome::default();
-        let result = match spec.statement(&options.vars) {
+        let statement = || spec.statement(&options.vars);
+        let result = match compute(&cmd.ctx, statement).await {
             Ok(statement) => run(&cmd.ctx, &options.ns, &statement, &mut done).await,
             Err(error) => Err(error),
         };

@@ -8,10 +8,11 @@ use pinion_bson::{
 use pinion_catalog::{Access, core_catalog, stored_document};
 use pinion_query::Matcher;
 use pinion_wire::idl::{CommandReader, Namespace};
-use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
+use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::collections::check_uuid;
 use super::refuse;
+use crate::compute::compute;
 use crate::interrupt::interruptible;
 use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::read::{ReadRequest, open, parse_hint};
@@ -26,7 +27,7 @@ pub(super) struct Distinct {
 }
 
 /// Reads the command.
-pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Distinct> {
+pub(super) async fn parse(ctx: &OpContext, body: &RawDocument, db: &str) -> Result<Distinct> {
     let reader = CommandReader::new("distinct", body)?;
     let ns = reader.namespace("distinct", db)?;
     let key = reader.str("key")?;
@@ -50,7 +51,7 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Distinct> {
     reader.ignore(&["maxTimeMS"]);
     reader.finish()?;
     check_uuid(&ns, uuid)?;
-    let matcher = Matcher::parse(query)?;
+    let matcher = compute(ctx, || Matcher::parse(query)).await?;
     pinion_query::check_field_path(key)?;
     Ok(Distinct {
         ns,
@@ -103,7 +104,7 @@ fn for_each_value<'a>(
 
 /// `distinct`.
 pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
-    let parsed = parse(cmd.body(), cmd.db())?;
+    let parsed = parse(&cmd.ctx, cmd.body(), cmd.db()).await?;
     let catalog = core_catalog();
     let _pass = interruptible(&cmd.ctx, catalog.gates().enter(&parsed.ns, Access::Read)).await?;
     // Ordered by KeyString: values that compare equal are one.

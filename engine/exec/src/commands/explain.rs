@@ -12,6 +12,7 @@ use super::delete::parse_delete;
 use super::hello::COMPATIBLE_VERSION;
 use super::update::{parse_update, read_options};
 use super::{aggregate, count, distinct, find, find_and_modify};
+use crate::compute::compute;
 use crate::interrupt::interruptible;
 use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::read::{PartCounters, ReadRequest, open};
@@ -73,17 +74,17 @@ pub(crate) async fn explain(cmd: Invocation) -> Result<Reply> {
             ),
         ));
     }
-    let explained = parse(&cmd, inner)?;
+    let explained = parse(&cmd, inner).await?;
     answer(&cmd, &cmd.ctx, explained, inner, verbosity).await
 }
 
 /// An `aggregate` with `explain: true`.
 pub(super) async fn explain_aggregate(cmd: &Invocation, body: &RawDocument) -> Result<Reply> {
-    let explained = parse(cmd, body)?;
+    let explained = parse(cmd, body).await?;
     answer(cmd, &cmd.ctx, explained, body, Verbosity::QueryPlanner).await
 }
 
-fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
+async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
     let name = pinion_bson::elements(inner)
         .next()
         .map(|(name, _)| name)
@@ -91,7 +92,7 @@ fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
     let db = cmd.db();
     match name {
         "find" => {
-            let parsed = find::parse(inner, db)?;
+            let parsed = find::parse(&cmd.ctx, inner, db).await?;
             let (skip, limit, projection) = (
                 Some(parsed.skip as i64),
                 parsed.limit.map(|n| n as i64),
@@ -109,7 +110,7 @@ fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             })
         }
         "count" => {
-            let parsed = count::parse(inner, db)?;
+            let parsed = count::parse(&cmd.ctx, inner, db).await?;
             let mut explained = plain(parsed.ns.clone(), parsed.matcher.clone());
             explained.top = Top::Count;
             explained.request = Box::new(move |collection| {
@@ -121,7 +122,7 @@ fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             Ok(explained)
         }
         "distinct" => {
-            let parsed = distinct::parse(inner, db)?;
+            let parsed = distinct::parse(&cmd.ctx, inner, db).await?;
             let mut explained = plain(parsed.ns.clone(), parsed.matcher.clone());
             explained.request = Box::new(move |collection| {
                 let mut request = ReadRequest::new(collection, parsed.matcher.clone());
@@ -130,9 +131,9 @@ fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             });
             Ok(explained)
         }
-        "update" | "delete" => parse_write(name, inner, db),
+        "update" | "delete" => parse_write(&cmd.ctx, name, inner, db).await,
         "findAndModify" | "findandmodify" => {
-            let parsed = find_and_modify::parse(cmd, inner, name)?;
+            let parsed = find_and_modify::parse(cmd, inner, name).await?;
             let statement = Arc::new(parsed.statement);
             let mut explained = plain(parsed.ns, statement.matcher.clone());
             explained.top = if parsed.remove {
@@ -151,7 +152,7 @@ fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             Ok(explained)
         }
         "aggregate" => {
-            let parsed = aggregate::parse(inner, db, true)?;
+            let parsed = aggregate::parse(&cmd.ctx, inner, db, true).await?;
             let mut explained = plain(parsed.ns.clone(), parsed.parts.matcher.clone());
             explained.limit = parsed.parts.limit;
             explained.rest = rest_of(inner, &parsed);
@@ -187,7 +188,12 @@ fn plain(ns: Namespace, matcher: Matcher) -> Explained {
     }
 }
 
-fn parse_write(name: &str, inner: &RawDocument, db: &str) -> Result<Explained> {
+async fn parse_write(
+    ctx: &OpContext,
+    name: &str,
+    inner: &RawDocument,
+    db: &str,
+) -> Result<Explained> {
     let reader = pinion_wire::idl::CommandReader::new(
         if name == "update" { "update" } else { "delete" },
         inner,
@@ -225,13 +231,15 @@ fn parse_write(name: &str, inner: &RawDocument, db: &str) -> Result<Explained> {
             ),
         ));
     };
-    let options = read_options(&reader, db, name, field)?;
+    let options = read_options(ctx, &reader, db, name, field).await?;
     let (statement, top) = if is_update {
         let spec = parse_update(root, document)?;
-        let statement = Arc::new(spec.statement(&options.vars, options.keep_empty_timestamps)?);
+        let statement = || spec.statement(&options.vars, options.keep_empty_timestamps);
+        let statement = Arc::new(compute(ctx, statement).await?);
         (statement.clone(), Top::Update(statement))
     } else {
-        let statement = parse_delete(root, document)?.statement(&options.vars)?;
+        let spec = parse_delete(root, document)?;
+        let statement = compute(ctx, || spec.statement(&options.vars)).await?;
         (Arc::new(statement), Top::Delete)
     };
     let mut explained = plain(options.ns, statement.matcher.clone());

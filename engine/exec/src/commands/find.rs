@@ -4,12 +4,13 @@ use pinion_bson::{RawDocument, RawDocumentBuf};
 use pinion_catalog::{Access, core_catalog};
 use pinion_query::{Hint, KeyBounds, Matcher, Projection};
 use pinion_wire::idl::{CommandReader, Namespace};
-use pinion_wire::{Error, Invocation, Reply, Result};
+use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
 use super::collections::check_uuid;
 use super::cursors::{CursorRequest, append_cursor, first_batch};
 use super::variables::variables;
 use super::{express, refuse};
+use crate::compute::compute;
 use crate::interrupt::interruptible;
 use crate::limits::DEFAULT_FIRST_BATCH;
 use crate::read::{Output, ReadRequest, Stream, open, parse_hint, parse_sort};
@@ -35,7 +36,7 @@ pub(super) struct Find {
 }
 
 /// Reads the command. `explain` reads it too, so nothing in here depends on how the body came.
-pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Find> {
+pub(super) async fn parse(ctx: &OpContext, body: &RawDocument, db: &str) -> Result<Find> {
     let reader = CommandReader::new("find", body)?;
     let ns = reader.namespace("find", db)?;
     let filter = reader.opt_owned_doc("filter")?;
@@ -47,7 +48,7 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Find> {
     let batch_size = reader.opt_non_negative("batchSize")?;
     let single_batch = reader.opt_flag("singleBatch")?.unwrap_or(false);
     let no_timeout = reader.opt_flag("noCursorTimeout")?.unwrap_or(false);
-    let vars = variables(reader.opt_doc("let")?)?;
+    let vars = variables(ctx, reader.opt_doc("let")?).await?;
     reader.opt_flag("allowPartialResults")?;
     reader.opt_flag("mirrored")?;
     reader.opt_flag("allowDiskUse")?;
@@ -91,17 +92,22 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Find> {
     reader.finish()?;
     check_uuid(&ns, uuid)?;
     let empty = RawDocumentBuf::new();
-    let matcher = Matcher::parse_with(filter.unwrap_or(&empty), &vars)?;
+    let filter = filter.unwrap_or(&empty);
+    let parse_both = || {
+        let matcher = Matcher::parse_with(filter, &vars)?;
+        let projection = projection
+            .map(|spec| Projection::parse_find(spec, &vars))
+            .transpose()?
+            .filter(|p| !p.is_identity());
+        if let Some(projection) = &projection {
+            projection.check_filter(&matcher)?;
+        }
+        Ok((matcher, projection))
+    };
+    let (matcher, parsed_projection) = compute(ctx, parse_both).await?;
     let projection_spec = projection
         .filter(|spec| !spec.is_empty())
         .map(RawDocument::to_owned);
-    let projection = projection
-        .map(|spec| Projection::parse_find(spec, &vars))
-        .transpose()?
-        .filter(|p| !p.is_identity());
-    if let Some(projection) = &projection {
-        projection.check_filter(&matcher)?;
-    }
     parse_sort(sort)?;
     Ok(Find {
         ns,
@@ -112,7 +118,7 @@ pub(super) fn parse(body: &RawDocument, db: &str) -> Result<Find> {
         hint,
         skip: skip as usize,
         limit: limit.map(|limit| limit as usize),
-        projection: projection.filter(|_| !return_key),
+        projection: parsed_projection.filter(|_| !return_key),
         projection_spec,
         key_bounds,
         return_key,
@@ -153,7 +159,7 @@ pub(crate) async fn find(cmd: Invocation) -> Result<Reply> {
     if let Some(express) = express::parse(cmd.body(), cmd.db()) {
         return express::run(&cmd, express).await;
     }
-    let find = parse(cmd.body(), cmd.db())?;
+    let find = parse(&cmd.ctx, cmd.body(), cmd.db()).await?;
     state().metrics.counters.query.inc();
     let mut out = Reply::new();
     let catalog = core_catalog();

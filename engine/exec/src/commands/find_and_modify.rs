@@ -13,6 +13,7 @@ use super::collections::check_uuid;
 use super::refuse;
 use super::update::{array_filters, check_modification};
 use super::variables::variables;
+use crate::compute::compute;
 use crate::read::parse_hint;
 use crate::state::state;
 use crate::write::{Change, ModifyOutcome, ModifyStatement, run};
@@ -27,7 +28,11 @@ pub(super) struct FindAndModify {
 }
 
 /// Reads the command.
-pub(super) fn parse(cmd: &Invocation, body: &RawDocument, command: &str) -> Result<FindAndModify> {
+pub(super) async fn parse(
+    cmd: &Invocation,
+    body: &RawDocument,
+    command: &str,
+) -> Result<FindAndModify> {
     let reader = pinion_wire::idl::CommandReader::new(command, body)?;
     let ns = reader.namespace(command, cmd.db())?;
     let empty = pinion_bson::RawDocumentBuf::new();
@@ -53,7 +58,7 @@ pub(super) fn parse(cmd: &Invocation, body: &RawDocument, command: &str) -> Resu
     reader.opt_i32("stmtId")?;
     let filters = array_filters(&reader)?;
     refuse::collation(&reader)?;
-    let vars = variables(reader.opt_doc("let")?)?;
+    let vars = variables(&cmd.ctx, reader.opt_doc("let")?).await?;
     reader.ignore(&["runtimeConstants", "legacyRuntimeConstants"]);
     reader.unsupported("encryptionInformation")?;
     reader.finish()?;
@@ -83,8 +88,10 @@ pub(super) fn parse(cmd: &Invocation, body: &RawDocument, command: &str) -> Resu
         _ if remove => Change::Delete,
         Some(update) => {
             check_modification(update)?;
+            let parse_update = || Update::parse_with(update, filters, &vars);
             Change::Update(
-                Update::parse_with(update, filters, &vars)?
+                compute(&cmd.ctx, parse_update)
+                    .await?
                     .keeping_empty_timestamps(keep_empty_timestamps),
             )
         }
@@ -95,10 +102,10 @@ pub(super) fn parse(cmd: &Invocation, body: &RawDocument, command: &str) -> Resu
         }
     };
     check_uuid(&ns, uuid)?;
-    let matcher = Matcher::parse_with(&query, &vars)?;
+    let matcher = compute(&cmd.ctx, || Matcher::parse_with(&query, &vars)).await?;
     let projection = match fields {
         Some(fields) if !fields.is_empty() => {
-            let projection = Projection::parse_find(fields, &vars)?;
+            let projection = compute(&cmd.ctx, || Projection::parse_find(fields, &vars)).await?;
             projection.check_filter(&matcher)?;
             if new && projection.needs_position() {
                 return Err(Error::bad_value(
@@ -130,7 +137,7 @@ pub(super) fn parse(cmd: &Invocation, body: &RawDocument, command: &str) -> Resu
 
 /// `findAndModify`.
 pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
-    let parsed = parse(&cmd, cmd.body(), cmd.message.command_name())?;
+    let parsed = parse(&cmd, cmd.body(), cmd.message.command_name()).await?;
     let mut done = ModifyOutcome::default();
     run(&cmd.ctx, &parsed.ns, &parsed.statement, &mut done).await?;
     let counters = &state().metrics.counters;
@@ -165,7 +172,10 @@ pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
             counters.documents_returned.inc();
             let document = stored_document(bytes);
             match &parsed.projection {
-                Some(projection) => out.append("value", &*projection.apply(document, None)?),
+                Some(projection) => {
+                    let apply = || projection.apply(document, None);
+                    out.append("value", &*compute(&cmd.ctx, apply).await?)
+                }
                 None => out.append("value", document),
             };
         }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use pinion_bson::{RawArray, RawBsonRef, RawDocument};
 use pinion_query::{Matcher, Update, Variables};
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Path};
-use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
+use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::collections::check_uuid;
 use super::insert::check_batch_size;
 use super::refuse;
 use super::reply::acknowledged;
 use super::variables::{variables, with_constants};
+use crate::compute::compute;
 use crate::read::parse_hint;
 use crate::state::state;
 use crate::write::{BatchOutcome, Change, ModifyOutcome, ModifyStatement, Upserted, run};
@@ -163,16 +164,17 @@ pub(super) struct BatchOptions {
 }
 
 /// Reads the options beside the statements.
-pub(super) fn batch_options(
+pub(super) async fn batch_options(
     cmd: &Invocation,
     command: &str,
     statements: &str,
 ) -> Result<BatchOptions> {
-    read_options(&cmd.reader()?, cmd.db(), command, statements)
+    read_options(&cmd.ctx, &cmd.reader()?, cmd.db(), command, statements).await
 }
 
 /// Reads the options of a command, or of one that is explained.
-pub(super) fn read_options(
+pub(super) async fn read_options(
+    ctx: &OpContext,
     reader: &CommandReader<'_>,
     db: &str,
     command: &str,
@@ -187,7 +189,7 @@ pub(super) fn read_options(
             .unwrap_or(false);
     reader.opt_i32("stmtId")?;
     reader.opt_array("stmtIds")?;
-    let vars = variables(reader.opt_doc("let")?)?;
+    let vars = variables(ctx, reader.opt_doc("let")?).await?;
     reader.unsupported("encryptionInformation")?;
     reader.ignore(&["runtimeConstants", "legacyRuntimeConstants"]);
     let uuid = reader.opt_uuid("collectionUUID")?;
@@ -204,7 +206,7 @@ pub(super) fn read_options(
 
 /// `update`.
 pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
-    let options = batch_options(&cmd, "update", "updates")?;
+    let options = batch_options(&cmd, "update", "updates").await?;
     let documents = cmd.documents("updates")?;
     check_batch_size(&documents)?;
     let root = Path::root("update");
@@ -224,7 +226,8 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
         }
         counters.update.inc();
         let mut done = ModifyOutcome::default();
-        let result = match spec.statement(&options.vars, options.keep_empty_timestamps) {
+        let statement = || spec.statement(&options.vars, options.keep_empty_timestamps);
+        let result = match compute(&cmd.ctx, statement).await {
             Ok(statement) => run(&cmd.ctx, &options.ns, &statement, &mut done).await,
             Err(error) => Err(error),
         };

@@ -2,10 +2,15 @@
 
 use pinion_bson::{RawBson, RawDocument, RawDocumentBuf};
 use pinion_query::{Expression, Variables};
-use pinion_wire::Result;
+use pinion_wire::{OpContext, Result};
+
+use crate::compute::compute;
 
 /// The variables that a command's expressions may use. The values of `let` are expressions without a document.
-pub(super) fn variables(definitions: Option<&RawDocument>) -> Result<Variables> {
+pub(super) async fn variables(
+    ctx: &OpContext,
+    definitions: Option<&RawDocument>,
+) -> Result<Variables> {
     let mut variables = Variables {
         now_ms: Some(pinion_runtime::wall_ms()),
         ..Variables::default()
@@ -15,11 +20,14 @@ pub(super) fn variables(definitions: Option<&RawDocument>) -> Result<Variables> 
     };
     let nothing = RawDocumentBuf::new();
     for (name, value) in pinion_bson::elements(definitions) {
-        let expression = Expression::parse(value, &variables)?;
-        let value: RawBson = match expression.evaluate(&nothing)?.as_ref() {
-            Some(value) => value.into(),
-            None => RawBson::Null,
+        let evaluate = || {
+            let expression = Expression::parse(value, &variables)?;
+            Ok(match expression.evaluate(&nothing)?.as_ref() {
+                Some(value) => value.into(),
+                None => RawBson::Null,
+            })
         };
+        let value = compute(ctx, evaluate).await?;
         variables.values.push((name.to_owned(), value));
     }
     Ok(variables)

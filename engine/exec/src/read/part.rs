@@ -20,6 +20,7 @@ use super::access::Access;
 use super::item::{Batch, Item, PartCounters};
 use super::merge::StepSize;
 use super::scan::{Found, Scan};
+use crate::compute::compute;
 use crate::interrupt::check;
 use crate::state::state;
 
@@ -225,7 +226,7 @@ impl Part {
                         batch.done = true;
                         break;
                     };
-                    let item = finish(&self.spec, found)?;
+                    let item = finish(&self.spec, found, ctx).await?;
                     bytes += item.size();
                     self.given += 1;
                     batch.items.push(item);
@@ -275,10 +276,12 @@ async fn next_match(
         };
         let document = stored_document(&found.document);
         if !spec.needs_position() {
-            if filter.matches(document)? {
+            if compute(ctx, || filter.matches(document)).await? {
                 return Ok(Some(found));
             }
-        } else if let Some(position) = filter.matches_with_position(document)? {
+        } else if let Some(position) =
+            compute(ctx, || filter.matches_with_position(document)).await?
+        {
             found.position = position.array_index;
             return Ok(Some(found));
         }
@@ -286,12 +289,13 @@ async fn next_match(
 }
 
 /// The form in which a document leaves the part.
-fn finish(spec: &PartSpec, found: Found) -> Result<Item> {
+async fn finish(spec: &PartSpec, found: Found, ctx: &OpContext) -> Result<Item> {
     let document = match (spec.output, &spec.projection) {
         (Output::Ids, _) => Bytes::copy_from_slice(&found.id),
         (Output::Keys, _) => Bytes::from(index_key(spec, &found)?.into_bytes()),
         (_, Some(projection)) => {
-            let projected = projection.apply(stored_document(&found.document), found.position)?;
+            let (document, position) = (stored_document(&found.document), found.position);
+            let projected = compute(ctx, || projection.apply(document, position)).await?;
             match spec.show_record_id {
                 true => with_record_id(&projected, &found.id),
                 false => Bytes::from(projected.into_bytes()),
@@ -344,7 +348,8 @@ async fn sort_all(
 ) -> Result<VecDeque<Item>> {
     let mut sorter: Sorter<Found> = Sorter::new(spec.keep, spec.max_sort_bytes);
     while let Some(found) = next_match(scan, spec, ctx, counters).await? {
-        let key = sort.sort_key(stored_document(&found.document))?;
+        let document = stored_document(&found.document);
+        let key = compute(ctx, || sort.sort_key(document)).await?;
         let size = found.document.len() + found.id.len();
         sorter.push(key, found, size)?;
     }
@@ -357,7 +362,7 @@ async fn sort_all(
             pinion_runtime::yield_now().await;
         }
         found.order = Key::from_slice(&key);
-        items.push_back(finish(spec, found)?);
+        items.push_back(finish(spec, found, ctx).await?);
     }
     Ok(items)
 }

@@ -8,6 +8,7 @@ use pinion_query::PipelineRun;
 use pinion_wire::{OpContext, Result};
 
 use super::merge::MergedStream;
+use crate::compute::compute;
 use crate::interrupt::check;
 use crate::limits::{FINISH_STEP, PART_BATCH_DOCUMENTS};
 
@@ -50,8 +51,14 @@ impl PipelineStream {
                 check(ctx)?;
                 pinion_runtime::yield_now().await;
             }
+            if self.run.is_held_up() {
+                let run = &mut self.run;
+                compute(ctx, || run.resume()).await?;
+                continue;
+            }
             if self.fed {
-                self.finished = self.run.finish_some(FINISH_STEP)?;
+                let run = &mut self.run;
+                self.finished = compute(ctx, || run.finish_some(FINISH_STEP)).await?;
                 continue;
             }
             let next = match &mut self.source {
@@ -60,7 +67,15 @@ impl PipelineStream {
                 Source::List(list) => list.pop_front(),
             };
             match next {
-                Some(document) => self.run.push(stored_document(&document))?,
+                Some(document) => {
+                    let (run, mut taken) = (&mut self.run, false);
+                    // Refused for its work it has been taken nevertheless, and waits for its turn.
+                    let push = || match std::mem::replace(&mut taken, true) {
+                        false => run.push(stored_document(&document)),
+                        true => run.resume(),
+                    };
+                    compute(ctx, push).await?;
+                }
                 None => {
                     self.fed = true;
                     // Lets go of the parts and their snapshots.

@@ -19,6 +19,7 @@ use pinion_wire::{OpContext, Result};
 use super::backoff::Backoff;
 use super::document::update_context;
 use super::insert::duplicate_of;
+use crate::compute::compute;
 use crate::interrupt::check;
 use crate::state::state;
 
@@ -123,7 +124,8 @@ async fn modify(
         };
         state().metrics.counters.docs_examined.inc();
         let old = pinion_catalog::stored_document(&read.value);
-        let Some(position) = request.matcher.matches_with_position(old)? else {
+        let matches = || request.matcher.matches_with_position(old);
+        let Some(position) = compute(ctx, matches).await? else {
             return Ok(Modified::NoMatch);
         };
         let id = document_id(old)?;
@@ -131,7 +133,7 @@ async fn modify(
             Change::Delete => None,
             Change::Update(update) => {
                 let context = update_context(false, position.array_index);
-                match update.apply(old, &context)? {
+                match compute(ctx, || update.apply(old, &context)).await? {
                     Some(new) => Some(Bytes::from(new.into_bytes())),
                     None => {
                         return Ok(Modified::Unchanged {

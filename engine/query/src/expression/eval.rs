@@ -8,6 +8,7 @@ use super::value::Value;
 use crate::error::error;
 use crate::limits::{check_string_bytes, check_value_bytes};
 use crate::value::field;
+use crate::work::{STEP, spend, spend_bytes};
 
 /// The document and the bound variables of one evaluation.
 pub(crate) struct Env<'a> {
@@ -29,17 +30,20 @@ impl<'a> Env<'a> {
 
 impl Expr {
     pub(crate) fn evaluate<'a>(&'a self, env: &mut Env<'a>) -> Result<Value<'a>> {
+        spend(STEP)?;
         Ok(match self {
             Expr::Literal(value) => Value::Ref(value.as_raw_bson_ref()),
-            Expr::Field(path) => path_in_document(env.current, path),
-            Expr::Root(path) => path_in_document(env.root, path),
-            Expr::Slot(slot, path) => path_in_value(env.slots[*slot].clone(), path),
+            Expr::Field(path) => found(path_in_document(env.current, path))?,
+            Expr::Root(path) => found(path_in_document(env.root, path))?,
+            Expr::Slot(slot, path) => found(path_in_value(env.slots[*slot].clone(), path))?,
             Expr::Remove => Value::Missing,
             Expr::Zone(zone) => Value::Zone(zone),
             Expr::Object(fields) => {
                 let mut builder = DocBuilder::new();
                 for (name, expr) in fields {
-                    if let Some(value) = expr.evaluate(env)?.as_ref() {
+                    let value = expr.evaluate(env)?;
+                    spend_bytes(value.bytes())?;
+                    if let Some(value) = value.as_ref() {
                         builder.append(name, value);
                         check_value_bytes(builder.len())?;
                     }
@@ -50,7 +54,9 @@ impl Expr {
                 let mut builder = DocBuilder::new();
                 builder.start_array("");
                 for part in parts {
-                    builder.push(part.evaluate(env)?.or_null());
+                    let value = part.evaluate(env)?;
+                    spend_bytes(value.bytes())?;
+                    builder.push(value.or_null());
                     check_value_bytes(builder.len())?;
                 }
                 builder.end();
@@ -65,6 +71,7 @@ impl Expr {
                     values.push(value);
                 }
                 check_value_bytes(bytes)?;
+                spend_bytes(bytes)?;
                 let value = (operator.evaluate)(&values)?;
                 if let Value::Owned(made) = &value
                     && let RawBson::String(text) = &**made
@@ -145,11 +152,14 @@ impl Expr {
                         format!("input to $map must be an array not {}", input.type_name()),
                     ));
                 }
+                spend_bytes(input.bytes())?;
                 let mut builder = DocBuilder::new();
                 builder.start_array("");
                 for item in input.item_values() {
                     env.slots[*slot] = item;
-                    builder.push(body.evaluate(env)?.or_null());
+                    let value = body.evaluate(env)?;
+                    spend_bytes(value.bytes())?;
+                    builder.push(value.or_null());
                     check_value_bytes(builder.len())?;
                 }
                 builder.end();
@@ -185,6 +195,7 @@ impl Expr {
                     }
                     None => None,
                 };
+                spend_bytes(input.bytes())?;
                 let mut builder = DocBuilder::new();
                 builder.start_array("");
                 let mut kept = 0;
@@ -222,6 +233,7 @@ impl Expr {
                         ),
                     ));
                 }
+                spend_bytes(input.bytes())?;
                 let mut accumulated = initial.evaluate(env)?;
                 for item in input.item_values() {
                     env.slots[*this] = item;
@@ -232,6 +244,14 @@ impl Expr {
             }
         })
     }
+}
+
+/// Accounts for what a path through arrays has copied.
+fn found(value: Value<'_>) -> Result<Value<'_>> {
+    if let Value::Owned(_) = value {
+        spend_bytes(value.bytes())?;
+    }
+    Ok(value)
 }
 
 fn filter_limit(value: &Value<'_>) -> Result<i64> {

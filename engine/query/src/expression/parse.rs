@@ -9,7 +9,8 @@ use super::Variables;
 use super::operators::{self, NamedZone, Operator};
 use crate::error::{error, failed_to_parse};
 use crate::limits::{MAX_PATH_COMPONENTS, check_string_bytes};
-use crate::value::{count, elements, first, items, owned};
+use crate::value::{bytes, count, elements, first, items, owned};
+use crate::work::{STEP, spend, spend_bytes};
 
 impl Expr {
     /// A constant.
@@ -97,6 +98,7 @@ impl<'v> Parser<'v> {
             return Err(error(15, "expression nested too deeply"));
         }
         self.depth += 1;
+        spend(STEP)?;
         let expr = match value {
             RawBsonRef::String(text) if text.starts_with('$') => self.parse_path(text),
             RawBsonRef::Document(document) => self.parse_document(document),
@@ -108,9 +110,13 @@ impl<'v> Parser<'v> {
             }
             RawBsonRef::String(text) => {
                 check_string_bytes(text.len())?;
+                spend_bytes(text.len())?;
                 Ok(Expr::literal(owned(value)))
             }
-            other => Ok(Expr::literal(owned(other))),
+            other => {
+                spend_bytes(bytes(other))?;
+                Ok(Expr::literal(owned(other)))
+            }
         };
         self.depth -= 1;
         expr

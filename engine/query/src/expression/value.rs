@@ -41,14 +41,9 @@ impl<'a> Value<'a> {
         self.as_ref().unwrap_or(RawBsonRef::Null)
     }
 
-    /// The bytes of a text, a document or an array; other values count as none.
+    /// The bytes of a text, binary data, a document or an array; other values count as none.
     pub(crate) fn bytes(&self) -> usize {
-        match self.as_ref() {
-            Some(RawBsonRef::String(text)) => text.len(),
-            Some(RawBsonRef::Document(document)) => document.as_bytes().len(),
-            Some(RawBsonRef::Array(array)) => array.as_bytes().len(),
-            _ => 0,
-        }
+        self.as_ref().map_or(0, crate::value::bytes)
     }
 
     pub(crate) fn null() -> Value<'a> {

@@ -9,17 +9,24 @@ mod serialize;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_wire::Result;
 
 use crate::expression::Variables;
+use crate::work::{self, spend_bytes};
 
 pub(crate) use node::{CompareOp, Leaf, Node, Predicate, TypeSet};
 pub(crate) use serialize::serialize_all;
 
 /// A parsed filter.
 #[derive(Clone, Debug)]
-pub struct Matcher {
+pub struct Matcher(Arc<Parsed>);
+
+/// Shared: it may hold values as large as a document, and is copied for those who run it.
+#[derive(Debug)]
+struct Parsed {
     filter: RawDocumentBuf,
     root: Node,
 }
@@ -32,6 +39,13 @@ pub struct MatchPosition {
 }
 
 impl Matcher {
+    fn new(filter: &RawDocument, root: Node) -> Matcher {
+        Matcher(Arc::new(Parsed {
+            filter: filter.to_owned(),
+            root,
+        }))
+    }
+
     /// Parses a filter; the errors are MongoDB's.
     pub fn parse(filter: &RawDocument) -> Result<Matcher> {
         Matcher::parse_with(filter, &Variables::default())
@@ -39,48 +53,47 @@ impl Matcher {
 
     /// Parses a filter whose `$expr` may use these variables (`$$NOW`, those of `let`).
     pub fn parse_with(filter: &RawDocument, variables: &Variables) -> Result<Matcher> {
+        spend_bytes(filter.as_bytes().len())?;
         let root = parse::parse_filter(filter, variables)?;
-        Ok(Matcher {
-            filter: filter.to_owned(),
-            root,
-        })
+        Ok(Matcher::new(filter, root))
     }
 
     /// A filter inside an update, where what concerns the whole document may not stand.
     pub(crate) fn parse_nested(filter: &RawDocument) -> Result<Matcher> {
-        Ok(Matcher {
-            filter: filter.to_owned(),
-            root: parse::parse_nested(filter)?,
-        })
+        Ok(Matcher::new(filter, parse::parse_nested(filter)?))
     }
 
     /// Whether a document matches. Only `$expr` can fail.
     pub fn matches(&self, document: &RawDocument) -> Result<bool> {
+        spend_bytes(document.as_bytes().len())?;
         let mut state = eval::State::default();
-        let matched = self.root.matches(document, &mut state);
+        let matched = self.0.root.matches(document, &mut state);
+        work::check()?;
         state.finish(matched).map(|position| position.is_some())
     }
 
     /// As `matches`, with what the positional operator needs.
     pub fn matches_with_position(&self, document: &RawDocument) -> Result<Option<MatchPosition>> {
+        spend_bytes(document.as_bytes().len())?;
         let mut state = eval::State::recording();
-        let matched = self.root.matches(document, &mut state);
+        let matched = self.0.root.matches(document, &mut state);
+        work::check()?;
         state.finish(matched)
     }
 
     /// The filter as it was given.
     pub fn filter(&self) -> &RawDocument {
-        &self.filter
+        &self.0.filter
     }
 
     /// Whether every document matches.
     pub fn is_empty(&self) -> bool {
-        matches!(&self.root, Node::And(children) if children.is_empty())
+        matches!(&self.0.root, Node::And(children) if children.is_empty())
     }
 
     /// The value that `_id` must equal when the filter demands one, beside whatever else it demands.
     pub fn id_equality(&self) -> Option<&RawBson> {
-        self.root.conjuncts().iter().find_map(|node| match node {
+        self.0.root.conjuncts().iter().find_map(|node| match node {
             Node::Leaf(Leaf {
                 path,
                 predicate:
@@ -95,7 +108,7 @@ impl Matcher {
 
     /// As `id_equality` for a filter that demands nothing else.
     pub fn id_equality_alone(&self) -> Option<&RawBson> {
-        if self.root.conjuncts().len() == 1 {
+        if self.0.root.conjuncts().len() == 1 {
             self.id_equality()
         } else {
             None
@@ -103,12 +116,12 @@ impl Matcher {
     }
 
     pub(crate) fn root(&self) -> &Node {
-        &self.root
+        &self.0.root
     }
 
     /// The filter in the normal form that explain prints as `parsedQuery`.
     pub fn parsed_query(&self) -> RawDocumentBuf {
-        serialize::serialize(&self.root)
+        serialize::serialize(&self.0.root)
     }
 }
 

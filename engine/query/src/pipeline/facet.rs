@@ -8,6 +8,7 @@ use crate::error::error;
 use crate::expression::{Variables, check_field_path};
 use crate::limits::MAX_FACET_BYTES;
 use crate::value::{elements, first, is_empty, items, type_name};
+use crate::work::{Units, spend, spend_bytes, unbounded};
 
 /// Stages that read or write elsewhere, or that must come first.
 const NOT_ALLOWED: &[&str] = &[
@@ -111,22 +112,36 @@ impl Facets {
         }
     }
 
+    /// The pipelines cannot go on where they were refused for their work, so most of it is accounted for before.
     pub(super) fn push(&mut self, document: &RawDocument) -> Result<()> {
+        spend_bytes(self.runs.len() * document.as_bytes().len())?;
+        unbounded(|| self.push_to_all(document))
+    }
+
+    fn push_to_all(&mut self, document: &RawDocument) -> Result<()> {
         for (_, run, found) in &mut self.runs {
             if !run.is_satisfied() {
                 run.push(document)?;
             }
-            take(run, found, &mut self.bytes)?;
+            drain(run, found, &mut self.bytes)?;
         }
         Ok(())
+    }
+
+    /// Accounts for [`Facets::finish`], which cannot go on where it is refused: all that the pipelines found is copied, and
+    /// what they have not given yet is not known.
+    pub(super) fn spend_finish(&self) -> Result<()> {
+        spend(Units::from(u32::MAX))
     }
 
     /// One document with an array for each pipeline.
     pub(super) fn finish(mut self) -> Result<RawDocumentBuf> {
         let mut out = DocBuilder::new();
         for (name, mut run, mut found) in self.runs {
-            run.finish()?;
-            take(&mut run, &mut found, &mut self.bytes)?;
+            while !run.finish_some(FINISHED_AT_ONCE)? {
+                drain(&mut run, &mut found, &mut self.bytes)?;
+            }
+            drain(&mut run, &mut found, &mut self.bytes)?;
             out.start_array(&name);
             for document in &found {
                 out.push(RawBsonRef::Document(document));
@@ -136,6 +151,19 @@ impl Facets {
         Ok(out.finish())
     }
 }
+
+/// Takes all that can come out of a pipeline by now.
+fn drain(run: &mut PipelineRun, found: &mut Vec<RawDocumentBuf>, bytes: &mut usize) -> Result<()> {
+    take(run, found, bytes)?;
+    while run.is_held_up() {
+        run.resume()?;
+        take(run, found, bytes)?;
+    }
+    Ok(())
+}
+
+/// Documents that a pipeline gives before they are counted.
+const FINISHED_AT_ONCE: usize = 100;
 
 /// Moves what a pipeline has finished to what was found before.
 fn take(run: &mut PipelineRun, found: &mut Vec<RawDocumentBuf>, bytes: &mut usize) -> Result<()> {

@@ -4,12 +4,14 @@ use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_keystring::encode_id;
 use pinion_wire::Result;
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use crate::accumulator::{Accumulator, Kind};
 use crate::error::error;
-use crate::expression::{Expression, Variables};
+use crate::expression::{Expression, Value, Variables};
 use crate::limits::MAX_GROUP_BYTES;
 use crate::value::{count, elements, first, is_empty, items};
+use crate::work::{self, spend_bytes};
 
 /// The stage's parsed specification.
 #[derive(Clone, Debug)]
@@ -168,7 +170,17 @@ impl Groups {
     }
 
     pub(super) fn push(&mut self, document: &RawDocument) -> Result<()> {
+        // All that may be refused for its work comes before anything changes.
+        spend_bytes(document.as_bytes().len())?;
         let id = self.group.id.evaluate(document)?;
+        spend_bytes(id.bytes())?;
+        let mut values: SmallVec<[Value<'_>; 4]> = SmallVec::new();
+        for (_, _, expression) in &self.group.fields {
+            let value = expression.evaluate(document)?;
+            spend_bytes(value.bytes())?;
+            values.push(value);
+        }
+        work::check()?;
         let id = id.or_null();
         let key = encode_id(id);
         let at = match self.places.get(&key[..]) {
@@ -187,11 +199,8 @@ impl Groups {
                 self.groups.len() - 1
             }
         };
-        for (accumulator, (_, _, expression)) in
-            self.groups[at].1.iter_mut().zip(&self.group.fields)
-        {
+        for (accumulator, value) in self.groups[at].1.iter_mut().zip(values) {
             let before = accumulator.bytes();
-            let value = expression.evaluate(document)?;
             accumulator.add(value.as_ref())?;
             self.bytes += accumulator.bytes().saturating_sub(before);
         }

@@ -89,6 +89,7 @@ pub(super) fn parse(stages: &RawArray, skip: usize, variables: &Variables) -> Re
                 "Each element of the 'pipeline' array must be an object",
             ));
         };
+        crate::work::spend_bytes(stage.as_bytes().len())?;
         let name = match first(stage) {
             Some((name, _)) if count(stage) == 1 => name,
             _ => {

@@ -4,6 +4,7 @@ use pinion_bson::{RawArrayBuf, RawBson, RawDocumentBuf, rawbson, rawdoc};
 
 use super::{Pipeline, PipelineRun};
 use crate::expression::Variables;
+use crate::work::within;
 
 fn collection() -> Vec<RawDocumentBuf> {
     vec![
@@ -27,8 +28,9 @@ fn run(stages: RawBson) -> pinion_wire::Result<Vec<RawDocumentBuf>> {
     let mut run = PipelineRun::new(&pipeline);
     for document in collection() {
         run.push(&document)?;
+        assert!(!run.is_held_up());
     }
-    run.finish()?;
+    while !run.finish_some(usize::MAX)? {}
     Ok(std::iter::from_fn(|| run.pop()).collect())
 }
 
@@ -301,4 +303,81 @@ fn a_pipeline_is_divided() {
     assert_eq!(parts.sort.expect("a sort").source(), &*rawdoc! { "c": 1 });
     assert_eq!(parts.limit, Some(3));
     assert_eq!(parts.rest.stages.len(), 1);
+}
+
+/// Runs stages where each call may do no more work than `budget`, and is done again without a bound where that did not
+/// suffice. How often that was.
+fn run_refused(stages: &RawArrayBuf, budget: u64, refused: &mut usize) -> Vec<RawDocumentBuf> {
+    let pipeline = Pipeline::parse(stages, &Variables::default()).expect("valid stages");
+    let mut run = PipelineRun::new(&pipeline);
+    let mut out = Vec::new();
+    for document in collection() {
+        if let Some(pushed) = within(budget, || run.push(&document)) {
+            pushed.expect("no document is wrong");
+        }
+        while run.is_held_up() {
+            *refused += 1;
+            run.resume().expect("no document is wrong");
+        }
+    }
+    loop {
+        let finished = within(budget, || run.finish_some(2)).unwrap_or_else(|| {
+            *refused += 1;
+            run.finish_some(2)
+        });
+        out.extend(std::iter::from_fn(|| run.pop()));
+        if finished.expect("no document is wrong") {
+            return out;
+        }
+    }
+}
+
+#[test]
+fn a_run_goes_on_where_its_work_was_refused() {
+    let pipelines = [
+        rawbson!([{ "$match": { "v": { "$ne": 7 } } }, { "$unwind": { "path": "$l", "preserveNullAndEmptyArrays": true } },
+            { "$skip": 1 }, { "$addFields": { "w": { "$concat": ["x", { "$toString": "$v" }] } } }, { "$limit": 4 }]),
+        rawbson!([{ "$unwind": "$l" }, { "$sort": { "l": -1 } }, { "$unwind": "$l" }, { "$skip": 1 }]),
+        rawbson!([{ "$match": { "$or": [{ "k": { "$regex": "a" } }, { "v": 3 }] } },
+            { "$group": { "_id": "$k", "n": { "$sum": 1 }, "all": { "$push": "$v" } } }, { "$sort": { "_id": 1 } }]),
+        rawbson!([{ "$facet": { "a": [{ "$unwind": "$l" }, { "$limit": 2 }], "b": [{ "$count": "n" }] } }, { "$unwind": "$a" }]),
+        rawbson!([{ "$addFields": { "c": { "$convert": { "input": "$v", "to": "int", "onError": { "$size": { "$range": [0, 30] } } } } } },
+            { "$replaceRoot": { "newRoot": { "c": "$c", "d": { "$map": { "input": [1, 2], "in": "$$this" } } } } }, { "$count": "n" }]),
+    ];
+    for stages in pipelines {
+        let text = format!("{stages:?}");
+        let stages = array(stages);
+        let expected = run_refused(&stages, u64::MAX, &mut 0);
+        assert!(!expected.is_empty(), "{text}");
+        let (mut refused, mut never) = (0, false);
+        for budget in (0..8000).step_by(13).chain([1 << 40]) {
+            let before = refused;
+            let found = run_refused(&stages, budget, &mut refused);
+            assert_eq!(found, expected, "budget {budget}: {text}");
+            never = refused == before;
+        }
+        assert!(refused > 50 && never, "{refused} {never}: {text}");
+    }
+}
+
+#[test]
+fn what_an_unwind_gives_is_bounded() {
+    let big = "x".repeat(1 << 20);
+    let items: RawArrayBuf = (0..100).collect();
+    let document = rawdoc! { "big": &*big, "a": items.clone(), "b": items };
+    let stages = array(rawbson!([{ "$unwind": "$a" }, { "$unwind": "$b" }, { "$limit": 500 }]));
+    let pipeline = Pipeline::parse(&stages, &Variables::default()).expect("valid stages");
+    let mut run = PipelineRun::new(&pipeline);
+    run.push(&document).expect("nothing is wrong");
+    let mut count = 0;
+    loop {
+        let ready: Vec<_> = std::iter::from_fn(|| run.pop()).collect();
+        assert!(ready.len() <= 17, "{}", ready.len());
+        count += ready.len();
+        if !run.is_held_up() {
+            break;
+        }
+        run.resume().expect("nothing is wrong");
+    }
+    assert_eq!(count, 500);
 }

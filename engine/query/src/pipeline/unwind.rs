@@ -105,32 +105,35 @@ impl Unwind {
         })
     }
 
-    /// Calls `out` with a document for each item of the array.
+    /// Calls `out` with a document for each item of the array, but for so many at its front; `out` says whether to go on.
     pub(super) fn apply(
         &self,
         document: &RawDocument,
-        out: &mut dyn FnMut(RawDocumentBuf) -> Result<()>,
+        skip: usize,
+        mut out: impl FnMut(usize, RawDocumentBuf) -> Result<bool>,
     ) -> Result<()> {
-        match value_at(document, &self.path) {
+        let one = match value_at(document, &self.path) {
             Some(RawBsonRef::Array(array)) if !array.is_empty() => {
-                for (at, item) in items(array).enumerate() {
-                    out(self.build(document, Some(item), Some(at as i64)))?;
+                for (at, item) in items(array).enumerate().skip(skip) {
+                    if !out(at, self.build(document, Some(item), Some(at as i64)))? {
+                        break;
+                    }
                 }
-                Ok(())
+                return Ok(());
             }
-            Some(RawBsonRef::Array(_)) | None if self.preserve => {
-                out(self.build(document, None, None))
+            Some(RawBsonRef::Array(_)) | None if self.preserve => self.build(document, None, None),
+            Some(value) if !is_nullish(value) && !matches!(value, RawBsonRef::Array(_)) => {
+                self.with_index(document.to_owned(), None)
             }
-            Some(RawBsonRef::Array(_)) | None => Ok(()),
-            Some(value) if is_nullish(value) => {
-                if self.preserve {
-                    out(self.with_index(document.to_owned(), None))
-                } else {
-                    Ok(())
-                }
+            Some(value) if is_nullish(value) && self.preserve => {
+                self.with_index(document.to_owned(), None)
             }
-            Some(_) => out(self.with_index(document.to_owned(), None)),
+            _ => return Ok(()),
+        };
+        if skip > 0 {
+            return Ok(());
         }
+        out(0, one).map(|_| ())
     }
 
     fn build(

@@ -48,6 +48,7 @@ enum Action {
 impl Projection {
     /// Parses the projection of a `find` or of a write; the errors are MongoDB's.
     pub fn parse_find(spec: &RawDocument, variables: &Variables) -> Result<Projection> {
+        crate::work::spend_bytes(spec.as_bytes().len())?;
         parse::Parser::find(variables).parse(spec)
     }
 
@@ -94,6 +95,7 @@ impl Projection {
 
     /// The projected document; `position` is what the filter's match told.
     pub fn apply(&self, document: &RawDocument, position: Option<u32>) -> Result<RawDocumentBuf> {
+        crate::work::spend_bytes(document.as_bytes().len())?;
         apply::apply(self, document, position)
     }
 }

@@ -82,6 +82,7 @@ impl Update {
         filters: Option<&RawArray>,
         variables: &Variables,
     ) -> Result<Update> {
+        crate::work::spend_bytes(crate::value::bytes(update))?;
         let document = match update {
             RawBsonRef::Document(document) => document,
             RawBsonRef::Array(stages) => {
@@ -172,6 +173,7 @@ impl Update {
         old: &RawDocument,
         context: &UpdateContext,
     ) -> Result<Option<RawDocumentBuf>> {
+        crate::work::spend_bytes(old.as_bytes().len())?;
         let new = match &self.kind {
             Kind::Replacement(replacement) => {
                 let filler = (!self.keeps_empty_timestamps).then_some(context.timestamp);

@@ -2,12 +2,13 @@
 //!
 //! Appending is a copy into memory and cannot fail: whoever appends has reserved frames before, and
 //! waited for them then. A flush takes everything that is pending, lays it out in whole frames, and
-//! writes it with one write a segment and one flush; meanwhile the next group gathers. Each flush begins
+//! writes it with one write a segment (some, if it is large) and one flush; meanwhile the next group gathers. Each flush begins
 //! at a new frame with the beginning of an entry, so a frame is written once.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -18,7 +19,9 @@ use pinion_runtime::{DmaBuf, fs, sim};
 use super::entry::{ENTRY_HEADER_BYTES, EntryHeader, EntryKind};
 use super::frame::{FRAME_BYTES, FRAME_PAYLOAD_BYTES, FrameContext, FrameHeader, Stamps, encode};
 use super::segment::{RingDir, SegmentFile};
-use crate::limits::{MAX_ENTRY_BYTES, MAX_IDLE_SEGMENTS, MAX_PENDING_BYTES, SPARE_SEGMENTS};
+use crate::limits::{
+    FLUSH_STEP_FRAMES, MAX_ENTRY_BYTES, MAX_IDLE_SEGMENTS, MAX_PENDING_BYTES, SPARE_SEGMENTS,
+};
 
 /// What a ring needs to know when it starts.
 pub(crate) struct RingStart {
@@ -112,10 +115,29 @@ impl Drop for Reservation {
     }
 }
 
-/// Everything that was pending, laid out and ready to be written.
+/// Everything that was pending, with its places on disk.
 pub(crate) struct FlushBatch {
-    writes: Vec<(SegmentFile, u64, DmaBuf)>,
+    /// As in the ring's state, which had them until now.
+    stream: Vec<u8>,
+    starts: Vec<(usize, Timestamp)>,
+    runs: Vec<FrameRun>,
+    /// What the headers of all frames say.
+    directory: u64,
+    ring: u16,
+    stamps: Stamps,
+    epoch: u64,
+    all_durable: Timestamp,
+    written_at_secs: u32,
     pub(crate) changed_segment: bool,
+}
+
+/// Frames of a batch that follow each other in one segment.
+struct FrameRun {
+    segment: SegmentFile,
+    /// The place of the first in its segment.
+    position: u32,
+    /// Which of the batch's frames these are.
+    frames: Range<u64>,
 }
 
 /// The most frames an entry can take.
@@ -285,18 +307,16 @@ impl Ring {
         let stream = std::mem::take(&mut state.pending);
         let starts = std::mem::take(&mut state.starts);
         state.pending_frames = 0;
-        let mut batch = FlushBatch {
-            writes: Vec::new(),
-            changed_segment: false,
-        };
-        let (mut frame, mut next_start) = (0u64, 0usize);
+        let mut runs = Vec::new();
+        let mut changed_segment = false;
+        let mut frame = 0u64;
         while frame < frames {
             if state
                 .current
                 .as_ref()
                 .is_none_or(|current| current.next == current.segment.frames)
             {
-                batch.changed_segment = true;
+                changed_segment = true;
                 if let Some(full) = state.current.take() {
                     state
                         .sealed
@@ -311,46 +331,19 @@ impl Ring {
             }
             let current = state.current.as_mut().expect("just made sure");
             let here = (frames - frame).min(u64::from(current.segment.frames - current.next));
-            let offset = u64::from(current.next) * FRAME_BYTES as u64;
-            let mut buffer = DmaBuf::zeroed(here as usize * FRAME_BYTES);
-            for block in buffer.chunks_exact_mut(FRAME_BYTES) {
-                let from = (frame as usize * FRAME_PAYLOAD_BYTES).min(stream.len());
-                let to = (from + FRAME_PAYLOAD_BYTES).min(stream.len());
-                while starts
-                    .get(next_start)
-                    .is_some_and(|&(start, _)| start < from)
-                {
-                    next_start += 1;
-                }
-                let first_entry = starts
-                    .get(next_start)
-                    .filter(|&&(start, _)| start < to)
-                    .map(|&(start, _)| (start - from) as u16);
-                let context = FrameContext {
-                    directory: self.directory,
-                    ring: self.dir.ring,
-                    generation: current.segment.generation,
-                    position: current.next,
-                    stamps: self.stamps,
-                };
-                let header = FrameHeader {
-                    epoch: self.epoch,
-                    all_durable,
-                    payload_len: (to - from) as u16,
-                    first_entry,
-                    written_at_secs: wall_secs,
-                };
-                encode(block, &context, &header, &stream[from..to]);
-                current.next += 1;
-                frame += 1;
-            }
+            runs.push(FrameRun {
+                segment: current.segment.clone(),
+                position: current.next,
+                frames: frame..frame + here,
+            });
+            current.next += here as u32;
+            frame += here;
             // The last entry that begins before the end of what this segment holds touches it.
             let end = (frame as usize * FRAME_PAYLOAD_BYTES).min(stream.len());
             let touching = starts.partition_point(|&(start, _)| start < end);
             if let Some(&(_, last)) = touching.checked_sub(1).and_then(|at| starts.get(at)) {
                 current.last = current.last.max(last);
             }
-            batch.writes.push((current.segment.clone(), offset, buffer));
         }
         state.stats.flushes += 1;
         state.stats.frames += frames;
@@ -358,7 +351,18 @@ impl Ring {
             self.preparation.notify_one();
         }
         self.space.notify_all();
-        Some(batch)
+        Some(FlushBatch {
+            stream,
+            starts,
+            runs,
+            directory: self.directory,
+            ring: self.dir.ring,
+            stamps: self.stamps,
+            epoch: self.epoch,
+            all_durable,
+            written_at_secs: wall_secs,
+            changed_segment,
+        })
     }
 
     fn low_water(&self, state: &State) -> u64 {
@@ -442,18 +446,65 @@ impl Ring {
 }
 
 impl FlushBatch {
-    /// Writes the frames and, with `sync`, flushes them to the device. `sync` is false only under a planted fault.
+    /// Writes the frames and, with `sync`, flushes them to the device. `sync` is false only under a planted fault. Of a large
+    /// batch a part is laid out at a time: filling the memory takes longer than writing what it holds.
     pub(crate) async fn write(self, sync: bool) -> io::Result<()> {
-        let mut files: Vec<SegmentFile> = Vec::new();
-        for (segment, offset, buffer) in self.writes {
-            segment.file.write_at(offset, buffer).await?;
-            files.push(segment);
+        for run in &self.runs {
+            let mut from = run.frames.start;
+            while from < run.frames.end {
+                let to = run.frames.end.min(from + FLUSH_STEP_FRAMES);
+                let position = run.position + (from - run.frames.start) as u32;
+                let buffer = self.lay_out(from..to, &run.segment, position);
+                let offset = u64::from(position) * FRAME_BYTES as u64;
+                run.segment.file.write_at(offset, buffer).await?;
+                from = to;
+            }
         }
         if sync {
-            for segment in files {
-                segment.file.datasync().await?;
+            for run in &self.runs {
+                run.segment.file.datasync().await?;
             }
         }
         Ok(())
+    }
+
+    /// Some of the batch's frames, the first of which goes to this place of its segment.
+    fn lay_out(&self, frames: Range<u64>, segment: &SegmentFile, position: u32) -> DmaBuf {
+        let mut buffer = DmaBuf::zeroed((frames.end - frames.start) as usize * FRAME_BYTES);
+        let begins = frames.start as usize * FRAME_PAYLOAD_BYTES;
+        let mut next_start = self.starts.partition_point(|&(start, _)| start < begins);
+        let blocks = buffer.chunks_exact_mut(FRAME_BYTES);
+        for ((frame, position), block) in frames.zip(position..).zip(blocks) {
+            let from = (frame as usize * FRAME_PAYLOAD_BYTES).min(self.stream.len());
+            let to = (from + FRAME_PAYLOAD_BYTES).min(self.stream.len());
+            while self
+                .starts
+                .get(next_start)
+                .is_some_and(|&(start, _)| start < from)
+            {
+                next_start += 1;
+            }
+            let first_entry = self
+                .starts
+                .get(next_start)
+                .filter(|&&(start, _)| start < to)
+                .map(|&(start, _)| (start - from) as u16);
+            let context = FrameContext {
+                directory: self.directory,
+                ring: self.ring,
+                generation: segment.generation,
+                position,
+                stamps: self.stamps,
+            };
+            let header = FrameHeader {
+                epoch: self.epoch,
+                all_durable: self.all_durable,
+                payload_len: (to - from) as u16,
+                first_entry,
+                written_at_secs: self.written_at_secs,
+            };
+            encode(block, &context, &header, &self.stream[from..to]);
+        }
+        buffer
     }
 }

@@ -11,6 +11,7 @@ use crate::error::error;
 use crate::number::exact_i64;
 use crate::text::value_text;
 use crate::value::{array_document, count, elements, field, is_number, items};
+use crate::work::{STEP, spend};
 
 pub(super) const OPERATORS: &[Operator] = &[
     Operator {
@@ -365,6 +366,7 @@ fn range<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     if (end - start) / step > (pinion_bson::MAX_INTERNAL_DOCUMENT_BYTES / 8) as i64 {
         return Err(error(146, "$range would use too much memory"));
     }
+    spend(STEP * ((end - start) / step).max(0) as u64)?;
     let mut out = Vec::new();
     let mut at = start;
     while (step > 0 && at < end) || (step < 0 && at > end) {

@@ -11,6 +11,7 @@ use crate::limits::{check_string_bytes, check_value_bytes};
 use crate::regex::Regex;
 use crate::text::value_text;
 use crate::value::{elements, type_name};
+use crate::work::{self, STEP, spend};
 
 /// One operator: the names of its arguments in the order its function takes them, and the errors of its syntax.
 pub(super) struct Named {
@@ -329,6 +330,7 @@ fn replace<'a>(name: &str, values: &[Value<'a>], times: usize) -> Result<Value<'
     let mut out = String::with_capacity(input.len());
     let mut from = 0;
     let mut put = |at: usize| -> Result<()> {
+        spend(STEP + replacement.len() as work::Units)?;
         check_string_bytes(out.len() + (at - from) + replacement.len())?;
         out.push_str(&input[from..at]);
         out.push_str(replacement);
@@ -369,6 +371,10 @@ fn replaced_text<'v>(
         )),
     }
 }
+
+/// What it takes to compile a regular expression, and to take down a match.
+const REGEX_COMPILED: work::Units = 20_000;
+const REGEX_MATCH: work::Units = 300;
 
 /// The arguments of a regular expression operator; `None` where one of them is null.
 fn regex_arguments<'v>(name: &str, values: &'v [Value<'_>]) -> Result<Option<(&'v str, Regex)>> {
@@ -418,6 +424,7 @@ fn regex_arguments<'v>(name: &str, values: &'v [Value<'_>]) -> Result<Option<(&'
             format!("{name}: regular expression options cannot contain an embedded null byte"),
         ));
     }
+    spend(REGEX_COMPILED)?;
     let compiled = pattern.map(|pattern| Regex::compile(&pattern, &options));
     if let Some(Err(e)) = &compiled
         && e.code.0 == 51108
@@ -444,6 +451,7 @@ fn regex_arguments<'v>(name: &str, values: &'v [Value<'_>]) -> Result<Option<(&'
             e
         }
     })?;
+    crate::regex::spend_text(input)?;
     Ok(Some((input, regex)))
 }
 
@@ -473,6 +481,8 @@ fn regex_find<'a>(name: &str, values: &[Value<'a>], all: bool) -> Result<Value<'
                 format!("Error occurred while executing the regular expression in {name}: {e}"),
             )
         })?;
+        // PCRE checks the encoding of the whole text for each match.
+        spend(REGEX_MATCH + input.len() as work::Units)?;
         let Some(whole) = captures.get(0) else {
             continue;
         };

@@ -218,6 +218,8 @@ fn sort<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     };
     let order = ItemSort::parse(order.or_null())?;
     let mut sorted: Vec<RawBsonRef<'_>> = items(array).collect();
+    // Each is compared with some ten to twenty others.
+    crate::work::spend(20 * crate::work::STEP * sorted.len() as u64)?;
     sorted.sort_by(|a, b| order.compare(*a, *b));
     Ok(Value::array(sorted))
 }

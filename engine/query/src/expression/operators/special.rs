@@ -14,7 +14,10 @@ type Parse = fn(&mut Parser<'_>, &str, RawBsonRef<'_>) -> Result<Expr>;
 /// The parser of an operator that needs one.
 pub(in crate::expression) fn special(name: &str) -> Option<Parse> {
     Some(match name {
-        "$literal" | "$const" => |_, _, operand| Ok(Expr::literal(owned(operand))),
+        "$literal" | "$const" => |_, _, operand| {
+            crate::work::spend_bytes(crate::value::bytes(operand))?;
+            Ok(Expr::literal(owned(operand)))
+        },
         "$and" => |parser, _, operand| Ok(Expr::And(parser.parse_arguments(operand)?)),
         "$or" => |parser, _, operand| Ok(Expr::Or(parser.parse_arguments(operand)?)),
         "$cond" => parse_cond,

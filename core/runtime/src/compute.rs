@@ -1,0 +1,51 @@
+//! Long computations: on threads beside the cores, so that the other tasks of a core go on meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::context::{self, Backend};
+use crate::{real, yield_now};
+
+/// Tells a computation that nobody waits for it any more. It then ends as soon as it can: whoever gave up waits for that.
+#[derive(Clone, Debug, Default)]
+pub struct Abandoned(Arc<AtomicBool>);
+
+impl Abandoned {
+    /// Whether nobody waits any more.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// The flag itself.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        self.0.clone()
+    }
+
+    /// Asks the computation to end.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Computes something that would hold a core for too long, on a thread beside the cores; it may borrow from the task that
+/// awaits it. A simulated core computes it itself, after the other tasks had their turn.
+///
+/// A computation that has begun does not end with the future: dropping that sets `abandoned` and then blocks the core
+/// until the computation has returned. So one that may take long looks at `abandoned`, and who gives up while a core has
+/// other work sets it and goes on awaiting.
+///
+/// # Safety
+/// The future is polled to its end or dropped, never forgotten: the computation may use what it borrows until then.
+///
+/// # Panics
+/// When the computation panics.
+pub async unsafe fn compute<T: Send>(abandoned: Abandoned, f: impl FnOnce() -> T + Send) -> T {
+    let is_real = context::with(|context| matches!(context.backend, Backend::Real(_)));
+    if is_real {
+        // SAFETY: the caller's promise.
+        unsafe { real::compute(abandoned, f).await }
+    } else {
+        yield_now().await;
+        f()
+    }
+}

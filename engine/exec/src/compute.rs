@@ -1,0 +1,50 @@
+//! Evaluations that may take long: tried here with a budget, and where that does not suffice done beside the cores.
+
+use pinion_query::work;
+use pinion_runtime::Abandoned;
+use pinion_wire::{OpContext, Result};
+
+use crate::interrupt::check;
+use crate::limits::{CORE_BUDGET, KILL_POLL};
+
+/// Calls `f`, which may be refused for its work and is then called once more on another thread.
+pub(crate) async fn compute<T: Send>(
+    ctx: &OpContext,
+    mut f: impl FnMut() -> Result<T> + Send,
+) -> Result<T> {
+    match work::within(CORE_BUDGET, &mut f) {
+        Some(result) => result,
+        // In a box, as few commands ever need its room.
+        None => Box::pin(beside(ctx, f)).await,
+    }
+}
+
+/// Calls `f` on another thread, where it is known that it takes long, and how long at most.
+pub(crate) async fn compute_beside<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+    // SAFETY: it is awaited here, in a future that lives in its task and goes with it.
+    let computing = unsafe { pinion_runtime::compute(Abandoned::default(), f) };
+    Box::pin(computing).await
+}
+
+/// Calls `f` on another thread while this task waits. When the operation is killed or its time is up, `f` is told so.
+#[cold]
+async fn beside<T: Send>(ctx: &OpContext, mut f: impl FnMut() -> Result<T> + Send) -> Result<T> {
+    check(ctx)?;
+    let abandoned = Abandoned::default();
+    let stop = abandoned.flag();
+    // SAFETY: it is awaited here, in a future that lives in its task and goes with it.
+    let computing =
+        unsafe { pinion_runtime::compute(abandoned.clone(), move || work::until(stop, &mut f)) };
+    let mut computing = std::pin::pin!(computing);
+    loop {
+        let wake = pinion_runtime::now() + KILL_POLL;
+        if let Ok(result) = pinion_runtime::timeout_at(wake, computing.as_mut()).await {
+            // What it says of an interruption is not why.
+            check(ctx)?;
+            return result;
+        }
+        if check(ctx).is_err() {
+            abandoned.set();
+        }
+    }
+}

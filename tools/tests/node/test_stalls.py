@@ -1,0 +1,133 @@
+"""Commands over values near 16 MiB and over millions of matches hold no core: other clients go on, and the log tells no stall."""
+
+import threading
+import time
+
+import pytest
+from pymongo.errors import ExecutionTimeout, OperationFailure
+
+from pinion_node import Node
+
+MIB = 1024 * 1024
+# Beside others memory is slower; each of these commands has held a core for longer, some for seconds.
+HELD_LIMIT_MS = 100
+LARGE = "ab" * (8 * MIB - 8192)
+
+
+@pytest.fixture(scope="module")
+def node():
+    with Node("--cpus", "2", "--partitions", "2") as node:
+        client = node.client()
+        client.test.one.insert_one({"_id": 1})
+        client.test.large.insert_many({"_id": i, "text": LARGE, "list": list(range(50))} for i in range(2))
+        client.test.lists.insert_one({"_id": 1, "list": list(range(300_000))})
+        yield node
+
+
+def stalls(node):
+    return [line for line in node.messages() if line["id"] in (7_200_001, 7_200_004)]
+
+
+def held(line):
+    millis = line["attr"]["heldMillis"]
+    return int(millis["$numberLong"]) if isinstance(millis, dict) else millis
+
+
+def evaluate(expression, collection="one"):
+    return lambda db: list(db[collection].aggregate([{"$project": {"_id": 0, "r": expression}}]))
+
+
+def failing(code, call):
+    def run(db):
+        with pytest.raises(OperationFailure) as failed:
+            call(db)
+        assert failed.value.code == code
+    return run
+
+
+def length(expression):
+    return {"$strLenBytes": expression}
+
+
+# What each does has taken a core 15 to 300 ms.
+COMMANDS = {
+    "a constant": evaluate(length(LARGE)),
+    "parts of a constant": evaluate({"$substrBytes": [LARGE, 5, 15 * MIB]}),
+    "a text that grows too long": failing(16493, evaluate({"$let": {"vars": {"t": LARGE[: 9 * MIB]}, "in": {"$concat": ["$$t", "$$t"]}}})),
+    "many small texts": evaluate(length({"$concat": ["x"] * 200_000})),
+    "matches of nothing": evaluate(length({"$replaceAll": {"input": "a" * (4 * MIB), "find": "", "replacement": "b"}})),
+    "matches of a character": evaluate(length({"$replaceAll": {"input": LARGE, "find": "a", "replacement": ""}})),
+    "a regular expression": evaluate({"$regexMatch": {"input": LARGE, "regex": "a+c"}}),
+    "all matches": evaluate({"$size": {"$regexFindAll": {"input": "a" * 40_000, "regex": "a"}}}),
+    "a number that is none": failing(241, evaluate({"$toLong": LARGE})),
+    "a decimal that is none": failing(241, evaluate({"$toDecimal": LARGE})),
+    "a stored text": evaluate(length({"$toUpper": "$text"}), "large"),
+    "a stored text that is looked through": lambda db: list(db.large.find({"text": {"$regex": "b+c"}})),
+    "a projection of a stored text": lambda db: list(db.large.find({}, {"r": {"$toLower": "$text"}})),
+    "a pipeline with a long list": evaluate({"$reduce": {"input": "$list", "initialValue": 0, "in": {"$add": ["$$value", "$$this"]}}}, "lists"),
+    "an array in memory": evaluate({"$size": {"$setUnion": [{"$range": [0, 300_000]}, {"$range": [5, 300_005]}]}}),
+    "a list that is unwound": lambda db: list(db.lists.aggregate([{"$unwind": "$list"}, {"$group": {"_id": None, "n": {"$sum": "$list"}}}])),
+    "a large text in many documents": lambda db: list(db.large.aggregate([{"$unwind": "$list"}, {"$count": "n"}])),
+    "an update by a pipeline": lambda db: db.large.update_many({}, [{"$set": {"n": length({"$toLower": "$text"})}}]),
+    "a message of many values": lambda db: db.command("aggregate", 1, pipeline=[{"$documents": [{"a": [None] * 1_500_000}]}, {"$count": "n"}], cursor={}),
+    "facets": lambda db: list(db.large.aggregate([{"$facet": {"a": [{"$project": {"n": length("$text")}}], "b": [{"$unwind": "$list"}, {"$count": "n"}]}}])),
+    "a variable of the command": lambda db: db.command("aggregate", "one", pipeline=[{"$project": {"n": length("$$t")}}], let={"t": LARGE}, cursor={}),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_core_is_held(node, name):
+    before = len(stalls(node))
+    COMMANDS[name](node.client().test)
+    told = stalls(node)[before:]
+    # Another process beside this one makes all memory slower, but nothing takes ten times as long.
+    assert max(map(held, told), default=0) < HELD_LIMIT_MS, [held(line) for line in told]
+
+
+@pytest.mark.parametrize("compressor", ["zlib", "snappy", "zstd"])
+def test_large_compressed_messages_hold_no_core(node, compressor):
+    before = len(stalls(node))
+    try:
+        client = node.client(compressors=compressor)
+        documents = [{"t": LARGE[: 8 * MIB]}] * 2
+        reply = client.test.command("aggregate", 1, pipeline=[{"$documents": documents[:1]}], cursor={})
+    except Exception as missing:  # The driver may lack the library.
+        if "compress" in str(missing).lower() or "module" in str(missing).lower():
+            pytest.skip(str(missing))
+        raise
+    assert len(reply["cursor"]["firstBatch"]) == 1
+    told = stalls(node)[before:]
+    assert max(map(held, told), default=0) < HELD_LIMIT_MS, [held(line) for line in told]
+
+
+def test_an_endless_evaluation_lets_others_work_and_ends_when_told(node):
+    """Hours of work: a range of ranges of ranges. It would hold its core, and its connection's others with it."""
+    big = {"$range": [0, 100_000]}
+    nested = {"$map": {"input": big, "in": {"$size": {"$map": {"input": big, "in": {"$size": big}}}}}}
+    began = time.monotonic()
+    with pytest.raises(ExecutionTimeout):
+        node.client().test.command("aggregate", "one", pipeline=[{"$project": {"r": {"$size": nested}}}], cursor={}, maxTimeMS=1500)
+    assert time.monotonic() - began < 20
+
+    ended = []
+
+    def run():
+        try:
+            node.client().test.command("aggregate", "one", pipeline=[{"$project": {"r": {"$size": nested}}}], cursor={}, comment="endless")
+        except OperationFailure as error:
+            ended.append(error.code)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    client = node.client()
+    found = []
+    while len(found) < 4:
+        found = [op for op in client.admin.command("currentOp")["inprog"] if op.get("command", {}).get("comment") == "endless"]
+        time.sleep(0.01)
+    assert client.test.one.find_one({"_id": 1}) == {"_id": 1}
+    for op in found:
+        client.admin.command("killOp", op=op["opid"])
+    for thread in threads:
+        thread.join(20)
+    assert ended == [11601] * 4
