@@ -2,6 +2,7 @@
 
 mod block_table;
 mod cache;
+mod cursor;
 mod file;
 mod hint;
 mod merge;
@@ -18,10 +19,11 @@ pub use options::PartitionOptions;
 pub use roots::PartitionRoots;
 pub use verify::{LevelReport, TreeReport, VerifyReport, verify_partition};
 
+pub(crate) use cursor::BaseCursor;
 pub(crate) use merge::{Change, Freed, free_tree, merge_tree};
 pub(crate) use prefetch::ChangedKeys;
 pub(crate) use roots::{Counts, TreeRoot};
 pub(crate) use space::Extent;
 pub(crate) use store::{PageStore, PageWriter};
-pub(crate) use tree::{BaseCursor, Stored};
+pub(crate) use tree::Stored;
 pub(crate) use verify::verify_and_collect;
