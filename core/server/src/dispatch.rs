@@ -59,12 +59,12 @@ impl<'a> Dispatch<'a> {
 
     /// The reply to this message if it repeats a command and can be answered at once, here or by another core.
     pub(crate) async fn repeat_now(&self, bytes: &Bytes) -> Option<Reply> {
-        let started_ns = now().as_nanos();
-        let attempt = {
+        let (started_ns, attempt) = {
             let prepared = self.caller.prepared.borrow();
             let known = prepared.as_ref()?;
-            catch_unwind(AssertUnwindSafe(|| known.run_now(bytes, started_ns)))
-                .map_err(|panic| panic_text(&*panic))
+            let started_ns = now().as_nanos();
+            let attempt = catch_unwind(AssertUnwindSafe(|| known.run_now(bytes, started_ns)));
+            (started_ns, attempt.map_err(|panic| panic_text(&*panic)))
         };
         let ran = match attempt {
             Ok(Attempt::Not) => return None,
