@@ -466,14 +466,15 @@ fn a_task_that_holds_its_core_is_counted() {
     });
 }
 
-/// The kernel divides the CPU between the core and a thread that burns it too: the core's task needs twice its time on
-/// the clock, and holds nothing meanwhile.
+/// The kernel divides the CPU between the core and threads that burn it too: the core's task needs several times its time on
+/// the clock, and holds nothing meanwhile. Its own time leaves room for what a hypervisor takes, which nobody tells.
 #[test]
 fn time_that_others_had_the_processor_is_no_stall() {
+    const BURNERS: usize = 4;
+    const OWN_TIME: Duration = Duration::from_millis(4);
     let cpu = choose_cpus(Some(1)).unwrap()[0];
     let stop = Arc::new(AtomicBool::new(false));
-    let burner = {
-        let stop = stop.clone();
+    let burn = |stop: Arc<AtomicBool>| {
         std::thread::spawn(move || {
             // SAFETY: all zeroes is a valid, empty set, and its size is passed along with it.
             unsafe {
@@ -489,11 +490,12 @@ fn time_that_others_had_the_processor_is_no_stall() {
             }
         })
     };
+    let burners = [(); BURNERS].map(|()| burn(stop.clone()));
     on_cores(1, |_| async {
         let mut longest = Duration::ZERO;
         for _ in 0..20 {
             let (clock, used) = (now(), thread_time());
-            while thread_time() - used < Duration::from_millis(7) {
+            while thread_time() - used < OWN_TIME {
                 std::hint::spin_loop();
             }
             longest = longest.max(now() - clock);
@@ -503,7 +505,9 @@ fn time_that_others_had_the_processor_is_no_stall() {
         assert_eq!(stats().stalls, 0);
     });
     stop.store(true, Ordering::Relaxed);
-    burner.join().unwrap();
+    for burner in burners {
+        burner.join().unwrap();
+    }
 }
 
 /// How long this thread has run.
