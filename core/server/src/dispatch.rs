@@ -11,8 +11,8 @@ use pinion_runtime::{Duration, now};
 use pinion_wire::idl::GenericArguments;
 use pinion_wire::{
     Attempt, ClientInfo, Command, Error, ErrorCode, Flags, HandlerFuture, Invocation, LabelContext,
-    Message, OpContext, Prepared, Registry, Reply, Result, ServerCounters, check_permitted,
-    error_reply, labels_for,
+    Message, OpContext, Prepared, Reply, Result, ServerCounters, check_permitted, error_reply,
+    labels_for,
 };
 
 use crate::core::ServerCore;
@@ -40,21 +40,13 @@ impl Caller {
 
 /// What a command is run with.
 pub(crate) struct Dispatch<'a> {
-    registry: &'a Registry,
-    counters: &'a ServerCounters,
+    core: &'a ServerCore,
     caller: &'a Caller,
-    op_id: i32,
 }
 
 impl<'a> Dispatch<'a> {
-    /// The next command of this caller.
     pub(crate) fn new(core: &'a ServerCore, caller: &'a Caller) -> Dispatch<'a> {
-        Dispatch {
-            registry: &core.registry,
-            counters: &core.counters,
-            caller,
-            op_id: core.next_op_id(),
-        }
+        Dispatch { core, caller }
     }
 
     /// The reply to this message if it repeats a command and can be answered at once, here or by another core.
@@ -80,13 +72,13 @@ impl<'a> Dispatch<'a> {
             Err(_) => now().as_nanos(),
         };
         let took = Duration::from_nanos(ended_ns.saturating_sub(started_ns));
-        let told = self.registry.observer().is_some() || self.is_slow(took);
+        let told = self.core.registry.observer().is_some() || self.is_slow(took);
         let outcome = match ran {
             Ok(ran) if !told => return Some(completed(ran.reply)),
             Ok(ran) => Ok(ran.reply),
             Err(panic) => Err(self.panicked(&known.command, &panic)),
         };
-        let ctx = known.context(self.op_id, started_ns);
+        let ctx = known.context(self.core.next_op_id(), started_ns);
         let message = known.message(bytes).expect("it was run");
         let command = known.command.clone();
         if outcome.is_err() {
@@ -120,7 +112,7 @@ impl<'a> Dispatch<'a> {
         };
         let (ctx, outcome) = match known {
             Some(mut known) => {
-                let ctx = known.context(self.op_id, now().as_nanos());
+                let ctx = known.context(self.core.next_op_id(), now().as_nanos());
                 *self.caller.running.borrow_mut() = Some(ctx.clone());
                 let running = known.run(invocation(command, message, &ctx));
                 let outcome = self.caught(command, running).await;
@@ -165,7 +157,7 @@ impl<'a> Dispatch<'a> {
         took: Duration,
         outcome: Result<Reply>,
     ) -> Reply {
-        let observer = self.registry.observer();
+        let observer = self.core.registry.observer();
         if let Some(observer) = observer {
             observer.finished(
                 &command.spec,
@@ -193,7 +185,7 @@ impl<'a> Dispatch<'a> {
     }
 
     fn is_slow(&self, took: Duration) -> bool {
-        took >= Duration::from_millis(self.counters.slow_ms.get())
+        took >= Duration::from_millis(self.core.counters.slow_ms.get())
     }
 
     fn context_of(&self, command: &Command, message: &Message) -> Result<OpContext> {
@@ -201,7 +193,7 @@ impl<'a> Dispatch<'a> {
         let args = GenericArguments::parse(message.command_name(), message.body())?;
         let started_ns = now().as_nanos();
         Ok(OpContext::new(
-            self.op_id,
+            self.core.next_op_id(),
             self.caller.client.clone(),
             command.spec.name,
             db,
@@ -218,7 +210,7 @@ impl<'a> Dispatch<'a> {
 
     #[cold]
     fn panicked(&self, command: &Command, panic: &str) -> Error {
-        ServerCounters::add(&self.counters.panics, 1);
+        ServerCounters::add(&self.core.counters.panics, 1);
         tracing::error!(target: "COMMAND", id = 7_100_001u64, ctx = self.context(), command = command.spec.name, panic, "Command handler panicked");
         Error::new(
             ErrorCode::INTERNAL_ERROR,
