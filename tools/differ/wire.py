@@ -18,6 +18,7 @@ class Client:
         self.socket = socket.create_connection((host, int(port)), timeout=timeout_secs)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.request = 0
+        self.uri = uri
 
     def command(self, database, command):
         """The reply document, whether ok or not. A command may name another database itself."""
@@ -34,7 +35,10 @@ class Client:
     def _read(self, count):
         parts = []
         while count:
-            part = self.socket.recv(count)
+            try:
+                part = self.socket.recv(count)
+            except TimeoutError:
+                raise TimeoutError(f"{self.uri} has not answered for {self.socket.gettimeout():.0f} s") from None
             if not part:
                 raise OSError("the server closed the connection")
             parts.append(part)

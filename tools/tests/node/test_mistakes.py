@@ -104,6 +104,53 @@ def test_a_taken_id_is_told_before_parallel_arrays(collection):
     assert caught.value.code == 171
 
 
+def test_a_value_taken_in_an_earlier_index_is_told_before_parallel_arrays(collection):
+    collection.create_index("u", unique=True)
+    collection.create_index([("a", 1), ("b", 1)])
+    collection.create_index("late", unique=True)
+    parallel = {"a": [1], "b": [2]}
+    collection.insert_one({"_id": 1, "u": [5, 6], "late": 1})
+    for n, (document, expected) in enumerate([({"u": 7, "late": 1, **parallel}, 171), ({"u": [9, 6], "late": 2, **parallel}, 11000)]):
+        with pytest.raises(pymongo.errors.WriteError) as caught:
+            collection.insert_one({"_id": 10, **document})
+        assert caught.value.code == expected
+        collection.insert_one({"_id": 2 + n, "u": 20 + n, "late": 20 + n})
+        for change in ({"$set": document}, {"_id": 2 + n, **document}):
+            # The replacement of a document is an update too, and neither holds a document's own values against it.
+            with pytest.raises(pymongo.errors.WriteError) as caught:
+                act = collection.update_one if "$set" in change else collection.replace_one
+                act({"_id": 2 + n}, change)
+            assert caught.value.code == expected, change
+        with pytest.raises(pymongo.errors.WriteError) as caught:
+            collection.update_one({"_id": 2 + n}, {"$set": parallel})
+        assert caught.value.code == 171
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_what_comes_later_in_a_batch_is_not_held_against_parallel_arrays(collection, ordered):
+    collection.create_index([("a", 1), ("b", 1)])
+    documents = [{"_id": 0}, {"_id": 1, "a": [1], "b": [2]}, {"_id": 1}, {"_id": 2}]
+    with pytest.raises(pymongo.errors.BulkWriteError) as caught:
+        collection.insert_many(documents, ordered=ordered)
+    assert [(error["index"], error["code"]) for error in caught.value.details["writeErrors"]] == [(1, 171)]
+    assert [document["_id"] for document in collection.find()] == ([0] if ordered else [0, 1, 2])
+
+
+def test_an_update_that_makes_an_index_multikey_changes_every_document_once(collection):
+    collection.create_index("a")
+    collection.create_index([("b", 1), ("c", 1)])
+    arrays = [{"_id": i, "x": [i] if i % 7 == 0 else i, "b": 1, "y": [i] if i % 5 == 0 else i, "n": 0} for i in range(600)]
+    collection.insert_many(arrays)
+    done = collection.update_many({}, {"$inc": {"n": 1}, "$rename": {"x": "a", "y": "c"}})
+    assert (done.matched_count, done.modified_count) == (600, 600)
+    assert collection.count_documents({"n": 1}) == 600
+    # And where the index that it reads is the one that it makes multikey.
+    collection.create_index("n")
+    done = collection.update_many({"n": 1, "_id": {"$lt": 300}}, {"$set": {"n": [1, 2]}, "$inc": {"m": 1}})
+    assert (done.matched_count, done.modified_count) == (300, 300)
+    assert collection.count_documents({"m": 1}) == 300
+
+
 def test_explained_updates_are_worked_out(collection):
     collection.insert_many([{"_id": 1, "a": 5}, {"_id": 2, "a": "x"}])
 

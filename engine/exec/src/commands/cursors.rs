@@ -5,11 +5,11 @@ use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 use pinion_catalog::{core_catalog, stored_document};
 use pinion_runtime::{Duration, Queue};
 use pinion_wire::idl::Namespace;
-use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
+use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
 use crate::compute::compute_beside;
 use crate::limits::{DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
-use crate::read::{Cursor, Filled, Stream, core_of, fill, not_found};
+use crate::read::{Cursor, Filled, Stream, check_still_there, core_of, fill, not_found};
 use crate::state::state;
 
 /// What a command that makes a cursor asks for.
@@ -158,7 +158,7 @@ async fn continue_cursor(
     if ctx.deadline_ns.is_none() {
         ctx.deadline_ns = cursor.time_left.map(|left| (started + left).as_nanos());
     }
-    check_still_there(&cursor)?;
+    check_cursor(&cursor)?;
     let _pass = match cursor.uuid {
         Some(_) => {
             let gate = core_catalog();
@@ -167,7 +167,7 @@ async fn continue_cursor(
                 gate.gates().enter(&ns, pinion_catalog::Access::Read),
             )
             .await?;
-            check_still_there(&cursor)?;
+            check_cursor(&cursor)?;
             Some(pass)
         }
         None => None,
@@ -212,26 +212,10 @@ impl Drop for ForgetOnDrop {
     }
 }
 
-fn check_still_there(cursor: &Cursor) -> Result<()> {
-    let Some(uuid) = cursor.uuid else {
-        return Ok(());
-    };
-    let killed = |what: String| Err(Error::new(ErrorCode::QUERY_PLAN_KILLED, what));
-    let catalog = core_catalog().current();
-    match catalog.by_uuid(uuid) {
-        None => killed("collection dropped. UUID ".to_owned() + &uuid.to_string()),
-        Some(collection) if collection.ns != cursor.ns => killed(format!(
-            "collection renamed from '{}' to '{}'",
-            cursor.ns, collection.ns
-        )),
-        Some(collection) => match cursor
-            .indexes
-            .iter()
-            .find(|name| collection.index(name).is_none())
-        {
-            Some(name) => killed(format!("index '{name}' dropped")),
-            None => Ok(()),
-        },
+fn check_cursor(cursor: &Cursor) -> Result<()> {
+    match cursor.uuid {
+        Some(uuid) => check_still_there(&cursor.ns, uuid, &cursor.indexes),
+        None => Ok(()),
     }
 }
 

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use pinion_bson::{RawBsonRef, RawDocument};
-use pinion_catalog::{Collection, core_catalog, from_fatal, id_key};
+use pinion_catalog::{Collection, Uuid, core_catalog, from_fatal, id_key};
 use pinion_keystring::Builder;
 use pinion_query::{
     Access as PlannedAccess, Direction, Hint, IndexSpec, Intervals, KeyBounds, Matcher,
     PlanRequest, Projection, SortPattern,
 };
 use pinion_storage::{Key, KeyRange, TreeId, storage};
+use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::access::{Access, RangeAccess};
@@ -272,13 +273,17 @@ fn points_of(spec: &IndexSpec, bounds: &[Intervals]) -> Option<Vec<Key>> {
 }
 
 /// The keys of documents to change.
-pub(crate) struct Targets(MergedStream);
+pub(crate) struct Targets {
+    stream: MergedStream,
+    /// The names of the indexes that it reads.
+    pub indexes: Vec<String>,
+}
 
 impl Targets {
     /// The next key.
     pub(crate) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Key>> {
         let bytes = self
-            .0
+            .stream
             .next(ctx, step_for(crate::limits::TARGET_GROUP))
             .await?;
         Ok(bytes.map(|bytes| Key::from_slice(&bytes)))
@@ -289,7 +294,28 @@ impl Targets {
 pub(crate) async fn open_ids(ctx: &OpContext, mut request: ReadRequest) -> Result<Targets> {
     request.output = Output::Ids;
     let wanted = request.limit.unwrap_or(crate::limits::TARGET_GROUP);
-    Ok(Targets(open(ctx, request, wanted).await?.stream))
+    let Opened { stream, indexes } = open(ctx, request, wanted).await?;
+    Ok(Targets { stream, indexes })
+}
+
+/// Whether a read that did not hold its collection's gate for a while can go on.
+///
+/// # Errors
+/// `QueryPlanKilled` when the collection or an index that is read is gone.
+pub(crate) fn check_still_there(ns: &Namespace, uuid: Uuid, indexes: &[String]) -> Result<()> {
+    let killed = |what: String| Err(Error::new(ErrorCode::QUERY_PLAN_KILLED, what));
+    let catalog = core_catalog().current();
+    match catalog.by_uuid(uuid) {
+        None => killed(format!("collection dropped. UUID {uuid}")),
+        Some(collection) if collection.ns != *ns => killed(format!(
+            "collection renamed from '{ns}' to '{}'",
+            collection.ns
+        )),
+        Some(collection) => match indexes.iter().find(|name| collection.index(name).is_none()) {
+            Some(name) => killed(format!("index '{name}' dropped")),
+            None => Ok(()),
+        },
+    }
 }
 
 /// Parses a sort; an empty one is none.

@@ -10,16 +10,14 @@ use pinion_catalog::{
 };
 use pinion_clock::Timestamp;
 use pinion_query::MultikeyPaths;
-use pinion_runtime::Queue;
-use pinion_storage::{
-    Expect, Key, Op, PartitionId, ReadAt, Statement, TreeId, Write, WriteError, storage,
-};
+use pinion_storage::{Expect, Key, Op, PartitionId, Statement, TreeId, Write, WriteError, storage};
 use pinion_wire::idl::Namespace;
-use pinion_wire::{Error, ErrorCode, OpContext, Result};
+use pinion_wire::{OpContext, Result};
 use rustc_hash::FxHashSet;
 
 use super::backoff::Backoff;
 use super::batch::BatchOutcome;
+use super::order::first_error;
 use crate::interrupt::{check, interruptible};
 use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS};
 use crate::state::state;
@@ -256,6 +254,17 @@ async fn attempt(collection: &Arc<Collection>, group: &[(usize, Bytes)], ordered
                 }
             }
             Err(error) => {
+                let waits = |attempt: &Attempt| matches!(attempt, Attempt::Pending);
+                if attempts[..place].iter().any(waits) {
+                    // What comes before this one decides which of its errors is the first.
+                    attempts.extend((place + 1..group.len()).map(|_| Attempt::Pending));
+                    break;
+                }
+                let raw = pinion_catalog::stored_document(document);
+                let error = match document_id(raw) {
+                    Ok(id) => first_error(collection, id, None, raw, error).await,
+                    Err(_) => error,
+                };
                 attempts[place] = Attempt::Failed(error);
                 if ordered {
                     attempts.extend((place + 1..group.len()).map(|_| Attempt::Pending));
@@ -286,14 +295,6 @@ async fn attempt(collection: &Arc<Collection>, group: &[(usize, Bytes)], ordered
             };
         }
     }
-    for (attempt, (_, document)) in attempts.iter_mut().zip(group) {
-        // MongoDB puts the `_id` into its index before it looks at the others.
-        if matches!(attempt, Attempt::Failed(error) if error.code == ErrorCode::CANNOT_INDEX_PARALLEL_ARRAYS)
-            && let Some(error) = taken_id(collection, document).await
-        {
-            *attempt = Attempt::Failed(error);
-        }
-    }
     if ordered {
         // What comes behind the first that did not take place was not reached, nor does it fail because it could not be
         // built.
@@ -313,29 +314,6 @@ async fn attempt(collection: &Arc<Collection>, group: &[(usize, Bytes)], ordered
         multikey,
         conflict,
         full,
-    }
-}
-
-/// The error for a document whose `_id` is taken.
-async fn taken_id(collection: &Arc<Collection>, document: &Bytes) -> Option<Error> {
-    let id = document_id(pinion_catalog::stored_document(document)).ok()?;
-    let (tree, key) = (collection.tree(), id_key(id));
-    let partition = partition_of(collection, &key);
-    let owner = storage().owner(partition);
-    let found = pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
-        let owned = storage()
-            .partition(partition)
-            .expect("submitted to its owner");
-        owned.get(tree, &key, ReadAt::Newest).await
-    })
-    .await;
-    match found {
-        Ok(Some(_)) => {
-            state().metrics.counters.duplicate_key_errors.inc();
-            Some(duplicate_id(collection, id))
-        }
-        // A read that fails leaves the error that is there already.
-        Ok(None) | Err(_) => None,
     }
 }
 

@@ -5,6 +5,7 @@ mod batch;
 mod document;
 mod insert;
 mod modify;
+mod order;
 mod rehearse;
 mod target;
 

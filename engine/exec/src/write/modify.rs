@@ -19,6 +19,7 @@ use pinion_wire::{OpContext, Result};
 use super::backoff::Backoff;
 use super::document::update_context;
 use super::insert::duplicate_of;
+use super::order::first_error;
 use crate::compute::compute;
 use crate::interrupt::check;
 use crate::state::state;
@@ -52,8 +53,11 @@ pub(crate) enum Modified {
         old: Option<Bytes>,
         new: Option<Bytes>,
     },
-    /// These indexes must be made multikey first; the caller does so and tries again.
-    NeedsMultikey(Vec<(TreeId, MultikeyPaths)>),
+    /// These indexes must be made multikey first; the caller does so and tries this document again.
+    NeedsMultikey {
+        key: Key,
+        trees: Vec<(TreeId, MultikeyPaths)>,
+    },
 }
 
 /// Changes one document, on its owner's core.
@@ -146,9 +150,20 @@ async fn modify(
         let new = computed
             .as_ref()
             .map(|bytes| pinion_catalog::stored_document(bytes));
-        let mut index = index_writes(collection, partition, id, Some(old), new, true)?;
+        let mut index = match index_writes(collection, partition, id, Some(old), new, true) {
+            Ok(index) => index,
+            Err(error) => {
+                return Err(match new {
+                    Some(new) => first_error(collection, id, Some(old), new, error).await,
+                    None => error,
+                });
+            }
+        };
         if !index.newly_multikey.is_empty() {
-            return Ok(Modified::NeedsMultikey(index.newly_multikey));
+            return Ok(Modified::NeedsMultikey {
+                key,
+                trees: index.newly_multikey,
+            });
         }
         if state().shared.options.forget_index_entries && new.is_some() {
             index.writes.pop();

@@ -20,7 +20,7 @@ use super::insert::insert_documents;
 use super::modify::{Change, Modified, ModifyRequest, modify_at_owner, modify_many_at};
 use crate::interrupt::interruptible;
 use crate::limits::TARGET_GROUP;
-use crate::read::{ReadRequest, open_ids, parse_sort};
+use crate::read::{ReadRequest, Targets, check_still_there, open_ids, parse_sort};
 use crate::state::state;
 use pinion_query::Hint;
 
@@ -51,7 +51,7 @@ pub(crate) struct ModifyOutcome {
 impl ModifyOutcome {
     fn count(&mut self, modified: Modified) -> bool {
         match modified {
-            Modified::NoMatch | Modified::NeedsMultikey(_) => false,
+            Modified::NoMatch | Modified::NeedsMultikey { .. } => false,
             Modified::Unchanged { document } => {
                 self.matched += 1;
                 self.old = document.clone();
@@ -77,6 +77,15 @@ enum Step {
     Again,
 }
 
+/// The documents of a statement that changes several, from the first hold of the collection's gate to the last. A statement
+/// that was stopped goes on where it was: what it changed already must not be found a second time.
+struct Several {
+    targets: Targets,
+    collection: Arc<Collection>,
+    /// Found, and waiting until their indexes are multikey.
+    waiting: Vec<Key>,
+}
+
 /// Runs one statement. Documents changed before an error stay changed and are counted in `outcome`.
 pub(crate) async fn run(
     ctx: &OpContext,
@@ -84,13 +93,22 @@ pub(crate) async fn run(
     statement: &ModifyStatement,
     outcome: &mut ModifyOutcome,
 ) -> Result<()> {
+    let mut several: Option<Several> = None;
     loop {
         let found = {
             let gates = core_catalog();
             let _pass = interruptible(ctx, gates.gates().enter(ns, Access::Write)).await?;
+            if let Some(Several {
+                targets,
+                collection,
+                ..
+            }) = &several
+            {
+                check_still_there(ns, collection.uuid, &targets.indexes)?;
+            }
             match core_catalog().get(ns) {
                 Some(collection) => {
-                    Some(change_matching(ctx, &collection, statement, outcome).await?)
+                    Some(change_matching(ctx, &collection, statement, &mut several, outcome).await?)
                 }
                 None => None,
             }
@@ -127,6 +145,7 @@ async fn change_matching(
     ctx: &OpContext,
     collection: &Arc<Collection>,
     statement: &ModifyStatement,
+    several: &mut Option<Several>,
     outcome: &mut ModifyOutcome,
 ) -> Result<Step> {
     let request = Arc::new(ModifyRequest {
@@ -140,23 +159,25 @@ async fn change_matching(
     {
         let key = id_key(id.as_raw_bson_ref());
         let modified = modify_at_owner(&request, key, ctx).await?;
-        if let Modified::NeedsMultikey(trees) = modified {
+        if let Modified::NeedsMultikey { trees, .. } = modified {
             return Ok(Step::Multikey(collection.clone(), trees));
         }
         outcome.count(modified);
         return Ok(Step::Done);
     }
-    let mut read = ReadRequest::new(collection.clone(), statement.matcher.clone());
-    read.sort = parse_sort(statement.sort.as_deref())?;
-    read.hint = statement.hint.clone();
-    read.limit = (!statement.multi).then_some(1);
-    let mut targets = open_ids(ctx, read).await?;
+    let targets = async || {
+        let mut read = ReadRequest::new(collection.clone(), statement.matcher.clone());
+        read.sort = parse_sort(statement.sort.as_deref())?;
+        read.hint = statement.hint.clone();
+        read.limit = (!statement.multi).then_some(1);
+        open_ids(ctx, read).await
+    };
     if !statement.multi {
-        let Some(key) = targets.next(ctx).await? else {
+        let Some(key) = targets().await?.next(ctx).await? else {
             return Ok(Step::Done);
         };
         return Ok(match modify_at_owner(&request, key, ctx).await? {
-            Modified::NeedsMultikey(trees) => Step::Multikey(collection.clone(), trees),
+            Modified::NeedsMultikey { trees, .. } => Step::Multikey(collection.clone(), trees),
             modified => {
                 if outcome.count(modified) {
                     Step::Done
@@ -166,10 +187,18 @@ async fn change_matching(
             }
         });
     }
+    let several = match several {
+        Some(several) => several,
+        None => several.insert(Several {
+            targets: targets().await?,
+            collection: collection.clone(),
+            waiting: Vec::new(),
+        }),
+    };
     loop {
-        let mut group: Vec<Key> = Vec::new();
+        let mut group = std::mem::take(&mut several.waiting);
         while group.len() < TARGET_GROUP {
-            match targets.next(ctx).await? {
+            match several.targets.next(ctx).await? {
                 Some(key) => group.push(key),
                 None => break,
             }
@@ -177,19 +206,22 @@ async fn change_matching(
         if group.is_empty() {
             return Ok(Step::Done);
         }
-        if let Some(trees) = change_group(ctx, &request, group, outcome).await? {
+        let trees = change_group(ctx, &request, group, &mut several.waiting, outcome).await?;
+        if !trees.is_empty() {
             return Ok(Step::Multikey(collection.clone(), trees));
         }
     }
 }
 
-/// Changes a group of documents on all their owners at once.
+/// Changes a group of documents on all their owners at once. Returns the indexes that must be multikey for those it adds to
+/// `waiting`.
 async fn change_group(
     ctx: &OpContext,
     request: &Arc<ModifyRequest>,
     group: Vec<Key>,
+    waiting: &mut Vec<Key>,
     outcome: &mut ModifyOutcome,
-) -> Result<Option<Vec<(TreeId, MultikeyPaths)>>> {
+) -> Result<Vec<(TreeId, MultikeyPaths)>> {
     let mut by_owner: BTreeMap<CoreId, Vec<Key>> = BTreeMap::new();
     for key in group {
         let owner = storage().owner(partition_of(&request.collection, &key));
@@ -205,7 +237,10 @@ async fn change_group(
     let mut multikey: Vec<(TreeId, MultikeyPaths)> = Vec::new();
     for result in results.into_iter().flatten() {
         match result {
-            Ok(Modified::NeedsMultikey(trees)) => multikey.extend(trees),
+            Ok(Modified::NeedsMultikey { key, trees }) => {
+                waiting.push(key);
+                multikey.extend(trees);
+            }
             Ok(modified) => {
                 outcome.count(modified);
             }
@@ -214,8 +249,7 @@ async fn change_group(
     }
     match failed {
         Some(error) => Err(error),
-        None if multikey.is_empty() => Ok(None),
-        None => Ok(Some(multikey)),
+        None => Ok(multikey),
     }
 }
 
