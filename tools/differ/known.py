@@ -388,8 +388,6 @@ RULES_OF_WHAT_WAS = [
      lambda c, a, b, before: contains(c, key_is("$bitsAllSet", "$bitsAnySet", "$bitsAllClear", "$bitsAnyClear"))
      and re.search("9223372036854775808|Infinity", repr((a, b, before.commands)))),
     ("Pinion calls an index multikey before the write that makes it so, which may fail then", calls_multikey_early),
-    ("`findAndModify` of a collection that is not there: MongoDB does not look at `fields`, Pinion does",
-     lambda c, a, b, before: name_of(c) == "findAndModify" and "fields" in c and code(a) and code(b) == 0 and b["value"] is None and not before.indexes()),
     ("MongoDB's `distinct` reads an index's keys where it can, and they hold null for a missing field, undefined for an empty array, the items of nested arrays, and of equal numbers the first in the index's order",
      distinct_by_keys),
     ("4.4 reads a sparse index for what compares with null, MinKey or MaxKey so that a missing field does too, and misses the documents without the field",

@@ -151,6 +151,41 @@ def test_an_update_that_makes_an_index_multikey_changes_every_document_once(coll
     assert collection.count_documents({"m": 1}) == 300
 
 
+def code_of(database, command):
+    return database.command(command, check=False).get("code", 0)
+
+
+def test_find_and_modify_without_a_collection_looks_at_no_fields(collection):
+    database, name = collection.database, "never_made"
+    wrong = {"findAndModify": name, "fields": {"a": 1, "b": 0}, "update": {"$set": {"a": 1}}}
+    collection.insert_one({"_id": 1})
+    assert database.command(wrong)["value"] is None
+    assert code_of(database, {"explain": wrong}) == 0
+    assert code_of(database, {**wrong, "upsert": True}) == 31254
+    assert code_of(database, {**wrong, "findAndModify": collection.name}) == 31254
+
+
+def test_a_sort_is_read_unless_an_id_is_all_that_is_asked_for(collection):
+    database, wrong = collection.database, {"a": "x"}
+    for inner in (
+        {"findAndModify": "never_made", "sort": wrong, "update": {"$set": {"a": 1}}},
+        {"findAndModify": "never_made", "query": {"_id": 1, "b": 1}, "sort": wrong, "remove": True},
+    ):
+        assert code_of(database, inner) == 15974
+        assert code_of(database, {"explain": inner}) == 15974
+    update = {"q": {"b": 1}, "u": {"$set": {"a": 1}}, "sort": wrong}
+    assert database.command({"update": "never_made", "updates": [update]})["writeErrors"][0]["code"] == 15974
+    assert code_of(database, {"findAndModify": "never_made", "query": {"_id": 1}, "sort": wrong, "remove": True}) == 0
+
+
+def test_explained_find_and_modify_needs_a_database(collection):
+    nowhere = collection.database.client["no_such_database"]
+    for change in ({"remove": True}, {"update": {"$set": {"a": 1}}, "fields": {"a": 1, "b": 0}}):
+        assert code_of(nowhere, {"explain": {"findAndModify": "c", **change}}) == 26
+        assert code_of(nowhere, {"findAndModify": "c", **change}) == 0
+    assert code_of(nowhere, {"explain": {"update": "c", "updates": [{"q": {}, "u": {"$set": {"a": 1}}}]}}) == 0
+
+
 def test_explained_updates_are_worked_out(collection):
     collection.insert_many([{"_id": 1, "a": 5}, {"_id": 2, "a": "x"}])
 

@@ -134,6 +134,12 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
         "update" | "delete" => parse_write(&cmd.ctx, name, inner, db).await,
         "findAndModify" | "findandmodify" => {
             let parsed = find_and_modify::parse(cmd, inner, name).await?;
+            if core_catalog().current().collections_of(db).next().is_none() {
+                return Err(Error::new(
+                    ErrorCode::NAMESPACE_NOT_FOUND,
+                    format!("database {db} does not exist"),
+                ));
+            }
             let statement = Arc::new(parsed.statement);
             let mut explained = plain(parsed.ns, statement.matcher.clone());
             explained.top = if parsed.remove {
@@ -145,7 +151,7 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             explained.request = Box::new(move |collection| {
                 let mut request = ReadRequest::new(collection, statement.matcher.clone());
                 request.hint = statement.hint.clone();
-                request.sort = crate::read::parse_sort(statement.sort.as_deref())?;
+                request.sort = statement.sort.clone();
                 request.limit = Some(1);
                 Ok(request)
             });
@@ -247,7 +253,7 @@ async fn parse_write(
     explained.request = Box::new(move |collection| {
         let mut request = ReadRequest::new(collection, statement.matcher.clone());
         request.hint = statement.hint.clone();
-        request.sort = crate::read::parse_sort(statement.sort.as_deref())?;
+        request.sort = statement.sort.clone();
         request.limit = (!statement.multi).then_some(1);
         Ok(request)
     });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pinion_bson::{RawBsonRef, RawDocument};
-use pinion_catalog::stored_document;
+use pinion_catalog::{core_catalog, stored_document};
 use pinion_query::{Matcher, Projection, Update};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, Invocation, Reply, Result};
@@ -16,7 +16,7 @@ use super::variables::variables;
 use crate::compute::compute;
 use crate::read::parse_hint;
 use crate::state::state;
-use crate::write::{Change, ModifyOutcome, ModifyStatement, run};
+use crate::write::{Change, ModifyOutcome, ModifyStatement, run, sort_beside};
 
 /// A parsed `findAndModify`.
 pub(super) struct FindAndModify {
@@ -25,6 +25,8 @@ pub(super) struct FindAndModify {
     pub remove: bool,
     pub new: bool,
     pub projection: Option<Projection>,
+    /// Whether there is a collection to find a document in, or to put one into.
+    pub has_collection: bool,
 }
 
 /// Reads the command.
@@ -37,10 +39,7 @@ pub(super) async fn parse(
     let ns = reader.namespace(command, cmd.db())?;
     let empty = pinion_bson::RawDocumentBuf::new();
     let query = reader.opt_doc("query")?.unwrap_or(&empty).to_owned();
-    let sort = reader
-        .opt_doc("sort")?
-        .filter(|sort| !sort.is_empty())
-        .map(RawDocument::to_owned);
+    let sort = reader.opt_doc("sort")?;
     let fields = reader.opt_doc("fields")?;
     let remove = reader.opt_safe_bool("remove")?.unwrap_or(false);
     let new = reader.opt_safe_bool("new")?.unwrap_or(false);
@@ -103,8 +102,12 @@ pub(super) async fn parse(
     };
     check_uuid(&ns, uuid)?;
     let matcher = compute(&cmd.ctx, || Matcher::parse_with(&query, &vars)).await?;
+    let sort = sort_beside(&matcher, &query, sort)?;
+    // Without a collection there is nothing to project, and MongoDB does not look at how.
+    let is_explained = cmd.message.command_name() == "explain";
+    let has_collection = core_catalog().get(&ns).is_some() || upsert && !is_explained;
     let projection = match fields {
-        Some(fields) if !fields.is_empty() => {
+        Some(fields) if has_collection && !fields.is_empty() => {
             let projection = compute(&cmd.ctx, || Projection::parse_find(fields, &vars)).await?;
             projection.check_filter(&matcher)?;
             if new && projection.needs_position() {
@@ -132,6 +135,7 @@ pub(super) async fn parse(
         remove,
         new,
         projection,
+        has_collection,
     })
 }
 
@@ -139,7 +143,9 @@ pub(super) async fn parse(
 pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
     let parsed = parse(&cmd, cmd.body(), cmd.message.command_name()).await?;
     let mut done = ModifyOutcome::default();
-    run(&cmd.ctx, &parsed.ns, &parsed.statement, &mut done).await?;
+    if parsed.has_collection {
+        run(&cmd.ctx, &parsed.ns, &parsed.statement, &mut done).await?;
+    }
     let counters = &state().metrics.counters;
     if parsed.remove {
         counters.documents_deleted.add(done.modified as u64);

@@ -15,7 +15,9 @@ use super::variables::{variables, with_constants};
 use crate::compute::compute;
 use crate::read::parse_hint;
 use crate::state::state;
-use crate::write::{BatchOutcome, Change, ModifyOutcome, ModifyStatement, Upserted, run};
+use crate::write::{
+    BatchOutcome, Change, ModifyOutcome, ModifyStatement, Upserted, run, sort_beside,
+};
 use pinion_query::Hint;
 
 /// One element of `updates`, syntax alone.
@@ -141,6 +143,7 @@ impl UpdateSpec<'_> {
         };
         let update = update.keeping_empty_timestamps(keep_empty_timestamps);
         let matcher = Matcher::parse_with(self.q, vars)?;
+        let sort = sort_beside(&matcher, self.q, self.sort)?;
         Ok(ModifyStatement {
             filter: self.q.to_owned(),
             matcher,
@@ -148,7 +151,7 @@ impl UpdateSpec<'_> {
             multi: self.multi,
             upsert: self.upsert,
             hint: self.hint.clone(),
-            sort: self.sort.map(RawDocument::to_owned),
+            sort,
             wants_documents: false,
         })
     }

@@ -13,4 +13,4 @@ pub(crate) use batch::{BatchOutcome, Upserted};
 pub(crate) use document::prepare_for_insert;
 pub(crate) use insert::insert_documents;
 pub(crate) use modify::Change;
-pub(crate) use target::{ModifyOutcome, ModifyStatement, run};
+pub(crate) use target::{ModifyOutcome, ModifyStatement, run, sort_beside};

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_bson::{RawBson, RawBsonRef, RawDocumentBuf};
+use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{
     Access, Collection, core_catalog, ensure_collection, id_key, partition_of, set_multikey,
 };
-use pinion_query::{Matcher, MultikeyPaths};
+use pinion_query::{Hint, Matcher, MultikeyPaths, SortPattern};
 use pinion_runtime::CoreId;
 use pinion_storage::{Key, TreeId, storage};
 use pinion_wire::idl::Namespace;
@@ -22,7 +22,6 @@ use crate::interrupt::interruptible;
 use crate::limits::TARGET_GROUP;
 use crate::read::{ReadRequest, Targets, check_still_there, open_ids, parse_sort};
 use crate::state::state;
-use pinion_query::Hint;
 
 /// One statement of `update` or `delete`, or a `findAndModify`.
 pub(crate) struct ModifyStatement {
@@ -32,8 +31,23 @@ pub(crate) struct ModifyStatement {
     pub multi: bool,
     pub upsert: bool,
     pub hint: Option<Hint>,
-    pub sort: Option<RawDocumentBuf>,
+    pub sort: Option<SortPattern>,
     pub wants_documents: bool,
+}
+
+/// Parses the sort of a statement. Beside a filter that is nothing but an `_id` it has no meaning, and MongoDB does not look
+/// at it.
+pub(crate) fn sort_beside(
+    matcher: &Matcher,
+    filter: &RawDocument,
+    sort: Option<&RawDocument>,
+) -> Result<Option<SortPattern>> {
+    let mut fields = pinion_bson::elements(filter);
+    let only_id = fields.next().is_some_and(|(name, _)| name == "_id") && fields.next().is_none();
+    if only_id && matcher.id_equality().is_some() {
+        return Ok(None);
+    }
+    parse_sort(sort)
 }
 
 /// What a statement did.
@@ -167,7 +181,7 @@ async fn change_matching(
     }
     let targets = async || {
         let mut read = ReadRequest::new(collection.clone(), statement.matcher.clone());
-        read.sort = parse_sort(statement.sort.as_deref())?;
+        read.sort = statement.sort.clone();
         read.hint = statement.hint.clone();
         read.limit = (!statement.multi).then_some(1);
         open_ids(ctx, read).await
