@@ -62,6 +62,71 @@ pub fn parse_index_spec(spec: &RawDocument, ignore_unknown: bool) -> Result<RawD
         .and_then(|listed| check_id_rules(spec, listed))
 }
 
+/// Fields that the specification of an index on `_id` may have.
+const ID_INDEX_FIELDS: [&str; 5] = ["v", "key", "name", "ns", "collation"];
+
+/// Checks the `idIndex` of a collection to be made. An option that no such index has is refused as that, also one that this
+/// node has for no index at all.
+///
+/// # Errors
+/// As MongoDB answers.
+pub fn check_id_index_spec(spec: &RawDocument) -> Result<()> {
+    check_field_names(spec)?;
+    let mut read_here = DocBuilder::new();
+    for (field, value) in pinion_bson::elements(spec) {
+        if KNOWN.contains(&field) && field != "hidden" {
+            read_here.append_raw(field, value);
+        }
+    }
+    match parse(&read_here.finish(), false) {
+        // A type of index that this node lacks. It is not the right one in any case.
+        Err(error) if error.code == ErrorCode::NOT_IMPLEMENTED => {}
+        other => {
+            other?;
+        }
+    }
+    for (field, _) in pinion_bson::elements(spec) {
+        if !ID_INDEX_FIELDS.contains(&field) {
+            return Err(not_for_id_index(field, spec));
+        }
+    }
+    if part(spec, "name").is_some_and(|name| values_equal(name, RawBsonRef::String("*"))) {
+        return Err(Error::bad_value("The index name '*' is not valid."));
+    }
+    match part(spec, "key") {
+        Some(RawBsonRef::Document(key)) => check_ascending_id(key)?,
+        other => unreachable!("{other:?} has been read as a key"),
+    }
+    match part(spec, "collation") {
+        Some(collation) if !is_simple_collation(collation) => Err(Error::bad_value(
+            "'idIndex' must have the same collation as the collection.",
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn not_for_id_index(field: &str, spec: &RawDocument) -> Error {
+    Error::new(
+        ErrorCode::INVALID_INDEX_SPECIFICATION_OPTION,
+        format!(
+            "The field '{field}' is not valid for an _id index specification. Specification: {}",
+            render(spec)
+        ),
+    )
+}
+
+fn check_ascending_id(key: &RawDocument) -> Result<()> {
+    if pinion_bson::compare_documents(key, &pinion_bson::rawdoc! { "_id": 1 })
+        != std::cmp::Ordering::Equal
+    {
+        return Err(Error::bad_value(format!(
+            "The field 'key' for an _id index must be {{_id: 1}}, but got {}",
+            render(key)
+        )));
+    }
+    Ok(())
+}
+
 fn cannot_create(message: impl Into<String>) -> Error {
     Error::new(ErrorCode::CANNOT_CREATE_INDEX, message)
 }
@@ -321,22 +386,10 @@ fn check_id_rules(spec: &RawDocument, mut listed: RawDocumentBuf) -> Result<RawD
     if is_id_pattern(key) {
         for field in ["unique", "sparse", "background"] {
             if pinion_bson::get(spec, field).is_some() {
-                return Err(Error::new(
-                    ErrorCode::INVALID_INDEX_SPECIFICATION_OPTION,
-                    format!(
-                        "The field '{field}' is not valid for an _id index specification. Specification: {}",
-                        render(spec)
-                    ),
-                ));
+                return Err(not_for_id_index(field, spec));
             }
         }
-        if !matches!(pinion_bson::elements(key).next(), Some((_, value)) if values_equal(value, RawBsonRef::Int32(1)))
-        {
-            return Err(Error::bad_value(format!(
-                "The field 'key' for an _id index must be {{_id: 1}}, but got {}",
-                render(key)
-            )));
-        }
+        check_ascending_id(key)?;
         listed = Collection::id_index();
     } else if name == "_id_" {
         return Err(Error::bad_value(format!(

@@ -201,3 +201,25 @@ def test_explained_updates_are_worked_out(collection):
     assert (stage["nMatched"], stage["nWouldUpsert"]) == (0, 1)
     assert explain({"_id": 3, "a": "x"}, {"$inc": {"a": 1}}, upsert=True)["code"] == 14
     assert [d["a"] for d in collection.find().sort("_id", 1)] == [5, "x"]
+
+
+def test_the_index_on_id_is_asked_for_as_it_is(collection):
+    def create(id_index, **options):
+        code = code_of(collection.database, {"create": "made", "idIndex": id_index, **options})
+        assert ("made" in collection.database.list_collection_names()) == (code == 0)
+        collection.database.drop_collection("made")
+        return code
+
+    plain = {"key": {"_id": 1}, "name": "_id_"}
+    for id_index in (plain, {**plain, "v": 2}, {**plain, "ns": "a.b"}, {**plain, "name": "other"}, {**plain, "collation": {"locale": "simple"}}):
+        assert create(id_index) == 0, id_index
+    for option in ("unique", "sparse", "background", "expireAfterSeconds", "partialFilterExpression", "hidden", "weights", "nosuch"):
+        for key in ({"_id": 1}, {"a": 1}, {"_id": "hashed"}):
+            assert create({**plain, "key": key, option: False}) == 197, (option, key)
+    for key in ({"_id": -1}, {"a": 1}, {"_id": 1, "a": 1}, {"_id": "hashed"}, {"_id": "text"}, {"$**": 1}):
+        assert create({**plain, "key": key}) == 2, key
+    assert create({**plain, "collation": {"locale": "fr"}}) == 2
+    assert create({**plain, "name": "*"}) == 2
+    for option, value in (("viewOn", "x"), ("timeseries", {"timeField": "t"}), ("clusteredIndex", {"key": {"_id": 1}, "unique": True})):
+        assert create(plain, **{option: value}) == 72
+    assert [create({"name": "_id_"}), create({"key": {"_id": 1}})] == [9, 9]

@@ -1,7 +1,7 @@
 //! `create`, `drop`, `dropDatabase`, `renameCollection`, `listCollections`, `listDatabases`.
 
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
 use pinion_catalog::{Collection, core_catalog};
 use pinion_query::Matcher;
 use pinion_wire::idl::{FieldReader, Namespace};
@@ -52,6 +52,22 @@ pub(crate) async fn create(cmd: Invocation) -> Result<Reply> {
     }
     reader.opt_array("pipeline")?;
     reader.opt_safe_bool("autoIndexId")?;
+    let id_index = reader.opt_doc("idIndex")?;
+    if id_index.is_some() {
+        // These have no index on `_id`.
+        let mut others = ["viewOn", "timeseries", "clusteredIndex"].into_iter();
+        if let Some(other) = others.find(|other| {
+            !matches!(
+                reader.value(other),
+                None | Some(RawBsonRef::Null | RawBsonRef::Undefined)
+            )
+        }) {
+            return Err(Error::new(
+                ErrorCode::INVALID_OPTIONS,
+                format!("'{other}' is not allowed with 'idIndex'"),
+            ));
+        }
+    }
     for option in UNSUPPORTED_OPTIONS {
         reader.unsupported_unless(option, |value| {
             matches!(option, "size" | "max") && is_zero(value)
@@ -62,8 +78,8 @@ pub(crate) async fn create(cmd: Invocation) -> Result<Reply> {
     reader.unsupported_unless("autoIndexId", |value| {
         matches!(value, RawBsonRef::Boolean(true))
     })?;
-    if let Some(id_index) = reader.opt_doc("idIndex")? {
-        check_id_index(id_index)?;
+    if let Some(id_index) = id_index {
+        pinion_catalog::check_id_index_spec(id_index)?;
     }
     reader.finish()?;
     let created = pinion_catalog::create_collection(ns, RawDocumentBuf::new()).await?;
@@ -85,22 +101,6 @@ pub(crate) fn is_simple_collation(value: RawBsonRef<'_>) -> bool {
         }
         _ => false,
     }
-}
-
-fn check_id_index(spec: &RawDocument) -> Result<()> {
-    let parsed = pinion_catalog::parse_index_spec(spec, false)?;
-    let key = parsed
-        .get_document("key")
-        .expect("a parsed specification has a key");
-    if pinion_bson::compare_documents(key, &pinion_bson::rawdoc! { "_id": 1 })
-        != std::cmp::Ordering::Equal
-    {
-        return Err(Error::bad_value(format!(
-            "The field 'key' for an _id index must be {{_id: 1}}, but got {}",
-            pinion_query::document_text(key)
-        )));
-    }
-    Ok(())
 }
 
 /// `drop`.
