@@ -139,20 +139,22 @@ pub struct IndexWrites {
 pub fn index_writes(
     collection: &Collection,
     document: PartitionId,
-    id: RawBsonRef<'_>,
     old: Option<&RawDocument>,
     new: Option<&RawDocument>,
     checked: bool,
 ) -> Result<IndexWrites> {
     let mut out = IndexWrites::default();
+    // Each with its own `_id`: a replacement may bring an equal number of another type, which the entries' TypeBits tell.
+    let with_id = |document| Ok::<_, Error>((document, document_id(document)?));
+    let (old, new) = (old.map(with_id).transpose()?, new.map(with_id).transpose()?);
     for index in &collection.indexes {
         let before = match old {
             // Parallel arrays cannot have been indexed, so what is stored has entries.
-            Some(old) => entries_of(index, old, id)?.entries,
+            Some((old, id)) => entries_of(index, old, id)?.entries,
             None => Vec::new(),
         };
         let after = match new {
-            Some(new) => {
+            Some((new, id)) => {
                 let after = entries_of(index, new, id)?;
                 if let Some(paths) = after.multikey
                     && !index.knows_multikey(&paths)

@@ -39,5 +39,5 @@ pub use limits::MAX_INDEXES;
 pub use names::check_creatable;
 pub use open::{load, reap, replay_change};
 pub use oplog::{Observers, OpEvent, OpKind, OpObserver, SessionStamp};
-pub use specs::{check_id_index_spec, parse_index_spec};
+pub use specs::{check_id_index_spec, check_index_names, parse_index_spec};
 pub use uuid::Uuid;

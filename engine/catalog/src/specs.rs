@@ -62,6 +62,29 @@ pub fn parse_index_spec(spec: &RawDocument, ignore_unknown: bool) -> Result<RawD
         .and_then(|listed| check_id_rules(spec, listed))
 }
 
+/// Checks the names of indexes to be made, which MongoDB does once all specifications have been read.
+///
+/// # Errors
+/// `CannotCreateIndex`.
+pub fn check_index_names(listed: &[RawDocumentBuf]) -> Result<()> {
+    listed
+        .iter()
+        .map(|listed| name_of(listed))
+        .try_for_each(check_name)
+}
+
+fn check_name(name: &str) -> Result<()> {
+    if name.is_empty() {
+        return Err(cannot_create("index name cannot be empty"));
+    }
+    if name.len() > MAX_INDEX_NAME_BYTES * 8 || name.contains('\0') {
+        return Err(cannot_create(
+            "index name is too long or has a null character",
+        ));
+    }
+    Ok(())
+}
+
 /// Fields that the specification of an index on `_id` may have.
 const ID_INDEX_FIELDS: [&str; 5] = ["v", "key", "name", "ns", "collation"];
 
@@ -90,8 +113,12 @@ pub fn check_id_index_spec(spec: &RawDocument) -> Result<()> {
             return Err(not_for_id_index(field, spec));
         }
     }
-    if part(spec, "name").is_some_and(|name| values_equal(name, RawBsonRef::String("*"))) {
-        return Err(Error::bad_value("The index name '*' is not valid."));
+    match part(spec, "name") {
+        Some(RawBsonRef::String("*")) => {
+            return Err(Error::bad_value("The index name '*' is not valid."));
+        }
+        Some(RawBsonRef::String(name)) => check_name(name)?,
+        _ => {}
     }
     match part(spec, "key") {
         Some(RawBsonRef::Document(key)) => check_ascending_id(key)?,
@@ -228,14 +255,6 @@ fn parse(spec: &RawDocument, ignore_unknown: bool) -> Result<RawDocumentBuf> {
     };
     let key = key.ok_or_else(|| missing("key"))?;
     let name = name.ok_or_else(|| missing("name"))?;
-    if name.is_empty() {
-        return Err(cannot_create("index name cannot be empty"));
-    }
-    if name.len() > MAX_INDEX_NAME_BYTES * 8 || name.contains('\0') {
-        return Err(cannot_create(
-            "index name is too long or has a null character",
-        ));
-    }
     let mut listed = DocBuilder::new();
     listed
         .append("v", version)

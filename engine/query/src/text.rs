@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_bson::{BinarySubtype, RawBsonRef, RawDocument};
 
 use crate::limits::MAX_QUOTED_BYTES;
 use crate::value::{array_document, elements};
@@ -93,6 +93,18 @@ fn write_value(out: &mut String, value: RawBsonRef<'_>) {
         RawBsonRef::Int32(v) => write!(out, "{v}"),
         RawBsonRef::Int64(v) => write!(out, "{v}"),
         RawBsonRef::Timestamp(v) => write!(out, "Timestamp({}, {})", v.time, v.increment),
+        RawBsonRef::Binary(v) if v.subtype == BinarySubtype::Uuid && v.bytes.len() == 16 => {
+            let _ = write!(out, "UUID(\"");
+            for (at, byte) in v.bytes.iter().enumerate() {
+                let dash = if matches!(at, 4 | 6 | 8 | 10) {
+                    "-"
+                } else {
+                    ""
+                };
+                let _ = write!(out, "{dash}{byte:02x}");
+            }
+            write!(out, "\")")
+        }
         RawBsonRef::Binary(v) => {
             let _ = write!(out, "BinData({}, ", u8::from(v.subtype));
             for byte in v.bytes {
@@ -155,7 +167,7 @@ pub(crate) fn format_general(v: f64, precision: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pinion_bson::rawdoc;
+    use pinion_bson::{RawBinaryRef, rawdoc};
 
     #[test]
     fn long_texts_are_cut_between_characters() {
@@ -178,6 +190,24 @@ mod tests {
         check(
             rawdoc! { "a": 1.5, "b": 1e30, "c": f64::NAN },
             "{ a: 1.5, b: 1e+30.0, c: nan.0 }",
+        );
+        let binary = |subtype, bytes: &[u8]| {
+            let mut out = pinion_bson::DocBuilder::new();
+            out.append("a", RawBsonRef::Binary(RawBinaryRef { subtype, bytes }));
+            out.finish()
+        };
+        let bytes: Vec<u8> = (0..16).map(|n| n * 16).collect();
+        check(
+            binary(BinarySubtype::Uuid, &bytes),
+            r#"{ a: UUID("00102030-4050-6070-8090-a0b0c0d0e0f0") }"#,
+        );
+        check(
+            binary(BinarySubtype::Uuid, &bytes[..2]),
+            "{ a: BinData(4, 0010) }",
+        );
+        check(
+            binary(BinarySubtype::Generic, &bytes[..2]),
+            "{ a: BinData(0, 0010) }",
         );
     }
 

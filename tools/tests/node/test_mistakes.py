@@ -223,3 +223,58 @@ def test_the_index_on_id_is_asked_for_as_it_is(collection):
     for option, value in (("viewOn", "x"), ("timeseries", {"timeField": "t"}), ("clusteredIndex", {"key": {"_id": 1}, "unique": True})):
         assert create(plain, **{option: value}) == 72
     assert [create({"name": "_id_"}), create({"key": {"_id": 1}})] == [9, 9]
+
+
+def test_what_is_not_given_is_not_projected(collection):
+    collection.insert_many({"_id": i, "a": i} for i in range(40))
+    inverse = {"x": {"$divide": [1, "$a"]}}
+    assert len(list(collection.find({}, inverse, sort=[("_id", 1)], skip=1))) == 39
+    assert len(list(collection.find({}, inverse, sort=[("_id", -1)], limit=39))) == 39
+    assert len(list(collection.find({}, inverse, sort=[("a", -1)], limit=39))) == 39
+    cursor = collection.find({}, inverse, sort=[("_id", -1)], batch_size=10)
+    assert [next(cursor)["_id"] for _ in range(30)] == list(range(39, 9, -1))
+    with pytest.raises(pymongo.errors.OperationFailure):
+        list(cursor)
+    with pytest.raises(pymongo.errors.OperationFailure):
+        list(collection.find({}, inverse))
+
+
+def test_an_equal_id_of_another_type_is_kept_by_operators_and_replaced_by_replacements(collection):
+    collection.create_index("a")
+    collection.create_index("u", unique=True)
+    collection.insert_many({"_id": i, "a": i, "u": i} for i in range(4))
+    for update in ({"$set": {"_id": 1.0}}, {"$inc": {"_id": 0.0}}, {"$set": {"_id": 1.0, "b.c": 1}}):
+        with pytest.raises(pymongo.errors.WriteError) as caught:
+            collection.update_one({"a": 1}, update)
+        assert caught.value.code == 66
+    assert collection.replace_one({"_id": 1}, {"_id": 1.0, "a": 1, "u": 1}).modified_count == 1
+    assert collection.update_one({"_id": 2}, [{"$set": {"_id": 2.0}}]).modified_count == 1
+    for hint in ("_id_", "a_1", "u_1"):
+        ids = [document["_id"] for document in collection.find({}, {"_id": 1}, hint=hint, sort=[("_id", 1)])]
+        assert [(value, type(value)) for value in ids] == [(0, int), (1.0, float), (2.0, float), (3, int)], hint
+    assert collection.database.validate_collection(collection.name, full=True)["valid"]
+    assert collection.delete_many({"_id": {"$in": [1, 2]}}).deleted_count == 2
+    assert collection.database.validate_collection(collection.name, full=True)["valid"]
+
+
+def test_names_of_indexes_are_looked_at_last(collection):
+    def create(*indexes):
+        return code_of(collection.database, {"createIndexes": collection.name, "indexes": list(indexes)})
+
+    unnamed, unknown = {"key": {"a": 1}, "name": ""}, {"key": {"b": 1}, "name": "b", "nosuch": 1}
+    assert [create(unnamed), create(unnamed, unknown), create(unknown, unnamed)] == [67, 197, 197]
+
+
+def test_validate_reads_its_options_as_flags(collection):
+    collection.insert_many({"_id": i, "x": i} for i in range(5))
+    collection.create_index("x")
+    database, command = collection.database, {"validate": collection.name}
+    found = database.command({**command, "full": "true", "nosuch": 1})
+    assert (found["nrecords"], found["keysPerIndex"], found["repairMode"]) == (5, {"_id_": 5, "x_1": 5}, "None")
+    assert [found["indexDetails"][name]["spec"]["key"] for name in ("_id_", "x_1")] == [{"_id": 1}, {"x": 1}]
+    catalog_alone = database.command({**command, "metadata": True})
+    assert catalog_alone["valid"] and catalog_alone["nIndexes"] == 2 and "nrecords" not in catalog_alone
+    assert code_of(database, {**command, "metadata": True, "full": True}) == 72
+    for option in ("repair", "fixMultikey", "background", "enforceFastCount"):
+        assert code_of(database, {**command, option: "x"}) == 238
+        assert code_of(database, {**command, option: 0}) == 0

@@ -46,6 +46,7 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     }
     check_uuid(&ns, uuid)?;
     pinion_catalog::check_creatable(&ns)?;
+    pinion_catalog::check_index_names(&specs)?;
     let made = pinion_catalog::create_indexes(ns, specs).await?;
     acknowledge(&cmd.ctx, made.ts).await?;
     let mut out = Reply::new();

@@ -23,6 +23,7 @@ mod small;
 mod stats;
 mod table;
 mod update;
+mod validate;
 mod variables;
 
 use std::future::Future;

@@ -5,7 +5,7 @@ use pinion_wire::{CommandSpec, Registry};
 use super::{
     aggregate, collections, count, current_op, cursors, delete, distinct, explain, find,
     find_and_modify, hello, indexes, insert, parameters, register, server_status, sessions, small,
-    stats, update,
+    stats, update, validate,
 };
 use crate::metrics::TopKind;
 
@@ -325,7 +325,7 @@ fn diagnostics(r: &mut Registry) {
         r,
         spec("validate").help("check a collection"),
         Some(TopKind::Command),
-        stats::validate,
+        validate::validate,
     );
     register(
         r,

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use pinion_storage::Key;
+use pinion_wire::Error;
 
 /// One document of a part, with the key that orders it among the documents of all parts.
 #[derive(Clone, Debug)]
@@ -10,12 +11,14 @@ pub(crate) struct Item {
     pub order: Key,
     /// The document's key in its collection, where the same document may come from several parts.
     pub id: Option<Key>,
-    pub document: Bytes,
+    /// Or why it has no form to be given in, which counts only once it is this document's turn: one that is skipped, or lies
+    /// behind the limit, is not projected in MongoDB.
+    pub document: Result<Bytes, Box<Error>>,
 }
 
 impl Item {
     pub(crate) fn size(&self) -> usize {
-        self.order.len() + self.document.len()
+        self.order.len() + self.document.as_ref().map_or(0, Bytes::len)
     }
 }
 

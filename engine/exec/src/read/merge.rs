@@ -198,7 +198,7 @@ impl MergedStream {
             if let Some(limit) = &mut self.limit {
                 *limit -= 1;
             }
-            return Ok(Some(item.document));
+            return item.document.map(Some).map_err(|error| *error);
         }
     }
 
@@ -220,7 +220,8 @@ impl MergedStream {
         {
             self.refill(ctx, super::stream::step_for(1)).await?;
         }
-        Ok(self.pop().map(|item| item.document))
+        let document = self.pop().map(|item| item.document).transpose();
+        document.map_err(|error| *error)
     }
 
     fn pop(&mut self) -> Option<Item> {

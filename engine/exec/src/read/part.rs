@@ -208,7 +208,7 @@ impl Part {
                     batch.items.push(Item {
                         order: last,
                         id: None,
-                        document: Bytes::copy_from_slice(&count.to_le_bytes()),
+                        document: Ok(Bytes::copy_from_slice(&count.to_le_bytes())),
                     });
                 }
                 batch.done = true;
@@ -291,18 +291,19 @@ async fn next_match(
 /// The form in which a document leaves the part.
 async fn finish(spec: &PartSpec, found: Found, ctx: &OpContext) -> Result<Item> {
     let document = match (spec.output, &spec.projection) {
-        (Output::Ids, _) => Bytes::copy_from_slice(&found.id),
-        (Output::Keys, _) => Bytes::from(index_key(spec, &found)?.into_bytes()),
+        (Output::Ids, _) => Ok(Bytes::copy_from_slice(&found.id)),
+        (Output::Keys, _) => Ok(Bytes::from(index_key(spec, &found)?.into_bytes())),
         (_, Some(projection)) => {
             let (document, position) = (stored_document(&found.document), found.position);
-            let projected = compute(ctx, || projection.apply(document, position)).await?;
-            match spec.show_record_id {
+            let projected = compute(ctx, || projection.apply(document, position)).await;
+            let shown = |projected: RawDocumentBuf| match spec.show_record_id {
                 true => with_record_id(&projected, &found.id),
                 false => Bytes::from(projected.into_bytes()),
-            }
+            };
+            projected.map(shown).map_err(Box::new)
         }
-        _ if spec.show_record_id => with_record_id(stored_document(&found.document), &found.id),
-        _ => found.document,
+        _ if spec.show_record_id => Ok(with_record_id(stored_document(&found.document), &found.id)),
+        _ => Ok(found.document),
     };
     let id = spec.repeats_over_parts().then_some(found.id);
     Ok(Item {

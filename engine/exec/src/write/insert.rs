@@ -37,7 +37,7 @@ pub(crate) fn insert_statement(
     let id = document_id(raw)?;
     let key = id_key(id);
     let partition = partition_of(collection, &key);
-    let index = index_writes(collection, partition, id, None, Some(raw), true)?;
+    let index = index_writes(collection, partition, None, Some(raw), true)?;
     let mut writes = Vec::with_capacity(1 + index.writes.len());
     writes.push(Write {
         partition,
@@ -86,7 +86,7 @@ pub(crate) fn taken(
     }
     // The statement is gone; the same document gives the same writes again.
     let partition = partition_of(collection, &id_key(id));
-    match index_writes(collection, partition, id, None, Some(raw), true) {
+    match index_writes(collection, partition, None, Some(raw), true) {
         Ok(made) => duplicate_of(collection, &made.writes[write - 1]),
         Err(error) => error,
     }

@@ -150,7 +150,7 @@ async fn modify(
         let new = computed
             .as_ref()
             .map(|bytes| pinion_catalog::stored_document(bytes));
-        let mut index = match index_writes(collection, partition, id, Some(old), new, true) {
+        let mut index = match index_writes(collection, partition, Some(old), new, true) {
             Ok(index) => index,
             Err(error) => {
                 return Err(match new {

@@ -1,6 +1,7 @@
 //! Operator updates as one tree of paths, applied to a document in one walk.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::cmp::Ordering;
 
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, Timestamp};
@@ -23,6 +24,8 @@ pub(super) struct Applying<'c> {
     pub insert: bool,
     pub filters: &'c ArrayFilters,
     pub root: &'c RawDocument,
+    /// Set by an operator that counts as a change even where the value comes out as it was.
+    pub rewrote: Cell<bool>,
 }
 
 impl Applying<'_> {
@@ -266,6 +269,10 @@ fn apply_node(
                                 root,
                                 context,
                             )?;
+                            if path.is_empty() && &**child_name == "_id" {
+                                let made = (outcome == Outcome::Kept).then_some(&fields[at].1);
+                                check_id_kept(child, made, context)?;
+                            }
                             if outcome == Outcome::Removed {
                                 fields.remove(at);
                             }
@@ -287,6 +294,45 @@ fn apply_node(
             Ok(Outcome::Kept)
         }
     }
+}
+
+/// `_id` never changes, not even to an equal number of another type; an upsert may give one to a document that has none. It is
+/// looked at when its turn comes among the fields, so that of several mistakes the first is told.
+fn check_id_kept(node: &Node, made: Option<&Slot<'_>>, context: &Applying<'_>) -> Result<()> {
+    let Some(old) = field(context.root, "_id") else {
+        return Ok(());
+    };
+    // A rename to `_id` counts as a change even where the value is the same.
+    let is_renamed = match node {
+        Node::Leaf(Operator::RenameFrom(from), to) => {
+            renamed(from, to, context.root, context)?.is_some()
+        }
+        _ => false,
+    };
+    if !is_renamed && made.is_some_and(|made| identical(made.to_value().as_raw_bson_ref(), old)) {
+        return Ok(());
+    }
+    let mut first = node;
+    let path = loop {
+        match first {
+            Node::Leaf(_, path) => break &**path,
+            Node::Fields(children) | Node::Items(children) => first = &children[0].1,
+        }
+    };
+    Err(error(
+        66,
+        format!("Performing an update on the path '{path}' would modify the immutable field '_id'"),
+    ))
+}
+
+/// Whether two values have the same type and bytes.
+fn identical(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> bool {
+    let alone = |value| {
+        let mut out = pinion_bson::DocBuilder::new();
+        out.append("", value);
+        out.finish()
+    };
+    alone(a).as_bytes() == alone(b).as_bytes()
 }
 
 /// What is under the identifiers that stand for this item.

@@ -112,6 +112,13 @@ impl Push {
         Ok(push)
     }
 
+    /// Whether it does something with an array of so many items, whatever comes out: MongoDB counts a change where an item is
+    /// added, even if the slice takes it away, where there is a sort, and where the slice takes something away.
+    pub(super) fn rewrites(&self, items: usize) -> bool {
+        let sliced = |slice: i64| slice.unsigned_abs() < items as u64;
+        !self.values.is_empty() || self.sort.is_some() || self.slice.is_some_and(sliced)
+    }
+
     pub(super) fn apply(&self, mut items: Vec<RawBson>) -> Result<RawBson> {
         let len = items.len() as i64;
         let at = match self.position {

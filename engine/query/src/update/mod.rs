@@ -17,6 +17,8 @@ mod tests;
 #[cfg(test)]
 mod tests_items;
 
+use std::cell::Cell;
+
 use pinion_bson::{
     ObjectId, RawArray, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp, values_equal,
 };
@@ -52,7 +54,6 @@ enum Kind {
         entries: Vec<Entry>,
         filters: ArrayFilters,
         tree: Option<Node>,
-        touches_id: bool,
     },
     Pipeline(Pipeline),
 }
@@ -114,15 +115,11 @@ impl Update {
             } else {
                 Some(apply::build(&entries, None)?)
             };
-            let touches_id = entries
-                .iter()
-                .any(|e| e.path.text() == "_id" || e.path.text().starts_with("_id."));
             return Ok(Update {
                 kind: Kind::Operators {
                     entries,
                     filters,
                     tree,
-                    touches_id,
                 },
                 keeps_empty_timestamps: false,
             });
@@ -174,6 +171,7 @@ impl Update {
         context: &UpdateContext,
     ) -> Result<Option<RawDocumentBuf>> {
         crate::work::spend_bytes(old.as_bytes().len())?;
+        let mut rewrote = false;
         let new = match &self.kind {
             Kind::Replacement(replacement) => {
                 let filler = (!self.keeps_empty_timestamps).then_some(context.timestamp);
@@ -184,7 +182,6 @@ impl Update {
                 entries,
                 filters,
                 tree,
-                touches_id,
             } => {
                 let applying = Applying {
                     now_ms: context.now_ms,
@@ -192,6 +189,7 @@ impl Update {
                     insert: context.insert,
                     filters,
                     root: old,
+                    rewrote: Cell::new(false),
                 };
                 let mut root = Slot::open(old);
                 match tree {
@@ -203,12 +201,10 @@ impl Update {
                     )?,
                 }
                 let new = tree::finish(&root, old.as_bytes().len());
-                if *touches_id {
-                    check_id_kept(old, &new, entries)?;
-                }
                 if !context.insert {
                     check_dollar_fields(old, &new, entries)?;
                 }
+                rewrote = applying.rewrote.get();
                 new
             }
         };
@@ -217,7 +213,7 @@ impl Update {
             Kind::Replacement(replacement) => replacement.as_bytes() == old.as_bytes(),
             Kind::Operators { .. } | Kind::Pipeline(_) => new.as_bytes() == old.as_bytes(),
         };
-        if same {
+        if same && !rewrote {
             return Ok(None);
         }
         check_storable(&new)?;
@@ -276,8 +272,8 @@ fn replace(
         ));
     }
     let mut out = pinion_bson::DocBuilder::with_capacity(replacement.as_bytes().len() + 32);
-    // An equal `_id` of another numeric type keeps the stored form.
-    if let Some(id) = old_id.or(new_id) {
+    // An `_id` that is equal, if of another numeric type, is stored as the replacement has it.
+    if let Some(id) = new_id.or(old_id) {
         out.append("_id", id);
     }
     storage::append_without_id(&mut out, replacement, timestamp);
@@ -303,28 +299,4 @@ fn check_dollar_fields(old: &RawDocument, new: &RawDocument, entries: &[Entry]) 
         }
     }
     Ok(())
-}
-
-/// `_id` never changes; an upsert may give one to a document that has none.
-fn check_id_kept(old: &RawDocument, new: &RawDocument, entries: &[Entry]) -> Result<()> {
-    let Some(old_id) = field(old, "_id") else {
-        return Ok(());
-    };
-    let kept = field(new, "_id").is_some_and(|new_id| values_equal(old_id, new_id));
-    // A rename to `_id` counts as a change even where the value is the same.
-    let renamed = entries.iter().any(|e| {
-        matches!(&e.operator, operator::Operator::RenameFrom(from) if e.path.text() == "_id" && field(old, from).is_some())
-    });
-    if kept && !renamed {
-        return Ok(());
-    }
-    let path = entries
-        .iter()
-        .map(|e| e.path.text())
-        .find(|text| *text == "_id" || text.starts_with("_id."))
-        .unwrap_or("_id");
-    Err(error(
-        66,
-        format!("Performing an update on the path '{path}' would modify the immutable field '_id'"),
-    ))
 }

@@ -118,7 +118,10 @@ impl Operator {
             Operator::Mul(by) => Some(arithmetic("$mul", name, *by, slot, context)?),
             Operator::Min(value) => replace_if(value, slot, Ordering::Less),
             Operator::Max(value) => replace_if(value, slot, Ordering::Greater),
-            Operator::CurrentDate { timestamp } => Some(now(*timestamp, context)),
+            Operator::CurrentDate { timestamp } => {
+                context.rewrote.set(true);
+                Some(now(*timestamp, context))
+            }
             Operator::Bit(operations) => {
                 let old = slot.to_value();
                 let number = match old {
@@ -145,6 +148,9 @@ impl Operator {
                         context.id_text()
                     ))
                 })?;
+                if push.rewrites(items.len()) {
+                    context.rewrote.set(true);
+                }
                 Some(push.apply(items)?)
             }
             Operator::AddToSet(add) => {

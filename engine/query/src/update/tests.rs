@@ -1,6 +1,6 @@
 //! Updates of documents, as MongoDB makes them.
 
-use pinion_bson::{ObjectId, RawBson, RawBsonRef, RawDocumentBuf, Timestamp, rawdoc};
+use pinion_bson::{DateTime, ObjectId, RawBson, RawBsonRef, RawDocumentBuf, Timestamp, rawdoc};
 
 use super::{Update, UpdateContext};
 use crate::matcher::Matcher;
@@ -251,6 +251,31 @@ fn positions() {
     );
 }
 
+/// MongoDB counts these as changes whatever comes out.
+#[test]
+fn changes_that_leave_the_value() {
+    let old = rawdoc! { "_id": 1, "a": [1, 2], "d": DateTime::from_millis(CONTEXT.now_ms) };
+    let apply = |update: RawDocumentBuf| {
+        let parsed = Update::parse(RawBsonRef::Document(&update)).expect("the update parses");
+        parsed.apply(&old, &CONTEXT).expect("the update applies")
+    };
+    for update in [
+        rawdoc! { "$push": { "a": { "$each": [3], "$slice": 2 } } },
+        rawdoc! { "$push": { "a": { "$each": [], "$sort": 1 } } },
+        rawdoc! { "$currentDate": { "d": true } },
+    ] {
+        assert_eq!(apply(update), Some(old.clone()));
+    }
+    for update in [
+        rawdoc! { "$push": { "a": { "$each": [], "$slice": 2 } } },
+        rawdoc! { "$push": { "a": { "$each": [], "$position": 0, "$slice": -9 } } },
+        rawdoc! { "$addToSet": { "a": 1 } },
+        rawdoc! { "$pull": { "a": 3 } },
+    ] {
+        assert_eq!(apply(update), None);
+    }
+}
+
 #[test]
 fn replacements() {
     let apply = |replacement: RawDocumentBuf| {
@@ -262,7 +287,7 @@ fn replacements() {
     );
     assert_eq!(
         apply(rawdoc! { "b": 2, "_id": 1.0 }).unwrap(),
-        Some(rawdoc! { "_id": 1, "b": 2 })
+        Some(rawdoc! { "_id": 1.0, "b": 2 })
     );
     assert_eq!(apply(sample()).unwrap(), None);
     assert_eq!(apply(rawdoc! {}).unwrap(), Some(rawdoc! { "_id": 1 }));
@@ -449,6 +474,25 @@ fn errors() {
         66,
         "Performing an update on the path '_id' would modify the immutable field '_id'",
     );
+    // Not even to an equal number of another type; and of several mistakes the first of the fields is told.
+    for update in [
+        rawdoc! { "$set": { "_id": 1.0 } },
+        rawdoc! { "$inc": { "_id": 0i64 } },
+        rawdoc! { "$set": { "_id": 2, "a.x": 1 } },
+    ] {
+        check_error(
+            update,
+            66,
+            "Performing an update on the path '_id' would modify the immutable field '_id'",
+        );
+    }
+    for update in [
+        rawdoc! { "$set": { "_id": 1 } },
+        rawdoc! { "$min": { "_id": 1.0 } },
+        rawdoc! { "$inc": { "_id": 0 } },
+    ] {
+        check_no_change(update);
+    }
     check_error(
         rawdoc! { "$rename": { "a": "_id" } },
         66,
