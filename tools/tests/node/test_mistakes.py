@@ -278,3 +278,43 @@ def test_validate_reads_its_options_as_flags(collection):
     for option in ("repair", "fixMultikey", "background", "enforceFastCount"):
         assert code_of(database, {**command, option: "x"}) == 238
         assert code_of(database, {**command, option: 0}) == 0
+
+
+def test_of_several_taken_values_the_first_is_told(collection):
+    for name in ("x", "y", "z"):
+        collection.create_index(name, unique=True)
+    collection.insert_many({"_id": i, "x": [2 * i, 2 * i + 1], "y": i, "z": i} for i in range(20))
+    collection.insert_one({"_id": 30})
+    for i in range(20):
+        for act, expected in (
+            (lambda: collection.insert_one({"x": [2 * i + 1, 100, 2 * i], "y": i}), {"x": 2 * i}),
+            (lambda: collection.insert_one({"x": 200 + i, "z": i, "y": i}), {"y": i}),
+            (lambda: collection.insert_one({"_id": i, "x": 200 + i, "z": i, "y": i}), {"_id": i}),
+            (lambda: collection.update_one({"_id": 30}, {"$set": {"z": i, "y": i}}), {"y": i}),
+            (lambda: collection.replace_one({"_id": 30}, {"z": i, "x": [300, 2 * i + 1]}), {"x": 2 * i + 1}),
+        ):
+            with pytest.raises(pymongo.errors.DuplicateKeyError) as caught:
+                act()
+            assert caught.value.details["keyValue"] == expected
+
+
+def plan_of(collection, filter, **options):
+    return collection.database.command({"explain": {"find": collection.name, "filter": filter, **options}, "verbosity": "queryPlanner"})["queryPlanner"]
+
+
+def test_a_nor_of_one_predicate_is_its_negation(collection):
+    collection.insert_many([{"_id": i, "a": [i, i + 1]} for i in range(6)] + [{"_id": 9}])
+    collection.create_index("a")
+    for predicate in (1, {"$gt": 2}, {"$in": [1, 5]}, {"$elemMatch": {"$gt": 1, "$lt": 3}}, None):
+        nor, negation = {"$nor": [{"a": predicate}]}, {"a": {"$not": predicate if isinstance(predicate, dict) else {"$eq": predicate}}}
+        assert list(collection.find(nor, sort=[("_id", 1)])) == list(collection.find(negation, sort=[("_id", 1)]))
+        assert plan_of(collection, nor) == plan_of(collection, negation)
+    assert "IXSCAN" in str(plan_of(collection, {"$nor": [{"a": 1}]}))
+
+
+def test_a_sparse_index_serves_of_the_negations_that_of_null_alone(collection):
+    collection.create_index("d", sparse=True)
+    collection.insert_many([{"_id": 1}, {"_id": 2, "d": None}, {"_id": 3, "d": 1}, {"_id": 4, "d": 2}])
+    for filter, ids, is_served in (({"d": {"$ne": None}}, [3, 4], True), ({"d": {"$nin": [None, 1]}}, [4], False), ({"d": {"$ne": 1}}, [1, 2, 4], False)):
+        assert [document["_id"] for document in collection.find(filter, sort=[("_id", 1)])] == ids
+        assert ("d_1" in str(plan_of(collection, filter))) == is_served, filter

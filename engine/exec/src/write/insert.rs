@@ -17,7 +17,7 @@ use rustc_hash::FxHashSet;
 
 use super::backoff::Backoff;
 use super::batch::BatchOutcome;
-use super::order::first_error;
+use super::order::{first_error, first_taken};
 use crate::interrupt::{check, interruptible};
 use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS};
 use crate::state::state;
@@ -67,8 +67,8 @@ pub(crate) fn insert_statement(
 }
 
 /// The error of an insert that storage refused because a key is taken.
-pub(crate) fn taken(
-    collection: &Collection,
+async fn taken(
+    collection: &Arc<Collection>,
     document: &Bytes,
     error: WriteError,
 ) -> pinion_wire::Error {
@@ -87,7 +87,10 @@ pub(crate) fn taken(
     // The statement is gone; the same document gives the same writes again.
     let partition = partition_of(collection, &id_key(id));
     match index_writes(collection, partition, None, Some(raw), true) {
-        Ok(made) => duplicate_of(collection, &made.writes[write - 1]),
+        Ok(made) => {
+            let error = duplicate_of(collection, &made.writes[write - 1]);
+            first_taken(collection, id, None, raw, error).await
+        }
         Err(error) => error,
     }
 }
@@ -291,7 +294,7 @@ async fn attempt(collection: &Arc<Collection>, group: &[(usize, Bytes)], ordered
                     full = true;
                     Attempt::Pending
                 }
-                Err(error) => Attempt::Failed(taken(collection, &group[place].1, error)),
+                Err(error) => Attempt::Failed(taken(collection, &group[place].1, error).await),
             };
         }
     }

@@ -19,7 +19,7 @@ use pinion_wire::{OpContext, Result};
 use super::backoff::Backoff;
 use super::document::update_context;
 use super::insert::duplicate_of;
-use super::order::first_error;
+use super::order::{first_error, first_taken};
 use crate::compute::compute;
 use crate::interrupt::check;
 use crate::state::state;
@@ -212,7 +212,11 @@ async fn modify(
             }
             Err(WriteError::Duplicate { write, .. }) if write > 0 => {
                 state().metrics.counters.duplicate_key_errors.inc();
-                return Err(duplicate_of(collection, &index.writes[write - 1]));
+                let error = duplicate_of(collection, &index.writes[write - 1]);
+                return Err(match new {
+                    Some(new) => first_taken(collection, id, Some(old), new, error).await,
+                    None => error,
+                });
             }
             Err(error) => return Err(from_write_error(error)),
         }

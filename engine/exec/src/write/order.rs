@@ -1,4 +1,4 @@
-//! Which error of a document comes first, when it cannot be indexed as a whole.
+//! Which error of a document comes first, when several of its index entries are refused.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -33,6 +33,22 @@ pub(super) async fn first_error(
     }
 }
 
+/// The error of a document whose unique value storage says is taken. All owners are asked at once, so the value they name need
+/// not be the first that MongoDB would meet; `error` names one, in case what took it is gone by now.
+pub(super) async fn first_taken(
+    collection: &Arc<Collection>,
+    id: RawBsonRef<'_>,
+    old: Option<&RawDocument>,
+    new: &RawDocument,
+    error: Error,
+) -> Error {
+    match taken_before(collection, id, old, new).await {
+        Ok(Some(taken)) => taken,
+        Ok(None) | Err(_) => error,
+    }
+}
+
+/// The first unique value of the document that another one has, of the indexes up to the first that has no keys for it.
 async fn taken_before(
     collection: &Arc<Collection>,
     id: RawBsonRef<'_>,

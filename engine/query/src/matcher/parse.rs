@@ -92,7 +92,7 @@ fn parse_document(document: &RawDocument, place: Place<'_>) -> Result<Node> {
             match operator {
                 "and" => parts.push(Node::and(parse_list("$and", value, place)?)),
                 "or" => parts.push(Node::or(parse_list("$or", value, place)?)),
-                "nor" => parts.push(Node::Nor(parse_list("$nor", value, place)?)),
+                "nor" => parts.push(nor(parse_list("$nor", value, place)?)),
                 "comment" | "atomic" | "isolated" => {}
                 // The parts of a DBRef are fields when they stand in an array's item.
                 "ref" | "id" | "db" if !place.top => {
@@ -204,6 +204,14 @@ fn leaf(path: &str, predicate: Predicate) -> Node {
 
 fn not(node: Node) -> Node {
     Node::Not(Box::new(node))
+}
+
+/// A `$nor` of one predicate is its negation, which an index may serve.
+fn nor(mut children: Vec<Node>) -> Node {
+    match &children[..] {
+        [Node::Leaf(_)] => children.pop().map_or(Node::AlwaysTrue, not),
+        _ => Node::Nor(children),
+    }
 }
 
 fn parse_list(name: &str, value: RawBsonRef<'_>, place: Place<'_>) -> Result<Vec<Node>> {

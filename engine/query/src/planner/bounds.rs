@@ -149,11 +149,16 @@ fn node_intervals(node: &Node) -> Option<(Intervals, bool)> {
                     None
                 }
                 Predicate::Compare { .. } | Predicate::In { .. } => {
-                    let (intervals, matches_missing) = predicate_intervals(&leaf.predicate)?;
+                    let (intervals, _) = predicate_intervals(&leaf.predicate)?;
                     // An empty array is stored as undefined, and every negation matches it.
                     let mut rest = intervals.complement().0;
                     rest.push(Interval::point(RawBson::Undefined));
-                    Some((Intervals::union(rest), !matches_missing))
+                    // Of the negations MongoDB lets a sparse index serve only that of null.
+                    let is_not_null = matches!(
+                        &leaf.predicate,
+                        Predicate::Compare { op: CompareOp::Eq, value } if is_nullish(value.as_raw_bson_ref())
+                    );
+                    Some((Intervals::union(rest), !is_not_null))
                 }
                 // Every key may belong to a match: reading the collection finds them with less.
                 _ => None,
