@@ -92,8 +92,8 @@ impl Engine {
             .args(["--data-bytes", &options.data_bytes().to_string()])
             .args(["--clients", &options.clients.to_string()])
             .args(["--cpus", &cpus.join(",")]);
-        // As a node of Pinion has it: what is freed is kept for ten seconds before the system gets it back.
-        command.env("MIMALLOC_PURGE_DELAY", "10000");
+        // As a node of Pinion has it while it is busy: what is freed is kept for longer than from one checkpoint to the next.
+        command.env("MIMALLOC_PURGE_DELAY", "150000");
         if durability == Durability::Commit {
             command.arg("--commit");
         }

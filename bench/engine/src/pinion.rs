@@ -105,7 +105,7 @@ pub fn serve(settings: Settings) -> Outcome<()> {
         cpus,
         spin: Duration::ZERO,
         handle_signals: false,
-        on_usr1: None,
+        ..RealOptions::default()
     };
     let results = real::run(options, move |core| {
         let (settings, receiver) = (settings.clone(), receiver.clone());

@@ -147,7 +147,7 @@ fn runtime(path: &Path, case: Case, duration: Duration) -> Rate {
         cpus: vec![cpu],
         spin: Duration::ZERO,
         handle_signals: false,
-        on_usr1: None,
+        ..RealOptions::default()
     };
     let path = path.to_owned();
     let results = run_node(node, move |_| {

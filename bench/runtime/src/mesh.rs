@@ -30,7 +30,7 @@ pub fn run(options: &Options) {
             cpus,
             spin: Duration::from_micros(spin),
             handle_signals: false,
-            on_usr1: None,
+            ..RealOptions::default()
         };
         let duration = options.duration();
         let results = run_node(node, move |core| async move {

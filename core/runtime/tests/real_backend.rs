@@ -31,6 +31,7 @@ fn on_cores<R: Send + 'static, Fut: Future<Output = R> + 'static>(
             spin: Duration::from_micros(20),
             handle_signals: false,
             on_usr1: None,
+            on_quiet: None,
         },
         main,
     )
@@ -379,6 +380,7 @@ fn a_signal_requests_shutdown() {
         spin: Duration::ZERO,
         handle_signals: true,
         on_usr1: None,
+        on_quiet: None,
     };
     let results = run(options, |core| async move {
         if core.0 == 1 {
@@ -442,6 +444,7 @@ fn a_panic_stops_the_node_with_a_message() {
         spin: Duration::ZERO,
         handle_signals: false,
         on_usr1: None,
+        on_quiet: None,
     };
     let error = run(options, |core| async move {
         if core.0 == 1 {

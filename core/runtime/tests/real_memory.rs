@@ -50,6 +50,7 @@ fn an_idle_connection_is_cheap() {
         spin: Duration::ZERO,
         handle_signals: false,
         on_usr1: None,
+        on_quiet: None,
     };
     let result = run(options, |_| async {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap())

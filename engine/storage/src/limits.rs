@@ -51,6 +51,9 @@ pub const MAX_ENTRY_BYTES: usize = 17 * 1024 * 1024;
 /// Entries appended to one ring and not yet flushed. Appending waits above it; one largest entry always fits.
 pub(crate) const MAX_PENDING_BYTES: usize = 48 * 1024 * 1024;
 
+/// The memory of a flushed group is kept for the next if the group filled at least one part in so many of it.
+pub(crate) const SPARE_ENTRIES_USE: usize = 16;
+
 /// Default size of a ring segment, and the smallest that makes sense.
 pub(crate) const SEGMENT_BYTES: u64 = 64 * 1024 * 1024;
 pub(crate) const MIN_SEGMENT_BYTES: u64 = 4 * BLOCK_BYTES as u64;

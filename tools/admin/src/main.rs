@@ -58,6 +58,7 @@ fn main() -> ExitCode {
         spin: Duration::ZERO,
         handle_signals: false,
         on_usr1: None,
+        on_quiet: None,
     };
     let outcome = real::run(runtime, move |_| {
         let options = options.clone();

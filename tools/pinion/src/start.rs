@@ -14,10 +14,10 @@ use pinion_runtime::real::{self, RealOptions};
 use pinion_server::ServerOptions;
 use pinion_storage::StorageOptions;
 
-use crate::log;
 use crate::machine;
 use crate::node::{NodeConfig, NodeError, run_core};
 use crate::options::{Given, Options};
+use crate::{alloc, log};
 
 /// What ends a start: one line for standard error, and the process's exit status as mongod gives it.
 #[derive(Debug)]
@@ -83,6 +83,7 @@ pub fn run(options: Options) -> Result<(), Stop> {
         spin: Duration::from_micros(options.spin_micros),
         handle_signals: true,
         on_usr1: Some(log::rotate_on_signal),
+        on_quiet: Some(alloc::give_back_freed_memory),
     };
     let outcome = real::run(real_options, move |core| run_core(core, config.clone()));
     if let Err(stop) = outcome_of(outcome) {

@@ -1,14 +1,15 @@
 //! The monitor thread: turns signals into requests and reports tasks that hold a core and do not come back.
 //!
 //! A core itself counts and reports each poll of more than 10 ms when it ends. The monitor is for polls that do not
-//! end: it reads one word a core, ten times a second.
+//! end: it reads one word a core, ten times a second. From the same words it sees that a node has become quiet.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
-use super::limits::{MONITOR_PERIOD, STUCK};
+use super::limits::{MONITOR_PERIOD, QUIET, QUIET_POLLS_PER_SEC, STUCK};
+use super::options::RealOptions;
 use super::processor::WaitClock;
 use super::shared::{CoreShared, Node};
 use super::sys;
@@ -105,21 +106,56 @@ impl Watch {
     }
 }
 
+/// Sees when a node that was busy has had little to do for a while.
+struct Rest {
+    /// Where the window began, and what the cores' heartbeats were together then.
+    since_ns: u64,
+    beats: u64,
+    /// The cores have been busy since it was last told.
+    was_busy: bool,
+}
+
+impl Rest {
+    fn new(now_ns: u64) -> Rest {
+        Rest {
+            since_ns: now_ns,
+            beats: 0,
+            was_busy: false,
+        }
+    }
+
+    /// Whether a window has ended now that was the first quiet one after a busy one.
+    fn began(&mut self, now_ns: u64, beats: u64, cores: usize) -> bool {
+        let window_ns = now_ns - self.since_ns;
+        if window_ns < QUIET.as_nanos() as u64 {
+            return false;
+        }
+        // A poll is two beats.
+        let polls = beats.wrapping_sub(self.beats) / 2;
+        let busy = u128::from(polls) * 1_000_000_000
+            > u128::from(window_ns) * u128::from(QUIET_POLLS_PER_SEC) * cores as u128;
+        self.since_ns = now_ns;
+        self.beats = beats;
+        std::mem::replace(&mut self.was_busy, busy) && !busy
+    }
+}
+
 /// Runs until `stop` is set and `eventfd` signalled.
 pub(super) fn run(
     node: Arc<Node>,
     eventfd: Arc<OwnedFd>,
     stop: Arc<AtomicBool>,
-    on_usr1: Option<fn()>,
+    options: &RealOptions,
 ) {
     let mut watches: Vec<Watch> = node.cores.iter().map(|_| Watch::new()).collect();
+    let mut rest = Rest::new(sys::monotonic_ns());
     loop {
         let signalled = sys::eventfd_wait(eventfd.as_raw_fd(), MONITOR_PERIOD);
         if stop.load(Ordering::SeqCst) {
             return;
         }
         if signalled && USR1.swap(false, Ordering::Relaxed) {
-            on_usr1.inspect(|act| act());
+            options.on_usr1.inspect(|act| act());
         }
         let signal = SHUTDOWN_SIGNAL.load(Ordering::Relaxed);
         if signalled && signal != 0 && !node.shutdown_requested() {
@@ -128,6 +164,11 @@ pub(super) fn run(
             node.request_shutdown();
         }
         let now = sys::monotonic_ns();
+        let beats = |core: &Arc<CoreShared>| core.heartbeat.load(Ordering::Relaxed);
+        let all_beats = node.cores.iter().map(beats).fold(0, u64::wrapping_add);
+        if rest.began(now, all_beats, node.cores.len()) {
+            options.on_quiet.inspect(|act| act());
+        }
         for (core, watch) in node.cores.iter().zip(&mut watches) {
             let heartbeat = core.heartbeat.load(Ordering::Relaxed);
             let waited_ns = watch.waited_ns(core);
@@ -152,5 +193,28 @@ pub(super) fn run(
                 );
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_becomes_quiet_once_after_it_was_busy() {
+        let window = QUIET.as_nanos() as u64;
+        let busy = 2 * 2 * QUIET_POLLS_PER_SEC * (QUIET.as_secs() + 1);
+        let mut rest = Rest::new(0);
+        let mut beats = 10;
+        assert!(!rest.began(window, beats, 2), "it was never busy");
+        beats += busy;
+        assert!(!rest.began(2 * window, beats, 2), "it is busy");
+        assert!(!rest.began(3 * window - 1, beats, 2), "the window goes on");
+        beats += busy / 4;
+        assert!(rest.began(3 * window, beats, 2));
+        assert!(!rest.began(4 * window, beats, 2), "told before");
+        beats += busy;
+        assert!(!rest.began(5 * window, beats, 2), "it is busy again");
+        assert!(rest.began(6 * window, beats, 2));
     }
 }

@@ -18,6 +18,9 @@ pub struct RealOptions {
     pub handle_signals: bool,
     /// What SIGUSR1 asks for, where signals are handled. It runs on a thread that is no core.
     pub on_usr1: Option<fn()>,
+    /// What to do when the node has become quiet after it was busy, such as giving back memory. It runs on a thread that is
+    /// no core.
+    pub on_quiet: Option<fn()>,
 }
 
 impl Default for RealOptions {
@@ -28,6 +31,7 @@ impl Default for RealOptions {
             spin: Duration::from_micros(50),
             handle_signals: true,
             on_usr1: None,
+            on_quiet: None,
         }
     }
 }

@@ -53,9 +53,9 @@ where
     let stop = Arc::new(AtomicBool::new(false));
     let monitor = {
         let (node, eventfd, stop) = (node.clone(), eventfd.clone(), stop.clone());
-        let on_usr1 = options.on_usr1;
+        let options = options.clone();
         thread("pinion-monitor", move || {
-            monitor::run(node, eventfd, stop, on_usr1)
+            monitor::run(node, eventfd, stop, &options)
         })?
     };
     let handlers = if options.handle_signals {

@@ -74,6 +74,7 @@ where
         cpus,
         handle_signals: false,
         on_usr1: None,
+        on_quiet: None,
         ..RealOptions::default()
     };
     let own = directory.clone();

@@ -135,6 +135,7 @@ impl Storage {
             let requested = self.flush_requested.replace(false);
             let record = !requested && self.must_record();
             if !record && !ring.has_pending() {
+                ring.drop_spare();
                 continue;
             }
             if let Err(fatal) = self.flush_once(&ring).await {
@@ -180,7 +181,7 @@ impl Storage {
         sim::event("flush");
         let sync = self.options.planted_fault != PlantedFault::FlushSkipped;
         batch
-            .write(sync)
+            .write(ring, sync)
             .await
             .map_err(|error| Fatal::new(format!("flushing a ring failed: {error}")))?;
         self.marks.flush_finished();

@@ -46,7 +46,7 @@ async fn write(epoch: u64, generation: u64, entries: &[u64]) {
         ring.append(&mut space, EntryKind::Logged, ts, before, b"abc");
     }
     let batch = ring.take_batch(Timestamp::MIN, 0).expect("there is room");
-    batch.write(true).await.unwrap();
+    batch.write(&ring, true).await.unwrap();
 }
 
 /// The timestamps that a reader finds, and what it says of damage.

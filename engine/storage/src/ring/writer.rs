@@ -20,7 +20,8 @@ use super::entry::{ENTRY_HEADER_BYTES, EntryHeader, EntryKind};
 use super::frame::{FRAME_BYTES, FRAME_PAYLOAD_BYTES, FrameContext, FrameHeader, Stamps, encode};
 use super::segment::{RingDir, SegmentFile};
 use crate::limits::{
-    FLUSH_STEP_FRAMES, MAX_ENTRY_BYTES, MAX_IDLE_SEGMENTS, MAX_PENDING_BYTES, SPARE_SEGMENTS,
+    FLUSH_STEP_FRAMES, MAX_ENTRY_BYTES, MAX_IDLE_SEGMENTS, MAX_PENDING_BYTES, SPARE_ENTRIES_USE,
+    SPARE_SEGMENTS,
 };
 
 /// What a ring needs to know when it starts.
@@ -47,6 +48,28 @@ struct Current {
     last: Timestamp,
 }
 
+/// Entries on their way to the disk. The memory goes to and fro between the ring and its flushes: growing it anew for each
+/// group would copy it several times, into memory that the system must clear first.
+#[derive(Default)]
+struct Entries {
+    /// Whole entries, with their headers, in timestamp order.
+    stream: Vec<u8>,
+    /// Where in `stream` each entry begins, and its timestamp.
+    starts: Vec<(usize, Timestamp)>,
+}
+
+impl Entries {
+    /// Empty, in the same memory, or without any if this was far less than it has room for.
+    fn emptied(mut self) -> Entries {
+        if self.stream.len() < self.stream.capacity() / SPARE_ENTRIES_USE {
+            return Entries::default();
+        }
+        self.stream.clear();
+        self.starts.clear();
+        self
+    }
+}
+
 struct State {
     current: Option<Current>,
     /// Segments ready to be written.
@@ -54,10 +77,9 @@ struct State {
     idle: VecDeque<PathBuf>,
     sealed: VecDeque<(PathBuf, Timestamp)>,
     next_generation: u64,
-    /// Whole entries, with their headers, in timestamp order.
-    pending: Vec<u8>,
-    /// Where in `pending` each entry begins, and its timestamp.
-    starts: Vec<(usize, Timestamp)>,
+    pending: Entries,
+    /// The memory of the flush before.
+    spare: Entries,
     /// The most frames that pending entries can take, whatever flushes they are divided into.
     pending_frames: u64,
     reserved_frames: u64,
@@ -117,9 +139,7 @@ impl Drop for Reservation {
 
 /// Everything that was pending, with its places on disk.
 pub(crate) struct FlushBatch {
-    /// As in the ring's state, which had them until now.
-    stream: Vec<u8>,
-    starts: Vec<(usize, Timestamp)>,
+    entries: Entries,
     runs: Vec<FrameRun>,
     /// What the headers of all frames say.
     directory: u64,
@@ -174,8 +194,8 @@ impl Ring {
                 idle: VecDeque::new(),
                 sealed: start.sealed.into(),
                 next_generation: start.next_generation,
-                pending: Vec::new(),
-                starts: Vec::new(),
+                pending: Entries::default(),
+                spare: Entries::default(),
                 pending_frames: 0,
                 reserved_frames: 0,
                 reserved_bytes: 0,
@@ -228,7 +248,7 @@ impl Ring {
     fn try_reserve(&self, frames: u64, bytes: usize) -> bool {
         let mut state = self.state.borrow_mut();
         if state.spoken_for() + frames > state.available_frames(self.frames_per_segment)
-            || state.pending.len() + state.reserved_bytes + bytes > MAX_PENDING_BYTES
+            || state.pending.stream.len() + state.reserved_bytes + bytes > MAX_PENDING_BYTES
         {
             return false;
         }
@@ -240,8 +260,8 @@ impl Ring {
     /// Somebody waits for space, or enough is pending that a flush should not wait for its interval.
     pub(crate) fn is_pressed(&self) -> bool {
         let state = self.state.borrow();
-        !state.starts.is_empty()
-            && (state.wanted_frames > 0 || state.pending.len() >= MAX_PENDING_BYTES / 16)
+        !state.pending.starts.is_empty()
+            && (state.wanted_frames > 0 || state.pending.stream.len() >= MAX_PENDING_BYTES / 16)
     }
 
     /// Appends one entry. Entries come in the order of their timestamps.
@@ -268,22 +288,26 @@ impl Ring {
         reservation.bytes -= bytes;
         let mut state = self.state.borrow_mut();
         assert!(
-            state.starts.last().is_none_or(|&(_, last)| last < ts),
+            state
+                .pending
+                .starts
+                .last()
+                .is_none_or(|&(_, last)| last < ts),
             "ring entries out of order"
         );
         state.reserved_frames -= frames;
         state.reserved_bytes -= bytes;
         state.pending_frames += frames;
-        let start = state.pending.len();
-        state.starts.push((start, ts));
-        state.pending.extend_from_slice(&header.encode());
-        state.pending.extend_from_slice(entry);
+        let pending = &mut state.pending;
+        pending.starts.push((pending.stream.len(), ts));
+        pending.stream.extend_from_slice(&header.encode());
+        pending.stream.extend_from_slice(entry);
         state.stats.entries += 1;
         state.stats.entry_bytes += entry.len() as u64;
     }
 
     pub(crate) fn has_pending(&self) -> bool {
-        !self.state.borrow().starts.is_empty()
+        !self.state.borrow().pending.starts.is_empty()
     }
 
     /// Lays out everything pending. Without anything pending the batch is one empty frame, which only
@@ -291,7 +315,7 @@ impl Ring {
     pub(crate) fn take_batch(&self, all_durable: Timestamp, wall_secs: u32) -> Option<FlushBatch> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        let mut frames = state.pending.len().div_ceil(FRAME_PAYLOAD_BYTES) as u64;
+        let mut frames = state.pending.stream.len().div_ceil(FRAME_PAYLOAD_BYTES) as u64;
         let available = state.available_frames(self.frames_per_segment);
         if frames == 0 {
             if state.spoken_for() + 1 > available {
@@ -304,8 +328,9 @@ impl Ring {
             frames <= available,
             "a flush of {frames} frames, and {available} are available"
         );
-        let stream = std::mem::take(&mut state.pending);
-        let starts = std::mem::take(&mut state.starts);
+        let spare = std::mem::take(&mut state.spare);
+        let entries = std::mem::replace(&mut state.pending, spare);
+        let Entries { stream, starts } = &entries;
         state.pending_frames = 0;
         let mut runs = Vec::new();
         let mut changed_segment = false;
@@ -352,8 +377,7 @@ impl Ring {
         }
         self.space.notify_all();
         Some(FlushBatch {
-            stream,
-            starts,
+            entries,
             runs,
             directory: self.directory,
             ring: self.dir.ring,
@@ -363,6 +387,11 @@ impl Ring {
             written_at_secs: wall_secs,
             changed_segment,
         })
+    }
+
+    /// Frees what is kept for the next batch: nothing has been appended for an interval.
+    pub(crate) fn drop_spare(&self) {
+        self.state.borrow_mut().spare = Entries::default();
     }
 
     fn low_water(&self, state: &State) -> u64 {
@@ -447,8 +476,9 @@ impl Ring {
 
 impl FlushBatch {
     /// Writes the frames and, with `sync`, flushes them to the device. `sync` is false only under a planted fault. Of a large
-    /// batch a part is laid out at a time: filling the memory takes longer than writing what it holds.
-    pub(crate) async fn write(self, sync: bool) -> io::Result<()> {
+    /// batch a part is laid out at a time: filling the memory takes longer than writing what it holds. `ring` gets the memory
+    /// back for a later batch.
+    pub(crate) async fn write(self, ring: &Ring, sync: bool) -> io::Result<()> {
         for run in &self.runs {
             let mut from = run.frames.start;
             while from < run.frames.end {
@@ -465,27 +495,27 @@ impl FlushBatch {
                 run.segment.file.datasync().await?;
             }
         }
+        ring.state.borrow_mut().spare = self.entries.emptied();
         Ok(())
     }
 
     /// Some of the batch's frames, the first of which goes to this place of its segment.
     fn lay_out(&self, frames: Range<u64>, segment: &SegmentFile, position: u32) -> DmaBuf {
         let mut buffer = DmaBuf::zeroed((frames.end - frames.start) as usize * FRAME_BYTES);
+        let Entries { stream, starts } = &self.entries;
         let begins = frames.start as usize * FRAME_PAYLOAD_BYTES;
-        let mut next_start = self.starts.partition_point(|&(start, _)| start < begins);
+        let mut next_start = starts.partition_point(|&(start, _)| start < begins);
         let blocks = buffer.chunks_exact_mut(FRAME_BYTES);
         for ((frame, position), block) in frames.zip(position..).zip(blocks) {
-            let from = (frame as usize * FRAME_PAYLOAD_BYTES).min(self.stream.len());
-            let to = (from + FRAME_PAYLOAD_BYTES).min(self.stream.len());
-            while self
-                .starts
+            let from = (frame as usize * FRAME_PAYLOAD_BYTES).min(stream.len());
+            let to = (from + FRAME_PAYLOAD_BYTES).min(stream.len());
+            while starts
                 .get(next_start)
                 .is_some_and(|&(start, _)| start < from)
             {
                 next_start += 1;
             }
-            let first_entry = self
-                .starts
+            let first_entry = starts
                 .get(next_start)
                 .filter(|&&(start, _)| start < to)
                 .map(|&(start, _)| (start - from) as u16);
@@ -503,7 +533,7 @@ impl FlushBatch {
                 first_entry,
                 written_at_secs: self.written_at_secs,
             };
-            encode(block, &context, &header, &self.stream[from..to]);
+            encode(block, &context, &header, &stream[from..to]);
         }
         buffer
     }
