@@ -144,6 +144,18 @@ impl File {
         }
     }
 
+    /// Writes all of `data` at `offset`, as [`File::write_at`] does, and makes it durable as [`File::datasync`] would.
+    pub async fn write_durable_at(&self, offset: u64, data: DmaBuf) -> io::Result<()> {
+        check_transfer(offset, data.len())?;
+        match &self.0 {
+            FileKind::Real(file) => file.write_durable_at(offset, data).await,
+            FileKind::Sim(file) => {
+                file.write_at(offset, data).await?;
+                file.datasync().await
+            }
+        }
+    }
+
     /// Makes durable every write that had completed before this call, and the length that reading them needs.
     pub async fn datasync(&self) -> io::Result<()> {
         match &self.0 {

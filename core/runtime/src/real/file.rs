@@ -96,10 +96,22 @@ impl RealFile {
     }
 
     pub async fn write_at(&self, offset: u64, data: DmaBuf) -> io::Result<()> {
+        self.write(offset, data, false).await
+    }
+
+    /// One request to the kernel where a write and then a flush are two, each with a wake-up at its end.
+    pub async fn write_durable_at(&self, offset: u64, data: DmaBuf) -> io::Result<()> {
+        self.write(offset, data, true).await?;
+        add(&self.core.files().flushes, 1);
+        Ok(())
+    }
+
+    async fn write(&self, offset: u64, data: DmaBuf, durable: bool) -> io::Result<()> {
         let len = data.len();
         let (mut buffer, mut done) = (data, 0);
         while done < len {
-            let (result, keep) = Op::write(&self.core, self.fd.clone(), offset, buffer, done).await;
+            let (result, keep) =
+                Op::write(&self.core, self.fd.clone(), offset, buffer, done, durable).await;
             let Keep::Buffer(_, returned) = keep else {
                 unreachable!("a write keeps its buffer")
             };

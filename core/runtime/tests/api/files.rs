@@ -206,6 +206,15 @@ async fn flushes_are_counted() {
         file.datasync().await.unwrap();
         assert!(stats().device_flushes > before.device_flushes + u64::from(n));
     }
+    let flushed = stats().device_flushes;
+    file.write_durable_at(ALIGN as u64, pattern(ALIGN, 9))
+        .await
+        .unwrap();
+    assert!(stats().device_flushes > flushed);
+    assert_eq!(
+        *file.read_at(ALIGN as u64, ALIGN).await.unwrap(),
+        *pattern(ALIGN, 9)
+    );
     file.read_at(0, ALIGN).await.unwrap();
     let after = stats();
     assert!(after.file_writes >= before.file_writes + 5 && after.file_reads > before.file_reads);

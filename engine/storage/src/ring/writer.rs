@@ -479,18 +479,25 @@ impl FlushBatch {
     /// batch a part is laid out at a time: filling the memory takes longer than writing what it holds. `ring` gets the memory
     /// back for a later batch.
     pub(crate) async fn write(self, ring: &Ring, sync: bool) -> io::Result<()> {
+        // What one write holds, one request can make durable.
+        let at_once = matches!(&self.runs[..], [run] if run.frames.end - run.frames.start <= FLUSH_STEP_FRAMES);
         for run in &self.runs {
+            let file = &run.segment.file;
             let mut from = run.frames.start;
             while from < run.frames.end {
                 let to = run.frames.end.min(from + FLUSH_STEP_FRAMES);
                 let position = run.position + (from - run.frames.start) as u32;
                 let buffer = self.lay_out(from..to, &run.segment, position);
                 let offset = u64::from(position) * FRAME_BYTES as u64;
-                run.segment.file.write_at(offset, buffer).await?;
+                if at_once && sync {
+                    file.write_durable_at(offset, buffer).await?;
+                } else {
+                    file.write_at(offset, buffer).await?;
+                }
                 from = to;
             }
         }
-        if sync {
+        if sync && !at_once {
             for run in &self.runs {
                 run.segment.file.datasync().await?;
             }

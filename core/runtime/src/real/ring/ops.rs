@@ -156,15 +156,23 @@ impl Op {
         }
     }
 
-    /// Writes the buffer, from byte `skip` of it on.
+    /// Writes the buffer, from byte `skip` of it on; if `durable`, it is on the device when this completes.
     pub fn write(
         core: &RealCore,
         file: Rc<OwnedFd>,
         offset: u64,
         buffer: DmaBuf,
         skip: usize,
+        durable: bool,
     ) -> Op {
         assert!(skip < buffer.len());
+        // A durable write is a write and a flush of the device. A kernel thread of the ring's does both in one go; started by
+        // us, the flush would wait for a second thread to be woken when the write is done.
+        let (flags, by) = if durable {
+            (libc::RWF_DSYNC, squeue::Flags::ASYNC)
+        } else {
+            (0, squeue::Flags::empty())
+        };
         // SAFETY: as for `read`; nobody else can write to the buffer while the keep owns it.
         unsafe {
             Op::start(core, Keep::Buffer(file, buffer), false, |keep| {
@@ -175,7 +183,9 @@ impl Op {
                 let start = buffer.as_ptr().wrapping_add(skip);
                 opcode::Write::new(types::Fd(file.as_raw_fd()), start, len)
                     .offset(offset + skip as u64)
+                    .rw_flags(flags)
                     .build()
+                    .flags(by)
             })
         }
     }
