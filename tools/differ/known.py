@@ -24,7 +24,7 @@ READS = {"find", "count", "distinct", "aggregate", "listIndexes", "listCollectio
 UNKNOWN_BY_HAND = {
     "find": {9}, "aggregate": {2, 9}, "findAndModify": {51177}, "explain": {0, 9}, "getCmdLineOpts": {0}, "whatsmyuri": {0},
     "hostInfo": {0}, "getParameter": {0}, "connectionStatus": {0}, "getLog": {0}, "buildInfo": {0}, "isMaster": {0}, "ping": {0}, "listCommands": {0},
-    "currentOp": {0}, "killOp": {0}, "fsync": {0}, "shutdown": {0}, "validate": {0, 26}, "collStats": {0}, "dbStats": {0}, "drop": {0, 26},
+    "currentOp": {0}, "killOp": {0}, "fsync": {0}, "shutdown": {0}, "collStats": {0}, "dbStats": {0}, "drop": {0, 26},
     "dropDatabase": {0}, "dropIndexes": {0, 26, 27}, "listIndexes": {0, 2, 26}, "listCollections": {0, 2}, "listDatabases": {0}, "renameCollection": {0, 26},
     "killCursors": {0, 9}, "getMore": {9}, "endSessions": {0}, "killSessions": {0}, "refreshSessions": {0}, "startSession": {0}, "serverStatus": {0}, "dataSize": {0},
     "createIndexes": {0, 2, 9},

@@ -19,7 +19,7 @@ HAND_READ = set("""
     createIndexes.indexes createIndexes.indexes.* dropIndexes.index listIndexes.cursor listIndexes.cursor.batchSize
     listCollections.filter listCollections.nameOnly listCollections.authorizedCollections listCollections.cursor listCollections.cursor.batchSize
     renameCollection.renameCollection renameCollection.to
-    create.pipeline dbStats.dbStats dbStats.scale dbStats.freeStorage collStats.scale dropDatabase.dropDatabase validate.full killOp.op killOp.killOp
+    create.pipeline dbStats.dbStats dbStats.scale dbStats.freeStorage collStats.scale dropDatabase.dropDatabase killOp.op killOp.killOp
     connectionStatus.showPrivileges fsync.async shutdown.force shutdown.timeoutSecs
     endSessions.endSessions refreshSessions.refreshSessions killSessions.killSessions
     endSessions.endSessions.* refreshSessions.refreshSessions.* killSessions.killSessions.*
