@@ -72,7 +72,7 @@ const fn half_read_rate(name: &'static str, connections: usize) -> Case {
         name,
         options: &["--workload", "read"],
         connections,
-        servers: &[Kind::Pinion],
+        servers: &[Kind::Pinion, Kind::Echo],
         writes: false,
         rate: Some(RateOf {
             server: Kind::Pinion,

@@ -282,6 +282,7 @@ impl<'a> Comparison<'a> {
         add("--warm-up", self.options.warm_up.as_secs_f64().to_string());
         if let Some(rate) = rate {
             add("--target", rate.to_string());
+            add("--max-lag-ms", self.options.max_lag_ms.clone());
         }
         match (case.durability, self.servers[place].scheme()?) {
             (_, crate::protocol::Scheme::Redis) => {}
@@ -332,7 +333,8 @@ impl<'a> Comparison<'a> {
                 .server_cpu_us
                 .map_or("?".into(), |us| format!("{us:.1}")),
             figures.client_cpu_us,
-            if figures.client_is_full() {
+            // An open loop's client spins until the next request is due.
+            if rate.is_none() && figures.client_is_full() {
                 "  CLIENT'S CORE FULL"
             } else {
                 ""

@@ -25,6 +25,8 @@ pub struct Options {
     pub client_cpu: usize,
     pub cache_gb: u32,
     pub checkpoint_secs: u64,
+    /// How late an open loop's requests may go out, as `run` takes it.
+    pub max_lag_ms: String,
     pub directory: PathBuf,
     pub json: Option<PathBuf>,
 }
@@ -98,6 +100,15 @@ pub fn command() -> Command {
                 "cache budget of Pinion and MongoDB, shared_buffers of PostgreSQL",
             )
             .default_value("4"),
+        )
+        .arg(
+            value(
+                "max-lag-ms",
+                "MS",
+                "open loops: a run is invalid if one request in 1,000 goes out later than this; more where the machine itself \
+                 stands still for longer, which the echo server's row tells",
+            )
+            .default_value("2"),
         )
         .arg(value("idle-connections", "N", "of the case idle").default_value("5000"))
         .arg(value("server-cpu", "N", "the servers' processor").default_value("0"))
@@ -184,6 +195,7 @@ impl Options {
             client_cpu: required(matches, "client-cpu")?,
             cache_gb: required(matches, "cache-gb")?,
             checkpoint_secs: required(matches, "syncdelay")?,
+            max_lag_ms: required(matches, "max-lag-ms")?,
             directory: required::<PathBuf>(matches, "directory")?,
             json: text("json").map(PathBuf::from),
         })
