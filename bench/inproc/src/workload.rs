@@ -6,8 +6,8 @@ use std::rc::Rc;
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, get};
 use pinion_runtime::{
-    Duration, Queue, Rng, core_count, core_id, join_all, now, on_all_cores, random_stream,
-    should_yield, spawn, yield_now,
+    Duration, Queue, Rng, core_count, core_id, join_all, now, on_all_cores, random_stream, spawn,
+    yield_if_due,
 };
 use pinion_server::Direct;
 use pinion_storage::storage;
@@ -292,9 +292,7 @@ async fn on_core(kind: Kind, until: Until, tasks: usize, records: u64, first: u6
                     }),
                     Kind::Insert => {}
                 }
-                if should_yield() {
-                    yield_now().await;
-                }
+                yield_if_due().await;
             }
         })
     }))

@@ -34,7 +34,9 @@ pub use process::{
     RuntimeStats, is_shutdown_requested, request_shutdown, shutdown_requested, stats,
 };
 pub use random::{Rng, os_random, random_stream};
-pub use task::{Cancelled, JoinHandle, Queue, YieldNow, join_all, should_yield, spawn, yield_now};
+pub use task::{
+    Cancelled, JoinHandle, Queue, YieldNow, join_all, should_yield, spawn, yield_if_due, yield_now,
+};
 pub use time::{
     Duration, Elapsed, Instant, Sleep, now, sleep, sleep_until, timeout, timeout_at, wall_ms,
     wall_us,

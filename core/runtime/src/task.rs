@@ -203,6 +203,13 @@ pub fn should_yield() -> bool {
     })
 }
 
+/// Lets the other tasks of this core run if the running task has used its slice.
+pub async fn yield_if_due() {
+    if should_yield() {
+        yield_now().await;
+    }
+}
+
 /// Runs all futures at the same time on the calling task and returns their outputs in order. Each wake-up polls every
 /// future that is not ready, so this is for tens of them; more belong into tasks.
 pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {

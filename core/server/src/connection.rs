@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::{Bytes, BytesMut};
-use pinion_runtime::{Abandoned, Connection, should_yield, timeout, yield_now};
+use pinion_runtime::{Abandoned, Connection, timeout, yield_if_due};
 use pinion_wire::{
     ClientInfo, CommandClass, CompressionError, CompressionState, Compressor, ErrorCode, Header,
     Message, MessageKind, OpCode, ParseError, Reply, ReplyFrame, ServerCounters, error_reply,
@@ -117,9 +117,7 @@ impl Session<'_> {
             if self.core.is_draining() || self.handle(message).await == Flow::Close {
                 return Ended::ByThisSide;
             }
-            if should_yield() {
-                yield_now().await;
-            }
+            yield_if_due().await;
         }
     }
 

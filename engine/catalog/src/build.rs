@@ -130,9 +130,7 @@ async fn scan(
             write(&mut pending).await?;
             documents = 0;
         }
-        if pinion_runtime::should_yield() {
-            pinion_runtime::yield_now().await;
-        }
+        pinion_runtime::yield_if_due().await;
     }
     write(&mut pending).await?;
     Ok(out)
@@ -176,9 +174,7 @@ async fn check_unique(
             return Err(duplicate_entry(collection, index, previous, type_bits));
         }
         last = Some((key, len, read.value));
-        if pinion_runtime::should_yield() {
-            pinion_runtime::yield_now().await;
-        }
+        pinion_runtime::yield_if_due().await;
     }
     Ok(())
 }

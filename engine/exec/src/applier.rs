@@ -14,9 +14,7 @@ use pinion_catalog::{
     Collection, Uuid, core_catalog, document_id, id_key, index_writes, partition_of,
 };
 use pinion_clock::Timestamp;
-use pinion_runtime::{
-    CoreId, JoinHandle, Queue, core_id, should_yield, spawn, submit_to, yield_now,
-};
+use pinion_runtime::{CoreId, JoinHandle, Queue, core_id, spawn, submit_to, yield_if_due};
 use pinion_storage::{Expect, Op, PartitionId, ReadAt, TreeId, Write, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 use std::sync::Arc;
@@ -118,9 +116,7 @@ async fn apply_batch(batch: Vec<(Timestamp, Bytes)>) -> Applied {
         let writes = writes_of(entry).await.map_err(|e| apply_error(ts, e))?;
         let others = storage.apply_here(ts, writes).await?;
         elsewhere.extend(others.into_iter().map(|write| (ts, write)));
-        if should_yield() {
-            yield_now().await;
-        }
+        yield_if_due().await;
     }
     storage.apply_each(elsewhere).await
 }

@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-use pinion_runtime::Instant;
+use pinion_runtime::{Instant, should_yield, yield_now};
 use pinion_wire::{OpContext, Result};
 
 use crate::limits::KILL_POLL;
@@ -17,6 +17,15 @@ pub(crate) fn check(ctx: &OpContext) -> Result<()> {
         None => 0,
     };
     ctx.check(now)
+}
+
+/// Lets others run if the operation has used its slice, and is where it learns that it must stop.
+pub(crate) async fn pause(ctx: &OpContext) -> Result<()> {
+    if should_yield() {
+        check(ctx)?;
+        yield_now().await;
+    }
+    Ok(())
 }
 
 /// Polls a future once; `None` where it has to wait.

@@ -16,7 +16,7 @@ use super::refuse;
 use super::stats::{append_collection_stats, index_stats};
 use super::variables::variables;
 use crate::compute::compute;
-use crate::interrupt::{check, interruptible};
+use crate::interrupt::{interruptible, pause};
 use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
 use crate::read::{PipelineStream, ReadRequest, Source, Stream, open, parse_hint};
 use crate::state::state;
@@ -302,9 +302,7 @@ pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
         return super::explain::explain_aggregate(&cmd, cmd.body()).await;
     }
     // Constants of a pipeline may be large, and have been copied by now.
-    if pinion_runtime::should_yield() {
-        pinion_runtime::yield_now().await;
-    }
+    pinion_runtime::yield_if_due().await;
     let mut out = Reply::new();
     let first = parsed.batch_size.unwrap_or(DEFAULT_FIRST_BATCH);
     let mut cursor = CursorRequest {
@@ -406,10 +404,7 @@ async fn filtered(
 ) -> Result<VecDeque<Bytes>> {
     let mut kept = Vec::new();
     for document in documents {
-        if pinion_runtime::should_yield() {
-            check(ctx)?;
-            pinion_runtime::yield_now().await;
-        }
+        pause(ctx).await?;
         let matches = || {
             let document = pinion_catalog::stored_document(&document);
             parts.matcher.matches(document)

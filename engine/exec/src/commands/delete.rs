@@ -83,17 +83,13 @@ pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
     let path = root.field("deletes");
     let mut specs = Vec::with_capacity(documents.len());
     for (index, document) in documents.iter().enumerate() {
-        if pinion_runtime::should_yield() {
-            pinion_runtime::yield_now().await;
-        }
+        pinion_runtime::yield_if_due().await;
         specs.push(parse_delete(path.index(index), document)?);
     }
     let mut outcome = BatchOutcome::default();
     let counters = &state().metrics.counters;
     for (index, spec) in specs.iter().enumerate() {
-        if pinion_runtime::should_yield() {
-            pinion_runtime::yield_now().await;
-        }
+        pinion_runtime::yield_if_due().await;
         counters.delete.inc();
         let mut done = ModifyOutcome::default();
         let statement = || spec.statement(&options.vars);

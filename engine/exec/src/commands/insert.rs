@@ -53,9 +53,7 @@ pub(crate) async fn insert(cmd: Invocation) -> Result<Reply> {
                 }
             }
         }
-        if pinion_runtime::should_yield() {
-            pinion_runtime::yield_now().await;
-        }
+        pinion_runtime::yield_if_due().await;
     }
     state()
         .metrics

@@ -216,17 +216,13 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
     let path = root.field("updates");
     let mut specs = Vec::with_capacity(documents.len());
     for (index, document) in documents.iter().enumerate() {
-        if pinion_runtime::should_yield() {
-            pinion_runtime::yield_now().await;
-        }
+        pinion_runtime::yield_if_due().await;
         specs.push(parse_update(path.index(index), document)?);
     }
     let mut outcome = BatchOutcome::default();
     let counters = &state().metrics.counters;
     for (index, spec) in specs.iter().enumerate() {
-        if pinion_runtime::should_yield() {
-            pinion_runtime::yield_now().await;
-        }
+        pinion_runtime::yield_if_due().await;
         counters.update.inc();
         let mut done = ModifyOutcome::default();
         let statement = || spec.statement(&options.vars, options.keep_empty_timestamps);

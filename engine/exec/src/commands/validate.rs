@@ -242,10 +242,7 @@ async fn validate_partition(
                 .entries
                 .len() as u64;
         }
-        if pinion_runtime::should_yield() {
-            crate::interrupt::check(ctx)?;
-            pinion_runtime::yield_now().await;
-        }
+        crate::interrupt::pause(ctx).await?;
     }
     for (i, index) in collection.indexes.iter().enumerate() {
         if full {

@@ -21,7 +21,7 @@ use super::item::{Batch, Item, PartCounters};
 use super::merge::StepSize;
 use super::scan::{Found, Scan};
 use crate::compute::compute;
-use crate::interrupt::check;
+use crate::interrupt::{check, pause};
 use crate::state::state;
 
 /// What a part hands out.
@@ -263,10 +263,7 @@ async fn next_match(
     counters: &mut PartCounters,
 ) -> Result<Option<Found>> {
     loop {
-        if pinion_runtime::should_yield() {
-            check(ctx)?;
-            pinion_runtime::yield_now().await;
-        }
+        pause(ctx).await?;
         counters.works += 1;
         let Some(mut found) = scan.next(counters).await? else {
             return Ok(None);
@@ -358,10 +355,7 @@ async fn sort_all(
     counters.sort_bytes += sorter.bytes() as u64;
     let mut items = VecDeque::new();
     for (key, mut found) in sorter.finish() {
-        if pinion_runtime::should_yield() {
-            check(ctx)?;
-            pinion_runtime::yield_now().await;
-        }
+        pause(ctx).await?;
         found.order = Key::from_slice(&key);
         items.push_back(finish(spec, found, ctx).await?);
     }

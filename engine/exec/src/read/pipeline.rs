@@ -9,7 +9,7 @@ use pinion_wire::{OpContext, Result};
 
 use super::merge::MergedStream;
 use crate::compute::compute;
-use crate::interrupt::check;
+use crate::interrupt::pause;
 use crate::limits::{FINISH_STEP, PART_BATCH_DOCUMENTS};
 
 /// Where a pipeline's documents come from.
@@ -47,10 +47,7 @@ impl PipelineStream {
             if self.finished {
                 return Ok(None);
             }
-            if pinion_runtime::should_yield() {
-                check(ctx)?;
-                pinion_runtime::yield_now().await;
-            }
+            pause(ctx).await?;
             if self.run.is_held_up() {
                 let run = &mut self.run;
                 compute(ctx, || run.resume()).await?;

@@ -97,9 +97,7 @@ pub(crate) async fn modify_many_at(
             if failed {
                 break;
             }
-            if pinion_runtime::should_yield() {
-                pinion_runtime::yield_now().await;
-            }
+            pinion_runtime::yield_if_due().await;
         }
         results
     })

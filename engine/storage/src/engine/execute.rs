@@ -12,9 +12,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::{GateClosed, GateGuard};
-use pinion_runtime::{
-    CoreId, Queue, join_all, should_yield, sim, spawn, submit_to, wall_ms, yield_now,
-};
+use pinion_runtime::{CoreId, Queue, join_all, sim, spawn, submit_to, wall_ms, yield_if_due};
 
 use super::batch::{Ahead, Part, Placement, check_sizes, parts_of};
 use super::storage::{Storage, storage};
@@ -122,9 +120,7 @@ impl Storage {
                     None => rest.push_front((position, statement)),
                 }
             }
-            if should_yield() {
-                yield_now().await;
-            }
+            yield_if_due().await;
         }
         outcomes
             .into_iter()

@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use pinion_clock::Timestamp;
 use pinion_runtime::{
-    CoreId, Duration, File, OpenOptions, Queue, fs, join_all, now, should_yield, sim, spawn,
-    submit_to, yield_now,
+    CoreId, Duration, File, OpenOptions, Queue, fs, join_all, now, sim, spawn, submit_to,
+    yield_if_due,
 };
 
 use super::error::{ApplyError, OpenError};
@@ -296,9 +296,7 @@ impl Storage {
                 let _turn = self.node_state().turn.acquire().await;
                 self.write_checkpoint(entry.ts).await?;
             }
-            if should_yield() {
-                yield_now().await;
-            }
+            yield_if_due().await;
         }
         assert_eq!(
             replayed, verified.entries,
