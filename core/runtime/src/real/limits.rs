@@ -62,7 +62,7 @@ pub(super) const MONITOR_PERIOD: Duration = Duration::from_millis(100);
 /// A task still running after this long is reported by the monitor, once each time the time doubles.
 pub(super) const STUCK: Duration = Duration::from_secs(1);
 
-/// A node whose cores polled less than this, each and a second, for so long, has become quiet. What a node does without
+/// A node whose cores polled less than this, each and a second, for so long, is quiet. What a node does without
 /// requests (timers, flushes, a monitor's questions) is far below.
 pub(super) const QUIET: Duration = Duration::from_secs(4);
 /// See [`QUIET`].

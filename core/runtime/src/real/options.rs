@@ -18,8 +18,7 @@ pub struct RealOptions {
     pub handle_signals: bool,
     /// What SIGUSR1 asks for, where signals are handled. It runs on a thread that is no core.
     pub on_usr1: Option<fn()>,
-    /// What to do when the node has become quiet after it was busy, such as giving back memory. It runs on a thread that is
-    /// no core.
+    /// What to do every few seconds while the node is quiet, such as giving back memory. It runs on a thread that is no core.
     pub on_quiet: Option<fn()>,
 }
 
