@@ -1,7 +1,7 @@
 //! The monitor thread: turns signals into requests and reports tasks that hold a core and do not come back.
 //!
 //! A core itself counts and reports each poll of more than 10 ms when it ends. The monitor is for polls that do not
-//! end: it reads one word a core, ten times a second. From the same words it sees that a node has become quiet.
+//! end: it reads one word a core, ten times a second. From the same words it sees that a node is quiet.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
