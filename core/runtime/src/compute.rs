@@ -49,3 +49,16 @@ pub async unsafe fn compute<T: Send>(abandoned: Abandoned, f: impl FnOnce() -> T
         f()
     }
 }
+
+/// As [`compute`], for what is known to take long, and how long at most: nobody need abandon it.
+///
+/// The future lives in its task, as all of ours do: nothing in this workspace forgets or leaks one.
+///
+/// # Panics
+/// When the computation panics.
+pub async fn compute_beside<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+    // SAFETY: it is awaited here, in a future that is polled to its end or dropped, see above.
+    let computing = unsafe { compute(Abandoned::default(), f) };
+    // In a box, as few tasks ever need its room.
+    Box::pin(computing).await
+}

@@ -21,7 +21,7 @@ pub mod sync;
 mod task;
 mod time;
 
-pub use crate::compute::{Abandoned, compute};
+pub use crate::compute::{Abandoned, compute, compute_beside};
 pub use crate::core::{
     CoreId, core_count, core_id, core_local, is_core, set_core_local, try_core_local,
 };

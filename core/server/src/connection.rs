@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::{Bytes, BytesMut};
-use pinion_runtime::{Abandoned, Connection, timeout, yield_if_due};
+use pinion_runtime::{Connection, compute_beside, timeout, yield_if_due};
 use pinion_wire::{
     ClientInfo, CommandClass, CompressionError, CompressionState, Compressor, ErrorCode, Header,
     Message, MessageKind, OpCode, ParseError, Reply, ReplyFrame, ServerCounters, error_reply,
@@ -313,12 +313,4 @@ impl Session<'_> {
             }
         }
     }
-}
-
-/// Calls `f`, which takes long for a core, on a thread beside the cores.
-async fn compute_beside<T: Send>(f: impl FnOnce() -> T + Send) -> T {
-    // SAFETY: it is awaited here, in a future that lives in its connection's task and goes with it.
-    let computing = unsafe { pinion_runtime::compute(Abandoned::default(), f) };
-    // In a box, as few connections ever need its room.
-    Box::pin(computing).await
 }

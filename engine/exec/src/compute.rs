@@ -19,13 +19,6 @@ pub(crate) async fn compute<T: Send>(
     }
 }
 
-/// Calls `f` on another thread, where it is known that it takes long, and how long at most.
-pub(crate) async fn compute_beside<T: Send>(f: impl FnOnce() -> T + Send) -> T {
-    // SAFETY: it is awaited here, in a future that lives in its task and goes with it.
-    let computing = unsafe { pinion_runtime::compute(Abandoned::default(), f) };
-    Box::pin(computing).await
-}
-
 /// Calls `f` on another thread while this task waits. When the operation is killed or its time is up, `f` is told so.
 #[cold]
 async fn beside<T: Send>(ctx: &OpContext, mut f: impl FnMut() -> Result<T> + Send) -> Result<T> {

@@ -51,6 +51,10 @@ pub const MAX_ENTRY_BYTES: usize = 17 * 1024 * 1024;
 /// Entries appended to one ring and not yet flushed. Appending waits above it; one largest entry always fits.
 pub(crate) const MAX_PENDING_BYTES: usize = 48 * 1024 * 1024;
 
+/// Values and entries from this size on change hands as they are; smaller ones are copied to where others lie, which takes
+/// less time than the system takes to find memory of their own.
+pub(crate) const LARGE_VALUE_BYTES: usize = 256 * 1024;
+
 /// The memory of a flushed group is kept for the next if the group filled at least one part in so many of it.
 pub(crate) const SPARE_ENTRIES_USE: usize = 16;
 

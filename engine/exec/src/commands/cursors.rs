@@ -3,11 +3,10 @@
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 use pinion_catalog::{core_catalog, stored_document};
-use pinion_runtime::{Duration, Queue};
+use pinion_runtime::{Duration, Queue, compute_beside};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
-use crate::compute::compute_beside;
 use crate::limits::{DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
 use crate::read::{Cursor, Filled, Stream, check_still_there, core_of, fill, not_found};
 use crate::state::state;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_runtime::{DmaBuf, File, OpenOptions, fs};
+use pinion_runtime::{DmaBuf, File, OpenOptions, compute_beside, fs};
 
 use super::page::{Page, PageHeader, PageKind, PagePtr, build_payload, seal};
 use crate::limits::{BLOCK_BYTES, IO_BYTES};
@@ -107,7 +107,12 @@ impl PageFile {
     /// Reads and checks one page.
     pub(crate) async fn read(&self, ptr: &PagePtr, tree: TreeId) -> Result<Page, ReadError> {
         let bytes = self.read_bytes(ptr.offset(), ptr.len()).await?;
-        Page::load(bytes, ptr, tree).map_err(|what| self.corrupt(ptr.offset(), what))
+        let loaded = if ptr.len() > IO_BYTES {
+            compute_beside(|| Page::load(bytes, ptr, tree)).await
+        } else {
+            Page::load(bytes, ptr, tree)
+        };
+        loaded.map_err(|what| self.corrupt(ptr.offset(), what))
     }
 
     async fn read_bytes(&self, offset: u64, len: usize) -> Result<Bytes, ReadError> {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use pinion_runtime::{DmaBuf, JoinHandle, Queue, spawn};
+use pinion_runtime::{DmaBuf, JoinHandle, Queue, compute_beside, spawn, yield_if_due};
 
 use super::cache::PageCache;
 use super::file::PageFile;
@@ -203,12 +203,30 @@ impl<'a> PageWriter<'a> {
         value: &[u8],
     ) -> Result<PagePtr, Fatal> {
         let header = self.header(PageKind::Overflow, 0, tree);
-        self.put(
-            build_payload(header, value, payload_blocks(value.len())),
-            false,
-            false,
-        )
-        .await
+        let blocks = payload_blocks(value.len());
+        if blocks as usize * BLOCK_BYTES <= IO_BYTES {
+            return self
+                .put(build_payload(header, value, blocks), false, false)
+                .await;
+        }
+        self.end_run().await?;
+        let extent = self.store.allocate(blocks, blocks).await?;
+        // Laid out, checksummed and divided beside the core, which would be held by so many bytes for long.
+        let (ptr, parts) = compute_beside(|| {
+            let mut page = build_payload(header, value, blocks);
+            let ptr = seal(&mut page, extent.start, false);
+            let parts: Vec<DmaBuf> = page.chunks(IO_BYTES).map(DmaBuf::padded_copy).collect();
+            Page::built(Bytes::from(page));
+            (ptr, parts)
+        })
+        .await;
+        self.store
+            .pages_written
+            .set(self.store.pages_written.get() + 1);
+        for (block, part) in (extent.start..).step_by(IO_BYTES / BLOCK_BYTES).zip(parts) {
+            self.queue(block, part).await?;
+        }
+        Ok(ptr)
     }
 
     /// Writes the list of extents that are free once this checkpoint is durable: those free now, and those `pending`, which
@@ -270,10 +288,12 @@ impl<'a> PageWriter<'a> {
             return self.queue(block, buffer).await;
         }
         for (index, part) in buffer.chunks(IO_BYTES).enumerate() {
-            let mut copy = DmaBuf::zeroed(part.len());
-            copy.copy_from_slice(part);
-            self.queue(block + (index * IO_BYTES / BLOCK_BYTES) as u64, copy)
-                .await?;
+            yield_if_due().await;
+            self.queue(
+                block + (index * IO_BYTES / BLOCK_BYTES) as u64,
+                DmaBuf::padded_copy(part),
+            )
+            .await?;
         }
         Ok(())
     }

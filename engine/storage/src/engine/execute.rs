@@ -16,7 +16,7 @@ use pinion_runtime::{CoreId, Queue, join_all, sim, spawn, submit_to, wall_ms, yi
 
 use super::batch::{Ahead, Part, Placement, check_sizes, parts_of};
 use super::storage::{Storage, storage};
-use crate::limits::{MAX_STEP_BYTES, MAX_STEP_STATEMENTS};
+use crate::limits::{LARGE_VALUE_BYTES, MAX_STEP_BYTES, MAX_STEP_STATEMENTS};
 use crate::partition::UnitId;
 use crate::ring::{EntryKind, Reservation, Ring};
 use crate::types::{Fatal, Op, PartitionId, Write, WriteError};
@@ -64,10 +64,16 @@ impl Statement {
                     EntryKind::Logged,
                     ts,
                     predecessor,
-                    &entry.bytes,
+                    &mut entry.bytes,
                 );
             }
-            None => ring.append(reservation, EntryKind::Link, ts, predecessor, &[]),
+            None => ring.append(
+                reservation,
+                EntryKind::Link,
+                ts,
+                predecessor,
+                &mut Vec::new(),
+            ),
         }
     }
 }
@@ -189,7 +195,8 @@ impl Storage {
     }
 
     /// A step of another core all of whose partitions are here. The statements go back with the result, and the values are
-    /// copied, since memory is freed most cheaply by the core that allocated it.
+    /// copied, since memory is freed most cheaply by the core that allocated it. The allocator has large ones from the system,
+    /// and copying them would hold this core for long.
     async fn execute_for_another(
         &self,
         mut step: Vec<Statement>,
@@ -197,7 +204,9 @@ impl Storage {
     ) -> (Vec<Statement>, Vec<Bytes>, StepResult) {
         let mut theirs = Vec::new();
         for write in step.iter_mut().flat_map(|statement| &mut statement.writes) {
-            if let Op::Put(value) = &mut write.op {
+            if let Op::Put(value) = &mut write.op
+                && value.len() < LARGE_VALUE_BYTES
+            {
                 let copy = Bytes::copy_from_slice(value);
                 theirs.push(std::mem::replace(value, copy));
             }

@@ -1,5 +1,6 @@
 //! Rings: the durable log of each core, which is also its share of the oplog.
 
+mod entries;
 mod entry;
 mod frame;
 mod reader;

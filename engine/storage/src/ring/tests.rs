@@ -43,7 +43,13 @@ async fn write(epoch: u64, generation: u64, entries: &[u64]) {
     for &entry in entries {
         let mut space = ring.reserve([3].into_iter()).await;
         let (ts, before) = (Timestamp::from_u64(entry), Timestamp::from_u64(entry - 1));
-        ring.append(&mut space, EntryKind::Logged, ts, before, b"abc");
+        ring.append(
+            &mut space,
+            EntryKind::Logged,
+            ts,
+            before,
+            &mut b"abc".to_vec(),
+        );
     }
     let batch = ring.take_batch(Timestamp::MIN, 0).expect("there is room");
     batch.write(&ring, true).await.unwrap();

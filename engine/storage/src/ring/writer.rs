@@ -16,12 +16,12 @@ use pinion_clock::Timestamp;
 use pinion_runtime::sync::{Notify, Semaphore};
 use pinion_runtime::{DmaBuf, fs, sim};
 
+use super::entries::Entries;
 use super::entry::{ENTRY_HEADER_BYTES, EntryHeader, EntryKind};
 use super::frame::{FRAME_BYTES, FRAME_PAYLOAD_BYTES, FrameContext, FrameHeader, Stamps, encode};
 use super::segment::{RingDir, SegmentFile};
 use crate::limits::{
-    FLUSH_STEP_FRAMES, MAX_ENTRY_BYTES, MAX_IDLE_SEGMENTS, MAX_PENDING_BYTES, SPARE_ENTRIES_USE,
-    SPARE_SEGMENTS,
+    FLUSH_STEP_FRAMES, MAX_ENTRY_BYTES, MAX_IDLE_SEGMENTS, MAX_PENDING_BYTES, SPARE_SEGMENTS,
 };
 
 /// What a ring needs to know when it starts.
@@ -46,28 +46,6 @@ struct Current {
     next: u32,
     /// The last timestamp of any entry that touches this segment.
     last: Timestamp,
-}
-
-/// Entries on their way to the disk. The memory goes to and fro between the ring and its flushes: growing it anew for each
-/// group would copy it several times, into memory that the system must clear first.
-#[derive(Default)]
-struct Entries {
-    /// Whole entries, with their headers, in timestamp order.
-    stream: Vec<u8>,
-    /// Where in `stream` each entry begins, and its timestamp.
-    starts: Vec<(usize, Timestamp)>,
-}
-
-impl Entries {
-    /// Empty, in the same memory, or without any if this was far less than it has room for.
-    fn emptied(mut self) -> Entries {
-        if self.stream.len() < self.stream.capacity() / SPARE_ENTRIES_USE {
-            return Entries::default();
-        }
-        self.stream.clear();
-        self.starts.clear();
-        self
-    }
 }
 
 struct State {
@@ -248,7 +226,7 @@ impl Ring {
     fn try_reserve(&self, frames: u64, bytes: usize) -> bool {
         let mut state = self.state.borrow_mut();
         if state.spoken_for() + frames > state.available_frames(self.frames_per_segment)
-            || state.pending.stream.len() + state.reserved_bytes + bytes > MAX_PENDING_BYTES
+            || state.pending.len() + state.reserved_bytes + bytes > MAX_PENDING_BYTES
         {
             return false;
         }
@@ -260,18 +238,19 @@ impl Ring {
     /// Somebody waits for space, or enough is pending that a flush should not wait for its interval.
     pub(crate) fn is_pressed(&self) -> bool {
         let state = self.state.borrow();
-        !state.pending.starts.is_empty()
-            && (state.wanted_frames > 0 || state.pending.stream.len() >= MAX_PENDING_BYTES / 16)
+        !state.pending.is_empty()
+            && (state.wanted_frames > 0 || state.pending.len() >= MAX_PENDING_BYTES / 16)
     }
 
-    /// Appends one entry. Entries come in the order of their timestamps.
+    /// Appends one entry. Entries come in the order of their timestamps. The memory of a large one is taken over: nothing
+    /// awaits around here, so nothing large is copied.
     pub(crate) fn append(
         &self,
         reservation: &mut Reservation,
         kind: EntryKind,
         ts: Timestamp,
         predecessor: Timestamp,
-        entry: &[u8],
+        entry: &mut Vec<u8>,
     ) {
         let header = EntryHeader {
             len: entry.len() as u32,
@@ -287,27 +266,21 @@ impl Ring {
         reservation.frames -= frames;
         reservation.bytes -= bytes;
         let mut state = self.state.borrow_mut();
+        let last = state.pending.last();
         assert!(
-            state
-                .pending
-                .starts
-                .last()
-                .is_none_or(|&(_, last)| last < ts),
+            last.is_none_or(|last| last < ts),
             "ring entries out of order"
         );
         state.reserved_frames -= frames;
         state.reserved_bytes -= bytes;
         state.pending_frames += frames;
-        let pending = &mut state.pending;
-        pending.starts.push((pending.stream.len(), ts));
-        pending.stream.extend_from_slice(&header.encode());
-        pending.stream.extend_from_slice(entry);
         state.stats.entries += 1;
         state.stats.entry_bytes += entry.len() as u64;
+        state.pending.push(&header, entry);
     }
 
     pub(crate) fn has_pending(&self) -> bool {
-        !self.state.borrow().pending.starts.is_empty()
+        !self.state.borrow().pending.is_empty()
     }
 
     /// Lays out everything pending. Without anything pending the batch is one empty frame, which only
@@ -315,7 +288,7 @@ impl Ring {
     pub(crate) fn take_batch(&self, all_durable: Timestamp, wall_secs: u32) -> Option<FlushBatch> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        let mut frames = state.pending.stream.len().div_ceil(FRAME_PAYLOAD_BYTES) as u64;
+        let mut frames = state.pending.len().div_ceil(FRAME_PAYLOAD_BYTES) as u64;
         let available = state.available_frames(self.frames_per_segment);
         if frames == 0 {
             if state.spoken_for() + 1 > available {
@@ -330,7 +303,6 @@ impl Ring {
         );
         let spare = std::mem::take(&mut state.spare);
         let entries = std::mem::replace(&mut state.pending, spare);
-        let Entries { stream, starts } = &entries;
         state.pending_frames = 0;
         let mut runs = Vec::new();
         let mut changed_segment = false;
@@ -364,9 +336,8 @@ impl Ring {
             current.next += here as u32;
             frame += here;
             // The last entry that begins before the end of what this segment holds touches it.
-            let end = (frame as usize * FRAME_PAYLOAD_BYTES).min(stream.len());
-            let touching = starts.partition_point(|&(start, _)| start < end);
-            if let Some(&(_, last)) = touching.checked_sub(1).and_then(|at| starts.get(at)) {
+            let end = (frame as usize * FRAME_PAYLOAD_BYTES).min(entries.len());
+            if let Some(last) = entries.last_before(end) {
                 current.last = current.last.max(last);
             }
         }
@@ -509,23 +480,12 @@ impl FlushBatch {
     /// Some of the batch's frames, the first of which goes to this place of its segment.
     fn lay_out(&self, frames: Range<u64>, segment: &SegmentFile, position: u32) -> DmaBuf {
         let mut buffer = DmaBuf::zeroed((frames.end - frames.start) as usize * FRAME_BYTES);
-        let Entries { stream, starts } = &self.entries;
         let begins = frames.start as usize * FRAME_PAYLOAD_BYTES;
-        let mut next_start = starts.partition_point(|&(start, _)| start < begins);
+        let mut reader = self.entries.read_from(begins);
+        let mut payload = [0; FRAME_PAYLOAD_BYTES];
         let blocks = buffer.chunks_exact_mut(FRAME_BYTES);
-        for ((frame, position), block) in frames.zip(position..).zip(blocks) {
-            let from = (frame as usize * FRAME_PAYLOAD_BYTES).min(stream.len());
-            let to = (from + FRAME_PAYLOAD_BYTES).min(stream.len());
-            while starts
-                .get(next_start)
-                .is_some_and(|&(start, _)| start < from)
-            {
-                next_start += 1;
-            }
-            let first_entry = starts
-                .get(next_start)
-                .filter(|&&(start, _)| start < to)
-                .map(|&(start, _)| (start - from) as u16);
+        for (position, block) in (position..).zip(blocks) {
+            let (payload, first_entry) = reader.next(&mut payload);
             let context = FrameContext {
                 directory: self.directory,
                 ring: self.ring,
@@ -536,11 +496,11 @@ impl FlushBatch {
             let header = FrameHeader {
                 epoch: self.epoch,
                 all_durable: self.all_durable,
-                payload_len: (to - from) as u16,
-                first_entry,
+                payload_len: payload.len() as u16,
+                first_entry: first_entry.map(|at| at as u16),
                 written_at_secs: self.written_at_secs,
             };
-            encode(block, &context, &header, &stream[from..to]);
+            encode(block, &context, &header, payload);
         }
         buffer
     }

@@ -1,0 +1,272 @@
+//! Entries on their way to the disk: a stream of bytes, of which large entries keep the memory that they came in.
+
+use pinion_clock::Timestamp;
+
+use super::entry::EntryHeader;
+use super::frame::FRAME_PAYLOAD_BYTES;
+use crate::limits::{LARGE_VALUE_BYTES, SPARE_ENTRIES_USE};
+
+/// Whole entries, with their headers, in timestamp order. The memory goes to and fro between the ring and its flushes: growing
+/// it anew for each group would copy it several times, into memory that the system must clear first.
+#[derive(Default)]
+pub(super) struct Entries {
+    /// The stream without its large entries.
+    small: Vec<u8>,
+    large: Vec<Large>,
+    /// Where in the stream each entry begins, and its timestamp.
+    starts: Vec<(usize, Timestamp)>,
+    len: usize,
+}
+
+/// A large entry, without its header.
+struct Large {
+    /// Where in the stream it lies.
+    at: usize,
+    bytes: Vec<u8>,
+}
+
+impl Large {
+    fn end(&self) -> usize {
+        self.at + self.bytes.len()
+    }
+}
+
+impl Entries {
+    /// Length of the stream.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.starts.is_empty()
+    }
+
+    /// Timestamp of the last entry.
+    pub(super) fn last(&self) -> Option<Timestamp> {
+        self.starts.last().map(|&(_, ts)| ts)
+    }
+
+    /// Timestamp of the last entry that begins before this place of the stream.
+    pub(super) fn last_before(&self, end: usize) -> Option<Timestamp> {
+        let before = self.starts.partition_point(|&(start, _)| start < end);
+        self.starts[..before].last().map(|&(_, ts)| ts)
+    }
+
+    /// Appends an entry. The bytes of a large one are taken and not copied.
+    pub(super) fn push(&mut self, header: &EntryHeader, entry: &mut Vec<u8>) {
+        let header_bytes = header.encode();
+        self.starts.push((self.len, header.ts));
+        self.small.extend_from_slice(&header_bytes);
+        self.len += header_bytes.len() + entry.len();
+        if entry.len() < LARGE_VALUE_BYTES {
+            self.small.extend_from_slice(entry);
+        } else {
+            self.large.push(Large {
+                at: self.len - entry.len(),
+                bytes: std::mem::take(entry),
+            });
+        }
+    }
+
+    /// Empty, in the same memory, or without any if this was far less than it has room for.
+    pub(super) fn emptied(mut self) -> Entries {
+        if self.small.len() < self.small.capacity() / SPARE_ENTRIES_USE {
+            return Entries::default();
+        }
+        self.small.clear();
+        self.large.clear();
+        self.starts.clear();
+        self.len = 0;
+        self
+    }
+
+    /// Reads the stream from here on, as payloads of frames.
+    pub(super) fn read_from(&self, at: usize) -> PayloadReader<'_> {
+        let next_large = self.large.partition_point(|large| large.end() <= at);
+        let passed: usize = self.large[..next_large]
+            .iter()
+            .map(|large| large.bytes.len())
+            .sum();
+        // Within a large entry what comes next of the others is what lies behind it.
+        let at_of_small = self
+            .large
+            .get(next_large)
+            .map_or(at, |large| at.min(large.at));
+        PayloadReader {
+            entries: self,
+            at,
+            next_start: self.starts.partition_point(|&(start, _)| start < at),
+            next_large,
+            small_at: at_of_small - passed,
+        }
+    }
+}
+
+/// A place in the stream.
+pub(super) struct PayloadReader<'a> {
+    entries: &'a Entries,
+    at: usize,
+    next_start: usize,
+    /// The first large entry that does not end before this place.
+    next_large: usize,
+    /// The place in the stream without large entries.
+    small_at: usize,
+}
+
+impl<'a> PayloadReader<'a> {
+    /// What the next frame holds of the stream, and where in that the first entry begins. `scratch` is used where it does not lie
+    /// together.
+    pub(super) fn next<'b>(
+        &mut self,
+        scratch: &'b mut [u8; FRAME_PAYLOAD_BYTES],
+    ) -> (&'b [u8], Option<usize>)
+    where
+        'a: 'b,
+    {
+        let Entries { starts, len, .. } = self.entries;
+        let from = self.at;
+        let wanted = FRAME_PAYLOAD_BYTES.min(len - from);
+        let first_entry = starts
+            .get(self.next_start)
+            .filter(|&&(start, _)| start < from + wanted)
+            .map(|&(start, _)| start - from);
+        while starts
+            .get(self.next_start)
+            .is_some_and(|&(start, _)| start < from + wanted)
+        {
+            self.next_start += 1;
+        }
+        let piece = self.piece();
+        if piece.len() >= wanted {
+            self.advance(wanted);
+            return (&piece[..wanted], first_entry);
+        }
+        let mut filled = 0;
+        while filled < wanted {
+            let piece = self.piece();
+            let take = piece.len().min(wanted - filled);
+            scratch[filled..filled + take].copy_from_slice(&piece[..take]);
+            self.advance(take);
+            filled += take;
+        }
+        (&scratch[..wanted], first_entry)
+    }
+
+    /// What lies together from here on; empty at the end alone.
+    fn piece(&self) -> &'a [u8] {
+        let Entries { small, large, .. } = self.entries;
+        match large.get(self.next_large) {
+            Some(large) if self.at >= large.at => &large.bytes[self.at - large.at..],
+            Some(large) => &small[self.small_at..self.small_at + large.at - self.at],
+            None => &small[self.small_at..],
+        }
+    }
+
+    /// Passes bytes of the piece that is here.
+    fn advance(&mut self, bytes: usize) {
+        match self.entries.large.get(self.next_large) {
+            Some(large) if self.at >= large.at => {
+                self.next_large += usize::from(self.at + bytes == large.end());
+            }
+            _ => self.small_at += bytes,
+        }
+        self.at += bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::entry::{ENTRY_HEADER_BYTES, EntryKind};
+    use super::*;
+
+    fn header(len: usize, ts: u64) -> EntryHeader {
+        EntryHeader {
+            len: len as u32,
+            kind: EntryKind::Logged,
+            ts: Timestamp::from_u64(ts),
+            predecessor: Timestamp::from_u64(ts - 1),
+        }
+    }
+
+    /// Entries of these lengths, and the stream that they make.
+    fn pushed(lens: &[usize]) -> (Entries, Vec<u8>) {
+        let (mut entries, mut stream) = (Entries::default(), Vec::new());
+        for (&len, ts) in lens.iter().zip(1..) {
+            let mut bytes: Vec<u8> = (0..len).map(|at| (at * 7 + at / 251) as u8).collect();
+            stream.extend_from_slice(&header(len, ts).encode());
+            stream.extend_from_slice(&bytes);
+            entries.push(&header(len, ts), &mut bytes);
+            assert_eq!(bytes.is_empty(), len == 0 || len >= LARGE_VALUE_BYTES);
+        }
+        (entries, stream)
+    }
+
+    fn check(lens: &[usize]) {
+        let (entries, stream) = pushed(lens);
+        assert_eq!(entries.len(), stream.len());
+        let mut at = 0;
+        let starts: Vec<usize> = lens
+            .iter()
+            .map(|len| {
+                let start = at;
+                at += ENTRY_HEADER_BYTES + len;
+                start
+            })
+            .collect();
+        let frames = stream.len().div_ceil(FRAME_PAYLOAD_BYTES);
+        // From every frame on, as a flush in parts begins anywhere.
+        for first in 0..frames {
+            let mut reader = entries.read_from(first * FRAME_PAYLOAD_BYTES);
+            let mut scratch = [0; FRAME_PAYLOAD_BYTES];
+            // Each beginning is read a little way, the first one to the end.
+            let to = if first == 0 {
+                frames
+            } else {
+                frames.min(first + 3)
+            };
+            for frame in first..to {
+                let from = frame * FRAME_PAYLOAD_BYTES;
+                let to = stream.len().min(from + FRAME_PAYLOAD_BYTES);
+                let (payload, first_entry) = reader.next(&mut scratch);
+                assert!(payload == &stream[from..to], "{lens:?}, frame {frame}");
+                let expected = starts.iter().find(|&&at| from <= at && at < to);
+                assert_eq!(first_entry, expected.map(|at| at - from));
+            }
+        }
+    }
+
+    #[test]
+    fn the_stream_is_the_same_wherever_its_bytes_lie() {
+        const LARGE: usize = LARGE_VALUE_BYTES;
+        check(&[3]);
+        check(&[3, 5000, 0, 100]);
+        check(&[LARGE]);
+        check(&[LARGE - 1, LARGE, LARGE + 1]);
+        check(&[10, LARGE, LARGE, 10, 9000, LARGE + 4004, 1]);
+        let aligned = FRAME_PAYLOAD_BYTES * 70 - ENTRY_HEADER_BYTES;
+        check(&[aligned, aligned, 1]);
+        let (entries, _) = pushed(&[]);
+        let mut scratch = [0; FRAME_PAYLOAD_BYTES];
+        let (payload, first) = entries.read_from(0).next(&mut scratch);
+        assert!(payload.is_empty() && first.is_none());
+    }
+
+    #[test]
+    fn what_was_emptied_holds_nothing_and_keeps_its_memory() {
+        let (entries, _) = pushed(&[100_000, LARGE_VALUE_BYTES]);
+        let room = entries.small.capacity();
+        let emptied = entries.emptied();
+        assert!(emptied.is_empty() && emptied.len() == 0 && emptied.large.is_empty());
+        assert_eq!(emptied.small.capacity(), room);
+    }
+
+    #[test]
+    fn entries_are_found_by_where_they_begin() {
+        let (entries, _) = pushed(&[76, 1000, LARGE_VALUE_BYTES]);
+        assert_eq!(entries.last(), Some(Timestamp::from_u64(3)));
+        assert_eq!(entries.last_before(0), None);
+        assert_eq!(entries.last_before(100), Some(Timestamp::from_u64(1)));
+        assert_eq!(entries.last_before(101), Some(Timestamp::from_u64(2)));
+        assert_eq!(entries.last_before(usize::MAX), entries.last());
+    }
+}
