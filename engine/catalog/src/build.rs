@@ -103,6 +103,7 @@ async fn scan(
         entries: 0,
         multikey: Vec::new(),
     };
+    let hash = storage().partition_hash();
     let mut pending: Vec<Write> = Vec::new();
     let mut documents = 0;
     while let Some((_, read)) = cursor.next().await.map_err(from_read_error)? {
@@ -122,7 +123,7 @@ async fn scan(
             pending.extend(
                 made.entries
                     .into_iter()
-                    .map(|entry| put_entry(collection, index, entry, partition, false)),
+                    .map(|entry| put_entry(collection, index, entry, partition, hash, false)),
             );
         }
         documents += 1;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_keystring::Ordering;
 use pinion_query::MultikeyPaths;
-use pinion_storage::{Expect, Key, Op, PartitionId, TreeId, Write, storage};
+use pinion_storage::{Expect, Key, Op, PartitionHash, PartitionId, TreeId, Write, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::entry::{Collection, Index, Placement};
@@ -77,11 +77,10 @@ pub fn entry_partition(
     index: &Index,
     entry: &IndexEntry,
     document: PartitionId,
+    hash: PartitionHash,
 ) -> PartitionId {
     match collection.placement {
-        Placement::Hashed if index.spec.unique => {
-            storage().partition_of_hash(&entry.key[..entry.prefix_len])
-        }
+        Placement::Hashed if index.spec.unique => hash.partition_of(&entry.key[..entry.prefix_len]),
         _ => document,
     }
 }
@@ -92,9 +91,10 @@ pub fn put_entry(
     index: &Index,
     entry: IndexEntry,
     document: PartitionId,
+    hash: PartitionHash,
     checked: bool,
 ) -> Write {
-    let partition = entry_partition(collection, index, &entry, document);
+    let partition = entry_partition(collection, index, &entry, document, hash);
     let expect = if checked && index.spec.unique {
         Expect::UniquePrefix {
             len: entry.prefix_len,
@@ -117,8 +117,9 @@ pub fn remove_entry(
     index: &Index,
     entry: IndexEntry,
     document: PartitionId,
+    hash: PartitionHash,
 ) -> Write {
-    let partition = entry_partition(collection, index, &entry, document);
+    let partition = entry_partition(collection, index, &entry, document, hash);
     Write {
         partition,
         tree: index.tree,
@@ -135,10 +136,12 @@ pub struct IndexWrites {
     pub newly_multikey: Vec<(TreeId, MultikeyPaths)>,
 }
 
-/// Computes what a change of a document from `old` to `new` does to the collection's indexes.
+/// Computes what a change of a document from `old` to `new` does to the collection's indexes: on any thread, and with a budget
+/// of work where there is one.
 pub fn index_writes(
     collection: &Collection,
     document: PartitionId,
+    hash: PartitionHash,
     old: Option<&RawDocument>,
     new: Option<&RawDocument>,
     checked: bool,
@@ -178,12 +181,12 @@ pub fn index_writes(
                 std::cmp::Ordering::Less => {
                     let entry = before.next().expect("peeked");
                     out.writes
-                        .push(remove_entry(collection, index, entry, document));
+                        .push(remove_entry(collection, index, entry, document, hash));
                 }
                 std::cmp::Ordering::Greater => {
                     let entry = after.next().expect("peeked");
                     out.writes
-                        .push(put_entry(collection, index, entry, document, checked));
+                        .push(put_entry(collection, index, entry, document, hash, checked));
                 }
                 std::cmp::Ordering::Equal => {
                     let (b, a) = (
@@ -193,7 +196,7 @@ pub fn index_writes(
                     // The same key with other TypeBits: 1 became 1.0.
                     if b.type_bits != a.type_bits {
                         out.writes
-                            .push(put_entry(collection, index, a, document, checked));
+                            .push(put_entry(collection, index, a, document, hash, checked));
                     }
                 }
             }

@@ -38,6 +38,6 @@ pub use keys::{
 pub use limits::MAX_INDEXES;
 pub use names::check_creatable;
 pub use open::{load, reap, replay_change};
-pub use oplog::{Observers, OpEvent, OpKind, OpObserver, SessionStamp};
+pub use oplog::{Observers, OpEvent, OpKind, OpObserver, SessionStamp, encode_entry};
 pub use specs::{check_id_index_spec, check_index_names, parse_index_spec};
 pub use uuid::Uuid;

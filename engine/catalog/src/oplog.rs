@@ -80,14 +80,18 @@ impl Observers {
 
     /// Shows the write to every observer and makes its entry.
     pub fn entry(&self, event: &OpEvent<'_>) -> Result<Entry> {
-        for observer in &self.0 {
-            observer.on_op(event)?;
-        }
-        Ok(encode(event))
+        self.show(event)?;
+        Ok(encode_entry(event))
+    }
+
+    /// Shows the write to every observer, before its entry is made.
+    pub fn show(&self, event: &OpEvent<'_>) -> Result<()> {
+        self.0.iter().try_for_each(|observer| observer.on_op(event))
     }
 }
 
-fn encode(event: &OpEvent<'_>) -> Entry {
+/// The entry of a write that every observer has seen. It copies what the write tells, on any thread.
+pub fn encode_entry(event: &OpEvent<'_>) -> Entry {
     let mut doc = DocBuilder::with_capacity(256 + event.o.as_bytes().len());
     // The allotted timestamp goes here.
     doc.append(

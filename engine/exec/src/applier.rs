@@ -251,7 +251,14 @@ async fn writes_of(entry: &RawDocument) -> Result<Vec<Write>> {
         let new = new
             .as_ref()
             .map(|bytes| pinion_catalog::stored_document(bytes));
-        index_writes(collection, partition, old, new, false)?
+        index_writes(
+            collection,
+            partition,
+            storage().partition_hash(),
+            old,
+            new,
+            false,
+        )?
     };
     let op = new.map_or(Op::Delete, Op::Put);
     let mut writes = vec![Write {

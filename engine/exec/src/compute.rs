@@ -1,11 +1,11 @@
 //! Evaluations that may take long: tried here with a budget, and where that does not suffice done beside the cores.
 
 use pinion_query::work;
-use pinion_runtime::Abandoned;
+use pinion_runtime::{Abandoned, compute_beside};
 use pinion_wire::{OpContext, Result};
 
 use crate::interrupt::check;
-use crate::limits::{CORE_BUDGET, KILL_POLL};
+use crate::limits::{CORE_BUDGET, KILL_POLL, LARGE_DOCUMENT_BYTES};
 
 /// Calls `f`, which may be refused for its work and is then called once more on another thread.
 pub(crate) async fn compute<T: Send>(
@@ -17,6 +17,14 @@ pub(crate) async fn compute<T: Send>(
         // In a box, as few commands ever need its room.
         None => Box::pin(beside(ctx, f)).await,
     }
+}
+
+/// Calls `f`, which looks through or copies so many bytes: here, or on another thread where they are many.
+pub(crate) async fn compute_bytes<T: Send>(bytes: usize, f: impl FnOnce() -> T + Send) -> T {
+    if bytes <= LARGE_DOCUMENT_BYTES {
+        return f();
+    }
+    compute_beside(f).await
 }
 
 /// Calls `f` on another thread while this task waits. When the operation is killed or its time is up, `f` is told so.

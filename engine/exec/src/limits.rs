@@ -4,6 +4,8 @@ use pinion_runtime::Duration;
 
 /// Work that an evaluation may do on its core, in units of about a nanosecond; what takes more is done beside the cores.
 pub(crate) const CORE_BUDGET: pinion_query::work::Units = 4_000_000;
+/// A document above this size is prepared, compared and copied beside the cores.
+pub(crate) const LARGE_DOCUMENT_BYTES: usize = 128 * 1024;
 /// Bytes of a batch above which its reply is put together beside the cores.
 pub(crate) const LARGE_BATCH_BYTES: usize = 1024 * 1024;
 /// Points of a unique index that a read looks up one by one instead of asking every partition.

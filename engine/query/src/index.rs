@@ -107,6 +107,7 @@ impl IndexSpec {
 
 /// The keys of a document in an index.
 pub fn index_keys<'a>(document: &'a RawDocument, index: &IndexSpec) -> Result<IndexKeys<'a>> {
+    crate::work::spend_bytes(document.as_bytes().len())?;
     let keys = keys(document, &index.paths, index.sparse).map_err(key_error)?;
     Ok(IndexKeys {
         keys: keys.keys,
@@ -129,6 +130,23 @@ mod tests {
         crate::value::field(&out.finish(), "k")
             .expect("written")
             .into()
+    }
+
+    #[test]
+    fn keys_of_a_long_array_take_a_budget() {
+        let index = IndexSpec::new("i", &rawdoc! { "a": 1 }, false, false).expect("a pattern");
+        let mut out = DocBuilder::new();
+        out.append("_id", 1i32).start_array("a");
+        (0..20_000i32).for_each(|item| {
+            out.push(item);
+        });
+        out.end();
+        let document = out.finish();
+        // Its bytes alone would be within the budget.
+        assert!(document.as_bytes().len() < 250_000);
+        assert!(crate::work::within(4_000_000, || index_keys(&document, &index)).is_none());
+        let found = index_keys(&document, &index).expect("keys");
+        assert_eq!(found.keys.len(), 20_000);
     }
 
     #[track_caller]

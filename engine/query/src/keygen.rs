@@ -9,6 +9,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::limits::MAX_INDEX_KEYS_PER_DOCUMENT;
 use crate::path::{Component, Path};
 use crate::value::{array_document, elements, field};
+use crate::work::Units;
 
 /// The values of one key, in the order of the pattern.
 pub type Key<'a> = SmallVec<[RawBsonRef<'a>; 4]>;
@@ -25,6 +26,8 @@ pub(crate) enum KeyError {
     Ambiguous { field: String, array: String },
     /// More keys than one document may have.
     TooMany,
+    /// Refused for the work that it would take.
+    Refused,
 }
 
 /// All keys of a document.
@@ -49,6 +52,9 @@ struct Generator<'a, 'p> {
     skip_all_missing: bool,
     out: Keys<'a>,
 }
+
+/// What an array's item costs for each field of the pattern: its key is made, compared with others, and stored.
+const ITEM: Units = 20 * crate::work::STEP;
 
 /// The keys of a document. With `skip_all_missing` a key none of whose fields exists is left out (sparse indexes).
 pub(crate) fn keys<'a>(
@@ -210,6 +216,7 @@ impl<'a, 'p> Generator<'a, 'p> {
         }
         self.record(&components);
         for (_, item) in elements(items) {
+            crate::work::spend(ITEM * rest.len() as Units).map_err(|_| KeyError::Refused)?;
             let mut fixed = fixed.clone();
             for &i in &through {
                 if rest[i].is_empty() {

@@ -1,9 +1,13 @@
 //! Regular expressions of filters and expressions: PCRE with MongoDB's options.
+//!
+//! How long a match takes is not known before: PCRE may try very many ways even with a short text. So an expression is first
+//! tried with a low limit of ways. What exceeds it is accounted for as the most that PCRE's own limit allows, which no core has
+//! a budget for, and is tried with that limit where it holds up nobody.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use pcre2::bytes::{Regex as Compiled, RegexBuilder};
-use pinion_wire::Result;
+use pinion_wire::{Error, Result};
 
 use crate::error::{bad_value, error};
 use crate::limits::MAX_REGEX_BYTES;
@@ -14,7 +18,34 @@ use crate::work;
 pub(crate) struct Regex {
     pub pattern: Box<str>,
     pub options: Box<str>,
-    compiled: Arc<Compiled>,
+    compiled: Arc<Both>,
+    /// What a match is accounted for beside its text.
+    cost: work::Units,
+}
+
+/// The same expression with two limits.
+struct Both {
+    quick: Compiled,
+    /// With PCRE's own limit; made when it is needed first.
+    full: OnceLock<Compiled>,
+}
+
+/// Why a search came to no result.
+pub(crate) enum Failure {
+    Match(pcre2::Error),
+    Other(Error),
+}
+
+impl From<pcre2::Error> for Failure {
+    fn from(error: pcre2::Error) -> Failure {
+        Failure::Match(error)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Other(error)
+    }
 }
 
 impl std::fmt::Debug for Regex {
@@ -42,24 +73,14 @@ impl Regex {
                 "Regular expression is invalid: regular expression is too large",
             ));
         }
-        let mut builder = RegexBuilder::new();
-        builder.utf(true).jit_if_available(true);
-        for option in options.chars() {
-            match option {
-                'i' => builder.caseless(true),
-                'm' => builder.multi_line(true),
-                's' => builder.dotall(true),
-                'x' => builder.extended(true),
-                'u' => &mut builder,
-                other => {
-                    return Err(error(
-                        51108,
-                        format!("invalid flag in regex options: {other}"),
-                    ));
-                }
-            };
+        if let Some(other) = options.chars().find(|option| !"imsxu".contains(*option)) {
+            return Err(error(
+                51108,
+                format!("invalid flag in regex options: {other}"),
+            ));
         }
-        let compiled = builder.build(pattern).map_err(|e| {
+        let limited = format!("(*LIMIT_MATCH={QUICK_MATCHES}){pattern}");
+        let quick = builder(options).build(&limited).map_err(|e| {
             let text = e.to_string();
             // The crate puts its name and the offset before PCRE's own words.
             let words = text
@@ -71,7 +92,15 @@ impl Regex {
         Ok(Regex {
             pattern: pattern.into(),
             options: options.into(),
-            compiled: Arc::new(compiled),
+            compiled: Arc::new(Both {
+                quick,
+                full: OnceLock::new(),
+            }),
+            cost: if may_backtrack(pattern) {
+                BACKTRACKING
+            } else {
+                0
+            },
         })
     }
 
@@ -80,11 +109,31 @@ impl Regex {
         if spend_text(text).is_err() {
             return false;
         }
-        self.compiled.is_match(text.as_bytes()).unwrap_or(false)
+        self.search(|compiled| Ok(compiled.is_match(text.as_bytes())?))
+            .unwrap_or(false)
     }
 
-    pub(crate) fn compiled(&self) -> &Compiled {
-        &self.compiled
+    /// Calls `f`, which searches a text that is accounted for: once more with PCRE's own limit if the first one does not
+    /// suffice.
+    pub(crate) fn search<T>(
+        &self,
+        mut f: impl FnMut(&Compiled) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        work::spend(self.cost)?;
+        let Both { quick, full } = &*self.compiled;
+        match f(quick) {
+            Err(Failure::Match(error)) if error.code() == MATCH_LIMIT_ERROR => {}
+            decided => return decided,
+        }
+        work::spend(LIMIT_WORK)?;
+        let full = match full.get() {
+            Some(full) => full,
+            None => {
+                let made = builder(&self.options).build(&self.pattern)?;
+                full.get_or_init(|| made)
+            }
+        };
+        f(full)
     }
 
     /// The literal that every match begins with, when the pattern is anchored at the start and case counts, and whether
@@ -123,12 +172,41 @@ impl Regex {
     }
 }
 
+fn builder(options: &str) -> RegexBuilder {
+    let mut builder = RegexBuilder::new();
+    builder
+        .utf(true)
+        .jit_if_available(true)
+        .caseless(options.contains('i'))
+        .multi_line(options.contains('m'))
+        .dotall(options.contains('s'))
+        .extended(options.contains('x'));
+    builder
+}
+
+/// Whether a match may be tried in far more ways than the text is long: that takes two repetitions at least.
+fn may_backtrack(pattern: &str) -> bool {
+    pattern
+        .bytes()
+        .filter(|b| b"*+{".contains(b))
+        .nth(1)
+        .is_some()
+}
+
 /// Accounts for searching a text: how long that takes depends on the expression, a few nanoseconds for each byte at best.
 pub(crate) fn spend_text(text: &str) -> Result<()> {
     work::spend(SEARCHED_BYTE * text.len() as work::Units)
 }
 
 const SEARCHED_BYTE: work::Units = 10;
+/// The limit of ways that a match is tried with first: some ten microseconds.
+const QUICK_MATCHES: u32 = 5_000;
+/// What a match may take within [`QUICK_MATCHES`] with an expression that backtracks.
+const BACKTRACKING: work::Units = 20_000;
+/// What a match may take within PCRE's own limit of ten million.
+const LIMIT_WORK: work::Units = 100_000_000;
+/// `PCRE2_ERROR_MATCHLIMIT`.
+const MATCH_LIMIT_ERROR: i32 = -47;
 
 #[cfg(test)]
 mod tests {
@@ -154,6 +232,36 @@ mod tests {
         check("^a|b", "", None);
         check("^a\\d", "", Some(("a", false)));
         check("^a(b)", "", Some(("a", false)));
+    }
+
+    #[test]
+    fn what_backtracks_needs_more_than_a_core_gives() {
+        const CORE: work::Units = 4_000_000;
+        let within = |pattern, text: &str| {
+            let regex = Regex::compile(pattern, "").expect(pattern);
+            work::within(CORE, || Ok(regex.is_match(text)))
+        };
+        let long = "a".repeat(30);
+        // Many ways, and none of them ends in a match; with a limit of PCRE's own it is told that there is none.
+        assert!(within("^(a+)+$", &format!("{long}b")).is_none());
+        assert!(
+            !Regex::compile("^(a+)+$", "")
+                .expect("valid")
+                .is_match(&format!("{long}b"))
+        );
+        assert!(matches!(within("^(a+)+$", &long), Some(Ok(true))));
+        // A match that lies beyond the first limit is found with the second one.
+        let text = format!("{}b", "a".repeat(15));
+        let regex = Regex::compile("^(a+)+(b|c)(?<=b)$", "").expect("valid");
+        assert!(regex.is_match(&text));
+        // What only is long is not tried in many ways.
+        for pattern in ["needle", "^a.*b$", "a[^z]*y", "(foo|bar)+"] {
+            let text = "a".repeat(100_000);
+            assert!(
+                matches!(within(pattern, &text), Some(Ok(false))),
+                "{pattern}"
+            );
+        }
     }
 
     #[test]

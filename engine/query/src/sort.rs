@@ -193,6 +193,7 @@ pub(crate) fn key_error(error_: KeyError) -> pinion_wire::Error {
                  field: '{field}' for array: {array}"
             ),
         ),
+        KeyError::Refused => crate::work::interrupted(),
         KeyError::TooMany => error(13, "a document has too many keys for one index"),
     }
 }

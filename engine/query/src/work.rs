@@ -117,7 +117,8 @@ fn used_up() -> Result<()> {
     Err(interrupted())
 }
 
-fn interrupted() -> pinion_wire::Error {
+/// The error of a call that was refused for its work, which says nothing but that.
+pub(crate) fn interrupted() -> pinion_wire::Error {
     error(ErrorCode::INTERRUPTED.0, "operation was interrupted")
 }
 

@@ -12,6 +12,8 @@ MIB = 1024 * 1024
 # Beside others memory is slower; each of these commands has held a core for longer, some for seconds.
 HELD_LIMIT_MS = 100
 LARGE = "ab" * (8 * MIB - 8192)
+# "^(a+)+$" tries as many ways as it may, and finds none that matches.
+BACKTRACKING = "a" * 30 + "b"
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +23,9 @@ def node():
         client.test.one.insert_one({"_id": 1})
         client.test.large.insert_many({"_id": i, "text": LARGE, "list": list(range(50))} for i in range(2))
         client.test.lists.insert_one({"_id": 1, "list": list(range(300_000))})
+        client.test.backtracking.insert_one({"_id": 1, "text": BACKTRACKING})
+        client.test.filled.insert_one({"_id": 1, "list": []})
+        client.test.fields.insert_one({f"old{i}": i for i in range(20_000)} | {"_id": 1})
         yield node
 
 
@@ -43,6 +48,19 @@ def failing(code, call):
             call(db)
         assert failed.value.code == code
     return run
+
+
+def write_and_read_large(db):
+    """A document near 16 MiB on each way through the node."""
+    db.written.insert_one({"_id": 1, "text": LARGE})
+    assert db.written.update_one({"_id": 1}, {"$set": {"n": 1}}).modified_count == 1
+    assert db.written.replace_one({"_id": 1}, {"other": LARGE}).modified_count == 1
+    assert db.written.find_one({"_id": 1}) == {"_id": 1, "other": LARGE}
+    assert db.written.find_one({}) == {"_id": 1, "other": LARGE}
+    assert db.written.find_one_and_update({}, {"$set": {"n": 2}})["other"] == LARGE
+    assert db.written.update_one({"_id": 2}, {"$set": {"text": LARGE}}, upsert=True).upserted_id == 2
+    assert db.written.distinct("other") == [LARGE]
+    assert db.written.delete_many({}).deleted_count == 2
 
 
 def length(expression):
@@ -71,6 +89,15 @@ COMMANDS = {
     "an update by a pipeline": lambda db: db.large.update_many({}, [{"$set": {"n": length({"$toLower": "$text"})}}]),
     "a message of many values": lambda db: db.command("aggregate", 1, pipeline=[{"$documents": [{"a": [None] * 1_500_000}]}, {"$count": "n"}], cursor={}),
     "facets": lambda db: list(db.large.aggregate([{"$facet": {"a": [{"$project": {"n": length("$text")}}], "b": [{"$unwind": "$list"}, {"$count": "n"}]}}])),
+    "a document near 16 MiB": write_and_read_large,
+    "a search that backtracks": lambda db: list(db.backtracking.find({"text": {"$regex": "^(a+)+$"}})),
+    "matches that backtrack": failing(51156, evaluate({"$regexFindAll": {"input": BACKTRACKING, "regex": "^(a+)+$"}})),
+    "an update that is explained": lambda db: db.command("explain", {"update": "backtracking", "updates": [
+        {"q": {}, "u": [{"$set": {"n": {"$regexMatch": {"input": "$text", "regex": "^(a+)+$"}}}}]}]}, verbosity="executionStats"),
+    "distinct values": lambda db: db.lists.distinct("list"),
+    "an upsert of a list": lambda db: db.one.update_one({"_id": 2, "list": list(range(300_000))}, {"$set": {"n": 1}}, upsert=True),
+    "an array that is filled up": lambda db: db.filled.update_one({"_id": 1}, {"$set": {"list.1490000": 1}}),
+    "a document of other fields": lambda db: db.fields.replace_one({}, {f"new{i}": i for i in range(20_000)}),
     "a variable of the command": lambda db: db.command("aggregate", "one", pipeline=[{"$project": {"n": length("$$t")}}], let={"t": LARGE}, cursor={}),
 }
 

@@ -7,6 +7,7 @@ use pinion_runtime::{Duration, Queue, compute_beside};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
+use crate::compute::compute_bytes;
 use crate::limits::{DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
 use crate::read::{Cursor, Filled, Stream, check_still_there, core_of, fill, not_found};
 use crate::state::state;
@@ -38,6 +39,8 @@ pub(crate) async fn first_batch(
         .add(filled.documents.len() as u64);
     let mut id = 0;
     if !filled.exhausted && !request.single_batch {
+        let body = cmd.body().as_bytes();
+        let originating = compute_bytes(body.len(), || Bytes::copy_from_slice(body)).await;
         let now = pinion_runtime::now();
         let cursor = Cursor {
             ns: request.ns.clone(),
@@ -47,7 +50,7 @@ pub(crate) async fn first_batch(
             no_timeout: request.no_timeout,
             stream,
             stash,
-            originating: Bytes::copy_from_slice(cmd.body().as_bytes()),
+            originating,
             created: now,
             last_used: now,
             batches: 1,
@@ -68,7 +71,13 @@ pub(crate) async fn first_batch(
 }
 
 /// As [`append_cursor`]. A batch may come to 16 MB, which the reply copies into fresh memory.
-async fn append_batch(out: &mut DocBuilder, batch: &str, documents: &[Bytes], id: i64, ns: &str) {
+pub(super) async fn append_batch(
+    out: &mut DocBuilder,
+    batch: &str,
+    documents: &[Bytes],
+    id: i64,
+    ns: &str,
+) {
     let bytes: usize = documents.iter().map(Bytes::len).sum();
     if bytes <= LARGE_BATCH_BYTES {
         return append_cursor(out, batch, documents, id, ns);

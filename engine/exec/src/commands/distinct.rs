@@ -6,14 +6,14 @@ use pinion_bson::{
     DocBuilder, MAX_USER_DOCUMENT_BYTES, RawBson, RawBsonRef, RawDocument, RawDocumentBuf,
 };
 use pinion_catalog::{Access, core_catalog, stored_document};
-use pinion_query::Matcher;
+use pinion_query::{Matcher, work};
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::collections::check_uuid;
 use super::refuse;
-use crate::compute::compute;
-use crate::interrupt::interruptible;
+use crate::compute::{compute, compute_bytes};
+use crate::interrupt::{interruptible, pause};
 use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::read::{ReadRequest, open, parse_hint};
 use pinion_query::Hint;
@@ -65,14 +65,13 @@ pub(super) async fn parse(ctx: &OpContext, body: &RawDocument, db: &str) -> Resu
 fn for_each_value<'a>(
     value: RawBsonRef<'a>,
     path: Option<&str>,
-    f: &mut dyn FnMut(RawBsonRef<'a>),
-) {
+    f: &mut dyn FnMut(RawBsonRef<'a>) -> Result<()>,
+) -> Result<()> {
     let Some(path) = path else {
-        match value {
-            RawBsonRef::Array(items) => pinion_bson::values(items).for_each(f),
+        return match value {
+            RawBsonRef::Array(items) => pinion_bson::values(items).try_for_each(f),
             other => f(other),
-        }
-        return;
+        };
     };
     let (head, rest) = match path.split_once('.') {
         Some((head, rest)) => (head, Some(rest)),
@@ -81,7 +80,7 @@ fn for_each_value<'a>(
     match value {
         RawBsonRef::Document(document) => {
             if let Some(inner) = pinion_bson::get(document, head) {
-                for_each_value(inner, rest, f);
+                for_each_value(inner, rest, f)?;
             }
         }
         RawBsonRef::Array(items) => {
@@ -89,57 +88,108 @@ fn for_each_value<'a>(
             if let Ok(index) = head.parse::<usize>()
                 && let Some(item) = pinion_bson::values(items).nth(index)
             {
-                for_each_value(item, rest, f);
-                return;
+                return for_each_value(item, rest, f);
             }
             for item in pinion_bson::values(items) {
                 if let RawBsonRef::Document(_) = item {
-                    for_each_value(item, Some(path), f);
+                    for_each_value(item, Some(path), f)?;
                 }
             }
         }
         _ => {}
     }
+    Ok(())
 }
+
+/// The values found so far, ordered by KeyString: those that compare equal are one.
+#[derive(Default)]
+struct Values {
+    found: BTreeMap<Vec<u8>, RawBson>,
+    bytes: usize,
+}
+
+impl Values {
+    /// Adds the values that a document has at a path. Refused for its work it has added some of them, and can be called again:
+    /// what is there already is not added a second time.
+    fn add(&mut self, document: &RawDocument, path: &str) -> Result<()> {
+        work::spend_bytes(document.as_bytes().len())?;
+        let Values { found, bytes } = self;
+        for_each_value(RawBsonRef::Document(document), Some(path), &mut |value| {
+            work::spend_bytes(VALUE_BYTES)?;
+            let key = pinion_keystring::encode_id(value).to_vec();
+            found.entry(key).or_insert_with(|| {
+                let owned = RawBson::from(value);
+                *bytes += value_size(&owned);
+                owned
+            });
+            Ok(())
+        })
+    }
+}
+
+/// What finding out whether a value is new costs beside its bytes, in bytes looked at.
+const VALUE_BYTES: usize = 128;
 
 /// `distinct`.
 pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
     let parsed = parse(&cmd.ctx, cmd.body(), cmd.db()).await?;
     let catalog = core_catalog();
     let _pass = interruptible(&cmd.ctx, catalog.gates().enter(&parsed.ns, Access::Read)).await?;
-    // Ordered by KeyString: values that compare equal are one.
-    let mut found: BTreeMap<Vec<u8>, RawBson> = BTreeMap::new();
-    let mut bytes = 0;
+    let mut values = Values::default();
     if let Some(collection) = catalog.get(&parsed.ns) {
         let mut request = ReadRequest::new(collection, parsed.matcher.clone());
         request.hint = parsed.hint.clone();
         let mut stream = open(&cmd.ctx, request, PART_BATCH_DOCUMENTS).await?.stream;
         while let Some(document) = stream.next_wanted(&cmd.ctx, PART_BATCH_DOCUMENTS).await? {
-            let root = RawBsonRef::Document(stored_document(&document));
-            for_each_value(root, Some(&parsed.key), &mut |value| {
-                let key = pinion_keystring::encode_id(value).to_vec();
-                found.entry(key).or_insert_with(|| {
-                    let owned = RawBson::from(value);
-                    bytes += value_size(&owned);
-                    owned
-                });
-            });
-            if bytes > MAX_USER_DOCUMENT_BYTES {
+            pause(&cmd.ctx).await?;
+            let document = stored_document(&document);
+            compute(&cmd.ctx, || values.add(document, &parsed.key)).await?;
+            if values.bytes > MAX_USER_DOCUMENT_BYTES {
                 return Err(Error::new(ErrorCode(17217), "distinct too big, 16mb cap"));
             }
         }
     }
-    let mut out = Reply::with_capacity(bytes + 64);
-    out.start_array("values");
-    for value in found.values() {
-        out.push(value.as_raw_bson_ref());
-    }
-    out.end();
+    let mut out = Reply::with_capacity(values.bytes + 64);
+    let fields: &mut DocBuilder = &mut out;
+    let append = || {
+        fields.start_array("values");
+        for value in values.found.values() {
+            fields.push(value.as_raw_bson_ref());
+        }
+        fields.end();
+    };
+    compute_bytes(values.bytes, append).await;
     Ok(out)
 }
 
+/// The size of a value in the reply.
 fn value_size(value: &RawBson) -> usize {
     let mut document = DocBuilder::new();
     document.append("", value.as_raw_bson_ref());
     document.len() + 4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_document_can_be_added_again() {
+        let mut document = DocBuilder::new();
+        document.start_array("a");
+        (0..2000i32).for_each(|item| {
+            document.push(item % 500);
+        });
+        document.end();
+        let document = document.finish();
+        let mut values = Values::default();
+        // Enough for the document's bytes and some of the values.
+        assert!(work::within(250_000, || values.add(&document, "a")).is_none());
+        let some = values.found.len();
+        assert!(0 < some && some < 500, "{some}");
+        values.add(&document, "a").expect("without a bound");
+        let mut once = Values::default();
+        once.add(&document, "a").expect("without a bound");
+        assert_eq!((values.found.len(), values.bytes), (500, once.bytes));
+    }
 }

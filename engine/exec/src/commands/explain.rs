@@ -12,8 +12,8 @@ use super::delete::parse_delete;
 use super::hello::COMPATIBLE_VERSION;
 use super::update::{parse_update, read_options};
 use super::{aggregate, count, distinct, find, find_and_modify};
-use crate::compute::compute;
-use crate::interrupt::interruptible;
+use crate::compute::{compute, compute_bytes};
+use crate::interrupt::{interruptible, pause};
 use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::read::{PartCounters, ReadRequest, open};
 use crate::state::state;
@@ -312,16 +312,17 @@ async fn execute(ctx: &OpContext, request: ReadRequest, top: &Top) -> Result<Exe
     let mut stream = open(ctx, request, PART_BATCH_DOCUMENTS).await?.stream;
     let (mut returned, mut modified, mut upserted) = (0, 0, false);
     while let Some(document) = stream.next_wanted(ctx, PART_BATCH_DOCUMENTS).await? {
+        pause(ctx).await?;
         returned += 1;
         if let Top::Update(statement) = top {
-            modified +=
-                u64::from(statement.would_change(pinion_catalog::stored_document(&document))?);
+            let document = pinion_catalog::stored_document(&document);
+            modified += u64::from(statement.would_change(ctx, document).await?);
         }
     }
     if let Top::Update(statement) = top
         && returned == 0
     {
-        upserted = statement.would_upsert()?;
+        upserted = statement.would_upsert(ctx).await?;
     }
     Ok(Execution {
         returned,
@@ -397,7 +398,10 @@ async fn answer(
         }
         out.end();
     }
-    append_command(&mut out, inner, cmd.db());
+    let fields: &mut DocBuilder = &mut out;
+    let db = cmd.db();
+    let append = || append_command(fields, inner, db);
+    compute_bytes(inner.as_bytes().len(), append).await;
     let shared = &state().shared;
     let [major, minor, patch, _] = COMPATIBLE_VERSION;
     out.start_document("serverInfo")

@@ -13,8 +13,9 @@ use pinion_wire::{
     Attempt, HandlerFuture, Invocation, Pattern, Ran, Repeat, Repeatable, Reply, Result,
 };
 
-use super::cursors::append_cursor;
+use super::cursors::{append_batch, append_cursor};
 use crate::interrupt::interruptible;
+use crate::limits::LARGE_BATCH_BYTES;
 use crate::metrics::{OpClass, TopKind};
 use crate::read::existing_trees;
 use crate::state::state;
@@ -133,7 +134,9 @@ pub(super) async fn run(cmd: &Invocation, express: Express<'_>) -> Result<Reply>
         let read = read(collection.tree(), partition_of(&collection, &key), key);
         found = interruptible(&cmd.ctx, read).await??;
     }
-    let mut out = reply(found.as_ref(), &ns);
+    let mut out = empty_reply(found.as_ref(), &ns);
+    let documents = found.as_slice();
+    append_batch(&mut out, "firstBatch", documents, 0, ns.as_str()).await;
     if let Some((filter, id)) = asked
         && let Some(pattern) = Pattern::around(&cmd.message, filter, &id)
     {
@@ -147,8 +150,8 @@ pub(super) async fn run(cmd: &Invocation, express: Express<'_>) -> Result<Reply>
     Ok(out)
 }
 
-/// The reply with the document that was found.
-fn reply(found: Option<&Bytes>, ns: &Namespace) -> Reply {
+/// A reply with room for the document that was found, and the counters of its find.
+fn empty_reply(found: Option<&Bytes>, ns: &Namespace) -> Reply {
     let counters = &state().metrics.counters;
     if found.is_some() {
         counters.keys_examined.inc();
@@ -156,15 +159,7 @@ fn reply(found: Option<&Bytes>, ns: &Namespace) -> Reply {
         counters.documents_returned.inc();
     }
     let document_bytes = found.map_or(0, Bytes::len);
-    let mut out = Reply::with_capacity(document_bytes + ns.as_str().len() + REPLY_FRAME_BYTES);
-    append_cursor(
-        &mut out,
-        "firstBatch",
-        found.map(std::slice::from_ref).unwrap_or_default(),
-        0,
-        ns.as_str(),
-    );
-    out
+    Reply::with_capacity(document_bytes + ns.as_str().len() + REPLY_FRAME_BYTES)
 }
 
 /// The newest version of the document with this key, wherever it is. One document needs no snapshot.
@@ -199,7 +194,9 @@ impl FindById {
         if let Some(tree) = tree {
             metrics.record_index_use(tree, existing_trees);
         }
-        let reply = reply(found, &self.ns);
+        let mut reply = empty_reply(found, &self.ns);
+        let documents = found.map(std::slice::from_ref).unwrap_or_default();
+        append_cursor(&mut reply, "firstBatch", documents, 0, self.ns.as_str());
         let top = Some((TopKind::Query, self.ns.as_str()));
         let ended_ns = super::finished(metrics, OpClass::Read, top, started_ns);
         Ran { reply, ended_ns }
@@ -247,10 +244,13 @@ impl RepeatedFind {
     }
 }
 
-/// The newest version of a document of this core; `None` where that would have to wait, or fails.
+/// The newest version of a document of this core; `None` where that would have to wait, or fails, or the reply be put together
+/// beside the cores.
 fn found_now(partition: &Partition, tree: TreeId, key: &[u8]) -> Option<Option<Bytes>> {
     let read = partition.try_get(tree, key, ReadAt::Newest)?.ok()?;
-    Some(read.map(|read| read.value))
+    let found = read.map(|read| read.value);
+    let is_large = |value: &Bytes| value.len() > LARGE_BATCH_BYTES;
+    (!found.as_ref().is_some_and(is_large)).then_some(found)
 }
 
 impl Repeat for RepeatedFind {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 use pinion_catalog::{core_catalog, stored_document};
 use pinion_query::{Matcher, Projection, Update};
 use pinion_wire::idl::Namespace;
@@ -13,7 +13,7 @@ use super::collections::check_uuid;
 use super::refuse;
 use super::update::{array_filters, check_modification};
 use super::variables::variables;
-use crate::compute::compute;
+use crate::compute::{compute, compute_bytes};
 use crate::read::parse_hint;
 use crate::state::state;
 use crate::write::{Change, ModifyOutcome, ModifyStatement, run, sort_beside};
@@ -25,8 +25,6 @@ pub(super) struct FindAndModify {
     pub remove: bool,
     pub new: bool,
     pub projection: Option<Projection>,
-    /// Whether there is a collection to find a document in, or to put one into.
-    pub has_collection: bool,
 }
 
 /// Reads the command.
@@ -38,7 +36,7 @@ pub(super) async fn parse(
     let reader = pinion_wire::idl::CommandReader::new(command, body)?;
     let ns = reader.namespace(command, cmd.db())?;
     let empty = pinion_bson::RawDocumentBuf::new();
-    let query = reader.opt_doc("query")?.unwrap_or(&empty).to_owned();
+    let query = reader.opt_doc("query")?.unwrap_or(&empty);
     let sort = reader.opt_doc("sort")?;
     let fields = reader.opt_doc("fields")?;
     let remove = reader.opt_safe_bool("remove")?.unwrap_or(false);
@@ -101,8 +99,8 @@ pub(super) async fn parse(
         }
     };
     check_uuid(&ns, uuid)?;
-    let matcher = compute(&cmd.ctx, || Matcher::parse_with(&query, &vars)).await?;
-    let sort = sort_beside(&matcher, &query, sort)?;
+    let matcher = compute(&cmd.ctx, || Matcher::parse_with(query, &vars)).await?;
+    let sort = sort_beside(&matcher, query, sort)?;
     // Without a collection there is nothing to project, and MongoDB does not look at how.
     let is_explained = cmd.message.command_name() == "explain";
     let has_collection = core_catalog().get(&ns).is_some() || upsert && !is_explained;
@@ -120,7 +118,7 @@ pub(super) async fn parse(
         _ => None,
     };
     let statement = ModifyStatement {
-        filter: query,
+        filter: compute_bytes(query.as_bytes().len(), || query.to_owned()).await,
         matcher,
         change: Arc::new(change),
         multi: false,
@@ -135,7 +133,6 @@ pub(super) async fn parse(
         remove,
         new,
         projection,
-        has_collection,
     })
 }
 
@@ -143,9 +140,7 @@ pub(super) async fn parse(
 pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
     let parsed = parse(&cmd, cmd.body(), cmd.message.command_name()).await?;
     let mut done = ModifyOutcome::default();
-    if parsed.has_collection {
-        run(&cmd.ctx, &parsed.ns, &parsed.statement, &mut done).await?;
-    }
+    run(&cmd.ctx, &parsed.ns, &parsed.statement, &mut done).await?;
     let counters = &state().metrics.counters;
     if parsed.remove {
         counters.documents_deleted.add(done.modified as u64);
@@ -180,9 +175,20 @@ pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
             match &parsed.projection {
                 Some(projection) => {
                     let apply = || projection.apply(document, None);
-                    out.append("value", &*compute(&cmd.ctx, apply).await?)
+                    let projected = compute(&cmd.ctx, apply).await?;
+                    let fields: &mut DocBuilder = &mut out;
+                    let append = || {
+                        fields.append("value", &*projected);
+                    };
+                    compute_bytes(projected.as_bytes().len(), append).await;
                 }
-                None => out.append("value", document),
+                None => {
+                    let fields: &mut DocBuilder = &mut out;
+                    let append = || {
+                        fields.append("value", document);
+                    };
+                    compute_bytes(bytes.len(), append).await;
+                }
             };
         }
     }

@@ -44,7 +44,7 @@ pub(crate) async fn insert(cmd: Invocation) -> Result<Reply> {
     let mut prepared = Vec::with_capacity(documents.len());
     let mut refused = Vec::new();
     for (index, document) in documents.iter().enumerate() {
-        match prepare_for_insert(document, keep_empty_timestamps) {
+        match prepare_for_insert(document, keep_empty_timestamps).await {
             Ok(document) => prepared.push((index, document)),
             Err(error) => {
                 refused.push((index, error));

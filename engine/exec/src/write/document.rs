@@ -1,10 +1,14 @@
 //! Documents on their way into storage.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
-use pinion_bson::{RawDocument, Timestamp};
+use pinion_bson::{ObjectId, RawDocument, Timestamp};
 use pinion_query::UpdateContext;
 use pinion_wire::Result;
 
+use crate::compute::compute_bytes;
+use crate::limits::LARGE_DOCUMENT_BYTES;
 use crate::state::state;
 
 /// The present time for fields that ask for it, as BSON has it.
@@ -17,7 +21,7 @@ fn timestamp() -> Timestamp {
 }
 
 /// Brings a document into its stored form: checked, `_id` first, empty timestamps filled in unless they are to be kept.
-pub(crate) fn prepare_for_insert(
+pub(crate) async fn prepare_for_insert(
     document: &RawDocument,
     keep_empty_timestamps: bool,
 ) -> Result<Bytes> {
@@ -30,9 +34,29 @@ pub(crate) fn prepare_for_insert(
     } else {
         timestamp()
     };
-    let prepared = pinion_query::prepare_insert(document, || state().new_object_id(), filler)?;
-    // A copy: a slice would keep the whole message in memory until the next checkpoint.
-    Ok(Bytes::copy_from_slice(prepared.as_bytes()))
+    let bytes = document.as_bytes().len();
+    if bytes <= LARGE_DOCUMENT_BYTES {
+        return prepare(document, || state().new_object_id(), filler);
+    }
+    let new_id = state().new_object_id();
+    compute_bytes(bytes, || prepare(document, || new_id, filler)).await
+}
+
+fn prepare(
+    document: &RawDocument,
+    new_id: impl FnOnce() -> ObjectId,
+    filler: Timestamp,
+) -> Result<Bytes> {
+    let prepared = pinion_query::prepare_insert(document, new_id, filler)?;
+    Ok(match prepared {
+        // A copy: a slice would keep the whole message in memory until the next checkpoint.
+        Cow::Borrowed(document) => Bytes::copy_from_slice(document.as_bytes()),
+        // What was built is copied where that leaves less room unused.
+        Cow::Owned(document) if document.as_bytes().len() <= LARGE_DOCUMENT_BYTES => {
+            Bytes::copy_from_slice(document.as_bytes())
+        }
+        Cow::Owned(document) => Bytes::from(document.into_bytes()),
+    })
 }
 
 /// What an update needs to know beside the document.

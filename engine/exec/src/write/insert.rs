@@ -3,14 +3,18 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pinion_bson::RawDocument;
 use pinion_catalog::{
-    Access, Collection, Observers, OpEvent, OpKind, core_catalog, document_id, duplicate_entry,
-    duplicate_id, ensure_collection, from_write_error, id_key, index_writes, partition_of,
-    set_multikey,
+    Access, Collection, IndexWrites, Observers, OpEvent, OpKind, core_catalog, document_id,
+    duplicate_entry, duplicate_id, encode_entry, ensure_collection, from_write_error, id_key,
+    index_writes, partition_of, set_multikey,
 };
 use pinion_clock::Timestamp;
 use pinion_query::MultikeyPaths;
-use pinion_storage::{Expect, Key, Op, PartitionId, Statement, TreeId, Write, WriteError, storage};
+use pinion_storage::{
+    Entry, Expect, Key, Op, PartitionHash, PartitionId, Statement, TreeId, Write, WriteError,
+    storage,
+};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
 use rustc_hash::FxHashSet;
@@ -18,6 +22,7 @@ use rustc_hash::FxHashSet;
 use super::backoff::Backoff;
 use super::batch::BatchOutcome;
 use super::order::{first_error, first_taken};
+use crate::compute::{compute, compute_bytes};
 use crate::interrupt::{check, interruptible};
 use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS};
 use crate::state::state;
@@ -29,15 +34,19 @@ pub(crate) struct InsertStatement {
 }
 
 /// Builds the statement that inserts a prepared document.
-pub(crate) fn insert_statement(
+async fn insert_statement(
+    ctx: &OpContext,
     collection: &Collection,
     document: &Bytes,
 ) -> Result<InsertStatement> {
     let raw = pinion_catalog::stored_document(document);
     let id = document_id(raw)?;
-    let key = id_key(id);
-    let partition = partition_of(collection, &key);
-    let index = index_writes(collection, partition, None, Some(raw), true)?;
+    let key = compute_bytes(document.len(), || id_key(id)).await;
+    let (partition, hash) = (partition_of(collection, &key), storage().partition_hash());
+    let index = match collection.indexes.is_empty() {
+        true => IndexWrites::default(),
+        false => compute(ctx, || new_entries(collection, partition, raw, hash)).await?,
+    };
     let mut writes = Vec::with_capacity(1 + index.writes.len());
     writes.push(Write {
         partition,
@@ -56,7 +65,7 @@ pub(crate) fn insert_statement(
         wall_ms: pinion_runtime::wall_ms(),
         session: None,
     };
-    let entry = pinion_runtime::core_local::<Observers>().entry(&event)?;
+    let entry = entry_of(&event).await?;
     Ok(InsertStatement {
         statement: Statement {
             writes,
@@ -64,6 +73,22 @@ pub(crate) fn insert_statement(
         },
         newly_multikey: index.newly_multikey,
     })
+}
+
+/// The index entries of a document that was not there before.
+fn new_entries(
+    collection: &Collection,
+    partition: PartitionId,
+    document: &RawDocument,
+    hash: PartitionHash,
+) -> Result<IndexWrites> {
+    index_writes(collection, partition, hash, None, Some(document), true)
+}
+
+/// Shows a write to this core's observers and makes its entry, beside the cores where that copies much.
+pub(super) async fn entry_of(event: &OpEvent<'_>) -> Result<Entry> {
+    pinion_runtime::core_local::<Observers>().show(event)?;
+    Ok(compute_bytes(event.o.as_bytes().len(), || encode_entry(event)).await)
 }
 
 /// The error of an insert that storage refused because a key is taken.
@@ -86,7 +111,9 @@ async fn taken(
     }
     // The statement is gone; the same document gives the same writes again.
     let partition = partition_of(collection, &id_key(id));
-    match index_writes(collection, partition, None, Some(raw), true) {
+    let hash = storage().partition_hash();
+    let again = || new_entries(collection, partition, raw, hash);
+    match compute_bytes(document.len(), again).await {
         Ok(made) => {
             let error = duplicate_of(collection, &made.writes[write - 1]);
             first_taken(collection, id, None, raw, error).await
@@ -158,7 +185,7 @@ pub(crate) async fn insert_documents(
             multikey,
             conflict,
             full,
-        } = attempt(&collection, &group, ordered).await;
+        } = attempt(ctx, &collection, &group, ordered).await;
         drop(pass);
         let mut again: Vec<(usize, Bytes)> = Vec::new();
         let mut stop = false;
@@ -225,7 +252,12 @@ fn take_group(queue: &mut std::collections::VecDeque<(usize, Bytes)>) -> Vec<(us
 }
 
 /// One step: builds the statements and hands them to storage together.
-async fn attempt(collection: &Arc<Collection>, group: &[(usize, Bytes)], ordered: bool) -> Step {
+async fn attempt(
+    ctx: &OpContext,
+    collection: &Arc<Collection>,
+    group: &[(usize, Bytes)],
+    ordered: bool,
+) -> Step {
     let mut attempts: Vec<Attempt> = Vec::with_capacity(group.len());
     let mut statements: Vec<Statement> = Vec::with_capacity(group.len());
     // The places in the group of the statements.
@@ -234,7 +266,8 @@ async fn attempt(collection: &Arc<Collection>, group: &[(usize, Bytes)], ordered
     let mut claimed = FxHashSet::default();
     for (place, (_, document)) in group.iter().enumerate() {
         attempts.push(Attempt::Pending);
-        let built = insert_statement(collection, document);
+        pinion_runtime::yield_if_due().await;
+        let built = insert_statement(ctx, collection, document).await;
         if let Ok(built) = &built
             && !ordered
             && !claim(&mut claimed, &built.statement)

@@ -5,23 +5,23 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawDocument};
 use pinion_catalog::{
-    Collection, Observers, OpEvent, OpKind, document_id, from_read_error, from_write_error,
-    index_writes, partition_of,
+    Collection, OpEvent, OpKind, document_id, from_read_error, from_write_error, index_writes,
+    partition_of,
 };
 use pinion_clock::Timestamp;
 use pinion_query::{Matcher, MultikeyPaths, Update};
 use pinion_runtime::Queue;
 use pinion_storage::{
-    Expect, Key, Op, PartitionId, ReadAt, Statement, TreeId, Write, WriteError, storage,
+    Entry, Expect, Key, Op, PartitionId, ReadAt, Statement, TreeId, Write, WriteError, storage,
 };
 use pinion_wire::{OpContext, Result};
 
 use super::backoff::Backoff;
 use super::document::update_context;
-use super::insert::duplicate_of;
+use super::insert::{duplicate_of, entry_of};
 use super::order::{first_error, first_taken};
-use crate::compute::compute;
-use crate::interrupt::check;
+use crate::compute::{compute, compute_bytes};
+use crate::interrupt::{check, pause};
 use crate::state::state;
 
 /// What happens to the documents that match.
@@ -148,7 +148,10 @@ async fn modify(
         let new = computed
             .as_ref()
             .map(|bytes| pinion_catalog::stored_document(bytes));
-        let mut index = match index_writes(collection, partition, Some(old), new, true) {
+        pause(ctx).await?;
+        let hash = storage().partition_hash();
+        let entries = || index_writes(collection, partition, hash, Some(old), new, true);
+        let mut index = match compute(ctx, entries).await {
             Ok(index) => index,
             Err(error) => {
                 return Err(match new {
@@ -179,7 +182,7 @@ async fn modify(
             expect: Expect::Version(read.token),
         });
         writes.extend(index.writes.iter().cloned());
-        let entry = entry_of(collection, id, old, new)?;
+        let entry = change_entry(collection, id, old, new).await?;
         let mut results = storage()
             .execute(
                 vec![Statement {
@@ -222,16 +225,15 @@ async fn modify(
 }
 
 /// The entry of an update or delete: a diff where there is a short one, otherwise the whole new document.
-fn entry_of(
+async fn change_entry(
     collection: &Collection,
     id: pinion_bson::RawBsonRef<'_>,
     old: &RawDocument,
     new: Option<&RawDocument>,
-) -> Result<pinion_storage::Entry> {
+) -> Result<Entry> {
     let mut key = DocBuilder::new();
     key.append_raw("_id", id);
     let key = key.finish();
-    let observers = pinion_runtime::core_local::<Observers>();
     let event = |kind, o, o2| OpEvent {
         kind,
         ns: collection.ns.as_str(),
@@ -241,15 +243,17 @@ fn entry_of(
         wall_ms: pinion_runtime::wall_ms(),
         session: None,
     };
-    match new {
-        None => observers.entry(&event(OpKind::Delete, &key, None)),
-        Some(new) => match pinion_query::diff(old, new) {
-            Some(diff) => {
-                let mut o = DocBuilder::new();
-                o.append("$v", 2i32).append("diff", &*diff);
-                observers.entry(&event(OpKind::Update, &o.finish(), Some(&key)))
-            }
-            None => observers.entry(&event(OpKind::Update, new, Some(&key))),
-        },
-    }
+    let Some(new) = new else {
+        return entry_of(&event(OpKind::Delete, &key, None)).await;
+    };
+    let bytes = old.as_bytes().len() + new.as_bytes().len();
+    let changes = compute_bytes(bytes, || {
+        let diff = pinion_query::diff(old, new)?;
+        let mut o = DocBuilder::new();
+        o.append("$v", 2i32).append("diff", &*diff);
+        Some(o.finish())
+    });
+    let changes = changes.await;
+    let o = changes.as_deref().unwrap_or(new);
+    entry_of(&event(OpKind::Update, o, Some(&key))).await
 }

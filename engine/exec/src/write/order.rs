@@ -12,6 +12,7 @@ use pinion_runtime::Queue;
 use pinion_storage::{Direction, Key, KeyRange, PartitionId, ReadAt, ReadError, TreeId, storage};
 use pinion_wire::Error;
 
+use crate::compute::compute_bytes;
 use crate::state::state;
 
 /// `error` says that an index has no keys for `new`. MongoDB brings a document into one index after the other, the one on
@@ -56,7 +57,7 @@ async fn taken_before(
     new: &RawDocument,
 ) -> Result<Option<Error>, ReadError> {
     let key = id_key(id);
-    let document = partition_of(collection, &key);
+    let (document, hash) = (partition_of(collection, &key), storage().partition_hash());
     if old.is_none() {
         let only = KeyRange {
             lower: Bound::Included(key.clone()),
@@ -67,14 +68,15 @@ async fn taken_before(
         }
     }
     for index in &collection.indexes {
-        let Ok(made) = entries_of(index, new, id) else {
+        let entries = || entries_of(index, new, id);
+        let Ok(made) = compute_bytes(new.as_bytes().len(), entries).await else {
             return Ok(None);
         };
         if !index.spec.unique {
             continue;
         }
         for entry in &made.entries {
-            let partition = entry_partition(collection, index, entry, document);
+            let partition = entry_partition(collection, index, entry, document, hash);
             if is_held(index, entry, partition).await? {
                 let error = duplicate_entry(collection, index, &entry.key, &entry.type_bits);
                 return Ok(Some(error));

@@ -1,40 +1,42 @@
 //! What an update would do, for `explain`: worked out with all its errors, and not written.
 
 use pinion_bson::RawDocument;
-use pinion_wire::Result;
+use pinion_wire::{OpContext, Result};
 
 use super::document::{prepare_for_insert, update_context};
 use super::modify::Change;
-use super::target::ModifyStatement;
-use crate::state::state;
+use super::target::{ModifyStatement, upserted};
+use crate::compute::compute;
 
 impl ModifyStatement {
     /// Whether the statement would change this document, which its filter has found.
-    pub(crate) fn would_change(&self, document: &RawDocument) -> Result<bool> {
+    pub(crate) async fn would_change(
+        &self,
+        ctx: &OpContext,
+        document: &RawDocument,
+    ) -> Result<bool> {
         let Change::Update(update) = &*self.change else {
             return Ok(true);
         };
-        let Some(position) = self.matcher.matches_with_position(document)? else {
+        let matches = || self.matcher.matches_with_position(document);
+        let Some(position) = compute(ctx, matches).await? else {
             return Ok(false);
         };
-        let changed = update.apply(document, &update_context(false, position.array_index))?;
+        let context = update_context(false, position.array_index);
+        let changed = compute(ctx, || update.apply(document, &context)).await?;
         Ok(changed.is_some())
     }
 
     /// Whether the statement would insert a document, since its filter has found none.
-    pub(crate) fn would_upsert(&self) -> Result<bool> {
+    pub(crate) async fn would_upsert(&self, ctx: &OpContext) -> Result<bool> {
         let Change::Update(update) = &*self.change else {
             return Ok(false);
         };
         if !self.upsert {
             return Ok(false);
         }
-        let made = update.upsert(
-            &self.matcher,
-            &update_context(true, None),
-            state().new_object_id(),
-        )?;
-        prepare_for_insert(&made, update.keeps_empty_timestamps())?;
+        let made = upserted(ctx, self, update).await?;
+        prepare_for_insert(&made, update.keeps_empty_timestamps()).await?;
         Ok(true)
     }
 }

@@ -8,7 +8,7 @@ use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{
     Access, Collection, core_catalog, ensure_collection, id_key, partition_of, set_multikey,
 };
-use pinion_query::{Hint, Matcher, MultikeyPaths, SortPattern};
+use pinion_query::{Hint, Matcher, MultikeyPaths, SortPattern, Update};
 use pinion_runtime::CoreId;
 use pinion_storage::{Key, TreeId, storage};
 use pinion_wire::idl::Namespace;
@@ -18,6 +18,7 @@ use super::batch::BatchOutcome;
 use super::document::{prepare_for_insert, update_context};
 use super::insert::insert_documents;
 use super::modify::{Change, Modified, ModifyRequest, modify_at_owner, modify_many_at};
+use crate::compute::compute;
 use crate::interrupt::interruptible;
 use crate::limits::TARGET_GROUP;
 use crate::read::{ReadRequest, Targets, check_still_there, open_ids, parse_sort};
@@ -267,6 +268,16 @@ async fn change_group(
     }
 }
 
+/// What an upsert inserts, before it is brought into its stored form.
+pub(super) async fn upserted(
+    ctx: &OpContext,
+    statement: &ModifyStatement,
+    update: &Update,
+) -> Result<RawDocumentBuf> {
+    let (context, new_id) = (update_context(true, None), state().new_object_id());
+    compute(ctx, || update.upsert(&statement.matcher, &context, new_id)).await
+}
+
 /// Inserts what the update makes out of the filter; false if the document that the filter names has appeared.
 async fn upsert(
     ctx: &OpContext,
@@ -277,12 +288,8 @@ async fn upsert(
     let Change::Update(update) = &*statement.change else {
         return Err(Error::internal("a delete cannot upsert"));
     };
-    let made = update.upsert(
-        &statement.matcher,
-        &update_context(true, None),
-        state().new_object_id(),
-    )?;
-    let document = prepare_for_insert(&made, update.keeps_empty_timestamps())?;
+    let made = upserted(ctx, statement, update).await?;
+    let document = prepare_for_insert(&made, update.keeps_empty_timestamps()).await?;
     let mut batch = BatchOutcome::default();
     insert_documents(ctx, ns, vec![(0, document.clone())], true, &mut batch).await?;
     if let Some(failure) = batch.errors.pop() {

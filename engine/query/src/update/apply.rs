@@ -398,6 +398,7 @@ fn apply_to_array(
                     format!("can't backfill more than {MAX_ARRAY_PADDING} elements"),
                 ));
             }
+            crate::work::spend((index - values.len()) as crate::work::Units * crate::work::STEP)?;
             values.resize(index, Slot::Raw(RawBsonRef::Null));
             values.push(made);
         }

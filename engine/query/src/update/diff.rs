@@ -8,6 +8,7 @@ use pinion_bson::{
     DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, RawElem, RawElems,
 };
 use pinion_wire::Result;
+use rustc_hash::FxHashMap;
 
 use crate::error::error;
 use crate::value::{array_document, elements, field};
@@ -31,6 +32,38 @@ fn same(a: &RawElem<'_>, b: &RawElem<'_>) -> bool {
     a.kind == b.kind && a.value == b.value
 }
 
+/// Where the fields of a document are by their names.
+struct Places<'a> {
+    fields: &'a [RawElem<'a>],
+    /// The first and the last of a name; empty where the fields are few enough to be looked through.
+    by_name: FxHashMap<&'a [u8], (usize, usize)>,
+}
+
+/// So many fields are looked through one after the other.
+const FEW_FIELDS: usize = 32;
+
+impl<'a> Places<'a> {
+    fn of(fields: &'a [RawElem<'a>]) -> Places<'a> {
+        let mut by_name = FxHashMap::default();
+        if fields.len() > FEW_FIELDS {
+            for (at, field) in fields.iter().enumerate() {
+                by_name.entry(field.name).or_insert((at, at)).1 = at;
+            }
+        }
+        Places { fields, by_name }
+    }
+
+    /// The first and the last place of a name.
+    fn of_name(&self, name: &[u8]) -> Option<(usize, usize)> {
+        if self.fields.len() > FEW_FIELDS {
+            return self.by_name.get(name).copied();
+        }
+        let is_it = |field: &RawElem<'_>| field.name == name;
+        let first = self.fields.iter().position(is_it)?;
+        Some((first, self.fields.iter().rposition(is_it)?))
+    }
+}
+
 fn document_diff(old: &RawDocument, new: &RawDocument) -> Option<RawDocumentBuf> {
     let old: Vec<RawElem<'_>> = RawElems::new(old.as_bytes()).collect();
     let new: Vec<RawElem<'_>> = RawElems::new(new.as_bytes()).collect();
@@ -40,13 +73,16 @@ fn document_diff(old: &RawDocument, new: &RawDocument) -> Option<RawDocumentBuf>
     let mut nested: Vec<(String, RawDocumentBuf)> = Vec::new();
     let (mut i, mut j) = (0, 0);
     // Fields that stay keep their order; what stands elsewhere now is deleted and inserted at the end.
-    let position = |elem: &RawElem<'_>| new.iter().position(|n| n.name == elem.name);
+    let places = Places::of(&new);
     while i < old.len() && j < new.len() {
         if old[i].name == new[j].name {
             field_diff(&old[i], &new[j], &mut updates, &mut nested)?;
             i += 1;
             j += 1;
-        } else if position(&old[i]).is_none_or(|at| at < j) {
+        } else if places
+            .of_name(old[i].name)
+            .is_none_or(|(first, _)| first < j)
+        {
             deletes.append(old[i].name_str()?, RawBsonRef::Boolean(false));
             i += 1;
         } else {
@@ -55,7 +91,8 @@ fn document_diff(old: &RawDocument, new: &RawDocument) -> Option<RawDocumentBuf>
         }
     }
     for elem in &old[i..] {
-        if !new[j..].iter().any(|n| n.name == elem.name) {
+        let stays = places.of_name(elem.name).is_some_and(|(_, last)| last >= j);
+        if !stays {
             deletes.append(elem.name_str()?, RawBsonRef::Boolean(false));
         }
     }
@@ -252,6 +289,32 @@ mod tests {
         );
         let again = apply_document(&new, &found).expect("applies twice");
         assert_eq!(again, new, "{found:?} applied twice");
+    }
+
+    #[test]
+    fn many_fields_are_found_as_few_are() {
+        let made = |names: &[usize]| {
+            let mut out = DocBuilder::new();
+            for &name in names {
+                out.append(&format!("field{name}"), name as i32);
+            }
+            out.finish()
+        };
+        let all: Vec<usize> = (0..3 * FEW_FIELDS).collect();
+        let mut moved = all.clone();
+        moved.swap(5, 70);
+        let reversed: Vec<usize> = all.iter().rev().copied().collect();
+        for new in [&moved, &reversed, &all[10..].to_vec(), &all[..40].to_vec()] {
+            check(made(&all), made(new), None);
+            check(made(new), made(&all), None);
+        }
+        let (few, many) = (made(&all[..FEW_FIELDS]), made(&all[..=FEW_FIELDS]));
+        for document in [&few, &many] {
+            let fields: Vec<RawElem<'_>> = RawElems::new(document.as_bytes()).collect();
+            let places = Places::of(&fields);
+            assert_eq!(places.of_name(b"field7"), Some((7, 7)));
+            assert_eq!(places.of_name(b"field"), None);
+        }
     }
 
     #[test]

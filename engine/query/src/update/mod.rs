@@ -45,6 +45,8 @@ use tree::Slot;
 pub struct Update {
     kind: Kind,
     keeps_empty_timestamps: bool,
+    /// How large the update is itself, some of which each document that it changes takes in.
+    source_bytes: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -83,7 +85,8 @@ impl Update {
         filters: Option<&RawArray>,
         variables: &Variables,
     ) -> Result<Update> {
-        crate::work::spend_bytes(crate::value::bytes(update))?;
+        let source_bytes = crate::value::bytes(update);
+        crate::work::spend_bytes(source_bytes)?;
         let document = match update {
             RawBsonRef::Document(document) => document,
             RawBsonRef::Array(stages) => {
@@ -95,6 +98,7 @@ impl Update {
                 return Ok(Update {
                     kind: Kind::Pipeline(pipeline::parse(stages, variables)?),
                     keeps_empty_timestamps: false,
+                    source_bytes,
                 });
             }
             _ => {
@@ -122,6 +126,7 @@ impl Update {
                     tree,
                 },
                 keeps_empty_timestamps: false,
+                source_bytes,
             });
         }
         if !filters.is_empty() {
@@ -132,6 +137,7 @@ impl Update {
         Ok(Update {
             kind: Kind::Replacement(document.to_owned()),
             keeps_empty_timestamps: false,
+            source_bytes,
         })
     }
 
@@ -170,7 +176,7 @@ impl Update {
         old: &RawDocument,
         context: &UpdateContext,
     ) -> Result<Option<RawDocumentBuf>> {
-        crate::work::spend_bytes(old.as_bytes().len())?;
+        crate::work::spend_bytes(old.as_bytes().len() + self.source_bytes)?;
         let mut rewrote = false;
         let new = match &self.kind {
             Kind::Replacement(replacement) => {

@@ -606,3 +606,20 @@ fn a_replacement_is_the_same_only_with_its_id() {
         Some(rawdoc! { "_id": 1, "a": 2 })
     );
 }
+
+#[test]
+fn what_an_update_brings_takes_a_budget() {
+    let update = rawdoc! { "$set": { "a": "x".repeat(2_000_000) } };
+    let update = Update::parse(RawBsonRef::Document(&update)).expect("parses");
+    let small = rawdoc! { "_id": 1 };
+    let apply = || update.apply(&small, &CONTEXT);
+    assert!(crate::work::within(4_000_000, apply).is_none());
+    let upsert = || update.upsert(&Matcher::parse(&small)?, &CONTEXT, ObjectId::new());
+    assert!(crate::work::within(4_000_000, upsert).is_none());
+    assert!(upsert().is_ok_and(|made| made.as_bytes().len() > 2_000_000));
+
+    let far = rawdoc! { "$set": { "a.1400000": 1 } };
+    let far = Update::parse(RawBsonRef::Document(&far)).expect("parses");
+    let padded = || far.apply(&rawdoc! { "_id": 1, "a": [] }, &CONTEXT);
+    assert!(crate::work::within(4_000_000, padded).is_none());
+}

@@ -22,4 +22,4 @@ pub use open::{Opened, open};
 pub use options::{PlantedFault, StorageOptions};
 pub use recover::{Applier, RecoveryReport};
 pub use stats::StorageStats;
-pub use storage::{Storage, storage, try_storage};
+pub use storage::{PartitionHash, Storage, storage, try_storage};

@@ -78,6 +78,19 @@ pub struct Storage {
     pub(super) counters: super::stats::Counters,
 }
 
+/// See [`Storage::partition_of_hash`]; the same on every thread.
+#[derive(Clone, Copy, Debug)]
+pub struct PartitionHash {
+    partitions: u16,
+}
+
+impl PartitionHash {
+    /// The partition of a hashed key.
+    pub fn partition_of(self, key: &[u8]) -> PartitionId {
+        PartitionId((hash_v1(key) % u64::from(self.partitions)) as u16)
+    }
+}
+
 /// This core's storage.
 ///
 /// # Panics
@@ -113,7 +126,14 @@ impl Storage {
 
     /// The partition of a hashed key: a versioned hash of its bytes, modulo the number of partitions.
     pub fn partition_of_hash(&self, key: &[u8]) -> PartitionId {
-        PartitionId((hash_v1(key) % self.partitions.len() as u64) as u16)
+        self.partition_hash().partition_of(key)
+    }
+
+    /// What tells where hashed keys belong, for who computes that on another thread.
+    pub fn partition_hash(&self) -> PartitionHash {
+        PartitionHash {
+            partitions: self.partitions.len() as u16,
+        }
     }
 
     /// The last timestamp allotted to any write of this node.

@@ -256,7 +256,8 @@ mod tests {
         let (entries, _) = pushed(&[100_000, LARGE_VALUE_BYTES]);
         let room = entries.small.capacity();
         let emptied = entries.emptied();
-        assert!(emptied.is_empty() && emptied.len() == 0 && emptied.large.is_empty());
+        assert!(emptied.is_empty() && emptied.large.is_empty());
+        assert_eq!(emptied.len(), 0);
         assert_eq!(emptied.small.capacity(), room);
     }
 

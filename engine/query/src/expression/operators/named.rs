@@ -1,5 +1,6 @@
 //! Operators with named arguments whose work is done on evaluated values: trimming, replacing, matching, fields, dates.
 
+use pcre2::bytes::Regex as Compiled;
 use pinion_bson::{DocBuilder, RawBson, RawBsonRef};
 use pinion_wire::{Error, Result};
 
@@ -8,7 +9,7 @@ use super::{Arity, NamedZone, Operator, Value};
 use crate::error::error;
 use crate::expression::parse::{Expr, Parser};
 use crate::limits::{check_string_bytes, check_value_bytes};
-use crate::regex::Regex;
+use crate::regex::{Failure, Regex};
 use crate::text::value_text;
 use crate::value::{elements, type_name};
 use crate::work::{self, STEP, spend};
@@ -462,25 +463,41 @@ fn regex_match<'a>(name: &str, values: &[Value<'a>]) -> Result<Value<'a>> {
 }
 
 fn regex_find<'a>(name: &str, values: &[Value<'a>], all: bool) -> Result<Value<'a>> {
+    let found = match regex_arguments(name, values)? {
+        None => {
+            let mut none = DocBuilder::new();
+            none.start_array("").end();
+            Value::wrapped(none)
+        }
+        Some((input, regex)) => {
+            let matches = regex.search(|compiled| matches_in(input, compiled, all));
+            Value::wrapped(matches.map_err(|failure| match failure {
+                Failure::Match(e) => error(
+                    51156,
+                    format!("Error occurred while executing the regular expression in {name}: {e}"),
+                ),
+                Failure::Other(e) => e,
+            })?)
+        }
+    };
+    if all {
+        return Ok(found);
+    }
+    Ok(found
+        .item_values()
+        .into_iter()
+        .next()
+        .unwrap_or_else(Value::null))
+}
+
+/// The matches in a text, or the first of them, as an array.
+fn matches_in(input: &str, compiled: &Compiled, all: bool) -> Result<DocBuilder, Failure> {
     let mut out = DocBuilder::new();
     out.start_array("");
-    let Some((input, regex)) = regex_arguments(name, values)? else {
-        out.end();
-        return Ok(if all {
-            Value::wrapped(out)
-        } else {
-            Value::null()
-        });
-    };
     // Characters are counted from match to match: from the front each time they would be counted over and over.
     let (mut counted, mut points) = (0, 0);
-    for captures in regex.compiled().captures_iter(input.as_bytes()) {
-        let captures = captures.map_err(|e| {
-            error(
-                51156,
-                format!("Error occurred while executing the regular expression in {name}: {e}"),
-            )
-        })?;
+    for captures in compiled.captures_iter(input.as_bytes()) {
+        let captures = captures?;
         // PCRE checks the encoding of the whole text for each match.
         spend(REGEX_MATCH + input.len() as work::Units)?;
         let Some(whole) = captures.get(0) else {
@@ -510,13 +527,5 @@ fn regex_find<'a>(name: &str, values: &[Value<'a>], all: bool) -> Result<Value<'
         }
     }
     out.end();
-    let found = Value::wrapped(out);
-    if all {
-        return Ok(found);
-    }
-    Ok(found
-        .item_values()
-        .into_iter()
-        .next()
-        .unwrap_or_else(Value::null))
+    Ok(out)
 }
