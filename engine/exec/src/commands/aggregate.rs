@@ -15,7 +15,7 @@ use super::cursors::{CursorRequest, first_batch};
 use super::refuse;
 use super::stats::{append_collection_stats, index_stats};
 use super::variables::variables;
-use crate::compute::compute;
+use crate::compute::{compute, compute_bytes};
 use crate::interrupt::{interruptible, pause};
 use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
 use crate::read::{PipelineStream, ReadRequest, Source, Stream, open, parse_hint};
@@ -301,7 +301,6 @@ pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
     if parsed.explain {
         return super::explain::explain_aggregate(&cmd, cmd.body()).await;
     }
-    // Constants of a pipeline may be large, and have been copied by now.
     pinion_runtime::yield_if_due().await;
     let mut out = Reply::new();
     let first = parsed.batch_size.unwrap_or(DEFAULT_FIRST_BATCH);
@@ -313,7 +312,9 @@ pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
         single_batch: false,
         no_timeout: false,
     };
-    let run = PipelineRun::new(&parsed.parts.rest);
+    // A run has the stages' constants for itself, which may be as large as the command.
+    let rest = &parsed.parts.rest;
+    let run = compute_bytes(cmd.body().as_bytes().len(), || PipelineRun::new(rest)).await;
     if let Some(stage) = &parsed.first {
         let documents = documents_of(stage, &parsed.ns).await?;
         let documents = filtered(&cmd.ctx, documents, &parsed.parts).await?;
