@@ -3,6 +3,8 @@
 use std::io;
 use std::path::Path;
 
+use bytes::Bytes;
+
 use crate::context::{self, Backend};
 use crate::dma::DmaBuf;
 use crate::limits::{ALIGN, MAX_IO_BYTES};
@@ -140,7 +142,29 @@ impl File {
         check_transfer(offset, data.len())?;
         match &self.0 {
             FileKind::Real(file) => file.write_at(offset, data).await,
-            FileKind::Sim(file) => file.write_at(offset, data).await,
+            FileKind::Sim(file) => file.write_at(offset, data.into_bytes()).await,
+        }
+    }
+
+    /// Writes all of `parts`, one behind the other, at `offset`. Each begins at an address that is a multiple of [`ALIGN`] and
+    /// has a length that is one; together they are at most one transfer.
+    pub async fn write_parts_at(&self, offset: u64, parts: Vec<Bytes>) -> io::Result<()> {
+        check_transfer(offset, parts.iter().map(Bytes::len).sum())?;
+        for part in &parts {
+            if part.is_empty()
+                || !part.len().is_multiple_of(ALIGN)
+                || !part.as_ptr().addr().is_multiple_of(ALIGN)
+            {
+                return Err(invalid(format!(
+                    "a part of {} bytes at {:?} is not aligned to {ALIGN}",
+                    part.len(),
+                    part.as_ptr()
+                )));
+            }
+        }
+        match &self.0 {
+            FileKind::Real(file) => file.write_parts_at(offset, parts).await,
+            FileKind::Sim(file) => file.write_at(offset, parts.concat().into()).await,
         }
     }
 
@@ -150,7 +174,7 @@ impl File {
         match &self.0 {
             FileKind::Real(file) => file.write_durable_at(offset, data).await,
             FileKind::Sim(file) => {
-                file.write_at(offset, data).await?;
+                file.write_at(offset, data.into_bytes()).await?;
                 file.datasync().await
             }
         }

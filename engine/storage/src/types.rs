@@ -14,6 +14,8 @@ pub struct TreeId(pub u64);
 impl TreeId {
     /// The tree of trees: [`TreeId`] to root page and counts. Callers never write to it.
     pub(crate) const MASTER: TreeId = TreeId(0);
+    /// The tree of changes that a checkpoint wrote and did not merge. Only an inspection of the pages shows it.
+    pub const SPILLED: TreeId = TreeId(u64::MAX);
 }
 
 impl fmt::Display for TreeId {

@@ -65,6 +65,7 @@ fn manifest_json(manifest: &Manifest) -> Value {
         "base": timestamp(Timestamp::from_u64(manifest.base)),
         "allDurable": timestamp(Timestamp::from_u64(manifest.all_durable)),
         "retainedAbove": timestamp(Timestamp::from_u64(manifest.retained_above)),
+        "spilled": manifest.spilled,
         "cuts": cuts.collect::<Vec<_>>(),
         "partitions": partitions.collect::<Vec<_>>(),
     })
@@ -93,12 +94,17 @@ fn print_lines(inspector: &Inspector, out: &mut Output) -> Result<(), Failure> {
     }
     if let Some(manifest) = inspector.manifest() {
         out.line(&format!(
-            "manifest {}: epoch {}, base {}, all durable {}, retained above {}",
+            "manifest {}: epoch {}, base {}, all durable {}, retained above {}{}",
             manifest.generation,
             manifest.epoch,
             Timestamp::from_u64(manifest.base),
             Timestamp::from_u64(manifest.all_durable),
             Timestamp::from_u64(manifest.retained_above),
+            if manifest.spilled {
+                ", with spilled changes"
+            } else {
+                ""
+            },
         ))?;
         for cut in &manifest.cuts.0 {
             out.line(&format!(

@@ -71,6 +71,7 @@ fn name_of(names: &BTreeMap<TreeId, Name>, tree: TreeId) -> Name {
     };
     match tree {
         TreeId(0) => known("tree of trees"),
+        TreeId::SPILLED => known("spilled changes"),
         CATALOG_TREE => known("_mdb_catalog"),
         tree => names
             .get(&tree)
@@ -89,6 +90,7 @@ fn add(sum: &mut TreeReport, part: &TreeReport) {
     sum.inner_pages += part.inner_pages;
     sum.overflow_values += part.overflow_values;
     sum.page_bytes += part.page_bytes;
+    sum.spilled_changes += part.spilled_changes;
     sum.levels.resize(
         sum.levels.len().max(part.levels.len()),
         pinion_storage::LevelReport::default(),
@@ -186,6 +188,7 @@ fn tree_json(tree: &TreeReport, names: &BTreeMap<TreeId, Name>) -> Value {
         "innerPages": tree.inner_pages,
         "overflowValues": tree.overflow_values,
         "pageBytes": tree.page_bytes,
+        "spilledChanges": tree.spilled_changes,
         "levels": levels.collect::<Vec<_>>(),
     })
 }
@@ -217,6 +220,7 @@ fn tree_lines<'a>(
         "key bytes",
         "value bytes",
         "page bytes",
+        "spilled changes",
         "name",
     ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
@@ -244,6 +248,7 @@ fn tree_lines<'a>(
             bytes(tree.key_bytes),
             bytes(tree.value_bytes),
             bytes(tree.page_bytes),
+            tree.spilled_changes.to_string(),
             shown,
         ]);
     }

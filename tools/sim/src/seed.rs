@@ -35,6 +35,8 @@ const MAX_CRASH_DELAY_US: u64 = 4_000;
 const CRASH_EVENTS: &[(&str, u64)] = &[
     ("flush", 200),
     ("checkpoint begin", 3),
+    ("checkpoint spills", 3),
+    ("spilled changes merged", 2),
     ("checkpoint install", 3),
     ("superblock", 6),
     ("superblock copy", 8),

@@ -7,6 +7,7 @@ import struct
 import subprocess
 
 import bit_flips
+import pymongo
 import pytest
 from bit_flips import BLOCK, admin, flip_bit
 from pinion_node import ADMIN, Node
@@ -276,3 +277,75 @@ def test_random_bytes_never_make_it_panic(broken):
                 assert admin(broken, command).returncode in (0, 1, 3)
         shutil.move(keep, path)
     assert admin(broken, "verify").returncode == 0
+
+
+@pytest.fixture(scope="module")
+def spilled():
+    """A node that was killed while each partition had spilled changes: of a tree, and of one that has no page yet."""
+    node = Node("--cpus", "2", "--partitions", "3", "--syncdelay", "0")
+    node.start()
+    try:
+        client = node.client()
+        database = client.admin_test
+        database.sparse.insert_many({"_id": i, "n": i, "text": "x" * 1_000} for i in range(8_000))
+        client.admin.command("fsync")
+        database.sparse.update_many({"_id": {"$mod": [100, 0]}}, {"$set": {"n": -1}})
+        database.sparse.delete_many({"_id": {"$mod": [100, 1]}})
+        database.small.insert_many({"_id": i} for i in range(30))
+        client.admin.command("fsync")
+        # What comes after the checkpoint is in the rings alone.
+        journaled = database.sparse.with_options(write_concern=pymongo.WriteConcern(j=True))
+        journaled.update_many({"_id": {"$mod": [1_000, 2]}}, {"$set": {"n": -2}})
+        node.kill()
+        yield node
+    finally:
+        node.__exit__()
+
+
+def manifest_version(data):
+    newest = sorted(data.glob("manifest-*"))[-1]
+    return struct.unpack_from("<I", newest.read_bytes(), 8)[0]
+
+
+def test_spilled_changes_are_shown_verified_and_opened(spilled):
+    data = spilled.directory / "data"
+    # By this version a program that knows nothing of spilled changes refuses the directory.
+    assert manifest_version(data) == 2
+    assert json.loads(printed(data, "superblock", "--json"))["manifest"]["spilled"] is True
+    assert "with spilled changes" in printed(data, "superblock")
+    assert "nothing is wrong" in printed(data, "verify")
+    report = json.loads(printed(data, "tree", "--json"))
+    trees = {tree["ns"] or tree["ident"]: tree for tree in report["trees"]}
+    assert (trees["admin_test.sparse"]["records"], trees["admin_test.sparse"]["spilledChanges"]) == (7_920, 160)
+    assert (trees["admin_test.small"]["records"], trees["admin_test.small"]["spilledChanges"]) == (30, 30)
+    assert trees["admin_test.small"]["pageBytes"] == 0 and trees["_mdb_catalog"]["spilledChanges"] > 0
+    # The counts of each tree stand beside its changes.
+    assert trees["spilled changes"]["records"] > sum(tree["spilledChanges"] for tree in report["trees"]) > 190
+    assert "spilled changes" in printed(data, "tree")
+
+    things = []
+    for file, offset, length in bit_flips.checksummed(data)["page"]:
+        with open(file, "rb") as pages:
+            pages.seek(offset + 24)
+            if pages.read(8) == b"\xff" * 8:
+                things.append((str(pathlib.Path(file).relative_to(data)), offset, length))
+    assert {file for file, _, _ in things} == {f"partition-{number:02}/pages" for number in range(3)}
+    flips = bit_flips.choose({"spilled page": things}, 12, seed=7)
+    assert bit_flips.find(data, flips) == []
+    kind, file, offset, bit = flips[0]
+    flip_bit(data / file, bit)
+    with pytest.raises(RuntimeError, match=str(data / file)):
+        spilled.start()
+    flip_bit(data / file, bit)
+
+    spilled.start()
+    database = spilled.client().admin_test
+    assert database.sparse.count_documents({}) == database.sparse.estimated_document_count() == 7_920
+    assert database.sparse.count_documents({"n": -1}) == 80 and database.sparse.count_documents({"n": -2}) == 8
+    assert database.sparse.count_documents({"_id": {"$mod": [100, 1]}}) == 0 and database.small.count_documents({}) == 30
+    assert spilled.stop() == 0
+    # Closing merged them: any program that knows the directory may open it.
+    assert manifest_version(data) == 1
+    trees = {tree["ns"] or tree["ident"]: tree for tree in json.loads(printed(data, "tree", "--json"))["trees"]}
+    assert "spilled changes" not in trees and trees["admin_test.sparse"]["spilledChanges"] == 0
+    assert trees["admin_test.sparse"]["records"] == 7_920 and "nothing is wrong" in printed(data, "verify")

@@ -9,6 +9,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
+use bytes::Bytes;
+
 use super::blocking;
 use super::core::RealCore;
 use super::ring::{Keep, Op};
@@ -116,6 +118,28 @@ impl RealFile {
                 unreachable!("a write keeps its buffer")
             };
             buffer = returned;
+            match result {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => done += written as usize,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            }
+        }
+        add(&self.core.files().writes, 1);
+        add(&self.core.files().write_bytes, len as u64);
+        Ok(())
+    }
+
+    pub async fn write_parts_at(&self, offset: u64, parts: Vec<Bytes>) -> io::Result<()> {
+        let len: usize = parts.iter().map(Bytes::len).sum();
+        let (mut parts, mut done) = (parts, 0);
+        while done < len {
+            let (result, keep) =
+                Op::write_parts(&self.core, self.fd.clone(), offset, parts, done).await;
+            let Keep::Parts(_, returned, _) = keep else {
+                unreachable!("a write keeps its parts")
+            };
+            parts = returned;
             match result {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => done += written as usize,

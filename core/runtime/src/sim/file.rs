@@ -5,6 +5,8 @@ use std::io;
 use std::path::Path;
 use std::rc::Rc;
 
+use bytes::Bytes;
+
 use super::core::SimCore;
 use super::disk::{Disk, DiskOp, InodeId, io_error};
 use super::life::CoreState;
@@ -159,18 +161,18 @@ impl SimFile {
         result
     }
 
-    pub(crate) async fn write_at(&self, offset: u64, data: DmaBuf) -> io::Result<()> {
+    pub(crate) async fn write_at(&self, offset: u64, data: Bytes) -> io::Result<()> {
         self.check_writable()?;
         let (core, inode, len) = (&self.0.core, self.0.inode, data.len());
         if !core.life().has_effect() {
             return pending().await;
         }
         // The write can reach the disk from here on, whatever becomes of this future.
-        let submission =
-            core.node()
-                .disk
-                .borrow_mut()
-                .submit_write(inode, offset, data.into_bytes())?;
+        let submission = core
+            .node()
+            .disk
+            .borrow_mut()
+            .submit_write(inode, offset, data)?;
         let result = disk_operation(
             core,
             |world| &world.options.disk_write_ns,

@@ -56,6 +56,17 @@ async fn what_was_written_is_read() {
             *pattern(len, index as u8)
         );
     }
+    let parts: Vec<_> = (1..4)
+        .map(|n| pattern(n * ALIGN, n as u8).into_bytes())
+        .collect();
+    let offset = 4000 * ALIGN as u64;
+    file.write_parts_at(offset, parts.clone()).await.unwrap();
+    assert_eq!(
+        *file.read_at(offset, 6 * ALIGN).await.unwrap(),
+        *parts.concat()
+    );
+    let unaligned = vec![parts[0].clone(), parts[1].slice(1..=ALIGN)];
+    assert!(file.write_parts_at(offset, unaligned).await.is_err());
     // What lies between is zero.
     assert!(
         file.read_at(2 * ALIGN as u64, ALIGN)

@@ -110,7 +110,6 @@ impl BlockTable {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
 
     use super::*;
     use crate::base::page::{PageHeader, PageKind, Record, build_page, seal};
@@ -139,7 +138,7 @@ mod tests {
         };
         let mut bytes = build_page(header, &[One]);
         seal(&mut bytes, block, false);
-        Rc::new(Page::built(Bytes::from(bytes)))
+        Rc::new(Page::built(bytes.into_bytes()))
     }
 
     #[test]

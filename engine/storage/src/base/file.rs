@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_runtime::{DmaBuf, File, OpenOptions, compute_beside, fs};
+use pinion_runtime::{File, OpenOptions, compute_beside, fs};
 
 use super::page::{Page, PageHeader, PageKind, PagePtr, build_payload, seal};
 use crate::limits::{BLOCK_BYTES, IO_BYTES};
@@ -44,9 +44,7 @@ impl PageFile {
         };
         let mut page = build_payload(header, &partition.0.to_le_bytes(), 1);
         seal(&mut page, 0, false);
-        file.write_at(0, DmaBuf::padded_copy(&page))
-            .await
-            .map_err(failed)?;
+        file.write_at(0, page).await.map_err(failed)?;
         file.datasync().await.map_err(failed)?;
         fs::sync_dir(dir).await.map_err(failed)?;
         // The partition's directory is an entry of the one above it, which the caller has made durable.
@@ -144,15 +142,16 @@ impl PageFile {
         Ok(Bytes::from(whole))
     }
 
-    /// Writes whole blocks. After a failure nothing more is written.
-    pub(crate) async fn write(&self, offset: u64, data: DmaBuf) -> Result<(), Fatal> {
+    /// Writes parts of whole blocks one behind the other. After a failure nothing more is written.
+    pub(crate) async fn write(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), Fatal> {
         self.check()?;
-        let len = data.len() as u64;
+        let len: usize = parts.iter().map(Bytes::len).sum();
         self.file
-            .write_at(offset, data)
+            .write_parts_at(offset, parts)
             .await
             .map_err(|error| self.poison("writing", offset, error))?;
-        self.bytes_written.set(self.bytes_written.get() + len);
+        self.bytes_written
+            .set(self.bytes_written.get() + len as u64);
         Ok(())
     }
 

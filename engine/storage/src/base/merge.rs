@@ -13,7 +13,7 @@ use std::iter::Peekable;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use pinion_runtime::{should_yield, yield_now};
+use pinion_runtime::yield_if_due;
 
 use super::page::{
     HEADER_BYTES, OverflowRef, Page, PageKind, PagePtr, Record, build_page, common_prefix,
@@ -164,9 +164,7 @@ pub(crate) async fn free_tree(
                 }
             }
         }
-        if should_yield() {
-            yield_now().await;
-        }
+        yield_if_due().await;
     }
     assert_eq!(
         (pages, blocks),
@@ -269,9 +267,7 @@ impl<'a, 'w, 'k> LevelMerge<'a, 'w, 'k> {
                 let upper = located.as_ref().and_then(|located| located.upper.clone());
                 self.merge_page(located, upper.as_ref(), &mut changes)
                     .await?;
-                if should_yield() {
-                    yield_now().await;
-                }
+                yield_if_due().await;
                 let Some(upper) = upper else { break true };
                 if let Some((key, _)) = changes.peek() {
                     let next = self

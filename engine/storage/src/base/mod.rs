@@ -11,6 +11,7 @@ mod page;
 mod prefetch;
 mod roots;
 mod space;
+mod spilled;
 mod store;
 mod tree;
 mod verify;
@@ -20,10 +21,14 @@ pub use roots::PartitionRoots;
 pub use verify::{LevelReport, TreeReport, VerifyReport, verify_partition};
 
 pub(crate) use cursor::BaseCursor;
-pub(crate) use merge::{Change, Freed, free_tree, merge_tree};
+pub(crate) use merge::{Change, Freed, free_tree, merge_tree, unreadable};
 pub(crate) use prefetch::ChangedKeys;
 pub(crate) use roots::{Counts, TreeRoot};
 pub(crate) use space::Extent;
+pub(crate) use spilled::{
+    SpilledRecord, encode_spilled_counts, encode_spilled_version, spilled_counts_key,
+    spilled_version_key,
+};
 pub(crate) use store::{PageStore, PageWriter};
 pub(crate) use tree::Stored;
 pub(crate) use verify::verify_and_collect;

@@ -9,6 +9,8 @@ pub struct PartitionOptions {
     pub cache_bytes: u64,
     /// Bytes of merged changes that are kept for open snapshots; beyond it the oldest snapshots end.
     pub retired_bytes: u64,
+    /// Changes up to so many bytes are spilled, not merged, where a merge would write much more than them; 0 merges always.
+    pub spill_bytes: u64,
     /// Used bytes at which a leaf or inner page is full.
     pub leaf_target_bytes: u32,
     /// Most records in a page; 0 leaves it to their size.
@@ -24,6 +26,7 @@ impl Default for PartitionOptions {
         PartitionOptions {
             cache_bytes: 256 * 1024 * 1024,
             retired_bytes: 128 * 1024 * 1024,
+            spill_bytes: 32 * 1024 * 1024,
             leaf_target_bytes: LEAF_TARGET_BYTES as u32,
             fanout: 0,
             file_step_bytes: 16 * 1024 * 1024,
@@ -38,6 +41,7 @@ impl PartitionOptions {
         PartitionOptions {
             cache_bytes: 6 * BLOCK_BYTES as u64,
             retired_bytes: 1024 * 1024,
+            spill_bytes: 256 * 1024,
             leaf_target_bytes: 700,
             fanout: 5,
             file_step_bytes: 4 * BLOCK_BYTES as u64,

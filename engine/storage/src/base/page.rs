@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
+use pinion_runtime::DmaBuf;
 
 use super::hint;
 use crate::limits::{BLOCK_BYTES, MAX_PAGE_BLOCKS, MAX_PAGE_BYTES, MAX_TREE_HEIGHT};
@@ -510,6 +511,11 @@ impl Page {
             .then(|| OverflowRef::decode(&self.bytes[self.record(index).1]))
     }
 
+    /// The whole page as it lies on disk.
+    pub(crate) fn bytes(&self) -> Bytes {
+        self.bytes.clone()
+    }
+
     /// Payload of a page without records.
     pub(crate) fn payload(&self) -> Bytes {
         assert!(!matches!(self.kind, PageKind::Leaf | PageKind::Inner));
@@ -611,7 +617,7 @@ pub(crate) struct PageHeader {
 }
 
 /// Lays out a leaf or an inner page. `records` are in strictly ascending order and at least one. [`seal`] completes it.
-pub(crate) fn build_page<R: Record>(header: PageHeader, records: &[R]) -> Vec<u8> {
+pub(crate) fn build_page<R: Record>(header: PageHeader, records: &[R]) -> DmaBuf {
     assert!(matches!(header.kind, PageKind::Leaf | PageKind::Inner));
     let (first, last) = (
         records.first().expect("a page has records"),
@@ -626,8 +632,8 @@ pub(crate) fn build_page<R: Record>(header: PageHeader, records: &[R]) -> Vec<u8
             .sum::<usize>();
     assert!(used <= MAX_PAGE_BYTES, "a page of {used} bytes");
     let len = used.next_multiple_of(BLOCK_BYTES);
-    // From front to back, so that nothing need be cleared first.
-    let mut page = Vec::with_capacity(len);
+    // From front to back, so that nothing need be cleared first, and where it is written from and cached.
+    let mut page = DmaBuf::with_capacity(len);
     page.extend_from_slice(&encode_header(
         header,
         len,
@@ -666,7 +672,7 @@ pub(crate) fn build_page<R: Record>(header: PageHeader, records: &[R]) -> Vec<u8
         page.len() == used && at == used,
         "the page's size was computed wrongly"
     );
-    page.resize(len, 0);
+    page.pad_to(len);
     page
 }
 
@@ -676,7 +682,7 @@ pub(crate) fn payload_blocks(len: usize) -> u64 {
 }
 
 /// Lays out a page without records in `blocks` blocks. [`seal`] completes it.
-pub(crate) fn build_payload(header: PageHeader, payload: &[u8], blocks: u64) -> Vec<u8> {
+pub(crate) fn build_payload(header: PageHeader, payload: &[u8], blocks: u64) -> DmaBuf {
     assert!(!matches!(header.kind, PageKind::Leaf | PageKind::Inner) && header.level == 0);
     assert!(
         blocks >= payload_blocks(payload.len()) && blocks <= MAX_PAGE_BLOCKS,
@@ -685,10 +691,10 @@ pub(crate) fn build_payload(header: PageHeader, payload: &[u8], blocks: u64) -> 
     );
     let used = HEADER_BYTES + payload.len();
     let len = blocks as usize * BLOCK_BYTES;
-    let mut page = Vec::with_capacity(len);
+    let mut page = DmaBuf::with_capacity(len);
     page.extend_from_slice(&encode_header(header, len, 0, 0, used));
     page.extend_from_slice(payload);
-    page.resize(len, 0);
+    page.pad_to(len);
     page
 }
 
@@ -821,7 +827,7 @@ mod tests {
             .collect();
         let mut bytes = build_page(LEAF, &records);
         let ptr = seal(&mut bytes, 17, false);
-        Page::load(Bytes::from(bytes), &ptr, TreeId(9)).unwrap()
+        Page::load(bytes.into_bytes(), &ptr, TreeId(9)).unwrap()
     }
 
     fn check_search(keys: &[&[u8]], probes: &[&[u8]]) {
@@ -890,7 +896,7 @@ mod tests {
         let mut bytes = build_page(LEAF, &records);
         let ptr = seal(&mut bytes, 17, false);
         for bit in 0..bytes.len() * 8 {
-            let mut damaged = bytes.clone();
+            let mut damaged = bytes.to_vec();
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert!(
                 Page::load(Bytes::from(damaged), &ptr, TreeId(9)).is_err(),
@@ -904,7 +910,7 @@ mod tests {
         let records = [Pair(b"a".to_vec(), b"1".to_vec(), false)];
         let mut bytes = build_page(LEAF, &records);
         let ptr = seal(&mut bytes, 17, false);
-        let bytes = Bytes::from(bytes);
+        let bytes = bytes.into_bytes();
         assert!(Page::load(bytes.clone(), &ptr, TreeId(9)).is_ok());
         assert!(Page::load(bytes.clone(), &ptr, TreeId(8)).is_err());
         assert!(Page::load(bytes.clone(), &PagePtr { block: 18, ..ptr }, TreeId(9)).is_err());
@@ -931,7 +937,7 @@ mod tests {
         let sound = build_page(LEAF, &records);
         let mut state = 99u64;
         for round in 0..3000u64 {
-            let mut bytes = sound.clone();
+            let mut bytes = sound.to_vec();
             for _ in 0..1 + round % 3 {
                 state = state
                     .wrapping_mul(6364136223846793005)

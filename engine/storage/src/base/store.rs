@@ -6,7 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use pinion_runtime::{DmaBuf, JoinHandle, Queue, compute_beside, spawn, yield_if_due};
+use pinion_runtime::{DmaBuf, JoinHandle, Queue, compute_beside, spawn};
 
 use super::cache::PageCache;
 use super::file::PageFile;
@@ -124,7 +124,8 @@ impl PageStore {
 struct Run {
     extent: Extent,
     used_blocks: u64,
-    buffer: DmaBuf,
+    /// The pages, in their order. The cache may share them: what is written is not copied.
+    pages: Vec<Bytes>,
 }
 
 /// Writes the pages of one checkpoint, gathered into large extents, several writes under way at once.
@@ -158,7 +159,7 @@ impl<'a> PageWriter<'a> {
     /// Gives a page its place and queues it for writing; with `keep` it also goes into the cache.
     pub(crate) async fn put(
         &mut self,
-        mut page: Vec<u8>,
+        mut page: DmaBuf,
         overflow: bool,
         keep: bool,
     ) -> Result<PagePtr, Fatal> {
@@ -173,23 +174,21 @@ impl<'a> PageWriter<'a> {
                 .store
                 .allocate(blocks, self.store.options.extent_blocks())
                 .await?;
-            let buffer = DmaBuf::zeroed(extent.blocks as usize * BLOCK_BYTES);
             self.run = Some(Run {
                 extent,
                 used_blocks: 0,
-                buffer,
+                pages: Vec::new(),
             });
         }
         let run = self.run.as_mut().expect("a run was just begun");
         let block = run.extent.start + run.used_blocks;
         let ptr = seal(&mut page, block, overflow);
-        let at = run.used_blocks as usize * BLOCK_BYTES;
-        run.buffer[at..at + page.len()].copy_from_slice(&page);
+        let page = Page::built(page.into_bytes());
+        run.pages.push(page.bytes());
         run.used_blocks += blocks;
         self.store
             .pages_written
             .set(self.store.pages_written.get() + 1);
-        let page = Page::built(Bytes::from(page));
         if keep {
             self.store.cache.insert(block, Rc::new(page), false);
         }
@@ -211,21 +210,17 @@ impl<'a> PageWriter<'a> {
         }
         self.end_run().await?;
         let extent = self.store.allocate(blocks, blocks).await?;
-        // Laid out, checksummed and divided beside the core, which would be held by so many bytes for long.
-        let (ptr, parts) = compute_beside(|| {
+        // Laid out and checksummed beside the core, which would be held by so many bytes for long.
+        let (ptr, page) = compute_beside(|| {
             let mut page = build_payload(header, value, blocks);
             let ptr = seal(&mut page, extent.start, false);
-            let parts: Vec<DmaBuf> = page.chunks(IO_BYTES).map(DmaBuf::padded_copy).collect();
-            Page::built(Bytes::from(page));
-            (ptr, parts)
+            (ptr, Page::built(page.into_bytes()).bytes())
         })
         .await;
         self.store
             .pages_written
             .set(self.store.pages_written.get() + 1);
-        for (block, part) in (extent.start..).step_by(IO_BYTES / BLOCK_BYTES).zip(parts) {
-            self.queue(block, part).await?;
-        }
+        self.write(extent.start, vec![page]).await?;
         Ok(ptr)
     }
 
@@ -251,9 +246,7 @@ impl<'a> PageWriter<'a> {
         let header = self.header(PageKind::FreeList, 0, TreeId::MASTER);
         let mut page = build_payload(header, &list, blocks);
         let ptr = seal(&mut page, extent.start, false);
-        let mut buffer = DmaBuf::zeroed(page.len());
-        buffer.copy_from_slice(&page);
-        self.write(extent.start, buffer).await?;
+        self.write(extent.start, vec![page.into_bytes()]).await?;
         Ok(Some(ptr))
     }
 
@@ -268,7 +261,7 @@ impl<'a> PageWriter<'a> {
 
     /// Writes what the current run holds and returns the rest of its extent.
     async fn end_run(&mut self) -> Result<(), Fatal> {
-        let Some(mut run) = self.run.take() else {
+        let Some(run) = self.run.take() else {
             return Ok(());
         };
         assert!(run.used_blocks > 0 && run.used_blocks <= run.extent.blocks);
@@ -278,27 +271,32 @@ impl<'a> PageWriter<'a> {
                 blocks: run.extent.blocks - run.used_blocks,
             };
             self.store.space.borrow_mut().release(rest);
-            run.buffer.truncate(run.used_blocks as usize * BLOCK_BYTES);
         }
-        self.write(run.extent.start, run.buffer).await
+        self.write(run.extent.start, run.pages).await
     }
 
-    async fn write(&mut self, block: u64, buffer: DmaBuf) -> Result<(), Fatal> {
-        if buffer.len() <= IO_BYTES {
-            return self.queue(block, buffer).await;
+    /// Writes pages one behind the other, as much at a time as one transfer takes.
+    async fn write(&mut self, block: u64, pages: Vec<Bytes>) -> Result<(), Fatal> {
+        let (mut at, mut parts, mut len) = (block, Vec::new(), 0);
+        for mut page in pages {
+            while !page.is_empty() {
+                let part = page.split_to(page.len().min(IO_BYTES - len));
+                len += part.len();
+                parts.push(part);
+                if len == IO_BYTES {
+                    self.queue(at, std::mem::take(&mut parts)).await?;
+                    at += (IO_BYTES / BLOCK_BYTES) as u64;
+                    len = 0;
+                }
+            }
         }
-        for (index, part) in buffer.chunks(IO_BYTES).enumerate() {
-            yield_if_due().await;
-            self.queue(
-                block + (index * IO_BYTES / BLOCK_BYTES) as u64,
-                DmaBuf::padded_copy(part),
-            )
-            .await?;
+        if len > 0 {
+            self.queue(at, parts).await?;
         }
         Ok(())
     }
 
-    async fn queue(&mut self, block: u64, buffer: DmaBuf) -> Result<(), Fatal> {
+    async fn queue(&mut self, block: u64, pages: Vec<Bytes>) -> Result<(), Fatal> {
         if self.in_flight.len() >= WRITES_IN_FLIGHT {
             let oldest = self.in_flight.pop_front().expect("the queue is full");
             outcome(oldest.await)?;
@@ -307,7 +305,7 @@ impl<'a> PageWriter<'a> {
         let offset = block * BLOCK_BYTES as u64;
         self.in_flight
             .push_back(spawn(Queue::Background, async move {
-                file.write(offset, buffer).await
+                file.write(offset, pages).await
             }));
         Ok(())
     }

@@ -1,16 +1,19 @@
 //! Verification of a page file that nobody has open: every checksum, the order of all keys, counts, and who owns each block.
 //! What a walk over every page shows besides, the shape of the trees, is in the same report.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use pinion_runtime::{should_yield, yield_now};
+use pinion_clock::Timestamp;
+use pinion_runtime::yield_if_due;
 
 use super::options::PartitionOptions;
 use super::page::{OverflowRef, Page, PageKind, PagePtr};
 use super::roots::{Counts, PartitionRoots, TreeRoot};
 use super::space::Extent;
+use super::spilled::SpilledRecord;
 use super::store::PageStore;
 use crate::limits::{BLOCK_BYTES, MAX_VERIFY_PROBLEMS};
 use crate::types::{Key, PartitionId, ReadError, TreeId};
@@ -33,7 +36,7 @@ pub struct TreeReport {
     pub tree: TreeId,
     /// Levels, leaves included.
     pub height: u32,
-    /// Keys.
+    /// Keys, with the spilled changes.
     pub records: u64,
     /// Sum of the lengths of keys.
     pub key_bytes: u64,
@@ -49,6 +52,27 @@ pub struct TreeReport {
     pub page_bytes: u64,
     /// Its levels, the leaves first; extents of values are in none.
     pub levels: Vec<LevelReport>,
+    /// Changes of it that a checkpoint spilled and none has merged yet; they lie in the tree of spilled changes.
+    pub spilled_changes: u64,
+}
+
+impl TreeReport {
+    /// A tree of `height` levels of which nothing was seen yet.
+    fn new(tree: TreeId, height: u32) -> TreeReport {
+        TreeReport {
+            tree,
+            height,
+            records: 0,
+            key_bytes: 0,
+            value_bytes: 0,
+            leaves: 0,
+            inner_pages: 0,
+            overflow_values: 0,
+            page_bytes: 0,
+            levels: vec![LevelReport::default(); height as usize],
+            spilled_changes: 0,
+        }
+    }
 }
 
 /// What verification found.
@@ -83,7 +107,7 @@ pub async fn verify_partition(
     Ok(report)
 }
 
-/// Like [`verify_partition`], and gives the records of one tree as far as they can be read.
+/// Like [`verify_partition`], and gives the records of one tree, with its spilled changes, as far as they can be read.
 pub(crate) async fn verify_and_collect(
     id: PartitionId,
     dir: &Path,
@@ -121,7 +145,8 @@ pub(crate) async fn verify_and_collect(
             blocks: 1,
         }],
     };
-    let mut collected = Vec::new();
+    let mut collected = BTreeMap::new();
+    let mut spilled = Spilled::default();
     walk.report.pages += 1;
     if let Some(list) = roots.free_list() {
         walk.own(&list);
@@ -138,10 +163,15 @@ pub(crate) async fn verify_and_collect(
                     let tree = TreeId(u64::from_be_bytes(id));
                     walk.tree(tree, root.ptr, root.level, Some(&root), |key, value| {
                         if collect == Some(tree) {
-                            collected.push((key, value));
+                            collected.insert(key, value);
+                        } else if tree == TreeId::SPILLED {
+                            spilled.take(&key, value, collect);
                         }
                     })
                     .await;
+                    if tree == TreeId::SPILLED && spilled.unsound {
+                        walk.problem(&root.ptr, "a spilled change is not sound");
+                    }
                 }
                 _ => walk.problem(&ptr, "the master tree holds something other than roots"),
             }
@@ -151,6 +181,7 @@ pub(crate) async fn verify_and_collect(
         walk.check_owners();
     }
     let mut report = walk.report;
+    spilled.put_into(&mut report.trees, &mut collected);
     report.extents = walk
         .owned
         .iter()
@@ -165,7 +196,67 @@ pub(crate) async fn verify_and_collect(
         report.free_extents = space.extents().count() as u64;
     }
     store.file.close().await;
-    Ok((report, collected))
+    Ok((report, collected.into_iter().collect()))
+}
+
+/// What the tree of spilled changes says of the others.
+#[derive(Default)]
+struct Spilled {
+    counts: BTreeMap<TreeId, Counts>,
+    /// How many changes of each tree there are.
+    changes: BTreeMap<TreeId, u64>,
+    /// Those of the tree that is collected.
+    collected: BTreeMap<Key, (Timestamp, Option<Bytes>)>,
+    unsound: bool,
+}
+
+impl Spilled {
+    fn take(&mut self, key: &[u8], value: Bytes, collect: Option<TreeId>) {
+        match SpilledRecord::decode(key, value) {
+            Some(SpilledRecord::Counts(tree, counts)) => {
+                self.counts.insert(tree, counts);
+            }
+            Some(SpilledRecord::Version {
+                tree,
+                key,
+                ts,
+                value,
+            }) => {
+                *self.changes.entry(tree).or_default() += 1;
+                // Those of later checkpoints come later.
+                if collect == Some(tree)
+                    && self.collected.get(&key).is_none_or(|(then, _)| *then <= ts)
+                {
+                    self.collected.insert(key, (ts, value));
+                }
+            }
+            None => self.unsound = true,
+        }
+    }
+
+    /// Adds it to what the pages of the trees themselves show. A tree may have spilled changes and no page yet.
+    fn put_into(self, trees: &mut Vec<TreeReport>, collected: &mut BTreeMap<Key, Bytes>) {
+        for (tree, changes) in self.changes {
+            let place = trees.iter().position(|report| report.tree == tree);
+            let place = place.unwrap_or_else(|| {
+                trees.push(TreeReport::new(tree, 0));
+                trees.len() - 1
+            });
+            let report = &mut trees[place];
+            report.spilled_changes = changes;
+            if let Some(counts) = self.counts.get(&tree) {
+                report.records = counts.records;
+                report.key_bytes = counts.key_bytes;
+                report.value_bytes = counts.value_bytes;
+            }
+        }
+        for (key, (_, value)) in self.collected {
+            match value {
+                Some(value) => collected.insert(key, value),
+                None => collected.remove(&key),
+            };
+        }
+    }
 }
 
 struct Walk<'a> {
@@ -224,18 +315,7 @@ impl Walk<'_> {
         expected: Option<&TreeRoot>,
         mut visit: impl FnMut(Key, Bytes),
     ) {
-        let mut report = TreeReport {
-            tree,
-            height: u32::from(level) + 1,
-            records: 0,
-            key_bytes: 0,
-            value_bytes: 0,
-            leaves: 0,
-            inner_pages: 0,
-            overflow_values: 0,
-            page_bytes: 0,
-            levels: vec![LevelReport::default(); usize::from(level) + 1],
-        };
+        let mut report = TreeReport::new(tree, u32::from(level) + 1);
         let problems_before = self.report.problems.len();
         let mut stack: Vec<(PagePtr, u8, Key, Option<Key>)> = vec![(ptr, level, Key::new(), None)];
         while let Some((ptr, level, lower, upper)) = stack.pop() {
@@ -297,9 +377,7 @@ impl Walk<'_> {
                 0 => report.leaves += 1,
                 _ => report.inner_pages += 1,
             }
-            if should_yield() {
-                yield_now().await;
-            }
+            yield_if_due().await;
         }
         if let Some(root) = expected
             && self.report.problems.len() == problems_before

@@ -36,41 +36,72 @@ pub(super) struct NodeState {
     pub(super) epoch: Cell<u64>,
 }
 
+/// Whether a checkpoint may leave changes to be merged later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spilling {
+    /// Where merging them would cost much more.
+    WherePaying,
+    /// The same, but what is left is merged when nothing was written since the last checkpoint.
+    WhileWriting,
+    Never,
+}
+
 impl Storage {
     pub(super) fn node_state(&self) -> &NodeState {
         self.node.as_ref().expect("only core 0 acts for the node")
     }
 
     /// Takes a checkpoint, or does nothing when there is nothing to write. Everything at or below the timestamp it
-    /// returns is in the base.
+    /// returns is in the page files: in the base, or spilled.
     ///
     /// # Errors
     /// A page or a manifest could not be written; storage has stopped then.
     pub async fn checkpoint(&self) -> Result<Timestamp, Fatal> {
         submit_to(CoreId(0), Queue::Background, || async {
-            storage().checkpoint_node().await
+            storage().checkpoint_node(Spilling::WherePaying).await
         })
         .await
     }
 
-    async fn checkpoint_node(&self) -> Result<Timestamp, Fatal> {
+    /// Takes a checkpoint after which no change waits to be merged. Call it on core 0.
+    pub(super) async fn checkpoint_thoroughly(&self) -> Result<Timestamp, Fatal> {
+        self.checkpoint_node(Spilling::Never).await
+    }
+
+    async fn checkpoint_node(&self, spilling: Spilling) -> Result<Timestamp, Fatal> {
         let node = self.node_state();
         let _turn = node.turn.acquire().await;
         self.check_fatal()?;
         let c = self.last_allotted();
         // Nothing was written since.
-        if c == node.base.get() && !node.dirty.get() {
+        let idle = c == node.base.get() && !node.dirty.get();
+        let merges = match spilling {
+            Spilling::WherePaying => false,
+            Spilling::WhileWriting => idle,
+            Spilling::Never => true,
+        };
+        if idle && !(merges && self.has_spilled().await) {
             self.clear_checkpoint_asked().await;
             return Ok(c);
         }
         let c = self.hold_horizons();
         self.wait_durable(c).await?;
         self.wait_visible(c).await?;
-        let result = self.write_checkpoint(c).await;
+        let result = self.write_checkpoint(c, merges).await;
         if let Err(fatal) = &result {
             self.poison(fatal.clone());
         }
         result.map(|()| c)
+    }
+
+    /// Whether changes wait to be merged in some partition.
+    async fn has_spilled(&self) -> bool {
+        let cores = (0..self.cores as u16).map(|core| {
+            submit_to(CoreId(core), Queue::Background, || async {
+                storage().owned().any(|partition| partition.has_spilled())
+            })
+        });
+        join_all(cores).await.contains(&true)
     }
 
     /// Without a checkpoint to take, whoever asked for one may ask again.
@@ -79,22 +110,24 @@ impl Storage {
             .await;
     }
 
-    /// Writes the checkpoint at `c`, which is durable and visible. The caller has the turn.
-    pub(super) async fn write_checkpoint(&self, c: Timestamp) -> Result<(), Fatal> {
+    /// Writes the checkpoint at `c`, which is durable and visible; `merges` when nothing may be spilled. The caller has the turn.
+    pub(super) async fn write_checkpoint(&self, c: Timestamp, merges: bool) -> Result<(), Fatal> {
         let node = self.node_state();
         let started = now();
         sim::event("checkpoint begin");
         node.dirty.set(false);
         let merged = join_all((0..self.cores as u16).map(|core| {
             submit_to(CoreId(core), Queue::Background, move || async move {
-                storage().merge_owned(c).await
+                storage().merge_owned(c, merges).await
             })
         }))
         .await;
         let mut roots: Vec<Option<PartitionRoots>> = self.partitions.iter().map(|_| None).collect();
+        let mut spilled = false;
         for core in merged {
-            for (partition, merged) in core? {
+            for (partition, merged, spills) in core? {
                 roots[usize::from(partition.0)] = Some(merged);
+                spilled |= spills;
             }
         }
         let roots: Vec<PartitionRoots> = roots
@@ -116,6 +149,7 @@ impl Storage {
             all_durable: current.all_durable.max(c.as_u64()),
             retained_above: c.as_u64(),
             roots: roots.clone(),
+            spilled,
             ..current.clone()
         };
         manifest.cuts.prune(c);
@@ -146,8 +180,13 @@ impl Storage {
         Ok(())
     }
 
-    /// Seals this core's partitions in one poll and merges them one after another.
-    async fn merge_owned(&self, c: Timestamp) -> Result<Vec<(PartitionId, PartitionRoots)>, Fatal> {
+    /// Seals this core's partitions in one poll and merges them one after another. Gives of each what the manifest shall say,
+    /// and whether it has spilled changes.
+    async fn merge_owned(
+        &self,
+        c: Timestamp,
+        merges: bool,
+    ) -> Result<Vec<(PartitionId, PartitionRoots, bool)>, Fatal> {
         for partition in self.owned() {
             partition.seal(c);
         }
@@ -157,7 +196,8 @@ impl Storage {
             if self.options.planted_fault == PlantedFault::SuperblockBeforePages {
                 partition.hold_page_syncs(true).await?;
             }
-            merged.push((partition.id(), partition.merge().await?));
+            let roots = partition.merge(merges).await?;
+            merged.push((partition.id(), roots, partition.merged_spills()));
         }
         Ok(merged)
     }
@@ -207,11 +247,15 @@ impl Storage {
     pub(super) async fn run_checkpoints(self: Rc<Self>) {
         while self.fatal.borrow().is_none() && self.phase.get() != Phase::Closed {
             let node = self.node_state();
-            let _ = timeout(self.options.checkpoint_interval, node.demand.notified()).await;
+            let asked = timeout(self.options.checkpoint_interval, node.demand.notified()).await;
+            let spilling = match asked {
+                Ok(()) => Spilling::WherePaying,
+                Err(_) => Spilling::WhileWriting,
+            };
             let Ok(_inside) = self.gate.enter() else {
                 return;
             };
-            if let Err(fatal) = self.checkpoint_node().await {
+            if let Err(fatal) = self.checkpoint_node(spilling).await {
                 tracing::error!(target: "STORAGE", id = 7_300_002u64, error = %fatal, "No checkpoint could be taken");
             }
         }

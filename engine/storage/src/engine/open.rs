@@ -225,11 +225,16 @@ async fn create(options: &StorageOptions) -> Result<ManifestStore, OpenError> {
         retained_above: 0,
         cuts: Cuts::default(),
         roots,
+        spilled: false,
     };
     ManifestStore::create(dir, manifest)
         .await
         .map_err(doing("writing the first superblock of"))
 }
+
+/// The part of the memory for changes that those may take which a checkpoint spills, in percent: well below what makes it ask
+/// for a checkpoint, so that one that is asked for by memory merges and frees it.
+const SPILL_PERCENT: u64 = 35;
 
 /// The options of each partition: its part of the node's page cache, and of what open snapshots may keep: as much again as
 /// changes may take, since at most that much is merged, and so kept, by one checkpoint.
@@ -238,6 +243,7 @@ fn partition_options(options: &StorageOptions, partitions: u16) -> PartitionOpti
     PartitionOptions {
         cache_bytes: share(100 - options.delta_percent),
         retired_bytes: share(options.delta_percent),
+        spill_bytes: share(options.delta_percent) / 100 * SPILL_PERCENT,
         ..options.partition.clone()
     }
 }

@@ -294,7 +294,7 @@ impl Storage {
                     error,
                 })?;
                 let _turn = self.node_state().turn.acquire().await;
-                self.write_checkpoint(entry.ts).await?;
+                self.write_checkpoint(entry.ts, true).await?;
             }
             yield_if_due().await;
         }
@@ -505,7 +505,7 @@ impl Storage {
     pub async fn close(&self) {
         self.on_all(|storage| async move { storage.gate.close().await })
             .await;
-        if let Err(fatal) = self.checkpoint().await {
+        if let Err(fatal) = self.checkpoint_thoroughly().await {
             tracing::error!(target: "STORAGE", id = 7_300_003u64, error = %fatal, "No checkpoint could be taken at the end");
         }
         self.on_all(|storage| async move {

@@ -4,6 +4,8 @@
 //! 0 magic u64    8 version u32    12 crc32c u32 (of everything else)    16 generation u64
 //! 24 directory u64    32 body length u64    40 zeros .. 64    64 body    zeros up to a multiple of 4096
 //! ```
+//!
+//! The version is 2 while some page file has spilled changes, and 1 otherwise; the bytes are alike.
 
 use pinion_clock::Timestamp;
 
@@ -13,6 +15,8 @@ use crate::limits::BLOCK_BYTES;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PINIONMF");
 const VERSION: u32 = 1;
+/// The version of a manifest by which some page file has spilled changes: a program that knows only the first would lose them.
+const VERSION_SPILLED: u32 = 2;
 const HEADER_BYTES: usize = 64;
 /// The hash that places keys in partitions; a data directory keeps the one it was made with.
 pub(crate) const HASH_VERSION: u16 = 1;
@@ -40,6 +44,9 @@ pub struct Manifest {
     pub cuts: Cuts,
     /// One for each partition, in order.
     pub roots: Vec<PartitionRoots>,
+    /// Whether changes wait in some page file to be merged. The version in the header says so, not the body.
+    #[rkyv(with = rkyv::with::Skip)]
+    pub spilled: bool,
 }
 
 impl Manifest {
@@ -72,7 +79,12 @@ impl Manifest {
             .expect("serializing into memory does not fail");
         let mut bytes = vec![0; (HEADER_BYTES + body.len()).next_multiple_of(BLOCK_BYTES)];
         bytes[0..8].copy_from_slice(&MAGIC.to_le_bytes());
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        let version = if self.spilled {
+            VERSION_SPILLED
+        } else {
+            VERSION
+        };
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.generation.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.directory.to_le_bytes());
         bytes[32..40].copy_from_slice(&(body.len() as u64).to_le_bytes());
@@ -97,10 +109,10 @@ impl Manifest {
         if u64_at(0) != MAGIC {
             return Err("it is not a manifest".to_owned());
         }
-        if u32_at(8) != VERSION {
+        let version = u32_at(8);
+        if version != VERSION && version != VERSION_SPILLED {
             return Err(format!(
-                "its version is {}, and this program knows {VERSION}",
-                u32_at(8)
+                "its version is {version}, and this program knows {VERSION} and {VERSION_SPILLED}"
             ));
         }
         let body_len = u64_at(32);
@@ -109,8 +121,9 @@ impl Manifest {
         }
         let mut body = rkyv::util::AlignedVec::<16>::with_capacity(body_len as usize);
         body.extend_from_slice(&bytes[HEADER_BYTES..HEADER_BYTES + body_len as usize]);
-        let manifest = rkyv::from_bytes::<Manifest, rkyv::rancor::Error>(&body)
+        let mut manifest = rkyv::from_bytes::<Manifest, rkyv::rancor::Error>(&body)
             .map_err(|error| format!("its body cannot be read: {error}"))?;
+        manifest.spilled = version == VERSION_SPILLED;
         if manifest.generation != u64_at(16) || manifest.directory != u64_at(24) {
             return Err("its header and its body do not belong together".to_owned());
         }

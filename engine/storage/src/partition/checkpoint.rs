@@ -5,11 +5,12 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use pinion_clock::Timestamp;
-use pinion_runtime::{Queue, should_yield, spawn, yield_now};
+use pinion_runtime::{Queue, sim, spawn, yield_if_due};
 use rustc_hash::FxHashMap;
 
 use super::core::Partition;
 use super::delta::{Chain, Version};
+use super::spill::Spilled;
 use super::view::{Reaped, Sealed, View};
 use crate::base::{
     Change, ChangedKeys, Extent, Freed, PageWriter, PartitionRoots, TreeRoot, free_tree, merge_tree,
@@ -24,7 +25,15 @@ pub(super) struct Merged {
     roots: PartitionRoots,
     master: Option<TreeRoot>,
     trees: FxHashMap<TreeId, TreeRoot>,
+    spilled: Option<Spilled>,
     freed: Vec<Extent>,
+}
+
+impl Merged {
+    /// Whether changes wait in the page file to be merged.
+    pub(super) fn spills(&self) -> bool {
+        self.spilled.is_some()
+    }
 }
 
 impl Partition {
@@ -56,10 +65,16 @@ impl Partition {
                 self.reclaim(delta.bytes(), std::iter::once(delta.into_keys()).collect());
             }
         }
-        let delta = std::mem::take(&mut state.active);
+        let delta = state.active.take();
+        let ids = delta.tree_ids().into_iter();
+        let counts = ids
+            .filter_map(|tree| Some((tree, *state.counts.get(&tree)?)))
+            .collect();
+        state.sealed_seq = state.next_seq;
         state.views.current().seal(Sealed {
             at: c,
             delta,
+            counts,
             dropped,
         });
     }
@@ -70,18 +85,25 @@ impl Partition {
         self.store.file.sync().await
     }
 
-    /// Writes the sealed changes into new pages, durable on return. Runs in the background queue and yields often.
-    pub(crate) async fn merge(&self) -> Result<PartitionRoots, Fatal> {
+    /// Writes the sealed changes into new pages, durable on return: merges them into the base, or, unless it is to be
+    /// `thorough`, spills them where that costs much less. Runs in the background queue and yields often.
+    pub(crate) async fn merge(&self, thorough: bool) -> Result<PartitionRoots, Fatal> {
         let view = self.state.borrow().views.current().clone();
         let sealed = view.sealed().expect("merge follows seal");
-        let merged = self.merge_view(&view, &sealed).await?;
+        let spills = !thorough && self.is_sparse(&view, &sealed).await;
+        let merged = self.merge_view(&view, &sealed, spills).await?;
         let roots = merged.roots;
         let before = self.state.borrow_mut().merged.replace(merged);
         assert!(before.is_none(), "two checkpoints of one partition at once");
         Ok(roots)
     }
 
-    async fn merge_view(&self, view: &View, sealed: &Sealed) -> Result<Merged, Fatal> {
+    async fn merge_view(
+        &self,
+        view: &View,
+        sealed: &Sealed,
+        spills: bool,
+    ) -> Result<Merged, Fatal> {
         self.store.file.check()?;
         let checkpoint = view.roots.checkpoint + 1;
         let mut writer = PageWriter::new(&self.store, checkpoint);
@@ -95,7 +117,29 @@ impl Partition {
                 master_changes.insert(tree, None);
             }
         }
-        for tree in sealed.delta.tree_ids() {
+        let mut spilled = None;
+        if spills {
+            sim::event("checkpoint spills");
+            let root = self
+                .spill(&mut writer, &mut freed, view, sealed, checkpoint)
+                .await?;
+            if let Some(root) = root {
+                trees.insert(TreeId::SPILLED, root);
+                master_changes.insert(TreeId::SPILLED, Some(root));
+                let seq = self.state.borrow().sealed_seq;
+                spilled = Some(Spilled { seq, at: sealed.at });
+            }
+        } else if let Some(root) = trees.remove(&TreeId::SPILLED) {
+            sim::event("spilled changes merged");
+            free_tree(&self.store, &mut freed, TreeId::SPILLED, root).await?;
+            master_changes.insert(TreeId::SPILLED, None);
+        }
+        let to_merge = if spills {
+            Vec::new()
+        } else {
+            sealed.delta.tree_ids()
+        };
+        for tree in to_merge {
             let delta = sealed.delta.tree(tree).expect("the tree was just listed");
             let mut changes = delta
                 .iter()
@@ -155,6 +199,7 @@ impl Partition {
             roots,
             master,
             trees,
+            spilled,
             freed: freed.extents,
         })
     }
@@ -172,9 +217,7 @@ impl Partition {
                     state.active.insert(tree, &key, version, &needed);
                 }
             }
-            if should_yield() {
-                yield_now().await;
-            }
+            yield_if_due().await;
         }
     }
 
@@ -225,6 +268,9 @@ impl Partition {
         // A tree that was emptied is forgotten, unless it lives on in the delta.
         let view = View::new(roots, merged.master, merged.trees);
         state.views.replace(view, merged.freed);
+        state.spilled = merged.spilled;
+        state.restored_bytes = 0;
+        state.active.note_edit();
         drop(sealed);
         self.reap_borrowed(state);
     }
@@ -282,9 +328,7 @@ impl Partition {
                     self.store.release(extent);
                 }
             }
-            if should_yield() {
-                yield_now().await;
-            }
+            yield_if_due().await;
         }
     }
 
@@ -299,8 +343,8 @@ impl Partition {
             for map in maps {
                 for (index, entry) in map.into_iter().enumerate() {
                     drop(entry);
-                    if index % STEPS_AT_ONCE == 0 && should_yield() {
-                        yield_now().await;
+                    if index % STEPS_AT_ONCE == 0 {
+                        yield_if_due().await;
                     }
                 }
             }

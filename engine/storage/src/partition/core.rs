@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap;
 use super::checkpoint::Merged;
 use super::delta::Delta;
 use super::intents::Intents;
+use super::spill::{Loaded, Spilled};
 use super::view::{View, Views};
 use crate::base::{
     BaseCursor, Counts, Extent, PageStore, PartitionOptions, PartitionRoots, TreeRoot,
@@ -44,11 +45,18 @@ pub(super) struct State {
     pub counts: FxHashMap<TreeId, Counts>,
     /// Trees to be dropped by the first checkpoint at or above the timestamp.
     pub dropped: BTreeMap<TreeId, Timestamp>,
+    /// Which of the active delta's versions are in the tree of spilled changes.
+    pub spilled: Option<Spilled>,
+    /// The number of the last version that was sealed.
+    pub sealed_seq: u64,
+    /// Bytes of the sealed delta that are in the active one again.
+    pub restored_bytes: u64,
     /// A merged checkpoint that waits for its manifest.
     pub merged: Option<Merged>,
     /// Extents that no view refers to any more, on their way to the free space.
     pub releasing: VecDeque<Extent>,
-    next_seq: u64,
+    /// The number of the last version.
+    pub next_seq: u64,
 }
 
 impl State {
@@ -127,6 +135,7 @@ impl Partition {
             id,
             store,
             View::new(roots, None, FxHashMap::default()),
+            Loaded::default(),
         ))
     }
 
@@ -139,25 +148,33 @@ impl Partition {
     ) -> Result<Rc<Partition>, ReadError> {
         let store = PageStore::open(dir, id, &roots, options, true).await?;
         let (master, trees) = load_trees(&store, &roots).await?;
-        Ok(Partition::build(id, store, View::new(roots, master, trees)))
+        let loaded = Loaded::load(&store, &trees).await?;
+        let view = View::new(roots, master, trees);
+        Ok(Partition::build(id, store, view, loaded))
     }
 
-    fn build(id: PartitionId, store: PageStore, view: Rc<View>) -> Rc<Partition> {
+    fn build(id: PartitionId, store: PageStore, view: Rc<View>, loaded: Loaded) -> Rc<Partition> {
+        let base = view.timestamp();
         let counts = view
             .trees
             .iter()
+            .filter(|(tree, _)| **tree != TreeId::SPILLED)
             .map(|(&tree, root)| (tree, root.counts))
             .collect();
-        let state = State {
+        let mut state = State {
             active: Delta::default(),
             intents: Intents::default(),
             views: Views::new(view),
             counts,
             dropped: BTreeMap::new(),
+            spilled: None,
+            sealed_seq: 0,
+            restored_bytes: 0,
             merged: None,
             releasing: VecDeque::new(),
             next_seq: 0,
         };
+        loaded.put_into(&mut state, base);
         Rc::new_cyclic(|me| Partition {
             me: me.clone(),
             id,
@@ -178,6 +195,17 @@ impl Partition {
     /// The base's timestamp: unpinned snapshots below it are gone.
     pub fn base_timestamp(&self) -> Timestamp {
         self.state.borrow().views.current().timestamp()
+    }
+
+    /// Whether changes wait in the page file to be merged.
+    pub(crate) fn has_spilled(&self) -> bool {
+        self.state.borrow().spilled.is_some()
+    }
+
+    /// Whether changes will wait to be merged when the checkpoint that was just merged is installed.
+    pub(crate) fn merged_spills(&self) -> bool {
+        let state = self.state.borrow();
+        state.merged.as_ref().is_some_and(Merged::spills)
     }
 
     /// What the last installed checkpoint left.
@@ -230,7 +258,7 @@ impl Partition {
     /// Drops a tree with the first checkpoint at or above `after`, which is the timestamp of the catalog change that
     /// removed it; nobody reads or writes the tree any more. Remembered in memory only: replay drops again.
     pub(crate) fn drop_tree(&self, tree: TreeId, after: Timestamp) {
-        assert_ne!(tree, TreeId::MASTER);
+        assert!(tree != TreeId::MASTER && tree != TreeId::SPILLED);
         self.state.borrow_mut().dropped.insert(tree, after);
     }
 
@@ -242,7 +270,8 @@ impl Partition {
             sealed_bytes: state
                 .views
                 .current()
-                .with_sealed(|sealed| sealed.map_or(0, |sealed| sealed.delta.bytes())),
+                .with_sealed(|sealed| sealed.map_or(0, |sealed| sealed.delta.bytes()))
+                .saturating_sub(state.restored_bytes),
             retired_bytes: state.views.retired_bytes() + self.reclaiming.get(),
             intent_bytes: state.intents.bytes(),
             intents: state.intents.len() as u64,

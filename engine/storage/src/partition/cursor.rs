@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use pinion_runtime::sync::Notify;
-use pinion_runtime::{Queue, should_yield, sim, spawn, yield_now};
+use pinion_runtime::{Queue, sim, spawn, yield_if_due};
 
 use super::core::{Partition, State};
 use super::read::{SnapshotPin, read_version};
@@ -36,6 +36,9 @@ pub struct Cursor {
     base: BaseCursor,
     /// The checkpoint whose tree `base` stands in.
     base_checkpoint: u64,
+    /// The next key that a delta has, none if there is no other, as long as [`Delta::edits`](super::delta::Delta::edits) stays
+    /// the same: where changes are few, most records of the base are given without a look into the deltas.
+    changed: Option<(u64, Option<Key>)>,
     done: bool,
 }
 
@@ -78,6 +81,7 @@ impl Partition {
             from_base: false,
             base: BaseCursor::default(),
             base_checkpoint: u64::MAX,
+            changed: None,
             done: false,
         }
     }
@@ -109,8 +113,8 @@ impl Cursor {
                 }
                 Step::Skipped => {
                     skipped += 1;
-                    if skipped.is_multiple_of(STEPS_BEFORE_YIELD) && should_yield() {
-                        yield_now().await;
+                    if skipped.is_multiple_of(STEPS_BEFORE_YIELD) {
+                        yield_if_due().await;
                     }
                 }
                 Step::End => self.done = true,
@@ -151,6 +155,7 @@ impl Cursor {
     /// the cursor's direction, within its range.
     pub fn seek(&mut self, key: &[u8]) {
         self.from_base = false;
+        self.changed = None;
         let before_range = match self.direction {
             Direction::Forward => !self.range.above_lower(key),
             Direction::Reverse => !self.range.below_upper(key),
@@ -170,8 +175,8 @@ impl Cursor {
         self.done
     }
 
-    /// The next record in the common case: it lies in the leaf that the cursor stands in, and nothing was changed since the last
-    /// checkpoint. None where the others must decide, [`Cursor::step`] and its callers.
+    /// The next record in the common case: it lies in the leaf that the cursor stands in, and no change comes before it. None
+    /// where the others must decide, [`Cursor::step`] and its callers.
     #[inline]
     fn next_in_leaf(&mut self) -> Option<(Key, Read)> {
         if self.done || self.pin.is_err() {
@@ -181,7 +186,7 @@ impl Cursor {
             let state = self.partition.state.borrow();
             let view = state.views.of(self.at).ok()?;
             if self.base_checkpoint != view.roots.checkpoint
-                || !state.is_unchanged(view, self.tree)
+                || !self.base_is_next(&state, view)
                 || (self.at == ReadAt::Newest && !state.intents.is_empty())
             {
                 return None;
@@ -241,8 +246,8 @@ impl Cursor {
                 return Ok(Step::Load(view.clone()));
             }
         }
-        // The common case: nothing was changed since the last checkpoint, and nothing is being decided.
-        if state.is_unchanged(view, self.tree)
+        // The common case: no change comes before the base's record, and nothing is being decided.
+        if self.base_is_next(&state, view)
             && (self.at != ReadAt::Newest || state.intents.is_empty())
         {
             let Some((page, index)) = self.base.record() else {
@@ -256,14 +261,21 @@ impl Cursor {
             return Ok(found(&partition, view, key, stored));
         }
         self.settle_from();
+        let edits = state.active.edits();
+        let in_delta = match self.changed.take() {
+            Some((then, key)) if then == edits => key,
+            _ => self.next_in_delta(&state, view),
+        };
         let from = self.from.as_ref().map(Key::as_slice);
-        let in_delta = self.next_in_delta(&state, view);
         let base = self.base.record();
         // Which of the two comes first, and whether they are the same key.
         let (use_base, key) = match (base, in_delta) {
             (None, None) => (false, None),
             (None, Some(key)) => (false, Some(key)),
-            (Some((page, index)), None) => (true, Some(page.key(index))),
+            (Some((page, index)), None) => {
+                self.changed = Some((edits, None));
+                (true, Some(page.key(index)))
+            }
             (Some((page, index)), Some(key)) => {
                 let order = page.compare(index, &key);
                 let order = if self.direction == Direction::Forward {
@@ -272,6 +284,7 @@ impl Cursor {
                     order.reverse()
                 };
                 if order.is_lt() {
+                    self.changed = Some((edits, Some(key)));
                     (true, Some(page.key(index)))
                 } else {
                     (order.is_eq(), Some(key))
@@ -312,6 +325,28 @@ impl Cursor {
         }
         self.from = Bound::Excluded(key);
         Ok(step)
+    }
+
+    /// Whether nothing that a delta has comes before the record of the base on which the cursor stands, or is that record.
+    #[inline]
+    fn base_is_next(&self, state: &State, view: &View) -> bool {
+        if state.is_unchanged(view, self.tree) {
+            return true;
+        }
+        let Some((edits, changed)) = &self.changed else {
+            return false;
+        };
+        if *edits != state.active.edits() {
+            return false;
+        }
+        match (self.base.standing(), changed) {
+            (_, None) => true,
+            (Some((page, index)), Some(key)) => match self.direction {
+                Direction::Forward => page.compare(index, key).is_lt(),
+                Direction::Reverse => page.compare(index, key).is_gt(),
+            },
+            (None, Some(_)) => false,
+        }
     }
 
     /// The next key that the active or the sealed delta has.

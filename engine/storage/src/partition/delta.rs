@@ -167,6 +167,11 @@ impl TreeDelta {
         self.keys.is_empty()
     }
 
+    /// The number of changed keys.
+    pub(crate) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
     /// The changed keys in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Chain)> {
         self.keys.iter()
@@ -230,6 +235,8 @@ impl TreeDelta {
 pub(crate) struct Delta {
     trees: FxHashMap<TreeId, TreeDelta>,
     bytes: u64,
+    /// Grows with every change of what readers find here.
+    edits: u64,
 }
 
 impl Delta {
@@ -258,7 +265,44 @@ impl Delta {
             .or_default()
             .insert(key, version, needed);
         self.bytes = self.bytes + added - removed;
+        self.edits += 1;
         (before, newest)
+    }
+
+    /// Adds a version that was here before, unless another one of its timestamp has come meanwhile. Returns the bytes added.
+    pub(crate) fn restore(
+        &mut self,
+        tree: TreeId,
+        key: &[u8],
+        version: Version,
+        needed: &Needed<'_>,
+    ) -> u64 {
+        let there = self.visible(tree, key, ReadAt::At(version.ts));
+        if there.is_some_and(|there| there.ts == version.ts) {
+            return 0;
+        }
+        let before = self.bytes;
+        self.insert(tree, key, version, needed);
+        self.bytes.saturating_sub(before)
+    }
+
+    /// As long as it stays the same, a partition's deltas hold what they held.
+    pub(crate) fn edits(&self) -> u64 {
+        self.edits
+    }
+
+    /// Says that another delta of the partition has changed.
+    pub(crate) fn note_edit(&mut self) {
+        self.edits += 1;
+    }
+
+    /// Begins anew and gives what was here.
+    pub(crate) fn take(&mut self) -> Delta {
+        let next = Delta {
+            edits: self.edits + 1,
+            ..Delta::default()
+        };
+        std::mem::replace(self, next)
     }
 
     /// The changed trees in order.
@@ -272,6 +316,7 @@ impl Delta {
     pub(crate) fn remove_tree(&mut self, tree: TreeId) -> Option<TreeDelta> {
         let removed = self.trees.remove(&tree)?;
         self.bytes -= removed.bytes;
+        self.edits += 1;
         Some(removed)
     }
 

@@ -6,6 +6,7 @@ mod cursor;
 mod delta;
 mod intents;
 mod read;
+mod spill;
 mod view;
 mod write;
 

@@ -90,6 +90,9 @@ struct Run {
     undecided: Vec<(UnitId, Vec<Write>)>,
     next_unit: u64,
     checkpoints: u64,
+    /// How many of them left changes to be merged later, and how often a directory with such changes was opened.
+    spilled: u64,
+    reopened_spilled: u64,
     reopened: u64,
 }
 
@@ -114,6 +117,8 @@ impl Run {
             undecided: Vec::new(),
             next_unit: 1,
             checkpoints: 0,
+            spilled: 0,
+            reopened_spilled: 0,
             reopened: 0,
         }
     }
@@ -236,7 +241,7 @@ impl Run {
             88..=89 => self.pin(),
             90..=91 => drop(self.pins.pop()),
             92..=95 => self.advance_checkpoint().await,
-            96 if self.rng.chance(0.1) => self.reopen().await,
+            96 if self.rng.chance(0.3) => self.reopen().await,
             97 => self.check_counts(),
             98 => self.raise_horizon().await,
             _ => yield_now().await,
@@ -541,9 +546,13 @@ impl Run {
                 let c = self.rng.between(self.oldest(), self.now);
                 self.partition.seal(Timestamp::from_u64(c));
                 let partition = self.partition.clone();
+                let thorough = self.rng.chance(0.3);
                 self.checkpoint = Some((
                     c,
-                    spawn(Queue::Background, async move { partition.merge().await }),
+                    spawn(
+                        Queue::Background,
+                        async move { partition.merge(thorough).await },
+                    ),
                 ));
             }
             Some((c, merge)) if merge.is_finished() || self.rng.chance(0.3) => {
@@ -556,6 +565,7 @@ impl Run {
                 self.base = c;
                 self.roots = roots;
                 self.checkpoints += 1;
+                self.spilled += u64::from(self.partition.has_spilled());
                 let report = verify_partition(ID, Path::new(DIR), &roots).await.unwrap();
                 assert_eq!(report.problems, [], "after checkpoint {}", self.checkpoints);
                 let too_old = self
@@ -593,6 +603,7 @@ impl Run {
             versions.retain(|ts, _| *ts <= self.base);
         }
         self.reopened += 1;
+        self.reopened_spilled += u64::from(self.partition.has_spilled());
         self.check_counts();
     }
 
@@ -613,8 +624,9 @@ impl Run {
     }
 }
 
-fn check(seed: u64, options: PartitionOptions, steps: u32) {
-    let (checkpoints, reopened) = sim::block_on(seed, async move {
+/// Runs one seed. Gives how many checkpoints spilled, and how often what they left was loaded.
+fn check(seed: u64, options: PartitionOptions, steps: u32) -> (u64, u64) {
+    let (checkpoints, reopened, spilled) = sim::block_on(seed, async move {
         let mut run = Run::new(seed, options).await;
         for _ in 0..steps {
             run.step().await;
@@ -626,12 +638,14 @@ fn check(seed: u64, options: PartitionOptions, steps: u32) {
         run.check_counts();
         run.reopen().await;
         run.scan().await;
-        (run.checkpoints, run.reopened)
+        let spilled = (run.spilled, run.reopened_spilled);
+        (run.checkpoints, run.reopened, spilled)
     });
     assert!(
         checkpoints > 3 && reopened > 0,
         "seed {seed} did too little: {checkpoints} checkpoints"
     );
+    spilled
 }
 
 /// A campaign runs more seeds: `PINION_SEEDS` tells how many times as many.
@@ -645,9 +659,16 @@ fn seeds(range: std::ops::Range<u64>) -> std::ops::Range<u64> {
 
 #[test]
 fn random_operations_on_tiny_pages() {
+    let (mut spilled, mut loaded) = (0, 0);
     for seed in seeds(0..40) {
-        check(seed, PartitionOptions::hostile(), 1500);
+        let (checkpoints, openings) = check(seed, PartitionOptions::hostile(), 1500);
+        spilled += checkpoints;
+        loaded += openings;
     }
+    assert!(
+        spilled > 40 && loaded > 10,
+        "{spilled} checkpoints spilled, {loaded} openings loaded what they left"
+    );
 }
 
 #[test]
@@ -694,7 +715,7 @@ fn a_stale_preparation_conflicts() {
         }];
         let prepared = partition.prepare(&writes).await.unwrap();
         partition.seal(Timestamp::from_u64(5));
-        let roots = partition.merge().await.unwrap();
+        let roots = partition.merge(true).await.unwrap();
         assert_eq!(partition.check(&writes, &prepared), Ok(()));
         partition.install(roots);
         assert_eq!(

@@ -67,7 +67,7 @@ async fn place(partition: &Partition, unit: u64, writes: &[Write]) -> Result<(),
 
 async fn checkpoint(partition: &Partition, c: u64) -> Result<PartitionRoots, Fatal> {
     partition.seal(Timestamp::from_u64(c));
-    let roots = partition.merge().await?;
+    let roots = partition.merge(true).await?;
     partition.install(roots);
     Ok(roots)
 }
@@ -143,6 +143,61 @@ fn unique_prefixes() {
         );
         write(&partition, 100, &removed[..9]).await.unwrap();
         write(&partition, 101, &removed[9..]).await.unwrap();
+    });
+}
+
+/// Changes that lie far apart cost what they are, are there after opening, and are merged when asked to.
+#[test]
+fn sparse_changes_are_spilled_and_merged_later() {
+    sim::block_on(1, async {
+        let options = PartitionOptions::default();
+        let mut partition = create(options.clone()).await;
+        let key = |n: u32| format!("key-{n:05}");
+        for n in 0..2000 {
+            let value = "v".repeat(1000);
+            write(&partition, 1, &[put(&key(n), &value)]).await.unwrap();
+        }
+        checkpoint(&partition, 1).await.unwrap();
+        let merged = partition.tree_stats(TREE);
+        let written = |partition: &Partition| partition.page_stats().bytes_written;
+        let before = written(&partition);
+        for n in (0..2000).step_by(100) {
+            let writes = [put(&key(n), "new"), delete(&key(n + 1))];
+            write(&partition, 2, &writes).await.unwrap();
+        }
+        // Of a key that is newer than the checkpoint the version before is spilled, or nothing.
+        write(&partition, 4, &[put(&key(0), "newer"), put("another", "")])
+            .await
+            .unwrap();
+        partition.seal(Timestamp::from_u64(3));
+        let roots = partition.merge(false).await.unwrap();
+        partition.install(roots);
+        assert!(partition.has_spilled());
+        assert!(
+            written(&partition) - before < 64 * 1024,
+            "a merge writes more"
+        );
+        assert_eq!(newest(&partition, &key(0)).await.as_deref(), Some("newer"));
+        assert_eq!(partition.tree_stats(TREE).records, 1981);
+
+        partition.close().await;
+        partition = Partition::open(ID, Path::new(DIR), roots, options)
+            .await
+            .unwrap();
+        let check = async |partition: &Partition| {
+            assert_eq!(newest(partition, &key(0)).await.as_deref(), Some("new"));
+            assert_eq!(newest(partition, &key(101)).await, None);
+            let stats = partition.tree_stats(TREE);
+            assert_eq!(
+                (stats.records, stats.value_bytes),
+                (1980, 1960 * 1000 + 20 * 3)
+            );
+        };
+        check(&partition).await;
+        assert_eq!(partition.tree_stats(TREE).pages, merged.pages);
+        checkpoint(&partition, 3).await.unwrap();
+        assert!(!partition.has_spilled() && partition.memory().active_bytes == 0);
+        check(&partition).await;
     });
 }
 
@@ -268,7 +323,7 @@ fn unreplicated_writes_are_visible_at_any_timestamp() {
         partition.seal(Timestamp::from_u64(9));
         write(&partition, 0, &[put("a", "3")]).await.unwrap();
         assert_eq!(newest(&partition, "a").await.as_deref(), Some("3"));
-        let roots = partition.merge().await.unwrap();
+        let roots = partition.merge(true).await.unwrap();
         partition.install(roots);
         assert_eq!(newest(&partition, "a").await.as_deref(), Some("3"));
         checkpoint(&partition, 9).await.unwrap();
@@ -458,7 +513,7 @@ fn a_failed_write_or_flush_poisons_the_partition() {
                     "reads go on"
                 );
                 assert_eq!(
-                    partition.merge().await.unwrap_err(),
+                    partition.merge(true).await.unwrap_err(),
                     error,
                     "the poison stays"
                 );
@@ -528,7 +583,7 @@ fn a_crash_never_touches_the_installed_checkpoint() {
                         records.insert(key, value);
                     }
                     partition.seal(Timestamp::from_u64(now));
-                    let roots = partition.merge().await.unwrap();
+                    let roots = partition.merge(true).await.unwrap();
                     *manifest.borrow_mut() = Some((roots, records.clone()));
                     partition.install(roots);
                 }

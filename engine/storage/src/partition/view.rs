@@ -8,7 +8,7 @@ use pinion_clock::Timestamp;
 use rustc_hash::FxHashMap;
 
 use super::delta::Delta;
-use crate::base::{Extent, PartitionRoots, TreeRoot};
+use crate::base::{Counts, Extent, PartitionRoots, TreeRoot};
 use crate::types::{ReadAt, ReadError, TreeId, VersionToken};
 
 /// Set in the token of a version that was read from the base.
@@ -19,6 +19,8 @@ pub(crate) struct Sealed {
     /// Versions at or below it are merged; versions above it return to the active delta.
     pub at: Timestamp,
     pub delta: Delta,
+    /// Exact counts of its trees at newest when it was sealed.
+    pub counts: FxHashMap<TreeId, Counts>,
     /// Trees that end with this checkpoint.
     pub dropped: Vec<TreeId>,
 }

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+use bytes::Bytes;
 use io_uring::{opcode, squeue, types};
 use slab::Slab;
 
@@ -22,6 +23,8 @@ use crate::real::sys::{RawAddress, own_fd};
 pub(in crate::real) enum Keep {
     File(Rc<OwnedFd>),
     Buffer(Rc<OwnedFd>, DmaBuf),
+    /// Bytes, and what tells the kernel where they lie.
+    Parts(Rc<OwnedFd>, Vec<Bytes>, Vec<libc::iovec>),
     Path(CString),
     Address(OwnedFd, Box<RawAddress>),
 }
@@ -186,6 +189,43 @@ impl Op {
                     .rw_flags(flags)
                     .build()
                     .flags(by)
+            })
+        }
+    }
+
+    /// Writes parts one behind the other, from byte `skip` of them all on.
+    pub fn write_parts(
+        core: &RealCore,
+        file: Rc<OwnedFd>,
+        offset: u64,
+        parts: Vec<Bytes>,
+        skip: usize,
+    ) -> Op {
+        let mut to_skip = skip;
+        let mut vectors = Vec::with_capacity(parts.len());
+        for part in &parts {
+            let skipped = to_skip.min(part.len());
+            to_skip -= skipped;
+            if skipped < part.len() {
+                vectors.push(libc::iovec {
+                    iov_base: part[skipped..].as_ptr().cast_mut().cast(),
+                    iov_len: part.len() - skipped,
+                });
+            }
+        }
+        assert!(!vectors.is_empty());
+        // SAFETY: the entry names the keep's descriptor and its vectors; those name ranges of the keep's parts, which nobody
+        // can change while they are shared, and which the kernel only reads.
+        unsafe {
+            let keep = Keep::Parts(file, parts, vectors);
+            Op::start(core, keep, false, |keep| {
+                let Keep::Parts(file, _, vectors) = keep else {
+                    unreachable!()
+                };
+                let count = u32::try_from(vectors.len()).expect("a transfer has a limit");
+                opcode::Writev::new(types::Fd(file.as_raw_fd()), vectors.as_ptr(), count)
+                    .offset(offset + skip as u64)
+                    .build()
             })
         }
     }
