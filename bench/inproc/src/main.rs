@@ -8,6 +8,7 @@
     reason = "the main thread, before and after the cores run"
 )]
 
+mod line;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -104,11 +105,18 @@ fn config(directory: &Path, partitions: u16) -> Arc<NodeConfig> {
 struct Round {
     read: Measured,
     insert: Measured,
+    /// Round trip of a cache line between two cores, the mean of before and after the reads, in nanoseconds.
+    line_ns: f64,
 }
 
 fn compare_cores(options: &ArgMatches) {
     let directory = PathBuf::from(options.get_one::<String>("dbpath").expect("a default"));
     std::fs::create_dir_all(&directory).expect("the directory can be made");
+    let mut entries = std::fs::read_dir(&directory).expect("the directory can be read");
+    if entries.next().is_some() {
+        eprintln!("{} is not empty", directory.display());
+        std::process::exit(2);
+    }
     let cores = number(options, "cores") as usize;
     let records = number(options, "records");
     let tasks = number(options, "tasks") as usize;
@@ -136,12 +144,18 @@ fn compare_cores(options: &ArgMatches) {
                 let config = config.clone();
                 async move {
                     opened(&config).await;
+                    let line_before = line_ns(cores).await;
                     let read = workload::run(Kind::Read, until, tasks, records, first).await;
+                    let line_ns = f64::midpoint(line_before, line_ns(cores).await);
                     let insert = workload::run(Kind::Insert, until, tasks, records, first).await;
                     assert_eq!(workload::count().await, before + insert.operations);
                     workload::checkpoint().await;
                     close().await.expect("the node closes");
-                    Round { read, insert }
+                    Round {
+                        read,
+                        insert,
+                        line_ns,
+                    }
                 }
             });
             count += round.insert.operations;
@@ -154,13 +168,14 @@ fn compare_cores(options: &ArgMatches) {
         ] {
             let [one, all] = both.each_ref().map(of);
             println!(
-                "round {round} {name:7} 1 core {:>9.0}/s {:>5.2} us   {cores} cores {:>9.0}/s {:>5.2} us   ratio {:.2}   hops {:.0} %",
+                "round {round} {name:7} 1 core {:>9.0}/s {:>5.2} us   {cores} cores {:>9.0}/s {:>5.2} us   ratio {:.2}   hops {:.0} %   line {:.0} ns",
                 one.per_second(),
                 one.cpu_us(),
                 all.per_second(),
                 all.cpu_us(),
                 all.per_second() / one.per_second(),
-                all.hops as f64 * 100.0 / all.operations as f64
+                all.hops as f64 * 100.0 / all.operations as f64,
+                both[1].line_ns
             );
         }
         rounds.push(both);
@@ -192,6 +207,13 @@ impl Round {
     fn insert(&self) -> Measured {
         self.insert
     }
+}
+
+async fn line_ns(cores: usize) -> f64 {
+    if cores < 2 {
+        return 0.0;
+    }
+    line::round_trip_ns().await
 }
 
 async fn opened(config: &NodeConfig) {
