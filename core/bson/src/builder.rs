@@ -23,6 +23,8 @@ pub struct DocBuilder {
 /// A value of this length is long: room for it is made at once, with some more behind it.
 const LONG_VALUE_BYTES: usize = 64 * 1024;
 const BEHIND_LONG_VALUE_BYTES: usize = 1024;
+/// A finished document keeps at most so much room beyond twice its bytes.
+const SLACK_BYTES: usize = 128;
 
 #[derive(Clone, Copy, Debug)]
 struct Frame {
@@ -222,7 +224,12 @@ impl DocBuilder {
     /// When a nested document or array is still open, or the document stands behind a prefix.
     pub fn finish(self) -> RawDocumentBuf {
         assert_eq!(self.root, 0, "the document stands behind a prefix");
-        RawDocumentBuf::from_bytes(self.finish_bytes()).expect("the frame was just written")
+        let mut bytes = self.finish_bytes();
+        // Builders are often given room for what a document comes from. Many small ones may then be kept for long.
+        if bytes.capacity() > 2 * bytes.len() + SLACK_BYTES {
+            bytes.shrink_to_fit();
+        }
+        RawDocumentBuf::from_bytes(bytes).expect("the frame was just written")
     }
 
     fn enter(&mut self, next_index: Option<u32>) -> &mut DocBuilder {
@@ -365,6 +372,16 @@ mod tests {
                 expected.as_bytes(),
                 "{value:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_small_document_does_not_keep_the_room_of_a_large_one() {
+        for (room, text) in [(16 << 20, 10), (1_000, 100), (300, 0), (64, 1)] {
+            let mut builder = DocBuilder::with_capacity(room);
+            builder.append("text", "x".repeat(text).as_str());
+            let bytes = builder.finish().into_bytes();
+            assert!(bytes.capacity() <= 2 * bytes.len() + SLACK_BYTES);
         }
     }
 

@@ -138,6 +138,9 @@ def round_of(node):
             assert document["p"] == payload(document["_id"], 0)
     assert seen == COUNT
     phase.done("scan")
+    # Small documents made of larger ones, which all come in one batch or a few.
+    assert sum(1 for _ in client.large.c.find({}, {"n": 1})) == COUNT
+    phase.done("scan, projected")
     in_parallel(node, update_half)
     phase.done("update half", COUNT // 2)
     in_parallel(node, delete_half)

@@ -7,6 +7,9 @@ use crate::error::error;
 use crate::expression::check_field_path;
 use crate::value::{elements, field, is_nullish, items, type_name};
 
+/// A document that one value makes is given this much room at once, if the one it comes from has as much.
+const EXPECTED_BYTES: usize = 4096;
+
 /// The stage's parsed specification.
 #[derive(Clone, Debug)]
 pub(super) struct Unwind {
@@ -177,7 +180,9 @@ fn set_path(
     path: &[&str],
     value: Option<RawBsonRef<'_>>,
 ) -> RawDocumentBuf {
-    let mut out = DocBuilder::with_capacity(document.as_bytes().len());
+    // Of a long document most is the array, and each of its values makes a new one.
+    let room = document.as_bytes().len().min(EXPECTED_BYTES);
+    let mut out = DocBuilder::with_capacity(room);
     write_path(document, path, value, &mut out);
     out.finish()
 }
