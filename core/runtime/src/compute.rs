@@ -6,6 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::context::{self, Backend};
 use crate::{real, yield_now};
 
+/// How long a computation may take. Each kind has threads of its own: what is known to end soon does not wait behind what
+/// nobody knows the end of, such as other clients' queries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Length {
+    Open,
+    Bounded,
+}
+
 /// Tells a computation that nobody waits for it any more. It then ends as soon as it can: whoever gave up waits for that.
 #[derive(Clone, Debug, Default)]
 pub struct Abandoned(Arc<AtomicBool>);
@@ -40,17 +48,28 @@ impl Abandoned {
 /// # Panics
 /// When the computation panics.
 pub async unsafe fn compute<T: Send>(abandoned: Abandoned, f: impl FnOnce() -> T + Send) -> T {
+    // SAFETY: the caller's promise.
+    unsafe { compute_of(Length::Open, abandoned, f).await }
+}
+
+/// See [`compute`], whose promise this needs too.
+async unsafe fn compute_of<T: Send>(
+    length: Length,
+    abandoned: Abandoned,
+    f: impl FnOnce() -> T + Send,
+) -> T {
     let is_real = context::with(|context| matches!(context.backend, Backend::Real(_)));
     if is_real {
         // SAFETY: the caller's promise.
-        unsafe { real::compute(abandoned, f).await }
+        unsafe { real::compute(length, abandoned, f).await }
     } else {
         yield_now().await;
         f()
     }
 }
 
-/// As [`compute`], for what is known to take long, and how long at most: nobody need abandon it.
+/// As [`compute`], for what is known to take long, and how long at most: nobody need abandon it, and it never waits for a
+/// computation of which that is not known.
 ///
 /// The future lives in its task, as all of ours do: nothing in this workspace forgets or leaks one.
 ///
@@ -58,7 +77,7 @@ pub async unsafe fn compute<T: Send>(abandoned: Abandoned, f: impl FnOnce() -> T
 /// When the computation panics.
 pub async fn compute_beside<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     // SAFETY: it is awaited here, in a future that is polled to its end or dropped, see above.
-    let computing = unsafe { compute(Abandoned::default(), f) };
+    let computing = unsafe { compute_of(Length::Bounded, Abandoned::default(), f) };
     // In a box, as few tasks ever need its room.
     Box::pin(computing).await
 }

@@ -1,4 +1,4 @@
-//! The threads that long computations run on: as many as cores, and never a core's own.
+//! The threads that long computations run on: of each kind as many as cores, and never a core's own.
 #![allow(
     clippy::disallowed_types,
     reason = "shared with threads that are no core; a core holds these locks for a move only"
@@ -13,25 +13,38 @@ use std::task::{Poll, Waker};
 
 use super::core::RealCore;
 use super::limits::{COMPUTE_QUEUE, COMPUTE_RETRY};
-use crate::compute::Abandoned;
+use crate::compute::{Abandoned, Length};
 
 type Work = Box<dyn FnOnce() + Send>;
 
 /// Where computations are sent.
 #[derive(Clone)]
-pub(super) struct Computing(SyncSender<Arc<Job>>);
+pub(super) struct Computing {
+    open: SyncSender<Arc<Job>>,
+    bounded: SyncSender<Arc<Job>>,
+}
 
 /// A thread's end. The thread ends when all senders are gone.
 #[derive(Clone)]
 pub(super) struct ComputeThread(Arc<Mutex<Receiver<Arc<Job>>>>);
 
 impl Computing {
-    pub fn new() -> (Computing, ComputeThread) {
-        let (sender, receiver) = sync_channel(COMPUTE_QUEUE);
+    /// Gives the end of the threads of each kind too.
+    pub fn new() -> (Computing, [ComputeThread; 2]) {
+        let (open, of_open) = sync_channel(COMPUTE_QUEUE);
+        let (bounded, of_bounded) = sync_channel(COMPUTE_QUEUE);
+        let ends = [of_open, of_bounded];
         (
-            Computing(sender),
-            ComputeThread(Arc::new(Mutex::new(receiver))),
+            Computing { open, bounded },
+            ends.map(|receiver| ComputeThread(Arc::new(Mutex::new(receiver)))),
         )
+    }
+
+    fn of(&self, length: Length) -> &SyncSender<Arc<Job>> {
+        match length {
+            Length::Open => &self.open,
+            Length::Bounded => &self.bounded,
+        }
     }
 }
 
@@ -122,6 +135,7 @@ impl Drop for EndOnDrop {
 /// # Safety
 /// The future is polled to its end or dropped, never forgotten.
 pub(crate) async unsafe fn compute<T: Send>(
+    length: Length,
     abandoned: Abandoned,
     f: impl FnOnce() -> T + Send,
 ) -> T {
@@ -142,7 +156,11 @@ pub(crate) async unsafe fn compute<T: Send>(
         abandoned,
     };
     loop {
-        match RealCore::current().computing().0.try_send(job.clone()) {
+        match RealCore::current()
+            .computing()
+            .of(length)
+            .try_send(job.clone())
+        {
             Ok(()) => break,
             Err(TrySendError::Full(_)) => crate::sleep(COMPUTE_RETRY).await,
             // The threads live as long as the cores; if they do not, this core does it.

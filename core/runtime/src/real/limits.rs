@@ -74,7 +74,7 @@ pub(super) const BLOCKING_QUEUE: usize = 4096;
 /// How long a stopping core waits for the kernel to finish with its buffers.
 pub(super) const STOP_WAIT: Duration = Duration::from_secs(10);
 
-/// Computations waiting for a thread beside the cores; one more looks again after [`COMPUTE_RETRY`].
+/// Computations of each kind waiting for a thread beside the cores; one more looks again after [`COMPUTE_RETRY`].
 pub(super) const COMPUTE_QUEUE: usize = 1024;
 /// See [`COMPUTE_QUEUE`].
 pub(super) const COMPUTE_RETRY: Duration = Duration::from_millis(5);

@@ -66,10 +66,12 @@ where
     let (blocking, blocking_thread) = Blocking::new();
     let blocking_thread = thread("pinion-files", move || blocking_thread.run())?;
 
-    let (computing, compute_thread) = Computing::new();
-    let compute_threads = (0..count)
-        .map(|_| {
-            let own = compute_thread.clone();
+    let (computing, compute_thread_kinds) = Computing::new();
+    let compute_threads = compute_thread_kinds
+        .iter()
+        .flat_map(|kind| std::iter::repeat_n(kind, count))
+        .map(|of_kind| {
+            let own = of_kind.clone();
             thread("pinion-compute", move || own.run())
         })
         .collect::<Result<Vec<_>, _>>()?;

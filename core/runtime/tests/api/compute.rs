@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use pinion_runtime::{Abandoned, Queue, compute, join_all, spawn, yield_now};
+use pinion_runtime::{Abandoned, Queue, compute, compute_beside, join_all, spawn, yield_now};
 
 use crate::suite;
 
@@ -51,6 +51,37 @@ fn other_tasks_run_meanwhile() {
             })
         };
         assert_eq!(waiting.await, "ended");
+    });
+}
+
+/// What has a known end does not wait for what has none, on however many threads that is.
+#[test]
+fn a_bounded_computation_waits_for_no_open_one() {
+    crate::on_real("a_bounded_computation_waits_for_no_open_one", 1, || async {
+        let abandoned = Abandoned::default();
+        let endless = (0..20).map(|_| {
+            let stop = abandoned.clone();
+            spawn(Queue::Foreground, async move {
+                let until = stop.clone();
+                // SAFETY: awaited at once.
+                let waiting = unsafe {
+                    compute(stop, move || {
+                        while !until.is_set() {
+                            std::thread::yield_now();
+                        }
+                    })
+                };
+                waiting.await;
+            })
+        });
+        let endless: Vec<_> = endless.collect();
+        // All of them are where computations go.
+        for _ in 0..10 {
+            yield_now().await;
+        }
+        assert_eq!(compute_beside(|| 7).await, 7);
+        abandoned.set();
+        assert!(join_all(endless).await.iter().all(Result::is_ok));
     });
 }
 
