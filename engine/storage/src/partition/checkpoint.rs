@@ -194,7 +194,9 @@ impl Partition {
                 .await?;
         }
         writer.finish().await?;
-        self.return_later(later).await;
+        let later = later.iter();
+        self.restore(later.map(|(tree, key, version)| (*tree, key, version)))
+            .await;
         Ok(Merged {
             roots,
             master,
@@ -204,17 +206,21 @@ impl Partition {
         })
     }
 
-    /// Puts versions above the checkpoint's timestamp back into the active delta. Until the new base is installed they are in
-    /// both deltas, which changes no answer: the same version wins in either.
-    async fn return_later(&self, later: Vec<(TreeId, Key, Version)>) {
-        let mut later = later.into_iter().peekable();
-        while later.peek().is_some() {
+    /// Puts versions that were sealed back into the active delta. Until the new base is installed they are in both, which changes
+    /// no answer: the same version wins in either. They are counted once.
+    pub(super) async fn restore<'a>(
+        &self,
+        versions: impl Iterator<Item = (TreeId, &'a Key, &'a Version)>,
+    ) {
+        let mut versions = versions.peekable();
+        while versions.peek().is_some() {
             {
                 let pins = self.pins.borrow();
                 let needed = self.needed(&pins);
                 let mut state = self.state.borrow_mut();
-                for (tree, key, version) in later.by_ref().take(STEPS_AT_ONCE) {
-                    state.active.insert(tree, &key, version, &needed);
+                for (tree, key, version) in versions.by_ref().take(STEPS_AT_ONCE) {
+                    state.restored_bytes +=
+                        state.active.restore(tree, key, version.clone(), &needed);
                 }
             }
             yield_if_due().await;

@@ -55,6 +55,20 @@ fn versions(sealed: &Sealed) -> impl Iterator<Item = (TreeId, &Key, &Version)> {
     })
 }
 
+/// Every version of a sealed delta that is needed beside the base below it.
+fn kept(sealed: &Sealed) -> impl Iterator<Item = (TreeId, &Key, &Version)> {
+    sealed.delta.tree_ids().into_iter().flat_map(move |tree| {
+        let delta = sealed.delta.tree(tree).expect("the tree was just listed");
+        delta.iter().flat_map(move |(key, chain)| {
+            let versions = chain
+                .at(sealed.at)
+                .into_iter()
+                .chain(chain.above(sealed.at));
+            versions.map(move |version| (tree, key, version))
+        })
+    })
+}
+
 impl Partition {
     /// Whether the sealed changes are better spilled than merged.
     pub(super) async fn is_sparse(&self, view: &View, sealed: &Sealed) -> bool {
@@ -147,7 +161,7 @@ impl Partition {
             changes,
         )
         .await?;
-        self.restore(sealed).await;
+        self.restore(kept(sealed)).await;
         Ok(root)
     }
 
@@ -174,38 +188,6 @@ impl Partition {
             counts.change(key.len(), len(chain.newest()), then);
         }
         Ok(counts)
-    }
-
-    /// Puts what was sealed back into the active delta. Until the new base is installed it is in both, which changes no answer:
-    /// the same version wins in either.
-    async fn restore(&self, sealed: &Sealed) {
-        let mut versions = sealed
-            .delta
-            .tree_ids()
-            .into_iter()
-            .flat_map(|tree| {
-                let delta = sealed.delta.tree(tree).expect("the tree was just listed");
-                delta.iter().map(move |(key, chain)| (tree, key, chain))
-            })
-            .peekable();
-        while versions.peek().is_some() {
-            {
-                let pins = self.pins.borrow();
-                let needed = self.needed(&pins);
-                let mut state = self.state.borrow_mut();
-                for (tree, key, chain) in versions.by_ref().take(STEPS_AT_ONCE) {
-                    for version in chain
-                        .at(sealed.at)
-                        .into_iter()
-                        .chain(chain.above(sealed.at))
-                    {
-                        state.restored_bytes +=
-                            state.active.restore(tree, key, version.clone(), &needed);
-                    }
-                }
-            }
-            yield_if_due().await;
-        }
     }
 }
 
