@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use pinion_clock::Timestamp;
-use pinion_runtime::sim::{Sim, SimOptions};
-use pinion_runtime::{CoreId, Duration, Queue, join_all, sleep, submit_to};
+use pinion_runtime::sim::{Death, Sim, SimOptions};
+use pinion_runtime::{CoreId, Duration, Queue, join_all, sim, sleep, submit_to};
 use pinion_storage::{
     Applier, ApplyError, Direction, Entry, Expect, Key, KeyRange, Op, ReadAt, ReadError, Statement,
     Storage, StorageOptions, StorageStats, TreeId, Write, WriteError, open, storage,
@@ -147,6 +147,80 @@ fn a_quiet_node_writes_nothing() {
         storage.checkpoint().await.unwrap();
         assert_eq!(stats(2).await, checkpointed);
     });
+}
+
+/// What a checkpoint spilled with much memory is loaded with little: it makes room for writes by itself, though nothing was
+/// written since that checkpoint.
+#[test]
+fn a_node_opened_with_less_memory_merges_what_was_spilled() {
+    const KEYS: u64 = 4000;
+    let sim = Sim::new(7, SimOptions::default());
+    let node = sim.add_node("node", 2, |core| async move {
+        if core != CoreId(0) {
+            return std::future::pending().await;
+        }
+        open(options())
+            .await
+            .unwrap()
+            .recover(Nothing)
+            .await
+            .unwrap();
+        for key in 0..KEYS {
+            write(key, vec![1; 1000]).await.unwrap();
+        }
+        storage().checkpoint().await.unwrap();
+        for key in (0..KEYS).step_by(40) {
+            write(key, vec![2; 500]).await.unwrap();
+        }
+        storage().checkpoint().await.unwrap();
+        sim::event("spilled");
+        std::future::pending().await
+    });
+    sim.crash_at(node, "spilled", 1, Death::Kill);
+    sim.run_until(|| !sim.is_running(node)).unwrap();
+    let ended = Rc::new(Cell::new(false));
+    let done = ended.clone();
+    sim.set_main(node, move |core| {
+        let done = done.clone();
+        async move {
+            if core != CoreId(0) {
+                return std::future::pending().await;
+            }
+            let options = StorageOptions {
+                cache_bytes: 64 << 10,
+                ..options()
+            };
+            open(options).await.unwrap().recover(Nothing).await.unwrap();
+            let loaded = stats(2).await;
+            assert!(loaded.delta_bytes > loaded.delta_budget_bytes, "{loaded:?}");
+            // Of two owners, so that each must have memory for an intent.
+            let first = put(1, vec![3; 10]);
+            let mut statement = (2..)
+                .map(|key| put(key, vec![3; 10]))
+                .find(|other| other.writes[0].partition != first.writes[0].partition)
+                .unwrap();
+            statement.writes.extend(first.writes);
+            let mut outcome = Err(WriteError::CacheFull);
+            for _ in 0..100 {
+                let attempt = Statement {
+                    writes: statement.writes.clone(),
+                    entry: Some(Entry {
+                        bytes: statement.entry.as_ref().unwrap().bytes.clone(),
+                    }),
+                };
+                outcome = storage().execute(vec![attempt], true).await.pop().unwrap();
+                if outcome != Err(WriteError::CacheFull) {
+                    break;
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+            outcome.unwrap();
+            done.set(true);
+            std::future::pending().await
+        }
+    });
+    sim.restart(node, 2);
+    sim.run_until(|| ended.get()).unwrap();
 }
 
 #[test]

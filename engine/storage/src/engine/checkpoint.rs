@@ -76,7 +76,8 @@ impl Storage {
         // Nothing was written since.
         let idle = c == node.base.get() && !node.dirty.get();
         let merges = match spilling {
-            Spilling::WherePaying => false,
+            // Nothing but a merge frees the memory of what is spilled already.
+            Spilling::WherePaying => idle && self.wants_checkpoint(),
             Spilling::WhileWriting => idle,
             Spilling::Never => true,
         };

@@ -73,8 +73,8 @@ impl Storage {
             .unwrap_or(0)
     }
 
-    /// True when replay should stop for a checkpoint.
-    pub(super) fn replay_needs_checkpoint(&self) -> bool {
+    /// Whether changes take so much memory on some core that a checkpoint should free it.
+    pub(super) fn wants_checkpoint(&self) -> bool {
         self.highest_pressure() >= CHECKPOINT_AT
     }
 

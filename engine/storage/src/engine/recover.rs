@@ -288,7 +288,7 @@ impl Storage {
                 applier.apply(entry.ts, entry.bytes).await.map_err(failed)?;
             }
             replayed += 1;
-            if self.replay_needs_checkpoint() {
+            if self.wants_checkpoint() {
                 applier.barrier().await.map_err(|error| OpenError::Apply {
                     ts: entry.ts,
                     error,
@@ -377,6 +377,9 @@ impl Storage {
             .into_iter()
             .collect::<Result<Vec<()>, OpenError>>()?;
         spawn(Queue::Background, self.rc().run_checkpoints());
+        // What was loaded may be more than there is memory for now, and then nobody could write to ask for a checkpoint.
+        self.on_all(|storage| async move { storage.publish_memory() })
+            .await;
         if verified.entries > 0 {
             // What was replayed need not be replayed again, and its segments can be reused.
             self.node_state().demand.notify_one();
