@@ -3,10 +3,10 @@
 use std::{fmt, io};
 
 use bytes::{Bytes, BytesMut};
-use pinion_runtime::{Connection, should_yield, yield_now};
+use pinion_runtime::{Connection, compute_beside, should_yield, yield_now};
 use pinion_wire::{BadLength, message_length};
 
-use crate::limits::{READ_AHEAD_BYTES, RESERVE_AHEAD, RESERVE_AT_ONCE_BYTES};
+use crate::limits::{PAGE_BYTES, READ_AHEAD_BYTES, RESERVE_AHEAD, RESERVE_AT_ONCE_BYTES};
 
 /// Why a stream can be followed no further.
 #[derive(Debug)]
@@ -61,9 +61,9 @@ impl FrameReader {
                     Err(FrameError::Truncated)
                 };
             }
+            self.grow().await;
             self.fill(connection).await.map_err(FrameError::Io)?;
             if should_yield() {
-                // What a long message's bytes go to may be fresh memory, which takes the kernel time to clear.
                 yield_now().await;
             }
         }
@@ -79,7 +79,7 @@ impl FrameReader {
             return Ok(None);
         };
         if self.buffer.len() < length {
-            if length <= RESERVE_AT_ONCE_BYTES.max(RESERVE_AHEAD * self.buffer.len()) {
+            if length <= RESERVE_AT_ONCE_BYTES {
                 self.buffer.reserve(length - self.buffer.len());
             }
             return Ok(None);
@@ -91,6 +91,30 @@ impl FrameReader {
             self.buffer.split_to(length)
         };
         Ok(Some(message.freeze()))
+    }
+
+    /// Makes room for more of a message that is longer than its buffer, beside the cores: the memory may be fresh, and the
+    /// kernel clears it for whoever touches it first.
+    async fn grow(&mut self) {
+        let Ok(Some(length)) = message_length(&self.buffer) else {
+            return;
+        };
+        let arrived = self.buffer.len();
+        let has_room = self.buffer.capacity() - arrived >= READ_AHEAD_BYTES;
+        if length <= RESERVE_AT_ONCE_BYTES || self.buffer.capacity() >= length || has_room {
+            return;
+        }
+        let room = length.min(RESERVE_AT_ONCE_BYTES.max(RESERVE_AHEAD * arrived));
+        let held = std::mem::take(&mut self.buffer);
+        self.buffer = compute_beside(move || {
+            let mut grown = BytesMut::with_capacity(room);
+            grown.extend_from_slice(&held);
+            for page in grown.spare_capacity_mut().chunks_mut(PAGE_BYTES) {
+                page[0].write(0);
+            }
+            grown
+        })
+        .await;
     }
 
     /// Receives once.

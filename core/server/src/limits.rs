@@ -9,6 +9,8 @@ pub const READ_AHEAD_BYTES: usize = 64 * 1024;
 pub const RESERVE_AT_ONCE_BYTES: usize = 1024 * 1024;
 /// Of a larger message so many times what has arrived is reserved at most: it is copied less the sooner its whole buffer is there.
 pub const RESERVE_AHEAD: usize = 8;
+/// The memory that the kernel hands out at once.
+pub const PAGE_BYTES: usize = 4096;
 /// A message above this size is checked beside the cores, and so are its bytes unwrapped or a reply's wrapped: at some nanoseconds
 /// for each of the smallest values, or each byte that is compressed, more would hold a core for too long.
 pub const LARGE_MESSAGE_BYTES: usize = 1024 * 1024;
