@@ -55,6 +55,9 @@ pub(crate) const MAX_PENDING_BYTES: usize = 48 * 1024 * 1024;
 /// less time than the system takes to find memory of their own.
 pub(crate) const LARGE_VALUE_BYTES: usize = 256 * 1024;
 
+/// Entries on their way to the disk lie in chunks of this size.
+pub(crate) const ENTRY_CHUNK_BYTES: usize = 1024 * 1024;
+
 /// The memory of a flushed group is kept for the next if the group filled at least one part in so many of it.
 pub(crate) const SPARE_ENTRIES_USE: usize = 16;
 

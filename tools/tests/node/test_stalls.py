@@ -26,6 +26,7 @@ def node():
         client.test.backtracking.insert_one({"_id": 1, "text": BACKTRACKING})
         client.test.filled.insert_one({"_id": 1, "list": []})
         client.test.fields.insert_one({f"old{i}": i for i in range(20_000)} | {"_id": 1})
+        client.test.wide.insert_one({"_id": 1} | {f"f{i}": i for i in range(20_000)})
         yield node
 
 
@@ -98,6 +99,8 @@ COMMANDS = {
     "an upsert of a list": lambda db: db.one.update_one({"_id": 2, "list": list(range(300_000))}, {"$set": {"n": 1}}, upsert=True),
     "an array that is filled up": lambda db: db.filled.update_one({"_id": 1}, {"$set": {"list.1490000": 1}}),
     "a document of other fields": lambda db: db.fields.replace_one({}, {f"new{i}": i for i in range(20_000)}),
+    "a projection of many fields": lambda db: list(db.wide.aggregate([{"$unset": [f"f{i}" for i in range(20_000)]}])),
+    "many computed fields": lambda db: list(db.wide.aggregate([{"$addFields": {f"f{i}": "$_id" for i in range(20_000)}}])),
     "a variable of the command": lambda db: db.command("aggregate", "one", pipeline=[{"$project": {"n": length("$$t")}}], let={"t": LARGE}, cursor={}),
 }
 

@@ -32,38 +32,28 @@ struct Run<'d> {
     root: &'d RawDocument,
 }
 
-impl Tree {
-    fn find(&self, name: &[u8]) -> Option<&Action> {
-        self.fields
-            .iter()
-            .find(|(other, _)| other.as_bytes() == name)
-            .map(|(_, action)| action)
-    }
-
-    /// Whether something is computed here or deeper.
-    fn computes(&self) -> bool {
-        self.fields.iter().any(|(_, action)| match action {
-            Action::Compute(_) => true,
-            Action::Nested(inner) => inner.computes(),
-            _ => false,
-        })
-    }
-}
-
 impl Run<'_> {
     /// The fields of a document under a tree.
     fn fields(&self, tree: &Tree, document: &RawDocument, out: &mut DocBuilder) -> Result<()> {
+        // Which actions met their field, where asking the document for each of them would take long.
+        let mut met = vec![false; if tree.has_table() { tree.len() } else { 0 }];
         for elem in RawElems::new(document.as_bytes()) {
-            let Some(action) = tree.find(elem.name) else {
+            let Some(at) = tree.position(elem.name) else {
                 if self.mode != Mode::Inclusion {
                     out.append_elem(&elem);
                 }
                 continue;
             };
-            self.existing(action, &elem, document, out)?;
+            if let Some(met) = met.get_mut(at) {
+                *met = true;
+            }
+            self.existing(tree.action(at), &elem, document, out)?;
         }
-        for (name, action) in &tree.fields {
-            let exists = || field(document, name).is_some();
+        for (at, (name, action)) in tree.iter().enumerate() {
+            let exists = || match met.get(at) {
+                Some(met) => *met,
+                None => field(document, name).is_some(),
+            };
             match action {
                 // In an inclusion computed fields stand behind those that were there.
                 Action::Compute(expression) if self.mode == Mode::Inclusion || !exists() => {

@@ -2,6 +2,7 @@
 
 mod apply;
 mod parse;
+mod tree;
 
 #[cfg(test)]
 mod tests;
@@ -9,6 +10,7 @@ mod tests;
 use pinion_bson::{RawDocument, RawDocumentBuf};
 use pinion_wire::Result;
 
+use self::tree::Tree;
 use crate::expression::{Expression, Variables};
 use crate::matcher::Matcher;
 
@@ -27,12 +29,6 @@ enum Mode {
     Exclusion,
     /// `$addFields`: everything stays.
     Addition,
-}
-
-/// What happens to the fields of one document.
-#[derive(Clone, Debug, Default)]
-struct Tree {
-    fields: Vec<(Box<str>, Action)>,
 }
 
 #[derive(Clone, Debug)]
@@ -64,7 +60,7 @@ impl Projection {
 
     /// Whether the document comes out as it is.
     pub fn is_identity(&self) -> bool {
-        self.mode != Mode::Inclusion && self.root.fields.is_empty() && self.positional.is_none()
+        self.mode != Mode::Inclusion && self.root.is_empty() && self.positional.is_none()
     }
 
     /// Whether `apply` needs the array position that the filter matched at.
@@ -88,7 +84,6 @@ impl Projection {
         self.positional.is_none()
             && self
                 .root
-                .fields
                 .iter()
                 .all(|(_, action)| matches!(action, Action::Include | Action::Exclude))
     }

@@ -73,11 +73,13 @@ impl<'v> Parser<'v> {
         match (mode, self.id_included) {
             (Mode::Inclusion, Some(false)) | (Mode::Exclusion, Some(true)) => {}
             (Mode::Inclusion, _) => {
-                if !root.fields.iter().any(|(name, _)| &**name == "_id") {
-                    root.fields.insert(0, ("_id".into(), Action::Include));
+                if root.position(b"_id").is_none() {
+                    root.push_front("_id", Action::Include);
                 }
             }
-            (_, Some(false)) => root.fields.push(("_id".into(), Action::Exclude)),
+            (_, Some(false)) => {
+                root.push("_id", Action::Exclude);
+            }
             (_, None) | (Mode::Addition, _) => {}
         }
         Ok(Projection {
@@ -150,7 +152,7 @@ impl<'v> Parser<'v> {
         include: bool,
     ) -> Result<()> {
         if prefix.is_empty() && name == "_id" {
-            if tree.fields.iter().any(|(other, _)| &**other == "_id") {
+            if tree.position(b"_id").is_some() {
                 return Err(error(31250, format!("Path collision at {full}")));
             }
             self.id_included = Some(include);
@@ -421,15 +423,11 @@ fn find_slice(operand: RawBsonRef<'_>) -> Option<(Option<i64>, i64)> {
 fn descend<'t>(tree: &'t mut Tree, name: &str, full: &str) -> Result<&'t mut Tree> {
     let mut tree = tree;
     for head in name.split('.') {
-        let found = match tree.fields.iter().position(|(other, _)| &**other == head) {
+        let found = match tree.position(head.as_bytes()) {
             Some(found) => found,
-            None => {
-                tree.fields
-                    .push((head.into(), Action::Nested(Tree::default())));
-                tree.fields.len() - 1
-            }
+            None => tree.push(head, Action::Nested(Tree::default())),
         };
-        match &mut tree.fields[found].1 {
+        match tree.action_mut(found) {
             Action::Nested(inner) => tree = inner,
             _ => {
                 // Whatever the depth, this is what lies behind the first name.
@@ -450,10 +448,10 @@ fn place(tree: &mut Tree, name: &str, full: &str, action: Action) -> Result<()> 
         Some((outer, last)) => (descend(tree, outer, full)?, last),
         None => (tree, name),
     };
-    if tree.fields.iter().any(|(other, _)| &**other == last) {
+    if tree.position(last.as_bytes()).is_some() {
         return Err(error(31250, format!("Path collision at {full}")));
     }
-    tree.fields.push((last.into(), action));
+    tree.push(last, action);
     Ok(())
 }
 

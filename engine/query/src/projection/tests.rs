@@ -1,10 +1,11 @@
 //! Projections of documents, as MongoDB makes them.
 
-use pinion_bson::{RawDocumentBuf, rawdoc};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf, rawdoc};
 
 use super::Projection;
 use crate::expression::Variables;
 use crate::matcher::Matcher;
+use crate::value::elements;
 
 fn sample() -> RawDocumentBuf {
     rawdoc! {
@@ -268,5 +269,50 @@ fn additions() {
         rawdoc! { "a": "$$REMOVE" },
         rawdoc! { "a": 2, "b": 1 },
         rawdoc! { "b": 1 },
+    );
+}
+
+/// A specification that gives `value` to each of forty fields.
+fn of_forty(value: RawBsonRef<'_>) -> DocBuilder {
+    let mut spec = DocBuilder::new();
+    for at in 0..40 {
+        spec.append(&format!("f{at}"), value);
+    }
+    spec
+}
+
+#[test]
+fn projections_of_many_fields_are_as_those_of_few() {
+    let document = rawdoc! { "_id": 1, "f3": 3, "x": 7, "f39": { "y": 1 }, "f20": [1] };
+    let project = |spec: DocBuilder| {
+        let projection =
+            Projection::parse_aggregation(&spec.finish(), &Variables::default()).expect("parsed");
+        projection.apply(&document, None).expect("projected")
+    };
+    assert_eq!(
+        project(of_forty(RawBsonRef::Int32(1))),
+        rawdoc! { "_id": 1, "f3": 3, "f39": { "y": 1 }, "f20": [1] }
+    );
+    assert_eq!(
+        project(of_forty(RawBsonRef::Int32(0))),
+        rawdoc! { "_id": 1, "x": 7 }
+    );
+    let mut twice = of_forty(RawBsonRef::Int32(1));
+    twice.append("f3.y", RawBsonRef::Int32(1));
+    let error = Projection::parse_aggregation(&twice.finish(), &Variables::default())
+        .expect_err("a field and one within it");
+    assert_eq!(error.code.0, 31249);
+
+    // Fields that are there are computed in their place, the others behind.
+    let spec = of_forty(RawBsonRef::String("$x")).finish();
+    let addition = Projection::parse_addition(&spec, &Variables::default()).expect("parsed");
+    let added = addition.apply(&document, None).expect("added");
+    let names: Vec<&str> = elements(&added).map(|(name, _)| name).collect();
+    assert_eq!(names[..6], ["_id", "f3", "x", "f39", "f20", "f0"]);
+    assert_eq!(names.len(), 42);
+    assert!(
+        elements(&added)
+            .skip(1)
+            .all(|(_, value)| value == RawBsonRef::Int32(7))
     );
 }

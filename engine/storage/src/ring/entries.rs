@@ -4,14 +4,14 @@ use pinion_clock::Timestamp;
 
 use super::entry::EntryHeader;
 use super::frame::FRAME_PAYLOAD_BYTES;
-use crate::limits::{LARGE_VALUE_BYTES, SPARE_ENTRIES_USE};
+use crate::limits::{ENTRY_CHUNK_BYTES, LARGE_VALUE_BYTES, SPARE_ENTRIES_USE};
 
-/// Whole entries, with their headers, in timestamp order. The memory goes to and fro between the ring and its flushes: growing
-/// it anew for each group would copy it several times, into memory that the system must clear first.
+/// Whole entries, with their headers, in timestamp order. The memory goes to and fro between the ring and its flushes: taken
+/// anew for each group it would be memory that the system must clear first.
 #[derive(Default)]
 pub(super) struct Entries {
     /// The stream without its large entries.
-    small: Vec<u8>,
+    small: Chunks,
     large: Vec<Large>,
     /// Where in the stream each entry begins, and its timestamp.
     starts: Vec<(usize, Timestamp)>,
@@ -28,6 +28,47 @@ struct Large {
 impl Large {
     fn end(&self) -> usize {
         self.at + self.bytes.len()
+    }
+}
+
+/// Bytes in chunks of one size: where they grow none is copied, and fresh memory is touched a chunk at a time.
+#[derive(Default)]
+struct Chunks {
+    chunks: Vec<Vec<u8>>,
+    len: usize,
+}
+
+impl Chunks {
+    fn extend_from_slice(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let nth = self.len / ENTRY_CHUNK_BYTES;
+            if nth == self.chunks.len() {
+                self.chunks.push(Vec::with_capacity(ENTRY_CHUNK_BYTES));
+            }
+            let chunk = &mut self.chunks[nth];
+            let (here, later) = bytes.split_at(bytes.len().min(ENTRY_CHUNK_BYTES - chunk.len()));
+            chunk.extend_from_slice(here);
+            self.len += here.len();
+            bytes = later;
+        }
+    }
+
+    /// What lies together from this place on; empty at the end alone.
+    fn piece(&self, at: usize) -> &[u8] {
+        match self.chunks.get(at / ENTRY_CHUNK_BYTES) {
+            Some(chunk) => &chunk[at % ENTRY_CHUNK_BYTES..],
+            None => &[],
+        }
+    }
+
+    /// Empties all, and frees the chunks if few of them were used.
+    fn clear(&mut self) {
+        let used = self.len.div_ceil(ENTRY_CHUNK_BYTES);
+        if used * SPARE_ENTRIES_USE < self.chunks.len() {
+            self.chunks.truncate(used);
+        }
+        self.chunks.iter_mut().for_each(Vec::clear);
+        self.len = 0;
     }
 }
 
@@ -68,11 +109,8 @@ impl Entries {
         }
     }
 
-    /// Empty, in the same memory, or without any if this was far less than it has room for.
+    /// Empty, in the same memory, or in less if this was far less than it has room for.
     pub(super) fn emptied(mut self) -> Entries {
-        if self.small.len() < self.small.capacity() / SPARE_ENTRIES_USE {
-            return Entries::default();
-        }
         self.small.clear();
         self.large.clear();
         self.starts.clear();
@@ -157,8 +195,11 @@ impl<'a> PayloadReader<'a> {
         let Entries { small, large, .. } = self.entries;
         match large.get(self.next_large) {
             Some(large) if self.at >= large.at => &large.bytes[self.at - large.at..],
-            Some(large) => &small[self.small_at..self.small_at + large.at - self.at],
-            None => &small[self.small_at..],
+            Some(large) => {
+                let piece = small.piece(self.small_at);
+                &piece[..piece.len().min(large.at - self.at)]
+            }
+            None => small.piece(self.small_at),
         }
     }
 
@@ -245,6 +286,20 @@ mod tests {
         check(&[10, LARGE, LARGE, 10, 9000, LARGE + 4004, 1]);
         let aligned = FRAME_PAYLOAD_BYTES * 70 - ENTRY_HEADER_BYTES;
         check(&[aligned, aligned, 1]);
+        // Over the ends of chunks, and with one that is just full.
+        let small = LARGE - 1;
+        check(&[small; 9]);
+        let rest = ENTRY_CHUNK_BYTES - 4 * ENTRY_HEADER_BYTES - 3 * (LARGE - 24);
+        check(&[
+            LARGE - 24,
+            LARGE - 24,
+            LARGE - 24,
+            LARGE - 24,
+            rest,
+            7,
+            LARGE,
+            10,
+        ]);
         let (entries, _) = pushed(&[]);
         let mut scratch = [0; FRAME_PAYLOAD_BYTES];
         let (payload, first) = entries.read_from(0).next(&mut scratch);
@@ -254,11 +309,20 @@ mod tests {
     #[test]
     fn what_was_emptied_holds_nothing_and_keeps_its_memory() {
         let (entries, _) = pushed(&[100_000, LARGE_VALUE_BYTES]);
-        let room = entries.small.capacity();
         let emptied = entries.emptied();
         assert!(emptied.is_empty() && emptied.large.is_empty());
         assert_eq!(emptied.len(), 0);
-        assert_eq!(emptied.small.capacity(), room);
+        assert_eq!(emptied.small.chunks.len(), 1);
+    }
+
+    #[test]
+    fn memory_that_one_group_needed_and_the_next_did_not_is_freed() {
+        let chunks = SPARE_ENTRIES_USE + 1;
+        let (entries, _) = pushed(&vec![100_000; chunks * ENTRY_CHUNK_BYTES / 100_000]);
+        let mut emptied = entries.emptied();
+        assert_eq!(emptied.small.chunks.len(), chunks);
+        emptied.push(&header(10, 1), &mut vec![1; 10]);
+        assert_eq!(emptied.emptied().small.chunks.len(), 1);
     }
 
     #[test]
