@@ -4,6 +4,8 @@ use pinion_runtime::Duration;
 
 /// Work that an evaluation may do on its core, in units of about a nanosecond; what takes more is done beside the cores.
 pub(crate) const CORE_BUDGET: pinion_query::work::Units = 4_000_000;
+/// Bytes that the plan of a filter works with, for each of the filter's.
+pub(crate) const PLANNED_PER_BYTE: usize = 8;
 /// A document above this size is prepared, compared and copied beside the cores.
 pub(crate) const LARGE_DOCUMENT_BYTES: usize = 128 * 1024;
 /// Bytes of a batch above which its reply is put together beside the cores.

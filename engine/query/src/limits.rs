@@ -59,6 +59,13 @@ pub(crate) const SORT_RUN: usize = 4096;
 /// How much of a text a message quotes.
 pub(crate) const MAX_QUOTED_BYTES: usize = 4096;
 
+/// From this size on the search for a field of a document is accounted for.
+pub(crate) const WIDE_BYTES: usize = 4096;
+/// So many items of an array are accounted for at once.
+pub(crate) const ACCOUNTED_ITEMS: usize = 64;
+/// From so many comparisons on, the fields that an update names are found by a table.
+pub(crate) const PLACES_FROM: usize = 4096;
+
 /// Refuses a text of this many bytes where it is too long.
 pub(crate) fn check_string_bytes(bytes: usize) -> Result<()> {
     if bytes < MAX_STRING_BYTES {

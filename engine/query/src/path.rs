@@ -5,7 +5,9 @@
 
 use pinion_bson::{RawBsonRef, RawDocument};
 
+use crate::limits::ACCOUNTED_ITEMS;
 use crate::value::{array_document, elements, field};
+use crate::work;
 
 /// One component of a dotted path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +89,12 @@ pub(crate) fn walk<'a>(
                     if leaf == LeafArrays::Traverse {
                         for (position, (_, value)) in elements(items).enumerate() {
                             if visit(Some(value), Some(position as u32)) {
+                                return true;
+                            }
+                            // A call that was refused for its work is told so by that alone, whatever it comes to.
+                            if position % ACCOUNTED_ITEMS == ACCOUNTED_ITEMS - 1
+                                && work::spend(ACCOUNTED_ITEMS as work::Units * work::ITEM).is_err()
+                            {
                                 return true;
                             }
                         }

@@ -4,16 +4,31 @@ use pinion_bson::{
     ElementType, RawArray, RawBson, RawBsonRef, RawDocument, RawElems, canonical_type,
 };
 
+use crate::limits::WIDE_BYTES;
+use crate::work;
+
 /// The elements of a document with their values decoded.
 pub(crate) fn elements(document: &RawDocument) -> impl Iterator<Item = (&str, RawBsonRef<'_>)> {
     RawElems::new(document.as_bytes()).map_while(|e| Some((e.name_str()?, e.to_value()?)))
 }
 
-/// The value of a top-level field.
+/// The value of a top-level field. In a wide document the search is accounted for, since a call may make many of them; a call
+/// that was refused for its work finds nothing more.
 pub(crate) fn field<'a>(document: &'a RawDocument, name: &str) -> Option<RawBsonRef<'a>> {
-    RawElems::new(document.as_bytes())
-        .find(|e| e.name == name.as_bytes())?
-        .to_value()
+    let mut elems = RawElems::new(document.as_bytes());
+    if document.as_bytes().len() < WIDE_BYTES {
+        return elems.find(|e| e.name == name.as_bytes())?.to_value();
+    }
+    if work::is_exhausted() {
+        return None;
+    }
+    let mut passed = 0;
+    let found = elems.find(|e| {
+        passed += 1;
+        e.name == name.as_bytes()
+    });
+    work::spend(passed * work::ITEM).ok()?;
+    found?.to_value()
 }
 
 /// Whether a document has no fields.

@@ -19,6 +19,10 @@ pub type Units = u64;
 pub(crate) const STEP: Units = 30;
 /// What each byte of a value costs that is looked through, copied, or both.
 pub(crate) const BYTE: Units = 4;
+/// What it costs to pass a field or an item.
+pub(crate) const ITEM: Units = 5;
+/// What it costs to make a path known, with its name and its place among others.
+pub(crate) const PATH: Units = 300;
 /// After how much work a call inside of [`until`] looks whether it must stop.
 const CHUNK: Units = 1_000_000;
 

@@ -358,7 +358,8 @@ async fn answer(
         Some(collection) => {
             let request = (explained.request)(collection)?;
             let plan_request = request.plan_request();
-            let plan = pinion_query::plan(&plan_request)?;
+            let planned = || pinion_query::plan(&plan_request);
+            let plan = compute_bytes(request.planning_bytes(), planned).await?;
             let stage = plan.explain(
                 &plan_request,
                 explained.skip,

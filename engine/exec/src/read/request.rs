@@ -17,8 +17,9 @@ use super::access::{Access, RangeAccess};
 use super::merge::{MergedStream, StepSize};
 use super::part::{Output, PartSpec};
 use super::stream::step_for;
+use crate::compute::compute_bytes;
 use crate::interrupt::interruptible;
-use crate::limits::{MAX_POINTS, MAX_SNAPSHOT_RETRIES};
+use crate::limits::{MAX_POINTS, MAX_SNAPSHOT_RETRIES, PLANNED_PER_BYTE};
 use crate::state::state;
 
 /// What is to be read.
@@ -39,6 +40,11 @@ pub(crate) struct ReadRequest {
 }
 
 impl ReadRequest {
+    /// How much a plan takes: the bounds of a long list have many times its room.
+    pub(crate) fn planning_bytes(&self) -> usize {
+        self.matcher.filter().as_bytes().len() * PLANNED_PER_BYTE
+    }
+
     /// A read of whole documents.
     pub(crate) fn new(collection: Arc<Collection>, matcher: Matcher) -> ReadRequest {
         ReadRequest {
@@ -78,7 +84,7 @@ pub(crate) async fn open(ctx: &OpContext, request: ReadRequest, wanted: usize) -
         let at = interruptible(ctx, storage().read_timestamp())
             .await?
             .map_err(from_fatal)?;
-        let planned = plan(&request)?;
+        let planned = compute_bytes(request.planning_bytes(), || plan(&request)).await?;
         let indexes = planned.access.indexes();
         let counters = &state().metrics.counters;
         if planned.sort.is_some() {

@@ -444,6 +444,7 @@ fn descend<'t>(tree: &'t mut Tree, name: &str, full: &str) -> Result<&'t mut Tre
 
 /// Puts an action at a dotted name.
 fn place(tree: &mut Tree, name: &str, full: &str, action: Action) -> Result<()> {
+    crate::work::spend(crate::work::PATH)?;
     let (tree, last) = match name.rsplit_once('.') {
         Some((outer, last)) => (descend(tree, outer, full)?, last),
         None => (tree, name),

@@ -3,9 +3,12 @@
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::collections::btree_map;
 
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, Timestamp};
 use pinion_wire::Result;
+use rustc_hash::FxHashMap;
 
 use super::filters::ArrayFilters;
 use super::operator::{Operator, Outcome, unresolved};
@@ -13,7 +16,7 @@ use super::parse::Entry;
 use super::path::{Part, UpdatePath};
 use super::tree::{Slot, element_braces};
 use crate::error::{bad_value, error};
-use crate::limits::MAX_ARRAY_PADDING;
+use crate::limits::{MAX_ARRAY_PADDING, PLACES_FROM};
 use crate::text::element_text;
 use crate::value::field;
 
@@ -41,23 +44,46 @@ impl Applying<'_> {
 /// The tree of paths; the operators stand at its leaves.
 #[derive(Clone, Debug)]
 pub(super) enum Node {
-    Fields(Vec<(Box<str>, Node)>),
+    Fields(Fields),
     /// `$[]` and `$[identifier]`, each with what is under it; the identifier of `$[]` is empty.
     Items(Vec<(Box<str>, Node)>),
     Leaf(Operator, Box<str>),
 }
 
-/// The order in which new fields are made: numbers by value, names by bytes.
-fn field_order(a: &str, b: &str) -> Ordering {
-    match (crate::path::array_index(a), crate::path::array_index(b)) {
-        (Some(a), Some(b)) => a.cmp(&b),
-        _ => a.cmp(b),
+/// What is under the fields of a document, in the order in which new fields are made.
+type Fields = BTreeMap<FieldName, Node>;
+
+/// A field's name, in the order of numbers by value and names by bytes.
+#[derive(Clone, Debug)]
+pub(super) struct FieldName(Box<str>);
+
+impl Ord for FieldName {
+    fn cmp(&self, other: &FieldName) -> Ordering {
+        let index = |name: &FieldName| crate::path::array_index(&name.0);
+        match (index(self), index(other)) {
+            (Some(a), Some(b)) => a.cmp(&b),
+            _ => self.0.cmp(&other.0),
+        }
     }
 }
 
+impl PartialOrd for FieldName {
+    fn partial_cmp(&self, other: &FieldName) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for FieldName {
+    fn eq(&self, other: &FieldName) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for FieldName {}
+
 /// Builds the tree; two operators on one path, or on a path and one inside it, conflict.
 pub(super) fn build(entries: &[Entry], position: Option<u32>) -> Result<Node> {
-    let mut root = Node::Fields(Vec::new());
+    let mut root = Node::Fields(Fields::new());
     for entry in entries {
         let mut names = Vec::new();
         let mut operator = &entry.operator;
@@ -89,7 +115,7 @@ pub(super) struct Conflicts(Node);
 
 impl Conflicts {
     pub(super) fn new() -> Conflicts {
-        Conflicts(Node::Fields(Vec::new()))
+        Conflicts(Node::Fields(Fields::new()))
     }
 
     /// Adds one operator. A `$` that is not resolved yet differs from every other name.
@@ -135,32 +161,27 @@ fn insert(
         } else if names[depth + 1].item_filter().is_some() {
             Node::Items(Vec::new())
         } else {
-            Node::Fields(Vec::new())
+            Node::Fields(Fields::new())
         }
     };
     let part = &names[depth];
-    let (children, at) = match (&mut *node, part) {
-        (Node::Fields(fields), Part::Name(name)) => {
-            let at = fields.binary_search_by(|(other, _)| field_order(other, name));
-            (fields, at.map_err(|at| (at, name.clone())))
-        }
+    let (child, is_new) = match (&mut *node, part) {
+        (Node::Fields(fields), Part::Name(name)) => match fields.entry(FieldName(name.clone())) {
+            btree_map::Entry::Occupied(present) => (present.into_mut(), false),
+            btree_map::Entry::Vacant(free) => (free.insert(make()), true),
+        },
         (Node::Items(items), Part::All | Part::Filtered(_)) => {
             let id = part.item_filter().unwrap_or_default();
-            let at = items.iter().position(|(other, _)| &**other == id);
-            let end = items.len();
-            (items, at.ok_or_else(|| (end, id.into())))
+            let present = items.iter().position(|(other, _)| &**other == id);
+            if present.is_none() {
+                items.push((id.into(), make()));
+            }
+            let at = present.unwrap_or(items.len() - 1);
+            (&mut items[at].1, present.is_none())
         }
         // A field of an array beside all of its items.
         _ => return Err(conflict(&entry.path, names, depth)),
     };
-    let (index, is_new) = match at {
-        Ok(index) => (index, false),
-        Err((index, name)) => {
-            children.insert(index, (name, make()));
-            (index, true)
-        }
-    };
-    let child = &mut children[index].1;
     match (last, is_new, &*child) {
         (true, true, _) => Ok(()),
         (true, false, _) | (false, _, Node::Leaf(..)) => {
@@ -172,23 +193,27 @@ fn insert(
 
 /// What is under two identifiers that stand for the same item, as one.
 fn merged(a: &Node, b: &Node, path: &str) -> Result<Node> {
-    let union = |a: &[(Box<str>, Node)], b: &[(Box<str>, Node)]| -> Result<Vec<_>> {
-        let mut union = a.to_vec();
-        for (name, node) in b {
-            match union.iter_mut().find(|(other, _)| other == name) {
-                Some((_, present)) => *present = merged(present, node, &join(path, name))?,
-                None => union.push((name.clone(), node.clone())),
-            }
-        }
-        Ok(union)
-    };
     match (a, b) {
         (Node::Fields(a), Node::Fields(b)) => {
-            let mut fields = union(a, b)?;
-            fields.sort_by(|(a, _), (b, _)| field_order(a, b));
-            Ok(Node::Fields(fields))
+            let mut union = a.clone();
+            for (name, node) in b {
+                match union.get_mut(name) {
+                    Some(present) => *present = merged(present, node, &join(path, &name.0))?,
+                    None => drop(union.insert(name.clone(), node.clone())),
+                }
+            }
+            Ok(Node::Fields(union))
         }
-        (Node::Items(a), Node::Items(b)) => Ok(Node::Items(union(a, b)?)),
+        (Node::Items(a), Node::Items(b)) => {
+            let mut union = a.clone();
+            for (name, node) in b {
+                match union.iter_mut().find(|(other, _)| other == name) {
+                    Some((_, present)) => *present = merged(present, node, &join(path, name))?,
+                    None => union.push((name.clone(), node.clone())),
+                }
+            }
+            Ok(Node::Items(union))
+        }
         _ => Err(error(40, format!("Update created a conflict at '{path}'"))),
     }
 }
@@ -257,9 +282,12 @@ fn apply_node(
                 let Slot::Document(fields) = slot else {
                     return Ok(Outcome::Kept);
                 };
-                for (child_name, child) in children {
+                let places = Places::of(children, fields);
+                // Taken out together at the end, so that the others stay in their places.
+                let mut removed = Vec::new();
+                for (FieldName(child_name), child) in children {
                     let child_path = join(path, child_name);
-                    match fields.iter().position(|(other, _)| other == &**child_name) {
+                    match places.find(fields, child_name)? {
                         Some(at) => {
                             let outcome = apply_node(
                                 child,
@@ -274,7 +302,7 @@ fn apply_node(
                                 check_id_kept(child, made, context)?;
                             }
                             if outcome == Outcome::Removed {
-                                fields.remove(at);
+                                removed.push(at);
                             }
                         }
                         None => {
@@ -284,16 +312,56 @@ fn apply_node(
                         }
                     }
                 }
+                remove_all(fields, removed);
             } else if slot.is_array() {
                 apply_to_array(children, name, path, slot, root, context)?;
             } else {
-                for (child_name, child) in children {
+                for (FieldName(child_name), child) in children {
                     unviable(child, child_name, name, path, slot, root, context)?;
                 }
             }
             Ok(Outcome::Kept)
         }
     }
+}
+
+/// Where the fields of a document are that an update names.
+struct Places<'n>(Option<FxHashMap<&'n str, Option<usize>>>);
+
+impl<'n> Places<'n> {
+    /// Looks for all of them at once where looking for each would take long.
+    fn of(children: &'n Fields, fields: &[(Cow<'_, str>, Slot<'_>)]) -> Places<'n> {
+        if children.len() * fields.len() < PLACES_FROM {
+            return Places(None);
+        }
+        let mut places: FxHashMap<&str, Option<usize>> =
+            children.keys().map(|name| (&*name.0, None)).collect();
+        for (at, (name, _)) in fields.iter().enumerate() {
+            if let Some(place @ None) = places.get_mut(&**name) {
+                *place = Some(at);
+            }
+        }
+        Places(Some(places))
+    }
+
+    fn find(&self, fields: &[(Cow<'_, str>, Slot<'_>)], name: &str) -> Result<Option<usize>> {
+        crate::work::spend(crate::work::STEP)?;
+        Ok(match &self.0 {
+            Some(places) => places.get(name).copied().flatten(),
+            None => fields.iter().position(|(other, _)| other == name),
+        })
+    }
+}
+
+/// Takes out the fields at these places.
+fn remove_all(fields: &mut Vec<(Cow<'_, str>, Slot<'_>)>, mut places: Vec<usize>) {
+    places.sort_unstable();
+    let (mut at, mut next) = (0, places.iter().peekable());
+    fields.retain(|_| {
+        let removed = next.next_if(|&&place| place == at).is_some();
+        at += 1;
+        !removed
+    });
 }
 
 /// `_id` never changes, not even to an equal number of another type; an upsert may give one to a document that has none. It is
@@ -316,7 +384,8 @@ fn check_id_kept(node: &Node, made: Option<&Slot<'_>>, context: &Applying<'_>) -
     let path = loop {
         match first {
             Node::Leaf(_, path) => break &**path,
-            Node::Fields(children) | Node::Items(children) => first = &children[0].1,
+            Node::Fields(children) => first = children.values().next().expect("one at least"),
+            Node::Items(children) => first = &children[0].1,
         }
     };
     Err(error(
@@ -360,14 +429,14 @@ fn node_for_item<'n>(
 }
 
 fn apply_to_array(
-    children: &[(Box<str>, Node)],
+    children: &Fields,
     name: &str,
     path: &str,
     slot: &mut Slot<'_>,
     root: &RawDocument,
     context: &Applying<'_>,
 ) -> Result<()> {
-    for (child_name, child) in children {
+    for (FieldName(child_name), child) in children {
         // Leading zeros are accepted here, unlike in a filter.
         let index = if child_name.bytes().all(|b| b.is_ascii_digit()) {
             child_name.parse::<usize>().ok()
@@ -423,7 +492,7 @@ fn create(
         ))),
         Node::Fields(children) => {
             let mut fields = Vec::new();
-            for (name, child) in children {
+            for (FieldName(name), child) in children {
                 if let Some(made) = create(child, &join(path, name), root, context)? {
                     fields.push((Cow::Owned(name.to_string()), made));
                 }
@@ -476,8 +545,8 @@ fn unviable(
             join(path, part)
         ))),
         Node::Fields(children) => children
-            .iter()
-            .try_for_each(|(_, child)| unviable(child, part, name, path, slot, root, context)),
+            .values()
+            .try_for_each(|child| unviable(child, part, name, path, slot, root, context)),
     }
 }
 

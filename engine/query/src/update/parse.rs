@@ -68,6 +68,7 @@ struct Entries<'f> {
 
 impl Entries<'_> {
     fn push(&mut self, entry: Entry) -> Result<()> {
+        crate::work::spend(crate::work::PATH)?;
         self.conflicts.add(&entry)?;
         // A filter that is not there is told after a conflict above it.
         if let Some(id) = entry.path.identifiers().find(|id| !self.filters.knows(id)) {
