@@ -1,7 +1,10 @@
 //! Small helpers over raw values: fields, elements, type classes, truth.
 
+use std::cmp::Ordering;
+
 use pinion_bson::{
     ElementType, RawArray, RawBson, RawBsonRef, RawDocument, RawElems, canonical_type,
+    compare_values,
 };
 
 use crate::limits::WIDE_BYTES;
@@ -30,6 +33,30 @@ pub(crate) fn field<'a>(document: &'a RawDocument, name: &str) -> Option<RawBson
     work::spend(passed * work::ITEM).ok()?;
     found?.to_value()
 }
+
+/// A value in the order of values, for sets of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ordered<'a>(pub RawBsonRef<'a>);
+
+impl Ord for Ordered<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        compare_values(self.0, other.0)
+    }
+}
+
+impl PartialOrd for Ordered<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Ordered<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Ordered<'_> {}
 
 /// Whether a document has no fields.
 pub(crate) fn is_empty(document: &RawDocument) -> bool {
@@ -86,9 +113,7 @@ pub(crate) fn is_true(value: RawBsonRef<'_>) -> bool {
         RawBsonRef::Int32(v) => v != 0,
         RawBsonRef::Int64(v) => v != 0,
         RawBsonRef::Double(v) => v != 0.0,
-        RawBsonRef::Decimal128(_) => {
-            pinion_bson::compare_values(value, RawBsonRef::Int32(0)) != std::cmp::Ordering::Equal
-        }
+        RawBsonRef::Decimal128(_) => compare_values(value, RawBsonRef::Int32(0)) != Ordering::Equal,
         RawBsonRef::Null | RawBsonRef::Undefined => false,
         _ => true,
     }

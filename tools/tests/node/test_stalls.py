@@ -101,6 +101,11 @@ COMMANDS = {
     "a document of other fields": lambda db: db.fields.replace_one({}, {f"new{i}": i for i in range(20_000)}),
     "a projection of many fields": lambda db: list(db.wide.aggregate([{"$unset": [f"f{i}" for i in range(20_000)]}])),
     "many computed fields": lambda db: list(db.wide.aggregate([{"$addFields": {f"f{i}": "$_id" for i in range(20_000)}}])),
+    "a group of many fields": lambda db: list(db.wide.aggregate([{"$group": {"_id": None} | {f"f{i}": {"$sum": f"$f{i}"} for i in range(5_000)}}])),
+    "a filter of many fields": lambda db: list(db.wide.find({f"f{i}": i for i in range(5_000)})),
+    "many fields that are set": lambda db: db.wide.update_one({}, {"$set": {f"f{i}": i for i in range(20_000)}}),
+    "many values in a filter": lambda db: list(db.one.find({"a": {"$nin": list(range(100_000))}})),
+    "many values added to a set": lambda db: db.lists.update_one({}, {"$addToSet": {"list": {"$each": list(range(295_000, 305_000))}}}),
     "a variable of the command": lambda db: db.command("aggregate", "one", pipeline=[{"$project": {"n": length("$$t")}}], let={"t": LARGE}, cursor={}),
 }
 

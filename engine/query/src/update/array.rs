@@ -1,6 +1,7 @@
 //! The operators on arrays: `$push`, `$addToSet`, `$pull`.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
 use pinion_bson::{
     DocBuilder, RawBson, RawBsonRef, RawDocument, compare_values, get_path, values_equal,
@@ -11,7 +12,8 @@ use crate::error::{bad_value, type_mismatch};
 use crate::matcher::Matcher;
 use crate::number::exact_i64;
 use crate::text::document_text;
-use crate::value::{count, elements, field, first, items, owned, type_name};
+use crate::value::{Ordered, count, elements, field, first, items, owned, type_name};
+use crate::work::{STEP, spend};
 
 /// `$push`
 #[derive(Clone, Debug)]
@@ -234,12 +236,11 @@ impl AddToSet {
                 document_text(document)
             )));
         }
+        let mut seen = BTreeSet::new();
         let mut values: Vec<RawBson> = Vec::new();
         for item in items(array) {
-            if !values
-                .iter()
-                .any(|v| values_equal(v.as_raw_bson_ref(), item))
-            {
+            spend(STEP)?;
+            if seen.insert(Ordered(item)) {
                 values.push(owned(item));
             }
         }
@@ -247,14 +248,19 @@ impl AddToSet {
     }
 
     pub(super) fn apply(&self, mut items: Vec<RawBson>) -> RawBson {
-        for value in &self.values {
-            if !items
-                .iter()
-                .any(|i| values_equal(i.as_raw_bson_ref(), value.as_raw_bson_ref()))
-            {
-                items.push(value.clone());
-            }
+        let values = self.values.iter();
+        let mut missing: BTreeSet<Ordered<'_>> = values
+            .clone()
+            .map(|value| Ordered(value.as_raw_bson_ref()))
+            .collect();
+        for item in &items {
+            missing.remove(&Ordered(item.as_raw_bson_ref()));
         }
+        let new: Vec<RawBson> = values
+            .filter(|value| missing.contains(&Ordered(value.as_raw_bson_ref())))
+            .cloned()
+            .collect();
+        items.extend(new);
         build(&items)
     }
 }

@@ -1,6 +1,7 @@
 //! The update operators: their operands and what they do to one value.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
 use pinion_bson::{DateTime, Number, RawBson, RawBsonRef, Timestamp, compare_values};
 use pinion_wire::Result;
@@ -11,6 +12,7 @@ use super::tree::Slot;
 use crate::error::{bad_value, type_mismatch};
 use crate::number::exact_i64;
 use crate::text::element_text;
+use crate::value::Ordered;
 
 /// One operator at one path.
 #[derive(Clone, Debug)]
@@ -182,12 +184,10 @@ impl Operator {
             }
             Operator::PullAll(values) => {
                 let items = pull_items(slot)?;
-                let listed = |item: RawBsonRef<'_>| {
-                    values
-                        .iter()
-                        .any(|v| pinion_bson::values_equal(v.as_raw_bson_ref(), item))
-                };
-                Some(super::array::build_kept(&items, |item| !listed(item)))
+                let values = values.iter().map(|value| Ordered(value.as_raw_bson_ref()));
+                let listed: BTreeSet<Ordered<'_>> = values.collect();
+                let kept = |item: RawBsonRef<'_>| !listed.contains(&Ordered(item));
+                Some(super::array::build_kept(&items, kept))
             }
         };
         if let Some(new) = new {
