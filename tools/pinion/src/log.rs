@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -52,6 +52,9 @@ pub enum Rotation {
     /// Somebody else has moved it; the node opens its path again.
     Reopen,
 }
+
+/// How often a log is tried to be moved aside where another has its name already.
+const MOVE_ATTEMPTS: usize = 10;
 
 /// What the writer thread is asked to do.
 enum Message {
@@ -145,19 +148,22 @@ fn open(path: &Path, append: bool) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-/// Renames a log to its path with the time behind it, as mongod does; its milliseconds keep two of one second apart. What is
-/// no file, a terminal or a device, stays.
+/// Renames a log to its path with the time behind it, as mongod does; its milliseconds keep those of one second apart, and of
+/// two in one millisecond the later waits. What is no file, a terminal or a device, stays.
 fn move_aside(path: &Path) -> io::Result<()> {
     if !path.is_file() {
         return Ok(());
     }
-    let time = date(now_us() / 1_000).replace(':', "-");
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(format!(".{}", time.trim_end_matches("+00-00")));
-    if Path::new(&aside).exists() {
-        return Err(io::ErrorKind::AlreadyExists.into());
+    for _ in 0..MOVE_ATTEMPTS {
+        let time = date(now_us() / 1_000).replace(':', "-");
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(format!(".{}", time.trim_end_matches("+00-00")));
+        if !Path::new(&aside).exists() {
+            return std::fs::rename(path, aside);
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
-    std::fs::rename(path, aside)
+    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 /// Where the writer thread writes.
@@ -430,6 +436,27 @@ mod tests {
         ] {
             assert_eq!(date(ms), expected);
         }
+    }
+
+    #[test]
+    fn logs_moved_aside_in_one_millisecond_have_names_of_their_own() {
+        let folder = std::env::temp_dir().join(format!("pinion-log-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let path = folder.join("log");
+        for nth in 0..20 {
+            std::fs::write(&path, nth.to_string()).expect("written");
+            move_aside(&path).expect("moved");
+        }
+        let mut kept: Vec<u32> = std::fs::read_dir(&folder)
+            .expect("the folder")
+            .map(|entry| {
+                let text = std::fs::read_to_string(entry.expect("an entry").path()).expect("a log");
+                text.parse().expect("its number")
+            })
+            .collect();
+        kept.sort_unstable();
+        std::fs::remove_dir_all(&folder).expect("removed");
+        assert!(kept.into_iter().eq(0..20));
     }
 
     #[test]
