@@ -184,13 +184,11 @@ fn builder(options: &str) -> RegexBuilder {
     builder
 }
 
-/// Whether a match may be tried in far more ways than the text is long: that takes two repetitions at least.
+/// Whether a match may be tried in far more ways than the text is long: that takes something optional or repeated, and another
+/// choice in it or beside it.
 fn may_backtrack(pattern: &str) -> bool {
-    pattern
-        .bytes()
-        .filter(|b| b"*+{".contains(b))
-        .nth(1)
-        .is_some()
+    let number_of = |among: &[u8]| pattern.bytes().filter(|b| among.contains(b)).count();
+    number_of(b"*+{?") >= 1 && number_of(b"*+{?|") >= 2
 }
 
 /// Accounts for searching a text: how long that takes depends on the expression, a few nanoseconds for each byte at best.
@@ -250,6 +248,13 @@ mod tests {
                 .is_match(&format!("{long}b"))
         );
         assert!(matches!(within("^(a+)+$", &long), Some(Ok(true))));
+        // Short texts, each of them in as many ways as the first limit allows.
+        for pattern in ["^(a+)+$", "^(a|a)*$", "^a?a?a?a?a?a?aaaaaa$"] {
+            let regex = Regex::compile(pattern, "").expect(pattern);
+            let text = format!("{}b", "a".repeat(11));
+            let many = || Ok((0..300).any(|_| regex.is_match(&text)));
+            assert!(work::within(CORE, many).is_none(), "{pattern}");
+        }
         // A match that lies beyond the first limit is found with the second one.
         let text = format!("{}b", "a".repeat(15));
         let regex = Regex::compile("^(a+)+(b|c)(?<=b)$", "").expect("valid");
