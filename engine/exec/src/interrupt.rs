@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use pinion_runtime::{Instant, should_yield, yield_now};
-use pinion_wire::{OpContext, Result};
+use pinion_wire::{Category, Error, OpContext, Result};
 
 use crate::limits::KILL_POLL;
 
@@ -17,6 +17,12 @@ pub(crate) fn check(ctx: &OpContext) -> Result<()> {
         None => 0,
     };
     ctx.check(now)
+}
+
+/// Whether an error says that the operation was stopped. It is the answer to the whole command, whichever statement was under
+/// way, and not one of that statement.
+pub(crate) fn is_interruption(error: &Error) -> bool {
+    error.is(Category::INTERRUPTION)
 }
 
 /// Lets others run if the operation has used its slice, and is where it learns that it must stop.

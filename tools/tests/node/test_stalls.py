@@ -135,20 +135,52 @@ def test_large_compressed_messages_hold_no_core(node, compressor):
     assert max(map(held, told), default=0) < HELD_LIMIT_MS, [held(line) for line in told]
 
 
+# Hours of work: a range of ranges of ranges.
+BIG = {"$range": [0, 100_000]}
+ENDLESS = {"$size": {"$map": {"input": BIG, "in": {"$size": {"$map": {"input": BIG, "in": {"$size": BIG}}}}}}}
+
+
+@pytest.mark.parametrize("command", [
+    {"update": "one", "updates": [{"q": {}, "u": [{"$set": {"r": ENDLESS}}]}]},
+    {"update": "one", "updates": [{"q": {"_id": "new"}, "u": [{"$set": {"r": ENDLESS}}], "upsert": True}, {"q": {}, "u": {"$set": {"after": 1}}}], "ordered": False},
+    {"delete": "one", "deletes": [{"q": {"$expr": {"$eq": [ENDLESS, 1]}}, "limit": 0}, {"q": {}, "limit": 0}], "ordered": False},
+    {"findAndModify": "one", "query": {}, "update": [{"$set": {"r": ENDLESS}}]},
+])
+def test_an_interrupted_write_fails_as_a_whole(node, command):
+    """It is no error of one statement, after which others come: nothing more is done."""
+    db = node.client().test
+    with pytest.raises(ExecutionTimeout):
+        db.command(command | {"maxTimeMS": 300})
+    assert db.one.find_one({"_id": 1}) == {"_id": 1} and not db.one.find_one({"_id": "new"})
+
+
+def test_an_interrupted_insert_fails_as_a_whole(node):
+    db = node.client().test
+    db.indexed.create_index("list")
+    documents = [{"_id": 1, "list": list(range(300_000))}, {"_id": 2}]
+    interrupted = 0
+    for millis in (10, 20, 40, 80):
+        try:
+            assert db.command("insert", "indexed", documents=documents, ordered=False, maxTimeMS=millis)["n"] == 2
+            db.indexed.delete_many({})
+        except ExecutionTimeout:
+            interrupted += 1
+            assert not db.indexed.find_one({"_id": 2})
+    assert interrupted > 0
+
+
 def test_an_endless_evaluation_lets_others_work_and_ends_when_told(node):
-    """Hours of work: a range of ranges of ranges. It would hold its core, and its connection's others with it."""
-    big = {"$range": [0, 100_000]}
-    nested = {"$map": {"input": big, "in": {"$size": {"$map": {"input": big, "in": {"$size": big}}}}}}
+    """It would hold its core, and its connection's others with it."""
     began = time.monotonic()
     with pytest.raises(ExecutionTimeout):
-        node.client().test.command("aggregate", "one", pipeline=[{"$project": {"r": {"$size": nested}}}], cursor={}, maxTimeMS=1500)
+        node.client().test.command("aggregate", "one", pipeline=[{"$project": {"r": ENDLESS}}], cursor={}, maxTimeMS=1500)
     assert time.monotonic() - began < 20
 
     ended = []
 
     def run():
         try:
-            node.client().test.command("aggregate", "one", pipeline=[{"$project": {"r": {"$size": nested}}}], cursor={}, comment="endless")
+            node.client().test.command("aggregate", "one", pipeline=[{"$project": {"r": ENDLESS}}], cursor={}, comment="endless")
         except OperationFailure as error:
             ended.append(error.code)
 

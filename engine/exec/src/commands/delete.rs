@@ -10,8 +10,9 @@ use pinion_wire::{Error, Invocation, Reply, Result};
 use super::insert::check_batch_size;
 use super::refuse;
 use super::reply::acknowledged;
-use super::update::{batch_options, stops_batch};
+use super::update::batch_options;
 use crate::compute::compute;
+use crate::interrupt::is_interruption;
 use crate::read::parse_hint;
 use crate::state::state;
 use crate::write::{BatchOutcome, Change, ModifyOutcome, ModifyStatement, run};
@@ -105,9 +106,11 @@ pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
             outcome.wrote(ts);
         }
         if let Err(error) = result {
-            let fatal = stops_batch(&error);
+            if is_interruption(&error) {
+                return Err(error);
+            }
             outcome.failed(index, error);
-            if options.ordered || fatal {
+            if options.ordered {
                 break;
             }
         }

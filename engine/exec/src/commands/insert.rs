@@ -55,12 +55,11 @@ pub(crate) async fn insert(cmd: Invocation) -> Result<Reply> {
         }
         pinion_runtime::yield_if_due().await;
     }
-    state()
-        .metrics
-        .counters
-        .insert
-        .add((prepared.len() + refused.len()) as u64);
-    insert_documents(&cmd.ctx, &ns, prepared, ordered, &mut outcome).await?;
+    let counters = &state().metrics.counters;
+    counters.insert.add((prepared.len() + refused.len()) as u64);
+    let result = insert_documents(&cmd.ctx, &ns, prepared, ordered, &mut outcome).await;
+    counters.documents_inserted.add(outcome.n as u64);
+    result?;
     // With order, a refused document is reached only when nothing before it failed.
     if !ordered || outcome.errors.is_empty() {
         for (index, error) in refused {
@@ -68,10 +67,5 @@ pub(crate) async fn insert(cmd: Invocation) -> Result<Reply> {
         }
         outcome.errors.sort_by_key(|failure| failure.index);
     }
-    state()
-        .metrics
-        .counters
-        .documents_inserted
-        .add(outcome.n as u64);
     acknowledged(&cmd.ctx, &outcome, false).await
 }

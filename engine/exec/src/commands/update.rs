@@ -13,6 +13,7 @@ use super::refuse;
 use super::reply::acknowledged;
 use super::variables::{variables, with_constants};
 use crate::compute::compute;
+use crate::interrupt::is_interruption;
 use crate::read::parse_hint;
 use crate::state::state;
 use crate::write::{
@@ -244,17 +245,14 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
             outcome.upserted.push(Upserted { index, id });
         }
         if let Err(error) = result {
-            let fatal = stops_batch(&error);
+            if is_interruption(&error) {
+                return Err(error);
+            }
             outcome.failed(index, error);
-            if options.ordered || fatal {
+            if options.ordered {
                 break;
             }
         }
     }
     acknowledged(&cmd.ctx, &outcome, true).await
-}
-
-/// Errors after which not even an unordered batch goes on.
-pub(super) fn stops_batch(error: &Error) -> bool {
-    error.is(pinion_wire::Category::INTERRUPTION) || error.code == ErrorCode::MAX_TIME_MS_EXPIRED
 }

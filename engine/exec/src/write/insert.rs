@@ -23,7 +23,7 @@ use super::backoff::Backoff;
 use super::batch::BatchOutcome;
 use super::order::{first_error, first_taken};
 use crate::compute::{compute, compute_bytes};
-use crate::interrupt::{check, interruptible};
+use crate::interrupt::{check, interruptible, is_interruption};
 use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS};
 use crate::state::state;
 
@@ -195,6 +195,7 @@ pub(crate) async fn insert_documents(
                     outcome.n += 1;
                     outcome.wrote(ts);
                 }
+                Attempt::Failed(error) if is_interruption(&error) => return Err(error),
                 Attempt::Failed(error) => {
                     outcome.failed(index, error);
                     stop |= ordered;
@@ -296,13 +297,15 @@ async fn attempt(
                     attempts.extend((place + 1..group.len()).map(|_| Attempt::Pending));
                     break;
                 }
+                let interrupted = is_interruption(&error);
                 let raw = pinion_catalog::stored_document(document);
                 let error = match document_id(raw) {
+                    _ if interrupted => error,
                     Ok(id) => first_error(collection, id, None, raw, error).await,
                     Err(_) => error,
                 };
                 attempts[place] = Attempt::Failed(error);
-                if ordered {
+                if ordered || interrupted {
                     attempts.extend((place + 1..group.len()).map(|_| Attempt::Pending));
                     break;
                 }

@@ -21,7 +21,7 @@ use super::document::update_context;
 use super::insert::{duplicate_of, entry_of};
 use super::order::{first_error, first_taken};
 use crate::compute::{compute, compute_bytes};
-use crate::interrupt::{check, pause};
+use crate::interrupt::{check, is_interruption, pause};
 use crate::state::state;
 
 /// What happens to the documents that match.
@@ -155,6 +155,7 @@ async fn modify(
             Ok(index) => index,
             Err(error) => {
                 return Err(match new {
+                    _ if is_interruption(&error) => error,
                     Some(new) => first_error(collection, id, Some(old), new, error).await,
                     None => error,
                 });
