@@ -109,37 +109,41 @@ impl RealFile {
     }
 
     async fn write(&self, offset: u64, data: DmaBuf, durable: bool) -> io::Result<()> {
-        let len = data.len();
-        let (mut buffer, mut done) = (data, 0);
-        while done < len {
+        self.write_whole(data.len(), data, async |buffer, done| {
             let (result, keep) =
                 Op::write(&self.core, self.fd.clone(), offset, buffer, done, durable).await;
-            let Keep::Buffer(_, returned) = keep else {
+            let Keep::Buffer(_, buffer) = keep else {
                 unreachable!("a write keeps its buffer")
             };
-            buffer = returned;
-            match result {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => done += written as usize,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            }
-        }
-        add(&self.core.files().writes, 1);
-        add(&self.core.files().write_bytes, len as u64);
-        Ok(())
+            (result, buffer)
+        })
+        .await
     }
 
     pub async fn write_parts_at(&self, offset: u64, parts: Vec<Bytes>) -> io::Result<()> {
-        let len: usize = parts.iter().map(Bytes::len).sum();
-        let (mut parts, mut done) = (parts, 0);
-        while done < len {
+        let len = parts.iter().map(Bytes::len).sum();
+        self.write_whole(len, parts, async |parts, done| {
             let (result, keep) =
                 Op::write_parts(&self.core, self.fd.clone(), offset, parts, done).await;
-            let Keep::Parts(_, returned, _) = keep else {
+            let Keep::Parts(_, parts, _) = keep else {
                 unreachable!("a write keeps its parts")
             };
-            parts = returned;
+            (result, parts)
+        })
+        .await
+    }
+
+    /// Writes all `len` bytes of `data`. `write` begins at a place of it and gives it back.
+    async fn write_whole<D>(
+        &self,
+        len: usize,
+        mut data: D,
+        write: impl AsyncFn(D, usize) -> (io::Result<u32>, D),
+    ) -> io::Result<()> {
+        let mut done = 0;
+        while done < len {
+            let (result, returned) = write(data, done).await;
+            data = returned;
             match result {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => done += written as usize,
