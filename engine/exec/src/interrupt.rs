@@ -51,6 +51,14 @@ pub(crate) async fn interruptible<F: Future>(ctx: &OpContext, future: F) -> Resu
     if let Some(output) = poll_once(future.as_mut()).await {
         return Ok(output);
     }
+    // In a box, as few operations ever need its room.
+    Box::pin(interruptible_wait(ctx, future)).await
+}
+
+async fn interruptible_wait<F: Future>(
+    ctx: &OpContext,
+    mut future: Pin<&mut F>,
+) -> Result<F::Output> {
     loop {
         check(ctx)?;
         let wake = pinion_runtime::now() + KILL_POLL;

@@ -29,23 +29,22 @@ pub(crate) async fn prepare_for_insert(
         time: 0,
         increment: 0,
     };
-    let filler = if keep_empty_timestamps {
-        empty
-    } else {
-        timestamp()
+    let filler = || match keep_empty_timestamps {
+        true => empty,
+        false => timestamp(),
     };
     let bytes = document.as_bytes().len();
     if bytes <= LARGE_DOCUMENT_BYTES {
         return prepare(document, || state().new_object_id(), filler);
     }
-    let new_id = state().new_object_id();
-    compute_bytes(bytes, || prepare(document, || new_id, filler)).await
+    let (new_id, filler) = (state().new_object_id(), filler());
+    compute_bytes(bytes, || prepare(document, || new_id, || filler)).await
 }
 
 fn prepare(
     document: &RawDocument,
     new_id: impl FnOnce() -> ObjectId,
-    filler: Timestamp,
+    filler: impl FnOnce() -> Timestamp,
 ) -> Result<Bytes> {
     let prepared = pinion_query::prepare_insert(document, new_id, filler)?;
     Ok(match prepared {

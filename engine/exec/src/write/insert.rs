@@ -18,6 +18,7 @@ use pinion_storage::{
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
 use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
 
 use super::backoff::Backoff;
 use super::batch::BatchOutcome;
@@ -140,7 +141,7 @@ pub(crate) fn duplicate_of(collection: &Collection, write: &Write) -> pinion_wir
 
 /// What one step did with a group of documents.
 struct Step {
-    attempts: Vec<Attempt>,
+    attempts: Attempts,
     /// Indexes that the catalog must call multikey before the rest is tried again.
     multikey: Vec<(TreeId, MultikeyPaths)>,
     /// Some met another writer.
@@ -148,6 +149,9 @@ struct Step {
     /// Some found no memory.
     full: bool,
 }
+
+/// What became of each document of a group. Most groups are of one.
+type Attempts = SmallVec<[Attempt; 1]>;
 
 enum Attempt {
     Done(Timestamp),
@@ -169,7 +173,7 @@ pub(crate) async fn insert_documents(
     while !queue.is_empty() {
         check(ctx)?;
         if core_catalog().get(ns).is_none() {
-            let created = ensure_collection(ns.clone()).await?;
+            let created = Box::pin(ensure_collection(ns.clone())).await?;
             if let Some(ts) = created.ts {
                 outcome.wrote(ts);
             }
@@ -210,12 +214,12 @@ pub(crate) async fn insert_documents(
             continue;
         }
         if !multikey.is_empty() {
-            set_multikey(ns.clone(), collection.uuid, multikey).await?;
+            Box::pin(set_multikey(ns.clone(), collection.uuid, multikey)).await?;
         } else if conflict || full {
             let more = if full {
-                backoff.cache_full(ctx).await?
+                Box::pin(backoff.cache_full(ctx)).await?
             } else {
-                backoff.conflict(ctx).await?
+                Box::pin(backoff.conflict(ctx)).await?
             };
             if !more {
                 let error = if full {
@@ -237,8 +241,11 @@ pub(crate) async fn insert_documents(
     Ok(())
 }
 
-fn take_group(queue: &mut std::collections::VecDeque<(usize, Bytes)>) -> Vec<(usize, Bytes)> {
-    let mut group = Vec::new();
+/// Documents that are tried in one step, with their places in the client's batch.
+type Group = SmallVec<[(usize, Bytes); 1]>;
+
+fn take_group(queue: &mut std::collections::VecDeque<(usize, Bytes)>) -> Group {
+    let mut group = Group::new();
     let mut bytes = 0;
     while let Some((_, document)) = queue.front() {
         if group.len() >= INSERT_GROUP_STATEMENTS
@@ -259,10 +266,10 @@ async fn attempt(
     group: &[(usize, Bytes)],
     ordered: bool,
 ) -> Step {
-    let mut attempts: Vec<Attempt> = Vec::with_capacity(group.len());
+    let mut attempts = Attempts::with_capacity(group.len());
     let mut statements: Vec<Statement> = Vec::with_capacity(group.len());
     // The places in the group of the statements.
-    let mut places: Vec<usize> = Vec::with_capacity(group.len());
+    let mut places: SmallVec<[usize; 1]> = SmallVec::with_capacity(group.len());
     let mut multikey: Vec<(TreeId, MultikeyPaths)> = Vec::new();
     let mut claimed = FxHashSet::default();
     for (place, (_, document)) in group.iter().enumerate() {
@@ -301,7 +308,7 @@ async fn attempt(
                 let raw = pinion_catalog::stored_document(document);
                 let error = match document_id(raw) {
                     _ if interrupted => error,
-                    Ok(id) => first_error(collection, id, None, raw, error).await,
+                    Ok(id) => Box::pin(first_error(collection, id, None, raw, error)).await,
                     Err(_) => error,
                 };
                 attempts[place] = Attempt::Failed(error);
@@ -330,7 +337,10 @@ async fn attempt(
                     full = true;
                     Attempt::Pending
                 }
-                Err(error) => Attempt::Failed(taken(collection, &group[place].1, error).await),
+                Err(error) => {
+                    let document = &group[place].1;
+                    Attempt::Failed(Box::pin(taken(collection, document, error)).await)
+                }
             };
         }
     }

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use pinion_bson::{
-    DocBuilder, MAX_USER_DOCUMENT_BYTES, ObjectId, RawBsonRef, RawDocument, RawDocumentBuf,
-    Timestamp,
+    DocBuilder, ElementType, MAX_USER_DOCUMENT_BYTES, ObjectId, RawBsonRef, RawDocument,
+    RawDocumentBuf, RawElem, Timestamp,
 };
 use pinion_wire::Result;
 
@@ -36,19 +36,23 @@ fn check_depth(document: &RawDocument, depth: usize) -> Result<()> {
             format!("Document exceeds maximum nested object depth: {MAX_STORED_DEPTH}"),
         ));
     }
-    for element in pinion_bson::RawElems::new(document.as_bytes()) {
-        if matches!(
-            element.kind,
-            pinion_bson::ElementType::EmbeddedDocument | pinion_bson::ElementType::Array
-        ) {
-            match element.to_value() {
-                Some(RawBsonRef::Document(inner)) => check_depth(inner, depth + 1)?,
-                Some(RawBsonRef::Array(inner)) => check_depth(array_document(inner), depth + 1)?,
-                _ => {}
-            }
-        }
+    pinion_bson::RawElems::new(document.as_bytes())
+        .try_for_each(|element| check_element_depth(&element, depth))
+}
+
+/// Checks what lies within an element of a document at this depth.
+fn check_element_depth(element: &RawElem<'_>, depth: usize) -> Result<()> {
+    if !matches!(
+        element.kind,
+        ElementType::EmbeddedDocument | ElementType::Array
+    ) {
+        return Ok(());
     }
-    Ok(())
+    match element.to_value() {
+        Some(RawBsonRef::Document(inner)) => check_depth(inner, depth + 1),
+        Some(RawBsonRef::Array(inner)) => check_depth(array_document(inner), depth + 1),
+        _ => Ok(()),
+    }
 }
 
 /// The rules for `_id`.
@@ -78,11 +82,24 @@ fn check_id(id: RawBsonRef<'_>) -> Result<()> {
     }
 }
 
+/// The rules for an `_id` that an insert gives; `another` stands before it.
+fn check_insert_id(id: RawBsonRef<'_>, another: bool) -> Result<()> {
+    if another {
+        return Err(bad_value("can't have multiple _id fields in one document"));
+    }
+    match id {
+        RawBsonRef::Array(_) => Err(error(53, "can't use an array for _id")),
+        RawBsonRef::RegularExpression(_) => Err(error(53, "can't use a regex for _id")),
+        RawBsonRef::Undefined => Err(error(53, "can't use a undefined for _id")),
+        other => check_id(other),
+    }
+}
+
 /// What an insert stores: checked, `_id` first and made where it is missing, empty timestamps filled in.
 pub fn prepare_insert<'a>(
     document: &'a RawDocument,
     new_id: impl FnOnce() -> ObjectId,
-    timestamp: Timestamp,
+    timestamp: impl FnOnce() -> Timestamp,
 ) -> Result<Cow<'a, RawDocument>> {
     let size = document.as_bytes().len();
     if size > MAX_USER_DOCUMENT_BYTES {
@@ -93,26 +110,23 @@ pub fn prepare_insert<'a>(
             ),
         ));
     }
-    check_depth(document, 1)?;
     let mut id = None;
     let mut rewrite = false;
-    for (at, (name, value)) in elements(document).enumerate() {
-        if name == "_id" {
-            if id.is_some() {
-                return Err(bad_value("can't have multiple _id fields in one document"));
-            }
-            match value {
-                RawBsonRef::Array(_) => return Err(error(53, "can't use an array for _id")),
-                RawBsonRef::RegularExpression(_) => {
-                    return Err(error(53, "can't use a regex for _id"));
-                }
-                RawBsonRef::Undefined => return Err(error(53, "can't use a undefined for _id")),
-                other => check_id(other)?,
+    for (at, element) in pinion_bson::RawElems::new(document.as_bytes()).enumerate() {
+        check_element_depth(&element, 1)?;
+        if element.name == b"_id" {
+            let Some(value) = element.to_value() else {
+                break;
+            };
+            if let Err(refused) = check_insert_id(value, id.is_some()) {
+                // Too deep a document is that first, wherever its `_id` stands.
+                check_depth(document, 1)?;
+                return Err(refused);
             }
             id = Some(value);
             rewrite |= at > 0;
-        } else {
-            rewrite |= empty_timestamp(value);
+        } else if element.kind == ElementType::Timestamp {
+            rewrite |= element.to_value().is_some_and(empty_timestamp);
         }
     }
     if id.is_some() && !rewrite {
@@ -123,7 +137,7 @@ pub fn prepare_insert<'a>(
         Some(id) => out.append("_id", id),
         None => out.append("_id", RawBsonRef::ObjectId(new_id())),
     };
-    append_without_id(&mut out, document, Some(timestamp));
+    append_without_id(&mut out, document, Some(timestamp()));
     Ok(Cow::Owned(out.finish()))
 }
 

@@ -1,5 +1,6 @@
 //! Cutting statements into what each partition and each core has to do.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -10,15 +11,24 @@ use crate::limits::{MAX_ENTRY_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use crate::partition::{Partition, Prepared, UnitId};
 use crate::types::{Expect, Op, PartitionId, ReadError, Write, WriteError};
 
-/// The writes of one statement to one partition.
-pub(super) struct Part {
+/// The writes of one statement to one partition. They stay where the statement has them if they are all it has.
+pub(super) struct Part<'a> {
     pub(super) partition: PartitionId,
-    pub(super) writes: Vec<Write>,
+    pub(super) writes: Cow<'a, [Write]>,
     /// The position of each write in its statement; the writes are the whole statement when absent.
     positions: Option<Vec<usize>>,
 }
 
-impl Part {
+impl Part<'_> {
+    /// The part with writes of its own, to be sent to another core.
+    pub(super) fn into_owned(self) -> Part<'static> {
+        Part {
+            partition: self.partition,
+            writes: Cow::Owned(self.writes.into_owned()),
+            positions: self.positions,
+        }
+    }
+
     /// The error as the statement's caller counts its writes.
     pub(super) fn translate(&self, error: WriteError) -> WriteError {
         let Some(positions) = &self.positions else {
@@ -43,8 +53,8 @@ impl Part {
     }
 }
 
-/// Divides the writes of a statement by partition.
-pub(super) fn parts_of(writes: &[Write], fault: PlantedFault) -> Vec<Part> {
+/// Divides the writes of a statement by partition, behind the parts that are there.
+pub(super) fn divide<'a>(writes: &'a [Write], fault: PlantedFault, parts: &mut Vec<Part<'a>>) {
     let plant = |write: &Write| {
         let mut write = write.clone();
         if fault == PlantedFault::UniqueIntentSkipped
@@ -55,33 +65,35 @@ pub(super) fn parts_of(writes: &[Write], fault: PlantedFault) -> Vec<Part> {
         write
     };
     let Some(first) = writes.first() else {
-        return Vec::new();
+        return;
     };
     if writes
         .iter()
         .all(|write| write.partition == first.partition)
     {
-        let writes = writes.iter().map(plant).collect();
-        return vec![Part {
+        let writes = match fault {
+            PlantedFault::UniqueIntentSkipped => writes.iter().map(plant).collect(),
+            _ => Cow::Borrowed(writes),
+        };
+        parts.push(Part {
             partition: first.partition,
             writes,
             positions: None,
-        }];
+        });
+        return;
     }
-    let mut parts: BTreeMap<PartitionId, (Vec<Write>, Vec<usize>)> = BTreeMap::new();
+    let mut divided: BTreeMap<PartitionId, (Vec<Write>, Vec<usize>)> = BTreeMap::new();
     for (position, write) in writes.iter().enumerate() {
-        let (writes, positions) = parts.entry(write.partition).or_default();
+        let (writes, positions) = divided.entry(write.partition).or_default();
         writes.push(plant(write));
         positions.push(position);
     }
-    parts
-        .into_iter()
-        .map(|(partition, (writes, positions))| Part {
-            partition,
-            writes,
-            positions: Some(positions),
-        })
-        .collect()
+    let part = |(partition, (writes, positions))| Part {
+        partition,
+        writes: Cow::Owned(writes),
+        positions: Some(positions),
+    };
+    parts.extend(divided.into_iter().map(part));
 }
 
 /// Refuses what no part of storage could hold.
@@ -112,7 +124,7 @@ pub(super) struct Ahead {
 pub(super) struct Placement {
     pub(super) index: usize,
     pub(super) unit: UnitId,
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<Part<'static>>,
 }
 
 impl Storage {
@@ -131,11 +143,11 @@ impl Storage {
 
     /// Loads what the checks of a part need from the base. `later` are parts that will be prepared next: when this one had to wait
     /// for a page, the leaves of those are asked for too, so that a batch waits for the device less often than it writes.
-    pub(super) async fn prepare<'a>(
+    pub(super) async fn prepare<'a, 'b: 'a>(
         &self,
-        part: &Part,
+        part: &Part<'_>,
         ahead: &mut Ahead,
-        later: impl Iterator<Item = &'a Part>,
+        later: impl Iterator<Item = &'a Part<'b>>,
     ) -> Result<(Rc<Partition>, Prepared), WriteError> {
         let partition = self.owned_partition(part.partition);
         let misses = partition.page_misses();
@@ -147,7 +159,7 @@ impl Storage {
         if ahead.parts == 0 && partition.page_misses() > misses {
             let writes = later
                 .filter(|later| later.partition == part.partition)
-                .flat_map(|later| &later.writes);
+                .flat_map(|later| later.writes.iter());
             ahead.parts = partition.read_ahead(writes);
         }
         Ok((partition, prepared))
@@ -179,7 +191,7 @@ impl Storage {
         &self,
         placement: &Placement,
         ahead: &mut Ahead,
-        later: impl Iterator<Item = &'a Part> + Clone,
+        later: impl Iterator<Item = &'a Part<'static>> + Clone,
     ) -> Result<(), WriteError> {
         self.check_fatal().map_err(WriteError::Fatal)?;
         self.check_memory()?;
@@ -219,6 +231,12 @@ mod tests {
             op: Op::Delete,
             expect: Expect::UniquePrefix { len: 1 },
         }
+    }
+
+    fn parts_of(writes: &[Write], fault: PlantedFault) -> Vec<Part<'_>> {
+        let mut parts = Vec::new();
+        divide(writes, fault, &mut parts);
+        parts
     }
 
     #[test]

@@ -13,8 +13,9 @@ use bytes::Bytes;
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::{GateClosed, GateGuard};
 use pinion_runtime::{CoreId, Queue, join_all, sim, spawn, submit_to, wall_ms, yield_if_due};
+use smallvec::SmallVec;
 
-use super::batch::{Ahead, Part, Placement, check_sizes, parts_of};
+use super::batch::{Ahead, Part, Placement, check_sizes, divide};
 use super::storage::{Storage, storage};
 use crate::limits::{LARGE_VALUE_BYTES, MAX_STEP_BYTES, MAX_STEP_STATEMENTS};
 use crate::partition::UnitId;
@@ -47,34 +48,34 @@ impl Statement {
     fn entry_len(&self) -> usize {
         self.entry.as_ref().map_or(0, |entry| entry.bytes.len())
     }
+}
 
-    fn append_to(
-        &mut self,
-        ring: &Ring,
-        reservation: &mut Reservation,
-        ts: Timestamp,
-        predecessor: Timestamp,
-    ) {
-        match &mut self.entry {
-            Some(entry) => {
-                entry.bytes[ENTRY_TS_OFFSET..ENTRY_TS_OFFSET + 8]
-                    .copy_from_slice(&ts.to_bson_bytes());
-                ring.append(
-                    reservation,
-                    EntryKind::Logged,
-                    ts,
-                    predecessor,
-                    &mut entry.bytes,
-                );
-            }
-            None => ring.append(
+/// Appends what tells of a statement; without an entry that is a link.
+fn append_to(
+    ring: &Ring,
+    reservation: &mut Reservation,
+    entry: &mut Option<Entry>,
+    ts: Timestamp,
+    predecessor: Timestamp,
+) {
+    match entry {
+        Some(entry) => {
+            entry.bytes[ENTRY_TS_OFFSET..ENTRY_TS_OFFSET + 8].copy_from_slice(&ts.to_bson_bytes());
+            ring.append(
                 reservation,
-                EntryKind::Link,
+                EntryKind::Logged,
                 ts,
                 predecessor,
-                &mut Vec::new(),
-            ),
+                &mut entry.bytes,
+            );
         }
+        None => ring.append(
+            reservation,
+            EntryKind::Link,
+            ts,
+            predecessor,
+            &mut Vec::new(),
+        ),
     }
 }
 
@@ -95,12 +96,44 @@ impl Storage {
     ///
     /// # Panics
     /// When an entry is shorter than a timestamp element, or a partition does not exist.
-    pub async fn execute(&self, statements: Vec<Statement>, ordered: bool) -> Vec<Outcome> {
-        let mut outcomes: Vec<Option<Outcome>> = statements.iter().map(|_| None).collect();
+    pub async fn execute(&self, mut statements: Vec<Statement>, ordered: bool) -> Vec<Outcome> {
+        let bytes: usize = statements.iter().map(Statement::entry_len).sum();
+        // What one step takes, which is most, is not taken apart.
+        let result = match statements.len() <= MAX_STEP_STATEMENTS && bytes <= MAX_STEP_BYTES {
+            true => {
+                let result = self.execute_step(&mut statements, ordered).await;
+                yield_if_due().await;
+                result
+            }
+            false => StepResult {
+                outcomes: statements.iter().map(|_| None).collect(),
+                stopped: false,
+            },
+        };
+        let outcomes = match result.stopped || result.outcomes.iter().all(Option::is_some) {
+            true => result.outcomes,
+            false => Box::pin(self.execute_rest(statements, result.outcomes, ordered)).await,
+        };
+        outcomes
+            .into_iter()
+            .map(|outcome| outcome.unwrap_or(Err(WriteError::NotReached)))
+            .collect()
+    }
+
+    /// Executes the statements that have no outcome yet, in as many steps as they need.
+    async fn execute_rest(
+        &self,
+        statements: Vec<Statement>,
+        mut outcomes: Vec<Option<Outcome>>,
+        ordered: bool,
+    ) -> Vec<Option<Outcome>> {
         let mut stopped = false;
         // Of the statements without an outcome yet, in order: their positions and themselves.
-        let mut rest: std::collections::VecDeque<(usize, Statement)> =
-            statements.into_iter().enumerate().collect();
+        let mut rest: std::collections::VecDeque<(usize, Statement)> = statements
+            .into_iter()
+            .enumerate()
+            .filter(|(position, _)| outcomes[*position].is_none())
+            .collect();
         while !rest.is_empty() && !stopped {
             let (mut positions, mut step, mut bytes) = (Vec::new(), Vec::new(), 0);
             while let Some((_, next)) = rest.front() {
@@ -129,9 +162,6 @@ impl Storage {
             yield_if_due().await;
         }
         outcomes
-            .into_iter()
-            .map(|outcome| outcome.unwrap_or(Err(WriteError::NotReached)))
-            .collect()
     }
 
     /// Writes that are not logged: present at once and in the next checkpoint, not repeated by recovery. They are
@@ -159,7 +189,7 @@ impl Storage {
             .iter()
             .position(|statement| check_sizes(statement).is_err());
         if let Some(at) = oversized {
-            return self.execute_around(step, at, ordered).await;
+            return Box::pin(self.execute_around(step, at, ordered)).await;
         }
         if let Err(error) = self.wait_for_memory(step).await {
             return StepResult::all(step.len(), ordered, error);
@@ -237,7 +267,7 @@ impl Storage {
         if at > 0 {
             // The statements from there on are tried again, then without others before them.
             let mut later = step.split_off(at);
-            let mut result = Box::pin(self.execute_step(step, ordered)).await;
+            let mut result = self.execute_step(step, ordered).await;
             if result.stopped {
                 result
                     .outcomes
@@ -265,28 +295,27 @@ impl Storage {
     ) -> StepResult {
         let fault = self.options.planted_fault;
         let mut reservation = ring.reserve(step.iter().map(Statement::entry_len)).await;
-        let parts: Vec<Vec<Part>> = step
-            .iter()
-            .map(|statement| parts_of(&statement.writes, fault))
-            .collect();
-        let mut prepared = Vec::with_capacity(step.len());
+        let statements = step.len();
+        // The parts of all statements, and each statement's entry with the end of its parts.
+        let mut parts: Vec<Part<'_>> = Vec::with_capacity(statements);
+        let mut entries: SmallVec<[(&mut Option<Entry>, usize); 1]> = SmallVec::new();
+        for Statement { writes, entry } in step {
+            divide(writes, fault, &mut parts);
+            entries.push((entry, parts.len()));
+        }
+        let mut prepared = Vec::with_capacity(parts.len());
         let mut ahead = Ahead::default();
         loop {
-            for (at, statement) in parts.iter().enumerate() {
-                let mut of_statement = Vec::with_capacity(statement.len());
-                for part in statement {
-                    let later = parts[at + 1..].iter().flatten();
-                    match self.prepare(part, &mut ahead, later).await {
-                        Ok(prepared) => of_statement.push(prepared),
-                        Err(error) => return StepResult::all(step.len(), ordered, error),
-                    }
+            for (at, part) in parts.iter().enumerate() {
+                let later = parts[at + 1..].iter();
+                match self.prepare(part, &mut ahead, later).await {
+                    Ok(ready) => prepared.push(ready),
+                    Err(error) => return StepResult::all(statements, ordered, error),
                 }
-                prepared.push(of_statement);
             }
             // A checkpoint installed meanwhile changes the base that was looked at.
             if prepared
                 .iter()
-                .flatten()
                 .all(|(partition, prepared)| partition.is_current(prepared))
             {
                 break;
@@ -294,34 +323,45 @@ impl Storage {
             prepared.clear();
         }
         if let Err(error) = self.writable_ring() {
-            return StepResult::all(step.len(), ordered, error);
+            return StepResult::all(statements, ordered, error);
         }
         // From here to the end nothing awaits.
         let wall_secs = (wall_ms() / 1000) as u32;
-        let mut outcomes = Vec::with_capacity(step.len());
+        let mut outcomes = Vec::with_capacity(statements);
         let mut stopped = false;
-        for ((statement, parts), prepared) in step.iter_mut().zip(&parts).zip(prepared) {
+        let mut begin = 0;
+        let mut prepared = prepared.into_iter();
+        for (entry, end) in entries {
+            let parts = &parts[begin..end];
+            let ready = &prepared.as_slice()[..parts.len()];
+            begin = end;
             if stopped {
                 outcomes.push(Some(Err(WriteError::NotReached)));
                 continue;
             }
-            let check =
-                parts
-                    .iter()
-                    .zip(&prepared)
-                    .try_for_each(|(part, (partition, prepared))| {
-                        partition
-                            .check(&part.writes, prepared)
-                            .map_err(|error| part.translate(error))
-                    });
+            let check = parts
+                .iter()
+                .zip(ready)
+                .try_for_each(|(part, (partition, prepared))| {
+                    partition
+                        .check(&part.writes, prepared)
+                        .map_err(|error| part.translate(error))
+                });
             if let Err(error) = check {
                 stopped = ordered;
                 outcomes.push(Some(Err(error)));
+                prepared.by_ref().take(parts.len()).for_each(drop);
                 continue;
             }
             let range = self.marks.allot(1, wall_secs);
-            statement.append_to(ring, &mut reservation, range.first, range.predecessor);
-            for (part, (partition, prepared)) in parts.iter().zip(prepared) {
+            append_to(
+                ring,
+                &mut reservation,
+                entry,
+                range.first,
+                range.predecessor,
+            );
+            for (part, (partition, prepared)) in parts.iter().zip(prepared.by_ref()) {
                 partition.write_now(range.first, &part.writes, prepared);
             }
             self.marks.finish();
@@ -379,7 +419,13 @@ impl Storage {
                 .allot(going.len() as u64, (wall_ms() / 1000) as u32);
             for (nth, &index) in going.iter().enumerate() {
                 let (ts, predecessor) = range.nth(nth as u64);
-                step[index].append_to(&ring, &mut reservation, ts, predecessor);
+                append_to(
+                    &ring,
+                    &mut reservation,
+                    &mut step[index].entry,
+                    ts,
+                    predecessor,
+                );
                 timestamps.insert(index, ts);
             }
             self.marks.hold_applying(&range);
@@ -417,7 +463,9 @@ impl Storage {
         let fault = self.options.planted_fault;
         let mut by_core: BTreeMap<CoreId, Vec<Placement>> = BTreeMap::new();
         for (index, statement) in step.iter().enumerate() {
-            for part in parts_of(&statement.writes, fault) {
+            let mut parts = Vec::new();
+            divide(&statement.writes, fault, &mut parts);
+            for part in parts.into_iter().map(Part::into_owned) {
                 let placements = by_core.entry(self.owner(part.partition)).or_default();
                 match placements.last_mut() {
                     Some(last) if last.index == index => last.parts.push(part),

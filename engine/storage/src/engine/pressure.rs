@@ -114,6 +114,15 @@ impl Storage {
         if first < DELAY_AT {
             return Ok(());
         }
+        // In a box, as few steps ever need its room.
+        Box::pin(self.wait_under_pressure(first, pressure)).await
+    }
+
+    async fn wait_under_pressure(
+        &self,
+        first: u64,
+        pressure: impl Fn() -> u64,
+    ) -> Result<(), WriteError> {
         self.counters
             .delayed_steps
             .set(self.counters.delayed_steps.get() + 1);

@@ -81,6 +81,48 @@ async fn newest(partition: &Partition, key: &str) -> Option<String> {
 }
 
 #[test]
+fn what_was_prepared_yields_to_what_was_written_since() {
+    // Each case: what comes between the preparation of an insert and its check, the outcome, and the values' bytes then.
+    let check = |between: &[(u64, Write)], expected: Result<(), WriteError>, value_bytes: u64| {
+        for sealed in [false, true] {
+            let (between, expected) = (between.to_vec(), expected.clone());
+            sim::block_on(1, async move {
+                let partition = create(PartitionOptions::hostile()).await;
+                write(&partition, 1, &[put("other", "12345")])
+                    .await
+                    .unwrap();
+                checkpoint(&partition, 50).await.unwrap();
+                let insert = [Write {
+                    expect: Expect::Absent,
+                    ..put("key", "123")
+                }];
+                if sealed {
+                    partition.seal(Timestamp::from_u64(60));
+                }
+                let prepared = partition.prepare(&insert).await.unwrap();
+                for (ts, one) in between {
+                    write(&partition, ts, &[one]).await.unwrap();
+                }
+                let checked = partition.check(&insert, &prepared);
+                assert_eq!(checked, expected, "sealed {sealed}");
+                if checked.is_ok() {
+                    partition.write_now(Timestamp::from_u64(100), &insert, prepared);
+                }
+                assert_eq!(partition.tree_stats(TREE).value_bytes, value_bytes);
+            });
+        }
+    };
+    check(&[], Ok(()), 5 + 3);
+    check(&[(70, put("between", "1"))], Ok(()), 5 + 1 + 3);
+    check(
+        &[(70, put("key", "1"))],
+        Err(WriteError::Exists { write: 0 }),
+        5 + 1,
+    );
+    check(&[(70, put("key", "1")), (71, delete("key"))], Ok(()), 5 + 3);
+}
+
+#[test]
 fn unique_prefixes() {
     // Each case: what is there before, in the base or in the delta; the statement; the key it collides with.
     let check = |before: &[Write], statement: &[Write], collides: Option<(usize, &str)>| {

@@ -12,10 +12,10 @@ use pinion_runtime::{Queue, sim, spawn};
 use smallvec::SmallVec;
 
 use super::core::{Partition, State};
-use super::delta::{Needed, Newest, TreeDelta, Version};
+use super::delta::{Needed, Newest, TreeDelta, Version, newer};
 use super::intents::{Intent, UnitId};
 use super::view::View;
-use crate::base::{BaseCursor, Stored};
+use crate::base::{BaseCursor, Stored, TreeRoot};
 use crate::limits::{MAX_KEY_BYTES, MAX_PREFIX_WITNESSES, MAX_VALUE_BYTES};
 use crate::types::{
     Direction, Expect, Key, Op, ReadAt, ReadError, TreeId, VersionToken, Write, WriteError,
@@ -24,18 +24,31 @@ use crate::types::{
 /// What the base says of one write. Consulted only while no delta has a version of the key.
 #[derive(Debug, Default)]
 struct Fact {
+    /// What the deltas said of the key, where they were asked before the base was.
+    seen: Option<Seen>,
     /// Length of the value in the base.
     base: Option<u64>,
     /// For [`Expect::UniquePrefix`]: other keys of the prefix in the base that no delta had a version of.
-    witnesses: SmallVec<[Key; 1]>,
+    witnesses: Vec<Key>,
     /// There may be more of them.
     more: bool,
+}
+
+/// What the deltas said of one key. It holds as long as they are not edited, so nobody searches them for it again.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// Which of the active delta's edits was the last one then.
+    edits: u64,
+    /// The length of the newest version's value, unless it is a deletion, and its number; none if no delta has the key.
+    newest: Option<(Option<u64>, u64)>,
+    /// What the sealed delta alone has.
+    sealed: Option<Newest>,
 }
 
 /// What a statement needs to know of the base.
 pub(crate) struct Prepared {
     view: Rc<View>,
-    facts: SmallVec<[Fact; 2]>,
+    facts: SmallVec<[Fact; 1]>,
 }
 
 /// The newest live version of a key: its value's length, and its identity where it is known.
@@ -94,32 +107,32 @@ impl Partition {
                 self.id(),
                 "a write was sent to the wrong partition"
             );
-            let mut fact = Fact {
-                base: self.base_len(&view, write).await?,
-                ..Fact::default()
-            };
+            let mut fact = Fact::default();
+            if let Some(root) = view.trees.get(&write.tree) {
+                let seen = self.state.borrow().look_up(&view, write.tree, &write.key);
+                fact.seen = Some(seen);
+                // Nobody asks the base for a key that a delta has.
+                if seen.newest.is_none() {
+                    fact.base = self.base_len(root, write).await?;
+                }
+            }
             if let Expect::UniquePrefix { len } = write.expect
                 && expectations
             {
-                self.find_witnesses(&view, write, len, &mut fact).await?;
+                Box::pin(self.find_witnesses(&view, write, len, &mut fact)).await?;
             }
             facts.push(fact);
         }
         Ok(Prepared { view, facts })
     }
 
-    /// Length of the key's value in the base; none also where a delta has the key, since nobody asks then.
-    async fn base_len(&self, view: &View, write: &Write) -> Result<Option<u64>, ReadError> {
-        let Some(root) = view.trees.get(&write.tree) else {
-            return Ok(None);
-        };
-        if self.state.borrow().is_masked(view, write.tree, &write.key) {
-            return Ok(None);
-        }
+    /// Length of the key's value in the base.
+    async fn base_len(&self, root: &TreeRoot, write: &Write) -> Result<Option<u64>, ReadError> {
         if let Some(len) = self.store.try_len(root, &write.key) {
             return Ok(len);
         }
-        let stored = self.store.get(write.tree, root, &write.key).await?;
+        // In a box, as few writes need its room.
+        let stored = Box::pin(self.store.get(write.tree, root, &write.key)).await?;
         Ok(stored.as_ref().map(Stored::len))
     }
 
@@ -272,22 +285,36 @@ impl State {
         self.with_visible(view, tree, key, ReadAt::Newest, |version| version.is_some())
     }
 
+    /// What the deltas say of a key's newest state.
+    fn look_up(&self, view: &View, tree: TreeId, key: &[u8]) -> Seen {
+        let active = self.active.visible(tree, key, ReadAt::Newest);
+        view.with_sealed(|sealed| {
+            let sealed = sealed.and_then(|sealed| sealed.delta.visible(tree, key, ReadAt::Newest));
+            let newest = newer(active, sealed);
+            Seen {
+                edits: self.active.edits(),
+                newest: newest.map(|version| (Newest::of(version).len, version.seq)),
+                sealed: sealed.map(Newest::of),
+            }
+        })
+    }
+
+    /// The newest live version of a key, as `fact` has it or, if the deltas were edited since, as they have it now.
     fn live(&self, view: &View, tree: TreeId, key: &[u8], fact: &Fact) -> Option<Live> {
-        self.with_visible(view, tree, key, ReadAt::Newest, |version| match version {
-            Some(Version { value: None, .. }) => None,
-            Some(Version {
-                value: Some(value),
-                seq,
-                ..
-            }) => Some(Live {
-                len: value.len() as u64,
-                token: Some(VersionToken(*seq)),
+        let newest = match fact.seen {
+            Some(seen) if seen.edits == self.active.edits() => seen.newest,
+            _ => self.look_up(view, tree, key).newest,
+        };
+        match newest {
+            Some((len, seq)) => len.map(|len| Live {
+                len,
+                token: Some(VersionToken(seq)),
             }),
             None => fact.base.map(|len| Live {
                 len,
                 token: Some(view.token()),
             }),
-        })
+        }
     }
 
     fn apply(
@@ -306,13 +333,17 @@ impl State {
         let len = value.as_ref().map(|value| value.len() as u64);
         let seq = self.sequence();
         let version = Version { ts, seq, value };
+        let edits = self.active.edits();
         let (active, newest) = self.active.insert(write.tree, &write.key, version, needed);
-        let sealed = view.with_sealed(|sealed| {
-            sealed?
-                .delta
-                .visible(write.tree, &write.key, ReadAt::Newest)
-                .map(Newest::of)
-        });
+        let sealed = match fact.seen {
+            Some(seen) if seen.edits == edits => seen.sealed,
+            _ => view.with_sealed(|sealed| {
+                sealed?
+                    .delta
+                    .visible(write.tree, &write.key, ReadAt::Newest)
+                    .map(Newest::of)
+            }),
+        };
         // A version may come late: then another stays the newest, here or in the sealed delta, and nothing changes.
         if newest == ts && sealed.is_none_or(|sealed| sealed.ts <= ts) {
             let before = match (active, sealed) {

@@ -208,19 +208,25 @@ impl Ring {
             "{bytes} bytes reserved in one step"
         );
         if self.turnstile.available() == 0 || !self.try_reserve(frames, bytes) {
-            let _turn = self.turnstile.acquire().await;
-            while !self.try_reserve(frames, bytes) {
-                self.state.borrow_mut().wanted_frames = frames;
-                self.preparation.notify_one();
-                self.space.notified().await;
-            }
-            self.state.borrow_mut().wanted_frames = 0;
+            // In a box, as few reservations ever need its room.
+            Box::pin(self.wait_for_room(frames, bytes)).await;
         }
         Reservation {
             ring: self.clone(),
             frames,
             bytes,
         }
+    }
+
+    /// Reserves behind those who wait already.
+    async fn wait_for_room(&self, frames: u64, bytes: usize) {
+        let _turn = self.turnstile.acquire().await;
+        while !self.try_reserve(frames, bytes) {
+            self.state.borrow_mut().wanted_frames = frames;
+            self.preparation.notify_one();
+            self.space.notified().await;
+        }
+        self.state.borrow_mut().wanted_frames = 0;
     }
 
     fn try_reserve(&self, frames: u64, bytes: usize) -> bool {
@@ -479,12 +485,15 @@ impl FlushBatch {
 
     /// Some of the batch's frames, the first of which goes to this place of its segment.
     fn lay_out(&self, frames: Range<u64>, segment: &SegmentFile, position: u32) -> DmaBuf {
-        let mut buffer = DmaBuf::zeroed((frames.end - frames.start) as usize * FRAME_BYTES);
+        let mut buffer = DmaBuf::with_capacity((frames.end - frames.start) as usize * FRAME_BYTES);
         let begins = frames.start as usize * FRAME_PAYLOAD_BYTES;
         let mut reader = self.entries.read_from(begins);
         let mut payload = [0; FRAME_PAYLOAD_BYTES];
-        let blocks = buffer.chunks_exact_mut(FRAME_BYTES);
-        for (position, block) in (position..).zip(blocks) {
+        for position in (position..).take((frames.end - frames.start) as usize) {
+            // Cleared a frame at a time, so that it is in the processor's cache when it is filled.
+            let at = buffer.len();
+            buffer.pad_to(at + FRAME_BYTES);
+            let block = &mut buffer[at..];
             let (payload, first_entry) = reader.next(&mut payload);
             let context = FrameContext {
                 directory: self.directory,
