@@ -47,6 +47,7 @@ pub fn run(options: Options) -> Result<(), Stop> {
     })?;
     let report = real::preflight(cpus.len(), dbpath)
         .map_err(|problem| stop(UNCAUGHT)(problem.to_string()))?;
+    real::load_code();
     if let Some(path) = &options.pid_file {
         write_pid(path).map_err(stop(UNCAUGHT))?;
     }

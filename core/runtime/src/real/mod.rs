@@ -24,7 +24,9 @@ mod task;
 mod timer;
 
 pub use options::{RealOptions, StartError, available_cpus, choose_cpus};
-pub use preflight::{PreflightReport, Problem, check_direct_io, preflight, raise_open_files};
+pub use preflight::{
+    PreflightReport, Problem, check_direct_io, load_code, preflight, raise_open_files,
+};
 pub use run::run;
 
 pub(crate) use compute::compute;
