@@ -290,12 +290,11 @@ async fn attempt(
                 places.push(place);
             }
             Ok(built) => {
-                // This one waits until the catalog says that its indexes are multikey; with order, so do those after it.
+                // This one waits until the catalog says that its indexes are multikey, and so do those after it: if it is
+                // interrupted, none of them shall have been inserted.
                 multikey.extend(built.newly_multikey);
-                if ordered {
-                    attempts.extend((place + 1..group.len()).map(|_| Attempt::Pending));
-                    break;
-                }
+                attempts.extend((place + 1..group.len()).map(|_| Attempt::Pending));
+                break;
             }
             Err(error) => {
                 let waits = |attempt: &Attempt| matches!(attempt, Attempt::Pending);
