@@ -4,9 +4,9 @@ use pinion_catalog::from_fatal;
 use pinion_clock::Timestamp;
 use pinion_storage::storage;
 use pinion_wire::idl::{ReadConcernLevel, WriteConcern, WriteConcernW};
-use pinion_wire::{CommandClass, Error, ErrorCode, Invocation, OpContext, Result};
+use pinion_wire::{CommandClass, Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-use crate::interrupt::interruptible;
+use crate::interrupt::{interruptible, is_interruption};
 
 /// Refuses what needs a replica set.
 pub(crate) fn check(cmd: &Invocation) -> Result<()> {
@@ -58,8 +58,16 @@ fn check_write_concern(concern: &WriteConcern) -> Result<()> {
     }
 }
 
-/// Waits until a write at `ts` is as safe as its write concern asks for.
-pub(crate) async fn acknowledge(ctx: &OpContext, ts: Option<Timestamp>) -> Result<()> {
+/// Waits until a write at `ts` is as safe as its write concern asks for. Where that wait is interrupted, the write has taken
+/// place all the same, and `out` says so: it gets a `writeConcernError`.
+///
+/// # Errors
+/// When the journal cannot be written any more.
+pub(crate) async fn acknowledge(
+    ctx: &OpContext,
+    ts: Option<Timestamp>,
+    out: &mut Reply,
+) -> Result<()> {
     let Some(concern) = &ctx.args.write_concern else {
         return Ok(());
     };
@@ -70,7 +78,35 @@ pub(crate) async fn acknowledge(ctx: &OpContext, ts: Option<Timestamp>) -> Resul
     }
     // A write that changed nothing still tells what it saw, which must not be lost afterwards.
     let ts = ts.unwrap_or_else(|| storage().last_allotted());
-    interruptible(ctx, storage().wait_durable(ts))
-        .await?
-        .map_err(from_fatal)
+    match interruptible(ctx, storage().wait_durable(ts)).await {
+        Ok(durable) => durable.map_err(from_fatal),
+        Err(error) if is_interruption(&error) => {
+            append_write_concern_error(out, concern, &error);
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// As `CommandHelpers::appendCommandWCStatus` of MongoDB.
+#[cold]
+fn append_write_concern_error(out: &mut Reply, concern: &WriteConcern, error: &Error) {
+    out.start_document("writeConcernError")
+        .append("code", error.code.0)
+        .append("codeName", &*error.code_name())
+        .append("errmsg", error.message.as_str());
+    out.start_document("errInfo").start_document("writeConcern");
+    match &concern.w {
+        Some(WriteConcernW::Members(members)) => out.append("w", i32::from(*members)),
+        Some(WriteConcernW::Majority) => out.append("w", "majority"),
+        // A standalone has refused all others.
+        Some(WriteConcernW::Mode(_) | WriteConcernW::Tags(_)) => out,
+        None => out.append("w", 1),
+    };
+    if let Some(journal) = concern.journal {
+        out.append("j", journal);
+    }
+    out.append("wtimeout", concern.timeout_ms as i32)
+        .append("provenance", "clientSupplied");
+    out.end().end().end();
 }

@@ -159,7 +159,7 @@ pub fn error_message(reply: &RawDocument) -> &str {
     reply.get_str("errmsg").unwrap_or_default()
 }
 
-/// The first write error's code, or the command's, or zero.
+/// The first write error's code, or that of the wait for the journal, or the command's, or zero.
 pub fn error_code(reply: &RawDocument) -> i32 {
     if let Ok(errors) = reply.get_array("writeErrors")
         && let Some(Ok(error)) = errors.into_iter().next()
@@ -169,10 +169,10 @@ pub fn error_code(reply: &RawDocument) -> i32 {
             .and_then(|error| error.get_i32("code").ok())
             .unwrap_or(-1);
     }
-    if is_ok(reply) {
-        0
-    } else {
-        reply.get_i32("code").unwrap_or(-1)
+    match reply.get_document("writeConcernError") {
+        Ok(error) => error.get_i32("code").unwrap_or(-1),
+        Err(_) if is_ok(reply) => 0,
+        Err(_) => reply.get_i32("code").unwrap_or(-1),
     }
 }
 

@@ -3,7 +3,7 @@
 pub mod bson;
 mod endpoint;
 mod mongo;
-mod mongo_reply;
+pub mod mongo_reply;
 mod postgres;
 mod postgres_session;
 mod resp;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use super::model::{End, Key, shown};
-use crate::protocol::{Mongo, Protocol, Session, Stream, Transport, bson};
+use crate::protocol::{Mongo, Protocol, Session, Stream, Transport, bson, mongo_reply};
 use crate::workload::{Random, check_value, value};
 
 pub const DATABASE: &str = "soak";
@@ -207,7 +207,7 @@ impl Worker {
             .as_mut()
             .ok_or_else(|| Trouble::Gone("no connection".into()))?;
         let stream: &mut dyn Stream = transport;
-        let reply = mongo.command(stream, DATABASE, fill).map_err(|why| {
+        let judge = |why: String| {
             // A server that is ending refuses in good order.
             let refused = ["(code 91)", "(code 11600)", "(code 11602)"];
             let broke = ["no reply", "closed the connection", "could not be sent"];
@@ -216,9 +216,13 @@ impl Worker {
             } else {
                 Trouble::Wrong(why)
             }
-        })?;
-        match bson::get(&reply, "writeErrors") {
-            Some(_) => Err(Trouble::Wrong("a write was refused (writeErrors)".into())),
+        };
+        let reply = mongo.command(stream, DATABASE, fill).map_err(judge)?;
+        if bson::get(&reply, "writeErrors").is_some() {
+            return Err(Trouble::Wrong("a write was refused (writeErrors)".into()));
+        }
+        match bson::get(&reply, "writeConcernError") {
+            Some(error) => Err(judge(mongo_reply::error_text(error.value))),
             None => Ok(reply),
         }
     }

@@ -83,8 +83,9 @@ pub(crate) async fn create(cmd: Invocation) -> Result<Reply> {
     }
     reader.finish()?;
     let created = pinion_catalog::create_collection(ns, RawDocumentBuf::new()).await?;
-    acknowledge(&cmd.ctx, created.ts).await?;
-    Ok(Reply::new())
+    let mut out = Reply::new();
+    acknowledge(&cmd.ctx, created.ts, &mut out).await?;
+    Ok(out)
 }
 
 fn is_zero(value: RawBsonRef<'_>) -> bool {
@@ -113,11 +114,12 @@ pub(crate) async fn drop(cmd: Invocation) -> Result<Reply> {
     check_uuid(&ns, uuid)?;
     let mut out = Reply::new();
     let dropped = pinion_catalog::drop_collection(ns.clone()).await?;
-    acknowledge(&cmd.ctx, dropped.as_ref().map(|dropped| dropped.ts)).await?;
+    let ts = dropped.as_ref().map(|dropped| dropped.ts);
     if let Some(dropped) = dropped {
         out.append("nIndexesWas", dropped.indexes as i32)
             .append("ns", ns.as_str());
     }
+    acknowledge(&cmd.ctx, ts, &mut out).await?;
     Ok(out)
 }
 
@@ -184,10 +186,10 @@ pub(crate) async fn drop_database(cmd: Invocation) -> Result<Reply> {
     }
     let mut out = Reply::new();
     let dropped = pinion_catalog::drop_database(db.clone()).await?;
-    acknowledge(&cmd.ctx, dropped).await?;
     if dropped.is_some() {
         out.append("dropped", db.as_str());
     }
+    acknowledge(&cmd.ctx, dropped, &mut out).await?;
     Ok(out)
 }
 
@@ -213,8 +215,9 @@ pub(crate) async fn rename_collection(cmd: Invocation) -> Result<Reply> {
     reader.finish()?;
     check_uuid(&from, uuid)?;
     let ts = pinion_catalog::rename_collection(from, to, drop_target).await?;
-    acknowledge(&cmd.ctx, Some(ts)).await?;
-    Ok(Reply::new())
+    let mut out = Reply::new();
+    acknowledge(&cmd.ctx, Some(ts), &mut out).await?;
+    Ok(out)
 }
 
 fn namespace_of(reader: &FieldReader<'_, '_>, field: &str) -> Result<Namespace> {

@@ -150,7 +150,6 @@ pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
     counters
         .documents_inserted
         .add(u64::from(done.upserted.is_some()));
-    acknowledge(&cmd.ctx, done.last).await?;
     let mut out = Reply::new();
     out.start_document("lastErrorObject");
     out.append(
@@ -192,5 +191,6 @@ pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
             };
         }
     }
+    acknowledge(&cmd.ctx, done.last, &mut out).await?;
     Ok(out)
 }

@@ -48,7 +48,6 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     pinion_catalog::check_creatable(&ns)?;
     pinion_catalog::check_index_names(&specs)?;
     let made = pinion_catalog::create_indexes(ns, specs).await?;
-    acknowledge(&cmd.ctx, made.ts).await?;
     let mut out = Reply::new();
     out.append("numIndexesBefore", made.before as i32)
         .append("numIndexesAfter", made.after as i32);
@@ -58,6 +57,7 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     if made.after == made.before {
         out.append("note", "all indexes already exist");
     }
+    acknowledge(&cmd.ctx, made.ts, &mut out).await?;
     Ok(out)
 }
 
@@ -106,12 +106,12 @@ pub(crate) async fn drop_indexes(cmd: Invocation) -> Result<Reply> {
     check_uuid(&ns, uuid)?;
     let all = matches!(selection, IndexSelection::All);
     let (before, ts) = pinion_catalog::drop_indexes(ns, selection).await?;
-    acknowledge(&cmd.ctx, ts).await?;
     let mut out = Reply::new();
     out.append("nIndexesWas", before as i32);
     if all {
         out.append("msg", "non-_id indexes dropped for collection");
     }
+    acknowledge(&cmd.ctx, ts, &mut out).await?;
     Ok(out)
 }
 

@@ -52,7 +52,7 @@ pub(super) async fn acknowledged(
     }
     append_outcome(&mut out, outcome, is_update);
     if outcome.last.is_some() || outcome.errors.is_empty() {
-        super::acknowledge(ctx, outcome.last).await?;
+        super::acknowledge(ctx, outcome.last, &mut out).await?;
     }
     Ok(out)
 }
