@@ -1,10 +1,11 @@
 //! Accumulators of `$group`, shared with the expressions of the same names.
 
+use indexmap::IndexMap;
 use pinion_bson::decimal::Decimal;
 use pinion_bson::{DocBuilder, Number, RawBson, RawBsonRef, compare_values};
 use pinion_keystring::encode_id;
 use pinion_wire::Result;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxBuildHasher, FxHashSet};
 
 use crate::error::error;
 use crate::value::{elements, is_nullish, owned, type_name};
@@ -68,7 +69,10 @@ pub(crate) enum Accumulator {
         seen: FxHashSet<Vec<u8>>,
         bytes: usize,
     },
-    MergeObjects(Vec<(String, RawBson)>),
+    MergeObjects {
+        fields: IndexMap<String, RawBson, FxBuildHasher>,
+        bytes: usize,
+    },
     /// The items of arrays, each given to another accumulator.
     Items {
         name: &'static str,
@@ -107,7 +111,10 @@ impl Accumulator {
                 seen: FxHashSet::default(),
                 bytes: 0,
             },
-            Kind::MergeObjects => Accumulator::MergeObjects(Vec::new()),
+            Kind::MergeObjects => Accumulator::MergeObjects {
+                fields: IndexMap::default(),
+                bytes: 0,
+            },
             Kind::SetUnion => Accumulator::Items {
                 name: "$setUnion",
                 each: Box::new(Accumulator::new(Kind::AddToSet)),
@@ -185,14 +192,22 @@ impl Accumulator {
                     values.push(value);
                 }
             }
-            Accumulator::MergeObjects(fields) => match value {
+            Accumulator::MergeObjects { fields, bytes } => match value {
                 None => {}
                 Some(value) if is_nullish(value) => {}
                 Some(RawBsonRef::Document(document)) => {
                     for (name, value) in elements(document) {
-                        match fields.iter_mut().find(|(other, _)| other == name) {
-                            Some((_, old)) => *old = owned(value),
-                            None => fields.push((name.to_string(), owned(value))),
+                        let value = owned(value);
+                        *bytes += size(&value);
+                        match fields.get_mut(name) {
+                            Some(old) => {
+                                *bytes -= size(old);
+                                *old = value;
+                            }
+                            None => {
+                                *bytes += 2 * size_of::<String>() + name.len();
+                                fields.insert(name.to_string(), value);
+                            }
                         }
                     }
                 }
@@ -259,7 +274,7 @@ impl Accumulator {
                 out.end();
                 crate::value::first(&out.finish()).map_or(RawBson::Null, |(_, value)| owned(value))
             }
-            Accumulator::MergeObjects(fields) => {
+            Accumulator::MergeObjects { fields, .. } => {
                 let mut out = DocBuilder::new();
                 for (name, value) in fields {
                     out.append(name, value.as_raw_bson_ref());
@@ -286,7 +301,12 @@ impl Accumulator {
     /// The bytes held, roughly.
     pub(crate) fn bytes(&self) -> usize {
         match self {
-            Accumulator::Push(_, bytes) | Accumulator::AddToSet { bytes, .. } => 32 + bytes,
+            Accumulator::Push(_, bytes)
+            | Accumulator::AddToSet { bytes, .. }
+            | Accumulator::MergeObjects { bytes, .. } => 32 + bytes,
+            Accumulator::First(value)
+            | Accumulator::Last(value)
+            | Accumulator::Extreme { value, .. } => 32 + value.as_ref().map_or(0, size),
             Accumulator::Items { each, .. } => each.bytes(),
             _ => 64,
         }
@@ -504,5 +524,34 @@ mod tests {
             rawbson!(1.0),
         );
         check(Kind::StdDevSamp, vec![rawbson!(1)], RawBson::Null);
+    }
+
+    #[test]
+    fn what_is_kept_is_counted() {
+        let large = RawBson::Document(pinion_bson::rawdoc! { "a": "x".repeat(100_000) });
+        let small = RawBson::Document(pinion_bson::rawdoc! { "a": "x" });
+        for kind in [
+            Kind::Min,
+            Kind::Max,
+            Kind::First,
+            Kind::Last,
+            Kind::Push,
+            Kind::AddToSet,
+            Kind::MergeObjects,
+        ] {
+            let mut accumulator = Accumulator::new(kind);
+            accumulator
+                .add(Some(large.as_raw_bson_ref()))
+                .expect("it takes documents");
+            assert!(
+                (100_000..300_000).contains(&accumulator.bytes()),
+                "{kind:?}"
+            );
+            accumulator
+                .add(Some(small.as_raw_bson_ref()))
+                .expect("it takes documents");
+            let kept = accumulator.finish().as_raw_bson_ref() != small.as_raw_bson_ref();
+            assert_eq!(accumulator.bytes() >= 100_000, kept, "{kind:?}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_keystring::{Builder, Ordering, encode_id};
 use pinion_wire::Result;
+use rustc_hash::FxHashSet;
 
 use crate::error::{bad_value, error};
 use crate::expression::check_field_path;
@@ -79,6 +80,7 @@ impl SortPattern {
     /// Parses the specification of a `$sort` stage, but for the check that it is not empty.
     pub fn parse(pattern: &RawDocument) -> Result<SortPattern> {
         let mut sort = SortPattern::empty(pattern);
+        let mut names = FxHashSet::default();
         for (name, value) in elements(pattern) {
             let descending = match value {
                 RawBsonRef::Document(meta) => return Err(meta_error(meta)),
@@ -94,7 +96,7 @@ impl SortPattern {
                 }
             };
             check_field_path(name)?;
-            if sort.paths.iter().any(|p| p.text() == name) {
+            if !names.insert(name) {
                 return Err(error(
                     7472500,
                     format!("$sort key must not contain duplicate keys (field: '{name}')"),

@@ -34,6 +34,11 @@ pub(crate) fn field<'a>(document: &'a RawDocument, name: &str) -> Option<RawBson
     found?.to_value()
 }
 
+/// The order of values, of those that are owned.
+pub(crate) fn compare_owned(a: &RawBson, b: &RawBson) -> Ordering {
+    compare_values(a.as_raw_bson_ref(), b.as_raw_bson_ref())
+}
+
 /// A value in the order of values, for sets of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ordered<'a>(pub RawBsonRef<'a>);

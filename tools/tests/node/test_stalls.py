@@ -105,6 +105,12 @@ COMMANDS = {
     "a filter of many fields": lambda db: list(db.wide.find({f"f{i}": i for i in range(5_000)})),
     "many fields that are set": lambda db: db.wide.update_one({}, {"$set": {f"f{i}": i for i in range(20_000)}}),
     "many values in a filter": lambda db: list(db.one.find({"a": {"$nin": list(range(100_000))}})),
+    "fields of an array": evaluate({"$arrayToObject": {"$map": {"input": {"$range": [0, 20_000]}, "in": [{"$toString": "$$this"}, 1]}}}),
+    "a document of many objects": lambda db: list(db.one.aggregate([{"$project": {"i": {"$range": [0, 20_000]}}}, {"$unwind": "$i"}, {
+        "$group": {"_id": None, "o": {"$mergeObjects": {"$arrayToObject": [[[{"$toString": "$i"}, 1]]]}}}}])),
+    "a difference of sets": evaluate({"$size": {"$setDifference": [{"$range": [0, 50_000]}, [-1]]}}),
+    "an object of many fields": lambda db: list(db.one.aggregate([{"$project": {"r": {"o": {f"f{i}": "$_id" for i in range(20_000)}}}}])),
+    "an upsert of many fields": lambda db: db.one.update_one({"_id": 3} | {f"f{i}": i for i in range(20_000)}, {"$set": {"n": 1}}, upsert=True),
     "many values added to a set": lambda db: db.lists.update_one({}, {"$addToSet": {"list": {"$each": list(range(295_000, 305_000))}}}),
     "a variable of the command": lambda db: db.command("aggregate", "one", pipeline=[{"$project": {"n": length("$$t")}}], let={"t": LARGE}, cursor={}),
 }
@@ -155,18 +161,44 @@ def test_an_interrupted_write_fails_as_a_whole(node, command):
 
 
 def test_an_interrupted_insert_fails_as_a_whole(node):
+    """Wherever the interruption comes, also while the index becomes multikey for the first document."""
     db = node.client().test
-    db.indexed.create_index("list")
     documents = [{"_id": 1, "list": list(range(300_000))}, {"_id": 2}]
     interrupted = 0
-    for millis in (10, 20, 40, 80):
+    for millis in range(10, 250, 10):
+        db.indexed.create_index("list")
         try:
             assert db.command("insert", "indexed", documents=documents, ordered=False, maxTimeMS=millis)["n"] == 2
-            db.indexed.delete_many({})
         except ExecutionTimeout:
             interrupted += 1
             assert not db.indexed.find_one({"_id": 2})
+        db.indexed.drop()
     assert interrupted > 0
+
+
+def test_an_interrupted_wait_for_the_journal_is_told_beside_the_write(node):
+    """The write has taken place: only what it was asked to wait for has not."""
+    documents = node.client().test.journaled
+    waits = 0
+    for millis in range(1, 400):
+        try:
+            reply = documents.database.command(
+                "insert", "journaled", documents=[{"_id": millis, "text": LARGE}], writeConcern={"j": True}, maxTimeMS=millis)
+        except ExecutionTimeout:
+            assert not documents.find_one({"_id": millis})
+            continue
+        assert documents.find_one({"_id": millis})["text"] == LARGE
+        told = reply.pop("writeConcernError", None)
+        assert reply == {"n": 1, "ok": 1.0}
+        if told:
+            waits += 1
+            concern = {"w": 1, "j": True, "wtimeout": 0, "provenance": "clientSupplied"}
+            assert told == {"code": 50, "codeName": "MaxTimeMSExpired", "errmsg": "operation exceeded time limit",
+                            "errInfo": {"writeConcern": concern}}
+            if waits > 2:
+                break
+        documents.delete_many({})
+    assert waits > 0
 
 
 def test_an_endless_evaluation_lets_others_work_and_ends_when_told(node):

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pinion_bson::{RawBson, RawBsonRef, RawDocument};
 use pinion_wire::Result;
+use rustc_hash::FxHashSet;
 
 use super::Variables;
 use super::operators::{self, NamedZone, Operator};
@@ -140,12 +141,13 @@ impl<'v> Parser<'v> {
             return self.parse_operator(name, value);
         }
         let mut fields: Vec<(Box<str>, Expr)> = Vec::new();
+        let mut names = FxHashSet::default();
         for (name, value) in elements(document) {
             if name.starts_with('$') {
                 return Err(error(16410, dollar_message(name)));
             }
             check_object_field(name)?;
-            if fields.iter().any(|(other, _)| &**other == name) {
+            if !names.insert(name) {
                 return Err(error(
                     16406,
                     format!(

@@ -202,7 +202,7 @@ impl Groups {
         for (accumulator, value) in self.groups[at].1.iter_mut().zip(values) {
             let before = accumulator.bytes();
             accumulator.add(value.as_ref())?;
-            self.bytes += accumulator.bytes().saturating_sub(before);
+            self.bytes = self.bytes + accumulator.bytes() - before;
         }
         if self.bytes > MAX_GROUP_BYTES {
             return Err(error(

@@ -2,9 +2,10 @@
 
 use std::cmp::Ordering;
 
-use pinion_bson::{DateTime, ObjectId, RawBson, RawBsonRef, Timestamp, compare_values};
+use pinion_bson::{DateTime, ObjectId, RawBson, RawBsonRef, Timestamp};
 
 use crate::text::value_text;
+use crate::value::compare_owned;
 
 /// The values from `lower` to `upper` in comparison order.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,10 +14,6 @@ pub struct Interval {
     pub lower_inclusive: bool,
     pub upper: RawBson,
     pub upper_inclusive: bool,
-}
-
-fn compare(a: &RawBson, b: &RawBson) -> Ordering {
-    compare_values(a.as_raw_bson_ref(), b.as_raw_bson_ref())
 }
 
 impl Interval {
@@ -44,7 +41,9 @@ impl Interval {
 
     /// Whether the interval holds one value.
     pub fn is_point(&self) -> bool {
-        self.lower_inclusive && self.upper_inclusive && compare(&self.lower, &self.upper).is_eq()
+        self.lower_inclusive
+            && self.upper_inclusive
+            && compare_owned(&self.lower, &self.upper).is_eq()
     }
 
     pub(super) fn is_all(&self) -> bool {
@@ -56,7 +55,7 @@ impl Interval {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        match compare(&self.lower, &self.upper) {
+        match compare_owned(&self.lower, &self.upper) {
             Ordering::Less => false,
             Ordering::Equal => !(self.lower_inclusive && self.upper_inclusive),
             Ordering::Greater => true,
@@ -64,12 +63,12 @@ impl Interval {
     }
 
     fn intersect(&self, other: &Interval) -> Option<Interval> {
-        let (lower, lower_inclusive) = match compare(&self.lower, &other.lower) {
+        let (lower, lower_inclusive) = match compare_owned(&self.lower, &other.lower) {
             Ordering::Less => (&other.lower, other.lower_inclusive),
             Ordering::Greater => (&self.lower, self.lower_inclusive),
             Ordering::Equal => (&self.lower, self.lower_inclusive && other.lower_inclusive),
         };
-        let (upper, upper_inclusive) = match compare(&self.upper, &other.upper) {
+        let (upper, upper_inclusive) = match compare_owned(&self.upper, &other.upper) {
             Ordering::Less => (&self.upper, self.upper_inclusive),
             Ordering::Greater => (&other.upper, other.upper_inclusive),
             Ordering::Equal => (&self.upper, self.upper_inclusive && other.upper_inclusive),
@@ -135,7 +134,7 @@ impl Intervals {
     pub(super) fn union(mut intervals: Vec<Interval>) -> Intervals {
         intervals.retain(|i| !i.is_empty());
         intervals.sort_by(|a, b| {
-            compare(&a.lower, &b.lower).then(b.lower_inclusive.cmp(&a.lower_inclusive))
+            compare_owned(&a.lower, &b.lower).then(b.lower_inclusive.cmp(&a.lower_inclusive))
         });
         let mut joined: Vec<Interval> = Vec::with_capacity(intervals.len());
         for next in intervals {
@@ -143,7 +142,7 @@ impl Intervals {
                 joined.push(next);
                 continue;
             };
-            let touches = match compare(&next.lower, &last.upper) {
+            let touches = match compare_owned(&next.lower, &last.upper) {
                 Ordering::Less => true,
                 Ordering::Equal => next.lower_inclusive || last.upper_inclusive,
                 Ordering::Greater => false,
@@ -152,7 +151,7 @@ impl Intervals {
                 joined.push(next);
                 continue;
             }
-            match compare(&next.upper, &last.upper) {
+            match compare_owned(&next.upper, &last.upper) {
                 Ordering::Greater => {
                     last.upper = next.upper;
                     last.upper_inclusive = next.upper_inclusive;

@@ -19,6 +19,7 @@ use crate::error::{bad_value, error};
 use crate::limits::{MAX_ARRAY_PADDING, PLACES_FROM};
 use crate::text::element_text;
 use crate::value::field;
+use crate::work::{STEP, spend};
 
 /// What the operators need to know of the document under update.
 pub(super) struct Applying<'c> {
@@ -53,17 +54,24 @@ pub(super) enum Node {
 /// What is under the fields of a document, in the order in which new fields are made.
 type Fields = BTreeMap<FieldName, Node>;
 
-/// A field's name, in the order of numbers by value and names by bytes.
+/// A field's name, in the order of MongoDB's `cmpPathsAndArrayIndexes`: numbers by value, names by bytes, and names that begin
+/// as numbers do by their length first, for a total order.
 #[derive(Clone, Debug)]
 pub(super) struct FieldName(Box<str>);
 
 impl Ord for FieldName {
     fn cmp(&self, other: &FieldName) -> Ordering {
-        let index = |name: &FieldName| crate::path::array_index(&name.0);
-        match (index(self), index(other)) {
-            (Some(a), Some(b)) => a.cmp(&b),
-            _ => self.0.cmp(&other.0),
-        }
+        let begins_as_number = |name: &FieldName| match name.0.as_bytes() {
+            [b'0', rest @ ..] => rest.is_empty(),
+            [first, ..] => first.is_ascii_digit(),
+            [] => false,
+        };
+        let by_length = if begins_as_number(self) && begins_as_number(other) {
+            self.0.len().cmp(&other.0.len())
+        } else {
+            Ordering::Equal
+        };
+        by_length.then_with(|| self.0.cmp(&other.0))
     }
 }
 
@@ -286,8 +294,9 @@ fn apply_node(
                 // Taken out together at the end, so that the others stay in their places.
                 let mut removed = Vec::new();
                 for (FieldName(child_name), child) in children {
+                    spend(STEP)?;
                     let child_path = join(path, child_name);
-                    match places.find(fields, child_name)? {
+                    match places.find(fields, child_name) {
                         Some(at) => {
                             let outcome = apply_node(
                                 child,
@@ -344,12 +353,11 @@ impl<'n> Places<'n> {
         Places(Some(places))
     }
 
-    fn find(&self, fields: &[(Cow<'_, str>, Slot<'_>)], name: &str) -> Result<Option<usize>> {
-        crate::work::spend(crate::work::STEP)?;
-        Ok(match &self.0 {
+    fn find(&self, fields: &[(Cow<'_, str>, Slot<'_>)], name: &str) -> Option<usize> {
+        match &self.0 {
             Some(places) => places.get(name).copied().flatten(),
             None => fields.iter().position(|(other, _)| other == name),
-        })
+        }
     }
 }
 

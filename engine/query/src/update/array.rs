@@ -254,6 +254,9 @@ impl AddToSet {
             .map(|value| Ordered(value.as_raw_bson_ref()))
             .collect();
         for item in &items {
+            if missing.is_empty() {
+                break;
+            }
             missing.remove(&Ordered(item.as_raw_bson_ref()));
         }
         let new: Vec<RawBson> = values

@@ -623,3 +623,79 @@ fn what_an_update_brings_takes_a_budget() {
     let padded = || far.apply(&rawdoc! { "_id": 1, "a": [] }, &CONTEXT);
     assert!(crate::work::within(4_000_000, padded).is_none());
 }
+
+#[test]
+fn an_upsert_refuses_a_path_beside_one_inside_of_it() {
+    let conflict = |filter: RawDocumentBuf| {
+        let matcher = Matcher::parse(&filter).expect("the filter parses");
+        let update = rawdoc! { "$set": { "q": 1 } };
+        let update = Update::parse(RawBsonRef::Document(&update)).expect("the update parses");
+        let made = update.upsert(&matcher, &CONTEXT, ObjectId::new());
+        made.map_err(|error| (error.code.0, error.message.to_string()))
+    };
+    let both = |inner: &str, outer: &str| {
+        let message = format!(
+            "cannot infer query fields to set, both paths '{inner}' and '{outer}' are matched"
+        );
+        Err((54, message))
+    };
+    for (filter, expected) in [
+        (rawdoc! { "a": 1, "a-b": 2, "a.c": 3 }, both("a.c", "a")),
+        (rawdoc! { "a.c": 3, "a-b": 2, "a": 1 }, both("a.c", "a")),
+        (rawdoc! { "a.c": 1, "a.b": 1, "a": 5 }, both("a.b", "a")),
+        (
+            rawdoc! { "a.b": 1, "a.c": 1, "a.b.c": 1 },
+            both("a.b.c", "a.b"),
+        ),
+    ] {
+        assert_eq!(conflict(filter.clone()), expected, "{filter:?}");
+    }
+    let twice = conflict(rawdoc! { "a.b": 1, "$and": [{ "a.b": 1 }] });
+    assert!(twice.is_err_and(|(_, message)| message.ends_with("path 'a.b' is matched twice")));
+
+    let made = conflict(rawdoc! { "a.b.c": 1, "a-x": 2, "a.b.d": 2, "a.bb": 1, "a.b-": 2 });
+    let made = made.expect("no path lies inside of another");
+    let fields: Vec<_> = crate::value::elements(&made).skip(1).collect();
+    let expected = rawdoc! {
+        "a-x": 2, "a": { "b-": 2, "b": { "c": 1, "d": 2 }, "bb": 1 }, "q": 1
+    };
+    assert_eq!(
+        fields,
+        crate::value::elements(&expected).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn new_fields_come_in_one_order_whatever_the_order_of_the_update() {
+    let expected = [
+        "-1",
+        "0",
+        "00",
+        "05",
+        "2",
+        "10",
+        "1x",
+        "9z",
+        "100",
+        "99999999999999999999",
+        "b",
+    ];
+    for first in 0..expected.len() {
+        let mut set = pinion_bson::DocBuilder::new();
+        set.start_document("$set");
+        for at in 0..expected.len() {
+            // Each step is coprime to their number, 11.
+            set.append(
+                expected[(first + at * (first % 10 + 1)) % expected.len()],
+                1,
+            );
+        }
+        set.end();
+        let set = set.finish();
+        let update = Update::parse(RawBsonRef::Document(&set)).expect("the update parses");
+        let made = update.apply(&rawdoc! { "_id": 1 }, &CONTEXT);
+        let made = made.expect("the update works").expect("a change");
+        let names: Vec<_> = crate::value::elements(&made).map(|e| e.0).skip(1).collect();
+        assert_eq!(names, expected);
+    }
+}

@@ -1,17 +1,20 @@
 //! The document an upsert starts from: what the filter demands by equality.
 
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
 use pinion_bson::{DocBuilder, ObjectId, RawBson, RawBsonRef, RawDocumentBuf};
 use pinion_wire::Result;
 
 use crate::error::error;
 use crate::matcher::{CompareOp, Leaf, Matcher, Node, Predicate};
 use crate::value::field;
+use crate::work::{PATH, spend};
 
 /// The fields that the filter's equalities give; only `_id` for a replacement.
 pub(super) fn base_document(matcher: &Matcher, only_id: bool) -> Result<RawDocumentBuf> {
-    let mut equalities: Vec<(&str, &RawBson)> = Vec::new();
+    let mut equalities = Equalities::new();
     collect(matcher.root(), only_id, &mut equalities)?;
-    equalities.sort_by(|a, b| a.0.cmp(b.0));
     let mut root: Vec<(String, Tree)> = Vec::new();
     for (path, value) in equalities {
         place(&mut root, path, value)?;
@@ -63,15 +66,12 @@ fn place(fields: &mut Vec<(String, Tree)>, path: &str, value: &RawBson) -> Resul
             format!("The dollar ($) prefixed field '{name}' in '{path}' is not valid for storage."),
         ));
     }
-    let at = fields.iter().position(|(other, _)| other == name);
-    let at = match at {
-        Some(at) => at,
-        None => {
-            fields.push((name.to_string(), Tree::Fields(Vec::new())));
-            fields.len() - 1
-        }
-    };
-    match (rest, &mut fields[at].1) {
+    // In the order of paths, all that begin with one name stand together.
+    if fields.last().is_none_or(|(other, _)| other != name) {
+        fields.push((name.to_string(), Tree::Fields(Vec::new())));
+    }
+    let (_, tree) = fields.last_mut().expect("there is one now");
+    match (rest, tree) {
         (None, tree) => *tree = Tree::Value(value.clone()),
         (Some(rest), Tree::Fields(inner)) => place(inner, rest, value)?,
         // `collect` has refused a path under another one.
@@ -80,11 +80,18 @@ fn place(fields: &mut Vec<(String, Tree)>, path: &str, value: &RawBson) -> Resul
     Ok(())
 }
 
-fn collect<'m>(
-    node: &'m Node,
-    only_id: bool,
-    found: &mut Vec<(&'m str, &'m RawBson)>,
-) -> Result<()> {
+/// The values that a filter demands, by path.
+type Equalities<'m> = BTreeMap<&'m str, &'m RawBson>;
+
+/// The first path inside of this one.
+fn first_inside<'m>(found: &Equalities<'m>, path: &str) -> Option<&'m str> {
+    let inside = format!("{path}.");
+    let from = (Bound::Included(&*inside), Bound::Unbounded);
+    let (first, _) = found.range::<str, _>(from).next()?;
+    first.starts_with(&inside).then_some(*first)
+}
+
+fn collect<'m>(node: &'m Node, only_id: bool, found: &mut Equalities<'m>) -> Result<()> {
     match node {
         Node::And(children) => children
             .iter()
@@ -98,6 +105,7 @@ fn collect<'m>(
                     value,
                 },
         }) => {
+            spend(PATH)?;
             let path = path.text();
             if only_id && path != "_id" {
                 if path.starts_with("_id.") {
@@ -110,30 +118,29 @@ fn collect<'m>(
                 }
                 return Ok(());
             }
-            for (other, _) in found.iter() {
-                if *other == path {
-                    return Err(error(
-                        54,
-                        format!("cannot infer query fields to set, path '{path}' is matched twice"),
-                    ));
-                }
-                let inside =
-                    |a: &str, b: &str| b.strip_prefix(a).is_some_and(|rest| rest.starts_with('.'));
-                if inside(other, path) || inside(path, other) {
-                    let (outer, inner) = if inside(other, path) {
-                        (*other, path)
-                    } else {
-                        (path, *other)
-                    };
-                    return Err(error(
-                        54,
-                        format!(
-                            "cannot infer query fields to set, both paths '{inner}' and '{outer}' are matched"
-                        ),
-                    ));
-                }
+            if found.contains_key(path) {
+                return Err(error(
+                    54,
+                    format!("cannot infer query fields to set, path '{path}' is matched twice"),
+                ));
             }
-            found.push((path, value));
+            let mut outer = path
+                .match_indices('.')
+                .map(|(dot, _)| &path[..dot])
+                .filter(|outer| found.contains_key(outer));
+            let nested = match outer.next() {
+                Some(outer) => Some((path, outer)),
+                None => first_inside(found, path).map(|inner| (inner, path)),
+            };
+            if let Some((inner, outer)) = nested {
+                return Err(error(
+                    54,
+                    format!(
+                        "cannot infer query fields to set, both paths '{inner}' and '{outer}' are matched"
+                    ),
+                ));
+            }
+            found.insert(path, value);
             Ok(())
         }
         _ => Ok(()),

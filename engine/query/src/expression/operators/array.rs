@@ -1,16 +1,20 @@
 //! Arrays, sets and documents.
 
-use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
-use pinion_bson::{DocBuilder, RawBson, RawBsonRef, compare_values, is_field_name, values_equal};
+use indexmap::IndexMap;
+use pinion_bson::{DocBuilder, RawBson, RawBsonRef, is_field_name, values_equal};
 use pinion_wire::Result;
+use rustc_hash::FxBuildHasher;
 
 use super::{Arity, Operator, Value};
 use crate::accumulator::{Accumulator, Kind};
 use crate::error::error;
 use crate::number::exact_i64;
 use crate::text::value_text;
-use crate::value::{array_document, count, elements, field, is_number, items};
+use crate::value::{
+    Ordered, array_document, compare_owned, count, elements, field, is_number, items,
+};
 use crate::work::{STEP, spend};
 
 pub(super) const OPERATORS: &[Operator] = &[
@@ -432,7 +436,7 @@ fn array_to_object<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
             ),
         ));
     };
-    let mut fields: Vec<(&str, RawBsonRef<'_>)> = Vec::new();
+    let mut fields: IndexMap<&str, RawBsonRef<'_>, FxBuildHasher> = IndexMap::default();
     let mut pairs: Option<bool> = None;
     for item in items(array) {
         let (name, value) = match item {
@@ -523,10 +527,8 @@ fn array_to_object<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
                 ));
             }
         };
-        match fields.iter_mut().find(|(other, _)| *other == name) {
-            Some((_, old)) => *old = value,
-            None => fields.push((name, value)),
-        }
+        // The last value under a name counts, where the name came first.
+        fields.insert(name, value);
     }
     let mut out = DocBuilder::new();
     for (name, value) in fields {
@@ -572,17 +574,14 @@ fn merge_objects<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
 fn set_of(value: &Value<'_>) -> Option<Vec<RawBson>> {
     let array = value.as_array()?;
     let mut set: Vec<RawBson> = items(array).map(RawBson::from).collect();
-    set.sort_by(order);
-    set.dedup_by(|a, b| order(a, b).is_eq());
+    set.sort_by(compare_owned);
+    set.dedup_by(|a, b| compare_owned(a, b).is_eq());
     Some(set)
 }
 
-fn order(a: &RawBson, b: &RawBson) -> Ordering {
-    compare_values(a.as_raw_bson_ref(), b.as_raw_bson_ref())
-}
-
 fn contains(set: &[RawBson], value: &RawBson) -> bool {
-    set.binary_search_by(|other| order(other, value)).is_ok()
+    set.binary_search_by(|other| compare_owned(other, value))
+        .is_ok()
 }
 
 fn from_set<'a>(set: &[RawBson]) -> Value<'a> {
@@ -605,8 +604,8 @@ fn set_union<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
             )
         })?);
     }
-    union.sort_by(order);
-    union.dedup_by(|a, b| order(a, b).is_eq());
+    union.sort_by(compare_owned);
+    union.dedup_by(|a, b| compare_owned(a, b).is_eq());
     Ok(from_set(&union))
 }
 
@@ -653,13 +652,12 @@ fn set_difference<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
         .as_array()
         .ok_or_else(|| wrong(17048, "First", &values[0]))?;
     let right = set_of(&values[1]).ok_or_else(|| wrong(17049, "Second", &values[1]))?;
-    let mut out: Vec<RawBson> = Vec::new();
-    for item in items(left).map(RawBson::from) {
-        if !contains(&right, &item) && !out.iter().any(|other| order(other, &item).is_eq()) {
-            out.push(item);
-        }
-    }
-    Ok(from_set(&out))
+    let mut seen: BTreeSet<Ordered<'_>> = right
+        .iter()
+        .map(|item| Ordered(item.as_raw_bson_ref()))
+        .collect();
+    let left = items(left).filter(|item| seen.insert(Ordered(*item)));
+    Ok(Value::array(left))
 }
 
 fn set_equals<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
@@ -688,7 +686,10 @@ fn set_equals<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
             None => first = Some(set),
             Some(first) => {
                 equal &= first.len() == set.len()
-                    && first.iter().zip(&set).all(|(a, b)| order(a, b).is_eq());
+                    && first
+                        .iter()
+                        .zip(&set)
+                        .all(|(a, b)| compare_owned(a, b).is_eq());
             }
         }
     }
