@@ -1,5 +1,6 @@
 //! Long computations: on threads beside the cores, so that the other tasks of a core go on meanwhile.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -71,13 +72,11 @@ async unsafe fn compute_of<T: Send>(
 /// As [`compute`], for what is known to take long, and how long at most: nobody need abandon it, and it never waits for a
 /// computation of which that is not known.
 ///
-/// The future lives in its task, as all of ours do: nothing in this workspace forgets or leaks one.
+/// The future is in a box, as few tasks ever need its room. It lives in its task, as all of ours do: nothing in this workspace forgets or leaks one.
 ///
 /// # Panics
 /// When the computation panics.
-pub async fn compute_beside<T: Send>(f: impl FnOnce() -> T + Send) -> T {
-    // SAFETY: it is awaited here, in a future that is polled to its end or dropped, see above.
-    let computing = unsafe { compute_of(Length::Bounded, Abandoned::default(), f) };
-    // In a box, as few tasks ever need its room.
-    Box::pin(computing).await
+pub fn compute_beside<T: Send>(f: impl FnOnce() -> T + Send) -> Pin<Box<impl Future<Output = T>>> {
+    // SAFETY: the future is polled to its end or dropped, see above.
+    Box::pin(unsafe { compute_of(Length::Bounded, Abandoned::default(), f) })
 }

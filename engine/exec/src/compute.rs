@@ -24,7 +24,7 @@ pub(crate) async fn compute_bytes<T: Send>(bytes: usize, f: impl FnOnce() -> T +
     if bytes <= LARGE_DOCUMENT_BYTES {
         return f();
     }
-    Box::pin(compute_beside(f)).await
+    compute_beside(f).await
 }
 
 /// Calls `f` on another thread while this task waits. When the operation is killed or its time is up, `f` is told so.
