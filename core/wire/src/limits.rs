@@ -6,6 +6,9 @@ pub const MAX_MESSAGE_BYTES: usize = 48_000_000;
 pub const HEADER_BYTES: usize = 16;
 /// The most statements in one batch of writes (`maxWriteBatchSize` of hello).
 pub const MAX_WRITE_BATCH: usize = 100_000;
+/// So many fields of a command, or of a document below it, are read: no command has as many, so among them is one that nobody
+/// asks for.
+pub const MAX_COMMAND_FIELDS: usize = 1000;
 /// The most document sequences in one message.
 pub const MAX_DOCUMENT_SEQUENCES: usize = 16;
 /// The longest name of a database.

@@ -10,7 +10,7 @@ use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::ddl::IndexSelection;
 use crate::entry::{Collection, Index, index_spec};
-use crate::limits::{MAX_INDEX_FIELDS, MAX_INDEX_NAME_BYTES};
+use crate::limits::{MAX_INDEX_FIELDS, MAX_INDEX_NAME_BYTES, MAX_INDEXES};
 use crate::text::{render, render_value};
 
 /// Options of an index that MongoDB has and this node does not.
@@ -500,13 +500,16 @@ fn is_there(existing: &RawDocument, wanted: &RawDocument) -> Result<bool> {
     }
 }
 
-/// The requested indexes that are not there yet.
+/// The requested indexes that are not there yet; no more of them than are too many by one.
 pub(crate) fn missing(
     collection: &Collection,
     requested: &[RawDocumentBuf],
 ) -> Result<Vec<Wanted>> {
     let mut wanted: Vec<Wanted> = Vec::new();
     'requested: for listed in requested {
+        if wanted.len() > MAX_INDEXES {
+            break;
+        }
         if name_of(listed) == "_id_" {
             continue;
         }

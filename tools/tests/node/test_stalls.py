@@ -108,6 +108,11 @@ COMMANDS = {
     "fields of an array": evaluate({"$arrayToObject": {"$map": {"input": {"$range": [0, 20_000]}, "in": [{"$toString": "$$this"}, 1]}}}),
     "a document of many objects": lambda db: list(db.one.aggregate([{"$project": {"i": {"$range": [0, 20_000]}}}, {"$unwind": "$i"}, {
         "$group": {"_id": None, "o": {"$mergeObjects": {"$arrayToObject": [[[{"$toString": "$i"}, 1]]]}}}}])),
+    "a command of many fields": failing(40415, lambda db: db.command("find", "one", **{f"f{i}": i for i in range(200_000)})),
+    "a statement of many fields": failing(40415, lambda db: db.command("update", "one", updates=[
+        {"q": {}, "u": {"$set": {"a": 1}}} | {f"f{i}": i for i in range(200_000)}])),
+    "many indexes at once": failing(67, lambda db: db.command("createIndexes", "one", indexes=[
+        {"key": {f"a{i}": 1}, "name": f"a{i}"} for i in range(5_000)])),
     "a difference of sets": evaluate({"$size": {"$setDifference": [{"$range": [0, 50_000]}, [-1]]}}),
     "an object of many fields": lambda db: list(db.one.aggregate([{"$project": {"r": {"o": {f"f{i}": "$_id" for i in range(20_000)}}}}])),
     "an upsert of many fields": lambda db: db.one.update_one({"_id": 3} | {f"f{i}": i for i in range(20_000)}, {"$set": {"n": 1}}, upsert=True),

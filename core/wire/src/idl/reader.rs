@@ -8,6 +8,7 @@ use pinion_bson::{
     values,
 };
 use pinion_clock::Timestamp;
+use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use super::errors::{
@@ -18,6 +19,7 @@ use super::generic::{is_generic_name, whole_number};
 use super::namespace::Namespace;
 use super::numbers::{f64_lossy, i32_clamped, i64_clamped, is_number, truthy};
 use crate::error::{Error, ErrorCode, Result};
+use crate::limits::MAX_COMMAND_FIELDS;
 
 /// A reader of a command document; generic arguments are passed over.
 pub type CommandReader<'d> = FieldReader<'d, 'd>;
@@ -32,6 +34,9 @@ pub struct FieldReader<'d, 'p> {
     generic_allowed: bool,
     fields: SmallVec<[Field<'d>; 12]>,
 }
+
+/// Up to so many fields their names are compared one by one.
+const FEW_FIELDS: usize = 32;
 
 /// A field as it stands in the document; its value is decoded when it is asked for.
 struct Field<'d> {
@@ -68,8 +73,17 @@ impl<'d, 'p> FieldReader<'d, 'p> {
         generic_allowed: bool,
     ) -> Result<FieldReader<'d, 'p>> {
         let mut fields: SmallVec<[Field<'d>; 12]> = SmallVec::new();
-        for elem in raw_elements(document) {
-            if fields.iter().any(|field| field.elem.name == elem.name) {
+        let mut names = FxHashSet::default();
+        for elem in raw_elements(document).take(MAX_COMMAND_FIELDS) {
+            let is_duplicate = if fields.len() < FEW_FIELDS {
+                fields.iter().any(|field| field.elem.name == elem.name)
+            } else {
+                if names.is_empty() {
+                    names.extend(fields.iter().map(|field| field.elem.name));
+                }
+                !names.insert(elem.name)
+            };
+            if is_duplicate {
                 return Err(duplicate_field(
                     path.field(elem.name_str().unwrap_or_default()),
                 ));

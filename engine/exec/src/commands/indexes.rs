@@ -30,6 +30,7 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
         Some(objects) => {
             for object in objects {
                 specs.push(pinion_catalog::parse_index_spec(object?.1, ignore_unknown)?);
+                pinion_runtime::yield_if_due().await;
             }
         }
     }

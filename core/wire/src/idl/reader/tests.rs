@@ -296,3 +296,36 @@ fn unsupported() {
         Ok(()),
     );
 }
+
+#[test]
+fn a_document_of_many_fields() {
+    // Some hundred are looked up in a table, and one that stands there twice is found.
+    for (first, second) in [(0, 1), (3, 31), (3, 32), (31, 32), (5, 500), (400, 900)] {
+        let mut document = RawDocumentBuf::new();
+        for at in 0..=second {
+            let at = if at == second { first } else { at };
+            let name = pinion_bson::CString::try_from(format!("f{at}")).expect("no null byte");
+            document.append(name, 1);
+        }
+        let message = format!("BSON field 'find.f{first}' is a duplicate field");
+        check(document, |_| Ok(()), Err((40413, &message)));
+    }
+    // Of far too many the first that nobody asks for is told, without reading all.
+    let mut builder = pinion_bson::DocBuilder::new();
+    builder.append("find", "c");
+    for at in 0..2_000_000 {
+        builder.append("x", at);
+    }
+    let reader = CommandReader::new("find", &builder.finish()).map(|_| ());
+    assert_eq!(reader.map_err(|error| error.code.0), Err(40413));
+    let mut builder = pinion_bson::DocBuilder::new();
+    builder.append("find", "c");
+    for at in 0..200_000 {
+        builder.append(&format!("f{at}"), at);
+    }
+    check(
+        builder.finish(),
+        |r| r.str("find").map(str::to_owned),
+        Err((40415, "BSON field 'find.f0' is an unknown field.")),
+    );
+}
