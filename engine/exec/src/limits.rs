@@ -36,6 +36,12 @@ pub const CURSOR_TIMEOUT: Duration = Duration::from_secs(600);
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// How often idle cursors and sessions are looked for.
 pub const REAP_INTERVAL: Duration = Duration::from_secs(4);
+/// So many errors of a batch have a text, however long that is,
+pub const TOLD_ERRORS: usize = 2;
+/// and the others until their texts have so many bytes.
+pub const TOLD_ERROR_BYTES: usize = 1024 * 1024;
+/// What an error of a batch takes in the reply, roughly.
+pub const ERROR_BYTES: usize = 256;
 /// Statements that one step of an insert hands to storage together.
 pub const INSERT_GROUP_STATEMENTS: usize = 1000;
 /// Bytes of documents that one step of an insert hands to storage together.

@@ -100,7 +100,7 @@ pub(crate) async fn sizes_of(collections: &[Arc<Collection>]) -> Vec<CollectionS
 }
 
 /// Bytes on disk of each database.
-pub(crate) async fn database_sizes() -> Vec<(String, u64)> {
+pub(crate) async fn database_sizes() -> BTreeMap<String, u64> {
     let catalog = core_catalog().current();
     let collections: Vec<Arc<Collection>> = catalog.collections().cloned().collect();
     let sizes = sizes_of(&collections).await;
@@ -109,7 +109,7 @@ pub(crate) async fn database_sizes() -> Vec<(String, u64)> {
         *by_db.entry(collection.ns.db().to_owned()).or_default() +=
             sizes.storage_bytes + sizes.index_bytes();
     }
-    by_db.into_iter().collect()
+    by_db
 }
 
 /// Storage's figures of the whole node.

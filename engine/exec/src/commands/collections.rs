@@ -1,15 +1,17 @@
 //! `create`, `drop`, `dropDatabase`, `renameCollection`, `listCollections`, `listDatabases`.
 
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{Collection, core_catalog};
 use pinion_query::Matcher;
 use pinion_wire::idl::{FieldReader, Namespace};
-use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
-use std::collections::VecDeque;
+use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
 use super::{acknowledge, refuse};
+use crate::compute::compute;
+use crate::interrupt::pause;
 use crate::read::Stream;
 use crate::stats::database_sizes;
 
@@ -234,15 +236,12 @@ pub(crate) async fn list_collections(cmd: Invocation) -> Result<Reply> {
     let batch_size = batch_size_of(reader.opt_doc("cursor")?, "listCollections")?;
     reader.ignore(&["listCollections"]);
     reader.finish()?;
-    let matcher = filter.map(Matcher::parse).transpose()?;
+    let matcher = listing_filter(&cmd.ctx, filter).await?;
     let mut list = VecDeque::new();
     for collection in core_catalog().current().collections_of(cmd.db()) {
         // The filter sees what is listed: with `nameOnly` there are no options to ask for.
         let info = collection_info(collection, name_only);
-        if matcher
-            .as_ref()
-            .map_or(Ok(true), |matcher| matcher.matches(&info))?
-        {
+        if lists(&cmd.ctx, matcher.as_ref(), &info).await? {
             list.push_back(Bytes::from(info.into_bytes()));
         }
     }
@@ -257,6 +256,22 @@ pub(crate) async fn list_collections(cmd: Invocation) -> Result<Reply> {
     };
     first_batch(&cmd, Stream::List(list), request, &mut out).await?;
     Ok(out)
+}
+
+async fn listing_filter(ctx: &OpContext, filter: Option<&RawDocument>) -> Result<Option<Matcher>> {
+    match filter {
+        Some(filter) => compute(ctx, || Matcher::parse(filter)).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Whether a listing shows this entry. There may be many entries, and the filter may be long.
+async fn lists(ctx: &OpContext, matcher: Option<&Matcher>, entry: &RawDocument) -> Result<bool> {
+    pause(ctx).await?;
+    match matcher {
+        Some(matcher) => compute(ctx, || matcher.matches(entry)).await,
+        None => Ok(true),
+    }
 }
 
 /// A collection as `listCollections` shows it.
@@ -283,30 +298,24 @@ pub(crate) async fn list_databases(cmd: Invocation) -> Result<Reply> {
     reader.opt_bool("authorizedDatabases")?;
     reader.ignore(&["listDatabases"]);
     reader.finish()?;
-    let matcher = filter.map(Matcher::parse).transpose()?;
+    let matcher = listing_filter(&cmd.ctx, filter).await?;
     let mut out = Reply::new();
     let mut total = 0i64;
     let sizes = if name_only && filter.is_none() {
-        Vec::new()
+        BTreeMap::new()
     } else {
         database_sizes().await
     };
     out.start_array("databases");
     for db in core_catalog().current().databases() {
-        let size = sizes
-            .iter()
-            .find(|(name, _)| *name == db)
-            .map_or(0, |(_, size)| *size as i64);
+        let size = sizes.get(&db).map_or(0, |size| *size as i64);
         let mut entry = DocBuilder::new();
         entry.append("name", db.as_str());
         if !name_only {
             entry.append("sizeOnDisk", size).append("empty", size == 0);
         }
         let entry = entry.finish();
-        if matcher
-            .as_ref()
-            .map_or(Ok(true), |matcher| matcher.matches(&entry))?
-        {
+        if lists(&cmd.ctx, matcher.as_ref(), &entry).await? {
             total += size;
             out.push(&*entry);
         }

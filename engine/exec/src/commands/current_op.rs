@@ -8,6 +8,7 @@ use pinion_wire::idl::is_generic_argument;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::sessions::append_lsid;
+use crate::compute::compute;
 use crate::ops::OpSnapshot;
 use crate::read::IdleCursor;
 use crate::state::state;
@@ -21,11 +22,12 @@ pub(crate) async fn current_op(cmd: Invocation) -> Result<Reply> {
             filter.append_raw(name, value);
         }
     }
-    let matcher = Matcher::parse(&filter.finish())?;
+    let filter = filter.finish();
+    let matcher = compute(&cmd.ctx, || Matcher::parse(&filter)).await?;
     let mut out = Reply::new();
     out.start_array("inprog");
     for op in operations(false).await {
-        if matcher.matches(&op)? {
+        if compute(&cmd.ctx, || matcher.matches(&op)).await? {
             out.push(&*op);
         }
     }

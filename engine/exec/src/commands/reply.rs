@@ -1,9 +1,11 @@
 //! The reply of the batch commands.
 
-use pinion_bson::DocBuilder;
+use pinion_bson::{DocBuilder, MAX_USER_DOCUMENT_BYTES};
 use pinion_wire::idl::WriteConcern;
 use pinion_wire::{Reply, Result};
 
+use crate::compute::compute_bytes;
+use crate::limits::{ERROR_BYTES, TOLD_ERROR_BYTES, TOLD_ERRORS};
 use crate::write::BatchOutcome;
 
 /// Appends `n`, `nModified`, `upserted` and `writeErrors`.
@@ -24,12 +26,24 @@ pub(super) fn append_outcome(out: &mut DocBuilder, outcome: &BatchOutcome, is_up
     }
     if !outcome.errors.is_empty() {
         out.start_array("writeErrors");
-        for failure in &outcome.errors {
+        let mut told = 0;
+        for (before, failure) in outcome.errors.iter().enumerate() {
+            // As in MongoDB 4.4: of very many errors the first are told with a text. What else belongs to them is told while
+            // the reply may grow.
+            let is_told = before < TOLD_ERRORS || told < TOLD_ERROR_BYTES;
+            let message = if is_told {
+                failure.error.message.as_str()
+            } else {
+                ""
+            };
+            told += message.len();
             out.push_document()
                 .append("index", failure.index as i32)
                 .append("code", failure.error.code.0);
-            out.append("errmsg", failure.error.message.as_str());
-            if let Some(extra) = &failure.error.extra {
+            out.append("errmsg", message);
+            if let Some(extra) = &failure.error.extra
+                && out.len() < MAX_USER_DOCUMENT_BYTES
+            {
                 out.append_all(extra);
             }
             out.end();
@@ -50,7 +64,9 @@ pub(super) async fn acknowledged(
     if concern.is_some_and(WriteConcern::is_unacknowledged) {
         return Ok(out);
     }
-    append_outcome(&mut out, outcome, is_update);
+    let fields: &mut DocBuilder = &mut out;
+    let append = || append_outcome(fields, outcome, is_update);
+    compute_bytes(outcome.errors.len() * ERROR_BYTES, append).await;
     if outcome.last.is_some() || outcome.errors.is_empty() {
         super::acknowledge(ctx, outcome.last, &mut out).await?;
     }

@@ -12,16 +12,16 @@ use pinion_catalog::{
 use pinion_clock::Timestamp;
 use pinion_query::MultikeyPaths;
 use pinion_storage::{
-    Entry, Expect, Key, Op, PartitionHash, PartitionId, Statement, TreeId, Write, WriteError,
-    storage,
+    Entry, Expect, Op, PartitionHash, PartitionId, Statement, TreeId, Write, WriteError, storage,
 };
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
-use rustc_hash::FxHashSet;
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::backoff::Backoff;
 use super::batch::BatchOutcome;
+use super::claims::Claims;
 use super::order::{first_error, first_taken};
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::{check, interruptible, is_interruption};
@@ -169,6 +169,7 @@ pub(crate) async fn insert_documents(
     outcome: &mut BatchOutcome,
 ) -> Result<()> {
     let mut backoff = Backoff::default();
+    let mut claims = Claims::default();
     let mut queue: std::collections::VecDeque<(usize, Bytes)> = documents.into();
     while !queue.is_empty() {
         check(ctx)?;
@@ -189,7 +190,7 @@ pub(crate) async fn insert_documents(
             multikey,
             conflict,
             full,
-        } = attempt(ctx, &collection, &group, ordered).await;
+        } = attempt(ctx, &collection, &group, ordered, &mut claims).await;
         drop(pass);
         let mut again: Vec<(usize, Bytes)> = Vec::new();
         let mut stop = false;
@@ -265,23 +266,21 @@ async fn attempt(
     collection: &Arc<Collection>,
     group: &[(usize, Bytes)],
     ordered: bool,
+    claims: &mut Claims,
 ) -> Step {
     let mut attempts = Attempts::with_capacity(group.len());
     let mut statements: Vec<Statement> = Vec::with_capacity(group.len());
     // The places in the group of the statements.
     let mut places: SmallVec<[usize; 1]> = SmallVec::with_capacity(group.len());
     let mut multikey: Vec<(TreeId, MultikeyPaths)> = Vec::new();
-    let mut claimed = FxHashSet::default();
     for (place, (_, document)) in group.iter().enumerate() {
         attempts.push(Attempt::Pending);
         pinion_runtime::yield_if_due().await;
         let built = insert_statement(ctx, collection, document).await;
         if let Ok(built) = &built
             && !ordered
-            && !claim(&mut claimed, &built.statement)
+            && !claims.claim(place, &built.statement)
         {
-            // Of documents that want one unique key the first of the batch has it, so this one waits until that one
-            // is decided.
             continue;
         }
         match built {
@@ -319,6 +318,8 @@ async fn attempt(
         }
     }
     let (mut conflict, mut full) = (false, false);
+    // The write of each document that found its key taken.
+    let mut found_taken: FxHashMap<usize, usize> = FxHashMap::default();
     if !statements.is_empty() {
         let results = storage().execute(statements, ordered).await;
         assert!(
@@ -326,6 +327,10 @@ async fn attempt(
             "each statement has one result"
         );
         for (place, result) in places.into_iter().zip(results) {
+            if let Err(WriteError::Exists { write } | WriteError::Duplicate { write, .. }) = &result
+            {
+                found_taken.insert(place, *write);
+            }
             attempts[place] = match result {
                 Ok(ts) => Attempt::Done(ts),
                 Err(WriteError::Conflict | WriteError::NotReached) => {
@@ -343,6 +348,9 @@ async fn attempt(
             };
         }
     }
+    claims.end_step(|place, write| {
+        matches!(attempts[place], Attempt::Done(_)) || found_taken.get(&place) == Some(&write)
+    });
     if ordered {
         // What comes behind the first that did not take place was not reached, nor does it fail because it could not be
         // built.
@@ -363,21 +371,4 @@ async fn attempt(
         conflict,
         full,
     }
-}
-
-/// Notes the unique keys that a statement wants; false if another statement wants one of them already.
-fn claim(claimed: &mut FxHashSet<(PartitionId, TreeId, Key)>, statement: &Statement) -> bool {
-    let wanted = || {
-        statement.writes.iter().filter_map(|write| {
-            let key = match write.expect {
-                Expect::Absent => write.key.clone(),
-                Expect::UniquePrefix { len } => Key::from_slice(&write.key[..len]),
-                _ => return None,
-            };
-            Some((write.partition, write.tree, key))
-        })
-    };
-    let free = wanted().all(|key| !claimed.contains(&key));
-    claimed.extend(wanted());
-    free
 }

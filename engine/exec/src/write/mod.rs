@@ -2,6 +2,7 @@
 
 mod backoff;
 mod batch;
+mod claims;
 mod document;
 mod insert;
 mod modify;
