@@ -21,7 +21,7 @@ pub(super) fn line(address: usize) {
 
 /// Asks for the lines from an address on that hold `len` bytes.
 #[inline(always)]
-pub(super) fn lines(address: usize, len: usize) {
+pub(crate) fn lines(address: usize, len: usize) {
     let mut at = address & !(LINE_BYTES - 1);
     while at < address + len {
         line(at);

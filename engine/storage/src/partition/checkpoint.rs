@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::core::Partition;
 use super::delta::{Chain, Version};
+use super::key_map::KeyMap;
 use super::spill::Spilled;
 use super::view::{Reaped, Sealed, View};
 use crate::base::{
@@ -339,7 +340,7 @@ impl Partition {
     }
 
     /// Drops large maps a piece at a time, in the background.
-    fn reclaim(&self, bytes: u64, maps: Vec<BTreeMap<Key, Chain>>) {
+    fn reclaim(&self, bytes: u64, maps: Vec<KeyMap<Chain>>) {
         if bytes == 0 {
             return;
         }
@@ -347,7 +348,7 @@ impl Partition {
         reclaiming.set(reclaiming.get() + bytes);
         drop(spawn(Queue::Background, async move {
             for map in maps {
-                for (index, entry) in map.into_iter().enumerate() {
+                for (index, entry) in map.into_entries().enumerate() {
                     drop(entry);
                     if index % STEPS_AT_ONCE == 0 {
                         yield_if_due().await;

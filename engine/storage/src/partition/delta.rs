@@ -7,7 +7,6 @@
 //! costs what its readers need and not what its writers did.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::ops::Bound;
 
 use bytes::Bytes;
@@ -15,6 +14,7 @@ use pinion_clock::Timestamp;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::key_map::KeyMap;
 use crate::types::{Direction, Key, ReadAt, TreeId};
 
 /// What one key costs beside its bytes: key, chain, and the share of an ordered map's node.
@@ -152,7 +152,7 @@ impl Newest {
 /// The changed keys of one tree.
 #[derive(Debug, Default)]
 pub(crate) struct TreeDelta {
-    keys: BTreeMap<Key, Chain>,
+    keys: KeyMap<Chain>,
     bytes: u64,
 }
 
@@ -179,19 +179,12 @@ impl TreeDelta {
 
     /// The changed keys from `key` on.
     pub(crate) fn range_from(&self, key: &[u8]) -> impl Iterator<Item = (&Key, &Chain)> {
-        self.keys
-            .range::<[u8], _>((Bound::Included(key), Bound::Unbounded))
+        self.keys.range_from(key)
     }
 
     /// The first changed key beyond `from` in `direction`.
     pub(crate) fn next(&self, from: Bound<&[u8]>, direction: Direction) -> Option<(&Key, &Chain)> {
-        match direction {
-            Direction::Forward => self.keys.range::<[u8], _>((from, Bound::Unbounded)).next(),
-            Direction::Reverse => self
-                .keys
-                .range::<[u8], _>((Bound::Unbounded, from))
-                .next_back(),
-        }
+        self.keys.next(from, direction)
     }
 
     /// Accounted bytes.
@@ -200,7 +193,7 @@ impl TreeDelta {
     }
 
     /// Gives up the map, so that it can be dropped a piece at a time.
-    pub(crate) fn into_keys(self) -> BTreeMap<Key, Chain> {
+    pub(crate) fn into_keys(self) -> KeyMap<Chain> {
         self.keys
     }
 
@@ -210,21 +203,19 @@ impl TreeDelta {
         version: Version,
         needed: &Needed<'_>,
     ) -> (u64, u64, Option<Newest>, Timestamp) {
-        let (added, removed, before, newest) = match self.keys.entry(Key::from_slice(key)) {
-            Entry::Occupied(mut slot) => {
-                let before = Newest::of(slot.get().newest());
-                let chain = slot.get_mut();
-                let (added, replaced) = chain.insert(version);
-                let pruned = chain.prune(needed);
-                (added, replaced + pruned, Some(before), chain.newest().ts)
-            }
-            Entry::Vacant(slot) => {
-                let added = KEY_OVERHEAD_BYTES + key.len() as u64 + version.bytes();
-                let newest = version.ts;
-                slot.insert(Chain(SmallVec::from_buf([version])));
-                (added, 0, None, newest)
-            }
+        let added_alone = KEY_OVERHEAD_BYTES + key.len() as u64 + version.bytes();
+        let newest_alone = version.ts;
+        let there = |chain: &mut Chain, version| {
+            let before = Newest::of(chain.newest());
+            let (added, replaced) = chain.insert(version);
+            let pruned = chain.prune(needed);
+            (added, replaced + pruned, Some(before), chain.newest().ts)
         };
+        let absent = |version| Chain(SmallVec::from_buf([version]));
+        let (added, removed, before, newest) = self
+            .keys
+            .change(key, version, there, absent)
+            .unwrap_or((added_alone, 0, None, newest_alone));
         self.bytes = self.bytes + added - removed;
         (added, removed, before, newest)
     }

@@ -5,6 +5,7 @@ mod core;
 mod cursor;
 mod delta;
 mod intents;
+mod key_map;
 mod read;
 mod spill;
 mod view;
