@@ -2,7 +2,8 @@
 //!
 //! Each operation closes the namespace's gate on every core, which drains what is in flight there, then
 //! writes its rows and its entry in one statement, installs the new version on every core, and opens the gates.
-//! It runs as a task of its own: a caller who goes away in the middle leaves no gate closed.
+//! It runs as a task of its own: a caller who goes away in the middle leaves no gate closed. While the node is locked against
+//! writes none begins; the callers wait, each on its own core, until its operation is stopped.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -15,7 +16,7 @@ use pinion_runtime::sync::Semaphore;
 use pinion_runtime::{CoreId, Queue, Rng};
 use pinion_storage::{Statement, TreeId};
 use pinion_wire::idl::Namespace;
-use pinion_wire::{Error, ErrorCode, Result};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use crate::build;
 use crate::catalog::{Catalog, core_catalog};
@@ -23,6 +24,7 @@ use crate::change::CatalogChange;
 use crate::entry::{Collection, Index};
 use crate::errors::from_write_error;
 use crate::gates::GateMode;
+use crate::interrupt::interruptible;
 use crate::limits::MAX_INDEXES;
 use crate::names::{check_creatable, command_namespace, is_single_partition};
 use crate::oplog::{Observers, OpEvent, OpKind};
@@ -115,28 +117,41 @@ pub(crate) async fn install_everywhere(catalog: Arc<Catalog>) {
     .await;
 }
 
-/// Runs one operation on core 0, after those before it.
-async fn coordinate<F, Fut, R>(operation: F) -> Result<R>
+/// Runs one operation on core 0, after those before it. While the node is locked it waits here, having begun nothing: who is
+/// stopped then can say that nothing was changed.
+async fn coordinate<F, Fut, R>(ctx: &OpContext, mut operation: F) -> Result<R>
 where
     F: FnOnce(Rc<Coordinator>) -> Fut + Send + 'static,
     Fut: Future<Output = Result<R>> + 'static,
     R: Send + 'static,
 {
-    pinion_runtime::submit_to(CoreId(0), Queue::Foreground, move || async move {
-        let task = pinion_runtime::spawn(Queue::Foreground, async move {
-            let coordinator = pinion_runtime::core_local::<Coordinator>();
-            let _turn = coordinator.one_at_a_time.acquire().await;
-            operation(coordinator.clone()).await
-        });
-        match task.await {
-            Ok(result) => result,
-            Err(_) => Err(Error::new(
-                ErrorCode::INTERRUPTED_AT_SHUTDOWN,
-                "interrupted at shutdown",
-            )),
+    loop {
+        interruptible(ctx, core_catalog().gates().until_unlocked()).await?;
+        let begun = pinion_runtime::submit_to(CoreId(0), Queue::Foreground, move || async move {
+            // The lock may have been asked for meanwhile: what begins here it waits for.
+            let Some(pass) = core_catalog().gates().try_change() else {
+                return Err(operation);
+            };
+            let task = pinion_runtime::spawn(Queue::Foreground, async move {
+                let _pass = pass;
+                let coordinator = pinion_runtime::core_local::<Coordinator>();
+                let _turn = coordinator.one_at_a_time.acquire().await;
+                operation(coordinator.clone()).await
+            });
+            Ok(match task.await {
+                Ok(result) => result,
+                Err(_) => Err(Error::new(
+                    ErrorCode::INTERRUPTED_AT_SHUTDOWN,
+                    "interrupted at shutdown",
+                )),
+            })
+        })
+        .await;
+        match begun {
+            Ok(result) => return result,
+            Err(not_begun) => operation = not_begun,
         }
-    })
-    .await
+    }
 }
 
 async fn close_gates(namespaces: &[Namespace], mode: GateMode) {
@@ -175,13 +190,17 @@ pub struct Created {
 ///
 /// # Errors
 /// `NamespaceExists` if it is there with other options; `InvalidNamespace`; `DatabaseDifferCase`.
-pub async fn create_collection(ns: Namespace, options: RawDocumentBuf) -> Result<Created> {
-    coordinate(move |c| async move { c.create(&ns, options).await }).await
+pub async fn create_collection(
+    ctx: &OpContext,
+    ns: Namespace,
+    options: RawDocumentBuf,
+) -> Result<Created> {
+    coordinate(ctx, move |c| async move { c.create(&ns, options).await }).await
 }
 
 /// Finds the collection, or makes it without options: what the first insert does.
-pub async fn ensure_collection(ns: Namespace) -> Result<Created> {
-    coordinate(move |c| async move {
+pub async fn ensure_collection(ctx: &OpContext, ns: Namespace) -> Result<Created> {
+    coordinate(ctx, move |c| async move {
         if let Some(collection) = core_catalog().get(&ns) {
             return Ok(Created {
                 collection,
@@ -264,8 +283,8 @@ pub struct Dropped {
 }
 
 /// Drops a collection; `None` if there is none of that name.
-pub async fn drop_collection(ns: Namespace) -> Result<Option<Dropped>> {
-    coordinate(move |c| async move {
+pub async fn drop_collection(ctx: &OpContext, ns: Namespace) -> Result<Option<Dropped>> {
+    coordinate(ctx, move |c| async move {
         if core_catalog().get(&ns).is_none() {
             return Ok(None);
         }
@@ -279,8 +298,8 @@ pub async fn drop_collection(ns: Namespace) -> Result<Option<Dropped>> {
 }
 
 /// Drops all collections of a database; the timestamp of the last change, or `None` if there was no such database.
-pub async fn drop_database(db: String) -> Result<Option<Timestamp>> {
-    coordinate(move |c| async move {
+pub async fn drop_database(ctx: &OpContext, db: String) -> Result<Option<Timestamp>> {
+    coordinate(ctx, move |c| async move {
         let gates: Vec<Namespace> = core_catalog()
             .current()
             .collections_of(&db)
@@ -351,11 +370,12 @@ impl Coordinator {
 /// # Errors
 /// `NamespaceNotFound` without a source, `NamespaceExists` when the target is there and `drop_target` is false.
 pub async fn rename_collection(
+    ctx: &OpContext,
     from: Namespace,
     to: Namespace,
     drop_target: bool,
 ) -> Result<Timestamp> {
-    coordinate(move |c| async move {
+    coordinate(ctx, move |c| async move {
         check_creatable(&to)?;
         let catalog = core_catalog().current();
         let Some(source) = catalog.get(&from).cloned() else {
@@ -426,10 +446,11 @@ pub struct IndexesCreated {
 
 /// Makes indexes out of checked specifications (`{v, key, name, ...}`), building them over the documents that are there.
 pub async fn create_indexes(
+    ctx: &OpContext,
     ns: Namespace,
     requested: Vec<RawDocumentBuf>,
 ) -> Result<IndexesCreated> {
-    coordinate(move |c| async move {
+    coordinate(ctx, move |c| async move {
         let made = match core_catalog().get(&ns) {
             Some(collection) => Created {
                 collection,
@@ -565,10 +586,11 @@ pub enum IndexSelection {
 /// # Errors
 /// `NamespaceNotFound`, `IndexNotFound`, `InvalidOptions` for the `_id` index.
 pub async fn drop_indexes(
+    ctx: &OpContext,
     ns: Namespace,
     selection: IndexSelection,
 ) -> Result<(usize, Option<Timestamp>)> {
-    coordinate(move |c| async move {
+    coordinate(ctx, move |c| async move {
         let Some(collection) = core_catalog().get(&ns) else {
             return Err(Error::new(
                 ErrorCode::NAMESPACE_NOT_FOUND,
@@ -621,11 +643,12 @@ impl Coordinator {
 /// Marks indexes of a collection as multikey, before the first document with several keys in them is written. The caller
 /// must not hold a pass of the namespace's gate, or a DDL before this one would wait for it for ever.
 pub async fn set_multikey(
+    ctx: &OpContext,
     ns: Namespace,
     uuid: Uuid,
     found: Vec<(TreeId, MultikeyPaths)>,
 ) -> Result<()> {
-    coordinate(move |c| async move {
+    coordinate(ctx, move |c| async move {
         let catalog = core_catalog().current();
         let Some(collection) = catalog
             .get(&ns)

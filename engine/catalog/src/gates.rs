@@ -3,6 +3,8 @@
 //! A gate is entered on the core that coordinates an operation and held until the operation's last
 //! effect, wherever that happens. So when every core has closed its gate of a namespace, nothing is in
 //! flight there on the whole node.
+//!
+//! Before all of them stands the lock of `fsync {lock: true}`, which keeps every writer and every change of the catalog out.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -58,6 +60,23 @@ impl Gate {
 #[derive(Default)]
 pub struct Gates {
     gates: RefCell<FxHashMap<Namespace, Rc<Gate>>>,
+    /// Set on every core while the node is locked against writes, or about to be.
+    locked: Cell<bool>,
+    unlocked: Notify,
+    /// Changes of the catalog that have begun; core 0 has them all.
+    changes: Rc<Cell<usize>>,
+}
+
+/// Proof that a change of the catalog began while the node was not locked; it ends with this.
+pub(crate) struct ChangePass {
+    changes: Rc<Cell<usize>>,
+}
+
+impl Drop for ChangePass {
+    fn drop(&mut self) {
+        assert!(self.changes.get() > 0, "a pass was dropped twice");
+        self.changes.set(self.changes.get() - 1);
+    }
 }
 
 /// Proof that an operation is behind a gate; leaving is dropping it.
@@ -115,22 +134,34 @@ impl Gates {
     /// True if an operation that begins now, and ends before anything else is run on this core, may pass.
     pub fn admits(&self, ns: &Namespace, access: Access) -> bool {
         let gates = self.gates.borrow();
-        gates.get(ns).is_none_or(|gate| gate.admits(access))
+        !self.keeps_out(access) && gates.get(ns).is_none_or(|gate| gate.admits(access))
     }
 
-    /// Waits until the gate admits this access and passes it.
+    /// Whether the node's lock keeps this access out.
+    fn keeps_out(&self, access: Access) -> bool {
+        access == Access::Write && self.locked.get()
+    }
+
+    /// Waits until the gate admits this access and passes it. Who waits holds nothing that the lock, or a change of the
+    /// catalog that began before it, would wait for.
     pub async fn enter(&self, ns: &Namespace, access: Access) -> Pass {
         let gate = self.gate(ns);
-        while !gate.admits(access) {
-            gate.changed.notified().await;
+        loop {
+            if self.keeps_out(access) {
+                self.unlocked.notified().await;
+            } else if gate.admits(access) {
+                return Pass::through(gate, access);
+            } else {
+                gate.changed.notified().await;
+            }
         }
-        Pass::through(gate, access)
     }
 
     /// Passes the gate if it admits this access now.
     pub fn try_enter(&self, ns: &Namespace, access: Access) -> Option<Pass> {
         let gate = self.gate(ns);
-        gate.admits(access).then(|| Pass::through(gate, access))
+        let admitted = !self.keeps_out(access) && gate.admits(access);
+        admitted.then(|| Pass::through(gate, access))
     }
 
     /// Closes the gate and waits until nobody whom the mode keeps out is behind it. There is one DDL at a time
@@ -152,5 +183,46 @@ impl Gates {
         let gate = self.gate(ns);
         gate.mode.set(GateMode::Open);
         gate.changed.notify_all();
+    }
+
+    /// Keeps writers and changes of the catalog out of this core from now on; those that are under way go on.
+    pub fn lock(&self) {
+        self.locked.set(true);
+    }
+
+    /// Lets them in again.
+    pub fn unlock(&self) {
+        self.locked.set(false);
+        self.unlocked.notify_all();
+    }
+
+    /// Whether this core is locked. Who writes for long gives way then, where it can go on later.
+    pub fn is_locked(&self) -> bool {
+        self.locked.get()
+    }
+
+    /// Waits until this core is not locked.
+    pub(crate) async fn until_unlocked(&self) {
+        while self.locked.get() {
+            self.unlocked.notified().await;
+        }
+    }
+
+    /// Whether no writer is behind any gate of this core, and no change of the catalog under way. Once every core is locked
+    /// and says so, nothing writes on the whole node.
+    pub fn is_drained(&self) -> bool {
+        let gates = self.gates.borrow();
+        self.changes.get() == 0 && gates.values().all(|gate| gate.writers.get() == 0)
+    }
+
+    /// Begins a change of the catalog unless this core is locked.
+    pub(crate) fn try_change(&self) -> Option<ChangePass> {
+        if self.locked.get() {
+            return None;
+        }
+        self.changes.set(self.changes.get() + 1);
+        Some(ChangePass {
+            changes: self.changes.clone(),
+        })
     }
 }

@@ -10,6 +10,7 @@ mod uuid;
 mod catalog;
 mod entry;
 mod gates;
+mod interrupt;
 mod names;
 
 mod build;
@@ -30,12 +31,13 @@ pub use ddl::{
 pub use entry::{BadRow, Collection, Index, Placement};
 pub use errors::{from_fatal, from_read_error, from_write_error};
 pub use gates::{Access, GateMode, Gates, Pass};
+pub use interrupt::{check_interrupted, interruptible, poll_once};
 pub use keys::{
     DocumentEntries, IndexEntry, IndexWrites, document_id, duplicate_entry, duplicate_id,
     entries_of, entry_key, entry_partition, id_key, index_writes, partition_of, prefix_len,
     stored_document,
 };
-pub use limits::MAX_INDEXES;
+pub use limits::{KILL_POLL, MAX_INDEXES};
 pub use names::check_creatable;
 pub use open::{load, reap, replay_change};
 pub use oplog::{Observers, OpEvent, OpKind, OpObserver, SessionStamp, encode_entry};

@@ -1,5 +1,7 @@
 //! Named limits of the catalog.
 
+use pinion_runtime::Duration;
+
 /// Most indexes of one collection, the `_id` index included.
 pub const MAX_INDEXES: usize = 64;
 /// Most fields of one compound index.
@@ -12,5 +14,9 @@ pub const FIRST_IDENT: u64 = 16;
 pub const BUILD_BATCH_DOCUMENTS: usize = 512;
 /// Index entries written in one step of an index build.
 pub const BUILD_BATCH_ENTRIES: usize = 2048;
+/// How often a waiting operation looks whether it was killed, at first.
+pub const KILL_POLL: Duration = Duration::from_millis(20);
+/// The same once it has waited for long: thousands of clients may wait for one lock.
+pub const LONGEST_KILL_POLL: Duration = Duration::from_millis(160);
 
 const _: () = assert!(BUILD_BATCH_DOCUMENTS <= BUILD_BATCH_ENTRIES);

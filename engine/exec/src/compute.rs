@@ -5,7 +5,7 @@ use pinion_runtime::{Abandoned, compute_beside};
 use pinion_wire::{OpContext, Result};
 
 use crate::interrupt::check;
-use crate::limits::{CORE_BUDGET, KILL_POLL, LARGE_DOCUMENT_BYTES};
+use crate::limits::{CORE_BUDGET, LARGE_DOCUMENT_BYTES};
 
 /// Calls `f`, which may be refused for its work and is then called once more on another thread.
 pub(crate) async fn compute<T: Send>(
@@ -38,7 +38,7 @@ async fn beside<T: Send>(ctx: &OpContext, mut f: impl FnMut() -> Result<T> + Sen
         unsafe { pinion_runtime::compute(abandoned.clone(), move || work::until(stop, &mut f)) };
     let mut computing = std::pin::pin!(computing);
     loop {
-        let wake = pinion_runtime::now() + KILL_POLL;
+        let wake = pinion_runtime::now() + pinion_catalog::KILL_POLL;
         if let Ok(result) = pinion_runtime::timeout_at(wake, computing.as_mut()).await {
             // What it says of an interruption is not why.
             check(ctx)?;

@@ -1,23 +1,8 @@
 //! Interruption: deadlines, `killOp`, shutdown.
 
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
-use std::task::Poll;
-
-use pinion_runtime::{Instant, should_yield, yield_now};
+pub(crate) use pinion_catalog::{check_interrupted as check, interruptible, poll_once};
+use pinion_runtime::{should_yield, yield_now};
 use pinion_wire::{Category, Error, OpContext, Result};
-
-use crate::limits::KILL_POLL;
-
-/// The error for an operation that must stop, if it must.
-pub(crate) fn check(ctx: &OpContext) -> Result<()> {
-    // The clock is read only where it decides.
-    let now = match ctx.deadline_ns {
-        Some(_) => pinion_runtime::now().as_nanos(),
-        None => 0,
-    };
-    ctx.check(now)
-}
 
 /// Whether an error says that the operation was stopped. It is the answer to the whole command, whichever statement was under
 /// way, and not one of that statement.
@@ -32,41 +17,4 @@ pub(crate) async fn pause(ctx: &OpContext) -> Result<()> {
         yield_now().await;
     }
     Ok(())
-}
-
-/// Polls a future once; `None` where it has to wait.
-pub(crate) async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
-    poll_fn(|cx| match future.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => Poll::Ready(None),
-    })
-    .await
-}
-
-/// Waits for something that may take long, unless the operation is killed or its time is up.
-pub(crate) async fn interruptible<F: Future>(ctx: &OpContext, future: F) -> Result<F::Output> {
-    let mut future = pin!(future);
-    check(ctx)?;
-    // Most need not wait, and then no time is told.
-    if let Some(output) = poll_once(future.as_mut()).await {
-        return Ok(output);
-    }
-    // In a box, as few operations ever need its room.
-    Box::pin(interruptible_wait(ctx, future)).await
-}
-
-async fn interruptible_wait<F: Future>(
-    ctx: &OpContext,
-    mut future: Pin<&mut F>,
-) -> Result<F::Output> {
-    loop {
-        check(ctx)?;
-        let wake = pinion_runtime::now() + KILL_POLL;
-        let wake = ctx
-            .deadline_ns
-            .map_or(wake, |deadline| wake.min(Instant::from_nanos(deadline)));
-        if let Ok(output) = pinion_runtime::timeout_at(wake, future.as_mut()).await {
-            return Ok(output);
-        }
-    }
 }

@@ -12,6 +12,7 @@ mod parameters;
 
 mod compute;
 mod concern;
+mod fsync_lock;
 mod interrupt;
 mod ops;
 mod sessions;

@@ -59,8 +59,10 @@ pub const REPLAY_BATCH_BYTES: usize = 1024 * 1024;
 pub const LOG_LINES: usize = 1024;
 /// Bytes of one kept log line.
 pub const LOG_LINE_BYTES: usize = 4096;
-/// How often a waiting operation looks whether it was killed.
-pub const KILL_POLL: Duration = Duration::from_millis(20);
+/// How often the lock of `fsync` looks whether the last writer has ended, and whoever waits for its turn to change the lock.
+pub const FSYNC_LOCK_POLL: Duration = Duration::from_millis(2);
+/// How long the lock of `fsync` waits for writers when its client does not say.
+pub const FSYNC_LOCK_TIMEOUT: Duration = Duration::from_secs(90);
 /// Latency histogram buckets of a power of two of microseconds.
 pub const LATENCY_BUCKETS: usize = 32;
 /// Documents that a pipeline's sort or group passes on before it looks whether it should yield.

@@ -8,6 +8,7 @@ use pinion_bson::ObjectId;
 use pinion_clock::Timestamp;
 use pinion_runtime::{Instant, Rng};
 
+use crate::fsync_lock::FsyncLock;
 use crate::metrics::Metrics;
 use crate::ops::OpTable;
 use crate::options::NodeOptions;
@@ -23,6 +24,7 @@ pub struct NodeState {
     pub(crate) parts: PartTable,
     pub(crate) sessions: SessionTable,
     pub(crate) ops: OpTable,
+    pub(crate) fsync_lock: FsyncLock,
     pub(crate) parameters: RefCell<Parameters>,
     rng: RefCell<Rng>,
     object_ids: ObjectIds,
@@ -58,6 +60,7 @@ impl NodeState {
             parts: PartTable::default(),
             sessions: SessionTable::default(),
             ops: OpTable::default(),
+            fsync_lock: FsyncLock::default(),
             parameters: RefCell::new(Parameters::default()),
             rng: RefCell::new(rng),
             object_ids: ObjectIds { process, counter },

@@ -84,7 +84,7 @@ pub(crate) async fn create(cmd: Invocation) -> Result<Reply> {
         pinion_catalog::check_id_index_spec(id_index)?;
     }
     reader.finish()?;
-    let created = pinion_catalog::create_collection(ns, RawDocumentBuf::new()).await?;
+    let created = pinion_catalog::create_collection(&cmd.ctx, ns, RawDocumentBuf::new()).await?;
     let mut out = Reply::new();
     acknowledge(&cmd.ctx, created.ts, &mut out).await?;
     Ok(out)
@@ -115,7 +115,7 @@ pub(crate) async fn drop(cmd: Invocation) -> Result<Reply> {
     reader.finish()?;
     check_uuid(&ns, uuid)?;
     let mut out = Reply::new();
-    let dropped = pinion_catalog::drop_collection(ns.clone()).await?;
+    let dropped = pinion_catalog::drop_collection(&cmd.ctx, ns.clone()).await?;
     let ts = dropped.as_ref().map(|dropped| dropped.ts);
     if let Some(dropped) = dropped {
         out.append("nIndexesWas", dropped.indexes as i32)
@@ -187,7 +187,7 @@ pub(crate) async fn drop_database(cmd: Invocation) -> Result<Reply> {
         ));
     }
     let mut out = Reply::new();
-    let dropped = pinion_catalog::drop_database(db.clone()).await?;
+    let dropped = pinion_catalog::drop_database(&cmd.ctx, db.clone()).await?;
     if dropped.is_some() {
         out.append("dropped", db.as_str());
     }
@@ -216,7 +216,7 @@ pub(crate) async fn rename_collection(cmd: Invocation) -> Result<Reply> {
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.finish()?;
     check_uuid(&from, uuid)?;
-    let ts = pinion_catalog::rename_collection(from, to, drop_target).await?;
+    let ts = pinion_catalog::rename_collection(&cmd.ctx, from, to, drop_target).await?;
     let mut out = Reply::new();
     acknowledge(&cmd.ctx, Some(ts), &mut out).await?;
     Ok(out)

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawDocumentBuf};
-use pinion_catalog::stored_document;
+use pinion_catalog::{core_catalog, stored_document};
 use pinion_query::Matcher;
 use pinion_wire::idl::is_generic_argument;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
@@ -32,6 +32,12 @@ pub(crate) async fn current_op(cmd: Invocation) -> Result<Reply> {
         }
     }
     out.end();
+    if core_catalog().gates().is_locked() {
+        out.append("fsyncLock", true).append(
+            "info",
+            "use db.fsyncUnlock() to terminate the fsync write/snapshot lock",
+        );
+    }
     Ok(out)
 }
 

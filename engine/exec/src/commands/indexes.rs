@@ -48,7 +48,7 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     check_uuid(&ns, uuid)?;
     pinion_catalog::check_creatable(&ns)?;
     pinion_catalog::check_index_names(&specs)?;
-    let made = pinion_catalog::create_indexes(ns, specs).await?;
+    let made = pinion_catalog::create_indexes(&cmd.ctx, ns, specs).await?;
     let mut out = Reply::new();
     out.append("numIndexesBefore", made.before as i32)
         .append("numIndexesAfter", made.after as i32);
@@ -106,7 +106,7 @@ pub(crate) async fn drop_indexes(cmd: Invocation) -> Result<Reply> {
     };
     check_uuid(&ns, uuid)?;
     let all = matches!(selection, IndexSelection::All);
-    let (before, ts) = pinion_catalog::drop_indexes(ns, selection).await?;
+    let (before, ts) = pinion_catalog::drop_indexes(&cmd.ctx, ns, selection).await?;
     let mut out = Reply::new();
     out.append("nIndexesWas", before as i32);
     if all {

@@ -11,6 +11,7 @@ mod explain;
 mod express;
 mod find;
 mod find_and_modify;
+mod fsync;
 mod hello;
 mod indexes;
 mod insert;

@@ -1,6 +1,5 @@
-//! `listCommands`, `fsync`, `shutdown`, and what tools ask for and a standalone has little to say to.
+//! `listCommands`, `shutdown`, and what tools ask for and a standalone has little to say to.
 
-use pinion_storage::storage;
 use pinion_wire::{Error, ErrorCode, Invocation, Registry, Reply, Result};
 
 /// `listCommands`.
@@ -27,31 +26,6 @@ pub(crate) async fn list_commands(cmd: Invocation) -> Result<Reply> {
         }
     }
     out.end();
-    Ok(out)
-}
-
-/// `fsync`: a checkpoint. The lock, which stops all writes, is not offered.
-pub(crate) async fn fsync(cmd: Invocation) -> Result<Reply> {
-    let reader = cmd.reader()?;
-    let lock = reader.opt_safe_bool("lock")?.unwrap_or(false);
-    reader.ignore(&["fsync", "async", "fsyncLockAcquisitionTimeoutMillis"]);
-    reader.finish()?;
-    if lock {
-        return Err(Error::new(
-            ErrorCode::NOT_IMPLEMENTED,
-            "BSON field 'fsync.lock' is not supported by this server",
-        ));
-    }
-    let work = pinion_runtime::submit_to(
-        pinion_runtime::CoreId(0),
-        pinion_runtime::Queue::Foreground,
-        || async { storage().checkpoint().await },
-    );
-    crate::interrupt::interruptible(&cmd.ctx, work)
-        .await?
-        .map_err(pinion_catalog::from_fatal)?;
-    let mut out = Reply::new();
-    out.append("numFiles", 1i32);
     Ok(out)
 }
 

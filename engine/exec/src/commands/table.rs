@@ -4,8 +4,8 @@ use pinion_wire::{CommandSpec, Registry};
 
 use super::{
     aggregate, collections, count, current_op, cursors, delete, distinct, explain, find,
-    find_and_modify, hello, indexes, insert, parameters, register, server_status, sessions, small,
-    stats, update, validate,
+    find_and_modify, fsync, hello, indexes, insert, parameters, register, server_status, sessions,
+    small, stats, update, validate,
 };
 use crate::metrics::TopKind;
 
@@ -387,9 +387,20 @@ fn diagnostics(r: &mut Registry) {
     );
     register(
         r,
-        spec("fsync").admin_only().help("write a checkpoint"),
+        spec("fsync")
+            .admin_only()
+            .help("write a checkpoint, and lock the node against writes"),
         None,
-        small::fsync,
+        fsync::fsync,
+    );
+    register(
+        r,
+        spec("fsyncUnlock")
+            .admin_only()
+            .immediate()
+            .help("take back a lock of fsync"),
+        None,
+        fsync::fsync_unlock,
     );
     register(
         r,

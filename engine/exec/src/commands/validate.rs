@@ -69,10 +69,8 @@ pub(crate) async fn validate(cmd: Invocation) -> Result<Reply> {
     let ns = reader.namespace("validate", cmd.db())?;
     let options = options(&reader)?;
     let gates = core_catalog();
-    let _pass = gates
-        .gates()
-        .enter(&ns, pinion_catalog::Access::Write)
-        .await;
+    let quiet = gates.gates().enter(&ns, pinion_catalog::Access::Write);
+    let _pass = crate::interrupt::interruptible(&cmd.ctx, quiet).await?;
     let Some(collection) = core_catalog().get(&ns) else {
         return Err(Error::new(
             ErrorCode::NAMESPACE_NOT_FOUND,

@@ -174,7 +174,7 @@ pub(crate) async fn insert_documents(
     while !queue.is_empty() {
         check(ctx)?;
         if core_catalog().get(ns).is_none() {
-            let created = Box::pin(ensure_collection(ns.clone())).await?;
+            let created = Box::pin(ensure_collection(ctx, ns.clone())).await?;
             if let Some(ts) = created.ts {
                 outcome.wrote(ts);
             }
@@ -215,7 +215,7 @@ pub(crate) async fn insert_documents(
             continue;
         }
         if !multikey.is_empty() {
-            Box::pin(set_multikey(ns.clone(), collection.uuid, multikey)).await?;
+            Box::pin(set_multikey(ctx, ns.clone(), collection.uuid, multikey)).await?;
         } else if conflict || full {
             let more = if full {
                 Box::pin(backoff.cache_full(ctx)).await?

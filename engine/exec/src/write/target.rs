@@ -88,7 +88,8 @@ impl ModifyOutcome {
 enum Step {
     Done,
     Multikey(Arc<Collection>, Vec<(TreeId, MultikeyPaths)>),
-    /// The document that was found changed so that it does not match any more: look again.
+    /// The document that was found changed so that it does not match any more: look again. Or the node was locked: go on
+    /// when it is not.
     Again,
 }
 
@@ -130,7 +131,7 @@ pub(crate) async fn run(
         };
         match found {
             Some(Step::Multikey(collection, trees)) => {
-                set_multikey(ns.clone(), collection.uuid, trees).await?;
+                set_multikey(ctx, ns.clone(), collection.uuid, trees).await?;
                 continue;
             }
             Some(Step::Again) => {
@@ -144,7 +145,7 @@ pub(crate) async fn run(
         }
         if found.is_none() {
             pinion_catalog::check_creatable(ns)?;
-            ensure_collection(ns.clone()).await?;
+            ensure_collection(ctx, ns.clone()).await?;
             // Looked for in the collection that is there now, the statement may be refused: by its hint.
             continue;
         }
@@ -224,6 +225,10 @@ async fn change_matching(
         let trees = change_group(ctx, &request, group, &mut several.waiting, outcome).await?;
         if !trees.is_empty() {
             return Ok(Step::Multikey(collection.clone(), trees));
+        }
+        // The lock of `fsync` does not wait for the end of this.
+        if core_catalog().gates().is_locked() {
+            return Ok(Step::Again);
         }
     }
 }

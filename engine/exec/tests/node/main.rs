@@ -3,4 +3,5 @@
 mod harness;
 
 mod basics;
+mod fsync_lock;
 mod keys;

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::{Notify, Semaphore};
-use pinion_runtime::{CoreId, Queue, fs, join_all, now, sim, submit_to, timeout};
+use pinion_runtime::{CoreId, Queue, fs, join_all, now, sim, spawn, submit_to, timeout};
 
 use super::options::PlantedFault;
 use super::storage::{Phase, Storage, storage};
@@ -32,6 +32,8 @@ pub(super) struct NodeState {
     pub(super) foreign: RefCell<Vec<(PathBuf, Timestamp)>>,
     /// Something besides entries is to be written: trees were dropped.
     pub(super) dirty: Cell<bool>,
+    /// While no checkpoint may change the files: the last timestamp allotted to any write.
+    pub(super) held: Cell<Option<Timestamp>>,
     pub(super) base: Cell<Timestamp>,
     pub(super) epoch: Cell<u64>,
 }
@@ -58,7 +60,18 @@ impl Storage {
     /// A page or a manifest could not be written; storage has stopped then.
     pub async fn checkpoint(&self) -> Result<Timestamp, Fatal> {
         submit_to(CoreId(0), Queue::Background, || async {
-            storage().checkpoint_node(Spilling::WherePaying).await
+            // A task of its own: the caller may go away, and half a checkpoint must not be left behind.
+            let task = spawn(Queue::Background, async {
+                let storage = storage();
+                match storage.gate.enter() {
+                    Ok(_inside) => storage.checkpoint_node(Spilling::WherePaying).await,
+                    Err(_) => Err(Fatal::new("storage is closing")),
+                }
+            });
+            match task.await {
+                Ok(result) => result,
+                Err(_) => Err(Fatal::new("a checkpoint was stopped")),
+            }
         })
         .await
     }
@@ -68,11 +81,52 @@ impl Storage {
         self.checkpoint_node(Spilling::Never).await
     }
 
+    /// Takes no checkpoint from now on, so that nothing changes the files but writes: the caller has ended them all, and what
+    /// it wants to be in the base is there. A checkpoint asked for does nothing. Closing ends this too.
+    pub async fn hold_checkpoints(&self) {
+        submit_to(CoreId(0), Queue::Foreground, || async {
+            let storage = storage();
+            let node = storage.node_state();
+            // One that has begun is to be complete first.
+            let _turn = node.turn.acquire().await;
+            let before = node.held.replace(Some(storage.last_allotted()));
+            assert!(before.is_none(), "checkpoints are held twice");
+        })
+        .await;
+    }
+
+    /// Takes checkpoints again.
+    ///
+    /// # Panics
+    /// Something was written meanwhile: whoever copied the files has no consistent state of them.
+    pub async fn release_checkpoints(&self) {
+        submit_to(CoreId(0), Queue::Foreground, || async {
+            let storage = storage();
+            let Some(held) = storage.node_state().held.take() else {
+                return;
+            };
+            assert!(
+                storage.last_allotted() == held,
+                "something was written while checkpoints were held"
+            );
+            // Whoever asked in vain may ask again.
+            storage.clear_checkpoint_asked().await;
+        })
+        .await;
+    }
+
     async fn checkpoint_node(&self, spilling: Spilling) -> Result<Timestamp, Fatal> {
         let node = self.node_state();
         let _turn = node.turn.acquire().await;
         self.check_fatal()?;
         let c = self.last_allotted();
+        if let Some(held) = node.held.get() {
+            assert!(
+                c == held,
+                "something was written while checkpoints are held"
+            );
+            return Ok(held);
+        }
         // Nothing was written since.
         let idle = c == node.base.get() && !node.dirty.get();
         let merges = match spilling {

@@ -109,6 +109,7 @@ pub async fn open(options: StorageOptions) -> Result<Opened, OpenError> {
         turn: Semaphore::new(1),
         demand: Notify::new(),
         foreign: RefCell::default(),
+        held: Cell::new(None),
         dirty: Cell::new(false),
         base: Cell::new(manifest.base()),
         epoch: Cell::new(manifest.epoch),

@@ -508,6 +508,7 @@ impl Storage {
     pub async fn close(&self) {
         self.on_all(|storage| async move { storage.gate.close().await })
             .await;
+        self.release_checkpoints().await;
         if let Err(fatal) = self.checkpoint_thoroughly().await {
             tracing::error!(target: "STORAGE", id = 7_300_003u64, error = %fatal, "No checkpoint could be taken at the end");
         }
