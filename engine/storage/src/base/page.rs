@@ -741,7 +741,7 @@ fn checksum(page: &[u8]) -> u32 {
 
 /// The first four bytes of a suffix as a number that orders like them; shorter suffixes are filled with zeros, so equal
 /// heads decide nothing.
-fn head_of(suffix: &[u8]) -> u32 {
+pub(crate) fn head_of(suffix: &[u8]) -> u32 {
     match suffix.first_chunk::<4>() {
         Some(head) => u32::from_be_bytes(*head),
         None => {

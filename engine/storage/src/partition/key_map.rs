@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use crate::base::{common_prefix, fetch_lines};
+use crate::base::{common_prefix, fetch_lines, head_of};
 use crate::types::{Direction, Key};
 
 /// Most entries of a leaf.
@@ -35,18 +35,6 @@ struct Leaf<V, const MOST: usize> {
     places: Vec<u8>,
     /// In the order in which they came.
     entries: Vec<(Key, V)>,
-}
-
-/// The first four bytes, as a number that orders like them; what is missing counts as zeros, so equal heads tell nothing.
-fn head_of(bytes: &[u8]) -> u32 {
-    match bytes.first_chunk::<4>() {
-        Some(head) => u32::from_be_bytes(*head),
-        None => {
-            let mut head = [0; 4];
-            head[..bytes.len()].copy_from_slice(bytes);
-            u32::from_be_bytes(head)
-        }
-    }
 }
 
 impl<V, const MOST: usize> Default for KeyMap<V, MOST> {
