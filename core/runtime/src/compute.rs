@@ -72,7 +72,8 @@ async unsafe fn compute_of<T: Send>(
 /// As [`compute`], for what is known to take long, and how long at most: nobody need abandon it, and it never waits for a
 /// computation of which that is not known.
 ///
-/// The future is in a box, as few tasks ever need its room. It lives in its task, as all of ours do: nothing in this workspace forgets or leaks one.
+/// The future is in a box, as few tasks ever need its room. It lives in its task, as all of ours do: nothing in this workspace
+/// forgets or leaks one.
 ///
 /// # Panics
 /// When the computation panics.

@@ -16,7 +16,7 @@ use pinion_runtime::sync::Semaphore;
 use pinion_runtime::{CoreId, Queue, Rng};
 use pinion_storage::{Statement, TreeId};
 use pinion_wire::idl::Namespace;
-use pinion_wire::{Error, ErrorCode, OpContext, Result};
+use pinion_wire::{Error, ErrorCode, OpContext, Result, interruption};
 
 use crate::build;
 use crate::catalog::{Catalog, core_catalog};
@@ -140,10 +140,7 @@ where
             });
             Ok(match task.await {
                 Ok(result) => result,
-                Err(_) => Err(Error::new(
-                    ErrorCode::INTERRUPTED_AT_SHUTDOWN,
-                    "interrupted at shutdown",
-                )),
+                Err(_) => Err(interruption(ErrorCode::INTERRUPTED_AT_SHUTDOWN)),
             })
         })
         .await;

@@ -44,9 +44,6 @@ pub fn from_read_error(error: ReadError) -> Error {
             Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, error.to_string())
         }
         ReadError::Io(_) => Error::internal(error.to_string()),
-        ReadError::Interrupted => Error::new(
-            ErrorCode::INTERRUPTED_AT_SHUTDOWN,
-            "interrupted at shutdown",
-        ),
+        ReadError::Interrupted => pinion_wire::interruption(ErrorCode::INTERRUPTED_AT_SHUTDOWN),
     }
 }

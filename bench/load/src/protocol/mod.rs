@@ -3,7 +3,7 @@
 pub mod bson;
 mod endpoint;
 mod mongo;
-pub mod mongo_reply;
+mod mongo_reply;
 mod postgres;
 mod postgres_session;
 mod resp;
@@ -17,6 +17,7 @@ use crate::workload::{Request, Spec};
 
 pub use endpoint::{Endpoint, Scheme};
 pub use mongo::Mongo;
+pub use mongo_reply::error_text;
 pub use postgres::Postgres;
 pub use postgres_session::query as postgres_query;
 pub use resp::Resp;

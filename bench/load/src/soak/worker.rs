@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use super::model::{End, Key, shown};
-use crate::protocol::{Mongo, Protocol, Session, Stream, Transport, bson, mongo_reply};
+use crate::protocol::{Mongo, Protocol, Session, Stream, Transport, bson, error_text};
 use crate::workload::{Random, check_value, value};
 
 pub const DATABASE: &str = "soak";
@@ -222,7 +222,7 @@ impl Worker {
             return Err(Trouble::Wrong("a write was refused (writeErrors)".into()));
         }
         match bson::get(&reply, "writeConcernError") {
-            Some(error) => Err(judge(mongo_reply::error_text(error.value))),
+            Some(error) => Err(judge(error_text(error.value))),
             None => Ok(reply),
         }
     }

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use pinion_runtime::{Duration, Queue};
 use pinion_storage::storage;
-use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
+use pinion_wire::{ErrorCode, Invocation, Reply, Result, interruption};
 
 use crate::fsync_lock;
 use crate::limits::FSYNC_LOCK_TIMEOUT;
@@ -59,9 +59,6 @@ pub(crate) async fn fsync_unlock(cmd: Invocation) -> Result<Reply> {
 async fn to_its_end<R: 'static>(work: impl Future<Output = Result<R>> + 'static) -> Result<R> {
     match pinion_runtime::spawn(Queue::Foreground, work).await {
         Ok(result) => result,
-        Err(_) => Err(Error::new(
-            ErrorCode::INTERRUPTED_AT_SHUTDOWN,
-            "interrupted at shutdown",
-        )),
+        Err(_) => Err(interruption(ErrorCode::INTERRUPTED_AT_SHUTDOWN)),
     }
 }

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use super::key_map::KeyMap;
 use crate::types::{Direction, Key, ReadAt, TreeId};
 
-/// What one key costs beside its bytes: key, chain, and the share of an ordered map's node.
+/// What one key costs beside its bytes: key, chain, its head, and the share of a leaf's free room.
 const KEY_OVERHEAD_BYTES: u64 = 160;
 /// What one version costs beside its value: itself, and the buffer's own allocation.
 const VERSION_OVERHEAD_BYTES: u64 = 96;
