@@ -93,6 +93,16 @@ pub struct Write {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VersionToken(pub(crate) u64);
 
+impl VersionToken {
+    /// Set in the token of a version that was read from a leaf.
+    const OF_LEAF: u64 = 1 << 63;
+
+    /// The token of a version in a leaf that this checkpoint wrote.
+    pub(crate) fn of_leaf(checkpoint: u64) -> VersionToken {
+        VersionToken(Self::OF_LEAF | checkpoint)
+    }
+}
+
 /// A value with the identity of its version.
 #[derive(Clone, Debug)]
 pub struct Read {

@@ -37,6 +37,7 @@ const CRASH_EVENTS: &[(&str, u64)] = &[
     ("checkpoint begin", 3),
     ("checkpoint spills", 3),
     ("spilled changes merged", 2),
+    ("part of a merge published", 20),
     ("checkpoint install", 3),
     ("superblock", 6),
     ("superblock copy", 8),

@@ -161,6 +161,11 @@ impl PageCache {
         inner.remove(block);
     }
 
+    /// Lets go of a page that is hardly asked for any more; its blocks stay what they are.
+    pub(crate) fn forget(&self, block: u64) {
+        self.inner.borrow_mut().remove(block);
+    }
+
     /// Bytes of the pages in memory.
     pub(crate) fn bytes(&self) -> u64 {
         self.inner.borrow().bytes

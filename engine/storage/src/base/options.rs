@@ -19,6 +19,8 @@ pub struct PartitionOptions {
     pub file_step_bytes: u64,
     /// Pages are written in extents of up to this size.
     pub extent_bytes: u32,
+    /// A merge lets readers have its pages, and gives up those that they replace, whenever it has built so much.
+    pub part_bytes: u64,
 }
 
 impl Default for PartitionOptions {
@@ -31,6 +33,7 @@ impl Default for PartitionOptions {
             fanout: 0,
             file_step_bytes: 16 * 1024 * 1024,
             extent_bytes: 1024 * 1024,
+            part_bytes: 32 * 1024 * 1024,
         }
     }
 }
@@ -46,6 +49,7 @@ impl PartitionOptions {
             fanout: 5,
             file_step_bytes: 4 * BLOCK_BYTES as u64,
             extent_bytes: 3 * BLOCK_BYTES as u32,
+            part_bytes: 3 * BLOCK_BYTES as u64,
         }
     }
 

@@ -31,7 +31,7 @@ use pinion_runtime::DmaBuf;
 
 use super::hint;
 use crate::limits::{BLOCK_BYTES, MAX_PAGE_BLOCKS, MAX_PAGE_BYTES, MAX_TREE_HEIGHT};
-use crate::types::{Key, TreeId};
+use crate::types::{Key, TreeId, VersionToken};
 
 pub(crate) const HEADER_BYTES: usize = 64;
 const SLOT_BYTES: usize = 8;
@@ -165,6 +165,8 @@ pub(crate) struct Page {
     kind: PageKind,
     level: u8,
     entries: u32,
+    /// The checkpoint that wrote it.
+    checkpoint: u64,
     prefix: Range<usize>,
     end: usize,
     /// Where the count of the buffer's shares lies.
@@ -253,6 +255,7 @@ impl Page {
             return Err("the page's parts overlap");
         }
         let prefix = prefix_at as usize..records_at as usize;
+        let checkpoint = u64_at(&bytes, 32);
         let (bytes, shares_at) = shared(bytes);
         let page = Page {
             bytes,
@@ -260,6 +263,7 @@ impl Page {
             kind,
             level,
             entries,
+            checkpoint,
             prefix,
             end,
             cached: Cached::default(),
@@ -325,6 +329,14 @@ impl Page {
     /// Number of records.
     pub(crate) fn len(&self) -> usize {
         self.entries as usize
+    }
+
+    /// In a leaf: what identifies the versions of its records. Of each key a checkpoint writes one version that readers find
+    /// there, and an older one at most where the sealed delta hides it, so the same key has another version only in the leaf of
+    /// another checkpoint.
+    #[inline]
+    pub(crate) fn token(&self) -> VersionToken {
+        VersionToken::of_leaf(self.checkpoint)
     }
 
     /// Length of the whole page.

@@ -134,6 +134,8 @@ pub(crate) struct PageWriter<'a> {
     checkpoint: u64,
     run: Option<Run>,
     in_flight: VecDeque<JoinHandle<Result<(), Fatal>>>,
+    /// Bytes of the pages that were given a place.
+    built: Rc<Cell<u64>>,
 }
 
 impl<'a> PageWriter<'a> {
@@ -143,7 +145,18 @@ impl<'a> PageWriter<'a> {
             checkpoint,
             run: None,
             in_flight: VecDeque::new(),
+            built: Rc::default(),
         }
+    }
+
+    /// Bytes of the pages that were given a place.
+    pub(crate) fn built(&self) -> u64 {
+        self.built.get()
+    }
+
+    /// The same for who looks at it while the writer goes on.
+    pub(crate) fn built_cell(&self) -> Rc<Cell<u64>> {
+        self.built.clone()
     }
 
     /// The header of a page that this checkpoint writes.
@@ -186,9 +199,7 @@ impl<'a> PageWriter<'a> {
         let page = Page::built(page.into_bytes());
         run.pages.push(page.bytes());
         run.used_blocks += blocks;
-        self.store
-            .pages_written
-            .set(self.store.pages_written.get() + 1);
+        self.count(blocks);
         if keep {
             self.store.cache.insert(block, Rc::new(page), false);
         }
@@ -217,9 +228,7 @@ impl<'a> PageWriter<'a> {
             (ptr, Page::built(page.into_bytes()).bytes())
         })
         .await;
-        self.store
-            .pages_written
-            .set(self.store.pages_written.get() + 1);
+        self.count(blocks);
         self.write(extent.start, vec![page]).await?;
         Ok(ptr)
     }
@@ -250,12 +259,25 @@ impl<'a> PageWriter<'a> {
         Ok(Some(ptr))
     }
 
-    /// Completes every write and makes them durable.
-    pub(crate) async fn finish(mut self) -> Result<(), Fatal> {
+    fn count(&self, blocks: u64) {
+        let pages = &self.store.pages_written;
+        pages.set(pages.get() + 1);
+        self.built
+            .set(self.built.get() + blocks * BLOCK_BYTES as u64);
+    }
+
+    /// Completes every write: whatever has a place can be read there.
+    pub(crate) async fn settle(&mut self) -> Result<(), Fatal> {
         self.end_run().await?;
         while let Some(write) = self.in_flight.pop_front() {
             outcome(write.await)?;
         }
+        Ok(())
+    }
+
+    /// Completes every write and makes them durable.
+    pub(crate) async fn finish(mut self) -> Result<(), Fatal> {
+        self.settle().await?;
         self.store.file.sync().await
     }
 

@@ -8,7 +8,7 @@ use super::cursor::{Above, Leaf};
 use super::page::{OverflowRef, Page, PageKind, PagePtr};
 use super::roots::TreeRoot;
 use super::store::PageStore;
-use crate::types::{Direction, Key, ReadError, TreeId};
+use crate::types::{Direction, Key, ReadError, TreeId, VersionToken};
 
 /// Where in a tree to go.
 #[derive(Clone, Copy, Debug)]
@@ -310,15 +310,25 @@ impl PageStore {
     }
 
     /// Looks a key up if every page on the way is in memory.
-    pub(crate) fn try_get(&self, root: &TreeRoot, key: &[u8]) -> Option<Option<Stored>> {
+    pub(crate) fn try_get(
+        &self,
+        root: &TreeRoot,
+        key: &[u8],
+    ) -> Option<Option<(Stored, VersionToken)>> {
         let leaf = self.try_leaf_page(root, key)?;
-        Some(leaf.find(key).map(|index| Stored::at(&leaf, index)))
+        let at = |index| (Stored::at(&leaf, index), leaf.token());
+        Some(leaf.find(key).map(at))
     }
 
     /// The length of a key's value if every page on the way is in memory. The value is not touched.
-    pub(crate) fn try_len(&self, root: &TreeRoot, key: &[u8]) -> Option<Option<u64>> {
+    pub(crate) fn try_len(
+        &self,
+        root: &TreeRoot,
+        key: &[u8],
+    ) -> Option<Option<(u64, VersionToken)>> {
         let leaf = self.try_leaf_page(root, key)?;
-        Some(leaf.search(key).ok().map(|index| leaf.stored_len(index)))
+        let at = |index| (leaf.stored_len(index), leaf.token());
+        Some(leaf.search(key).ok().map(at))
     }
 
     /// The leaf in whose range `key` lies, if every page on the way is in memory.
@@ -345,13 +355,10 @@ impl PageStore {
         tree: TreeId,
         root: &TreeRoot,
         key: &[u8],
-    ) -> Result<Option<Stored>, ReadError> {
-        let leaf = self.leaf(tree, root, Seek::At(key)).await?;
-        Ok(leaf
-            .page
-            .search(key)
-            .ok()
-            .map(|index| Stored::at(&leaf.page, index)))
+    ) -> Result<Option<(Stored, VersionToken)>, ReadError> {
+        let Leaf { page, .. } = self.leaf(tree, root, Seek::At(key)).await?;
+        let at = |index| (Stored::at(&page, index), page.token());
+        Ok(page.search(key).ok().map(at))
     }
 
     /// The value, if it is in memory; else what it was asked for.

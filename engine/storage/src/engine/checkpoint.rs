@@ -251,7 +251,11 @@ impl Storage {
             if self.options.planted_fault == PlantedFault::SuperblockBeforePages {
                 partition.hold_page_syncs(true).await?;
             }
-            let roots = partition.merge(merges).await?;
+            let memory_freed = || {
+                self.publish_memory();
+                self.memory_freed.notify_all();
+            };
+            let roots = partition.merge(merges, &memory_freed).await?;
             merged.push((partition.id(), roots, partition.merged_spills()));
         }
         Ok(merged)

@@ -245,6 +245,9 @@ fn partition_options(options: &StorageOptions, partitions: u16) -> PartitionOpti
         cache_bytes: share(100 - options.delta_percent),
         retired_bytes: share(options.delta_percent),
         spill_bytes: share(options.delta_percent) / 100 * SPILL_PERCENT,
+        // What a merge has built and readers do not have yet is in memory beside what it replaces.
+        part_bytes: (share(100 - options.delta_percent) / 16)
+            .clamp(1, options.partition.part_bytes),
         ..options.partition.clone()
     }
 }

@@ -11,10 +11,11 @@ use rustc_hash::FxHashMap;
 use super::core::Partition;
 use super::delta::{Chain, Version};
 use super::key_map::KeyMap;
+use super::merging::Merging;
 use super::spill::Spilled;
 use super::view::{Reaped, Sealed, View};
 use crate::base::{
-    Change, ChangedKeys, Extent, Freed, PageWriter, PartitionRoots, TreeRoot, free_tree, merge_tree,
+    Change, Extent, Freed, PageWriter, PartitionRoots, TreeRoot, free_tree, merge_tree,
 };
 use crate::types::{Fatal, Key, TreeId};
 
@@ -87,12 +88,19 @@ impl Partition {
     }
 
     /// Writes the sealed changes into new pages, durable on return: merges them into the base, or, unless it is to be
-    /// `thorough`, spills them where that costs much less. Runs in the background queue and yields often.
-    pub(crate) async fn merge(&self, thorough: bool) -> Result<PartitionRoots, Fatal> {
+    /// `thorough`, spills them where that costs much less. Runs in the background queue and yields often; says `memory_freed`
+    /// whenever it no longer needs some of the sealed changes.
+    pub(crate) async fn merge(
+        &self,
+        thorough: bool,
+        memory_freed: &dyn Fn(),
+    ) -> Result<PartitionRoots, Fatal> {
         let view = self.state.borrow().views.current().clone();
-        let sealed = view.sealed().expect("merge follows seal");
-        let spills = !thorough && self.is_sparse(&view, &sealed).await;
-        let merged = self.merge_view(&view, &sealed, spills).await?;
+        let spills = match view.sealed() {
+            Some(sealed) => !thorough && self.is_sparse(&view, &sealed).await,
+            None => panic!("merge follows seal"),
+        };
+        let merged = self.merge_view(&view, spills, memory_freed).await?;
         let roots = merged.roots;
         let before = self.state.borrow_mut().merged.replace(merged);
         assert!(before.is_none(), "two checkpoints of one partition at once");
@@ -102,65 +110,44 @@ impl Partition {
     async fn merge_view(
         &self,
         view: &View,
-        sealed: &Sealed,
         spills: bool,
+        memory_freed: &dyn Fn(),
     ) -> Result<Merged, Fatal> {
         self.store.file.check()?;
         let checkpoint = view.roots.checkpoint + 1;
-        let mut writer = PageWriter::new(&self.store, checkpoint);
-        let mut freed = Freed::default();
-        let mut later = Vec::new();
+        let (at, dropped, to_merge) = view.with_sealed(|sealed| {
+            let sealed = sealed.expect("only what is sealed is merged");
+            (sealed.at, sealed.dropped.clone(), sealed.delta.tree_ids())
+        });
+        let mut merging = Merging::new(self, view, at, memory_freed);
         let mut trees = view.trees.clone();
         let mut master_changes: BTreeMap<TreeId, Option<TreeRoot>> = BTreeMap::new();
-        for &tree in &sealed.dropped {
+        for tree in dropped {
             if let Some(root) = trees.remove(&tree) {
-                free_tree(&self.store, &mut freed, tree, root).await?;
+                free_tree(&self.store, &mut merging.freed, tree, root).await?;
                 master_changes.insert(tree, None);
             }
         }
         let mut spilled = None;
         if spills {
             sim::event("checkpoint spills");
-            let root = self
-                .spill(&mut writer, &mut freed, view, sealed, checkpoint)
-                .await?;
+            let sealed = view.sealed().expect("only what is sealed is spilled");
+            let Merging { writer, freed, .. } = &mut merging;
+            let root = self.spill(writer, freed, view, &sealed, checkpoint).await?;
             if let Some(root) = root {
                 trees.insert(TreeId::SPILLED, root);
                 master_changes.insert(TreeId::SPILLED, Some(root));
                 let seq = self.state.borrow().sealed_seq;
-                spilled = Some(Spilled { seq, at: sealed.at });
+                spilled = Some(Spilled { seq, at });
             }
         } else if let Some(root) = trees.remove(&TreeId::SPILLED) {
             sim::event("spilled changes merged");
-            free_tree(&self.store, &mut freed, TreeId::SPILLED, root).await?;
+            free_tree(&self.store, &mut merging.freed, TreeId::SPILLED, root).await?;
             master_changes.insert(TreeId::SPILLED, None);
         }
-        let to_merge = if spills {
-            Vec::new()
-        } else {
-            sealed.delta.tree_ids()
-        };
-        for tree in to_merge {
-            let delta = sealed.delta.tree(tree).expect("the tree was just listed");
-            let mut changes = delta
-                .iter()
-                .filter_map(|(key, chain)| change(tree, key, chain, sealed, &mut later))
-                .peekable();
-            if changes.peek().is_none() {
-                continue;
-            }
+        for tree in to_merge.into_iter().filter(|_| !spills) {
             let old = trees.get(&tree).copied();
-            let keys: ChangedKeys<'_> = Box::new(delta.iter().map(|(key, _)| key));
-            let new = merge_tree(
-                &mut writer,
-                &self.store,
-                &mut freed,
-                tree,
-                old,
-                keys,
-                changes,
-            )
-            .await?;
+            let new = merging.merge(tree, old).await?;
             match new {
                 Some(root) => trees.insert(tree, root),
                 None => trees.remove(&tree),
@@ -170,9 +157,15 @@ impl Partition {
             }
         }
         let mut roots = PartitionRoots {
-            timestamp: sealed.at.as_u64(),
+            timestamp: at.as_u64(),
             ..view.roots
         };
+        let Merging {
+            mut writer,
+            mut freed,
+            later,
+            ..
+        } = merging;
         let mut master = view.master;
         if !master_changes.is_empty() {
             let changes = master_changes.into_iter().map(|(tree, root)| -> Change {
@@ -273,7 +266,7 @@ impl Partition {
             state.counts.remove(tree);
         }
         // A tree that was emptied is forgotten, unless it lives on in the delta.
-        let view = View::new(roots, merged.master, merged.trees);
+        let view = View::new(roots, merged.master, merged.trees, state.sequence());
         state.views.replace(view, merged.freed);
         state.spilled = merged.spilled;
         state.restored_bytes = 0;
@@ -340,7 +333,7 @@ impl Partition {
     }
 
     /// Drops large maps a piece at a time, in the background.
-    fn reclaim(&self, bytes: u64, maps: Vec<KeyMap<Chain>>) {
+    pub(super) fn reclaim(&self, bytes: u64, maps: Vec<KeyMap<Chain>>) {
         if bytes == 0 {
             return;
         }
@@ -358,23 +351,4 @@ impl Partition {
             reclaiming.set(reclaiming.get() - bytes);
         }));
     }
-}
-
-/// What a checkpoint does to one key; versions above it are set aside.
-fn change(
-    tree: TreeId,
-    key: &Key,
-    chain: &Chain,
-    sealed: &Sealed,
-    later: &mut Vec<(TreeId, Key, Version)>,
-) -> Option<Change> {
-    later.extend(
-        chain
-            .above(sealed.at)
-            .iter()
-            .map(|version| (tree, key.clone(), version.clone())),
-    );
-    chain
-        .at(sealed.at)
-        .map(|version| (key.clone(), version.value.clone()))
 }

@@ -60,7 +60,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Numbers a version.
+    /// Numbers a version, or a state of the base.
     pub(super) fn sequence(&mut self) -> u64 {
         self.next_seq += 1;
         self.next_seq
@@ -134,7 +134,7 @@ impl Partition {
         Ok(Partition::build(
             id,
             store,
-            View::new(roots, None, FxHashMap::default()),
+            View::new(roots, None, FxHashMap::default(), 0),
             Loaded::default(),
         ))
     }
@@ -149,7 +149,7 @@ impl Partition {
         let store = PageStore::open(dir, id, &roots, options, true).await?;
         let (master, trees) = load_trees(&store, &roots).await?;
         let loaded = Loaded::load(&store, &trees).await?;
-        let view = View::new(roots, master, trees);
+        let view = View::new(roots, master, trees, 0);
         Ok(Partition::build(id, store, view, loaded))
     }
 

@@ -12,8 +12,8 @@ use pinion_runtime::{Queue, sim, spawn, yield_if_due};
 use super::core::{Partition, State};
 use super::read::{SnapshotPin, read_version};
 use super::view::View;
-use crate::base::{BaseCursor, Stored};
-use crate::types::{Direction, Key, KeyRange, Read, ReadAt, ReadError, TreeId};
+use crate::base::{BaseCursor, Stored, TreeRoot};
+use crate::types::{Direction, Key, KeyRange, Read, ReadAt, ReadError, TreeId, VersionToken};
 
 /// Steps over keys without a visible version after which a cursor offers to yield.
 const STEPS_BEFORE_YIELD: u32 = 128;
@@ -34,8 +34,8 @@ pub struct Cursor {
     /// one before that in the same leaf. It is copied only when something depends on it.
     from_base: bool,
     base: BaseCursor,
-    /// The checkpoint whose tree `base` stands in.
-    base_checkpoint: u64,
+    /// The view's number when `base` was placed.
+    base_number: u64,
     /// The next key that a delta has, none if there is no other, as long as [`Delta::edits`](super::delta::Delta::edits) stays
     /// the same: where changes are few, most records of the base are given without a look into the deltas.
     changed: Option<(u64, Option<Key>)>,
@@ -45,12 +45,13 @@ pub struct Cursor {
 /// How far a step got without waiting.
 enum Step {
     Found(Key, Read),
-    /// The record is found, its value must be loaded.
-    Large(Key, Stored, Rc<View>),
+    /// The record is found, its value must be loaded. Holding the view keeps its blocks from being reused.
+    Large(Key, Stored, VersionToken, Rc<View>),
     Skipped,
     End,
     Undecided(Notify),
-    Load(Rc<View>),
+    /// A page of the tree must be loaded.
+    Load(Rc<View>, TreeRoot),
 }
 
 impl Partition {
@@ -80,7 +81,7 @@ impl Partition {
             from,
             from_base: false,
             base: BaseCursor::default(),
-            base_checkpoint: u64::MAX,
+            base_number: u64::MAX,
             changed: None,
             done: false,
         }
@@ -101,15 +102,9 @@ impl Cursor {
         while !self.done {
             match self.step()? {
                 Step::Found(key, read) => return Ok(Some((key, read))),
-                Step::Large(key, stored, view) => {
+                Step::Large(key, stored, token, _view) => {
                     let value = self.partition.store.value(self.tree, &stored).await?;
-                    return Ok(Some((
-                        key,
-                        Read {
-                            value,
-                            token: view.token(),
-                        },
-                    )));
+                    return Ok(Some((key, Read { value, token })));
                 }
                 Step::Skipped => {
                     skipped += 1;
@@ -119,12 +114,17 @@ impl Cursor {
                 }
                 Step::End => self.done = true,
                 Step::Undecided(decided) => decided.notified().await,
-                Step::Load(view) => {
-                    self.read_ahead(&view);
-                    let root = &view.trees[&self.tree];
+                Step::Load(view, root) => {
+                    self.read_ahead(&view, &root);
                     let from = self.from.as_ref().map(Key::as_slice);
                     self.base
-                        .place(&self.partition.store, self.tree, root, from, self.direction)
+                        .place(
+                            &self.partition.store,
+                            self.tree,
+                            &root,
+                            from,
+                            self.direction,
+                        )
                         .await?;
                 }
             }
@@ -135,9 +135,8 @@ impl Cursor {
     /// A cursor that goes from leaf to leaf has those that come next read while it waits for this one. A task that reads
     /// holds the view, so that the page's blocks are not reused meanwhile. What fails to be read here is told by whoever needs
     /// it.
-    fn read_ahead(&self, view: &Rc<View>) {
+    fn read_ahead(&self, view: &Rc<View>, root: &TreeRoot) {
         let store = &self.partition.store;
-        let root = &view.trees[&self.tree];
         let ahead = self
             .base
             .leaves_ahead(store, root, self.direction, store.leaves_at_once());
@@ -185,7 +184,7 @@ impl Cursor {
         let (key, read) = {
             let state = self.partition.state.borrow();
             let view = state.views.of(self.at).ok()?;
-            if self.base_checkpoint != view.roots.checkpoint
+            if self.base_number != view.number()
                 || !self.base_is_next(&state, view)
                 || (self.at == ReadAt::Newest && !state.intents.is_empty())
             {
@@ -196,7 +195,7 @@ impl Cursor {
                 return None;
             }
             let (key, value) = page.key_and_value(index);
-            let token = view.token();
+            let token = page.token();
             (key, Read { value, token })
         };
         if !within(&self.range, &key, self.direction) {
@@ -231,19 +230,20 @@ impl Cursor {
         let partition = self.partition.clone();
         let state = partition.state.borrow();
         let view = state.views.of(self.at)?;
-        if self.base_checkpoint != view.roots.checkpoint {
+        if self.base_number != view.number() {
             self.settle_from();
-            self.base_checkpoint = view.roots.checkpoint;
+            self.base_number = view.number();
             self.base = BaseCursor::Unplaced;
         }
         if !self.base.is_ready() {
-            let root = view.trees.get(&self.tree);
+            let root = view.root(self.tree, self.at);
             let from = self.from.as_ref().map(Key::as_slice);
             if !self
                 .base
-                .try_place(&partition.store, root, from, self.direction)
+                .try_place(&partition.store, root.as_ref(), from, self.direction)
             {
-                return Ok(Step::Load(view.clone()));
+                let root = root.expect("a tree that is not there needs no page");
+                return Ok(Step::Load(view.clone(), root));
             }
         }
         // The common case: no change comes before the base's record, and nothing is being decided.
@@ -254,11 +254,12 @@ impl Cursor {
                 return Ok(Step::End);
             };
             let (key, stored) = Stored::with_key(page, index);
+            let token = page.token();
             if !within(&self.range, &key, self.direction) {
                 return Ok(Step::End);
             }
             self.go_on(&key);
-            return Ok(found(&partition, view, key, stored));
+            return Ok(found(&partition, view, key, stored, token));
         }
         self.settle_from();
         let edits = state.active.edits();
@@ -316,7 +317,8 @@ impl Cursor {
             Some(None) => Step::Skipped,
             None if use_base => {
                 let (page, index) = base.expect("the base has the record");
-                found(&partition, view, key.clone(), Stored::at(page, index))
+                let stored = Stored::at(page, index);
+                found(&partition, view, key.clone(), stored, page.token())
             }
             None => Step::Skipped,
         };
@@ -383,16 +385,16 @@ fn within(range: &KeyRange, key: &[u8], direction: Direction) -> bool {
 }
 
 /// A record of the base, with its value if that is in memory.
-fn found(partition: &Partition, view: &Rc<View>, key: Key, stored: Stored) -> Step {
+fn found(
+    partition: &Partition,
+    view: &Rc<View>,
+    key: Key,
+    stored: Stored,
+    token: VersionToken,
+) -> Step {
     match partition.store.try_value(stored) {
-        Ok(value) => Step::Found(
-            key,
-            Read {
-                value,
-                token: view.token(),
-            },
-        ),
-        Err(stored) => Step::Large(key, stored, view.clone()),
+        Ok(value) => Step::Found(key, Read { value, token }),
+        Err(stored) => Step::Large(key, stored, token, view.clone()),
     }
 }
 

@@ -116,6 +116,12 @@ impl Chain {
         freed
     }
 
+    /// What the key takes with all its versions.
+    pub(crate) fn bytes(&self, key: &Key) -> u64 {
+        let versions: u64 = self.0.iter().map(Version::bytes).sum();
+        KEY_OVERHEAD_BYTES + key.len() as u64 + versions
+    }
+
     /// Adds a version; one of the same timestamp is replaced. Returns the bytes added and removed.
     fn insert(&mut self, version: Version) -> (u64, u64) {
         let added = version.bytes();
@@ -311,6 +317,17 @@ impl Delta {
         Some(removed)
     }
 
+    /// Takes the changes of a tree's keys below `key` out. The caller knows what they take, since it has been through them: `bytes`.
+    pub(crate) fn take_below(&mut self, tree: TreeId, key: &[u8], bytes: u64) -> KeyMap<Chain> {
+        let Some(delta) = self.trees.get_mut(&tree) else {
+            return KeyMap::default();
+        };
+        delta.bytes -= bytes;
+        self.bytes -= bytes;
+        self.edits += 1;
+        delta.keys.take_below(key)
+    }
+
     /// Accounted bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
@@ -402,6 +419,31 @@ mod tests {
         }
         assert_eq!(delta.bytes(), 0);
         assert!(delta.tree_ids().is_empty());
+    }
+
+    #[test]
+    fn what_is_taken_out_by_keys_is_what_it_was_counted_as() {
+        let mut delta = Delta::default();
+        for ts in 1..2000u64 {
+            let key = format!("key {}", ts * 7919 % 500);
+            delta.insert(TreeId(1), key.as_bytes(), version(ts, &"v".repeat(9)), &ALL);
+        }
+        let mut left = 500;
+        for end in ["k", "key 17", "key 17", "key 300", "key 4999", "z"] {
+            let below = |delta: &Delta| -> (usize, u64) {
+                let keys = delta.tree(TreeId(1)).unwrap().iter();
+                let below = keys.filter(|(key, _)| key.as_slice() < end.as_bytes());
+                below.fold((0, 0), |(keys, bytes), (key, chain)| {
+                    (keys + 1, bytes + chain.bytes(key))
+                })
+            };
+            let (keys, bytes) = below(&delta);
+            let taken = delta.take_below(TreeId(1), end.as_bytes(), bytes);
+            left -= keys;
+            assert_eq!((taken.len(), below(&delta)), (keys, (0, 0)), "below {end}");
+            assert_eq!(delta.tree(TreeId(1)).unwrap().len(), left);
+        }
+        assert_eq!((left, delta.bytes()), (0, 0));
     }
 
     #[test]

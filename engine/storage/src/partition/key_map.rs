@@ -1,4 +1,4 @@
-//! An ordered map of keys that is only added to: what the delta keeps of one tree.
+//! An ordered map of keys, from which only the lowest are ever taken: what the delta keeps of one tree.
 //!
 //! Keys lie in *leaves*. A leaf keeps its entries in the order in which they came, so none is ever moved to make room, and
 //! beside them, sorted, the *head* of each key: its four bytes behind what all keys of the leaf begin with. A search asks a
@@ -145,6 +145,31 @@ impl<V, const MOST: usize> KeyMap<V, MOST> {
                 }
             }
         }
+    }
+
+    /// Takes away the entries below `key`.
+    pub(crate) fn take_below(&mut self, key: &[u8]) -> Self {
+        let Some((lower, _)) = self.leaf_of(key) else {
+            return Self::default();
+        };
+        let lower = lower.clone();
+        let mut rest = self.leaves.split_off(&lower);
+        let (_, mut leaf) = rest.pop_first().expect("the leaf that was just found");
+        let (Ok(at) | Err(at)) = leaf.search(key);
+        let right = leaf.split_off(at);
+        let mut leaves = std::mem::replace(&mut self.leaves, rest);
+        if at > 0 {
+            leaves.insert(lower, leaf);
+        }
+        let first = if right.entries.is_empty() {
+            self.leaves.pop_first().map(|(_, leaf)| leaf)
+        } else {
+            Some(right)
+        };
+        self.leaves.extend(first.map(|leaf| (Key::new(), leaf)));
+        let len = leaves.values().map(|leaf| leaf.entries.len()).sum();
+        self.len -= len;
+        KeyMap { leaves, len }
     }
 
     /// All entries, in any order.

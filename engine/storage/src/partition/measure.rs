@@ -100,7 +100,7 @@ async fn checkpoint(partition: &Rc<Partition>, what: &str, ts: u64) {
     let count = partition.tree_stats(TREE).records;
     let start = Instant::now();
     partition.seal(Timestamp::from_u64(ts));
-    let roots = partition.merge(true).await.unwrap();
+    let roots = partition.merge(true, &|| {}).await.unwrap();
     report(&format!("merge, {what}"), start, count);
     let start = Instant::now();
     partition.install(roots);

@@ -6,6 +6,7 @@ mod cursor;
 mod delta;
 mod intents;
 mod key_map;
+mod merging;
 mod read;
 mod spill;
 mod view;

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use pinion_clock::Timestamp;
 use pinion_runtime::{JoinHandle, Queue, Rng, sim, spawn, yield_now};
 
+use super::delta::TreeDelta;
 use super::{Cursor, Partition, SnapshotPin, UnitId};
 use crate::base::{PartitionOptions, PartitionRoots, verify_partition};
 use crate::types::{
@@ -94,6 +95,9 @@ struct Run {
     spilled: u64,
     reopened_spilled: u64,
     reopened: u64,
+    /// Steps while readers had a part of what a checkpoint merged, and those in which sealed changes were given up.
+    partly_merged: u64,
+    given_up: u64,
 }
 
 impl Run {
@@ -120,6 +124,8 @@ impl Run {
             spilled: 0,
             reopened_spilled: 0,
             reopened: 0,
+            partly_merged: 0,
+            given_up: 0,
         }
     }
 
@@ -229,6 +235,30 @@ impl Run {
 
     async fn step(&mut self) {
         self.now += self.rng.between(1, 3);
+        let (is_partly_merged, before) = self.merging();
+        self.act().await;
+        if self.checkpoint.is_some() {
+            self.partly_merged += u64::from(is_partly_merged);
+            self.given_up += u64::from(self.merging().1 < before);
+        }
+    }
+
+    /// Whether readers have a part of what a checkpoint merges, and how many keys it has not given up.
+    fn merging(&self) -> (bool, usize) {
+        let state = self.partition.state.borrow();
+        let view = state.views.current();
+        let keys_sealed = view.with_sealed(|sealed| {
+            let trees = (1..=3).filter_map(|tree| sealed?.delta.tree(TreeId(tree)));
+            trees.map(TreeDelta::len).sum::<usize>()
+        });
+        (view.is_partly_merged(), keys_sealed)
+    }
+
+    fn view_number(&self) -> u64 {
+        self.partition.state.borrow().views.current().number()
+    }
+
+    async fn act(&mut self) {
         match self.rng.below(100) {
             0..=24 => self.write_now().await,
             25..=29 => self.apply_late().await,
@@ -249,9 +279,10 @@ impl Run {
     }
 
     async fn write_now(&mut self) {
+        let number = self.view_number();
         let (writes, expected) = self.statement().await;
         let prepared = self.partition.prepare(&writes).await.unwrap();
-        if !self.partition.is_current(&prepared) {
+        if !self.partition.is_current(&prepared) || self.view_number() != number {
             return;
         }
         let outcome = self.partition.check(&writes, &prepared);
@@ -304,12 +335,13 @@ impl Run {
     }
 
     async fn place(&mut self) {
+        let number = self.view_number();
         let (writes, expected) = self.statement().await;
         if self.undecided.len() >= 4 {
             return;
         }
         let prepared = self.partition.prepare(&writes).await.unwrap();
-        if !self.partition.is_current(&prepared) {
+        if !self.partition.is_current(&prepared) || self.view_number() != number {
             return;
         }
         let unit = UnitId(self.next_unit);
@@ -357,6 +389,11 @@ impl Run {
 
     async fn raise_horizon(&mut self) {
         self.horizon = self.rng.between(self.horizon, self.now);
+        if self.rng.chance(0.3) {
+            self.pins.clear();
+            self.cursors.clear();
+            self.horizon = self.now;
+        }
         self.partition
             .raise_horizon(Timestamp::from_u64(self.horizon));
         let below = self.horizon.saturating_sub(1);
@@ -549,10 +586,9 @@ impl Run {
                 let thorough = self.rng.chance(0.3);
                 self.checkpoint = Some((
                     c,
-                    spawn(
-                        Queue::Background,
-                        async move { partition.merge(thorough).await },
-                    ),
+                    spawn(Queue::Background, async move {
+                        partition.merge(thorough, &|| {}).await
+                    }),
                 ));
             }
             Some((c, merge)) if merge.is_finished() || self.rng.chance(0.3) => {
@@ -624,9 +660,20 @@ impl Run {
     }
 }
 
-/// Runs one seed. Gives how many checkpoints spilled, and how often what they left was loaded.
-fn check(seed: u64, options: PartitionOptions, steps: u32) -> (u64, u64) {
-    let (checkpoints, reopened, spilled) = sim::block_on(seed, async move {
+/// What the runs of several seeds came by.
+#[derive(Default)]
+struct Met {
+    /// Checkpoints that spilled, and openings that loaded what they left.
+    spilled: u64,
+    loaded: u64,
+    /// Steps while readers had a part of what a checkpoint merged, and those in which sealed changes were given up.
+    partly_merged: u64,
+    given_up: u64,
+}
+
+/// Runs one seed.
+fn check(seed: u64, options: PartitionOptions, steps: u32, met: &mut Met) {
+    let run = sim::block_on(seed, async move {
         let mut run = Run::new(seed, options).await;
         for _ in 0..steps {
             run.step().await;
@@ -638,14 +685,17 @@ fn check(seed: u64, options: PartitionOptions, steps: u32) -> (u64, u64) {
         run.check_counts();
         run.reopen().await;
         run.scan().await;
-        let spilled = (run.spilled, run.reopened_spilled);
-        (run.checkpoints, run.reopened, spilled)
+        run
     });
     assert!(
-        checkpoints > 3 && reopened > 0,
-        "seed {seed} did too little: {checkpoints} checkpoints"
+        run.checkpoints > 3 && run.reopened > 0,
+        "seed {seed} did too little: {} checkpoints",
+        run.checkpoints
     );
-    spilled
+    met.spilled += run.spilled;
+    met.loaded += run.reopened_spilled;
+    met.partly_merged += run.partly_merged;
+    met.given_up += run.given_up;
 }
 
 /// A campaign runs more seeds: `PINION_SEEDS` tells how many times as many.
@@ -659,43 +709,45 @@ fn seeds(range: std::ops::Range<u64>) -> std::ops::Range<u64> {
 
 #[test]
 fn random_operations_on_tiny_pages() {
-    let (mut spilled, mut loaded) = (0, 0);
+    let mut met = Met::default();
     for seed in seeds(0..40) {
-        let (checkpoints, openings) = check(seed, PartitionOptions::hostile(), 1500);
-        spilled += checkpoints;
-        loaded += openings;
+        check(seed, PartitionOptions::hostile(), 1500, &mut met);
     }
+    let Met {
+        spilled,
+        loaded,
+        partly_merged,
+        given_up,
+    } = met;
     assert!(
         spilled > 40 && loaded > 10,
         "{spilled} checkpoints spilled, {loaded} openings loaded what they left"
+    );
+    assert!(
+        partly_merged > 1000 && given_up > 20,
+        "{partly_merged} steps beside a part of a merge, changes given up in {given_up}"
     );
 }
 
 #[test]
 fn random_operations_on_ordinary_pages() {
     for seed in seeds(100..110) {
-        check(
-            seed,
-            PartitionOptions {
-                cache_bytes: 1 << 20,
-                ..PartitionOptions::default()
-            },
-            1500,
-        );
+        let options = PartitionOptions {
+            cache_bytes: 1 << 20,
+            ..PartitionOptions::default()
+        };
+        check(seed, options, 1500, &mut Met::default());
     }
 }
 
 #[test]
 fn random_operations_without_any_cache() {
     for seed in seeds(200..210) {
-        check(
-            seed,
-            PartitionOptions {
-                cache_bytes: 0,
-                ..PartitionOptions::hostile()
-            },
-            1000,
-        );
+        let options = PartitionOptions {
+            cache_bytes: 0,
+            ..PartitionOptions::hostile()
+        };
+        check(seed, options, 1500, &mut Met::default());
     }
 }
 
@@ -715,7 +767,7 @@ fn a_stale_preparation_conflicts() {
         }];
         let prepared = partition.prepare(&writes).await.unwrap();
         partition.seal(Timestamp::from_u64(5));
-        let roots = partition.merge(true).await.unwrap();
+        let roots = partition.merge(true, &|| {}).await.unwrap();
         assert_eq!(partition.check(&writes, &prepared), Ok(()));
         partition.install(roots);
         assert_eq!(

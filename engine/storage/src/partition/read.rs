@@ -34,16 +34,13 @@ impl Partition {
             match self.look(tree, key, at)? {
                 Look::Done(read) => return Ok(read),
                 Look::Undecided(decided) => decided.notified().await,
-                Look::Load(view, root) => {
+                Look::Load(_view, root) => {
                     // Whatever is committed while this waits, the state found here was newest when the read began.
-                    let Some(stored) = self.store.get(tree, &root, key).await? else {
+                    let Some((stored, token)) = self.store.get(tree, &root, key).await? else {
                         return Ok(None);
                     };
                     let value = self.store.value(tree, &stored).await?;
-                    return Ok(Some(Read {
-                        value,
-                        token: view.token(),
-                    }));
+                    return Ok(Some(Read { value, token }));
                 }
             }
         }
@@ -86,19 +83,16 @@ impl Partition {
         if let Some(read) = in_delta {
             return Ok(Look::Done(read));
         }
-        let Some(root) = view.trees.get(&tree) else {
+        let Some(root) = view.root(tree, at) else {
             return Ok(Look::Done(None));
         };
-        Ok(match self.store.try_get(root, key) {
+        Ok(match self.store.try_get(&root, key) {
             Some(None) => Look::Done(None),
-            Some(Some(stored)) => match self.store.try_value(stored) {
-                Ok(value) => Look::Done(Some(Read {
-                    value,
-                    token: view.token(),
-                })),
-                Err(_) => Look::Load(view.clone(), *root),
+            Some(Some((stored, token))) => match self.store.try_value(stored) {
+                Ok(value) => Look::Done(Some(Read { value, token })),
+                Err(_) => Look::Load(view.clone(), root),
             },
-            None => Look::Load(view.clone(), *root),
+            None => Look::Load(view.clone(), root),
         })
     }
 

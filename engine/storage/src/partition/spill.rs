@@ -181,7 +181,8 @@ impl Partition {
                 (Some(version), _) => len(version),
                 (None, Some(root)) => {
                     let stored = self.store.get(tree, root, key).await;
-                    stored.map_err(unreadable)?.as_ref().map(Stored::len)
+                    let stored = stored.map_err(unreadable)?;
+                    stored.map(|(stored, _)| stored.len())
                 }
                 (None, None) => None,
             };

@@ -67,7 +67,7 @@ async fn place(partition: &Partition, unit: u64, writes: &[Write]) -> Result<(),
 
 async fn checkpoint(partition: &Partition, c: u64) -> Result<PartitionRoots, Fatal> {
     partition.seal(Timestamp::from_u64(c));
-    let roots = partition.merge(true).await?;
+    let roots = partition.merge(true, &|| {}).await?;
     partition.install(roots);
     Ok(roots)
 }
@@ -212,7 +212,7 @@ fn sparse_changes_are_spilled_and_merged_later() {
             .await
             .unwrap();
         partition.seal(Timestamp::from_u64(3));
-        let roots = partition.merge(false).await.unwrap();
+        let roots = partition.merge(false, &|| {}).await.unwrap();
         partition.install(roots);
         assert!(partition.has_spilled());
         assert!(
@@ -365,12 +365,245 @@ fn unreplicated_writes_are_visible_at_any_timestamp() {
         partition.seal(Timestamp::from_u64(9));
         write(&partition, 0, &[put("a", "3")]).await.unwrap();
         assert_eq!(newest(&partition, "a").await.as_deref(), Some("3"));
-        let roots = partition.merge(true).await.unwrap();
+        let roots = partition.merge(true, &|| {}).await.unwrap();
         partition.install(roots);
         assert_eq!(newest(&partition, "a").await.as_deref(), Some("3"));
         checkpoint(&partition, 9).await.unwrap();
         assert_eq!(newest(&partition, "a").await.as_deref(), Some("3"));
     });
+}
+
+/// What may still be read of the state before a checkpoint while it merges.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Older {
+    /// A snapshot is open: its pages stay while the cache has room for them, and so do all sealed changes.
+    Pinned,
+    /// Snapshots may be opened: the sealed changes stay.
+    Readable,
+    Nothing,
+}
+
+#[test]
+fn a_merge_gives_up_memory_as_it_goes() {
+    const KEYS: u64 = 4_000;
+    for older in [Older::Pinned, Older::Readable, Older::Nothing] {
+        sim::block_on(1, async move {
+            let part_bytes = 128 * 1024;
+            let options = PartitionOptions {
+                cache_bytes: 64 * 1024 * 1024,
+                part_bytes,
+                ..PartitionOptions::default()
+            };
+            let partition = create(options).await;
+            let key = |n: u64| format!("key {n:05}");
+            let value = |round: u64, n: u64| format!("{round} {n} {}", "v".repeat(1_000));
+            for n in 0..KEYS {
+                write(&partition, n + 1, &[put(&key(n), &value(1, n))])
+                    .await
+                    .unwrap();
+            }
+            checkpoint(&partition, KEYS).await.unwrap();
+            let tree_bytes = partition.tree_stats(TREE).page_bytes;
+            assert!(tree_bytes > 16 * part_bytes);
+            let before = Timestamp::from_u64(KEYS);
+            let pin = (older == Older::Pinned).then(|| partition.pin(before).unwrap());
+            for n in 0..KEYS {
+                write(&partition, KEYS + n + 1, &[put(&key(n), &value(2, n))])
+                    .await
+                    .unwrap();
+            }
+            let at = Timestamp::from_u64(2 * KEYS);
+            partition.seal(at);
+            let all_sealed = partition.memory().sealed_bytes;
+            if older == Older::Nothing {
+                partition.raise_horizon(at);
+            }
+            let freed = Rc::new(Cell::new(0));
+            let merge = spawn(Queue::Background, {
+                let (partition, freed) = (partition.clone(), freed.clone());
+                async move {
+                    let memory_freed = || freed.set(freed.get() + 1);
+                    partition.merge(true, &memory_freed).await
+                }
+            });
+            let (mut most_cached, mut least_sealed) = (0, all_sealed);
+            let mut looks = 0;
+            while !merge.is_finished() {
+                let memory = partition.memory();
+                most_cached = most_cached.max(memory.cache_bytes);
+                assert!(memory.sealed_bytes <= least_sealed);
+                least_sealed = memory.sealed_bytes;
+                let n = looks * 7 % KEYS;
+                let now = newest(&partition, &key(n)).await;
+                assert_eq!(now, Some(value(2, n)));
+                let (key, then) = (key(n), ReadAt::At(before));
+                let then = partition.get(TREE, key.as_bytes(), then).await;
+                match older {
+                    Older::Nothing => assert_eq!(then.unwrap_err(), ReadError::SnapshotTooOld),
+                    _ => assert_eq!(then.unwrap().unwrap().value, value(1, n)),
+                }
+                looks += 1;
+                sleep(Duration::from_micros(20)).await;
+            }
+            assert!(looks > 50);
+            let pinned = older == Older::Pinned;
+            let room = if pinned { tree_bytes } else { 4 * part_bytes };
+            let fits = most_cached < tree_bytes + tree_bytes / 8 + room;
+            assert!(
+                fits && (most_cached > tree_bytes * 2) == pinned,
+                "{older:?}: a cache of {most_cached} bytes for a tree of {tree_bytes}"
+            );
+            if older == Older::Nothing {
+                let reclaimed = least_sealed < all_sealed / 8 && freed.get() > 10;
+                assert!(reclaimed, "{least_sealed} bytes left of {all_sealed}");
+            } else {
+                assert_eq!((least_sealed, freed.get()), (all_sealed, 0), "{older:?}");
+            }
+            let roots = merge.await.unwrap().unwrap();
+            partition.install(roots);
+            drop(pin);
+            for n in 0..KEYS {
+                assert_eq!(newest(&partition, &key(n)).await, Some(value(2, n)));
+            }
+            let report = verify_partition(ID, Path::new(DIR), &roots).await.unwrap();
+            assert_eq!(report.problems, []);
+        });
+    }
+}
+
+#[test]
+fn what_was_read_of_the_base_is_not_taken_for_what_was_merged_over_it() {
+    sim::block_on(1, async {
+        let options = PartitionOptions {
+            part_bytes: 1,
+            ..PartitionOptions::hostile()
+        };
+        let partition = create(options).await;
+        for n in 0..100 {
+            let key = format!("b {n}");
+            write(&partition, 1, &[put("a", "1"), put(&key, "1")])
+                .await
+                .unwrap();
+        }
+        checkpoint(&partition, 2).await.unwrap();
+        let expecting = async |key: &str, op: Op| {
+            let read = partition.get(TREE, key.as_bytes(), ReadAt::Newest);
+            let read = read.await.unwrap().unwrap();
+            Write {
+                op,
+                expect: Expect::Version(read.token),
+                ..put(key, "")
+            }
+        };
+        let stale = expecting("a", Op::Delete).await;
+        let elsewhere = expecting("b 99", Op::Check).await;
+        write(&partition, 3, &[put("a", "2")]).await.unwrap();
+        partition.seal(Timestamp::from_u64(4));
+        partition.raise_horizon(Timestamp::from_u64(4));
+        let roots = partition.merge(true, &|| {}).await.unwrap();
+        assert_eq!(partition.memory().sealed_bytes, 0, "it was given up");
+        for _ in 0..2 {
+            let outcome = write(&partition, 5, std::slice::from_ref(&stale)).await;
+            assert_eq!(outcome, Err(WriteError::Conflict));
+            // Its leaf is what it was, so nobody need look again.
+            let outcome = write(&partition, 5, std::slice::from_ref(&elsewhere)).await;
+            assert_eq!(outcome, Ok(()));
+            if partition.roots() != roots {
+                partition.install(roots);
+            }
+        }
+        assert_eq!(newest(&partition, "a").await.as_deref(), Some("2"));
+    });
+}
+
+/// Cursors and writes that begin in one state of a merge and go on in another.
+#[test]
+fn cursors_and_writes_go_on_while_a_merge_is_published() {
+    const KEYS: u64 = 600;
+    for seed in 0..8 {
+        sim::block_on(seed, async move {
+            let options = PartitionOptions {
+                cache_bytes: if seed % 2 == 0 { 0 } else { 1 << 20 },
+                part_bytes: 1 + seed * BLOCK_BYTES as u64,
+                ..PartitionOptions::hostile()
+            };
+            let partition = create(options).await;
+            let key = |n: u64| format!("key {n:05}");
+            let mut now = 0;
+            let mut records = BTreeMap::new();
+            let mut rng = Rng::from_seed(seed);
+            // Every other key is changed, moved or taken away, so that leaves begin elsewhere afterwards.
+            for round in 0..2 {
+                for n in 0..KEYS {
+                    now += 1;
+                    if round == 0 || rng.chance(0.3) {
+                        let value = format!("{round} {}", "v".repeat(rng.below(90) as usize));
+                        write(&partition, now, &[put(&key(n), &value)])
+                            .await
+                            .unwrap();
+                        records.insert(key(n), value);
+                    } else if rng.chance(0.5) {
+                        write(&partition, now, &[delete(&key(n))]).await.unwrap();
+                        records.remove(&key(n));
+                    }
+                }
+                if round == 0 {
+                    checkpoint(&partition, now).await.unwrap();
+                }
+            }
+            let at = Timestamp::from_u64(now);
+            partition.seal(at);
+            partition.raise_horizon(at);
+            let scans = [
+                (Direction::Forward, ReadAt::Newest),
+                (Direction::Reverse, ReadAt::Newest),
+                (Direction::Forward, ReadAt::At(at)),
+                (Direction::Reverse, ReadAt::At(at)),
+            ];
+            let mut cursors = scans.map(|(direction, at)| {
+                let cursor = partition.cursor(TREE, KeyRange::all(), direction, at);
+                (direction, cursor, Vec::new())
+            });
+            let absent = |n: u64| Write {
+                expect: Expect::Absent,
+                ..put(&key(n), "never")
+            };
+            let merge = spawn(Queue::Background, {
+                let partition = partition.clone();
+                async move { partition.merge(true, &|| {}).await }
+            });
+            let mut stale = 0;
+            while !merge.is_finished() {
+                for (_, cursor, got) in &mut cursors {
+                    got.extend(cursor.next().await.unwrap());
+                }
+                let n = rng.below(KEYS);
+                let there = records.contains_key(&key(n));
+                let insert = [absent(n)];
+                let prepared = partition.prepare(&insert).await.unwrap();
+                sleep(Duration::from_micros(rng.below(60))).await;
+                match partition.check(&insert, &prepared) {
+                    Ok(()) => assert!(!there, "{} is not found", key(n)),
+                    Err(WriteError::Exists { .. }) => assert!(there, "{} is found", key(n)),
+                    Err(WriteError::Conflict) => stale += 1,
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+            assert!(stale > 0, "no part was published between two steps");
+            partition.install(merge.await.unwrap().unwrap());
+            for (direction, mut cursor, mut got) in cursors {
+                while let Some(record) = cursor.next().await.unwrap() {
+                    got.push(record);
+                }
+                if direction == Direction::Reverse {
+                    got.reverse();
+                }
+                let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+                let got = got.iter().map(|(key, read)| (text(key), text(&read.value)));
+                assert!(got.eq(records.clone()), "seed {seed} {direction:?}");
+            }
+        });
+    }
 }
 
 #[test]
@@ -555,7 +788,7 @@ fn a_failed_write_or_flush_poisons_the_partition() {
                     "reads go on"
                 );
                 assert_eq!(
-                    partition.merge(true).await.unwrap_err(),
+                    partition.merge(true, &|| {}).await.unwrap_err(),
                     error,
                     "the poison stays"
                 );
@@ -625,7 +858,7 @@ fn a_crash_never_touches_the_installed_checkpoint() {
                         records.insert(key, value);
                     }
                     partition.seal(Timestamp::from_u64(now));
-                    let roots = partition.merge(true).await.unwrap();
+                    let roots = partition.merge(true, &|| {}).await.unwrap();
                     *manifest.borrow_mut() = Some((roots, records.clone()));
                     partition.install(roots);
                 }

@@ -1,6 +1,6 @@
 //! Views: an immutable base with the delta that was sealed over it, kept as long as a snapshot needs it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
@@ -9,10 +9,7 @@ use rustc_hash::FxHashMap;
 
 use super::delta::Delta;
 use crate::base::{Counts, Extent, PartitionRoots, TreeRoot};
-use crate::types::{ReadAt, ReadError, TreeId, VersionToken};
-
-/// Set in the token of a version that was read from the base.
-const BASE_TOKEN: u64 = 1 << 63;
+use crate::types::{ReadAt, ReadError, TreeId};
 
 /// The changes that a checkpoint merges; nothing is added to them any more.
 pub(crate) struct Sealed {
@@ -26,11 +23,26 @@ pub(crate) struct Sealed {
 }
 
 /// One state of the base, and the delta sealed over it.
+///
+/// While a checkpoint merges the delta, readers get what is merged part by part: pages that hold it, and then the delta
+/// without it. For who reads the newest state, or at or above the checkpoint, nothing changes by that.
 pub(crate) struct View {
     pub roots: PartitionRoots,
     pub master: Option<TreeRoot>,
+    /// The trees of this base. Readers ask for [`View::root`].
     pub trees: FxHashMap<TreeId, TreeRoot>,
     sealed: RefCell<Option<Rc<Sealed>>>,
+    merged: RefCell<Option<MergedSoFar>>,
+    /// Other after each part, and in each view: what was looked up under one number may lie elsewhere under another.
+    number: Cell<u64>,
+}
+
+/// What a checkpoint under way has merged of the sealed delta, until it is installed. All its pages are written.
+struct MergedSoFar {
+    /// Snapshots at or above it may read it: they see of each key what was merged, or the sealed delta tells what they see.
+    at: Timestamp,
+    /// The trees that have changed; none where nothing is left.
+    trees: FxHashMap<TreeId, Option<TreeRoot>>,
 }
 
 impl View {
@@ -38,13 +50,56 @@ impl View {
         roots: PartitionRoots,
         master: Option<TreeRoot>,
         trees: FxHashMap<TreeId, TreeRoot>,
+        number: u64,
     ) -> Rc<View> {
         Rc::new(View {
             roots,
             master,
             trees,
             sealed: RefCell::new(None),
+            merged: RefCell::new(None),
+            number: Cell::new(number),
         })
+    }
+
+    /// As long as it stays the same, so does what the base and the sealed delta say of each key.
+    #[inline]
+    pub(crate) fn number(&self) -> u64 {
+        self.number.get()
+    }
+
+    /// Where to read a tree at `at`: in this base, or in what a checkpoint has merged of it.
+    #[inline]
+    pub(crate) fn root(&self, tree: TreeId, at: ReadAt) -> Option<TreeRoot> {
+        if let Some(merged) = &*self.merged.borrow()
+            && !matches!(at, ReadAt::At(ts) if ts < merged.at)
+            && let Some(root) = merged.trees.get(&tree)
+        {
+            return *root;
+        }
+        self.trees.get(&tree).copied()
+    }
+
+    /// Lets readers at or above `at` have these trees, into which the sealed delta was merged in part.
+    pub(crate) fn publish(
+        &self,
+        at: Timestamp,
+        trees: impl IntoIterator<Item = (TreeId, Option<TreeRoot>)>,
+        number: u64,
+    ) {
+        self.number.set(number);
+        let mut merged = self.merged.borrow_mut();
+        let merged = merged.get_or_insert_with(|| MergedSoFar {
+            at,
+            trees: FxHashMap::default(),
+        });
+        merged.trees.extend(trees);
+    }
+
+    /// Whether readers have a part of what a checkpoint merges.
+    #[cfg(test)]
+    pub(crate) fn is_partly_merged(&self) -> bool {
+        self.merged.borrow().is_some()
     }
 
     /// The delta sealed over the base, while a checkpoint merges it and for snapshots afterwards.
@@ -62,17 +117,25 @@ impl View {
         assert!(before.is_none(), "a base is sealed over twice");
     }
 
+    /// Takes changes out of the sealed delta that are merged and published, and that nobody reads it for who sees an older
+    /// state. None while somebody has a share of it.
+    pub(crate) fn shorten_sealed<R>(
+        &self,
+        number: u64,
+        shorten: impl FnOnce(&mut Delta) -> R,
+    ) -> Option<R> {
+        let mut sealed = self.sealed.borrow_mut();
+        let sealed = sealed.as_mut().and_then(Rc::get_mut)?;
+        self.number.set(number);
+        Some(shorten(&mut sealed.delta))
+    }
+
     fn take_sealed(&self) -> Option<Rc<Sealed>> {
         self.sealed.borrow_mut().take()
     }
 
     pub(crate) fn timestamp(&self) -> Timestamp {
         self.roots.timestamp()
-    }
-
-    /// The token of a version that lies in this base.
-    pub(crate) fn token(&self) -> VersionToken {
-        VersionToken(BASE_TOKEN | self.roots.checkpoint)
     }
 }
 

@@ -15,7 +15,7 @@ use super::core::{Partition, State};
 use super::delta::{Needed, Newest, TreeDelta, Version, newer};
 use super::intents::{Intent, UnitId};
 use super::view::View;
-use crate::base::{BaseCursor, Stored, TreeRoot};
+use crate::base::{BaseCursor, TreeRoot};
 use crate::limits::{MAX_KEY_BYTES, MAX_PREFIX_WITNESSES, MAX_VALUE_BYTES};
 use crate::types::{
     Direction, Expect, Key, Op, ReadAt, ReadError, TreeId, VersionToken, Write, WriteError,
@@ -26,8 +26,8 @@ use crate::types::{
 struct Fact {
     /// What the deltas said of the key, where they were asked before the base was.
     seen: Option<Seen>,
-    /// Length of the value in the base.
-    base: Option<u64>,
+    /// Length of the value in the base, and its identity.
+    base: Option<(u64, VersionToken)>,
     /// For [`Expect::UniquePrefix`]: other keys of the prefix in the base that no delta had a version of.
     witnesses: Vec<Key>,
     /// There may be more of them.
@@ -48,6 +48,7 @@ struct Seen {
 /// What a statement needs to know of the base.
 pub(crate) struct Prepared {
     view: Rc<View>,
+    number: u64,
     facts: SmallVec<[Fact; 1]>,
 }
 
@@ -71,10 +72,10 @@ impl Partition {
         let mut looked_at = 0;
         for write in writes.take(self.store.leaves_at_once()) {
             looked_at += 1;
-            let Some(root) = view.trees.get(&write.tree) else {
+            let Some(root) = view.root(write.tree, ReadAt::Newest) else {
                 continue;
             };
-            let Some(ptr) = self.store.try_leaf_on_disk(root, &write.key) else {
+            let Some(ptr) = self.store.try_leaf_on_disk(&root, &write.key) else {
                 continue;
             };
             sim::count("leaves read ahead of writes", 1);
@@ -100,6 +101,7 @@ impl Partition {
 
     async fn gather(&self, writes: &[Write], expectations: bool) -> Result<Prepared, ReadError> {
         let view = self.state.borrow().views.current().clone();
+        let number = view.number();
         let mut facts = SmallVec::with_capacity(writes.len());
         for write in writes {
             assert_eq!(
@@ -108,12 +110,12 @@ impl Partition {
                 "a write was sent to the wrong partition"
             );
             let mut fact = Fact::default();
-            if let Some(root) = view.trees.get(&write.tree) {
+            if let Some(root) = view.root(write.tree, ReadAt::Newest) {
                 let seen = self.state.borrow().look_up(&view, write.tree, &write.key);
                 fact.seen = Some(seen);
                 // Nobody asks the base for a key that a delta has.
                 if seen.newest.is_none() {
-                    fact.base = self.base_len(root, write).await?;
+                    fact.base = self.base_len(&root, write).await?;
                 }
             }
             if let Expect::UniquePrefix { len } = write.expect
@@ -123,17 +125,25 @@ impl Partition {
             }
             facts.push(fact);
         }
-        Ok(Prepared { view, facts })
+        Ok(Prepared {
+            view,
+            number,
+            facts,
+        })
     }
 
-    /// Length of the key's value in the base.
-    async fn base_len(&self, root: &TreeRoot, write: &Write) -> Result<Option<u64>, ReadError> {
+    /// Length of the key's value in the base, and its identity.
+    async fn base_len(
+        &self,
+        root: &TreeRoot,
+        write: &Write,
+    ) -> Result<Option<(u64, VersionToken)>, ReadError> {
         if let Some(len) = self.store.try_len(root, &write.key) {
             return Ok(len);
         }
         // In a box, as few writes need its room.
         let stored = Box::pin(self.store.get(write.tree, root, &write.key)).await?;
-        Ok(stored.as_ref().map(Stored::len))
+        Ok(stored.map(|(stored, token)| (stored.len(), token)))
     }
 
     async fn find_witnesses(
@@ -143,7 +153,7 @@ impl Partition {
         len: usize,
         fact: &mut Fact,
     ) -> Result<(), ReadError> {
-        let Some(root) = view.trees.get(&write.tree) else {
+        let Some(root) = view.root(write.tree, ReadAt::Newest) else {
             return Ok(());
         };
         let prefix = &write.key[..len];
@@ -151,10 +161,10 @@ impl Partition {
         loop {
             let from = Bound::Included(prefix);
             if !cursor.is_ready()
-                && !cursor.try_place(&self.store, Some(root), from, Direction::Forward)
+                && !cursor.try_place(&self.store, Some(&root), from, Direction::Forward)
             {
                 cursor
-                    .place(&self.store, write.tree, root, from, Direction::Forward)
+                    .place(&self.store, write.tree, &root, from, Direction::Forward)
                     .await?;
             }
             let Some((page, index)) = cursor.record() else {
@@ -175,9 +185,9 @@ impl Partition {
         }
     }
 
-    /// Whether a checkpoint has been installed since: then the writes must be prepared again.
+    /// Whether no checkpoint, or part of one, has come to readers since: then the writes must be prepared again.
     pub(crate) fn is_current(&self, prepared: &Prepared) -> bool {
-        Rc::ptr_eq(self.state.borrow().views.current(), &prepared.view)
+        self.state.borrow().views.current().number() == prepared.number
     }
 
     /// Checks expectations and conflicts; changes nothing. [`WriteError::Conflict`] also if `prepared` is stale.
@@ -310,9 +320,9 @@ impl State {
                 len,
                 token: Some(VersionToken(seq)),
             }),
-            None => fact.base.map(|len| Live {
+            None => fact.base.map(|(len, token)| Live {
                 len,
-                token: Some(view.token()),
+                token: Some(token),
             }),
         }
     }
@@ -350,7 +360,7 @@ impl State {
                 (Some(active), Some(sealed)) if sealed.ts > active.ts => sealed.len,
                 (Some(active), _) => active.len,
                 (None, Some(sealed)) => sealed.len,
-                (None, None) => fact.base,
+                (None, None) => fact.base.map(|(len, _)| len),
             };
             self.counts
                 .entry(write.tree)
