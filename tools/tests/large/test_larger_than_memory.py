@@ -9,6 +9,7 @@ import threading
 import time
 
 import pymongo
+import pytest
 
 from pinion_node import Node
 
@@ -18,6 +19,8 @@ SLACK_BYTES = 256 << 20
 DOCUMENT_BYTES = 1_000
 COUNT = (MIB << 20) // 1_024
 LOADERS = 4
+# A campaign takes as long as its data asks for: some minutes for each 256 MiB on a busy machine.
+PATIENCE_SECS = max(600, 3 * MIB)
 
 
 def payload(key, version):
@@ -165,6 +168,7 @@ def file_bytes(node, part="partition"):
     return total
 
 
+@pytest.mark.timeout(PATIENCE_SECS)
 def test_more_data_than_memory():
     node = Node("--cpus", "2", "--wiredTigerCacheSizeGB", "0.25", "--syncdelay", "10")
     node.start()
