@@ -117,8 +117,8 @@ impl View {
         assert!(before.is_none(), "a base is sealed over twice");
     }
 
-    /// Takes changes out of the sealed delta that are merged and published, and that nobody reads it for who sees an older
-    /// state. None while somebody has a share of it.
+    /// Takes changes out of the sealed delta that are merged and published. No older state may be readable any more. None while
+    /// somebody has a share of the delta.
     pub(crate) fn shorten_sealed<R>(
         &self,
         number: u64,
