@@ -1,13 +1,13 @@
 //! The whole engine on the simulated runtime, without crashes: what it writes when, and what it keeps in memory.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 
 use bytes::Bytes;
 use pinion_clock::Timestamp;
-use pinion_runtime::sim::{Death, Sim, SimOptions};
-use pinion_runtime::{CoreId, Duration, Queue, join_all, sim, sleep, submit_to};
+use pinion_runtime::sim::{Death, DiskOp, Sim, SimOptions};
+use pinion_runtime::{CoreId, Duration, Queue, join_all, sim, sleep, submit_to, timeout};
 use pinion_storage::{
     Applier, ApplyError, Direction, Entry, Expect, Key, KeyRange, Op, ReadAt, ReadError, Statement,
     Storage, StorageOptions, StorageStats, TreeId, Write, WriteError, open, storage,
@@ -285,6 +285,118 @@ fn writers_wait_for_memory() {
         let budget = stats.delta_budget_bytes / 2;
         assert!(highest <= budget, "{highest} bytes of {budget}");
     });
+}
+
+/// Writes until storage fails, to one partition and to both in turn.
+async fn write_until_failure(writer: u64) {
+    for n in 0u64.. {
+        let key = writer << 16 | n;
+        let mut statement = put(key, vec![1; 3000]);
+        if n % 2 == 1 {
+            let other = (1..).find(|&step| {
+                let partition = put(key + (step << 48), Vec::new()).writes[0].partition;
+                partition != statement.writes[0].partition
+            });
+            let other = put(
+                key + (other.expect("some key is there") << 48),
+                vec![2; 100],
+            );
+            statement.writes.extend(other.writes);
+        }
+        let written = storage()
+            .execute(vec![statement], true)
+            .await
+            .pop()
+            .unwrap();
+        match written {
+            Ok(ts) => match storage().wait_durable(ts).await {
+                Ok(()) => {}
+                Err(_) => return,
+            },
+            Err(WriteError::CacheFull | WriteError::Conflict) => {
+                sleep(Duration::from_millis(5)).await;
+            }
+            Err(WriteError::Fatal(_)) => return,
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+}
+
+/// Whatever the disk fails at, everybody who waits is told, and storage closes.
+#[test]
+fn a_failed_disk_leaves_nobody_waiting() {
+    let mut failed_in = std::collections::BTreeSet::new();
+    let operations = [
+        (DiskOp::Write, "ring", 30),
+        (DiskOp::Sync, "ring", 30),
+        (DiskOp::Write, "pages", 8),
+        (DiskOp::Sync, "pages", 3),
+        (DiskOp::Write, "manifest", 2),
+        (DiskOp::Sync, "manifest", 2),
+        (DiskOp::Write, "superblock", 3),
+    ];
+    let cases = operations
+        .into_iter()
+        .flat_map(|(op, path, times)| (1..=times).map(move |nth| (op, path, nth)));
+    for (op, path, nth) in cases {
+        let sim = Sim::new(nth, SimOptions::default());
+        let handle = sim.handle();
+        let node = Rc::new(Cell::new(None));
+        let node_of_main = node.clone();
+        let done = Rc::new(Cell::new(false));
+        let why = Rc::new(RefCell::new(String::new()));
+        let (ended, told) = (done.clone(), why.clone());
+        let id = sim.add_node("node", 2, move |core| {
+            let (handle, node) = (handle.clone(), node_of_main.clone());
+            let (done, why) = (done.clone(), why.clone());
+            async move {
+                if core != CoreId(0) {
+                    while !done.get() {
+                        sleep(Duration::from_millis(1)).await;
+                    }
+                    return;
+                }
+                let options = StorageOptions {
+                    partitions: Some(2),
+                    ..StorageOptions::hostile("/srv/pinion/data")
+                };
+                open(options).await.unwrap().recover(Nothing).await.unwrap();
+                let node = node.get().expect("the node's id is set");
+                handle.fail_disk_operation(node, op, path, nth);
+                let writers = (0..2u16).map(|core| {
+                    submit_to(CoreId(core), Queue::Foreground, move || async move {
+                        let writer = |writer| write_until_failure(u64::from(core) << 4 | writer);
+                        join_all((0..12).map(writer)).await;
+                    })
+                });
+                let all = async {
+                    join_all(writers).await;
+                    storage().close().await;
+                };
+                timeout(Duration::from_secs(100), all)
+                    .await
+                    .unwrap_or_else(|_| panic!("{op:?} {nth} of {path}: somebody waits"));
+                *why.borrow_mut() = storage().fatal().expect("the disk has failed").to_string();
+                done.set(true);
+            }
+        });
+        node.set(Some(id));
+        sim.run_until_down(id).unwrap();
+        assert!(
+            ended.get(),
+            "{op:?} {nth} of {path}: the test did not run to its end"
+        );
+        let place = told.borrow().split([':', '/']).next().map(str::to_owned);
+        failed_in.extend(place);
+    }
+    let expected = [
+        "flushing ",
+        "flushing a ring failed",
+        "preparing a ring segment failed",
+        "writing ",
+        "writing a manifest failed",
+    ];
+    assert!(failed_in.iter().eq(&expected), "{failed_in:?}");
 }
 
 fn values(storage: &Storage, at: Timestamp) -> Vec<pinion_storage::Cursor> {

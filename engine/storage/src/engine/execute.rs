@@ -19,7 +19,7 @@ use super::batch::{Ahead, Part, Placement, check_sizes, divide};
 use super::storage::{Storage, storage};
 use crate::limits::{LARGE_VALUE_BYTES, MAX_STEP_BYTES, MAX_STEP_STATEMENTS};
 use crate::partition::UnitId;
-use crate::ring::{EntryKind, Reservation, Ring};
+use crate::ring::{EntryKind, Reservation, Ring, RingStopped};
 use crate::types::{Fatal, Op, PartitionId, Write, WriteError};
 
 /// Where an entry carries its timestamp: behind the document's length, the element's type and the name `ts`.
@@ -257,6 +257,18 @@ impl Storage {
         }
     }
 
+    /// Room for the entries of a step; waits for it.
+    async fn reserve(
+        &self,
+        ring: &Rc<Ring>,
+        step: &[Statement],
+    ) -> Result<Reservation, WriteError> {
+        let reserved = ring.reserve(step.iter().map(Statement::entry_len)).await;
+        reserved.map_err(|RingStopped| {
+            WriteError::Fatal(self.fatal().expect("only failure stops a ring"))
+        })
+    }
+
     /// A step in which the statement at `at` is too large: those before it come first, then it fails.
     async fn execute_around(
         &self,
@@ -294,7 +306,10 @@ impl Storage {
         ring: &Rc<Ring>,
     ) -> StepResult {
         let fault = self.options.planted_fault;
-        let mut reservation = ring.reserve(step.iter().map(Statement::entry_len)).await;
+        let mut reservation = match self.reserve(ring, step).await {
+            Ok(reservation) => reservation,
+            Err(error) => return StepResult::all(step.len(), ordered, error),
+        };
         let statements = step.len();
         // The parts of all statements, and each statement's entry with the end of its parts.
         let mut parts: Vec<Part<'_>> = Vec::with_capacity(statements);
@@ -386,7 +401,13 @@ impl Storage {
                 return (step, result);
             }
         };
-        let mut reservation = ring.reserve(step.iter().map(Statement::entry_len)).await;
+        let mut reservation = match self.reserve(&ring, &step).await {
+            Ok(reservation) => reservation,
+            Err(error) => {
+                let result = StepResult::all(step.len(), ordered, error);
+                return (step, result);
+            }
+        };
         let units: Vec<UnitId> = step.iter().map(|_| self.new_unit()).collect();
         let owners = self.place_everywhere(&step, &units, ordered).await;
         sim::event("unit placed");

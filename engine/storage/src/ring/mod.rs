@@ -14,4 +14,4 @@ pub(crate) use entry::EntryKind;
 pub(crate) use frame::{FRAME_BYTES, Stamps};
 pub(crate) use reader::{BadFrame, LoggedEntry, RingReader, RingScan};
 pub(crate) use segment::{RingDir, list_rings};
-pub(crate) use writer::{Reservation, Ring, RingStart};
+pub(crate) use writer::{Reservation, Ring, RingStart, RingStopped};

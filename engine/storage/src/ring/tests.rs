@@ -41,7 +41,7 @@ async fn write(epoch: u64, generation: u64, entries: &[u64]) {
     .await
     .unwrap();
     for &entry in entries {
-        let mut space = ring.reserve([3].into_iter()).await;
+        let mut space = ring.reserve([3].into_iter()).await.expect("it runs");
         let (ts, before) = (Timestamp::from_u64(entry), Timestamp::from_u64(entry - 1));
         ring.append(
             &mut space,

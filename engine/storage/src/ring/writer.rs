@@ -5,7 +5,7 @@
 //! writes it with one write a segment (some, if it is large) and one flush; meanwhile the next group gathers. Each flush begins
 //! at a new frame with the beginning of an entry, so a frame is written once.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
@@ -92,7 +92,13 @@ pub(crate) struct Ring {
     turnstile: Semaphore,
     space: Notify,
     preparation: Notify,
+    /// Storage has failed: nothing makes room any more.
+    stopped: Cell<bool>,
 }
+
+/// Storage has failed, and there is no room.
+#[derive(Debug)]
+pub(crate) struct RingStopped;
 
 /// Frames and bytes set aside for entries still to be appended.
 pub(crate) struct Reservation {
@@ -112,6 +118,21 @@ impl Drop for Reservation {
             state.reserved_bytes -= self.bytes;
         }
         self.ring.space.notify_all();
+    }
+}
+
+/// What the writer at the head of the queue waits for, until it has it or goes away.
+struct Wish<'a>(&'a Ring);
+
+impl Wish<'_> {
+    fn set(&self, frames: u64) {
+        self.0.state.borrow_mut().wanted_frames = frames;
+    }
+}
+
+impl Drop for Wish<'_> {
+    fn drop(&mut self) {
+        self.set(0);
     }
 }
 
@@ -183,6 +204,7 @@ impl Ring {
             turnstile: Semaphore::new(1),
             space: Notify::new(),
             preparation: Notify::new(),
+            stopped: Cell::new(false),
         });
         ring.retire(start.idle).await?;
         // The first segment of a new ring is only reserved: zeroing it would hold up the start.
@@ -194,9 +216,12 @@ impl Ring {
         self.state.borrow().stats
     }
 
-    /// Sets space aside for entries of these lengths; waits until there is some. Entries longer than
-    /// `MAX_ENTRY_BYTES` are the caller's to refuse.
-    pub(crate) async fn reserve(self: &Rc<Ring>, lens: impl Iterator<Item = usize>) -> Reservation {
+    /// Sets space aside for entries of these lengths; waits until there is some, or the ring is stopped. Entries longer
+    /// than `MAX_ENTRY_BYTES` are the caller's to refuse.
+    pub(crate) async fn reserve(
+        self: &Rc<Ring>,
+        lens: impl Iterator<Item = usize>,
+    ) -> Result<Reservation, RingStopped> {
         let (mut frames, mut bytes) = (0, 0);
         for len in lens {
             assert!(len <= MAX_ENTRY_BYTES, "an entry of {len} bytes");
@@ -209,24 +234,34 @@ impl Ring {
         );
         if self.turnstile.available() == 0 || !self.try_reserve(frames, bytes) {
             // In a box, as few reservations ever need its room.
-            Box::pin(self.wait_for_room(frames, bytes)).await;
+            Box::pin(self.wait_for_room(frames, bytes)).await?;
         }
-        Reservation {
+        Ok(Reservation {
             ring: self.clone(),
             frames,
             bytes,
-        }
+        })
     }
 
     /// Reserves behind those who wait already.
-    async fn wait_for_room(&self, frames: u64, bytes: usize) {
+    async fn wait_for_room(&self, frames: u64, bytes: usize) -> Result<(), RingStopped> {
         let _turn = self.turnstile.acquire().await;
+        let wish = Wish(self);
         while !self.try_reserve(frames, bytes) {
-            self.state.borrow_mut().wanted_frames = frames;
+            if self.stopped.get() {
+                return Err(RingStopped);
+            }
+            wish.set(frames);
             self.preparation.notify_one();
             self.space.notified().await;
         }
-        self.state.borrow_mut().wanted_frames = 0;
+        Ok(())
+    }
+
+    /// Lets nobody wait for space any more: whatever would make some has ended.
+    pub(crate) fn stop(&self) {
+        self.stopped.set(true);
+        self.space.notify_all();
     }
 
     fn try_reserve(&self, frames: u64, bytes: usize) -> bool {
