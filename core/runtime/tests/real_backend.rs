@@ -7,15 +7,15 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use pinion_runtime::real::{RealOptions, StartError, available_cpus, choose_cpus, run};
 use pinion_runtime::{
-    Connection, CoreId, DmaBuf, File, Listener, OpenOptions, Queue, connect, core_count, core_id,
-    fs, now, on_all_cores, request_shutdown, shutdown_requested, sleep, spawn, stats, submit_to,
-    timeout, yield_now,
+    Connection, CoreId, DmaBuf, File, Listener, OpenOptions, Queue, compute_beside, connect,
+    core_count, core_id, fs, now, on_all_cores, request_shutdown, shutdown_requested, sleep, spawn,
+    stats, submit_to, timeout, yield_now,
 };
 
 /// Runs on this many cores, which share CPUs where the machine has fewer.
@@ -32,6 +32,7 @@ fn on_cores<R: Send + 'static, Fut: Future<Output = R> + 'static>(
             handle_signals: false,
             on_usr1: None,
             on_quiet: None,
+            on_idle: None,
         },
         main,
     )
@@ -381,6 +382,7 @@ fn a_signal_requests_shutdown() {
         handle_signals: true,
         on_usr1: None,
         on_quiet: None,
+        on_idle: None,
     };
     let results = run(options, |core| async move {
         if core.0 == 1 {
@@ -445,6 +447,7 @@ fn a_panic_stops_the_node_with_a_message() {
         handle_signals: false,
         on_usr1: None,
         on_quiet: None,
+        on_idle: None,
     };
     let error = run(options, |core| async move {
         if core.0 == 1 {
@@ -457,6 +460,29 @@ fn a_panic_stops_the_node_with_a_message() {
         StartError::Panicked { core: 1, message } => assert_eq!(message, "the planted panic"),
         other => panic!("unexpected: {other}"),
     }
+}
+
+/// Each of the two kinds has a thread here.
+#[test]
+fn a_thread_for_computations_says_when_it_has_no_work() {
+    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    let options = RealOptions {
+        cpus: choose_cpus(Some(1)).unwrap(),
+        handle_signals: false,
+        on_idle: Some(|| {
+            TOLD.fetch_add(1, Ordering::SeqCst);
+        }),
+        ..RealOptions::default()
+    };
+    run(options, |_| async {
+        assert_eq!(compute_beside(|| 7).await, 7);
+        assert_eq!(TOLD.load(Ordering::SeqCst), 0);
+        while TOLD.load(Ordering::SeqCst) < 2 {
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(compute_beside(|| 8).await, 8);
+    })
+    .unwrap();
 }
 
 #[test]

@@ -92,6 +92,13 @@ pub fn give_back_freed_memory() {
     unsafe { mi_collect(true) };
 }
 
+/// Takes back what this thread allocated and other threads have freed: until the thread that made a block looks, a large one
+/// belongs to nobody else. Where the memory goes is as with all that is freed.
+pub fn collect_freed_by_others() {
+    // SAFETY: as above.
+    unsafe { mi_collect(false) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

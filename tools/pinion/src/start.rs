@@ -85,6 +85,7 @@ pub fn run(options: Options) -> Result<(), Stop> {
         handle_signals: true,
         on_usr1: Some(log::rotate_on_signal),
         on_quiet: Some(alloc::give_back_freed_memory),
+        on_idle: Some(alloc::collect_freed_by_others),
     };
     let outcome = real::run(real_options, move |core| run_core(core, config.clone()));
     if let Err(stop) = outcome_of(outcome) {

@@ -7,12 +7,13 @@
 use std::any::Any;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
+
 use super::core::RealCore;
-use super::limits::{COMPUTE_QUEUE, COMPUTE_RETRY};
+use super::limits::{COMPUTE_QUEUE, COMPUTE_RETRY, QUIET};
 use crate::compute::{Abandoned, Length};
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -20,27 +21,24 @@ type Work = Box<dyn FnOnce() + Send>;
 /// Where computations are sent.
 #[derive(Clone)]
 pub(super) struct Computing {
-    open: SyncSender<Arc<Job>>,
-    bounded: SyncSender<Arc<Job>>,
+    open: Sender<Arc<Job>>,
+    bounded: Sender<Arc<Job>>,
 }
 
 /// A thread's end. The thread ends when all senders are gone.
 #[derive(Clone)]
-pub(super) struct ComputeThread(Arc<Mutex<Receiver<Arc<Job>>>>);
+pub(super) struct ComputeThread(Receiver<Arc<Job>>);
 
 impl Computing {
     /// Gives the end of the threads of each kind too.
     pub fn new() -> (Computing, [ComputeThread; 2]) {
-        let (open, of_open) = sync_channel(COMPUTE_QUEUE);
-        let (bounded, of_bounded) = sync_channel(COMPUTE_QUEUE);
-        let ends = [of_open, of_bounded];
-        (
-            Computing { open, bounded },
-            ends.map(|receiver| ComputeThread(Arc::new(Mutex::new(receiver)))),
-        )
+        let (open, of_open) = bounded(COMPUTE_QUEUE);
+        let (bounded, of_bounded) = bounded(COMPUTE_QUEUE);
+        let ends = [of_open, of_bounded].map(ComputeThread);
+        (Computing { open, bounded }, ends)
     }
 
-    fn of(&self, length: Length) -> &SyncSender<Arc<Job>> {
+    fn of(&self, length: Length) -> &Sender<Arc<Job>> {
         match length {
             Length::Open => &self.open,
             Length::Bounded => &self.bounded,
@@ -49,12 +47,12 @@ impl Computing {
 }
 
 impl ComputeThread {
-    pub fn run(self) {
+    pub fn run(self, on_idle: Option<fn()>) {
         loop {
-            let next = locked(&self.0).recv();
-            match next {
+            match self.0.recv_timeout(QUIET) {
                 Ok(job) => job.run(),
-                Err(_) => return,
+                Err(RecvTimeoutError::Timeout) => on_idle.iter().for_each(|act| act()),
+                Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }

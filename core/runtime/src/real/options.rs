@@ -20,6 +20,9 @@ pub struct RealOptions {
     pub on_usr1: Option<fn()>,
     /// What to do every few seconds while the node is quiet, such as giving back memory. It runs on a thread that is no core.
     pub on_quiet: Option<fn()>,
+    /// What each of the threads for long computations does every few seconds that it has no work, such as collecting the
+    /// memory that it made and others have freed.
+    pub on_idle: Option<fn()>,
 }
 
 impl Default for RealOptions {
@@ -31,6 +34,7 @@ impl Default for RealOptions {
             handle_signals: true,
             on_usr1: None,
             on_quiet: None,
+            on_idle: None,
         }
     }
 }

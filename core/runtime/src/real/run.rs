@@ -67,12 +67,13 @@ where
     let blocking_thread = thread("pinion-files", move || blocking_thread.run())?;
 
     let (computing, compute_thread_kinds) = Computing::new();
+    let on_idle = options.on_idle;
     let compute_threads = compute_thread_kinds
         .iter()
         .flat_map(|kind| std::iter::repeat_n(kind, count))
         .map(|of_kind| {
             let own = of_kind.clone();
-            thread("pinion-compute", move || own.run())
+            thread("pinion-compute", move || own.run(on_idle))
         })
         .collect::<Result<Vec<_>, _>>()?;
 

@@ -117,7 +117,11 @@ impl Partition {
         let checkpoint = view.roots.checkpoint + 1;
         let (at, dropped, to_merge) = view.with_sealed(|sealed| {
             let sealed = sealed.expect("only what is sealed is merged");
-            (sealed.at, sealed.dropped.clone(), sealed.delta.tree_ids())
+            let to_merge = match spills {
+                true => Vec::new(),
+                false => sealed.delta.tree_ids(),
+            };
+            (sealed.at, sealed.dropped.clone(), to_merge)
         });
         let mut merging = Merging::new(self, view, at, memory_freed);
         let mut trees = view.trees.clone();
@@ -145,7 +149,7 @@ impl Partition {
             free_tree(&self.store, &mut merging.freed, TreeId::SPILLED, root).await?;
             master_changes.insert(TreeId::SPILLED, None);
         }
-        for tree in to_merge.into_iter().filter(|_| !spills) {
+        for tree in to_merge {
             let old = trees.get(&tree).copied();
             let new = merging.merge(tree, old).await?;
             match new {
