@@ -86,6 +86,19 @@ pub fn keep_freed_memory() {
     unsafe { mi_option_set_default(PURGE_DELAY, PURGE_DELAY_MS) };
 }
 
+/// The option for how many allocations that need more than a free block at hand lie between two looks through all pages that
+/// a thread has blocks in, and the most that mimalloc takes.
+const GENERIC_COLLECT: mi_option_t = 34;
+const GENERIC_COLLECT_CALLS: c_long = 1_000_000;
+
+/// Looks through a thread's pages a hundred times less often than mimalloc does by itself, unless `MIMALLOC_GENERIC_COLLECT`
+/// says otherwise: a core's heap may be all of the node's cache, and the look holds the core. Pages in which others freed the last
+/// block are met when the next block of that size is wanted. Measured: 4.4 % of the processor time of inserts into 3 GB.
+pub fn look_through_pages_rarely() {
+    // SAFETY: sets a number, as above.
+    unsafe { mi_option_set_default(GENERIC_COLLECT, GENERIC_COLLECT_CALLS) };
+}
+
 /// Gives freed memory back to the system at once, whichever thread freed it.
 pub fn give_back_freed_memory() {
     // SAFETY: any thread may ask for this at any time.
@@ -108,6 +121,13 @@ mod tests {
         // SAFETY: reads a number. 1000 is the default of this option alone.
         let default = unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) };
         assert_eq!(default, 1000);
+    }
+
+    #[test]
+    fn the_option_is_the_number_of_calls_between_collections() {
+        // SAFETY: as above. 10000 is the default of this option alone.
+        let default = unsafe { libmimalloc_sys::mi_option_get(GENERIC_COLLECT) };
+        assert_eq!(default, 10_000);
     }
 
     #[test]

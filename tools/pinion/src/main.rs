@@ -14,6 +14,7 @@ const BAD_OPTIONS: u8 = 2;
 
 fn main() -> ExitCode {
     alloc::keep_freed_memory();
+    alloc::look_through_pages_rarely();
     #[cfg(feature = "planted")]
     if let Ok(name) = std::env::var("PINION_PLANTED")
         && !pinion_bson::planted::plant(&name)
