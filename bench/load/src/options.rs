@@ -20,6 +20,8 @@ pub struct Settings {
     pub pipeline: usize,
     pub threads: usize,
     pub cpus: Vec<usize>,
+    /// Looks for replies without sleeping.
+    pub busy_poll: bool,
     /// Operations a second; none: closed loop.
     pub target: Option<f64>,
     pub duration: Duration,
@@ -113,6 +115,7 @@ fn run() -> Command {
         .arg(value("pipeline", "N", "requests in flight on each connection").default_value("1"))
         .arg(value("threads", "N", "threads, among which the connections are divided").default_value("1"))
         .arg(value("cpus", "LIST", "pins the threads to these processors in turn, for example 1,3"))
+        .arg(flag("busy-poll", "looks for replies without ever sleeping, as a client does to which latency is worth a processor; its CPU time is all there is"))
         .arg(value("w", "N|majority", "MongoDB: write concern"))
         .arg(value("journal", "BOOL", "MongoDB: write concern j; PostgreSQL: synchronous_commit"))
         .arg(value("wtimeout-ms", "MS", "MongoDB: write concern wtimeout"))
@@ -211,6 +214,7 @@ impl Settings {
             pipeline: at_least_one(matches, "pipeline", 1024)?,
             threads: at_least_one(matches, "threads", 1024)?,
             cpus,
+            busy_poll: matches.get_flag("busy-poll"),
             target: number(matches, "target")?.or(spec.target),
             duration: if endless {
                 Duration::from_secs(10_000_000)
@@ -260,6 +264,9 @@ impl Settings {
         }
         if self.spec.has(Kind::Connect) && self.connections > 4096 {
             return Err("a storm has at most 4096 --connections under way".into());
+        }
+        if self.spec.has(Kind::Connect) && self.busy_poll {
+            return Err("a storm's threads wait for the kernel: no --busy-poll".into());
         }
         if self.ramp_p99.is_some()
             && (self.target.is_some() || self.spec.load || self.spec.operations.is_some())

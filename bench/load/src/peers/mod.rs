@@ -87,6 +87,7 @@ impl<'a> Comparison<'a> {
             cache_gb: options.cache_gb,
             checkpoint_secs: options.checkpoint_secs,
             directory,
+            words: options.words.clone(),
         };
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
         let wanted = |kind: Kind| {

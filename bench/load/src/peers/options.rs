@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::cases::{self, Case};
+use super::server::Kind;
 use crate::options::{flag, number, required, secs, value};
 
 /// What `peers` does.
@@ -25,6 +26,8 @@ pub struct Options {
     pub client_cpu: usize,
     pub cache_gb: u32,
     pub checkpoint_secs: u64,
+    /// More words of servers' command lines.
+    pub words: Vec<(Kind, String)>,
     /// How late an open loop's requests may go out, as `run` takes it.
     pub max_lag_ms: String,
     pub directory: PathBuf,
@@ -68,6 +71,13 @@ pub fn command() -> Command {
                 .help(
                     "a server that runs already, MongoDB-compatible: neither pinned nor restarted",
                 ),
+        )
+        .arg(
+            Arg::new("server-option")
+                .long("server-option")
+                .value_name("SERVER=WORD")
+                .action(ArgAction::Append)
+                .help("one more word of that server's command line, behind the others: pinion=--lockMemory"),
         )
         .arg(flag(
             "quick",
@@ -195,9 +205,49 @@ impl Options {
             client_cpu: required(matches, "client-cpu")?,
             cache_gb: required(matches, "cache-gb")?,
             checkpoint_secs: required(matches, "syncdelay")?,
+            words: many("server-option")
+                .iter()
+                .map(|given| server_option(given))
+                .collect::<Result<_, _>>()?,
             max_lag_ms: required(matches, "max-lag-ms")?,
             directory: required::<PathBuf>(matches, "directory")?,
             json: text("json").map(PathBuf::from),
         })
+    }
+}
+
+fn server_option(given: &str) -> Result<(Kind, String), String> {
+    const STARTED: [Kind; 5] = [
+        Kind::Pinion,
+        Kind::MongoDb,
+        Kind::Redis,
+        Kind::Postgres,
+        Kind::Echo,
+    ];
+    given
+        .split_once('=')
+        .and_then(|(name, word)| {
+            let kind = STARTED.into_iter().find(|kind| kind.name() == name)?;
+            Some((kind, word.to_owned()))
+        })
+        .ok_or_else(|| {
+            let names = STARTED.map(Kind::name).join(", ");
+            format!("--server-option is SERVER=WORD with a server of {names}, not '{given}'")
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_servers_option_names_the_server() {
+        assert_eq!(
+            server_option("redis=--io-threads=2"),
+            Ok((Kind::Redis, "--io-threads=2".into()))
+        );
+        for wrong in ["--lockMemory", "uri=--lockMemory", "=x", ""] {
+            assert!(server_option(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -19,6 +19,8 @@ pub struct Figures {
     pub p999_us: f64,
     pub server_cpu_us: Option<f64>,
     pub client_cpu_us: f64,
+    /// The client never slept: its CPU time tells nothing.
+    pub busy_poll: bool,
     pub resident_bytes: Option<f64>,
     pub checkpoints: Option<f64>,
     /// Cores that other programs kept busy meanwhile: with more than a little, a figure is worth less.
@@ -37,6 +39,7 @@ impl Figures {
             p999_us: latency["p99.9_us"].as_f64()?,
             server_cpu_us: result["server_cpu_us_per_operation"].as_f64(),
             client_cpu_us: result["client_cpu_us_per_operation"].as_f64()?,
+            busy_poll: result["busy_poll"] == true,
             resident_bytes: result["server_resident_bytes"].as_f64(),
             checkpoints: result["checkpoints"].as_f64(),
             others_cores: result["others_cores"].as_f64(),
@@ -46,7 +49,7 @@ impl Figures {
 
     /// The client had no more time to give.
     pub fn client_is_full(&self) -> bool {
-        self.client_cpu_us * self.per_sec / 1e6 >= FULL_CORE
+        !self.busy_poll && self.client_cpu_us * self.per_sec / 1e6 >= FULL_CORE
     }
 
     /// Share of the server's core.
@@ -172,6 +175,7 @@ mod tests {
             p999_us: 300.0,
             server_cpu_us: Some(server_cpu_us),
             client_cpu_us,
+            busy_poll: false,
             resident_bytes: None,
             checkpoints: None,
             others_cores: None,
@@ -208,5 +212,10 @@ mod tests {
             (ratio.map(|ratio| ratio.median), by_cpu),
             (Some(0.75), true)
         );
+        let polling = Figures {
+            busy_poll: true,
+            ..figures(100_000.0, 8.0, 10.0)
+        };
+        assert!(!polling.client_is_full());
     }
 }

@@ -70,6 +70,8 @@ pub struct Common {
     pub cache_gb: u32,
     pub checkpoint_secs: u64,
     pub directory: PathBuf,
+    /// More words of servers' command lines.
+    pub words: Vec<(Kind, String)>,
 }
 
 /// A server of the comparison.
@@ -182,6 +184,10 @@ impl Server {
             Kind::Echo => add(&["echo", "--port", &port]),
             Kind::Uri => {}
         }
+        let words = self.common.words.iter();
+        words
+            .filter(|(kind, _)| *kind == self.kind)
+            .for_each(|(_, word)| add(&[word.as_str()]));
         out
     }
 

@@ -152,6 +152,7 @@ impl Drive<'_> {
                 drain_ns: settings.drain.as_nanos() as u64,
                 cpu: (!settings.cpus.is_empty())
                     .then(|| settings.cpus[number % settings.cpus.len()]),
+                busy_poll: settings.busy_poll,
                 stop: Arc::clone(&stop),
                 sender: sender.clone(),
             })

@@ -77,11 +77,16 @@ pub fn text(settings: &Settings, done: &Done, invalid: &[String]) -> String {
     );
     let _ = writeln!(
         out,
-        "{}; {} connections, pipeline {}, threads {}",
+        "{}; {} connections, pipeline {}, threads {}{}",
         mode(measured),
         settings.connections,
         settings.pipeline,
-        settings.threads
+        settings.threads,
+        if settings.busy_poll {
+            ", busy polling"
+        } else {
+            ""
+        }
     );
     let _ = writeln!(
         out,
@@ -330,6 +335,7 @@ pub fn json(settings: &Settings, machine: Value, done: &Done, invalid: &[String]
         "interval_secs": interval_secs,
         "series": series,
     });
+    out["busy_poll"] = json!(settings.busy_poll);
     out["events"] = json!(events);
     out["checkpoints"] = json!(checkpoints(measured));
     out["others_cores"] = json!(measured.others_cores);

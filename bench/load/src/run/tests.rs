@@ -216,6 +216,23 @@ fn a_closed_loop_hides_the_stall() {
 }
 
 #[test]
+fn busy_polling_uses_the_processor_while_it_waits() {
+    let _alone = alone();
+    let used_us = |options: &str| {
+        let port = start_echo(Manner {
+            delay: Duration::from_millis(5),
+            stall: Duration::ZERO,
+        });
+        let options = format!("--duration 1 --connections 1 {options}");
+        let (settings, measured) = drive_echo(port, &options);
+        assert_eq!(measured.invalid(&settings), [""; 0]);
+        measured.client_cpu_us
+    };
+    let (asleep, polling) = (used_us(""), used_us("--busy-poll"));
+    assert!(polling > 2 * asleep, "{asleep} us, polling {polling} us");
+}
+
+#[test]
 fn every_reply_is_counted_once() {
     let _alone = alone();
     let (settings, stub, measured) = run(

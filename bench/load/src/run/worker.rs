@@ -53,6 +53,8 @@ pub struct Job {
     pub drain_ns: u64,
     /// The processor that the thread stays on.
     pub cpu: Option<usize>,
+    /// Replies are looked for without sleeping.
+    pub busy_poll: bool,
     pub stop: Arc<AtomicBool>,
     pub sender: Sender<Interval>,
 }
@@ -318,6 +320,12 @@ impl<P: Protocol> Worker<P> {
 
     /// How long the poll may wait; what is due between two milliseconds is left to the timer.
     fn until_due(&self, timer: &Timer) -> Result<Duration, String> {
+        if self.job.busy_poll {
+            // The kernel's own threads of this processor, which disks and timers need, would wait for a tick of some
+            // milliseconds behind a thread that never gives way.
+            std::thread::yield_now();
+            return Ok(Duration::ZERO);
+        }
         let schedule = match &self.job.schedule {
             Some(schedule) if !self.free.is_empty() && !self.exhausted => schedule,
             _ => return Ok(LONGEST_TURN),

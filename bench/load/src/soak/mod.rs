@@ -112,6 +112,7 @@ pub fn command(matches: &ArgMatches) -> Result<bool, String> {
             cache_gb: required(matches, "cache-gb")?,
             checkpoint_secs: required(matches, "syncdelay")?,
             directory: directory.clone(),
+            words: Vec::new(),
         },
     )?;
     let right = Soak::new(server, options).and_then(Soak::run);
