@@ -1,11 +1,13 @@
 //! The allocator: mimalloc, asked for alignment only where its blocks do not have it anyway, and told to keep freed memory.
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::ffi::{c_long, c_void};
+use std::ffi::{c_int, c_long, c_void};
+use std::ops::Range;
 
 use libmimalloc_sys::{
-    mi_collect, mi_free, mi_malloc, mi_malloc_aligned, mi_option_set_default, mi_option_t,
-    mi_realloc, mi_realloc_aligned, mi_zalloc, mi_zalloc_aligned,
+    mi_collect, mi_free, mi_malloc, mi_malloc_aligned, mi_manage_os_memory_ex, mi_option_set,
+    mi_option_set_default, mi_option_t, mi_realloc, mi_realloc_aligned, mi_zalloc,
+    mi_zalloc_aligned,
 };
 
 /// mimalloc for Rust. The crate of that name asks for an alignment with every block, and above 1 KiB mimalloc then takes a
@@ -97,6 +99,42 @@ const GENERIC_COLLECT_CALLS: c_long = 1_000_000;
 pub fn look_through_pages_rarely() {
     // SAFETY: sets a number, as above.
     unsafe { mi_option_set_default(GENERIC_COLLECT, GENERIC_COLLECT_CALLS) };
+}
+
+/// Keeps freed memory for as long as the process lives, whatever `MIMALLOC_PURGE_DELAY` says.
+pub fn keep_freed_memory_forever() {
+    // SAFETY: as above; a negative delay never ends.
+    unsafe { mi_option_set(PURGE_DELAY, -1) };
+}
+
+/// What mimalloc cuts its arenas into (`MI_BCHUNK_SIZE`): the size of a region that it takes whole.
+const CHUNK_BYTES: usize = 32 << 20;
+
+/// The size of a region that has room for so many bytes.
+pub fn region_bytes(bytes: usize) -> usize {
+    bytes.next_multiple_of(CHUNK_BYTES)
+}
+
+/// Gives mimalloc memory that stays: it allocates from there before it asks the system for more. False if it does not take it.
+///
+/// # Safety
+/// The region is mapped for as long as the process lives, begins at a multiple of 64 KiB, is zeroed, and belongs to nobody.
+pub unsafe fn take_locked_region(region: Range<usize>) -> bool {
+    const ANY_NUMA_NODE: c_int = -1;
+    // Committed, pinned, zero, not exclusive.
+    // SAFETY: the caller's promise.
+    unsafe {
+        mi_manage_os_memory_ex(
+            region.start as *const c_void,
+            region.len(),
+            true,
+            true,
+            true,
+            ANY_NUMA_NODE,
+            false,
+            std::ptr::null_mut(),
+        )
+    }
 }
 
 /// Gives freed memory back to the system at once, whichever thread freed it.

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pinion_bson::{Bson, Document, RawDocumentBuf};
 use pinion_exec::NodeOptions;
@@ -78,13 +78,16 @@ pub fn run(options: Options) -> Result<(), Stop> {
         tracing::warn!(target: "CONTROL", id = 22_120u64, ctx = "initandlisten", tags = log::STARTUP_WARNINGS, "{text}");
     }
     tracing::info!(target: "CONTROL", id = 23_403u64, ctx = "initandlisten", version = env!("CARGO_PKG_VERSION"), pid = u64::from(std::process::id()), dbpath = %dbpath.display(), cores = cpus.len(), "Pinion starting");
+    if options.lock_memory {
+        lock_memory(options.cache_bytes, cpus.len()).map_err(stop(UNCAUGHT))?;
+    }
     let config = Arc::new(config(&options, cpus.len(), early.startup_warnings()));
     let real_options = RealOptions {
         cpus,
         spin: Duration::from_micros(options.spin_micros),
         handle_signals: true,
         on_usr1: Some(log::rotate_on_signal),
-        on_quiet: Some(alloc::give_back_freed_memory),
+        on_quiet: (!options.lock_memory).then_some(alloc::give_back_freed_memory),
         on_idle: Some(alloc::collect_freed_by_others),
     };
     let outcome = real::run(real_options, move |core| run_core(core, config.clone()));
@@ -124,6 +127,26 @@ fn cpus(options: &Options) -> Result<Vec<usize>, String> {
         cpus.truncate(wanted);
     }
     Ok(cpus)
+}
+
+/// Locks that much memory for the allocator: what it has reserved already, and a region beside it for the rest.
+fn lock_memory(bytes: u64, threads: usize) -> Result<(), String> {
+    let began = Instant::now();
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    alloc::keep_freed_memory_forever();
+    let anywhere = Box::new(0u64);
+    let locked = real::lock_around((&raw const *anywhere).addr(), bytes, threads)
+        .map_err(|problem| problem.to_string())?;
+    if locked < bytes {
+        let region = real::map_locked(alloc::region_bytes(bytes - locked), threads)
+            .map_err(|problem| problem.to_string())?;
+        // SAFETY: mapped for this alone, zeroed, and never unmapped.
+        if !unsafe { alloc::take_locked_region(region) } {
+            return Err("the allocator does not take the memory that was locked for it".into());
+        }
+    }
+    tracing::info!(target: "CONTROL", id = 7_200_005u64, ctx = "initandlisten", bytes, millis = began.elapsed().as_millis() as u64, "Memory locked");
+    Ok(())
 }
 
 fn write_pid(path: &Path) -> Result<(), String> {

@@ -11,6 +11,7 @@ mod compute;
 mod core;
 mod file;
 pub(crate) mod fs;
+mod memory;
 mod monitor;
 mod net;
 mod ports;
@@ -23,6 +24,7 @@ mod spin;
 mod task;
 mod timer;
 
+pub use memory::{lock_around, map_locked};
 pub use options::{RealOptions, StartError, available_cpus, choose_cpus};
 pub use preflight::{
     PreflightReport, Problem, check_direct_io, load_code, preflight, raise_open_files,

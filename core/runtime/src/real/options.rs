@@ -26,11 +26,11 @@ pub struct RealOptions {
 }
 
 impl Default for RealOptions {
-    /// Every CPU the process may use, 50 us of spinning, signals handled.
+    /// Every CPU the process may use, 200 us of spinning, signals handled.
     fn default() -> RealOptions {
         RealOptions {
             cpus: available_cpus().unwrap_or_else(|_| vec![0]),
-            spin: Duration::from_micros(50),
+            spin: Duration::from_micros(200),
             handle_signals: true,
             on_usr1: None,
             on_quiet: None,

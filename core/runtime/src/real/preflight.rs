@@ -5,6 +5,7 @@
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -36,7 +37,7 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-fn problem(message: impl Into<String>) -> Problem {
+pub(super) fn problem(message: impl Into<String>) -> Problem {
     Problem {
         message: message.into(),
     }
@@ -234,17 +235,20 @@ pub fn load_code() {
     }
 }
 
-/// The addresses of a mapping of a file that is not written: `start-end mode offset device inode path`.
+/// The addresses of a mapping of a file that is not written.
 fn code_range(line: &str) -> Option<(usize, usize)> {
+    let (range, mode, path) = maps_fields(line)?;
+    (path.starts_with('/') && mode.starts_with("r-")).then_some((range.start, range.end))
+}
+
+/// Addresses, mode and path of a line of `/proc/self/maps`: `start-end mode offset device inode path`.
+pub(super) fn maps_fields(line: &str) -> Option<(Range<usize>, &str, &str)> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let mode = fields.next()?;
-    let is_file = fields.nth(3).is_some_and(|path| path.starts_with('/'));
-    if !is_file || !mode.starts_with("r-") {
-        return None;
-    }
     let address = |text| usize::from_str_radix(text, 16).ok();
-    Some((address(start)?, address(end)?))
+    let range = address(start)?..address(end)?;
+    Some((range, mode, fields.nth(3).unwrap_or_default()))
 }
 
 #[cfg(test)]

@@ -36,11 +36,14 @@ pub struct Options {
     pub pid_file: Option<PathBuf>,
     /// Seconds between checkpoints; 0 takes none but those asked for.
     pub sync_delay_secs: u64,
-    /// Most milliseconds between journal flushes.
+    /// Operations that take longer than so many milliseconds are logged.
     pub slow_ms: Option<u64>,
+    /// Most milliseconds between journal flushes.
     pub journal_commit_interval_ms: u64,
     /// Memory budget of the node in bytes.
     pub cache_bytes: u64,
+    /// The budget is taken from the system at start, locked, and never given back.
+    pub lock_memory: bool,
     /// `name=value` pairs for setParameter.
     pub set_parameters: Vec<(String, String)>,
     /// Number of cores to use; all of the affinity mask when absent.

@@ -257,12 +257,13 @@ fn build(
         slow_ms: reader.int("slowms", 0, 1_000_000_000)?,
         journal_commit_interval_ms: reader.int("journalCommitInterval", 1, 500)?.unwrap_or(100),
         cache_bytes: cache_bytes(&reader, memory_bytes)?,
+        lock_memory: reader.switch("lockMemory"),
         set_parameters: set_parameters(&reader)?,
         cpus: reader.int("cpus", 1, 1_024)?.map(|n| n as usize),
         partitions: reader
             .int("partitions", 1, MAX_PARTITIONS)?
             .map(|n| n as u16),
-        spin_micros: reader.int("spinMicros", 0, 10_000)?.unwrap_or(50),
+        spin_micros: reader.int("spinMicros", 0, 10_000)?.unwrap_or(200),
         argv,
         parsed,
     })

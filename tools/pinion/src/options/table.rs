@@ -189,10 +189,16 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         "Number of partitions of a new data directory [default: number of cores]",
     ),
     yes(
+        "lockMemory",
+        "pinion.lockMemory",
+        Shape::Switch,
+        "Take the memory budget from the system at start, lock it, and keep it",
+    ),
+    yes(
         "spinMicros",
         "pinion.spinMicros",
         Shape::Value,
-        "Most microseconds that a busy core spins before it parks; 0 never spins [default: 50]",
+        "Most microseconds that a busy core spins before it parks; 0 never spins [default: 200]",
     ),
     OptionSpec {
         name: "storageEngine",
