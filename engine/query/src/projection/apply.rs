@@ -7,7 +7,9 @@ use pinion_wire::Result;
 
 use super::{Action, Mode, Projection, Tree};
 use crate::error::error;
-use crate::value::{array_document, elements, field, items};
+use crate::expression::Expression;
+use crate::value::{array_document, bytes, elements, field, items};
+use crate::work::spend_bytes;
 
 pub(super) fn apply(
     projection: &Projection,
@@ -57,9 +59,7 @@ impl Run<'_> {
             match action {
                 // In an inclusion computed fields stand behind those that were there.
                 Action::Compute(expression) if self.mode == Mode::Inclusion || !exists() => {
-                    if let Some(value) = expression.evaluate(self.root)?.as_ref() {
-                        out.append(name, value);
-                    }
+                    self.compute(expression, name, out)?;
                 }
                 Action::ElemMatch(matcher) if self.mode == Mode::Inclusion => {
                     elem_match(matcher, name, document, out)?;
@@ -88,10 +88,8 @@ impl Run<'_> {
             }
             Action::Exclude => {}
             Action::Compute(expression) => {
-                if self.mode != Mode::Inclusion
-                    && let Some(value) = expression.evaluate(self.root)?.as_ref()
-                {
-                    out.append(name, value);
+                if self.mode != Mode::Inclusion {
+                    self.compute(expression, name, out)?;
                 }
             }
             Action::Slice { skip, limit } => match elem.to_value() {
@@ -151,6 +149,16 @@ impl Run<'_> {
                 }
                 _ => {}
             }
+        }
+        Ok(())
+    }
+
+    /// Appends what an expression gives, if it gives anything. A constant costs nothing before it is copied.
+    fn compute(&self, expression: &Expression, name: &str, out: &mut DocBuilder) -> Result<()> {
+        let computed = expression.evaluate(self.root)?;
+        if let Some(value) = computed.as_ref() {
+            spend_bytes(bytes(value))?;
+            out.append(name, value);
         }
         Ok(())
     }

@@ -316,3 +316,24 @@ fn projections_of_many_fields_are_as_those_of_few() {
             .all(|(_, value)| value == RawBsonRef::Int32(7))
     );
 }
+
+#[test]
+fn a_constant_that_is_copied_takes_a_budget() {
+    let text = "x".repeat(2_000_000);
+    let apply = |spec: RawDocumentBuf, document: &RawDocumentBuf| {
+        let projection = Projection::parse_aggregation(&spec, &Variables::default());
+        let projection = projection.expect("the projection parses");
+        crate::work::within(4_000_000, || projection.apply(document, None))
+            .map(|made| made.expect("it applies").as_bytes().len())
+    };
+    // Also in the place of a field that is there, and in a document that there was not.
+    for document in [rawdoc! { "_id": 1 }, rawdoc! { "_id": 1, "a": 1 }] {
+        for spec in [
+            rawdoc! { "a": { "$literal": &*text } },
+            rawdoc! { "a": { "b": { "$literal": &*text } } },
+        ] {
+            assert_eq!(apply(spec, &document), None);
+        }
+    }
+    assert!(apply(rawdoc! { "a": { "$literal": &text[..1000] } }, &sample()).is_some());
+}
