@@ -169,13 +169,9 @@ impl Op {
         durable: bool,
     ) -> Op {
         assert!(skip < buffer.len());
-        // A durable write is a write and a flush of the device. A kernel thread of the ring's does both in one go; started by
-        // us, the flush would wait for a second thread to be woken when the write is done.
-        let (flags, by) = if durable {
-            (libc::RWF_DSYNC, squeue::Flags::ASYNC)
-        } else {
-            (0, squeue::Flags::empty())
-        };
+        // The kernel starts the write here and has its own worker flush the device when it is done. Given to a thread of the
+        // ring's instead (`IOSQE_ASYNC`), the same is only begun later: that thread runs on this processor.
+        let flags = if durable { libc::RWF_DSYNC } else { 0 };
         // SAFETY: as for `read`; nobody else can write to the buffer while the keep owns it.
         unsafe {
             Op::start(core, Keep::Buffer(file, buffer), false, |keep| {
@@ -188,7 +184,6 @@ impl Op {
                     .offset(offset + skip as u64)
                     .rw_flags(flags)
                     .build()
-                    .flags(by)
             })
         }
     }
