@@ -12,6 +12,9 @@ use crate::plan::{Kind, Plan};
 use crate::session::{Durability, Outcome, text};
 use crate::table;
 
+/// The first field of the result, by which `pinion-bench report` knows it.
+const FORMAT: &str = "pinion-bench-engine-1";
+
 /// Part of `seconds` for which an engine runs before it is measured again, after another had the processor.
 const WARM_UP: f64 = 0.2;
 
@@ -66,12 +69,17 @@ pub fn command(options: &Options) -> Outcome<bool> {
     }
     let opened = result?;
     if let Some(path) = &options.json {
-        let phases: Vec<Value> = comparison.phases.iter().map(table::to_json).collect();
+        let phases: Vec<Value> = comparison
+            .phases
+            .iter()
+            .map(|phase| table::to_json(phase, options))
+            .collect();
         let missing: Vec<Value> = missing
             .iter()
             .map(|engine| json!({"engine": engine.name, "why": engine.missing}))
             .collect();
         let result = json!({
+            "format": FORMAT,
             "command": std::env::args().collect::<Vec<_>>(),
             "machine": machine,
             "load_average_after": machine::facts()["load_average"],

@@ -80,7 +80,7 @@ fn first(phase: &Phase) -> (&'static str, &[Value]) {
     (name, rounds)
 }
 
-pub fn to_json(phase: &Phase) -> Value {
+pub fn to_json(phase: &Phase, options: &Options) -> Value {
     let (reference, reference_rounds) = first(phase);
     let engines: Vec<Value> = phase
         .rounds
@@ -91,12 +91,13 @@ pub fn to_json(phase: &Phase) -> Value {
                 "rate": spread(rounds, rate).to_json(),
                 "acknowledged_rate": spread(rounds, acknowledged_rate).to_json(),
                 "cpu_us_per_operation": spread(rounds, cpu_us).to_json(),
+                "write_amplification": spread(rounds, write_amplification).to_json(),
                 "ratio": {"of": reference, "to": name, "rate": ratios(reference_rounds, rounds).to_json()},
                 "rounds": rounds,
             })
         })
         .collect();
-    json!({"phase": phase.name, "engines": engines})
+    json!({"phase": phase.name, "what": what(phase, options), "engines": engines})
 }
 
 pub fn print_options(options: &Options) {
@@ -128,8 +129,9 @@ pub fn print_about(opened: &[Value]) {
     }
 }
 
-fn title(phase: &Phase, options: &Options) -> String {
-    let plain = match phase.name {
+/// What a phase measures, in words.
+fn what(phase: &Phase, options: &Options) -> String {
+    match phase.name {
         "load" => format!(
             "records in commits of {}, until nothing is left to be done",
             options.batch
@@ -167,8 +169,7 @@ fn title(phase: &Phase, options: &Options) -> String {
             options.sync_writes
         ),
         other => other.to_owned(),
-    };
-    format!("## {}: {plain}", phase.name)
+    }
 }
 
 fn number(value: f64) -> String {
@@ -184,7 +185,7 @@ fn number(value: f64) -> String {
 
 pub fn print_phase(phase: &Phase, options: &Options) {
     let (reference, reference_rounds) = first(phase);
-    println!("\n{}", title(phase, options));
+    println!("\n## {}: {}", phase.name, what(phase, options));
     println!(
         "{:<11} {:>10} {:>21} {:>10} {:>16} {:>8} {:>8} {:>9} {:>9} {:>8}",
         "engine",

@@ -78,7 +78,7 @@ fn report() -> Command {
                 .value_name("JSON")
                 .num_args(1..)
                 .required(true)
-                .help("what run --json has written"),
+                .help("what --json of run, peers or engine has written"),
         )
         .arg(value("output", "FILE", "the page").default_value("report.html"))
 }

@@ -57,6 +57,20 @@ pub fn text(value: &Value) -> String {
     }
 }
 
+/// The facts of the machine.
+pub fn machine(out: &mut String, facts: &Value) {
+    out.push_str("<h2>Machine</h2><table>");
+    for (title, value) in facts.as_object().into_iter().flatten() {
+        let _ = write!(
+            out,
+            "<tr><td>{}</td><td>{}</td></tr>",
+            escape(title),
+            text(value)
+        );
+    }
+    out.push_str("</table>");
+}
+
 /// The whole page.
 pub fn html(results: &[(String, Value)]) -> String {
     let mut out = format!(

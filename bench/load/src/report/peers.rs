@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::chart::{escape, short};
-use super::page::{STYLE, number, run, text};
+use super::page::{STYLE, machine, number, run, text};
 
 /// Columns of the figures: title, and name in the result.
 const COLUMNS: &[(&str, &str)] = &[
@@ -36,16 +36,8 @@ pub fn html(result: &Value) -> String {
     targets(&mut out, result);
     figures(&mut out, result);
     servers(&mut out, result);
-    out.push_str("<h2>Machine</h2><table>");
-    for (title, value) in result["machine"].as_object().into_iter().flatten() {
-        let _ = write!(
-            out,
-            "<tr><td>{}</td><td>{}</td></tr>",
-            escape(title),
-            text(value)
-        );
-    }
-    out.push_str("</table><h1>The last round's runs</h1>");
+    machine(&mut out, &result["machine"]);
+    out.push_str("<h1>The last round's runs</h1>");
     for one in result["last_round"].as_array().into_iter().flatten() {
         let name = format!(
             "{} {}",

@@ -77,3 +77,48 @@ fn a_comparison_has_its_targets_figures_and_runs() {
     }
     assert!(!page.contains("http") && !page.contains("NaN"), "{page}");
 }
+
+#[test]
+fn a_comparison_of_engines_has_its_phases_engines_and_what_is_missing() {
+    let spread = |median: f64| json!({"median": median, "least": 1.0, "greatest": 4.0});
+    let page = super::page_of(&[("engine".into(), json!({
+        "format": super::engines::FORMAT, "command": ["pinion-bench-engine", "run", "--phases", "insert"],
+        "engines": [{"engine": "pinion", "version": "Pinion <x>", "about": "rings flushed every 100 ms"}],
+        "not_measured": [{"engine": "lmdb", "why": "not built"}], "machine": {"processors": 2},
+        "phases": [{"phase": "insert", "what": "500000 inserts", "engines": [{
+            "engine": "pinion", "rate": spread(2000.0), "acknowledged_rate": spread(3000.0), "cpu_us_per_operation": spread(11.2),
+            "write_amplification": {"median": null}, "ratio": {"rate": spread(1.9)},
+            "rounds": [{"space_bytes": 1_048_576, "resident_bytes": 1}, {"space_bytes": 3_145_728, "resident_bytes": 2_097_152}],
+        }]}],
+    }))])
+    .expect("it is a comparison of engines");
+    for part in [
+        "run --phases insert",
+        "<h2>insert</h2><p>500000 inserts</p>",
+        "<td>pinion</td><td>2000 (1-4)</td><td>3000</td><td>1.9 (1-4)</td><td>11.2</td><td></td><td>3</td><td>2</td>",
+        "Pinion &lt;x&gt;",
+        "lmdb was not measured: not built",
+        "<td>processors</td><td>2</td>",
+    ] {
+        assert!(page.contains(part), "{part} is not on the page: {page}");
+    }
+}
+
+#[test]
+fn comparisons_share_no_page_and_other_files_are_no_results() {
+    let of = |format: &str| (format.to_owned(), json!({ "format": format }));
+    for (results, why) in [
+        (
+            vec![of(super::engines::FORMAT), of(FORMAT)],
+            "it makes a page of its own",
+        ),
+        (
+            vec![of(crate::peers::FORMAT), of(crate::peers::FORMAT)],
+            "it makes a page of its own",
+        ),
+        (vec![of("other")], "other is no result of pinion-bench run"),
+    ] {
+        let error = super::page_of(&results).expect_err("no page");
+        assert!(error.contains(why), "{error}");
+    }
+}
