@@ -60,7 +60,13 @@ pub fn text(value: &Value) -> String {
 /// The facts of the machine.
 pub fn machine(out: &mut String, facts: &Value) {
     out.push_str("<h2>Machine</h2><table>");
-    for (title, value) in facts.as_object().into_iter().flatten() {
+    rows(out, facts);
+    out.push_str("</table>");
+}
+
+/// A row for each field.
+fn rows(out: &mut String, fields: &Value) {
+    for (title, value) in fields.as_object().into_iter().flatten() {
         let _ = write!(
             out,
             "<tr><td>{}</td><td>{}</td></tr>",
@@ -68,7 +74,6 @@ pub fn machine(out: &mut String, facts: &Value) {
             text(value)
         );
     }
-    out.push_str("</table>");
 }
 
 /// The whole page.
@@ -255,21 +260,7 @@ pub fn run(out: &mut String, name: &str, result: &Value) {
         text(&result["server"]),
         text(&result["command"])
     );
-    for (title, value) in result["machine"].as_object().into_iter().flatten() {
-        let _ = write!(
-            out,
-            "<tr><td>{}</td><td>{}</td></tr>",
-            escape(title),
-            text(value)
-        );
-    }
-    for (title, value) in result["properties"].as_object().into_iter().flatten() {
-        let _ = write!(
-            out,
-            "<tr><td>{}</td><td>{}</td></tr>",
-            escape(title),
-            text(value)
-        );
-    }
+    rows(out, &result["machine"]);
+    rows(out, &result["properties"]);
     out.push_str("</table>");
 }
