@@ -105,7 +105,7 @@ fn run() -> Command {
         .arg(value("uri", "URI", "mongodb://, redis:// or postgresql:// with [user:password@]host[:port][/database]").default_value("mongodb://127.0.0.1:27017"))
         .arg(workload)
         .arg(Arg::new("P").short('P').value_name("FILE|NAME=VALUE").action(ArgAction::Append).help("a YCSB property file, or one property; later ones win"))
-        .arg(flag("load", "removes the workload's tables and loads recordcount documents first"))
+        .arg(flag("load", "removes the workload's tables and loads recordcount documents first; with the workload load removes them only"))
         .arg(value("target", "OPS", "open loop: operations a second in all; without it the loop is closed"))
         .arg(value("ramp-p99-ms", "MS", "finds the highest open-loop rate whose p99 is at most this; each step lasts --duration"))
         .arg(value("duration", "SECS", "how long to measure (default 10, or until operationcount is done)"))

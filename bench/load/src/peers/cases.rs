@@ -24,6 +24,8 @@ pub struct Case {
     pub writes: bool,
     /// Inserts into a table of its own, which is made anew for each run, so that no run finds more than another.
     pub fresh: bool,
+    /// Inserts into the table of all cases: a fast server more than a slow one, so what comes next begins with another load.
+    pub grows: bool,
 }
 
 const ALL: &[Kind] = &[Kind::Pinion, Kind::MongoDb, Kind::Redis, Kind::Postgres];
@@ -41,6 +43,7 @@ const BASE: Case = Case {
     rate: None,
     writes: true,
     fresh: false,
+    grows: false,
 };
 
 const fn ycsb(
@@ -54,6 +57,13 @@ const fn ycsb(
         durability,
         servers: DOCUMENTS,
         ..BASE
+    }
+}
+
+const fn growing(case: Case) -> Case {
+    Case {
+        grows: true,
+        ..case
     }
 }
 
@@ -83,7 +93,8 @@ const fn half_read_rate(name: &'static str, connections: usize) -> Case {
     }
 }
 
-/// All cases in the order in which they run: what only reads goes before what leaves dirty pages behind.
+/// All cases in the order in which they run: what only reads goes before what leaves dirty pages behind, and, as YCSB
+/// has it, what inserts behind what does not.
 pub const CASES: &[Case] = &[
     Case {
         name: "read",
@@ -137,14 +148,22 @@ pub const CASES: &[Case] = &[
     },
     ycsb("a", &["--workload", "a"], Durability::Default),
     ycsb("b", &["--workload", "b"], Durability::Default),
-    ycsb("d", &["--workload", "d"], Durability::Default),
-    ycsb("e", &["--workload", "e"], Durability::Default),
     ycsb("f", &["--workload", "f"], Durability::Default),
+    growing(ycsb("d", &["--workload", "d"], Durability::Default)),
+    growing(ycsb("e", &["--workload", "e"], Durability::Default)),
     ycsb("a-journaled", &["--workload", "a"], Durability::Journaled),
     ycsb("b-journaled", &["--workload", "b"], Durability::Journaled),
-    ycsb("d-journaled", &["--workload", "d"], Durability::Journaled),
-    ycsb("e-journaled", &["--workload", "e"], Durability::Journaled),
     ycsb("f-journaled", &["--workload", "f"], Durability::Journaled),
+    growing(ycsb(
+        "d-journaled",
+        &["--workload", "d"],
+        Durability::Journaled,
+    )),
+    growing(ycsb(
+        "e-journaled",
+        &["--workload", "e"],
+        Durability::Journaled,
+    )),
     open(
         "a-at-70%-of-mongodb",
         &[Kind::Pinion, Kind::MongoDb],

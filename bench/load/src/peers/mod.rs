@@ -139,11 +139,13 @@ impl<'a> Comparison<'a> {
         if self.options.idle_connections > 0 {
             self.idle()?;
         }
-        if !self.options.cases.is_empty() {
-            self.load()?;
-        }
+        let mut loaded = false;
         for case in &self.options.cases {
+            if !loaded {
+                self.load()?;
+            }
             self.case(case)?;
+            loaded = !case.grows;
         }
         output::print(&self);
         if let Some(file) = &self.options.json {
@@ -194,15 +196,22 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
-    /// Loads, takes a checkpoint, starts anew and reads until the caches are warm.
+    /// Loads anew, takes a checkpoint, starts anew and reads until the caches are warm.
     fn load(&mut self) -> Result<(), String> {
         let records = self.options.records;
         for place in 0..self.servers.len() {
             if self.servers[place].kind == Kind::Echo {
                 continue;
             }
-            let load = ["--workload", "load", "-P", "batchsize=100"].map(str::to_owned);
+            let load = ["--workload", "load", "--load", "-P", "batchsize=100"].map(str::to_owned);
             let loaded = self.drive(place, &load)?;
+            if loaded["valid"] != json!(true) {
+                let why = &loaded["invalid"];
+                return Err(format!(
+                    "the load of {}: {why}",
+                    self.servers[place].kind.name()
+                ));
+            }
             eprintln!(
                 "load: {:10} {:.0} documents a second",
                 self.servers[place].kind.name(),

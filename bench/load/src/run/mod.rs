@@ -55,10 +55,11 @@ fn measure<P: Protocol>(settings: &Settings) -> Result<Done, String> {
     }
     let (mut control, mut stream) = P::open(&session)?;
     let server = control.server(&mut stream)?;
-    if settings.load_first {
+    let loads = settings.spec.load;
+    if settings.load_first && !loads {
         load::<P>(settings)?;
     }
-    control.set_up(&mut stream, &session, false)?;
+    control.set_up(&mut stream, &session, settings.load_first && loads)?;
     if let Some(limit) = settings.ramp_p99 {
         let (measured, steps) = ramp::run::<P>(settings, &session, limit)?;
         return Ok(Done {

@@ -31,10 +31,15 @@ pub enum Reply {
     OtherRequest,
 }
 
+/// No table was dropped.
+pub const NEVER: u64 = u64::MAX;
+
 pub struct Stub {
     pub port: u16,
     /// Finds and updates that were answered.
     pub answered: Arc<AtomicU64>,
+    /// Of those, how many were answered when a table was last dropped.
+    pub dropped_at: Arc<AtomicU64>,
 }
 
 impl Stub {
@@ -43,7 +48,8 @@ impl Stub {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let answered = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&answered);
+        let dropped_at = Arc::new(AtomicU64::new(NEVER));
+        let (counted, dropped) = (Arc::clone(&answered), Arc::clone(&dropped_at));
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let stub = Connection {
@@ -51,12 +57,17 @@ impl Stub {
                     manner,
                     document: document.clone(),
                     answered: Arc::clone(&counted),
+                    dropped_at: Arc::clone(&dropped),
                 };
                 // The generator closes when it likes: an error is the end.
                 std::thread::spawn(move || stub.serve());
             }
         });
-        Self { port, answered }
+        Self {
+            port,
+            answered,
+            dropped_at,
+        }
     }
 }
 
@@ -65,6 +76,7 @@ struct Connection {
     manner: Reply,
     document: Document,
     answered: Arc<AtomicU64>,
+    dropped_at: Arc<AtomicU64>,
 }
 
 impl Connection {
@@ -83,6 +95,11 @@ impl Connection {
             let reply = match command.name {
                 b"find" => self.find(body),
                 b"update" | b"insert" => self.write(),
+                b"drop" => {
+                    let answered = self.answered.load(Ordering::Relaxed);
+                    self.dropped_at.store(answered, Ordering::Relaxed);
+                    Some(document(|out| bson::int32(out, "ok", 1)))
+                }
                 _ => Some(document(|out| {
                     bson::string(out, "version", "stub");
                     bson::int32(out, "ok", 1);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::drive::Measured;
 use super::measure;
-use super::stub::{Reply, Stub};
+use super::stub::{NEVER, Reply, Stub};
 use crate::echo::{Echo, Manner};
 use crate::options::{Settings, command};
 use crate::protocol::Mongo;
@@ -267,6 +267,16 @@ fn a_load_writes_each_document_once() {
         (1000, 1000)
     );
     assert_eq!(stub.answered.load(Ordering::Relaxed), 1000);
+    assert_eq!(stub.dropped_at.load(Ordering::Relaxed), NEVER);
+}
+
+#[test]
+fn a_load_that_removes_what_is_there_writes_each_document_once() {
+    let _alone = alone();
+    let (settings, stub, measured) = run(Reply::Right, "--workload load --load");
+    assert_eq!(measured.invalid(&settings), [""; 0]);
+    assert_eq!(stub.answered.load(Ordering::Relaxed), 1000);
+    assert_eq!(stub.dropped_at.load(Ordering::Relaxed), 0);
 }
 
 /// The run is invalid for that reason, and of what failed nothing counts as an operation.
