@@ -286,10 +286,7 @@ async fn append_engine(out: &mut DocBuilder) {
             "bytes currently in the cache",
             s.cache_bytes + s.delta_bytes,
         ),
-        (
-            "maximum bytes configured",
-            s.cache_budget_bytes + s.delta_budget_bytes,
-        ),
+        ("maximum bytes configured", s.memory_budget_bytes),
         ("tracked dirty bytes in the cache", s.delta_bytes),
         ("bytes read into cache", s.page_bytes_read),
         ("bytes written from cache", s.page_bytes_written),

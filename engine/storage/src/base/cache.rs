@@ -14,6 +14,10 @@ use crate::types::{Direction, ReadError};
 /// What a cached page costs beside its bytes.
 const PAGE_OVERHEAD_BYTES: u64 = 256;
 
+/// How many pages that were used the hand of the clock passes before it takes one all the same. Where all were used, as when a
+/// cache fills up for the first time, a whole round would hold the core for as long as it takes to look at every page.
+const MOST_PASSED: usize = 1024;
+
 /// A load under way, and its outcome for those who wait.
 #[derive(Default)]
 struct Load {
@@ -190,6 +194,7 @@ impl PageCache {
     }
 
     fn make_room(&self, inner: &mut Inner, size: u64) {
+        let mut passed = 0;
         while inner.bytes + size > inner.budget && inner.table.len() > 0 {
             let at = inner.hand;
             inner.hand = (at + 1) % inner.places.len();
@@ -197,9 +202,11 @@ impl PageCache {
                 continue;
             };
             let page = inner.table.get(block).expect("a place names a page");
-            if page.cached.referenced.replace(false) {
+            if page.cached.referenced.replace(false) && passed < MOST_PASSED {
+                passed += 1;
                 continue;
             }
+            passed = 0;
             inner.remove(block);
             self.evictions.set(self.evictions.get() + 1);
         }
@@ -234,5 +241,45 @@ impl Drop for LoadGuard<'_> {
     fn drop(&mut self) {
         self.cache.inner.borrow_mut().loading.remove(&self.block);
         self.load.done.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::page::{PageHeader, build_payload, seal};
+    use super::*;
+    use crate::types::TreeId;
+
+    /// A cache that has just filled up has no page that was not used, and looking at each of them would take long.
+    #[test]
+    fn the_hand_does_not_go_round_where_all_were_used() {
+        const PAGES: u64 = 8 * MOST_PASSED as u64;
+        let header = PageHeader {
+            kind: PageKind::FileHeader,
+            level: 0,
+            tree: TreeId::MASTER,
+            checkpoint: 0,
+        };
+        let page = || {
+            let mut bytes = build_payload(header, &[0; 100], 1);
+            seal(&mut bytes, 0, false);
+            Rc::new(Page::parse(bytes.into_bytes()).unwrap())
+        };
+        let bytes = cost(&page());
+        let cache = PageCache::new(PAGES * (bytes + CHUNK_BYTES));
+        for block in 0..PAGES {
+            cache.insert(block, page(), true);
+        }
+        cache.set_budget(cache.bytes());
+        cache.insert(PAGES, page(), true);
+        assert!(cache.evictions.get() >= 1);
+        let used = |block: &u64| {
+            let inner = cache.inner.borrow();
+            let page = inner.table.get(*block);
+            page.is_some_and(|page| page.cached.referenced.get())
+        };
+        let untouched = (0..PAGES).filter(used).count();
+        let passed = MOST_PASSED * cache.evictions.get() as usize;
+        assert!(untouched + passed + 2 >= PAGES as usize, "{untouched}");
     }
 }

@@ -5,8 +5,10 @@ use crate::limits::{BLOCK_BYTES, LEAF_TARGET_BYTES};
 /// Settings of one partition. They may differ at every open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionOptions {
-    /// Budget of the page cache.
+    /// What the page cache may take while there are few changes.
     pub cache_bytes: u64,
+    /// Changes beyond so many bytes are memory that the page cache does without, down to a quarter of it.
+    pub changes_beside_cache_bytes: u64,
     /// Bytes of merged changes that are kept for open snapshots; beyond it the oldest snapshots end.
     pub retired_bytes: u64,
     /// Changes up to so many bytes are spilled, not merged, where a merge would write much more than them; 0 merges always.
@@ -27,6 +29,7 @@ impl Default for PartitionOptions {
     fn default() -> PartitionOptions {
         PartitionOptions {
             cache_bytes: 256 * 1024 * 1024,
+            changes_beside_cache_bytes: 64 * 1024 * 1024,
             retired_bytes: 128 * 1024 * 1024,
             spill_bytes: 32 * 1024 * 1024,
             leaf_target_bytes: LEAF_TARGET_BYTES as u32,
@@ -43,6 +46,7 @@ impl PartitionOptions {
     pub fn hostile() -> PartitionOptions {
         PartitionOptions {
             cache_bytes: 6 * BLOCK_BYTES as u64,
+            changes_beside_cache_bytes: BLOCK_BYTES as u64,
             retired_bytes: 1024 * 1024,
             spill_bytes: 256 * 1024,
             leaf_target_bytes: 700,

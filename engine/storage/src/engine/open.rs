@@ -237,12 +237,18 @@ async fn create(options: &StorageOptions) -> Result<ManifestStore, OpenError> {
 /// for a checkpoint, so that one that is asked for by memory merges and frees it.
 const SPILL_PERCENT: u64 = 35;
 
-/// The options of each partition: its part of the node's page cache, and of what open snapshots may keep: as much again as
-/// changes may take, since at most that much is merged, and so kept, by one checkpoint.
+/// The part of memory that pages may take while there are few changes, in percent. Changes may take the rest, and pages give
+/// way to those beyond it. What pages have left is not always where changes need it, so memory that goes back and forth is
+/// memory that the process may take twice.
+const PAGES_PERCENT: u64 = 80;
+
+/// The options of each partition: its part of the node's memory for pages, and of what open snapshots may keep: as much again
+/// as changes may take, since at most that much is merged, and so kept, by one checkpoint.
 fn partition_options(options: &StorageOptions, partitions: u16) -> PartitionOptions {
     let share = |percent| options.cache_bytes / 100 * percent / u64::from(partitions);
     PartitionOptions {
-        cache_bytes: share(100 - options.delta_percent),
+        cache_bytes: share(PAGES_PERCENT),
+        changes_beside_cache_bytes: share(100 - PAGES_PERCENT),
         retired_bytes: share(options.delta_percent),
         spill_bytes: share(options.delta_percent) / 100 * SPILL_PERCENT,
         // What a merge has built and readers do not have yet is in memory beside what it replaces.

@@ -30,9 +30,17 @@ fn delay_at(pressure: u64) -> Duration {
 }
 
 impl Storage {
+    /// This core's part of the memory for pages and changes.
+    pub(super) fn memory_budget(&self) -> u64 {
+        self.part_of(self.options.cache_bytes)
+    }
+
     /// Bytes of memory that changes to this core's partitions may take.
     pub(super) fn delta_budget(&self) -> u64 {
-        let node = self.options.cache_bytes / 100 * self.options.delta_percent;
+        self.part_of(self.options.cache_bytes / 100 * self.options.delta_percent)
+    }
+
+    fn part_of(&self, node: u64) -> u64 {
         node * self.owned().count() as u64 / self.partitions.len() as u64
     }
 
@@ -53,9 +61,13 @@ impl Storage {
         }
     }
 
-    /// Publishes this core's pressure, and asks for a checkpoint when it has risen so far. Called after each step.
+    /// Shares memory between changes and pages, publishes this core's pressure, and asks for a checkpoint when it has risen
+    /// so far. Called after each step.
     pub(super) fn publish_memory(&self) {
         self.follow_horizon();
+        for partition in self.owned() {
+            partition.share_memory();
+        }
         let pressure = self.pressure();
         self.shared.pressure[usize::from(self.core.0)].store(pressure, Ordering::Relaxed);
         if pressure >= CHECKPOINT_AT {

@@ -20,7 +20,9 @@ pub(super) struct Counters {
 /// Figures of one core since it was opened; those of all cores add up, except where said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StorageStats {
-    /// Bytes in the page cache, and what it may hold.
+    /// What pages and changes may take together.
+    pub memory_budget_bytes: u64,
+    /// Bytes in the page cache, and what it may hold beside the changes that there are.
     pub cache_bytes: u64,
     pub cache_budget_bytes: u64,
     /// Bytes of changes not yet in the base, and what they may take.
@@ -58,6 +60,7 @@ pub struct StorageStats {
 
 impl std::ops::AddAssign for StorageStats {
     fn add_assign(&mut self, other: StorageStats) {
+        self.memory_budget_bytes += other.memory_budget_bytes;
         self.cache_bytes += other.cache_bytes;
         self.cache_budget_bytes += other.cache_budget_bytes;
         self.delta_bytes += other.delta_bytes;
@@ -98,6 +101,7 @@ impl Storage {
             .map(|ring| ring.stats())
             .unwrap_or_default();
         let mut stats = StorageStats {
+            memory_budget_bytes: self.memory_budget(),
             delta_bytes: self.delta_bytes(),
             delta_budget_bytes: self.delta_budget(),
             checkpoints: self.counters.checkpoints.get(),

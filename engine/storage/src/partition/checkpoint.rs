@@ -292,10 +292,6 @@ impl Partition {
             expired,
         } = state.views.reap(&self.pins.borrow(), limit);
         self.expired_views.set(self.expired_views.get() + expired);
-        // What old snapshots keep in memory, the cache does without.
-        let pages = self.store.options.cache_bytes;
-        let lent = state.views.retired_bytes().min(pages / 4 * 3);
-        self.store.cache.set_budget(pages - lent);
         if !extents.is_empty() {
             let idle = state.releasing.is_empty();
             state.releasing.extend(extents);
@@ -317,6 +313,21 @@ impl Partition {
                 );
             }
         }
+        self.share_memory_of(state);
+    }
+
+    /// Gives the page cache what changes leave of the memory for both. Called whenever changes have come or gone.
+    pub(crate) fn share_memory(&self) {
+        self.share_memory_of(&self.state.borrow());
+    }
+
+    fn share_memory_of(&self, state: &super::core::State) {
+        let options = &self.store.options;
+        let changes = self.memory_of(state).dirty_bytes();
+        let lent = changes
+            .saturating_sub(options.changes_beside_cache_bytes)
+            .min(options.cache_bytes / 4 * 3);
+        self.store.cache.set_budget(options.cache_bytes - lent);
     }
 
     /// Makes extents reusable that no view refers to, a few at a time.
@@ -341,7 +352,7 @@ impl Partition {
         if bytes == 0 {
             return;
         }
-        let reclaiming = self.reclaiming.clone();
+        let (reclaiming, partition) = (self.reclaiming.clone(), self.me.clone());
         reclaiming.set(reclaiming.get() + bytes);
         drop(spawn(Queue::Background, async move {
             for map in maps {
@@ -353,6 +364,9 @@ impl Partition {
                 }
             }
             reclaiming.set(reclaiming.get() - bytes);
+            if let Some(partition) = partition.upgrade() {
+                partition.share_memory();
+            }
         }));
     }
 }

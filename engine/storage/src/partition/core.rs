@@ -81,7 +81,7 @@ pub struct PartitionMemory {
     pub intents: u64,
     /// Pages in the cache.
     pub cache_bytes: u64,
-    /// The cache's budget.
+    /// The cache's budget, which is what changes leave.
     pub cache_budget_bytes: u64,
 }
 
@@ -264,7 +264,10 @@ impl Partition {
 
     /// Memory in use.
     pub fn memory(&self) -> PartitionMemory {
-        let state = self.state.borrow();
+        self.memory_of(&self.state.borrow())
+    }
+
+    pub(super) fn memory_of(&self, state: &State) -> PartitionMemory {
         PartitionMemory {
             active_bytes: state.active.bytes(),
             sealed_bytes: state

@@ -471,6 +471,51 @@ fn a_merge_gives_up_memory_as_it_goes() {
     }
 }
 
+/// While there are few changes pages may take nearly all; they give way to changes, and get back what a checkpoint frees.
+#[test]
+fn pages_take_what_changes_leave() {
+    const KEYS: u64 = 2_000;
+    sim::block_on(1, async {
+        let (cache_bytes, beside) = (2 << 20, 256 << 10);
+        let options = PartitionOptions {
+            cache_bytes,
+            changes_beside_cache_bytes: beside,
+            ..PartitionOptions::default()
+        };
+        let partition = create(options).await;
+        let key = |n: u64| format!("key {n:05}");
+        let write_all = async |from: u64| {
+            for n in 0..KEYS {
+                let value = format!("{from} {}", "v".repeat(600));
+                let written = write(&partition, from + n + 1, &[put(&key(n), &value)]).await;
+                written.unwrap();
+                partition.share_memory();
+                let memory = partition.memory();
+                let budget = cache_bytes - memory.dirty_bytes().saturating_sub(beside);
+                let fits = memory.cache_bytes <= memory.cache_budget_bytes;
+                assert!(fits && memory.cache_budget_bytes == budget, "{memory:?}");
+            }
+        };
+        write_all(0).await;
+        assert!(partition.memory().dirty_bytes() > 2 * beside);
+        checkpoint(&partition, KEYS).await.unwrap();
+        partition.raise_horizon(Timestamp::from_u64(KEYS));
+        // What was merged is freed in the background, and nobody writes meanwhile.
+        sleep(Duration::from_millis(10)).await;
+        assert_eq!(partition.memory().cache_budget_bytes, cache_bytes);
+        for n in 0..KEYS {
+            assert!(newest(&partition, &key(n)).await.is_some());
+        }
+        let most = partition.memory().cache_bytes;
+        write_all(KEYS).await;
+        let least = partition.memory().cache_bytes;
+        assert!(
+            most - least > 2 * beside,
+            "{most} bytes of pages, then {least}"
+        );
+    });
+}
+
 #[test]
 fn what_was_read_of_the_base_is_not_taken_for_what_was_merged_over_it() {
     sim::block_on(1, async {
