@@ -47,17 +47,15 @@ impl Storage {
     /// Bytes of memory that changes to this core's partitions take.
     pub(super) fn delta_bytes(&self) -> u64 {
         self.owned()
-            .map(|partition| {
-                let memory = partition.memory();
-                memory.active_bytes + memory.sealed_bytes + memory.intent_bytes
-            })
+            .map(|partition| partition.memory().delta_bytes())
             .sum()
     }
 
-    fn pressure(&self) -> u64 {
+    /// What `delta_bytes` of changes are of what they may be, in thousandths.
+    fn pressure_of(&self, delta_bytes: u64) -> u64 {
         match self.delta_budget() {
             0 => 0,
-            budget => self.delta_bytes() * 1000 / budget,
+            budget => delta_bytes * 1000 / budget,
         }
     }
 
@@ -65,10 +63,13 @@ impl Storage {
     /// so far. Called after each step.
     pub(super) fn publish_memory(&self) {
         self.follow_horizon();
+        let mut delta_bytes = 0;
         for partition in self.owned() {
-            partition.share_memory();
+            let memory = partition.memory();
+            partition.share_memory(&memory);
+            delta_bytes += memory.delta_bytes();
         }
-        let pressure = self.pressure();
+        let pressure = self.pressure_of(delta_bytes);
         self.shared.pressure[usize::from(self.core.0)].store(pressure, Ordering::Relaxed);
         if pressure >= CHECKPOINT_AT {
             self.ask_for_checkpoint();
@@ -103,7 +104,7 @@ impl Storage {
 
     /// An owner refuses further intents when its memory is exhausted.
     pub(super) fn check_memory(&self) -> Result<(), WriteError> {
-        if self.pressure() >= REFUSE_AT {
+        if self.pressure_of(self.delta_bytes()) >= REFUSE_AT {
             Err(WriteError::CacheFull)
         } else {
             Ok(())

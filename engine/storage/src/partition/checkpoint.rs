@@ -8,7 +8,7 @@ use pinion_clock::Timestamp;
 use pinion_runtime::{Queue, sim, spawn, yield_if_due};
 use rustc_hash::FxHashMap;
 
-use super::core::Partition;
+use super::core::{Partition, PartitionMemory};
 use super::delta::{Chain, Version};
 use super::key_map::KeyMap;
 use super::merging::Merging;
@@ -313,18 +313,15 @@ impl Partition {
                 );
             }
         }
-        self.share_memory_of(state);
+        self.share_memory(&self.memory_of(state));
     }
 
-    /// Gives the page cache what changes leave of the memory for both. Called whenever changes have come or gone.
-    pub(crate) fn share_memory(&self) {
-        self.share_memory_of(&self.state.borrow());
-    }
-
-    fn share_memory_of(&self, state: &super::core::State) {
+    /// Gives the page cache what changes leave of the memory for both, when changes have come or gone; `memory` is what
+    /// they take.
+    pub(crate) fn share_memory(&self, memory: &PartitionMemory) {
         let options = &self.store.options;
-        let changes = self.memory_of(state).dirty_bytes();
-        let lent = changes
+        let lent = memory
+            .dirty_bytes()
             .saturating_sub(options.changes_beside_cache_bytes)
             .min(options.cache_bytes / 4 * 3);
         self.store.cache.set_budget(options.cache_bytes - lent);
@@ -365,7 +362,7 @@ impl Partition {
             }
             reclaiming.set(reclaiming.get() - bytes);
             if let Some(partition) = partition.upgrade() {
-                partition.share_memory();
+                partition.share_memory(&partition.memory());
             }
         }));
     }

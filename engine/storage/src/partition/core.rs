@@ -86,9 +86,14 @@ pub struct PartitionMemory {
 }
 
 impl PartitionMemory {
+    /// Memory that only a checkpoint frees.
+    pub fn delta_bytes(&self) -> u64 {
+        self.active_bytes + self.sealed_bytes + self.intent_bytes
+    }
+
     /// Memory that only a checkpoint, or a snapshot's end, frees.
     pub fn dirty_bytes(&self) -> u64 {
-        self.active_bytes + self.sealed_bytes + self.retired_bytes + self.intent_bytes
+        self.delta_bytes() + self.retired_bytes
     }
 }
 

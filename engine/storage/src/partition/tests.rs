@@ -489,7 +489,7 @@ fn pages_take_what_changes_leave() {
                 let value = format!("{from} {}", "v".repeat(600));
                 let written = write(&partition, from + n + 1, &[put(&key(n), &value)]).await;
                 written.unwrap();
-                partition.share_memory();
+                partition.share_memory(&partition.memory());
                 let memory = partition.memory();
                 let budget = cache_bytes - memory.dirty_bytes().saturating_sub(beside);
                 let fits = memory.cache_bytes <= memory.cache_budget_bytes;
