@@ -7,7 +7,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use pinion_clock::Timestamp;
 use pinion_runtime::sim::{Death, DiskOp, Sim, SimOptions};
-use pinion_runtime::{CoreId, Duration, Queue, join_all, sim, sleep, submit_to, timeout};
+use pinion_runtime::{CoreId, Duration, Queue, join_all, now, sim, sleep, submit_to, timeout};
 use pinion_storage::{
     Applier, ApplyError, Direction, Entry, Expect, Key, KeyRange, Op, ReadAt, ReadError, Statement,
     Storage, StorageOptions, StorageStats, TreeId, Write, WriteError, open, storage,
@@ -146,6 +146,68 @@ fn a_quiet_node_writes_nothing() {
         sleep(Duration::from_secs(600)).await;
         storage.checkpoint().await.unwrap();
         assert_eq!(stats(2).await, checkpointed);
+    });
+}
+
+/// One key, written again and again, takes little memory: the ring's length alone asks for the checkpoint.
+#[test]
+fn a_long_ring_starts_a_checkpoint() {
+    let options = StorageOptions {
+        ring_bytes_per_checkpoint: 8 * 1024 * 1024,
+        ..options()
+    };
+    run(1, options, |_| async {
+        let mut written = 0;
+        while stats(1).await.checkpoints < 3 {
+            assert!(written < 40, "no checkpoint after {written} MiB");
+            for _ in 0..16 {
+                write(1, vec![7; 64 * 1024]).await.unwrap();
+            }
+            sleep(Duration::from_millis(200)).await;
+            written += 1;
+        }
+        assert!(written >= 24, "three checkpoints after {written} MiB");
+    });
+}
+
+/// A merge takes the time that its changes have, and no more when somebody waits for it.
+#[test]
+fn a_merge_that_nobody_waits_for_is_spread_over_time() {
+    let interval = Duration::from_secs(4);
+    let options = StorageOptions {
+        checkpoint_interval: interval,
+        ..options()
+    };
+    let fill = |value: u8| async move {
+        for key in 0..8000 {
+            write(key, vec![value; 4000]).await.unwrap();
+        }
+    };
+    run(2, options, move |storage| async move {
+        // 32 MB of changes, half of them on each core: a second at the slowest pace.
+        fill(1).await;
+        let waited = now();
+        while stats(2).await.checkpoints == 0 {
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert!(waited.elapsed() < interval + Duration::from_secs(2));
+        let spread = stats(2).await.checkpoint_last_ms;
+        assert!((800..1500).contains(&spread), "{spread} ms");
+        fill(2).await;
+        let awaited = now();
+        storage.checkpoint().await.unwrap();
+        let awaited = awaited.elapsed();
+        assert!(awaited < Duration::from_millis(500), "{awaited:?}");
+        // One that began by itself no longer rests when somebody comes to wait.
+        fill(3).await;
+        let begun = stats(2).await.pages_written;
+        while stats(2).await.pages_written < begun + 100 {
+            sleep(Duration::from_millis(10)).await;
+        }
+        let awaited = now();
+        storage.checkpoint().await.unwrap();
+        let awaited = awaited.elapsed();
+        assert!(awaited < Duration::from_millis(500), "{awaited:?}");
     });
 }
 

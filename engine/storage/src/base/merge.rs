@@ -267,7 +267,7 @@ impl<'a, 'w, 'k> LevelMerge<'a, 'w, 'k> {
                 let upper = located.as_ref().and_then(|located| located.upper.clone());
                 self.merge_page(located, upper.as_ref(), &mut changes)
                     .await?;
-                yield_if_due().await;
+                self.writer.rest().await;
                 let Some(upper) = upper else { break true };
                 if let Some((key, _)) = changes.peek() {
                     let next = self

@@ -119,9 +119,16 @@ impl FreeSpace {
 
     /// The free extents in order.
     pub(crate) fn extents(&self) -> impl Iterator<Item = Extent> {
-        self.by_start
-            .iter()
-            .map(|(&start, &blocks)| Extent { start, blocks })
+        self.by_start.iter().map(extent)
+    }
+
+    /// The free extents that end above `block`, in order.
+    pub(crate) fn extents_above(&self, block: u64) -> impl Iterator<Item = Extent> {
+        let mut below = self.by_start.range(..block).map(extent);
+        let around = below.next_back().filter(|below| below.end() > block);
+        around
+            .into_iter()
+            .chain(self.by_start.range(block..).map(extent))
     }
 
     fn insert(&mut self, extent: Extent) {
@@ -135,24 +142,6 @@ impl FreeSpace {
         assert_eq!(blocks, Some(extent.blocks));
         assert!(self.by_size.remove(&(extent.blocks, extent.start)));
         self.free_blocks -= extent.blocks;
-    }
-
-    /// The stored form: for each extent the gap since the previous one and its length, as LEB128 numbers.
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.by_start.len() * 3 + 16);
-        let mut push = |value: u64| {
-            let mut buffer = [0; 10];
-            let len = write_varint(&mut buffer, value as usize);
-            out.extend_from_slice(&buffer[..len]);
-        };
-        push(self.by_start.len() as u64);
-        let mut at = 0;
-        for extent in self.extents() {
-            push(extent.start - at);
-            push(extent.blocks);
-            at = extent.end();
-        }
-        out
     }
 
     /// Reads the stored form for a file of `end` blocks; none if it is not sound.
@@ -178,6 +167,73 @@ impl FreeSpace {
     }
 }
 
+fn extent((&start, &blocks): (&u64, &u64)) -> Extent {
+    Extent { start, blocks }
+}
+
+/// A list of free extents, as a checkpoint stores it: in order, and joined with their neighbours.
+pub(crate) struct FreeList(Vec<Extent>);
+
+impl FreeList {
+    /// The list of these extents, in any order; some may be named several times.
+    pub(crate) fn new(mut extents: Vec<Extent>) -> FreeList {
+        extents.sort_unstable();
+        let mut list: Vec<Extent> = Vec::with_capacity(extents.len());
+        for extent in extents {
+            match list.last_mut().filter(|last| last.end() >= extent.start) {
+                Some(last) => last.blocks = last.end().max(extent.end()) - last.start,
+                None => list.push(extent),
+            }
+        }
+        FreeList(list)
+    }
+
+    /// Adds the blocks by which the file has grown.
+    pub(crate) fn push(&mut self, grown: Extent) {
+        match self.0.last_mut().filter(|last| last.end() == grown.start) {
+            Some(last) => last.blocks += grown.blocks,
+            None => self.0.push(grown),
+        }
+    }
+
+    /// Leaves out an extent.
+    ///
+    /// # Panics
+    /// If it is not free as a whole.
+    pub(crate) fn take(&mut self, taken: Extent) {
+        let index = self.0.partition_point(|extent| extent.end() <= taken.start);
+        let around = self.0.get(index).copied();
+        let around = around
+            .filter(|around| around.start <= taken.start && taken.end() <= around.end())
+            .unwrap_or_else(|| panic!("{taken:?} is not free"));
+        let parts = [(around.start, taken.start), (taken.end(), around.end())];
+        let left = parts.iter().filter(|(start, end)| start < end);
+        let left = left.map(|&(start, end)| Extent {
+            start,
+            blocks: end - start,
+        });
+        self.0.splice(index..=index, left);
+    }
+
+    /// The stored form: for each extent the gap since the previous one and its length, as LEB128 numbers.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.0.len() * 3 + 16);
+        let mut push = |value: u64| {
+            let mut buffer = [0; 10];
+            let len = write_varint(&mut buffer, value as usize);
+            out.extend_from_slice(&buffer[..len]);
+        };
+        push(self.0.len() as u64);
+        let mut at = 0;
+        for extent in &self.0 {
+            push(extent.start - at);
+            push(extent.blocks);
+            at = extent.end();
+        }
+        out
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,6 +244,10 @@ mod tests {
             space.release(Extent { start, blocks });
         }
         space
+    }
+
+    fn encode(space: &FreeSpace) -> Vec<u8> {
+        FreeList::new(space.extents().collect()).encode()
     }
 
     fn list(space: &FreeSpace) -> Vec<(u64, u64)> {
@@ -271,13 +331,73 @@ mod tests {
             space.free_blocks(),
             used.iter().filter(|used| !**used).count() as u64
         );
-        let again = FreeSpace::decode(&space.encode(), space.end()).unwrap();
+        let again = FreeSpace::decode(&encode(&space), space.end()).unwrap();
         assert_eq!(list(&again), list(&space));
+        for block in 0..=space.end() {
+            let above: Vec<_> = space.extents_above(block).collect();
+            let expected: Vec<_> = space.extents().filter(|free| free.end() > block).collect();
+            assert_eq!(above, expected);
+        }
+    }
+
+    #[test]
+    fn a_list_is_what_its_extents_say() {
+        let listed = |extents: &[(u64, u64)]| {
+            let extents = extents
+                .iter()
+                .map(|&(start, blocks)| Extent { start, blocks });
+            FreeList::new(extents.collect())
+        };
+        let check = |free: &FreeList, expected: &[(u64, u64)]| {
+            let space = FreeSpace::decode(&free.encode(), 100).unwrap();
+            assert_eq!(list(&space), expected);
+        };
+        check(&listed(&[]), &[]);
+        check(
+            &listed(&[(20, 5), (10, 2), (25, 1), (12, 1)]),
+            &[(10, 3), (20, 6)],
+        );
+        // What has become free while they were gathered is there twice, or a part of something larger.
+        check(
+            &listed(&[(10, 2), (10, 2), (9, 5), (11, 1), (13, 3)]),
+            &[(9, 7)],
+        );
+        let taken = |start, blocks| {
+            let mut free = listed(&[(10, 10), (30, 4)]);
+            free.push(Extent {
+                start: 34,
+                blocks: 6,
+            });
+            free.push(Extent {
+                start: 50,
+                blocks: 2,
+            });
+            free.take(Extent { start, blocks });
+            free
+        };
+        check(&taken(10, 10), &[(30, 10), (50, 2)]);
+        check(&taken(10, 1), &[(11, 9), (30, 10), (50, 2)]);
+        check(&taken(14, 2), &[(10, 4), (16, 4), (30, 10), (50, 2)]);
+        check(&taken(33, 7), &[(10, 10), (30, 3), (50, 2)]);
+        check(&taken(50, 2), &[(10, 10), (30, 10)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "is not free")]
+    fn what_is_not_free_is_not_taken() {
+        let free = Extent {
+            start: 10,
+            blocks: 5,
+        };
+        FreeList::new(vec![free]).take(Extent {
+            start: 14,
+            blocks: 2,
+        });
     }
 
     #[test]
     fn nonsense_is_not_decoded() {
-        let good = space(100, &[(3, 4), (50, 10)]).encode();
+        let good = encode(&space(100, &[(3, 4), (50, 10)]));
         assert!(FreeSpace::decode(&good, 100).is_some());
         assert!(
             FreeSpace::decode(&good, 59).is_none(),

@@ -6,16 +6,20 @@ use std::path::Path;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use pinion_runtime::{DmaBuf, JoinHandle, Queue, compute_beside, spawn};
+use pinion_runtime::{DmaBuf, JoinHandle, Queue, compute_beside, sim, sleep, spawn, yield_if_due};
 
 use super::cache::PageCache;
 use super::file::PageFile;
 use super::options::PartitionOptions;
+use super::pace::Pace;
 use super::page::{Page, PageHeader, PageKind, PagePtr, build_payload, payload_blocks, seal};
 use super::roots::PartitionRoots;
-use super::space::{Extent, FreeSpace};
+use super::space::{Extent, FreeList, FreeSpace};
 use crate::limits::{BLOCK_BYTES, IO_BYTES, READ_AHEAD_LEAVES, WRITES_IN_FLIGHT};
 use crate::types::{Fatal, PartitionId, ReadError, TreeId};
+
+/// Free extents gathered between two offers to yield.
+const EXTENTS_AT_ONCE: usize = 1024;
 
 /// Pages of one partition, on disk and in memory.
 pub(crate) struct PageStore {
@@ -131,6 +135,7 @@ struct Run {
 /// Writes the pages of one checkpoint, gathered into large extents, several writes under way at once.
 pub(crate) struct PageWriter<'a> {
     store: &'a PageStore,
+    pace: &'a dyn Pace,
     checkpoint: u64,
     run: Option<Run>,
     in_flight: VecDeque<JoinHandle<Result<(), Fatal>>>,
@@ -139,13 +144,27 @@ pub(crate) struct PageWriter<'a> {
 }
 
 impl<'a> PageWriter<'a> {
-    pub(crate) fn new(store: &'a PageStore, checkpoint: u64) -> PageWriter<'a> {
+    pub(crate) fn new(store: &'a PageStore, checkpoint: u64, pace: &'a dyn Pace) -> PageWriter<'a> {
         PageWriter {
             store,
+            pace,
             checkpoint,
             run: None,
             in_flight: VecDeque::new(),
             built: Rc::default(),
+        }
+    }
+
+    /// Lets other tasks go on if they are due, and rests while the checkpoint is ahead of its pace.
+    pub(crate) async fn rest(&self) {
+        yield_if_due().await;
+        loop {
+            let rest = self.pace.rest();
+            if rest.is_zero() {
+                return;
+            }
+            sim::count("rests of a merge", 1);
+            sleep(rest).await;
         }
     }
 
@@ -234,29 +253,51 @@ impl<'a> PageWriter<'a> {
     }
 
     /// Writes the list of extents that are free once this checkpoint is durable: those free now, and those `pending`, which
-    /// only older states refer to. Pending extents may become free while this waits, so they are asked for anew each time.
+    /// only older states refer to. Pending extents may become free while this waits. It is put together in small steps and
+    /// beside the core: a file may have a million of them.
     pub(crate) async fn put_free_list(
         &mut self,
-        pending: impl Fn() -> Vec<Extent>,
-    ) -> Result<Option<PagePtr>, Fatal> {
+        mut pending: Vec<Extent>,
+    ) -> Result<PagePtr, Fatal> {
         self.end_run().await?;
-        let free_after = |store: &PageStore| {
-            let mut space = store.space.borrow().clone();
-            pending()
-                .into_iter()
-                .for_each(|extent| space.release(extent));
-            space
-        };
+        // Nobody else takes blocks: what is not pending is free all the time, though what it is joined with may grow.
+        let end = self.store.space.borrow().end();
+        let mut reached = 0;
+        while reached < end {
+            {
+                let space = self.store.space.borrow();
+                let mut more = space.extents_above(reached).peekable();
+                pending.extend(more.by_ref().take(EXTENTS_AT_ONCE));
+                reached = more.peek().map_or(end, |next| next.start);
+            }
+            yield_if_due().await;
+        }
         // Taking room for the list changes the list: one extent more at most, when the list comes out of the middle of
         // one or the file grows. An extent takes at most 18 bytes.
-        let blocks = payload_blocks(free_after(self.store).encode().len() + 32);
+        let (mut list, blocks) = compute_beside(|| {
+            let list = FreeList::new(pending);
+            let blocks = payload_blocks(list.encode().len() + 32);
+            (list, blocks)
+        })
+        .await;
         let extent = self.store.allocate(blocks, blocks).await?;
-        let list = free_after(self.store).encode();
+        let grown = self.store.space.borrow().end() - end;
         let header = self.header(PageKind::FreeList, 0, TreeId::MASTER);
-        let mut page = build_payload(header, &list, blocks);
-        let ptr = seal(&mut page, extent.start, false);
-        self.write(extent.start, vec![page.into_bytes()]).await?;
-        Ok(Some(ptr))
+        let (ptr, page) = compute_beside(|| {
+            if grown > 0 {
+                list.push(Extent {
+                    start: end,
+                    blocks: grown,
+                });
+            }
+            list.take(extent);
+            let mut page = build_payload(header, &list.encode(), blocks);
+            let ptr = seal(&mut page, extent.start, false);
+            (ptr, page.into_bytes())
+        })
+        .await;
+        self.write(extent.start, vec![page]).await?;
+        Ok(ptr)
     }
 
     fn count(&self, blocks: u64) {

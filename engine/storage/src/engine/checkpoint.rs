@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pinion_clock::Timestamp;
@@ -14,7 +15,8 @@ use pinion_runtime::sync::{Notify, Semaphore};
 use pinion_runtime::{CoreId, Queue, fs, join_all, now, sim, spawn, submit_to, timeout};
 
 use super::options::PlantedFault;
-use super::storage::{Phase, Storage, storage};
+use super::pace::CorePace;
+use super::storage::{Phase, Shared, Storage, storage};
 use crate::base::PartitionRoots;
 use crate::manifest::{Manifest, ManifestStore};
 use crate::types::{Fatal, PartitionId};
@@ -59,6 +61,7 @@ impl Storage {
     /// # Errors
     /// A page or a manifest could not be written; storage has stopped then.
     pub async fn checkpoint(&self) -> Result<Timestamp, Fatal> {
+        let _awaits = self.await_checkpoint();
         submit_to(CoreId(0), Queue::Background, || async {
             // A task of its own: the caller may go away, and half a checkpoint must not be left behind.
             let task = spawn(Queue::Background, async {
@@ -78,6 +81,7 @@ impl Storage {
 
     /// Takes a checkpoint after which no change waits to be merged. Call it on core 0.
     pub(super) async fn checkpoint_thoroughly(&self) -> Result<Timestamp, Fatal> {
+        let _awaits = self.await_checkpoint();
         self.checkpoint_node(Spilling::Never).await
     }
 
@@ -88,6 +92,7 @@ impl Storage {
             let storage = storage();
             let node = storage.node_state();
             // One that has begun is to be complete first.
+            let _awaits = storage.await_checkpoint();
             let _turn = node.turn.acquire().await;
             let before = node.held.replace(Some(storage.last_allotted()));
             assert!(before.is_none(), "checkpoints are held twice");
@@ -113,6 +118,19 @@ impl Storage {
             storage.clear_checkpoint_asked().await;
         })
         .await;
+    }
+
+    /// Somebody waits for a checkpoint, and has it go on as fast as it can, until the guard is dropped.
+    fn await_checkpoint(&self) -> impl Drop + use<> {
+        struct Awaits(Arc<Shared>);
+        impl Drop for Awaits {
+            fn drop(&mut self) {
+                self.0.checkpoints_awaited.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        let awaited = &self.shared.checkpoints_awaited;
+        awaited.fetch_add(1, Ordering::Relaxed);
+        Awaits(self.shared.clone())
     }
 
     async fn checkpoint_node(&self, spilling: Spilling) -> Result<Timestamp, Fatal> {
@@ -246,16 +264,14 @@ impl Storage {
             partition.seal(c);
         }
         self.unhold_horizon();
+        self.frames_sealed.set(self.ring_frames());
+        let pace = CorePace::new(self);
         let mut merged = Vec::new();
         for partition in self.owned().map(Rc::clone).collect::<Vec<_>>() {
             if self.options.planted_fault == PlantedFault::SuperblockBeforePages {
                 partition.hold_page_syncs(true).await?;
             }
-            let memory_freed = || {
-                self.publish_memory();
-                self.memory_freed.notify_all();
-            };
-            let roots = partition.merge(merges, &memory_freed).await?;
+            let roots = partition.merge(merges, &pace).await?;
             merged.push((partition.id(), roots, partition.merged_spills()));
         }
         Ok(merged)
@@ -274,7 +290,6 @@ impl Storage {
         self.publish_memory();
         self.memory_freed.notify_all();
         if let Some(ring) = ring {
-            self.counters.frames_at_checkpoint.set(ring.stats().frames);
             let failed = |error: std::io::Error| {
                 Fatal::new(format!("recycling ring segments failed: {error}"))
             };
@@ -304,9 +319,12 @@ impl Storage {
 
     /// Takes checkpoints at intervals and on demand; ends when storage fails or closes.
     pub(super) async fn run_checkpoints(self: Rc<Self>) {
+        let mut due = now() + self.options.checkpoint_interval;
         while self.fatal.borrow().is_none() && self.phase.get() != Phase::Closed {
             let node = self.node_state();
-            let asked = timeout(self.options.checkpoint_interval, node.demand.notified()).await;
+            let asked = timeout(due - now(), node.demand.notified()).await;
+            // From one's begin to the next's, however long it takes.
+            due = now() + self.options.checkpoint_interval;
             let spilling = match asked {
                 Ok(()) => Spilling::WherePaying,
                 Err(_) => Spilling::WhileWriting,

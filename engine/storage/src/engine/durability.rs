@@ -189,7 +189,22 @@ impl Storage {
             .recorded_durable
             .fetch_max(all_durable.as_u64(), Ordering::SeqCst);
         self.tell_durable_progress();
+        let needed = self.ring_bytes_since(self.frames_sealed.get());
+        if needed >= self.options.ring_bytes_per_checkpoint {
+            self.ask_for_checkpoint();
+        }
         Ok(())
+    }
+
+    /// Frames that this core's ring has written.
+    pub(super) fn ring_frames(&self) -> u64 {
+        let ring = self.ring.borrow();
+        ring.as_ref().map_or(0, |ring| ring.stats().frames)
+    }
+
+    /// Bytes written to this core's ring since it had so many frames.
+    pub(super) fn ring_bytes_since(&self, frames: u64) -> u64 {
+        (self.ring_frames() - frames) * crate::ring::FRAME_BYTES as u64
     }
 
     /// Wakes those, here and elsewhere, who waited for what is now durable.

@@ -8,6 +8,7 @@ mod execute;
 mod horizon;
 mod open;
 mod options;
+mod pace;
 mod pressure;
 mod recover;
 mod stats;

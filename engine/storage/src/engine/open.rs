@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::{Gate, Notify, Semaphore};
@@ -102,6 +102,7 @@ pub async fn open(options: StorageOptions) -> Result<Opened, OpenError> {
         recorded_durable: AtomicU64::new(manifest.all_durable),
         recording_durable: AtomicU64::new(manifest.all_durable),
         unsealed: (0..cores).map(|_| AtomicU64::new(u64::MAX)).collect(),
+        checkpoints_awaited: AtomicUsize::new(0),
     });
     let roots: Arc<[PartitionRoots]> = manifest.roots.clone().into();
     let node = NodeState {
@@ -305,6 +306,7 @@ async fn open_core(
         gate: Gate::new(),
         memory_freed: Notify::new(),
         checkpoint_asked: Cell::new(false),
+        frames_sealed: Cell::new(0),
         horizon: Horizon::default(),
         node,
         counters: super::stats::Counters::default(),

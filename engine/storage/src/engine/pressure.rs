@@ -1,7 +1,7 @@
 //! Memory for changes: published, and turned into delays, checkpoints and refusals.
 //!
 //! A core's share is its part of the node's memory for changes. At half of it a checkpoint is asked for, at
-//! three quarters writers are delayed in proportion, and at 95 % they wait for a checkpoint to free memory and
+//! five eighths one under way no longer rests, at three quarters writers are delayed in proportion, and at 95 % they wait for a checkpoint to free memory and
 //! are refused when that takes too long.
 
 use std::sync::atomic::Ordering;
@@ -13,7 +13,8 @@ use super::storage::{Storage, storage};
 use crate::types::WriteError;
 
 /// In thousandths of a core's share.
-const CHECKPOINT_AT: u64 = 500;
+pub(super) const CHECKPOINT_AT: u64 = 500;
+const HURRY_AT: u64 = 625;
 const DELAY_AT: u64 = 750;
 const REFUSE_AT: u64 = 950;
 /// The delay right below `REFUSE_AT`.
@@ -21,7 +22,8 @@ const LONGEST_DELAY_US: u64 = 20_000;
 /// How often a refused writer looks again, should no checkpoint wake it.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-const _: () = assert!(CHECKPOINT_AT < DELAY_AT && DELAY_AT < REFUSE_AT && REFUSE_AT < 1000);
+const _: () = assert!(CHECKPOINT_AT < HURRY_AT && HURRY_AT < DELAY_AT);
+const _: () = assert!(DELAY_AT < REFUSE_AT && REFUSE_AT < 1000);
 
 /// How long a writer is held up at this pressure; grows with the square, so that a little is hardly felt.
 fn delay_at(pressure: u64) -> Duration {
@@ -89,6 +91,11 @@ impl Storage {
     /// Whether changes take so much memory on some core that a checkpoint should free it.
     pub(super) fn wants_checkpoint(&self) -> bool {
         self.highest_pressure() >= CHECKPOINT_AT
+    }
+
+    /// Whether changes take so much memory on some core that a checkpoint should free it as fast as it can.
+    pub(super) fn is_short_of_memory(&self) -> bool {
+        self.highest_pressure() >= HURRY_AT
     }
 
     pub(super) fn ask_for_checkpoint(&self) {

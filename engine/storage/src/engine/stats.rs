@@ -12,7 +12,6 @@ pub(super) struct Counters {
     pub(super) checkpoints: Cell<u64>,
     pub(super) checkpoint_last: Cell<Duration>,
     pub(super) checkpoint_total: Cell<Duration>,
-    pub(super) frames_at_checkpoint: Cell<u64>,
     pub(super) delayed_steps: Cell<u64>,
     pub(super) refused_steps: Cell<u64>,
 }

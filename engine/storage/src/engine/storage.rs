@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::{Gate, Notify};
@@ -31,6 +31,8 @@ pub(super) struct Shared {
     pub(super) recording_durable: AtomicU64,
     /// Of each core: no version that a checkpoint there, soon to be sealed, needs lies at or above it; `u64::MAX` for none.
     pub(super) unsealed: Vec<AtomicU64>,
+    /// How many wait for a checkpoint to be complete, so that it should be soon.
+    pub(super) checkpoints_awaited: AtomicUsize,
 }
 
 /// How far this core's storage has come.
@@ -72,6 +74,8 @@ pub struct Storage {
     /// Wakes whoever waits for memory, after each checkpoint.
     pub(super) memory_freed: Notify,
     pub(super) checkpoint_asked: Cell<bool>,
+    /// Frames in the ring when the changes of the last checkpoint were sealed: all before them is in the page files since.
+    pub(super) frames_sealed: Cell<u64>,
     pub(super) horizon: Horizon,
     /// On core 0: what belongs to the node as a whole.
     pub(super) node: Option<NodeState>,

@@ -15,7 +15,7 @@ use super::merging::Merging;
 use super::spill::Spilled;
 use super::view::{Reaped, Sealed, View};
 use crate::base::{
-    Change, Extent, Freed, PageWriter, PartitionRoots, TreeRoot, free_tree, merge_tree,
+    Change, Extent, Freed, Pace, PageWriter, PartitionRoots, TreeRoot, free_tree, merge_tree,
 };
 use crate::types::{Fatal, Key, TreeId};
 
@@ -88,19 +88,19 @@ impl Partition {
     }
 
     /// Writes the sealed changes into new pages, durable on return: merges them into the base, or, unless it is to be
-    /// `thorough`, spills them where that costs much less. Runs in the background queue and yields often; says `memory_freed`
-    /// whenever it no longer needs some of the sealed changes.
+    /// `thorough`, spills them where that costs much less. Runs in the background queue, yields often and rests as `pace`
+    /// says; tells it whenever some of the sealed changes are no longer needed.
     pub(crate) async fn merge(
         &self,
         thorough: bool,
-        memory_freed: &dyn Fn(),
+        pace: &dyn Pace,
     ) -> Result<PartitionRoots, Fatal> {
         let view = self.state.borrow().views.current().clone();
         let spills = match view.sealed() {
             Some(sealed) => !thorough && self.is_sparse(&view, &sealed).await,
             None => panic!("merge follows seal"),
         };
-        let merged = self.merge_view(&view, spills, memory_freed).await?;
+        let merged = self.merge_view(&view, spills, pace).await?;
         let roots = merged.roots;
         let before = self.state.borrow_mut().merged.replace(merged);
         assert!(before.is_none(), "two checkpoints of one partition at once");
@@ -111,10 +111,9 @@ impl Partition {
         &self,
         view: &View,
         spills: bool,
-        memory_freed: &dyn Fn(),
+        pace: &dyn Pace,
     ) -> Result<Merged, Fatal> {
         self.store.file.check()?;
-        let checkpoint = view.roots.checkpoint + 1;
         let (at, dropped, to_merge) = view.with_sealed(|sealed| {
             let sealed = sealed.expect("only what is sealed is merged");
             let to_merge = match spills {
@@ -123,7 +122,7 @@ impl Partition {
             };
             (sealed.at, sealed.dropped.clone(), to_merge)
         });
-        let mut merging = Merging::new(self, view, at, memory_freed);
+        let mut merging = Merging::new(self, view, at, pace);
         let mut trees = view.trees.clone();
         let mut master_changes: BTreeMap<TreeId, Option<TreeRoot>> = BTreeMap::new();
         for tree in dropped {
@@ -137,7 +136,7 @@ impl Partition {
             sim::event("checkpoint spills");
             let sealed = view.sealed().expect("only what is sealed is spilled");
             let Merging { writer, freed, .. } = &mut merging;
-            let root = self.spill(writer, freed, view, &sealed, checkpoint).await?;
+            let root = self.spill(writer, freed, view, &sealed, pace).await?;
             if let Some(root) = root {
                 trees.insert(TreeId::SPILLED, root);
                 master_changes.insert(TreeId::SPILLED, Some(root));
@@ -242,7 +241,7 @@ impl Partition {
         if let Some(old) = view.roots.free_list() {
             freed.page(&old);
         }
-        let pending = || {
+        let pending: Vec<Extent> = {
             let state = self.state.borrow();
             let older = state
                 .views
@@ -251,7 +250,7 @@ impl Partition {
             older.chain(freed.extents.iter().copied()).collect()
         };
         let list = writer.put_free_list(pending).await?;
-        (roots.free_word, roots.free_crc) = list.map_or((0, 0), |ptr| (ptr.pack(), ptr.crc));
+        (roots.free_word, roots.free_crc) = (list.pack(), list.crc);
         roots.file_blocks = self.store.space.borrow().end();
         Ok(())
     }

@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use super::core::Partition;
 use super::delta::{Chain, Version};
 use super::view::View;
-use crate::base::{Change, ChangedKeys, Freed, PageWriter, TreeRoot, merge_tree};
+use crate::base::{Change, ChangedKeys, Freed, Pace, PageWriter, TreeRoot, merge_tree};
 use crate::types::{Fatal, Key, TreeId};
 
 /// Pages let go of between two offers to yield.
@@ -26,7 +26,7 @@ pub(super) struct Merging<'a> {
     view: &'a View,
     /// The checkpoint's timestamp.
     at: Timestamp,
-    memory_freed: &'a dyn Fn(),
+    pace: &'a dyn Pace,
     pub(super) writer: PageWriter<'a>,
     pub(super) freed: Freed,
     /// Versions above the checkpoint, which go back into the active delta.
@@ -55,14 +55,14 @@ impl<'a> Merging<'a> {
         partition: &'a Partition,
         view: &'a View,
         at: Timestamp,
-        memory_freed: &'a dyn Fn(),
+        pace: &'a dyn Pace,
     ) -> Merging<'a> {
         Merging {
             partition,
             view,
             at,
-            memory_freed,
-            writer: PageWriter::new(&partition.store, view.roots.checkpoint + 1),
+            pace,
+            writer: PageWriter::new(&partition.store, view.roots.checkpoint + 1, pace),
             freed: Freed::default(),
             later: Vec::new(),
             trees: FxHashMap::default(),
@@ -110,7 +110,11 @@ impl<'a> Merging<'a> {
         let bytes = Cell::new(reached.bytes);
         let mut changes = delta
             .range_from(first)
-            .inspect(|(key, chain)| bytes.set(bytes.get() + chain.bytes(key)))
+            .inspect(|(key, chain)| {
+                let taken = chain.bytes(key);
+                bytes.set(bytes.get() + taken);
+                self.pace.merged(taken);
+            })
             .filter_map(|(key, chain)| change(tree, key, chain, self.at, &mut self.later))
             .peekable();
         let mut new = root;
@@ -196,7 +200,7 @@ impl<'a> Merging<'a> {
         let (bytes, maps) = taken.expect("nobody else keeps a share of what is sealed");
         sim::event("merged changes given up");
         self.partition.reclaim(bytes, maps);
-        (self.memory_freed)();
+        self.pace.memory_freed();
     }
 }
 

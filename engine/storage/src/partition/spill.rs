@@ -13,10 +13,10 @@ use pinion_runtime::{join_all, sim, yield_if_due};
 use rustc_hash::FxHashMap;
 
 use super::core::{Partition, State};
-use super::delta::{Delta, Needed, Version};
+use super::delta::{Chain, Delta, Needed, Version};
 use super::view::{Sealed, View};
 use crate::base::{
-    BaseCursor, Counts, Freed, PageStore, PageWriter, SpilledRecord, Stored, TreeRoot,
+    BaseCursor, Counts, Freed, Pace, PageStore, PageWriter, SpilledRecord, Stored, TreeRoot,
     encode_spilled_counts, encode_spilled_version, merge_tree, spilled_counts_key,
     spilled_version_key, unreadable,
 };
@@ -43,16 +43,6 @@ impl Spilled {
     fn has(&self, version: &Version) -> bool {
         version.seq <= self.seq && version.ts <= self.at
     }
-}
-
-/// The changes of a checkpoint, as they stand in the sealed delta: the version that counts of each key, if any does.
-fn versions(sealed: &Sealed) -> impl Iterator<Item = (TreeId, &Key, &Version)> {
-    sealed.delta.tree_ids().into_iter().flat_map(move |tree| {
-        let delta = sealed.delta.tree(tree).expect("the tree was just listed");
-        delta
-            .iter()
-            .filter_map(move |(key, chain)| Some((tree, key, chain.at(sealed.at)?)))
-    })
 }
 
 /// Every version of a sealed delta that is needed beside the base below it.
@@ -129,10 +119,8 @@ impl Partition {
         freed: &mut Freed,
         view: &View,
         sealed: &Sealed,
-        checkpoint: u64,
+        pace: &dyn Pace,
     ) -> Result<Option<TreeRoot>, Fatal> {
-        let before = self.state.borrow().spilled;
-        let is_new = |version: &Version| before.is_none_or(|before| !before.has(version));
         let mut counts = Vec::new();
         for tree in sealed.delta.tree_ids() {
             let counted = self.counts_at(view, sealed, tree).await?;
@@ -141,14 +129,16 @@ impl Partition {
                 Some(encode_spilled_counts(&counted)),
             ));
         }
-        let changed = versions(sealed)
-            .filter(|(_, _, version)| is_new(version))
-            .map(|(tree, key, version)| {
-                sim::count("changes spilled", 1);
-                let key = spilled_version_key(checkpoint, tree, key);
-                let value = encode_spilled_version(version.ts, version.value.as_deref());
-                (key, Some(value))
-            });
+        let checkpoint = view.roots.checkpoint + 1;
+        let new = self.not_spilled_yet(sealed, pace).await;
+        let changed = new.into_iter().filter_map(|(tree, key, chain)| {
+            sim::count("changes spilled", 1);
+            pace.merged(chain.bytes(key));
+            let version = chain.at(sealed.at)?;
+            let key = spilled_version_key(checkpoint, tree, key);
+            let value = encode_spilled_version(version.ts, version.value.as_deref());
+            Some((key, Some(value)))
+        });
         let changes = counts.into_iter().chain(changed);
         let old = view.trees.get(&TreeId::SPILLED).copied();
         let root = merge_tree(
@@ -163,6 +153,32 @@ impl Partition {
         .await?;
         self.restore(kept(sealed)).await;
         Ok(root)
+    }
+
+    /// The keys of which the version that counts is not in the tree of spilled changes. They are picked out before they are
+    /// merged, which could not yield between two of them: any number that are there may lie between.
+    async fn not_spilled_yet<'s>(
+        &self,
+        sealed: &'s Sealed,
+        pace: &dyn Pace,
+    ) -> Vec<(TreeId, &'s Key, &'s Chain)> {
+        let before = self.state.borrow().spilled;
+        let mut new = Vec::new();
+        for tree in sealed.delta.tree_ids() {
+            let delta = sealed.delta.tree(tree).expect("the tree was just listed");
+            for (index, (key, chain)) in delta.iter().enumerate() {
+                let counts = chain.at(sealed.at);
+                if counts.is_some_and(|version| before.is_none_or(|before| !before.has(version))) {
+                    new.push((tree, key, chain));
+                } else {
+                    pace.merged(chain.bytes(key));
+                }
+                if index % STEPS_AT_ONCE == 0 {
+                    yield_if_due().await;
+                }
+            }
+        }
+        new
     }
 
     /// The exact counts of a tree at the checkpoint: those at newest, without the versions that are newer.

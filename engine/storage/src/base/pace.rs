@@ -1,0 +1,29 @@
+//! What a checkpoint asks while it goes on, and tells.
+
+use pinion_runtime::Duration;
+
+/// The core that a checkpoint's merge runs on, as the merge sees it.
+pub(crate) trait Pace {
+    /// So many more bytes of sealed changes are on their way into pages.
+    fn merged(&self, bytes: u64);
+
+    /// How long to rest now and then ask again; zero to go on.
+    fn rest(&self) -> Duration;
+
+    /// Some of the sealed changes need no memory any more.
+    fn memory_freed(&self);
+}
+
+/// As fast as it can; the closure is told of freed memory.
+#[cfg(test)]
+impl<F: Fn()> Pace for F {
+    fn merged(&self, _bytes: u64) {}
+
+    fn rest(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn memory_freed(&self) {
+        self();
+    }
+}
