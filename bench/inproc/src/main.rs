@@ -71,6 +71,11 @@ fn command() -> Command {
             "2",
             "The number of cores that is compared with one",
         ))
+        .arg(number(
+            "cache-mib",
+            "4096",
+            "The node's budget for pages and changes",
+        ))
         .arg(number("operations", "10000", "With --simulated: how many"))
         .arg(
             Arg::new("dbpath")
@@ -92,9 +97,10 @@ fn number(options: &ArgMatches, name: &str) -> u64 {
     *options.get_one::<u64>(name).expect("it has a default")
 }
 
-fn config(directory: &Path, partitions: u16) -> Arc<NodeConfig> {
+fn config(options: &ArgMatches, directory: &Path, partitions: u16) -> Arc<NodeConfig> {
     let mut storage = StorageOptions::new(directory);
     storage.partitions = Some(partitions);
+    storage.cache_bytes = number(options, "cache-mib") << 20;
     let mut config = NodeConfig::for_simulation(storage, 0, false);
     config.listen.clear();
     Arc::new(config)
@@ -121,7 +127,7 @@ fn compare_cores(options: &ArgMatches) {
     let records = number(options, "records");
     let tasks = number(options, "tasks") as usize;
     let until = Until::Elapsed(Duration::from_secs(number(options, "seconds")));
-    let config = config(&directory, cores as u16);
+    let config = config(options, &directory, cores as u16);
     let (mut count, mut next_id) = (records, records);
     on_cores(cores, {
         let config = config.clone();
@@ -144,6 +150,7 @@ fn compare_cores(options: &ArgMatches) {
                 let config = config.clone();
                 async move {
                     opened(&config).await;
+                    workload::warm(tasks, records).await;
                     let line_before = line_ns(cores).await;
                     let read = workload::run(Kind::Read, until, tasks, records, first).await;
                     let line_ns = f64::midpoint(line_before, line_ns(cores).await);
@@ -256,7 +263,7 @@ fn simulated(options: &ArgMatches, kind: Kind) {
     let records = number(options, "records");
     let operations = number(options, "operations");
     let sim = Sim::new(1, SimOptions::default());
-    let config = config(Path::new("/data"), 1);
+    let config = config(options, Path::new("/data"), 1);
     let node = sim.add_node("node", 1, move |_| {
         let config = config.clone();
         async move {

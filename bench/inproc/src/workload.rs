@@ -1,6 +1,6 @@
 //! Point reads and inserts of documents of 1 KB, brought to the connection layer of every core as the bytes of OP_MSG.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -17,15 +17,16 @@ const DB: &str = "bench";
 const COLLECTION: &str = "c";
 const VALUE_BYTES: usize = 1000;
 const LOAD_BATCH: u64 = 100;
-/// Requests that a core makes beforehand and then sends over and over.
-const PREPARED: usize = 8192;
 /// One reply in so many is looked into.
 const CHECK_EVERY: u64 = 1000;
 
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// Reads of uniform keys.
     Read,
+    /// Reads of one key after the other, each core its share of them.
+    Warm,
     Insert,
 }
 
@@ -177,6 +178,12 @@ fn cpu_nanos() -> u64 {
     ticks * NANOS_OF_A_TICK
 }
 
+/// Reads every document once, so that all that fits into the cache is there.
+pub async fn warm(tasks: usize, records: u64) {
+    let of_each_core = Until::Operations(records / core_count() as u64);
+    run(Kind::Warm, of_each_core, tasks, records, 0).await;
+}
+
 /// Runs `tasks` connections on every core. Reads ask for uniform keys below `records`; inserts get ids from `first` on.
 pub async fn run(kind: Kind, until: Until, tasks: usize, records: u64, first: u64) -> Measured {
     let (started, cpu_before) = (now(), cpu_nanos());
@@ -200,9 +207,10 @@ pub async fn run(kind: Kind, until: Until, tasks: usize, records: u64, first: u6
 /// The requests of one core.
 struct Source {
     kind: Kind,
-    prepared: Vec<(Bytes, bool)>,
-    /// An insert, and where its `_id` stands in it.
+    /// A request, and where its `_id` stands in it.
     template: (Vec<u8>, usize),
+    keys: RefCell<Rng>,
+    records: u64,
     next_id: Cell<u64>,
     operations: Cell<u64>,
     hops: Cell<u64>,
@@ -212,18 +220,12 @@ struct Source {
 
 impl Source {
     fn new(kind: Kind, until: Until, records: u64, first: u64) -> Source {
-        let mut rng = random_stream("keys");
-        let prepared = match kind {
-            Kind::Read => (0..PREPARED)
-                .map(|_| {
-                    let id = rng.below(records) as i64;
-                    (find(id), hops(id))
-                })
-                .collect(),
-            Kind::Insert => Vec::new(),
-        };
         const MARK: i64 = 0x1122_3344_5566_7788;
-        let template = insert(&[document(MARK, &random_text(&mut rng))]).to_vec();
+        let mut keys = random_stream("keys");
+        let template = match kind {
+            Kind::Read | Kind::Warm => find(MARK),
+            Kind::Insert => insert(&[document(MARK, &random_text(&mut keys))]),
+        };
         let at = template
             .windows(8)
             .position(|bytes| bytes == MARK.to_le_bytes())
@@ -234,8 +236,9 @@ impl Source {
         };
         Source {
             kind,
-            prepared,
-            template: (template, at),
+            template: (template.to_vec(), at),
+            keys: RefCell::new(keys),
+            records,
             next_id: Cell::new(first + u64::from(core_id().0)),
             operations: Cell::new(0),
             hops: Cell::new(0),
@@ -255,18 +258,18 @@ impl Source {
             return None;
         }
         self.operations.set(done + 1);
-        let (message, hop) = match self.kind {
-            Kind::Read => self.prepared[done as usize % PREPARED].clone(),
-            Kind::Insert => {
+        let id = match self.kind {
+            Kind::Read => self.keys.borrow_mut().below(self.records),
+            Kind::Warm | Kind::Insert => {
                 let id = self.next_id.get();
                 self.next_id.set(id + core_count() as u64);
-                let (mut message, at) = self.template.clone();
-                message[at..at + 8].copy_from_slice(&(id as i64).to_le_bytes());
-                (Bytes::from(message), hops(id as i64))
+                id
             }
         };
-        self.hops.set(self.hops.get() + u64::from(hop));
-        Some(message)
+        let (mut message, at) = self.template.clone();
+        message[at..at + 8].copy_from_slice(&(id as i64).to_le_bytes());
+        self.hops.set(self.hops.get() + u64::from(hops(id as i64)));
+        Some(Bytes::from(message))
     }
 }
 
@@ -286,7 +289,9 @@ async fn on_core(kind: Kind, until: Until, tasks: usize, records: u64, first: u6
                 let looked_into = source.operations.get().is_multiple_of(CHECK_EVERY);
                 let reply = direct.answer(message).await.expect("a reply");
                 match kind {
-                    Kind::Read => assert!(reply.len() > VALUE_BYTES, "a document is missing"),
+                    Kind::Read | Kind::Warm => {
+                        assert!(reply.len() > VALUE_BYTES, "a document is missing")
+                    }
                     Kind::Insert if looked_into => look(reply, |body| {
                         assert_eq!(get(body, "n").and_then(|n| n.as_i32()), Some(1))
                     }),
