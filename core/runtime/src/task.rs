@@ -203,6 +203,15 @@ pub fn should_yield() -> bool {
     })
 }
 
+/// A number that has grown since the last call if this core's foreground queue was without work in between, or is now. For
+/// background work that would rather wait than take its share while the foreground has fallen behind.
+pub fn foreground_idles() -> u64 {
+    context::with(|context| match &context.backend {
+        Backend::Real(core) => core.foreground_idles(),
+        Backend::Sim(core) => core.foreground_idles(),
+    })
+}
+
 /// Lets the other tasks of this core run if the running task has used its slice.
 pub async fn yield_if_due() {
     if should_yield() {

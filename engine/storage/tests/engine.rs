@@ -7,7 +7,9 @@ use std::rc::Rc;
 use bytes::Bytes;
 use pinion_clock::Timestamp;
 use pinion_runtime::sim::{Death, DiskOp, Sim, SimOptions};
-use pinion_runtime::{CoreId, Duration, Queue, join_all, now, sim, sleep, submit_to, timeout};
+use pinion_runtime::{
+    CoreId, Duration, Queue, join_all, now, sim, sleep, spawn, submit_to, timeout, yield_now,
+};
 use pinion_storage::{
     Applier, ApplyError, Direction, Entry, Expect, Key, KeyRange, Op, ReadAt, ReadError, Statement,
     Storage, StorageOptions, StorageStats, TreeId, Write, WriteError, open, storage,
@@ -209,6 +211,50 @@ fn a_merge_that_nobody_waits_for_is_spread_over_time() {
         let awaited = awaited.elapsed();
         assert!(awaited < Duration::from_millis(500), "{awaited:?}");
     });
+}
+
+/// While the foreground has fallen behind a merge makes way for it, and is late by a fifth of the interval at most.
+#[test]
+fn a_merge_makes_way_for_a_foreground_without_breaks() {
+    let interval = Duration::from_secs(4);
+    let options = StorageOptions {
+        checkpoint_interval: interval,
+        ..options()
+    };
+    let took_ms = |is_busy: bool| {
+        let took_ms = Rc::new(Cell::new(0));
+        let told = took_ms.clone();
+        run(1, options.clone(), move |_| {
+            let told = told.clone();
+            async move {
+                // 32 MB of changes: two seconds at the slowest pace.
+                for key in 0..8000 {
+                    write(key, vec![1; 4000]).await.unwrap();
+                }
+                let busy = Rc::new(Cell::new(is_busy));
+                let works = busy.clone();
+                let work = spawn(Queue::Foreground, async move {
+                    while works.get() {
+                        yield_now().await;
+                    }
+                });
+                while stats(1).await.checkpoints == 0 {
+                    sleep(Duration::from_millis(10)).await;
+                }
+                busy.set(false);
+                work.await.unwrap();
+                told.set(stats(1).await.checkpoint_last_ms);
+            }
+        });
+        took_ms.get()
+    };
+    let (beside_none, beside_work) = (took_ms(false), took_ms(true));
+    assert!((1800..2300).contains(&beside_none), "{beside_none} ms");
+    let late = interval.as_millis() as u64 / 5;
+    assert!(
+        (beside_none + late * 3 / 4..beside_none + late * 5 / 4).contains(&beside_work),
+        "{beside_none} and {beside_work} ms"
+    );
 }
 
 /// What a checkpoint spilled with much memory is loaded with little: it makes room for writes by itself, though nothing was

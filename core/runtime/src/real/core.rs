@@ -75,6 +75,8 @@ pub(crate) struct CoreState {
     stalls: Cell<u64>,
     started: u64,
     idle_ns: Cell<u64>,
+    /// See [`crate::foreground_idles`].
+    foreground_idles: Cell<u64>,
 }
 
 impl Deref for RealCore {
@@ -125,6 +127,7 @@ impl RealCore {
             stalls: Cell::new(0),
             started,
             idle_ns: Cell::new(0),
+            foreground_idles: Cell::new(0),
         })))
     }
 
@@ -177,6 +180,18 @@ impl RealCore {
 
     pub fn request_shutdown(&self) {
         self.node.request_shutdown();
+    }
+
+    pub fn foreground_idles(&self) -> u64 {
+        if self.bell(Queue::Foreground).is_asleep() {
+            self.count_foreground_idle();
+        }
+        self.foreground_idles.get()
+    }
+
+    /// The foreground has nothing to do.
+    pub(super) fn count_foreground_idle(&self) {
+        self.foreground_idles.set(self.foreground_idles.get() + 1);
     }
 
     pub fn stats(&self) -> RuntimeStats {

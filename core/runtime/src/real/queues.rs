@@ -18,7 +18,7 @@ use crate::Queue;
 pub(super) struct QueueBell(RefCell<Option<Waker>>);
 
 impl QueueBell {
-    fn is_asleep(&self) -> bool {
+    pub fn is_asleep(&self) -> bool {
         self.0.borrow().is_some()
     }
 
@@ -67,6 +67,9 @@ pub(super) async fn foreground(core: RealCore) {
         }
         let background = core.tasks().has_ready(Queue::Background);
         let idle = !core.tasks().has_ready(Queue::Foreground);
+        if idle {
+            core.count_foreground_idle();
+        }
         turns = turns.wrapping_add(1);
         if background || !idle {
             core.submit();

@@ -46,6 +46,15 @@ impl SimCore {
         }
     }
 
+    pub(crate) fn foreground_idles(&self) -> u64 {
+        if self.0.ready.borrow()[Queue::Foreground as usize].is_empty() {
+            self.0
+                .foreground_idles
+                .set(self.0.foreground_idles.get() + 1);
+        }
+        self.0.foreground_idles.get()
+    }
+
     pub(crate) fn should_yield(&self) -> bool {
         // Asking takes time, so that a long loop that asks sees the clock move.
         self.0.world().advance(100);

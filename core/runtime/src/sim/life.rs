@@ -115,6 +115,8 @@ pub(super) struct CoreState {
     pub(super) paused: Cell<bool>,
     /// How often the running poll may still ask `should_yield` and hear no.
     pub(super) slice: Cell<u64>,
+    /// See [`crate::foreground_idles`].
+    pub(super) foreground_idles: Cell<u64>,
     pub(super) busy_ns: Cell<u64>,
     pub(super) started_ns: u64,
     pub(super) mesh_rng: RefCell<Rng>,
@@ -146,6 +148,7 @@ impl CoreState {
             runnable: Cell::new(false),
             paused: Cell::new(false),
             slice: Cell::new(0),
+            foreground_idles: Cell::new(0),
             busy_ns: Cell::new(0),
             started_ns,
             mesh_rng: RefCell::new(mesh_rng),

@@ -5,8 +5,9 @@ use std::rc::Rc;
 
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{
-    Cancelled, Duration, Queue, core_count, core_id, core_local, join_all, on_all_cores, os_random,
-    random_stream, set_core_local, should_yield, sleep, spawn, stats, try_core_local, yield_now,
+    Cancelled, Duration, Queue, core_count, core_id, core_local, foreground_idles, join_all,
+    on_all_cores, os_random, random_stream, set_core_local, should_yield, sleep, spawn, stats,
+    try_core_local, yield_now,
 };
 
 use crate::suite;
@@ -20,6 +21,7 @@ suite! {
     tasks_take_turns_when_they_yield(1),
     a_long_task_is_told_to_yield(1),
     background_work_does_not_stop_the_foreground(1),
+    the_background_sees_whether_the_foreground_has_breaks(1),
     join_all_keeps_the_order(1),
     many_tasks_run(1),
     core_locals_are_one_for_each_type_and_core(3),
@@ -146,6 +148,31 @@ async fn background_work_does_not_stop_the_foreground() {
     foreground.await.unwrap();
     stop.set(true);
     background.await.unwrap();
+}
+
+async fn the_background_sees_whether_the_foreground_has_breaks() {
+    let busy = Rc::new(Cell::new(true));
+    let works = busy.clone();
+    let work = spawn(Queue::Foreground, async move {
+        while works.get() {
+            yield_now().await;
+        }
+    });
+    let watch = spawn(Queue::Background, async move {
+        let before = foreground_idles();
+        for _ in 0..20 {
+            yield_now().await;
+            assert_eq!(foreground_idles(), before);
+        }
+        busy.set(false);
+        sleep(Duration::from_millis(2)).await;
+        let after = foreground_idles();
+        assert!(after > before);
+        // Nobody wakes it meanwhile.
+        assert!(foreground_idles() > after);
+    });
+    watch.await.unwrap();
+    work.await.unwrap();
 }
 
 async fn join_all_keeps_the_order() {

@@ -3,11 +3,14 @@
 //!
 //! As much is to be merged as of the time until the next checkpoint has passed, or of what would ask for that one has come:
 //! new changes in memory, bytes in the ring. Whichever has come farthest counts, and all is merged well before the next.
+//!
+//! While the foreground has fallen behind, after a pause of the machine or in a burst, a merge makes way for it: it does nothing until the
+//! foreground runs out of work, unless it would be late by more than a part of the way.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
-use pinion_runtime::{Duration, Instant, now};
+use pinion_runtime::{Duration, Instant, foreground_idles, now};
 
 use super::pressure::CHECKPOINT_AT;
 use super::storage::{Phase, Storage};
@@ -15,6 +18,11 @@ use crate::base::Pace;
 
 /// The part of the way to the next checkpoint on which a merge is complete, in percent.
 const COMPLETE_AT: u64 = 75;
+/// How late a merge may become to make way for the foreground, in percent of the interval, and of the way to what asks for the next.
+const LATE_AT_MOST: u32 = 20;
+const LATE_MILLIONTHS: u64 = LATE_AT_MOST as u64 * 10_000;
+/// A foreground that has not run out of work for so long has fallen behind.
+const BEHIND_AFTER: Duration = Duration::from_millis(1);
 /// A merge of few changes need not take long: so many bytes of them a second are no burden.
 const SLOWEST_BYTES_PER_SECOND: u64 = 16 * 1024 * 1024;
 /// A rest shorter than this is none: timers cost something too.
@@ -26,13 +34,17 @@ const LONGEST_REST: Duration = Duration::from_millis(10);
 pub(super) struct CorePace<'a> {
     storage: &'a Storage,
     started: Instant,
-    /// How long the merge may take.
+    /// How long the merge may take, and how late it may become beside a foreground that has fallen behind.
     over: Duration,
+    leeway: Duration,
     /// Accounted bytes of the sealed changes, of all partitions, and those that are merged.
     total: u64,
     merged: Cell<u64>,
     /// Frames in the ring when the changes were sealed.
     frames: u64,
+    /// What the runtime told last of the foreground's breaks, and when it told of a new one.
+    idles: Cell<u64>,
+    idle_seen: Cell<Instant>,
 }
 
 impl<'a> CorePace<'a> {
@@ -46,23 +58,39 @@ impl<'a> CorePace<'a> {
             storage,
             started: now(),
             over: (interval / 100 * COMPLETE_AT as u32).min(slowest),
+            leeway: interval / 100 * LATE_AT_MOST,
             total,
             merged: Cell::new(0),
             frames: storage.ring_frames(),
+            idles: Cell::new(foreground_idles()),
+            idle_seen: Cell::new(now()),
         }
     }
 
-    /// The part of the changes that should be merged by now, in millionths.
-    fn due(&self) -> u64 {
+    /// The part of the changes that should be merged after so long, in millionths, as far as time asks for it.
+    fn due_after(&self, elapsed: Duration) -> u64 {
+        millionths(elapsed.as_nanos(), self.over.as_nanos())
+    }
+
+    /// The same, as new changes in memory and the ring's length ask for it.
+    fn demanded(&self) -> u64 {
         let storage = self.storage;
         let owned = storage.owned();
         let new: u64 = owned.map(|partition| partition.memory().active_bytes).sum();
         let ring = storage.ring_bytes_since(self.frames);
-        let of_time = millionths(self.started.elapsed().as_nanos(), self.over.as_nanos());
         let asking = storage.delta_budget() / 1000 * CHECKPOINT_AT;
         let of_memory = millionths_of_the_way(new, asking);
         let of_ring = millionths_of_the_way(ring, storage.options.ring_bytes_per_checkpoint);
-        of_time.max(of_memory).max(of_ring)
+        of_memory.max(of_ring)
+    }
+
+    /// Whether this core's foreground has had work for long without a break.
+    fn is_foreground_behind(&self) -> bool {
+        let idles = foreground_idles();
+        if self.idles.replace(idles) != idles {
+            self.idle_seen.set(now());
+        }
+        self.idle_seen.get().elapsed() > BEHIND_AFTER
     }
 }
 
@@ -83,12 +111,20 @@ impl Pace for CorePace<'_> {
         if self.storage.hurries() {
             return Duration::ZERO;
         }
-        let merged = millionths(u128::from(self.merged.get()), u128::from(self.total));
-        let ahead = merged.min(1_000_000).saturating_sub(self.due());
+        let merged =
+            millionths(u128::from(self.merged.get()), u128::from(self.total)).min(1_000_000);
+        let (elapsed, demanded) = (self.started.elapsed(), self.demanded());
+        let ahead = merged.saturating_sub(demanded.max(self.due_after(elapsed)));
         let rest = (self.over / 1_000_000).saturating_mul(ahead as u32);
-        match rest {
-            rest if rest < SHORTEST_REST => Duration::ZERO,
-            rest => rest.min(LONGEST_REST),
+        let is_behind = self.is_foreground_behind();
+        if rest >= SHORTEST_REST {
+            return rest.min(LONGEST_REST);
+        }
+        let late_by_time = self.due_after(elapsed.saturating_sub(self.leeway));
+        let late_by_demand = demanded.saturating_sub(LATE_MILLIONTHS);
+        match is_behind && merged >= late_by_time.max(late_by_demand) {
+            true => SHORTEST_REST,
+            false => Duration::ZERO,
         }
     }
 
