@@ -213,6 +213,44 @@ fn a_merge_that_nobody_waits_for_is_spread_over_time() {
     });
 }
 
+/// Neither what goes into a new tree nor what is spilled into one is written at a stroke.
+#[test]
+fn pages_of_a_new_tree_are_spread_over_time() {
+    const KEYS: u64 = 40_000;
+    let options = StorageOptions {
+        checkpoint_interval: Duration::from_secs(4),
+        ..options()
+    };
+    let check = |spills: bool| {
+        run(1, options.clone(), move |storage| async move {
+            // 40 MB of changes in a tree that is not there yet; then 2 MB of changes to one leaf each.
+            for key in 0..KEYS {
+                write(key, vec![1; 1000]).await.unwrap();
+            }
+            if spills {
+                storage.checkpoint().await.unwrap();
+                for key in (0..KEYS).step_by(40) {
+                    write(key, vec![2; 2000]).await.unwrap();
+                }
+            }
+            let before = stats(1).await;
+            let (mut written, mut most) = (before.pages_written, 0);
+            while stats(1).await.checkpoints == before.checkpoints {
+                sleep(Duration::from_millis(10)).await;
+                let now = stats(1).await.pages_written;
+                most = most.max(now - written);
+                written = now;
+            }
+            let all = written - before.pages_written;
+            let expected = if spills { 120..200 } else { 2400..2700 };
+            assert!(expected.contains(&all), "{all} pages");
+            assert!(most < 40, "{most} of {all} pages in 10 ms");
+        });
+    };
+    check(false);
+    check(true);
+}
+
 /// While the foreground has fallen behind a merge makes way for it, and is late by a fifth of the interval at most.
 #[test]
 fn a_merge_makes_way_for_a_foreground_without_breaks() {

@@ -27,6 +27,9 @@ use super::tree::{Located, Stored};
 use crate::limits::BLOCK_BYTES;
 use crate::types::{Fatal, Key, ReadError, TreeId};
 
+/// Changes taken up between two rests, though no page may come of them.
+const CHANGES_AT_ONCE: usize = 128;
+
 /// One record on its way into a new page.
 struct Item {
     key: Key,
@@ -333,7 +336,8 @@ impl<'a, 'w, 'k> LevelMerge<'a, 'w, 'k> {
         few && (!self.pending.is_empty() || self.run_lower.is_empty())
     }
 
-    /// Streams one old page and the changes in its range into `pending`.
+    /// Streams one old page and the changes in its range into `pending`. The range may have any number of changes: that of a new
+    /// tree, or of the last page, where keys that ascend are inserted.
     async fn merge_page<I: Iterator<Item = Change>>(
         &mut self,
         located: Option<Located>,
@@ -351,7 +355,10 @@ impl<'a, 'w, 'k> LevelMerge<'a, 'w, 'k> {
             }
         };
         let mut index = 0;
-        loop {
+        for taken in 1usize.. {
+            if taken.is_multiple_of(CHANGES_AT_ONCE) {
+                self.writer.rest().await;
+            }
             let change = changes
                 .peek()
                 .filter(|(key, _)| upper.is_none_or(|upper| key < upper));
@@ -370,13 +377,14 @@ impl<'a, 'w, 'k> LevelMerge<'a, 'w, 'k> {
                     index += 1;
                 }
             }
-            let Some(place) = place else { return Ok(()) };
+            let Some(place) = place else { break };
             let (key, value) = changes.next().expect("the change was just looked at");
             let replaced = old.as_ref().filter(|_| place.is_ok());
             let before = replaced.map(|page| Stored::at(page, index));
             index += usize::from(place.is_ok());
             self.change(key, before, value).await?;
         }
+        Ok(())
     }
 
     /// A record of an old page.
@@ -430,6 +438,7 @@ impl<'a, 'w, 'k> LevelMerge<'a, 'w, 'k> {
         }
         let ptr = self.writer.put_overflow(self.tree, &value).await?;
         self.count_page(&ptr);
+        self.writer.rest().await;
         let len = u32::try_from(value.len()).expect("values have a limit");
         let reference = OverflowRef { ptr, len };
         self.push(Item {
@@ -583,6 +592,7 @@ impl<'a, 'w, 'k> LevelMerge<'a, 'w, 'k> {
         self.count_page(&ptr);
         self.outcome.insert(separator, Some(ptr));
         self.last_key = Some(last);
+        self.writer.rest().await;
         Ok(())
     }
 

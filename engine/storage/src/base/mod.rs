@@ -24,7 +24,7 @@ pub use verify::{LevelReport, TreeReport, VerifyReport, verify_partition};
 pub(crate) use cursor::BaseCursor;
 pub(crate) use hint::lines as fetch_lines;
 pub(crate) use merge::{Change, Freed, free_tree, merge_tree, unreadable};
-pub(crate) use pace::Pace;
+pub(crate) use pace::{Pace, rest};
 pub(crate) use page::{common_prefix, head_of};
 pub(crate) use prefetch::ChangedKeys;
 pub(crate) use roots::{Counts, TreeRoot};

@@ -1,6 +1,6 @@
 //! What a checkpoint asks while it goes on, and tells.
 
-use pinion_runtime::Duration;
+use pinion_runtime::{Duration, sim, sleep, yield_if_due};
 
 /// The core that a checkpoint's merge runs on, as the merge sees it.
 pub(crate) trait Pace {
@@ -12,6 +12,19 @@ pub(crate) trait Pace {
 
     /// Some of the sealed changes need no memory any more.
     fn memory_freed(&self);
+}
+
+/// Lets other tasks go on if they are due, and rests while the checkpoint is ahead of its pace.
+pub(crate) async fn rest(pace: &dyn Pace) {
+    yield_if_due().await;
+    loop {
+        let rest = pace.rest();
+        if rest.is_zero() {
+            return;
+        }
+        sim::count("rests of a merge", 1);
+        sleep(rest).await;
+    }
 }
 
 /// As fast as it can; the closure is told of freed memory.

@@ -6,12 +6,12 @@ use std::path::Path;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use pinion_runtime::{DmaBuf, JoinHandle, Queue, compute_beside, sim, sleep, spawn, yield_if_due};
+use pinion_runtime::{DmaBuf, JoinHandle, Queue, compute_beside, spawn};
 
 use super::cache::PageCache;
 use super::file::PageFile;
 use super::options::PartitionOptions;
-use super::pace::Pace;
+use super::pace::{Pace, rest};
 use super::page::{Page, PageHeader, PageKind, PagePtr, build_payload, payload_blocks, seal};
 use super::roots::PartitionRoots;
 use super::space::{Extent, FreeList, FreeSpace};
@@ -155,17 +155,9 @@ impl<'a> PageWriter<'a> {
         }
     }
 
-    /// Lets other tasks go on if they are due, and rests while the checkpoint is ahead of its pace.
+    /// See [`rest`].
     pub(crate) async fn rest(&self) {
-        yield_if_due().await;
-        loop {
-            let rest = self.pace.rest();
-            if rest.is_zero() {
-                return;
-            }
-            sim::count("rests of a merge", 1);
-            sleep(rest).await;
-        }
+        rest(self.pace).await;
     }
 
     /// Bytes of the pages that were given a place.
@@ -270,7 +262,7 @@ impl<'a> PageWriter<'a> {
                 pending.extend(more.by_ref().take(EXTENTS_AT_ONCE));
                 reached = more.peek().map_or(end, |next| next.start);
             }
-            yield_if_due().await;
+            self.rest().await;
         }
         // Taking room for the list changes the list: one extent more at most, when the list comes out of the middle of
         // one or the file grows. An extent takes at most 18 bytes.

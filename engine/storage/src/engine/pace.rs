@@ -84,8 +84,8 @@ impl<'a> CorePace<'a> {
         of_memory.max(of_ring)
     }
 
-    /// Whether this core's foreground has had work for long without a break.
-    fn is_foreground_behind(&self) -> bool {
+    /// Looks whether this core's foreground has had work for long without a break.
+    fn sees_foreground_behind(&self) -> bool {
         let idles = foreground_idles();
         if self.idles.replace(idles) != idles {
             self.idle_seen.set(now());
@@ -116,13 +116,12 @@ impl Pace for CorePace<'_> {
         let (elapsed, demanded) = (self.started.elapsed(), self.demanded());
         let ahead = merged.saturating_sub(demanded.max(self.due_after(elapsed)));
         let rest = (self.over / 1_000_000).saturating_mul(ahead as u32);
-        let is_behind = self.is_foreground_behind();
         if rest >= SHORTEST_REST {
             return rest.min(LONGEST_REST);
         }
         let late_by_time = self.due_after(elapsed.saturating_sub(self.leeway));
         let late_by_demand = demanded.saturating_sub(LATE_MILLIONTHS);
-        match is_behind && merged >= late_by_time.max(late_by_demand) {
+        match merged >= late_by_time.max(late_by_demand) && self.sees_foreground_behind() {
             true => SHORTEST_REST,
             false => Duration::ZERO,
         }

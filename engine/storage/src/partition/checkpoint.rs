@@ -15,11 +15,11 @@ use super::merging::Merging;
 use super::spill::Spilled;
 use super::view::{Reaped, Sealed, View};
 use crate::base::{
-    Change, Extent, Freed, Pace, PageWriter, PartitionRoots, TreeRoot, free_tree, merge_tree,
+    Change, Extent, Freed, Pace, PageWriter, PartitionRoots, TreeRoot, free_tree, merge_tree, rest,
 };
 use crate::types::{Fatal, Key, TreeId};
 
-/// Small steps of background work between two offers to yield.
+/// Small steps of background work between two rests, or offers to yield.
 const STEPS_AT_ONCE: usize = 128;
 
 /// A merged checkpoint, true once its manifest is durable.
@@ -97,7 +97,7 @@ impl Partition {
     ) -> Result<PartitionRoots, Fatal> {
         let view = self.state.borrow().views.current().clone();
         let spills = match view.sealed() {
-            Some(sealed) => !thorough && self.is_sparse(&view, &sealed).await,
+            Some(sealed) => !thorough && self.is_sparse(&view, &sealed, pace).await,
             None => panic!("merge follows seal"),
         };
         let merged = self.merge_view(&view, spills, pace).await?;
@@ -192,8 +192,8 @@ impl Partition {
         }
         writer.finish().await?;
         let later = later.iter();
-        self.restore(later.map(|(tree, key, version)| (*tree, key, version)))
-            .await;
+        let later = later.map(|(tree, key, version)| (*tree, key, version));
+        self.restore(later, pace).await;
         Ok(Merged {
             roots,
             master,
@@ -208,6 +208,7 @@ impl Partition {
     pub(super) async fn restore<'a>(
         &self,
         versions: impl Iterator<Item = (TreeId, &'a Key, &'a Version)>,
+        pace: &dyn Pace,
     ) {
         let mut versions = versions.peekable();
         while versions.peek().is_some() {
@@ -220,7 +221,7 @@ impl Partition {
                         state.active.restore(tree, key, version.clone(), &needed);
                 }
             }
-            yield_if_due().await;
+            rest(pace).await;
         }
     }
 

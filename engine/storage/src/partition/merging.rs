@@ -8,7 +8,7 @@
 use std::cell::Cell;
 
 use pinion_clock::Timestamp;
-use pinion_runtime::{sim, yield_if_due};
+use pinion_runtime::sim;
 use rustc_hash::FxHashMap;
 
 use super::core::Partition;
@@ -17,7 +17,7 @@ use super::view::View;
 use crate::base::{Change, ChangedKeys, Freed, Pace, PageWriter, TreeRoot, merge_tree};
 use crate::types::{Fatal, Key, TreeId};
 
-/// Pages let go of between two offers to yield.
+/// Pages let go of between two rests.
 const PAGES_AT_ONCE: usize = 128;
 
 /// A merge under way.
@@ -155,7 +155,7 @@ impl<'a> Merging<'a> {
             for extent in extents {
                 self.partition.store.cache.forget(extent.start);
             }
-            yield_if_due().await;
+            self.writer.rest().await;
         }
         self.shorten(reached).await;
         Ok(())
@@ -175,7 +175,7 @@ impl<'a> Merging<'a> {
         }
         let later = self.later.iter();
         let later = later.map(|(tree, key, version)| (*tree, key, version));
-        self.partition.restore(later).await;
+        self.partition.restore(later, self.pace).await;
         self.later.clear();
         if self.older_is_pinned() {
             return;

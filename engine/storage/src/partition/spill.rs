@@ -17,7 +17,7 @@ use super::delta::{Chain, Delta, Needed, Version};
 use super::view::{Sealed, View};
 use crate::base::{
     BaseCursor, Counts, Freed, Pace, PageStore, PageWriter, SpilledRecord, Stored, TreeRoot,
-    encode_spilled_counts, encode_spilled_version, merge_tree, spilled_counts_key,
+    encode_spilled_counts, encode_spilled_version, merge_tree, rest, spilled_counts_key,
     spilled_version_key, unreadable,
 };
 use crate::limits::BLOCK_BYTES;
@@ -27,7 +27,7 @@ use crate::types::{Direction, Fatal, Key, ReadError, TreeId};
 const SPARSE: u64 = 4;
 /// Pairs of neighbouring keys that are looked at to find how many leaves the changes of a tree touch.
 const SAMPLES: usize = 128;
-/// Steps between two offers to yield.
+/// Steps between two rests.
 const STEPS_AT_ONCE: usize = 128;
 
 /// Which versions of the delta are in the tree of spilled changes: those that both hold of.
@@ -45,11 +45,22 @@ impl Spilled {
     }
 }
 
-/// Every version of a sealed delta that is needed beside the base below it.
-fn kept(sealed: &Sealed) -> impl Iterator<Item = (TreeId, &Key, &Version)> {
+/// What the pace is told of a change when it is known to be in the tree of spilled changes, and what when it is in the delta
+/// again.
+fn shares(key: &Key, chain: &Chain) -> (u64, u64) {
+    let bytes = chain.bytes(key);
+    (bytes / 2, bytes - bytes / 2)
+}
+
+/// Every version of a sealed delta that is needed beside the base below it, on its way back.
+fn kept<'a>(
+    sealed: &'a Sealed,
+    pace: &'a dyn Pace,
+) -> impl Iterator<Item = (TreeId, &'a Key, &'a Version)> {
     sealed.delta.tree_ids().into_iter().flat_map(move |tree| {
         let delta = sealed.delta.tree(tree).expect("the tree was just listed");
         delta.iter().flat_map(move |(key, chain)| {
+            pace.merged(shares(key, chain).1);
             let versions = chain
                 .at(sealed.at)
                 .into_iter()
@@ -61,7 +72,7 @@ fn kept(sealed: &Sealed) -> impl Iterator<Item = (TreeId, &Key, &Version)> {
 
 impl Partition {
     /// Whether the sealed changes are better spilled than merged.
-    pub(super) async fn is_sparse(&self, view: &View, sealed: &Sealed) -> bool {
+    pub(super) async fn is_sparse(&self, view: &View, sealed: &Sealed, pace: &dyn Pace) -> bool {
         let limit = self.store.options.spill_bytes;
         let spilled = view.trees.get(&TreeId::SPILLED);
         let spilled_bytes = spilled.map_or(0, |root| root.blocks * BLOCK_BYTES as u64);
@@ -78,14 +89,21 @@ impl Partition {
         for tree in sealed.delta.tree_ids() {
             if let Some(root) = view.trees.get(&tree) {
                 let leaf_bytes = root.blocks * BLOCK_BYTES as u64 / root.pages;
-                merged_bytes += self.leaves_touched(root, tree, sealed).await * leaf_bytes;
+                let touched = self.leaves_touched(root, tree, sealed, pace).await;
+                merged_bytes += touched * leaf_bytes;
             }
         }
         merged_bytes / SPARSE > sealed.delta.bytes()
     }
 
     /// About how many leaves hold the changed keys of a tree: of some neighbours it is looked whether a leaf has both.
-    async fn leaves_touched(&self, root: &TreeRoot, tree: TreeId, sealed: &Sealed) -> u64 {
+    async fn leaves_touched(
+        &self,
+        root: &TreeRoot,
+        tree: TreeId,
+        sealed: &Sealed,
+        pace: &dyn Pace,
+    ) -> u64 {
         let delta = sealed.delta.tree(tree).expect("the tree was just listed");
         let keys = delta.len();
         let stride = keys.div_ceil(SAMPLES).max(2);
@@ -105,7 +123,7 @@ impl Partition {
                 leaf_end = Some(leaf.map_or(Some(Key::new()), |leaf| leaf.upper));
             }
             if index % STEPS_AT_ONCE == 0 {
-                yield_if_due().await;
+                rest(pace).await;
             }
         }
         (keys as u64 * apart).checked_div(pairs).unwrap_or(0) + 1
@@ -123,7 +141,7 @@ impl Partition {
     ) -> Result<Option<TreeRoot>, Fatal> {
         let mut counts = Vec::new();
         for tree in sealed.delta.tree_ids() {
-            let counted = self.counts_at(view, sealed, tree).await?;
+            let counted = self.counts_at(view, sealed, tree, pace).await?;
             counts.push((
                 spilled_counts_key(tree),
                 Some(encode_spilled_counts(&counted)),
@@ -133,7 +151,7 @@ impl Partition {
         let new = self.not_spilled_yet(sealed, pace).await;
         let changed = new.into_iter().filter_map(|(tree, key, chain)| {
             sim::count("changes spilled", 1);
-            pace.merged(chain.bytes(key));
+            pace.merged(shares(key, chain).0);
             let version = chain.at(sealed.at)?;
             let key = spilled_version_key(checkpoint, tree, key);
             let value = encode_spilled_version(version.ts, version.value.as_deref());
@@ -151,7 +169,7 @@ impl Partition {
             changes,
         )
         .await?;
-        self.restore(kept(sealed)).await;
+        self.restore(kept(sealed, pace), pace).await;
         Ok(root)
     }
 
@@ -171,10 +189,10 @@ impl Partition {
                 if counts.is_some_and(|version| before.is_none_or(|before| !before.has(version))) {
                     new.push((tree, key, chain));
                 } else {
-                    pace.merged(chain.bytes(key));
+                    pace.merged(shares(key, chain).0);
                 }
                 if index % STEPS_AT_ONCE == 0 {
-                    yield_if_due().await;
+                    rest(pace).await;
                 }
             }
         }
@@ -182,12 +200,18 @@ impl Partition {
     }
 
     /// The exact counts of a tree at the checkpoint: those at newest, without the versions that are newer.
-    async fn counts_at(&self, view: &View, sealed: &Sealed, tree: TreeId) -> Result<Counts, Fatal> {
+    async fn counts_at(
+        &self,
+        view: &View,
+        sealed: &Sealed,
+        tree: TreeId,
+        pace: &dyn Pace,
+    ) -> Result<Counts, Fatal> {
         let mut counts = sealed.counts.get(&tree).copied().unwrap_or_default();
         let delta = sealed.delta.tree(tree).expect("the tree was just listed");
         for (index, (key, chain)) in delta.iter().enumerate() {
             if index % STEPS_AT_ONCE == 0 {
-                yield_if_due().await;
+                rest(pace).await;
             }
             if chain.newest().ts <= sealed.at {
                 continue;
