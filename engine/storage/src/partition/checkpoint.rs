@@ -21,6 +21,8 @@ use crate::types::{Fatal, Key, TreeId};
 
 /// Small steps of background work between two rests, or offers to yield.
 const STEPS_AT_ONCE: usize = 128;
+/// Versions put back into the delta between two rests: each may wait for memory several times.
+const RESTORED_AT_ONCE: usize = 32;
 
 /// A merged checkpoint, true once its manifest is durable.
 pub(super) struct Merged {
@@ -216,7 +218,7 @@ impl Partition {
                 let pins = self.pins.borrow();
                 let needed = self.needed(&pins);
                 let mut state = self.state.borrow_mut();
-                for (tree, key, version) in versions.by_ref().take(STEPS_AT_ONCE) {
+                for (tree, key, version) in versions.by_ref().take(RESTORED_AT_ONCE) {
                     state.restored_bytes +=
                         state.active.restore(tree, key, version.clone(), &needed);
                 }
