@@ -1,7 +1,7 @@
 //! The command line.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
@@ -38,6 +38,7 @@ pub struct Settings {
     pub server_pid: Option<u32>,
     /// How often the server is asked what it does beside answering; zero: never.
     pub events_every: Duration,
+    /// Determines all choices; runs with the same seed make the same ones.
     pub seed: u64,
     pub json: Option<String>,
     pub quiet: bool,
@@ -134,7 +135,7 @@ fn run() -> Command {
         .arg(flag("tls-insecure", "TLS: trusts any certificate"))
         .arg(value("server-pid", "PID", "counts the CPU time and memory of this process and its children"))
         .arg(value("events", "SECS", "asks the server so often for its checkpoints and other events (serverStatus, INFO, pg_stat_bgwriter); 0: never").default_value("1"))
-        .arg(value("seed", "N", "determines the choices of keys").default_value("1"))
+        .arg(value("seed", "N", "determines the choices of operations, keys, fields and values; without it the clock gives one, and the result tells which"))
         .arg(value("json", "FILE", "writes the result as JSON (-: to standard output)"))
         .arg(flag("quiet", "no progress"))
 }
@@ -159,6 +160,13 @@ pub fn secs(matches: &ArgMatches, name: &str) -> Result<Option<Duration>, String
         Some(secs) if (0.0..=1e7).contains(&secs) => Ok(Some(Duration::from_secs_f64(secs))),
         Some(secs) => Err(format!("--{name} cannot be {secs}")),
     }
+}
+
+/// A seed that no run before has had: milliseconds since 1970.
+fn seed_of_the_clock() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_millis() as u64)
 }
 
 fn at_least_one(matches: &ArgMatches, name: &str, most: usize) -> Result<usize, String> {
@@ -240,7 +248,7 @@ impl Settings {
                 .map(|ms| Duration::from_secs_f64(ms.clamp(0.0, 1e6) / 1e3)),
             server_pid: number(matches, "server-pid")?,
             events_every: secs(matches, "events")?.unwrap_or_default(),
-            seed: required(matches, "seed")?,
+            seed: number(matches, "seed")?.unwrap_or_else(seed_of_the_clock),
             json: text("json"),
             quiet: matches.get_flag("quiet"),
             spec: Arc::new(spec),

@@ -75,6 +75,9 @@ struct Comparison<'a> {
     results: Results,
     /// What `run` wrote in the last round, with its series.
     last: Vec<Value>,
+    /// The seed of the turn that goes on: a warm-up or a round of a case. Its servers make the same choices, and no turn
+    /// those of another: an update that a server has seen before would change nothing.
+    seed: u64,
     versions: Vec<(Kind, String)>,
     invalid: Vec<String>,
 }
@@ -125,6 +128,7 @@ impl<'a> Comparison<'a> {
             servers,
             results: Results::default(),
             last: Vec::new(),
+            seed: options.seed,
             versions: Vec::new(),
             invalid: Vec::new(),
         })
@@ -196,6 +200,10 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
+    fn next_turn(&mut self) {
+        self.seed = self.seed.wrapping_add(1);
+    }
+
     /// Loads anew, takes a checkpoint, starts anew and reads until the caches are warm.
     fn load(&mut self) -> Result<(), String> {
         let records = self.options.records;
@@ -228,6 +236,7 @@ impl<'a> Comparison<'a> {
             let warm = ["--workload", "read", "-P", &reads].map(str::to_owned);
             self.drive(place, &warm)?;
         }
+        self.next_turn();
         Ok(())
     }
 
@@ -257,6 +266,7 @@ impl<'a> Comparison<'a> {
                 }
                 self.one(case, round, place, rate)?;
             }
+            self.next_turn();
         }
         Ok(())
     }
@@ -381,6 +391,7 @@ impl<'a> Comparison<'a> {
             .args(["run", "--quiet", "--json", "-", "--uri", &uri])
             .args(words)
             .args(["-P", &format!("recordcount={records}")])
+            .args(["--seed", &self.seed.to_string()])
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit());
         if let Some(pid) = server.pid() {

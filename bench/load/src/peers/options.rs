@@ -30,6 +30,8 @@ pub struct Options {
     pub words: Vec<(Kind, String)>,
     /// How late an open loop's requests may go out, as `run` takes it.
     pub max_lag_ms: String,
+    /// The seed of the first turn; each turn after it has the next.
+    pub seed: u64,
     pub directory: PathBuf,
     pub json: Option<PathBuf>,
 }
@@ -119,6 +121,14 @@ pub fn command() -> Command {
                  stands still for longer, which the echo server's row tells",
             )
             .default_value("2"),
+        )
+        .arg(
+            value(
+                "seed",
+                "N",
+                "the seed of the first round, as run takes it; each round after it has the next, the same for all its servers",
+            )
+            .default_value("1"),
         )
         .arg(value("idle-connections", "N", "of the case idle").default_value("5000"))
         .arg(value("server-cpu", "N", "the servers' processor").default_value("0"))
@@ -210,6 +220,7 @@ impl Options {
                 .map(|given| server_option(given))
                 .collect::<Result<_, _>>()?,
             max_lag_ms: required(matches, "max-lag-ms")?,
+            seed: required(matches, "seed")?,
             directory: required::<PathBuf>(matches, "directory")?,
             json: text("json").map(PathBuf::from),
         })

@@ -289,6 +289,7 @@ pub fn json(comparison: &Comparison) -> Value {
         "command": std::env::args().collect::<Vec<_>>().join(" "),
         "machine": comparison.machine,
         "rounds": options.rounds,
+        "seed": options.seed,
         "records": options.records,
         "duration_secs": options.duration.as_secs_f64(),
         "cache_gb": options.cache_gb,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::chart::{Axis, COLOURS, Line, Mark, chart, escape, short};
 
@@ -262,5 +262,8 @@ pub fn run(out: &mut String, name: &str, result: &Value) {
     );
     rows(out, &result["machine"]);
     rows(out, &result["properties"]);
+    if result["seed"].is_u64() {
+        rows(out, &json!({"seed": result["seed"]}));
+    }
     out.push_str("</table>");
 }

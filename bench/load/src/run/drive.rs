@@ -18,7 +18,7 @@ use super::worker::{Finished, Job, Worker};
 use crate::cpu;
 use crate::options::Settings;
 use crate::protocol::{Outcome, Protocol, Session, ask};
-use crate::workload::{Chooser, Kind, Request, Shared, Spec};
+use crate::workload::{Chooser, Kind, Request, Shared, Spec, derive};
 
 /// Between opening the last connection and the first request.
 const LEAD: Duration = Duration::from_millis(20);
@@ -30,6 +30,8 @@ pub struct Drive<'a> {
     /// Operations a second; none: closed loop.
     pub target: Option<f64>,
     pub label: &'a str,
+    /// Which of a run's drives this is: each makes choices of its own.
+    pub step: u64,
 }
 
 /// What came of it.
@@ -133,7 +135,7 @@ impl Drive<'_> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
         let job = |number: usize| -> Result<Job, String> {
-            let seed = settings.seed << 16 | number as u64;
+            let seed = derive(settings.seed, &[self.step, number as u64]);
             Ok(Job {
                 spec: Arc::clone(spec),
                 shared: Arc::clone(&shared),

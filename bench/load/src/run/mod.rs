@@ -74,6 +74,7 @@ fn measure<P: Protocol>(settings: &Settings) -> Result<Done, String> {
         session: &session,
         target: settings.target,
         label,
+        step: 0,
     }
     .run::<P>()?;
     Ok(Done {
@@ -115,6 +116,7 @@ fn load<P: Protocol>(settings: &Settings) -> Result<(), String> {
         session: &session,
         target: None,
         label: "load",
+        step: 0,
     }
     .run::<P>()?;
     match measured.invalid(settings).first() {

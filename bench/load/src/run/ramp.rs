@@ -61,6 +61,7 @@ pub fn run<P: Protocol>(
         session,
         target: None,
         label: "closed loop",
+        step: 0,
     }
     .run::<P>()?;
     if let Some(why) = first.invalid(settings).first() {
@@ -78,6 +79,7 @@ pub fn run<P: Protocol>(
             session,
             target: Some(rate),
             label: &label,
+            step: steps.len() as u64 + 1,
         }
         .run::<P>()?;
         let invalid = measured.invalid(settings);

@@ -97,6 +97,11 @@ pub fn text(settings: &Settings, done: &Done, invalid: &[String]) -> String {
         measured.total.documents,
         measured.total.compared
     );
+    let _ = writeln!(
+        out,
+        "--seed {} makes the same choices of operations, keys, fields and values again",
+        settings.seed
+    );
     let _ = write!(
         out,
         "CPU for each operation: client {:.2} us",
@@ -335,6 +340,7 @@ pub fn json(settings: &Settings, machine: Value, done: &Done, invalid: &[String]
         "interval_secs": interval_secs,
         "series": series,
     });
+    out["seed"] = json!(settings.seed);
     out["busy_poll"] = json!(settings.busy_poll);
     out["events"] = json!(events);
     out["checkpoints"] = json!(checkpoints(measured));

@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::protocol::bson;
@@ -40,6 +40,8 @@ pub struct Stub {
     pub answered: Arc<AtomicU64>,
     /// Of those, how many were answered when a table was last dropped.
     pub dropped_at: Arc<AtomicU64>,
+    /// What updates were asked for: the bytes behind their commands' bodies.
+    pub updates: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl Stub {
@@ -49,6 +51,8 @@ impl Stub {
         let port = listener.local_addr().unwrap().port();
         let answered = Arc::new(AtomicU64::new(0));
         let dropped_at = Arc::new(AtomicU64::new(NEVER));
+        let updates = Arc::new(Mutex::new(Vec::new()));
+        let asked = Arc::clone(&updates);
         let (counted, dropped) = (Arc::clone(&answered), Arc::clone(&dropped_at));
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -58,6 +62,7 @@ impl Stub {
                     document: document.clone(),
                     answered: Arc::clone(&counted),
                     dropped_at: Arc::clone(&dropped),
+                    updates: Arc::clone(&asked),
                 };
                 // The generator closes when it likes: an error is the end.
                 std::thread::spawn(move || stub.serve());
@@ -67,6 +72,7 @@ impl Stub {
             port,
             answered,
             dropped_at,
+            updates,
         }
     }
 }
@@ -77,6 +83,7 @@ struct Connection {
     document: Document,
     answered: Arc<AtomicU64>,
     dropped_at: Arc<AtomicU64>,
+    updates: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl Connection {
@@ -105,7 +112,10 @@ impl Connection {
                     bson::int32(out, "ok", 1);
                 })),
             };
-            assert!(command.name != b"update" || !sections.is_empty());
+            if command.name == b"update" {
+                assert!(!sections.is_empty());
+                self.updates.lock().unwrap().push(sections.to_vec());
+            }
             let Some(reply) = reply else {
                 return Ok(());
             };

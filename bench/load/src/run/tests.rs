@@ -11,8 +11,13 @@ use crate::echo::{Echo, Manner};
 use crate::options::{Settings, command};
 use crate::protocol::Mongo;
 
-/// Runs with the options against a stub of that manner.
+/// Runs with the options against a stub of that manner, with the same choices each time.
 fn run(manner: Reply, options: &str) -> (Settings, Stub, Measured) {
+    run_seeded(manner, &format!("--seed 1 {options}"))
+}
+
+/// As `run`, with the choices of a seed among the options or of none.
+fn run_seeded(manner: Reply, options: &str) -> (Settings, Stub, Measured) {
     let base =
         "pinion-bench run --quiet -P insertorder=ordered -P recordcount=1000 -P fieldcount=2";
     let parse = |port: u16| {
@@ -398,4 +403,53 @@ fn a_late_generator_makes_the_run_invalid() {
             .any(|why| why.contains("fell behind its own schedule")),
         "{invalid:?}"
     );
+}
+
+/// What 500 updates of 1,000 documents asked for, in the order of their bytes.
+fn updates(options: &str) -> Vec<Vec<u8>> {
+    let (settings, stub, measured) = run_seeded(
+        Reply::Right,
+        &format!("--workload update --connections 2 --threads 2 -P operationcount=500 {options}"),
+    );
+    assert_eq!(measured.invalid(&settings), Vec::<String>::new());
+    let mut asked = stub.updates.lock().unwrap().clone();
+    asked.sort_unstable();
+    asked
+}
+
+/// How many of the second list's members are in the first.
+fn repeated(first: &[Vec<u8>], second: &[Vec<u8>]) -> usize {
+    second
+        .iter()
+        .filter(|one| first.binary_search(one).is_ok())
+        .count()
+}
+
+/// A server that has seen an update before has nothing to do for it: a run must not repeat another unless it is told to.
+#[test]
+fn no_run_repeats_the_choices_of_another() {
+    let (first, second) = (updates(""), updates(""));
+    assert_eq!((first.len(), second.len()), (500, 500));
+    assert_eq!(repeated(&first, &second), 0);
+    // Next to each other, as the rounds of peers have them.
+    assert_eq!(repeated(&updates("--seed 7"), &updates("--seed 8")), 0);
+}
+
+#[test]
+fn the_same_seed_makes_the_same_choices() {
+    // With one thread, for two share out how many each makes.
+    let options = "--seed 7 --threads 1";
+    let one = |options: &str| {
+        let line = format!("--workload update --connections 1 -P operationcount=500 {options}");
+        let (_, stub, _) = run_seeded(Reply::Right, &line);
+        stub.updates.lock().unwrap().clone()
+    };
+    assert_eq!(one(options), one(options));
+}
+
+#[test]
+fn the_threads_of_a_run_make_choices_of_their_own() {
+    let mut asked = updates("--seed 7");
+    asked.dedup();
+    assert_eq!(asked.len(), 500);
 }

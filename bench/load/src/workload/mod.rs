@@ -13,7 +13,7 @@ pub use choose::{Chooser, Shared};
 pub use document::Document;
 pub use document::{check_value, value};
 pub use properties::Properties;
-pub use random::Random;
+pub use random::{Random, derive};
 pub use spec::{Kind, Request, Spec};
 
 #[cfg(test)]

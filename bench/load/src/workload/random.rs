@@ -12,6 +12,13 @@ pub fn mix(word: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// The seed of one of many streams that shall share nothing: a run's seed, and what tells the streams of that run apart.
+pub fn derive(seed: u64, parts: &[u64]) -> u64 {
+    parts
+        .iter()
+        .fold(mix(seed), |state, part| mix(state ^ mix(*part)))
+}
+
 impl Random {
     pub fn new(seed: u64) -> Self {
         Self(seed)
