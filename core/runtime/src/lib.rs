@@ -27,7 +27,7 @@ pub use crate::core::{
 };
 pub use dma::DmaBuf;
 pub use file::{File, OpenOptions};
-pub use limits::ALIGN;
+pub use limits::{ALIGN, BACKGROUND_SHARES, FOREGROUND_SHARES};
 pub use mesh::{call_on, on_all_cores, submit_to};
 pub use net::{Connection, Incoming, Listener, connect};
 pub use process::{
@@ -35,8 +35,8 @@ pub use process::{
 };
 pub use random::{Rng, os_random, random_stream};
 pub use task::{
-    Cancelled, JoinHandle, Queue, YieldNow, foreground_idles, join_all, should_yield, spawn,
-    yield_if_due, yield_now,
+    Cancelled, JoinHandle, Queue, YieldNow, foreground_idles, join_all, set_background_shares,
+    should_yield, spawn, yield_if_due, yield_now,
 };
 pub use time::{
     Duration, Elapsed, Instant, Sleep, now, sleep, sleep_until, timeout, timeout_at, wall_ms,

@@ -14,6 +14,10 @@ pub const MESH_RING_SLOTS: usize = 256;
 pub const OUTPUT_BUFFER_BYTES: usize = 64 * 1024;
 /// Most bytes that one `recv` appends.
 pub const RECEIVE_CHUNK_BYTES: usize = 64 * 1024;
+/// Shares of a core that its foreground queue has where both queues have work.
+pub const FOREGROUND_SHARES: usize = 1000;
+/// Shares of a core that its background queue has unless [`crate::set_background_shares`] gave others.
+pub const BACKGROUND_SHARES: usize = 100;
 /// Connections waiting to be accepted on one listener.
 pub const ACCEPT_BACKLOG: usize = 1024;
 

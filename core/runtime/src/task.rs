@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use crate::context::{self, Backend};
-use crate::{real, sim};
+use crate::{FOREGROUND_SHARES, real, sim};
 
 /// The task queues of a core. Shares keep background work out of the foreground's tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -209,6 +209,23 @@ pub fn foreground_idles() -> u64 {
     context::with(|context| match &context.backend {
         Backend::Real(core) => core.foreground_idles(),
         Backend::Sim(core) => core.foreground_idles(),
+    })
+}
+
+/// Gives this core's background queue so many shares beside the foreground's [`FOREGROUND_SHARES`]: while both have work, the
+/// core's time is divided by them. [`BACKGROUND_SHARES`](crate::BACKGROUND_SHARES) is what it has at first. The scheduler
+/// takes note within 10 ms.
+///
+/// # Panics
+/// Unless `shares` is 1 to [`FOREGROUND_SHARES`].
+pub fn set_background_shares(shares: usize) {
+    assert!(
+        (1..=FOREGROUND_SHARES).contains(&shares),
+        "the background has 1 to {FOREGROUND_SHARES} shares, not {shares}"
+    );
+    context::with(|context| match &context.backend {
+        Backend::Real(core) => core.set_background_shares(shares),
+        Backend::Sim(core) => core.set_background_shares(shares),
     })
 }
 

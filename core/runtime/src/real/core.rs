@@ -38,7 +38,7 @@ use super::sys;
 use super::task::{RealYield, Tasks};
 use super::timer::{RealSleep, Wheel};
 use crate::mesh::Parcel;
-use crate::{CoreId, Instant, Queue, RuntimeStats, context};
+use crate::{BACKGROUND_SHARES, CoreId, Instant, Queue, RuntimeStats, context};
 
 thread_local! {
     static CURRENT: RefCell<Option<RealCore>> = const { RefCell::new(None) };
@@ -77,6 +77,8 @@ pub(crate) struct CoreState {
     idle_ns: Cell<u64>,
     /// See [`crate::foreground_idles`].
     foreground_idles: Cell<u64>,
+    /// See [`crate::set_background_shares`].
+    background_shares: Rc<Cell<usize>>,
 }
 
 impl Deref for RealCore {
@@ -128,6 +130,7 @@ impl RealCore {
             started,
             idle_ns: Cell::new(0),
             foreground_idles: Cell::new(0),
+            background_shares: Rc::new(Cell::new(BACKGROUND_SHARES)),
         })))
     }
 
@@ -187,6 +190,15 @@ impl RealCore {
             self.count_foreground_idle();
         }
         self.foreground_idles.get()
+    }
+
+    pub fn set_background_shares(&self, shares: usize) {
+        self.background_shares.set(shares);
+    }
+
+    /// What tells the background queue's shares to the scheduler.
+    pub(super) fn background_shares(&self) -> Rc<Cell<usize>> {
+        Rc::clone(&self.background_shares)
     }
 
     /// The foreground has nothing to do.

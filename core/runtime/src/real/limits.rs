@@ -44,10 +44,8 @@ pub(super) const STALL: Duration = Duration::from_millis(10);
 pub(super) const WAIT_SAMPLE: Duration = Duration::from_millis(1);
 /// How long the background queue runs before the foreground is looked at.
 pub(super) const BACKGROUND_TURN: Duration = Duration::from_micros(100);
-/// Shares of the two queues when both have work.
-pub(super) const FOREGROUND_SHARES: usize = 1000;
-/// See [`FOREGROUND_SHARES`].
-pub(super) const BACKGROUND_SHARES: usize = 100;
+/// How often glommio looks whether the background's shares are others: a merge's pace changes no faster.
+pub(super) const SHARES_PERIOD: Duration = Duration::from_millis(10);
 /// After how long glommio's executor leaves its queues to look at its own rings: never. Nothing of ours completes there, and
 /// it loses its way coming back. It arms a preemption timer, looks whether that has fired, and only then at its queues; if
 /// the thread lost its processor in between for as long as the timer takes, it believes that nothing was there to run and

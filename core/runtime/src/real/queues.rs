@@ -1,17 +1,17 @@
 //! The two task queues of a core as glommio sees them: one glommio task each, between which its scheduler divides the
 //! core by shares.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
-use glommio::{Latency, Shares, TaskQueueHandle, executor};
+use glommio::{Latency, Shares, SharesManager, TaskQueueHandle, executor};
 
 use super::core::RealCore;
-use super::limits::{
-    BACKGROUND_SHARES, BACKGROUND_TURN, FOREGROUND_SHARES, TURN, TURNS_BETWEEN_YIELDS,
-};
-use crate::Queue;
+use super::limits::{BACKGROUND_TURN, SHARES_PERIOD, TURN, TURNS_BETWEEN_YIELDS};
+use crate::{FOREGROUND_SHARES, Queue};
 
 /// Wakes the task of a queue that has nothing to do.
 #[derive(Default)]
@@ -40,15 +40,28 @@ impl QueueBell {
     }
 }
 
-/// Makes glommio's queues, in this order: foreground, background.
-pub(super) fn create() -> (TaskQueueHandle, TaskQueueHandle) {
+/// Tells glommio the background queue's shares of the core.
+struct BackgroundShares(Rc<Cell<usize>>);
+
+impl SharesManager for BackgroundShares {
+    fn shares(&self) -> usize {
+        self.0.get()
+    }
+
+    fn adjustment_period(&self) -> Duration {
+        SHARES_PERIOD
+    }
+}
+
+/// Makes glommio's queues, in this order: foreground, background, which has as many shares as the cell tells.
+pub(super) fn create(background_shares: Rc<Cell<usize>>) -> (TaskQueueHandle, TaskQueueHandle) {
     let foreground = executor().create_task_queue(
         Shares::Static(FOREGROUND_SHARES),
         Latency::NotImportant,
         "foreground",
     );
     let background = executor().create_task_queue(
-        Shares::Static(BACKGROUND_SHARES),
+        Shares::Dynamic(Rc::new(BackgroundShares(background_shares))),
         Latency::NotImportant,
         "background",
     );

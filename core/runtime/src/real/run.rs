@@ -271,7 +271,7 @@ where
             Err(payload) => core.fail(payload.as_ref()),
         }
     }
-    let (foreground, background) = queues::create();
+    let (foreground, background) = queues::create(core.background_shares());
     let background = spawn_local_into(
         contained(core.clone(), queues::background(core.clone())),
         background,

@@ -55,6 +55,10 @@ impl SimCore {
         self.0.foreground_idles.get()
     }
 
+    pub(crate) fn set_background_shares(&self, shares: usize) {
+        self.0.background_shares.set(shares);
+    }
+
     pub(crate) fn should_yield(&self) -> bool {
         // Asking takes time, so that a long loop that asks sees the clock move.
         self.0.world().advance(100);

@@ -19,8 +19,8 @@ use super::events::Event;
 use super::life::CoreState;
 use super::trace::Step;
 use super::world::World;
-use crate::context;
 use crate::task::Queue;
+use crate::{FOREGROUND_SHARES, context};
 
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -167,9 +167,9 @@ impl Executor {
             let position = pick(0, runnable.len());
             let core = Rc::clone(&runnable[position]);
             let mut ready = core.ready.borrow_mut();
-            // Seven shares to the foreground, one to the background.
-            let background =
-                ready[0].is_empty() || (!ready[1].is_empty() && (random >> 60) & 7 == 0);
+            let shares = core.background_shares.get();
+            let background = ready[0].is_empty()
+                || (!ready[1].is_empty() && pick(48, FOREGROUND_SHARES + shares) < shares);
             let queue = &mut ready[usize::from(background)];
             let index = queue.swap_remove(pick(16, queue.len()));
             if ready.iter().all(Vec::is_empty) {

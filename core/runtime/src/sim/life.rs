@@ -117,6 +117,8 @@ pub(super) struct CoreState {
     pub(super) slice: Cell<u64>,
     /// See [`crate::foreground_idles`].
     pub(super) foreground_idles: Cell<u64>,
+    /// See [`crate::set_background_shares`].
+    pub(super) background_shares: Cell<usize>,
     pub(super) busy_ns: Cell<u64>,
     pub(super) started_ns: u64,
     pub(super) mesh_rng: RefCell<Rng>,
@@ -149,6 +151,7 @@ impl CoreState {
             paused: Cell::new(false),
             slice: Cell::new(0),
             foreground_idles: Cell::new(0),
+            background_shares: Cell::new(crate::BACKGROUND_SHARES),
             busy_ns: Cell::new(0),
             started_ns,
             mesh_rng: RefCell::new(mesh_rng),

@@ -5,9 +5,10 @@ use std::rc::Rc;
 
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{
-    Cancelled, Duration, Queue, core_count, core_id, core_local, foreground_idles, join_all,
-    on_all_cores, os_random, random_stream, set_core_local, should_yield, sleep, spawn, stats,
-    try_core_local, yield_now,
+    BACKGROUND_SHARES, Cancelled, Duration, FOREGROUND_SHARES, Instant, Queue, core_count, core_id,
+    core_local, foreground_idles, join_all, now, on_all_cores, os_random, random_stream,
+    set_background_shares, set_core_local, should_yield, sleep, spawn, stats, try_core_local,
+    yield_now,
 };
 
 use crate::suite;
@@ -22,6 +23,7 @@ suite! {
     a_long_task_is_told_to_yield(1),
     background_work_does_not_stop_the_foreground(1),
     the_background_sees_whether_the_foreground_has_breaks(1),
+    the_background_gets_the_shares_that_it_is_given(1),
     join_all_keeps_the_order(1),
     many_tasks_run(1),
     core_locals_are_one_for_each_type_and_core(3),
@@ -173,6 +175,65 @@ async fn the_background_sees_whether_the_foreground_has_breaks() {
     });
     watch.await.unwrap();
     work.await.unwrap();
+}
+
+/// How the time of a core was divided whose queues always had work.
+struct Division {
+    counted_from: Instant,
+    until: Instant,
+    last: Cell<Instant>,
+    spent: [Cell<Duration>; 2],
+    /// The longest time between two polls: what a machine takes for others, within a queue's time, counts as the queue's.
+    longest: Cell<Duration>,
+}
+
+impl Division {
+    async fn work(&self, queue: Queue) {
+        while now() < self.until {
+            let from = now();
+            while now() - from < Duration::from_micros(20) && !should_yield() {}
+            let passed = now() - self.last.replace(now());
+            if self.last.get() > self.counted_from {
+                let spent = &self.spent[queue as usize];
+                spent.set(spent.get() + passed);
+                self.longest.set(self.longest.get().max(passed));
+            }
+            yield_now().await;
+        }
+    }
+}
+
+async fn check_background_shares(shares: usize) {
+    set_background_shares(shares);
+    // The scheduler takes note of it, and forgets what was before.
+    let division = Rc::new(Division {
+        counted_from: now() + Duration::from_millis(50),
+        until: now() + Duration::from_millis(400),
+        last: Cell::new(now()),
+        spent: Default::default(),
+        longest: Cell::default(),
+    });
+    let works = [Queue::Foreground, Queue::Background].map(|queue| {
+        let division = division.clone();
+        spawn(queue, async move { division.work(queue).await })
+    });
+    for work in works {
+        work.await.unwrap();
+    }
+    let [foreground, background] = [0, 1].map(|queue| division.spent[queue].get());
+    let total = foreground + background;
+    let expected = total.mul_f64(shares as f64 / (FOREGROUND_SHARES + shares) as f64);
+    assert!(
+        background.abs_diff(expected) < total / 20 + division.longest.get() * 3,
+        "{shares}: {background:?} of {total:?}, not {expected:?}; once {:?}",
+        division.longest.get()
+    );
+}
+
+async fn the_background_gets_the_shares_that_it_is_given() {
+    check_background_shares(BACKGROUND_SHARES).await;
+    check_background_shares(400).await;
+    set_background_shares(BACKGROUND_SHARES);
 }
 
 async fn join_all_keeps_the_order() {

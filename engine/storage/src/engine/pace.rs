@@ -5,12 +5,15 @@
 //! new changes in memory, bytes in the ring. Whichever has come farthest counts, and all is merged well before the next.
 //!
 //! While the foreground has fallen behind, after a pause of the machine or in a burst, a merge makes way for it: it does nothing until the
-//! foreground runs out of work, unless it would be late by more than a part of the way.
+//! foreground runs out of work, unless it would be late by more than a part of the way. A merge that is later than that gets more
+//! of the core, the more the later it is: checkpoints that do not end make the log long, and memory short.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
-use pinion_runtime::{Duration, Instant, foreground_idles, now};
+use pinion_runtime::{
+    BACKGROUND_SHARES, Duration, Instant, foreground_idles, now, set_background_shares,
+};
 
 use super::pressure::CHECKPOINT_AT;
 use super::storage::{Phase, Storage};
@@ -21,6 +24,9 @@ const COMPLETE_AT: u64 = 75;
 /// How late a merge may become to make way for the foreground, in percent of the interval, and of the way to what asks for the next.
 const LATE_AT_MOST: u32 = 20;
 const LATE_MILLIONTHS: u64 = LATE_AT_MOST as u64 * 10_000;
+/// Shares of the core for a merge that is later than it may be by as much again, or that somebody waits for: with them it
+/// has two sevenths of a core whose foreground always has work, instead of an eleventh.
+const LATE_SHARES: usize = 400;
 /// A foreground that has not run out of work for so long has fallen behind.
 const BEHIND_AFTER: Duration = Duration::from_millis(1);
 /// A merge of few changes need not take long: so many bytes of them a second are no burden.
@@ -94,6 +100,18 @@ impl<'a> CorePace<'a> {
     }
 }
 
+/// Shares of the core for a merge that is so much later than it may be.
+fn shares_when_late(late_millionths: u64) -> usize {
+    let late = late_millionths.min(LATE_MILLIONTHS) as usize;
+    BACKGROUND_SHARES + (LATE_SHARES - BACKGROUND_SHARES) * late / LATE_MILLIONTHS as usize
+}
+
+impl Drop for CorePace<'_> {
+    fn drop(&mut self) {
+        set_background_shares(BACKGROUND_SHARES);
+    }
+}
+
 fn millionths(part: u128, whole: u128) -> u64 {
     u64::try_from(part * 1_000_000 / whole.max(1)).unwrap_or(u64::MAX)
 }
@@ -109,6 +127,7 @@ impl Pace for CorePace<'_> {
 
     fn rest(&self) -> Duration {
         if self.storage.hurries() {
+            set_background_shares(LATE_SHARES);
             return Duration::ZERO;
         }
         let merged =
@@ -117,11 +136,14 @@ impl Pace for CorePace<'_> {
         let ahead = merged.saturating_sub(demanded.max(self.due_after(elapsed)));
         let rest = (self.over / 1_000_000).saturating_mul(ahead as u32);
         if rest >= SHORTEST_REST {
+            set_background_shares(BACKGROUND_SHARES);
             return rest.min(LONGEST_REST);
         }
         let late_by_time = self.due_after(elapsed.saturating_sub(self.leeway));
         let late_by_demand = demanded.saturating_sub(LATE_MILLIONTHS);
-        match merged >= late_by_time.max(late_by_demand) && self.sees_foreground_behind() {
+        let late = late_by_time.max(late_by_demand).saturating_sub(merged);
+        set_background_shares(shares_when_late(late));
+        match late == 0 && self.sees_foreground_behind() {
             true => SHORTEST_REST,
             false => Duration::ZERO,
         }
@@ -147,6 +169,15 @@ impl Storage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_merge_gets_more_of_the_core_the_later_it_is() {
+        let check = |late, expected| assert_eq!(shares_when_late(late), expected, "{late}");
+        check(0, BACKGROUND_SHARES);
+        check(LATE_MILLIONTHS / 2, 250);
+        check(LATE_MILLIONTHS, LATE_SHARES);
+        check(u64::MAX, LATE_SHARES);
+    }
 
     #[test]
     fn parts_are_counted_in_millionths() {
