@@ -32,6 +32,7 @@ fn on_cores<R: Send + 'static, Fut: Future<Output = R> + 'static>(
             handle_signals: false,
             on_usr1: None,
             on_quiet: None,
+            on_large: None,
             on_idle: None,
         },
         main,
@@ -382,6 +383,7 @@ fn a_signal_requests_shutdown() {
         handle_signals: true,
         on_usr1: None,
         on_quiet: None,
+        on_large: None,
         on_idle: None,
     };
     let results = run(options, |core| async move {
@@ -447,6 +449,7 @@ fn a_panic_stops_the_node_with_a_message() {
         handle_signals: false,
         on_usr1: None,
         on_quiet: None,
+        on_large: None,
         on_idle: None,
     };
     let error = run(options, |core| async move {

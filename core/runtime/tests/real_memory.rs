@@ -51,6 +51,7 @@ fn an_idle_connection_is_cheap() {
         handle_signals: false,
         on_usr1: None,
         on_quiet: None,
+        on_large: None,
         on_idle: None,
     };
     let result = run(options, |_| async {

@@ -59,6 +59,7 @@ fn main() -> ExitCode {
         handle_signals: false,
         on_usr1: None,
         on_quiet: None,
+        on_large: None,
         on_idle: None,
     };
     let outcome = real::run(runtime, move |_| {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use pinion_bson::{Bson, Document, RawDocumentBuf};
 use pinion_exec::NodeOptions;
-use pinion_runtime::real::{self, RealOptions};
+use pinion_runtime::real::{self, OnLarge, RealOptions};
 use pinion_server::ServerOptions;
 use pinion_storage::StorageOptions;
 
@@ -88,6 +88,11 @@ pub fn run(options: Options) -> Result<(), Stop> {
         handle_signals: true,
         on_usr1: Some(log::rotate_on_signal),
         on_quiet: (!options.lock_memory).then_some(alloc::give_back_freed_memory),
+        on_large: (!options.lock_memory).then(|| OnLarge {
+            size: || machine::process_memory().0,
+            limit: resident_limit(options.cache_bytes),
+            act: alloc::give_back_freed_memory,
+        }),
         on_idle: Some(alloc::collect_freed_by_others),
     };
     let outcome = real::run(real_options, move |core| run_core(core, config.clone()));
@@ -127,6 +132,13 @@ fn cpus(options: &Options) -> Result<Vec<usize>, String> {
         cpus.truncate(wanted);
     }
     Ok(cpus)
+}
+
+/// Above this many resident bytes freed memory is not kept, however busy the node is: the budget, a fifth more for memory that pages
+/// have given up and changes could not use, and room for what is in no budget, such as code, connections and what queries hold.
+fn resident_limit(cache_bytes: u64) -> u64 {
+    const BESIDE_THE_BUDGET: u64 = 128 << 20;
+    cache_bytes + cache_bytes / 5 + BESIDE_THE_BUDGET
 }
 
 /// Locks that much memory for the allocator: what it has reserved already, and a region beside it for the rest.

@@ -66,6 +66,11 @@ pub(super) const QUIET: Duration = Duration::from_secs(4);
 /// See [`QUIET`].
 pub(super) const QUIET_POLLS_PER_SEC: u64 = 1000;
 
+/// How often a process that stays larger than it should be is asked to become smaller.
+pub(super) const LARGE_PERIOD: Duration = Duration::from_secs(1);
+/// See [`LARGE_PERIOD`]: at once if it has grown by this part of its limit since.
+pub(super) const LARGE_GROWTH_PART: u64 = 8;
+
 /// Requests waiting for the blocking thread (directory operations).
 pub(super) const BLOCKING_QUEUE: usize = 4096;
 

@@ -25,7 +25,7 @@ mod task;
 mod timer;
 
 pub use memory::{lock_around, map_locked};
-pub use options::{RealOptions, StartError, available_cpus, choose_cpus};
+pub use options::{OnLarge, RealOptions, StartError, available_cpus, choose_cpus};
 pub use preflight::{
     PreflightReport, Problem, check_direct_io, load_code, preflight, raise_open_files,
 };

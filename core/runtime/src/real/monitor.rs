@@ -1,15 +1,18 @@
 //! The monitor thread: turns signals into requests and reports tasks that hold a core and do not come back.
 //!
 //! A core itself counts and reports each poll of more than 10 ms when it ends. The monitor is for polls that do not
-//! end: it reads one word a core, ten times a second. From the same words it sees that a node is quiet.
+//! end: it reads one word a core, ten times a second. From the same words it sees that a node is quiet. As often it looks at the
+//! process's size, where that has a limit.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
-use super::limits::{MONITOR_PERIOD, QUIET, QUIET_POLLS_PER_SEC, STUCK};
-use super::options::RealOptions;
+use super::limits::{
+    LARGE_GROWTH_PART, LARGE_PERIOD, MONITOR_PERIOD, QUIET, QUIET_POLLS_PER_SEC, STUCK,
+};
+use super::options::{OnLarge, RealOptions};
 use super::processor::WaitClock;
 use super::shared::{CoreShared, Node};
 use super::sys;
@@ -137,6 +140,36 @@ impl Rest {
     }
 }
 
+/// Keeps a process from being larger than it should be, as far as it can do something about that.
+struct Size {
+    on_large: OnLarge,
+    /// When something was done last, and the size that remained.
+    acted_ns: u64,
+    remained: u64,
+}
+
+impl Size {
+    fn new(on_large: OnLarge) -> Size {
+        Size {
+            on_large,
+            acted_ns: 0,
+            remained: 0,
+        }
+    }
+
+    fn look(&mut self, now_ns: u64) {
+        let OnLarge { size, limit, act } = self.on_large;
+        let size_now = size();
+        let grown = size_now.saturating_sub(self.remained) > limit / LARGE_GROWTH_PART;
+        let is_due = grown || now_ns - self.acted_ns >= LARGE_PERIOD.as_nanos() as u64;
+        if size_now > limit && is_due {
+            act();
+            self.acted_ns = now_ns;
+            self.remained = size();
+        }
+    }
+}
+
 /// Runs until `stop` is set and `eventfd` signalled.
 pub(super) fn run(
     node: Arc<Node>,
@@ -146,6 +179,7 @@ pub(super) fn run(
 ) {
     let mut watches: Vec<Watch> = node.cores.iter().map(|_| Watch::new()).collect();
     let mut rest = Rest::new(sys::monotonic_ns());
+    let mut size = options.on_large.map(Size::new);
     loop {
         let signalled = sys::eventfd_wait(eventfd.as_raw_fd(), MONITOR_PERIOD);
         if stop.load(Ordering::SeqCst) {
@@ -165,6 +199,9 @@ pub(super) fn run(
         let all_beats = node.cores.iter().map(beats).fold(0, u64::wrapping_add);
         if rest.has_been(now, all_beats, node.cores.len()) {
             options.on_quiet.inspect(|act| act());
+        }
+        if let Some(size) = &mut size {
+            size.look(now);
         }
         for (core, watch) in node.cores.iter().zip(&mut watches) {
             let heartbeat = core.heartbeat.load(Ordering::Relaxed);
@@ -195,7 +232,37 @@ pub(super) fn run(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU64;
+
     use super::*;
+
+    #[test]
+    fn a_process_that_is_too_large_is_told_so() {
+        static SIZE: AtomicU64 = AtomicU64::new(0);
+        static ACTED: AtomicU64 = AtomicU64::new(0);
+        let second = LARGE_PERIOD.as_nanos() as u64;
+        let mut size = Size::new(OnLarge {
+            size: || SIZE.load(Ordering::Relaxed),
+            limit: 800,
+            act: || {
+                ACTED.fetch_add(1, Ordering::Relaxed);
+            },
+        });
+        let mut acts = |now_ns, bytes| {
+            SIZE.store(bytes, Ordering::Relaxed);
+            let before = ACTED.load(Ordering::Relaxed);
+            size.look(now_ns);
+            ACTED.load(Ordering::Relaxed) > before
+        };
+        let start = 5 * second;
+        assert!(!acts(start, 800), "that much it may have");
+        assert!(acts(start + 1, 801), "it is too large");
+        assert!(!acts(start + 2, 901), "it has not grown by much since");
+        assert!(acts(start + 3, 902), "it has");
+        assert!(!acts(start + second, 902), "it was just now");
+        assert!(acts(start + 3 + second, 902), "it is still too large");
+        assert!(!acts(start + 3 * second, 800), "it is no more");
+    }
 
     #[test]
     fn a_window_is_quiet_or_busy() {

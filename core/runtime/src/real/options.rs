@@ -20,9 +20,22 @@ pub struct RealOptions {
     pub on_usr1: Option<fn()>,
     /// What to do every few seconds while the node is quiet, such as giving back memory. It runs on a thread that is no core.
     pub on_quiet: Option<fn()>,
+    /// What to do while the process is larger than it should be, quiet or not. It runs on a thread that is no core.
+    pub on_large: Option<OnLarge>,
     /// What each of the threads for long computations does every few seconds that it has no work, such as collecting the
     /// memory that it made and others have freed.
     pub on_idle: Option<fn()>,
+}
+
+/// What to do while the process is larger than it should be, such as giving back memory that is freed and kept.
+#[derive(Clone, Copy, Debug)]
+pub struct OnLarge {
+    /// Gives the process's size in bytes; asked ten times a second.
+    pub size: fn() -> u64,
+    /// The size above which it is too large.
+    pub limit: u64,
+    /// What to do then: at once, again when the process has grown by an eighth of the limit since, and otherwise every second.
+    pub act: fn(),
 }
 
 impl Default for RealOptions {
@@ -34,6 +47,7 @@ impl Default for RealOptions {
             handle_signals: true,
             on_usr1: None,
             on_quiet: None,
+            on_large: None,
             on_idle: None,
         }
     }

@@ -75,6 +75,7 @@ where
         handle_signals: false,
         on_usr1: None,
         on_quiet: None,
+        on_large: None,
         on_idle: None,
         ..RealOptions::default()
     };
