@@ -126,7 +126,7 @@ fn run() -> Command {
         .arg(value("compare-every", "N", "compares one reply in N byte for byte; 0: none").default_value("1000"))
         .arg(value("allow-errors", "N", "errors that do not fail the run").default_value("0"))
         .arg(value("allow-misses", "N", "missing documents that do not fail the run").default_value("0"))
-        .arg(value("max-lag-ms", "MS", "open loop: the run is invalid if one request in 1,000 goes out later than this though a connection is free").default_value("2"))
+        .arg(value("max-lag-ms", "MS", "open loop: the run is invalid if one request in 1,000 goes out later than this though a connection is free, or one reply in 1,000 is read so late").default_value("2"))
         .arg(value("drain", "SECS", "open loop: how long requests that were due may be sent after the end").default_value("5"))
         .arg(value("timeout", "SECS", "gives up when no reply comes for so long").default_value("30"))
         .arg(value("tls-ca", "FILE", "TLS: certificates to trust (PEM)"))

@@ -41,6 +41,7 @@ const ROWS: &[(&str, &[&str], f64)] = &[
     ("misses", &["misses"], 1.0),
     ("wrong replies", &["wrong"], 1.0),
     ("generator's lag p99.9, us", &["lag", "p99.9_us"], 1.0),
+    ("replies unread p99.9, us", &["unread", "p99.9_us"], 1.0),
 ];
 
 pub fn number(value: &Value, path: &[&str]) -> Option<f64> {

@@ -41,6 +41,7 @@ pub struct Measured {
     pub series: Vec<Summary>,
     pub elapsed: Duration,
     pub lag_ns: Histogram<u64>,
+    pub unread_ns: Histogram<u64>,
     pub never_sent: u64,
     pub failure: Option<String>,
     pub client_cpu_us: u64,
@@ -92,13 +93,18 @@ impl Measured {
         if self.operations() == 0 {
             out.push("no operation was completed".into());
         }
-        let lag = Duration::from_nanos(self.lag_ns.value_at_quantile(0.999));
-        if !self.lag_ns.is_empty() && lag > settings.max_lag {
-            out.push(format!(
-                "the generator fell behind its own schedule: one request in 1,000 went out {:.1} ms late or more, and {:.1} ms are allowed",
-                lag.as_secs_f64() * 1e3,
-                settings.max_lag.as_secs_f64() * 1e3
-            ));
+        for (late, what) in [
+            (&self.lag_ns, "request in 1,000 went out"),
+            (&self.unread_ns, "reply in 1,000 was read"),
+        ] {
+            let lag = Duration::from_nanos(late.value_at_quantile(0.999));
+            if !late.is_empty() && lag > settings.max_lag {
+                out.push(format!(
+                    "the generator fell behind its own schedule: one {what} {:.1} ms late or more, and {:.1} ms are allowed",
+                    lag.as_secs_f64() * 1e3,
+                    settings.max_lag.as_secs_f64() * 1e3
+                ));
+            }
         }
         out
     }
@@ -261,6 +267,7 @@ impl Drive<'_> {
             series,
             elapsed: Duration::from_nanos(end).saturating_sub(from),
             lag_ns: histogram(),
+            unread_ns: histogram(),
             never_sent: finished.iter().map(|thread| thread.never_sent).sum(),
             failure: finished.iter().find_map(|thread| thread.failure.clone()),
             client_cpu_us: 0,
@@ -271,10 +278,12 @@ impl Drive<'_> {
             others_cores: None,
         };
         for thread in &finished {
-            measured
-                .lag_ns
-                .add(&thread.lag_ns)
-                .expect("all histograms have the same bounds");
+            for (all, one) in [
+                (&mut measured.lag_ns, &thread.lag_ns),
+                (&mut measured.unread_ns, &thread.unread_ns),
+            ] {
+                all.add(one).expect("all histograms have the same bounds");
+            }
         }
         fill(&mut measured);
         measured

@@ -135,6 +135,9 @@ pub fn text(settings: &Settings, done: &Done, invalid: &[String]) -> String {
     if !measured.lag_ns.is_empty() {
         row("generator's lag", &measured.lag_ns);
     }
+    if !measured.unread_ns.is_empty() {
+        row("replies unread", &measured.unread_ns);
+    }
     for event in &measured.events {
         let took = event
             .took_ms
@@ -341,6 +344,7 @@ pub fn json(settings: &Settings, machine: Value, done: &Done, invalid: &[String]
         "series": series,
     });
     out["seed"] = json!(settings.seed);
+    out["unread"] = latency(&measured.unread_ns);
     out["busy_poll"] = json!(settings.busy_poll);
     out["events"] = json!(events);
     out["checkpoints"] = json!(checkpoints(measured));

@@ -91,6 +91,8 @@ impl Job {
 pub struct Finished {
     /// How late requests went out although a connection was free.
     pub lag_ns: Histogram<u64>,
+    /// Open loops: how long replies that the poll told of lay there before this thread came to read them.
+    pub unread_ns: Histogram<u64>,
     /// Requests of the schedule that were never sent.
     pub never_sent: u64,
     /// When the last measured operation completed.
@@ -103,6 +105,7 @@ impl Finished {
     pub fn new() -> Self {
         Self {
             lag_ns: histogram(),
+            unread_ns: histogram(),
             never_sent: 0,
             last_ns: 0,
             failure: None,
@@ -189,16 +192,25 @@ impl<P: Protocol> Worker<P> {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 other => other.map_err(failed)?,
             }
+            let told_ns = self.now_ns();
             for event in &events {
                 if event.token() == TIMER {
                     continue;
                 }
-                self.event(event.token().0, event.is_writable(), &mut buffer)?;
+                let number = event.token().0;
+                self.event(number, event.is_writable(), told_ns, &mut buffer)?;
             }
         }
     }
 
-    fn event(&mut self, number: usize, writable: bool, buffer: &mut [u8]) -> Result<(), String> {
+    /// Takes what the poll told of a connection at `told_ns`.
+    fn event(
+        &mut self,
+        number: usize,
+        writable: bool,
+        told_ns: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), String> {
         if writable {
             self.connections[number].flush()?;
         }
@@ -222,6 +234,10 @@ impl<P: Protocol> Worker<P> {
                 Ok(())
             })?;
             if completed_ns > 0 {
+                if self.job.schedule.is_some() && completed_ns >= self.job.from_ns {
+                    let unread_ns = completed_ns.saturating_sub(told_ns);
+                    self.finished.unread_ns.saturating_record(unread_ns.max(1));
+                }
                 self.last_reply_ns = completed_ns;
                 self.in_flight -= freed;
                 for _ in 0..freed {
