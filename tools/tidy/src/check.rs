@@ -18,6 +18,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("banned words", banned_words),
     ("dead files", dead_files),
     ("lints are inherited", lints_inherited),
+    ("documented commands", documented_commands),
 ];
 
 /// The longest file in lines.
@@ -360,6 +361,53 @@ fn lints_inherited(files: &[File]) -> Vec<String> {
         .collect()
 }
 
+/// A cargo command that somebody is told to type must find what it names. Without `-p` cargo looks for a binary among the
+/// default members only.
+fn documented_commands(files: &[File]) -> Vec<String> {
+    let manifests = || {
+        files
+            .iter()
+            .filter(|file| file.path.ends_with("Cargo.toml"))
+    };
+    let named = |file: &File| {
+        let line = file.text.lines().find(|line| line.starts_with("name = "))?;
+        Some(line.split('"').nth(1)?.to_owned())
+    };
+    let packages: BTreeSet<String> = manifests().filter_map(named).collect();
+    let workspace = files.iter().find(|file| file.path == "Cargo.toml");
+    let members = workspace
+        .and_then(|file| {
+            file.text
+                .lines()
+                .find(|line| line.starts_with("default-members"))
+        })
+        .unwrap_or_default();
+    let is_default = |folder: &str| members.split('"').any(|member| member == folder);
+    let defaults: BTreeSet<String> = manifests()
+        .filter(|file| manifest_folder(file).is_some_and(is_default))
+        .filter_map(named)
+        .collect();
+    let bad = |line: &str| {
+        let Some((_, command)) = line.split_once("cargo ") else {
+            return false;
+        };
+        // Behind ` -- ` come the program's own options.
+        let command = command.split(" -- ").next().unwrap_or_default();
+        let words: Vec<&str> = command
+            .split_whitespace()
+            .map(|word| word.trim_end_matches(|c: char| !c.is_alphanumeric()))
+            .collect();
+        let has_package = words.contains(&"-p");
+        words.windows(2).any(|pair| match pair[0] {
+            "-p" => !packages.contains(pair[1]),
+            "--bin" => !has_package && !defaults.contains(pair[1]),
+            _ => false,
+        })
+    };
+    let told = |file: &File| !file.path.ends_with(".lock") && file.path != SELF;
+    offending_lines(files, told, bad, "cargo finds no such package or binary")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -432,6 +480,36 @@ mod tests {
         );
         check(banned_words, &[("a.md", "a whitelist\n")], &["allow list"]);
         check(top_level, &[("stuff/x", ""), ("core/x", "")], &["stuff"]);
+    }
+
+    #[test]
+    fn a_documented_command_names_what_cargo_finds() {
+        let tree = |line| {
+            [
+                (
+                    "Cargo.toml",
+                    "[workspace]\ndefault-members = [\"tools/a\"]\n",
+                ),
+                ("tools/a/Cargo.toml", "[package]\nname = \"a\"\n"),
+                ("bench/b/Cargo.toml", "[package]\nname = \"b\"\n"),
+                ("README.md", line),
+            ]
+        };
+        for right in [
+            "(`cargo build --release --bin a`).",
+            "cargo build -p a -p b",
+            "`cargo run -p b --bin c`",
+            "cargo test -p b -- -p 80",
+        ] {
+            check(documented_commands, &tree(right), &[]);
+        }
+        for wrong in [
+            "cargo build --bin b",
+            "cargo build --bin a --bin b",
+            "`cargo test -p c`",
+        ] {
+            check(documented_commands, &tree(wrong), &["README.md:1"]);
+        }
     }
 
     #[test]

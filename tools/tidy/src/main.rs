@@ -1,4 +1,5 @@
-//! Checks the tree: crate order, who names glommio, purpose lines, banned words, leftovers, file length, dead files.
+//! Checks the tree: crate order, who names glommio, purpose lines, banned words, leftovers, file length, dead files,
+//! commands that are told to users.
 
 #![allow(clippy::disallowed_methods)] // A tool that reads the tree; it never runs inside a node.
 
