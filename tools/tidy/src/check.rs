@@ -368,6 +368,8 @@ fn documented_commands(files: &[File]) -> Vec<String> {
         files
             .iter()
             .filter(|file| file.path.ends_with("Cargo.toml"))
+            // A workspace of its own is found from its own folder only.
+            .filter(|file| !file.text.contains("[workspace]"))
     };
     let named = |file: &File| {
         let line = file.text.lines().find(|line| line.starts_with("name = "))?;
@@ -492,6 +494,10 @@ mod tests {
                 ),
                 ("tools/a/Cargo.toml", "[package]\nname = \"a\"\n"),
                 ("bench/b/Cargo.toml", "[package]\nname = \"b\"\n"),
+                (
+                    "bench/o/Cargo.toml",
+                    "[workspace]\n[package]\nname = \"own\"\n",
+                ),
                 ("README.md", line),
             ]
         };
@@ -507,6 +513,7 @@ mod tests {
             "cargo build --bin b",
             "cargo build --bin a --bin b",
             "`cargo test -p c`",
+            "cargo build -p own",
         ] {
             check(documented_commands, &tree(wrong), &["README.md:1"]);
         }

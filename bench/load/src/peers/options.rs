@@ -117,7 +117,7 @@ pub fn command() -> Command {
             value(
                 "max-lag-ms",
                 "MS",
-                "open loops: a run is invalid if one request in 1,000 goes out later than this; more where the machine itself \
+                "open loops: a run is invalid if one request in 1,000 goes out, or one reply is read, later than this; more where the machine itself \
                  stands still for longer, which the echo server's row tells",
             )
             .default_value("2"),
