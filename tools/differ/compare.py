@@ -189,7 +189,8 @@ def difference(program, servers, database, coverage=None, rules=None):
         failed = failed or any(not reply.get("ok") or reply.get("writeErrors") for reply in replies)
         if agree(command, *replies):
             continue
-        why = known.reason(command, *replies, Before(failed, lambda: indexes_of(servers[1], database, command), program[:position]))
+        # Asked of the first: what a recording does not hold cannot be asked of the second.
+        why = known.reason(command, *replies, Before(failed, lambda: indexes_of(servers[0], database, command), program[:position]))
         if not why:
             return position, command, replies[0], replies[1]
         if rules is not None:

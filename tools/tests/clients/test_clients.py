@@ -1,22 +1,17 @@
-"""MongoDB's own tools and YCSB, as users run them."""
+"""MongoDB's own tools, as users run them, from the folder that PINION_CLIENTS names."""
 
 import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 
 import pytest
 
-SHARED = os.environ.get("PINION_SHARED")
-HOME = pathlib.Path(os.environ.get("PINION_TARGET", "target")).resolve() / "clients"
-
-
 @pytest.fixture(scope="session")
 def tools():
-    subprocess.run([str(pathlib.Path(SHARED) / "clients" / "unpack"), str(HOME)], check=True)
-    return HOME / "mongo-tools"
+    """The folder with mongodump and its family."""
+    return pathlib.Path(os.environ["PINION_CLIENTS"])
 
 
 def run(*command, timeout_secs=300):
@@ -109,16 +104,3 @@ def test_mongostat_shows_the_rates_of_a_running_load(node, client, tools):
 def test_mongotop(node, client, tools):
     fill(client)
     assert "tools.people" in run(tools / "mongotop", "--uri", node.uri, "--json", "--rowcount", "1", "1")
-
-
-@pytest.mark.skipif(not shutil.which("java"), reason="java is not installed")
-def test_ycsb(node, client, tools):
-    ycsb, uri = HOME / "ycsb" / "ycsb", f"{node.uri}/ycsb"
-    for workload in "abcdef":
-        client.drop_database("ycsb")
-        counts = ["-p", "recordcount=2000", "-p", "operationcount=2000"]
-        for output in (run(ycsb, "load", f"workload{workload}", uri, "-threads", "8", *counts),
-                       run(ycsb, "run", f"workload{workload}", uri, "-threads", "8", *counts)):
-            returns = re.findall(r"\[([A-Z-]+)\], Return=(\w+), (\d+)", output)
-            assert returns and all(status == "OK" for _, status, _ in returns), output[-2000:]
-    client.drop_database("ycsb")
