@@ -155,6 +155,11 @@ impl Collection {
         }
     }
 
+    /// Whether the collection has no option that changes how its documents are read or written.
+    pub fn is_plain(&self) -> bool {
+        self.options.is_empty()
+    }
+
     /// The collection's tree in each partition.
     pub fn tree(&self) -> TreeId {
         TreeId(self.number)

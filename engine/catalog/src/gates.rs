@@ -27,7 +27,7 @@ pub enum GateMode {
 
 /// What an operation wants to do behind the gate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
+pub enum GateAccess {
     Read,
     Write,
 }
@@ -40,10 +40,10 @@ struct Gate {
 }
 
 impl Gate {
-    fn admits(&self, access: Access) -> bool {
+    fn admits(&self, access: GateAccess) -> bool {
         match access {
-            Access::Read => self.mode.get() < GateMode::Closed,
-            Access::Write => self.mode.get() < GateMode::NoWrites,
+            GateAccess::Read => self.mode.get() < GateMode::Closed,
+            GateAccess::Write => self.mode.get() < GateMode::NoWrites,
         }
     }
 
@@ -82,14 +82,14 @@ impl Drop for ChangePass {
 /// Proof that an operation is behind a gate; leaving is dropping it.
 pub struct Pass {
     gate: Rc<Gate>,
-    access: Access,
+    access: GateAccess,
 }
 
 impl Pass {
-    fn through(gate: Rc<Gate>, access: Access) -> Pass {
+    fn through(gate: Rc<Gate>, access: GateAccess) -> Pass {
         let count = match access {
-            Access::Read => &gate.readers,
-            Access::Write => &gate.writers,
+            GateAccess::Read => &gate.readers,
+            GateAccess::Write => &gate.writers,
         };
         count.set(count.get() + 1);
         Pass { gate, access }
@@ -99,8 +99,8 @@ impl Pass {
 impl Drop for Pass {
     fn drop(&mut self) {
         let count = match self.access {
-            Access::Read => &self.gate.readers,
-            Access::Write => &self.gate.writers,
+            GateAccess::Read => &self.gate.readers,
+            GateAccess::Write => &self.gate.writers,
         };
         assert!(count.get() > 0, "a pass was dropped twice");
         count.set(count.get() - 1);
@@ -132,19 +132,19 @@ impl Gates {
     }
 
     /// True if an operation that begins now, and ends before anything else is run on this core, may pass.
-    pub fn admits(&self, ns: &Namespace, access: Access) -> bool {
+    pub fn admits(&self, ns: &Namespace, access: GateAccess) -> bool {
         let gates = self.gates.borrow();
         !self.keeps_out(access) && gates.get(ns).is_none_or(|gate| gate.admits(access))
     }
 
     /// Whether the node's lock keeps this access out.
-    fn keeps_out(&self, access: Access) -> bool {
-        access == Access::Write && self.locked.get()
+    fn keeps_out(&self, access: GateAccess) -> bool {
+        access == GateAccess::Write && self.locked.get()
     }
 
     /// Waits until the gate admits this access and passes it. Who waits holds nothing that the lock, or a change of the
     /// catalog that began before it, would wait for.
-    pub async fn enter(&self, ns: &Namespace, access: Access) -> Pass {
+    pub async fn enter(&self, ns: &Namespace, access: GateAccess) -> Pass {
         let gate = self.gate(ns);
         loop {
             if self.keeps_out(access) {
@@ -158,7 +158,7 @@ impl Gates {
     }
 
     /// Passes the gate if it admits this access now.
-    pub fn try_enter(&self, ns: &Namespace, access: Access) -> Option<Pass> {
+    pub fn try_enter(&self, ns: &Namespace, access: GateAccess) -> Option<Pass> {
         let gate = self.gate(ns);
         let admitted = !self.keeps_out(access) && gate.admits(access);
         admitted.then(|| Pass::through(gate, access))

@@ -30,7 +30,7 @@ pub use ddl::{
 };
 pub use entry::{BadRow, Collection, Index, Placement};
 pub use errors::{from_fatal, from_read_error, from_write_error};
-pub use gates::{Access, GateMode, Gates, Pass};
+pub use gates::{GateAccess, GateMode, Gates, Pass};
 pub use interrupt::{check_interrupted, interruptible, poll_once};
 pub use keys::{
     DocumentEntries, IndexEntry, IndexWrites, document_id, duplicate_entry, duplicate_id,

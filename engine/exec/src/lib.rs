@@ -10,6 +10,7 @@ mod metrics;
 mod options;
 mod parameters;
 
+mod acquire;
 mod compute;
 mod concern;
 mod fsync_lock;

@@ -4,19 +4,18 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use pinion_bson::{DateTime, DocBuilder, RawArray, RawBsonRef, RawDocument};
-use pinion_catalog::{Access, core_catalog};
-use pinion_query::{Hint, Pipeline, PipelineParts, PipelineRun};
+use pinion_query::{Hint, Pipeline, PipelineParts, PipelineRun, Variables};
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-use super::collections::check_uuid;
 use super::current_op::operations;
 use super::cursors::{CursorRequest, first_batch};
 use super::refuse;
 use super::stats::{append_collection_stats, index_stats};
 use super::variables::variables;
+use crate::acquire::{Acquired, acquire_read};
 use crate::compute::{compute, compute_bytes};
-use crate::interrupt::{interruptible, pause};
+use crate::interrupt::pause;
 use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
 use crate::read::{PipelineStream, ReadRequest, Source, Stream, open, parse_hint};
 use crate::state::state;
@@ -36,23 +35,33 @@ enum FirstStage {
     },
 }
 
+/// An `aggregate` as it is written.
+pub(super) struct AggregateCommand<'d> {
+    pub ns: Namespace,
+    pub uuid: Option<[u8; 16]>,
+    /// `{aggregate: 1}`: the first stage makes the documents.
+    collectionless: bool,
+    stages: &'d RawArray,
+    vars: Variables,
+    hint: Option<Hint>,
+    batch_size: Option<usize>,
+    explain: bool,
+}
+
 /// A parsed `aggregate`.
 pub(super) struct Aggregate {
-    pub ns: Namespace,
     first: Option<FirstStage>,
     pub parts: PipelineParts,
-    pub hint: Option<Hint>,
-    batch_size: Option<usize>,
-    pub explain: bool,
+    hint: Option<Hint>,
 }
 
 /// Reads the command; `explaining` when it stands inside an `explain`, which has no cursor.
-pub(super) async fn parse(
+pub(super) async fn read<'d>(
     ctx: &OpContext,
-    body: &RawDocument,
+    body: &'d RawDocument,
     db: &str,
     explaining: bool,
-) -> Result<Aggregate> {
+) -> Result<AggregateCommand<'d>> {
     let reader = CommandReader::new("aggregate", body)?;
     let collectionless = match reader.value("aggregate") {
         Some(RawBsonRef::String(_)) | None => false,
@@ -143,21 +152,39 @@ pub(super) async fn parse(
     ]);
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.finish()?;
-    if !collectionless {
-        check_uuid(&ns, uuid)?;
-    }
-    let first = compute(ctx, || first_stage(stages, collectionless)).await?;
-    let taken = usize::from(first.is_some());
-    let parse_stages = || Pipeline::parse_from(stages, taken, &vars)?.divide(&vars);
-    let parts = compute(ctx, parse_stages).await?;
-    Ok(Aggregate {
+    Ok(AggregateCommand {
         ns,
-        first,
-        parts,
+        uuid,
+        collectionless,
+        stages,
+        vars,
         hint,
         batch_size,
         explain: explain || explaining,
     })
+}
+
+impl AggregateCommand<'_> {
+    /// Acquires the collection that the pipeline reads.
+    pub(super) async fn acquire(&self, ctx: &OpContext) -> Result<Acquired> {
+        // Without a collection there is none whose UUID could be meant.
+        let uuid = self.uuid.filter(|_| !self.collectionless);
+        acquire_read(ctx, self.ns.clone(), uuid).await
+    }
+
+    /// Parses the pipeline, for the collection that was acquired.
+    pub(super) async fn parse(self, ctx: &OpContext) -> Result<Aggregate> {
+        let AggregateCommand { stages, vars, .. } = self;
+        let first = compute(ctx, || first_stage(stages, self.collectionless)).await?;
+        let taken = usize::from(first.is_some());
+        let parse_stages = || Pipeline::parse_from(stages, taken, &vars)?.divide(&vars);
+        let parts = compute(ctx, parse_stages).await?;
+        Ok(Aggregate {
+            first,
+            parts,
+            hint: self.hint,
+        })
+    }
 }
 
 /// A first stage that makes its documents itself.
@@ -297,15 +324,17 @@ impl Aggregate {
 
 /// `aggregate`.
 pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
-    let parsed = parse(&cmd.ctx, cmd.body(), cmd.db(), false).await?;
-    if parsed.explain {
+    let command = read(&cmd.ctx, cmd.body(), cmd.db(), false).await?;
+    if command.explain {
         return super::explain::explain_aggregate(&cmd, cmd.body()).await;
     }
+    let acquired = command.acquire(&cmd.ctx).await?;
+    let first = command.batch_size.unwrap_or(DEFAULT_FIRST_BATCH);
+    let parsed = command.parse(&cmd.ctx).await?;
     pinion_runtime::yield_if_due().await;
     let mut out = Reply::new();
-    let first = parsed.batch_size.unwrap_or(DEFAULT_FIRST_BATCH);
     let mut cursor = CursorRequest {
-        ns: parsed.ns.clone(),
+        ns: acquired.ns().clone(),
         uuid: None,
         indexes: Vec::new(),
         batch_size: Some(first),
@@ -316,15 +345,13 @@ pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
     let rest = &parsed.parts.rest;
     let run = compute_bytes(cmd.body().as_bytes().len(), || PipelineRun::new(rest)).await;
     if let Some(stage) = &parsed.first {
-        let documents = documents_of(stage, &parsed.ns).await?;
+        let documents = documents_of(stage, &acquired).await?;
         let documents = filtered(&cmd.ctx, documents, &parsed.parts).await?;
         let stream = PipelineStream::new(Source::List(documents), run);
         first_batch(&cmd, Stream::Pipeline(Box::new(stream)), cursor, &mut out).await?;
         return Ok(out);
     }
-    let catalog = core_catalog();
-    let _pass = interruptible(&cmd.ctx, catalog.gates().enter(&parsed.ns, Access::Read)).await?;
-    let Some(collection) = catalog.get(&parsed.ns) else {
+    let Some(collection) = acquired.collection() else {
         let stream = PipelineStream::new(Source::List(VecDeque::new()), run);
         first_batch(&cmd, Stream::Pipeline(Box::new(stream)), cursor, &mut out).await?;
         return Ok(out);
@@ -335,14 +362,15 @@ pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
     } else {
         PART_BATCH_DOCUMENTS
     };
-    let opened = open(&cmd.ctx, parsed.request(collection), wanted).await?;
+    let request = parsed.request(collection.clone());
+    let opened = open(&cmd.ctx, acquired.source(), request, wanted).await?;
     cursor.indexes = opened.indexes;
     let stream = PipelineStream::new(Source::Read(Box::new(opened.stream)), run);
     first_batch(&cmd, Stream::Pipeline(Box::new(stream)), cursor, &mut out).await?;
     Ok(out)
 }
 
-async fn documents_of(stage: &FirstStage, ns: &Namespace) -> Result<Vec<Bytes>> {
+async fn documents_of(stage: &FirstStage, acquired: &Acquired) -> Result<Vec<Bytes>> {
     Ok(match stage {
         FirstStage::Documents(documents) => documents.clone(),
         FirstStage::Sessions { of_users: true } => Vec::new(),
@@ -352,12 +380,13 @@ async fn documents_of(stage: &FirstStage, ns: &Namespace) -> Result<Vec<Bytes>> 
             .into_iter()
             .map(|op| Bytes::from(op.into_bytes()))
             .collect(),
-        FirstStage::IndexStats => match core_catalog().get(ns) {
-            Some(collection) => index_stats(&collection).await,
+        FirstStage::IndexStats => match acquired.collection() {
+            Some(collection) => index_stats(collection).await,
             None => Vec::new(),
         },
         FirstStage::CollStats(spec) => {
-            let Some(collection) = core_catalog().get(ns) else {
+            let ns = acquired.ns();
+            let Some(collection) = acquired.collection() else {
                 return Err(Error::new(
                     ErrorCode::NAMESPACE_NOT_FOUND,
                     format!("Collection [{ns}] not found."),
@@ -376,7 +405,7 @@ async fn documents_of(stage: &FirstStage, ns: &Namespace) -> Result<Vec<Bytes>> 
                     .unwrap_or(1)
                     .max(1);
                 let mut stats = DocBuilder::new();
-                append_collection_stats(&mut stats, ns, scale).await;
+                append_collection_stats(&mut stats, acquired, scale).await;
                 let stats = stats.finish();
                 out.start_document("storageStats");
                 for elem in pinion_bson::raw_elements(&stats).filter(|elem| elem.name != b"ns") {

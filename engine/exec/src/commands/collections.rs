@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
 use super::{acknowledge, refuse};
+use crate::acquire::check_uuid;
 use crate::compute::compute;
 use crate::interrupt::pause;
 use crate::read::Stream;
@@ -123,37 +124,6 @@ pub(crate) async fn drop(cmd: Invocation) -> Result<Reply> {
     }
     acknowledge(&cmd.ctx, ts, &mut out).await?;
     Ok(out)
-}
-
-/// Refuses a `collectionUUID` that is not the collection's.
-pub(crate) fn check_uuid(ns: &Namespace, expected: Option<[u8; 16]>) -> Result<()> {
-    let Some(expected) = expected.map(pinion_catalog::Uuid) else {
-        return Ok(());
-    };
-    let catalog = core_catalog().current();
-    if catalog
-        .get(ns)
-        .is_some_and(|collection| collection.uuid == expected)
-    {
-        return Ok(());
-    }
-    let actual = catalog
-        .by_uuid(expected)
-        .filter(|collection| collection.ns.db() == ns.db());
-    let mut extra = DocBuilder::new();
-    extra
-        .append("db", ns.db())
-        .append("collectionUUID", expected.to_bson())
-        .append("expectedCollection", ns.collection());
-    match actual {
-        Some(collection) => extra.append("actualCollection", collection.ns.collection()),
-        None => extra.append("actualCollection", RawBsonRef::Null),
-    };
-    Err(Error::new(
-        ErrorCode::COLLECTION_UUID_MISMATCH,
-        "Collection UUID does not match that specified",
-    )
-    .with_extra(extra.finish()))
 }
 
 /// `dropDatabase`.

@@ -1,34 +1,41 @@
 //! `count`.
 
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_catalog::{Access, Collection, core_catalog};
+use pinion_catalog::Collection;
 use pinion_query::Matcher;
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 use std::sync::Arc;
 
-use super::collections::check_uuid;
 use super::refuse;
+use crate::acquire::{Acquired, acquire_read};
 use crate::compute::compute;
-use crate::interrupt::interruptible;
 use crate::read::{Output, ReadRequest, open, parse_hint};
 use pinion_query::Hint;
 
+/// A `count` as it is written.
+pub(super) struct CountCommand<'d> {
+    pub ns: Namespace,
+    pub uuid: Option<[u8; 16]>,
+    query: Option<&'d RawDocument>,
+    hint: Option<Hint>,
+    skip: usize,
+    limit: Option<usize>,
+}
+
 /// A parsed `count`.
 pub(super) struct Count {
-    pub ns: Namespace,
     pub matcher: Matcher,
-    pub hint: Option<Hint>,
-    pub skip: usize,
-    pub limit: Option<usize>,
+    hint: Option<Hint>,
+    skip: usize,
+    limit: Option<usize>,
 }
 
 /// Reads the command.
-pub(super) async fn parse(ctx: &OpContext, body: &RawDocument, db: &str) -> Result<Count> {
+pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<CountCommand<'d>> {
     let reader = CommandReader::new("count", body)?;
     let ns = reader.namespace("count", db)?;
-    let empty = RawDocumentBuf::new();
-    let query = reader.opt_doc("query")?.unwrap_or(&empty);
+    let query = reader.opt_doc("query")?;
     let hint = parse_hint(reader.value("hint"))?;
     let skip = reader.opt_non_negative("skip")?.unwrap_or(0);
     // A negative limit is one that counts the same way, an inheritance of the shell.
@@ -42,15 +49,29 @@ pub(super) async fn parse(ctx: &OpContext, body: &RawDocument, db: &str) -> Resu
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.ignore(&["fields", "queryOptions", "maxTimeMS"]);
     reader.finish()?;
-    check_uuid(&ns, uuid)?;
-    let matcher = compute(ctx, || Matcher::parse(query)).await?;
-    Ok(Count {
+    Ok(CountCommand {
         ns,
-        matcher,
+        uuid,
+        query,
         hint,
         skip: skip as usize,
         limit: limit.map(|limit| limit.unsigned_abs() as usize),
     })
+}
+
+impl CountCommand<'_> {
+    /// Parses the filter, for the collection that was acquired.
+    pub(super) async fn parse(self, ctx: &OpContext) -> Result<Count> {
+        let empty = RawDocumentBuf::new();
+        let query = self.query.unwrap_or(&empty);
+        let matcher = compute(ctx, || Matcher::parse(query)).await?;
+        Ok(Count {
+            matcher,
+            hint: self.hint,
+            skip: self.skip,
+            limit: self.limit,
+        })
+    }
 }
 
 impl Count {
@@ -66,12 +87,12 @@ impl Count {
 
 /// `count`.
 pub(crate) async fn count(cmd: Invocation) -> Result<Reply> {
-    let parsed = parse(&cmd.ctx, cmd.body(), cmd.db()).await?;
-    let catalog = core_catalog();
-    let _pass = interruptible(&cmd.ctx, catalog.gates().enter(&parsed.ns, Access::Read)).await?;
+    let command = read(cmd.body(), cmd.db())?;
+    let acquired = acquire_read(&cmd.ctx, command.ns.clone(), command.uuid).await?;
+    let parsed = command.parse(&cmd.ctx).await?;
     let mut total = 0;
-    if let Some(collection) = catalog.get(&parsed.ns) {
-        total = run(&cmd.ctx, &parsed, collection).await?;
+    if let Some(collection) = acquired.collection() {
+        total = run(&cmd.ctx, &parsed, &acquired, collection).await?;
     }
     let total = total.saturating_sub(parsed.skip as u64);
     let total = parsed.limit.map_or(total, |limit| total.min(limit as u64));
@@ -84,15 +105,20 @@ pub(crate) async fn count(cmd: Invocation) -> Result<Reply> {
 }
 
 /// How many documents match, before skip and limit.
-async fn run(ctx: &OpContext, parsed: &Count, collection: Arc<Collection>) -> Result<u64> {
-    if parsed.matcher.is_empty() && parsed.hint.is_none() {
+async fn run(
+    ctx: &OpContext,
+    parsed: &Count,
+    acquired: &Acquired,
+    collection: &Arc<Collection>,
+) -> Result<u64> {
+    if parsed.matcher.is_empty() && parsed.hint.is_none() && acquired.is_plain() {
         let tree = collection.tree();
         let stats = crate::stats::tree_stats(vec![tree]).await;
         return Ok(stats.get(&tree).map_or(0, |stats| stats.records));
     }
-    let mut stream = open(ctx, parsed.request(collection), usize::MAX)
-        .await?
-        .stream;
+    let request = parsed.request(collection.clone());
+    let opened = open(ctx, acquired.source(), request, usize::MAX).await?;
+    let mut stream = opened.stream;
     let mut total = 0;
     while let Some(part) = stream.next_raw(ctx).await? {
         total += u64::from_le_bytes(

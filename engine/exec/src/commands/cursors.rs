@@ -2,11 +2,12 @@
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
-use pinion_catalog::{core_catalog, stored_document};
+use pinion_catalog::stored_document;
 use pinion_runtime::{Duration, Queue, compute_beside};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
+use crate::acquire::acquire_read;
 use crate::compute::compute_bytes;
 use crate::limits::{DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
 use crate::read::{Cursor, Filled, Stream, check_still_there, core_of, fill, not_found};
@@ -167,16 +168,11 @@ async fn continue_cursor(
         ctx.deadline_ns = cursor.time_left.map(|left| (started + left).as_nanos());
     }
     check_cursor(&cursor)?;
-    let _pass = match cursor.uuid {
+    let _acquired = match cursor.uuid {
         Some(_) => {
-            let gate = core_catalog();
-            let pass = crate::interrupt::interruptible(
-                &ctx,
-                gate.gates().enter(&ns, pinion_catalog::Access::Read),
-            )
-            .await?;
+            let acquired = acquire_read(&ctx, ns.clone(), None).await?;
             check_cursor(&cursor)?;
-            Some(pass)
+            Some(acquired)
         }
         None => None,
     };

@@ -11,6 +11,7 @@ use super::insert::check_batch_size;
 use super::refuse;
 use super::reply::acknowledged;
 use super::update::batch_options;
+use crate::acquire::acquire_write;
 use crate::compute::compute;
 use crate::interrupt::is_interruption;
 use crate::read::parse_hint;
@@ -94,8 +95,9 @@ pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
         counters.delete.inc();
         let mut done = ModifyOutcome::default();
         let statement = || spec.statement(&options.vars);
+        let acquired = acquire_write(&cmd.ctx, options.ns.clone(), options.uuid).await?;
         let result = match compute(&cmd.ctx, statement).await {
-            Ok(statement) => run(&cmd.ctx, &options.ns, &statement, &mut done).await,
+            Ok(statement) => run(&cmd.ctx, acquired, &statement, &mut done).await,
             Err(error) => Err(error),
         };
         if result.is_ok() {

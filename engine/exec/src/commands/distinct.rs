@@ -1,33 +1,42 @@
 //! `distinct`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use pinion_bson::{
     DocBuilder, MAX_USER_DOCUMENT_BYTES, RawBson, RawBsonRef, RawDocument, RawDocumentBuf,
 };
-use pinion_catalog::{Access, core_catalog, stored_document};
+use pinion_catalog::{Collection, stored_document};
 use pinion_query::{Matcher, work};
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-use super::collections::check_uuid;
 use super::refuse;
+use crate::acquire::acquire_read;
 use crate::compute::{compute, compute_bytes};
-use crate::interrupt::{interruptible, pause};
+use crate::interrupt::pause;
 use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::read::{ReadRequest, open, parse_hint};
 use pinion_query::Hint;
 
+/// A `distinct` as it is written.
+pub(super) struct DistinctCommand<'d> {
+    pub ns: Namespace,
+    pub uuid: Option<[u8; 16]>,
+    key: &'d str,
+    query: Option<&'d RawDocument>,
+    hint: Option<Hint>,
+}
+
 /// A parsed `distinct`.
 pub(super) struct Distinct {
-    pub ns: Namespace,
-    pub key: String,
+    key: String,
     pub matcher: Matcher,
-    pub hint: Option<Hint>,
+    hint: Option<Hint>,
 }
 
 /// Reads the command.
-pub(super) async fn parse(ctx: &OpContext, body: &RawDocument, db: &str) -> Result<Distinct> {
+pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<DistinctCommand<'d>> {
     let reader = CommandReader::new("distinct", body)?;
     let ns = reader.namespace("distinct", db)?;
     let key = reader.str("key")?;
@@ -37,10 +46,9 @@ pub(super) async fn parse(ctx: &OpContext, body: &RawDocument, db: &str) -> Resu
             "Key field cannot contain an embedded null byte",
         ));
     }
-    let empty = RawDocumentBuf::new();
     let query = match reader.value("query") {
-        None | Some(RawBsonRef::Null | RawBsonRef::Undefined) => &empty,
-        Some(RawBsonRef::Document(query)) => query,
+        None | Some(RawBsonRef::Null | RawBsonRef::Undefined) => None,
+        Some(RawBsonRef::Document(query)) => Some(query),
         Some(other) => {
             return Err(reader.wrong_type("query", other, pinion_wire::idl::Types::OBJECT));
         }
@@ -50,15 +58,37 @@ pub(super) async fn parse(ctx: &OpContext, body: &RawDocument, db: &str) -> Resu
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.ignore(&["maxTimeMS"]);
     reader.finish()?;
-    check_uuid(&ns, uuid)?;
-    let matcher = compute(ctx, || Matcher::parse(query)).await?;
-    pinion_query::check_field_path(key)?;
-    Ok(Distinct {
+    Ok(DistinctCommand {
         ns,
-        key: key.to_owned(),
-        matcher,
+        uuid,
+        key,
+        query,
         hint,
     })
+}
+
+impl DistinctCommand<'_> {
+    /// Parses filter and path, for the collection that was acquired.
+    pub(super) async fn parse(self, ctx: &OpContext) -> Result<Distinct> {
+        let empty = RawDocumentBuf::new();
+        let query = self.query.unwrap_or(&empty);
+        let matcher = compute(ctx, || Matcher::parse(query)).await?;
+        pinion_query::check_field_path(self.key)?;
+        Ok(Distinct {
+            key: self.key.to_owned(),
+            matcher,
+            hint: self.hint,
+        })
+    }
+}
+
+impl Distinct {
+    /// The read that finds the documents.
+    pub(super) fn request(&self, collection: Arc<Collection>) -> ReadRequest {
+        let mut request = ReadRequest::new(collection, self.matcher.clone());
+        request.hint = self.hint.clone();
+        request
+    }
 }
 
 /// Calls `f` with every value that `distinct` finds at a path: arrays on the way and at its end are unwound.
@@ -132,14 +162,15 @@ const VALUE_BYTES: usize = 128;
 
 /// `distinct`.
 pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
-    let parsed = parse(&cmd.ctx, cmd.body(), cmd.db()).await?;
-    let catalog = core_catalog();
-    let _pass = interruptible(&cmd.ctx, catalog.gates().enter(&parsed.ns, Access::Read)).await?;
+    let command = read(cmd.body(), cmd.db())?;
+    let acquired = acquire_read(&cmd.ctx, command.ns.clone(), command.uuid).await?;
+    let parsed = command.parse(&cmd.ctx).await?;
     let mut values = Values::default();
-    if let Some(collection) = catalog.get(&parsed.ns) {
-        let mut request = ReadRequest::new(collection, parsed.matcher.clone());
-        request.hint = parsed.hint.clone();
-        let mut stream = open(&cmd.ctx, request, PART_BATCH_DOCUMENTS).await?.stream;
+    if let Some(collection) = acquired.collection() {
+        let request = parsed.request(collection.clone());
+        let source = acquired.source();
+        let opened = open(&cmd.ctx, source, request, PART_BATCH_DOCUMENTS).await?;
+        let mut stream = opened.stream;
         while let Some(document) = stream.next_wanted(&cmd.ctx, PART_BATCH_DOCUMENTS).await? {
             pause(&cmd.ctx).await?;
             let document = stored_document(&document);

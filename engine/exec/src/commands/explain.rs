@@ -3,19 +3,20 @@
 use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_catalog::{Access, Collection, core_catalog};
+use pinion_catalog::{Collection, core_catalog};
 use pinion_query::{ExplainStage, Matcher};
-use pinion_wire::idl::{Namespace, Path};
+use pinion_wire::idl::Path;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::delete::parse_delete;
 use super::hello::COMPATIBLE_VERSION;
 use super::update::{parse_update, read_options};
 use super::{aggregate, count, distinct, find, find_and_modify};
+use crate::acquire::{Acquired, ReadSource, acquire_read};
 use crate::compute::{compute, compute_bytes};
-use crate::interrupt::{interruptible, pause};
+use crate::interrupt::pause;
 use crate::limits::PART_BATCH_DOCUMENTS;
-use crate::read::{PartCounters, ReadRequest, open};
+use crate::read::{Output, PartCounters, ReadRequest, open};
 use crate::state::state;
 use crate::write::ModifyStatement;
 
@@ -28,10 +29,10 @@ enum Verbosity {
 
 /// A command to explain, as a read and what stands on top of it.
 struct Explained {
-    ns: Namespace,
+    acquired: Acquired,
     matcher: Matcher,
-    /// Fills in everything but the collection.
-    request: Box<dyn Fn(Arc<Collection>) -> Result<ReadRequest>>,
+    /// The read, if there is a collection.
+    request: Option<ReadRequest>,
     skip: Option<i64>,
     limit: Option<i64>,
     projection: Option<RawDocumentBuf>,
@@ -89,80 +90,49 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
         .next()
         .map(|(name, _)| name)
         .unwrap_or_default();
-    let db = cmd.db();
+    let (ctx, db) = (&cmd.ctx, cmd.db());
     match name {
         "find" => {
-            let parsed = find::parse(&cmd.ctx, inner, db).await?;
-            let (skip, limit, projection) = (
-                Some(parsed.skip as i64),
-                parsed.limit.map(|n| n as i64),
-                parsed.projection_spec.clone(),
-            );
-            Ok(Explained {
-                ns: parsed.ns.clone(),
-                matcher: parsed.matcher.clone(),
-                skip,
-                limit,
-                projection,
-                top: Top::None,
-                rest: Vec::new(),
-                request: Box::new(move |collection| parsed.clone().into_request(collection)),
-            })
+            let command = find::read(ctx, inner, db).await?;
+            let acquired = acquire_read(ctx, command.ns.clone(), command.uuid).await?;
+            let parsed = command.parse(ctx).await?;
+            let mut explained = plain(acquired, parsed.matcher.clone());
+            explained.skip = Some(parsed.skip as i64);
+            explained.limit = parsed.limit.map(|n| n as i64);
+            explained.projection = parsed.projection_spec.clone();
+            explained.reads(|collection| parsed.into_request(collection));
+            Ok(explained)
         }
         "count" => {
-            let parsed = count::parse(&cmd.ctx, inner, db).await?;
-            let mut explained = plain(parsed.ns.clone(), parsed.matcher.clone());
+            let command = count::read(inner, db)?;
+            let acquired = acquire_read(ctx, command.ns.clone(), command.uuid).await?;
+            let parsed = command.parse(ctx).await?;
+            let mut explained = plain(acquired, parsed.matcher.clone());
             explained.top = Top::Count;
-            explained.request = Box::new(move |collection| {
-                let mut request = ReadRequest::new(collection, parsed.matcher.clone());
-                request.hint = parsed.hint.clone();
-                request.limit = parsed.limit.map(|limit| limit.saturating_add(parsed.skip));
-                Ok(request)
+            explained.reads(|collection| ReadRequest {
+                output: Output::Documents,
+                ..parsed.request(collection)
             });
             Ok(explained)
         }
         "distinct" => {
-            let parsed = distinct::parse(&cmd.ctx, inner, db).await?;
-            let mut explained = plain(parsed.ns.clone(), parsed.matcher.clone());
-            explained.request = Box::new(move |collection| {
-                let mut request = ReadRequest::new(collection, parsed.matcher.clone());
-                request.hint = parsed.hint.clone();
-                Ok(request)
-            });
+            let command = distinct::read(inner, db)?;
+            let acquired = acquire_read(ctx, command.ns.clone(), command.uuid).await?;
+            let parsed = command.parse(ctx).await?;
+            let mut explained = plain(acquired, parsed.matcher.clone());
+            explained.reads(|collection| parsed.request(collection));
             Ok(explained)
         }
-        "update" | "delete" => parse_write(&cmd.ctx, name, inner, db).await,
-        "findAndModify" | "findandmodify" => {
-            let parsed = find_and_modify::parse(cmd, inner, name).await?;
-            if core_catalog().current().collections_of(db).next().is_none() {
-                return Err(Error::new(
-                    ErrorCode::NAMESPACE_NOT_FOUND,
-                    format!("database {db} does not exist"),
-                ));
-            }
-            let statement = Arc::new(parsed.statement);
-            let mut explained = plain(parsed.ns, statement.matcher.clone());
-            explained.top = if parsed.remove {
-                Top::Delete
-            } else {
-                Top::Update(statement.clone())
-            };
-            explained.limit = None;
-            explained.request = Box::new(move |collection| {
-                let mut request = ReadRequest::new(collection, statement.matcher.clone());
-                request.hint = statement.hint.clone();
-                request.sort = statement.sort.clone();
-                request.limit = Some(1);
-                Ok(request)
-            });
-            Ok(explained)
-        }
+        "update" | "delete" => parse_write(ctx, name, inner, db).await,
+        "findAndModify" | "findandmodify" => parse_find_and_modify(cmd, name, inner).await,
         "aggregate" => {
-            let parsed = aggregate::parse(&cmd.ctx, inner, db, true).await?;
-            let mut explained = plain(parsed.ns.clone(), parsed.parts.matcher.clone());
+            let command = aggregate::read(ctx, inner, db, true).await?;
+            let acquired = command.acquire(ctx).await?;
+            let parsed = command.parse(ctx).await?;
+            let mut explained = plain(acquired, parsed.parts.matcher.clone());
             explained.limit = parsed.parts.limit;
             explained.rest = rest_of(inner, &parsed);
-            explained.request = Box::new(move |collection| Ok(parsed.request(collection)));
+            explained.reads(|collection| parsed.request(collection));
             Ok(explained)
         }
         other => match pinion_runtime::try_core_local::<pinion_wire::Registry>()
@@ -180,18 +150,63 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
     }
 }
 
-fn plain(ns: Namespace, matcher: Matcher) -> Explained {
-    let filter = matcher.clone();
+/// A read of nothing so far.
+fn plain(acquired: Acquired, matcher: Matcher) -> Explained {
     Explained {
-        ns,
+        acquired,
         matcher,
-        request: Box::new(move |collection| Ok(ReadRequest::new(collection, filter.clone()))),
+        request: None,
         skip: None,
         limit: None,
         projection: None,
         top: Top::None,
         rest: Vec::new(),
     }
+}
+
+impl Explained {
+    /// Sets the read, if there is a collection.
+    fn reads(&mut self, make: impl FnOnce(Arc<Collection>) -> ReadRequest) {
+        self.request = self.acquired.collection().cloned().map(make);
+    }
+
+    /// Sets the read that finds the documents of a statement.
+    fn targets(&mut self, statement: &ModifyStatement) {
+        self.reads(|collection| {
+            let mut request = ReadRequest::new(collection, statement.matcher.clone());
+            request.hint = statement.hint.clone();
+            request.sort = statement.sort.clone();
+            request.limit = (!statement.multi).then_some(1);
+            request
+        });
+    }
+}
+
+async fn parse_find_and_modify(
+    cmd: &Invocation,
+    name: &str,
+    inner: &RawDocument,
+) -> Result<Explained> {
+    let command = find_and_modify::read(&cmd.ctx, inner, name, cmd.db()).await?;
+    let acquired = acquire_read(&cmd.ctx, command.ns.clone(), command.uuid).await?;
+    let parsed = command.parse(&cmd.ctx, acquired.collection().is_some());
+    let parsed = parsed.await?;
+    let db = cmd.db();
+    if core_catalog().current().collections_of(db).next().is_none() {
+        return Err(Error::new(
+            ErrorCode::NAMESPACE_NOT_FOUND,
+            format!("database {db} does not exist"),
+        ));
+    }
+    let statement = Arc::new(parsed.statement);
+    let mut explained = plain(acquired, statement.matcher.clone());
+    explained.targets(&statement);
+    explained.top = if parsed.remove {
+        Top::Delete
+    } else {
+        Top::Update(statement)
+    };
+    Ok(explained)
 }
 
 async fn parse_write(
@@ -238,6 +253,7 @@ async fn parse_write(
         ));
     };
     let options = read_options(ctx, &reader, db, name, field).await?;
+    let acquired = acquire_read(ctx, options.ns, options.uuid).await?;
     let (statement, top) = if is_update {
         let spec = parse_update(root, document)?;
         let statement = || spec.statement(&options.vars, options.keep_empty_timestamps);
@@ -248,15 +264,9 @@ async fn parse_write(
         let statement = compute(ctx, || spec.statement(&options.vars)).await?;
         (Arc::new(statement), Top::Delete)
     };
-    let mut explained = plain(options.ns, statement.matcher.clone());
+    let mut explained = plain(acquired, statement.matcher.clone());
+    explained.targets(&statement);
     explained.top = top;
-    explained.request = Box::new(move |collection| {
-        let mut request = ReadRequest::new(collection, statement.matcher.clone());
-        request.hint = statement.hint.clone();
-        request.sort = statement.sort.clone();
-        request.limit = (!statement.multi).then_some(1);
-        Ok(request)
-    });
     Ok(explained)
 }
 
@@ -307,9 +317,15 @@ struct Execution {
 }
 
 /// Runs the read; an update is worked out for each document, so its errors are those of the command itself.
-async fn execute(ctx: &OpContext, request: ReadRequest, top: &Top) -> Result<Execution> {
+async fn execute(
+    ctx: &OpContext,
+    source: ReadSource,
+    request: ReadRequest,
+    top: &Top,
+) -> Result<Execution> {
     let started = pinion_runtime::now();
-    let mut stream = open(ctx, request, PART_BATCH_DOCUMENTS).await?.stream;
+    let opened = open(ctx, source, request, PART_BATCH_DOCUMENTS).await?;
+    let mut stream = opened.stream;
     let (mut returned, mut modified, mut upserted) = (0, 0, false);
     while let Some(document) = stream.next_wanted(ctx, PART_BATCH_DOCUMENTS).await? {
         pause(ctx).await?;
@@ -336,14 +352,12 @@ async fn execute(ctx: &OpContext, request: ReadRequest, top: &Top) -> Result<Exe
 async fn answer(
     cmd: &Invocation,
     ctx: &OpContext,
-    explained: Explained,
+    mut explained: Explained,
     inner: &RawDocument,
     verbosity: Verbosity,
 ) -> Result<Reply> {
-    let catalog = core_catalog();
-    let _pass = interruptible(ctx, catalog.gates().enter(&explained.ns, Access::Read)).await?;
     let mut execution = Execution::default();
-    let (planner, stage) = match catalog.get(&explained.ns) {
+    let (planner, stage) = match explained.request.take() {
         None => {
             let stage = ExplainStage {
                 name: "EOF",
@@ -355,8 +369,7 @@ async fn answer(
                 stage,
             )
         }
-        Some(collection) => {
-            let request = (explained.request)(collection)?;
+        Some(request) => {
             let plan_request = request.plan_request();
             let planned = || pinion_query::plan(&plan_request);
             let plan = compute_bytes(request.planning_bytes(), planned).await?;
@@ -369,7 +382,8 @@ async fn answer(
             let planner =
                 pinion_query::query_planner(&plan_request, &topped(&explained, stage.clone()));
             if verbosity >= Verbosity::ExecutionStats {
-                execution = execute(ctx, request, &explained.top).await?;
+                let source = explained.acquired.source();
+                execution = execute(ctx, source, request, &explained.top).await?;
             }
             (planner, stage)
         }
@@ -451,7 +465,7 @@ fn topped(explained: &Explained, stage: ExplainStage) -> ExplainStage {
 
 fn planner_without_collection(explained: &Explained, stage: &ExplainStage) -> RawDocumentBuf {
     let mut out = DocBuilder::new();
-    out.append("namespace", explained.ns.as_str());
+    out.append("namespace", explained.acquired.ns().as_str());
     let parsed = explained.matcher.parsed_query();
     out.append("parsedQuery", &*parsed)
         .append("indexFilterSet", false);

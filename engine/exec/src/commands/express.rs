@@ -5,15 +5,14 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument, RawElem, raw_elements};
-use pinion_catalog::{Access, core_catalog, from_read_error, id_key, partition_of};
+use pinion_catalog::{GateAccess, from_read_error, id_key, partition_of};
 use pinion_runtime::{Queue, call_on, submit_to};
 use pinion_storage::{Key, Partition, PartitionId, ReadAt, TreeId, storage};
 use pinion_wire::idl::{Lsid, Namespace};
-use pinion_wire::{
-    Attempt, HandlerFuture, Invocation, Pattern, Ran, Repeat, Repeatable, Reply, Result,
-};
+use pinion_wire::{Attempt, HandlerFuture, Invocation, Pattern, Repeat, Repeatable, Reply, Result};
 
 use super::cursors::{append_batch, append_cursor};
+use crate::acquire::{Acquired, Glance, acquire_read, glance, stay};
 use crate::interrupt::interruptible;
 use crate::limits::LARGE_BATCH_BYTES;
 use crate::metrics::{OpClass, TopKind};
@@ -121,33 +120,43 @@ fn integer(value: RawBsonRef<'_>) -> Option<i64> {
     }
 }
 
+/// What became of such a command.
+pub(super) enum Ran {
+    Replied(Reply),
+    /// The collection is none of those whose documents are read as they are stored.
+    NotPlain(Acquired),
+}
+
 /// Reads the document.
-pub(super) async fn run(cmd: &Invocation, express: Express<'_>) -> Result<Reply> {
+pub(super) async fn run(cmd: &Invocation, express: Express<'_>) -> Result<Ran> {
     let metrics = &state().metrics;
     let Express { ns, key, asked } = express;
-    let catalog = core_catalog();
     metrics.counters.query.inc();
-    let _pass = interruptible(&cmd.ctx, catalog.gates().enter(&ns, Access::Read)).await?;
+    let acquired = acquire_read(&cmd.ctx, ns, None).await?;
+    if !acquired.is_plain() {
+        return Ok(Ran::NotPlain(acquired));
+    }
     let mut found = None;
-    if let Some(collection) = catalog.get(&ns) {
+    if let Some(collection) = acquired.collection() {
         metrics.record_index_use(collection.tree(), existing_trees);
-        let read = read(collection.tree(), partition_of(&collection, &key), key);
+        let read = read(collection.tree(), partition_of(collection, &key), key);
         found = interruptible(&cmd.ctx, read).await??;
     }
-    let mut out = empty_reply(found.as_ref(), &ns);
+    let ns = acquired.ns();
+    let mut out = empty_reply(found.as_ref(), ns);
     let documents = found.as_slice();
     append_batch(&mut out, "firstBatch", documents, 0, ns.as_str()).await;
     if let Some((filter, id)) = asked
         && let Some(pattern) = Pattern::around(&cmd.message, filter, &id)
     {
         let find = FindById {
-            ns,
+            ns: acquired.into_ns(),
             lsid: cmd.ctx.args.lsid,
         };
         let repeat = Box::new(RepeatedFind(Rc::new(find)));
         out.repeatable(Repeatable { pattern, repeat });
     }
-    Ok(out)
+    Ok(Ran::Replied(out))
 }
 
 /// A reply with room for the document that was found, and the counters of its find.
@@ -188,7 +197,12 @@ struct FindById {
 
 impl FindById {
     /// Counts the find, and answers it.
-    fn finish(&self, tree: Option<TreeId>, found: Option<&Bytes>, started_ns: u64) -> Ran {
+    fn finish(
+        &self,
+        tree: Option<TreeId>,
+        found: Option<&Bytes>,
+        started_ns: u64,
+    ) -> pinion_wire::Ran {
         let metrics = &state().metrics;
         metrics.counters.query.inc();
         if let Some(tree) = tree {
@@ -199,7 +213,7 @@ impl FindById {
         append_cursor(&mut reply, "firstBatch", documents, 0, self.ns.as_str());
         let top = Some((TopKind::Query, self.ns.as_str()));
         let ended_ns = super::finished(metrics, OpClass::Read, top, started_ns);
-        Ran { reply, ended_ns }
+        pinion_wire::Ran { reply, ended_ns }
     }
 }
 
@@ -210,17 +224,18 @@ struct RepeatedFind(Rc<FindById>);
 impl RepeatedFind {
     fn attempt(&self, id: RawBsonRef<'_>, started_ns: u64) -> Option<Attempt> {
         let find = &self.0;
-        let catalog = core_catalog();
-        if !catalog.gates().admits(&find.ns, Access::Read) {
-            return None;
-        }
-        if let Some(lsid) = &find.lsid {
-            state().sessions.touch(lsid, started_ns).ok()?;
-        }
-        let place = catalog.with(&find.ns, |collection| {
+        let seen = glance(&find.ns, GateAccess::Read, |collection| {
             let key = id_key(id);
             (collection.tree(), partition_of(collection, &key), key)
         });
+        let place = match seen {
+            Glance::Closed | Glance::NotPlain => return None,
+            Glance::Absent => None,
+            Glance::Found(place) => Some(place),
+        };
+        if let Some(lsid) = &find.lsid {
+            state().sessions.touch(lsid, started_ns).ok()?;
+        }
         let Some((tree, partition, key)) = place else {
             return Some(Attempt::Ran(find.finish(None, None, started_ns)));
         };
@@ -230,7 +245,7 @@ impl RepeatedFind {
             let ran = find.finish(Some(tree), found.as_ref(), started_ns);
             return Some(Attempt::Ran(ran));
         }
-        let pass = catalog.gates().try_enter(&find.ns, Access::Read)?;
+        let pass = stay(&find.ns, GateAccess::Read)?;
         let (owner, find) = (here.owner(partition), find.clone());
         Some(Attempt::Asked(Box::pin(async move {
             let found = call_on(owner, move || {
@@ -262,7 +277,10 @@ impl Repeat for RepeatedFind {
         let (ns, key) = (self.0.ns.clone(), id_key(id));
         let again = async move |cmd: Invocation| {
             let asked = None;
-            run(&cmd, Express { ns, key, asked }).await
+            match run(&cmd, Express { ns, key, asked }).await? {
+                Ran::Replied(reply) => Ok(reply),
+                Ran::NotPlain(acquired) => super::find::find_behind(&cmd, acquired).await,
+            }
         };
         Box::pin(super::run(invocation, Some(TopKind::Query), again))
     }

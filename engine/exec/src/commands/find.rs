@@ -1,42 +1,62 @@
 //! `find`.
 
+use std::sync::Arc;
+
 use pinion_bson::{RawDocument, RawDocumentBuf};
-use pinion_catalog::{Access, core_catalog};
-use pinion_query::{Hint, KeyBounds, Matcher, Projection};
+use pinion_catalog::Collection;
+use pinion_query::{Hint, KeyBounds, Matcher, Projection, SortPattern, Variables};
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
-use super::collections::check_uuid;
 use super::cursors::{CursorRequest, append_cursor, first_batch};
+use super::express::{self, Ran};
+use super::refuse;
 use super::variables::variables;
-use super::{express, refuse};
+use crate::acquire::{Acquired, acquire_read};
 use crate::compute::compute;
-use crate::interrupt::interruptible;
 use crate::limits::DEFAULT_FIRST_BATCH;
 use crate::read::{Output, ReadRequest, Stream, open, parse_hint, parse_sort};
 use crate::state::state;
 
-/// A parsed `find`.
-#[derive(Clone)]
-pub(super) struct Find {
+/// A `find` as it is written: nothing in here depends on what its namespace stands for.
+pub(super) struct FindCommand<'d> {
     pub ns: Namespace,
+    pub uuid: Option<[u8; 16]>,
+    filter: Option<&'d RawDocument>,
+    sort: Option<&'d RawDocument>,
+    projection: Option<&'d RawDocument>,
+    hint: Option<Hint>,
+    skip: usize,
+    limit: Option<usize>,
+    vars: Variables,
+    key_bounds: Option<KeyBounds>,
+    return_key: bool,
+    show_record_id: bool,
+    batch_size: Option<usize>,
+    single_batch: bool,
+    no_timeout: bool,
+}
+
+/// A parsed `find`.
+pub(super) struct Find {
     pub matcher: Matcher,
-    pub sort: Option<RawDocumentBuf>,
-    pub hint: Option<Hint>,
+    sort: Option<SortPattern>,
+    hint: Option<Hint>,
     pub skip: usize,
     pub limit: Option<usize>,
-    pub projection: Option<Projection>,
+    projection: Option<Projection>,
     pub projection_spec: Option<RawDocumentBuf>,
-    pub key_bounds: Option<KeyBounds>,
-    pub return_key: bool,
-    pub show_record_id: bool,
-    pub batch_size: Option<usize>,
-    pub single_batch: bool,
-    pub no_timeout: bool,
+    key_bounds: Option<KeyBounds>,
+    return_key: bool,
+    show_record_id: bool,
 }
 
 /// Reads the command. `explain` reads it too, so nothing in here depends on how the body came.
-pub(super) async fn parse(ctx: &OpContext, body: &RawDocument, db: &str) -> Result<Find> {
+pub(super) async fn read<'d>(
+    ctx: &OpContext,
+    body: &'d RawDocument,
+    db: &str,
+) -> Result<FindCommand<'d>> {
     let reader = CommandReader::new("find", body)?;
     let ns = reader.namespace("find", db)?;
     let filter = reader.opt_owned_doc("filter")?;
@@ -90,36 +110,16 @@ pub(super) async fn parse(ctx: &OpContext, body: &RawDocument, db: &str) -> Resu
     ]);
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.finish()?;
-    check_uuid(&ns, uuid)?;
-    let empty = RawDocumentBuf::new();
-    let filter = filter.unwrap_or(&empty);
-    let parse_both = || {
-        let matcher = Matcher::parse_with(filter, &vars)?;
-        let projection = projection
-            .map(|spec| Projection::parse_find(spec, &vars))
-            .transpose()?
-            .filter(|p| !p.is_identity());
-        if let Some(projection) = &projection {
-            projection.check_filter(&matcher)?;
-        }
-        Ok((matcher, projection))
-    };
-    let (matcher, parsed_projection) = compute(ctx, parse_both).await?;
-    let projection_spec = projection
-        .filter(|spec| !spec.is_empty())
-        .map(RawDocument::to_owned);
-    parse_sort(sort)?;
-    Ok(Find {
+    Ok(FindCommand {
         ns,
-        matcher,
-        sort: sort
-            .filter(|sort| !sort.is_empty())
-            .map(RawDocument::to_owned),
+        uuid,
+        filter,
+        sort,
+        projection,
         hint,
         skip: skip as usize,
         limit: limit.map(|limit| limit as usize),
-        projection: parsed_projection.filter(|_| !return_key),
-        projection_spec,
+        vars,
         key_bounds,
         return_key,
         show_record_id,
@@ -129,16 +129,50 @@ pub(super) async fn parse(ctx: &OpContext, body: &RawDocument, db: &str) -> Resu
     })
 }
 
+impl FindCommand<'_> {
+    /// Parses filter, projection and sort, for the collection that was acquired.
+    pub(super) async fn parse(self, ctx: &OpContext) -> Result<Find> {
+        let empty = RawDocumentBuf::new();
+        let filter = self.filter.unwrap_or(&empty);
+        let parse_both = || {
+            let matcher = Matcher::parse_with(filter, &self.vars)?;
+            let projection = self
+                .projection
+                .map(|spec| Projection::parse_find(spec, &self.vars))
+                .transpose()?
+                .filter(|p| !p.is_identity());
+            if let Some(projection) = &projection {
+                projection.check_filter(&matcher)?;
+            }
+            Ok((matcher, projection))
+        };
+        let (matcher, projection) = compute(ctx, parse_both).await?;
+        let projection_spec = self
+            .projection
+            .filter(|spec| !spec.is_empty())
+            .map(RawDocument::to_owned);
+        Ok(Find {
+            matcher,
+            sort: parse_sort(self.sort)?,
+            hint: self.hint,
+            skip: self.skip,
+            limit: self.limit,
+            projection: projection.filter(|_| !self.return_key),
+            projection_spec,
+            key_bounds: self.key_bounds,
+            return_key: self.return_key,
+            show_record_id: self.show_record_id,
+        })
+    }
+}
+
 impl Find {
     /// The read of this command.
-    pub(super) fn into_request(
-        self,
-        collection: std::sync::Arc<pinion_catalog::Collection>,
-    ) -> Result<ReadRequest> {
-        Ok(ReadRequest {
+    pub(super) fn into_request(self, collection: Arc<Collection>) -> ReadRequest {
+        ReadRequest {
             collection,
             matcher: self.matcher,
-            sort: parse_sort(self.sort.as_deref())?,
+            sort: self.sort,
             hint: self.hint,
             skip: self.skip,
             limit: self.limit,
@@ -150,41 +184,51 @@ impl Find {
             },
             key_bounds: self.key_bounds,
             show_record_id: self.show_record_id,
-        })
+        }
     }
 }
 
 /// `find`.
 pub(crate) async fn find(cmd: Invocation) -> Result<Reply> {
     if let Some(express) = express::parse(cmd.body(), cmd.db()) {
-        return express::run(&cmd, express).await;
+        return match express::run(&cmd, express).await? {
+            Ran::Replied(reply) => Ok(reply),
+            Ran::NotPlain(acquired) => find_behind(&cmd, acquired).await,
+        };
     }
-    let find = parse(&cmd.ctx, cmd.body(), cmd.db()).await?;
+    let command = read(&cmd.ctx, cmd.body(), cmd.db()).await?;
     state().metrics.counters.query.inc();
+    let acquired = acquire_read(&cmd.ctx, command.ns.clone(), command.uuid).await?;
+    answer(&cmd, command, acquired).await
+}
+
+/// A `find` whose collection is acquired already.
+pub(super) async fn find_behind(cmd: &Invocation, acquired: Acquired) -> Result<Reply> {
+    let command = read(&cmd.ctx, cmd.body(), cmd.db()).await?;
+    answer(cmd, command, acquired).await
+}
+
+async fn answer(cmd: &Invocation, command: FindCommand<'_>, acquired: Acquired) -> Result<Reply> {
     let mut out = Reply::new();
-    let catalog = core_catalog();
-    let _pass = interruptible(&cmd.ctx, catalog.gates().enter(&find.ns, Access::Read)).await?;
-    let Some(collection) = catalog.get(&find.ns) else {
-        append_cursor(&mut out, "firstBatch", &[], 0, find.ns.as_str());
+    let mut request = CursorRequest {
+        ns: command.ns.clone(),
+        uuid: None,
+        indexes: Vec::new(),
+        batch_size: command.batch_size,
+        single_batch: command.single_batch,
+        no_timeout: command.no_timeout,
+    };
+    let first = command.batch_size.unwrap_or(DEFAULT_FIRST_BATCH);
+    let find = command.parse(&cmd.ctx).await?;
+    let Some(collection) = acquired.collection() else {
+        append_cursor(&mut out, "firstBatch", &[], 0, request.ns.as_str());
         return Ok(out);
     };
-    let first = find.batch_size.unwrap_or(DEFAULT_FIRST_BATCH);
-    let mut request = CursorRequest {
-        ns: find.ns.clone(),
-        uuid: Some(collection.uuid),
-        indexes: Vec::new(),
-        batch_size: find.batch_size,
-        single_batch: find.single_batch,
-        no_timeout: find.no_timeout,
-    };
-    let opened = open(&cmd.ctx, find.into_request(collection)?, first).await?;
+    request.uuid = Some(collection.uuid);
+    let read = find.into_request(collection.clone());
+    let opened = open(&cmd.ctx, acquired.source(), read, first).await?;
     request.indexes = opened.indexes;
-    first_batch(
-        &cmd,
-        Stream::Merged(Box::new(opened.stream)),
-        request,
-        &mut out,
-    )
-    .await?;
+    let stream = Stream::Merged(Box::new(opened.stream));
+    first_batch(cmd, stream, request, &mut out).await?;
     Ok(out)
 }

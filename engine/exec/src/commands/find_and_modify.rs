@@ -2,41 +2,54 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
-use pinion_catalog::{core_catalog, stored_document};
-use pinion_query::{Matcher, Projection, Update};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_catalog::stored_document;
+use pinion_query::{Hint, Matcher, Projection, Update, Variables};
 use pinion_wire::idl::Namespace;
-use pinion_wire::{Error, Invocation, Reply, Result};
+use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
 use super::acknowledge;
-use super::collections::check_uuid;
 use super::refuse;
 use super::update::{array_filters, check_modification};
 use super::variables::variables;
+use crate::acquire::acquire_write;
 use crate::compute::{compute, compute_bytes};
 use crate::read::parse_hint;
 use crate::state::state;
 use crate::write::{Change, ModifyOutcome, ModifyStatement, run, sort_beside};
 
+/// A `findAndModify` as it is written.
+pub(super) struct FindAndModifyCommand<'d> {
+    pub ns: Namespace,
+    pub uuid: Option<[u8; 16]>,
+    query: Option<&'d RawDocument>,
+    sort: Option<&'d RawDocument>,
+    fields: Option<&'d RawDocument>,
+    change: Change,
+    new: bool,
+    pub upsert: bool,
+    hint: Option<Hint>,
+    vars: Variables,
+}
+
 /// A parsed `findAndModify`.
 pub(super) struct FindAndModify {
-    pub ns: Namespace,
     pub statement: ModifyStatement,
     pub remove: bool,
-    pub new: bool,
-    pub projection: Option<Projection>,
+    new: bool,
+    projection: Option<Projection>,
 }
 
 /// Reads the command.
-pub(super) async fn parse(
-    cmd: &Invocation,
-    body: &RawDocument,
-    command: &str,
-) -> Result<FindAndModify> {
+pub(super) async fn read<'d>(
+    ctx: &OpContext,
+    body: &'d RawDocument,
+    command: &'d str,
+    db: &str,
+) -> Result<FindAndModifyCommand<'d>> {
     let reader = pinion_wire::idl::CommandReader::new(command, body)?;
-    let ns = reader.namespace(command, cmd.db())?;
-    let empty = pinion_bson::RawDocumentBuf::new();
-    let query = reader.opt_doc("query")?.unwrap_or(&empty);
+    let ns = reader.namespace(command, db)?;
+    let query = reader.opt_doc("query")?;
     let sort = reader.opt_doc("sort")?;
     let fields = reader.opt_doc("fields")?;
     let remove = reader.opt_safe_bool("remove")?.unwrap_or(false);
@@ -55,7 +68,7 @@ pub(super) async fn parse(
     reader.opt_i32("stmtId")?;
     let filters = array_filters(&reader)?;
     refuse::collation(&reader)?;
-    let vars = variables(&cmd.ctx, reader.opt_doc("let")?).await?;
+    let vars = variables(ctx, reader.opt_doc("let")?).await?;
     reader.ignore(&["runtimeConstants", "legacyRuntimeConstants"]);
     reader.unsupported("encryptionInformation")?;
     reader.finish()?;
@@ -87,7 +100,7 @@ pub(super) async fn parse(
             check_modification(update)?;
             let parse_update = || Update::parse_with(update, filters, &vars);
             Change::Update(
-                compute(&cmd.ctx, parse_update)
+                compute(ctx, parse_update)
                     .await?
                     .keeping_empty_timestamps(keep_empty_timestamps),
             )
@@ -98,49 +111,71 @@ pub(super) async fn parse(
             ));
         }
     };
-    check_uuid(&ns, uuid)?;
-    let matcher = compute(&cmd.ctx, || Matcher::parse_with(query, &vars)).await?;
-    let sort = sort_beside(&matcher, query, sort)?;
-    // Without a collection there is nothing to project, and MongoDB does not look at how.
-    let is_explained = cmd.message.command_name() == "explain";
-    let has_collection = core_catalog().get(&ns).is_some() || upsert && !is_explained;
-    let projection = match fields {
-        Some(fields) if has_collection && !fields.is_empty() => {
-            let projection = compute(&cmd.ctx, || Projection::parse_find(fields, &vars)).await?;
-            projection.check_filter(&matcher)?;
-            if new && projection.needs_position() {
-                return Err(Error::bad_value(
-                    "cannot use a positional projection and return the new document",
-                ));
-            }
-            Some(projection)
-        }
-        _ => None,
-    };
-    let statement = ModifyStatement {
-        filter: compute_bytes(query.as_bytes().len(), || query.to_owned()).await,
-        matcher,
-        change: Arc::new(change),
-        multi: false,
+    Ok(FindAndModifyCommand {
+        ns,
+        uuid,
+        query,
+        sort,
+        fields,
+        change,
+        new,
         upsert,
         hint,
-        sort,
-        wants_documents: true,
-    };
-    Ok(FindAndModify {
-        ns,
-        statement,
-        remove,
-        new,
-        projection,
+        vars,
     })
+}
+
+impl FindAndModifyCommand<'_> {
+    /// Parses filter, sort and projection, for the collection that was acquired. Where there is none, and
+    /// none is made, nothing is projected, and MongoDB does not look at how.
+    pub(super) async fn parse(self, ctx: &OpContext, projects: bool) -> Result<FindAndModify> {
+        let empty = RawDocumentBuf::new();
+        let query = self.query.unwrap_or(&empty);
+        let matcher = compute(ctx, || Matcher::parse_with(query, &self.vars)).await?;
+        let sort = sort_beside(&matcher, query, self.sort)?;
+        let projection = match self.fields {
+            Some(fields) if projects && !fields.is_empty() => {
+                let parse = || Projection::parse_find(fields, &self.vars);
+                let projection = compute(ctx, parse).await?;
+                projection.check_filter(&matcher)?;
+                if self.new && projection.needs_position() {
+                    return Err(Error::bad_value(
+                        "cannot use a positional projection and return the new document",
+                    ));
+                }
+                Some(projection)
+            }
+            _ => None,
+        };
+        let remove = matches!(self.change, Change::Delete);
+        let statement = ModifyStatement {
+            filter: compute_bytes(query.as_bytes().len(), || query.to_owned()).await,
+            matcher,
+            change: Arc::new(self.change),
+            multi: false,
+            upsert: self.upsert,
+            hint: self.hint,
+            sort,
+            wants_documents: true,
+        };
+        Ok(FindAndModify {
+            statement,
+            remove,
+            new: self.new,
+            projection,
+        })
+    }
 }
 
 /// `findAndModify`.
 pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
-    let parsed = parse(&cmd, cmd.body(), cmd.message.command_name()).await?;
+    let name = cmd.message.command_name();
+    let command = read(&cmd.ctx, cmd.body(), name, cmd.db()).await?;
+    let acquired = acquire_write(&cmd.ctx, command.ns.clone(), command.uuid).await?;
+    let projects = acquired.collection().is_some() || command.upsert;
+    let parsed = command.parse(&cmd.ctx, projects).await?;
     let mut done = ModifyOutcome::default();
-    run(&cmd.ctx, &parsed.ns, &parsed.statement, &mut done).await?;
+    run(&cmd.ctx, acquired, &parsed.statement, &mut done).await?;
     let counters = &state().metrics.counters;
     if parsed.remove {
         counters.documents_deleted.add(done.modified as u64);

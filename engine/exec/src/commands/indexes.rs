@@ -2,14 +2,14 @@
 
 use bytes::Bytes;
 use pinion_bson::RawBsonRef;
-use pinion_catalog::{Collection, IndexSelection, core_catalog};
+use pinion_catalog::{Collection, IndexSelection};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 use std::collections::VecDeque;
 
 use super::acknowledge;
-use super::collections::check_uuid;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
+use crate::acquire::{acquire_read, check_uuid};
 use crate::read::Stream;
 
 /// `createIndexes`.
@@ -132,7 +132,8 @@ pub(crate) async fn list_indexes(cmd: Invocation) -> Result<Reply> {
             "The 'includeBuildUUIDs' and 'includeIndexBuildInfo' options cannot both be set to true",
         ));
     }
-    let Some(collection) = core_catalog().get(&ns) else {
+    let acquired = acquire_read(&cmd.ctx, ns.clone(), None).await?;
+    let Some(collection) = acquired.collection() else {
         return Err(Error::new(
             ErrorCode::NAMESPACE_NOT_FOUND,
             format!("ns does not exist: {ns}"),

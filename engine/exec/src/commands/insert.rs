@@ -3,8 +3,8 @@
 use pinion_wire::limits::MAX_WRITE_BATCH;
 use pinion_wire::{Documents, Error, ErrorCode, Invocation, Reply, Result};
 
-use super::collections::check_uuid;
 use super::reply::acknowledged;
+use crate::acquire::acquire_write;
 use crate::state::state;
 use crate::write::{BatchOutcome, insert_documents, prepare_for_insert};
 
@@ -39,7 +39,7 @@ pub(crate) async fn insert(cmd: Invocation) -> Result<Reply> {
     let documents = cmd.documents("documents")?;
     reader.finish()?;
     check_batch_size(&documents)?;
-    check_uuid(&ns, uuid)?;
+    let acquired = acquire_write(&cmd.ctx, ns, uuid).await?;
     let mut outcome = BatchOutcome::default();
     let mut prepared = Vec::with_capacity(documents.len());
     let mut refused = Vec::new();
@@ -57,7 +57,7 @@ pub(crate) async fn insert(cmd: Invocation) -> Result<Reply> {
     }
     let counters = &state().metrics.counters;
     counters.insert.add((prepared.len() + refused.len()) as u64);
-    let result = insert_documents(&cmd.ctx, &ns, prepared, ordered, &mut outcome).await;
+    let result = insert_documents(&cmd.ctx, acquired, prepared, ordered, &mut outcome).await;
     counters.documents_inserted.add(outcome.n as u64);
     result?;
     // With order, a refused document is reached only when nothing before it failed.

@@ -8,6 +8,7 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Invocation, Reply, Result};
 use std::sync::Arc;
 
+use crate::acquire::{Acquired, acquire_read};
 use crate::state::state;
 use crate::stats::{CollectionSizes, sizes_of};
 
@@ -75,16 +76,17 @@ pub(crate) async fn coll_stats(cmd: Invocation) -> Result<Reply> {
     let scale = scale_of(&reader)?;
     reader.finish()?;
     let mut out = Reply::new();
-    append_collection_stats(&mut out, &ns, scale).await;
+    let acquired = acquire_read(&cmd.ctx, ns, None).await?;
+    append_collection_stats(&mut out, &acquired, scale).await;
     Ok(out)
 }
 
 /// Appends what `collStats` and `$collStats: {storageStats: {}}` tell.
-pub(crate) async fn append_collection_stats(out: &mut DocBuilder, ns: &Namespace, scale: i64) {
+pub(super) async fn append_collection_stats(out: &mut DocBuilder, acquired: &Acquired, scale: i64) {
     // A scale is a 32-bit number; a greater one is as great as those get.
     let scale = scale.min(i64::from(i32::MAX));
-    let Some(collection) = core_catalog().get(ns) else {
-        out.append("ns", ns.as_str())
+    let Some(collection) = acquired.collection() else {
+        out.append("ns", acquired.ns().as_str())
             .append("size", 0i32)
             .append("count", 0i32);
         out.append("numOrphanDocs", 0i32)
@@ -99,11 +101,11 @@ pub(crate) async fn append_collection_stats(out: &mut DocBuilder, ns: &Namespace
         out.append("scaleFactor", scale as i32);
         return;
     };
-    let size = sizes_of(std::slice::from_ref(&collection))
+    let size = sizes_of(std::slice::from_ref(collection))
         .await
         .pop()
         .expect("one collection has one size");
-    append_storage_stats(out, &collection, &size, scale);
+    append_storage_stats(out, collection, &size, scale);
 }
 
 fn append_storage_stats(
@@ -151,8 +153,9 @@ pub(crate) async fn data_size(cmd: Invocation) -> Result<Reply> {
     reader.finish()?;
     let started = pinion_runtime::now();
     let (mut bytes, mut records) = (0, 0);
-    if let Some(collection) = core_catalog().get(&ns) {
-        let size = sizes_of(&[collection])
+    let acquired = acquire_read(&cmd.ctx, ns, None).await?;
+    if let Some(collection) = acquired.collection() {
+        let size = sizes_of(std::slice::from_ref(collection))
             .await
             .pop()
             .expect("one collection has one size");

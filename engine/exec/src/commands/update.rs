@@ -7,11 +7,11 @@ use pinion_query::{Matcher, Update, Variables};
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Path};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-use super::collections::check_uuid;
 use super::insert::check_batch_size;
 use super::refuse;
 use super::reply::acknowledged;
 use super::variables::{variables, with_constants};
+use crate::acquire::acquire_write;
 use crate::compute::compute;
 use crate::interrupt::is_interruption;
 use crate::read::parse_hint;
@@ -161,6 +161,7 @@ impl UpdateSpec<'_> {
 /// Options that `update` and `delete` share.
 pub(super) struct BatchOptions {
     pub ns: Namespace,
+    pub uuid: Option<[u8; 16]>,
     pub ordered: bool,
     pub vars: Variables,
     /// Of an update alone.
@@ -199,9 +200,9 @@ pub(super) async fn read_options(
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.ignore(&[statements]);
     reader.finish()?;
-    check_uuid(&ns, uuid)?;
     Ok(BatchOptions {
         ns,
+        uuid,
         ordered,
         vars,
         keep_empty_timestamps,
@@ -227,8 +228,9 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
         counters.update.inc();
         let mut done = ModifyOutcome::default();
         let statement = || spec.statement(&options.vars, options.keep_empty_timestamps);
+        let acquired = acquire_write(&cmd.ctx, options.ns.clone(), options.uuid).await?;
         let result = match compute(&cmd.ctx, statement).await {
-            Ok(statement) => run(&cmd.ctx, &options.ns, &statement, &mut done).await,
+            Ok(statement) => run(&cmd.ctx, acquired, &statement, &mut done).await,
             Err(error) => Err(error),
         };
         counters.documents_updated.add(done.modified as u64);

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawBsonRef};
-use pinion_catalog::{Collection, core_catalog, parse_index_spec};
+use pinion_catalog::{Collection, parse_index_spec};
 use pinion_storage::{Direction, KeyRange, PartitionId, ReadAt, storage};
 use pinion_wire::idl::{CommandReader, Namespace, truthy};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
+
+use crate::acquire::acquire_write;
 
 /// What one partition's part of `validate` found.
 #[derive(Default)]
@@ -68,22 +70,20 @@ pub(crate) async fn validate(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let ns = reader.namespace("validate", cmd.db())?;
     let options = options(&reader)?;
-    let gates = core_catalog();
-    let quiet = gates.gates().enter(&ns, pinion_catalog::Access::Write);
-    let _pass = crate::interrupt::interruptible(&cmd.ctx, quiet).await?;
-    let Some(collection) = core_catalog().get(&ns) else {
+    let acquired = acquire_write(&cmd.ctx, ns.clone(), None).await?;
+    let Some(collection) = acquired.collection() else {
         return Err(Error::new(
             ErrorCode::NAMESPACE_NOT_FOUND,
             format!("Collection '{ns}' does not exist to validate."),
         ));
     };
-    let mut errors = index_specifications(&collection);
+    let mut errors = index_specifications(collection);
     let found = if options.metadata {
         None
     } else {
-        Some(contents(&cmd.ctx, &collection, options.full, &mut errors).await?)
+        Some(contents(&cmd.ctx, collection, options.full, &mut errors).await?)
     };
-    Ok(reply(&ns, &collection, found.as_ref(), &errors))
+    Ok(reply(&ns, collection, found.as_ref(), &errors))
 }
 
 /// What is wrong with the specifications of the indexes.

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use pinion_bson::{RawBsonRef, RawDocument};
-use pinion_catalog::{Collection, Uuid, core_catalog, from_fatal, id_key};
+use pinion_catalog::{Collection, Uuid, core_catalog, id_key};
 use pinion_keystring::Builder;
 use pinion_query::{
     Access as PlannedAccess, Direction, Hint, IndexSpec, Intervals, KeyBounds, Matcher,
     PlanRequest, Projection, SortPattern,
 };
-use pinion_storage::{Key, KeyRange, TreeId, storage};
+use pinion_storage::{Key, KeyRange, TreeId};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -17,8 +17,8 @@ use super::access::{Access, RangeAccess};
 use super::merge::{MergedStream, StepSize};
 use super::part::{Output, PartSpec};
 use super::stream::step_for;
+use crate::acquire::ReadSource;
 use crate::compute::compute_bytes;
-use crate::interrupt::interruptible;
 use crate::limits::{MAX_POINTS, MAX_SNAPSHOT_RETRIES, PLANNED_PER_BYTE};
 use crate::state::state;
 
@@ -70,7 +70,12 @@ pub(crate) struct Opened {
 }
 
 /// Plans and opens a read. `wanted` is how many documents the caller takes first.
-pub(crate) async fn open(ctx: &OpContext, request: ReadRequest, wanted: usize) -> Result<Opened> {
+pub(crate) async fn open(
+    ctx: &OpContext,
+    source: ReadSource,
+    request: ReadRequest,
+    wanted: usize,
+) -> Result<Opened> {
     let keep = request
         .limit
         .map(|limit| limit.saturating_add(request.skip));
@@ -81,9 +86,7 @@ pub(crate) async fn open(ctx: &OpContext, request: ReadRequest, wanted: usize) -
     let mut attempts = 0;
     loop {
         // The timestamp first, the catalog after: a write that made an index multikey told every core of it before.
-        let at = interruptible(ctx, storage().read_timestamp())
-            .await?
-            .map_err(from_fatal)?;
+        let at = source.timestamp(ctx).await?;
         let planned = compute_bytes(request.planning_bytes(), || plan(&request)).await?;
         let indexes = planned.access.indexes();
         let counters = &state().metrics.counters;
@@ -297,10 +300,14 @@ impl Targets {
 }
 
 /// Opens a read of keys.
-pub(crate) async fn open_ids(ctx: &OpContext, mut request: ReadRequest) -> Result<Targets> {
+pub(crate) async fn open_ids(
+    ctx: &OpContext,
+    source: ReadSource,
+    mut request: ReadRequest,
+) -> Result<Targets> {
     request.output = Output::Ids;
     let wanted = request.limit.unwrap_or(crate::limits::TARGET_GROUP);
-    let Opened { stream, indexes } = open(ctx, request, wanted).await?;
+    let Opened { stream, indexes } = open(ctx, source, request, wanted).await?;
     Ok(Targets { stream, indexes })
 }
 

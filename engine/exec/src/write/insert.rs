@@ -5,16 +5,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::RawDocument;
 use pinion_catalog::{
-    Access, Collection, IndexWrites, Observers, OpEvent, OpKind, core_catalog, document_id,
-    duplicate_entry, duplicate_id, encode_entry, ensure_collection, from_write_error, id_key,
-    index_writes, partition_of, set_multikey,
+    Collection, IndexWrites, Observers, OpEvent, OpKind, document_id, duplicate_entry,
+    duplicate_id, encode_entry, from_write_error, id_key, index_writes, partition_of, set_multikey,
 };
 use pinion_clock::Timestamp;
 use pinion_query::MultikeyPaths;
 use pinion_storage::{
     Entry, Expect, Op, PartitionHash, PartitionId, Statement, TreeId, Write, WriteError, storage,
 };
-use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -23,8 +21,9 @@ use super::backoff::Backoff;
 use super::batch::BatchOutcome;
 use super::claims::Claims;
 use super::order::{first_error, first_taken};
+use crate::acquire::{Acquired, acquire};
 use crate::compute::{compute, compute_bytes};
-use crate::interrupt::{check, interruptible, is_interruption};
+use crate::interrupt::{check, is_interruption};
 use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS};
 use crate::state::state;
 
@@ -163,7 +162,7 @@ enum Attempt {
 /// Inserts documents in their order; `index_of_first` is the place of the first in the client's batch.
 pub(crate) async fn insert_documents(
     ctx: &OpContext,
-    ns: &Namespace,
+    acquired: Acquired,
     documents: Vec<(usize, Bytes)>,
     ordered: bool,
     outcome: &mut BatchOutcome,
@@ -171,17 +170,15 @@ pub(crate) async fn insert_documents(
     let mut backoff = Backoff::default();
     let mut claims = Claims::default();
     let mut queue: std::collections::VecDeque<(usize, Bytes)> = documents.into();
+    let mut acquired = acquired;
     while !queue.is_empty() {
         check(ctx)?;
-        if core_catalog().get(ns).is_none() {
-            let created = Box::pin(ensure_collection(ctx, ns.clone())).await?;
-            if let Some(ts) = created.ts {
+        let Some(collection) = acquired.collection().cloned() else {
+            let (again, made) = Box::pin(acquired.create(ctx)).await?;
+            acquired = again;
+            if let Some(ts) = made {
                 outcome.wrote(ts);
             }
-        }
-        let pass = interruptible(ctx, core_catalog().gates().enter(ns, Access::Write)).await?;
-        // It may have been dropped while the gate was closed.
-        let Some(collection) = core_catalog().get(ns) else {
             continue;
         };
         let group = take_group(&mut queue);
@@ -191,7 +188,6 @@ pub(crate) async fn insert_documents(
             conflict,
             full,
         } = attempt(ctx, &collection, &group, ordered, &mut claims).await;
-        drop(pass);
         let mut again: Vec<(usize, Bytes)> = Vec::new();
         let mut stop = false;
         for ((index, document), attempt) in group.into_iter().zip(attempts) {
@@ -211,11 +207,14 @@ pub(crate) async fn insert_documents(
         if stop {
             return Ok(());
         }
-        if again.is_empty() {
-            continue;
+        if queue.is_empty() && again.is_empty() {
+            return Ok(());
         }
+        // A DDL or the lock of `fsync` does not wait for the end of a long batch.
+        let left = acquired.leave();
         if !multikey.is_empty() {
-            Box::pin(set_multikey(ctx, ns.clone(), collection.uuid, multikey)).await?;
+            let ns = collection.ns.clone();
+            Box::pin(set_multikey(ctx, ns, collection.uuid, multikey)).await?;
         } else if conflict || full {
             let more = if full {
                 Box::pin(backoff.cache_full(ctx)).await?
@@ -238,6 +237,7 @@ pub(crate) async fn insert_documents(
         for item in again.into_iter().rev() {
             queue.push_front(item);
         }
+        acquired = acquire(ctx, left).await?;
     }
     Ok(())
 }

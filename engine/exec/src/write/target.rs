@@ -5,21 +5,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_catalog::{
-    Access, Collection, core_catalog, ensure_collection, id_key, partition_of, set_multikey,
-};
+use pinion_catalog::{Collection, core_catalog, id_key, partition_of, set_multikey};
 use pinion_query::{Hint, Matcher, MultikeyPaths, SortPattern, Update};
 use pinion_runtime::CoreId;
 use pinion_storage::{Key, TreeId, storage};
-use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::batch::BatchOutcome;
 use super::document::{prepare_for_insert, update_context};
 use super::insert::insert_documents;
 use super::modify::{Change, Modified, ModifyRequest, modify_at_owner, modify_many_at};
+use crate::acquire::{Acquired, acquire};
 use crate::compute::compute;
-use crate::interrupt::interruptible;
 use crate::limits::TARGET_GROUP;
 use crate::read::{ReadRequest, Targets, check_still_there, open_ids, parse_sort};
 use crate::state::state;
@@ -105,65 +102,65 @@ struct Several {
 /// Runs one statement. Documents changed before an error stay changed and are counted in `outcome`.
 pub(crate) async fn run(
     ctx: &OpContext,
-    ns: &Namespace,
+    mut acquired: Acquired,
     statement: &ModifyStatement,
     outcome: &mut ModifyOutcome,
 ) -> Result<()> {
     let mut several: Option<Several> = None;
     loop {
-        let found = {
-            let gates = core_catalog();
-            let _pass = interruptible(ctx, gates.gates().enter(ns, Access::Write)).await?;
-            if let Some(Several {
-                targets,
-                collection,
-                ..
-            }) = &several
-            {
-                check_still_there(ns, collection.uuid, &targets.indexes)?;
+        if let Some(Several {
+            targets,
+            collection,
+            ..
+        }) = &several
+        {
+            check_still_there(acquired.ns(), collection.uuid, &targets.indexes)?;
+        }
+        let found = match acquired.collection() {
+            Some(_) => {
+                Some(change_matching(ctx, &acquired, statement, &mut several, outcome).await?)
             }
-            match core_catalog().get(ns) {
-                Some(collection) => {
-                    Some(change_matching(ctx, &collection, statement, &mut several, outcome).await?)
-                }
-                None => None,
-            }
+            None => None,
         };
-        match found {
+        let left = match found {
             Some(Step::Multikey(collection, trees)) => {
-                set_multikey(ctx, ns.clone(), collection.uuid, trees).await?;
-                continue;
+                let left = acquired.leave();
+                set_multikey(ctx, left.ns.clone(), collection.uuid, trees).await?;
+                left
             }
             Some(Step::Again) => {
                 crate::interrupt::check(ctx)?;
+                acquired.leave()
+            }
+            Some(Step::Done) | None if outcome.matched > 0 || !statement.upsert => return Ok(()),
+            None => {
+                pinion_catalog::check_creatable(acquired.ns())?;
+                // Looked for in the collection that is there then, the statement may be refused: by its hint.
+                (acquired, _) = acquired.create(ctx).await?;
                 continue;
             }
-            Some(Step::Done) | None => {}
-        }
-        if outcome.matched > 0 || !statement.upsert {
-            return Ok(());
-        }
-        if found.is_none() {
-            pinion_catalog::check_creatable(ns)?;
-            ensure_collection(ctx, ns.clone()).await?;
-            // Looked for in the collection that is there now, the statement may be refused: by its hint.
-            continue;
-        }
-        if upsert(ctx, ns, statement, outcome).await? {
-            return Ok(());
-        }
-        // Another client inserted the same document meanwhile: it is there to be updated now.
-        crate::interrupt::check(ctx)?;
+            Some(Step::Done) => {
+                let left = acquired.wanted().clone();
+                if upsert(ctx, acquired, statement, outcome).await? {
+                    return Ok(());
+                }
+                // Another client inserted the same document meanwhile: it is there to be updated now.
+                crate::interrupt::check(ctx)?;
+                left
+            }
+        };
+        acquired = acquire(ctx, left).await?;
     }
 }
 
 async fn change_matching(
     ctx: &OpContext,
-    collection: &Arc<Collection>,
+    acquired: &Acquired,
     statement: &ModifyStatement,
     several: &mut Option<Several>,
     outcome: &mut ModifyOutcome,
 ) -> Result<Step> {
+    let collection = acquired.collection().expect("asked by the caller");
     let request = Arc::new(ModifyRequest {
         collection: collection.clone(),
         matcher: statement.matcher.clone(),
@@ -172,6 +169,7 @@ async fn change_matching(
     });
     if let Some(id) = statement.matcher.id_equality()
         && statement.hint.is_none()
+        && acquired.is_plain()
     {
         let key = id_key(id.as_raw_bson_ref());
         let modified = modify_at_owner(&request, key, ctx).await?;
@@ -186,7 +184,7 @@ async fn change_matching(
         read.sort = statement.sort.clone();
         read.hint = statement.hint.clone();
         read.limit = (!statement.multi).then_some(1);
-        open_ids(ctx, read).await
+        open_ids(ctx, acquired.source(), read).await
     };
     if !statement.multi {
         let Some(key) = targets().await?.next(ctx).await? else {
@@ -286,7 +284,7 @@ pub(super) async fn upserted(
 /// Inserts what the update makes out of the filter; false if the document that the filter names has appeared.
 async fn upsert(
     ctx: &OpContext,
-    ns: &Namespace,
+    acquired: Acquired,
     statement: &ModifyStatement,
     outcome: &mut ModifyOutcome,
 ) -> Result<bool> {
@@ -296,7 +294,7 @@ async fn upsert(
     let made = upserted(ctx, statement, update).await?;
     let document = prepare_for_insert(&made, update.keeps_empty_timestamps()).await?;
     let mut batch = BatchOutcome::default();
-    insert_documents(ctx, ns, vec![(0, document.clone())], true, &mut batch).await?;
+    insert_documents(ctx, acquired, vec![(0, document.clone())], true, &mut batch).await?;
     if let Some(failure) = batch.errors.pop() {
         // The document to update is there now, if the filter asks for what is taken; otherwise the conflict is the answer.
         if failure.error.code == ErrorCode::DUPLICATE_KEY

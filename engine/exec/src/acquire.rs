@@ -1,0 +1,224 @@
+//! The one door to a collection: every command that reads or changes documents comes in here.
+//!
+//! What has to hold at each access is checked here and nowhere else, in this order: the operation is not
+//! interrupted, the namespace's gate admits it, the caller means the collection that has the name
+//! (`collectionUUID`), and the collection is there. Filters and pipelines are parsed behind the door, as
+//! what they mean depends on what the name stands for.
+
+use std::sync::Arc;
+
+use pinion_bson::{DocBuilder, RawBsonRef};
+use pinion_catalog::{
+    Collection, CoreCatalog, GateAccess, Pass, Uuid, core_catalog, ensure_collection, from_fatal,
+};
+use pinion_clock::Timestamp;
+use pinion_storage::storage;
+use pinion_wire::idl::Namespace;
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+
+use crate::interrupt::interruptible;
+
+/// Which state of the node a read sees. A standalone serves every read concern that it accepts from the
+/// newest state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ReadSource {
+    /// Everything that was acknowledged before the read began.
+    Newest,
+}
+
+impl ReadSource {
+    /// The timestamp that a snapshot of this source has now.
+    pub(crate) async fn timestamp(self, ctx: &OpContext) -> Result<Timestamp> {
+        match self {
+            ReadSource::Newest => interruptible(ctx, storage().read_timestamp())
+                .await?
+                .map_err(from_fatal),
+        }
+    }
+}
+
+/// What a command wants to reach.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub ns: Namespace,
+    /// `collectionUUID`.
+    pub uuid: Option<Uuid>,
+    pub access: GateAccess,
+}
+
+impl Wanted {
+    pub(crate) fn read(ns: Namespace, uuid: Option<[u8; 16]>) -> Wanted {
+        Wanted {
+            ns,
+            uuid: uuid.map(Uuid),
+            access: GateAccess::Read,
+        }
+    }
+
+    pub(crate) fn write(ns: Namespace, uuid: Option<[u8; 16]>) -> Wanted {
+        Wanted {
+            access: GateAccess::Write,
+            ..Wanted::read(ns, uuid)
+        }
+    }
+}
+
+/// A namespace that an operation is behind the gate of. As long as this lives, no DDL changes it.
+pub(crate) struct Acquired {
+    wanted: Wanted,
+    collection: Option<Arc<Collection>>,
+    source: ReadSource,
+    /// Dropped last: whatever is read of the collection is read behind the gate.
+    _pass: Pass,
+}
+
+/// Waits until the namespace's gate admits the access, and looks at what is behind it.
+pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired> {
+    let catalog = core_catalog();
+    let gate = catalog.gates().enter(&wanted.ns, wanted.access);
+    let pass = interruptible(ctx, gate).await?;
+    let collection = catalog.get(&wanted.ns);
+    if let Some(expected) = wanted.uuid {
+        check_version(&catalog, &wanted.ns, collection.as_deref(), expected)?;
+    }
+    Ok(Acquired {
+        wanted,
+        collection,
+        source: ReadSource::Newest,
+        _pass: pass,
+    })
+}
+
+/// Acquires for a read.
+pub(crate) async fn acquire_read(
+    ctx: &OpContext,
+    ns: Namespace,
+    uuid: Option<[u8; 16]>,
+) -> Result<Acquired> {
+    acquire(ctx, Wanted::read(ns, uuid)).await
+}
+
+/// Acquires for a write.
+pub(crate) async fn acquire_write(
+    ctx: &OpContext,
+    ns: Namespace,
+    uuid: Option<[u8; 16]>,
+) -> Result<Acquired> {
+    acquire(ctx, Wanted::write(ns, uuid)).await
+}
+
+impl Acquired {
+    pub(crate) fn ns(&self) -> &Namespace {
+        &self.wanted.ns
+    }
+
+    pub(crate) fn wanted(&self) -> &Wanted {
+        &self.wanted
+    }
+
+    /// Leaves; the namespace is the caller's again.
+    pub(crate) fn into_ns(self) -> Namespace {
+        self.wanted.ns
+    }
+
+    /// The collection, if there is one of that name.
+    pub(crate) fn collection(&self) -> Option<&Arc<Collection>> {
+        self.collection.as_ref()
+    }
+
+    pub(crate) fn source(&self) -> ReadSource {
+        self.source
+    }
+
+    /// Whether documents are read and written as they are stored, by their `_id` as it is: the short cuts
+    /// past the planner hold for these alone. True also where there is no collection.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.collection().is_none_or(|found| found.is_plain())
+    }
+
+    /// Leaves. What was wanted can be acquired again: the collection may be another one then, or gone.
+    pub(crate) fn leave(self) -> Wanted {
+        self.wanted
+    }
+
+    /// Leaves, makes the collection as a first write does, and acquires again. Gives the time of its making,
+    /// if it was not there by then.
+    pub(crate) async fn create(self, ctx: &OpContext) -> Result<(Acquired, Option<Timestamp>)> {
+        // Held on to, the pass would be waited for by a DDL that this one has to wait for.
+        let wanted = self.leave();
+        let created = Box::pin(ensure_collection(ctx, wanted.ns.clone())).await?;
+        Ok((acquire(ctx, wanted).await?, created.ts))
+    }
+}
+
+/// What an access finds that ends before anything else runs on this core, and so needs no pass.
+pub(crate) enum Glance<R> {
+    /// The gate does not admit it now.
+    Closed,
+    /// It has to come through [`acquire`], as the collection is not plain.
+    NotPlain,
+    Absent,
+    Found(R),
+}
+
+/// Looks at a plain collection without waiting, and without a share in it.
+pub(crate) fn glance<R>(
+    ns: &Namespace,
+    access: GateAccess,
+    look: impl FnOnce(&Collection) -> R,
+) -> Glance<R> {
+    let catalog = core_catalog();
+    if !catalog.gates().admits(ns, access) {
+        return Glance::Closed;
+    }
+    let found = catalog.with(ns, |found| found.is_plain().then(|| look(found)));
+    match found {
+        None => Glance::Absent,
+        Some(None) => Glance::NotPlain,
+        Some(Some(seen)) => Glance::Found(seen),
+    }
+}
+
+/// Passes the gate if it admits the access now, to go on with what a [`glance`] found.
+pub(crate) fn stay(ns: &Namespace, access: GateAccess) -> Option<Pass> {
+    core_catalog().gates().try_enter(ns, access)
+}
+
+/// Refuses a `collectionUUID` that is not the collection's.
+fn check_version(
+    catalog: &CoreCatalog,
+    ns: &Namespace,
+    collection: Option<&Collection>,
+    expected: Uuid,
+) -> Result<()> {
+    if collection.is_some_and(|found| found.uuid == expected) {
+        return Ok(());
+    }
+    let catalog = catalog.current();
+    let actual = catalog
+        .by_uuid(expected)
+        .filter(|collection| collection.ns.db() == ns.db());
+    let mut extra = DocBuilder::new();
+    extra
+        .append("db", ns.db())
+        .append("collectionUUID", expected.to_bson())
+        .append("expectedCollection", ns.collection());
+    match actual {
+        Some(collection) => extra.append("actualCollection", collection.ns.collection()),
+        None => extra.append("actualCollection", RawBsonRef::Null),
+    };
+    Err(Error::new(
+        ErrorCode::COLLECTION_UUID_MISMATCH,
+        "Collection UUID does not match that specified",
+    )
+    .with_extra(extra.finish()))
+}
+
+/// As the door checks it, for commands whose changes are made by the catalog's coordinator.
+pub(crate) fn check_uuid(ns: &Namespace, expected: Option<[u8; 16]>) -> Result<()> {
+    let Some(expected) = expected.map(Uuid) else {
+        return Ok(());
+    };
+    let catalog = core_catalog();
+    check_version(&catalog, ns, catalog.get(ns).as_deref(), expected)
+}
