@@ -1,8 +1,11 @@
 //! The whole engine on the simulated runtime, without crashes: what it writes when, and what it keeps in memory.
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use pinion_clock::Timestamp;
@@ -11,8 +14,9 @@ use pinion_runtime::{
     CoreId, Duration, Queue, join_all, now, sim, sleep, spawn, submit_to, timeout, yield_now,
 };
 use pinion_storage::{
-    Applier, ApplyError, Direction, Entry, Expect, Key, KeyRange, Op, ReadAt, ReadError, Statement,
-    Storage, StorageOptions, StorageStats, TreeId, Write, WriteError, open, storage,
+    Applier, ApplyError, Direction, Entry, Expect, Key, KeyRange, Op, PlantedFault, ReadAt,
+    ReadError, Statement, Storage, StorageOptions, StorageStats, TreeId, Write, WriteError, open,
+    storage,
 };
 
 const TREE: TreeId = TreeId(5);
@@ -646,5 +650,51 @@ fn one_old_snapshot_survives_any_number_of_checkpoints() {
             "{kept:?}"
         );
         assert_eq!(read_all(&mut old).await.unwrap(), vec![1; 1000]);
+    });
+}
+
+/// What a connection's task does with the panic of its handler: it goes on.
+async fn caught<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(
+        |context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(output)) => Poll::Ready(Some(output)),
+            Err(_) => Poll::Ready(None),
+        },
+    )
+    .await
+}
+
+#[test]
+fn a_commit_that_panics_stops_every_core() {
+    let options = StorageOptions {
+        planted_fault: PlantedFault::PanicInCommit,
+        ..options()
+    };
+    run(2, options, |storage| async move {
+        let here = (0u64..).filter(|key| {
+            let partition = storage.partition_of_hash(&key.to_be_bytes());
+            storage.owner(partition) == CoreId(0)
+        });
+        let mut written = 0;
+        for key in here.take(1_000) {
+            match caught(write(key, vec![7; 100])).await {
+                Some(result) => written += u64::from(result.is_ok()),
+                None => break,
+            }
+        }
+        assert!((1..1_000).contains(&written), "{written} writes before it");
+        assert!(storage.fatal().is_some());
+        assert!(matches!(write(0, vec![1]).await, Err(WriteError::Fatal(_))));
+        // The other core is told by a message.
+        sleep(Duration::from_millis(1)).await;
+        let elsewhere = submit_to(CoreId(1), Queue::Foreground, || async {
+            (
+                pinion_storage::storage().fatal().is_some(),
+                write(1, vec![1]).await,
+            )
+        });
+        assert!(matches!(elsewhere.await, (true, Err(WriteError::Fatal(_)))));
     });
 }

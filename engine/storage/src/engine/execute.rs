@@ -15,11 +15,14 @@ use pinion_runtime::sync::{GateClosed, GateGuard};
 use pinion_runtime::{CoreId, Queue, join_all, sim, spawn, submit_to, wall_ms, yield_if_due};
 use smallvec::SmallVec;
 
+use super::allotment::Allotment;
 use super::batch::{Ahead, Part, Placement, check_sizes, divide};
+use super::options::PlantedFault;
 use super::storage::{Storage, storage};
 use crate::limits::{LARGE_VALUE_BYTES, MAX_STEP_BYTES, MAX_STEP_STATEMENTS};
 use crate::partition::UnitId;
 use crate::ring::{EntryKind, Reservation, Ring, RingStopped};
+use crate::sequencer::Allotted;
 use crate::types::{Fatal, Op, PartitionId, Write, WriteError};
 
 /// Where an entry carries its timestamp: behind the document's length, the element's type and the name `ts`.
@@ -43,6 +46,9 @@ pub struct Entry {
 }
 
 type Outcome = Result<Timestamp, WriteError>;
+
+/// With [`PlantedFault::PanicInCommit`] every so many timestamps end in a panic.
+const PANIC_EVERY: u64 = 101;
 
 impl Statement {
     fn entry_len(&self) -> usize {
@@ -368,19 +374,19 @@ impl Storage {
                 prepared.by_ref().take(parts.len()).for_each(drop);
                 continue;
             }
-            let range = self.marks.allot(1, wall_secs);
-            append_to(
-                ring,
-                &mut reservation,
-                entry,
-                range.first,
-                range.predecessor,
-            );
-            for (part, (partition, prepared)) in parts.iter().zip(prepared.by_ref()) {
-                partition.write_now(range.first, &part.writes, prepared);
+            let allotment = Allotment::new(self, 1, wall_secs);
+            let Allotted {
+                first, predecessor, ..
+            } = *allotment.range();
+            append_to(ring, &mut reservation, entry, first, predecessor);
+            if fault == PlantedFault::PanicInCommit && first.as_u64() % PANIC_EVERY == 0 {
+                panic!("planted between allotment and application");
             }
-            self.marks.finish();
-            outcomes.push(Some(Ok(range.first)));
+            for (part, (partition, prepared)) in parts.iter().zip(prepared.by_ref()) {
+                partition.write_now(first, &part.writes, prepared);
+            }
+            allotment.finish();
+            outcomes.push(Some(Ok(first)));
         }
         drop(reservation);
         self.tell_visible_progress();
@@ -435,11 +441,9 @@ impl Storage {
         let mut timestamps: BTreeMap<usize, Timestamp> = BTreeMap::new();
         let mut held = None;
         if !going.is_empty() {
-            let range = self
-                .marks
-                .allot(going.len() as u64, (wall_ms() / 1000) as u32);
+            let allotment = Allotment::new(&self, going.len() as u64, (wall_ms() / 1000) as u32);
             for (nth, &index) in going.iter().enumerate() {
-                let (ts, predecessor) = range.nth(nth as u64);
+                let (ts, predecessor) = allotment.range().nth(nth as u64);
                 append_to(
                     &ring,
                     &mut reservation,
@@ -449,9 +453,9 @@ impl Storage {
                 );
                 timestamps.insert(index, ts);
             }
-            self.marks.hold_applying(&range);
-            self.marks.finish();
-            held = Some(range.first);
+            self.marks.hold_applying(allotment.range());
+            held = Some(allotment.range().first);
+            allotment.finish();
         }
         drop(reservation);
         self.resolve_everywhere(owners, &units, &timestamps).await;

@@ -1,5 +1,6 @@
 //! The engine of one node: what the cores do together.
 
+mod allotment;
 mod batch;
 mod checkpoint;
 mod durability;

@@ -107,11 +107,13 @@ pub enum PlantedFault {
     EpochIgnored,
     /// A unique index entry is written without looking for others.
     UniqueIntentSkipped,
+    /// Now and then a core panics between the allotment of a timestamp and its application.
+    PanicInCommit,
 }
 
 impl PlantedFault {
     /// All faults, for a campaign that plants each.
-    pub const ALL: [PlantedFault; 7] = [
+    pub const ALL: [PlantedFault; 8] = [
         PlantedFault::AcknowledgeBeforeFlush,
         PlantedFault::FlushSkipped,
         PlantedFault::ChecksumNotChecked,
@@ -119,5 +121,6 @@ impl PlantedFault {
         PlantedFault::LinksIgnored,
         PlantedFault::EpochIgnored,
         PlantedFault::UniqueIntentSkipped,
+        PlantedFault::PanicInCommit,
     ];
 }
