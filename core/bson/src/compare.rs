@@ -29,6 +29,47 @@ fn compare_as_views(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
     with_view(a, |a| with_view(b, |b| compare_views(a, b)))
 }
 
+/// An order of strings that takes the place of that of their bytes. Equal bytes are equal in every such order.
+pub trait TextOrder {
+    /// Orders two strings.
+    fn compare_strings(&self, a: &[u8], b: &[u8]) -> Ordering;
+
+    /// Orders a string and a symbol: symbols keep the order of their bytes among themselves.
+    fn compare_string_with_symbol(&self, string: &[u8], symbol: &[u8]) -> Ordering;
+}
+
+/// The order of the bytes.
+struct BytesOrder;
+
+impl TextOrder for BytesOrder {
+    #[inline(always)]
+    fn compare_strings(&self, a: &[u8], b: &[u8]) -> Ordering {
+        a.cmp(b)
+    }
+
+    #[inline(always)]
+    fn compare_string_with_symbol(&self, string: &[u8], symbol: &[u8]) -> Ordering {
+        string.cmp(symbol)
+    }
+}
+
+/// Orders two values as [`compare_values`] does, but for the strings in them, at any depth.
+#[inline]
+pub fn compare_values_by(order: &impl TextOrder, a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
+    match (a, b) {
+        (RawBsonRef::Int32(a), RawBsonRef::Int32(b)) => a.cmp(&b),
+        (RawBsonRef::String(a), RawBsonRef::String(b)) => {
+            order.compare_strings(a.as_bytes(), b.as_bytes())
+        }
+        (a, b) => with_view(a, |a| with_view(b, |b| compare_nested(order, a, b, 0))),
+    }
+}
+
+/// Orders two documents as [`compare_documents`] does, but for the strings in them, at any depth.
+pub fn compare_documents_by(order: &impl TextOrder, a: &RawDocument, b: &RawDocument) -> Ordering {
+    compare_fields(order, a.as_bytes(), b.as_bytes(), Names::Matter, 0)
+}
+
 /// Whether the values are equal in the order, so that 1, 1.0 and Decimal128 1.00 are.
 #[inline]
 pub fn values_equal(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> bool {
@@ -39,7 +80,7 @@ pub fn values_equal(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> bool {
 /// is a proper prefix of another comes first.
 #[inline]
 pub fn compare_documents(a: &RawDocument, b: &RawDocument) -> Ordering {
-    compare_fields(a.as_bytes(), b.as_bytes(), Names::Matter, 0)
+    compare_fields(&BytesOrder, a.as_bytes(), b.as_bytes(), Names::Matter, 0)
 }
 
 /// Whether field names are compared.
@@ -52,7 +93,13 @@ enum Names {
 
 /// Orders two documents or arrays given as bytes. What is malformed counts as its end, and what nests deeper than
 /// anything that was ever validated is ordered by its bytes, for it must not cost the stack.
-fn compare_fields(a: &[u8], b: &[u8], names: Names, depth: usize) -> Ordering {
+fn compare_fields(
+    order: &impl TextOrder,
+    a: &[u8],
+    b: &[u8],
+    names: Names,
+    depth: usize,
+) -> Ordering {
     if a == b {
         return Ordering::Equal;
     }
@@ -67,13 +114,13 @@ fn compare_fields(a: &[u8], b: &[u8], names: Names, depth: usize) -> Ordering {
             (None, Some(_)) => return Ordering::Less,
             (Some(_), None) => return Ordering::Greater,
         };
-        let mut order = canonical_type(l.kind).cmp(&canonical_type(r.kind));
-        if order.is_eq() && names == Names::Matter {
-            order = l.name.cmp(r.name);
+        let mut found = canonical_type(l.kind).cmp(&canonical_type(r.kind));
+        if found.is_eq() && names == Names::Matter {
+            found = l.name.cmp(r.name);
         }
-        if order.is_eq() && !(l.kind == r.kind && l.value == r.value) {
-            order = match (l.view(), r.view()) {
-                (Some(l), Some(r)) => compare_nested(l, r, depth + 1),
+        if found.is_eq() && !(l.kind == r.kind && l.value == r.value) {
+            found = match (l.view(), r.view()) {
+                (Some(l), Some(r)) => compare_nested(order, l, r, depth + 1),
                 (l, r) => l.is_some().cmp(&r.is_some()),
             };
         }
@@ -81,10 +128,10 @@ fn compare_fields(a: &[u8], b: &[u8], names: Names, depth: usize) -> Ordering {
         if names == Names::Matter
             && crate::planted::is_planted(crate::planted::Planted::ComparisonOrder)
         {
-            order = l.name.cmp(r.name).then(order);
+            found = l.name.cmp(r.name).then(found);
         }
-        if order.is_ne() {
-            return order;
+        if found.is_ne() {
+            return found;
         }
     }
 }
@@ -92,14 +139,14 @@ fn compare_fields(a: &[u8], b: &[u8], names: Names, depth: usize) -> Ordering {
 /// Orders two values given as views.
 #[inline]
 pub fn compare_views(a: View<'_>, b: View<'_>) -> Ordering {
-    compare_nested(a, b, 0)
+    compare_nested(&BytesOrder, a, b, 0)
 }
 
 #[inline]
-fn compare_nested(a: View<'_>, b: View<'_>, depth: usize) -> Ordering {
+fn compare_nested(order: &impl TextOrder, a: View<'_>, b: View<'_>, depth: usize) -> Ordering {
     match (a, b) {
         (View::Int32(a), View::Int32(b)) => a.cmp(&b),
-        (View::String(a) | View::Symbol(a), View::String(b) | View::Symbol(b)) => a.cmp(b),
+        (View::String(a), View::String(b)) => order.compare_strings(a, b),
         (View::ObjectId(a), View::ObjectId(b)) => a.cmp(&b),
         (View::Int32(a), View::Int64(b)) => i64::from(a).cmp(&b),
         (View::Int64(a), View::Int32(b)) => a.cmp(&i64::from(b)),
@@ -112,13 +159,13 @@ fn compare_nested(a: View<'_>, b: View<'_>, depth: usize) -> Ordering {
         (View::DateTime(a), View::DateTime(b)) => a.cmp(&b),
         (View::Boolean(a), View::Boolean(b)) => a.cmp(&b),
         (View::Timestamp(a), View::Timestamp(b)) => a.cmp(&b),
-        (View::Document(a), View::Document(b)) => compare_fields(a, b, Names::Matter, depth),
-        (View::Array(a), View::Array(b)) => compare_fields(a, b, Names::Ignored, depth),
-        (a, b) => compare_rare(a, b, depth),
+        (View::Document(a), View::Document(b)) => compare_fields(order, a, b, Names::Matter, depth),
+        (View::Array(a), View::Array(b)) => compare_fields(order, a, b, Names::Ignored, depth),
+        (a, b) => compare_rare(order, a, b, depth),
     }
 }
 
-fn compare_rare(a: View<'_>, b: View<'_>, depth: usize) -> Ordering {
+fn compare_rare(order: &impl TextOrder, a: View<'_>, b: View<'_>, depth: usize) -> Ordering {
     let classes = canonical_type(a.kind()).cmp(&canonical_type(b.kind()));
     if classes.is_ne() {
         return classes;
@@ -132,6 +179,9 @@ fn compare_rare(a: View<'_>, b: View<'_>, depth: usize) -> Ordering {
         return a.compare(b);
     }
     match (a, b) {
+        (View::Symbol(a), View::Symbol(b)) => a.cmp(b),
+        (View::String(a), View::Symbol(b)) => order.compare_string_with_symbol(a, b),
+        (View::Symbol(a), View::String(b)) => order.compare_string_with_symbol(b, a).reverse(),
         (
             View::Binary {
                 subtype: st,
@@ -172,7 +222,7 @@ fn compare_rare(a: View<'_>, b: View<'_>, depth: usize) -> Ordering {
         (View::Code(a), View::Code(b)) => a.cmp(b),
         (View::CodeWithScope { code: c, scope: s }, View::CodeWithScope { code: d, scope: t }) => c
             .cmp(d)
-            .then_with(|| compare_fields(s, t, Names::Matter, depth)),
+            .then_with(|| compare_fields(order, s, t, Names::Matter, depth)),
         // MinKey, undefined, null, MaxKey: the class is the value.
         _ => Ordering::Equal,
     }

@@ -22,7 +22,10 @@ mod view;
 
 pub use array::{array_of, document_of};
 pub use builder::{DocBuilder, append_value, is_field_name};
-pub use compare::{compare_documents, compare_values, compare_views, values_equal};
+pub use compare::{
+    TextOrder, compare_documents, compare_documents_by, compare_values, compare_values_by,
+    compare_views, values_equal,
+};
 pub use decimal::Decimal;
 pub use elements::{Elements, Values, elements, field_count, get, get_path, raw_elements, values};
 pub use json::{JsonMode, to_extended_json, to_extended_json_limited, value_to_json};

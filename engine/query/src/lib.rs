@@ -3,6 +3,7 @@
 //! Everything here is pure: no I/O, no clock, no partitions. What the caller knows (the time, the indexes) is passed in.
 
 mod accumulator;
+mod collation;
 mod error;
 mod expression;
 mod index;
@@ -22,6 +23,7 @@ mod update;
 mod value;
 pub mod work;
 
+pub use collation::parse_collation;
 pub use expression::{Expression, Value, Variables, check_field_path};
 pub use index::{IndexKey, IndexKeys, IndexSpec, MultikeyPaths, index_keys};
 pub use limits::{MAX_GROUP_BYTES, MAX_KEY_PATTERN_FIELDS, MAX_SORT_BYTES};

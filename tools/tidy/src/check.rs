@@ -47,6 +47,7 @@ const TOP_LEVEL: &[&str] = &[
 /// A crate may use only crates before it in this list.
 const CRATE_ORDER: &[&str] = &[
     "core/bson",
+    "core/collation",
     "core/keystring",
     "core/clock",
     "core/wire",
@@ -68,6 +69,7 @@ const CRATE_ORDER: &[&str] = &[
 /// Crates that must not know others that stand before them, beyond the order itself.
 const FORBIDDEN: &[(&str, &[&str])] = &[
     ("core/bson", &["pinion-runtime"]),
+    ("core/collation", &["pinion-runtime"]),
     ("core/keystring", &["pinion-runtime"]),
     ("core/clock", &["pinion-runtime", "pinion-bson"]),
     ("core/wire", &["pinion-runtime"]),

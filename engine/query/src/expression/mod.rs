@@ -5,7 +5,10 @@ mod operators;
 mod parse;
 mod value;
 
+use std::sync::Arc;
+
 use pinion_bson::{RawBson, RawBsonRef, RawDocument};
+use pinion_collation::Collation;
 use pinion_wire::Result;
 
 pub(crate) use eval::Env;
@@ -22,6 +25,8 @@ pub struct Variables {
     pub now_ms: Option<i64>,
     /// The variables of the command's `let`, by name without the dollar signs.
     pub values: Vec<(String, RawBson)>,
+    /// How strings compare; by their bytes without one.
+    pub collation: Option<Arc<Collation>>,
 }
 
 /// A parsed expression.

@@ -12,6 +12,7 @@ fn evaluate(expression: &RawBson) -> pinion_wire::Result<Option<RawBson>> {
     let variables = Variables {
         now_ms: Some(5),
         values: vec![("v".into(), rawbson!({ "w": 7 }))],
+        ..Variables::default()
     };
     let expression = Expression::parse(expression.as_raw_bson_ref(), &variables)?;
     let sample = sample();
