@@ -87,10 +87,12 @@ impl Catalog {
     /// The names of all databases, in order.
     pub fn databases(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
-        for collection in self.by_name.values() {
-            if names.last().is_none_or(|last| last != collection.ns.db()) {
-                names.push(collection.ns.db().to_owned());
-            }
+        let mut from: Bound<Arc<str>> = Bound::Unbounded;
+        // One look for each database, however many collections it has: the next begins behind all of its names.
+        while let Some((_, collection)) = self.by_name.range((from, Bound::Unbounded)).next() {
+            let db = collection.ns.db();
+            names.push(db.to_owned());
+            from = Bound::Included(format!("{db}/").into());
         }
         names.sort();
         names.dedup();

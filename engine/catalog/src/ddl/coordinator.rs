@@ -1,0 +1,235 @@
+//! The coordinator of DDL, on core 0.
+//!
+//! An operation holds the locks of what it changes, closes the namespace's gate on every core where that is
+//! needed, which drains what is in flight there, and then commits: it computes its change from the newest catalog,
+//! writes rows and entry in one statement, and installs the new version on every core. Commits are made one at a
+//! time; everything that may take long, draining and building, is done before one, beside those of other
+//! namespaces. An operation runs as a task of its own: a caller who goes away in the middle leaves no gate closed.
+//! While the node is locked against writes none begins; the callers wait, each on its own core, until their
+//! operation is stopped.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pinion_bson::RawDocumentBuf;
+use pinion_clock::Timestamp;
+use pinion_runtime::sync::Semaphore;
+use pinion_runtime::{CoreId, Queue, Rng};
+use pinion_storage::{Statement, TreeId};
+use pinion_wire::idl::Namespace;
+use pinion_wire::{ErrorCode, OpContext, Result, interruption};
+
+use super::locks::{Lock, Locks, Scope};
+use crate::catalog::{Catalog, core_catalog};
+use crate::change::CatalogChange;
+use crate::errors::from_write_error;
+use crate::gates::GateMode;
+use crate::interrupt::interruptible;
+use crate::names::command_namespace;
+use crate::oplog::{Observers, OpEvent, OpKind};
+use crate::uuid::Uuid;
+
+/// The coordinator's state; lives on core 0 alone.
+pub(crate) struct Coordinator {
+    locks: Locks,
+    commits: Semaphore,
+    /// Numbers below this have been given out, some of them perhaps to operations that have not committed yet.
+    given: Cell<u64>,
+    rng: RefCell<Rng>,
+}
+
+/// What a commit writes.
+pub(super) struct Commit {
+    pub change: CatalogChange,
+    pub kind: OpKind,
+    /// The namespace of the entry.
+    pub ns: String,
+    pub uuid: Option<Uuid>,
+    pub o: RawDocumentBuf,
+}
+
+impl Commit {
+    /// A command on a collection.
+    pub(super) fn command(
+        ns: &Namespace,
+        uuid: Uuid,
+        o: RawDocumentBuf,
+        change: CatalogChange,
+    ) -> Commit {
+        Commit {
+            change,
+            kind: OpKind::Command,
+            ns: command_namespace(ns),
+            uuid: Some(uuid),
+            o,
+        }
+    }
+}
+
+impl Coordinator {
+    pub(crate) fn new() -> Coordinator {
+        Coordinator {
+            locks: Locks::default(),
+            commits: Semaphore::new(1),
+            given: Cell::new(0),
+            rng: RefCell::new(pinion_runtime::random_stream("catalog")),
+        }
+    }
+
+    pub(super) async fn lock(&self, scope: Scope) -> Lock<'_> {
+        self.locks.lock(scope).await
+    }
+
+    pub(super) fn uuid(&self) -> Uuid {
+        Uuid::random(&mut self.rng.borrow_mut())
+    }
+
+    /// Gives out numbers for collections and indexes; the first of them.
+    pub(super) fn numbers(&self, count: u64) -> u64 {
+        let first = self.given.get().max(core_catalog().current().next_number());
+        self.given.set(first + count);
+        first
+    }
+
+    /// Computes a change from the newest catalog, writes it with its entry and installs it on every core, before
+    /// any other change. `compute` may find that nothing is to be changed.
+    pub(super) async fn commit_with(
+        &self,
+        compute: impl FnOnce(&Catalog) -> Result<Option<Commit>>,
+    ) -> Result<Option<Timestamp>> {
+        let _turn = self.commits.acquire().await;
+        let current = core_catalog().current();
+        let Some(mut commit) = compute(&current)? else {
+            return Ok(None);
+        };
+        commit.change.next_number = self.given.get().max(current.next_number());
+        let o2 = commit.change.to_o2();
+        let event = OpEvent {
+            kind: commit.kind,
+            ns: &commit.ns,
+            uuid: commit.uuid,
+            o: &commit.o,
+            o2: Some(&o2),
+            wall_ms: pinion_runtime::wall_ms(),
+            session: None,
+        };
+        let entry = pinion_runtime::core_local::<Observers>().entry(&event)?;
+        let statement = Statement {
+            writes: commit.change.writes(),
+            entry: Some(entry),
+        };
+        pinion_runtime::sim::event("ddl");
+        let mut results = pinion_storage::storage()
+            .execute(vec![statement], true)
+            .await;
+        assert!(results.len() == 1, "one statement has one result");
+        let ts = results.pop().expect("asserted").map_err(from_write_error)?;
+        install_change(&commit.change, ts).await;
+        Ok(Some(ts))
+    }
+
+    /// As [`Coordinator::commit_with`], for a change that is not withheld.
+    pub(super) async fn commit(
+        &self,
+        compute: impl FnOnce(&Catalog) -> Result<Commit>,
+    ) -> Result<Timestamp> {
+        let ts = self
+            .commit_with(|catalog| compute(catalog).map(Some))
+            .await?;
+        Ok(ts.expect("something was to be changed"))
+    }
+}
+
+/// Makes the change the current version on every core and lets go of its dropped trees. Runs on core 0.
+pub(crate) async fn install_change(change: &CatalogChange, ts: Timestamp) {
+    let next = Arc::new(change.apply_to(&core_catalog().current()));
+    pinion_runtime::on_all_cores(move |_| {
+        let next = next.clone();
+        async move { core_catalog().install(next) }
+    })
+    .await;
+    drop_trees(change.dropped_trees.clone(), ts).await;
+}
+
+/// Trees that nothing refers to from `after` on go with the next checkpoint.
+pub(super) async fn drop_trees(trees: Vec<TreeId>, after: Timestamp) {
+    if trees.is_empty() {
+        return;
+    }
+    let trees: Arc<[TreeId]> = trees.into();
+    pinion_runtime::on_all_cores(move |_| {
+        let trees = trees.clone();
+        async move {
+            for tree in trees.iter() {
+                pinion_storage::storage().drop_tree(*tree, after);
+            }
+        }
+    })
+    .await;
+}
+
+/// Runs one operation on core 0. While the node is locked it waits here, having begun nothing: a caller that is stopped
+/// then can say that nothing was changed.
+pub(super) async fn coordinate<F, Fut, R>(ctx: &OpContext, mut operation: F) -> Result<R>
+where
+    F: FnOnce(Rc<Coordinator>) -> Fut + Send + 'static,
+    Fut: Future<Output = Result<R>> + 'static,
+    R: Send + 'static,
+{
+    loop {
+        interruptible(ctx, core_catalog().gates().until_unlocked()).await?;
+        let begun = pinion_runtime::submit_to(CoreId(0), Queue::Foreground, move || async move {
+            // The lock may have been asked for meanwhile: what begins here it waits for.
+            let Some(pass) = core_catalog().gates().try_change() else {
+                return Err(operation);
+            };
+            let task = pinion_runtime::spawn(Queue::Foreground, async move {
+                let _pass = pass;
+                operation(pinion_runtime::core_local::<Coordinator>()).await
+            });
+            Ok(match task.await {
+                Ok(result) => result,
+                Err(_) => Err(interruption(ErrorCode::INTERRUPTED_AT_SHUTDOWN)),
+            })
+        })
+        .await;
+        match begun {
+            Ok(result) => return result,
+            Err(not_begun) => operation = not_begun,
+        }
+    }
+}
+
+/// Runs `operation` while the gates of these namespaces, whose locks the caller holds, are closed on every core.
+pub(super) async fn behind_gates<R>(
+    namespaces: &[Namespace],
+    mode: GateMode,
+    operation: impl Future<Output = R>,
+) -> R {
+    let mut namespaces = namespaces.to_vec();
+    // Operations that need several namespaces enter their gates in this order too: so none holds a gate that is
+    // drained and waits for one that is closed already.
+    namespaces.sort();
+    namespaces.dedup();
+    for ns in &namespaces {
+        let ns = ns.clone();
+        pinion_runtime::on_all_cores(move |_| {
+            let ns = ns.clone();
+            async move { core_catalog().gates().close(&ns, mode).await }
+        })
+        .await;
+    }
+    let result = operation.await;
+    pinion_runtime::on_all_cores(move |_| {
+        let namespaces = namespaces.clone();
+        async move {
+            for ns in &namespaces {
+                core_catalog().gates().open(ns);
+            }
+        }
+    })
+    .await;
+    result
+}

@@ -1,0 +1,18 @@
+//! Changes of the catalog: who may make them when, and what each of them does.
+
+mod locks;
+
+mod coordinator;
+
+mod create;
+mod drop;
+mod indexes;
+mod multikey;
+mod rename;
+
+pub(crate) use coordinator::{Coordinator, install_change};
+pub use create::{Created, create_collection, ensure_collection};
+pub use drop::{Dropped, drop_collection, drop_database};
+pub use indexes::{IndexSelection, IndexesCreated, create_indexes, drop_indexes};
+pub use multikey::set_multikey;
+pub use rename::rename_collection;
