@@ -88,7 +88,8 @@ impl Catalog {
     pub fn databases(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         let mut from: Bound<Arc<str>> = Bound::Unbounded;
-        // One look for each database, however many collections it has: the next begins behind all of its names.
+        // One look for each database, however many collections it has: the next begins behind all
+        // of its names.
         while let Some((_, collection)) = self.by_name.range((from, Bound::Unbounded)).next() {
             let db = collection.ns.db();
             names.push(db.to_owned());

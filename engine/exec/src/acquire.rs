@@ -1,9 +1,9 @@
 //! The one door to a collection: every command that reads or changes documents comes in here.
 //!
-//! What has to hold at each access is checked here and nowhere else, in this order: the operation is not
-//! interrupted, the namespace's gate admits it, the caller means the collection that has the name
-//! (`collectionUUID`), and the collection is there. Filters and pipelines are parsed behind the door, as
-//! what they mean depends on what the name stands for.
+//! What has to hold at each access is checked here and nowhere else, in this order: the operation
+//! is not interrupted, the namespace's gate admits it, the caller means the collection that has the
+//! name (`collectionUUID`), and the collection is there. Filters and pipelines are parsed behind
+//! the door, as what they mean depends on what the name stands for.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use crate::interrupt::interruptible;
 
-/// Which state of the node a read sees. A standalone serves every read concern that it accepts from the
-/// newest state.
+/// Which state of the node a read sees. A standalone serves every read concern that it accepts from
+/// the newest state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReadSource {
     /// Everything that was acknowledged before the read began.
@@ -130,19 +130,20 @@ impl Acquired {
         self.source
     }
 
-    /// Whether documents are read and written as they are stored, by their `_id` as it is: the short cuts
-    /// past the planner hold for these alone. True also where there is no collection.
+    /// Whether documents are read and written as they are stored, by their `_id` as it is: the
+    /// short cuts past the planner hold for these alone. True also where there is no collection.
     pub(crate) fn is_plain(&self) -> bool {
         self.collection().is_none_or(|found| found.is_plain())
     }
 
-    /// Leaves. What was wanted can be acquired again: the collection may be another one then, or gone.
+    /// Leaves. What was wanted can be acquired again: the collection may be another one then, or
+    /// gone.
     pub(crate) fn leave(self) -> Wanted {
         self.wanted
     }
 
-    /// Leaves, makes the collection as a first write does, and acquires again. Gives the time of its making,
-    /// if it was not there by then.
+    /// Leaves, makes the collection as a first write does, and acquires again. Gives the time of
+    /// its making, if it was not there by then.
     pub(crate) async fn create(self, ctx: &OpContext) -> Result<(Acquired, Option<Timestamp>)> {
         // Held on to, the pass would be waited for by a DDL that this one has to wait for.
         let wanted = self.leave();

@@ -1,12 +1,13 @@
 //! The coordinator of DDL, on core 0.
 //!
-//! An operation holds the locks of what it changes, closes the namespace's gate on every core where that is
-//! needed, which drains what is in flight there, and then commits: it computes its change from the newest catalog,
-//! writes rows and entry in one statement, and installs the new version on every core. Commits are made one at a
-//! time; everything that may take long, draining and building, is done before one, beside those of other
-//! namespaces. An operation runs as a task of its own: a caller who goes away in the middle leaves no gate closed.
-//! While the node is locked against writes none begins; the callers wait, each on its own core, until their
-//! operation is stopped.
+//! An operation holds the locks of what it changes, closes the namespace's gate on every core where
+//! that is needed, which drains what is in flight there, and then commits: it computes its change
+//! from the newest catalog, writes rows and entry in one statement, and installs the new version on
+//! every core. Commits are made one at a time; everything that may take long, draining and
+//! building, is done before one, beside those of other namespaces. An operation runs as a task of
+//! its own: a caller who goes away in the middle leaves no gate closed. While the node is locked
+//! against writes none begins; the callers wait, each on its own core, until their operation is
+//! stopped.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -35,7 +36,8 @@ use crate::uuid::Uuid;
 pub(crate) struct Coordinator {
     locks: Locks,
     commits: Semaphore,
-    /// Numbers below this have been given out, some of them perhaps to operations that have not committed yet.
+    /// Numbers below this have been given out, some of them perhaps to operations that have not
+    /// committed yet.
     given: Cell<u64>,
     rng: RefCell<Rng>,
 }
@@ -93,8 +95,8 @@ impl Coordinator {
         first
     }
 
-    /// Computes a change from the newest catalog, writes it with its entry and installs it on every core, before
-    /// any other change. `compute` may find that nothing is to be changed.
+    /// Computes a change from the newest catalog, writes it with its entry and installs it on every
+    /// core, before any other change. `compute` may find that nothing is to be changed.
     pub(super) async fn commit_with(
         &self,
         compute: impl FnOnce(&Catalog) -> Result<Option<Commit>>,
@@ -142,7 +144,8 @@ impl Coordinator {
     }
 }
 
-/// Makes the change the current version on every core and lets go of its dropped trees. Runs on core 0.
+/// Makes the change the current version on every core and lets go of its dropped trees. Runs on
+/// core 0.
 pub(crate) async fn install_change(change: &CatalogChange, ts: Timestamp) {
     let next = Arc::new(change.apply_to(&core_catalog().current()));
     pinion_runtime::on_all_cores(move |_| {
@@ -170,8 +173,8 @@ pub(super) async fn drop_trees(trees: Vec<TreeId>, after: Timestamp) {
     .await;
 }
 
-/// Runs one operation on core 0. While the node is locked it waits here, having begun nothing: a caller that is stopped
-/// then can say that nothing was changed.
+/// Runs one operation on core 0. While the node is locked it waits here, having begun nothing: a
+/// caller that is stopped then can say that nothing was changed.
 pub(super) async fn coordinate<F, Fut, R>(ctx: &OpContext, mut operation: F) -> Result<R>
 where
     F: FnOnce(Rc<Coordinator>) -> Fut + Send + 'static,
@@ -202,15 +205,16 @@ where
     }
 }
 
-/// Runs `operation` while the gates of these namespaces, whose locks the caller holds, are closed on every core.
+/// Runs `operation` while the gates of these namespaces, whose locks the caller holds, are closed
+/// on every core.
 pub(super) async fn behind_gates<R>(
     namespaces: &[Namespace],
     mode: GateMode,
     operation: impl Future<Output = R>,
 ) -> R {
     let mut namespaces = namespaces.to_vec();
-    // Operations that need several namespaces enter their gates in this order too: so none holds a gate that is
-    // drained and waits for one that is closed already.
+    // Operations that need several namespaces enter their gates in this order too: so none holds a
+    // gate that is drained and waits for one that is closed already.
     namespaces.sort();
     namespaces.dedup();
     for ns in &namespaces {

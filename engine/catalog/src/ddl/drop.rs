@@ -34,7 +34,8 @@ pub async fn drop_collection(ctx: &OpContext, ns: Namespace) -> Result<Option<Dr
     .await
 }
 
-/// Drops all collections of a database; the timestamp of the last change, or `None` if there was no such database.
+/// Drops all collections of a database; the timestamp of the last change, or `None` if there was no
+/// such database.
 pub async fn drop_database(ctx: &OpContext, db: String) -> Result<Option<Timestamp>> {
     coordinate(ctx, move |c| async move {
         let _lock = c.lock(Scope::Database(db.clone())).await;

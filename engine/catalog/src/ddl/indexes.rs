@@ -28,7 +28,8 @@ pub struct IndexesCreated {
     pub ts: Option<Timestamp>,
 }
 
-/// Makes indexes out of checked specifications (`{v, key, name, ...}`), building them over the documents that are there.
+/// Makes indexes out of checked specifications (`{v, key, name, ...}`), building them over the
+/// documents that are there.
 pub async fn create_indexes(
     ctx: &OpContext,
     ns: Namespace,
@@ -94,8 +95,9 @@ impl Coordinator {
             o.end();
             o.finish()
         };
-        // The numbers are taken before anything is written under them: those of a build that fails or that a crash ends
-        // are never given to another tree, whose entries would mix with what is left of it.
+        // The numbers are taken before anything is written under them: those of a build that fails
+        // or that a crash ends are never given to another tree, whose entries would mix with what
+        // is left of it.
         let o = listing("startIndexBuild", &indexes);
         let reserved = |_: &Catalog| {
             let change = CatalogChange::default();

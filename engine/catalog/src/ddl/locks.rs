@@ -1,8 +1,9 @@
-//! Who may change which namespace now: locks of namespaces and databases, granted in the order of their requests.
+//! Who may change which namespace now: locks of namespaces and databases, granted in the order of
+//! their requests.
 //!
-//! A request names everything that it needs at once, and holds it as soon as no earlier request, waiting or
-//! holding, conflicts with it. So nobody holds one thing and waits for another, and a request for a whole database
-//! is not overtaken for ever by those for its collections.
+//! A request names everything that it needs at once, and holds it as soon as no earlier request,
+//! waiting or holding, conflicts with it. So nobody holds one thing and waits for another, and a
+//! request for a whole database is not overtaken for ever by those for its collections.
 
 use std::cell::RefCell;
 

@@ -12,10 +12,10 @@ use crate::change::CatalogChange;
 use crate::oplog::OpKind;
 use crate::uuid::Uuid;
 
-/// Marks indexes of a collection as multikey, before the first document with several keys in them is written. It needs no
-/// lock: what is known of arrays only grows, and each commit starts from the newest catalog. So it does not wait for
-/// DDL that is under way. The caller must not hold a pass of the namespace's gate all the same: that DDL may wait for it
-/// while it commits.
+/// Marks indexes of a collection as multikey, before the first document with several keys in them
+/// is written. It needs no lock: what is known of arrays only grows, and each commit starts from
+/// the newest catalog. So it does not wait for DDL that is under way. The caller must not hold a
+/// pass of the namespace's gate all the same: that DDL may wait for it while it commits.
 pub async fn set_multikey(
     ctx: &OpContext,
     ns: Namespace,

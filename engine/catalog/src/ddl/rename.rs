@@ -16,7 +16,8 @@ use crate::names::{check_creatable, is_single_partition};
 /// Renames a collection within the node.
 ///
 /// # Errors
-/// `NamespaceNotFound` without a source, `NamespaceExists` when the target is there and `drop_target` is false.
+/// `NamespaceNotFound` without a source, `NamespaceExists` when the target is there and
+/// `drop_target` is false.
 pub async fn rename_collection(
     ctx: &OpContext,
     from: Namespace,

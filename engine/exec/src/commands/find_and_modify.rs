@@ -126,8 +126,8 @@ pub(super) async fn read<'d>(
 }
 
 impl FindAndModifyCommand<'_> {
-    /// Parses filter, sort and projection, for the collection that was acquired. Where there is none, and
-    /// none is made, nothing is projected, and MongoDB does not look at how.
+    /// Parses filter, sort and projection, for the collection that was acquired. Where there is
+    /// none, and none is made, nothing is projected, and MongoDB does not look at how.
     pub(super) async fn parse(self, ctx: &OpContext, projects: bool) -> Result<FindAndModify> {
         let empty = RawDocumentBuf::new();
         let query = self.query.unwrap_or(&empty);

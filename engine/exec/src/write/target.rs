@@ -135,7 +135,8 @@ pub(crate) async fn run(
             Some(Step::Done) | None if outcome.matched > 0 || !statement.upsert => return Ok(()),
             None => {
                 pinion_catalog::check_creatable(acquired.ns())?;
-                // Looked for in the collection that is there then, the statement may be refused: by its hint.
+                // Looked for in the collection that is there then, the statement may be refused: by
+                // its hint.
                 (acquired, _) = acquired.create(ctx).await?;
                 continue;
             }
@@ -144,7 +145,8 @@ pub(crate) async fn run(
                 if upsert(ctx, acquired, statement, outcome).await? {
                     return Ok(());
                 }
-                // Another client inserted the same document meanwhile: it is there to be updated now.
+                // Another client inserted the same document meanwhile: it is there to be updated
+                // now.
                 crate::interrupt::check(ctx)?;
                 left
             }
