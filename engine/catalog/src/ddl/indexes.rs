@@ -61,7 +61,7 @@ pub async fn create_indexes(
         }
         let after = before + wanted.len();
         let operation = c.build_indexes(&collection, wanted);
-        let ts = behind_gates(&[ns.clone()], GateMode::NoWrites, operation).await?;
+        let ts = behind_gates(std::slice::from_ref(&ns), GateMode::NoWrites, operation).await?;
         Ok(IndexesCreated {
             after,
             ts: Some(ts),
