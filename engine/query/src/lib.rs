@@ -20,6 +20,7 @@ mod sort;
 mod sorter;
 mod text;
 mod update;
+mod validator;
 mod value;
 pub mod work;
 
@@ -38,3 +39,4 @@ pub use sort::{Direction, SortPattern};
 pub use sorter::Sorter;
 pub use text::{document_text, element_text, value_text};
 pub use update::{Update, UpdateContext, apply_diff, check_storable, diff, prepare_insert};
+pub use validator::Validator;

@@ -44,6 +44,12 @@ pub const MAX_ARRAY_PADDING: usize = 1_500_000;
 /// Bytes that come out of a pipeline above which documents wait inside of it.
 pub(crate) const MAX_OUTPUT_BYTES: usize = 16 * 1024 * 1024;
 
+/// Bytes the details of a failed validation may come to: they are sent with the error, in one document.
+pub const MAX_DETAILS_BYTES: usize = 12 * 1024 * 1024;
+
+/// How many of the values that a failed predicate looked at its details show.
+pub const MAX_CONSIDERED_VALUES: usize = 10;
+
 /// Most stages of a pipeline.
 pub const MAX_PIPELINE_STAGES: usize = 1000;
 

@@ -75,6 +75,7 @@ impl Node {
                     false
                 }
             },
+            Node::Schema(schema, _) => schema.accepts_document(document),
             Node::Leaf(leaf) => leaf.matches(document, state),
         }
     }
@@ -87,7 +88,7 @@ impl Node {
             Node::Nor(children) => !children.iter().any(|c| c.matches_value(value, state)),
             Node::Not(child) => !state.silent(|s| child.matches_value(value, s)),
             Node::AlwaysTrue => true,
-            Node::AlwaysFalse | Node::Expr(..) => false,
+            Node::AlwaysFalse | Node::Expr(..) | Node::Schema(..) => false,
             Node::Leaf(leaf) => leaf.predicate.matches(value, state),
         }
     }

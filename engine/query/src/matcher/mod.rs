@@ -4,6 +4,7 @@ mod bits;
 mod eval;
 mod node;
 mod parse;
+mod schema;
 mod serialize;
 
 #[cfg(test)]
@@ -18,6 +19,7 @@ use crate::expression::Variables;
 use crate::work::{self, spend_bytes};
 
 pub(crate) use node::{CompareOp, Leaf, Node, Predicate, TypeSet};
+pub(crate) use schema::{Details, schema_details};
 pub(crate) use serialize::serialize_all;
 
 /// A parsed filter.
@@ -55,6 +57,13 @@ impl Matcher {
     pub fn parse_with(filter: &RawDocument, variables: &Variables) -> Result<Matcher> {
         spend_bytes(filter.as_bytes().len())?;
         let root = parse::parse_filter(filter, variables)?;
+        Ok(Matcher::new(filter, root))
+    }
+
+    /// The validator of a collection, where what looks beyond one document may not stand.
+    pub(crate) fn parse_validator(filter: &RawDocument, variables: &Variables) -> Result<Matcher> {
+        spend_bytes(filter.as_bytes().len())?;
+        let root = parse::parse_validator(filter, variables)?;
         Ok(Matcher::new(filter, root))
     }
 

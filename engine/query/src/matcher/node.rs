@@ -1,8 +1,11 @@
 //! The tree a filter is parsed into.
 
+use std::sync::Arc;
+
 use pinion_bson::{ElementType, RawBson, RawDocumentBuf};
 
 use super::bits::BitTest;
+use super::schema::Schema;
 use crate::expression::Expression;
 use crate::path::Path;
 use crate::regex::Regex;
@@ -18,6 +21,8 @@ pub(crate) enum Node {
     AlwaysFalse,
     /// `$expr`, with its source for explain.
     Expr(Box<Expression>, RawDocumentBuf),
+    /// `$jsonSchema`, with its source for explain.
+    Schema(Arc<Schema>, RawDocumentBuf),
     Leaf(Leaf),
 }
 
@@ -104,7 +109,7 @@ impl Node {
             }
             Node::Not(child) => child.has_expression(),
             Node::Expr(..) => true,
-            Node::AlwaysTrue | Node::AlwaysFalse | Node::Leaf(_) => false,
+            Node::AlwaysTrue | Node::AlwaysFalse | Node::Schema(..) | Node::Leaf(_) => false,
         }
     }
 
@@ -175,6 +180,7 @@ impl Node {
             Node::AlwaysFalse => 30,
             Node::AlwaysTrue => 31,
             Node::Expr(..) => 32,
+            Node::Schema(..) => 33,
         }
     }
 

@@ -1,10 +1,13 @@
 //! The parser of filters.
 
+use std::sync::Arc;
+
 use pinion_bson::{ElementType, RawBsonRef, RawDocument, type_from_alias, type_from_number};
 use pinion_wire::Result;
 
 use super::bits::{BitOp, BitTest};
 use super::node::{CompareOp, Leaf, Node, Predicate, TypeSet};
+use super::schema::parse_schema;
 use crate::error::{bad_value, error, failed_to_parse, type_mismatch};
 use crate::expression::{Expression, Variables};
 use crate::limits::MAX_FILTER_DEPTH;
@@ -16,6 +19,9 @@ use crate::value::{
     array_document, count, elements, field, first, is_empty, is_nan, is_number, items, owned,
 };
 
+/// The operators that MongoDB rewrites a schema into. It answers to them without documenting them; here a schema stays one.
+const INTERNAL_SCHEMA: &str = "$_internalSchema";
+
 /// Where the parser stands.
 #[derive(Clone, Copy)]
 struct Place<'v> {
@@ -23,8 +29,17 @@ struct Place<'v> {
     depth: usize,
     /// Outside every `$elemMatch`, where `$expr` and its like may stand.
     top: bool,
-    /// What concerns the whole document (`$expr`, `$text`, ...) is allowed at all.
-    special: bool,
+    special: Special,
+}
+
+/// Which of the operators on whole documents may stand in a filter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Special {
+    All,
+    /// Those that look at nothing but the document: no `$text`, no `$near`, no `$where`.
+    OfOneDocument,
+    /// Where only a part of a document is matched.
+    None,
 }
 
 impl<'v> Place<'v> {
@@ -40,12 +55,13 @@ impl<'v> Place<'v> {
         })
     }
 
-    /// Refuses an operator on the whole document where only a part of one is matched.
+    /// Refuses an operator on the whole document where it may not stand.
     fn check_special(self, name: &str) -> Result<()> {
-        if self.special {
+        let beyond = matches!(name, "$text" | "$where");
+        if self.special == Special::All || self.special == Special::OfOneDocument && !beyond {
             return Ok(());
         }
-        let code = if name == "$text" { 2 } else { 224 };
+        let code = if beyond { 2 } else { 224 };
         Err(error(
             code,
             format!("{name} is not allowed in this context"),
@@ -67,7 +83,19 @@ pub(super) fn parse_filter(filter: &RawDocument, variables: &Variables) -> Resul
             variables,
             depth: 0,
             top: true,
-            special: true,
+            special: Special::All,
+        },
+    )
+}
+
+pub(super) fn parse_validator(filter: &RawDocument, variables: &Variables) -> Result<Node> {
+    parse_document(
+        filter,
+        Place {
+            variables,
+            depth: 0,
+            top: true,
+            special: Special::OfOneDocument,
         },
     )
 }
@@ -80,7 +108,7 @@ pub(super) fn parse_nested(filter: &RawDocument) -> Result<Node> {
             variables: &variables,
             depth: 0,
             top: true,
-            special: false,
+            special: Special::None,
         },
     )
 }
@@ -129,27 +157,23 @@ fn parse_document(document: &RawDocument, place: Place<'_>) -> Result<Node> {
                 {
                     return Err(bad_value("$where got bad type"));
                 }
-                "where"
-                | "text"
-                | "jsonSchema"
-                | "sampleRate"
-                | "_internalSchemaAllowedProperties" => {
-                    if !place.top && operator != "jsonSchema" {
+                "jsonSchema" => {
+                    place.check_special(name)?;
+                    parts.push(parse_json_schema(value)?);
+                }
+                "where" | "text" | "sampleRate" => {
+                    if !place.top {
                         return Err(bad_value(format!(
                             "{name} can only be applied to the top-level document"
                         )));
                     }
-                    if operator != "jsonSchema" {
-                        place.check_special(name)?;
-                    }
+                    place.check_special(name)?;
                     if operator == "text" && !matches!(value, RawBsonRef::Document(_)) {
                         return Err(bad_value("$text expects an object"));
                     }
-                    if operator == "jsonSchema" && !matches!(value, RawBsonRef::Document(_)) {
-                        return Err(type_mismatch("$jsonSchema must be an object"));
-                    }
                     return Err(unsupported(name));
                 }
+                _ if name.starts_with(INTERNAL_SCHEMA) => return Err(unsupported(name)),
                 _ => {
                     return Err(bad_value(format!(
                         "unknown top level operator: {name}. If you have a field name that starts with a '$' \
@@ -241,6 +265,16 @@ fn parse_expr(value: RawBsonRef<'_>, variables: &Variables) -> Result<Node> {
     ))
 }
 
+fn parse_json_schema(value: RawBsonRef<'_>) -> Result<Node> {
+    let RawBsonRef::Document(schema) = value else {
+        return Err(type_mismatch("$jsonSchema must be an object"));
+    };
+    let mut source = pinion_bson::DocBuilder::new();
+    source.append("$jsonSchema", value);
+    let schema = parse_schema(schema)?;
+    Ok(Node::Schema(Arc::new(schema), source.finish()))
+}
+
 /// Equality or an order with a value.
 fn comparison(path: &str, op: CompareOp, value: RawBsonRef<'_>) -> Result<Predicate> {
     match value {
@@ -311,7 +345,7 @@ fn parse_operators(path: &str, operators: &RawDocument, place: Place<'_>) -> Res
             "$bitsAllClear" => Predicate::Bits(BitTest::parse(BitOp::AllClear, path, value)?),
             "$bitsAnySet" => Predicate::Bits(BitTest::parse(BitOp::AnySet, path, value)?),
             "$bitsAnyClear" => Predicate::Bits(BitTest::parse(BitOp::AnyClear, path, value)?),
-            "$near" | "$nearSphere" | "$geoNear" if !place.special => {
+            "$near" | "$nearSphere" | "$geoNear" if place.special != Special::All => {
                 return Err(error(
                     5_626_500,
                     format!("{name} is not allowed in this context"),
@@ -321,6 +355,7 @@ fn parse_operators(path: &str, operators: &RawDocument, place: Place<'_>) -> Res
                 return Err(unsupported(name));
             }
             "$where" => return Err(bad_value("$where cannot be applied to a field")),
+            _ if name.starts_with(INTERNAL_SCHEMA) => return Err(unsupported(name)),
             _ => return Err(bad_value(format!("unknown operator: {name}"))),
         };
         nodes.push(leaf(path, predicate));

@@ -60,7 +60,7 @@ fn write_node(out: &mut DocBuilder, node: &Node) {
         Node::AlwaysFalse => {
             out.append("$alwaysFalse", RawBsonRef::Int32(1));
         }
-        Node::Expr(_, source) => {
+        Node::Expr(_, source) | Node::Schema(_, source) => {
             for (name, value) in crate::value::elements(source) {
                 out.append(name, value);
             }

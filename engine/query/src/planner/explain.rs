@@ -273,6 +273,7 @@ fn write_tree(node: &Node, depth: usize, out: &mut String) {
         Node::AlwaysTrue => out.push_str(&format!("{indent}$alwaysTrue: 1\n")),
         Node::AlwaysFalse => out.push_str(&format!("{indent}$alwaysFalse: 1\n")),
         Node::Expr(..) => out.push_str(&format!("{indent}$expr\n")),
+        Node::Schema(..) => out.push_str(&format!("{indent}$jsonSchema\n")),
         Node::Leaf(Leaf {
             path,
             predicate: Predicate::Compare { op, value },

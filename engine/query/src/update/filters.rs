@@ -124,6 +124,6 @@ fn top_level_name<'n>(node: &'n Node, found: &mut Option<&'n str>) -> Result<()>
                 }
             }
         }
-        Node::AlwaysTrue | Node::AlwaysFalse | Node::Expr(..) => Ok(()),
+        Node::AlwaysTrue | Node::AlwaysFalse | Node::Expr(..) | Node::Schema(..) => Ok(()),
     }
 }
