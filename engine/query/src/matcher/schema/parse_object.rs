@@ -87,11 +87,11 @@ fn parse_required(operand: RawBsonRef<'_>) -> Result<Vec<Path>> {
 }
 
 /// The texts of an array in its order, each of which may stand there once.
-fn distinct_names<'a>(
-    array: &'a RawArray,
+fn distinct_names(
+    array: &RawArray,
     not_a_text: impl Fn(RawBsonRef<'_>) -> pinion_wire::Error,
     duplicate: impl Fn(&str) -> pinion_wire::Error,
-) -> Result<Vec<&'a str>> {
+) -> Result<Vec<&str>> {
     let (mut names, mut seen) = (Vec::new(), BTreeSet::new());
     for item in items(array) {
         spend(PATH)?;
