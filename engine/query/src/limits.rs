@@ -22,6 +22,12 @@ pub const MAX_SORT_BYTES: usize = 100 * 1024 * 1024;
 /// Bytes a `$group` may hold before it fails.
 pub const MAX_GROUP_BYTES: usize = 100 * 1024 * 1024;
 
+/// Values that a sketch of quantiles keeps as they are before it puts them together (Pinion's own bound).
+pub(crate) const DIGEST_BUFFER: usize = 4096;
+
+/// How many values a sketch of quantiles keeps of many, at most twice: MongoDB's `internalQueryTdigestDelta`.
+pub(crate) const DIGEST_COMPRESSION: f64 = 1000.0;
+
 /// Bytes the results of a `$facet` may come to.
 pub const MAX_FACET_BYTES: usize = 100 * 1024 * 1024;
 

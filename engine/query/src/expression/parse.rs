@@ -90,6 +90,11 @@ impl<'v> Parser<'v> {
         }
     }
 
+    /// What is known beside the document.
+    pub(crate) fn variables(&self) -> &'v Variables {
+        self.variables
+    }
+
     pub(crate) fn slots(&self) -> usize {
         self.slots
     }

@@ -77,7 +77,8 @@ impl Facet {
                     ));
                 }
             }
-            facets.push((name.to_string(), Pipeline::parse(stages, variables)?));
+            let pipeline = Pipeline::parse_inner(stages, 0, variables)?;
+            facets.push((name.to_string(), pipeline));
         }
         Ok(Facet(facets))
     }

@@ -6,18 +6,64 @@ use pinion_wire::Result;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::accumulator::{Accumulator, Kind};
+use super::codes::{Engine, coded};
+use crate::accumulator::{Accumulation, Accumulator, Input};
 use crate::error::error;
 use crate::expression::{Expression, Value, Variables};
 use crate::limits::MAX_GROUP_BYTES;
-use crate::value::{count, elements, first, is_empty, items};
-use crate::work::{self, spend_bytes};
+use crate::value::{count, elements, first};
+use crate::work::{self, spend, spend_bytes};
 
 /// The stage's parsed specification.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
-    id: Expression,
-    fields: Vec<(String, Kind, Expression)>,
+    id: Id,
+    fields: Vec<(String, Accumulation)>,
+    /// Which of MongoDB's engines would run the stage, which shows in the codes of errors.
+    pub(super) engine: Engine,
+}
+
+/// What a group's documents have in common.
+#[derive(Clone, Debug)]
+enum Id {
+    Value(Expression),
+    /// A document of one field, which is null where its value is missing. (A document of more fields lacks
+    /// those that are missing.)
+    Field(String, Expression),
+}
+
+impl Id {
+    fn parse(id: RawBsonRef<'_>, variables: &Variables) -> Result<Id> {
+        if let RawBsonRef::Document(fields) = id
+            && count(fields) == 1
+            && let Some((name, value)) = first(fields)
+            && !name.starts_with('$')
+        {
+            // The document as a whole is parsed for its errors.
+            let whole = Expression::parse(id, variables)?;
+            if whole.constant().is_none() {
+                return Ok(Id::Field(
+                    name.to_string(),
+                    Expression::parse(value, variables)?,
+                ));
+            }
+            return Ok(Id::Value(whole));
+        }
+        Ok(Id::Value(Expression::parse(id, variables)?))
+    }
+
+    fn evaluate<'a>(&'a self, document: &'a RawDocument) -> Result<Value<'a>> {
+        match self {
+            Id::Value(expression) => expression.evaluate(document),
+            Id::Field(name, expression) => {
+                let value = expression.evaluate(document)?;
+                spend_bytes(value.bytes())?;
+                let mut out = DocBuilder::new();
+                out.append(name, value.or_null());
+                Ok(Value::document(out.finish()))
+            }
+        }
+    }
 }
 
 impl Group {
@@ -29,21 +75,24 @@ impl Group {
             ));
         };
         let mut id = None;
-        let mut fields: Vec<(String, Kind, Expression)> = Vec::new();
+        let mut fields: Vec<(String, Accumulation)> = Vec::new();
         for (name, value) in elements(spec) {
             if name == "_id" {
                 if id.is_some() {
                     return Err(error(15948, "a group's _id may only be specified once"));
                 }
                 check_id(value)?;
-                id = Some(Expression::parse(value, variables)?);
+                id = Some(Id::parse(value, variables)?);
                 continue;
             }
-            let (kind, expression) = parse_field(name, value, variables)?;
-            fields.push((name.to_string(), kind, expression));
+            fields.push((name.to_string(), parse_field(name, value, variables)?));
         }
         let id = id.ok_or_else(|| error(15955, "a group specification must include an _id"))?;
-        Ok(Group { id, fields })
+        Ok(Group {
+            id,
+            fields,
+            engine: Engine::Classic,
+        })
     }
 }
 
@@ -66,16 +115,20 @@ fn check_id(id: RawBsonRef<'_>) -> Result<()> {
     Ok(())
 }
 
-fn parse_field(
+/// A field of the output with its accumulator, in `$group`, `$bucket` and `$bucketAuto`.
+pub(super) fn parse_field(
     name: &str,
     value: RawBsonRef<'_>,
     variables: &Variables,
-) -> Result<(Kind, Expression)> {
+) -> Result<Accumulation> {
     if name.contains('.') {
         return Err(error(
             40235,
             format!("The field name '{name}' cannot contain '.'"),
         ));
+    }
+    if name == "$doingMerge" {
+        return Err(error(17030, "$doingMerge should be true if present"));
     }
     if name.starts_with('$') {
         return Err(error(
@@ -83,21 +136,18 @@ fn parse_field(
             format!("The field name '{name}' cannot be an operator name"),
         ));
     }
-    if name == "$doingMerge" {
-        return Err(error(17030, "$doingMerge should be true if present"));
-    }
-    let RawBsonRef::Document(spec) = value else {
-        return Err(error(
+    let not_an_accumulator = || {
+        error(
             40234,
             format!("The field '{name}' must be an accumulator object"),
-        ));
+        )
+    };
+    let RawBsonRef::Document(spec) = value else {
+        return Err(not_an_accumulator());
     };
     let Some((operator, operand)) = first(spec).filter(|(operator, _)| operator.starts_with('$'))
     else {
-        return Err(error(
-            40234,
-            format!("The field '{name}' must be an accumulator object"),
-        ));
+        return Err(not_an_accumulator());
     };
     if count(spec) > 1 {
         return Err(error(
@@ -105,49 +155,18 @@ fn parse_field(
             format!("The field '{name}' must specify one accumulator"),
         ));
     }
-    if operator == "$count" {
-        match operand {
-            RawBsonRef::Document(empty) if is_empty(empty) => {}
-            _ => return Err(error(9, "$count takes no arguments, i.e. $count:{}")),
-        }
-        return Ok((
-            Kind::Sum,
-            Expression::parse(RawBsonRef::Int32(1), variables)?,
+    if operator == "$accumulator" {
+        return Err(error(115, "the accumulator $accumulator is not supported"));
+    }
+    let is_unary = crate::accumulator::Kind::of_one_expression(operator).is_some();
+    if is_unary && matches!(operand, RawBsonRef::Array(_)) {
+        return Err(error(
+            40237,
+            format!("The {operator} accumulator is a unary operator"),
         ));
     }
-    let Some(kind) = Kind::find(operator) else {
-        const UNSUPPORTED: &[&str] = &[
-            "$accumulator",
-            "$bottom",
-            "$bottomN",
-            "$firstN",
-            "$lastN",
-            "$maxN",
-            "$median",
-            "$minN",
-            "$percentile",
-            "$top",
-            "$topN",
-        ];
-        return Err(if UNSUPPORTED.contains(&operator) {
-            error(115, format!("the accumulator {operator} is not supported"))
-        } else {
-            error(15952, format!("unknown group operator '{operator}'"))
-        });
-    };
-    let operand = match operand {
-        RawBsonRef::Array(array) => match &items(array).collect::<Vec<_>>()[..] {
-            [one] => *one,
-            _ => {
-                return Err(error(
-                    40237,
-                    format!("The {operator} accumulator is a unary operator"),
-                ));
-            }
-        },
-        other => other,
-    };
-    Ok((kind, Expression::parse(operand, variables)?))
+    Accumulation::parse(operator, operand, variables)?
+        .ok_or_else(|| error(15952, format!("unknown group operator '{operator}'")))
 }
 
 /// The groups so far, in the order in which they came up.
@@ -157,6 +176,8 @@ pub(super) struct Groups {
     places: FxHashMap<Vec<u8>, usize>,
     groups: Vec<(RawBson, Vec<Accumulator>)>,
     bytes: usize,
+    /// How many have been given, once all documents have been taken.
+    given: Option<usize>,
 }
 
 impl Groups {
@@ -166,19 +187,20 @@ impl Groups {
             places: FxHashMap::default(),
             groups: Vec::new(),
             bytes: 0,
+            given: None,
         }
     }
 
-    pub(super) fn push(&mut self, document: &RawDocument) -> Result<()> {
+    fn push(&mut self, document: &RawDocument) -> Result<()> {
         // All that may be refused for its work comes before anything changes.
         spend_bytes(document.as_bytes().len())?;
         let id = self.group.id.evaluate(document)?;
         spend_bytes(id.bytes())?;
-        let mut values: SmallVec<[Value<'_>; 4]> = SmallVec::new();
-        for (_, _, expression) in &self.group.fields {
-            let value = expression.evaluate(document)?;
-            spend_bytes(value.bytes())?;
-            values.push(value);
+        let mut inputs: SmallVec<[Input<'_>; 4]> = SmallVec::new();
+        for (_, accumulation) in &self.group.fields {
+            let input = accumulation.input(document)?;
+            spend_bytes(input.value.bytes())?;
+            inputs.push(input);
         }
         work::check()?;
         let id = id.or_null();
@@ -186,12 +208,12 @@ impl Groups {
         let at = match self.places.get(&key[..]) {
             Some(at) => *at,
             None => {
-                let accumulators: Vec<Accumulator> = self
+                let accumulators = self
                     .group
                     .fields
                     .iter()
-                    .map(|(_, kind, _)| Accumulator::new(*kind))
-                    .collect();
+                    .map(|(_, accumulation)| accumulation.start(id))
+                    .collect::<Result<Vec<Accumulator>>>()?;
                 self.bytes +=
                     2 * key.len() + 64 + accumulators.iter().map(Accumulator::bytes).sum::<usize>();
                 self.places.insert(key.to_vec(), self.groups.len());
@@ -199,9 +221,9 @@ impl Groups {
                 self.groups.len() - 1
             }
         };
-        for (accumulator, value) in self.groups[at].1.iter_mut().zip(values) {
+        for (accumulator, input) in self.groups[at].1.iter_mut().zip(inputs) {
             let before = accumulator.bytes();
-            accumulator.add(value.as_ref())?;
+            accumulator.add_ranked(input.value.as_ref(), &input.key)?;
             self.bytes = self.bytes + accumulator.bytes() - before;
         }
         if self.bytes > MAX_GROUP_BYTES {
@@ -216,15 +238,147 @@ impl Groups {
         Ok(())
     }
 
-    pub(super) fn finish(self) -> impl Iterator<Item = RawDocumentBuf> {
-        let fields = self.group.fields;
-        self.groups.into_iter().map(move |(id, accumulators)| {
-            let mut out = DocBuilder::new();
-            out.append("_id", id.as_raw_bson_ref());
-            for (accumulator, (name, _, _)) in accumulators.iter().zip(&fields) {
-                out.append(name, accumulator.finish().as_raw_bson_ref());
-            }
-            out.finish()
-        })
+    /// Takes one document.
+    pub(super) fn take(&mut self, document: &RawDocument) -> Result<()> {
+        self.push(document).map_err(|e| coded(e, self.group.engine))
+    }
+
+    /// Tells that all documents have been taken.
+    pub(super) fn end(&mut self) {
+        self.places = FxHashMap::default();
+        self.given = Some(0);
+    }
+
+    /// The document of the next group, at the end. Refused for its work, it is asked for again.
+    pub(super) fn give(&mut self) -> Result<Option<RawDocumentBuf>> {
+        let Some(given) = self.given else {
+            return Ok(None);
+        };
+        let Some((id, accumulators)) = self.groups.get_mut(given) else {
+            return Ok(None);
+        };
+        // A group may hold millions of values, each of which is copied now.
+        spend(work::STEP * accumulators.len() as work::Units)?;
+        spend_bytes(accumulators.iter().map(Accumulator::bytes).sum())?;
+        let mut out = DocBuilder::new();
+        out.append("_id", id.as_raw_bson_ref());
+        for (accumulator, (name, _)) in accumulators.iter().zip(&self.group.fields) {
+            out.append(name, accumulator.finish().as_raw_bson_ref());
+        }
+        // What has been given is not held any more.
+        (*id, *accumulators) = (RawBson::Null, Vec::new());
+        self.given = Some(given + 1);
+        Ok(Some(out.finish()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pinion_bson::{rawbson, rawdoc};
+
+    fn groups(spec: RawBson) -> Groups {
+        let parsed = Group::parse(spec.as_raw_bson_ref(), &Variables::default());
+        Groups::new(parsed.expect("parses"))
+    }
+
+    #[track_caller]
+    fn check(spec: RawBson, documents: &[RawDocumentBuf], expected: &[RawDocumentBuf]) {
+        let mut groups = groups(spec);
+        for document in documents {
+            groups.take(document).expect("it is taken");
+        }
+        groups.end();
+        let mut found = Vec::new();
+        while let Some(document) = groups.give().expect("it is given") {
+            found.push(document);
+        }
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_key_of_one_field_is_null_where_it_is_missing() {
+        let documents = [rawdoc! { "s": "open" }, rawdoc! { "s": null }, rawdoc! {}];
+        let null = || RawBson::Null;
+        check(
+            rawbson!({ "_id": { "s": "$s" }, "n": { "$sum": 1 } }),
+            &documents,
+            &[
+                rawdoc! { "_id": { "s": "open" }, "n": 1 },
+                rawdoc! { "_id": { "s": (null()) }, "n": 2 },
+            ],
+        );
+        check(
+            rawbson!({ "_id": { "s": "$s", "t": "$t" }, "n": { "$sum": 1 } }),
+            &documents,
+            &[
+                rawdoc! { "_id": { "s": "open" }, "n": 1 },
+                rawdoc! { "_id": { "s": (null()) }, "n": 1 },
+                rawdoc! { "_id": {}, "n": 1 },
+            ],
+        );
+    }
+
+    #[test]
+    fn the_number_kept_may_depend_on_the_key() {
+        let n = rawbson!({ "$cond": [{ "$eq": ["$k", 1] }, 1, 2] });
+        check(
+            rawbson!({ "_id": { "k": "$k" }, "v": { "$topN": { "n": n, "sortBy": { "v": -1 }, "output": "$v" } } }),
+            &[
+                rawdoc! { "k": 1, "v": 3 },
+                rawdoc! { "k": 2, "v": 4 },
+                rawdoc! { "k": 1, "v": 5 },
+                rawdoc! { "k": 2, "v": 6 },
+            ],
+            &[
+                rawdoc! { "_id": { "k": 1 }, "v": [5] },
+                rawdoc! { "_id": { "k": 2 }, "v": [6, 4] },
+            ],
+        );
+    }
+
+    #[test]
+    fn a_large_group_is_accounted_for_before_it_is_given() {
+        let mut groups = groups(rawbson!({ "_id": null, "all": { "$push": "$$ROOT" } }));
+        for _ in 0..100 {
+            let document = rawdoc! { "x": "x".repeat(1000) };
+            groups.take(&document).expect("it is taken");
+        }
+        groups.end();
+        assert!(work::within(100_000, || groups.give()).is_none());
+        let given = work::within(1_000_000, || groups.give()).expect("the budget suffices");
+        let given = given.expect("it is given").expect("there is a group");
+        assert!(given.as_bytes().len() > 100_000);
+        assert!(groups.give().expect("it is given").is_none());
+    }
+
+    #[track_caller]
+    fn check_error(engine: Engine, accumulator: RawBson, code: i32) {
+        let mut groups = groups(rawbson!({ "_id": null, "r": accumulator.clone() }));
+        groups.group.engine = engine;
+        let failed = groups.take(&rawdoc! { "v": 0 }).expect_err("it fails");
+        assert_eq!(failed.code.0, code, "{accumulator:?}");
+    }
+
+    #[test]
+    fn codes_of_the_engines() {
+        for (accumulator, classic, slot_based) in [
+            (rawbson!({ "$sum": { "$divide": [1, "$v"] } }), 2, 4_848_401),
+            (
+                rawbson!({ "$sum": { "$mod": [1, "$v"] } }),
+                16610,
+                4_848_403,
+            ),
+            (rawbson!({ "$mergeObjects": "$v" }), 40400, 5_911_200),
+            (
+                rawbson!({ "$firstN": { "n": "x", "input": "$v" } }),
+                5_787_902,
+                7_548_606,
+            ),
+            (rawbson!({ "$setUnion": "$v" }), 14, 14),
+        ] {
+            check_error(Engine::Classic, accumulator.clone(), classic);
+            check_error(Engine::SlotBased, accumulator, slot_based);
+        }
     }
 }

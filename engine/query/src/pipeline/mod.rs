@@ -1,6 +1,7 @@
 //! Aggregation pipelines: parsed, divided into what the partitions find and what is left, and run.
 
 mod bucket;
+mod codes;
 mod facet;
 mod group;
 mod parse;
@@ -64,6 +65,13 @@ impl Pipeline {
 
     /// Parses a pipeline but for so many stages at its front.
     pub fn parse_from(stages: &RawArray, skip: usize, variables: &Variables) -> Result<Pipeline> {
+        let mut pipeline = Pipeline::parse_inner(stages, skip, variables)?;
+        codes::mark(&mut pipeline.stages);
+        Ok(pipeline)
+    }
+
+    /// Parses a pipeline that is a part of a stage.
+    fn parse_inner(stages: &RawArray, skip: usize, variables: &Variables) -> Result<Pipeline> {
         Ok(Pipeline {
             stages: parse::parse(stages, skip, variables)?,
         })

@@ -45,9 +45,24 @@ struct HeldUp {
 struct Giving {
     /// The place of the step.
     step: usize,
-    documents: Box<dyn Iterator<Item = RawDocumentBuf> + Send>,
+    documents: Source,
     /// What is said of a document that is too large; `None` where none can be.
     too_large: Option<&'static str>,
+}
+
+/// Where a step's documents come from.
+enum Source {
+    Groups(Groups),
+    Iterator(Box<dyn Iterator<Item = RawDocumentBuf> + Send>),
+}
+
+impl Source {
+    fn next(&mut self) -> Result<Option<RawDocumentBuf>> {
+        match self {
+            Source::Groups(groups) => groups.give(),
+            Source::Iterator(documents) => Ok(documents.next()),
+        }
+    }
 }
 
 impl std::fmt::Debug for Giving {
@@ -158,7 +173,7 @@ impl PipelineRun {
             let Some(giving) = &mut self.giving else {
                 break;
             };
-            let Some(document) = giving.documents.next() else {
+            let Some(document) = giving.documents.next()? else {
                 self.giving = None;
                 break;
             };
@@ -190,9 +205,13 @@ impl PipelineRun {
                 Step::Sort { sorter, .. } => {
                     Box::new(sorter.finish().map(|(_, document)| document))
                 }
-                Step::Group(groups) => {
-                    too_large = Some("Resulting document after $group is larger than 16777216");
-                    Box::new(groups.finish())
+                Step::Group(mut groups) => {
+                    groups.end();
+                    return Ok(Some(Giving {
+                        step,
+                        too_large: Some("Resulting document after $group is larger than 16777216"),
+                        documents: Source::Groups(groups),
+                    }));
                 }
                 Step::Facet(facets) => {
                     too_large = Some("Resulting document after $facet is larger than 16777216");
@@ -210,7 +229,7 @@ impl PipelineRun {
             };
         Ok(Some(Giving {
             step,
-            documents,
+            documents: Source::Iterator(documents),
             too_large,
         }))
     }
@@ -383,7 +402,7 @@ impl Step {
                 Passes::Sorted(key)
             }
             Step::Group(groups) => {
-                groups.push(document)?;
+                groups.take(document)?;
                 Passes::No
             }
             Step::Facet(facets) => {

@@ -227,7 +227,7 @@ fn redacting() {
 fn joining_arrays() {
     check(
         rawbson!([{ "$match": { "_id": { "$lte": 2 } } },
-            { "$group": { "_id": null, "c": { "$concatArrays": ["$l"] }, "u": { "$setUnion": { "$ifNull": ["$l", []] } } } }]),
+            { "$group": { "_id": null, "c": { "$concatArrays": "$l" }, "u": { "$setUnion": { "$ifNull": ["$l", []] } } } }]),
         vec![rawdoc! { "_id": null, "c": [1, 2], "u": [1, 2] }],
     );
     check_error(

@@ -5,7 +5,7 @@ use pinion_bson::{DateTime, ElementType, Number, RawBsonRef};
 use pinion_wire::{Error, Result};
 
 use super::{Arity, Operator, Value};
-use crate::accumulator::{Accumulator, Kind, Sum};
+use crate::accumulator::{Accumulator, Kind};
 use crate::error::{bad_value, error, type_mismatch};
 
 pub(super) const OPERATORS: &[Operator] = &[
@@ -149,34 +149,37 @@ fn numeric(value: &Value<'_>, wrong: impl FnOnce(&str) -> Error) -> Result<Numbe
         .ok_or_else(|| wrong(value.type_name()))
 }
 
+/// `$add`: numbers are added one by one in the widest type so far, a date with whole milliseconds.
 fn add<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
-    let mut sum = Sum::default();
+    let mut total = Number::Int32(0);
     let mut date: Option<i64> = None;
     for value in values {
         match value.as_ref() {
             Some(RawBsonRef::DateTime(at)) => {
-                if date.replace(at.timestamp_millis()).is_some() {
+                if date.is_some() {
                     return Err(error(16612, "only one date allowed in an $add expression"));
                 }
+                date = Some(moved_date(at.timestamp_millis(), total)?);
             }
-            Some(other) if !crate::value::is_nullish(other) => match Number::from_value(other) {
-                Some(number) => sum.add(number),
-                None => {
+            Some(other) if !crate::value::is_nullish(other) => {
+                let Some(number) = Number::from_value(other) else {
                     return Err(type_mismatch(format!(
                         "$add only supports numeric or date types, not {}",
                         value.type_name()
                     )));
+                };
+                match &mut date {
+                    Some(date) => *date = moved_date(*date, number)?,
+                    None => total = total.add_widening(number),
                 }
-            },
+            }
             _ => return Ok(Value::null()),
         }
     }
-    let Some(date) = date else {
-        return Ok(number(sum.value()));
-    };
-    Ok(Value::Ref(RawBsonRef::DateTime(DateTime::from_millis(
-        moved_date(date, sum.value())?,
-    ))))
+    Ok(match date {
+        Some(date) => Value::Ref(RawBsonRef::DateTime(DateTime::from_millis(date))),
+        None => number(total),
+    })
 }
 
 /// A date moved by milliseconds, rounded to whole ones.
@@ -184,7 +187,10 @@ fn moved_date(date: i64, by: Number) -> Result<i64> {
     let overflow = || error(15, "date overflow");
     let by = match by {
         Number::Double(v) => Number::Double(v.round()).to_i64_exact(),
-        Number::Decimal(_) => by.to_i64_truncated(),
+        Number::Decimal(_) => {
+            let whole = by.to_decimal().quantize(0, Rounding::HalfEven);
+            Number::Decimal(whole.pack()).to_i64_exact()
+        }
         whole => whole.to_i64_exact(),
     };
     date.checked_add(by.ok_or_else(overflow)?)
@@ -645,7 +651,7 @@ fn pow<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
 
 /// An accumulator over the arguments, or over the items of a single one that is an array.
 fn accumulate<'a>(kind: Kind, values: &[Value<'a>]) -> Result<Value<'a>> {
-    let mut accumulator = Accumulator::new(kind);
+    let mut accumulator = Accumulator::new(&kind);
     match values {
         [one] if one.as_array().is_some() => {
             for item in one.item_values() {

@@ -563,7 +563,7 @@ fn object_to_array<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
 }
 
 fn merge_objects<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
-    let mut accumulator = Accumulator::new(Kind::MergeObjects);
+    let mut accumulator = Accumulator::new(&Kind::MergeObjects);
     for value in values {
         accumulator.add(value.as_ref())?;
     }

@@ -16,6 +16,7 @@ mod decimal;
 mod named;
 mod sequence;
 mod special;
+mod statistics;
 mod string;
 mod timezone;
 

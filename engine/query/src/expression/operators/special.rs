@@ -32,6 +32,7 @@ pub(in crate::expression) fn special(name: &str) -> Option<Parse> {
         "$zip" => super::sequence::parse_zip,
         "$sortArray" => super::sequence::parse_sort,
         "$firstN" | "$lastN" | "$minN" | "$maxN" => super::sequence::parse_n,
+        "$percentile" | "$median" => super::statistics::parse,
         name if super::named::find(name).is_some() => super::named::parse,
         name if super::date::is_date_part(name) => parse_date_part,
         _ => return None,

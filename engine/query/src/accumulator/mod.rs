@@ -1,0 +1,26 @@
+//! Accumulators of `$group` and its kin, shared with the expressions and window functions of the
+//! same names.
+
+mod digest;
+mod kind;
+mod list;
+mod parse;
+#[cfg_attr(
+    not(test),
+    expect(
+        dead_code,
+        reason = "partitions that group their own documents are the next step of the pipeline's machine"
+    )
+)]
+mod partial;
+mod quantile;
+mod ranked;
+mod spread;
+mod state;
+mod sum;
+
+pub(crate) use kind::Kind;
+pub(crate) use list::List;
+pub(crate) use parse::{Accumulation, Input};
+pub(crate) use quantile::Quantiles;
+pub(crate) use state::Accumulator;

@@ -1,0 +1,231 @@
+//! Accumulators as stages name them: `{$sum: <expression>}`, `{$topN: {n, sortBy, output}}`.
+
+use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_wire::Result;
+
+use super::kind::Kind;
+use super::quantile::Quantiles;
+use super::state::Accumulator;
+use crate::error::error;
+use crate::expression::{Expression, Value, Variables};
+use crate::number::exact_i64;
+use crate::sort::SortPattern;
+use crate::text::value_text;
+use crate::value::{elements, is_empty, is_number};
+
+/// A parsed accumulator.
+#[derive(Clone, Debug)]
+pub(crate) struct Accumulation {
+    kind: Kind,
+    argument: Expression,
+    /// How many values are kept: an expression over the group's key.
+    number: Option<Expression>,
+    /// The order of `$top` and its kin.
+    order: Option<SortPattern>,
+}
+
+/// What a document gives an accumulator: a value, and its key where values are ordered by one.
+#[derive(Debug)]
+pub(crate) struct Input<'a> {
+    pub value: Value<'a>,
+    pub key: Vec<u8>,
+}
+
+impl Accumulation {
+    /// Parses an accumulator by its name; `None` where there is none of that name.
+    pub(crate) fn parse(
+        name: &str,
+        operand: RawBsonRef<'_>,
+        variables: &Variables,
+    ) -> Result<Option<Accumulation>> {
+        Ok(Some(match name {
+            "$count" => {
+                if !matches!(operand, RawBsonRef::Document(document) if is_empty(document)) {
+                    return Err(error(9, "$count takes no arguments, i.e. $count:{}"));
+                }
+                Accumulation::plain(Kind::Count, RawBsonRef::Null, variables)?
+            }
+            "$firstN" => parse_n(Kind::FirstN, operand, variables)?,
+            "$lastN" => parse_n(Kind::LastN, operand, variables)?,
+            "$minN" => parse_n(Kind::MinN, operand, variables)?,
+            "$maxN" => parse_n(Kind::MaxN, operand, variables)?,
+            "$top" => parse_ranked(Kind::Top, name, operand, variables)?,
+            "$bottom" => parse_ranked(Kind::Bottom, name, operand, variables)?,
+            "$topN" => parse_ranked(Kind::TopN, name, operand, variables)?,
+            "$bottomN" => parse_ranked(Kind::BottomN, name, operand, variables)?,
+            "$percentile" | "$median" => {
+                let (quantiles, input) = Quantiles::parse(name, operand, variables)?;
+                Accumulation::plain(Kind::Quantiles(quantiles), input, variables)?
+            }
+            name => match Kind::of_one_expression(name) {
+                Some(kind) => Accumulation::plain(kind, operand, variables)?,
+                None => return Ok(None),
+            },
+        }))
+    }
+
+    /// An accumulator of one expression.
+    pub(crate) fn plain(
+        kind: Kind,
+        argument: RawBsonRef<'_>,
+        variables: &Variables,
+    ) -> Result<Accumulation> {
+        let argument = Expression::parse(argument, variables)?;
+        let kind = match (&kind, argument.constant()) {
+            (Kind::Sum, Some(RawBson::Int32(1))) => Kind::Count,
+            _ => kind,
+        };
+        Ok(Accumulation {
+            kind,
+            argument,
+            number: None,
+            order: None,
+        })
+    }
+
+    /// How many values are kept for the group of this key.
+    fn wanted(&self, key: RawBsonRef<'_>) -> Result<usize> {
+        let Some(number) = &self.number else {
+            return Ok(1);
+        };
+        let nothing = RawDocumentBuf::new();
+        let document = match key {
+            RawBsonRef::Document(key) => key,
+            _ => &*nothing,
+        };
+        check_number(number.evaluate(document)?.or_null())
+    }
+
+    /// An empty state for the group of this key.
+    pub(crate) fn start(&self, key: RawBsonRef<'_>) -> Result<Accumulator> {
+        Ok(Accumulator::with_number(&self.kind, self.wanted(key)?))
+    }
+
+    /// What a document gives.
+    #[inline]
+    pub(crate) fn input<'a>(&'a self, document: &'a RawDocument) -> Result<Input<'a>> {
+        if self.kind == Kind::Count {
+            return Ok(Input {
+                value: Value::Missing,
+                key: Vec::new(),
+            });
+        }
+        Ok(Input {
+            value: self.argument.evaluate(document)?,
+            key: match &self.order {
+                Some(order) => order.value_key(document)?,
+                None => Vec::new(),
+            },
+        })
+    }
+}
+
+/// The number of values that an accumulator is to keep.
+fn check_number(number: RawBsonRef<'_>) -> Result<usize> {
+    let not_whole = |code| {
+        error(
+            code,
+            format!(
+                "Value for 'n' must be of integral type, but found {}",
+                value_text(number)
+            ),
+        )
+    };
+    if !is_number(number) {
+        return Err(not_whole(5_787_902));
+    }
+    let wanted = exact_i64(number).ok_or_else(|| not_whole(5_787_903))?;
+    if wanted <= 0 {
+        return Err(error(
+            5_787_908,
+            format!("'n' must be greater than 0, found {wanted}"),
+        ));
+    }
+    Ok(wanted as usize)
+}
+
+/// `{n, input}`.
+fn parse_n(kind: Kind, operand: RawBsonRef<'_>, variables: &Variables) -> Result<Accumulation> {
+    let RawBsonRef::Document(spec) = operand else {
+        return Err(error(
+            5_787_900,
+            format!(
+                "specification must be an object; found {}",
+                value_text(operand)
+            ),
+        ));
+    };
+    let (mut number, mut input) = (None, None);
+    for (name, value) in elements(spec) {
+        match name {
+            "n" => number = Some(Expression::parse(value, variables)?),
+            "input" => input = Some(Expression::parse(value, variables)?),
+            other => {
+                return Err(error(
+                    5_787_901,
+                    format!("Unknown argument for 'n' operator: {other}"),
+                ));
+            }
+        }
+    }
+    let number = number.ok_or_else(|| error(5_787_906, "Missing value for 'n'"))?;
+    Ok(Accumulation {
+        kind,
+        argument: input.ok_or_else(|| error(5_787_907, "Missing value for 'input'"))?,
+        number: Some(number),
+        order: None,
+    })
+}
+
+/// `{n, sortBy, output}`, without the number for `$top` and `$bottom`.
+fn parse_ranked(
+    kind: Kind,
+    operator: &str,
+    operand: RawBsonRef<'_>,
+    variables: &Variables,
+) -> Result<Accumulation> {
+    let single = matches!(kind, Kind::Top | Kind::Bottom);
+    let RawBsonRef::Document(spec) = operand else {
+        return Err(error(
+            5_788_001,
+            format!(
+                "specification must be an object; found {}",
+                value_text(operand)
+            ),
+        ));
+    };
+    let (mut number, mut output, mut order) = (None, None, None);
+    for (name, value) in elements(spec) {
+        match (name, value) {
+            ("n", _) if !single => number = Some(Expression::parse(value, variables)?),
+            ("output", _) => output = Some(value),
+            ("sortBy", RawBsonRef::Document(pattern)) => order = Some(pattern),
+            ("sortBy", _) => {
+                return Err(error(
+                    5_788_604,
+                    format!(
+                        "invalid parameter: expected an object (sortBy), but found {}",
+                        value_text(value)
+                    ),
+                ));
+            }
+            (other, _) => {
+                return Err(error(
+                    5_788_002,
+                    format!("Unknown argument to {operator} '{other}'"),
+                ));
+            }
+        }
+    }
+    if !single && number.is_none() {
+        return Err(error(5_788_003, "Missing value for 'n'"));
+    }
+    let output = output.ok_or_else(|| error(5_788_004, "Missing value for 'output'"))?;
+    let order = order.ok_or_else(|| error(5_788_005, "Missing value for 'sortBy'"))?;
+    Ok(Accumulation {
+        kind,
+        argument: Expression::parse(output, variables)?,
+        number,
+        order: Some(SortPattern::parse(order)?),
+    })
+}
