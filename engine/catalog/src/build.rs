@@ -12,8 +12,9 @@ use pinion_runtime::Queue;
 use pinion_storage::{Direction, Key, KeyRange, PartitionId, ReadAt, TreeId, Write, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 
-use crate::entry::{Collection, Index, Placement};
+use crate::entry::{Collection, Placement};
 use crate::errors::{from_fatal, from_read_error};
+use crate::index::Index;
 use crate::keys::{duplicate_entry, entries_of, prefix_len, put_entry};
 use crate::limits::{BUILD_BATCH_DOCUMENTS, BUILD_BATCH_ENTRIES};
 use crate::uuid::Uuid;
@@ -111,13 +112,17 @@ async fn scan(
         let id = crate::keys::document_id(document)?;
         for index in indexes {
             let made = entries_of(index, document, id)?;
-            if let Some(paths) = made.multikey
-                && !out
+            if let Some(paths) = made.multikey {
+                match out
                     .multikey
-                    .iter()
-                    .any(|(tree, known)| *tree == index.tree && *known == paths)
-            {
-                out.multikey.push((index.tree, paths));
+                    .iter_mut()
+                    .find(|(tree, _)| *tree == index.tree)
+                {
+                    Some((_, known)) => {
+                        known.merge(&paths);
+                    }
+                    None => out.multikey.push((index.tree, paths)),
+                }
             }
             out.entries += made.entries.len() as u64;
             pending.extend(

@@ -1,18 +1,16 @@
 //! One collection's entry in the catalog, and its row in `_mdb_catalog`.
 //!
 //! A row has MongoDB's documented shape:
-//! `{ident, idxIdent: {name: ident, ...}, md: {ns, options: {uuid, ...}, indexes: [{spec: {v, key, name, unique, sparse}, ready, multikey,
-//! multikeyPaths, buildUUID}, ...]}, ns}`. Its key in the catalog's tree is the collection's number, eight bytes big-endian;
+//! `{ident, idxIdent: {name: ident, ...}, md: {ns, options: {uuid, ...}, indexes: [...]}, ns}`; `index.rs` has the elements of `indexes`. Its key in the catalog's tree is the collection's number, eight bytes big-endian;
 //! number 0 is the row that holds the next free number.
 
 use std::sync::{Arc, OnceLock};
 
-use pinion_bson::{
-    BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument, RawDocumentBuf,
-};
+use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
 use pinion_query::{IndexSpec, MultikeyPaths};
 use pinion_storage::TreeId;
 
+use crate::index::Index;
 use crate::names::is_single_partition;
 use crate::uuid::Uuid;
 use pinion_wire::idl::Namespace;
@@ -24,53 +22,6 @@ pub enum Placement {
     Hashed,
     /// All in partition 0.
     One,
-}
-
-/// One secondary index. The `_id` index is the collection's own tree and is not in this list.
-#[derive(Clone, Debug)]
-pub struct Index {
-    /// What keys it has.
-    pub spec: Arc<IndexSpec>,
-    /// The specification as it is stored and listed: `{v, key, name, unique, sparse}`.
-    pub listed: RawDocumentBuf,
-    /// Its tree in each partition.
-    pub tree: TreeId,
-    /// When this process made it; `None` if an earlier one did.
-    pub made_ms: Option<i64>,
-}
-
-impl Index {
-    /// The index's name.
-    pub fn name(&self) -> &str {
-        &self.spec.name
-    }
-
-    /// The index's key pattern.
-    pub fn key(&self) -> &RawDocument {
-        &self.spec.key
-    }
-
-    /// Whether the index already knows that documents have arrays in these places.
-    pub fn knows_multikey(&self, found: &MultikeyPaths) -> bool {
-        self.spec.multikey.as_ref().is_some_and(|known| {
-            known
-                .iter()
-                .zip(found)
-                .all(|(known, found)| found.iter().all(|component| known.contains(component)))
-        })
-    }
-
-    /// The same index, knowing that documents have arrays in these places. That is never unlearned.
-    pub(crate) fn with_multikey(&self, found: &MultikeyPaths) -> Index {
-        let mut spec = IndexSpec::clone(&self.spec);
-        spec.merge_multikey(found);
-        Index {
-            spec: Arc::new(spec),
-            listed: self.listed.clone(),
-            tree: self.tree,
-            made_ms: self.made_ms,
-        }
-    }
 }
 
 /// One collection as the catalog knows it. Immutable: a change makes a new one.
@@ -125,7 +76,7 @@ impl Collection {
     /// All indexes as the planner sees them: that on `_id`, then `indexes` in their order.
     pub fn index_specs(&self) -> &[IndexSpec] {
         self.specs.get_or_init(|| {
-            let id = IndexSpec::new("_id_", &pinion_bson::rawdoc! { "_id": 1 }, true, false);
+            let id = IndexSpec::new("_id_", &pinion_bson::rawdoc! { "_id": 1 });
             let id = id.expect("the _id index has a valid pattern");
             std::iter::once(id)
                 .chain(
@@ -188,9 +139,13 @@ impl Collection {
             .start_document("options")
             .append("uuid", self.uuid.to_bson());
         row.append_all(&self.options).end().start_array("indexes");
-        index_row(&mut row, &Self::id_index(), None);
+        row.push_document()
+            .append("spec", &*Self::id_index())
+            .append("ready", true)
+            .append("multikey", false)
+            .end();
         for index in &self.indexes {
-            index_row(&mut row, &index.listed, Some(&index.spec));
+            index.write_row(&mut row);
         }
         row.end()
             .end()
@@ -239,32 +194,9 @@ impl Collection {
             let entry = element
                 .as_document()
                 .ok_or_else(|| bad("md.indexes holds a value that is no document"))?;
-            let listed = entry
-                .get_document("spec")
-                .map_err(|_| bad("index without spec"))?;
-            let name = listed
-                .get_str("name")
-                .map_err(|_| bad("index without name"))?;
-            if name == "_id_" {
-                continue;
+            if let Some(index) = Index::from_row(entry, idents)? {
+                indexes.push(Arc::new(index));
             }
-            let ident = idents
-                .get_str(name)
-                .map_err(|_| bad("index without ident"))?;
-            let tree = TreeId(
-                parse_ident(ident).ok_or_else(|| bad("index ident is not of this catalog"))?,
-            );
-            let damaged = |what: &str| BadRow(format!("catalog row: index {name}: {what}"));
-            let mut spec = index_spec(listed).map_err(|e| damaged(&e.message))?;
-            if let Some(paths) = read_multikey(entry, &spec).map_err(|e| damaged(&e))? {
-                spec.merge_multikey(&paths);
-            }
-            indexes.push(Arc::new(Index {
-                spec: Arc::new(spec),
-                listed: listed.to_owned(),
-                tree,
-                made_ms: None,
-            }));
         }
         Ok(Collection {
             indexes,
@@ -298,57 +230,6 @@ impl Collection {
     }
 }
 
-fn index_row(rows: &mut DocBuilder, listed: &RawDocument, spec: Option<&IndexSpec>) {
-    rows.push_document()
-        .append("spec", listed)
-        .append("ready", true);
-    let multikey = spec.and_then(|spec| spec.multikey.as_ref());
-    rows.append("multikey", multikey.is_some());
-    if let (Some(spec), Some(paths)) = (spec, multikey) {
-        rows.start_document("multikeyPaths");
-        for ((field, _), components) in pinion_bson::elements(&spec.key).zip(paths) {
-            let mut flags = vec![0u8; field.split('.').count()];
-            for component in components {
-                if let Some(flag) = flags.get_mut(usize::from(*component)) {
-                    *flag = 1;
-                }
-            }
-            rows.append(
-                field,
-                RawBsonRef::Binary(RawBinaryRef {
-                    subtype: BinarySubtype::Generic,
-                    bytes: &flags,
-                }),
-            );
-        }
-        rows.end();
-    }
-    rows.end();
-}
-
-fn read_multikey(entry: &RawDocument, spec: &IndexSpec) -> Result<Option<MultikeyPaths>, String> {
-    if !entry.get_bool("multikey").unwrap_or(false) {
-        return Ok(None);
-    }
-    let stored = entry
-        .get_document("multikeyPaths")
-        .map_err(|_| "no multikeyPaths".to_owned())?;
-    let mut paths = MultikeyPaths::new();
-    for (field, _) in pinion_bson::elements(&spec.key) {
-        let Some(RawBsonRef::Binary(flags)) = pinion_bson::get(stored, field) else {
-            return Err(format!("no multikeyPaths of {field}"));
-        };
-        paths.push(
-            (0u16..)
-                .zip(flags.bytes)
-                .filter(|(_, flag)| **flag != 0)
-                .map(|(component, _)| component)
-                .collect(),
-        );
-    }
-    Ok(Some(paths))
-}
-
 pub(crate) fn collection_ident(number: u64) -> String {
     format!("collection-{number}")
 }
@@ -357,17 +238,6 @@ pub(crate) fn index_ident(tree: TreeId) -> String {
     format!("index-{}", tree.0)
 }
 
-fn parse_ident(ident: &str) -> Option<u64> {
+pub(crate) fn parse_ident(ident: &str) -> Option<u64> {
     ident.rsplit_once('-')?.1.parse().ok()
-}
-
-/// The index specification that a stored `{v, key, name, unique, sparse}` stands for.
-pub(crate) fn index_spec(listed: &RawDocument) -> pinion_wire::Result<IndexSpec> {
-    let (Ok(name), Ok(key)) = (listed.get_str("name"), listed.get_document("key")) else {
-        return Err(pinion_wire::Error::internal(
-            "an index specification has no name or no key",
-        ));
-    };
-    let flag = |name: &str| listed.get_bool(name).unwrap_or(false);
-    IndexSpec::new(name, key, flag("unique"), flag("sparse"))
 }

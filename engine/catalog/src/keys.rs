@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_keystring::Ordering;
 use pinion_query::MultikeyPaths;
 use pinion_storage::{Expect, Key, Op, PartitionHash, PartitionId, TreeId, Write, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 
-use crate::entry::{Collection, Index, Placement};
+use crate::entry::{Collection, Placement};
+use crate::index::{Index, IndexPlacement};
 use crate::text::render;
 
 /// One entry of an index.
@@ -43,7 +43,7 @@ pub fn entries_of(
     let ordering = index.spec.ordering;
     let mut entries: Vec<IndexEntry> = Vec::with_capacity(keys.keys.len());
     for fields in &keys.keys {
-        let made = pinion_keystring::encode_index_entry(fields, ordering, id);
+        let made = pinion_keystring::encode_index_entry(&fields.values(), ordering, id);
         entries.push(IndexEntry {
             key: Key::from_slice(&made.key),
             type_bits: Bytes::copy_from_slice(&made.type_bits),
@@ -71,7 +71,7 @@ pub fn partition_of(collection: &Collection, id_key: &[u8]) -> PartitionId {
     }
 }
 
-/// The partition of an index entry: the document's own, or for a unique index that of the fields' hash.
+/// The partition of an index entry: the document's own, or that of the fields' hash.
 pub fn entry_partition(
     collection: &Collection,
     index: &Index,
@@ -80,7 +80,9 @@ pub fn entry_partition(
     hash: PartitionHash,
 ) -> PartitionId {
     match collection.placement {
-        Placement::Hashed if index.spec.unique => hash.partition_of(&entry.key[..entry.prefix_len]),
+        Placement::Hashed if index.placement == IndexPlacement::ByKey => {
+            hash.partition_of(&entry.key[..entry.prefix_len])
+        }
         _ => document,
     }
 }
@@ -95,7 +97,7 @@ pub fn put_entry(
     checked: bool,
 ) -> Write {
     let partition = entry_partition(collection, index, &entry, document, hash);
-    let expect = if checked && index.spec.unique {
+    let expect = if checked && index.spec.enforces_unique() {
         Expect::UniquePrefix {
             len: entry.prefix_len,
         }
@@ -160,7 +162,7 @@ pub fn index_writes(
             Some((new, id)) => {
                 let after = entries_of(index, new, id)?;
                 if let Some(paths) = after.multikey
-                    && !index.knows_multikey(&paths)
+                    && !index.spec.knows_multikey(&paths)
                 {
                     out.newly_multikey.push((index.tree, paths));
                 }
@@ -212,9 +214,7 @@ pub fn duplicate_entry(
     key: &[u8],
     type_bits: &[u8],
 ) -> Error {
-    let names: Vec<&str> = pinion_bson::elements(index.key())
-        .map(|(name, _)| name)
-        .collect();
+    let names: Vec<&str> = index.spec.component_names().collect();
     let mut value = DocBuilder::new();
     let decoded = pinion_keystring::decode_index_entry(
         key,
@@ -265,9 +265,8 @@ fn duplicate_key(
 
 /// The length of the fields' part of an entry's key.
 pub fn prefix_len(index: &Index, key: &[u8]) -> Option<usize> {
-    let fields = pinion_bson::field_count(index.key()) as u32;
-    let ordering: Ordering = index.spec.ordering;
-    pinion_keystring::split_index_entry(key, fields, ordering).ok()
+    let components = index.spec.components() as u32;
+    pinion_keystring::split_index_entry(key, components, index.spec.ordering).ok()
 }
 
 /// The values of an entry's fields under their names in the index's pattern.
@@ -275,19 +274,20 @@ pub fn prefix_len(index: &Index, key: &[u8]) -> Option<usize> {
 /// # Errors
 /// When the entry is damaged.
 pub fn entry_key(index: &Index, key: &[u8], type_bits: &[u8]) -> Result<RawDocumentBuf> {
-    let fields = pinion_bson::field_count(index.key()) as u32;
+    let components = index.spec.components() as u32;
     let (values, _) =
-        pinion_keystring::decode_index_entry(key, type_bits, fields, index.spec.ordering).map_err(
-            |corrupt| {
+        pinion_keystring::decode_index_entry(key, type_bits, components, index.spec.ordering)
+            .map_err(|corrupt| {
                 Error::new(
                     ErrorCode::DATA_CORRUPTION_DETECTED,
                     format!("an entry of index {} is damaged: {corrupt}", index.name()),
                 )
-            },
-        )?;
+            })?;
     let mut named = DocBuilder::new();
-    for ((name, _), (_, value)) in
-        pinion_bson::elements(index.key()).zip(pinion_bson::elements(&values))
+    for (name, (_, value)) in index
+        .spec
+        .component_names()
+        .zip(pinion_bson::elements(&values))
     {
         named.append_raw(name, value);
     }

@@ -10,6 +10,7 @@ mod uuid;
 mod catalog;
 mod entry;
 mod gates;
+mod index;
 mod interrupt;
 mod names;
 
@@ -28,9 +29,10 @@ pub use ddl::{
     drop_collection, drop_database, drop_indexes, ensure_collection, rename_collection,
     set_multikey,
 };
-pub use entry::{BadRow, Collection, Index, Placement};
+pub use entry::{BadRow, Collection, Placement};
 pub use errors::{from_fatal, from_read_error, from_write_error};
 pub use gates::{GateAccess, GateMode, Gates, Pass};
+pub use index::{Index, IndexPlacement};
 pub use interrupt::{check_interrupted, interruptible, poll_once};
 pub use keys::{
     DocumentEntries, IndexEntry, IndexWrites, document_id, duplicate_entry, duplicate_id,
@@ -41,5 +43,5 @@ pub use limits::{KILL_POLL, MAX_INDEXES};
 pub use names::check_creatable;
 pub use open::{load, reap, replay_change};
 pub use oplog::{Observers, OpEvent, OpKind, OpObserver, SessionStamp, encode_entry};
-pub use specs::{check_id_index_spec, check_index_names, parse_index_spec};
+pub use specs::{check_id_index_spec, check_index_specs, parse_index_spec};
 pub use uuid::Uuid;

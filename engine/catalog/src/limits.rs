@@ -8,6 +8,10 @@ pub const MAX_INDEXES: usize = 64;
 pub const MAX_INDEX_FIELDS: usize = 32;
 /// Longest index name, in bytes.
 pub const MAX_INDEX_NAME_BYTES: usize = 127;
+/// Largest key pattern, as a document.
+pub const MAX_KEY_PATTERN_BYTES: usize = 2048;
+/// Longest time, in seconds, after which a TTL index lets documents expire.
+pub const MAX_TTL_SECS: i32 = i32::MAX;
 /// Tree identities below this are reserved for the engine itself.
 pub const FIRST_IDENT: u64 = 16;
 /// Documents that one turn of an index build reads before it writes their entries.

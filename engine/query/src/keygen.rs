@@ -15,7 +15,7 @@ use crate::work::Units;
 pub type Key<'a> = SmallVec<[RawBsonRef<'a>; 4]>;
 
 /// The components of each field's path that were arrays, by field.
-pub type MultikeyPaths = Vec<Vec<u16>>;
+pub type ArrayComponents = Vec<Vec<u16>>;
 
 /// Why a document has no keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) enum KeyError {
 pub(crate) struct Keys<'a> {
     pub keys: Vec<Key<'a>>,
     /// Set when an array was met that may give more than one key.
-    pub multikey: Option<MultikeyPaths>,
+    pub multikey: Option<ArrayComponents>,
 }
 
 /// What is known in advance about a numeric component that selects an array's item.

@@ -26,7 +26,10 @@ pub mod work;
 
 pub use collation::parse_collation;
 pub use expression::{Expression, Value, Variables, check_field_path};
-pub use index::{IndexKey, IndexKeys, IndexSpec, MultikeyPaths, index_keys};
+pub use index::{
+    IndexKey, IndexKeys, IndexKind, IndexSpec, MultikeyPaths, check_wildcard_overlap,
+    check_wildcard_projection, index_keys,
+};
 pub use limits::{MAX_GROUP_BYTES, MAX_KEY_PATTERN_FIELDS, MAX_SORT_BYTES};
 pub use matcher::{MatchPosition, Matcher};
 pub use pipeline::{Pipeline, PipelineParts, PipelineRun, filters_before_sorts};

@@ -34,6 +34,9 @@ pub const MAX_FACET_BYTES: usize = 100 * 1024 * 1024;
 /// Most keys one document may put into one index. This is Pinion's own bound: an array's keys are built in memory.
 pub const MAX_INDEX_KEYS_PER_DOCUMENT: usize = 1 << 20;
 
+/// Most paths of arrays that a wildcard index knows by name; beyond, all of its paths count as such (Pinion's own bound).
+pub const MAX_WILDCARD_ARRAYS: usize = 1024;
+
 /// A text in an expression is shorter than this.
 pub const MAX_STRING_BYTES: usize = 16 * 1024 * 1024;
 

@@ -42,7 +42,7 @@ fn marking(
         collection
             .indexes
             .iter()
-            .all(|index| index.tree != tree || index.knows_multikey(paths))
+            .all(|index| index.tree != tree || index.spec.knows_multikey(paths))
     };
     if found.iter().all(|(tree, paths)| known(*tree, paths)) {
         return None;

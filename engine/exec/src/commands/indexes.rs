@@ -47,7 +47,7 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     }
     check_uuid(&ns, uuid)?;
     pinion_catalog::check_creatable(&ns)?;
-    pinion_catalog::check_index_names(&specs)?;
+    pinion_catalog::check_index_specs(&specs)?;
     let made = pinion_catalog::create_indexes(&cmd.ctx, ns, specs).await?;
     let mut out = Reply::new();
     out.append("numIndexesBefore", made.before as i32)

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_catalog::{Collection, Index, Placement, partition_of};
+use pinion_catalog::{Collection, Index, IndexPlacement, Placement, partition_of};
 use pinion_storage::{
     Cursor, Direction, Key, KeyRange, Partition, PartitionId, ReadAt, TreeId, storage,
 };
@@ -35,12 +35,14 @@ impl RangeAccess {
     fn repeats(&self) -> bool {
         self.index
             .as_ref()
-            .is_some_and(|index| index.spec.multikey.is_some())
+            .is_some_and(|index| index.spec.is_multikey())
     }
 
     /// Whether the entries lie where their own hash says and not beside their documents.
     pub(super) fn is_apart(&self) -> bool {
-        self.index.as_ref().is_some_and(|index| index.spec.unique)
+        self.index
+            .as_ref()
+            .is_some_and(|index| index.placement == IndexPlacement::ByKey)
     }
 
     /// A cursor over the range that comes `turn`-th.

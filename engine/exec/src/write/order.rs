@@ -72,7 +72,7 @@ async fn taken_before(
         let Ok(made) = compute_bytes(new.as_bytes().len(), entries).await else {
             return Ok(None);
         };
-        if !index.spec.unique {
+        if !index.spec.enforces_unique() {
             continue;
         }
         for entry in &made.entries {

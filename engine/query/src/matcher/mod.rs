@@ -128,6 +128,14 @@ impl Matcher {
         &self.0.root
     }
 
+    /// The first predicate, in its normal form, that the filter of a partial index may not have.
+    pub fn unsuitable_for_partial_index(&self) -> Option<String> {
+        self.0
+            .root
+            .unsuitable_for_partial_index()
+            .map(|node| crate::text::document_text(&serialize::serialize(node)))
+    }
+
     /// The filter in the normal form that explain prints as `parsedQuery`.
     pub fn parsed_query(&self) -> RawDocumentBuf {
         serialize::serialize(&self.0.root)

@@ -101,6 +101,23 @@ impl Node {
         }
     }
 
+    /// The first part that the filter of a partial index may not have.
+    pub(super) fn unsuitable_for_partial_index(&self) -> Option<&Node> {
+        match self {
+            Node::And(children) | Node::Or(children) => {
+                children.iter().find_map(Node::unsuitable_for_partial_index)
+            }
+            Node::Leaf(leaf) => match &leaf.predicate {
+                Predicate::Compare { .. }
+                | Predicate::In { .. }
+                | Predicate::Exists
+                | Predicate::Type(_) => None,
+                _ => Some(self),
+            },
+            _ => Some(self),
+        }
+    }
+
     /// Whether `$expr` stands anywhere in it.
     pub(crate) fn has_expression(&self) -> bool {
         match self {

@@ -3,12 +3,13 @@
 use pinion_wire::Result;
 
 use super::bounds::{Constraint, constraints};
+use super::implication::implies;
 use super::interval::Intervals;
 use super::ranges::key_ranges;
 use super::residual::residual;
 use super::{Access, Hint, IndexAccess, Plan, PlanRequest};
 use crate::error::error;
-use crate::index::IndexSpec;
+use crate::index::{IndexKind, IndexSpec};
 use crate::matcher::Node;
 use crate::sort::{Direction, SortPattern};
 use crate::value::elements;
@@ -19,6 +20,25 @@ struct Candidate {
     points: usize,
     has_range: bool,
     sort_provided: bool,
+}
+
+/// What is asked of an index.
+struct Query<'a> {
+    /// Lists of predicates all of which hold for each document that is wanted.
+    predicates: Vec<&'a [Node]>,
+    /// What they leave of fields.
+    found: Vec<Constraint>,
+    sort: Option<&'a SortPattern>,
+    hinted: bool,
+}
+
+/// The indexes that plans may use, with their places.
+fn usable<'a>(request: &PlanRequest<'a>) -> impl Iterator<Item = (usize, &'a IndexSpec)> + use<'a> {
+    request
+        .indexes
+        .iter()
+        .enumerate()
+        .filter(|(_, index)| index.is_usable())
 }
 
 pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
@@ -54,14 +74,15 @@ pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
             return Ok(collection(request, sort, direction));
         }
     }
-    let found = constraints(root.conjuncts());
-    let candidates = request
-        .indexes
-        .iter()
-        .enumerate()
-        .filter(|(at, _)| hinted.is_none_or(|h| h == *at));
-    let best = candidates
-        .filter_map(|(at, index)| candidate(at, index, &found, sort, hinted.is_some()))
+    let query = Query {
+        predicates: vec![root.conjuncts()],
+        found: constraints(root.conjuncts()),
+        sort,
+        hinted: hinted.is_some(),
+    };
+    let best = usable(request)
+        .filter(|(at, _)| hinted.is_none_or(|h| h == *at))
+        .filter_map(|(at, index)| candidate(at, index, &query))
         .max_by_key(|c| {
             (
                 c.points.min(1),
@@ -117,11 +138,7 @@ pub(super) fn find_hinted(request: &PlanRequest<'_>, hint: &Hint) -> Result<usiz
         Hint::Pattern(pattern) => pinion_bson::compare_documents(&index.key, pattern).is_eq(),
         Hint::Natural(_) => false,
     };
-    let mut matching = request
-        .indexes
-        .iter()
-        .enumerate()
-        .filter(|(_, index)| same(index));
+    let mut matching = usable(request).filter(|(_, index)| same(index));
     let found = matching.next().map(|(at, _)| at);
     if let (Some(first), Some((_, second))) = (found, matching.next()) {
         return Err(error(
@@ -223,13 +240,18 @@ fn deepest_array_is_group(index: &IndexSpec, at: usize, constraint: &Constraint)
         .all(|component| !index.is_multikey_component(at, component))
 }
 
-fn candidate(
-    at: usize,
-    index: &IndexSpec,
-    found: &[Constraint],
-    sort: Option<&SortPattern>,
-    hinted: bool,
-) -> Option<Candidate> {
+fn candidate(at: usize, index: &IndexSpec, query: &Query<'_>) -> Option<Candidate> {
+    let (found, sort, hinted) = (&query.found, query.sort, query.hinted);
+    if index.kind != IndexKind::Btree {
+        return None;
+    }
+    // A partial index lacks the documents that its filter leaves out; who hints at it wants only those in it.
+    if let Some(filter) = &index.filter
+        && !hinted
+        && !implies(&query.predicates, filter.root())
+    {
+        return None;
+    }
     // A sparse index lacks the documents that have none of its fields.
     if index.sparse && !hinted {
         let usable = index.paths().iter().any(|path| {
@@ -255,7 +277,7 @@ fn candidate(
         return None;
     }
     let (ranges, decided_fields) = key_ranges(index, &bounds);
-    let multikey = index.multikey.is_some();
+    let multikey = index.is_multikey();
     Some(Candidate {
         access: IndexAccess {
             index: at,
@@ -281,7 +303,7 @@ pub(super) fn sort_direction(
         return None;
     }
     // With an array on the path of a field the order is that of the least key, which bounds may have cut off.
-    if index.multikey.is_some()
+    if index.is_multikey()
         && bounds
             .iter()
             .enumerate()
@@ -329,12 +351,14 @@ fn union(request: &PlanRequest<'_>, root: &Node) -> Option<Vec<IndexAccess>> {
     })?;
     let mut scans = Vec::new();
     for branch in branches {
-        let found = constraints(branch.conjuncts());
-        let best = request
-            .indexes
-            .iter()
-            .enumerate()
-            .filter_map(|(at, index)| candidate(at, index, &found, None, false))
+        let query = Query {
+            predicates: vec![branch.conjuncts(), root.conjuncts()],
+            found: constraints(branch.conjuncts()),
+            sort: None,
+            hinted: false,
+        };
+        let best = usable(request)
+            .filter_map(|(at, index)| candidate(at, index, &query))
             .filter(|c| c.points > 0 || c.has_range)
             .max_by_key(|c| (c.points, c.has_range))?;
         scans.push(best.access);

@@ -197,16 +197,15 @@ fn index_scan(access: &IndexAccess, request: &PlanRequest<'_>) -> ExplainStage {
     let mut out = DocBuilder::new();
     out.append("keyPattern", RawBsonRef::Document(&index.key));
     out.append("indexName", RawBsonRef::String(&index.name));
-    out.append("isMultiKey", RawBsonRef::Boolean(index.multikey.is_some()));
+    out.append("isMultiKey", RawBsonRef::Boolean(index.is_multikey()));
     out.start_document("multiKeyPaths");
     for (at, path) in index.paths().iter().enumerate() {
         out.start_array(path.text());
-        for component in index
-            .multikey
-            .as_ref()
-            .map_or(&[][..], |paths| &paths[at][..])
-        {
-            let names: Vec<&str> = path.components()[..=usize::from(*component)]
+        for component in 0..path.components().len() {
+            if !index.is_multikey_component(at, component) {
+                continue;
+            }
+            let names: Vec<&str> = path.components()[..=component]
                 .iter()
                 .map(|c| &*c.name)
                 .collect();
@@ -220,7 +219,7 @@ fn index_scan(access: &IndexAccess, request: &PlanRequest<'_>) -> ExplainStage {
         RawBsonRef::Boolean(index.unique || index.is_id()),
     );
     out.append("isSparse", RawBsonRef::Boolean(index.sparse));
-    out.append("isPartial", RawBsonRef::Boolean(false));
+    out.append("isPartial", RawBsonRef::Boolean(index.filter.is_some()));
     out.append("indexVersion", RawBsonRef::Int32(2));
     out.append(
         "direction",

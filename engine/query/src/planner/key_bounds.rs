@@ -87,7 +87,7 @@ pub(super) fn plan(request: &PlanRequest<'_>, wanted: &KeyBounds) -> Result<Plan
     // A document with an array stands at its least key, which the bounds may have cut off.
     let direction = request
         .sort
-        .filter(|_| index.multikey.is_none())
+        .filter(|_| !index.is_multikey())
         .and_then(|sort| sort_direction(index, &bounds, sort));
     Ok(Plan {
         access: Access::Index(IndexAccess {
@@ -96,7 +96,7 @@ pub(super) fn plan(request: &PlanRequest<'_>, wanted: &KeyBounds) -> Result<Plan
             ranges: vec![range],
             decided_fields: 0,
             direction: direction.unwrap_or(Direction::Forward),
-            multikey: index.multikey.is_some(),
+            multikey: index.is_multikey(),
         }),
         sort_provided: direction.is_some(),
         filter_satisfied: request.matcher.is_empty(),

@@ -3,6 +3,7 @@
 mod bounds;
 mod choose;
 mod explain;
+mod implication;
 mod interval;
 mod key_bounds;
 mod ranges;
@@ -38,7 +39,7 @@ pub struct PlanRequest<'a> {
     pub key_bounds: Option<&'a KeyBounds>,
     /// Keys of the index are wanted in place of documents.
     pub return_key: bool,
-    /// The indexes that are ready, the one on `_id` among them.
+    /// The indexes of the collection, the one on `_id` first.
     pub indexes: &'a [IndexSpec],
 }
 

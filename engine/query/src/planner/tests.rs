@@ -8,13 +8,12 @@ use crate::matcher::Matcher;
 use crate::sort::SortPattern;
 
 fn indexes(patterns: &[RawDocumentBuf]) -> Vec<IndexSpec> {
-    let mut all =
-        vec![IndexSpec::new("_id_", &rawdoc! { "_id": 1 }, true, false).expect("a pattern")];
+    let mut all = vec![IndexSpec::new("_id_", &rawdoc! { "_id": 1 }).expect("a pattern")];
     for pattern in patterns {
         let name: Vec<String> = crate::value::elements(pattern)
             .map(|(name, value)| format!("{name}_{}", crate::text::value_text(value)))
             .collect();
-        all.push(IndexSpec::new(name.join("_"), pattern, false, false).expect("a pattern"));
+        all.push(IndexSpec::new(name.join("_"), pattern).expect("a pattern"));
     }
     all
 }
@@ -358,8 +357,7 @@ fn ranges_hold_the_keys_of_matching_documents() {
     ];
     let mut found_any = 0;
     for direction in [1, -1] {
-        let mut index =
-            IndexSpec::new("a", &rawdoc! { "a": direction }, false, false).expect("a pattern");
+        let mut index = IndexSpec::new("a", &rawdoc! { "a": direction }).expect("a pattern");
         for document in &values {
             if let Some(multikey) = index_keys(document, &index).expect("keys").multikey {
                 index.merge_multikey(&multikey);
@@ -405,7 +403,7 @@ fn ranges_hold_the_keys_of_matching_documents() {
                     .iter()
                     .any(|key| {
                         let entry = pinion_keystring::encode_index_entry(
-                            key,
+                            &key.values(),
                             all[0].ordering,
                             pinion_bson::RawBsonRef::Int32(1),
                         );
@@ -547,7 +545,7 @@ fn ranges_that_decide_hold_only_keys_of_matching_documents() {
             .map(|document| {
                 let keys = index_keys(document, &index).expect("keys").keys;
                 let entry = pinion_keystring::encode_index_entry(
-                    &keys[0],
+                    &keys[0].values(),
                     index.ordering,
                     pinion_bson::RawBsonRef::Int32(1),
                 );

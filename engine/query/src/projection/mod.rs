@@ -79,6 +79,18 @@ impl Projection {
         Ok(())
     }
 
+    /// Whether any field is computed, and not only kept or left out.
+    pub(crate) fn computes(&self) -> bool {
+        fn any(tree: &Tree) -> bool {
+            tree.iter().any(|(_, action)| match action {
+                Action::Include | Action::Exclude => false,
+                Action::Nested(tree) => any(tree),
+                Action::Compute(_) | Action::Slice { .. } | Action::ElemMatch(_) => true,
+            })
+        }
+        self.positional.is_some() || any(&self.root)
+    }
+
     /// Whether only plain top-level fields are kept or dropped.
     pub fn is_simple(&self) -> bool {
         self.positional.is_none()

@@ -1,0 +1,280 @@
+//! One index's entry in the catalog, and its element of its collection's row.
+//!
+//! An element has MongoDB's documented shape, `{spec: {v, key, name, ...}, ready, multikey, multikeyPaths}`; beside it stand
+//! `multikeyArrays`, the paths of arrays in a wildcard index, and `placement` where the entries lie elsewhere than the
+//! specification says.
+
+use std::sync::Arc;
+
+use pinion_bson::{
+    BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument, RawDocumentBuf,
+};
+use pinion_query::{IndexSpec, MultikeyPaths};
+use pinion_storage::TreeId;
+
+use crate::entry::{BadRow, parse_ident};
+
+/// Where an index's entries live in a collection that has several partitions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IndexPlacement {
+    /// Beside their documents.
+    Beside,
+    /// Where the hash of the entry's fields says, so that one core decides whether they are taken.
+    ByKey,
+}
+
+impl IndexPlacement {
+    /// The placement of a new index.
+    fn of(spec: &IndexSpec) -> IndexPlacement {
+        if spec.enforces_unique() {
+            IndexPlacement::ByKey
+        } else {
+            IndexPlacement::Beside
+        }
+    }
+}
+
+/// One secondary index. The `_id` index is the collection's own tree and is not among them.
+#[derive(Clone, Debug)]
+pub struct Index {
+    /// What keys it has.
+    pub spec: Arc<IndexSpec>,
+    /// The specification as it is stored and listed: `{v, key, name, ...}`.
+    pub listed: RawDocumentBuf,
+    /// Its tree in each partition.
+    pub tree: TreeId,
+    /// Where its entries are.
+    pub placement: IndexPlacement,
+    /// When this process made it; `None` if an earlier one did.
+    pub made_ms: Option<i64>,
+}
+
+impl Index {
+    /// A new index.
+    pub(crate) fn new(spec: IndexSpec, listed: RawDocumentBuf, tree: TreeId) -> Index {
+        Index {
+            placement: IndexPlacement::of(&spec),
+            spec: Arc::new(spec),
+            listed,
+            tree,
+            made_ms: Some(pinion_runtime::wall_ms()),
+        }
+    }
+
+    /// The index's name.
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    /// The index's key pattern.
+    pub fn key(&self) -> &RawDocument {
+        &self.spec.key
+    }
+
+    /// The same index, knowing that documents have arrays in these places. That is never unlearned.
+    pub(crate) fn with_multikey(&self, found: &MultikeyPaths) -> Index {
+        let mut spec = IndexSpec::clone(&self.spec);
+        spec.merge_multikey(found);
+        Index {
+            spec: Arc::new(spec),
+            ..self.clone()
+        }
+    }
+
+    /// Appends the index to the list of a row that is being written.
+    pub(crate) fn write_row(&self, rows: &mut DocBuilder) {
+        rows.push_document()
+            .append("spec", &*self.listed)
+            .append("ready", self.spec.ready)
+            .append("multikey", self.spec.is_multikey());
+        match &self.spec.multikey {
+            Some(MultikeyPaths::Fields(paths)) => self.write_components(rows, paths),
+            Some(MultikeyPaths::Arrays(paths)) => {
+                rows.start_array("multikeyArrays");
+                for path in paths {
+                    rows.push(&**path);
+                }
+                rows.end();
+            }
+            Some(MultikeyPaths::Anywhere) | None => {}
+        }
+        if self.placement != IndexPlacement::of(&self.spec) {
+            let name = match self.placement {
+                IndexPlacement::Beside => "beside",
+                IndexPlacement::ByKey => "byKey",
+            };
+            rows.append("placement", name);
+        }
+        rows.end();
+    }
+
+    fn write_components(&self, rows: &mut DocBuilder, paths: &[Vec<u16>]) {
+        rows.start_document("multikeyPaths");
+        for ((field, _), components) in pinion_bson::elements(&self.spec.key).zip(paths) {
+            let mut flags = vec![0u8; field.split('.').count()];
+            for component in components {
+                if let Some(flag) = flags.get_mut(usize::from(*component)) {
+                    *flag = 1;
+                }
+            }
+            rows.append(
+                field,
+                RawBsonRef::Binary(RawBinaryRef {
+                    subtype: BinarySubtype::Generic,
+                    bytes: &flags,
+                }),
+            );
+        }
+        rows.end();
+    }
+
+    /// Reads an element of a row's list; `None` for the index on `_id`.
+    pub(crate) fn from_row(
+        entry: &RawDocument,
+        idents: &RawDocument,
+    ) -> Result<Option<Index>, BadRow> {
+        let bad = |what: &str| BadRow(format!("catalog row: {what}"));
+        let listed = entry
+            .get_document("spec")
+            .map_err(|_| bad("index without spec"))?;
+        let name = listed
+            .get_str("name")
+            .map_err(|_| bad("index without name"))?;
+        if name == "_id_" {
+            return Ok(None);
+        }
+        let ident = idents
+            .get_str(name)
+            .map_err(|_| bad("index without ident"))?;
+        let tree =
+            TreeId(parse_ident(ident).ok_or_else(|| bad("index ident is not of this catalog"))?);
+        let damaged = |what: &str| BadRow(format!("catalog row: index {name}: {what}"));
+        let mut spec = IndexSpec::parse(listed).map_err(|e| damaged(&e.message))?;
+        spec.ready = entry.get_bool("ready").unwrap_or(true);
+        spec.multikey = read_multikey(entry, &spec).map_err(|e| damaged(&e))?;
+        let placement = match entry.get_str("placement") {
+            Ok("beside") => IndexPlacement::Beside,
+            Ok("byKey") => IndexPlacement::ByKey,
+            Ok(_) => return Err(damaged("unknown placement")),
+            Err(_) => IndexPlacement::of(&spec),
+        };
+        Ok(Some(Index {
+            spec: Arc::new(spec),
+            listed: listed.to_owned(),
+            tree,
+            placement,
+            made_ms: None,
+        }))
+    }
+}
+
+fn read_multikey(entry: &RawDocument, spec: &IndexSpec) -> Result<Option<MultikeyPaths>, String> {
+    if !entry.get_bool("multikey").unwrap_or(false) {
+        return Ok(None);
+    }
+    if let Ok(arrays) = entry.get_array("multikeyArrays") {
+        let paths = pinion_bson::values(arrays).filter_map(|path| path.as_str().map(Into::into));
+        return Ok(Some(MultikeyPaths::Arrays(paths.collect())));
+    }
+    let Ok(stored) = entry.get_document("multikeyPaths") else {
+        return Ok(Some(MultikeyPaths::Anywhere));
+    };
+    let mut paths = Vec::new();
+    for (field, _) in pinion_bson::elements(&spec.key) {
+        let Some(RawBsonRef::Binary(flags)) = pinion_bson::get(stored, field) else {
+            return Err(format!("no multikeyPaths of {field}"));
+        };
+        paths.push(
+            (0u16..)
+                .zip(flags.bytes)
+                .filter(|(_, flag)| **flag != 0)
+                .map(|(component, _)| component)
+                .collect(),
+        );
+    }
+    Ok(Some(MultikeyPaths::Fields(paths)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pinion_bson::rawdoc;
+
+    /// An index keeps all that its row says.
+    #[track_caller]
+    fn check(listed: RawDocumentBuf, change: impl Fn(&mut Index)) {
+        let spec = IndexSpec::parse(&listed).expect("a specification");
+        let mut index = Index {
+            placement: IndexPlacement::of(&spec),
+            spec: Arc::new(spec),
+            listed,
+            tree: TreeId(17),
+            made_ms: None,
+        };
+        change(&mut index);
+        let mut row = DocBuilder::new();
+        row.start_array("indexes");
+        index.write_row(&mut row);
+        row.end();
+        let row = row.finish();
+        let list = row.get_array("indexes").expect("written");
+        let entry = pinion_bson::values(list).next().expect("one");
+        let mut idents = DocBuilder::new();
+        idents.append(index.name(), "index-17");
+        let read = Index::from_row(entry.as_document().expect("a document"), &idents.finish());
+        let read = read.expect("reads").expect("not _id");
+        assert_eq!(
+            (&read.listed, read.tree, read.placement, &read.spec.multikey),
+            (
+                &index.listed,
+                index.tree,
+                index.placement,
+                &index.spec.multikey
+            )
+        );
+        assert_eq!(
+            (
+                read.spec.ready,
+                read.spec.unique,
+                read.spec.hidden,
+                read.spec.filter.is_some()
+            ),
+            (
+                index.spec.ready,
+                index.spec.unique,
+                index.spec.hidden,
+                index.spec.filter.is_some()
+            )
+        );
+    }
+
+    #[test]
+    fn rows() {
+        let plain = || rawdoc! { "v": 2, "key": { "a.b": 1, "c": -1 }, "name": "i" };
+        check(plain(), |_| {});
+        check(plain(), |index| index.placement = IndexPlacement::ByKey);
+        check(plain(), |index| {
+            *index = index.with_multikey(&MultikeyPaths::Fields(vec![vec![1], vec![]]));
+        });
+        check(plain(), |index| {
+            *index = index.with_multikey(&MultikeyPaths::Anywhere)
+        });
+        check(
+            rawdoc! { "v": 2, "key": { "$**": 1 }, "name": "i" },
+            |index| {
+                let arrays = ["a.b".into(), "c".into()].into();
+                *index = index.with_multikey(&MultikeyPaths::Arrays(arrays));
+            },
+        );
+        check(plain(), |index| {
+            Arc::make_mut(&mut index.spec).ready = false
+        });
+        check(
+            rawdoc! {
+                "v": 2, "key": { "a": 1 }, "name": "i", "unique": true, "hidden": true,
+                "partialFilterExpression": { "a": { "$gt": 1 } },
+            },
+            |_| {},
+        );
+    }
+}

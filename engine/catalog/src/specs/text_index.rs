@@ -1,0 +1,228 @@
+//! The stored form of text indexes: `{_fts: "text", _ftsx: 1}` among the other fields, a weight for each field, the default
+//! language, the field that names a document's own, and the version.
+
+use std::collections::BTreeMap;
+
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_wire::Result;
+use pinion_wire::idl::f64_lossy;
+
+use super::{cannot_create, key_of, part};
+use crate::text::render_value;
+
+/// The version that a new text index gets.
+const LATEST_VERSION: i32 = 3;
+
+/// Weights are below this.
+const WEIGHTS_BELOW: f64 = 1e9;
+
+/// The languages, by their names and codes.
+const LANGUAGES: [&str; 31] = [
+    "none",
+    "da",
+    "danish",
+    "de",
+    "dutch",
+    "en",
+    "english",
+    "es",
+    "fi",
+    "finnish",
+    "fr",
+    "french",
+    "german",
+    "hu",
+    "hungarian",
+    "it",
+    "italian",
+    "nb",
+    "nl",
+    "norwegian",
+    "portuguese",
+    "pt",
+    "ro",
+    "romanian",
+    "ru",
+    "russian",
+    "spanish",
+    "sv",
+    "swedish",
+    "tr",
+    "turkish",
+];
+
+/// Checks the options of a text index and brings them into the stored form.
+pub(super) fn normal_form(listed: &RawDocument) -> Result<RawDocumentBuf> {
+    let key = key_of(listed);
+    check_order(key)?;
+    let mut weights = BTreeMap::new();
+    let pattern = stored_pattern(key, &mut weights)?;
+    add_weights(part(listed, "weights"), &mut weights)?;
+    let mut stored_weights = DocBuilder::new();
+    for (field, weight) in &weights {
+        check_weight(field, *weight)?;
+        stored_weights.append(field, *weight as i32);
+    }
+    let stored_weights = stored_weights.finish();
+    let language = text_of(listed, "default_language", "english")?;
+    if !LANGUAGES.contains(&&*language.to_lowercase()) {
+        return Err(cannot_create("default_language is not valid"));
+    }
+    let language_field = text_of(listed, "language_override", "language")?;
+    if language_field.is_empty() || language_field.starts_with('$') || language_field.contains('.')
+    {
+        return Err(cannot_create("language_override is not valid"));
+    }
+    let version = version_of(listed)?;
+    let mut out = DocBuilder::new();
+    for (field, value) in pinion_bson::elements(listed) {
+        match field {
+            "key" => {
+                out.append("key", &*pattern);
+            }
+            "weights" | "default_language" | "language_override" | "textIndexVersion" => {}
+            _ => {
+                out.append_raw(field, value);
+            }
+        }
+    }
+    out.append("weights", &*stored_weights)
+        .append("default_language", &*language)
+        .append("language_override", &*language_field)
+        .append("textIndexVersion", version);
+    Ok(out.finish())
+}
+
+/// Fields of texts stand side by side; the names that the stored form uses are not for others.
+fn check_order(key: &RawDocument) -> Result<()> {
+    let mut texts_ended = false;
+    let mut in_texts = false;
+    let mut previous = "";
+    for (field, value) in pinion_bson::elements(key) {
+        let is_text = matches!(value, RawBsonRef::String(_));
+        match field {
+            "_fts" if is_text => {}
+            "_ftsx" if previous == "_fts" => {}
+            "_fts" | "_ftsx" => {
+                return Err(cannot_create(
+                    "text index with reserved fields _fts/_ftsx not allowed",
+                ));
+            }
+            _ => {}
+        }
+        if is_text && texts_ended {
+            return Err(cannot_create("'text' fields in index must all be adjacent"));
+        }
+        texts_ended |= in_texts && !is_text;
+        in_texts = is_text;
+        previous = field;
+    }
+    Ok(())
+}
+
+/// The pattern with the fields of texts replaced, which get a weight of one.
+fn stored_pattern(
+    key: &RawDocument,
+    weights: &mut BTreeMap<String, f64>,
+) -> Result<RawDocumentBuf> {
+    let mut pattern = DocBuilder::new();
+    let mut has_terms = false;
+    for (field, value) in pinion_bson::elements(key) {
+        match value {
+            RawBsonRef::String(_) => {
+                if !has_terms {
+                    pattern.append("_fts", "text").append("_ftsx", 1i32);
+                    has_terms = true;
+                }
+                if field != "_fts" {
+                    weights.insert(field.to_owned(), 1.0);
+                }
+            }
+            _ if field == "_ftsx" => {
+                if f64_lossy(value) != Some(1.0) {
+                    return Err(cannot_create("expecting _ftsx:1"));
+                }
+            }
+            value => {
+                if !matches!(f64_lossy(value).map(f64::trunc), Some(1.0 | -1.0)) {
+                    return Err(cannot_create(
+                        "expected value 1 or -1 for non-text key in compound index",
+                    ));
+                }
+                pattern.append_raw(field, value);
+            }
+        }
+    }
+    Ok(pattern.finish())
+}
+
+fn add_weights(given: Option<RawBsonRef<'_>>, weights: &mut BTreeMap<String, f64>) -> Result<()> {
+    match given {
+        None => {}
+        Some(RawBsonRef::Document(given)) => {
+            for (field, weight) in pinion_bson::elements(given) {
+                let Some(weight) = f64_lossy(weight) else {
+                    return Err(cannot_create("weight for text index needs numeric type"));
+                };
+                weights.insert(field.to_owned(), weight.trunc());
+            }
+        }
+        Some(RawBsonRef::String("$**")) => {
+            weights.insert("$**".to_owned(), 1.0);
+        }
+        Some(_) => {
+            return Err(cannot_create(
+                "text index option 'weights' must be an object",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_weight(field: &str, weight: f64) -> Result<()> {
+    if !(weight > 0.0 && weight < WEIGHTS_BELOW) {
+        return Err(cannot_create(format!(
+            "text index weight must be in the exclusive interval (0,1000000000) but found: {weight}"
+        )));
+    }
+    if field == "$**" {
+        return Ok(());
+    }
+    if field.is_empty() {
+        return Err(cannot_create("weight cannot be on an empty field"));
+    }
+    for part in field.split('.') {
+        if part.is_empty() {
+            return Err(cannot_create("weight cannot have empty path component"));
+        }
+        if part.starts_with('$') {
+            return Err(cannot_create(
+                "weight cannot have path component with $ prefix",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn text_of(listed: &RawDocument, field: &str, default: &str) -> Result<String> {
+    match part(listed, field) {
+        None => Ok(default.to_owned()),
+        Some(RawBsonRef::String(text)) => Ok(text.to_owned()),
+        Some(_) => Err(cannot_create(format!("{field} needs a string type"))),
+    }
+}
+
+fn version_of(listed: &RawDocument) -> Result<i32> {
+    let Some(version) = part(listed, "textIndexVersion") else {
+        return Ok(LATEST_VERSION);
+    };
+    match f64_lossy(version).map(f64::trunc) {
+        Some(1.0) => Ok(1),
+        Some(2.0) => Ok(2),
+        Some(3.0) => Ok(3),
+        _ => Err(cannot_create(format!(
+            "bad textIndexVersion: {}",
+            render_value(version)
+        ))),
+    }
+}
