@@ -1,6 +1,9 @@
 //! Building keys component by component.
 
+use std::sync::Arc;
+
 use pinion_bson::{RawBsonRef, View};
+use pinion_collation::Collation;
 
 use crate::ctype;
 use crate::encode::{push_component, push_descending, push_value};
@@ -35,6 +38,8 @@ pub struct Builder {
     bytes: Vec<u8>,
     type_bits: TypeBits,
     ordering: Ordering,
+    /// What strings become sort keys of.
+    collation: Option<Arc<Collation>>,
     components: u32,
     ended: bool,
 }
@@ -46,6 +51,14 @@ impl Builder {
             bytes: Vec::with_capacity(32),
             ordering,
             ..Builder::default()
+        }
+    }
+
+    /// An empty key with these directions, whose strings compare as the collation says.
+    pub fn with_collation(ordering: Ordering, collation: Option<Arc<Collation>>) -> Builder {
+        Builder {
+            collation,
+            ..Builder::new(ordering)
         }
     }
 
@@ -71,17 +84,25 @@ impl Builder {
     #[inline]
     pub fn append(&mut self, value: RawBsonRef<'_>) -> &mut Builder {
         let descending = self.next_is_descending();
-        push_component(&mut self.bytes, &mut self.type_bits, value, descending);
+        push_component(
+            &mut self.bytes,
+            &mut self.type_bits,
+            value,
+            descending,
+            self.collation.as_deref(),
+        );
         self
     }
 
     /// Appends a component given as a view.
     #[inline]
     pub fn append_view(&mut self, view: View<'_>) -> &mut Builder {
-        if self.next_is_descending() {
-            push_descending(&mut self.bytes, &mut self.type_bits, view);
+        let descending = self.next_is_descending();
+        let collation = self.collation.as_deref();
+        if descending {
+            push_descending(&mut self.bytes, &mut self.type_bits, view, collation);
         } else {
-            push_value(&mut self.bytes, &mut self.type_bits, view);
+            push_value(&mut self.bytes, &mut self.type_bits, view, collation);
         }
         self
     }

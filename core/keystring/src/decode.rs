@@ -25,13 +25,22 @@ impl fmt::Display for Corrupt {
 
 impl core::error::Error for Corrupt {}
 
+/// What the strings of a key are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strings {
+    /// The strings themselves.
+    Plain,
+    /// Sort keys of a collation, which are decoded to their bytes in hexadecimal: there is no way back.
+    SortKeys,
+}
+
 /// The values of all components, each in a field with an empty name. What follows the end byte is not read.
 pub fn decode(
     bytes: &[u8],
     ordering: Ordering,
     type_bits: &TypeBits,
 ) -> Result<RawDocumentBuf, Corrupt> {
-    decode_components(bytes, u32::MAX, ordering, type_bits).map(|(document, _)| document)
+    decode_prefix(bytes, u32::MAX, ordering, type_bits).map(|(document, _)| document)
 }
 
 /// The values of the first `components` components, and how many bytes those take.
@@ -41,15 +50,15 @@ pub fn decode_prefix(
     ordering: Ordering,
     type_bits: &TypeBits,
 ) -> Result<(RawDocumentBuf, usize), Corrupt> {
-    let (document, used) = decode_components(bytes, components, ordering, type_bits)?;
-    Ok((document, used))
+    decode_prefix_as(bytes, components, ordering, type_bits, Strings::Plain)
 }
 
-fn decode_components(
+pub(crate) fn decode_prefix_as(
     bytes: &[u8],
     components: u32,
     ordering: Ordering,
     type_bits: &TypeBits,
+    strings: Strings,
 ) -> Result<(RawDocumentBuf, usize), Corrupt> {
     let mut builder = DocBuilder::new();
     let mut bits = type_bits::Reader::new(type_bits);
@@ -75,6 +84,7 @@ fn decode_components(
             reader: Reader::new(&ascending),
             bits: &mut bits,
             out: &mut builder,
+            strings,
         };
         let byte = decoder.reader.u8()?;
         decoder.value(byte, Place::Named(""), 0)?;
@@ -226,6 +236,7 @@ struct Decoder<'a, 'b, 't> {
     reader: Reader<'a>,
     bits: &'b mut type_bits::Reader<'t>,
     out: &'b mut DocBuilder,
+    strings: Strings,
 }
 
 impl Decoder<'_, '_, '_> {
@@ -337,6 +348,7 @@ impl Decoder<'_, '_, '_> {
                     reader: self.reader.clone(),
                     bits: &mut *self.bits,
                     out: &mut scope,
+                    strings: self.strings,
                 };
                 inner.fields(depth)?;
                 self.reader = inner.reader;
@@ -376,6 +388,10 @@ impl Decoder<'_, '_, '_> {
         } else {
             Cow::Borrowed(text)
         };
+        if kind == ElementType::String && self.strings == Strings::SortKeys {
+            self.put(place, View::String(hexadecimal(&text).as_bytes()));
+            return Ok(());
+        }
         utf8(&text)?;
         let view = match kind {
             ElementType::Symbol => View::Symbol(&text),
@@ -396,4 +412,16 @@ impl Decoder<'_, '_, '_> {
 
 fn utf8(bytes: &[u8]) -> Result<&str, Corrupt> {
     core::str::from_utf8(bytes).map_err(|_| Corrupt("text that is not UTF-8"))
+}
+
+/// `0x2d4f`
+fn hexadecimal(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(2 + 2 * bytes.len());
+    out.push_str("0x");
+    for byte in bytes {
+        for digit in [byte >> 4, byte & 15] {
+            out.push(char::from_digit(digit.into(), 16).expect("a digit"));
+        }
+    }
+    out
 }

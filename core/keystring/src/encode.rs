@@ -1,6 +1,7 @@
 //! Values as bytes that sort as the values do.
 
 use pinion_bson::{Number, RawBsonRef, RawElems, View, with_view};
+use pinion_collation::Collation;
 use smallvec::SmallVec;
 
 use crate::bytes::{Sink, push_cstring, push_text};
@@ -22,9 +23,14 @@ struct Level<'a> {
 
 /// Appends a value ascending, and its type bits.
 #[inline]
-pub(crate) fn push_value(out: &mut impl Sink, bits: &mut TypeBits, view: View<'_>) {
-    if let Some(level) = push_flat(out, bits, view) {
-        push_nested(out, bits, level);
+pub(crate) fn push_value(
+    out: &mut impl Sink,
+    bits: &mut TypeBits,
+    view: View<'_>,
+    collation: Option<&Collation>,
+) {
+    if let Some(level) = push_flat(out, bits, view, collation) {
+        push_nested(out, bits, level, collation);
     }
 }
 
@@ -35,6 +41,7 @@ pub(crate) fn push_component(
     bits: &mut TypeBits,
     value: RawBsonRef<'_>,
     descending: bool,
+    collation: Option<&Collation>,
 ) {
     let start = out.position();
     match value {
@@ -48,11 +55,10 @@ pub(crate) fn push_component(
         }
         RawBsonRef::String(text) => {
             bits.push_string();
-            out.push(ctype::STRING);
-            push_text(out, text.as_bytes());
+            push_string(out, text.as_bytes(), collation);
         }
         RawBsonRef::ObjectId(id) => push_object_id(out, id.bytes()),
-        other => push_any(out, bits, other),
+        other => push_any(out, bits, other, collation),
     }
     if descending {
         invert(out.since(start));
@@ -60,8 +66,30 @@ pub(crate) fn push_component(
 }
 
 #[inline(never)]
-fn push_any(out: &mut impl Sink, bits: &mut TypeBits, value: RawBsonRef<'_>) {
-    with_view(value, |view| push_value(out, bits, view));
+fn push_any(
+    out: &mut impl Sink,
+    bits: &mut TypeBits,
+    value: RawBsonRef<'_>,
+    collation: Option<&Collation>,
+) {
+    with_view(value, |view| push_value(out, bits, view, collation));
+}
+
+/// Appends a string: its bytes, or its sort key in a collation.
+#[inline]
+fn push_string(out: &mut impl Sink, text: &[u8], collation: Option<&Collation>) {
+    out.push(ctype::STRING);
+    match collation {
+        None => push_text(out, text),
+        Some(collation) => push_sort_key(out, text, collation),
+    }
+}
+
+#[inline(never)]
+fn push_sort_key(out: &mut impl Sink, text: &[u8], collation: &Collation) {
+    let mut key = Vec::with_capacity(2 * text.len() + 8);
+    collation.sort_key(text, &mut key);
+    push_text(out, &key);
 }
 
 #[inline]
@@ -73,9 +101,14 @@ fn push_object_id(out: &mut impl Sink, id: [u8; 12]) {
 
 /// Appends a value descending: all its bytes inverted.
 #[inline]
-pub(crate) fn push_descending(out: &mut impl Sink, bits: &mut TypeBits, view: View<'_>) {
+pub(crate) fn push_descending(
+    out: &mut impl Sink,
+    bits: &mut TypeBits,
+    view: View<'_>,
+    collation: Option<&Collation>,
+) {
     let start = out.position();
-    push_value(out, bits, view);
+    push_value(out, bits, view, collation);
     invert(out.since(start));
 }
 
@@ -88,7 +121,12 @@ pub(crate) fn invert(bytes: &mut [u8]) {
 }
 
 /// Writes documents and arrays without recursion, so depth costs no stack. What is malformed counts as its end.
-fn push_nested<'a>(out: &mut impl Sink, bits: &mut TypeBits, outermost: Level<'a>) {
+fn push_nested<'a>(
+    out: &mut impl Sink,
+    bits: &mut TypeBits,
+    outermost: Level<'a>,
+    collation: Option<&Collation>,
+) {
     let mut levels: SmallVec<[Level<'a>; 8]> = SmallVec::new();
     levels.push(outermost);
     while let Some(level) = levels.last_mut() {
@@ -101,7 +139,7 @@ fn push_nested<'a>(out: &mut impl Sink, bits: &mut TypeBits, outermost: Level<'a
             out.push(ctype::generic(elem.kind));
             push_cstring(out, elem.name);
         }
-        if let Some(inner) = push_flat(out, bits, view) {
+        if let Some(inner) = push_flat(out, bits, view, collation) {
             levels.push(inner);
         }
     }
@@ -109,7 +147,12 @@ fn push_nested<'a>(out: &mut impl Sink, bits: &mut TypeBits, outermost: Level<'a
 
 /// Appends a value; of a document or an array only the beginning, and gives what is inside.
 #[inline]
-fn push_flat<'a>(out: &mut impl Sink, bits: &mut TypeBits, view: View<'a>) -> Option<Level<'a>> {
+fn push_flat<'a>(
+    out: &mut impl Sink,
+    bits: &mut TypeBits,
+    view: View<'a>,
+    collation: Option<&Collation>,
+) -> Option<Level<'a>> {
     match view {
         View::Int32(v) => push_number(out, bits, Number::Int32(v)),
         View::Int64(v) => push_number(out, bits, Number::Int64(v)),
@@ -121,8 +164,7 @@ fn push_flat<'a>(out: &mut impl Sink, bits: &mut TypeBits, view: View<'a>) -> Op
         ),
         View::String(text) => {
             bits.push_string();
-            out.push(ctype::STRING);
-            push_text(out, text);
+            push_string(out, text, collation);
         }
         View::Symbol(text) => {
             bits.push_symbol();

@@ -9,10 +9,11 @@
 //! of "a\0". So two entries have equal fields exactly if they share the bytes up to and including it.
 
 use pinion_bson::{RawBsonRef, RawDocumentBuf};
+use pinion_collation::Collation;
 use smallvec::SmallVec;
 
 use crate::ctype;
-use crate::decode::{Corrupt, decode_prefix, prefix_len};
+use crate::decode::{Corrupt, Strings, decode_prefix, decode_prefix_as, prefix_len};
 use crate::encode::push_component;
 use crate::limits::MAX_COMPONENTS;
 use crate::ordering::Ordering;
@@ -38,12 +39,23 @@ pub fn encode_id(id: RawBsonRef<'_>) -> RecordKey {
     encode_id_with_types(id).0
 }
 
+/// As [`encode_id`], equal for values that the collation says are equal.
+#[inline]
+pub fn encode_id_in(collation: Option<&Collation>, id: RawBsonRef<'_>) -> RecordKey {
+    encode_id_types(id, collation).0
+}
+
 /// The key of the record with this `_id`, and what is needed to decode it.
 #[inline]
 pub fn encode_id_with_types(id: RawBsonRef<'_>) -> (RecordKey, TypeBits) {
+    encode_id_types(id, None)
+}
+
+#[inline]
+fn encode_id_types(id: RawBsonRef<'_>, collation: Option<&Collation>) -> (RecordKey, TypeBits) {
     let mut key = RecordKey::new();
     let mut bits = TypeBits::new();
-    push_component(&mut key, &mut bits, id, false);
+    push_component(&mut key, &mut bits, id, false, collation);
     key.push(ctype::END);
     (key, bits)
 }
@@ -66,6 +78,17 @@ pub fn encode_index_entry(
     ordering: Ordering,
     id: RawBsonRef<'_>,
 ) -> IndexEntry {
+    encode_index_entry_in(fields, ordering, None, id, None)
+}
+
+/// As [`encode_index_entry`]: the fields in the index's collation, `_id` in that of the collection.
+pub fn encode_index_entry_in(
+    fields: &[RawBsonRef<'_>],
+    ordering: Ordering,
+    collation: Option<&Collation>,
+    id: RawBsonRef<'_>,
+    id_collation: Option<&Collation>,
+) -> IndexEntry {
     assert!(
         fields.len() <= MAX_COMPONENTS as usize,
         "an index has at most {MAX_COMPONENTS} fields"
@@ -78,12 +101,13 @@ pub fn encode_index_entry(
             &mut field_bits,
             *value,
             ordering.is_descending(component),
+            collation,
         );
     }
     key.push(ctype::END);
     let prefix_len = key.len();
     let mut id_bits = TypeBits::new();
-    push_component(&mut key, &mut id_bits, id, false);
+    push_component(&mut key, &mut id_bits, id, false, id_collation);
     key.push(ctype::END);
     IndexEntry {
         key,
@@ -134,18 +158,33 @@ pub fn split_index_entry(key: &[u8], fields: u32, ordering: Ordering) -> Result<
     Ok(end + 1)
 }
 
-/// The values of an entry's fields, and its `_id`, each in fields with empty names.
+/// The values of an entry's fields, in fields with empty names.
+pub fn decode_index_fields(
+    key: &[u8],
+    type_bits: &[u8],
+    fields: u32,
+    ordering: Ordering,
+    strings: Strings,
+) -> Result<RawDocumentBuf, Corrupt> {
+    let (field_bits, _) = TypeBits::from_prefix(type_bits)?;
+    let (values, end) = decode_prefix_as(key, fields, ordering, &field_bits, strings)?;
+    if key.get(end) != Some(&ctype::END) {
+        return Err(Corrupt("no end after the fields"));
+    }
+    Ok(values)
+}
+
+/// The values of an entry's fields, and its `_id`, each in fields with empty names. Neither has a
+/// collation.
 pub fn decode_index_entry(
     key: &[u8],
     type_bits: &[u8],
     fields: u32,
     ordering: Ordering,
 ) -> Result<(RawDocumentBuf, RawDocumentBuf), Corrupt> {
-    let (field_bits, used) = TypeBits::from_prefix(type_bits)?;
+    let values = decode_index_fields(key, type_bits, fields, ordering, Strings::Plain)?;
+    let (_, used) = TypeBits::from_prefix(type_bits)?;
     let id_bits = TypeBits::from_bytes(&type_bits[used..])?;
-    let (values, end) = decode_prefix(key, fields, ordering, &field_bits)?;
-    if key.get(end) != Some(&ctype::END) {
-        return Err(Corrupt("no end after the fields"));
-    }
-    Ok((values, decode_id(&key[end + 1..], &id_bits)?))
+    let end = split_index_entry(key, fields, ordering)?;
+    Ok((values, decode_id(&key[end..], &id_bits)?))
 }

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | 10, 15, 20, 240 | MinKey, undefined, null, MaxKey | nothing |
 //! | 30-51 | numbers | magnitude, and for decimals a continuation: see `number.rs` |
-//! | 60 | string, symbol | the bytes, a NUL inside written as 00 FF; 00 |
+//! | 60 | string, symbol | the bytes, a NUL inside written as 00 FF; 00. Of a string in a collation, those of its sort key |
 //! | 70 | document | for each field its type (numbers 30, booleans 110), its name, 00, its value; 00 |
 //! | 80 | array | the values; 00 |
 //! | 90 | binary | length in a byte, or FF and four bytes; subtype; payload |
@@ -39,10 +39,11 @@ mod tests;
 mod type_bits;
 
 pub use builder::{Builder, Discriminator, KeyString};
-pub use decode::{Corrupt, component_len, decode, decode_prefix, prefix_len};
+pub use decode::{Corrupt, Strings, component_len, decode, decode_prefix, prefix_len};
 pub use index::{
-    IndexEntry, RecordKey, decode_id, decode_index_entry, encode_id, encode_id_with_types,
-    encode_index_entry, join_index_entry, split_index_entry,
+    IndexEntry, RecordKey, decode_id, decode_index_entry, decode_index_fields, encode_id,
+    encode_id_in, encode_id_with_types, encode_index_entry, encode_index_entry_in,
+    join_index_entry, split_index_entry,
 };
 pub use limits::{MAX_COMPONENTS, MAX_RECORD_ID_BYTES};
 pub use ordering::Ordering;

@@ -1,12 +1,14 @@
 //! Whole keys against the comparison of values: order, round trip, and robustness.
 
 use core::cmp;
+use std::sync::Arc;
 
 use pinion_bson::testing::{self, Rng};
 use pinion_bson::{
     ElementType, Number, RawBson, RawBsonRef, RawDocument, compare_values, elements, raw_elements,
     rawbson, rawdoc,
 };
+use pinion_collation::{Collation, Options, Strength};
 
 use crate::*;
 
@@ -194,6 +196,60 @@ fn index_entries_split_and_share_prefixes_exactly_when_equal() {
             join_index_entry(builder.bytes(), builder.type_bits(), &id_key, &id_bits),
             x
         );
+    }
+}
+
+/// Keys under a collation sort as it compares the values, at any depth, and equal keys are those of
+/// equal values.
+#[test]
+fn keys_sort_as_values_compare_in_a_collation() {
+    let mut rng = Rng::new(16);
+    let collations: Vec<Arc<Collation>> = [("en", 1), ("en", 3), ("fr_CA", 2), ("de", 5)]
+        .map(|(locale, strength)| {
+            let options = Options {
+                locale,
+                strength: Strength::from_number(strength),
+                ..Options::default()
+            };
+            Arc::new(Collation::new(&options).expect("a collation"))
+        })
+        .into();
+    let cased = |value: &RawBson, upper: bool| match value {
+        RawBson::String(text) if upper => RawBson::String(text.to_uppercase()),
+        other => other.clone(),
+    };
+    for round in 0..rounds() / 4 {
+        let collation = &collations[round as usize % collations.len()];
+        let (a, b) = testing::pair(&mut rng);
+        let (a, b) = (cased(&a, false), cased(&b, rng.below(2) == 0));
+        let (a, b) = (a.as_raw_bson_ref(), b.as_raw_bson_ref());
+        let order = pinion_bson::compare_values_by(&**collation, a, b);
+        let key = |value, bits| {
+            let ordering = Ordering::from_bits(bits);
+            let mut builder = Builder::with_collation(ordering, Some(collation.clone()));
+            builder.append(value).finish().bytes
+        };
+        assert_eq!(key(a, 0).cmp(&key(b, 0)), order, "{a:?} {b:?}");
+        assert_eq!(key(a, 1).cmp(&key(b, 1)), order.reverse(), "{a:?} {b:?}");
+        let id = encode_id_in(Some(collation), a);
+        assert_eq!(id == encode_id_in(Some(collation), b), order.is_eq());
+        let ordering = Ordering::from_bits(round as u32 & 1);
+        let entry = encode_index_entry_in(&[a], ordering, Some(collation), b, None);
+        assert_eq!(
+            split_index_entry(&entry.key, 1, ordering),
+            Ok(entry.prefix_len)
+        );
+        let fields =
+            decode_index_fields(&entry.key, &entry.type_bits, 1, ordering, Strings::SortKeys)
+                .expect("an entry");
+        if let (RawBsonRef::String(text), Some((_, RawBsonRef::String(found)))) =
+            (a, elements(&fields).next())
+        {
+            let mut key = Vec::new();
+            collation.sort_key(text.as_bytes(), &mut key);
+            let digits: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(found, format!("0x{digits}"));
+        }
     }
 }
 

@@ -1,8 +1,9 @@
-//! Collation documents, read with MongoDB's errors.
+//! Collation documents, read with MongoDB's errors, and comparisons that are accounted for.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
-use pinion_bson::RawDocument;
+use pinion_bson::{RawBson, RawBsonRef, RawDocument};
 use pinion_collation::{
     Alternate, CaseFirst, Collation, Invalid, MaxVariable, Options, Strength, VERSION,
 };
@@ -11,6 +12,8 @@ use pinion_wire::{Error, Result};
 
 use crate::error::{bad_value, error};
 use crate::text::document_text;
+use crate::value::bytes;
+use crate::work;
 
 /// The locale of the order by bytes.
 const SIMPLE: &str = "simple";
@@ -103,121 +106,68 @@ fn refusal(invalid: Invalid, locale: &str, spec: &RawDocument) -> Error {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use pinion_bson::{RawDocumentBuf, rawdoc};
+/// What a byte costs that a collation looks at.
+const COLLATED_BYTE: work::Units = 15;
 
-    fn check(spec: RawDocumentBuf, expected: std::result::Result<Option<&str>, (i32, &str)>) {
-        let found = parse_collation(&spec).map_err(|e| (e.code.0, e.message.clone()));
-        let found = match &found {
-            Ok(collation) => Ok(collation.as_ref().map(|c| c.settings().locale)),
-            Err((code, message)) => Err((*code, message.as_str())),
-        };
-        assert_eq!(found, expected, "{}", document_text(&spec));
+/// Orders two values. A comparison that a call was refused for gives any order: the call is done
+/// again.
+pub(crate) fn compare(
+    collation: Option<&Collation>,
+    a: RawBsonRef<'_>,
+    b: RawBsonRef<'_>,
+) -> Ordering {
+    let Some(collation) = collation else {
+        return pinion_bson::compare_values(a, b);
+    };
+    let looked_at = bytes(a).min(bytes(b)) as work::Units;
+    if work::spend(looked_at * COLLATED_BYTE).is_err() {
+        return Ordering::Equal;
     }
+    pinion_bson::compare_values_by(collation, a, b)
+}
 
-    #[test]
-    fn collations_are_read() {
-        check(rawdoc! { "locale": "simple" }, Ok(None));
-        check(
-            rawdoc! { "locale": "simple", "normalization": true },
-            Ok(None),
-        );
-        check(rawdoc! { "locale": "en" }, Ok(Some("en")));
-        check(
-            rawdoc! { "locale": "en", "strength": 2.0, "caseFirst": null },
-            Ok(Some("en")),
-        );
-        check(
-            rawdoc! { "locale": "en", "strength": 2_i64, "version": "57.1" },
-            Ok(Some("en")),
-        );
-        check(
-            rawdoc! { "locale": "de@collation=phonebook", "maxVariable": "space" },
-            Ok(Some("de@collation=phonebook")),
-        );
-    }
+/// Whether two values are equal in that order.
+pub(crate) fn equal(collation: Option<&Collation>, a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> bool {
+    compare(collation, a, b).is_eq()
+}
 
-    #[test]
-    fn invalid_collations_are_refused() {
-        check(
-            rawdoc! { "strength": 2 },
-            Err((
-                40414,
-                "BSON field 'collation.locale' is missing but a required field",
-            )),
-        );
-        check(
-            rawdoc! { "locale": "en", "x": 1 },
-            Err((40415, "BSON field 'collation.x' is an unknown field.")),
-        );
-        check(
-            rawdoc! { "locale": 1 },
-            Err((
-                14,
-                "BSON field 'collation.locale' is the wrong type 'int', expected type 'string'",
-            )),
-        );
-        check(
-            rawdoc! { "locale": "en", "strength": 6 },
-            Err((
-                2,
-                "Enumeration value '6' for field 'collation.strength' is not a valid value.",
-            )),
-        );
-        check(
-            rawdoc! { "locale": "en", "caseFirst": "up" },
-            Err((
-                2,
-                "Enumeration value 'up' for field 'collation.caseFirst' is not a valid value.",
-            )),
-        );
-        check(
-            rawdoc! { "locale": "en", "caseLevel": 1 },
-            Err((
-                14,
-                "BSON field 'collation.caseLevel' is the wrong type 'int', expected type 'bool'",
-            )),
-        );
-        check(
-            rawdoc! { "locale": "xx" },
-            Err((2, "Field 'locale' is invalid in: { locale: \"xx\" }")),
-        );
-        check(
-            rawdoc! { "locale": "en_GB" },
-            Err((
-                2,
-                "Field 'locale' is invalid in: { locale: \"en_GB\" }. Did you mean 'en'?",
-            )),
-        );
-        check(
-            rawdoc! { "locale": "" },
-            Err((
-                2,
-                "Field 'locale' cannot be the empty string in: { locale: \"\" }",
-            )),
-        );
-        check(
-            rawdoc! { "locale": "de@collation=search" },
-            Err((
-                238,
-                "The variant of the locale is not supported by this server in: { locale: \"de@collation=search\" }",
-            )),
-        );
-        check(
-            rawdoc! { "locale": "fr", "backwards": true, "strength": 1 },
-            Err((
-                2,
-                "'backwards' is invalid with 'strength' of 1 in: { locale: \"fr\", backwards: true, strength: 1 }",
-            )),
-        );
-        check(
-            rawdoc! { "locale": "fr", "caseFirst": "upper", "strength": 2 },
-            Err((
-                2,
-                "'caseFirst' is invalid unless 'caseLevel' is on or 'strength' is greater than 2 in: { locale: \"fr\", caseFirst: \"upper\", strength: 2 }",
-            )),
-        );
+/// As [`compare`], of values that are owned.
+pub(crate) fn compare_owned(collation: Option<&Collation>, a: &RawBson, b: &RawBson) -> Ordering {
+    compare(collation, a.as_raw_bson_ref(), b.as_raw_bson_ref())
+}
+
+/// A value in the order of values, for sets of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ordered<'a> {
+    value: RawBsonRef<'a>,
+    collation: Option<&'a Collation>,
+}
+
+impl<'a> Ordered<'a> {
+    pub(crate) fn new(value: RawBsonRef<'a>, collation: Option<&'a Collation>) -> Ordered<'a> {
+        Ordered { value, collation }
     }
 }
+
+impl Ord for Ordered<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        compare(self.collation, self.value, other.value)
+    }
+}
+
+impl PartialOrd for Ordered<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Ordered<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Ordered<'_> {}
+
+#[cfg(test)]
+mod tests;

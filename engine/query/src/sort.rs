@@ -1,6 +1,9 @@
 //! Sort patterns, the keys they give documents, and the sort in memory.
 
+use std::sync::Arc;
+
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_collation::Collation;
 use pinion_keystring::{Builder, Ordering, encode_id};
 use pinion_wire::Result;
 use rustc_hash::FxHashSet;
@@ -21,6 +24,7 @@ pub struct SortPattern {
     descending: Vec<bool>,
     ordering: Ordering,
     natural: Option<Direction>,
+    collation: Option<Arc<Collation>>,
 }
 
 /// The way through an index or a collection.
@@ -74,7 +78,19 @@ impl SortPattern {
             descending: Vec::new(),
             ordering: Ordering::ascending(),
             natural: None,
+            collation: None,
         }
+    }
+
+    /// The same sort, with strings in the order of the collation.
+    #[must_use]
+    pub fn with_collation(self, collation: Option<Arc<Collation>>) -> SortPattern {
+        SortPattern { collation, ..self }
+    }
+
+    /// How the sort compares strings.
+    pub fn collation(&self) -> Option<&Arc<Collation>> {
+        self.collation.as_ref()
     }
 
     /// Parses the specification of a `$sort` stage, but for the check that it is not empty.
@@ -151,7 +167,7 @@ impl SortPattern {
     /// The key without the `_id` behind it.
     pub fn value_key(&self, document: &RawDocument) -> Result<Vec<u8>> {
         crate::work::spend_bytes(document.as_bytes().len())?;
-        let mut builder = Builder::new(self.ordering);
+        let mut builder = Builder::with_collation(self.ordering, self.collation.clone());
         if let [path] = &self.paths[..]
             && path.text() == "_id"
         {

@@ -39,30 +39,6 @@ pub(crate) fn compare_owned(a: &RawBson, b: &RawBson) -> Ordering {
     compare_values(a.as_raw_bson_ref(), b.as_raw_bson_ref())
 }
 
-/// A value in the order of values, for sets of them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ordered<'a>(pub RawBsonRef<'a>);
-
-impl Ord for Ordered<'_> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        compare_values(self.0, other.0)
-    }
-}
-
-impl PartialOrd for Ordered<'_> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Ordered<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Ordered<'_> {}
-
 /// Whether a document has no fields.
 pub(crate) fn is_empty(document: &RawDocument) -> bool {
     document.as_bytes().len() <= 5

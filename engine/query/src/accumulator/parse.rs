@@ -1,6 +1,9 @@
 //! Accumulators as stages name them: `{$sum: <expression>}`, `{$topN: {n, sortBy, output}}`.
 
+use std::sync::Arc;
+
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_collation::Collation;
 use pinion_wire::Result;
 
 use super::kind::Kind;
@@ -22,6 +25,7 @@ pub(crate) struct Accumulation {
     number: Option<Expression>,
     /// The order of `$top` and its kin.
     order: Option<SortPattern>,
+    collation: Option<Arc<Collation>>,
 }
 
 /// What a document gives an accumulator: a value, and its key where values are ordered by one.
@@ -80,6 +84,7 @@ impl Accumulation {
             argument,
             number: None,
             order: None,
+            collation: variables.collation.clone(),
         })
     }
 
@@ -98,7 +103,8 @@ impl Accumulation {
 
     /// An empty state for the group of this key.
     pub(crate) fn start(&self, key: RawBsonRef<'_>) -> Result<Accumulator> {
-        Ok(Accumulator::with_number(&self.kind, self.wanted(key)?))
+        let started = Accumulator::with_number(&self.kind, self.wanted(key)?);
+        Ok(started.with_collation(self.collation.as_ref()))
     }
 
     /// What a document gives.
@@ -174,6 +180,7 @@ fn parse_n(kind: Kind, operand: RawBsonRef<'_>, variables: &Variables) -> Result
         argument: input.ok_or_else(|| error(5_787_907, "Missing value for 'input'"))?,
         number: Some(number),
         order: None,
+        collation: variables.collation.clone(),
     })
 }
 
@@ -226,6 +233,7 @@ fn parse_ranked(
         kind,
         argument: Expression::parse(output, variables)?,
         number,
-        order: Some(SortPattern::parse(order)?),
+        order: Some(SortPattern::parse(order)?.with_collation(variables.collation.clone())),
+        collation: variables.collation.clone(),
     })
 }

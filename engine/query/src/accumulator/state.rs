@@ -1,8 +1,11 @@
 //! The state of one accumulator of one group.
 
+use std::sync::Arc;
+
 use indexmap::IndexMap;
-use pinion_bson::{DocBuilder, Number, RawBson, RawBsonRef, compare_values};
-use pinion_keystring::encode_id;
+use pinion_bson::{DocBuilder, Number, RawBson, RawBsonRef};
+use pinion_collation::Collation;
+use pinion_keystring::encode_id_in;
 use pinion_wire::Result;
 use rustc_hash::{FxBuildHasher, FxHashSet};
 
@@ -13,6 +16,7 @@ use super::quantile::Quantiles;
 use super::ranked::{Few, Ranked, Side};
 use super::spread::Spread;
 use super::sum::Sum;
+use crate::collation::compare;
 use crate::error::{error, type_mismatch};
 use crate::text::value_text;
 use crate::value::{elements, is_nullish, items, owned, type_name};
@@ -28,6 +32,7 @@ pub(crate) enum Accumulator {
     Extreme {
         max: bool,
         value: Option<RawBson>,
+        collation: Option<Arc<Collation>>,
     },
     First(Option<RawBson>),
     Last(Option<RawBson>),
@@ -36,6 +41,7 @@ pub(crate) enum Accumulator {
         values: List,
         seen: FxHashSet<Vec<u8>>,
         bytes: usize,
+        collation: Option<Arc<Collation>>,
     },
     MergeObjects {
         fields: IndexMap<String, RawBson, FxBuildHasher>,
@@ -55,6 +61,7 @@ pub(crate) enum Accumulator {
     Extremes {
         max: bool,
         ranked: Ranked,
+        collation: Option<Arc<Collation>>,
     },
     /// The best few, or the best one, by a sort pattern.
     Best {
@@ -75,10 +82,15 @@ impl Accumulator {
 
     /// The state of an accumulator; `wanted` is the `n` of those that have one.
     pub(crate) fn with_number(kind: &Kind, wanted: usize) -> Accumulator {
-        let extreme = |max| Accumulator::Extreme { max, value: None };
+        let extreme = |max| Accumulator::Extreme {
+            max,
+            value: None,
+            collation: None,
+        };
         let extremes = |max, side| Accumulator::Extremes {
             max,
             ranked: Ranked::new(wanted, side),
+            collation: None,
         };
         let best = |single, side| Accumulator::Best {
             single,
@@ -108,6 +120,7 @@ impl Accumulator {
                 values: List::default(),
                 seen: FxHashSet::default(),
                 bytes: 0,
+                collation: None,
             },
             Kind::MergeObjects => Accumulator::MergeObjects {
                 fields: IndexMap::default(),
@@ -130,6 +143,22 @@ impl Accumulator {
                 digest: Box::default(),
             },
         }
+    }
+
+    /// The same state before it takes its first value, with strings compared by the collation.
+    #[must_use]
+    pub(crate) fn with_collation(mut self, by: Option<&Arc<Collation>>) -> Accumulator {
+        match &mut self {
+            Accumulator::Extreme { collation, .. }
+            | Accumulator::AddToSet { collation, .. }
+            | Accumulator::Extremes { collation, .. } => *collation = by.cloned(),
+            Accumulator::Items { each, .. } => {
+                let inner = std::mem::replace(&mut **each, Accumulator::Count(0));
+                **each = inner.with_collation(by);
+            }
+            _ => {}
+        }
+        self
     }
 
     /// Takes one value, `None` where it is missing.
@@ -155,7 +184,8 @@ impl Accumulator {
             Accumulator::Extreme {
                 max,
                 value: extreme,
-            } => add_extreme(*max, extreme, value),
+                collation,
+            } => add_extreme(*max, extreme, value, collation.as_deref()),
             Accumulator::First(first) => {
                 if first.is_none() {
                     *first = Some(value.map_or(RawBson::Null, owned));
@@ -171,9 +201,10 @@ impl Accumulator {
                 values,
                 seen,
                 bytes,
+                collation,
             } => {
                 if let Some(value) = value {
-                    let key = encode_id(value);
+                    let key = encode_id_in(collation.as_deref(), value);
                     if !seen.contains(&key[..]) {
                         *bytes += size_of::<Vec<u8>>() + key.len();
                         seen.insert(key.to_vec());
@@ -203,9 +234,11 @@ impl Accumulator {
                 }
             }
             Accumulator::Few(few) => few.add(value.unwrap_or(RawBsonRef::Null)),
-            Accumulator::Extremes { ranked, .. } => {
+            Accumulator::Extremes {
+                ranked, collation, ..
+            } => {
                 if let Some(value) = value.filter(|v| !is_nullish(*v)) {
-                    ranked.add(&encode_id(value), value);
+                    ranked.add(&encode_id_in(collation.as_deref(), value), value);
                 }
             }
             Accumulator::Best { ranked, .. } => {
@@ -243,7 +276,7 @@ impl Accumulator {
             Accumulator::Items { each, .. } => each.finish(),
             Accumulator::StdDev { sample, spread } => spread.deviation(*sample),
             Accumulator::Few(few) => few.array(),
-            Accumulator::Extremes { max, ranked } => {
+            Accumulator::Extremes { max, ranked, .. } => {
                 let values = ranked.entries().map(|(_, value)| value);
                 if *max {
                     List::of(values.rev())
@@ -285,12 +318,17 @@ impl Accumulator {
     }
 }
 
-fn add_extreme(max: bool, extreme: &mut Option<RawBson>, value: Option<RawBsonRef<'_>>) {
+fn add_extreme(
+    max: bool,
+    extreme: &mut Option<RawBson>,
+    value: Option<RawBsonRef<'_>>,
+    collation: Option<&Collation>,
+) {
     let Some(value) = value.filter(|v| !is_nullish(*v)) else {
         return;
     };
     let better = extreme.as_ref().is_none_or(|old| {
-        let order = compare_values(value, old.as_raw_bson_ref());
+        let order = compare(collation, value, old.as_raw_bson_ref());
         if max { order.is_gt() } else { order.is_lt() }
     });
     if better {
@@ -344,6 +382,7 @@ pub(super) fn size(value: &RawBson) -> usize {
 mod tests {
     use super::*;
     use pinion_bson::rawbson;
+    use pinion_keystring::encode_id;
 
     #[track_caller]
     fn check(kind: Kind, values: Vec<RawBson>, expected: RawBson) {

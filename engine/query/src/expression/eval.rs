@@ -2,6 +2,7 @@
 
 use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument};
 use pinion_wire::Result;
+use smallvec::SmallVec;
 
 use super::parse::{Expr, FieldPath};
 use super::value::Value;
@@ -62,17 +63,14 @@ impl Expr {
                 builder.end();
                 Value::wrapped(builder)
             }
+            Expr::Compare(operator, arguments, collation) => {
+                let values = evaluate_all(arguments, env)?;
+                let value = (operator.evaluate)(&values, collation.as_deref())?;
+                crate::work::check()?;
+                value
+            }
             Expr::Call(operator, arguments) => {
-                let mut values: smallvec::SmallVec<[Value<'a>; 4]> = smallvec::SmallVec::new();
-                let mut bytes = 0;
-                for argument in arguments {
-                    let value = argument.evaluate(env)?;
-                    bytes += value.bytes();
-                    values.push(value);
-                }
-                check_value_bytes(bytes)?;
-                spend_bytes(bytes)?;
-                let value = (operator.evaluate)(&values)?;
+                let value = (operator.evaluate)(&evaluate_all(arguments, env)?)?;
                 if let Value::Owned(made) = &value
                     && let RawBson::String(text) = &**made
                 {
@@ -244,6 +242,20 @@ impl Expr {
             }
         })
     }
+}
+
+/// The arguments of an operator.
+fn evaluate_all<'a>(arguments: &'a [Expr], env: &mut Env<'a>) -> Result<SmallVec<[Value<'a>; 4]>> {
+    let mut values = SmallVec::new();
+    let mut bytes = 0;
+    for argument in arguments {
+        let value = argument.evaluate(env)?;
+        bytes += value.bytes();
+        values.push(value);
+    }
+    check_value_bytes(bytes)?;
+    spend_bytes(bytes)?;
+    Ok(values)
 }
 
 /// Accounts for what a path through arrays has copied.

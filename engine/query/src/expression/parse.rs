@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use pinion_bson::{RawBson, RawBsonRef, RawDocument};
+use pinion_collation::Collation;
 use pinion_wire::Result;
 use rustc_hash::FxHashSet;
 
 use super::Variables;
-use super::operators::{self, NamedZone, Operator};
+use super::operators::{self, Comparing, NamedZone, Operator};
 use crate::error::{error, failed_to_parse};
 use crate::limits::{MAX_PATH_COMPONENTS, check_string_bytes};
 use crate::value::{bytes, count, elements, first, items, owned};
@@ -42,6 +43,8 @@ pub(crate) enum Expr {
     Array(Vec<Expr>),
     /// An operator whose arguments are evaluated before it.
     Call(&'static Operator, Vec<Expr>),
+    /// As `Call`, of an operator that compares values.
+    Compare(&'static Comparing, Vec<Expr>, Option<Arc<Collation>>),
     And(Vec<Expr>),
     Or(Vec<Expr>),
     Cond(Box<[Expr; 3]>),
@@ -78,6 +81,8 @@ pub(crate) struct Parser<'v> {
     scope: Vec<(String, usize)>,
     slots: usize,
     depth: usize,
+    /// Whether comparisons are made by bytes, whatever the collation.
+    by_bytes: bool,
 }
 
 impl<'v> Parser<'v> {
@@ -87,12 +92,44 @@ impl<'v> Parser<'v> {
             scope: Vec::new(),
             slots: 0,
             depth: 0,
+            by_bytes: false,
         }
     }
 
     /// What is known beside the document.
     pub(crate) fn variables(&self) -> &'v Variables {
         self.variables
+    }
+
+    /// How strings compare.
+    pub(crate) fn collation(&self) -> Option<Arc<Collation>> {
+        self.variables.collation.clone().filter(|_| !self.by_bytes)
+    }
+
+    /// See `Expression::parse_filter`.
+    pub(super) fn parse_filter(&mut self, value: RawBsonRef<'_>) -> Result<Expr> {
+        if let RawBsonRef::Document(document) = value
+            && let (Some((name, operand)), 1) = (first(document), count(document))
+        {
+            match (name, operand) {
+                ("$and", RawBsonRef::Array(parts)) => {
+                    let parts = items(parts).map(|part| self.parse_filter(part));
+                    return Ok(Expr::And(parts.collect::<Result<Vec<_>>>()?));
+                }
+                ("$in", RawBsonRef::Array(operands)) => {
+                    let mut operands = items(operands);
+                    self.by_bytes = matches!(
+                        (operands.next(), operands.next()),
+                        (Some(RawBsonRef::String(path)), Some(RawBsonRef::Array(_)))
+                            if path.starts_with('$') && !path.starts_with("$$")
+                    );
+                }
+                _ => {}
+            }
+        }
+        let parsed = self.parse(value);
+        self.by_bytes = false;
+        parsed
     }
 
     pub(crate) fn slots(&self) -> usize {
@@ -171,11 +208,16 @@ impl<'v> Parser<'v> {
         if let Some(special) = super::operators::special(name) {
             return fold_call(special(self, name, operand)?);
         }
+        if let Some(comparing) = operators::find_comparing(name) {
+            let arguments = self.parse_arguments(operand)?;
+            operators::check_arity(name, comparing.arity, arguments.len())?;
+            return fold_call(Expr::Compare(comparing, arguments, self.collation()));
+        }
         let Some(operator) = operators::find(name) else {
             return Err(error(168, format!("Unrecognized expression '{name}'")));
         };
         let arguments = self.parse_arguments(operand)?;
-        operator.check_arity(arguments.len())?;
+        operators::check_arity(name, operator.arity, arguments.len())?;
         fold_call(Expr::Call(operator, arguments))
     }
 
@@ -266,7 +308,7 @@ impl<'v> Parser<'v> {
 
 /// A call with literals alone is made at once, so that its error does not wait for a document.
 fn fold_call(expr: Expr) -> Result<Expr> {
-    let Expr::Call(_, arguments) = &expr else {
+    let (Expr::Call(_, arguments) | Expr::Compare(_, arguments, _)) = &expr else {
         return Ok(fold(expr));
     };
     if !arguments

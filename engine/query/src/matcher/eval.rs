@@ -1,12 +1,15 @@
 //! Matching: a tree against a document, or against one value inside `$elemMatch`.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
-use pinion_bson::{RawBsonRef, RawDocument, compare_values};
+use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_collation::Collation;
 use pinion_wire::{Error, Result};
 
 use super::MatchPosition;
 use super::node::{CompareOp, Leaf, Node, Predicate};
+use crate::collation;
 use crate::number::truncated_i64;
 use crate::path::{LeafArrays, walk};
 use crate::value::{
@@ -14,18 +17,20 @@ use crate::value::{
 };
 
 /// What one match carries through the tree.
-#[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct State<'c> {
+    collation: Option<&'c Collation>,
     record: bool,
     position: Option<u32>,
     error: Option<Error>,
 }
 
-impl State {
-    pub(crate) fn recording() -> State {
+impl<'c> State<'c> {
+    pub(crate) fn new(collation: Option<&'c Arc<Collation>>, record: bool) -> State<'c> {
         State {
-            record: true,
-            ..State::default()
+            collation: collation.map(Arc::as_ref),
+            record,
+            position: None,
+            error: None,
         }
     }
 
@@ -39,7 +44,7 @@ impl State {
     }
 
     /// Runs `f` with recording off: what a negation or an alternative met says nothing about the position.
-    fn silent(&mut self, f: impl FnOnce(&mut State) -> bool) -> bool {
+    fn silent(&mut self, f: impl FnOnce(&mut State<'c>) -> bool) -> bool {
         let record = std::mem::replace(&mut self.record, false);
         let result = f(self);
         self.record = record;
@@ -48,7 +53,7 @@ impl State {
 }
 
 impl Node {
-    pub(crate) fn matches(&self, document: &RawDocument, state: &mut State) -> bool {
+    pub(crate) fn matches(&self, document: &RawDocument, state: &mut State<'_>) -> bool {
         match self {
             Node::And(children) => {
                 for child in children {
@@ -81,7 +86,7 @@ impl Node {
     }
 
     /// Whether one value satisfies a tree without paths.
-    fn matches_value(&self, value: Option<RawBsonRef<'_>>, state: &mut State) -> bool {
+    fn matches_value(&self, value: Option<RawBsonRef<'_>>, state: &mut State<'_>) -> bool {
         match self {
             Node::And(children) => children.iter().all(|c| c.matches_value(value, state)),
             Node::Or(children) => children.iter().any(|c| c.matches_value(value, state)),
@@ -95,7 +100,7 @@ impl Node {
 }
 
 impl Leaf {
-    fn matches(&self, document: &RawDocument, state: &mut State) -> bool {
+    fn matches(&self, document: &RawDocument, state: &mut State<'_>) -> bool {
         let leaf_arrays = match self.predicate {
             Predicate::Exists
             | Predicate::Size(_)
@@ -122,10 +127,10 @@ impl Leaf {
 
 impl Predicate {
     /// Whether one value (or a missing one) satisfies the predicate.
-    pub(crate) fn matches(&self, value: Option<RawBsonRef<'_>>, state: &mut State) -> bool {
+    pub(crate) fn matches(&self, value: Option<RawBsonRef<'_>>, state: &mut State<'_>) -> bool {
         match self {
             Predicate::Compare { op, value: operand } => {
-                compare(*op, value, operand.as_raw_bson_ref())
+                compare(*op, value, operand.as_raw_bson_ref(), state.collation)
             }
             Predicate::In {
                 values,
@@ -135,7 +140,9 @@ impl Predicate {
                 let Some(value) = value else { return *has_null };
                 (*has_null && is_nullish(value))
                     || values
-                        .binary_search_by(|v| compare_values(v.as_raw_bson_ref(), value))
+                        .binary_search_by(|v| {
+                            collation::compare(state.collation, v.as_raw_bson_ref(), value)
+                        })
                         .is_ok()
                     || regexes.iter().any(|r| regex_matches(r, value))
             }
@@ -190,7 +197,12 @@ impl Predicate {
 }
 
 /// Comparison with type bracketing.
-fn compare(op: CompareOp, value: Option<RawBsonRef<'_>>, operand: RawBsonRef<'_>) -> bool {
+fn compare(
+    op: CompareOp,
+    value: Option<RawBsonRef<'_>>,
+    operand: RawBsonRef<'_>,
+    collation: Option<&Collation>,
+) -> bool {
     if class(value) != class(Some(operand)) {
         // A missing value and undefined compare as null.
         let value_is_nullish = value.is_none_or(is_nullish);
@@ -209,7 +221,7 @@ fn compare(op: CompareOp, value: Option<RawBsonRef<'_>>, operand: RawBsonRef<'_>
         let both = is_nan(value) && is_nan(operand);
         return both && matches!(op, CompareOp::Eq | CompareOp::Lte | CompareOp::Gte);
     }
-    let order = compare_values(value, operand);
+    let order = collation::compare(collation, value, operand);
     match op {
         CompareOp::Eq => order == Ordering::Equal,
         CompareOp::Lt => order == Ordering::Less,

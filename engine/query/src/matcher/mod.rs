@@ -13,6 +13,7 @@ mod tests;
 use std::sync::Arc;
 
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_collation::Collation;
 use pinion_wire::Result;
 
 use crate::expression::Variables;
@@ -31,6 +32,7 @@ pub struct Matcher(Arc<Parsed>);
 struct Parsed {
     filter: RawDocumentBuf,
     root: Node,
+    collation: Option<Arc<Collation>>,
 }
 
 /// What a match tells the positional operator of an update or a projection.
@@ -41,10 +43,11 @@ pub struct MatchPosition {
 }
 
 impl Matcher {
-    fn new(filter: &RawDocument, root: Node) -> Matcher {
+    fn new(filter: &RawDocument, root: Node, collation: Option<Arc<Collation>>) -> Matcher {
         Matcher(Arc::new(Parsed {
             filter: filter.to_owned(),
             root,
+            collation,
         }))
     }
 
@@ -53,29 +56,38 @@ impl Matcher {
         Matcher::parse_with(filter, &Variables::default())
     }
 
-    /// Parses a filter whose `$expr` may use these variables (`$$NOW`, those of `let`).
+    /// Parses a filter whose `$expr` may use these variables (`$$NOW`, those of `let`), and whose strings
+    /// compare by their collation.
     pub fn parse_with(filter: &RawDocument, variables: &Variables) -> Result<Matcher> {
         spend_bytes(filter.as_bytes().len())?;
         let root = parse::parse_filter(filter, variables)?;
-        Ok(Matcher::new(filter, root))
+        Ok(Matcher::new(filter, root, variables.collation.clone()))
     }
 
     /// The validator of a collection, where what looks beyond one document may not stand.
     pub(crate) fn parse_validator(filter: &RawDocument, variables: &Variables) -> Result<Matcher> {
         spend_bytes(filter.as_bytes().len())?;
         let root = parse::parse_validator(filter, variables)?;
-        Ok(Matcher::new(filter, root))
+        Ok(Matcher::new(filter, root, variables.collation.clone()))
     }
 
     /// A filter inside an update, where what concerns the whole document may not stand.
-    pub(crate) fn parse_nested(filter: &RawDocument) -> Result<Matcher> {
-        Ok(Matcher::new(filter, parse::parse_nested(filter)?))
+    pub(crate) fn parse_nested(
+        filter: &RawDocument,
+        collation: Option<&Arc<Collation>>,
+    ) -> Result<Matcher> {
+        let variables = Variables {
+            collation: collation.cloned(),
+            ..Variables::default()
+        };
+        let root = parse::parse_nested(filter, &variables)?;
+        Ok(Matcher::new(filter, root, variables.collation))
     }
 
     /// Whether a document matches. Only `$expr` can fail.
     pub fn matches(&self, document: &RawDocument) -> Result<bool> {
         spend_bytes(document.as_bytes().len())?;
-        let mut state = eval::State::default();
+        let mut state = eval::State::new(self.collation(), false);
         let matched = self.0.root.matches(document, &mut state);
         work::check()?;
         state.finish(matched).map(|position| position.is_some())
@@ -84,10 +96,15 @@ impl Matcher {
     /// As `matches`, with what the positional operator needs.
     pub fn matches_with_position(&self, document: &RawDocument) -> Result<Option<MatchPosition>> {
         spend_bytes(document.as_bytes().len())?;
-        let mut state = eval::State::recording();
+        let mut state = eval::State::new(self.collation(), true);
         let matched = self.0.root.matches(document, &mut state);
         work::check()?;
         state.finish(matched)
+    }
+
+    /// How the filter compares strings.
+    pub fn collation(&self) -> Option<&Arc<Collation>> {
+        self.0.collation.as_ref()
     }
 
     /// The filter as it was given.

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use pinion_bson::{ElementType, RawBson, RawDocumentBuf};
+use pinion_collation::Collation;
 
 use super::bits::BitTest;
 use super::schema::Schema;
+use crate::collation::compare_owned;
 use crate::expression::Expression;
 use crate::path::Path;
 use crate::regex::Regex;
@@ -60,7 +62,7 @@ pub(crate) enum Predicate {
         op: CompareOp,
         value: RawBson,
     },
-    /// `values` in comparison order without duplicates.
+    /// `values` in comparison order, in the collation's, without duplicates.
     In {
         values: Vec<RawBson>,
         regexes: Vec<Regex>,
@@ -150,11 +152,11 @@ impl Node {
     }
 
     /// Joins alternatives: one alone stands for itself, and equalities at one path are one `$in`.
-    pub(crate) fn or(mut children: Vec<Node>) -> Node {
+    pub(crate) fn or(mut children: Vec<Node>, collation: Option<&Collation>) -> Node {
         if children.len() == 1 {
             return children.remove(0);
         }
-        if let Some(joined) = joined_equalities(&children) {
+        if let Some(joined) = joined_equalities(&children, collation) {
             return joined;
         }
         sort(&mut children);
@@ -216,7 +218,7 @@ fn sort(nodes: &mut [Node]) {
     nodes.sort_by(|a, b| a.rank().cmp(&b.rank()).then_with(|| a.path().cmp(b.path())));
 }
 
-fn joined_equalities(children: &[Node]) -> Option<Node> {
+fn joined_equalities(children: &[Node], collation: Option<&Collation>) -> Option<Node> {
     let mut values: Vec<RawBson> = Vec::with_capacity(children.len());
     let mut path: Option<&Path> = None;
     for child in children {
@@ -240,19 +242,22 @@ fn joined_equalities(children: &[Node]) -> Option<Node> {
     let path = path?.clone();
     Some(Node::Leaf(Leaf {
         path,
-        predicate: Predicate::any_of(values, Vec::new()),
+        predicate: Predicate::any_of(values, Vec::new(), collation),
     }))
 }
 
 impl Predicate {
     /// Equality with any of these values, or a match with any of these expressions; one alone stands for itself.
-    pub(crate) fn any_of(mut values: Vec<RawBson>, regexes: Vec<Regex>) -> Predicate {
+    pub(crate) fn any_of(
+        mut values: Vec<RawBson>,
+        regexes: Vec<Regex>,
+        collation: Option<&Collation>,
+    ) -> Predicate {
         let has_null = values
             .iter()
             .any(|v| crate::value::is_nullish(v.as_raw_bson_ref()));
-        values
-            .sort_by(|a, b| pinion_bson::compare_values(a.as_raw_bson_ref(), b.as_raw_bson_ref()));
-        values.dedup_by(|a, b| pinion_bson::values_equal(a.as_raw_bson_ref(), b.as_raw_bson_ref()));
+        values.sort_by(|a, b| compare_owned(collation, a, b));
+        values.dedup_by(|a, b| compare_owned(collation, a, b).is_eq());
         match (&values[..], &regexes[..]) {
             ([one], []) => Predicate::Compare {
                 op: CompareOp::Eq,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pinion_bson::{ElementType, RawBsonRef, RawDocument, type_from_alias, type_from_number};
+use pinion_collation::Collation;
 use pinion_wire::Result;
 
 use super::bits::{BitOp, BitTest};
@@ -68,6 +69,10 @@ impl<'v> Place<'v> {
         ))
     }
 
+    fn collation(self) -> Option<&'v Collation> {
+        self.variables.collation.as_deref()
+    }
+
     fn in_elem_match(self) -> Result<Place<'v>> {
         Ok(Place {
             top: false,
@@ -100,12 +105,11 @@ pub(super) fn parse_validator(filter: &RawDocument, variables: &Variables) -> Re
     )
 }
 
-pub(super) fn parse_nested(filter: &RawDocument) -> Result<Node> {
-    let variables = Variables::default();
+pub(super) fn parse_nested(filter: &RawDocument, variables: &Variables) -> Result<Node> {
     parse_document(
         filter,
         Place {
-            variables: &variables,
+            variables,
             depth: 0,
             top: true,
             special: Special::None,
@@ -119,7 +123,10 @@ fn parse_document(document: &RawDocument, place: Place<'_>) -> Result<Node> {
         if let Some(operator) = name.strip_prefix('$') {
             match operator {
                 "and" => parts.push(Node::and(parse_list("$and", value, place)?)),
-                "or" => parts.push(Node::or(parse_list("$or", value, place)?)),
+                "or" => parts.push(Node::or(
+                    parse_list("$or", value, place)?,
+                    place.collation(),
+                )),
                 "nor" => parts.push(nor(parse_list("$nor", value, place)?)),
                 "comment" | "atomic" | "isolated" => {}
                 // The parts of a DBRef are fields when they stand in an array's item.
@@ -260,7 +267,7 @@ fn parse_expr(value: RawBsonRef<'_>, variables: &Variables) -> Result<Node> {
     let mut source = pinion_bson::DocBuilder::new();
     source.append("$expr", value);
     Ok(Node::Expr(
-        Box::new(Expression::parse(value, variables)?),
+        Box::new(Expression::parse_filter(value, variables)?),
         source.finish(),
     ))
 }
@@ -308,9 +315,9 @@ fn parse_operators(path: &str, operators: &RawDocument, place: Place<'_>) -> Res
                 nodes.push(not(leaf(path, comparison(path, CompareOp::Eq, value)?)));
                 continue;
             }
-            "$in" => parse_in("$in", value)?,
+            "$in" => parse_in("$in", value, place)?,
             "$nin" => {
-                nodes.push(not(leaf(path, parse_in("$nin", value)?)));
+                nodes.push(not(leaf(path, parse_in("$nin", value, place)?)));
                 continue;
             }
             "$not" => {
@@ -363,7 +370,7 @@ fn parse_operators(path: &str, operators: &RawDocument, place: Place<'_>) -> Res
     Ok(nodes)
 }
 
-fn parse_in(name: &str, value: RawBsonRef<'_>) -> Result<Predicate> {
+fn parse_in(name: &str, value: RawBsonRef<'_>, place: Place<'_>) -> Result<Predicate> {
     let RawBsonRef::Array(array) = value else {
         return Err(bad_value(format!("{name} needs an array")));
     };
@@ -386,7 +393,7 @@ fn parse_in(name: &str, value: RawBsonRef<'_>) -> Result<Predicate> {
             item => values.push(owned(item)),
         }
     }
-    Ok(Predicate::any_of(values, regexes))
+    Ok(Predicate::any_of(values, regexes, place.collation()))
 }
 
 fn parse_not(path: &str, value: RawBsonRef<'_>, place: Place<'_>) -> Result<Node> {

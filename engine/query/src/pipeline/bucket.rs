@@ -2,11 +2,12 @@
 
 use std::cmp::Ordering;
 
-use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, compare_values};
+use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_wire::Result;
 
 use super::Stage;
 use super::group::Group;
+use crate::collation::{compare, compare_owned};
 use crate::error::error;
 use crate::expression::{Expression, Variables};
 use crate::sort::SortPattern;
@@ -36,7 +37,7 @@ pub(super) fn parse(
                 let list = items(list)
                     .map(|item| constant(item, variables, 40191, "boundaries"))
                     .collect::<Result<Vec<RawBson>>>()?;
-                check_boundaries(&list)?;
+                check_boundaries(&list, variables)?;
                 boundaries = Some(list);
             }
             ("boundaries", _) => {
@@ -74,8 +75,8 @@ pub(super) fn parse(
         ));
     };
     if let Some(default) = &default {
-        let inside =
-            |limit: &RawBson| compare_values(default.as_raw_bson_ref(), limit.as_raw_bson_ref());
+        let collation = variables.collation.as_deref();
+        let inside = |limit: &RawBson| compare_owned(collation, default, limit);
         let lowest = boundaries.first().map(inside);
         let highest = boundaries.last().map(inside);
         if lowest != Some(Ordering::Less) && highest == Some(Ordering::Less) {
@@ -93,7 +94,9 @@ pub(super) fn parse(
     )?));
     let mut sort = DocBuilder::new();
     sort.append("_id", RawBsonRef::Int32(1));
-    out.push(Stage::Sort(SortPattern::parse(&sort.finish())?));
+    out.push(Stage::Sort(
+        SortPattern::parse(&sort.finish())?.with_collation(variables.collation.clone()),
+    ));
     Ok(())
 }
 
@@ -137,7 +140,7 @@ fn constant(
     })
 }
 
-fn check_boundaries(list: &[RawBson]) -> Result<()> {
+fn check_boundaries(list: &[RawBson], variables: &Variables) -> Result<()> {
     if list.len() < 2 {
         return Err(error(
             40192,
@@ -160,7 +163,7 @@ fn check_boundaries(list: &[RawBson]) -> Result<()> {
                 ),
             ));
         }
-        if compare_values(low, high) != Ordering::Less {
+        if compare(variables.collation.as_deref(), low, high) != Ordering::Less {
             return Err(error(
                 40194,
                 format!(

@@ -1,7 +1,10 @@
 //! `$group`
 
+use std::sync::Arc;
+
 use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_keystring::encode_id;
+use pinion_collation::Collation;
+use pinion_keystring::encode_id_in;
 use pinion_wire::Result;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -19,6 +22,7 @@ use crate::work::{self, spend, spend_bytes};
 pub(super) struct Group {
     id: Id,
     fields: Vec<(String, Accumulation)>,
+    collation: Option<Arc<Collation>>,
     /// Which of MongoDB's engines would run the stage, which shows in the codes of errors.
     pub(super) engine: Engine,
 }
@@ -92,6 +96,7 @@ impl Group {
             id,
             fields,
             engine: Engine::Classic,
+            collation: variables.collation.clone(),
         })
     }
 }
@@ -204,7 +209,7 @@ impl Groups {
         }
         work::check()?;
         let id = id.or_null();
-        let key = encode_id(id);
+        let key = encode_id_in(self.group.collation.as_deref(), id);
         let at = match self.places.get(&key[..]) {
             Some(at) => *at,
             None => {

@@ -170,7 +170,7 @@ fn parse_stage(
                     "the $sort key specification must be an object",
                 ));
             };
-            let sort = SortPattern::parse(pattern)?;
+            let sort = SortPattern::parse(pattern)?.with_collation(variables.collation.clone());
             if sort.is_empty() {
                 return Err(error(15976, "$sort stage must have at least one sort key"));
             }
@@ -372,6 +372,8 @@ fn parse_sort_by_count(
     )?));
     let mut sort = DocBuilder::new();
     sort.append("count", RawBsonRef::Int32(-1));
-    out.push(Stage::Sort(SortPattern::parse(&sort.finish())?));
+    out.push(Stage::Sort(
+        SortPattern::parse(&sort.finish())?.with_collation(variables.collation.clone()),
+    ));
     Ok(())
 }

@@ -261,7 +261,8 @@ impl<'v> Parser<'v> {
             filter.start_document(name);
             filter.append("$elemMatch", operand);
             filter.end();
-            let matcher = Matcher::parse_nested(&filter.finish())?;
+            let matcher =
+                Matcher::parse_nested(&filter.finish(), self.variables.collation.as_ref())?;
             self.has_elem_match = true;
             return place(tree, name, full, Action::ElemMatch(Box::new(matcher)));
         }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map;
 
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, Timestamp};
+use pinion_collation::Collation;
 use pinion_wire::Result;
 use rustc_hash::FxHashMap;
 
@@ -26,6 +27,7 @@ pub(super) struct Applying<'c> {
     pub now_ms: i64,
     pub timestamp: Timestamp,
     pub insert: bool,
+    pub collation: Option<&'c Collation>,
     pub filters: &'c ArrayFilters,
     pub root: &'c RawDocument,
     /// Set by an operator that counts as a change even where the value comes out as it was.

@@ -2,17 +2,18 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use pinion_bson::{
-    DocBuilder, RawBson, RawBsonRef, RawDocument, compare_values, get_path, values_equal,
-};
+use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, get_path};
+use pinion_collation::Collation;
 use pinion_wire::Result;
 
+use crate::collation::{Ordered, compare, equal};
 use crate::error::{bad_value, type_mismatch};
 use crate::matcher::Matcher;
 use crate::number::exact_i64;
 use crate::text::document_text;
-use crate::value::{Ordered, count, elements, field, first, items, owned, type_name};
+use crate::value::{count, elements, field, first, items, owned, type_name};
 use crate::work::{STEP, spend};
 
 /// `$push`
@@ -121,7 +122,11 @@ impl Push {
         !self.values.is_empty() || self.sort.is_some() || self.slice.is_some_and(sliced)
     }
 
-    pub(super) fn apply(&self, mut items: Vec<RawBson>) -> Result<RawBson> {
+    pub(super) fn apply(
+        &self,
+        mut items: Vec<RawBson>,
+        collation: Option<&Collation>,
+    ) -> Result<RawBson> {
         let len = items.len() as i64;
         let at = match self.position {
             None => len,
@@ -130,7 +135,7 @@ impl Push {
         } as usize;
         items.splice(at..at, self.values.iter().cloned());
         if let Some(sort) = &self.sort {
-            items.sort_by(|a, b| sort.compare(a.as_raw_bson_ref(), b.as_raw_bson_ref()));
+            items.sort_by(|a, b| sort.compare(a.as_raw_bson_ref(), b.as_raw_bson_ref(), collation));
         }
         if let Some(slice) = self.slice {
             let len = items.len() as i64;
@@ -182,14 +187,19 @@ impl ItemSort {
         }
     }
 
-    pub(crate) fn compare(&self, a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
+    pub(crate) fn compare(
+        &self,
+        a: RawBsonRef<'_>,
+        b: RawBsonRef<'_>,
+        collation: Option<&Collation>,
+    ) -> Ordering {
         match self {
-            ItemSort::Whole { descending: false } => compare_values(a, b),
-            ItemSort::Whole { descending: true } => compare_values(b, a),
+            ItemSort::Whole { descending: false } => compare(collation, a, b),
+            ItemSort::Whole { descending: true } => compare(collation, b, a),
             ItemSort::Fields(fields) => fields
                 .iter()
                 .map(|(path, descending)| {
-                    let order = compare_values(sort_field(a, path), sort_field(b, path));
+                    let order = compare(collation, sort_field(a, path), sort_field(b, path));
                     if *descending { order.reverse() } else { order }
                 })
                 .find(|order| order.is_ne())
@@ -212,7 +222,10 @@ pub(super) struct AddToSet {
 }
 
 impl AddToSet {
-    pub(super) fn parse(operand: RawBsonRef<'_>) -> Result<AddToSet> {
+    pub(super) fn parse(
+        operand: RawBsonRef<'_>,
+        collation: Option<&Arc<Collation>>,
+    ) -> Result<AddToSet> {
         let each = match operand {
             RawBsonRef::Document(document) => first(document)
                 .filter(|(name, _)| *name == "$each")
@@ -240,27 +253,27 @@ impl AddToSet {
         let mut values: Vec<RawBson> = Vec::new();
         for item in items(array) {
             spend(STEP)?;
-            if seen.insert(Ordered(item)) {
+            if seen.insert(Ordered::new(item, collation.map(Arc::as_ref))) {
                 values.push(owned(item));
             }
         }
         Ok(AddToSet { values })
     }
 
-    pub(super) fn apply(&self, mut items: Vec<RawBson>) -> RawBson {
+    pub(super) fn apply(&self, mut items: Vec<RawBson>, collation: Option<&Collation>) -> RawBson {
         let values = self.values.iter();
         let mut missing: BTreeSet<Ordered<'_>> = values
             .clone()
-            .map(|value| Ordered(value.as_raw_bson_ref()))
+            .map(|value| Ordered::new(value.as_raw_bson_ref(), collation))
             .collect();
         for item in &items {
             if missing.is_empty() {
                 break;
             }
-            missing.remove(&Ordered(item.as_raw_bson_ref()));
+            missing.remove(&Ordered::new(item.as_raw_bson_ref(), collation));
         }
         let new: Vec<RawBson> = values
-            .filter(|value| missing.contains(&Ordered(value.as_raw_bson_ref())))
+            .filter(|value| missing.contains(&Ordered::new(value.as_raw_bson_ref(), collation)))
             .cloned()
             .collect();
         items.extend(new);
@@ -275,23 +288,27 @@ pub(super) enum Pull {
     Documents(Box<Matcher>),
     /// A filter on items as values, under an empty field name.
     Values(Box<Matcher>),
-    Equal(RawBson),
+    Equal(RawBson, Option<Arc<Collation>>),
 }
 
 impl Pull {
-    pub(super) fn parse(operand: RawBsonRef<'_>) -> Result<Pull> {
+    pub(super) fn parse(
+        operand: RawBsonRef<'_>,
+        collation: Option<&Arc<Collation>>,
+    ) -> Result<Pull> {
         match operand {
-            RawBsonRef::Document(document) if !starts_with_path_operator(document) => {
-                Ok(Pull::Documents(Box::new(Matcher::parse_nested(document)?)))
-            }
+            RawBsonRef::Document(document) if !starts_with_path_operator(document) => Ok(
+                Pull::Documents(Box::new(Matcher::parse_nested(document, collation)?)),
+            ),
             RawBsonRef::Document(_) | RawBsonRef::RegularExpression(_) => {
                 let mut filter = DocBuilder::new();
                 filter.append("", operand);
                 Ok(Pull::Values(Box::new(Matcher::parse_nested(
                     &filter.finish(),
+                    collation,
                 )?)))
             }
-            other => Ok(Pull::Equal(owned(other))),
+            other => Ok(Pull::Equal(owned(other), collation.cloned())),
         }
     }
 
@@ -306,7 +323,9 @@ impl Pull {
                 document.append("", item);
                 matcher.matches(&document.finish()).unwrap_or(false)
             }
-            Pull::Equal(value) => values_equal(value.as_raw_bson_ref(), item),
+            Pull::Equal(value, collation) => {
+                equal(collation.as_deref(), value.as_raw_bson_ref(), item)
+            }
         }
     }
 }
@@ -355,7 +374,11 @@ mod tests {
             panic!("an array")
         };
         let items = crate::value::items(&array).map(RawBson::from).collect();
-        assert_eq!(push.apply(items).expect("applies"), expected, "{operand:?}");
+        assert_eq!(
+            push.apply(items, None).expect("applies"),
+            expected,
+            "{operand:?}"
+        );
     }
 
     #[test]
@@ -401,7 +424,7 @@ mod tests {
     #[test]
     fn pull() {
         let pulls = |operand: RawBson, item: RawBson| {
-            Pull::parse(operand.as_raw_bson_ref())
+            Pull::parse(operand.as_raw_bson_ref(), None)
                 .expect("parses")
                 .matches(item.as_raw_bson_ref())
         };
@@ -412,6 +435,6 @@ mod tests {
         assert!(pulls(rawbson!({}), rawbson!({ "x": 1 })));
         assert!(pulls(rawbson!(1), rawbson!(1.0)));
         assert!(!pulls(rawbson!([1]), rawbson!(1)));
-        assert!(Pull::parse(RawBsonRef::Document(&rawdoc! { "$foo": 1 })).is_err());
+        assert!(Pull::parse(RawBsonRef::Document(&rawdoc! { "$foo": 1 }), None).is_err());
     }
 }

@@ -1,6 +1,9 @@
 //! `arrayFilters`: which items of an array the `$[identifier]` of a path stands for.
 
+use std::sync::Arc;
+
 use pinion_bson::{DocBuilder, RawArray, RawBsonRef, RawDocument};
+use pinion_collation::Collation;
 use pinion_wire::Result;
 
 use crate::error::{bad_value, failed_to_parse};
@@ -21,7 +24,10 @@ struct ArrayFilter {
 }
 
 impl ArrayFilters {
-    pub(super) fn parse(list: &RawArray) -> Result<ArrayFilters> {
+    pub(super) fn parse(
+        list: &RawArray,
+        collation: Option<&Arc<Collation>>,
+    ) -> Result<ArrayFilters> {
         let mut filters = ArrayFilters::default();
         for item in items(list) {
             let document = match item {
@@ -34,7 +40,7 @@ impl ArrayFilters {
                     ));
                 }
             };
-            let filter = ArrayFilter::parse(document)
+            let filter = ArrayFilter::parse(document, collation)
                 .map_err(|e| e.context("Error parsing array filter"))?;
             let Some(filter) = filter else {
                 return Err(failed_to_parse(
@@ -80,8 +86,11 @@ impl ArrayFilters {
 
 impl ArrayFilter {
     /// The filter, unless no field stands in it.
-    fn parse(document: &RawDocument) -> Result<Option<ArrayFilter>> {
-        let matcher = Matcher::parse_nested(document)?;
+    fn parse(
+        document: &RawDocument,
+        collation: Option<&Arc<Collation>>,
+    ) -> Result<Option<ArrayFilter>> {
+        let matcher = Matcher::parse_nested(document, collation)?;
         if is_empty(document) {
             return Ok(None);
         }

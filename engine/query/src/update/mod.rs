@@ -18,10 +18,12 @@ mod tests;
 mod tests_items;
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use pinion_bson::{
     ObjectId, RawArray, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp, values_equal,
 };
+use pinion_collation::Collation;
 use pinion_wire::Result;
 
 use crate::error::{error, failed_to_parse};
@@ -45,6 +47,8 @@ use tree::Slot;
 pub struct Update {
     kind: Kind,
     keeps_empty_timestamps: bool,
+    /// How strings compare.
+    collation: Option<Arc<Collation>>,
     /// How large the update is itself, some of which each document that it changes takes in.
     source_bytes: usize,
 }
@@ -79,7 +83,8 @@ impl Update {
         Update::parse_with(update, None, &Variables::default())
     }
 
-    /// Parses an update with its `arrayFilters`; a pipeline may use these variables.
+    /// Parses an update with its `arrayFilters`; a pipeline may use these variables, and strings compare by their
+    /// collation.
     pub fn parse_with(
         update: RawBsonRef<'_>,
         filters: Option<&RawArray>,
@@ -87,6 +92,7 @@ impl Update {
     ) -> Result<Update> {
         let source_bytes = crate::value::bytes(update);
         crate::work::spend_bytes(source_bytes)?;
+        let collation = variables.collation.clone();
         let document = match update {
             RawBsonRef::Document(document) => document,
             RawBsonRef::Array(stages) => {
@@ -98,6 +104,7 @@ impl Update {
                 return Ok(Update {
                     kind: Kind::Pipeline(pipeline::parse(stages, variables)?),
                     keeps_empty_timestamps: false,
+                    collation,
                     source_bytes,
                 });
             }
@@ -108,11 +115,11 @@ impl Update {
             }
         };
         let filters = filters
-            .map(ArrayFilters::parse)
+            .map(|filters| ArrayFilters::parse(filters, collation.as_ref()))
             .transpose()?
             .unwrap_or_default();
         if !Update::is_replacement_document(update) {
-            let entries = parse::parse(document, &filters)?;
+            let entries = parse::parse(document, &filters, collation.as_ref())?;
             let positional = entries.iter().any(|e| e.path.has_matched());
             let tree = if positional {
                 None
@@ -126,6 +133,7 @@ impl Update {
                     tree,
                 },
                 keeps_empty_timestamps: false,
+                collation,
                 source_bytes,
             });
         }
@@ -137,6 +145,7 @@ impl Update {
         Ok(Update {
             kind: Kind::Replacement(document.to_owned()),
             keeps_empty_timestamps: false,
+            collation,
             source_bytes,
         })
     }
@@ -193,6 +202,7 @@ impl Update {
                     now_ms: context.now_ms,
                     timestamp: context.timestamp,
                     insert: context.insert,
+                    collation: self.collation.as_deref(),
                     filters,
                     root: old,
                     rewrote: Cell::new(false),

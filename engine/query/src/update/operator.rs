@@ -3,16 +3,16 @@
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-use pinion_bson::{DateTime, Number, RawBson, RawBsonRef, Timestamp, compare_values};
+use pinion_bson::{DateTime, Number, RawBson, RawBsonRef, Timestamp};
 use pinion_wire::Result;
 
 use super::apply::Applying;
 use super::array::{AddToSet, Pull, Push};
 use super::tree::Slot;
+use crate::collation::{Ordered, compare_owned};
 use crate::error::{bad_value, type_mismatch};
 use crate::number::exact_i64;
 use crate::text::element_text;
-use crate::value::Ordered;
 
 /// One operator at one path.
 #[derive(Clone, Debug)]
@@ -97,8 +97,8 @@ impl Operator {
                 .to_raw_bson(),
             Operator::CurrentDate { timestamp } => now(*timestamp, context),
             Operator::Bit(operations) => apply_bits(Number::Int32(0), operations).to_raw_bson(),
-            Operator::Push(push) => push.apply(Vec::new())?,
-            Operator::AddToSet(add) => add.apply(Vec::new()),
+            Operator::Push(push) => push.apply(Vec::new(), context.collation)?,
+            Operator::AddToSet(add) => add.apply(Vec::new(), context.collation),
         }))
     }
 
@@ -118,8 +118,8 @@ impl Operator {
             Operator::RenameSource | Operator::RenameFrom(_) => None,
             Operator::Inc(by) => Some(arithmetic("$inc", name, *by, slot, context)?),
             Operator::Mul(by) => Some(arithmetic("$mul", name, *by, slot, context)?),
-            Operator::Min(value) => replace_if(value, slot, Ordering::Less),
-            Operator::Max(value) => replace_if(value, slot, Ordering::Greater),
+            Operator::Min(value) => replace_if(value, slot, Ordering::Less, context),
+            Operator::Max(value) => replace_if(value, slot, Ordering::Greater, context),
             Operator::CurrentDate { timestamp } => {
                 context.rewrote.set(true);
                 Some(now(*timestamp, context))
@@ -153,7 +153,7 @@ impl Operator {
                 if push.rewrites(items.len()) {
                     context.rewrote.set(true);
                 }
-                Some(push.apply(items)?)
+                Some(push.apply(items, context.collation)?)
             }
             Operator::AddToSet(add) => {
                 let items = array_of(slot).ok_or_else(|| {
@@ -162,7 +162,7 @@ impl Operator {
                         slot.type_name()
                     ))
                 })?;
-                Some(add.apply(items))
+                Some(add.apply(items, context.collation))
             }
             Operator::Pop { first } => {
                 let mut items = array_of(slot).ok_or_else(|| {
@@ -184,9 +184,12 @@ impl Operator {
             }
             Operator::PullAll(values) => {
                 let items = pull_items(slot)?;
-                let values = values.iter().map(|value| Ordered(value.as_raw_bson_ref()));
-                let listed: BTreeSet<Ordered<'_>> = values.collect();
-                let kept = |item: RawBsonRef<'_>| !listed.contains(&Ordered(item));
+                let values = values.iter().map(RawBson::as_raw_bson_ref);
+                let listed: BTreeSet<Ordered<'_>> = values
+                    .map(|value| Ordered::new(value, context.collation))
+                    .collect();
+                let kept =
+                    |item: RawBsonRef<'_>| !listed.contains(&Ordered::new(item, context.collation));
                 Some(super::array::build_kept(&items, kept))
             }
         };
@@ -229,10 +232,14 @@ fn now(timestamp: bool, context: &Applying<'_>) -> RawBson {
     }
 }
 
-fn replace_if(value: &RawBson, slot: &Slot<'_>, wanted: Ordering) -> Option<RawBson> {
+fn replace_if(
+    value: &RawBson,
+    slot: &Slot<'_>,
+    wanted: Ordering,
+    context: &Applying<'_>,
+) -> Option<RawBson> {
     let old = slot.to_value();
-    (compare_values(value.as_raw_bson_ref(), old.as_raw_bson_ref()) == wanted)
-        .then(|| value.clone())
+    (compare_owned(context.collation, value, &old) == wanted).then(|| value.clone())
 }
 
 fn arithmetic(

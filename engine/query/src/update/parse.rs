@@ -1,6 +1,9 @@
 //! The parser of operator updates.
 
+use std::sync::Arc;
+
 use pinion_bson::{Number, RawBsonRef, RawDocument};
+use pinion_collation::Collation;
 use pinion_wire::Result;
 
 use super::apply::Conflicts;
@@ -19,8 +22,13 @@ pub(super) struct Entry {
     pub operator: Operator,
 }
 
-pub(super) fn parse(update: &RawDocument, filters: &ArrayFilters) -> Result<Vec<Entry>> {
+pub(super) fn parse(
+    update: &RawDocument,
+    filters: &ArrayFilters,
+    collation: Option<&Arc<Collation>>,
+) -> Result<Vec<Entry>> {
     let mut entries = Entries {
+        collation,
         filters,
         entries: Vec::new(),
         conflicts: Conflicts::new(),
@@ -61,6 +69,7 @@ pub(super) fn parse(update: &RawDocument, filters: &ArrayFilters) -> Result<Vec<
 
 /// The operators read so far.
 struct Entries<'f> {
+    collation: Option<&'f Arc<Collation>>,
     filters: &'f ArrayFilters,
     entries: Vec<Entry>,
     conflicts: Conflicts,
@@ -135,11 +144,11 @@ fn parse_field(
         },
         "$bit" => Operator::Bit(parse_bit(value)?),
         "$push" => Operator::Push(Push::parse(value)?),
-        "$addToSet" => Operator::AddToSet(AddToSet::parse(value)?),
+        "$addToSet" => Operator::AddToSet(AddToSet::parse(value, entries.collation)?),
         "$pop" => Operator::Pop {
             first: pop_direction(name, value)?,
         },
-        "$pull" => Operator::Pull(Pull::parse(value)?),
+        "$pull" => Operator::Pull(Pull::parse(value, entries.collation)?),
         _ => match value {
             RawBsonRef::Array(array) => Operator::PullAll(items(array).map(owned).collect()),
             other => {

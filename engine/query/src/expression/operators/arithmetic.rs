@@ -1,12 +1,31 @@
 //! Arithmetic: `$add` to `$log10`, and the accumulators' forms over arguments and arrays.
 
+use std::cmp::Ordering;
+
 use pinion_bson::decimal::{Decimal, Rounding};
 use pinion_bson::{DateTime, ElementType, Number, RawBsonRef};
+use pinion_collation::Collation;
 use pinion_wire::{Error, Result};
+use smallvec::SmallVec;
 
-use super::{Arity, Operator, Value};
+use super::{Arity, Comparing, Operator, Value};
 use crate::accumulator::{Accumulator, Kind};
+use crate::collation::compare;
 use crate::error::{bad_value, error, type_mismatch};
+use crate::value::{is_nullish, items};
+
+pub(super) const COMPARING: &[Comparing] = &[
+    Comparing {
+        name: "$min",
+        arity: Arity::Any,
+        evaluate: |v, c| extreme(v, c, Ordering::Less),
+    },
+    Comparing {
+        name: "$max",
+        arity: Arity::Any,
+        evaluate: |v, c| extreme(v, c, Ordering::Greater),
+    },
+];
 
 pub(super) const OPERATORS: &[Operator] = &[
     Operator {
@@ -102,16 +121,6 @@ pub(super) const OPERATORS: &[Operator] = &[
         name: "$avg",
         arity: Arity::Any,
         evaluate: |v| accumulate(Kind::Avg, v),
-    },
-    Operator {
-        name: "$min",
-        arity: Arity::Any,
-        evaluate: |v| accumulate(Kind::Min, v),
-    },
-    Operator {
-        name: "$max",
-        arity: Arity::Any,
-        evaluate: |v| accumulate(Kind::Max, v),
     },
     Operator {
         name: "$stdDevPop",
@@ -647,6 +656,28 @@ fn pow<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     Ok(number(Number::Double(
         base.to_f64().powf(exponent.to_f64()),
     )))
+}
+
+/// The least or greatest of the arguments, or of the items of a single one that is an array; null and
+/// missing ones are passed over.
+fn extreme<'a>(
+    values: &[Value<'a>],
+    collation: Option<&Collation>,
+    wanted: Ordering,
+) -> Result<Value<'a>> {
+    let better =
+        |value: RawBsonRef<'_>, than: RawBsonRef<'_>| compare(collation, value, than) == wanted;
+    let mut found: Option<RawBsonRef<'_>> = None;
+    let all: SmallVec<[RawBsonRef<'_>; 4]> = match values.first().and_then(Value::as_array) {
+        Some(array) if values.len() == 1 => items(array).collect(),
+        _ => values.iter().filter_map(Value::as_ref).collect(),
+    };
+    for value in all.into_iter().filter(|value| !is_nullish(*value)) {
+        if found.is_none_or(|found| better(value, found)) {
+            found = Some(value);
+        }
+    }
+    Ok(found.map_or(Value::null(), Value::copied))
 }
 
 /// An accumulator over the arguments, or over the items of a single one that is an array.

@@ -3,19 +3,57 @@
 use std::collections::BTreeSet;
 
 use indexmap::IndexMap;
-use pinion_bson::{DocBuilder, RawBson, RawBsonRef, is_field_name, values_equal};
+use pinion_bson::{DocBuilder, RawBson, RawBsonRef, is_field_name};
+use pinion_collation::Collation;
 use pinion_wire::Result;
 use rustc_hash::FxBuildHasher;
 
-use super::{Arity, Operator, Value};
+use super::{Arity, Comparing, Operator, Value};
 use crate::accumulator::{Accumulator, Kind};
+use crate::collation::{Ordered, compare_owned, equal};
 use crate::error::error;
 use crate::number::exact_i64;
 use crate::text::value_text;
-use crate::value::{
-    Ordered, array_document, compare_owned, count, elements, field, is_number, items,
-};
+use crate::value::{array_document, count, elements, field, is_number, items};
 use crate::work::{STEP, spend};
+
+pub(super) const COMPARING: &[Comparing] = &[
+    Comparing {
+        name: "$in",
+        arity: Arity::Exactly(2),
+        evaluate: is_in,
+    },
+    Comparing {
+        name: "$indexOfArray",
+        arity: Arity::Between(2, 4),
+        evaluate: index_of_array,
+    },
+    Comparing {
+        name: "$setUnion",
+        arity: Arity::Any,
+        evaluate: set_union,
+    },
+    Comparing {
+        name: "$setIntersection",
+        arity: Arity::Any,
+        evaluate: set_intersection,
+    },
+    Comparing {
+        name: "$setDifference",
+        arity: Arity::Exactly(2),
+        evaluate: set_difference,
+    },
+    Comparing {
+        name: "$setEquals",
+        arity: Arity::Any,
+        evaluate: set_equals,
+    },
+    Comparing {
+        name: "$setIsSubset",
+        arity: Arity::Exactly(2),
+        evaluate: set_is_subset,
+    },
+];
 
 pub(super) const OPERATORS: &[Operator] = &[
     Operator {
@@ -49,11 +87,6 @@ pub(super) const OPERATORS: &[Operator] = &[
         evaluate: concat_arrays,
     },
     Operator {
-        name: "$in",
-        arity: Arity::Exactly(2),
-        evaluate: is_in,
-    },
-    Operator {
         name: "$slice",
         arity: Arity::Between(2, 3),
         evaluate: slice,
@@ -69,11 +102,6 @@ pub(super) const OPERATORS: &[Operator] = &[
         evaluate: range,
     },
     Operator {
-        name: "$indexOfArray",
-        arity: Arity::Between(2, 4),
-        evaluate: index_of_array,
-    },
-    Operator {
         name: "$arrayToObject",
         arity: Arity::Exactly(1),
         evaluate: array_to_object,
@@ -87,31 +115,6 @@ pub(super) const OPERATORS: &[Operator] = &[
         name: "$mergeObjects",
         arity: Arity::Any,
         evaluate: merge_objects,
-    },
-    Operator {
-        name: "$setUnion",
-        arity: Arity::Any,
-        evaluate: set_union,
-    },
-    Operator {
-        name: "$setIntersection",
-        arity: Arity::Any,
-        evaluate: set_intersection,
-    },
-    Operator {
-        name: "$setDifference",
-        arity: Arity::Exactly(2),
-        evaluate: set_difference,
-    },
-    Operator {
-        name: "$setEquals",
-        arity: Arity::Any,
-        evaluate: set_equals,
-    },
-    Operator {
-        name: "$setIsSubset",
-        arity: Arity::Exactly(2),
-        evaluate: set_is_subset,
     },
     Operator {
         name: "$allElementsTrue",
@@ -243,7 +246,7 @@ fn concat_arrays<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     Ok(Value::wrapped(out))
 }
 
-fn is_in<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
+fn is_in<'a>(values: &[Value<'a>], collation: Option<&Collation>) -> Result<Value<'a>> {
     let Some(array) = values[1].as_array() else {
         return Err(error(
             40081,
@@ -255,7 +258,7 @@ fn is_in<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     };
     let found = values[0]
         .as_ref()
-        .is_some_and(|wanted| items(array).any(|item| values_equal(item, wanted)));
+        .is_some_and(|wanted| items(array).any(|item| equal(collation, item, wanted)));
     Ok(Value::boolean(found))
 }
 
@@ -380,7 +383,7 @@ fn range<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     Ok(Value::array(out))
 }
 
-fn index_of_array<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
+fn index_of_array<'a>(values: &[Value<'a>], collation: Option<&Collation>) -> Result<Value<'a>> {
     if values[0].is_nullish() {
         return Ok(Value::null());
     }
@@ -419,7 +422,7 @@ fn index_of_array<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     let wanted = values[1].or_null();
     let found = items(array)
         .enumerate()
-        .find(|(at, item)| *at >= start && *at < end && values_equal(*item, wanted));
+        .find(|(at, item)| *at >= start && *at < end && equal(collation, *item, wanted));
     Ok(Value::int(found.map_or(-1, |(at, _)| at as i32)))
 }
 
@@ -571,16 +574,16 @@ fn merge_objects<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
 }
 
 /// The items of a set argument in comparison order, each once.
-fn set_of(value: &Value<'_>) -> Option<Vec<RawBson>> {
+fn set_of(value: &Value<'_>, collation: Option<&Collation>) -> Option<Vec<RawBson>> {
     let array = value.as_array()?;
     let mut set: Vec<RawBson> = items(array).map(RawBson::from).collect();
-    set.sort_by(compare_owned);
-    set.dedup_by(|a, b| compare_owned(a, b).is_eq());
+    set.sort_by(|a, b| compare_owned(collation, a, b));
+    set.dedup_by(|a, b| compare_owned(collation, a, b).is_eq());
     Some(set)
 }
 
-fn contains(set: &[RawBson], value: &RawBson) -> bool {
-    set.binary_search_by(|other| compare_owned(other, value))
+fn contains(set: &[RawBson], value: &RawBson, collation: Option<&Collation>) -> bool {
+    set.binary_search_by(|other| compare_owned(collation, other, value))
         .is_ok()
 }
 
@@ -588,13 +591,13 @@ fn from_set<'a>(set: &[RawBson]) -> Value<'a> {
     Value::array(set.iter().map(RawBson::as_raw_bson_ref))
 }
 
-fn set_union<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
+fn set_union<'a>(values: &[Value<'a>], collation: Option<&Collation>) -> Result<Value<'a>> {
     let mut union: Vec<RawBson> = Vec::new();
     for value in values {
         if value.is_nullish() {
             return Ok(Value::null());
         }
-        union.extend(set_of(value).ok_or_else(|| {
+        union.extend(set_of(value, collation).ok_or_else(|| {
             error(
                 17043,
                 format!(
@@ -604,18 +607,18 @@ fn set_union<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
             )
         })?);
     }
-    union.sort_by(compare_owned);
-    union.dedup_by(|a, b| compare_owned(a, b).is_eq());
+    union.sort_by(|a, b| compare_owned(collation, a, b));
+    union.dedup_by(|a, b| compare_owned(collation, a, b).is_eq());
     Ok(from_set(&union))
 }
 
-fn set_intersection<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
+fn set_intersection<'a>(values: &[Value<'a>], collation: Option<&Collation>) -> Result<Value<'a>> {
     let mut common: Option<Vec<RawBson>> = None;
     for value in values {
         if value.is_nullish() {
             return Ok(Value::null());
         }
-        let set = set_of(value).ok_or_else(|| {
+        let set = set_of(value, collation).ok_or_else(|| {
             error(
                 17047,
                 format!(
@@ -627,7 +630,7 @@ fn set_intersection<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
         common = Some(match common {
             None => set,
             Some(mut so_far) => {
-                so_far.retain(|item| contains(&set, item));
+                so_far.retain(|item| contains(&set, item, collation));
                 so_far
             }
         });
@@ -635,7 +638,7 @@ fn set_intersection<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     Ok(from_set(&common.unwrap_or_default()))
 }
 
-fn set_difference<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
+fn set_difference<'a>(values: &[Value<'a>], collation: Option<&Collation>) -> Result<Value<'a>> {
     if values.iter().any(Value::is_nullish) {
         return Ok(Value::null());
     }
@@ -651,16 +654,16 @@ fn set_difference<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     let left = values[0]
         .as_array()
         .ok_or_else(|| wrong(17048, "First", &values[0]))?;
-    let right = set_of(&values[1]).ok_or_else(|| wrong(17049, "Second", &values[1]))?;
+    let right = set_of(&values[1], collation).ok_or_else(|| wrong(17049, "Second", &values[1]))?;
     let mut seen: BTreeSet<Ordered<'_>> = right
         .iter()
-        .map(|item| Ordered(item.as_raw_bson_ref()))
+        .map(|item| Ordered::new(item.as_raw_bson_ref(), collation))
         .collect();
-    let left = items(left).filter(|item| seen.insert(Ordered(*item)));
+    let left = items(left).filter(|item| seen.insert(Ordered::new(*item, collation)));
     Ok(Value::array(left))
 }
 
-fn set_equals<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
+fn set_equals<'a>(values: &[Value<'a>], collation: Option<&Collation>) -> Result<Value<'a>> {
     if values.len() < 2 {
         return Err(error(
             17045,
@@ -673,7 +676,7 @@ fn set_equals<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     let mut first: Option<Vec<RawBson>> = None;
     let mut equal = true;
     for value in values {
-        let set = set_of(value).ok_or_else(|| {
+        let set = set_of(value, collation).ok_or_else(|| {
             error(
                 17044,
                 format!(
@@ -689,14 +692,14 @@ fn set_equals<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
                     && first
                         .iter()
                         .zip(&set)
-                        .all(|(a, b)| compare_owned(a, b).is_eq());
+                        .all(|(a, b)| compare_owned(collation, a, b).is_eq());
             }
         }
     }
     Ok(Value::boolean(equal))
 }
 
-fn set_is_subset<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
+fn set_is_subset<'a>(values: &[Value<'a>], collation: Option<&Collation>) -> Result<Value<'a>> {
     let wrong = |code: i32, which: &str, value: &Value<'_>| {
         error(
             code,
@@ -706,10 +709,10 @@ fn set_is_subset<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
             ),
         )
     };
-    let left = set_of(&values[0]).ok_or_else(|| wrong(17046, "First", &values[0]))?;
-    let right = set_of(&values[1]).ok_or_else(|| wrong(17042, "Second", &values[1]))?;
+    let left = set_of(&values[0], collation).ok_or_else(|| wrong(17046, "First", &values[0]))?;
+    let right = set_of(&values[1], collation).ok_or_else(|| wrong(17042, "Second", &values[1]))?;
     Ok(Value::boolean(
-        left.iter().all(|item| contains(&right, item)),
+        left.iter().all(|item| contains(&right, item, collation)),
     ))
 }
 

@@ -2,48 +2,53 @@
 
 use std::cmp::Ordering;
 
-use pinion_bson::{RawBsonRef, compare_values};
+use pinion_bson::RawBsonRef;
+use pinion_collation::Collation;
 use pinion_wire::Result;
 
-use super::{Arity, Operator, Value};
+use super::{Arity, Comparing, Operator, Value};
+use crate::collation::compare;
 use crate::value::is_number;
 
-pub(super) const OPERATORS: &[Operator] = &[
-    Operator {
+pub(super) const COMPARING: &[Comparing] = &[
+    Comparing {
         name: "$eq",
         arity: Arity::Exactly(2),
-        evaluate: |v| holds(v, Ordering::is_eq),
+        evaluate: |v, c| holds(v, c, Ordering::is_eq),
     },
-    Operator {
+    Comparing {
         name: "$ne",
         arity: Arity::Exactly(2),
-        evaluate: |v| holds(v, Ordering::is_ne),
+        evaluate: |v, c| holds(v, c, Ordering::is_ne),
     },
-    Operator {
+    Comparing {
         name: "$gt",
         arity: Arity::Exactly(2),
-        evaluate: |v| holds(v, Ordering::is_gt),
+        evaluate: |v, c| holds(v, c, Ordering::is_gt),
     },
-    Operator {
+    Comparing {
         name: "$gte",
         arity: Arity::Exactly(2),
-        evaluate: |v| holds(v, Ordering::is_ge),
+        evaluate: |v, c| holds(v, c, Ordering::is_ge),
     },
-    Operator {
+    Comparing {
         name: "$lt",
         arity: Arity::Exactly(2),
-        evaluate: |v| holds(v, Ordering::is_lt),
+        evaluate: |v, c| holds(v, c, Ordering::is_lt),
     },
-    Operator {
+    Comparing {
         name: "$lte",
         arity: Arity::Exactly(2),
-        evaluate: |v| holds(v, Ordering::is_le),
+        evaluate: |v, c| holds(v, c, Ordering::is_le),
     },
-    Operator {
+    Comparing {
         name: "$cmp",
         arity: Arity::Exactly(2),
-        evaluate: |v| Ok(Value::int(order(&v[0], &v[1]) as i32)),
+        evaluate: |v, c| Ok(Value::int(order(&v[0], &v[1], c) as i32)),
     },
+];
+
+pub(super) const OPERATORS: &[Operator] = &[
     Operator {
         name: "$not",
         arity: Arity::Exactly(1),
@@ -62,9 +67,9 @@ pub(super) const OPERATORS: &[Operator] = &[
 ];
 
 /// The comparison order with missing values below undefined and null.
-pub(crate) fn order(a: &Value<'_>, b: &Value<'_>) -> Ordering {
+pub(crate) fn order(a: &Value<'_>, b: &Value<'_>, collation: Option<&Collation>) -> Ordering {
     match (a.as_ref(), b.as_ref()) {
-        (Some(a), Some(b)) => compare_values(a, b),
+        (Some(a), Some(b)) => compare(collation, a, b),
         (None, None) => Ordering::Equal,
         (None, Some(RawBsonRef::MinKey)) => Ordering::Greater,
         (Some(RawBsonRef::MinKey), None) => Ordering::Less,
@@ -73,6 +78,12 @@ pub(crate) fn order(a: &Value<'_>, b: &Value<'_>) -> Ordering {
     }
 }
 
-fn holds<'a>(values: &[Value<'a>], test: fn(Ordering) -> bool) -> Result<Value<'a>> {
-    Ok(Value::boolean(test(order(&values[0], &values[1]))))
+fn holds<'a>(
+    values: &[Value<'a>],
+    collation: Option<&Collation>,
+    test: fn(Ordering) -> bool,
+) -> Result<Value<'a>> {
+    Ok(Value::boolean(test(order(
+        &values[0], &values[1], collation,
+    ))))
 }

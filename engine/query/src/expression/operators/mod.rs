@@ -23,6 +23,7 @@ mod timezone;
 #[cfg(test)]
 mod tests;
 
+use pinion_collation::Collation;
 use pinion_wire::Result;
 
 use super::value::Value;
@@ -49,6 +50,14 @@ pub(crate) struct Operator {
     pub evaluate: Function,
 }
 
+/// One operator that compares values, strings among them in a collation.
+#[derive(Debug)]
+pub(crate) struct Comparing {
+    pub name: &'static str,
+    pub arity: Arity,
+    pub evaluate: for<'a> fn(&[Value<'a>], Option<&Collation>) -> Result<Value<'a>>,
+}
+
 /// What an operator computes from its evaluated arguments.
 pub(crate) type Function = for<'a> fn(&[Value<'a>]) -> Result<Value<'a>>;
 
@@ -70,18 +79,24 @@ pub(super) fn find(name: &str) -> Option<&'static Operator> {
         .find(|operator| operator.name == name)
 }
 
+/// The operator of this name that compares values.
+pub(super) fn find_comparing(name: &str) -> Option<&'static Comparing> {
+    [
+        comparison::COMPARING,
+        array::COMPARING,
+        arithmetic::COMPARING,
+    ]
+    .iter()
+    .flat_map(|table| table.iter())
+    .find(|operator| operator.name == name)
+}
+
 /// Whether an operator of this name exists.
 pub(crate) fn is_expression_name(name: &str) -> bool {
-    find(name).is_some() || special(name).is_some()
+    find(name).is_some() || find_comparing(name).is_some() || special(name).is_some()
 }
 
-impl Operator {
-    pub(super) fn check_arity(&self, given: usize) -> Result<()> {
-        check_arity(self.name, self.arity, given)
-    }
-}
-
-fn check_arity(name: &str, arity: Arity, given: usize) -> Result<()> {
+pub(super) fn check_arity(name: &str, arity: Arity, given: usize) -> Result<()> {
     match arity {
         Arity::Exactly(n) if given != n => Err(error(
             16020,

@@ -1,9 +1,11 @@
 //! Operators on arrays with named arguments: `$zip`, `$sortArray`, `$firstN` and its kin.
 
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, compare_values};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
+use pinion_collation::Collation;
 use pinion_wire::Result;
 
-use super::{Arity, Operator, Value};
+use super::{Arity, Comparing, Operator, Value};
+use crate::collation::compare;
 use crate::error::error;
 use crate::expression::parse::{Expr, Parser};
 use crate::limits::check_value_bytes;
@@ -19,12 +21,22 @@ const fn operator(name: &'static str, evaluate: super::Function) -> Operator {
     }
 }
 
+type Compares = for<'a> fn(&[Value<'a>], Option<&Collation>) -> Result<Value<'a>>;
+
+const fn comparing(name: &'static str, evaluate: Compares) -> Comparing {
+    Comparing {
+        name,
+        arity: Arity::Any,
+        evaluate,
+    }
+}
+
 static ZIP: Operator = operator("$zip", zip);
-static SORT: Operator = operator("$sortArray", sort);
+static SORT: Comparing = comparing("$sortArray", sort);
 static FIRST: Operator = operator("$firstN", |v| first_n("$firstN", v));
 static LAST: Operator = operator("$lastN", |v| first_n("$lastN", v));
-static LEAST: Operator = operator("$minN", |v| extreme_n("$minN", v));
-static MOST: Operator = operator("$maxN", |v| extreme_n("$maxN", v));
+static LEAST: Comparing = comparing("$minN", |v, c| extreme_n("$minN", v, c));
+static MOST: Comparing = comparing("$maxN", |v, c| extreme_n("$maxN", v, c));
 
 fn argument_document<'a>(
     code: i32,
@@ -197,10 +209,11 @@ pub(super) fn parse_sort(
         }
     };
     ItemSort::parse(order).map_err(|e| error(code, e.message))?;
-    Ok(Expr::Call(&SORT, vec![input, Expr::literal(owned(order))]))
+    let arguments = vec![input, Expr::literal(owned(order))];
+    Ok(Expr::Compare(&SORT, arguments, parser.collation()))
 }
 
-fn sort<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
+fn sort<'a>(values: &[Value<'a>], collation: Option<&Collation>) -> Result<Value<'a>> {
     let [input, order] = values else {
         return Ok(Value::null());
     };
@@ -220,7 +233,7 @@ fn sort<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     let mut sorted: Vec<RawBsonRef<'_>> = items(array).collect();
     // Each is compared with some ten to twenty others.
     crate::work::spend(20 * crate::work::STEP * sorted.len() as u64)?;
-    sorted.sort_by(|a, b| order.compare(*a, *b));
+    sorted.sort_by(|a, b| order.compare(*a, *b, collation));
     Ok(Value::array(sorted))
 }
 
@@ -254,13 +267,13 @@ pub(super) fn parse_n(
     }
     let number = number.ok_or_else(|| error(5_787_906, "Missing value for 'n'"))?;
     let input = input.ok_or_else(|| error(5_787_907, "Missing value for 'input'"))?;
-    let operator = match name {
-        "$firstN" => &FIRST,
-        "$lastN" => &LAST,
-        "$minN" => &LEAST,
-        _ => &MOST,
-    };
-    Ok(Expr::Call(operator, vec![number, input]))
+    let arguments = vec![number, input];
+    Ok(match name {
+        "$firstN" => Expr::Call(&FIRST, arguments),
+        "$lastN" => Expr::Call(&LAST, arguments),
+        "$minN" => Expr::Compare(&LEAST, arguments, parser.collation()),
+        _ => Expr::Compare(&MOST, arguments, parser.collation()),
+    })
 }
 
 /// How many are wanted, and the array they are taken from.
@@ -315,14 +328,19 @@ fn first_n<'a>(name: &str, values: &[Value<'a>]) -> Result<Value<'a>> {
 }
 
 /// The least or greatest, null and missing left out.
-fn extreme_n<'a>(name: &str, values: &[Value<'a>]) -> Result<Value<'a>> {
+fn extreme_n<'a>(
+    name: &str,
+    values: &[Value<'a>],
+    collation: Option<&Collation>,
+) -> Result<Value<'a>> {
     let (wanted, mut list) = wanted(name, values)?;
     list.retain(|item| !is_nullish(*item));
     list.sort_by(|a, b| {
+        let order = compare(collation, *a, *b);
         if name == "$maxN" {
-            compare_values(*b, *a)
+            order.reverse()
         } else {
-            compare_values(*a, *b)
+            order
         }
     });
     Ok(Value::array(list.into_iter().take(wanted)))
