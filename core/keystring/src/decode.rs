@@ -30,7 +30,8 @@ impl core::error::Error for Corrupt {}
 pub enum Strings {
     /// The strings themselves.
     Plain,
-    /// Sort keys of a collation, which are decoded to their bytes in hexadecimal: there is no way back.
+    /// Sort keys of a collation, which are decoded to their bytes in hexadecimal: there is no way
+    /// back.
     SortKeys,
 }
 

@@ -47,9 +47,9 @@ impl Expression {
         })
     }
 
-    /// Parses the expression of a filter's `$expr`. Where a field is to be in a constant array, MongoDB also
-    /// demands that it be so by the bytes of strings, whatever the collation: it adds the filter's `$in` to
-    /// the expression, and does not give that the collation.
+    /// Parses the expression of a filter's `$expr`. Where a field is to be in a constant array,
+    /// MongoDB also demands that it be so by the bytes of strings, whatever the collation: it adds
+    /// the filter's `$in` to the expression, and does not give that the collation.
     pub(crate) fn parse_filter(value: RawBsonRef<'_>, variables: &Variables) -> Result<Expression> {
         let mut parser = parse::Parser::new(variables);
         let root = parser.parse_filter(value)?;

@@ -56,8 +56,8 @@ impl Matcher {
         Matcher::parse_with(filter, &Variables::default())
     }
 
-    /// Parses a filter whose `$expr` may use these variables (`$$NOW`, those of `let`), and whose strings
-    /// compare by their collation.
+    /// Parses a filter whose `$expr` may use these variables (`$$NOW`, those of `let`), and whose
+    /// strings compare by their collation.
     pub fn parse_with(filter: &RawDocument, variables: &Variables) -> Result<Matcher> {
         spend_bytes(filter.as_bytes().len())?;
         let root = parse::parse_filter(filter, variables)?;

@@ -83,8 +83,8 @@ impl Update {
         Update::parse_with(update, None, &Variables::default())
     }
 
-    /// Parses an update with its `arrayFilters`; a pipeline may use these variables, and strings compare by their
-    /// collation.
+    /// Parses an update with its `arrayFilters`; a pipeline may use these variables, and strings
+    /// compare by their collation.
     pub fn parse_with(
         update: RawBsonRef<'_>,
         filters: Option<&RawArray>,

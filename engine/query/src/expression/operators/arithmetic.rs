@@ -658,8 +658,8 @@ fn pow<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     )))
 }
 
-/// The least or greatest of the arguments, or of the items of a single one that is an array; null and
-/// missing ones are passed over.
+/// The least or greatest of the arguments, or of the items of a single one that is an array; null
+/// and missing ones are passed over.
 fn extreme<'a>(
     values: &[Value<'a>],
     collation: Option<&Collation>,
