@@ -3,6 +3,8 @@
 //! A cursor remembers the key it stands on and, as a shortcut, a leaf. Writes, seals, checkpoints and evictions between two
 //! steps at most cost it the shortcut.
 
+use std::cmp::Ordering;
+use std::collections::VecDeque;
 use std::ops::Bound;
 use std::rc::Rc;
 
@@ -10,6 +12,7 @@ use pinion_runtime::sync::Notify;
 use pinion_runtime::{Queue, sim, spawn, yield_if_due};
 
 use super::core::{Partition, State};
+use super::delta::{Chain, TreeDelta, newer};
 use super::read::{SnapshotPin, read_version};
 use super::view::View;
 use crate::base::{BaseCursor, Stored, TreeRoot};
@@ -17,6 +20,8 @@ use crate::types::{Direction, Key, KeyRange, Read, ReadAt, ReadError, TreeId, Ve
 
 /// Steps over keys without a visible version after which a cursor offers to yield.
 const STEPS_BEFORE_YIELD: u32 = 128;
+/// Most changed records that a cursor reads ahead at once.
+const CHANGES_READ_AHEAD: usize = 64;
 
 /// A position in a range of keys of one tree.
 ///
@@ -39,7 +44,19 @@ pub struct Cursor {
     /// The next key that a delta has, none if there is no other, as long as [`Delta::edits`](super::delta::Delta::edits) stays
     /// the same: where changes are few, most records of the base are given without a look into the deltas.
     changed: Option<(u64, Option<Key>)>,
+    ahead: Ahead,
     done: bool,
+}
+
+/// Records of the deltas that come next, found by one search: where most records are changed ones, as behind a load, a
+/// search for each would be most of a scan.
+#[derive(Default)]
+struct Ahead {
+    /// [`Delta::edits`](super::delta::Delta::edits) when they were read; they hold as long as it stays the same.
+    edits: u64,
+    records: VecDeque<(Key, Read)>,
+    /// How many are read the next time: more where the deltas go on giving what comes next, as a short range has few.
+    next_count: usize,
 }
 
 /// How far a step got without waiting.
@@ -83,6 +100,7 @@ impl Partition {
             base: BaseCursor::default(),
             base_number: u64::MAX,
             changed: None,
+            ahead: Ahead::default(),
             done: false,
         }
     }
@@ -92,7 +110,7 @@ impl Cursor {
     /// The next record, or none at the end of the range. Does not yield when every page needed is in memory and, at newest,
     /// no unit that changes the record is being decided.
     pub async fn next(&mut self) -> Result<Option<(Key, Read)>, ReadError> {
-        if let Some(record) = self.next_in_leaf() {
+        if let Some(record) = self.next_in_leaf().or_else(|| self.next_ahead()) {
             return Ok(Some(record));
         }
         if let Err(error) = &self.pin {
@@ -155,6 +173,7 @@ impl Cursor {
     pub fn seek(&mut self, key: &[u8]) {
         self.from_base = false;
         self.changed = None;
+        self.ahead.records.clear();
         let before_range = match self.direction {
             Direction::Forward => !self.range.above_lower(key),
             Direction::Reverse => !self.range.below_upper(key),
@@ -203,6 +222,75 @@ impl Cursor {
         }
         self.go_on(&key);
         Some((key, read))
+    }
+
+    /// The next record of those that were read ahead, where nothing has changed since and the base has none before it.
+    #[inline]
+    fn next_ahead(&mut self) -> Option<(Key, Read)> {
+        let (key, _) = self.ahead.records.front()?;
+        {
+            let state = self.partition.state.borrow();
+            let view = state.views.of(self.at).ok()?;
+            if self.from_base
+                || self.base_number != view.number()
+                || self.ahead.edits != state.active.edits()
+                || (self.at == ReadAt::Newest && !state.intents.is_empty())
+                || !self.base.is_ready()
+            {
+                return None;
+            }
+            if let Some((page, index)) = self.base.record()
+                && !page.compare(index, key).is_gt()
+            {
+                return None;
+            }
+        }
+        let (key, read) = self.ahead.records.pop_front()?;
+        self.from = Bound::Excluded(key.clone());
+        Some((key, read))
+    }
+
+    /// Reads the records ahead that the deltas have behind `from`, which has just been given.
+    fn look_ahead(&mut self, state: &State, view: &View) {
+        let count = self.ahead.next_count;
+        self.ahead.next_count = (4 * count).clamp(1, CHANGES_READ_AHEAD);
+        let Bound::Excluded(from) = &self.from else {
+            return;
+        };
+        if count == 0 || self.direction == Direction::Reverse {
+            return;
+        }
+        self.ahead.edits = state.active.edits();
+        let (tree, at, range) = (self.tree, self.at, &self.range);
+        let records = &mut self.ahead.records;
+        view.with_sealed(|sealed| {
+            let sealed = sealed.and_then(|sealed| sealed.delta.tree(tree));
+            let mut active = changes_behind(state.active.tree(tree), from).peekable();
+            let mut sealed = changes_behind(sealed, from).peekable();
+            for _ in 0..count {
+                let order = match (active.peek(), sealed.peek()) {
+                    (Some((upper, _)), Some((lower, _))) => upper.cmp(lower),
+                    (Some(_), None) => Ordering::Less,
+                    (None, Some(_)) => Ordering::Greater,
+                    (None, None) => break,
+                };
+                let upper = order.is_le().then(|| active.next()).flatten();
+                let lower = order.is_ge().then(|| sealed.next()).flatten();
+                let Some((key, _)) = upper.or(lower) else {
+                    break;
+                };
+                if !range.below_upper(key) {
+                    break;
+                }
+                let version = newer(
+                    upper.and_then(|(_, chain)| chain.visible(at)),
+                    lower.and_then(|(_, chain)| chain.visible(at)),
+                );
+                if let Some(read) = version.and_then(read_version) {
+                    records.push_back((key.clone(), read));
+                }
+            }
+        });
     }
 
     /// Goes on from the record of the base that has this key.
@@ -262,6 +350,7 @@ impl Cursor {
             return Ok(found(&partition, view, key, stored, token));
         }
         self.settle_from();
+        self.ahead.records.clear();
         let edits = state.active.edits();
         let in_delta = match self.changed.take() {
             Some((then, key)) if then == edits => key,
@@ -322,10 +411,13 @@ impl Cursor {
             }
             None => Step::Skipped,
         };
+        self.from = Bound::Excluded(key);
         if use_base {
             self.base.advance(self.direction);
+            self.ahead.next_count = 0;
+        } else {
+            self.look_ahead(&state, view);
         }
-        self.from = Bound::Excluded(key);
         Ok(step)
     }
 
@@ -374,6 +466,16 @@ impl Cursor {
             .cloned()
         })
     }
+}
+
+/// The keys of a delta above this one.
+fn changes_behind<'d>(
+    delta: Option<&'d TreeDelta>,
+    from: &'d Key,
+) -> impl Iterator<Item = (&'d Key, &'d Chain)> {
+    let entries = delta.map(|delta| delta.range_from(from));
+    let entries = entries.into_iter().flatten();
+    entries.skip_while(move |(key, _)| *key == from)
 }
 
 /// Whether the end of a range in `direction` is not passed.

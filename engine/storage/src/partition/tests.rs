@@ -924,3 +924,76 @@ fn a_crash_never_touches_the_installed_checkpoint() {
     }
     assert_eq!(crashes, 72);
 }
+
+#[test]
+fn a_cursor_among_changes_sees_what_is_written_before_it_gets_there() {
+    sim::block_on(1, async {
+        let partition = create(PartitionOptions::hostile()).await;
+        let key = |n: u64| format!("{n:04}");
+        // Some in the base, some sealed, most in the active delta.
+        for n in (0..400).step_by(10) {
+            write(&partition, 1 + n, &[put(&key(n), "base")])
+                .await
+                .unwrap();
+        }
+        checkpoint(&partition, 1000).await.unwrap();
+        for n in (0..400).step_by(7) {
+            write(&partition, 1001 + n, &[put(&key(n), "sealed")])
+                .await
+                .unwrap();
+        }
+        partition.seal(Timestamp::from_u64(2000));
+        for n in (0..400).filter(|n| n % 3 != 0) {
+            write(&partition, 2001 + n, &[put(&key(n), "active")])
+                .await
+                .unwrap();
+        }
+        let mut expected: BTreeMap<String, String> = BTreeMap::new();
+        for (step, value) in [(10, "base"), (7, "sealed")] {
+            expected.extend(
+                (0..400)
+                    .step_by(step)
+                    .map(|n| (key(n as u64), value.to_owned())),
+            );
+        }
+        expected.extend(
+            (0..400)
+                .filter(|n| n % 3 != 0)
+                .map(|n| (key(n), "active".to_owned())),
+        );
+        let snapshot = expected.clone();
+        let mut old = partition.cursor(
+            TREE,
+            KeyRange::all(),
+            Direction::Forward,
+            ReadAt::At(Timestamp::from_u64(2500)),
+        );
+        let mut new = partition.cursor(TREE, KeyRange::all(), Direction::Forward, ReadAt::Newest);
+        let (mut seen_old, mut seen_new) = (Vec::new(), Vec::new());
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        for turn in 0u64.. {
+            let (a, b) = (old.next().await.unwrap(), new.next().await.unwrap());
+            if a.is_none() && b.is_none() {
+                break;
+            }
+            seen_old.extend(a.map(|(key, read)| (text(&key), text(&read.value))));
+            let at = b.as_ref().map(|(key, _)| text(key));
+            seen_new.extend(b.map(|(key, read)| (text(&key), text(&read.value))));
+            // A little ahead of the cursor at newest one key goes and another one comes.
+            let Some(at) = at.filter(|_| turn % 25 == 24) else {
+                continue;
+            };
+            let at: u64 = at.parse().unwrap();
+            let gone = expected.keys().find(|other| **other > key(at)).cloned();
+            let Some(gone) = gone else { continue };
+            let come = format!("{gone}+");
+            let writes = [delete(&gone), put(&come, "late")];
+            write(&partition, 3000 + turn, &writes).await.unwrap();
+            expected.remove(&gone);
+            expected.insert(come, "late".to_owned());
+        }
+        assert!(seen_old.into_iter().eq(snapshot));
+        assert!(seen_new.into_iter().eq(expected.clone()));
+        assert!(expected.values().filter(|value| *value == "late").count() > 5);
+    });
+}
