@@ -131,7 +131,7 @@ fn checked_projection<'a>(spec: &RawDocument, value: RawBsonRef<'a>) -> Result<&
             value,
         ));
     };
-    if !key.is_some_and(|key| part(key, "$**").is_some()) {
+    if key.is_none_or(|key| part(key, "$**").is_none()) {
         return Err(Error::failed_to_parse(
             "The field 'wildcardProjection' is only allowed when 'key' is {\"$**\": ±1}",
         ));
