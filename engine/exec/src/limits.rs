@@ -40,6 +40,8 @@ pub const REAP_INTERVAL: Duration = Duration::from_secs(4);
 pub const TOLD_ERRORS: usize = 2;
 /// and the others until their texts have so many bytes.
 pub const TOLD_ERROR_BYTES: usize = 1024 * 1024;
+/// Bytes of the results that a `bulkWrite` keeps for its cursor; what would exceed them ends it.
+pub const MAX_BULK_REPLY_BYTES: usize = 100 * 1024 * 1024;
 /// What an error of a batch takes in the reply, roughly.
 pub const ERROR_BYTES: usize = 256;
 /// Statements that one step of an insert hands to storage together.

@@ -332,7 +332,7 @@ def test_nothing_of_a_replica_set_or_router_is_told(client):
     for name in ("isWritablePrimary", "topologyVersion", "maxBsonObjectSize", "maxMessageSizeBytes", "maxWriteBatchSize",
                  "localTime", "logicalSessionTimeoutMinutes", "connectionId", "minWireVersion", "maxWireVersion", "readOnly", "ok"):
         assert name in hello
-    assert hello["maxWireVersion"] == 21 and hello["minWireVersion"] == 0
+    assert hello["maxWireVersion"] == 25 and hello["minWireVersion"] == 0
     build = client.admin.command("buildInfo")
     assert build["version"].startswith("7.0.")
 

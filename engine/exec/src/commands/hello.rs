@@ -13,7 +13,8 @@ use crate::state::state;
 
 /// The version whose behaviour this node follows.
 pub(crate) const COMPATIBLE_VERSION: [i32; 4] = [7, 0, 14, 0];
-const MAX_WIRE_VERSION: i32 = 21;
+/// With 25 a driver sends `bulkWrite`, and updates of one document with `sort`.
+const MAX_WIRE_VERSION: i32 = 25;
 
 /// `hello`.
 pub(crate) async fn hello(cmd: Invocation) -> Result<Reply> {
@@ -28,6 +29,9 @@ pub(crate) async fn is_master(cmd: Invocation) -> Result<Reply> {
 async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
     let reader = cmd.reader()?;
     let hello_ok = reader.opt_safe_bool("helloOk")?.unwrap_or(false);
+    if let Some(user) = reader.value("saslSupportedMechs") {
+        check_user_name(user)?;
+    }
     let max_await = reader.opt_non_negative("maxAwaitTimeMS")?;
     let version = reader.opt_doc("topologyVersion")?;
     // The handshake is open for what newer drivers add: fields that mean nothing here are passed over, as MongoDB does.
@@ -86,6 +90,30 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
         out.stream_next(next_await(cmd.body(), shared.process_id));
     }
     Ok(out)
+}
+
+/// Refuses what cannot name a user, of whom a driver asks the mechanisms before it authenticates. Of users that are not there
+/// nothing is answered.
+fn check_user_name(user: RawBsonRef<'_>) -> Result<()> {
+    match user {
+        RawBsonRef::String(name) if name.contains('.') => Ok(()),
+        RawBsonRef::String(name) => Err(Error::bad_value(format!(
+            "UserName must contain a '.' separated database.user pair, found '{name}'"
+        ))),
+        RawBsonRef::Document(name) => {
+            let has = |part| matches!(pinion_bson::get(name, part), Some(RawBsonRef::String(_)));
+            if has("user") && has("db") {
+                return Ok(());
+            }
+            Err(Error::bad_value(
+                "UserName must contain the string fields 'user' and 'db'",
+            ))
+        }
+        other => Err(Error::type_mismatch(format!(
+            "UserName must be either a string or an object, found {}",
+            pinion_bson::type_name(other.element_type())
+        ))),
+    }
 }
 
 /// The body of the next hello of a stream: the same, with the topology version just told.

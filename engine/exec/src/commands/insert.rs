@@ -1,10 +1,11 @@
 //! `insert`.
 
+use pinion_bson::RawDocument;
 use pinion_wire::limits::MAX_WRITE_BATCH;
-use pinion_wire::{Documents, Error, ErrorCode, Invocation, Reply, Result};
+use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::reply::acknowledged;
-use crate::acquire::acquire_write;
+use crate::acquire::{Acquired, acquire_write};
 use crate::state::state;
 use crate::write::{BatchOutcome, insert_documents, prepare_for_insert};
 
@@ -41,31 +42,60 @@ pub(crate) async fn insert(cmd: Invocation) -> Result<Reply> {
     check_batch_size(&documents)?;
     let acquired = acquire_write(&cmd.ctx, ns, uuid).await?;
     let mut outcome = BatchOutcome::default();
-    let mut prepared = Vec::with_capacity(documents.len());
-    let mut refused = Vec::new();
-    for (index, document) in documents.iter().enumerate() {
-        match prepare_for_insert(document, keep_empty_timestamps).await {
-            Ok(document) => prepared.push((index, document)),
-            Err(error) => {
-                refused.push((index, error));
-                if ordered {
-                    break;
+    let documents = documents.iter().enumerate();
+    let batch = InsertBatch {
+        ordered,
+        keep_empty_timestamps,
+    };
+    batch
+        .insert(&cmd.ctx, acquired, documents, &mut outcome)
+        .await?;
+    acknowledged(&cmd.ctx, &outcome, false).await
+}
+
+/// How several documents are inserted.
+pub(super) struct InsertBatch {
+    pub ordered: bool,
+    pub keep_empty_timestamps: bool,
+}
+
+impl InsertBatch {
+    /// Inserts documents, each with its place in the client's batch. What becomes of a single one stands in the outcome; an
+    /// error is one of the whole command.
+    pub(super) async fn insert<'d>(
+        &self,
+        ctx: &OpContext,
+        acquired: Acquired,
+        documents: impl ExactSizeIterator<Item = (usize, &'d RawDocument)>,
+        outcome: &mut BatchOutcome,
+    ) -> Result<()> {
+        let mut prepared = Vec::with_capacity(documents.len());
+        let mut refused = Vec::new();
+        for (index, document) in documents {
+            match prepare_for_insert(document, self.keep_empty_timestamps).await {
+                Ok(document) => prepared.push((index, document)),
+                Err(error) => {
+                    refused.push((index, error));
+                    if self.ordered {
+                        break;
+                    }
                 }
             }
+            pinion_runtime::yield_if_due().await;
         }
-        pinion_runtime::yield_if_due().await;
-    }
-    let counters = &state().metrics.counters;
-    counters.insert.add((prepared.len() + refused.len()) as u64);
-    let result = insert_documents(&cmd.ctx, acquired, prepared, ordered, &mut outcome).await;
-    counters.documents_inserted.add(outcome.n as u64);
-    result?;
-    // With order, a refused document is reached only when nothing before it failed.
-    if !ordered || outcome.errors.is_empty() {
-        for (index, error) in refused {
-            outcome.failed(index, error);
+        let counters = &state().metrics.counters;
+        counters.insert.add((prepared.len() + refused.len()) as u64);
+        let (before, failed) = (outcome.n, outcome.errors.len());
+        let result = insert_documents(ctx, acquired, prepared, self.ordered, outcome).await;
+        counters.documents_inserted.add((outcome.n - before) as u64);
+        result?;
+        // With order, a refused document is reached only when nothing before it failed.
+        if !self.ordered || outcome.errors.len() == failed {
+            for (index, error) in refused {
+                outcome.failed(index, error);
+            }
+            outcome.errors.sort_by_key(|failure| failure.index);
         }
-        outcome.errors.sort_by_key(|failure| failure.index);
+        Ok(())
     }
-    acknowledged(&cmd.ctx, &outcome, false).await
 }

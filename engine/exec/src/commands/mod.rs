@@ -1,6 +1,8 @@
 //! The commands: what surrounds each of them, and the table in which they are registered.
 
 mod aggregate;
+mod bulk_replies;
+mod bulk_write;
 mod collections;
 mod count;
 mod current_op;

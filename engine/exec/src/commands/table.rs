@@ -3,9 +3,9 @@
 use pinion_wire::{CommandSpec, Registry};
 
 use super::{
-    aggregate, collections, count, current_op, cursors, delete, distinct, explain, find,
-    find_and_modify, fsync, hello, indexes, insert, parameters, register, server_status, sessions,
-    small, stats, update, validate,
+    aggregate, bulk_write, collections, count, current_op, cursors, delete, distinct, explain,
+    find, find_and_modify, fsync, hello, indexes, insert, parameters, register, server_status,
+    sessions, small, stats, update, validate,
 };
 use crate::metrics::TopKind;
 
@@ -66,6 +66,17 @@ fn data(r: &mut Registry) {
             .help("delete documents"),
         Some(TopKind::Remove),
         delete::delete,
+    );
+    register(
+        r,
+        spec("bulkWrite")
+            .write()
+            .admin_only()
+            .api_v1()
+            .sequences(&["ops", "nsInfo"])
+            .help("insert, update and delete documents of several collections"),
+        None,
+        bulk_write::bulk_write,
     );
     register(
         r,

@@ -21,7 +21,7 @@ use crate::write::{
 };
 use pinion_query::Hint;
 
-/// One element of `updates`, syntax alone.
+/// One update statement, syntax alone.
 pub(super) struct UpdateSpec<'d> {
     pub q: &'d RawDocument,
     pub u: RawBsonRef<'d>,
@@ -30,9 +30,22 @@ pub(super) struct UpdateSpec<'d> {
     pub hint: Option<Hint>,
     pub sort: Option<&'d RawDocument>,
     array_filters: Option<&'d RawArray>,
-    /// `c`: constants that a pipeline may refer to.
+    /// Constants that a pipeline may refer to.
     constants: Option<&'d RawDocument>,
 }
+
+/// What a command calls the parts of its statements that others call differently.
+pub(super) struct UpdateNames {
+    pub filter: &'static str,
+    pub update: &'static str,
+    pub constants: &'static str,
+}
+
+const NAMES: UpdateNames = UpdateNames {
+    filter: "q",
+    update: "u",
+    constants: "c",
+};
 
 /// Reads one element of `updates`.
 pub(super) fn parse_update<'d>(
@@ -54,21 +67,29 @@ pub(super) fn parse_update<'d>(
         "allowShardKeyUpdatesWithoutFullShardKeyInQuery",
         "sampleId",
     ])?;
-    let q = reader.doc("q")?;
+    reader.unsupported_unless_empty("allowShardKeyUpdatesWithoutFullShardKeyInQuery")?;
+    read_update(&reader, &NAMES)
+}
+
+/// Reads an update statement, whose fields are known to be ones that it may have.
+pub(super) fn read_update<'d>(
+    reader: &FieldReader<'d, '_>,
+    names: &UpdateNames,
+) -> Result<UpdateSpec<'d>> {
+    let q = reader.doc(names.filter)?;
     let u = reader
-        .value("u")
-        .ok_or_else(|| pinion_wire::idl::missing_field(reader.path().field("u")))?;
+        .value(names.update)
+        .ok_or_else(|| pinion_wire::idl::missing_field(reader.path().field(names.update)))?;
     check_modification(u)?;
     let multi = reader.opt_bool("multi")?.unwrap_or(false);
     let upsert = reader.opt_bool("upsert")?.unwrap_or(false);
     let hint = parse_hint(reader.value("hint"))?;
     let sort = reader.opt_doc("sort")?;
-    let array_filters = array_filters(&reader)?;
-    let constants = reader.opt_doc("c")?;
-    refuse::collation(&reader)?;
+    let array_filters = array_filters(reader)?;
+    let constants = reader.opt_doc(names.constants)?;
+    refuse::collation(reader)?;
     reader.opt_bool("upsertSupplied")?;
     reader.unsupported_unless_empty("upsertSupplied")?;
-    reader.unsupported_unless_empty("allowShardKeyUpdatesWithoutFullShardKeyInQuery")?;
     reader.unsupported("sampleId")?;
     if multi && sort.is_some() {
         return Err(Error::failed_to_parse(

@@ -33,10 +33,11 @@ pub(super) async fn variables(
     Ok(variables)
 }
 
-/// The variables with the constants of a pipeline update, which are taken as they are.
+/// The variables with the constants of a pipeline update, which are taken as they are, and hide variables of `let`.
 pub(super) fn with_constants(variables: &Variables, constants: &RawDocument) -> Variables {
     let mut variables = variables.clone();
     for (name, value) in pinion_bson::elements(constants) {
+        variables.values.retain(|(hidden, _)| hidden != name);
         variables.values.push((name.to_owned(), value.into()));
     }
     variables

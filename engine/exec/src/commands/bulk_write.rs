@@ -1,0 +1,354 @@
+//! `bulkWrite`: inserts, updates and deletes of several collections in one command.
+
+use pinion_bson::RawDocument;
+use pinion_clock::Timestamp;
+use pinion_query::Variables;
+use pinion_wire::idl::{FieldReader, Namespace, Path, unknown_field};
+use pinion_wire::{Documents, Error, Invocation, OpContext, Reply, Result};
+use rustc_hash::FxHashSet;
+
+use super::bulk_replies::{Done, Replies};
+use super::cursors::{CursorRequest, batch_size_of, first_batch};
+use super::delete::DeleteSpec;
+use super::insert::{InsertBatch, check_batch_size};
+use super::refuse;
+use super::update::{UpdateNames, UpdateSpec, read_update};
+use super::variables::variables;
+use crate::acquire::acquire_write;
+use crate::compute::compute;
+use crate::interrupt::is_interruption;
+use crate::read::{Stream, parse_hint};
+use crate::state::state;
+use crate::write::{BatchOutcome, ModifyOutcome, ModifyStatement, run};
+
+const NAMES: UpdateNames = UpdateNames {
+    filter: "filter",
+    update: "updateMods",
+    constants: "constants",
+};
+
+/// A namespace that operations name by its position.
+struct Target {
+    ns: Namespace,
+    uuid: Option<[u8; 16]>,
+}
+
+/// One element of `ops`, syntax alone.
+struct Op<'d> {
+    target: usize,
+    kind: OpKind<'d>,
+}
+
+enum OpKind<'d> {
+    Insert(&'d RawDocument),
+    Update(UpdateSpec<'d>),
+    Delete(DeleteSpec<'d>),
+}
+
+/// The options beside operations and namespaces.
+struct Options {
+    ordered: bool,
+    errors_only: bool,
+    keep_empty_timestamps: bool,
+    vars: Variables,
+    batch_size: Option<usize>,
+}
+
+async fn read_options(cmd: &Invocation) -> Result<Options> {
+    let reader = cmd.reader()?;
+    // The command's own value has no meaning.
+    reader.ignore(&["bulkWrite", "ops", "nsInfo"]);
+    let ordered = reader.opt_bool("ordered")?.unwrap_or(true);
+    let errors_only = reader.opt_safe_bool("errorsOnly")?.unwrap_or(false);
+    reader.opt_safe_bool("bypassDocumentValidation")?;
+    let keep_empty_timestamps = reader
+        .opt_safe_bool("bypassEmptyTsReplacement")?
+        .unwrap_or(false);
+    reader.opt_i32("stmtId")?;
+    reader.opt_array("stmtIds")?;
+    let batch_size = batch_size_of(reader.opt_doc("cursor")?, "bulkWrite")?;
+    let vars = variables(&cmd.ctx, reader.opt_doc("let")?).await?;
+    reader.finish()?;
+    Ok(Options {
+        ordered,
+        errors_only,
+        keep_empty_timestamps,
+        vars,
+        batch_size,
+    })
+}
+
+fn read_target(path: Path<'_>, document: &RawDocument) -> Result<Target> {
+    let reader = FieldReader::object(path, document)?;
+    reader.only(&["ns", "collectionUUID", "encryptionInformation"])?;
+    let ns = Namespace::parse(reader.str("ns")?)?;
+    let uuid = reader.opt_uuid("collectionUUID")?;
+    reader.unsupported("encryptionInformation")?;
+    Ok(Target { ns, uuid })
+}
+
+fn read_targets(documents: &Documents) -> Result<Vec<Target>> {
+    let root = Path::root("bulkWrite");
+    let path = root.field("nsInfo");
+    let mut seen = FxHashSet::default();
+    let mut targets = Vec::with_capacity(documents.len());
+    for (index, document) in documents.iter().enumerate() {
+        let target = read_target(path.index(index), document)?;
+        if !seen.insert(target.ns.as_str().to_owned()) {
+            return Err(Error::bad_value(format!(
+                "Found duplicate namespace entries in nsInfo: {}",
+                target.ns
+            )));
+        }
+        targets.push(target);
+    }
+    Ok(targets)
+}
+
+/// Reads one operation; its first field says which kind it is.
+fn read_op<'d>(path: Path<'_>, document: &'d RawDocument, targets: usize) -> Result<Op<'d>> {
+    let name = pinion_bson::elements(document).next().map(|(name, _)| name);
+    let reader = FieldReader::object(path, document)?;
+    let (field, kind) = match name {
+        Some("insert") => {
+            reader.only(&["insert", "document"])?;
+            ("insert", OpKind::Insert(reader.doc("document")?))
+        }
+        Some("update") => {
+            reader.only(&[
+                "update",
+                "filter",
+                "updateMods",
+                "multi",
+                "upsert",
+                "hint",
+                "sort",
+                "arrayFilters",
+                "constants",
+                "collation",
+                "upsertSupplied",
+                "sampleId",
+            ])?;
+            ("update", OpKind::Update(read_update(&reader, &NAMES)?))
+        }
+        Some("delete") => {
+            reader.only(&["delete", "filter", "multi", "hint", "collation", "sampleId"])?;
+            refuse::collation(&reader)?;
+            reader.unsupported("sampleId")?;
+            let spec = DeleteSpec {
+                q: reader.doc("filter")?,
+                multi: reader.opt_bool("multi")?.unwrap_or(false),
+                hint: parse_hint(reader.value("hint"))?,
+            };
+            ("delete", OpKind::Delete(spec))
+        }
+        name => return Err(unknown_field(path.field(name.unwrap_or_default()))),
+    };
+    let target = reader.opt_at_least(field, 0)?.unwrap_or(0) as usize;
+    if target >= targets {
+        return Err(Error::bad_value(
+            "BulkWrite ops entry has an invalid nsInfo index.",
+        ));
+    }
+    Ok(Op { target, kind })
+}
+
+/// `bulkWrite`.
+pub(crate) async fn bulk_write(cmd: Invocation) -> Result<Reply> {
+    let options = read_options(&cmd).await?;
+    let documents = cmd.documents("ops")?;
+    check_batch_size(&documents)?;
+    let targets = read_targets(&cmd.documents("nsInfo")?)?;
+    let root = Path::root("bulkWrite");
+    let path = root.field("ops");
+    let mut ops = Vec::with_capacity(documents.len());
+    for (index, document) in documents.iter().enumerate() {
+        pinion_runtime::yield_if_due().await;
+        ops.push(read_op(path.index(index), document, targets.len())?);
+    }
+    let mut bulk = Bulk {
+        ctx: &cmd.ctx,
+        replies: Replies::new(options.errors_only),
+        options,
+        targets,
+        last: None,
+    };
+    bulk.run(&ops).await?;
+    bulk.reply(&cmd).await
+}
+
+/// The operations while they run.
+struct Bulk<'c> {
+    ctx: &'c OpContext,
+    options: Options,
+    targets: Vec<Target>,
+    replies: Replies,
+    /// The newest timestamp, which a journaled acknowledgement waits for.
+    last: Option<Timestamp>,
+}
+
+impl Bulk<'_> {
+    /// Runs the operations in their order; neighbouring inserts into one collection together.
+    async fn run(&mut self, ops: &[Op<'_>]) -> Result<()> {
+        let mut at = 0;
+        while at < ops.len() {
+            pinion_runtime::yield_if_due().await;
+            let target = ops[at].target;
+            let inserts = ops[at..]
+                .iter()
+                .map_while(|op| match op.kind {
+                    OpKind::Insert(document) if op.target == target => Some(document),
+                    _ => None,
+                })
+                .collect::<Vec<_>>();
+            if inserts.is_empty() {
+                self.run_one(at, &ops[at]).await?;
+            } else {
+                self.insert(at, target, &inserts).await?;
+            }
+            at += inserts.len().max(1);
+            if self.options.ordered && self.replies.has_errors() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn insert(
+        &mut self,
+        first: usize,
+        target: usize,
+        documents: &[&RawDocument],
+    ) -> Result<()> {
+        let Target { ns, uuid } = &self.targets[target];
+        let mut outcome = BatchOutcome::default();
+        match acquire_write(self.ctx, ns.clone(), *uuid).await {
+            Ok(acquired) => {
+                let batch = InsertBatch {
+                    ordered: self.options.ordered,
+                    keep_empty_timestamps: self.options.keep_empty_timestamps,
+                };
+                let places = documents
+                    .iter()
+                    .enumerate()
+                    .map(|(place, document)| (first + place, *document));
+                batch
+                    .insert(self.ctx, acquired, places, &mut outcome)
+                    .await?;
+            }
+            Err(error) if is_interruption(&error) => return Err(error),
+            Err(error) => {
+                let failing = if self.options.ordered {
+                    1
+                } else {
+                    documents.len()
+                };
+                for place in 0..failing {
+                    outcome.failed(first + place, error.clone());
+                }
+            }
+        }
+        self.last = self.last.max(outcome.last);
+        self.replies.inserted += outcome.n;
+        let mut errors = outcome.errors.iter().peekable();
+        for index in first..first + documents.len() {
+            if let Some(failure) = errors.next_if(|failure| failure.index == index) {
+                self.replies.failed(index, &failure.error, false)?;
+                if self.options.ordered {
+                    break;
+                }
+                continue;
+            }
+            let done = Done {
+                n: 1,
+                modified: None,
+                upserted: None,
+            };
+            self.replies.succeeded(index, done)?;
+        }
+        Ok(())
+    }
+
+    /// Runs an update or a delete.
+    async fn run_one(&mut self, index: usize, op: &Op<'_>) -> Result<()> {
+        let counters = &state().metrics.counters;
+        let is_update = matches!(op.kind, OpKind::Update(_));
+        if is_update {
+            counters.update.inc();
+        } else {
+            counters.delete.inc();
+        }
+        let mut done = ModifyOutcome::default();
+        let result = self.modify(op, &mut done).await;
+        self.last = self.last.max(done.last);
+        if is_update {
+            counters.documents_updated.add(done.modified as u64);
+        } else {
+            counters.documents_deleted.add(done.modified as u64);
+        }
+        match result {
+            Err(error) if is_interruption(&error) => Err(error),
+            Err(error) => self.replies.failed(index, &error, is_update),
+            Ok(()) if is_update => {
+                self.replies.matched += done.matched;
+                self.replies.modified += done.modified;
+                self.replies.upserted += i64::from(done.upserted.is_some());
+                let done = Done {
+                    n: done.matched + i64::from(done.upserted.is_some()),
+                    modified: Some(done.modified),
+                    upserted: done.upserted.as_ref(),
+                };
+                self.replies.succeeded(index, done)
+            }
+            Ok(()) => {
+                self.replies.deleted += done.modified;
+                let done = Done {
+                    n: done.modified,
+                    modified: None,
+                    upserted: None,
+                };
+                self.replies.succeeded(index, done)
+            }
+        }
+    }
+
+    async fn modify(&self, op: &Op<'_>, done: &mut ModifyOutcome) -> Result<()> {
+        let Target { ns, uuid } = &self.targets[op.target];
+        let acquired = acquire_write(self.ctx, ns.clone(), *uuid).await?;
+        let parse = || self.statement(&op.kind);
+        let statement = compute(self.ctx, parse).await?;
+        run(self.ctx, acquired, &statement, done).await
+    }
+
+    fn statement(&self, kind: &OpKind<'_>) -> Result<ModifyStatement> {
+        let vars = &self.options.vars;
+        match kind {
+            OpKind::Update(spec) => spec.statement(vars, self.options.keep_empty_timestamps),
+            OpKind::Delete(spec) => spec.statement(vars),
+            OpKind::Insert(_) => Err(Error::internal("an insert has no statement")),
+        }
+    }
+
+    async fn reply(mut self, cmd: &Invocation) -> Result<Reply> {
+        let mut out = Reply::new();
+        let concern = cmd.ctx.args.write_concern.as_ref();
+        if concern.is_some_and(pinion_wire::idl::WriteConcern::is_unacknowledged) {
+            return Ok(out);
+        }
+        let request = CursorRequest {
+            ns: Namespace::new("admin", "$cmd.bulkWrite")?,
+            uuid: None,
+            indexes: Vec::new(),
+            batch_size: Some(self.options.batch_size.unwrap_or(usize::MAX)),
+            single_batch: false,
+            no_timeout: false,
+        };
+        let results = Stream::List(self.replies.take_documents());
+        first_batch(cmd, results, request, &mut out).await?;
+        self.replies.append_counts(&mut out);
+        if self.last.is_some() || !self.replies.has_errors() {
+            super::acknowledge(&cmd.ctx, self.last, &mut out).await?;
+        }
+        Ok(out)
+    }
+}
