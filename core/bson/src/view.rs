@@ -43,6 +43,21 @@ impl<'a> RawElems<'a> {
     pub fn new(document: &'a [u8]) -> RawElems<'a> {
         RawElems { document, at: 4 }
     }
+
+    /// The elements from a position on that [`RawElems::position`] gave for the same document.
+    #[inline]
+    pub fn resume(document: &'a [u8], position: usize) -> RawElems<'a> {
+        RawElems {
+            document,
+            at: position,
+        }
+    }
+
+    /// Where in the document's bytes the next element begins.
+    #[inline]
+    pub fn position(&self) -> usize {
+        self.at
+    }
 }
 
 impl<'a> Iterator for RawElems<'a> {

@@ -1,5 +1,8 @@
 //! Evaluations that may take long: tried here with a budget, and where that does not suffice done beside the cores.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use pinion_query::work;
 use pinion_runtime::{Abandoned, compute_beside};
 use pinion_wire::{OpContext, Result};
@@ -27,15 +30,24 @@ pub(crate) async fn compute_bytes<T: Send>(bytes: usize, f: impl FnOnce() -> T +
     compute_beside(f).await
 }
 
-/// Calls `f` on another thread while this task waits. When the operation is killed or its time is up, `f` is told so.
+/// Calls `f` on another thread while this task waits. When the operation is killed or its time is up, `f` is stopped.
 #[cold]
 async fn beside<T: Send>(ctx: &OpContext, mut f: impl FnMut() -> Result<T> + Send) -> Result<T> {
+    offload(ctx, |stop| work::until(stop, &mut f)).await
+}
+
+/// Calls `f` on another thread while this task waits. `f` fails soon after its flag is set, which happens when the operation
+/// is killed or its time is up.
+#[cold]
+pub(crate) async fn offload<T: Send>(
+    ctx: &OpContext,
+    f: impl FnOnce(Arc<AtomicBool>) -> Result<T> + Send,
+) -> Result<T> {
     check(ctx)?;
     let abandoned = Abandoned::default();
     let stop = abandoned.flag();
     // SAFETY: it is awaited here, in a future that lives in its task and goes with it.
-    let computing =
-        unsafe { pinion_runtime::compute(abandoned.clone(), move || work::until(stop, &mut f)) };
+    let computing = unsafe { pinion_runtime::compute(abandoned.clone(), move || f(stop)) };
     let mut computing = std::pin::pin!(computing);
     loop {
         let wake = pinion_runtime::now() + pinion_catalog::KILL_POLL;

@@ -67,8 +67,6 @@ pub const FSYNC_LOCK_POLL: Duration = Duration::from_millis(2);
 pub const FSYNC_LOCK_TIMEOUT: Duration = Duration::from_secs(90);
 /// Latency histogram buckets of a power of two of microseconds.
 pub const LATENCY_BUCKETS: usize = 32;
-/// Documents that a pipeline's sort or group passes on before it looks whether it should yield.
-pub const FINISH_STEP: usize = 16;
 /// Namespaces with counters for `top` before a core looks for ones that are gone.
 pub const MIN_TOP_NAMESPACES: usize = 10_000;
 /// Indexes whose uses a core counts for `$indexStats` before it looks for ones that are gone.

@@ -32,7 +32,7 @@ pub use index::{
 };
 pub use limits::{MAX_GROUP_BYTES, MAX_KEY_PATTERN_FIELDS, MAX_SORT_BYTES};
 pub use matcher::{MatchPosition, Matcher};
-pub use pipeline::{Pipeline, PipelineParts, PipelineRun, filters_before_sorts};
+pub use pipeline::{Document, Input, Pipeline, PipelineParts, PipelineRun, Want};
 pub use planner::{
     Access, ExplainStage, Hint, IndexAccess, Interval, Intervals, KeyBounds, KeyRange, Plan,
     PlanRequest, plan, query_planner,

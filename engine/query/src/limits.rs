@@ -50,8 +50,8 @@ pub const MAX_REGEX_BYTES: usize = 32_764;
 /// Largest array that an update grows by padding with nulls in front of a numeric component.
 pub const MAX_ARRAY_PADDING: usize = 1_500_000;
 
-/// Bytes that come out of a pipeline above which documents wait inside of it.
-pub(crate) const MAX_OUTPUT_BYTES: usize = 16 * 1024 * 1024;
+/// Moves that a pipeline's run makes in one step before it lets others run.
+pub(crate) const MOVES_PER_STEP: usize = 64;
 
 /// Bytes the details of a failed validation may come to: they are sent with the error, in one document.
 pub const MAX_DETAILS_BYTES: usize = 12 * 1024 * 1024;

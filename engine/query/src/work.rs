@@ -63,17 +63,6 @@ pub fn until<T>(stop: Arc<AtomicBool>, f: impl FnOnce() -> Result<T>) -> Result<
     result
 }
 
-/// Calls `f` without a bound; what is inside of it cannot go on after being refused.
-pub(crate) fn unbounded<T>(f: impl FnOnce() -> T) -> T {
-    if STOP.with_borrow(Option::is_some) {
-        return f();
-    }
-    let left = LEFT.replace(Units::MAX);
-    let result = f();
-    LEFT.set(left);
-    result
-}
-
 /// Accounts for work before it is done.
 #[inline]
 pub(crate) fn spend(units: Units) -> Result<()> {
@@ -137,10 +126,6 @@ mod tests {
         // Also when the error is lost on the way.
         assert!(within(100, || Ok(spend(101).is_err())).is_none());
         assert!(spend(1 << 60).is_ok());
-        assert!(matches!(
-            within(1, || unbounded(|| spend(1 << 60))),
-            Some(Ok(()))
-        ));
     }
 
     #[test]

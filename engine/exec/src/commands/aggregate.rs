@@ -3,37 +3,19 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use pinion_bson::{DateTime, DocBuilder, RawArray, RawBsonRef, RawDocument};
+use pinion_bson::{RawArray, RawBsonRef, RawDocument};
 use pinion_query::{Hint, Pipeline, PipelineParts, PipelineRun, Variables};
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
-use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
+use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
-use super::current_op::operations;
 use super::cursors::{CursorRequest, first_batch};
+use super::first_stage::{FirstStage, documents_of, first_stage};
 use super::refuse;
-use super::stats::{append_collection_stats, index_stats};
 use super::variables::variables;
 use crate::acquire::{Acquired, acquire_read};
-use crate::compute::{compute, compute_bytes};
-use crate::interrupt::pause;
+use crate::compute::compute;
 use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
 use crate::read::{PipelineStream, ReadRequest, Source, Stream, open, parse_hint};
-use crate::state::state;
-
-/// A first stage that makes its documents itself.
-#[derive(Clone, Debug)]
-enum FirstStage {
-    CollStats(pinion_bson::RawDocumentBuf),
-    CurrentOp {
-        idle_cursors: bool,
-    },
-    Documents(Vec<Bytes>),
-    IndexStats,
-    /// `$listLocalSessions`; there are none of named users.
-    Sessions {
-        of_users: bool,
-    },
-}
 
 /// An `aggregate` as it is written.
 pub(super) struct AggregateCommand<'d> {
@@ -51,7 +33,8 @@ pub(super) struct AggregateCommand<'d> {
 /// A parsed `aggregate`.
 pub(super) struct Aggregate {
     first: Option<FirstStage>,
-    pub parts: PipelineParts,
+    pipeline: Pipeline,
+    vars: Variables,
     hint: Option<Hint>,
 }
 
@@ -177,147 +160,32 @@ impl AggregateCommand<'_> {
         let AggregateCommand { stages, vars, .. } = self;
         let first = compute(ctx, || first_stage(stages, self.collectionless)).await?;
         let taken = usize::from(first.is_some());
-        let parse_stages = || Pipeline::parse_from(stages, taken, &vars)?.divide(&vars);
-        let parts = compute(ctx, parse_stages).await?;
+        let pipeline = compute(ctx, || Pipeline::parse_from(stages, taken, &vars)).await?;
         Ok(Aggregate {
             first,
-            parts,
+            pipeline,
+            vars,
             hint: self.hint,
         })
     }
 }
 
-/// A first stage that makes its documents itself.
-fn first_stage(stages: &RawArray, collectionless: bool) -> Result<Option<FirstStage>> {
-    let first = match pinion_bson::values(stages).next() {
-        Some(RawBsonRef::Document(stage)) => pinion_bson::elements(stage).next(),
-        _ => None,
-    };
-    let stage = match first {
-        Some(("$collStats", RawBsonRef::Document(spec))) if !collectionless => {
-            let reader = FieldReader::object(pinion_wire::idl::Path::root("$collStats"), spec)?;
-            reader.opt_doc("count")?;
-            reader.opt_doc("storageStats")?;
-            reader.unsupported("latencyStats")?;
-            reader.unsupported("queryExecStats")?;
-            reader.unsupported("operationStats")?;
-            reader.finish()?;
-            FirstStage::CollStats(spec.to_owned())
-        }
-        Some(("$collStats", RawBsonRef::Document(_))) => {
-            return Err(Error::new(
-                ErrorCode::INVALID_NAMESPACE,
-                "{aggregate: 1} is not valid for '$collStats'; a collection is required.",
-            ));
-        }
-        Some(("$collStats", other)) => {
-            return Err(Error::new(
-                ErrorCode(5447000),
-                format!(
-                    "$collStats must take a nested object but found a {}",
-                    pinion_bson::type_name(other.element_type())
-                ),
-            ));
-        }
-        Some(("$indexStats", RawBsonRef::Document(spec))) if spec.is_empty() => {
-            if collectionless {
-                return Err(Error::new(
-                    ErrorCode::INVALID_NAMESPACE,
-                    "{aggregate: 1} is not valid for '$indexStats'; a collection is required.",
-                ));
-            }
-            FirstStage::IndexStats
-        }
-        Some(("$indexStats", _)) => {
-            return Err(Error::new(
-                ErrorCode(28803),
-                "The $indexStats stage specification must be an empty object",
-            ));
-        }
-        Some(("$currentOp", RawBsonRef::Document(spec))) => {
-            if !collectionless {
-                return Err(Error::new(
-                    ErrorCode::INVALID_NAMESPACE,
-                    "$currentOp must be run against the 'admin' database with {aggregate: 1}",
-                ));
-            }
-            let reader = FieldReader::object(pinion_wire::idl::Path::root("$currentOp"), spec)?;
-            let idle_cursors = reader.opt_bool("idleCursors")?.unwrap_or(false);
-            for option in [
-                "allUsers",
-                "idleConnections",
-                "idleSessions",
-                "localOps",
-                "truncateOps",
-                "backtrace",
-            ] {
-                reader.opt_bool(option)?;
-            }
-            reader.finish()?;
-            FirstStage::CurrentOp { idle_cursors }
-        }
-        Some(("$listLocalSessions", RawBsonRef::Document(spec))) if collectionless => {
-            FirstStage::Sessions {
-                of_users: super::sessions::parse_list(spec)?,
-            }
-        }
-        Some(("$listLocalSessions", RawBsonRef::Document(_))) => {
-            return Err(Error::new(
-                ErrorCode::INVALID_NAMESPACE,
-                "$listLocalSessions must be run against the database with {aggregate: 1}, not a collection",
-            ));
-        }
-        Some(("$listLocalSessions", other)) => {
-            return Err(Error::type_mismatch(format!(
-                "$listLocalSessions options must be specified in an object, but found: {}",
-                pinion_bson::type_name(other.element_type())
-            )));
-        }
-        Some(("$documents", RawBsonRef::Array(documents))) if collectionless => {
-            pinion_query::work::spend_bytes(documents.as_bytes().len())?;
-            let mut list = Vec::new();
-            for document in pinion_bson::values(documents) {
-                match document {
-                    RawBsonRef::Document(document) => {
-                        list.push(Bytes::copy_from_slice(document.as_bytes()))
-                    }
-                    _ => {
-                        return Err(Error::new(
-                            ErrorCode(40228),
-                            "an element of the array that '$documents' is given is no object",
-                        ));
-                    }
-                }
-            }
-            FirstStage::Documents(list)
-        }
-        Some((name, _)) if collectionless => {
-            return Err(Error::new(
-                ErrorCode::INVALID_NAMESPACE,
-                format!("{{aggregate: 1}} is not valid for '{name}'; a collection is required."),
-            ));
-        }
-        None if collectionless => {
-            return Err(Error::new(
-                ErrorCode::INVALID_NAMESPACE,
-                "{aggregate: 1} is not valid for an empty pipeline.",
-            ));
-        }
-        _ => return Ok(None),
-    };
-    Ok(Some(stage))
-}
-
 impl Aggregate {
+    /// What the partitions do of the pipeline, and what is left.
+    pub(super) async fn divide(&self, ctx: &OpContext) -> Result<PipelineParts> {
+        compute(ctx, || self.pipeline.clone().divide(&self.vars)).await
+    }
+
     /// The read in front of the pipeline.
     pub(super) fn request(
         &self,
+        parts: &PipelineParts,
         collection: std::sync::Arc<pinion_catalog::Collection>,
     ) -> ReadRequest {
-        let mut request = ReadRequest::new(collection, self.parts.matcher.clone());
-        request.sort = self.parts.sort.clone();
+        let mut request = ReadRequest::new(collection, parts.matcher.clone());
+        request.sort = parts.sort.clone();
         request.hint = self.hint.clone();
-        request.limit = self.parts.limit.map(|limit| limit as usize);
+        request.limit = parts.limit.map(|limit| limit as usize);
         request
     }
 }
@@ -341,120 +209,35 @@ pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
         single_batch: false,
         no_timeout: false,
     };
-    // A run has the stages' constants for itself, which may be as large as the command.
-    let rest = &parsed.parts.rest;
-    let run = compute_bytes(cmd.body().as_bytes().len(), || PipelineRun::new(rest)).await;
     if let Some(stage) = &parsed.first {
         let documents = documents_of(stage, &acquired).await?;
-        let documents = filtered(&cmd.ctx, documents, &parsed.parts).await?;
-        let stream = PipelineStream::new(Source::List(documents), run);
-        first_batch(&cmd, Stream::Pipeline(Box::new(stream)), cursor, &mut out).await?;
+        let stream = over_list(documents.into(), parsed.pipeline);
+        first_batch(&cmd, stream, cursor, &mut out).await?;
         return Ok(out);
     }
     let Some(collection) = acquired.collection() else {
-        let stream = PipelineStream::new(Source::List(VecDeque::new()), run);
-        first_batch(&cmd, Stream::Pipeline(Box::new(stream)), cursor, &mut out).await?;
+        let stream = over_list(VecDeque::new(), parsed.pipeline);
+        first_batch(&cmd, stream, cursor, &mut out).await?;
         return Ok(out);
     };
     cursor.uuid = Some(collection.uuid);
-    let wanted = if parsed.parts.rest.is_empty() {
+    let parts = parsed.divide(&cmd.ctx).await?;
+    let wanted = if parts.rest.is_empty() {
         first
     } else {
         PART_BATCH_DOCUMENTS
     };
-    let request = parsed.request(collection.clone());
+    let request = parsed.request(&parts, collection.clone());
     let opened = open(&cmd.ctx, acquired.source(), request, wanted).await?;
     cursor.indexes = opened.indexes;
-    let stream = PipelineStream::new(Source::Read(Box::new(opened.stream)), run);
+    let source = Source::Read(Box::new(opened.stream));
+    let stream = PipelineStream::new(source, PipelineRun::new(parts.rest));
     first_batch(&cmd, Stream::Pipeline(Box::new(stream)), cursor, &mut out).await?;
     Ok(out)
 }
 
-async fn documents_of(stage: &FirstStage, acquired: &Acquired) -> Result<Vec<Bytes>> {
-    Ok(match stage {
-        FirstStage::Documents(documents) => documents.clone(),
-        FirstStage::Sessions { of_users: true } => Vec::new(),
-        FirstStage::Sessions { of_users: false } => super::sessions::list_local().await,
-        FirstStage::CurrentOp { idle_cursors } => operations(*idle_cursors)
-            .await
-            .into_iter()
-            .map(|op| Bytes::from(op.into_bytes()))
-            .collect(),
-        FirstStage::IndexStats => match acquired.collection() {
-            Some(collection) => index_stats(collection).await,
-            None => Vec::new(),
-        },
-        FirstStage::CollStats(spec) => {
-            let ns = acquired.ns();
-            let Some(collection) = acquired.collection() else {
-                return Err(Error::new(
-                    ErrorCode::NAMESPACE_NOT_FOUND,
-                    format!("Collection [{ns}] not found."),
-                ));
-            };
-            let mut out = DocBuilder::new();
-            out.append("ns", ns.as_str())
-                .append("host", state().shared.options.host.as_str())
-                .append(
-                    "localTime",
-                    RawBsonRef::DateTime(DateTime::from_millis(pinion_runtime::wall_ms())),
-                );
-            if let Some(RawBsonRef::Document(options)) = pinion_bson::get(spec, "storageStats") {
-                let scale = pinion_bson::get(options, "scale")
-                    .and_then(pinion_wire::idl::i64_clamped)
-                    .unwrap_or(1)
-                    .max(1);
-                let mut stats = DocBuilder::new();
-                append_collection_stats(&mut stats, acquired, scale).await;
-                let stats = stats.finish();
-                out.start_document("storageStats");
-                for elem in pinion_bson::raw_elements(&stats).filter(|elem| elem.name != b"ns") {
-                    out.append_elem(&elem);
-                }
-                out.end();
-            }
-            if pinion_bson::get(spec, "count").is_some() {
-                let tree = collection.tree();
-                let stats = crate::stats::tree_stats(vec![tree]).await;
-                out.append(
-                    "count",
-                    stats.get(&tree).map_or(0, |stats| stats.records) as i64,
-                );
-            }
-            vec![Bytes::from(out.finish_bytes())]
-        }
-    })
-}
-
-/// What a read would have done with these documents: filter, sort, limit.
-async fn filtered(
-    ctx: &OpContext,
-    documents: Vec<Bytes>,
-    parts: &PipelineParts,
-) -> Result<VecDeque<Bytes>> {
-    let mut kept = Vec::new();
-    for document in documents {
-        pause(ctx).await?;
-        let matches = || {
-            let document = pinion_catalog::stored_document(&document);
-            parts.matcher.matches(document)
-        };
-        if compute(ctx, matches).await? {
-            kept.push(document);
-        }
-    }
-    if let Some(sort) = &parts.sort {
-        let mut keyed = Vec::with_capacity(kept.len());
-        for document in kept {
-            let key = || sort.sort_key(pinion_catalog::stored_document(&document));
-            let key = compute(ctx, key).await?;
-            keyed.push((key, document));
-        }
-        keyed.sort_by(|a, b| a.0.cmp(&b.0));
-        kept = keyed.into_iter().map(|(_, document)| document).collect();
-    }
-    if let Some(limit) = parts.limit {
-        kept.truncate(limit as usize);
-    }
-    Ok(kept.into())
+/// A whole pipeline over documents that are at hand.
+fn over_list(documents: VecDeque<Bytes>, pipeline: Pipeline) -> Stream {
+    let run = PipelineRun::new(pipeline);
+    Stream::Pipeline(Box::new(PipelineStream::new(Source::List(documents), run)))
 }

@@ -129,10 +129,11 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             let command = aggregate::read(ctx, inner, db, true).await?;
             let acquired = command.acquire(ctx).await?;
             let parsed = command.parse(ctx).await?;
-            let mut explained = plain(acquired, parsed.parts.matcher.clone());
-            explained.limit = parsed.parts.limit;
-            explained.rest = rest_of(inner, &parsed);
-            explained.reads(|collection| parsed.request(collection));
+            let parts = parsed.divide(ctx).await?;
+            let mut explained = plain(acquired, parts.matcher.clone());
+            explained.limit = parts.limit;
+            explained.rest = parts.rest.sources().map(RawDocument::to_owned).collect();
+            explained.reads(|collection| parsed.request(&parts, collection));
             Ok(explained)
         }
         other => match pinion_runtime::try_core_local::<pinion_wire::Registry>()
@@ -268,40 +269,6 @@ async fn parse_write(
     explained.targets(&statement);
     explained.top = top;
     Ok(explained)
-}
-
-/// The stages that are not part of the read: those behind the leading filters, sort and limit.
-fn rest_of(inner: &RawDocument, parsed: &aggregate::Aggregate) -> Vec<RawDocumentBuf> {
-    let Some(RawBsonRef::Array(stages)) = pinion_bson::get(inner, "pipeline") else {
-        return Vec::new();
-    };
-    let mut stages: Vec<&RawDocument> = pinion_bson::values(stages)
-        .filter_map(|stage| {
-            if let RawBsonRef::Document(stage) = stage {
-                Some(stage)
-            } else {
-                None
-            }
-        })
-        .collect();
-    let is = |stage: &RawDocument, name: &str| pinion_bson::get(stage, name).is_some();
-    pinion_query::filters_before_sorts(
-        &mut stages,
-        |stage| is(stage, "$match"),
-        |stage| is(stage, "$sort"),
-    );
-    let filters = stages
-        .iter()
-        .take_while(|stage| is(stage, "$match"))
-        .count();
-    stages.drain(..filters);
-    if parsed.parts.sort.is_some() && !stages.is_empty() {
-        stages.remove(0);
-    }
-    if parsed.parts.limit.is_some() && !stages.is_empty() {
-        stages.remove(0);
-    }
-    stages.into_iter().map(RawDocument::to_owned).collect()
 }
 
 /// What running the read took.

@@ -13,6 +13,7 @@ mod explain;
 mod express;
 mod find;
 mod find_and_modify;
+mod first_stage;
 mod fsync;
 mod hello;
 mod indexes;

@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 
 use bytes::Bytes;
-use pinion_catalog::Uuid;
+use pinion_bson::MAX_INTERNAL_DOCUMENT_BYTES;
+use pinion_catalog::{Uuid, stored_document};
+use pinion_query::element_text;
 use pinion_runtime::{CoreId, Instant, Rng};
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -324,6 +326,7 @@ pub(crate) async fn fill(
                 exhausted: true,
             });
         };
+        check_size(&document)?;
         // Beside its bytes a document costs its index as a name, its type and a terminator.
         let cost = document.len() + 8;
         if !documents.is_empty() && bytes + cost > MAX_BATCH_BYTES {
@@ -336,4 +339,21 @@ pub(crate) async fn fill(
         bytes += cost;
         documents.push(document);
     }
+}
+
+/// Refuses a document that no message can hold. What stages and projections make may be larger before it leaves.
+fn check_size(document: &Bytes) -> Result<()> {
+    let size = document.len();
+    if size <= MAX_INTERNAL_DOCUMENT_BYTES {
+        return Ok(());
+    }
+    let first = pinion_bson::elements(stored_document(document)).next();
+    let first = first.map_or(String::new(), |(name, value)| element_text(name, value));
+    Err(Error::new(
+        ErrorCode::BSON_OBJECT_TOO_LARGE,
+        format!(
+            "BSONObj size: {size} (0x{size:X}) is invalid. Size must be between 0 and \
+             {MAX_INTERNAL_DOCUMENT_BYTES}(16MB) First element: {first}"
+        ),
+    ))
 }

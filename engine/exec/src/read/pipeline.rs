@@ -1,16 +1,15 @@
-//! What is left of a pipeline behind the partitions' parts, fed by their merged documents.
+//! What is left of a pipeline behind the partitions' parts: steps its run and performs what the run wants.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use pinion_catalog::stored_document;
-use pinion_query::PipelineRun;
+use pinion_query::{Input, PipelineRun, Want};
 use pinion_wire::{OpContext, Result};
 
 use super::merge::MergedStream;
-use crate::compute::compute;
+use crate::compute::offload;
 use crate::interrupt::pause;
-use crate::limits::{FINISH_STEP, PART_BATCH_DOCUMENTS};
+use crate::limits::{CORE_BUDGET, PART_BATCH_DOCUMENTS};
 
 /// Where a pipeline's documents come from.
 pub(crate) enum Source {
@@ -22,63 +21,53 @@ pub(crate) enum Source {
 pub(crate) struct PipelineStream {
     source: Source,
     run: PipelineRun,
-    /// No more documents come in.
-    fed: bool,
-    /// Nor do any come out but those that are finished.
-    finished: bool,
 }
 
 impl PipelineStream {
     pub(crate) fn new(source: Source, run: PipelineRun) -> PipelineStream {
-        PipelineStream {
-            source,
-            run,
-            fed: false,
-            finished: false,
-        }
+        PipelineStream { source, run }
     }
 
     /// The next document.
     pub(crate) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Bytes>> {
+        let mut input = Input::Go;
         loop {
-            if let Some(document) = self.run.pop() {
-                return Ok(Some(Bytes::from(document.into_bytes())));
+            let mut want = self.run.step(input, CORE_BUDGET)?;
+            if let Want::Compute = want {
+                want = self.compute(ctx).await?;
             }
-            if self.finished {
-                return Ok(None);
-            }
-            pause(ctx).await?;
-            if self.run.is_held_up() {
-                let run = &mut self.run;
-                compute(ctx, || run.resume()).await?;
-                continue;
-            }
-            if self.fed {
-                let run = &mut self.run;
-                self.finished = compute(ctx, || run.finish_some(FINISH_STEP)).await?;
-                continue;
-            }
-            let next = match &mut self.source {
-                _ if self.run.is_satisfied() => None,
-                Source::Read(stream) => stream.next_wanted(ctx, PART_BATCH_DOCUMENTS).await?,
-                Source::List(list) => list.pop_front(),
+            input = match want {
+                Want::Output(document) => return Ok(Some(document.into_bytes())),
+                Want::Done => return Ok(None),
+                Want::Document => {
+                    pause(ctx).await?;
+                    self.next_input(ctx).await?
+                }
+                Want::Pause | Want::Compute => {
+                    pause(ctx).await?;
+                    Input::Go
+                }
             };
-            match next {
-                Some(document) => {
-                    let (run, mut taken) = (&mut self.run, false);
-                    // Refused for its work it has been taken nevertheless, and waits for its turn.
-                    let push = || match std::mem::replace(&mut taken, true) {
-                        false => run.push(stored_document(&document)),
-                        true => run.resume(),
-                    };
-                    compute(ctx, push).await?;
-                }
-                None => {
-                    self.fed = true;
-                    // Lets go of the parts and their snapshots.
-                    self.source = Source::List(VecDeque::new());
-                }
+            if self.run.is_fed() {
+                // Lets go of the parts and their snapshots.
+                self.source = Source::List(VecDeque::new());
             }
         }
+    }
+
+    /// A step that takes long, on another thread.
+    #[cold]
+    async fn compute(&mut self, ctx: &OpContext) -> Result<Want> {
+        let run = &mut self.run;
+        // In a box, as few commands ever need its room.
+        Box::pin(offload(ctx, |stop| run.step_until(stop))).await
+    }
+
+    async fn next_input(&mut self, ctx: &OpContext) -> Result<Input> {
+        let next = match &mut self.source {
+            Source::Read(stream) => stream.next_wanted(ctx, PART_BATCH_DOCUMENTS).await?,
+            Source::List(list) => list.pop_front(),
+        };
+        Ok(next.map_or(Input::End, |document| Input::Document(document.into())))
     }
 }

@@ -5,7 +5,8 @@ use pinion_bson::{RawArrayBuf, RawDocumentBuf, Timestamp, rawbson, rawdoc};
 
 use crate::expression::{Expression, Variables};
 use crate::matcher::Matcher;
-use crate::pipeline::{Pipeline, PipelineRun};
+use crate::pipeline::Pipeline;
+use crate::pipeline::tests::outputs;
 use crate::sort::SortPattern;
 use crate::update::{Update, UpdateContext};
 
@@ -265,12 +266,9 @@ fn expressions_compare_in_the_collation() {
 fn pipelines_group_and_sort_in_the_collation() {
     let check = |stages: RawArrayBuf, expected: Vec<RawDocumentBuf>| {
         let pipeline = Pipeline::parse(&stages, &variables()).expect("parses");
-        let mut run = PipelineRun::new(&pipeline);
-        for word in ["b", "A", "a", "B", "á"] {
-            run.push(&rawdoc! { "_id": word, "w": word }).expect("runs");
-        }
-        while !run.finish_some(usize::MAX).expect("ends") {}
-        let found: Vec<_> = std::iter::from_fn(|| run.pop()).collect();
+        let words = ["b", "A", "a", "B", "á"];
+        let documents = words.map(|word| rawdoc! { "_id": word, "w": word });
+        let (found, _) = outputs(pipeline, documents.into(), u64::MAX).expect("runs");
         assert_eq!(found, expected);
     };
     let stages = |stages: RawBson| match stages {
@@ -282,9 +280,9 @@ fn pipelines_group_and_sort_in_the_collation() {
             { "$group": { "_id": "$w", "all": { "$addToSet": "$w" }, "least": { "$min": "$w" } } }
         ])),
         vec![
-            rawdoc! { "_id": "b", "all": ["b"], "least": "b" },
             rawdoc! { "_id": "A", "all": ["A"], "least": "A" },
             rawdoc! { "_id": "á", "all": ["á"], "least": "á" },
+            rawdoc! { "_id": "b", "all": ["b"], "least": "b" },
         ],
     );
     check(

@@ -6,11 +6,10 @@ use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_wire::Result;
 
 use super::Stage;
-use super::group::Group;
+use super::parse::push_group_and_sort;
 use crate::collation::{compare, compare_owned};
 use crate::error::error;
 use crate::expression::{Expression, Variables};
-use crate::sort::SortPattern;
 use crate::text::value_text;
 use crate::value::{class, elements, first, items, type_name};
 
@@ -88,16 +87,9 @@ pub(super) fn parse(
         }
     }
     let group = group_spec(group_by, &boundaries, default.as_ref(), output);
-    out.push(Stage::Group(Group::parse(
-        RawBsonRef::Document(&group),
-        variables,
-    )?));
     let mut sort = DocBuilder::new();
     sort.append("_id", RawBsonRef::Int32(1));
-    out.push(Stage::Sort(
-        SortPattern::parse(&sort.finish())?.with_collation(variables.collation.clone()),
-    ));
-    Ok(())
+    push_group_and_sort(&group, &sort.finish(), variables, out)
 }
 
 /// A path, or an expression in an object.

@@ -5,7 +5,7 @@
 
 use pinion_wire::{Error, ErrorCode};
 
-use super::Stage;
+use super::{Stage, StageKind};
 use crate::error::error;
 
 /// The engine of MongoDB's that would run a stage.
@@ -18,9 +18,10 @@ pub(super) enum Engine {
 /// Marks the stages of a pipeline that the slot-based engine would run.
 pub(super) fn mark(stages: &mut [Stage]) {
     for stage in stages {
-        match stage {
-            Stage::Match(_) | Stage::Sort(_) | Stage::Skip(_) | Stage::Limit(_) => {}
-            Stage::Group(group) => group.engine = Engine::SlotBased,
+        match &mut stage.kind {
+            StageKind::Match(_) | StageKind::Sort(_) | StageKind::Skip(_) | StageKind::Limit(_) => {
+            }
+            StageKind::Group(group) => group.engine = Engine::SlotBased,
             _ => return,
         }
     }

@@ -1,14 +1,15 @@
 //! `$facet`: several pipelines over the same documents.
 
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_wire::Result;
 
-use super::{Pipeline, PipelineRun};
+use super::step::{Given, Input, Step, Taken, Want};
+use super::{Document, Pipeline, PipelineRun};
 use crate::error::error;
 use crate::expression::{Variables, check_field_path};
 use crate::limits::MAX_FACET_BYTES;
 use crate::value::{elements, first, is_empty, items, type_name};
-use crate::work::{Units, spend, spend_bytes, unbounded};
+use crate::work::spend_bytes;
 
 /// Stages that read or write elsewhere, or that must come first.
 const NOT_ALLOWED: &[&str] = &[
@@ -94,83 +95,55 @@ fn check_name(name: &str) -> Result<()> {
     check_field_path(name)
 }
 
-/// The pipelines at work.
+/// The pipelines at work, one after the other with each document.
 #[derive(Debug)]
-pub(super) struct Facets {
-    runs: Vec<(String, PipelineRun, Vec<RawDocumentBuf>)>,
+pub(super) struct Faceting {
+    branches: Vec<Branch>,
+    /// The document that they see, none after the last.
+    document: Option<Document>,
+    /// Whose turn it is.
+    turn: usize,
+    /// Whether that one has been given the document.
+    given: bool,
     bytes: usize,
+    finished: bool,
 }
 
-impl Facets {
-    pub(super) fn new(facet: &Facet) -> Facets {
-        Facets {
-            runs: facet
-                .0
-                .iter()
-                .map(|(name, pipeline)| (name.clone(), PipelineRun::new(pipeline), Vec::new()))
-                .collect(),
+#[derive(Debug)]
+struct Branch {
+    name: String,
+    run: PipelineRun,
+    found: Vec<Document>,
+}
+
+impl Faceting {
+    pub(super) fn new(facet: Facet) -> Faceting {
+        let branch = |(name, pipeline)| Branch {
+            name,
+            run: PipelineRun::new(pipeline),
+            found: Vec::new(),
+        };
+        Faceting {
+            branches: facet.0.into_iter().map(branch).collect(),
+            document: None,
+            turn: 0,
+            given: false,
             bytes: 0,
+            finished: false,
         }
     }
 
-    /// The pipelines cannot go on where they were refused for their work, so most of it is accounted for before.
-    pub(super) fn push(&mut self, document: &RawDocument) -> Result<()> {
-        spend_bytes(self.runs.len() * document.as_bytes().len())?;
-        unbounded(|| self.push_to_all(document))
+    /// Every pipeline sees this document, or that none follows.
+    fn begin(&mut self, document: Option<Document>) {
+        self.document = document;
+        (self.turn, self.given) = (0, false);
     }
 
-    fn push_to_all(&mut self, document: &RawDocument) -> Result<()> {
-        for (_, run, found) in &mut self.runs {
-            if !run.is_satisfied() {
-                run.push(document)?;
-            }
-            drain(run, found, &mut self.bytes)?;
-        }
-        Ok(())
-    }
-
-    /// Accounts for [`Facets::finish`], which cannot go on where it is refused: all that the pipelines found is copied, and
-    /// what they have not given yet is not known.
-    pub(super) fn spend_finish(&self) -> Result<()> {
-        spend(Units::from(u32::MAX))
-    }
-
-    /// One document with an array for each pipeline.
-    pub(super) fn finish(mut self) -> Result<RawDocumentBuf> {
-        let mut out = DocBuilder::new();
-        for (name, mut run, mut found) in self.runs {
-            while !run.finish_some(FINISHED_AT_ONCE)? {
-                drain(&mut run, &mut found, &mut self.bytes)?;
-            }
-            drain(&mut run, &mut found, &mut self.bytes)?;
-            out.start_array(&name);
-            for document in &found {
-                out.push(RawBsonRef::Document(document));
-            }
-            out.end();
-        }
-        Ok(out.finish())
-    }
-}
-
-/// Takes all that can come out of a pipeline by now.
-fn drain(run: &mut PipelineRun, found: &mut Vec<RawDocumentBuf>, bytes: &mut usize) -> Result<()> {
-    take(run, found, bytes)?;
-    while run.is_held_up() {
-        run.resume()?;
-        take(run, found, bytes)?;
-    }
-    Ok(())
-}
-
-/// Documents that a pipeline gives before they are counted.
-const FINISHED_AT_ONCE: usize = 100;
-
-/// Moves what a pipeline has finished to what was found before.
-fn take(run: &mut PipelineRun, found: &mut Vec<RawDocumentBuf>, bytes: &mut usize) -> Result<()> {
-    while let Some(document) = run.pop() {
-        *bytes += document.as_bytes().len();
-        if *bytes > MAX_FACET_BYTES {
+    /// Keeps what a pipeline has found.
+    fn keep(&mut self, document: Document) -> Result<()> {
+        self.bytes += document.as_bytes().len();
+        let bytes = self.bytes;
+        if bytes > MAX_FACET_BYTES {
             return Err(error(
                 4_031_700,
                 format!(
@@ -178,7 +151,57 @@ fn take(run: &mut PipelineRun, found: &mut Vec<RawDocumentBuf>, bytes: &mut usiz
                 ),
             ));
         }
-        found.push(document);
+        self.branches[self.turn].found.push(document);
+        Ok(())
     }
-    Ok(())
+
+    /// One document with an array for each pipeline.
+    fn finish(&mut self) -> Result<Given> {
+        if self.finished {
+            return Ok(Given::Nothing);
+        }
+        spend_bytes(self.bytes)?;
+        let mut out = DocBuilder::new();
+        for branch in std::mem::take(&mut self.branches) {
+            out.start_array(&branch.name);
+            for document in &branch.found {
+                out.push(RawBsonRef::Document(document));
+            }
+            out.end();
+        }
+        self.finished = true;
+        Ok(Given::Document(out.finish().into()))
+    }
+}
+
+impl Step for Faceting {
+    fn take(&mut self, document: &Document) -> Result<Taken> {
+        self.begin(Some(document.clone()));
+        Ok(Taken::Gives)
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.begin(None);
+        Ok(())
+    }
+
+    fn give(&mut self) -> Result<Given> {
+        let Some(branch) = self.branches.get_mut(self.turn) else {
+            return match self.document {
+                Some(_) => Ok(Given::Nothing),
+                None => self.finish(),
+            };
+        };
+        match branch.run.advance()? {
+            None => {}
+            Some(Want::Output(document)) => self.keep(document)?,
+            Some(Want::Document) if !self.given => {
+                let input = self.document.clone().map_or(Input::End, Input::Document);
+                branch.run.accept(input);
+                self.given = true;
+            }
+            Some(_) => (self.turn, self.given) = (self.turn + 1, false),
+        }
+        Ok(Given::Working)
+    }
 }

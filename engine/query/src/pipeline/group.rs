@@ -9,11 +9,14 @@ use pinion_wire::Result;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::Document;
 use super::codes::{Engine, coded};
+use super::step::{Given, Step, Taken};
 use crate::accumulator::{Accumulation, Accumulator, Input};
 use crate::error::error;
 use crate::expression::{Expression, Value, Variables};
-use crate::limits::MAX_GROUP_BYTES;
+use crate::limits::{MAX_GROUP_BYTES, SORT_RUN};
+use crate::sorter::Sorter;
 use crate::value::{count, elements, first};
 use crate::work::{self, spend, spend_bytes};
 
@@ -174,30 +177,59 @@ pub(super) fn parse_field(
         .ok_or_else(|| error(15952, format!("unknown group operator '{operator}'")))
 }
 
-/// The groups so far, in the order in which they came up.
+/// `$group` at work. The groups leave in the order of their keys, so that nobody sees in which order they came up.
 #[derive(Debug)]
-pub(super) struct Groups {
+pub(super) struct Grouping {
     group: Group,
-    places: FxHashMap<Vec<u8>, usize>,
-    groups: Vec<(RawBson, Vec<Accumulator>)>,
-    bytes: usize,
-    /// How many have been given, once all documents have been taken.
-    given: Option<usize>,
+    groups: Groups,
+    giving: Giving,
 }
 
-impl Groups {
-    pub(super) fn new(group: Group) -> Groups {
-        Groups {
+/// The groups that have come up.
+#[derive(Debug, Default)]
+struct Groups {
+    places: FxHashMap<Box<[u8]>, usize>,
+    list: Vec<OneGroup>,
+    bytes: usize,
+}
+
+/// The groups on their way out.
+enum Giving {
+    Not,
+    Sorting {
+        keys: std::collections::hash_map::IntoIter<Box<[u8]>, usize>,
+        sorter: Sorter<usize>,
+    },
+    Sorted(std::iter::Peekable<Box<dyn Iterator<Item = usize> + Send>>),
+}
+
+impl std::fmt::Debug for Giving {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Giving::Not => "Not",
+            Giving::Sorting { .. } => "Sorting",
+            Giving::Sorted(_) => "Sorted",
+        })
+    }
+}
+
+#[derive(Debug)]
+struct OneGroup {
+    id: RawBson,
+    accumulators: Vec<Accumulator>,
+}
+
+impl Grouping {
+    pub(super) fn new(group: Group) -> Grouping {
+        Grouping {
             group,
-            places: FxHashMap::default(),
-            groups: Vec::new(),
-            bytes: 0,
-            given: None,
+            groups: Groups::default(),
+            giving: Giving::Not,
         }
     }
 
+    /// Takes one document; what may be refused for its work comes before anything changes.
     fn push(&mut self, document: &RawDocument) -> Result<()> {
-        // All that may be refused for its work comes before anything changes.
         spend_bytes(document.as_bytes().len())?;
         let id = self.group.id.evaluate(document)?;
         spend_bytes(id.bytes())?;
@@ -208,30 +240,14 @@ impl Groups {
             inputs.push(input);
         }
         work::check()?;
-        let id = id.or_null();
-        let key = encode_id_in(self.group.collation.as_deref(), id);
-        let at = match self.places.get(&key[..]) {
-            Some(at) => *at,
-            None => {
-                let accumulators = self
-                    .group
-                    .fields
-                    .iter()
-                    .map(|(_, accumulation)| accumulation.start(id))
-                    .collect::<Result<Vec<Accumulator>>>()?;
-                self.bytes +=
-                    2 * key.len() + 64 + accumulators.iter().map(Accumulator::bytes).sum::<usize>();
-                self.places.insert(key.to_vec(), self.groups.len());
-                self.groups.push((id.into(), accumulators));
-                self.groups.len() - 1
-            }
-        };
-        for (accumulator, input) in self.groups[at].1.iter_mut().zip(inputs) {
+        let groups = &mut self.groups;
+        let place = groups.place(id.or_null(), &self.group)?;
+        for (accumulator, input) in groups.list[place].accumulators.iter_mut().zip(inputs) {
             let before = accumulator.bytes();
             accumulator.add_ranked(input.value.as_ref(), &input.key)?;
-            self.bytes = self.bytes + accumulator.bytes() - before;
+            groups.bytes = groups.bytes + accumulator.bytes() - before;
         }
-        if self.bytes > MAX_GROUP_BYTES {
+        if groups.bytes > MAX_GROUP_BYTES {
             return Err(error(
                 292,
                 format!(
@@ -243,37 +259,87 @@ impl Groups {
         Ok(())
     }
 
-    /// Takes one document.
-    pub(super) fn take(&mut self, document: &RawDocument) -> Result<()> {
-        self.push(document).map_err(|e| coded(e, self.group.engine))
-    }
-
-    /// Tells that all documents have been taken.
-    pub(super) fn end(&mut self) {
-        self.places = FxHashMap::default();
-        self.given = Some(0);
-    }
-
-    /// The document of the next group, at the end. Refused for its work, it is asked for again.
-    pub(super) fn give(&mut self) -> Result<Option<RawDocumentBuf>> {
-        let Some(given) = self.given else {
-            return Ok(None);
-        };
-        let Some((id, accumulators)) = self.groups.get_mut(given) else {
-            return Ok(None);
-        };
+    /// The document of a group, which is not held any more then.
+    fn finish(&mut self, place: usize) -> Result<RawDocumentBuf> {
+        let group = &mut self.groups.list[place];
         // A group may hold millions of values, each of which is copied now.
-        spend(work::STEP * accumulators.len() as work::Units)?;
-        spend_bytes(accumulators.iter().map(Accumulator::bytes).sum())?;
+        spend(work::STEP * group.accumulators.len() as work::Units)?;
+        spend_bytes(group.accumulators.iter().map(Accumulator::bytes).sum())?;
+        let accumulators = std::mem::take(&mut group.accumulators);
         let mut out = DocBuilder::new();
-        out.append("_id", id.as_raw_bson_ref());
+        out.append("_id", group.id.as_raw_bson_ref());
         for (accumulator, (name, _)) in accumulators.iter().zip(&self.group.fields) {
             out.append(name, accumulator.finish().as_raw_bson_ref());
         }
-        // What has been given is not held any more.
-        (*id, *accumulators) = (RawBson::Null, Vec::new());
-        self.given = Some(given + 1);
-        Ok(Some(out.finish()))
+        Ok(out.finish())
+    }
+}
+
+impl Groups {
+    /// The place of the group with this `_id`, which may be new.
+    fn place(&mut self, id: RawBsonRef<'_>, group: &Group) -> Result<usize> {
+        let key = encode_id_in(group.collation.as_deref(), id);
+        if let Some(place) = self.places.get(&key[..]) {
+            return Ok(*place);
+        }
+        let accumulators = group
+            .fields
+            .iter()
+            .map(|(_, accumulation)| accumulation.start(id))
+            .collect::<Result<Vec<Accumulator>>>()?;
+        self.bytes +=
+            2 * key.len() + 64 + accumulators.iter().map(Accumulator::bytes).sum::<usize>();
+        self.places.insert(key[..].into(), self.list.len());
+        self.list.push(OneGroup {
+            id: id.into(),
+            accumulators,
+        });
+        Ok(self.list.len() - 1)
+    }
+}
+
+impl Step for Grouping {
+    fn take(&mut self, document: &Document) -> Result<Taken> {
+        match self.push(document) {
+            Ok(()) => Ok(Taken::Kept),
+            Err(error) => Err(coded(error, self.group.engine)),
+        }
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.giving = Giving::Sorting {
+            keys: std::mem::take(&mut self.groups.places).into_iter(),
+            sorter: Sorter::new(None, usize::MAX),
+        };
+        Ok(())
+    }
+
+    fn give(&mut self) -> Result<Given> {
+        match &mut self.giving {
+            Giving::Not => Ok(Given::Nothing),
+            Giving::Sorting { keys, sorter } => {
+                for (key, place) in keys.by_ref().take(SORT_RUN) {
+                    sorter.push(key.into_vec(), place, 0)?;
+                }
+                if keys.len() == 0 {
+                    let sorter = std::mem::replace(sorter, Sorter::new(None, 0));
+                    let sorted: Box<dyn Iterator<Item = usize> + Send> =
+                        Box::new(sorter.finish().map(|(_, place)| place));
+                    self.giving = Giving::Sorted(sorted.peekable());
+                }
+                Ok(Given::Working)
+            }
+            Giving::Sorted(sorted) => {
+                let Some(&place) = sorted.peek() else {
+                    return Ok(Given::Nothing);
+                };
+                let made = self.finish(place)?;
+                if let Giving::Sorted(sorted) = &mut self.giving {
+                    sorted.next();
+                }
+                Ok(Given::Document(made.into()))
+            }
+        }
     }
 }
 
@@ -282,21 +348,32 @@ mod tests {
     use super::*;
     use pinion_bson::{rawbson, rawdoc};
 
-    fn groups(spec: RawBson) -> Groups {
+    fn groups(spec: RawBson) -> Grouping {
         let parsed = Group::parse(spec.as_raw_bson_ref(), &Variables::default());
-        Groups::new(parsed.expect("parses"))
+        Grouping::new(parsed.expect("parses"))
+    }
+
+    /// The next group's document.
+    fn given(groups: &mut Grouping) -> Result<Option<Document>> {
+        loop {
+            match groups.give()? {
+                Given::Document(document) => return Ok(Some(document)),
+                Given::Working => {}
+                Given::Nothing => return Ok(None),
+            }
+        }
     }
 
     #[track_caller]
     fn check(spec: RawBson, documents: &[RawDocumentBuf], expected: &[RawDocumentBuf]) {
         let mut groups = groups(spec);
         for document in documents {
-            groups.take(document).expect("it is taken");
+            groups.push(document).expect("it is taken");
         }
-        groups.end();
+        groups.end().expect("it ends");
         let mut found = Vec::new();
-        while let Some(document) = groups.give().expect("it is given") {
-            found.push(document);
+        while let Some(document) = given(&mut groups).expect("it is given") {
+            found.push(RawDocument::to_owned(&document));
         }
         assert_eq!(found, expected);
     }
@@ -309,17 +386,17 @@ mod tests {
             rawbson!({ "_id": { "s": "$s" }, "n": { "$sum": 1 } }),
             &documents,
             &[
-                rawdoc! { "_id": { "s": "open" }, "n": 1 },
                 rawdoc! { "_id": { "s": (null()) }, "n": 2 },
+                rawdoc! { "_id": { "s": "open" }, "n": 1 },
             ],
         );
         check(
             rawbson!({ "_id": { "s": "$s", "t": "$t" }, "n": { "$sum": 1 } }),
             &documents,
             &[
-                rawdoc! { "_id": { "s": "open" }, "n": 1 },
-                rawdoc! { "_id": { "s": (null()) }, "n": 1 },
                 rawdoc! { "_id": {}, "n": 1 },
+                rawdoc! { "_id": { "s": (null()) }, "n": 1 },
+                rawdoc! { "_id": { "s": "open" }, "n": 1 },
             ],
         );
     }
@@ -347,21 +424,22 @@ mod tests {
         let mut groups = groups(rawbson!({ "_id": null, "all": { "$push": "$$ROOT" } }));
         for _ in 0..100 {
             let document = rawdoc! { "x": "x".repeat(1000) };
-            groups.take(&document).expect("it is taken");
+            groups.push(&document).expect("it is taken");
         }
-        groups.end();
-        assert!(work::within(100_000, || groups.give()).is_none());
-        let given = work::within(1_000_000, || groups.give()).expect("the budget suffices");
-        let given = given.expect("it is given").expect("there is a group");
-        assert!(given.as_bytes().len() > 100_000);
-        assert!(groups.give().expect("it is given").is_none());
+        groups.end().expect("it ends");
+        assert!(work::within(100_000, || given(&mut groups)).is_none());
+        let one = work::within(1_000_000, || given(&mut groups)).expect("the budget suffices");
+        let one = one.expect("it is given").expect("there is a group");
+        assert!(one.as_bytes().len() > 100_000);
+        assert!(given(&mut groups).expect("it is given").is_none());
     }
 
     #[track_caller]
     fn check_error(engine: Engine, accumulator: RawBson, code: i32) {
         let mut groups = groups(rawbson!({ "_id": null, "r": accumulator.clone() }));
         groups.group.engine = engine;
-        let failed = groups.take(&rawdoc! { "v": 0 }).expect_err("it fails");
+        let document = Document::from(rawdoc! { "v": 0 });
+        let failed = groups.take(&document).expect_err("it fails");
         assert_eq!(failed.code.0, code, "{accumulator:?}");
     }
 

@@ -3,9 +3,9 @@
 use pinion_bson::{DocBuilder, RawArray, RawBsonRef, RawDocument};
 use pinion_wire::Result;
 
-use super::Stage;
 use super::facet::Facet;
 use super::group::Group;
+use super::stage::{Stage, StageKind};
 use super::unwind::Unwind;
 use crate::error::{error, type_mismatch};
 use crate::expression::{Expression, Variables, check_field_path};
@@ -115,19 +115,22 @@ pub(super) fn parse(stages: &RawArray, skip: usize, variables: &Variables) -> Re
         if let RawBsonRef::Document(stage) = stage
             && let Some((name, spec)) = first(stage)
         {
-            parse_stage(name, spec, variables, &mut out)?;
+            match name {
+                "$bucket" => super::bucket::parse(spec, variables, &mut out)?,
+                "$sortByCount" => parse_sort_by_count(spec, variables, &mut out)?,
+                _ => out.push(Stage {
+                    kind: parse_stage(name, spec, variables)?,
+                    source: stage.to_owned(),
+                }),
+            }
         }
     }
     Ok(out)
 }
 
-fn parse_stage(
-    name: &str,
-    spec: RawBsonRef<'_>,
-    variables: &Variables,
-    out: &mut Vec<Stage>,
-) -> Result<()> {
-    out.push(match name {
+/// Parses a stage that is one stage when at work.
+fn parse_stage(name: &str, spec: RawBsonRef<'_>, variables: &Variables) -> Result<StageKind> {
+    Ok(match name {
         "$match" => {
             let RawBsonRef::Document(filter) = spec else {
                 return Err(error(
@@ -135,13 +138,13 @@ fn parse_stage(
                     "the match filter must be an expression in an object",
                 ));
             };
-            Stage::Match(Matcher::parse_with(filter, variables)?)
+            StageKind::Match(Matcher::parse_with(filter, variables)?)
         }
         "$project" => {
             let RawBsonRef::Document(spec) = spec else {
                 return Err(error(15969, "$project specification must be an object"));
             };
-            Stage::Project(Projection::parse_aggregation(spec, variables)?)
+            StageKind::Project(Projection::parse_aggregation(spec, variables)?)
         }
         "$addFields" | "$set" => {
             let RawBsonRef::Document(spec) = spec else {
@@ -153,7 +156,7 @@ fn parse_stage(
                     ),
                 ));
             };
-            Stage::Project(
+            StageKind::Project(
                 Projection::parse_addition(spec, variables).map_err(|mut e| {
                     e.message =
                         e.message
@@ -162,7 +165,7 @@ fn parse_stage(
                 })?,
             )
         }
-        "$unset" => Stage::Project(parse_unset(spec, variables)?),
+        "$unset" => StageKind::Project(parse_unset(spec, variables)?),
         "$sort" => {
             let RawBsonRef::Document(pattern) = spec else {
                 return Err(error(
@@ -174,19 +177,19 @@ fn parse_stage(
             if sort.is_empty() {
                 return Err(error(15976, "$sort stage must have at least one sort key"));
             }
-            Stage::Sort(sort)
+            StageKind::Sort(sort)
         }
-        "$skip" => Stage::Skip(parse_amount("$skip", 5107200, spec)?),
+        "$skip" => StageKind::Skip(parse_amount("$skip", 5107200, spec)?),
         "$limit" => {
             let limit = parse_amount("$limit", 5107201, spec)?;
             if limit == 0 {
                 return Err(error(15958, "the limit must be positive"));
             }
-            Stage::Limit(limit)
+            StageKind::Limit(limit)
         }
-        "$count" => Stage::Count(parse_count(spec)?),
-        "$group" => Stage::Group(Group::parse(spec, variables)?),
-        "$unwind" => Stage::Unwind(Unwind::parse(spec)?),
+        "$count" => StageKind::Count(parse_count(spec)?),
+        "$group" => StageKind::Group(Group::parse(spec, variables)?),
+        "$unwind" => StageKind::Unwind(Unwind::parse(spec)?),
         "$replaceRoot" => {
             let RawBsonRef::Document(spec) = spec else {
                 return Err(error(
@@ -213,25 +216,17 @@ fn parse_stage(
                     "BSON field '$replaceRoot.newRoot' is missing but a required field",
                 )
             })?;
-            Stage::ReplaceRoot(
+            StageKind::ReplaceRoot(
                 Expression::parse(new_root, variables)?,
                 "'newRoot' expression ",
             )
         }
-        "$replaceWith" => Stage::ReplaceRoot(
+        "$replaceWith" => StageKind::ReplaceRoot(
             Expression::parse(spec, variables)?,
             "'replacement document' ",
         ),
-        "$redact" => Stage::Redact(Expression::parse(spec, variables)?),
-        "$facet" => Stage::Facet(Facet::parse(spec, variables)?),
-        "$bucket" => {
-            super::bucket::parse(spec, variables, out)?;
-            return Ok(());
-        }
-        "$sortByCount" => {
-            parse_sort_by_count(spec, variables, out)?;
-            return Ok(());
-        }
+        "$redact" => StageKind::Redact(Expression::parse(spec, variables)?),
+        "$facet" => StageKind::Facet(Facet::parse(spec, variables)?),
         name if FIRST.contains(&name) => {
             return Err(error(
                 40602,
@@ -244,8 +239,7 @@ fn parse_stage(
                 format!("the aggregation stage {name} is not supported"),
             ));
         }
-    });
-    Ok(())
+    })
 }
 
 fn parse_amount(name: &str, code: i32, spec: RawBsonRef<'_>) -> Result<i64> {
@@ -366,14 +360,29 @@ fn parse_sort_by_count(
     let group = group.finish();
     let group: &RawDocument = &group;
     debug_assert!(!is_empty(group));
-    out.push(Stage::Group(Group::parse(
-        RawBsonRef::Document(group),
-        variables,
-    )?));
     let mut sort = DocBuilder::new();
     sort.append("count", RawBsonRef::Int32(-1));
-    out.push(Stage::Sort(
-        SortPattern::parse(&sort.finish())?.with_collation(variables.collation.clone()),
-    ));
+    push_group_and_sort(group, &sort.finish(), variables, out)
+}
+
+/// Appends a `$group` and a `$sort` that do the work of another stage.
+pub(super) fn push_group_and_sort(
+    group: &RawDocument,
+    sort: &RawDocument,
+    variables: &Variables,
+    out: &mut Vec<Stage>,
+) -> Result<()> {
+    let mut push = |name: &str, spec: &RawDocument, kind| {
+        let mut source = DocBuilder::new();
+        source.append(name, RawBsonRef::Document(spec));
+        out.push(Stage {
+            kind,
+            source: source.finish(),
+        });
+    };
+    let grouped = Group::parse(RawBsonRef::Document(group), variables)?;
+    push("$group", group, StageKind::Group(grouped));
+    let sorted = SortPattern::parse(sort)?.with_collation(variables.collation.clone());
+    push("$sort", sort, StageKind::Sort(sorted));
     Ok(())
 }

@@ -1,452 +1,212 @@
-//! A pipeline at work: documents are pushed in at the front and taken out at the end.
+//! A pipeline at work, as a machine: each step does a little and says what the run wants next.
 //!
-//! A step that is refused for its work (see [`crate::work`]) has changed nothing, and the document it was given is kept with the
-//! step's place, so that the run goes on from there.
+//! Between two stages there is never more than one document. The stage that is asked is always the last that can do
+//! something, so documents leave as early as they can and none waits in a queue.
 
-use std::borrow::Cow;
-use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use pinion_bson::{
-    DocBuilder, MAX_INTERNAL_DOCUMENT_BYTES, RawBsonRef, RawDocument, RawDocumentBuf,
-};
 use pinion_wire::Result;
 
-use super::facet::Facets;
-use super::group::Groups;
-use super::{Pipeline, Stage, owned};
-use crate::error::error;
-use crate::limits::{MAX_OUTPUT_BYTES, MAX_SORT_BYTES};
-use crate::sorter::Sorter;
-use crate::text::{document_text, value_text};
-use crate::work;
+use super::step::{Given, Input, Step, Taken, Want};
+use super::{Document, Pipeline};
+use crate::limits::MOVES_PER_STEP;
+use crate::work::{self, Units};
 
 /// A pipeline at work.
 #[derive(Debug)]
 pub struct PipelineRun {
-    steps: Vec<Step>,
-    out: VecDeque<RawDocumentBuf>,
-    /// The bytes of what is in `out`.
-    out_bytes: usize,
-    /// Documents on their way through the steps, the one to go on with first.
-    held_up: VecDeque<HeldUp>,
-    /// What a step that has seen everything gives now.
-    giving: Option<Giving>,
+    nodes: Vec<Node>,
+    /// The nodes before this one have given all they had.
+    front: usize,
+    /// No document comes in at the front any more.
+    fed: bool,
+    /// No node behind this one has anything to do.
+    at: usize,
+    /// A document for the caller.
+    out: Option<Document>,
 }
 
-/// A document in front of a step.
+/// A stage at work with the document in front of it.
 #[derive(Debug)]
-struct HeldUp {
-    step: usize,
-    document: RawDocumentBuf,
-    /// How many items of its array an `$unwind` has given already.
-    items: usize,
-}
-
-struct Giving {
-    /// The place of the step.
-    step: usize,
-    documents: Source,
-    /// What is said of a document that is too large; `None` where none can be.
-    too_large: Option<&'static str>,
-}
-
-/// Where a step's documents come from.
-enum Source {
-    Groups(Groups),
-    Iterator(Box<dyn Iterator<Item = RawDocumentBuf> + Send>),
-}
-
-impl Source {
-    fn next(&mut self) -> Result<Option<RawDocumentBuf>> {
-        match self {
-            Source::Groups(groups) => groups.give(),
-            Source::Iterator(documents) => Ok(documents.next()),
-        }
-    }
-}
-
-impl std::fmt::Debug for Giving {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Giving")
-            .field("step", &self.step)
-            .finish_non_exhaustive()
-    }
-}
-
-#[derive(Debug)]
-enum Step {
-    /// A stage that needs no memory.
-    Plain(Stage),
-    Skip(i64),
-    Limit(i64),
-    Count(String, i64),
-    Sort {
-        stage: crate::sort::SortPattern,
-        sorter: Sorter<RawDocumentBuf>,
-        arrived: u64,
-    },
-    Group(Groups),
-    Facet(Facets),
-    /// A stage that has given all it had.
-    Spent,
-}
-
-impl Step {
-    /// Whether the step gives its documents only when all have come.
-    fn is_blocking(&self) -> bool {
-        matches!(
-            self,
-            Step::Sort { .. } | Step::Group(_) | Step::Count(..) | Step::Facet(_)
-        )
-    }
+struct Node {
+    step: Box<dyn Step>,
+    inbox: Option<Document>,
+    gives: bool,
+    ended: bool,
 }
 
 impl PipelineRun {
-    pub fn new(pipeline: &Pipeline) -> PipelineRun {
-        let stages = &pipeline.stages;
-        let mut steps = Vec::with_capacity(stages.len());
-        for (at, stage) in stages.iter().enumerate() {
-            steps.push(match stage.clone() {
-                Stage::Skip(amount) => Step::Skip(amount),
-                Stage::Limit(amount) => Step::Limit(amount),
-                Stage::Count(name) => Step::Count(name, 0),
-                Stage::Sort(pattern) => {
-                    let sorter = Sorter::new(limit_behind(&stages[at + 1..]), MAX_SORT_BYTES);
-                    Step::Sort {
-                        stage: pattern,
-                        sorter,
-                        arrived: 0,
-                    }
-                }
-                Stage::Group(group) => Step::Group(Groups::new(group)),
-                Stage::Facet(facet) => Step::Facet(Facets::new(&facet)),
-                plain => Step::Plain(plain),
-            });
-        }
+    /// A run that has seen nothing.
+    pub fn new(pipeline: Pipeline) -> PipelineRun {
+        let nodes: Vec<Node> = pipeline
+            .into_steps()
+            .map(|step| Node {
+                step,
+                inbox: None,
+                gives: false,
+                ended: false,
+            })
+            .collect();
         PipelineRun {
-            steps,
-            out: VecDeque::new(),
-            out_bytes: 0,
-            held_up: VecDeque::new(),
-            giving: None,
+            nodes,
+            front: 0,
+            fed: false,
+            at: 0,
+            out: None,
         }
     }
 
-    /// Takes one document in. It may be held up on its way: see [`PipelineRun::is_held_up`].
-    pub fn push(&mut self, document: &RawDocument) -> Result<()> {
-        assert!(!self.is_held_up(), "documents keep their order");
-        self.send(0, Cow::Borrowed(document), 0)
+    /// Takes what was wanted and goes on, with a budget of work.
+    pub fn step(&mut self, input: Input, budget: Units) -> Result<Want> {
+        self.accept(input);
+        let mut moves = 0;
+        match work::within(budget, || self.go(&mut moves)) {
+            Some(result) => result,
+            // What did not fit behind other moves may fit alone.
+            None if moves > 0 => Ok(Want::Pause),
+            None => Ok(Want::Compute),
+        }
     }
 
-    /// Whether documents wait on their way, because what came out was much or because their work was refused; then
-    /// [`PipelineRun::resume`] comes before anything else goes in.
-    pub fn is_held_up(&self) -> bool {
-        !self.held_up.is_empty()
+    /// Goes on after [`Want::Compute`] without a budget, until `stop` is set: then it fails.
+    pub fn step_until(&mut self, stop: Arc<AtomicBool>) -> Result<Want> {
+        work::until(stop, || self.go(&mut 0))
     }
 
-    /// Goes on with documents that were held up, until one is again.
-    pub fn resume(&mut self) -> Result<()> {
-        while self.has_room()
-            && let Some(next) = self.held_up.pop_front()
-        {
-            // What is held up once more comes in front of those that waited behind it.
-            let behind = std::mem::take(&mut self.held_up);
-            let sent = self.send(next.step, Cow::Owned(next.document), next.items);
-            self.held_up.extend(behind);
-            sent?;
+    /// Whether no more documents are wanted in front of the pipeline.
+    pub fn is_fed(&self) -> bool {
+        self.fed
+    }
+
+    fn go(&mut self, moves: &mut usize) -> Result<Want> {
+        while *moves < MOVES_PER_STEP {
+            if let Some(want) = self.advance()? {
+                return Ok(want);
+            }
+            *moves += 1;
+        }
+        Ok(Want::Pause)
+    }
+
+    /// Takes what was wanted.
+    pub(super) fn accept(&mut self, input: Input) {
+        match input {
+            Input::Go => {}
+            Input::Document(document) => {
+                assert!(!self.fed, "a document after the last one");
+                self.hand(self.front, document);
+            }
+            Input::End => self.fed = true,
+        }
+    }
+
+    /// Hands a document to the node at this place, which is idle.
+    fn hand(&mut self, place: usize, document: Document) {
+        let inbox = match self.nodes.get_mut(place) {
+            Some(node) => &mut node.inbox,
+            None => &mut self.out,
+        };
+        assert!(
+            inbox.replace(document).is_none(),
+            "one document between two stages"
+        );
+        self.at = place;
+    }
+
+    /// Makes one move. What the run wants next, unless it can go on by itself.
+    pub(super) fn advance(&mut self) -> Result<Option<Want>> {
+        if let Some(document) = self.out.take() {
+            self.at = self.nodes.len();
+            return Ok(Some(Want::Output(document)));
+        }
+        self.at = self.at.min(self.nodes.len().saturating_sub(1));
+        while self.front < self.nodes.len() {
+            let at = self.at;
+            let node = &mut self.nodes[at];
+            if node.gives {
+                self.give(at)?;
+                return Ok(None);
+            }
+            if node.inbox.is_some() {
+                self.take(at)?;
+                return Ok(None);
+            }
+            if at > self.front {
+                self.at -= 1;
+                continue;
+            }
+            if !self.fed {
+                return Ok(Some(Want::Document));
+            }
+            if node.ended {
+                self.finish_through(at);
+            } else {
+                checked(node.step.end())?;
+                (node.ended, node.gives) = (true, true);
+            }
+            return Ok(None);
+        }
+        Ok(Some(if self.fed { Want::Done } else { Want::Document }))
+    }
+
+    fn take(&mut self, at: usize) -> Result<()> {
+        let node = &mut self.nodes[at];
+        let document = node.inbox.as_ref().expect("looked at before");
+        let taken = checked(node.step.take(document))?;
+        let document = node.inbox.take().expect("looked at before");
+        match taken {
+            Taken::Kept => {}
+            Taken::Passed => self.hand(at + 1, document),
+            Taken::PassedLast => {
+                self.finish_through(at);
+                self.hand(at + 1, document);
+            }
+            Taken::Made(made) => self.hand(at + 1, made),
+            Taken::Gives => node.gives = true,
         }
         Ok(())
     }
 
-    /// Tells that no more documents come; at most so many documents of what sorts and groups held go on. Whether that was
-    /// all. It is called again after its work was refused.
-    pub fn finish_some(&mut self, documents: usize) -> Result<bool> {
-        self.resume()?;
-        if self.is_held_up() {
-            return Ok(false);
+    fn give(&mut self, at: usize) -> Result<()> {
+        let node = &mut self.nodes[at];
+        match checked(node.step.give())? {
+            Given::Document(document) => self.hand(at + 1, document),
+            Given::Working => {}
+            Given::Nothing => node.gives = false,
         }
-        if self.giving.is_none() {
-            self.giving = self.next_giving()?;
-            return Ok(self.giving.is_none());
-        }
-        for _ in 0..documents {
-            let Some(giving) = &mut self.giving else {
-                break;
+        Ok(())
+    }
+
+    /// Nothing more comes of the nodes up to this one, which let go of what they hold.
+    fn finish_through(&mut self, at: usize) {
+        for node in &mut self.nodes[self.front..=at] {
+            *node = Node {
+                step: Box::new(Spent),
+                inbox: None,
+                gives: false,
+                ended: true,
             };
-            let Some(document) = giving.documents.next()? else {
-                self.giving = None;
-                break;
-            };
-            if let Some(what) = giving.too_large
-                && document.as_bytes().len() > MAX_INTERNAL_DOCUMENT_BYTES
-            {
-                return Err(error(17419, what));
-            }
-            let next = giving.step + 1;
-            self.send(next, Cow::Owned(document), 0)?;
-            if self.is_held_up() {
-                break;
-            }
         }
-        Ok(false)
-    }
-
-    /// What the first step that still holds something has to give.
-    fn next_giving(&mut self) -> Result<Option<Giving>> {
-        let Some(step) = self.steps.iter().position(Step::is_blocking) else {
-            return Ok(None);
-        };
-        if let Step::Facet(facets) = &self.steps[step] {
-            facets.spend_finish()?;
-        }
-        let mut too_large = None;
-        let documents: Box<dyn Iterator<Item = RawDocumentBuf> + Send> =
-            match std::mem::replace(&mut self.steps[step], Step::Spent) {
-                Step::Sort { sorter, .. } => {
-                    Box::new(sorter.finish().map(|(_, document)| document))
-                }
-                Step::Group(mut groups) => {
-                    groups.end();
-                    return Ok(Some(Giving {
-                        step,
-                        too_large: Some("Resulting document after $group is larger than 16777216"),
-                        documents: Source::Groups(groups),
-                    }));
-                }
-                Step::Facet(facets) => {
-                    too_large = Some("Resulting document after $facet is larger than 16777216");
-                    Box::new(std::iter::once(facets.finish()?))
-                }
-                Step::Count(name, counted) if counted > 0 => {
-                    let mut document = DocBuilder::new();
-                    match i32::try_from(counted) {
-                        Ok(small) => document.append(&name, RawBsonRef::Int32(small)),
-                        Err(_) => document.append(&name, RawBsonRef::Int64(counted)),
-                    };
-                    Box::new(std::iter::once(document.finish()))
-                }
-                _ => Box::new(std::iter::empty()),
-            };
-        Ok(Some(Giving {
-            step,
-            documents: Source::Iterator(documents),
-            too_large,
-        }))
-    }
-
-    /// The next finished document.
-    pub fn pop(&mut self) -> Option<RawDocumentBuf> {
-        let document = self.out.pop_front()?;
-        self.out_bytes -= document.as_bytes().len();
-        Some(document)
-    }
-
-    fn has_room(&self) -> bool {
-        self.out_bytes < MAX_OUTPUT_BYTES
-    }
-
-    /// Sends a document through the steps from this one on.
-    fn send(&mut self, step: usize, document: Cow<'_, RawDocument>, items: usize) -> Result<()> {
-        let mut way = Way {
-            out: &mut self.out,
-            out_bytes: &mut self.out_bytes,
-            held_up: &mut self.held_up,
-        };
-        way.go(&mut self.steps, step, document, items)
-    }
-
-    /// Whether further documents would change nothing.
-    pub fn is_satisfied(&self) -> bool {
-        for step in &self.steps {
-            match step {
-                Step::Limit(0) => return true,
-                // Behind these everything that comes in may still count.
-                step if step.is_blocking() => return false,
-                _ => {}
-            }
-        }
-        false
+        self.front = at + 1;
+        self.at = self.front;
+        self.fed = true;
     }
 }
 
-/// How many documents are wanted of a sort: a limit behind it, with the skips in between.
-fn limit_behind(stages: &[Stage]) -> Option<usize> {
-    let mut skipped = 0_i64;
-    for stage in stages {
-        match stage {
-            Stage::Skip(amount) => skipped = skipped.saturating_add(*amount),
-            Stage::Limit(amount) => return usize::try_from(amount.saturating_add(skipped)).ok(),
-            Stage::Project(_) => {}
-            _ => return None,
-        }
-    }
-    None
+/// The result of a call, unless the call was refused for its work and an expression has put a value in the place of that
+/// error.
+fn checked<T>(result: Result<T>) -> Result<T> {
+    result.and_then(|value| work::check().map(|()| value))
 }
 
-/// Where documents go that have passed a step.
-struct Way<'r> {
-    out: &'r mut VecDeque<RawDocumentBuf>,
-    out_bytes: &'r mut usize,
-    held_up: &'r mut VecDeque<HeldUp>,
-}
+/// Stands in the place of a stage that has given all it had.
+#[derive(Debug)]
+struct Spent;
 
-/// What a step does with a document.
-enum Passes {
-    No,
-    AsItIs,
-    /// Another one goes on in its place.
-    As(RawDocumentBuf),
-    /// To a sort, under this key.
-    Sorted(Vec<u8>),
-    /// Each item of its array.
-    Unwound,
-}
-
-impl Way<'_> {
-    /// Hands a document to the step at `at`. One that a step has made goes through to the end without being copied.
-    fn go(
-        &mut self,
-        steps: &mut [Step],
-        at: usize,
-        document: Cow<'_, RawDocument>,
-        skip: usize,
-    ) -> Result<()> {
-        let Some(step) = steps.get_mut(at) else {
-            *self.out_bytes += document.as_bytes().len();
-            self.out.push_back(document.into_owned());
-            return Ok(());
-        };
-        let taken = step
-            .take(&document)
-            .and_then(|passes| work::check().map(|()| passes));
-        let passes = match taken {
-            Ok(passes) => passes,
-            Err(error) => {
-                if work::is_exhausted() {
-                    self.hold_up(at, document, skip);
-                }
-                return Err(error);
-            }
-        };
-        match passes {
-            Passes::No => Ok(()),
-            Passes::AsItIs => self.go(steps, at + 1, document, 0),
-            Passes::As(made) => self.go(steps, at + 1, Cow::Owned(made), 0),
-            Passes::Sorted(key) => {
-                let Step::Sort { sorter, .. } = step else {
-                    unreachable!("only a sort makes keys");
-                };
-                let size = document.as_bytes().len();
-                sorter.push(key, document.into_owned(), size)
-            }
-            Passes::Unwound => {
-                let Step::Plain(Stage::Unwind(unwind)) = step else {
-                    unreachable!("only this stage unwinds");
-                };
-                let unwind = unwind.clone();
-                let mut next = None;
-                let sent = unwind.apply(&document, skip, |item, unwound| {
-                    next = Some(item);
-                    // Each is a copy of all the rest of the document.
-                    work::spend_bytes(unwound.as_bytes().len())?;
-                    next = Some(item + 1);
-                    self.go(steps, at + 1, Cow::Owned(unwound), 0)?;
-                    let room = *self.out_bytes < MAX_OUTPUT_BYTES && self.held_up.is_empty();
-                    if room {
-                        next = None;
-                    }
-                    Ok(room)
-                });
-                if let Some(next) = next
-                    && (sent.is_ok() || work::is_exhausted())
-                {
-                    self.hold_up(at, document, next);
-                }
-                sent
-            }
-        }
-    }
-
-    fn hold_up(&mut self, step: usize, document: Cow<'_, RawDocument>, items: usize) {
-        self.held_up.push_back(HeldUp {
-            step,
-            document: document.into_owned(),
-            items,
-        });
-    }
-}
-
-impl Step {
-    /// What the step does with a document. When it fails, it has changed nothing.
-    fn take(&mut self, document: &RawDocument) -> Result<Passes> {
-        Ok(match self {
-            Step::Skip(left) if *left > 0 => {
-                *left -= 1;
-                Passes::No
-            }
-            Step::Skip(_) => Passes::AsItIs,
-            Step::Limit(0) | Step::Spent => Passes::No,
-            Step::Limit(left) => {
-                *left -= 1;
-                Passes::AsItIs
-            }
-            Step::Count(_, counted) => {
-                *counted += 1;
-                Passes::No
-            }
-            Step::Sort { stage, arrived, .. } => {
-                // Documents of equal keys stay in the order in which they came.
-                let mut key = stage.value_key(document)?;
-                key.extend_from_slice(&arrived.to_be_bytes());
-                *arrived += 1;
-                Passes::Sorted(key)
-            }
-            Step::Group(groups) => {
-                groups.take(document)?;
-                Passes::No
-            }
-            Step::Facet(facets) => {
-                facets.push(document)?;
-                Passes::No
-            }
-            Step::Plain(Stage::Match(matcher)) => match matcher.matches(document)? {
-                true => Passes::AsItIs,
-                false => Passes::No,
-            },
-            Step::Plain(Stage::Unwind(_)) => Passes::Unwound,
-            Step::Plain(Stage::Redact(expression)) => {
-                work::spend_bytes(document.as_bytes().len())?;
-                super::redact::redact(expression, document, document)?
-                    .map_or(Passes::No, Passes::As)
-            }
-            // What makes no document out of one has steps of its own.
-            Step::Plain(one) => transformed(one, document)?.map_or(Passes::No, Passes::As),
-        })
-    }
-}
-
-/// What a stage that makes one document out of one makes of it; `None` for other stages.
-pub(super) fn transformed(stage: &Stage, document: &RawDocument) -> Result<Option<RawDocumentBuf>> {
-    match stage {
-        Stage::Project(projection) => projection.apply(document, None).map(Some),
-        Stage::ReplaceRoot(expression, what) => {
-            let value = expression.evaluate(document)?;
-            work::spend_bytes(value.bytes())?;
-            match value.as_ref() {
-                Some(RawBsonRef::Document(new_root)) => Ok(Some(owned(new_root))),
-                other => Err(error(
-                    40228,
-                    format!(
-                        "{what}must evaluate to an object, but resulting value was: {}. Type of resulting value: '{}'. \
-                         Input document: {}",
-                        other.map_or_else(|| "MISSING".into(), value_text),
-                        value.type_name(),
-                        document_text(document)
-                    ),
-                )),
-            }
-        }
-        _ => Ok(None),
+impl Step for Spent {
+    fn take(&mut self, _: &Document) -> Result<Taken> {
+        unreachable!("nothing is handed to a stage that has ended")
     }
 }
 

@@ -2,9 +2,13 @@
 
 use pinion_bson::{RawArrayBuf, RawBson, RawDocumentBuf, rawbson, rawdoc};
 
-use super::{Pipeline, PipelineRun};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::{Document, Input, Pipeline, PipelineRun, Want};
 use crate::expression::Variables;
-use crate::work::within;
+use crate::work::Units;
 
 fn collection() -> Vec<RawDocumentBuf> {
     vec![
@@ -23,15 +27,50 @@ fn array(stages: RawBson) -> RawArrayBuf {
     }
 }
 
-fn run(stages: RawBson) -> pinion_wire::Result<Vec<RawDocumentBuf>> {
-    let pipeline = Pipeline::parse(&array(stages), &Variables::default())?;
-    let mut run = PipelineRun::new(&pipeline);
-    for document in collection() {
-        run.push(&document)?;
-        assert!(!run.is_held_up());
+/// What stages make of documents when each step has this budget, and how many moves did not fit into it.
+fn stepped(
+    stages: &RawArrayBuf,
+    documents: Vec<RawDocumentBuf>,
+    budget: Units,
+) -> pinion_wire::Result<(Vec<RawDocumentBuf>, usize)> {
+    outputs(
+        Pipeline::parse(stages, &Variables::default())?,
+        documents,
+        budget,
+    )
+}
+
+/// What a parsed pipeline makes of documents, as [`stepped`].
+pub(crate) fn outputs(
+    pipeline: Pipeline,
+    documents: Vec<RawDocumentBuf>,
+    budget: Units,
+) -> pinion_wire::Result<(Vec<RawDocumentBuf>, usize)> {
+    let mut run = PipelineRun::new(pipeline);
+    let mut source: VecDeque<Document> = documents.into_iter().map(Document::from).collect();
+    let (mut out, mut computed) = (Vec::new(), 0);
+    let mut input = Input::Go;
+    loop {
+        let mut want = run.step(input, budget)?;
+        if let Want::Compute = want {
+            computed += 1;
+            want = run.step_until(Arc::new(AtomicBool::new(false)))?;
+        }
+        input = match want {
+            Want::Document => source.pop_front().map_or(Input::End, Input::Document),
+            Want::Output(document) => {
+                out.push(pinion_bson::RawDocument::to_owned(&document));
+                Input::Go
+            }
+            Want::Pause => Input::Go,
+            Want::Done => return Ok((out, computed)),
+            Want::Compute => unreachable!("without a budget nothing is refused"),
+        };
     }
-    while !run.finish_some(usize::MAX)? {}
-    Ok(std::iter::from_fn(|| run.pop()).collect())
+}
+
+fn run(stages: RawBson) -> pinion_wire::Result<Vec<RawDocumentBuf>> {
+    stepped(&array(stages), collection(), Units::MAX).map(|(out, _)| out)
 }
 
 #[track_caller]
@@ -106,9 +145,9 @@ fn grouping() {
     check(
         rawbson!([{ "$group": { "_id": "$k", "n": { "$sum": 1 }, "c": { "$count": {} } } }]),
         vec![
+            rawdoc! { "_id": null, "n": 2, "c": 2 },
             rawdoc! { "_id": "a", "n": 2, "c": 2 },
             rawdoc! { "_id": "b", "n": 1, "c": 1 },
-            rawdoc! { "_id": null, "n": 2, "c": 2 },
         ],
     );
     check(
@@ -120,7 +159,7 @@ fn grouping() {
     );
     check(
         rawbson!([{ "$sortByCount": "$k" }, { "$limit": 1 }]),
-        vec![rawdoc! { "_id": "a", "count": 2 }],
+        vec![rawdoc! { "_id": null, "count": 2 }],
     );
 }
 
@@ -199,9 +238,7 @@ fn facets() {
 fn redacting() {
     let redact = |document: RawDocumentBuf, expression: RawBson| {
         let stages = array(rawbson!([{ "$redact": (expression) }]));
-        let pipeline = Pipeline::parse(&stages, &Variables::default()).expect("it parses");
-        let mut run = PipelineRun::new(&pipeline);
-        run.push(&document).map(|()| run.pop())
+        stepped(&stages, vec![document], Units::MAX).map(|(mut out, _)| out.pop())
     };
     let document = rawdoc! { "level": 1, "a": { "level": 5, "x": 1 }, "b": [{ "level": 2 }, { "level": 9 }, 3], "c": { "x": 2 } };
     let by_level = rawbson!({ "$cond": [{ "$lte": ["$level", 4] }, "$$DESCEND", "$$PRUNE"] });
@@ -305,33 +342,6 @@ fn a_pipeline_is_divided() {
     assert_eq!(parts.rest.stages.len(), 1);
 }
 
-/// Runs stages where each call may do no more work than `budget`, and is done again without a bound where that did not
-/// suffice. How often that was.
-fn run_refused(stages: &RawArrayBuf, budget: u64, refused: &mut usize) -> Vec<RawDocumentBuf> {
-    let pipeline = Pipeline::parse(stages, &Variables::default()).expect("valid stages");
-    let mut run = PipelineRun::new(&pipeline);
-    let mut out = Vec::new();
-    for document in collection() {
-        if let Some(pushed) = within(budget, || run.push(&document)) {
-            pushed.expect("no document is wrong");
-        }
-        while run.is_held_up() {
-            *refused += 1;
-            run.resume().expect("no document is wrong");
-        }
-    }
-    loop {
-        let finished = within(budget, || run.finish_some(2)).unwrap_or_else(|| {
-            *refused += 1;
-            run.finish_some(2)
-        });
-        out.extend(std::iter::from_fn(|| run.pop()));
-        if finished.expect("no document is wrong") {
-            return out;
-        }
-    }
-}
-
 #[test]
 fn a_run_goes_on_where_its_work_was_refused() {
     let pipelines = [
@@ -347,37 +357,57 @@ fn a_run_goes_on_where_its_work_was_refused() {
     for stages in pipelines {
         let text = format!("{stages:?}");
         let stages = array(stages);
-        let expected = run_refused(&stages, u64::MAX, &mut 0);
+        let run = |budget| stepped(&stages, collection(), budget).expect("no document is wrong");
+        let (expected, _) = run(Units::MAX);
         assert!(!expected.is_empty(), "{text}");
-        let (mut refused, mut never) = (0, false);
+        let (mut computed, mut never) = (0, false);
         for budget in (0..8000).step_by(13).chain([1 << 40]) {
-            let before = refused;
-            let found = run_refused(&stages, budget, &mut refused);
+            let (found, here) = run(budget);
             assert_eq!(found, expected, "budget {budget}: {text}");
-            never = refused == before;
+            computed += here;
+            never = here == 0;
         }
-        assert!(refused > 50 && never, "{refused} {never}: {text}");
+        assert!(computed > 20 && never, "{computed} {never}: {text}");
     }
 }
 
 #[test]
-fn what_an_unwind_gives_is_bounded() {
+fn documents_leave_one_by_one() {
     let big = "x".repeat(1 << 20);
     let items: RawArrayBuf = (0..100).collect();
     let document = rawdoc! { "big": &*big, "a": items.clone(), "b": items };
-    let stages = array(rawbson!([{ "$unwind": "$a" }, { "$unwind": "$b" }, { "$limit": 500 }]));
-    let pipeline = Pipeline::parse(&stages, &Variables::default()).expect("valid stages");
-    let mut run = PipelineRun::new(&pipeline);
-    run.push(&document).expect("nothing is wrong");
-    let mut count = 0;
-    loop {
-        let ready: Vec<_> = std::iter::from_fn(|| run.pop()).collect();
-        assert!(ready.len() <= 17, "{}", ready.len());
-        count += ready.len();
-        if !run.is_held_up() {
-            break;
-        }
-        run.resume().expect("nothing is wrong");
-    }
-    assert_eq!(count, 500);
+    let stages = array(
+        rawbson!([{ "$unwind": "$a" }, { "$unwind": "$b" }, { "$limit": 5 }, { "$project": { "a": 1, "b": 1 } }]),
+    );
+    let (found, _) = stepped(&stages, vec![document], Units::MAX).expect("nothing is wrong");
+    let expected: Vec<_> = (0..5).map(|b| rawdoc! { "a": 0, "b": b }).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_document_between_stages_may_be_larger_than_one_that_leaves() {
+    let big = "x".repeat(12 << 20);
+    let documents = (0..2).map(|id| rawdoc! { "_id": id, "big": &*big });
+    let stages = array(rawbson!([
+        { "$group": { "_id": null, "all": { "$push": "$$ROOT" } } }, { "$project": { "n": { "$size": "$all" } } }
+    ]));
+    let (found, _) = stepped(&stages, documents.collect(), Units::MAX).expect("it runs");
+    assert_eq!(found, [rawdoc! { "_id": null, "n": 2 }]);
+}
+
+#[test]
+fn unwinding_below_the_top() {
+    check(
+        rawbson!([{ "$limit": 1 }, { "$replaceWith": { "a": { "b": { "l": "$l", "x": 1 }, "y": 2 }, "z": 3 } },
+            { "$unwind": { "path": "$a.b.l", "includeArrayIndex": "i" } }]),
+        vec![
+            rawdoc! { "a": { "b": { "l": 1, "x": 1 }, "y": 2 }, "z": 3, "i": 0_i64 },
+            rawdoc! { "a": { "b": { "l": 2, "x": 1 }, "y": 2 }, "z": 3, "i": 1_i64 },
+        ],
+    );
+    check(
+        rawbson!([{ "$limit": 1 }, { "$replaceWith": { "a": { "l": [], "x": 1 }, "z": 3 } },
+            { "$unwind": { "path": "$a.l", "preserveNullAndEmptyArrays": true } }]),
+        vec![rawdoc! { "a": { "x": 1 }, "z": 3 }],
+    );
 }

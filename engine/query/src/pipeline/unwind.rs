@@ -1,11 +1,18 @@
 //! `$unwind`
 
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{
+    DocBuilder, ElementType, RawBsonRef, RawDocument, RawDocumentBuf, RawElem, RawElems,
+};
 use pinion_wire::Result;
 
+use smallvec::SmallVec;
+
+use super::Document;
+use super::step::{Given, Step, Taken};
 use crate::error::error;
 use crate::expression::check_field_path;
-use crate::value::{elements, field, is_nullish, items, type_name};
+use crate::value::{elements, is_nullish, type_name};
+use crate::work::{ITEM, spend, spend_bytes};
 
 /// A document that one value makes is given this much room at once, if the one it comes from has as much.
 const EXPECTED_BYTES: usize = 4096;
@@ -107,70 +114,188 @@ impl Unwind {
             preserve,
         })
     }
+}
 
-    /// Calls `out` with a document for each item of the array, but for so many at its front; `out` says whether to go on.
-    pub(super) fn apply(
-        &self,
-        document: &RawDocument,
-        skip: usize,
-        mut out: impl FnMut(usize, RawDocumentBuf) -> Result<bool>,
-    ) -> Result<()> {
-        let one = match value_at(document, &self.path) {
-            Some(RawBsonRef::Array(array)) if !array.is_empty() => {
-                for (at, item) in items(array).enumerate().skip(skip) {
-                    if !out(at, self.build(document, Some(item), Some(at as i64)))? {
-                        break;
-                    }
-                }
-                return Ok(());
-            }
-            Some(RawBsonRef::Array(_)) | None if self.preserve => self.build(document, None, None),
-            Some(value) if !is_nullish(value) && !matches!(value, RawBsonRef::Array(_)) => {
-                self.with_index(document.to_owned(), None)
-            }
-            Some(value) if is_nullish(value) && self.preserve => {
-                self.with_index(document.to_owned(), None)
-            }
-            _ => return Ok(()),
-        };
-        if skip > 0 {
-            return Ok(());
-        }
-        out(0, one).map(|_| ())
-    }
+/// `$unwind` at work.
+#[derive(Debug)]
+pub(super) struct Unwinding {
+    unwind: Unwind,
+    /// The document whose array gives an item at a time.
+    current: Option<Current>,
+}
 
-    fn build(
-        &self,
-        document: &RawDocument,
-        item: Option<RawBsonRef<'_>>,
-        at: Option<i64>,
-    ) -> RawDocumentBuf {
-        let names: Vec<&str> = self.path.iter().map(String::as_str).collect();
-        self.with_index(set_path(document, &names, item), at)
-    }
+#[derive(Debug)]
+struct Current {
+    document: Document,
+    place: Place,
+    /// Where in the array the next item is, by bytes and by items.
+    position: usize,
+    index: i64,
+}
 
-    fn with_index(&self, document: RawDocumentBuf, at: Option<i64>) -> RawDocumentBuf {
-        match &self.index {
-            None => document,
-            Some(path) => {
-                let names: Vec<&str> = path.iter().map(String::as_str).collect();
-                set_path(
-                    &document,
-                    &names,
-                    Some(at.map_or(RawBsonRef::Null, RawBsonRef::Int64)),
-                )
-            }
+impl Unwinding {
+    pub(super) fn new(unwind: Unwind) -> Unwinding {
+        Unwinding {
+            unwind,
+            current: None,
         }
     }
 }
 
-/// The value at a path through documents alone.
-fn value_at<'a>(document: &'a RawDocument, path: &[String]) -> Option<RawBsonRef<'a>> {
-    let (name, rest) = path.split_first()?;
-    match field(document, name)? {
-        value if rest.is_empty() => Some(value),
-        RawBsonRef::Document(inner) => value_at(inner, rest),
-        _ => None,
+impl Step for Unwinding {
+    fn take(&mut self, document: &Document) -> Result<Taken> {
+        let place = Place::find(document, &self.unwind.path)?;
+        let found = place.as_ref().and_then(|place| place.element(document));
+        match (place, found) {
+            (Some(place), Some(found)) if found.kind == ElementType::Array => {
+                let position = RawElems::new(found.value).position();
+                if RawElems::new(found.value).next().is_some() {
+                    self.current = Some(Current {
+                        document: document.clone(),
+                        place,
+                        position,
+                        index: 0,
+                    });
+                    return Ok(Taken::Gives);
+                }
+                if !self.unwind.preserve {
+                    return Ok(Taken::Kept);
+                }
+                spend_bytes(document.as_bytes().len())?;
+                let without = place.replaced(document, None);
+                Ok(Taken::Made(self.unwind.with_index(without, None).into()))
+            }
+            (_, found) => {
+                let nullish = found
+                    .and_then(|found| found.to_value())
+                    .is_none_or(is_nullish);
+                if nullish && !self.unwind.preserve {
+                    return Ok(Taken::Kept);
+                }
+                if self.unwind.index.is_none() {
+                    return Ok(Taken::Passed);
+                }
+                spend_bytes(document.as_bytes().len())?;
+                let indexed = self
+                    .unwind
+                    .with_index(RawDocument::to_owned(document), None);
+                Ok(Taken::Made(indexed.into()))
+            }
+        }
+    }
+
+    fn give(&mut self) -> Result<Given> {
+        let Some(current) = &mut self.current else {
+            return Ok(Given::Nothing);
+        };
+        let document: &RawDocument = &current.document;
+        let array = current.place.element(document).expect("it was there");
+        let mut items = RawElems::resume(array.value, current.position);
+        let Some(item) = items.next() else {
+            self.current = None;
+            return Ok(Given::Nothing);
+        };
+        // Each is a copy of all the rest of the document.
+        let rest = document.as_bytes().len() - array.value.len();
+        spend_bytes(rest + item.value.len())?;
+        let unwound = current.place.replaced(document, Some(&item));
+        let unwound = self.unwind.with_index(unwound, Some(current.index));
+        current.position = items.position();
+        current.index += 1;
+        Ok(Given::Document(unwound.into()))
+    }
+}
+
+impl Unwind {
+    fn with_index(&self, document: RawDocumentBuf, at: Option<i64>) -> RawDocumentBuf {
+        let Some(path) = &self.index else {
+            return document;
+        };
+        let names: Vec<&str> = path.iter().map(String::as_str).collect();
+        let at = at.map_or(RawBsonRef::Null, RawBsonRef::Int64);
+        set_path(&document, &names, Some(at))
+    }
+}
+
+/// Where an element is in a document, by bytes.
+#[derive(Debug)]
+struct Place {
+    /// Where the documents begin, with their lengths, that the element lies in.
+    documents: SmallVec<[usize; 4]>,
+    /// Where the element is: its type, its name, its value.
+    start: usize,
+    end: usize,
+}
+
+impl Place {
+    /// The place of the element at a path through documents alone.
+    fn find(document: &RawDocument, path: &[String]) -> Result<Option<Place>> {
+        let bytes = document.as_bytes();
+        let mut documents = SmallVec::new();
+        let mut base = 0;
+        for (depth, name) in path.iter().enumerate() {
+            documents.push(base);
+            let Some((start, end, kind)) = find_element(&bytes[base..], name)? else {
+                return Ok(None);
+            };
+            if depth + 1 == path.len() {
+                return Ok(Some(Place {
+                    documents,
+                    start: base + start,
+                    end: base + end,
+                }));
+            }
+            if kind != ElementType::EmbeddedDocument {
+                return Ok(None);
+            }
+            // Its value is behind its type, its name and the end of the name.
+            base += start + name.len() + 2;
+        }
+        Ok(None)
+    }
+
+    /// The element itself.
+    fn element<'a>(&self, document: &'a RawDocument) -> Option<RawElem<'a>> {
+        let inner = *self.documents.last().expect("the document itself");
+        RawElems::resume(&document.as_bytes()[inner..], self.start - inner).next()
+    }
+
+    /// The document with another value in the element's place, or without the element.
+    fn replaced(&self, document: &RawDocument, value: Option<&RawElem<'_>>) -> RawDocumentBuf {
+        let bytes = document.as_bytes();
+        let element = self.element(document).expect("it was there");
+        let size = value.map_or(0, |value| 2 + element.name.len() + value.value.len());
+        let mut out = Vec::with_capacity(bytes.len() - (self.end - self.start) + size);
+        out.extend_from_slice(&bytes[..self.start]);
+        if let Some(value) = value {
+            out.push(value.kind as u8);
+            out.extend_from_slice(element.name);
+            out.push(0);
+            out.extend_from_slice(value.value);
+        }
+        out.extend_from_slice(&bytes[self.end..]);
+        let change = size as i32 - (self.end - self.start) as i32;
+        for place in &self.documents {
+            let length: &mut [u8] = &mut out[*place..*place + 4];
+            let old = i32::from_le_bytes(length.try_into().expect("four bytes"));
+            length.copy_from_slice(&(old + change).to_le_bytes());
+        }
+        RawDocumentBuf::from_bytes(out).expect("only a value was exchanged")
+    }
+}
+
+/// Where the first element of this name begins and ends, and its type.
+fn find_element(document: &[u8], name: &str) -> Result<Option<(usize, usize, ElementType)>> {
+    let mut elements = RawElems::new(document);
+    loop {
+        spend(ITEM)?;
+        let start = elements.position();
+        let Some(element) = elements.next() else {
+            return Ok(None);
+        };
+        if element.name == name.as_bytes() {
+            return Ok(Some((start, elements.position(), element.kind)));
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use pinion_wire::Result;
 use super::{Action, Mode, Projection, Tree};
 use crate::error::error;
 use crate::expression::Expression;
+use crate::limits::check_value_bytes;
 use crate::value::{array_document, bytes, elements, field, items};
 use crate::work::spend_bytes;
 
@@ -142,6 +143,7 @@ impl Run<'_> {
                 }
                 _ if tree.computes() => {
                     let nested = self.computed_only(tree)?;
+                    check_value_bytes(out.len() + nested.as_bytes().len())?;
                     out.push(RawBsonRef::Document(&nested));
                 }
                 item if self.mode != Mode::Inclusion => {
@@ -158,6 +160,7 @@ impl Run<'_> {
         let computed = expression.evaluate(self.root)?;
         if let Some(value) = computed.as_ref() {
             spend_bytes(bytes(value))?;
+            check_value_bytes(out.len() + bytes(value))?;
             out.append(name, value);
         }
         Ok(())

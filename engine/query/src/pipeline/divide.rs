@@ -1,0 +1,88 @@
+//! Dividing a pipeline into what the partitions do and what is left for their merged documents.
+
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
+use pinion_wire::Result;
+
+use super::stage::StageKind;
+use super::{Pipeline, Stage};
+use crate::expression::Variables;
+use crate::matcher::Matcher;
+use crate::sort::SortPattern;
+use crate::value::{field, is_empty};
+
+/// A pipeline divided: what a find over the partitions can do, and the stages behind it.
+#[derive(Clone, Debug)]
+pub struct PipelineParts {
+    /// The leading `$match` stages as one filter.
+    pub matcher: Matcher,
+    /// The sort that comes next.
+    pub sort: Option<SortPattern>,
+    /// How many documents are wanted at most after filter and sort.
+    pub limit: Option<i64>,
+    /// What is left to run on the merged documents.
+    pub rest: Pipeline,
+}
+
+impl Pipeline {
+    /// Takes off the front what a find can do.
+    pub fn divide(mut self, variables: &Variables) -> Result<PipelineParts> {
+        filters_before_sorts(&mut self.stages);
+        let mut stages = self.stages.into_iter().peekable();
+        let mut filters: Vec<RawDocumentBuf> = Vec::new();
+        while let Some(StageKind::Match(matcher)) = stages.peek().map(|stage| &stage.kind) {
+            filters.push(matcher.filter().to_owned());
+            stages.next();
+        }
+        let matcher = match &filters[..] {
+            [] => Matcher::parse(&RawDocumentBuf::new())?,
+            [filter] => Matcher::parse_with(filter, variables)?,
+            filters => Matcher::parse_with(&join_filters(filters), variables)?,
+        };
+        let mut sort = None;
+        if let Some(StageKind::Sort(pattern)) = stages.peek().map(|stage| &stage.kind) {
+            sort = Some(pattern.clone());
+            stages.next();
+        }
+        let limit = match stages.peek().map(|stage| &stage.kind) {
+            Some(StageKind::Limit(limit)) => Some(*limit),
+            _ => None,
+        };
+        if limit.is_some() {
+            stages.next();
+        }
+        Ok(PipelineParts {
+            matcher,
+            sort,
+            limit,
+            rest: Pipeline {
+                stages: stages.collect(),
+            },
+        })
+    }
+}
+
+/// Moves filters that follow a sort in front of it: the same documents come out, and an index may find them.
+fn filters_before_sorts(stages: &mut [Stage]) {
+    let is_filter = |stage: &Stage| matches!(stage.kind, StageKind::Match(_));
+    let is_sort = |stage: &Stage| matches!(stage.kind, StageKind::Sort(_));
+    for mut at in 1..stages.len() {
+        while at > 0 && is_filter(&stages[at]) && is_sort(&stages[at - 1]) {
+            stages.swap(at - 1, at);
+            at -= 1;
+        }
+    }
+}
+
+fn join_filters(filters: &[RawDocumentBuf]) -> RawDocumentBuf {
+    let mut out = DocBuilder::new();
+    out.start_array("$and");
+    for filter in filters.iter().filter(|filter| !is_empty(filter)) {
+        out.push(RawBsonRef::Document(filter));
+    }
+    out.end();
+    let joined = out.finish();
+    match field(&joined, "$and") {
+        Some(RawBsonRef::Array(filters)) if filters.is_empty() => RawDocumentBuf::new(),
+        _ => joined,
+    }
+}

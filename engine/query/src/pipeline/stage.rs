@@ -1,0 +1,99 @@
+//! The stages of a parsed pipeline, and what each of them is when at work.
+
+use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_wire::Result;
+
+use super::facet::{Facet, Faceting};
+use super::group::{Group, Grouping};
+use super::step::Step;
+use super::steps::{Counting, Filtering, Limiting, Redacting, Skipping, Sorting, Transforming};
+use super::unwind::{Unwind, Unwinding};
+use crate::error::error;
+use crate::expression::Expression;
+use crate::matcher::Matcher;
+use crate::projection::Projection;
+use crate::sort::SortPattern;
+use crate::text::{document_text, value_text};
+use crate::work;
+
+/// A parsed stage with the document that it was parsed from.
+#[derive(Clone, Debug)]
+pub(super) struct Stage {
+    pub kind: StageKind,
+    pub source: RawDocumentBuf,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum StageKind {
+    Match(Matcher),
+    Project(Projection),
+    Sort(SortPattern),
+    Skip(i64),
+    Limit(i64),
+    Count(String),
+    Group(Group),
+    Unwind(Unwind),
+    /// With the words that the error for a value that is no document begins with.
+    ReplaceRoot(Expression, &'static str),
+    Redact(Expression),
+    Facet(Facet),
+}
+
+impl Stage {
+    /// The stage at work; `limit` is how many of its documents are wanted at most.
+    pub(super) fn into_step(self, limit: Option<usize>) -> Box<dyn Step> {
+        match self.kind {
+            StageKind::Match(matcher) => Box::new(Filtering(matcher)),
+            StageKind::Sort(pattern) => Box::new(Sorting::new(pattern, limit)),
+            StageKind::Skip(amount) => Box::new(Skipping(amount)),
+            StageKind::Limit(amount) => Box::new(Limiting(amount)),
+            StageKind::Count(name) => Box::new(Counting::new(name)),
+            StageKind::Group(group) => Box::new(Grouping::new(group)),
+            StageKind::Unwind(unwind) => Box::new(Unwinding::new(unwind)),
+            StageKind::Redact(expression) => Box::new(Redacting(expression)),
+            StageKind::Facet(facet) => Box::new(Faceting::new(facet)),
+            StageKind::Project(_) | StageKind::ReplaceRoot(..) => Box::new(Transforming(self)),
+        }
+    }
+
+    /// What a stage that makes one document out of one makes of it; `None` for other stages.
+    pub(super) fn transform(&self, document: &RawDocument) -> Result<Option<RawDocumentBuf>> {
+        match &self.kind {
+            StageKind::Project(projection) => projection.apply(document, None).map(Some),
+            StageKind::ReplaceRoot(expression, what) => {
+                let value = expression.evaluate(document)?;
+                work::spend_bytes(value.bytes())?;
+                match value.as_ref() {
+                    Some(RawBsonRef::Document(new_root)) => Ok(Some(new_root.to_owned())),
+                    other => Err(error(
+                        40228,
+                        format!(
+                            "{what}must evaluate to an object, but resulting value was: {}. Type of resulting value: \
+                             '{}'. Input document: {}",
+                            other.map_or_else(|| "MISSING".into(), value_text),
+                            value.type_name(),
+                            document_text(document)
+                        ),
+                    )),
+                }
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+/// How many documents are wanted of a stage: a limit behind it, with the skips in between.
+pub(super) fn limit_behind(stages: &[Stage]) -> Option<usize> {
+    let mut skipped = 0_i64;
+    for stage in stages {
+        match &stage.kind {
+            StageKind::Skip(amount) => skipped = skipped.saturating_add(*amount),
+            StageKind::Limit(amount) => {
+                return usize::try_from(amount.saturating_add(skipped)).ok();
+            }
+            StageKind::Project(_) => {}
+            _ => return None,
+        }
+    }
+    None
+}

@@ -1,0 +1,175 @@
+//! Stages at work that hold back no documents, and the two simplest that do: a sort and a count.
+
+use pinion_bson::{DocBuilder, RawBsonRef};
+use pinion_wire::Result;
+
+use super::step::{Given, Step, Taken};
+use super::{Document, Stage};
+use crate::expression::Expression;
+use crate::limits::MAX_SORT_BYTES;
+use crate::matcher::Matcher;
+use crate::sort::SortPattern;
+use crate::sorter::Sorter;
+use crate::work;
+
+/// `$match`.
+#[derive(Debug)]
+pub(super) struct Filtering(pub Matcher);
+
+impl Step for Filtering {
+    fn take(&mut self, document: &Document) -> Result<Taken> {
+        Ok(match self.0.matches(document)? {
+            true => Taken::Passed,
+            false => Taken::Kept,
+        })
+    }
+}
+
+/// A stage that makes one document out of one.
+#[derive(Debug)]
+pub(super) struct Transforming(pub Stage);
+
+impl Step for Transforming {
+    fn take(&mut self, document: &Document) -> Result<Taken> {
+        let made = self.0.transform(document)?;
+        Ok(Taken::Made(made.expect("such a stage").into()))
+    }
+}
+
+/// `$redact`.
+#[derive(Debug)]
+pub(super) struct Redacting(pub Expression);
+
+impl Step for Redacting {
+    fn take(&mut self, document: &Document) -> Result<Taken> {
+        work::spend_bytes(document.as_bytes().len())?;
+        let left = super::redact::redact(&self.0, document, document)?;
+        Ok(left.map_or(Taken::Kept, |left| Taken::Made(left.into())))
+    }
+}
+
+/// `$skip`, with how many it still skips.
+#[derive(Debug)]
+pub(super) struct Skipping(pub i64);
+
+impl Step for Skipping {
+    fn take(&mut self, _: &Document) -> Result<Taken> {
+        if self.0 == 0 {
+            return Ok(Taken::Passed);
+        }
+        self.0 -= 1;
+        Ok(Taken::Kept)
+    }
+}
+
+/// `$limit`, with how many still pass.
+#[derive(Debug)]
+pub(super) struct Limiting(pub i64);
+
+impl Step for Limiting {
+    fn take(&mut self, _: &Document) -> Result<Taken> {
+        self.0 -= 1;
+        Ok(match self.0 {
+            0 => Taken::PassedLast,
+            _ => Taken::Passed,
+        })
+    }
+}
+
+/// `$count`.
+#[derive(Debug)]
+pub(super) struct Counting {
+    name: String,
+    counted: i64,
+}
+
+impl Counting {
+    pub(super) fn new(name: String) -> Counting {
+        Counting { name, counted: 0 }
+    }
+}
+
+impl Step for Counting {
+    fn take(&mut self, _: &Document) -> Result<Taken> {
+        self.counted += 1;
+        Ok(Taken::Kept)
+    }
+
+    fn give(&mut self) -> Result<Given> {
+        // Of no documents there is no count.
+        let counted = match std::mem::take(&mut self.counted) {
+            0 => return Ok(Given::Nothing),
+            counted => counted,
+        };
+        let mut document = DocBuilder::new();
+        document.append(
+            &self.name,
+            i32::try_from(counted).map_or(RawBsonRef::Int64(counted), RawBsonRef::Int32),
+        );
+        Ok(Given::Document(document.finish().into()))
+    }
+}
+
+/// `$sort`.
+#[derive(Debug)]
+pub(super) struct Sorting {
+    pattern: SortPattern,
+    arrived: u64,
+    state: SortState,
+}
+
+enum SortState {
+    Taking(Sorter<Document>),
+    Giving(Box<dyn Iterator<Item = Document> + Send>),
+}
+
+impl std::fmt::Debug for SortState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            SortState::Taking(_) => "Taking",
+            SortState::Giving(_) => "Giving",
+        })
+    }
+}
+
+impl Sorting {
+    /// A sort of which at most `limit` documents are wanted.
+    pub(super) fn new(pattern: SortPattern, limit: Option<usize>) -> Sorting {
+        Sorting {
+            pattern,
+            arrived: 0,
+            state: SortState::Taking(Sorter::new(limit, MAX_SORT_BYTES)),
+        }
+    }
+}
+
+impl Step for Sorting {
+    fn take(&mut self, document: &Document) -> Result<Taken> {
+        let SortState::Taking(sorter) = &mut self.state else {
+            unreachable!("nothing comes after the end");
+        };
+        // Documents of equal keys stay in the order in which they came.
+        let mut key = self.pattern.value_key(document)?;
+        work::check()?;
+        key.extend_from_slice(&self.arrived.to_be_bytes());
+        self.arrived += 1;
+        sorter.push(key, document.clone(), document.as_bytes().len())?;
+        Ok(Taken::Kept)
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let nothing = SortState::Giving(Box::new(std::iter::empty()));
+        if let SortState::Taking(sorter) = std::mem::replace(&mut self.state, nothing) {
+            let sorted = sorter.finish().map(|(_, document)| document);
+            self.state = SortState::Giving(Box::new(sorted));
+        }
+        Ok(())
+    }
+
+    fn give(&mut self) -> Result<Given> {
+        match &mut self.state {
+            SortState::Giving(sorted) => Ok(sorted.next().map_or(Given::Nothing, Given::Document)),
+            SortState::Taking(_) => Ok(Given::Nothing),
+        }
+    }
+}
