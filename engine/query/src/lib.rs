@@ -6,6 +6,7 @@ mod accumulator;
 mod collation;
 mod error;
 mod expression;
+mod geo;
 mod index;
 mod keygen;
 mod limits;

@@ -65,7 +65,7 @@ impl DeleteSpec<'_> {
     pub(super) fn statement(&self, vars: &Variables) -> Result<ModifyStatement> {
         Ok(ModifyStatement {
             filter: self.q.to_owned(),
-            matcher: Matcher::parse_with(self.q, vars)?,
+            matcher: Matcher::parse_query(self.q, vars)?,
             change: Arc::new(Change::Delete),
             multi: self.multi,
             upsert: false,

@@ -135,7 +135,7 @@ impl FindCommand<'_> {
         let empty = RawDocumentBuf::new();
         let filter = self.filter.unwrap_or(&empty);
         let parse_both = || {
-            let matcher = Matcher::parse_with(filter, &self.vars)?;
+            let matcher = Matcher::parse_query(filter, &self.vars)?;
             let projection = self
                 .projection
                 .map(|spec| Projection::parse_find(spec, &self.vars))

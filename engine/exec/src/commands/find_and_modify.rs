@@ -131,7 +131,7 @@ impl FindAndModifyCommand<'_> {
     pub(super) async fn parse(self, ctx: &OpContext, projects: bool) -> Result<FindAndModify> {
         let empty = RawDocumentBuf::new();
         let query = self.query.unwrap_or(&empty);
-        let matcher = compute(ctx, || Matcher::parse_with(query, &self.vars)).await?;
+        let matcher = compute(ctx, || Matcher::parse_query(query, &self.vars)).await?;
         let sort = sort_beside(&matcher, query, self.sort)?;
         let projection = match self.fields {
             Some(fields) if projects && !fields.is_empty() => {

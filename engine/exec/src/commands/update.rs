@@ -164,7 +164,7 @@ impl UpdateSpec<'_> {
             None => Update::parse_with(self.u, self.array_filters, vars)?,
         };
         let update = update.keeping_empty_timestamps(keep_empty_timestamps);
-        let matcher = Matcher::parse_with(self.q, vars)?;
+        let matcher = Matcher::parse_query(self.q, vars)?;
         let sort = sort_beside(&matcher, self.q, self.sort)?;
         Ok(ModifyStatement {
             filter: self.q.to_owned(),

@@ -105,7 +105,8 @@ impl Leaf {
             Predicate::Exists
             | Predicate::Size(_)
             | Predicate::ElemMatchObject(_)
-            | Predicate::ElemMatchValue(_) => LeafArrays::Keep,
+            | Predicate::ElemMatchValue(_)
+            | Predicate::Near(_) => LeafArrays::Keep,
             _ => LeafArrays::Traverse,
         };
         walk(
@@ -159,6 +160,14 @@ impl Predicate {
                 Some(RawBsonRef::Array(array)) => count(array_document(array)) as i64 == *size,
                 _ => false,
             },
+            Predicate::Geo(geo) => {
+                let Some(value) = value else { return false };
+                geo.matches(value).unwrap_or_else(|error| {
+                    state.error.get_or_insert(error);
+                    false
+                })
+            }
+            Predicate::Near(_) => true,
             Predicate::ElemMatchObject(node) => {
                 let Some(RawBsonRef::Array(array)) = value else {
                     return false;

@@ -33,6 +33,8 @@ struct Parsed {
     filter: RawDocumentBuf,
     root: Node,
     collation: Option<Arc<Collation>>,
+    /// It asks for an order by distance.
+    near: bool,
 }
 
 /// What a match tells the positional operator of an update or a projection.
@@ -46,6 +48,7 @@ impl Matcher {
     fn new(filter: &RawDocument, root: Node, collation: Option<Arc<Collation>>) -> Matcher {
         Matcher(Arc::new(Parsed {
             filter: filter.to_owned(),
+            near: root.nears() > 0,
             root,
             collation,
         }))
@@ -68,6 +71,13 @@ impl Matcher {
     pub(crate) fn parse_validator(filter: &RawDocument, variables: &Variables) -> Result<Matcher> {
         spend_bytes(filter.as_bytes().len())?;
         let root = parse::parse_validator(filter, variables)?;
+        Ok(Matcher::new(filter, root, variables.collation.clone()))
+    }
+
+    /// Parses the filter of a command that reads: it may ask for an order by distance (`$near`).
+    pub fn parse_query(filter: &RawDocument, variables: &Variables) -> Result<Matcher> {
+        spend_bytes(filter.as_bytes().len())?;
+        let root = parse::parse_query(filter, variables)?;
         Ok(Matcher::new(filter, root, variables.collation.clone()))
     }
 
@@ -119,6 +129,9 @@ impl Matcher {
 
     /// The value that `_id` must equal when the filter demands one, beside whatever else it demands.
     pub fn id_equality(&self) -> Option<&RawBson> {
+        if self.0.near {
+            return None;
+        }
         self.0.root.conjuncts().iter().find_map(|node| match node {
             Node::Leaf(Leaf {
                 path,
@@ -139,6 +152,11 @@ impl Matcher {
         } else {
             None
         }
+    }
+
+    /// Whether the filter asks for an order by distance.
+    pub fn is_near(&self) -> bool {
+        self.0.near
     }
 
     pub(crate) fn root(&self) -> &Node {

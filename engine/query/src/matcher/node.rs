@@ -9,6 +9,7 @@ use super::bits::BitTest;
 use super::schema::Schema;
 use crate::collation::compare_owned;
 use crate::expression::Expression;
+use crate::geo::{GeoPredicate, Near};
 use crate::path::Path;
 use crate::regex::Regex;
 
@@ -79,6 +80,10 @@ pub(crate) enum Predicate {
     Size(i64),
     ElemMatchObject(Box<Node>),
     ElemMatchValue(Vec<Node>),
+    /// `$geoWithin` and `$geoIntersects`.
+    Geo(Arc<GeoPredicate>),
+    /// `$near` and its like: an order more than a predicate, which the access to the documents gives.
+    Near(Arc<Near>),
 }
 
 /// A set of BSON types.
@@ -129,6 +134,23 @@ impl Node {
             Node::Not(child) => child.has_expression(),
             Node::Expr(..) => true,
             Node::AlwaysTrue | Node::AlwaysFalse | Node::Schema(..) | Node::Leaf(_) => false,
+        }
+    }
+
+    /// How many parts ask for an order by distance.
+    pub(crate) fn nears(&self) -> usize {
+        match self {
+            Node::And(children) | Node::Or(children) | Node::Nor(children) => {
+                children.iter().map(Node::nears).sum()
+            }
+            Node::Not(child) => child.nears(),
+            Node::Leaf(leaf) => match &leaf.predicate {
+                Predicate::Near(_) => 1,
+                Predicate::ElemMatchObject(node) => node.nears(),
+                Predicate::ElemMatchValue(nodes) => nodes.iter().map(Node::nears).sum(),
+                _ => 0,
+            },
+            Node::AlwaysTrue | Node::AlwaysFalse | Node::Expr(..) => 0,
         }
     }
 
@@ -193,6 +215,8 @@ impl Node {
                 Predicate::In { .. } => 13,
                 Predicate::Bits(_) => 14,
                 Predicate::Type(_) => 22,
+                Predicate::Geo(_) => 23,
+                Predicate::Near(_) => 33,
             },
             Node::Not(_) => 20,
             Node::Nor(_) => 21,

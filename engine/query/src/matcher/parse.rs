@@ -11,11 +11,12 @@ use super::node::{CompareOp, Leaf, Node, Predicate, TypeSet};
 use super::schema::parse_schema;
 use crate::error::{bad_value, error, failed_to_parse, type_mismatch};
 use crate::expression::{Expression, Variables};
+use crate::geo::{GeoPredicate, Near, is_near};
 use crate::limits::MAX_FILTER_DEPTH;
 use crate::number::{exact_i64, truncated_i64};
 use crate::path::Path;
 use crate::regex::Regex;
-use crate::text::{element_text, value_text};
+use crate::text::{document_text, element_text, value_text};
 use crate::value::{
     array_document, count, elements, field, first, is_empty, is_nan, is_number, items, owned,
 };
@@ -31,6 +32,8 @@ struct Place<'v> {
     /// Outside every `$elemMatch`, where `$expr` and its like may stand.
     top: bool,
     special: Special,
+    /// `$near` and its like are allowed: something gives the documents in their order.
+    near: bool,
 }
 
 /// Which of the operators on whole documents may stand in a filter.
@@ -44,6 +47,16 @@ enum Special {
 }
 
 impl<'v> Place<'v> {
+    fn new(variables: &'v Variables, special: Special) -> Place<'v> {
+        Place {
+            variables,
+            depth: 0,
+            top: true,
+            special,
+            near: false,
+        }
+    }
+
     fn deeper(self) -> Result<Place<'v>> {
         if self.depth >= MAX_FILTER_DEPTH {
             return Err(bad_value(format!(
@@ -82,39 +95,31 @@ impl<'v> Place<'v> {
 }
 
 pub(super) fn parse_filter(filter: &RawDocument, variables: &Variables) -> Result<Node> {
-    parse_document(
-        filter,
-        Place {
-            variables,
-            depth: 0,
-            top: true,
-            special: Special::All,
-        },
-    )
+    parse_document(filter, Place::new(variables, Special::All))
 }
 
 pub(super) fn parse_validator(filter: &RawDocument, variables: &Variables) -> Result<Node> {
-    parse_document(
-        filter,
-        Place {
-            variables,
-            depth: 0,
-            top: true,
-            special: Special::OfOneDocument,
-        },
-    )
+    parse_document(filter, Place::new(variables, Special::OfOneDocument))
+}
+
+/// A filter that may ask for an order by distance, once and beside what else it asks.
+pub(super) fn parse_query(filter: &RawDocument, variables: &Variables) -> Result<Node> {
+    let place = Place {
+        near: true,
+        ..Place::new(variables, Special::All)
+    };
+    let root = parse_document(filter, place)?;
+    let is_near = |node: &Node| matches!(node, Node::Leaf(leaf) if matches!(leaf.predicate, Predicate::Near(_)));
+    match root.nears() {
+        0 => Ok(root),
+        1 if root.conjuncts().iter().any(is_near) => Ok(root),
+        1 => Err(bad_value("geoNear must be top-level expr")),
+        _ => Err(bad_value("Too many geoNear expressions")),
+    }
 }
 
 pub(super) fn parse_nested(filter: &RawDocument, variables: &Variables) -> Result<Node> {
-    parse_document(
-        filter,
-        Place {
-            variables,
-            depth: 0,
-            top: true,
-            special: Special::None,
-        },
-    )
+    parse_document(filter, Place::new(variables, Special::None))
 }
 
 fn parse_document(document: &RawDocument, place: Place<'_>) -> Result<Node> {
@@ -300,6 +305,11 @@ fn comparison(path: &str, op: CompareOp, value: RawBsonRef<'_>) -> Result<Predic
 }
 
 fn parse_operators(path: &str, operators: &RawDocument, place: Place<'_>) -> Result<Vec<Node>> {
+    if let Some((name, RawBsonRef::Document(_) | RawBsonRef::Array(_))) = first(operators)
+        && is_near(name)
+    {
+        return Ok(vec![parse_near(path, operators, place)?]);
+    }
     let mut nodes = Vec::new();
     for (name, value) in elements(operators) {
         let predicate = match name {
@@ -352,14 +362,14 @@ fn parse_operators(path: &str, operators: &RawDocument, place: Place<'_>) -> Res
             "$bitsAllClear" => Predicate::Bits(BitTest::parse(BitOp::AllClear, path, value)?),
             "$bitsAnySet" => Predicate::Bits(BitTest::parse(BitOp::AnySet, path, value)?),
             "$bitsAnyClear" => Predicate::Bits(BitTest::parse(BitOp::AnyClear, path, value)?),
-            "$near" | "$nearSphere" | "$geoNear" if place.special != Special::All => {
-                return Err(error(
-                    5_626_500,
-                    format!("{name} is not allowed in this context"),
-                ));
+            "$geoWithin" | "$within" | "$geoIntersects" => {
+                Predicate::Geo(Arc::new(GeoPredicate::parse(operators)?))
             }
-            "$near" | "$nearSphere" | "$geoNear" | "$geoWithin" | "$within" | "$geoIntersects" => {
-                return Err(unsupported(name));
+            name if is_near(name) => {
+                return Err(bad_value(format!(
+                    "near must be first in: {}",
+                    document_text(operators)
+                )));
             }
             "$where" => return Err(bad_value("$where cannot be applied to a field")),
             _ if name.starts_with(INTERNAL_SCHEMA) => return Err(unsupported(name)),
@@ -368,6 +378,22 @@ fn parse_operators(path: &str, operators: &RawDocument, place: Place<'_>) -> Res
         nodes.push(leaf(path, predicate));
     }
     Ok(nodes)
+}
+
+fn parse_near(path: &str, operators: &RawDocument, place: Place<'_>) -> Result<Node> {
+    if !place.near {
+        return Err(error(
+            5_626_500,
+            "$geoNear, $near, and $nearSphere are not allowed in this context, as these operators require sorting \
+             geospatial data. If you do not need sort, consider using $geoWithin instead. Check out \
+             https://dochub.mongodb.org/core/near-sort-operation and \
+             https://dochub.mongodb.org/core/nearSphere-sort-operation for more details.",
+        ));
+    }
+    Ok(leaf(
+        path,
+        Predicate::Near(Arc::new(Near::parse(operators)?)),
+    ))
 }
 
 fn parse_in(name: &str, value: RawBsonRef<'_>, place: Place<'_>) -> Result<Predicate> {

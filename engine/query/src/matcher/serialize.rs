@@ -135,6 +135,8 @@ fn write_predicate(out: &mut DocBuilder, predicate: &Predicate) {
             }
             out.end();
         }
+        Predicate::Geo(geo) => write_source(out, &geo.source),
+        Predicate::Near(near) => write_source(out, &near.source),
         Predicate::Size(size) => {
             out.append("$size", RawBsonRef::Int32(*size as i32));
         }
@@ -153,6 +155,12 @@ fn write_predicate(out: &mut DocBuilder, predicate: &Predicate) {
             }
             out.end();
         }
+    }
+}
+
+fn write_source(out: &mut DocBuilder, source: &pinion_bson::RawDocument) {
+    for (name, value) in crate::value::elements(source) {
+        out.append(name, value);
     }
 }
 

@@ -218,7 +218,9 @@ fn predicate_intervals(predicate: &Predicate) -> Option<(Intervals, bool)> {
         Predicate::Mod { .. } => (Intervals(vec![all_numbers()]), false),
         Predicate::Type(types) => (type_intervals(types), false),
         // The keys tell nothing about these.
-        Predicate::Bits(_) | Predicate::Size(_) => return None,
+        Predicate::Bits(_) | Predicate::Size(_) | Predicate::Geo(_) | Predicate::Near(_) => {
+            return None;
+        }
         Predicate::ElemMatchObject(_) | Predicate::ElemMatchValue(_) => (Intervals::all(), false),
     })
 }

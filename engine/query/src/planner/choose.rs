@@ -46,6 +46,13 @@ pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
         return super::key_bounds::plan(request, wanted);
     }
     let root = request.matcher.root();
+    if request.matcher.is_near() {
+        return Err(planner_error(
+            request,
+            291,
+            "unable to find index for $geoNear query",
+        ));
+    }
     let sort = request
         .sort
         .filter(|sort| !sort.is_empty() || sort.natural().is_some());
