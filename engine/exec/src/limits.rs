@@ -14,6 +14,8 @@ pub(crate) const LARGE_BATCH_BYTES: usize = 1024 * 1024;
 pub const MAX_POINTS: usize = 256;
 /// Documents that a scan of a unique index fetches from other partitions at once.
 pub const FETCH_GROUP: usize = 64;
+/// Bytes of the documents that a part keeps while they wait for their turn by distance; others are read once more.
+pub(crate) const NEAR_BUFFER_BYTES: usize = 16 * 1024 * 1024;
 /// Documents of a multi-update that are changed at once.
 pub const TARGET_GROUP: usize = 256;
 /// Documents in a first batch when the client names no size.

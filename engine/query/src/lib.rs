@@ -35,8 +35,8 @@ pub use limits::{MAX_GROUP_BYTES, MAX_KEY_PATTERN_FIELDS, MAX_SORT_BYTES};
 pub use matcher::{MatchPosition, Matcher};
 pub use pipeline::{Document, Input, Pipeline, PipelineParts, PipelineRun, Want};
 pub use planner::{
-    Access, ExplainStage, Hint, IndexAccess, Interval, Intervals, KeyBounds, KeyRange, Plan,
-    PlanRequest, plan, query_planner,
+    Access, ExplainStage, Hint, IndexAccess, Interval, Intervals, KeyBounds, KeyRange, NearAccess,
+    NearSearch, Plan, PlanRequest, plan, query_planner,
 };
 pub use projection::Projection;
 pub use sort::{Direction, SortPattern};

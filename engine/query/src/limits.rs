@@ -72,7 +72,7 @@ const _: () = assert!(MAX_REGEX_BYTES < MAX_SORT_BYTES);
 pub(crate) const SORT_RUN: usize = 4096;
 
 /// Most cells that a geographical index holds for one value, unless its coarsest level demands more.
-pub(crate) const MAX_GEO_CELLS_PER_VALUE: usize = 200;
+pub(crate) const MAX_GEO_CELLS_PER_VALUE: usize = 50;
 
 /// Most cells in which a geographical index is searched for one shape, or for one ring around a point.
 pub(crate) const MAX_GEO_CELLS_PER_QUERY: usize = 20;

@@ -223,7 +223,7 @@ fn parsed(listed: &RawDocument) -> Result<IndexSpec> {
         }
     }
     match &spec.kind {
-        IndexKind::Btree => Ok(spec),
+        IndexKind::Btree | IndexKind::TwoD | IndexKind::TwoDSphere => Ok(spec),
         kind => Err(Error::new(
             ErrorCode::NOT_IMPLEMENTED,
             format!("The index type '{}' is not supported", kind.name()),

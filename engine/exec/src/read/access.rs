@@ -84,6 +84,14 @@ impl RangeAccess {
     }
 }
 
+/// A scan of a geospatial index outward from a point.
+#[derive(Clone, Debug)]
+pub(crate) struct NearAccess {
+    /// The index, whose ranges the search gives ring after ring.
+    pub branch: RangeAccess,
+    pub planned: Arc<pinion_query::NearAccess>,
+}
+
 /// The way to the documents.
 #[derive(Clone, Debug)]
 pub(crate) enum Access {
@@ -97,6 +105,8 @@ pub(crate) enum Access {
     Index(RangeAccess),
     /// The documents of any of these, each once.
     Union(Vec<RangeAccess>),
+    /// Documents by their distance.
+    Near(NearAccess),
 }
 
 impl Access {
@@ -105,6 +115,7 @@ impl Access {
             Access::Nothing | Access::Id(_) => &[],
             Access::Collection(access) | Access::Index(access) => std::slice::from_ref(access),
             Access::Union(branches) => branches,
+            Access::Near(near) => std::slice::from_ref(&near.branch),
         }
     }
 
@@ -157,7 +168,7 @@ impl Access {
         match self {
             Access::Nothing | Access::Collection(_) => Vec::new(),
             Access::Id(_) => vec![collection.tree()],
-            Access::Index(_) | Access::Union(_) => {
+            Access::Index(_) | Access::Union(_) | Access::Near(_) => {
                 let mut trees: Vec<TreeId> = self.branches().iter().map(tree_of).collect();
                 trees.sort();
                 trees.dedup();

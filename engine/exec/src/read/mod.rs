@@ -5,6 +5,7 @@ mod cursor;
 mod hint;
 mod item;
 mod merge;
+mod near;
 mod part;
 mod pipeline;
 mod request;

@@ -265,7 +265,7 @@ async fn next_match(
     loop {
         pause(ctx).await?;
         counters.works += 1;
-        let Some(mut found) = scan.next(counters).await? else {
+        let Some(mut found) = scan.next(ctx, counters).await? else {
             return Ok(None);
         };
         let Some(filter) = &spec.filter else {

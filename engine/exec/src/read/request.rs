@@ -13,7 +13,7 @@ use pinion_storage::{Key, KeyRange, TreeId};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use super::access::{Access, RangeAccess};
+use super::access::{Access, NearAccess, RangeAccess};
 use super::merge::{MergedStream, StepSize};
 use super::part::{Output, PartSpec};
 use super::stream::step_for;
@@ -216,6 +216,19 @@ fn access_of(collection: &Collection, access: PlannedAccess) -> Access {
             Access::Collection(RangeAccess::everything(direction == Direction::Backward))
         }
         PlannedAccess::Index(access) => Access::Index(ranges_of(collection, access)),
+        PlannedAccess::Near(near) => {
+            // The index on `_id`, the first of the specifications, is of another kind.
+            let index = collection.indexes[near.index - 1].clone();
+            Access::Near(NearAccess {
+                branch: RangeAccess {
+                    index: Some(index),
+                    ranges: Vec::new(),
+                    descending: false,
+                    points: None,
+                },
+                planned: Arc::from(near),
+            })
+        }
         PlannedAccess::Union(branches) => Access::Union(
             branches
                 .into_iter()

@@ -7,11 +7,12 @@ use bytes::Bytes;
 use pinion_catalog::{from_read_error, partition_of};
 use pinion_runtime::Queue;
 use pinion_storage::{Cursor, Key, Partition, ReadAt, storage};
-use pinion_wire::{Error, ErrorCode, Result};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashSet;
 
 use super::access::{Access, RangeAccess};
 use super::item::PartCounters;
+use super::near::NearWalk;
 use super::part::{Output, PartSpec};
 use crate::limits::FETCH_GROUP;
 
@@ -51,6 +52,8 @@ enum Walk {
     Id(Option<Key>),
     /// Branch after branch.
     Branches(Box<Branches>),
+    /// Outward from a point.
+    Near(Box<NearWalk>),
 }
 
 struct Branches {
@@ -72,15 +75,15 @@ enum Entry {
     Named(Named),
 }
 
-struct Named {
-    order: Key,
+pub(super) struct Named {
+    pub order: Key,
     /// The key of the document.
-    id: Key,
-    entry: Option<Box<ScannedEntry>>,
+    pub id: Key,
+    pub entry: Option<Box<ScannedEntry>>,
 }
 
 impl Named {
-    fn found(self, document: Bytes) -> Found {
+    pub(super) fn found(self, document: Bytes) -> Found {
         Found {
             order: self.order,
             id: self.id,
@@ -95,6 +98,7 @@ impl Scan {
     pub(super) fn open(spec: &Arc<PartSpec>, partition: Rc<Partition>) -> Scan {
         let walk = match &spec.access {
             Access::Id(key) => Walk::Id(Some(key.clone())),
+            Access::Near(near) => Walk::Near(Box::new(NearWalk::new(near, spec.access.repeats()))),
             access => Walk::Branches(Box::new(Branches {
                 branch: 0,
                 range: 0,
@@ -112,8 +116,17 @@ impl Scan {
     }
 
     /// The next document of the access, not yet filtered.
-    pub(super) async fn next(&mut self, counters: &mut PartCounters) -> Result<Option<Found>> {
+    pub(super) async fn next(
+        &mut self,
+        ctx: &OpContext,
+        counters: &mut PartCounters,
+    ) -> Result<Option<Found>> {
         match &mut self.walk {
+            Walk::Near(walk) => {
+                let (spec, partition) = (&self.spec, &self.partition);
+                // In a box, as few reads need its room.
+                Box::pin(walk.next(spec, partition, self.at, ctx, counters)).await
+            }
             Walk::Id(key) => {
                 let Some(key) = key.take() else {
                     return Ok(None);
@@ -302,7 +315,7 @@ fn name_of(branch: &RangeAccess) -> &str {
     branch.index.as_ref().map_or("_id_", |index| index.name())
 }
 
-fn dangling(branch: &RangeAccess) -> Error {
+pub(super) fn dangling(branch: &RangeAccess) -> Error {
     Error::new(
         ErrorCode::DATA_CORRUPTION_DETECTED,
         format!(
@@ -312,7 +325,7 @@ fn dangling(branch: &RangeAccess) -> Error {
     )
 }
 
-fn damaged(branch: &RangeAccess) -> Error {
+pub(super) fn damaged(branch: &RangeAccess) -> Error {
     Error::new(
         ErrorCode::DATA_CORRUPTION_DETECTED,
         format!("an entry of index {} is damaged", name_of(branch)),
@@ -320,7 +333,7 @@ fn damaged(branch: &RangeAccess) -> Error {
 }
 
 /// Fetches the documents of these entries from the partitions where they are; the result keeps the order.
-async fn fetch(
+pub(super) async fn fetch(
     spec: &PartSpec,
     branch: &RangeAccess,
     entries: Vec<Named>,

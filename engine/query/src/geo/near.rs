@@ -17,8 +17,6 @@ pub(crate) struct Near {
     pub center: GeoPoint,
     /// Distances are along the sphere, in meters; otherwise along the plane, in its units.
     pub spherical: bool,
-    /// Distances were given in radians, and are so told; they are kept in meters here.
-    pub radians: bool,
     /// The point was given as GeoJSON: no index of the plane serves it.
     pub wrapping: bool,
     pub min: f64,
@@ -50,9 +48,9 @@ impl Near {
         let spherical = read.is_near_sphere || from_geojson;
         let mut center = read.center;
         if spherical && !from_geojson {
-            let point = center
-                .on_sphere()
-                .ok_or_else(|| error(17444, "Legacy point is out of bounds for spherical query"))?;
+            let point = center.on_sphere();
+            let point = point
+                .ok_or_else(|| bad_value("Legacy point is out of bounds for spherical query"))?;
             center.sphere = Some(point);
         }
         Ok(Near::new(
@@ -79,7 +77,6 @@ impl Near {
             wrapping: spherical && !radians,
             center,
             spherical,
-            radians,
             min: (min * scale).max(0.0),
             max: max * scale,
             source,
@@ -129,7 +126,7 @@ impl Near {
             Ok(true)
         };
         let mut failed = None;
-        super::values_at(document, path, &mut |value| {
+        super::values_at(document, path, &mut Vec::new(), &mut |value| {
             let mut one = || -> Result<()> {
                 if !consider(value)?
                     && let RawBsonRef::Array(array) = value
@@ -153,15 +150,6 @@ impl Near {
     /// Whether a distance is wanted.
     pub(crate) fn is_wanted(&self, distance: f64) -> bool {
         self.min <= distance && distance <= self.max
-    }
-
-    /// A distance in the unit in which it is told.
-    pub(crate) fn told(&self, distance: f64) -> f64 {
-        if self.radians {
-            distance / EARTH_RADIUS_M
-        } else {
-            distance
-        }
     }
 }
 

@@ -417,6 +417,30 @@ pub(crate) fn query_point(value: RawBsonRef<'_>) -> Result<GeoPoint> {
     }
 }
 
+/// A pair of coordinates that an index of the plane holds.
+pub(crate) fn flat_location(location: &RawDocument, document: &RawDocument) -> Result<FlatPoint> {
+    let caused = |code: i32, text: &str| {
+        crate::error::error(
+            code,
+            format!("{text} :: caused by :: {}", document_text(document)),
+        )
+    };
+    let mut coordinates = elements(location).map(|(_, value)| value);
+    let Some(x) = coordinates.next() else {
+        return Err(caused(13067, "geo field is empty"));
+    };
+    let Some(y) = coordinates.next() else {
+        return Err(caused(13068, "geo field only has 1 element"));
+    };
+    match (number(x), number(y)) {
+        (Some(x), Some(y)) => Ok(FlatPoint { x, y }),
+        _ => Err(caused(
+            13026,
+            "geo values must be 'legacy coordinate pairs' for 2d indexes",
+        )),
+    }
+}
+
 /// The shape that a specifier such as `$box` or `$geometry` names.
 pub(crate) fn shape(name: &str, value: RawBsonRef<'_>) -> Result<Shape> {
     let unknown = || {

@@ -2,7 +2,7 @@
 //!
 //! A key interleaves the bits of both coordinates, the highest first, so that all points of a cell have keys of one range.
 
-use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_bson::RawDocument;
 use pinion_wire::Result;
 
 use super::cover::{Limits, Region, cover, joined};

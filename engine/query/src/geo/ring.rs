@@ -129,10 +129,6 @@ impl Ring {
         &self.vertices
     }
 
-    pub(super) fn bound(&self) -> &Bound {
-        &self.bound
-    }
-
     /// The vertex at a place, counted around.
     fn vertex(&self, place: usize) -> &Point {
         &self.vertices[place % self.vertices.len()]

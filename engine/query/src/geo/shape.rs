@@ -231,10 +231,17 @@ impl Shape {
     /// Whether the shape is of the plane.
     pub(crate) fn is_flat(&self) -> bool {
         match self {
-            Shape::Box(_) | Shape::Circle(_) | Shape::FlatPolygon(_) => true,
             Shape::Geometry(Geometry::Point(point)) => point.sphere.is_none(),
-            Shape::Geometry(_) | Shape::Cap(_) => false,
+            _ => self.is_flat_area(),
         }
+    }
+
+    /// Whether the shape is an area of the plane, which has no edges on the sphere.
+    pub(crate) fn is_flat_area(&self) -> bool {
+        matches!(
+            self,
+            Shape::Box(_) | Shape::Circle(_) | Shape::FlatPolygon(_)
+        )
     }
 
     /// Whether anything may be within the shape.

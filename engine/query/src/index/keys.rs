@@ -24,6 +24,9 @@ pub fn index_keys<'a>(document: &'a RawDocument, index: &IndexSpec) -> Result<In
     {
         return Ok(IndexKeys::default());
     }
+    if let Some(geo) = index.geo() {
+        return super::geo::keys(document, index, geo);
+    }
     match &index.kind {
         IndexKind::Btree => btree(document, index),
         IndexKind::Hashed => super::hashed::keys(document, index),

@@ -1,5 +1,6 @@
 //! Indexes as data: what their specification says, and the keys that a document puts into them.
 
+mod geo;
 mod hashed;
 mod key;
 mod keys;

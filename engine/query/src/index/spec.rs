@@ -9,6 +9,7 @@ use pinion_wire::Result;
 use super::wildcard::projection_of;
 use super::{IndexKind, MultikeyPaths, PATH_FIELD, WildcardFields};
 use crate::error::error;
+use crate::geo::GeoIndex;
 use crate::matcher::Matcher;
 use crate::path::Path;
 use crate::value::{elements, field, is_true};
@@ -38,6 +39,8 @@ pub struct IndexSpec {
     paths: Vec<Path>,
     /// Of a wildcard index: which paths it holds.
     wildcard: Option<Arc<WildcardFields>>,
+    /// Of a geospatial index: its cells.
+    geo: Option<GeoIndex>,
 }
 
 impl IndexSpec {
@@ -59,7 +62,9 @@ impl IndexSpec {
         let plain = IndexSpec::new(name, key)?;
         let wildcard = (plain.kind == IndexKind::Wildcard)
             .then(|| Arc::new(WildcardFields::parse(key, projection_of(listed))));
+        let geo = geo_of(&plain.kind, listed);
         Ok(IndexSpec {
+            geo,
             unique: flag("unique"),
             sparse: flag("sparse"),
             hidden: flag("hidden"),
@@ -80,7 +85,9 @@ impl IndexSpec {
         let paths = elements(key).map(|(name, _)| Path::parse(name)).collect();
         let wildcard =
             (kind == IndexKind::Wildcard).then(|| Arc::new(WildcardFields::parse(key, None)));
+        let geo = geo_of(&kind, &RawDocumentBuf::new());
         Ok(IndexSpec {
+            geo,
             name: name.into(),
             key: key.to_owned(),
             kind,
@@ -125,6 +132,11 @@ impl IndexSpec {
 
     pub(crate) fn wildcard(&self) -> Option<&WildcardFields> {
         self.wildcard.as_deref()
+    }
+
+    /// The cells of a geospatial index.
+    pub(crate) fn geo(&self) -> Option<&GeoIndex> {
+        self.geo.as_ref()
     }
 
     /// Whether the index is the one on `_id` alone, which is the collection's own order.
@@ -190,6 +202,15 @@ impl IndexSpec {
                 true
             }
         }
+    }
+}
+
+/// The cells of a geospatial index, by its options.
+fn geo_of(kind: &IndexKind, listed: &RawDocument) -> Option<GeoIndex> {
+    match kind {
+        IndexKind::TwoD => Some(GeoIndex::plane(listed)),
+        IndexKind::TwoDSphere => Some(GeoIndex::sphere(listed)),
+        _ => None,
     }
 }
 

@@ -118,7 +118,8 @@ impl Node {
                 Predicate::Compare { .. }
                 | Predicate::In { .. }
                 | Predicate::Exists
-                | Predicate::Type(_) => None,
+                | Predicate::Type(_)
+                | Predicate::Geo(_) => None,
                 _ => Some(self),
             },
             _ => Some(self),
@@ -150,7 +151,7 @@ impl Node {
                 Predicate::ElemMatchValue(nodes) => nodes.iter().map(Node::nears).sum(),
                 _ => 0,
             },
-            Node::AlwaysTrue | Node::AlwaysFalse | Node::Expr(..) => 0,
+            Node::AlwaysTrue | Node::AlwaysFalse | Node::Expr(..) | Node::Schema(..) => 0,
         }
     }
 

@@ -23,17 +23,19 @@ struct Candidate {
 }
 
 /// What is asked of an index.
-struct Query<'a> {
+pub(super) struct Query<'a> {
     /// Lists of predicates all of which hold for each document that is wanted.
-    predicates: Vec<&'a [Node]>,
+    pub predicates: Vec<&'a [Node]>,
     /// What they leave of fields.
-    found: Vec<Constraint>,
-    sort: Option<&'a SortPattern>,
-    hinted: bool,
+    pub found: Vec<Constraint>,
+    pub sort: Option<&'a SortPattern>,
+    pub hinted: bool,
 }
 
 /// The indexes that plans may use, with their places.
-fn usable<'a>(request: &PlanRequest<'a>) -> impl Iterator<Item = (usize, &'a IndexSpec)> + use<'a> {
+pub(super) fn usable<'a>(
+    request: &PlanRequest<'a>,
+) -> impl Iterator<Item = (usize, &'a IndexSpec)> + use<'a> {
     request
         .indexes
         .iter()
@@ -42,17 +44,13 @@ fn usable<'a>(request: &PlanRequest<'a>) -> impl Iterator<Item = (usize, &'a Ind
 }
 
 pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
+    if request.matcher.is_near() {
+        return super::geo::plan(request);
+    }
     if let Some(wanted) = request.key_bounds {
         return super::key_bounds::plan(request, wanted);
     }
     let root = request.matcher.root();
-    if request.matcher.is_near() {
-        return Err(planner_error(
-            request,
-            291,
-            "unable to find index for $geoNear query",
-        ));
-    }
     let sort = request
         .sort
         .filter(|sort| !sort.is_empty() || sort.natural().is_some());
@@ -87,24 +85,22 @@ pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
         sort,
         hinted: hinted.is_some(),
     };
-    let best = usable(request)
-        .filter(|(at, _)| hinted.is_none_or(|h| h == *at))
-        .filter_map(|(at, index)| candidate(at, index, &query))
-        .max_by_key(|c| {
-            (
-                c.points.min(1),
-                c.sort_provided && c.points > 0,
-                c.points,
-                c.has_range,
-                c.sort_provided,
-                std::cmp::Reverse(c.access.bounds.len()),
-            )
-        });
+    let indexes = usable(request).filter(|(at, _)| hinted.is_none_or(|h| h == *at));
+    let best = candidates(indexes, &query)?.into_iter().max_by_key(|c| {
+        (
+            c.points.min(1),
+            c.sort_provided && c.points > 0,
+            c.points,
+            c.has_range,
+            c.sort_provided,
+            std::cmp::Reverse(c.access.bounds.len()),
+        )
+    });
     if let Some(best) = best.as_ref().filter(|best| best.points > 0) {
         return Ok(finish(request, best));
     }
     if hinted.is_none()
-        && let Some(branches) = union(request, root)
+        && let Some(branches) = union(request, root)?
     {
         return Ok(Plan {
             access: Access::Union(branches),
@@ -204,7 +200,7 @@ fn same_item(a: &Constraint, b: &Constraint) -> bool {
 }
 
 /// The bounds of each field of an index, and the constraints they come from.
-fn field_bounds(index: &IndexSpec, found: &[Constraint]) -> Vec<Intervals> {
+pub(super) fn field_bounds(index: &IndexSpec, found: &[Constraint]) -> Vec<Intervals> {
     let mut bounds = Vec::with_capacity(index.fields());
     let mut used: Vec<Option<&Constraint>> = Vec::new();
     for (at, path) in index.paths().iter().enumerate() {
@@ -247,18 +243,54 @@ fn deepest_array_is_group(index: &IndexSpec, at: usize, constraint: &Constraint)
         .all(|component| !index.is_multikey_component(at, component))
 }
 
+/// What these indexes have to offer.
+fn candidates<'a>(
+    indexes: impl Iterator<Item = (usize, &'a IndexSpec)>,
+    query: &Query<'_>,
+) -> Result<Vec<Candidate>> {
+    let mut candidates = Vec::new();
+    for (at, index) in indexes.filter(|(_, index)| serves(index, query)) {
+        let found = match index.kind {
+            IndexKind::Btree => candidate(at, index, query),
+            IndexKind::TwoD | IndexKind::TwoDSphere => geo_candidate(at, index, query)?,
+            IndexKind::Hashed | IndexKind::Wildcard | IndexKind::Text => None,
+        };
+        candidates.extend(found);
+    }
+    Ok(candidates)
+}
+
+/// Whether the index holds all documents that are wanted: a partial one lacks those that its filter leaves out, and who
+/// hints at it wants only those in it.
+pub(super) fn serves(index: &IndexSpec, query: &Query<'_>) -> bool {
+    let filter = index.filter.as_ref().filter(|_| !query.hinted);
+    filter.is_none_or(|filter| implies(&query.predicates, filter.root()))
+}
+
+/// A geospatial index, where the filter bounds a geometry.
+fn geo_candidate(at: usize, index: &IndexSpec, query: &Query<'_>) -> Result<Option<Candidate>> {
+    let Some(bounds) = super::geo::bounds(index, query)? else {
+        return Ok(None);
+    };
+    let points = bounds.iter().take_while(|b| b.points_only()).count();
+    let (ranges, decided_fields) = key_ranges(index, &bounds);
+    Ok(Some(Candidate {
+        access: IndexAccess {
+            index: at,
+            bounds,
+            ranges,
+            decided_fields,
+            direction: Direction::Forward,
+            multikey: index.is_multikey(),
+        },
+        points,
+        has_range: true,
+        sort_provided: false,
+    }))
+}
+
 fn candidate(at: usize, index: &IndexSpec, query: &Query<'_>) -> Option<Candidate> {
     let (found, sort, hinted) = (&query.found, query.sort, query.hinted);
-    if index.kind != IndexKind::Btree {
-        return None;
-    }
-    // A partial index lacks the documents that its filter leaves out; who hints at it wants only those in it.
-    if let Some(filter) = &index.filter
-        && !hinted
-        && !implies(&query.predicates, filter.root())
-    {
-        return None;
-    }
     // A sparse index lacks the documents that have none of its fields.
     if index.sparse && !hinted {
         let usable = index.paths().iter().any(|path| {
@@ -351,11 +383,14 @@ pub(super) fn sort_direction(
 }
 
 /// A scan for each branch of a `$or`, where each has an index.
-fn union(request: &PlanRequest<'_>, root: &Node) -> Option<Vec<IndexAccess>> {
+fn union(request: &PlanRequest<'_>, root: &Node) -> Result<Option<Vec<IndexAccess>>> {
     let branches = root.conjuncts().iter().find_map(|node| match node {
         Node::Or(branches) => Some(branches),
         _ => None,
-    })?;
+    });
+    let Some(branches) = branches else {
+        return Ok(None);
+    };
     let mut scans = Vec::new();
     for branch in branches {
         let query = Query {
@@ -364,13 +399,16 @@ fn union(request: &PlanRequest<'_>, root: &Node) -> Option<Vec<IndexAccess>> {
             sort: None,
             hinted: false,
         };
-        let best = usable(request)
-            .filter_map(|(at, index)| candidate(at, index, &query))
+        let best = candidates(usable(request), &query)?
+            .into_iter()
             .filter(|c| c.points > 0 || c.has_range)
-            .max_by_key(|c| (c.points, c.has_range))?;
-        scans.push(best.access);
+            .max_by_key(|c| (c.points, c.has_range));
+        match best {
+            Some(best) => scans.push(best.access),
+            None => return Ok(None),
+        }
     }
-    Some(scans)
+    Ok(Some(scans))
 }
 
 /// The pattern of an index as names with directions.

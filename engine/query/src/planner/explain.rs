@@ -131,6 +131,14 @@ pub(super) fn stages(
             }
             ExplainStage::new("FETCH", details, vec![index_scan(access, request)])
         }
+        Access::Near(access) => {
+            let index = &request.indexes[access.index];
+            let mut details = DocBuilder::new();
+            details.append("keyPattern", RawBsonRef::Document(&index.key));
+            details.append("indexName", RawBsonRef::String(&index.name));
+            details.append("indexVersion", 2i32);
+            ExplainStage::new(access.stage(), details, Vec::new())
+        }
         Access::Union(branches) => {
             let scans = branches
                 .iter()

@@ -85,6 +85,9 @@ fn leaf_implies(have: &Predicate, wanted: &Predicate) -> bool {
             } => is_of_type_alone(value, wanted),
             _ => false,
         },
+        Predicate::Geo(wanted) => {
+            matches!(have, Predicate::Geo(have) if have.source == wanted.source)
+        }
         _ => false,
     }
 }
@@ -160,7 +163,9 @@ fn implies_existence(have: &Predicate) -> bool {
         | Predicate::Bits(_)
         | Predicate::Size(_)
         | Predicate::ElemMatchObject(_)
-        | Predicate::ElemMatchValue(_) => true,
+        | Predicate::ElemMatchValue(_)
+        | Predicate::Geo(_)
+        | Predicate::Near(_) => true,
     }
 }
 

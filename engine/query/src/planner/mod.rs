@@ -3,6 +3,7 @@
 mod bounds;
 mod choose;
 mod explain;
+mod geo;
 mod implication;
 mod interval;
 mod key_bounds;
@@ -23,6 +24,7 @@ use crate::sort::{Direction, SortPattern};
 use crate::value::{field, first, is_empty};
 
 pub use explain::ExplainStage;
+pub use geo::{NearAccess, NearSearch};
 pub use interval::{Interval, Intervals};
 pub use key_bounds::KeyBounds;
 pub use ranges::KeyRange;
@@ -89,6 +91,8 @@ pub enum Access {
     Index(IndexAccess),
     /// The documents of any of these, each once.
     Union(Vec<IndexAccess>),
+    /// The documents by their distance from a point.
+    Near(Box<NearAccess>),
 }
 
 /// A scan of an index; of the collection itself where the index is the one on `_id`.
@@ -128,6 +132,7 @@ impl Plan {
         match &self.access {
             Access::Index(access) => vec![access.index],
             Access::Union(branches) => branches.iter().map(|b| b.index).collect(),
+            Access::Near(access) => vec![access.index],
             _ => Vec::new(),
         }
     }

@@ -57,6 +57,7 @@ fn describe(indexes: &[IndexSpec], filter: RawDocumentBuf, sort: RawDocumentBuf)
         Access::Collection(direction) => format!("collection {direction:?}"),
         Access::Index(access) => scan(access),
         Access::Union(branches) => branches.iter().map(scan).collect::<Vec<_>>().join(" or "),
+        Access::Near(access) => format!("near {}", access.index),
     };
     let sort = if plan.needs_sort(Some(&sort)) {
         " sort"

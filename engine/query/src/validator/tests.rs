@@ -37,7 +37,10 @@ fn what_is_no_validator() {
     check_error(
         rawdoc! { "a": { "$near": [1, 2] } },
         5_626_500,
-        "$near is not allowed in this context",
+        "$geoNear, $near, and $nearSphere are not allowed in this context, as these operators require sorting \
+         geospatial data. If you do not need sort, consider using $geoWithin instead. Check out \
+         https://dochub.mongodb.org/core/near-sort-operation and \
+         https://dochub.mongodb.org/core/nearSphere-sort-operation for more details.",
     );
     check_error(
         rawdoc! { "a": { "$nope": 1 } },

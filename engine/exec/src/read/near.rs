@@ -1,0 +1,260 @@
+//! The walk of an index outward from a point: documents come by their distance.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::rc::Rc;
+
+use bytes::Bytes;
+use pinion_catalog::{from_read_error, stored_document};
+use pinion_query::NearSearch;
+use pinion_storage::{Cursor, Direction, Key, KeyRange, Partition, ReadAt};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+use rustc_hash::FxHashSet;
+
+use super::access::{NearAccess, RangeAccess};
+use super::item::PartCounters;
+use super::part::{Output, PartSpec};
+use super::scan::{Found, Named, ScannedEntry, damaged, dangling, fetch};
+use crate::compute::compute;
+use crate::interrupt::pause;
+use crate::limits::{FETCH_GROUP, NEAR_BUFFER_BYTES};
+
+/// A document that was found, and waits for all that are nearer.
+struct Waiting {
+    /// The distance and then the key of the document, as one key.
+    order: Key,
+    distance: f64,
+    id: Key,
+    /// Let go of when too many wait.
+    document: Option<Bytes>,
+    entry: Option<Box<ScannedEntry>>,
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Waiting) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for Waiting {}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Waiting) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Waiting {
+    fn cmp(&self, other: &Waiting) -> std::cmp::Ordering {
+        self.order.cmp(&other.order)
+    }
+}
+
+pub(super) struct NearWalk {
+    search: NearSearch,
+    /// What of the ring is still to be walked.
+    ranges: VecDeque<KeyRange>,
+    cursor: Option<Cursor>,
+    /// How many documents the ring has.
+    found: usize,
+    /// The documents met already, where several entries may name one.
+    seen: Option<FxHashSet<Key>>,
+    waiting: BinaryHeap<Reverse<Waiting>>,
+    waiting_bytes: usize,
+    document_bytes: usize,
+}
+
+impl NearWalk {
+    pub(super) fn new(access: &NearAccess, repeats: bool) -> NearWalk {
+        NearWalk {
+            search: access.planned.search(),
+            ranges: VecDeque::new(),
+            cursor: None,
+            found: 0,
+            seen: repeats.then(FxHashSet::default),
+            waiting: BinaryHeap::new(),
+            waiting_bytes: 0,
+            document_bytes: 0,
+        }
+    }
+
+    /// The next document.
+    pub(super) async fn next(
+        &mut self,
+        spec: &PartSpec,
+        partition: &Rc<Partition>,
+        at: ReadAt,
+        ctx: &OpContext,
+        counters: &mut PartCounters,
+    ) -> Result<Option<Found>> {
+        let branch = &spec.access.branches()[0];
+        loop {
+            let reach = self.search.reach();
+            if self.cursor.is_none()
+                && self.ranges.is_empty()
+                && self
+                    .waiting
+                    .peek()
+                    .is_some_and(|nearest| nearest.0.distance <= reach)
+            {
+                return self.pop(spec, partition, at).await;
+            }
+            let group = self.entries(spec, partition, at, ctx, counters).await?;
+            if group.is_empty() {
+                let (search, found) = (&mut self.search, self.found);
+                let Some(ranges) = compute(ctx, || search.next_ranges(found)).await? else {
+                    return self.pop(spec, partition, at).await;
+                };
+                self.found = 0;
+                self.ranges = ranges
+                    .iter()
+                    .map(|range| KeyRange::half_open(&range.lower, &range.upper))
+                    .collect();
+                continue;
+            }
+            counters.docs_examined += group.len() as u64;
+            self.found += group.len();
+            for found in documents(spec, branch, partition, group, at).await? {
+                self.wait(spec, found, ctx).await?;
+            }
+        }
+    }
+
+    /// Entries of the ring that name documents not met before; none when it has been walked.
+    async fn entries(
+        &mut self,
+        spec: &PartSpec,
+        partition: &Rc<Partition>,
+        at: ReadAt,
+        ctx: &OpContext,
+        counters: &mut PartCounters,
+    ) -> Result<Vec<Named>> {
+        let branch = &spec.access.branches()[0];
+        let index = branch.index.as_ref().expect("a geospatial index");
+        let mut group = Vec::new();
+        while group.len() < FETCH_GROUP {
+            let Some(cursor) = &mut self.cursor else {
+                let Some(range) = self.ranges.pop_front() else {
+                    break;
+                };
+                pause(ctx).await?;
+                counters.seeks += 1;
+                self.cursor = Some(partition.cursor(index.tree, range, Direction::Forward, at));
+                continue;
+            };
+            let Some((key, read)) = cursor.next().await.map_err(from_read_error)? else {
+                self.cursor = None;
+                continue;
+            };
+            counters.keys_examined += 1;
+            let Some(prefix) = pinion_catalog::prefix_len(index, &key) else {
+                return Err(damaged(branch));
+            };
+            let id = Key::from_slice(&key[prefix..]);
+            if let Some(seen) = &mut self.seen
+                && !seen.insert(id.clone())
+            {
+                counters.dups_dropped += 1;
+                continue;
+            }
+            let entry = (spec.output == Output::Keys).then(|| {
+                Box::new(ScannedEntry {
+                    branch: 0,
+                    key: key.clone(),
+                    type_bits: read.value.clone(),
+                })
+            });
+            group.push(Named {
+                order: key,
+                id,
+                entry,
+            });
+        }
+        Ok(group)
+    }
+
+    /// Lets a document wait for its turn, when it is as far away as is wanted.
+    async fn wait(&mut self, spec: &PartSpec, found: Found, ctx: &OpContext) -> Result<()> {
+        let (search, document) = (&self.search, stored_document(&found.document));
+        let Some(distance) = compute(ctx, || search.distance(document)).await? else {
+            return Ok(());
+        };
+        // Distances are not negative, so that their bits are in their order.
+        let mut order = Key::from_slice(&distance.to_bits().to_be_bytes());
+        order.extend_from_slice(&found.id);
+        self.waiting_bytes += waiting_bytes(&order, &found.id);
+        if self.waiting_bytes > spec.max_sort_bytes {
+            return Err(Error::new(
+                ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT_NO_DISK_USE_ALLOWED,
+                format!(
+                    "Documents that wait for their turn by distance exceed the memory limit of {} bytes",
+                    spec.max_sort_bytes
+                ),
+            ));
+        }
+        let kept = self.document_bytes + found.document.len() <= NEAR_BUFFER_BYTES;
+        self.document_bytes += if kept { found.document.len() } else { 0 };
+        self.waiting.push(Reverse(Waiting {
+            order,
+            distance,
+            id: found.id,
+            document: kept.then_some(found.document),
+            entry: found.entry,
+        }));
+        Ok(())
+    }
+
+    /// The nearest document that waits.
+    async fn pop(
+        &mut self,
+        spec: &PartSpec,
+        partition: &Rc<Partition>,
+        at: ReadAt,
+    ) -> Result<Option<Found>> {
+        let Some(Reverse(nearest)) = self.waiting.pop() else {
+            return Ok(None);
+        };
+        self.waiting_bytes -= waiting_bytes(&nearest.order, &nearest.id);
+        let named = Named {
+            order: nearest.order,
+            id: nearest.id,
+            entry: nearest.entry,
+        };
+        if let Some(document) = nearest.document {
+            self.document_bytes -= document.len();
+            return Ok(Some(named.found(document)));
+        }
+        let branch = &spec.access.branches()[0];
+        let found = documents(spec, branch, partition, vec![named], at).await?;
+        Ok(found.into_iter().next())
+    }
+}
+
+fn waiting_bytes(order: &Key, id: &Key) -> usize {
+    order.len() + id.len() + size_of::<Waiting>()
+}
+
+/// The documents that these entries name.
+async fn documents(
+    spec: &PartSpec,
+    branch: &RangeAccess,
+    partition: &Rc<Partition>,
+    entries: Vec<Named>,
+    at: ReadAt,
+) -> Result<Vec<Found>> {
+    if branch.is_apart() {
+        return fetch(spec, branch, entries, at).await;
+    }
+    let mut found = Vec::with_capacity(entries.len());
+    for named in entries {
+        let read = partition
+            .get(spec.collection.tree(), &named.id, at)
+            .await
+            .map_err(from_read_error)?;
+        match read {
+            Some(read) => found.push(named.found(read.value)),
+            None => return Err(dangling(branch)),
+        }
+    }
+    Ok(found)
+}
