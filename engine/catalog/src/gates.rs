@@ -36,7 +36,68 @@ struct Gate {
     mode: Cell<GateMode>,
     readers: Cell<usize>,
     writers: Cell<usize>,
+    waiting_readers: Cell<usize>,
+    waiting_writers: Cell<usize>,
     changed: Notify,
+}
+
+/// Who is behind a gate, and who waits in front of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GateUse {
+    pub ns: Namespace,
+    pub mode: GateMode,
+    pub readers: usize,
+    pub writers: usize,
+    pub waiting_readers: usize,
+    pub waiting_writers: usize,
+}
+
+/// How often the gates of a core were passed, closed, and found closed, since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GateCounts {
+    pub reads: u64,
+    pub writes: u64,
+    /// Closed against writers.
+    pub closed_to_writers: u64,
+    /// Closed against everyone.
+    pub closed: u64,
+    pub read_waits: u64,
+    pub write_waits: u64,
+    pub read_wait_us: u64,
+    pub write_wait_us: u64,
+}
+
+impl std::ops::AddAssign for GateCounts {
+    fn add_assign(&mut self, other: GateCounts) {
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.closed_to_writers += other.closed_to_writers;
+        self.closed += other.closed;
+        self.read_waits += other.read_waits;
+        self.write_waits += other.write_waits;
+        self.read_wait_us += other.read_wait_us;
+        self.write_wait_us += other.write_wait_us;
+    }
+}
+
+/// One that waits in front of a gate, until it is dropped.
+struct Waiting<'a>(&'a Cell<usize>);
+
+impl Waiting<'_> {
+    fn at(gate: &Gate, access: GateAccess) -> Waiting<'_> {
+        let count = match access {
+            GateAccess::Read => &gate.waiting_readers,
+            GateAccess::Write => &gate.waiting_writers,
+        };
+        count.set(count.get() + 1);
+        Waiting(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 impl Gate {
@@ -52,7 +113,15 @@ impl Gate {
     }
 
     fn is_idle(&self) -> bool {
-        self.mode.get() == GateMode::Open && self.readers.get() == 0 && self.writers.get() == 0
+        self.mode.get() == GateMode::Open
+            && [
+                &self.readers,
+                &self.writers,
+                &self.waiting_readers,
+                &self.waiting_writers,
+            ]
+            .iter()
+            .all(|count| count.get() == 0)
     }
 }
 
@@ -65,6 +134,7 @@ pub struct Gates {
     unlocked: Notify,
     /// Changes of the catalog that have begun; core 0 has them all.
     changes: Rc<Cell<usize>>,
+    counts: Cell<GateCounts>,
 }
 
 /// Proof that a change of the catalog began while the node was not locked; it ends with this.
@@ -125,6 +195,8 @@ impl Gates {
             mode: Cell::new(GateMode::Open),
             readers: Cell::new(0),
             writers: Cell::new(0),
+            waiting_readers: Cell::new(0),
+            waiting_writers: Cell::new(0),
             changed: Notify::new(),
         });
         gates.insert(ns.clone(), gate.clone());
@@ -146,22 +218,77 @@ impl Gates {
     /// catalog that began before it, would wait for.
     pub async fn enter(&self, ns: &Namespace, access: GateAccess) -> Pass {
         let gate = self.gate(ns);
+        if self.keeps_out(access) || !gate.admits(access) {
+            self.wait(&gate, access).await;
+        }
+        self.pass(gate, access)
+    }
+
+    /// Waits until the gate admits this access.
+    async fn wait(&self, gate: &Gate, access: GateAccess) {
+        let _waiting = Waiting::at(gate, access);
+        let began = pinion_runtime::now();
         loop {
             if self.keeps_out(access) {
                 self.unlocked.notified().await;
             } else if gate.admits(access) {
-                return Pass::through(gate, access);
+                break;
             } else {
                 gate.changed.notified().await;
             }
         }
+        let us = began.elapsed().as_micros() as u64;
+        self.count(|counts| match access {
+            GateAccess::Read => {
+                counts.read_waits += 1;
+                counts.read_wait_us += us;
+            }
+            GateAccess::Write => {
+                counts.write_waits += 1;
+                counts.write_wait_us += us;
+            }
+        });
+    }
+
+    fn pass(&self, gate: Rc<Gate>, access: GateAccess) -> Pass {
+        self.count(|counts| match access {
+            GateAccess::Read => counts.reads += 1,
+            GateAccess::Write => counts.writes += 1,
+        });
+        Pass::through(gate, access)
+    }
+
+    fn count(&self, change: impl FnOnce(&mut GateCounts)) {
+        let mut counts = self.counts.get();
+        change(&mut counts);
+        self.counts.set(counts);
+    }
+
+    /// How often this core's gates were passed, closed, and found closed.
+    pub fn counts(&self) -> GateCounts {
+        self.counts.get()
+    }
+
+    /// The gates of this core that somebody is behind, waits for, or has closed.
+    pub fn in_use(&self) -> Vec<GateUse> {
+        let gates = self.gates.borrow();
+        let used = gates.iter().filter(|(_, gate)| !gate.is_idle());
+        used.map(|(ns, gate)| GateUse {
+            ns: ns.clone(),
+            mode: gate.mode.get(),
+            readers: gate.readers.get(),
+            writers: gate.writers.get(),
+            waiting_readers: gate.waiting_readers.get(),
+            waiting_writers: gate.waiting_writers.get(),
+        })
+        .collect()
     }
 
     /// Passes the gate if it admits this access now.
     pub fn try_enter(&self, ns: &Namespace, access: GateAccess) -> Option<Pass> {
         let gate = self.gate(ns);
         let admitted = !self.keeps_out(access) && gate.admits(access);
-        admitted.then(|| Pass::through(gate, access))
+        admitted.then(|| self.pass(gate, access))
     }
 
     /// Closes the gate and waits until nobody whom the mode keeps out is behind it. There is one DDL at a time
@@ -173,6 +300,10 @@ impl Gates {
             "the gate of {ns} is closed twice"
         );
         gate.mode.set(mode);
+        self.count(|counts| match mode {
+            GateMode::Closed => counts.closed += 1,
+            _ => counts.closed_to_writers += 1,
+        });
         while !gate.is_drained(mode) {
             gate.changed.notified().await;
         }

@@ -31,7 +31,7 @@ pub use ddl::{
 };
 pub use entry::{BadRow, Collection, Placement};
 pub use errors::{from_fatal, from_read_error, from_write_error};
-pub use gates::{GateAccess, GateMode, Gates, Pass};
+pub use gates::{GateAccess, GateCounts, GateMode, GateUse, Gates, Pass};
 pub use index::{Index, IndexPlacement};
 pub use interrupt::{check_interrupted, interruptible, poll_once};
 pub use keys::{

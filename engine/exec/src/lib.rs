@@ -11,10 +11,12 @@ mod options;
 mod parameters;
 
 mod acquire;
+mod cluster_parameters;
 mod compute;
 mod concern;
 mod fsync_lock;
 mod interrupt;
+mod log_verbosity;
 mod ops;
 mod sessions;
 mod state;
@@ -27,7 +29,7 @@ mod read;
 mod write;
 
 pub use applier::{RecoveryApplier, apply};
-pub use commands::{MemorySource, register_commands};
+pub use commands::{ProcessSource, ProcessUsage, register_commands};
 pub use metrics::{CounterValues, Counters};
 pub use node::{OpenNodeError, close_node, open_node};
 pub use options::{HostInfo, NodeOptions};

@@ -44,6 +44,13 @@ pub const TOLD_ERRORS: usize = 2;
 pub const TOLD_ERROR_BYTES: usize = 1024 * 1024;
 /// Bytes of the results that a `bulkWrite` keeps for its cursor; what would exceed them ends it.
 pub const MAX_BULK_REPLY_BYTES: usize = 100 * 1024 * 1024;
+/// Bytes of a reply of `validateDBMetadata` above which it says that there are more errors.
+pub const MAX_METADATA_REPLY_BYTES: usize = 15 * 1024 * 1024;
+/// How often `autoCompact` compacts, and how often it looks whether it was switched off meanwhile.
+pub const AUTO_COMPACT_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
+pub const AUTO_COMPACT_POLL: Duration = Duration::from_secs(1);
+/// Longest `automationServiceDescriptor`.
+pub const MAX_SERVICE_DESCRIPTOR_BYTES: usize = 64;
 /// What an error of a batch takes in the reply, roughly.
 pub const ERROR_BYTES: usize = 256;
 /// Statements that one step of an insert hands to storage together.

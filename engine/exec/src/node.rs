@@ -73,6 +73,9 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
     pinion_catalog::reap()
         .await
         .map_err(OpenNodeError::Catalog)?;
+    crate::commands::cluster_parameters::load()
+        .await
+        .map_err(OpenNodeError::Catalog)?;
     pinion_runtime::on_all_cores(|_| async {
         pinion_runtime::spawn(Queue::Background, reap_idle());
     })

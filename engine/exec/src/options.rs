@@ -31,12 +31,19 @@ pub struct NodeOptions {
 #[derive(Clone, Debug, Default)]
 pub struct HostInfo {
     pub hostname: String,
+    /// Processors of the machine, those that this process may use, and the cores that they are parts of.
     pub cpus: i32,
+    pub usable_cpus: i32,
+    pub physical_cpus: i32,
+    pub sockets: i32,
+    pub numa_nodes: i32,
     pub memory_bytes: u64,
     pub memory_limit_bytes: u64,
     pub os_name: String,
     pub os_version: String,
     pub kernel: String,
+    /// The kernel with how it was built.
+    pub version: String,
     pub cpu_arch: String,
     pub cpu_model: String,
     pub page_bytes: i64,

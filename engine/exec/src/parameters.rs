@@ -4,10 +4,11 @@ use std::rc::Rc;
 
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_runtime::Duration;
-use pinion_wire::idl::{i64_exact, truthy};
+use pinion_wire::idl::{f64_lossy, i64_exact, truthy};
 use pinion_wire::{Error, ErrorCode, Result, ServerCounters};
 
-use crate::limits::CURSOR_TIMEOUT;
+use crate::limits::{CURSOR_TIMEOUT, MAX_SERVICE_DESCRIPTOR_BYTES};
+use crate::log_verbosity;
 
 /// The parameters of one core; every core holds the same values.
 #[derive(Clone, Debug)]
@@ -15,20 +16,24 @@ pub(crate) struct Parameters {
     pub cursor_timeout: Duration,
     pub notablescan: bool,
     pub max_sort_bytes: i64,
+    /// What an automation agent calls the deployment; kept for it.
+    pub automation_service_descriptor: Box<str>,
 }
 
 /// How commands reach the log: a core-local value, where there is a log.
 pub struct LogControl {
-    /// The verbosity in force.
-    pub get: fn() -> i32,
-    /// Takes another one, for all cores.
-    pub set: fn(i32),
+    /// The components that have a verbosity of their own, by their dotted names; the first is what the others go by.
+    pub components: &'static [&'static str],
+    /// The verbosity of a component, by its place; negative where it has none of its own.
+    pub get: fn(usize) -> i32,
+    /// Sets it, for all cores.
+    pub set: fn(usize, i32),
     /// Begins a new log file; the outcome comes on the channel.
     pub rotate: fn() -> std::sync::mpsc::Receiver<std::io::Result<()>>,
 }
 
 fn log_level() -> i32 {
-    pinion_runtime::try_core_local::<LogControl>().map_or(0, |source| (source.get)())
+    pinion_runtime::try_core_local::<LogControl>().map_or(0, |source| (source.get)(0))
 }
 
 /// What this core's connection layer looks at.
@@ -71,8 +76,50 @@ impl Default for Parameters {
             cursor_timeout: CURSOR_TIMEOUT,
             notablescan: false,
             max_sort_bytes: crate::limits::MAX_SORT_BYTES as i64,
+            automation_service_descriptor: "".into(),
         }
     }
+}
+
+/// A value of `logLevel`: numbers are cut to whole ones, and a flag is one too.
+fn log_level_of(value: RawBsonRef<'_>) -> Result<i32> {
+    let number = match value {
+        RawBsonRef::Boolean(flag) => Some(f64::from(u8::from(flag))),
+        value => f64_lossy(value),
+    };
+    let refused = |reason: &str| {
+        Err(Error::bad_value(format!(
+            "Invalid value for parameter logLevel: {} {reason}",
+            pinion_query::value_text(value)
+        )))
+    };
+    match number {
+        None => refused("is not a number"),
+        Some(number) if number.is_nan() || number > f64::from(i32::MAX) => {
+            refused("does not fit into 32 bits")
+        }
+        Some(number) if number.trunc() < 0.0 => refused("is not greater than or equal to 0"),
+        // There is nothing to be told above the highest level.
+        Some(number) => Ok((number as i32).min(5)),
+    }
+}
+
+fn service_descriptor(value: RawBsonRef<'_>) -> Result<Box<str>> {
+    let RawBsonRef::String(text) = value else {
+        return Err(Error::type_mismatch(
+            "Value for parameter automationServiceDescriptor must be of type 'string'",
+        ));
+    };
+    if text.len() > MAX_SERVICE_DESCRIPTOR_BYTES {
+        return Err(Error::new(
+            ErrorCode::OVERFLOW,
+            format!(
+                "Value for parameter automationServiceDescriptor must be no more than {MAX_SERVICE_DESCRIPTOR_BYTES} \
+                 bytes"
+            ),
+        ));
+    }
+    Ok(text.into())
 }
 
 /// One value, in a form that every core takes.
@@ -80,19 +127,23 @@ impl Default for Parameters {
 pub(crate) enum Setting {
     CursorTimeout(Duration),
     LogLevel(i32),
+    LogComponents(Vec<(usize, i32)>),
+    AutomationServiceDescriptor(Box<str>),
     Quiet(bool),
     NoTableScan(bool),
     MaxSortBytes(i64),
 }
 
 /// All parameters that can be asked for, in order.
-pub(crate) const NAMES: [&str; 10] = [
+pub(crate) const NAMES: [&str; 12] = [
     "authenticationMechanisms",
+    "automationServiceDescriptor",
     "cursorTimeoutMillis",
     "enableTestCommands",
     "featureCompatibilityVersion",
     "internalQueryMaxBlockingSortMemoryUsageBytes",
     "journalCommitInterval",
+    "logComponentVerbosity",
     "logLevel",
     "maxBSONDepth",
     "notablescan",
@@ -127,6 +178,10 @@ impl Parameters {
                 let storage = &crate::state::state().shared.options.storage;
                 out.append(name, storage.journal_commit_interval.as_millis() as i32);
             }
+            "automationServiceDescriptor" => {
+                out.append(name, &*self.automation_service_descriptor);
+            }
+            "logComponentVerbosity" => log_verbosity::append(name, out),
             "logLevel" => {
                 out.append(name, log_level());
             }
@@ -147,8 +202,10 @@ impl Parameters {
     /// Whether a parameter may be set while the node runs, and may be set at its start.
     pub(crate) fn settable(name: &str) -> (bool, bool) {
         match name {
-            "cursorTimeoutMillis"
+            "automationServiceDescriptor"
+            | "cursorTimeoutMillis"
             | "internalQueryMaxBlockingSortMemoryUsageBytes"
+            | "logComponentVerbosity"
             | "logLevel"
             | "notablescan"
             | "quiet" => (true, true),
@@ -193,8 +250,13 @@ impl Parameters {
             "cursorTimeoutMillis" => {
                 Setting::CursorTimeout(Duration::from_millis(at_least(0)? as u64))
             }
-            "logLevel" => Setting::LogLevel(at_least(0)?.min(5) as i32),
-            "quiet" => Setting::Quiet(boolean()?),
+            "automationServiceDescriptor" => {
+                Setting::AutomationServiceDescriptor(service_descriptor(value)?)
+            }
+            "logComponentVerbosity" => Setting::LogComponents(log_verbosity::parse(value)?),
+            "logLevel" => Setting::LogLevel(log_level_of(value)?),
+            // Whatever is no zero, and not false or null.
+            "quiet" => Setting::Quiet(truthy(value)),
             "notablescan" => Setting::NoTableScan(boolean()?),
             "internalQueryMaxBlockingSortMemoryUsageBytes" => Setting::MaxSortBytes(at_least(0)?),
             _ => {
@@ -213,8 +275,18 @@ impl Parameters {
             Setting::CursorTimeout(value) => self.cursor_timeout = *value,
             Setting::LogLevel(value) => {
                 if let Some(source) = pinion_runtime::try_core_local::<LogControl>() {
-                    (source.set)(*value);
+                    (source.set)(0, *value);
                 }
+            }
+            Setting::LogComponents(verbosities) => {
+                if let Some(source) = pinion_runtime::try_core_local::<LogControl>() {
+                    for (component, level) in verbosities {
+                        (source.set)(*component, *level);
+                    }
+                }
+            }
+            Setting::AutomationServiceDescriptor(value) => {
+                self.automation_service_descriptor = value.clone();
             }
             Setting::Quiet(value) => server_counters().quiet.set(*value),
             Setting::NoTableScan(value) => self.notablescan = *value,

@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use pinion_bson::ObjectId;
 use pinion_clock::Timestamp;
+use pinion_runtime::sync::Semaphore;
 use pinion_runtime::{Instant, Rng};
 
+use crate::cluster_parameters::ClusterParameters;
 use crate::fsync_lock::FsyncLock;
 use crate::metrics::Metrics;
 use crate::ops::OpTable;
@@ -26,6 +28,13 @@ pub struct NodeState {
     pub(crate) ops: OpTable,
     pub(crate) fsync_lock: FsyncLock,
     pub(crate) parameters: RefCell<Parameters>,
+    pub(crate) cluster_parameters: RefCell<ClusterParameters>,
+    /// One that sets a cluster parameter at a time; core 0 has it.
+    pub(crate) cluster_parameters_turn: Semaphore,
+    /// The task that compacts in the background, by its number, or 0; core 0 has it.
+    pub(crate) auto_compact: Cell<u64>,
+    /// The last number of such a task.
+    pub(crate) last_compact: Cell<u64>,
     rng: RefCell<Rng>,
     object_ids: ObjectIds,
     last_timestamp: Cell<Timestamp>,
@@ -62,6 +71,10 @@ impl NodeState {
             ops: OpTable::default(),
             fsync_lock: FsyncLock::default(),
             parameters: RefCell::new(Parameters::default()),
+            cluster_parameters: RefCell::new(ClusterParameters::default()),
+            cluster_parameters_turn: Semaphore::new(1),
+            auto_compact: Cell::new(0),
+            last_compact: Cell::new(0),
             rng: RefCell::new(rng),
             object_ids: ObjectIds { process, counter },
             last_timestamp: Cell::new(Timestamp::MIN),

@@ -6,3 +6,4 @@ pub mod machine;
 pub mod node;
 pub mod options;
 pub mod start;
+mod verbosity;

@@ -11,13 +11,15 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
+
+use crate::verbosity;
 
 /// Lines that wait for the writer at most; more are dropped.
 const QUEUE_LINES: usize = 8_192;
@@ -27,21 +29,6 @@ pub const STARTUP_WARNINGS: &str = "startupWarnings";
 
 /// Where lines go besides the file: getLog's memory. The flag says that the line has the tag `startupWarnings`.
 pub type Sink = Box<dyn Fn(&str, bool) + Send + Sync>;
-
-/// mongod's `logLevel`: 0 to 5.
-static VERBOSITY: AtomicI32 = AtomicI32::new(0);
-
-/// The verbosity in force.
-pub fn verbosity() -> i32 {
-    VERBOSITY.load(Ordering::Relaxed)
-}
-
-/// Changes the verbosity.
-pub fn set_verbosity(level: i32) {
-    VERBOSITY.store(level, Ordering::Relaxed);
-    // What is enabled is asked once for each place that logs.
-    tracing::callsite::rebuild_interest_cache();
-}
 
 /// What happens to the log file when a new one is begun: mongod's `--logRotate`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,7 +97,7 @@ pub fn install(
     path: Option<&Path>,
     append: bool,
     rotation: Rotation,
-    verbosity: u8,
+    level: u8,
     sink: Sink,
 ) -> io::Result<LogWriter> {
     let output = match path {
@@ -130,7 +117,7 @@ pub fn install(
         dropped: AtomicU64::new(0),
         sink,
     };
-    VERBOSITY.store(i32::from(verbosity), Ordering::Relaxed);
+    verbosity::set(0, i32::from(level));
     WRITER.get_or_init(|| lines.clone());
     tracing::subscriber::set_global_default(log)
         .map_err(|_| io::Error::other("a log is installed already"))?;
@@ -225,11 +212,7 @@ impl Drop for LogWriter {
 
 impl Subscriber for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        match *metadata.level() {
-            Level::ERROR | Level::WARN | Level::INFO => true,
-            Level::DEBUG => verbosity() >= 1,
-            Level::TRACE => verbosity() >= 3,
-        }
+        verbosity::is_enabled(metadata.target(), *metadata.level())
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

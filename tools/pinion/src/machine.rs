@@ -2,16 +2,27 @@
 
 #![allow(clippy::disallowed_methods)] // Before the runtime exists, on the main thread.
 
+use std::collections::BTreeSet;
 use std::fs::read_to_string;
 
-use pinion_exec::HostInfo;
+use pinion_exec::{HostInfo, ProcessUsage};
 
 /// What hostInfo tells. Files that are not there leave their fields empty.
 pub fn host_info() -> HostInfo {
     let memory_bytes = memory_bytes();
+    let usable_cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as i32);
     HostInfo {
         hostname: first_line("/proc/sys/kernel/hostname"),
-        cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as i32),
+        cpus: distinct_cpus(&["processor"]).max(usable_cpus),
+        usable_cpus,
+        // Machines that tell no sockets and cores have one, with all processors in it.
+        physical_cpus: match distinct_cpus(&["physical id", "core id"]) {
+            0 => usable_cpus,
+            cores => cores,
+        },
+        sockets: distinct_cpus(&["physical id"]).max(1),
+        numa_nodes: numa_nodes(),
+        version: first_line("/proc/version"),
         memory_bytes,
         memory_limit_bytes: cgroup_limit_bytes()
             .unwrap_or(memory_bytes)
@@ -83,4 +94,67 @@ pub fn process_memory() -> (u64, u64) {
         .map(|field| field.parse::<u64>().unwrap_or(0) * 4_096);
     let all = pages.next().unwrap_or(0);
     (pages.next().unwrap_or(0), all)
+}
+
+/// What this process has used of the machine. A file that cannot be read leaves its fields zero.
+pub fn process_usage() -> ProcessUsage {
+    /// Linux tells processor time in hundredths of a second, whatever its own clock does.
+    const TICK_US: u64 = 10_000;
+    let stat = read_to_string("/proc/self/stat").unwrap_or_default();
+    // The command's name, which may hold anything, stands in parentheses before the fields.
+    let fields: Vec<u64> = stat.rsplit_once(')').map_or(Vec::new(), |(_, rest)| {
+        let numbers = rest.split_whitespace();
+        numbers.map(|field| field.parse().unwrap_or(0)).collect()
+    });
+    let field = |number: usize| fields.get(number - 3).copied().unwrap_or(0);
+    let (resident_bytes, virtual_bytes) = process_memory();
+    ProcessUsage {
+        resident_bytes,
+        virtual_bytes,
+        max_resident_bytes: named("/proc/self/status", "VmHWM") * 1024,
+        user_us: field(14) * TICK_US,
+        system_us: field(15) * TICK_US,
+        minor_faults: field(10),
+        major_faults: field(12),
+        read_bytes: named("/proc/self/io", "read_bytes"),
+        written_bytes: named("/proc/self/io", "write_bytes"),
+    }
+}
+
+/// The number after `name:` in a file of such lines.
+fn named(path: &str, name: &str) -> u64 {
+    let text = read_to_string(path).unwrap_or_default();
+    let mut values = text
+        .lines()
+        .filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let first = values
+        .next()
+        .and_then(|value| value.split_whitespace().next());
+    first.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// How many different values the lines with these names have together in `/proc/cpuinfo`: sockets, or cores.
+fn distinct_cpus(names: &[&str]) -> i32 {
+    let text = read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let processors = text.split("\n\n").filter_map(|processor| {
+        let value = |name: &&str| {
+            let line = processor.lines().find(|line| line.starts_with(*name))?;
+            Some(line.split_once(':')?.1.trim().to_string())
+        };
+        names.iter().map(value).collect::<Option<Vec<String>>>()
+    });
+    processors.collect::<BTreeSet<_>>().len() as i32
+}
+
+/// Nodes of memory; one where the system tells of none.
+fn numa_nodes() -> i32 {
+    let ids = std::fs::read_dir("/sys/devices/system/node").map_or(0, |entries| {
+        let names = entries.flatten().map(|entry| entry.file_name());
+        let nodes = names.filter(|name| {
+            let number = name.to_str().and_then(|name| name.strip_prefix("node"));
+            number.is_some_and(|number| number.parse::<u32>().is_ok())
+        });
+        nodes.count() as i32
+    });
+    ids.max(1)
 }

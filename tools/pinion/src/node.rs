@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_exec::{HostInfo, LogControl, MemorySource, NodeOptions};
+use pinion_exec::{HostInfo, LogControl, NodeOptions, ProcessSource, ProcessUsage};
 use pinion_runtime::{
     CoreId, Duration, Listener, Queue, now, on_all_cores, request_shutdown, set_core_local, sleep,
     spawn,
@@ -23,8 +23,8 @@ pub struct NodeConfig {
     pub listen: Vec<SocketAddr>,
     /// `--setParameter`, in order.
     pub set_parameters: Vec<(String, String)>,
-    /// Resident and virtual memory of the process in bytes; a simulated node has none of its own.
-    pub memory: Option<fn() -> (u64, u64)>,
+    /// What the process has used of the machine; a simulated node has none of its own.
+    pub process: Option<fn() -> ProcessUsage>,
     /// How commands reach the log's verbosity.
     pub log_control: Option<fn() -> LogControl>,
     /// Lines for getLog: "startupWarnings" that were found before the node started.
@@ -82,7 +82,7 @@ impl NodeConfig {
             server: ServerOptions::default(),
             listen: vec![any],
             set_parameters: Vec::new(),
-            memory: None,
+            process: None,
             log_control: None,
             startup_warnings: Vec::new(),
         }
@@ -130,7 +130,7 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
         durationMillis = recovered.took.as_millis() as u64, "Recovery complete"
     );
     let parameters = Arc::new(config.set_parameters.clone());
-    let (memory, log_control) = (config.memory, config.log_control);
+    let (process, log_control) = (config.process, config.log_control);
     let results = on_all_cores(move |_| {
         let parameters = parameters.clone();
         async move {
@@ -140,8 +140,8 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
             if let Some(log_control) = log_control {
                 set_core_local(Rc::new(log_control()));
             }
-            if let Some(memory) = memory {
-                set_core_local(Rc::new(MemorySource(Box::new(memory))));
+            if let Some(process) = process {
+                set_core_local(Rc::new(ProcessSource(Box::new(process))));
             }
             pinion_exec::set_start_parameters(&parameters)
         }

@@ -17,7 +17,7 @@ use pinion_storage::StorageOptions;
 use crate::machine;
 use crate::node::{NodeConfig, NodeError, run_core};
 use crate::options::{Given, Options};
-use crate::{alloc, log};
+use crate::{alloc, log, verbosity};
 
 /// What ends a start: one line for standard error, and the process's exit status as mongod gives it.
 #[derive(Debug)]
@@ -251,10 +251,11 @@ fn config(options: &Options, cores: usize, startup_warnings: Vec<String>) -> Nod
         },
         listen,
         set_parameters: options.set_parameters.clone(),
-        memory: Some(machine::process_memory),
+        process: Some(machine::process_usage),
         log_control: Some(|| pinion_exec::LogControl {
-            get: log::verbosity,
-            set: log::set_verbosity,
+            components: &verbosity::COMPONENTS,
+            get: verbosity::get,
+            set: verbosity::set,
             rotate: log::rotate,
         }),
         startup_warnings,

@@ -4,6 +4,7 @@ use std::sync::mpsc::TryRecvError;
 
 use pinion_bson::{DateTime, RawBsonRef, RawDocument};
 use pinion_runtime::{Duration, sleep};
+use pinion_wire::idl::missing_field;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::interrupt::interruptible;
@@ -226,8 +227,12 @@ pub(crate) async fn host_info(cmd: Invocation) -> Result<Reply> {
         .append("memSizeMB", (info.memory_bytes >> 20) as i64)
         .append("memLimitMB", (info.memory_limit_bytes >> 20) as i64)
         .append("numCores", info.cpus)
+        .append("numCoresAvailableToProcess", info.usable_cpus)
+        .append("numPhysicalCores", info.physical_cpus)
+        .append("numCpuSockets", info.sockets)
         .append("cpuArch", info.cpu_arch.as_str())
-        .append("numaEnabled", false)
+        .append("numaEnabled", info.numa_nodes > 1)
+        .append("numNumaNodes", info.numa_nodes)
         .end();
     out.start_document("os")
         .append("type", "Linux")
@@ -235,6 +240,7 @@ pub(crate) async fn host_info(cmd: Invocation) -> Result<Reply> {
         .append("version", info.os_version.as_str())
         .end();
     out.start_document("extra")
+        .append("versionString", info.version.as_str())
         .append("kernelVersion", info.kernel.as_str())
         .append("cpuString", info.cpu_model.as_str())
         .append("pageSize", info.page_bytes)
@@ -242,30 +248,9 @@ pub(crate) async fn host_info(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// `connectionStatus`.
-pub(crate) async fn connection_status(cmd: Invocation) -> Result<Reply> {
-    let reader = cmd.reader()?;
-    let privileges = reader.opt_safe_bool("showPrivileges")?.unwrap_or(false);
-    reader.ignore(&["connectionStatus"]);
-    reader.finish()?;
-    let mut out = Reply::new();
-    out.start_document("authInfo")
-        .start_array("authenticatedUsers")
-        .end()
-        .start_array("authenticatedUserRoles")
-        .end();
-    if privileges {
-        out.start_array("authenticatedUserPrivileges").end();
-    }
-    out.end();
-    Ok(out)
-}
-
 /// `whatsmyuri`.
 pub(crate) async fn whats_my_uri(cmd: Invocation) -> Result<Reply> {
-    let reader = cmd.reader()?;
-    reader.ignore(&["whatsmyuri"]);
-    reader.finish()?;
+    // Nothing is read of it, and MongoDB passes over fields that it does not know.
     let mut out = Reply::new();
     let remote = cmd
         .ctx
@@ -336,6 +321,9 @@ pub(crate) async fn get_log(cmd: Invocation) -> Result<Reply> {
     reader.finish()?;
     let name = match value {
         Some(RawBsonRef::String(name)) => name,
+        None | Some(RawBsonRef::Null | RawBsonRef::Undefined) => {
+            return Err(missing_field(reader.path().field("getLog")));
+        }
         Some(other) => {
             return Err(Error::type_mismatch(format!(
                 "Argument to getLog must be of type String; found {} of type {}",
@@ -343,7 +331,6 @@ pub(crate) async fn get_log(cmd: Invocation) -> Result<Reply> {
                 pinion_bson::type_name(other.element_type())
             )));
         }
-        None => return Err(Error::bad_value("getLog names no log")),
     };
     let mut out = Reply::new();
     match name {

@@ -3,10 +3,14 @@
 mod aggregate;
 mod bulk_replies;
 mod bulk_write;
+pub(crate) mod cluster_parameters;
 mod collections;
+mod compact;
 mod count;
 mod current_op;
 mod cursors;
+mod data_size;
+mod db_hash;
 mod delete;
 mod distinct;
 mod explain;
@@ -18,6 +22,9 @@ mod fsync;
 mod hello;
 mod indexes;
 mod insert;
+mod lock_info;
+mod metadata;
+mod names;
 mod parameters;
 mod refuse;
 mod reply;
@@ -25,8 +32,11 @@ mod server_status;
 mod sessions;
 mod small;
 mod stats;
+mod status_sections;
 mod table;
+mod table_admin;
 mod update;
+mod users;
 mod validate;
 mod variables;
 
@@ -36,7 +46,7 @@ use std::pin::pin;
 use pinion_wire::{CommandClass, CommandSpec, ErrorCode, Invocation, Registry, Reply, Result};
 
 pub(crate) use crate::concern::acknowledge;
-pub use server_status::MemorySource;
+pub use status_sections::{ProcessSource, ProcessUsage};
 pub use table::register_commands;
 
 use crate::concern;
@@ -53,7 +63,7 @@ where
     registry.register(spec, move |cmd| run(cmd, top, handler));
 }
 
-async fn run<F, Fut>(cmd: Invocation, top: Option<TopKind>, handler: F) -> Result<Reply>
+async fn run<F, Fut>(mut cmd: Invocation, top: Option<TopKind>, handler: F) -> Result<Reply>
 where
     F: FnOnce(Invocation) -> Fut,
     Fut: Future<Output = Result<Reply>>,
@@ -82,6 +92,9 @@ where
         )
     {
         metrics.counters.command.inc();
+    }
+    if class == OpClass::Read {
+        give_default_time(&mut cmd);
     }
     let top = top.and_then(|kind| namespace_of(&cmd).map(|ns| (kind, ns)));
     let started = cmd.ctx.started_ns;
@@ -112,6 +125,16 @@ where
         }
     }
     result
+}
+
+/// Reads whose commands name no time have that of the cluster parameter. What a `getMore` has left is kept by its cursor.
+fn give_default_time(cmd: &mut Invocation) {
+    let ctx = &mut cmd.ctx;
+    if ctx.deadline_ns.is_some() || ctx.args.max_time_ms.is_some() || ctx.command == "getMore" {
+        return;
+    }
+    let given = state().cluster_parameters.borrow().default_max_time_ms();
+    ctx.deadline_ns = given.map(|ms| ctx.started_ns + ms * 1_000_000);
 }
 
 /// Records an operation that ends now, and of which namespace it was. Gives the present time.

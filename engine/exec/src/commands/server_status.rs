@@ -9,6 +9,9 @@ use pinion_wire::idl::truthy;
 use pinion_wire::{Invocation, Registry, Reply, Result, ServerCounters};
 
 use super::hello::COMPATIBLE_VERSION;
+use super::status_sections::{
+    append_catalog, append_extra_info, append_locks, append_memory, append_replicated,
+};
 use crate::metrics::{CounterValues, TopEntry};
 use crate::read::CursorCounts;
 use crate::state::state;
@@ -118,13 +121,33 @@ async fn sums() -> Sums {
 
 /// `serverStatus`.
 pub(crate) async fn server_status(cmd: Invocation) -> Result<Reply> {
+    let mut out = Reply::new();
     // Any field may name a section to leave out or to put in, so none is unknown.
     let wanted = |section: &str| pinion_bson::get(cmd.body(), section).is_none_or(truthy);
+    append_status(&mut out, wanted).await;
+    Ok(out)
+}
+
+/// `getDiagnosticData`: what a collector of diagnostic data would take now.
+pub(crate) async fn get_diagnostic_data(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.ignore(&["getDiagnosticData"]);
+    reader.finish()?;
+    let now = || RawBsonRef::DateTime(DateTime::from_millis(pinion_runtime::wall_ms()));
+    let mut out = Reply::new();
+    out.start_document("data").append("start", now());
+    out.start_document("serverStatus").append("start", now());
+    append_status(&mut out, |_| true).await;
+    out.append("end", now()).end().append("end", now()).end();
+    Ok(out)
+}
+
+/// Appends the sections that are wanted.
+async fn append_status(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
     let shared = state().shared.clone();
     let sums = sums().await;
     let uptime_ms = shared.started.elapsed().as_millis() as i64;
     let [major, minor, patch, _] = COMPATIBLE_VERSION;
-    let mut out = Reply::new();
     out.append("host", shared.options.host.as_str())
         .append("version", format!("{major}.{minor}.{patch}").as_str())
         .append("pinion", shared.options.version.as_str())
@@ -141,11 +164,21 @@ pub(crate) async fn server_status(cmd: Invocation) -> Result<Reply> {
     if wanted("asserts") {
         out.start_document("asserts")
             .append("regular", c.assert_regular as i32)
+            // Kinds of assertions that this node does not have, and counters of 64 bits do not roll over.
+            .append("warning", 0i32)
+            .append("msg", 0i32)
             .append("user", c.assert_user as i32)
+            .append("rollovers", 0i32)
             .end();
     }
+    if wanted("catalogStats") {
+        append_catalog(out).await;
+    }
     if wanted("connections") {
-        append_connections(&mut out, &sums).await;
+        append_connections(out, &sums).await;
+    }
+    if wanted("extra_info") {
+        append_extra_info(out);
     }
     if wanted("globalLock") {
         let total = (c.active_readers + c.active_writers) as i32;
@@ -162,6 +195,9 @@ pub(crate) async fn server_status(cmd: Invocation) -> Result<Reply> {
             .append("writers", c.active_writers as i32)
             .end();
         out.end();
+    }
+    if wanted("locks") {
+        append_locks(out).await;
     }
     if wanted("logicalSessionRecordCache") {
         out.start_document("logicalSessionRecordCache")
@@ -206,6 +242,7 @@ pub(crate) async fn server_status(cmd: Invocation) -> Result<Reply> {
         }
         out.end();
     }
+    append_replicated(out, &wanted);
     if wanted("storageEngine") {
         out.start_document("storageEngine")
             .append("name", "pinion")
@@ -215,18 +252,17 @@ pub(crate) async fn server_status(cmd: Invocation) -> Result<Reply> {
             .end();
     }
     if wanted("wiredTiger") {
-        append_engine(&mut out).await;
+        append_engine(out).await;
     }
     if wanted("pinion") {
-        append_pinion(&mut out).await;
+        append_pinion(out).await;
     }
     if wanted("mem") {
-        append_memory(&mut out).await;
+        append_memory(out);
     }
     if wanted("metrics") {
-        append_metrics(&mut out, &sums);
+        append_metrics(out, &sums);
     }
-    Ok(out)
 }
 
 async fn append_connections(out: &mut DocBuilder, sums: &Sums) {
@@ -257,22 +293,6 @@ fn connection_counts() -> [u64; 4] {
         ]
         .map(|counter| counter.get())
     })
-}
-
-/// Tells resident and virtual memory in bytes; set by the binary, because a simulated node has none of its own.
-pub struct MemorySource(pub Box<dyn Fn() -> (u64, u64)>);
-
-async fn append_memory(out: &mut DocBuilder) {
-    let Some(source) = pinion_runtime::try_core_local::<MemorySource>() else {
-        return;
-    };
-    let (resident, virtual_bytes) = (source.0)();
-    out.start_document("mem")
-        .append("bits", 64i32)
-        .append("resident", (resident >> 20) as i32)
-        .append("virtual", (virtual_bytes >> 20) as i32)
-        .append("supported", true)
-        .end();
 }
 
 /// Under the names that dashboards read.

@@ -3,10 +3,8 @@
 use pinion_wire::{Error, ErrorCode, Invocation, Registry, Reply, Result};
 
 /// `listCommands`.
-pub(crate) async fn list_commands(cmd: Invocation) -> Result<Reply> {
-    let reader = cmd.reader()?;
-    reader.ignore(&["listCommands"]);
-    reader.finish()?;
+pub(crate) async fn list_commands(_: Invocation) -> Result<Reply> {
+    // Nothing is read of it, and MongoDB passes over fields that it does not know.
     let mut out = Reply::new();
     out.start_document("commands");
     if let Some(registry) = pinion_runtime::try_core_local::<Registry>() {
@@ -64,10 +62,8 @@ pub(crate) async fn not_replicated(cmd: Invocation) -> Result<Reply> {
 }
 
 /// `connPoolStats`: this node has no connections to others.
-pub(crate) async fn conn_pool_stats(cmd: Invocation) -> Result<Reply> {
-    let reader = cmd.reader()?;
-    reader.ignore(&["connPoolStats"]);
-    reader.finish()?;
+pub(crate) async fn conn_pool_stats(_: Invocation) -> Result<Reply> {
+    // Nothing is read of it, and MongoDB passes over fields that it does not know.
     let mut out = Reply::new();
     out.append("numClientConnections", 0i32)
         .append("numAScopedConnections", 0i32)

@@ -1,10 +1,9 @@
-//! `dbStats`, `collStats`, `dataSize`, `$indexStats`.
+//! `dbStats`, `collStats`, `$indexStats`.
 
 use bytes::Bytes;
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef};
 use pinion_catalog::{Collection, core_catalog};
 use pinion_storage::TreeId;
-use pinion_wire::idl::Namespace;
 use pinion_wire::{Invocation, Reply, Result};
 use std::sync::Arc;
 
@@ -19,7 +18,8 @@ fn scale_of(reader: &pinion_wire::idl::CommandReader<'_>) -> Result<i64> {
 /// `dbStats`.
 pub(crate) async fn db_stats(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
-    reader.i64(cmd.message.command_name())?;
+    // The command's own value has no meaning.
+    reader.ignore(&[cmd.message.command_name()]);
     let scale = scale_of(&reader)?;
     let free = reader.opt_safe_bool("freeStorage")?.unwrap_or(false);
     reader.finish()?;
@@ -138,35 +138,6 @@ fn append_storage_stats(
         out.append(name, scaled(*bytes));
     }
     out.end().append("scaleFactor", scale as i32);
-}
-
-/// `dataSize`, of whole collections.
-pub(crate) async fn data_size(cmd: Invocation) -> Result<Reply> {
-    let reader = cmd.reader()?;
-    let ns = Namespace::parse(reader.str(cmd.message.command_name())?)?;
-    let estimate = reader.opt_safe_bool("estimate")?.unwrap_or(false);
-    reader.unsupported("keyPattern")?;
-    reader.unsupported("min")?;
-    reader.unsupported("max")?;
-    reader.unsupported("maxSize")?;
-    reader.unsupported("maxObjects")?;
-    reader.finish()?;
-    let started = pinion_runtime::now();
-    let (mut bytes, mut records) = (0, 0);
-    let acquired = acquire_read(&cmd.ctx, ns, None).await?;
-    if let Some(collection) = acquired.collection() {
-        let size = sizes_of(std::slice::from_ref(collection))
-            .await
-            .pop()
-            .expect("one collection has one size");
-        (bytes, records) = (size.data_bytes, size.records);
-    }
-    let mut out = Reply::new();
-    out.append("estimate", estimate)
-        .append("size", bytes as i64)
-        .append("numObjects", records as i64)
-        .append("millis", started.elapsed().as_millis() as i32);
-    Ok(out)
 }
 
 /// What `$indexStats` gives: one document for each index.

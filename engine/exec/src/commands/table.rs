@@ -5,7 +5,7 @@ use pinion_wire::{CommandSpec, Registry};
 use super::{
     aggregate, bulk_write, collections, count, current_op, cursors, delete, distinct, explain,
     find, find_and_modify, fsync, hello, indexes, insert, parameters, register, server_status,
-    sessions, small, stats, update, validate,
+    sessions, small, stats, update, users, validate,
 };
 use crate::metrics::TopKind;
 
@@ -15,6 +15,7 @@ pub fn register_commands(registry: &mut Registry) {
     definitions(registry);
     conversation(registry);
     diagnostics(registry);
+    super::table_admin::administration(registry);
 }
 
 fn data(r: &mut Registry) {
@@ -246,7 +247,7 @@ fn conversation(r: &mut Registry) {
             .immediate()
             .help("who is connected"),
         None,
-        hello::connection_status,
+        users::connection_status,
     );
     register(
         r,
@@ -323,14 +324,6 @@ fn diagnostics(r: &mut Registry) {
             .help("sizes of a collection"),
         Some(TopKind::Command),
         stats::coll_stats,
-    );
-    register(
-        r,
-        spec("dataSize")
-            .aliases(&["datasize"])
-            .help("bytes of documents"),
-        None,
-        stats::data_size,
     );
     register(
         r,

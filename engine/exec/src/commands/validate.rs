@@ -36,6 +36,8 @@ struct Options {
     full: bool,
     /// The catalog alone.
     metadata: bool,
+    /// What would be mended, in MongoDB's word for it.
+    repair_mode: &'static str,
 }
 
 fn options(reader: &CommandReader<'_>) -> Result<Options> {
@@ -44,6 +46,11 @@ fn options(reader: &CommandReader<'_>) -> Result<Options> {
     let options = Options {
         full: flag("full"),
         metadata: flag("metadata"),
+        repair_mode: match (flag("repair"), flag("fixMultikey")) {
+            (true, _) => "FixErrors",
+            (false, true) => "AdjustMultikey",
+            (false, false) => "None",
+        },
     };
     let other = [
         "full",
@@ -59,9 +66,19 @@ fn options(reader: &CommandReader<'_>) -> Result<Options> {
             "Running the validate command with { metadata: true } is not supported with any other options",
         ));
     }
-    for option in ["background", "repair", "fixMultikey", "enforceFastCount"] {
-        reader.unsupported_unless_empty(option)?;
+    let excluded = ["full", "enforceFastCount", "repair", "fixMultikey"];
+    if flag("background")
+        && let Some(other) = excluded.into_iter().find(|option| flag(option))
+    {
+        return Err(Error::new(
+            ErrorCode::INVALID_OPTIONS,
+            format!(
+                "Running the validate command with both {{ background: true }} and {{ {other}: true }} is not supported."
+            ),
+        ));
     }
+    // Others write on while a collection is validated, in the background or not; what they add meanwhile is counted.
+    reader.unsupported_unless_empty("enforceFastCount")?;
     Ok(options)
 }
 
@@ -83,7 +100,7 @@ pub(crate) async fn validate(cmd: Invocation) -> Result<Reply> {
     } else {
         Some(contents(&cmd.ctx, collection, options.full, &mut errors).await?)
     };
-    Ok(reply(&ns, collection, found.as_ref(), &errors))
+    Ok(reply(&ns, collection, &options, found.as_ref(), &errors))
 }
 
 /// What is wrong with the specifications of the indexes.
@@ -138,6 +155,7 @@ async fn contents(
 fn reply(
     ns: &Namespace,
     collection: &Collection,
+    options: &Options,
     found: Option<&Found>,
     errors: &[String],
 ) -> Reply {
@@ -172,10 +190,13 @@ fn reply(
     out.end();
     out.append("valid", errors.is_empty())
         .append("repaired", false)
-        .append("repairMode", "None")
-        .start_array("warnings")
-        .end()
-        .start_array("errors");
+        .append("repairMode", options.repair_mode)
+        .start_array("warnings");
+    if !errors.is_empty() && options.repair_mode != "None" {
+        // Flags of multikey indexes are set before the first entry that needs them, and are never wrong.
+        out.push("Nothing was repaired: an index with errors has to be dropped and made again");
+    }
+    out.end().start_array("errors");
     for error in errors {
         out.push(error.as_str());
     }

@@ -61,13 +61,26 @@ impl Storage {
     /// # Errors
     /// A page or a manifest could not be written; storage has stopped then.
     pub async fn checkpoint(&self) -> Result<Timestamp, Fatal> {
+        self.checkpoint_by_command(Spilling::WherePaying).await
+    }
+
+    /// Takes a checkpoint after which no change waits to be merged: everything at or below the timestamp it returns is in
+    /// the base.
+    ///
+    /// # Errors
+    /// As of [`checkpoint`](Self::checkpoint).
+    pub async fn checkpoint_merging_all(&self) -> Result<Timestamp, Fatal> {
+        self.checkpoint_by_command(Spilling::Never).await
+    }
+
+    async fn checkpoint_by_command(&self, spilling: Spilling) -> Result<Timestamp, Fatal> {
         let _awaits = self.await_checkpoint();
-        submit_to(CoreId(0), Queue::Background, || async {
+        submit_to(CoreId(0), Queue::Background, move || async move {
             // A task of its own: the caller may go away, and half a checkpoint must not be left behind.
-            let task = spawn(Queue::Background, async {
+            let task = spawn(Queue::Background, async move {
                 let storage = storage();
                 match storage.gate.enter() {
-                    Ok(_inside) => storage.checkpoint_node(Spilling::WherePaying).await,
+                    Ok(_inside) => storage.checkpoint_node(spilling).await,
                     Err(_) => Err(Fatal::new("storage is closing")),
                 }
             });

@@ -1,0 +1,156 @@
+//! `getClusterParameter` and `setClusterParameter`.
+
+use std::sync::Arc;
+
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
+use pinion_query::{Matcher, Update, Variables};
+use pinion_runtime::{CoreId, Queue};
+use pinion_wire::idl::{Namespace, Types, missing_field};
+use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
+
+use crate::acquire::{acquire_read, acquire_write};
+use crate::cluster_parameters::{COLLECTION, NAMES, Set, append_set, known, parse, read_stored};
+use crate::read::{ReadRequest, open};
+use crate::state::state;
+use crate::write::{Change, ModifyOutcome, ModifyStatement, run};
+
+/// `getClusterParameter`. MongoDB passes over fields that it does not know here, and in the command that sets.
+pub(crate) async fn get_cluster_parameter(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    let mut names = Vec::new();
+    match reader.value("getClusterParameter") {
+        Some(RawBsonRef::String("*")) => names.extend(NAMES),
+        Some(RawBsonRef::String(name)) => names.push(known(name)?),
+        Some(RawBsonRef::Array(several)) => {
+            for name in pinion_bson::values(several) {
+                match name {
+                    RawBsonRef::String(name) => names.push(known(name)?),
+                    other => {
+                        return Err(reader.wrong_type("getClusterParameter", other, Types::STRING));
+                    }
+                }
+            }
+            if names.is_empty() {
+                return Err(Error::bad_value(
+                    "Must supply at least one cluster server parameter name to getClusterParameter",
+                ));
+            }
+        }
+        Some(other) => return Err(reader.wrong_type("getClusterParameter", other, Types::STRING)),
+        None => return Err(missing_field(reader.path().field("getClusterParameter"))),
+    }
+    let state = state();
+    let parameters = state.cluster_parameters.borrow();
+    let mut out = Reply::new();
+    out.start_array("clusterParameters");
+    for name in names {
+        out.push_document();
+        parameters.append(name, &mut out);
+        out.end();
+    }
+    out.end();
+    Ok(out)
+}
+
+/// `setClusterParameter`.
+pub(crate) async fn set_cluster_parameter(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    let setting = reader.doc("setClusterParameter")?;
+    let mut settings = pinion_bson::elements(setting);
+    let Some((name, value)) = settings.next() else {
+        return Err(Error::new(
+            ErrorCode::NO_SUCH_KEY,
+            "setClusterParameter names no parameter",
+        ));
+    };
+    if settings.next().is_some() {
+        return Err(Error::new(
+            ErrorCode::INVALID_OPTIONS,
+            "setClusterParameter only supports setting exactly one parameter",
+        ));
+    }
+    let name = known(name)?;
+    let value = parse(name, value)?;
+    let ctx = cmd.ctx.clone();
+    pinion_runtime::submit_to(CoreId(0), Queue::Foreground, move || {
+        store(ctx, name, value)
+    })
+    .await?;
+    Ok(Reply::new())
+}
+
+/// Stores a value and then has every core use it. One at a time on core 0, so that what is stored last holds.
+async fn store(ctx: OpContext, name: &'static str, value: RawDocumentBuf) -> Result<()> {
+    let state = state();
+    let _turn = state.cluster_parameters_turn.acquire().await;
+    let set = Set {
+        time: {
+            let time = state.next_timestamp();
+            pinion_bson::Timestamp {
+                time: time.secs(),
+                increment: time.inc(),
+            }
+        },
+        value,
+    };
+    let mut document = DocBuilder::new();
+    append_set(name, &set, &mut document);
+    let document = document.finish();
+    let filter = pinion_bson::rawdoc! { "_id": name };
+    let variables = Variables::default();
+    let update = Update::parse_with(RawBsonRef::Document(&document), None, &variables)?;
+    let statement = ModifyStatement {
+        matcher: Matcher::parse(&filter)?,
+        filter,
+        change: Arc::new(Change::Update(update)),
+        multi: false,
+        upsert: true,
+        hint: None,
+        sort: None,
+        wants_documents: false,
+    };
+    let ns = Namespace::new(COLLECTION.0, COLLECTION.1)?;
+    let acquired = acquire_write(&ctx, ns, None).await?;
+    run(&ctx, acquired, &statement, &mut ModifyOutcome::default()).await?;
+    use_everywhere(name, set).await;
+    Ok(())
+}
+
+async fn use_everywhere(name: &'static str, set: Set) {
+    pinion_runtime::on_all_cores(move |_| {
+        let set = set.clone();
+        async move {
+            crate::state::state()
+                .cluster_parameters
+                .borrow_mut()
+                .set(name, set)
+        }
+    })
+    .await;
+}
+
+/// Has every core use what is stored. Called once, on core 0, when the node opens.
+pub(crate) async fn load() -> Result<()> {
+    let ns = Namespace::new(COLLECTION.0, COLLECTION.1)?;
+    let now_ns = pinion_runtime::now().as_nanos();
+    let ctx = OpContext::internal(0, "getClusterParameter", COLLECTION.0, now_ns);
+    let acquired = acquire_read(&ctx, ns, None).await?;
+    let Some(collection) = acquired.collection() else {
+        return Ok(());
+    };
+    let request = ReadRequest::new(collection.clone(), Matcher::parse(&RawDocumentBuf::new())?);
+    let mut stream = open(&ctx, acquired.source(), request, NAMES.len())
+        .await?
+        .stream;
+    while let Some(document) = stream.next_wanted(&ctx, NAMES.len()).await? {
+        let document = pinion_catalog::stored_document(&document);
+        match read_stored(document) {
+            Some((name, set)) => use_everywhere(name, set).await,
+            None => {
+                let id = pinion_bson::get(document, "_id").map(pinion_query::value_text);
+                tracing::warn!(target: "CONTROL", id = 7_300_010u64, parameter = id, "A stored cluster parameter is not known, and has no effect");
+            }
+        }
+    }
+    Ok(())
+}

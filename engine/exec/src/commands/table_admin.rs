@@ -1,0 +1,131 @@
+//! The table of commands that administrators and their tools send.
+
+use pinion_wire::{CommandSpec, Registry};
+
+use super::{
+    cluster_parameters, compact, data_size, db_hash, lock_info, metadata, register, server_status,
+    users,
+};
+use crate::metrics::TopKind;
+
+pub(super) fn administration(r: &mut Registry) {
+    sizes_and_digests(r);
+    settings(r);
+    encryption(r);
+}
+
+fn sizes_and_digests(r: &mut Registry) {
+    let spec = CommandSpec::new;
+    register(
+        r,
+        spec("dataSize")
+            .aliases(&["datasize"])
+            .help("bytes of documents"),
+        None,
+        data_size::data_size,
+    );
+    register(
+        r,
+        spec("dbHash")
+            .aliases(&["dbhash"])
+            .help("digests of collections"),
+        None,
+        db_hash::db_hash,
+    );
+    register(
+        r,
+        spec("filemd5").help("digest of a file in GridFS"),
+        None,
+        db_hash::file_md5,
+    );
+    register(
+        r,
+        spec("compact").help("merge the changes of a collection that wait to be merged"),
+        Some(TopKind::Command),
+        compact::compact,
+    );
+    register(
+        r,
+        spec("autoCompact")
+            .admin_only()
+            .help("merge changes in the background"),
+        None,
+        compact::auto_compact,
+    );
+    register(
+        r,
+        spec("validateDBMetadata").help("what a version of the API does not have"),
+        None,
+        metadata::validate_db_metadata,
+    );
+    register(
+        r,
+        spec("lockInfo").help("operations behind the gates of namespaces"),
+        None,
+        lock_info::lock_info,
+    );
+    register(
+        r,
+        spec("getDiagnosticData")
+            .admin_only()
+            .help("counters for a collector"),
+        None,
+        server_status::get_diagnostic_data,
+    );
+}
+
+fn settings(r: &mut Registry) {
+    let spec = CommandSpec::new;
+    register(
+        r,
+        spec("getClusterParameter")
+            .admin_only()
+            .help("settings of the cluster"),
+        None,
+        cluster_parameters::get_cluster_parameter,
+    );
+    register(
+        r,
+        spec("setClusterParameter")
+            .admin_only()
+            .help("change a setting of the cluster"),
+        None,
+        cluster_parameters::set_cluster_parameter,
+    );
+    register(
+        r,
+        spec("usersInfo").help("users, of which there are none"),
+        None,
+        users::users_info,
+    );
+    register(
+        r,
+        spec("rolesInfo").help("roles, of which there are none"),
+        None,
+        users::roles_info,
+    );
+    register(
+        r,
+        spec("dropConnections")
+            .admin_only()
+            .help("close connections to other nodes"),
+        None,
+        users::drop_connections,
+    );
+}
+
+fn encryption(r: &mut Registry) {
+    let spec = CommandSpec::new;
+    register(
+        r,
+        spec("compactStructuredEncryptionData").help("compact an encrypted collection"),
+        None,
+        compact::compact_structured_encryption_data,
+    );
+    register(
+        r,
+        spec("cleanupStructuredEncryptionData").help("clean up an encrypted collection"),
+        None,
+        compact::cleanup_structured_encryption_data,
+    );
+}
