@@ -44,8 +44,11 @@ pub const MAX_STRING_BYTES: usize = 16 * 1024 * 1024;
 /// its other values share their parts, ours are copied.
 pub const MAX_VALUE_BYTES: usize = 100 * 1024 * 1024;
 
+/// Longest text that is read as a date where it is not of the ISO form (Pinion's own bound).
+pub(crate) const MAX_DATE_TEXT_BYTES: usize = 1024;
+
 /// Longest regular expression, in bytes.
-pub const MAX_REGEX_BYTES: usize = 32_764;
+pub const MAX_REGEX_BYTES: usize = 16 * 1024;
 
 /// Largest array that an update grows by padding with nulls in front of a numeric component.
 pub const MAX_ARRAY_PADDING: usize = 1_500_000;

@@ -13,7 +13,7 @@ use super::delete::DeleteSpec;
 use super::insert::{InsertBatch, check_batch_size};
 use super::refuse;
 use super::update::{UpdateNames, UpdateSpec, read_update};
-use super::variables::variables;
+use super::variables::variables_of_write;
 use crate::acquire::acquire_write;
 use crate::compute::compute;
 use crate::interrupt::is_interruption;
@@ -67,7 +67,7 @@ async fn read_options(cmd: &Invocation) -> Result<Options> {
     reader.opt_i32("stmtId")?;
     reader.opt_array("stmtIds")?;
     let batch_size = batch_size_of(reader.opt_doc("cursor")?, "bulkWrite")?;
-    let vars = variables(&cmd.ctx, reader.opt_doc("let")?).await?;
+    let vars = variables_of_write(&cmd.ctx, reader.opt_doc("let")?).await?;
     reader.finish()?;
     Ok(Options {
         ordered,

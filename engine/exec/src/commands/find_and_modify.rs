@@ -11,7 +11,7 @@ use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 use super::acknowledge;
 use super::refuse;
 use super::update::{array_filters, check_modification};
-use super::variables::variables;
+use super::variables::variables_of_write;
 use crate::acquire::acquire_write;
 use crate::compute::{compute, compute_bytes};
 use crate::read::parse_hint;
@@ -68,7 +68,7 @@ pub(super) async fn read<'d>(
     reader.opt_i32("stmtId")?;
     let filters = array_filters(&reader)?;
     refuse::collation(&reader)?;
-    let vars = variables(ctx, reader.opt_doc("let")?).await?;
+    let vars = variables_of_write(ctx, reader.opt_doc("let")?).await?;
     reader.ignore(&["runtimeConstants", "legacyRuntimeConstants"]);
     reader.unsupported("encryptionInformation")?;
     reader.finish()?;

@@ -10,7 +10,7 @@ use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 use super::insert::check_batch_size;
 use super::refuse;
 use super::reply::acknowledged;
-use super::variables::{variables, with_constants};
+use super::variables::{variables_of_write, with_constants};
 use crate::acquire::acquire_write;
 use crate::compute::compute;
 use crate::interrupt::is_interruption;
@@ -215,7 +215,7 @@ pub(super) async fn read_options(
             .unwrap_or(false);
     reader.opt_i32("stmtId")?;
     reader.opt_array("stmtIds")?;
-    let vars = variables(ctx, reader.opt_doc("let")?).await?;
+    let vars = variables_of_write(ctx, reader.opt_doc("let")?).await?;
     reader.unsupported("encryptionInformation")?;
     reader.ignore(&["runtimeConstants", "legacyRuntimeConstants"]);
     let uuid = reader.opt_uuid("collectionUUID")?;

@@ -1,6 +1,6 @@
 //! The variables of a command: `$$NOW` and those of `let`.
 
-use pinion_bson::{RawBson, RawDocument, RawDocumentBuf};
+use pinion_bson::{RawBson, RawDocument, RawDocumentBuf, Timestamp};
 use pinion_query::{Expression, Variables};
 use pinion_wire::{OpContext, Result};
 
@@ -30,6 +30,19 @@ pub(super) async fn variables(
         let value = compute(ctx, evaluate).await?;
         variables.values.push((name.to_owned(), value));
     }
+    Ok(variables)
+}
+
+/// The variables of a command that writes. It has a cluster time, which is zero where there is no cluster.
+pub(super) async fn variables_of_write(
+    ctx: &OpContext,
+    definitions: Option<&RawDocument>,
+) -> Result<Variables> {
+    let mut variables = variables(ctx, definitions).await?;
+    variables.cluster_time = Some(Timestamp {
+        time: 0,
+        increment: 0,
+    });
     Ok(variables)
 }
 

@@ -4,6 +4,7 @@ use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument};
 use pinion_wire::Result;
 use smallvec::SmallVec;
 
+use super::operators::Operator;
 use super::parse::{Expr, FieldPath};
 use super::value::Value;
 use crate::error::error;
@@ -33,7 +34,7 @@ impl Expr {
     pub(crate) fn evaluate<'a>(&'a self, env: &mut Env<'a>) -> Result<Value<'a>> {
         spend(STEP)?;
         Ok(match self {
-            Expr::Literal(value) => Value::Ref(value.as_raw_bson_ref()),
+            Expr::Literal(value) | Expr::Given(value) => Value::Ref(value.as_raw_bson_ref()),
             Expr::Field(path) => found(path_in_document(env.current, path))?,
             Expr::Root(path) => found(path_in_document(env.root, path))?,
             Expr::Slot(slot, path) => found(path_in_value(env.slots[*slot].clone(), path))?,
@@ -69,15 +70,18 @@ impl Expr {
                 crate::work::check()?;
                 value
             }
-            Expr::Call(operator, arguments) => {
-                let value = (operator.evaluate)(&evaluate_all(arguments, env)?)?;
-                if let Value::Owned(made) = &value
-                    && let RawBson::String(text) = &**made
-                {
-                    check_string_bytes(text.len())?;
-                }
-                value
-            }
+            Expr::Call(operator, arguments) => call(operator, arguments, env)?,
+            Expr::Guarded(guarded) => match call(guarded.operator, &guarded.arguments, env) {
+                Ok(Value::Missing) => match &guarded.on_null {
+                    Some(value) => value.evaluate(env)?,
+                    None => Value::null(),
+                },
+                Err(e) if e.code.0 == CONVERSION_FAILURE => match &guarded.on_error {
+                    Some(value) => value.evaluate(env)?,
+                    None => return Err(e),
+                },
+                other => other?,
+            },
             Expr::And(parts) => {
                 for part in parts {
                     if !part.evaluate(env)?.is_true() {
@@ -94,6 +98,7 @@ impl Expr {
                 }
                 Value::boolean(false)
             }
+            Expr::Truth(part) => Value::boolean(part.evaluate(env)?.is_true()),
             Expr::Cond(parts) => {
                 let [condition, then, otherwise] = &**parts;
                 let chosen = if condition.evaluate(env)?.is_true() {
@@ -210,7 +215,19 @@ impl Expr {
                 builder.end();
                 Value::wrapped(builder)
             }
-            Expr::GetField { name, input } => input.evaluate(env)?.field(name),
+            Expr::GetField { field, input } => {
+                let field = field.evaluate(env)?;
+                let Some(RawBsonRef::String(name)) = field.as_ref() else {
+                    return Err(error(
+                        3_041_704,
+                        format!(
+                            "$getField requires 'field' to evaluate to type String, but got {}",
+                            field.type_name()
+                        ),
+                    ));
+                };
+                input.evaluate(env)?.field(name)
+            }
             Expr::Reduce {
                 input,
                 initial,
@@ -242,6 +259,24 @@ impl Expr {
             }
         })
     }
+}
+
+/// The error that `onError` stands in for.
+const CONVERSION_FAILURE: i32 = 241;
+
+/// An operator with its arguments, which are evaluated before it.
+fn call<'a>(
+    operator: &'static Operator,
+    arguments: &'a [Expr],
+    env: &mut Env<'a>,
+) -> Result<Value<'a>> {
+    let value = (operator.evaluate)(&evaluate_all(arguments, env)?)?;
+    if let Value::Owned(made) = &value
+        && let RawBson::String(text) = &**made
+    {
+        check_string_bytes(text.len())?;
+    }
+    Ok(value)
 }
 
 /// The arguments of an operator.

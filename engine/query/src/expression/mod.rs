@@ -2,12 +2,16 @@
 
 mod eval;
 mod operators;
+mod optimize;
 mod parse;
 mod value;
 
+#[cfg(test)]
+mod tests_optimize;
+
 use std::sync::Arc;
 
-use pinion_bson::{RawBson, RawBsonRef, RawDocument};
+use pinion_bson::{RawBson, RawBsonRef, RawDocument, Timestamp};
 use pinion_collation::Collation;
 use pinion_wire::Result;
 
@@ -23,6 +27,8 @@ use parse::Expr;
 pub struct Variables {
     /// `$$NOW`, milliseconds since 1970.
     pub now_ms: Option<i64>,
+    /// `$$CLUSTER_TIME`, where there is one.
+    pub cluster_time: Option<Timestamp>,
     /// The variables of the command's `let`, by name without the dollar signs.
     pub values: Vec<(String, RawBson)>,
     /// How strings compare; by their bytes without one.
@@ -40,7 +46,7 @@ impl Expression {
     /// Parses an expression; the errors are MongoDB's.
     pub fn parse(value: RawBsonRef<'_>, variables: &Variables) -> Result<Expression> {
         let mut parser = parse::Parser::new(variables);
-        let root = parser.parse(value)?;
+        let root = optimize::optimize(parser.parse(value)?)?;
         Ok(Expression {
             root,
             slots: parser.slots(),
@@ -52,11 +58,21 @@ impl Expression {
     /// the filter's `$in` to the expression, and does not give that the collation.
     pub(crate) fn parse_filter(value: RawBsonRef<'_>, variables: &Variables) -> Result<Expression> {
         let mut parser = parse::Parser::new(variables);
-        let root = parser.parse_filter(value)?;
+        let root = optimize::optimize(parser.parse_filter(value)?)?;
         Ok(Expression {
             root,
             slots: parser.slots(),
         })
+    }
+
+    /// Parses the expression of a `$redact`, which has variables of its own for what is to be done.
+    pub(crate) fn parse_redact(value: RawBsonRef<'_>, variables: &Variables) -> Result<Expression> {
+        let mut variables = variables.clone();
+        for name in ["DESCEND", "PRUNE", "KEEP"] {
+            let answer = RawBson::String(name.to_ascii_lowercase());
+            variables.values.push((name.into(), answer));
+        }
+        Expression::parse(value, &variables)
     }
 
     /// The value for a document.

@@ -29,6 +29,8 @@ pub(crate) type FieldPath = Box<[Box<str>]>;
 pub(crate) enum Expr {
     /// A constant. Shared: it may be as large as a document, and a pipeline is copied for those who run it.
     Literal(Arc<RawBson>),
+    /// A value that is the same for the whole command, but is none of the expression's own constants.
+    Given(Arc<RawBson>),
     /// A path in the document, or in the part of it that is looked at.
     Field(FieldPath),
     /// A path in the whole document.
@@ -45,8 +47,11 @@ pub(crate) enum Expr {
     Call(&'static Operator, Vec<Expr>),
     /// As `Call`, of an operator that compares values.
     Compare(&'static Comparing, Vec<Expr>, Option<Arc<Collation>>),
+    Guarded(Box<Guarded>),
     And(Vec<Expr>),
     Or(Vec<Expr>),
+    /// Whether the part is true.
+    Truth(Box<Expr>),
     Cond(Box<[Expr; 3]>),
     IfNull(Vec<Expr>),
     Switch(Vec<(Expr, Expr)>, Option<Box<Expr>>),
@@ -63,7 +68,7 @@ pub(crate) enum Expr {
         limit: Option<Box<Expr>>,
     },
     GetField {
-        name: Box<str>,
+        field: Box<Expr>,
         input: Box<Expr>,
     },
     Reduce {
@@ -73,6 +78,16 @@ pub(crate) enum Expr {
         this: usize,
         body: Box<Expr>,
     },
+}
+
+/// An operator with what stands for its result where that is an error, or where its input is null.
+#[derive(Clone, Debug)]
+pub(crate) struct Guarded {
+    /// Gives nothing where its input is null.
+    pub operator: &'static Operator,
+    pub arguments: Vec<Expr>,
+    pub on_error: Option<Expr>,
+    pub on_null: Option<Expr>,
 }
 
 /// Parses one expression; knows the variables in scope.
@@ -149,7 +164,7 @@ impl<'v> Parser<'v> {
                 let parts = items(array)
                     .map(|item| self.parse(item))
                     .collect::<Result<Vec<_>>>()?;
-                Ok(fold(Expr::Array(parts)))
+                Ok(Expr::Array(parts))
             }
             RawBsonRef::String(text) => {
                 check_string_bytes(text.len())?;
@@ -200,25 +215,25 @@ impl<'v> Parser<'v> {
             }
             fields.push((name.into(), self.parse(value)?));
         }
-        Ok(fold(Expr::Object(fields)))
+        Ok(Expr::Object(fields))
     }
 
     /// An operator by name with its operand.
     fn parse_operator(&mut self, name: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
         if let Some(special) = super::operators::special(name) {
-            return fold_call(special(self, name, operand)?);
+            return special(self, name, operand);
         }
         if let Some(comparing) = operators::find_comparing(name) {
             let arguments = self.parse_arguments(operand)?;
             operators::check_arity(name, comparing.arity, arguments.len())?;
-            return fold_call(Expr::Compare(comparing, arguments, self.collation()));
+            return Ok(Expr::Compare(comparing, arguments, self.collation()));
         }
         let Some(operator) = operators::find(name) else {
             return Err(error(168, format!("Unrecognized expression '{name}'")));
         };
         let arguments = self.parse_arguments(operand)?;
         operators::check_arity(name, operator.arity, arguments.len())?;
-        fold_call(Expr::Call(operator, arguments))
+        Ok(Expr::Call(operator, arguments))
     }
 
     /// The operand of an operator as a list of arguments: an array's items, or anything else alone.
@@ -262,19 +277,21 @@ impl<'v> Parser<'v> {
             "CURRENT" => Ok(Expr::Field(path)),
             "REMOVE" => Ok(Expr::Remove),
             "NOW" => match self.variables.now_ms {
-                Some(now) => Ok(constant(
+                Some(now) => Ok(given(
                     RawBson::DateTime(pinion_bson::DateTime::from_millis(now)),
-                    path,
+                    &path,
                 )),
-                None => Err(error(51144, "Builtin variable '$$NOW' is not available")),
+                None => Err(unavailable(51144, name)),
             },
-            "CLUSTER_TIME" => Err(error(
-                51144,
-                "Builtin variable '$$CLUSTER_TIME' is not available",
+            "CLUSTER_TIME" => match self.variables.cluster_time {
+                Some(time) => Ok(given(RawBson::Timestamp(time), &path)),
+                None => Err(unavailable(10_071_200, name)),
+            },
+            "USER_ROLES" => Ok(constant(
+                RawBson::Array(pinion_bson::RawArrayBuf::new()),
+                path,
             )),
-            "DESCEND" | "PRUNE" | "KEEP" => {
-                Ok(Expr::literal(RawBson::String(name.to_ascii_lowercase())))
-            }
+            "SEARCH_META" | "JS_SCOPE" | "IS_MR" => Err(unavailable(51144, name)),
             _ => match self
                 .variables
                 .values
@@ -306,45 +323,20 @@ impl<'v> Parser<'v> {
     }
 }
 
-/// A call with literals alone is made at once, so that its error does not wait for a document.
-fn fold_call(expr: Expr) -> Result<Expr> {
-    let (Expr::Call(_, arguments) | Expr::Compare(_, arguments, _)) = &expr else {
-        return Ok(fold(expr));
-    };
-    if !arguments
-        .iter()
-        .all(|a| matches!(a, Expr::Literal(_) | Expr::Remove))
-    {
-        return Ok(expr);
+/// A value that has no fields, and so no path in it.
+fn given(value: RawBson, path: &FieldPath) -> Expr {
+    if path.is_empty() {
+        Expr::Given(Arc::new(value))
+    } else {
+        Expr::Remove
     }
-    let empty = pinion_bson::RawDocumentBuf::new();
-    let value = expr
-        .evaluate(&mut super::Env::new(&empty, &empty, 0))?
-        .into_owned();
-    Ok(value.map_or(Expr::Remove, Expr::literal))
 }
 
-/// An expression of literals alone is a literal.
-fn fold(expr: Expr) -> Expr {
-    let literals = |parts: &[Expr]| parts.iter().all(|p| matches!(p, Expr::Literal(_)));
-    let constant = match &expr {
-        Expr::Array(parts) => literals(parts),
-        Expr::Object(fields) => fields.iter().all(|(_, e)| matches!(e, Expr::Literal(_))),
-        _ => false,
-    };
-    if !constant {
-        return expr;
-    }
-    let empty = pinion_bson::RawDocumentBuf::new();
-    let mut env = super::Env::new(&empty, &empty, 0);
-    match expr
-        .evaluate(&mut env)
-        .ok()
-        .and_then(super::Value::into_owned)
-    {
-        Some(value) => Expr::literal(value),
-        None => expr,
-    }
+fn unavailable(code: i32, variable: &str) -> pinion_wire::Error {
+    error(
+        code,
+        format!("Builtin variable '$${variable}' is not available"),
+    )
 }
 
 fn dollar_message(name: &str) -> String {
@@ -356,8 +348,8 @@ fn dollar_message(name: &str) -> String {
 fn check_object_field(name: &str) -> Result<()> {
     if name.is_empty() {
         return Err(error(
-            40352,
-            "FieldPath cannot be constructed with empty string",
+            15998,
+            "FieldPath field names may not be empty strings.",
         ));
     }
     if name.contains('.') {

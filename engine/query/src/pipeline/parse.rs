@@ -225,7 +225,7 @@ fn parse_stage(name: &str, spec: RawBsonRef<'_>, variables: &Variables) -> Resul
             Expression::parse(spec, variables)?,
             "'replacement document' ",
         ),
-        "$redact" => StageKind::Redact(Expression::parse(spec, variables)?),
+        "$redact" => StageKind::Redact(Expression::parse_redact(spec, variables)?),
         "$facet" => StageKind::Facet(Facet::parse(spec, variables)?),
         name if FIRST.contains(&name) => {
             return Err(error(
@@ -312,6 +312,12 @@ fn parse_unset(spec: RawBsonRef<'_>, variables: &Variables) -> Result<Projection
                 "$unset specification must be a string or an array",
             ));
         }
+    }
+    if names.iter().any(|name| name.contains('\0')) {
+        return Err(error(
+            9_527_900,
+            "$unset specification must not have field names with null bytes",
+        ));
     }
     let mut projection = DocBuilder::new();
     for name in names {

@@ -295,21 +295,9 @@ impl<'v> Parser<'v> {
                 });
         }
         if operator == "$meta" {
-            return Err(match operand {
-                RawBsonRef::String("textScore") => error(
-                    40218,
-                    "query requires text score metadata, but it is not available",
-                ),
-                RawBsonRef::String(
-                    meta @ ("indexKey" | "recordId" | "sortKey" | "randVal" | "searchScore"
-                    | "searchHighlights" | "geoNearDistance" | "geoNearPoint"
-                    | "vectorSearchScore"),
-                ) => error(115, format!("{{$meta: \"{meta}\"}} is not supported")),
-                RawBsonRef::String(meta) => {
-                    error(17308, format!("Unsupported argument to $meta: {meta}"))
-                }
-                _ => error(17307, "$meta only supports string arguments"),
-            });
+            // It goes with inclusions and exclusions alike.
+            let expression = Expression::parse(RawBsonRef::Document(document), self.variables)?;
+            return place(tree, name, full, Action::Compute(expression));
         }
         if !is_expression_name(operator) {
             return Err(error(31325, format!("Unknown expression {operator}")));
@@ -460,10 +448,6 @@ fn place(tree: &mut Tree, name: &str, full: &str, action: Action) -> Result<()> 
 /// `$addFields`: every value is an expression, nested documents are merged.
 pub(super) fn parse_addition(spec: &RawDocument, variables: &Variables) -> Result<Projection> {
     let mut root = Tree::default();
-    if is_empty(spec) {
-        return Err(error(40177, "specification must have at least one field")
-            .context("Invalid $addFields"));
-    }
     add_fields(&mut root, "", spec, variables).map_err(|e| e.context("Invalid $addFields"))?;
     Ok(Projection {
         mode: Mode::Addition,

@@ -2,13 +2,13 @@
 
 use std::cmp::Ordering;
 
-use pinion_bson::decimal::{Decimal, Rounding};
-use pinion_bson::{DateTime, ElementType, Number, RawBsonRef};
+use pinion_bson::decimal::{Decimal, MAX_DIGITS, Rounding, round_double};
+use pinion_bson::{DateTime, Decimal128, ElementType, Number, RawBsonRef};
 use pinion_collation::Collation;
 use pinion_wire::{Error, Result};
 use smallvec::SmallVec;
 
-use super::{Arity, Comparing, Operator, Value};
+use super::{Arity, Comparing, Operator, Value, quad};
 use crate::accumulator::{Accumulator, Kind};
 use crate::collation::compare;
 use crate::error::{bad_value, error, type_mismatch};
@@ -93,19 +93,19 @@ pub(super) const OPERATORS: &[Operator] = &[
         arity: Arity::Exactly(1),
         evaluate: |v| {
             unary("$exp", 28765, &v[0], |n| {
-                Ok(of_decimal(n, f64::exp, |c, x| c.exp(x)))
+                of_number(n, f64::exp, |x| quad::function(x, quad::exp))
             })
         },
     },
     Operator {
         name: "$ln",
         arity: Arity::Exactly(1),
-        evaluate: |v| logarithm("$ln", 28766, &v[0], f64::ln, |c, x| c.ln(x)),
+        evaluate: |v| logarithm("$ln", 28766, &v[0], f64::ln, quad::ln),
     },
     Operator {
         name: "$log10",
         arity: Arity::Exactly(1),
-        evaluate: |v| logarithm("$log10", 28761, &v[0], f64::log10, |c, x| c.log10(x)),
+        evaluate: |v| logarithm("$log10", 28761, &v[0], f64::log10, quad::log10),
     },
     Operator {
         name: "$log",
@@ -391,7 +391,9 @@ fn to_place<'a>(name: &str, values: &[Value<'a>], round: bool) -> Result<Value<'
                     format!("can't convert from BSON type {kind} to long"),
                 )
             })?;
-            if !as_number.is_finite() || as_number.to_i64_truncated().is_none() {
+            // Of a decimal NaN it is said that it is not integral.
+            let unusable = !as_number.is_finite() || as_number.to_i64_truncated().is_none();
+            if unusable && !(is_decimal(as_number) && as_number.is_nan()) {
                 let code = if is_decimal(as_number) { 51080 } else { 31109 };
                 return Err(error(
                     code,
@@ -467,59 +469,38 @@ fn double_to_place(v: f64, place: i32, round: bool) -> f64 {
             v.trunc()
         };
     }
-    // Through the decimal digits that print the double: that is what the place refers to.
-    let cut = decimal_to_place(Number::Double(v).to_decimal(), place, round);
-    let result = cut.to_f64();
-    if result == 0.0 {
-        0.0_f64.copysign(v)
-    } else {
-        result
-    }
-}
-
-fn decimal_to_place(v: Decimal, place: i32, round: bool) -> Decimal {
-    let mut unit = Decimal::from_i64(1);
-    let ten = Decimal::from_i64(10);
-    for _ in 0..place.unsigned_abs() {
-        unit = if place > 0 { unit / ten } else { unit * ten };
-    }
-    let rest = v % unit;
-    if rest.is_zero() {
+    let (coefficient, exponent) = if v == 0.0 {
         return v;
-    }
-    let cut = v - rest;
-    if !round {
-        return cut;
-    }
-    let negative = Number::Decimal(v.pack()).is_negative();
-    let magnitude = if negative { -rest } else { rest };
-    let order = (magnitude + magnitude).compare(unit);
-    let odd = !(((cut / unit) % Decimal::from_i64(2)).is_zero());
-    let up = order.is_gt() || (order.is_eq() && odd);
-    match (up, negative) {
-        (false, _) => cut,
-        (true, false) => cut + unit,
-        (true, true) => cut - unit,
+    } else {
+        round_double(v.abs(), MAX_DIGITS, Rounding::HalfEven)
+    };
+    let exact = Decimal::Finite {
+        negative: v < 0.0,
+        coefficient,
+        exponent,
+    };
+    let rounding = if round {
+        Rounding::HalfEven
+    } else {
+        Rounding::TowardZero
+    };
+    // What has no room for so many places has none behind them.
+    match exact.quantize(-place, rounding) {
+        cut if cut.is_nan() => v,
+        cut => cut.to_f64(),
     }
 }
-
-type OfDecimal = fn(&mut dec::Context<dec::Decimal<12>>, &mut dec::Decimal<12>);
 
 /// A function of a number: of a decimal to all its digits.
-fn of_decimal<'a>(n: Number, of_double: fn(f64) -> f64, of_decimal: OfDecimal) -> Value<'a> {
-    number(match n {
-        Number::Decimal(value) => Number::Decimal(super::decimal::function(value, of_decimal)),
+fn of_number<'a>(
+    n: Number,
+    of_double: fn(f64) -> f64,
+    of_decimal: impl FnOnce(Decimal128) -> Result<Decimal128>,
+) -> Result<Value<'a>> {
+    Ok(number(match n {
+        Number::Decimal(value) => Number::Decimal(of_decimal(value)?),
         n => Number::Double(of_double(n.to_f64())),
-    })
-}
-
-/// The result of a function on doubles, as a decimal where the argument was one.
-fn of_kind<'a>(argument: Number, result: f64) -> Value<'a> {
-    if is_decimal(argument) {
-        decimal(Number::Double(result).to_decimal())
-    } else {
-        number(Number::Double(result))
-    }
+    }))
 }
 
 fn sqrt<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
@@ -530,7 +511,7 @@ fn sqrt<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
                 "$sqrt's argument must be greater than or equal to 0",
             ));
         }
-        Ok(of_decimal(n, f64::sqrt, |c, x| c.sqrt(x)))
+        of_number(n, f64::sqrt, |x| Ok(super::decimal::sqrt(x)))
     })
 }
 
@@ -539,7 +520,7 @@ fn logarithm<'a>(
     code: i32,
     value: &Value<'a>,
     of_double: fn(f64) -> f64,
-    exact: OfDecimal,
+    of_decimal: quad::Function,
 ) -> Result<Value<'a>> {
     unary(name, 28765, value, |n| {
         if !n.is_nan() && (n.is_negative() || n.is_zero()) {
@@ -551,7 +532,10 @@ fn logarithm<'a>(
                 ),
             ));
         }
-        Ok(of_decimal(n, of_double, exact))
+        if n.is_nan() {
+            return Ok(number(Number::Double(f64::NAN)));
+        }
+        of_number(n, of_double, |x| quad::function(x, of_decimal))
     })
 }
 
@@ -587,11 +571,15 @@ fn log<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
             ),
         ));
     }
-    let result = argument.to_f64().ln() / base.to_f64().ln();
-    Ok(of_kind(
-        if is_decimal(base) { base } else { argument },
-        result,
-    ))
+    let exact = is_decimal(argument) || is_decimal(base);
+    if exact && !argument.is_nan() && !base.is_nan() {
+        let logarithm =
+            |n: Number| quad::function(n.to_decimal().pack(), quad::ln).map(Decimal::unpack);
+        return Ok(decimal(logarithm(argument)? / logarithm(base)?));
+    }
+    Ok(number(Number::Double(
+        argument.to_f64().ln() / base.to_f64().ln(),
+    )))
 }
 
 fn pow<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
@@ -614,16 +602,8 @@ fn pow<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
         ));
     }
     if is_decimal(base) || is_decimal(exponent) {
-        let exact = exponent
-            .to_i64_exact()
-            .filter(|e| (0..=1000).contains(e) && base.is_finite());
-        return Ok(match exact {
-            Some(times) => {
-                let factor = base.to_decimal();
-                decimal((0..times).fold(Decimal::from_i64(1), |product, _| product * factor))
-            }
-            None => decimal(Number::Double(base.to_f64().powf(exponent.to_f64())).to_decimal()),
-        });
+        let power = quad::pow(base.to_decimal().pack(), exponent.to_decimal().pack())?;
+        return Ok(number(Number::Decimal(power)));
     }
     let whole = match (base, exponent) {
         (Number::Double(_), _) | (_, Number::Double(_)) => None,

@@ -1,23 +1,50 @@
 //! Operators on single numbers that only they have: bits, angles, and the parts of timestamps.
 
-use pinion_bson::{Number, RawBsonRef};
+use pinion_bson::decimal::Decimal;
+use pinion_bson::{Decimal128, Number, RawBsonRef};
 use pinion_wire::Result;
 
-use super::{Arity, Operator, Value};
+use super::{Arity, Operator, Value, quad};
 use crate::error::{error, type_mismatch};
 use crate::text::value_text;
 
 macro_rules! angle {
-    ($name:literal, $function:expr, $from:expr, $to:expr, $open:expr) => {
+    ($name:literal, $function:ident, $from:expr, $to:expr, $open:expr) => {
         Operator {
             name: $name,
             arity: Arity::Exactly(1),
-            evaluate: |v| angle($name, &v[0], $function, ($from, $to, $open)),
+            evaluate: |v| {
+                angle(
+                    $name,
+                    &v[0],
+                    (f64::$function, |x| quad::function(x, quad::$function)),
+                    ($from, $to, $open),
+                )
+            },
         }
     };
 }
 
 const INFINITE: f64 = f64::INFINITY;
+/// The limits of a function that has none.
+const ANY: (f64, f64, bool) = (-INFINITE, INFINITE, false);
+
+/// One degree: 0.01745329251994329576923690768488613.
+const PI_OVER_180: Decimal = Decimal::Finite {
+    negative: false,
+    coefficient: 1_745_329_251_994_329_576_923_690_768_488_613,
+    exponent: -35,
+};
+/// One radian: 57.29577951308232087679815481410517.
+const DEGREES_OVER_PI: Decimal = Decimal::Finite {
+    negative: false,
+    coefficient: 5_729_577_951_308_232_087_679_815_481_410_517,
+    exponent: -32,
+};
+
+fn product(value: Decimal128, factor: Decimal) -> Decimal128 {
+    (Decimal::unpack(value) * factor).pack()
+}
 
 pub(super) const OPERATORS: &[Operator] = &[
     Operator {
@@ -40,32 +67,34 @@ pub(super) const OPERATORS: &[Operator] = &[
         arity: Arity::Exactly(1),
         evaluate: bit_not,
     },
-    angle!("$sin", f64::sin, -INFINITE, INFINITE, true),
-    angle!("$cos", f64::cos, -INFINITE, INFINITE, true),
-    angle!("$tan", f64::tan, -INFINITE, INFINITE, true),
-    angle!("$asin", f64::asin, -1.0, 1.0, false),
-    angle!("$acos", f64::acos, -1.0, 1.0, false),
-    angle!("$atan", f64::atan, -INFINITE, INFINITE, false),
-    angle!("$sinh", f64::sinh, -INFINITE, INFINITE, false),
-    angle!("$cosh", f64::cosh, -INFINITE, INFINITE, false),
-    angle!("$tanh", f64::tanh, -INFINITE, INFINITE, false),
-    angle!("$asinh", f64::asinh, -INFINITE, INFINITE, false),
-    angle!("$acosh", f64::acosh, 1.0, INFINITE, false),
-    angle!("$atanh", f64::atanh, -1.0, 1.0, false),
-    angle!(
-        "$degreesToRadians",
-        f64::to_radians,
-        -INFINITE,
-        INFINITE,
-        false
-    ),
-    angle!(
-        "$radiansToDegrees",
-        f64::to_degrees,
-        -INFINITE,
-        INFINITE,
-        false
-    ),
+    angle!("$sin", sin, -INFINITE, INFINITE, true),
+    angle!("$cos", cos, -INFINITE, INFINITE, true),
+    angle!("$tan", tan, -INFINITE, INFINITE, true),
+    angle!("$asin", asin, -1.0, 1.0, false),
+    angle!("$acos", acos, -1.0, 1.0, false),
+    angle!("$atan", atan, -INFINITE, INFINITE, false),
+    angle!("$sinh", sinh, -INFINITE, INFINITE, false),
+    angle!("$cosh", cosh, -INFINITE, INFINITE, false),
+    angle!("$tanh", tanh, -INFINITE, INFINITE, false),
+    angle!("$asinh", asinh, -INFINITE, INFINITE, false),
+    angle!("$acosh", acosh, 1.0, INFINITE, false),
+    angle!("$atanh", atanh, -1.0, 1.0, false),
+    Operator {
+        name: "$degreesToRadians",
+        arity: Arity::Exactly(1),
+        evaluate: |v| {
+            let exact = |x| Ok(product(x, PI_OVER_180));
+            angle("$degreesToRadians", &v[0], (f64::to_radians, exact), ANY)
+        },
+    },
+    Operator {
+        name: "$radiansToDegrees",
+        arity: Arity::Exactly(1),
+        evaluate: |v| {
+            let exact = |x| Ok(product(x, DEGREES_OVER_PI));
+            angle("$radiansToDegrees", &v[0], (f64::to_degrees, exact), ANY)
+        },
+    },
     Operator {
         name: "$atan2",
         arity: Arity::Exactly(2),
@@ -74,12 +103,7 @@ pub(super) const OPERATORS: &[Operator] = &[
     Operator {
         name: "$sigmoid",
         arity: Arity::Exactly(1),
-        evaluate: |v| match v[0].as_ref() {
-            Some(RawBsonRef::Decimal128(x)) => Ok(Value::Ref(RawBsonRef::Decimal128(
-                super::decimal::sigmoid(x),
-            ))),
-            _ => angle("$sigmoid", &v[0], sigmoid, (-INFINITE, INFINITE, false)),
-        },
+        evaluate: |v| angle("$sigmoid", &v[0], (sigmoid, quad::sigmoid), ANY),
     },
     Operator {
         name: "$tsSecond",
@@ -151,15 +175,6 @@ fn bit_not<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     }
 }
 
-/// A double, or a decimal where the operand was one.
-fn result<'a>(number: Number, value: f64) -> Value<'a> {
-    let value = Number::Double(value);
-    Value::Ref(match number {
-        Number::Decimal(_) => Number::Decimal(value.to_decimal().pack()).to_value(),
-        _ => value.to_value(),
-    })
-}
-
 fn operand(name: &str, code: i32, value: &Value<'_>) -> Result<Number> {
     value.as_ref().and_then(Number::from_value).ok_or_else(|| {
         error(
@@ -176,7 +191,7 @@ fn operand(name: &str, code: i32, value: &Value<'_>) -> Result<Number> {
 fn angle<'a>(
     name: &str,
     value: &Value<'a>,
-    function: fn(f64) -> f64,
+    (of_double, of_decimal): (fn(f64) -> f64, fn(Decimal128) -> Result<Decimal128>),
     (from, to, open): (f64, f64, bool),
 ) -> Result<Value<'a>> {
     if value.is_nullish() {
@@ -200,7 +215,10 @@ fn angle<'a>(
             ),
         ));
     }
-    Ok(result(number, function(x)))
+    Ok(Value::Ref(match number {
+        Number::Decimal(x) => RawBsonRef::Decimal128(of_decimal(x)?),
+        _ => RawBsonRef::Double(of_double(x)),
+    }))
 }
 
 fn atan2<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
@@ -226,11 +244,13 @@ fn atan2<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     };
     wrong(y)?;
     let (first, second) = (operand("$atan2", 51044, y)?, operand("$atan2", 51045, x)?);
-    let decimal = matches!(second, Number::Decimal(_));
-    Ok(result(
-        if decimal { second } else { first },
-        first.to_f64().atan2(second.to_f64()),
-    ))
+    Ok(Value::Ref(match (first, second) {
+        (Number::Decimal(_), _) | (_, Number::Decimal(_)) => {
+            let (y, x) = (first.to_decimal().pack(), second.to_decimal().pack());
+            RawBsonRef::Decimal128(quad::atan2(y, x)?)
+        }
+        _ => RawBsonRef::Double(first.to_f64().atan2(second.to_f64())),
+    }))
 }
 
 fn timestamp_part<'a>(

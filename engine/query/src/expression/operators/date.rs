@@ -213,70 +213,6 @@ pub(super) fn timestamp_text(at: Timestamp) -> String {
     )
 }
 
-/// Year, month and day that a text begins with, and what stands behind them.
-pub(super) fn parse_iso_parts(text: &str) -> Option<((i64, i64, i64), &str)> {
-    let number = |from: usize, to: usize| -> Option<i64> {
-        let digits = text.get(from..to)?;
-        digits
-            .bytes()
-            .all(|b| b.is_ascii_digit())
-            .then(|| digits.parse().ok())?
-    };
-    let date = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    let dashes = text.get(4..5)? == "-" && text.get(7..8)? == "-";
-    dashes.then(|| (date, &text[10..]))
-}
-
-/// Reads `2020-01-02`, `2020-01-02T03:04:05.678Z` and what lies between them.
-pub(super) fn parse_iso(text: &str) -> Option<i64> {
-    let number = |from: usize, to: usize| -> Option<i64> {
-        let digits = text.get(from..to)?;
-        digits
-            .bytes()
-            .all(|b| b.is_ascii_digit())
-            .then(|| digits.parse().ok())?
-    };
-    let ((year, month, day), _) = parse_iso_parts(text)?;
-    if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    let days = days_from_civil(year, month as u32, day as u32);
-    let back = Civil::from_millis(days * MILLIS_PER_DAY);
-    if (i64::from(back.month), i64::from(back.day)) != (month, day) {
-        return None;
-    }
-    let mut millis = days * MILLIS_PER_DAY;
-    let mut rest = text.get(10..)?;
-    if rest.is_empty() {
-        return Some(millis);
-    }
-    if !rest.starts_with(['T', ' ']) || text.get(13..14)? != ":" {
-        return None;
-    }
-    millis += number(11, 13).filter(|h| *h < 24)? * 3_600_000
-        + number(14, 16).filter(|m| *m < 60)? * 60_000;
-    rest = text.get(16..)?;
-    if rest.starts_with(':') {
-        millis += number(17, 19).filter(|s| *s < 60)? * 1000;
-        rest = text.get(19..)?;
-    }
-    if let Some(fraction) = rest.strip_prefix('.') {
-        let digits: String = fraction.chars().take_while(char::is_ascii_digit).collect();
-        if digits.is_empty() {
-            return None;
-        }
-        millis += format!("{digits:0<3}").get(..3)?.parse::<i64>().ok()?;
-        rest = &fraction[digits.len()..];
-    }
-    match rest {
-        "" | "Z" => Some(millis),
-        zone => match Zone::named(zone) {
-            Some(Zone::Fixed(offset)) => Some(millis - offset),
-            _ => None,
-        },
-    }
-}
-
 /// A date written by a format of `$dateToString`.
 fn format_date(millis: i64, offset: i64, format: &str) -> Result<String> {
     let date = Civil::from_millis(millis.saturating_add(offset));
@@ -341,17 +277,13 @@ fn format_date(millis: i64, offset: i64, format: &str) -> Result<String> {
     Ok(out)
 }
 
-/// `$dateToString`: date, format, time zone, what stands for null.
+/// `$dateToString`: date, format, time zone. Gives nothing where the date is null.
 pub(super) fn date_to_string<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
-    let [date, format, zone, on_null] = values else {
+    let [date, format, zone] = values else {
         return Ok(Value::null());
     };
     if date.is_nullish() {
-        return Ok(if on_null.is_missing() {
-            Value::null()
-        } else {
-            on_null.clone()
-        });
+        return Ok(Value::Missing);
     }
     if !format.is_missing() && format.is_nullish() {
         return Ok(Value::null());
@@ -390,7 +322,7 @@ mod tests {
     #[test]
     fn dates_are_taken_apart() {
         let check = |text: &str, format: &str, expected: &str| {
-            let millis = parse_iso(text).expect(text);
+            let millis = crate::expression::operators::date_text::moment(text).expect(text);
             assert_eq!(
                 format_date(millis, 0, format).expect(text),
                 expected,
@@ -409,7 +341,5 @@ mod tests {
             "2021-01-03 22 01 53 2020",
         );
         check("2000-02-29", "%j %b %B", "060 Feb February");
-        assert_eq!(parse_iso("2021-02-29"), None);
-        assert_eq!(parse_iso("x"), None);
     }
 }

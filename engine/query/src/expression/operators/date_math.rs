@@ -69,8 +69,13 @@ impl Unit {
     }
 }
 
+/// Refuses what is no unit of time.
+pub(super) fn check_unit(value: &Value<'_>, operator: &str) -> Result<()> {
+    Unit::parse(value, operator).map(|_| ())
+}
+
 /// The day a week begins with, from 0, Sunday.
-fn week_start(value: &Value<'_>, operator: &str) -> Result<i64> {
+pub(super) fn week_start(value: &Value<'_>, operator: &str) -> Result<i64> {
     let Some(RawBsonRef::String(name)) = value.as_ref() else {
         return Err(error(
             5_439_015,
@@ -332,7 +337,7 @@ pub(super) fn truncate<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
         .ok_or_else(|| error(5_976_501, "dateTrunc overflowed"))
 }
 
-fn bin_size(value: &Value<'_>) -> Result<i64> {
+pub(super) fn bin_size(value: &Value<'_>) -> Result<i64> {
     let size = value
         .as_ref()
         .and_then(Number::from_value)
@@ -359,10 +364,11 @@ fn bin_size(value: &Value<'_>) -> Result<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::expression::operators::date::{iso_text, parse_iso};
+    use crate::expression::operators::date::iso_text;
+    use crate::expression::operators::date_text::moment as read_moment;
 
     fn at(text: &str) -> Value<'static> {
-        date(parse_iso(text).expect(text))
+        date(read_moment(text).expect(text))
     }
 
     fn text(value: &Value<'_>) -> String {

@@ -1,14 +1,11 @@
-//! Functions of decimals to all their digits, which the `dec` crate computes.
+//! Decimals read from text, and their square roots, which the `dec` crate computes to the last digit.
 
 use pinion_bson::Decimal128;
 
 type Wide = dec::Decimal<12>;
 
-/// Computes a function of one decimal with 34 digits.
-pub(super) fn function(
-    value: Decimal128,
-    compute: impl FnOnce(&mut dec::Context<Wide>, &mut Wide),
-) -> Decimal128 {
+/// The square root with 34 digits.
+pub(super) fn sqrt(value: Decimal128) -> Decimal128 {
     let mut context = dec::Context::<Wide>::default();
     context
         .set_precision(34)
@@ -22,15 +19,12 @@ pub(super) fn function(
     let mut number: Wide = context
         .parse(value.to_string())
         .expect("a decimal's text is a number");
-    compute(&mut context, &mut number);
+    context.sqrt(&mut number);
     // The two formats agree in digits and exponents, so the text is read back as it was.
-    number
-        .to_string()
-        .parse()
-        .unwrap_or_else(|_| "NaN".parse().expect("the name of a number"))
+    number.to_string().parse().unwrap_or_else(|_| nan())
 }
 
-/// Reads a decimal's text, rounded to 34 digits where it has more.
+/// Reads a decimal's text; what it has beyond 34 digits is cut off.
 pub(super) fn parse(text: &str) -> Option<Decimal128> {
     let named = text.trim_start_matches(['+', '-']).to_ascii_lowercase();
     let is_name = matches!(&named[..], "nan" | "inf" | "infinity");
@@ -38,6 +32,7 @@ pub(super) fn parse(text: &str) -> Option<Decimal128> {
         return None;
     }
     let mut context = dec::Context::<dec::Decimal128>::default();
+    context.set_rounding(dec::Rounding::Down);
     let number = context.parse(text).ok()?;
     let status = context.status();
     if status.overflow() || status.underflow() {
@@ -46,41 +41,48 @@ pub(super) fn parse(text: &str) -> Option<Decimal128> {
     number.to_string().parse().ok()
 }
 
-/// `1 / (1 + e^-x)`
-pub(super) fn sigmoid(value: Decimal128) -> Decimal128 {
-    function(value, |context, x| {
-        context.neg(x);
-        context.exp(x);
-        let one = Wide::from(1);
-        context.add(x, &one);
-        let mut result = one;
-        context.div(&mut result, x);
-        *x = result;
-    })
+/// The decimal of 34 digits that is nearest to a number's text.
+pub(super) fn rounded(text: &str) -> Decimal128 {
+    let number = dec::Context::<dec::Decimal128>::default().parse(text);
+    let text = number.map(|number| number.to_string()).unwrap_or_default();
+    text.parse().unwrap_or_else(|_| nan())
+}
+
+fn nan() -> Decimal128 {
+    pinion_bson::decimal::Decimal::Nan.pack()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    #[track_caller]
+    fn check(made: Decimal128, expected: &str) {
+        assert_eq!(made.to_string(), expected);
+    }
+
     #[test]
-    fn all_digits() {
-        let check = |made: Decimal128, expected: &str| assert_eq!(made.to_string(), expected);
-        let decimal = |text: &str| text.parse::<Decimal128>().expect("a decimal");
-        let sqrt = |text: &str| function(decimal(text), |c, x| c.sqrt(x));
+    fn square_roots() {
+        let sqrt = |text: &str| sqrt(text.parse().expect("a decimal"));
         check(sqrt("2"), "1.414213562373095048801688724209698");
         check(sqrt("9"), "3");
         check(sqrt("0.09"), "0.3");
         check(sqrt("1E-6143"), "3.162277660168379331998893544432719E-3072");
+    }
+
+    #[test]
+    fn digits_beyond_34_are_cut_off() {
+        let parsed = |text: &str| parse(text).expect("a decimal");
         check(
-            function(decimal("-1"), |c, x| c.exp(x)),
-            "0.3678794411714423215955237701614609",
+            parsed("1.00000000000000000000000000000000099999"),
+            "1.000000000000000000000000000000000",
         );
-        check(function(decimal("1E-6143"), |c, x| c.log10(x)), "-6143");
         check(
-            sigmoid(decimal("1.0")),
-            "0.7310585786300048792511592418218362",
+            rounded("1.00000000000000000000000000000000099999"),
+            "1.000000000000000000000000000000001",
         );
-        check(sigmoid(decimal("Infinity")), "1");
+        check(parsed("-1e3"), "-1E+3");
+        assert_eq!(parse("1e7000"), None);
+        assert_eq!(parse("e"), None);
     }
 }

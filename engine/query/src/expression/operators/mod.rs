@@ -12,8 +12,13 @@ mod date;
 mod date_math;
 mod date_parse;
 mod date_parts;
+mod date_text;
 mod decimal;
+mod known;
+mod meta;
 mod named;
+mod quad;
+mod regex;
 mod sequence;
 mod special;
 mod statistics;
@@ -29,6 +34,7 @@ use pinion_wire::Result;
 use super::value::Value;
 use crate::error::error;
 
+pub(super) use known::Known;
 pub(super) use special::special;
 pub use timezone::NamedZone;
 
@@ -56,6 +62,16 @@ pub(crate) struct Comparing {
     pub name: &'static str,
     pub arity: Arity,
     pub evaluate: for<'a> fn(&[Value<'a>], Option<&Collation>) -> Result<Value<'a>>,
+}
+
+/// Which arguments of an operator may be computed before the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Associativity {
+    None,
+    /// Those at the front.
+    Left,
+    /// Any that stand together.
+    Full,
 }
 
 /// What an operator computes from its evaluated arguments.
@@ -94,6 +110,17 @@ pub(super) fn find_comparing(name: &str) -> Option<&'static Comparing> {
 /// Whether an operator of this name exists.
 pub(crate) fn is_expression_name(name: &str) -> bool {
     find(name).is_some() || find_comparing(name).is_some() || special(name).is_some()
+}
+
+impl Operator {
+    /// Sums and products are made from the left, since their order counts for doubles and for what overflows.
+    pub(super) fn associativity(&self) -> Associativity {
+        match self.name {
+            "$add" | "$multiply" => Associativity::Left,
+            "$concat" | "$concatArrays" | "$mergeObjects" => Associativity::Full,
+            _ => Associativity::None,
+        }
+    }
 }
 
 pub(super) fn check_arity(name: &str, arity: Arity, given: usize) -> Result<()> {

@@ -1,15 +1,13 @@
-//! Operators with named arguments whose work is done on evaluated values: trimming, replacing, matching, fields, dates.
+//! Operators with named arguments whose work is done on evaluated values.
 
-use pcre2::bytes::Regex as Compiled;
-use pinion_bson::{DocBuilder, RawBson, RawBsonRef};
-use pinion_wire::{Error, Result};
+use pinion_bson::{RawBson, RawBsonRef};
+use pinion_wire::Result;
 
 use super::string::places;
 use super::{Arity, NamedZone, Operator, Value};
 use crate::error::error;
-use crate::expression::parse::{Expr, Parser};
-use crate::limits::{check_string_bytes, check_value_bytes};
-use crate::regex::{Failure, Regex};
+use crate::expression::parse::{Expr, Guarded, Parser};
+use crate::limits::check_string_bytes;
 use crate::text::value_text;
 use crate::value::{elements, type_name};
 use crate::work::{self, STEP, spend};
@@ -68,32 +66,27 @@ pub(super) const OPERATORS: &[Named] = &[
         unknown: 51750,
     },
     Named {
-        operator: operator("$regexMatch", |v| regex_match("$regexMatch", v)),
+        operator: operator("$regexMatch", |v| super::regex::is_match("$regexMatch", v)),
         arguments: &["input", "regex", "options"],
         required: &[("input", 31022), ("regex", 31023)],
         not_an_object: 51103,
         unknown: 31024,
     },
     Named {
-        operator: operator("$regexFind", |v| regex_find("$regexFind", v, false)),
+        operator: operator("$regexFind", |v| super::regex::find("$regexFind", v, false)),
         arguments: &["input", "regex", "options"],
         required: &[("input", 31022), ("regex", 31023)],
         not_an_object: 51103,
         unknown: 31024,
     },
     Named {
-        operator: operator("$regexFindAll", |v| regex_find("$regexFindAll", v, true)),
+        operator: operator("$regexFindAll", |v| {
+            super::regex::find("$regexFindAll", v, true)
+        }),
         arguments: &["input", "regex", "options"],
         required: &[("input", 31022), ("regex", 31023)],
         not_an_object: 51103,
         unknown: 31024,
-    },
-    Named {
-        operator: operator("$convert", super::convert::convert_with),
-        arguments: &["input", "to", "onError", "onNull"],
-        required: &[("input", 9), ("to", 9)],
-        not_an_object: 9,
-        unknown: 9,
     },
     Named {
         operator: operator("$dateToString", super::date::date_to_string),
@@ -217,18 +210,27 @@ pub(super) fn parse(parser: &mut Parser<'_>, name: &str, operand: RawBsonRef<'_>
             at.is_some_and(|at| arguments[at].is_some())
         })?;
     }
-    let arguments = arguments
-        .into_iter()
-        .zip(named.arguments)
-        .map(|(argument, field)| match (argument, *field) {
-            (None, _) => Expr::Remove,
-            // What these give takes the place of the result.
-            (Some(argument), "onNull" | "onError") => argument,
-            (Some(argument), "timezone") => zone_argument(argument),
-            (Some(argument), _) => missing_as_null(argument),
-        })
-        .collect();
-    Ok(Expr::Call(&named.operator, arguments))
+    let (mut on_error, mut on_null, mut eager) = (None, None, Vec::new());
+    for (argument, field) in arguments.into_iter().zip(named.arguments) {
+        match (argument, *field) {
+            // What these give takes the place of the result, and is evaluated only then.
+            (argument, "onNull") => on_null = argument,
+            (argument, "onError") => on_error = argument,
+            (None, _) => eager.push(Expr::Remove),
+            (Some(argument), "timezone") => eager.push(zone_argument(argument)),
+            (Some(argument), _) => eager.push(missing_as_null(argument)),
+        }
+    }
+    Ok(if named.arguments.contains(&"onNull") {
+        Expr::Guarded(Box::new(Guarded {
+            operator: &named.operator,
+            arguments: eager,
+            on_error,
+            on_null,
+        }))
+    } else {
+        Expr::Call(&named.operator, eager)
+    })
 }
 
 /// An argument whose value, where it is missing, is told from one that was not given.
@@ -253,7 +255,7 @@ pub(super) fn zone_argument(argument: Expr) -> Expr {
 
 fn missing_message(name: &str, argument: &str) -> String {
     match name {
-        "$convert" | "$dateToString" | "$dateToParts" | "$dateFromString" => {
+        "$dateToString" | "$dateToParts" | "$dateFromString" => {
             format!("Missing '{argument}' parameter to {name}")
         }
         "$trim" | "$ltrim" | "$rtrim" => format!("{name} requires an '{argument}' field"),
@@ -371,161 +373,4 @@ fn replaced_text<'v>(
             ),
         )),
     }
-}
-
-/// What it takes to compile a regular expression, and to take down a match.
-const REGEX_COMPILED: work::Units = 20_000;
-const REGEX_MATCH: work::Units = 300;
-
-/// The arguments of a regular expression operator; `None` where one of them is null.
-fn regex_arguments<'v>(name: &str, values: &'v [Value<'_>]) -> Result<Option<(&'v str, Regex)>> {
-    let [input, regex, options] = values else {
-        return Ok(None);
-    };
-    let (pattern, own_options) = match regex.as_ref() {
-        Some(RawBsonRef::String(text)) => (Some(text.to_string()), String::new()),
-        Some(RawBsonRef::RegularExpression(regex)) => (
-            Some(regex.pattern.as_str().to_string()),
-            regex.options.as_str().to_string(),
-        ),
-        _ if regex.is_nullish() => (None, String::new()),
-        _ => {
-            return Err(error(
-                51105,
-                format!("{name} needs 'regex' to be of type string or regex"),
-            ));
-        }
-    };
-    let given_options = match options.as_ref() {
-        Some(RawBsonRef::String(text)) => Some(text.to_string()),
-        _ if options.is_nullish() => None,
-        _ => {
-            return Err(error(
-                51106,
-                format!("{name} needs 'options' to be of type string"),
-            ));
-        }
-    };
-    if !own_options.is_empty() && given_options.is_some() {
-        return Err(error(
-            51107,
-            format!("{name} found regex option(s) specified in both 'regex' and 'option' fields"),
-        ));
-    }
-    if pattern.as_ref().is_some_and(|p| p.contains('\0')) {
-        return Err(error(
-            51109,
-            format!("{name}: regular expression cannot contain an embedded null byte"),
-        ));
-    }
-    let options = given_options.unwrap_or(own_options);
-    if options.contains('\0') {
-        return Err(error(
-            51110,
-            format!("{name}: regular expression options cannot contain an embedded null byte"),
-        ));
-    }
-    spend(REGEX_COMPILED)?;
-    let compiled = pattern.map(|pattern| Regex::compile(&pattern, &options));
-    if let Some(Err(e)) = &compiled
-        && e.code.0 == 51108
-    {
-        return Err(e.clone());
-    }
-    let input_text = match input.as_ref() {
-        Some(RawBsonRef::String(text)) => Some(text),
-        _ if input.is_nullish() => None,
-        _ => {
-            return Err(error(
-                51104,
-                format!("{name} needs 'input' to be of type string"),
-            ));
-        }
-    };
-    let (Some(input), Some(compiled)) = (input_text, compiled) else {
-        return Ok(None);
-    };
-    let regex = compiled.map_err(|e| -> Error {
-        if e.code.0 == 51091 {
-            error(51111, format!("Invalid Regex in {name}: {}", e.message))
-        } else {
-            e
-        }
-    })?;
-    crate::regex::spend_text(input)?;
-    Ok(Some((input, regex)))
-}
-
-fn regex_match<'a>(name: &str, values: &[Value<'a>]) -> Result<Value<'a>> {
-    let matched =
-        regex_arguments(name, values)?.is_some_and(|(input, regex)| regex.is_match(input));
-    Ok(Value::boolean(matched))
-}
-
-fn regex_find<'a>(name: &str, values: &[Value<'a>], all: bool) -> Result<Value<'a>> {
-    let found = match regex_arguments(name, values)? {
-        None => {
-            let mut none = DocBuilder::new();
-            none.start_array("").end();
-            Value::wrapped(none)
-        }
-        Some((input, regex)) => {
-            let matches = regex.search(|compiled| matches_in(input, compiled, all));
-            Value::wrapped(matches.map_err(|failure| match failure {
-                Failure::Match(e) => error(
-                    51156,
-                    format!("Error occurred while executing the regular expression in {name}: {e}"),
-                ),
-                Failure::Other(e) => e,
-            })?)
-        }
-    };
-    if all {
-        return Ok(found);
-    }
-    Ok(found
-        .item_values()
-        .into_iter()
-        .next()
-        .unwrap_or_else(Value::null))
-}
-
-/// The matches in a text, or the first of them, as an array.
-fn matches_in(input: &str, compiled: &Compiled, all: bool) -> Result<DocBuilder, Failure> {
-    let mut out = DocBuilder::new();
-    out.start_array("");
-    // Characters are counted from match to match: from the front each time they would be counted over and over.
-    let (mut counted, mut points) = (0, 0);
-    for captures in compiled.captures_iter(input.as_bytes()) {
-        let captures = captures?;
-        // PCRE checks the encoding of the whole text for each match.
-        spend(REGEX_MATCH + input.len() as work::Units)?;
-        let Some(whole) = captures.get(0) else {
-            continue;
-        };
-        let text = |from: usize, to: usize| input.get(from..to).unwrap_or_default();
-        out.push_document();
-        out.append(
-            "match",
-            RawBsonRef::String(text(whole.start(), whole.end())),
-        );
-        points += text(counted, whole.start()).chars().count();
-        counted = whole.start();
-        out.append("idx", RawBsonRef::Int32(points as i32));
-        out.start_array("captures");
-        for group in 1..captures.len() {
-            match captures.get(group) {
-                Some(found) => out.push(RawBsonRef::String(text(found.start(), found.end()))),
-                None => out.push(RawBsonRef::Null),
-            };
-        }
-        out.end();
-        out.end();
-        check_value_bytes(out.len())?;
-        if !all {
-            break;
-        }
-    }
-    out.end();
-    Ok(out)
 }

@@ -7,7 +7,7 @@ use super::Arity;
 use crate::error::error;
 use crate::expression::parse::{Expr, Parser, check_variable_name};
 use crate::text::{document_text, element_text};
-use crate::value::{elements, is_true, items, owned, type_name};
+use crate::value::{elements, items, owned, type_name};
 
 type Parse = fn(&mut Parser<'_>, &str, RawBsonRef<'_>) -> Result<Expr>;
 
@@ -29,6 +29,18 @@ pub(in crate::expression) fn special(name: &str) -> Option<Parse> {
         "$reduce" => parse_reduce,
         "$getField" => parse_get_field,
         "$setField" | "$unsetField" => super::sequence::parse_set_field,
+        "$convert" => super::convert::parse,
+        "$meta" => super::meta::parse,
+        "$function"
+        | "$encStrContains"
+        | "$encStrEndsWith"
+        | "$encStrNormalizedEq"
+        | "$encStrStartsWith" => |_, name, _| {
+            Err(error(
+                115,
+                format!("the expression {name} is not supported"),
+            ))
+        },
         "$zip" => super::sequence::parse_zip,
         "$sortArray" => super::sequence::parse_sort,
         "$firstN" | "$lastN" | "$minN" | "$maxN" => super::sequence::parse_n,
@@ -130,14 +142,6 @@ fn parse_switch(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Re
     }
     if branches.is_empty() {
         return Err(error(40068, "$switch requires at least one branch."));
-    }
-    let never =
-        |case: &Expr| matches!(case, Expr::Literal(value) if !is_true(value.as_raw_bson_ref()));
-    if default.is_none() && branches.iter().all(|(case, _)| never(case)) {
-        return Err(error(
-            40069,
-            "Cannot execute a switch statement where all the cases evaluate to false without a default",
-        ));
     }
     Ok(Expr::Switch(branches, default))
 }
@@ -407,28 +411,20 @@ fn parse_get_field(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) ->
         }
         other => (other, Expr::Field(Box::default())),
     };
-    let name = match parser.parse(field)? {
-        Expr::Literal(value) => match value.as_raw_bson_ref() {
-            RawBsonRef::String(name) => name.to_string(),
-            other => {
-                return Err(error(
-                    3041704,
-                    format!(
-                        "$getField requires 'field' to evaluate to type String, but got {}",
-                        type_name(other)
-                    ),
-                ));
-            }
-        },
-        _ => {
-            return Err(error(
-                5654600,
-                "$getField requires 'field' to evaluate to a constant, but got a non-constant argument",
-            ));
-        }
-    };
+    let field = parser.parse(field)?;
+    if let Expr::Literal(value) = &field
+        && !matches!(value.as_raw_bson_ref(), RawBsonRef::String(_))
+    {
+        return Err(error(
+            5_654_602,
+            format!(
+                "$getField requires 'field' to evaluate to type String, but got {}",
+                type_name(value.as_raw_bson_ref())
+            ),
+        ));
+    }
     Ok(Expr::GetField {
-        name: name.into(),
+        field: Box::new(field),
         input: Box::new(input),
     })
 }

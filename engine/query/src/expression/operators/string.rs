@@ -100,8 +100,12 @@ fn as_str<'v>(value: &'v Value<'_>) -> Option<&'v str> {
 /// Where a text that is not empty stands in another, without overlaps. One that is too long to be there is not prepared for the
 /// search, which takes a while for megabytes.
 pub(super) fn places<'t>(text: &'t str, sought: &'t str) -> impl Iterator<Item = usize> + 't {
+    places_of_bytes(text.as_bytes(), sought.as_bytes())
+}
+
+fn places_of_bytes<'t>(text: &'t [u8], sought: &'t [u8]) -> impl Iterator<Item = usize> + 't {
     let fits = sought.len() <= text.len();
-    memmem::find_iter(text.as_bytes(), if fits { sought } else { "\0" }).take_while(move |_| fits)
+    memmem::find_iter(text, if fits { sought } else { b"\0" }).take_while(move |_| fits)
 }
 
 /// A value as text, as the older string operators take it: numbers and dates are written out, null is empty.
@@ -111,11 +115,8 @@ fn coerced<'v>(value: &'v Value<'_>) -> Result<Cow<'v, str>> {
         Some(
             RawBsonRef::String(text) | RawBsonRef::Symbol(text) | RawBsonRef::JavaScriptCode(text),
         ) => text.into(),
-        // Conversions spell these out; string operators do not.
-        Some(RawBsonRef::Double(v)) if v.is_nan() => "nan".into(),
-        Some(RawBsonRef::Double(v)) if v.is_infinite() => {
-            if v > 0.0 { "inf" } else { "-inf" }.into()
-        }
+        // Conversions write all digits of a double; string operators have six of them.
+        Some(RawBsonRef::Double(v)) => crate::text::format_general(v, 6).into(),
         Some(number) if is_number(number) => super::convert::number_text(number).into(),
         Some(RawBsonRef::DateTime(at)) => super::date::iso_text(at.timestamp_millis())?.into(),
         Some(RawBsonRef::Timestamp(at)) => super::date::timestamp_text(at).into(),
@@ -327,26 +328,44 @@ fn index_of<'a>(
     if start > end {
         return Ok(Value::int(-1));
     }
-    let offset = |at: usize| {
-        if points {
-            text.char_indices()
-                .nth(at)
-                .map_or(text.len(), |(byte, _)| byte)
-        } else {
-            at
-        }
+    let (text, token) = (text.as_bytes(), token.as_bytes());
+    if !points {
+        let found = match token.is_empty() {
+            true => Some(0),
+            false => places_of_bytes(&text[start..end], token).next(),
+        };
+        return Ok(Value::int(found.map_or(-1, |at| (start + at) as i32)));
+    }
+    if text.is_empty() && token.is_empty() && start == 0 {
+        return Ok(Value::int(0));
+    }
+    // What is found begins in front of the end, and may go on behind it.
+    let (from, to) = (point_offset(text, start), point_offset(text, end));
+    let found = match token.len() {
+        0 => (from < to).then_some(0),
+        length => places_of_bytes(&text[from..text.len().min(to + length - 1)], token).next(),
     };
-    let (from, to) = (offset(start), offset(end));
-    let found = if token.is_empty() {
-        Some(0)
-    } else {
-        places(&text[from..to], token).next()
-    };
-    Ok(match found {
-        None => Value::int(-1),
-        Some(at) if points => Value::int((start + text[from..from + at].chars().count()) as i32),
-        Some(at) => Value::int((start + at) as i32),
-    })
+    Ok(Value::int(found.map_or(-1, |at| {
+        (start + points_of(&text[from..from + at])) as i32
+    })))
+}
+
+/// The number of characters that begin in these bytes of a text.
+fn points_of(text: &[u8]) -> usize {
+    text.iter().filter(|byte| !is_continuation(**byte)).count()
+}
+
+/// Where the character of this number begins in a text.
+fn point_offset(text: &[u8], point: usize) -> usize {
+    text.iter()
+        .enumerate()
+        .filter(|(_, byte)| !is_continuation(**byte))
+        .nth(point)
+        .map_or(text.len(), |(at, _)| at)
+}
+
+fn is_continuation(byte: u8) -> bool {
+    byte & 0xc0 == 0x80
 }
 
 /// An index argument that is given and not missing.
