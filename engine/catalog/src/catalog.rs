@@ -11,7 +11,9 @@ use pinion_storage::TreeId;
 use crate::entry::Collection;
 use crate::gates::Gates;
 use crate::limits::FIRST_IDENT;
+use crate::options::CollectionKind;
 use crate::uuid::Uuid;
+use crate::view::View;
 use pinion_wire::idl::Namespace;
 
 /// One version of the catalog.
@@ -22,6 +24,8 @@ pub struct Catalog {
     by_name: OrdMap<Arc<str>, Arc<Collection>>,
     by_number: OrdMap<u64, Arc<Collection>>,
     by_uuid: OrdMap<Uuid, Arc<Collection>>,
+    views: OrdMap<Arc<str>, Arc<View>>,
+    views_by_number: OrdMap<u64, Arc<View>>,
 }
 
 impl Catalog {
@@ -33,6 +37,8 @@ impl Catalog {
             by_name: OrdMap::new(),
             by_number: OrdMap::new(),
             by_uuid: OrdMap::new(),
+            views: OrdMap::new(),
+            views_by_number: OrdMap::new(),
         }
     }
 
@@ -66,6 +72,29 @@ impl Catalog {
         self.by_number.get(&number)
     }
 
+    /// The view of that name, or the time series.
+    pub fn view(&self, ns: &Namespace) -> Option<&Arc<View>> {
+        self.views.get(ns.as_str())
+    }
+
+    /// What the name stands for, if it stands for anything.
+    pub fn kind(&self, ns: &Namespace) -> Option<CollectionKind> {
+        match self.get(ns) {
+            Some(_) => Some(CollectionKind::Collection),
+            None => self.view(ns).map(|view| view.kind()),
+        }
+    }
+
+    /// All views and time series, ordered by full name.
+    pub fn views(&self) -> impl Iterator<Item = &Arc<View>> {
+        self.views.values()
+    }
+
+    /// The views and time series of one database, ordered by name.
+    pub fn views_of<'a>(&'a self, db: &str) -> impl Iterator<Item = &'a Arc<View>> + use<'a> {
+        self.views.range(names_of(db)).map(|(_, view)| view)
+    }
+
     /// All collections, ordered by full name.
     pub fn collections(&self) -> impl Iterator<Item = &Arc<Collection>> {
         self.by_name.values()
@@ -76,11 +105,8 @@ impl Catalog {
         &'a self,
         db: &str,
     ) -> impl Iterator<Item = &'a Arc<Collection>> + use<'a> {
-        let from: Arc<str> = format!("{db}.").into();
-        // The character after the dot bounds the names of the database.
-        let to: Arc<str> = format!("{db}/").into();
         self.by_name
-            .range((Bound::Included(from), Bound::Excluded(to)))
+            .range(names_of(db))
             .map(|(_, collection)| collection)
     }
 
@@ -123,23 +149,40 @@ impl Catalog {
         for tree in collection.trees() {
             self.next_number = self.next_number.max(tree.0 + 1);
         }
-        let displaced = self
-            .by_name
-            .insert(Arc::from(collection.ns.as_str()), collection.clone());
+        let name: Arc<str> = Arc::from(collection.ns.as_str());
+        let displaced = self.by_name.insert(name, collection.clone());
         assert!(
-            displaced.is_none(),
-            "two collections with the name {}",
+            displaced.is_none() && self.view(&collection.ns).is_none(),
+            "the name {} is given twice",
             collection.ns
         );
         self.by_uuid.insert(collection.uuid, collection.clone());
         self.by_number.insert(collection.number, collection);
     }
 
-    pub(crate) fn remove(&mut self, number: u64) -> Option<Arc<Collection>> {
-        let old = self.by_number.remove(&number)?;
-        self.by_name.remove(old.ns.as_str());
-        self.by_uuid.remove(&old.uuid);
-        Some(old)
+    pub(crate) fn put_view(&mut self, view: View) {
+        let view = Arc::new(view);
+        self.remove(view.number);
+        self.next_number = self.next_number.max(view.number + 1);
+        let name: Arc<str> = Arc::from(view.ns.as_str());
+        let displaced = self.views.insert(name, view.clone());
+        assert!(
+            displaced.is_none() && self.get(&view.ns).is_none(),
+            "the name {} is given twice",
+            view.ns
+        );
+        self.views_by_number.insert(view.number, view);
+    }
+
+    /// Removes the collection or the view of that number, if there is one.
+    pub(crate) fn remove(&mut self, number: u64) {
+        if let Some(old) = self.by_number.remove(&number) {
+            self.by_name.remove(old.ns.as_str());
+            self.by_uuid.remove(&old.uuid);
+        }
+        if let Some(old) = self.views_by_number.remove(&number) {
+            self.views.remove(old.ns.as_str());
+        }
     }
 
     pub(crate) fn set_next_number(&mut self, next: u64) {
@@ -149,6 +192,12 @@ impl Catalog {
     pub(crate) fn advance_version(&mut self) {
         self.version += 1;
     }
+}
+
+/// The range of the names of one database. The character after the dot bounds them.
+fn names_of(db: &str) -> (Bound<Arc<str>>, Bound<Arc<str>>) {
+    let name = |end: &str| Arc::from([db, end].concat());
+    (Bound::Included(name(".")), Bound::Excluded(name("/")))
 }
 
 /// A core's catalog: the version it holds and its gates.

@@ -6,18 +6,49 @@ use pinion_storage::{CATALOG_TREE, Expect, Op, PartitionId, TreeId, Write};
 
 use crate::catalog::Catalog;
 use crate::entry::{BadRow, Collection};
+use crate::keys::id_key;
+use crate::view::View;
 
 /// Everything one DDL operation does to the catalog. Its entry carries it whole.
 #[derive(Clone, Debug, Default)]
 pub struct CatalogChange {
     /// Collections made or changed.
     pub puts: Vec<Collection>,
-    /// Numbers of collections removed.
+    /// Views made or changed.
+    pub views: Vec<View>,
+    /// Numbers of collections and views removed.
     pub removes: Vec<u64>,
+    /// Documents of `system.views`, which tell clients what the rows of views tell the catalog.
+    pub documents: Vec<SystemDocument>,
     /// Trees that nothing refers to afterwards.
     pub dropped_trees: Vec<TreeId>,
     /// The next free number afterwards.
     pub next_number: u64,
+}
+
+/// A document of a system collection that a change writes or, without one, removes.
+#[derive(Clone, Debug)]
+pub struct SystemDocument {
+    /// The tree of the collection, which is in partition 0 alone.
+    pub tree: TreeId,
+    pub id: String,
+    pub document: Option<RawDocumentBuf>,
+}
+
+impl SystemDocument {
+    fn write(&self) -> Write {
+        let op = match &self.document {
+            Some(document) => Op::Put(Bytes::copy_from_slice(document.as_bytes())),
+            None => Op::Delete,
+        };
+        Write {
+            partition: PartitionId(0),
+            tree: self.tree,
+            key: id_key(RawBsonRef::String(&self.id)),
+            op,
+            expect: Expect::Any,
+        }
+    }
 }
 
 /// The key of the row that holds the next free number.
@@ -42,6 +73,8 @@ impl CatalogChange {
             .iter()
             .map(|collection| put(collection.number, collection.to_row()))
             .collect();
+        let views = self.views.iter();
+        writes.extend(views.map(|view| put(view.number, view.to_row())));
         writes.extend(self.removes.iter().map(|number| Write {
             partition: PartitionId(0),
             tree: CATALOG_TREE,
@@ -49,6 +82,7 @@ impl CatalogChange {
             op: Op::Delete,
             expect: Expect::Any,
         }));
+        writes.extend(self.documents.iter().map(SystemDocument::write));
         writes.push(put(
             COUNTER_ROW,
             pinion_bson::rawdoc! { "next": self.next_number as i64 },
@@ -63,6 +97,9 @@ impl CatalogChange {
         for collection in &self.puts {
             o2.push(&*collection.to_row());
         }
+        for view in &self.views {
+            o2.push(&*view.to_row());
+        }
         o2.end().start_array("removed");
         for number in &self.removes {
             o2.push(*number as i64);
@@ -70,6 +107,16 @@ impl CatalogChange {
         o2.end().start_array("dropped");
         for tree in &self.dropped_trees {
             o2.push(tree.0 as i64);
+        }
+        o2.end().start_array("documents");
+        for document in &self.documents {
+            o2.push_document()
+                .append("tree", document.tree.0 as i64)
+                .append("id", document.id.as_str());
+            if let Some(document) = &document.document {
+                o2.append("document", &**document);
+            }
+            o2.end();
         }
         o2.end().append("next", self.next_number as i64);
         o2.finish()
@@ -80,9 +127,12 @@ impl CatalogChange {
         let Ok(rows) = o2.get_array("rows") else {
             return Ok(None);
         };
-        let mut puts = Vec::new();
+        let (mut puts, mut views) = (Vec::new(), Vec::new());
         for row in rows {
             match row {
+                Ok(RawBsonRef::Document(row)) if View::is_row(row) => {
+                    views.push(View::from_row(row)?);
+                }
                 Ok(RawBsonRef::Document(row)) => puts.push(Collection::from_row(row)?),
                 _ => {
                     return Err(BadRow(
@@ -110,6 +160,8 @@ impl CatalogChange {
             .map_err(|_| BadRow("catalog change: no next".into()))?;
         Ok(Some(CatalogChange {
             puts,
+            views,
+            documents: documents_of(o2)?,
             removes: numbers("removed")?,
             dropped_trees: numbers("dropped")?.into_iter().map(TreeId).collect(),
             next_number: u64::try_from(next)
@@ -127,10 +179,36 @@ impl CatalogChange {
         for collection in &self.puts {
             next.put(collection.clone());
         }
+        for view in &self.views {
+            next.put_view(view.clone());
+        }
         next.set_next_number(self.next_number);
         next.advance_version();
         next
     }
+}
+
+/// The documents that an entry's `o2` carries. Those of changes before there were views have none.
+fn documents_of(o2: &RawDocument) -> Result<Vec<SystemDocument>, BadRow> {
+    let bad = || BadRow("catalog change: a document is damaged".into());
+    let Some(RawBsonRef::Array(documents)) = pinion_bson::get(o2, "documents") else {
+        return Ok(Vec::new());
+    };
+    let read = |value| {
+        let RawBsonRef::Document(entry) = value else {
+            return Err(bad());
+        };
+        let tree = entry.get_i64("tree").map_err(|_| bad())?;
+        Ok(SystemDocument {
+            tree: TreeId(u64::try_from(tree).map_err(|_| bad())?),
+            id: entry.get_str("id").map_err(|_| bad())?.to_owned(),
+            document: entry
+                .get_document("document")
+                .ok()
+                .map(RawDocument::to_owned),
+        })
+    };
+    pinion_bson::values(documents).map(read).collect()
 }
 
 /// Builds a catalog out of the rows of the catalog's tree.
@@ -152,14 +230,22 @@ pub(crate) fn from_rows<'a>(
             catalog.set_next_number(next as u64);
             continue;
         }
-        let collection = Collection::from_row(row)?;
-        if collection.number != number {
+        let found = if View::is_row(row) {
+            let view = View::from_row(row)?;
+            let found = view.number;
+            catalog.put_view(view);
+            found
+        } else {
+            let collection = Collection::from_row(row)?;
+            let found = collection.number;
+            catalog.put(collection);
+            found
+        };
+        if found != number {
             return Err(BadRow(format!(
-                "catalog row {number} belongs to collection {}",
-                collection.number
+                "catalog row {number} belongs to number {found}"
             )));
         }
-        catalog.put(collection);
     }
     Ok(catalog)
 }

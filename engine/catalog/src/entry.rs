@@ -7,11 +7,12 @@
 use std::sync::{Arc, OnceLock};
 
 use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
-use pinion_query::{IndexSpec, MultikeyPaths};
+use pinion_query::{IndexSpec, MultikeyPaths, Validator, Variables};
 use pinion_storage::TreeId;
 
 use crate::index::Index;
 use crate::names::is_single_partition;
+use crate::options::{CollectionOptions, ValidationLevel};
 use crate::uuid::Uuid;
 use pinion_wire::idl::Namespace;
 
@@ -24,6 +25,45 @@ pub enum Placement {
     One,
 }
 
+/// What orders a collection's documents in its tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Clustering {
+    /// Their `_id`: the tree is the index on it.
+    Id,
+    /// Their number, in the order in which they came; the index on `_id` is one of the others.
+    Record,
+}
+
+impl Placement {
+    /// As a row has it.
+    fn name(self) -> &'static str {
+        match self {
+            Placement::Hashed => "hashed",
+            Placement::One => "one",
+        }
+    }
+
+    fn named(name: &str) -> Option<Placement> {
+        let all = [Placement::Hashed, Placement::One];
+        all.into_iter().find(|placement| placement.name() == name)
+    }
+}
+
+impl Clustering {
+    /// As a row has it.
+    fn name(self) -> &'static str {
+        match self {
+            Clustering::Id => "id",
+            Clustering::Record => "record",
+        }
+    }
+
+    fn named(name: &str) -> Option<Clustering> {
+        let all = [Clustering::Id, Clustering::Record];
+        all.into_iter().find(|clustering| clustering.name() == name)
+    }
+}
+
 /// One collection as the catalog knows it. Immutable: a change makes a new one.
 #[derive(Clone, Debug)]
 pub struct Collection {
@@ -33,15 +73,18 @@ pub struct Collection {
     pub uuid: Uuid,
     /// Its number, the key of its row; its tree has the same number.
     pub number: u64,
-    /// The options it was created with, without the UUID.
-    pub options: RawDocumentBuf,
+    /// The options it was created with, or was given since.
+    pub options: CollectionOptions,
     /// Where its documents live.
     pub placement: Placement,
+    /// What orders them there.
+    pub clustering: Clustering,
     /// Its secondary indexes, in the order they were made.
     pub indexes: Vec<Arc<Index>>,
     /// When this process made it; `None` if an earlier one did.
     pub made_ms: Option<i64>,
     specs: OnceLock<Arc<[IndexSpec]>>,
+    validator: OnceLock<Arc<Validator>>,
 }
 
 /// A row that cannot be understood, with the reason.
@@ -54,12 +97,17 @@ impl Collection {
         ns: Namespace,
         uuid: Uuid,
         number: u64,
-        options: RawDocumentBuf,
+        options: CollectionOptions,
     ) -> Collection {
-        let placement = if is_single_partition(&ns) {
+        let is_capped = options.capped.is_some();
+        let placement = if is_capped || is_single_partition(&ns) {
             Placement::One
         } else {
             Placement::Hashed
+        };
+        let clustering = match is_capped {
+            true => Clustering::Record,
+            false => Clustering::Id,
         };
         Collection {
             ns,
@@ -67,23 +115,27 @@ impl Collection {
             number,
             options,
             placement,
+            clustering,
             indexes: Vec::new(),
             made_ms: None,
             specs: OnceLock::new(),
+            validator: OnceLock::new(),
         }
     }
 
-    /// All indexes as the planner sees them: that on `_id`, then `indexes` in their order.
+    /// All indexes as the planner sees them: that on `_id`, then `indexes` in their order, which
+    /// have that on `_id` among them where the collection's tree is ordered otherwise.
     pub fn index_specs(&self) -> &[IndexSpec] {
         self.specs.get_or_init(|| {
-            let id = IndexSpec::new("_id_", &pinion_bson::rawdoc! { "_id": 1 });
-            let id = id.expect("the _id index has a valid pattern");
-            std::iter::once(id)
-                .chain(
-                    self.indexes
-                        .iter()
-                        .map(|index| IndexSpec::clone(&index.spec)),
-                )
+            let id = || {
+                let id = IndexSpec::new("_id_", &pinion_bson::rawdoc! { "_id": 1 });
+                id.expect("the _id index has a valid pattern")
+            };
+            let in_tree = (self.clustering == Clustering::Id).then(id);
+            let others = self.indexes.iter();
+            in_tree
+                .into_iter()
+                .chain(others.map(|index| IndexSpec::clone(&index.spec)))
                 .collect()
         })
     }
@@ -106,9 +158,52 @@ impl Collection {
         }
     }
 
-    /// Whether the collection has no option that changes how its documents are read or written.
+    /// Whether documents are found by their `_id` as it is, in the collection's own tree.
     pub fn is_plain(&self) -> bool {
-        self.options.is_empty()
+        self.clustering == Clustering::Id && self.options.collation.is_none()
+    }
+
+    /// The same collection with other options. They do not change where its documents live.
+    pub(crate) fn with_options(&self, options: CollectionOptions) -> Collection {
+        assert!(
+            options.capped.is_some() == self.options.capped.is_some(),
+            "a collection is capped from the beginning or never"
+        );
+        Collection {
+            options,
+            validator: OnceLock::new(),
+            ..self.clone()
+        }
+    }
+
+    /// Whether documents are checked before they are written.
+    pub fn has_validator(&self) -> bool {
+        self.options.validator.is_some()
+            && self.options.validation_level != Some(ValidationLevel::Off)
+    }
+
+    /// The validator, for an operation at this time.
+    ///
+    /// # Errors
+    /// Those of its parser: the validator may be of a time when more was understood.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn validator(&self, now_ms: i64) -> Result<Arc<Validator>, pinion_wire::Error> {
+        if let Some(parsed) = self.validator.get() {
+            return Ok(parsed.clone());
+        }
+        let filter = self.options.validator.as_ref().expect("asked before");
+        let variables = Variables {
+            now_ms: Some(now_ms),
+            ..Variables::default()
+        };
+        let parsed = Arc::new(Validator::parse(filter, &variables)?);
+        // One that asks for the time is parsed for each operation.
+        if !parsed.uses_variables() {
+            let _ = self.validator.set(parsed.clone());
+        }
+        Ok(parsed)
     }
 
     /// The collection's tree in each partition.
@@ -126,7 +221,27 @@ impl Collection {
         std::iter::once(self.tree()).chain(self.indexes.iter().map(|index| index.tree))
     }
 
-    /// The specification of the `_id` index, as it is listed.
+    /// The index on `_id` as it is listed, where the collection's own tree is that index.
+    pub fn id_index_in_tree(&self) -> Option<RawDocumentBuf> {
+        match (self.clustering, &self.options.clustered) {
+            (Clustering::Record, _) => None,
+            (Clustering::Id, Some(clustered)) => Some(clustered.listed_index()),
+            (Clustering::Id, None) => Some(Self::id_index()),
+        }
+    }
+
+    /// All indexes as they are listed, that on `_id` first.
+    pub fn listed_indexes(&self) -> impl Iterator<Item = RawDocumentBuf> + '_ {
+        let others = self.indexes.iter().map(|index| index.listed.clone());
+        self.id_index_in_tree().into_iter().chain(others)
+    }
+
+    /// How many indexes the collection has, that on `_id` included.
+    pub fn index_count(&self) -> usize {
+        usize::from(self.clustering == Clustering::Id) + self.indexes.len()
+    }
+
+    /// The specification of the `_id` index of most collections, as it is listed.
     pub fn id_index() -> RawDocumentBuf {
         pinion_bson::rawdoc! { "v": 2, "key": { "_id": 1 }, "name": "_id_" }
     }
@@ -138,25 +253,31 @@ impl Collection {
             .append("ns", self.ns.as_str())
             .start_document("options")
             .append("uuid", self.uuid.to_bson());
-        row.append_all(&self.options).end().start_array("indexes");
-        row.push_document()
-            .append("spec", &*Self::id_index())
-            .append("ready", true)
-            .append("multikey", false)
-            .end();
+        row.append_all(&self.options.to_document())
+            .end()
+            .start_array("indexes");
+        if let Some(id_index) = self.id_index_in_tree() {
+            row.push_document()
+                .append("spec", &*id_index)
+                .append("ready", true)
+                .append("multikey", false)
+                .end();
+        }
         for index in &self.indexes {
             index.write_row(&mut row);
         }
-        row.end()
-            .end()
-            .start_document("idxIdent")
-            .append("_id_", collection_ident(self.number).as_str());
+        row.end().end().start_document("idxIdent");
+        if self.clustering == Clustering::Id {
+            row.append("_id_", collection_ident(self.number).as_str());
+        }
         for index in &self.indexes {
             row.append(index.name(), index_ident(index.tree).as_str());
         }
         row.end()
             .append("ns", self.ns.as_str())
-            .append("ident", collection_ident(self.number).as_str());
+            .append("ident", collection_ident(self.number).as_str())
+            .append("placement", self.placement.name())
+            .append("clustering", self.clustering.name());
         row.finish()
     }
 
@@ -183,8 +304,18 @@ impl Collection {
                 options.append_raw(name, value);
             }
         }
-        let options = options.finish();
+        let options = CollectionOptions::from_document(&options.finish());
+        let options = options.map_err(|error| bad(&error.0))?;
         let uuid = uuid.ok_or_else(|| bad("no md.options.uuid"))?;
+        let mut made = Collection::new(ns, uuid, number, options);
+        // Rows that do not say where the documents are come from a time when the names decided.
+        if let Ok(placement) = row.get_str("placement") {
+            made.placement = Placement::named(placement).ok_or_else(|| bad("unknown placement"))?;
+        }
+        if let Ok(clustering) = row.get_str("clustering") {
+            made.clustering =
+                Clustering::named(clustering).ok_or_else(|| bad("unknown clustering"))?;
+        }
         let idents = row
             .get_document("idxIdent")
             .map_err(|_| bad("no idxIdent"))?;
@@ -194,20 +325,28 @@ impl Collection {
             let entry = element
                 .as_document()
                 .ok_or_else(|| bad("md.indexes holds a value that is no document"))?;
-            if let Some(index) = Index::from_row(entry, idents)? {
+            let is_tree = made.clustering == Clustering::Id;
+            if let Some(index) = Index::from_row(entry, idents, is_tree)? {
                 indexes.push(Arc::new(index));
             }
         }
-        Ok(Collection {
-            indexes,
-            ..Collection::new(ns, uuid, number, options)
-        })
+        Ok(Collection { indexes, ..made })
     }
 
     /// The same collection with one more index.
     pub(crate) fn with_index(&self, index: Index) -> Collection {
         let mut indexes = self.indexes.clone();
         indexes.push(Arc::new(index));
+        self.with_indexes(indexes)
+    }
+
+    /// The same collection with another index in the place of the named one.
+    pub(crate) fn with_replaced(&self, name: &str, index: Index) -> Collection {
+        let mut indexes = self.indexes.clone();
+        let index = Arc::new(index);
+        for present in indexes.iter_mut().filter(|present| present.name() == name) {
+            *present = index.clone();
+        }
         self.with_indexes(indexes)
     }
 

@@ -81,6 +81,32 @@ impl Index {
         }
     }
 
+    /// The same index with another specification, which has the same keys.
+    pub(crate) fn with_spec(&self, mut spec: IndexSpec, listed: RawDocumentBuf) -> Index {
+        spec.multikey = self.spec.multikey.clone();
+        spec.ready = self.spec.ready;
+        Index {
+            spec: Arc::new(spec),
+            listed,
+            ..self.clone()
+        }
+    }
+
+    /// Whether entries that share their fields must be in one place and are not.
+    pub(crate) fn needs_other_place(&self) -> bool {
+        self.placement == IndexPlacement::Beside
+            && IndexPlacement::of(&self.spec) == IndexPlacement::ByKey
+    }
+
+    /// The same index with its entries in another tree, where its specification says.
+    pub(crate) fn moved_to(&self, tree: TreeId) -> Index {
+        Index {
+            tree,
+            placement: IndexPlacement::of(&self.spec),
+            ..self.clone()
+        }
+    }
+
     /// Appends the index to the list of a row that is being written.
     pub(crate) fn write_row(&self, rows: &mut DocBuilder) {
         rows.push_document()
@@ -128,10 +154,12 @@ impl Index {
         rows.end();
     }
 
-    /// Reads an element of a row's list; `None` for the index on `_id`.
+    /// Reads an element of a row's list; `None` for the index on `_id` where the collection's tree
+    /// is that index.
     pub(crate) fn from_row(
         entry: &RawDocument,
         idents: &RawDocument,
+        is_tree: bool,
     ) -> Result<Option<Index>, BadRow> {
         let bad = |what: &str| BadRow(format!("catalog row: {what}"));
         let listed = entry
@@ -140,7 +168,7 @@ impl Index {
         let name = listed
             .get_str("name")
             .map_err(|_| bad("index without name"))?;
-        if name == "_id_" {
+        if name == "_id_" && is_tree {
             return Ok(None);
         }
         let ident = idents
@@ -150,6 +178,8 @@ impl Index {
             TreeId(parse_ident(ident).ok_or_else(|| bad("index ident is not of this catalog"))?);
         let damaged = |what: &str| BadRow(format!("catalog row: index {name}: {what}"));
         let mut spec = IndexSpec::parse(listed).map_err(|e| damaged(&e.message))?;
+        // It is unique without saying so.
+        spec.unique |= name == "_id_";
         spec.ready = entry.get_bool("ready").unwrap_or(true);
         spec.multikey = read_multikey(entry, &spec).map_err(|e| damaged(&e))?;
         let placement = match entry.get_str("placement") {
@@ -221,7 +251,8 @@ mod tests {
         let entry = pinion_bson::values(list).next().expect("one");
         let mut idents = DocBuilder::new();
         idents.append(index.name(), "index-17");
-        let read = Index::from_row(entry.as_document().expect("a document"), &idents.finish());
+        let entry = entry.as_document().expect("a document");
+        let read = Index::from_row(entry, &idents.finish(), true);
         let read = read.expect("reads").expect("not _id");
         assert_eq!(
             (&read.listed, read.tree, read.placement, &read.spec.multikey),

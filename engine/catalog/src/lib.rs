@@ -4,6 +4,7 @@
 //! coordinator on core 0, behind gates that keep operations on the namespace out on every core.
 
 mod limits;
+mod options;
 mod text;
 mod uuid;
 
@@ -13,6 +14,7 @@ mod gates;
 mod index;
 mod interrupt;
 mod names;
+mod view;
 
 mod build;
 mod change;
@@ -25,11 +27,11 @@ mod specs;
 
 pub use catalog::{Catalog, CoreCatalog, core_catalog};
 pub use ddl::{
-    Created, Dropped, IndexSelection, IndexesCreated, create_collection, create_indexes,
-    drop_collection, drop_database, drop_indexes, ensure_collection, rename_collection,
-    set_multikey,
+    CollMod, Dropped, IndexChange, IndexName, IndexSelection, IndexesCreated, Modified,
+    PropertyChange, coll_mod, create_collection, create_indexes, drop_collection, drop_database,
+    drop_indexes, ensure_collection, rename_collection, set_multikey,
 };
-pub use entry::{BadRow, Collection, Placement};
+pub use entry::{BadRow, Clustering, Collection, Placement};
 pub use errors::{from_fatal, from_read_error, from_write_error};
 pub use gates::{GateAccess, GateCounts, GateMode, GateUse, Gates, Pass};
 pub use index::{Index, IndexPlacement};
@@ -40,8 +42,13 @@ pub use keys::{
     stored_document,
 };
 pub use limits::{KILL_POLL, MAX_INDEXES};
-pub use names::check_creatable;
+pub use names::{check_creatable, check_not_view};
 pub use open::{load, reap, replay_change};
 pub use oplog::{Observers, OpEvent, OpKind, OpObserver, SessionStamp, encode_entry};
+pub use options::{
+    Capped, Clustered, CollectionKind, CollectionOptions, Granularity, TimeSeries,
+    TimeSeriesChange, ValidationAction, ValidationLevel, ViewDefinition,
+};
 pub use specs::{check_id_index_spec, check_index_specs, parse_index_spec};
 pub use uuid::Uuid;
+pub use view::{ResolvedView, SYSTEM_VIEWS, View};

@@ -12,6 +12,13 @@ pub const MAX_INDEX_NAME_BYTES: usize = 127;
 pub const MAX_KEY_PATTERN_BYTES: usize = 2048;
 /// Longest time, in seconds, after which a TTL index lets documents expire.
 pub const MAX_TTL_SECS: i32 = i32::MAX;
+/// Most documents, and most values that documents share, that are named where an index cannot
+/// become unique.
+pub const MAX_TOLD_VIOLATIONS: usize = 1000;
+/// Most views that stand on one another.
+pub const MAX_VIEW_DEPTH: usize = 20;
+/// Greatest size of the pipelines of views on one another, together.
+pub const MAX_VIEW_PIPELINE_BYTES: usize = 16 << 20;
 /// Tree identities below this are reserved for the engine itself.
 pub const FIRST_IDENT: u64 = 16;
 /// Documents that one turn of an index build reads before it writes their entries.

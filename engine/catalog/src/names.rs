@@ -3,6 +3,8 @@
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result};
 
+use crate::catalog::Catalog;
+
 /// The names below `system.` that a user may make.
 const KNOWN_SYSTEM: [&str; 6] = [
     "system.users",
@@ -39,6 +41,20 @@ pub fn check_creatable(ns: &Namespace) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Refuses a view, or a time series, where a collection is needed.
+pub fn check_not_view(catalog: &Catalog, ns: &Namespace) -> Result<()> {
+    match catalog.view(ns) {
+        Some(view) => Err(Error::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
+            format!(
+                "Namespace {ns} is a {}, not a collection",
+                view.kind().name()
+            ),
+        )),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_catalog::{
-    Collection, CoreCatalog, GateAccess, Pass, Uuid, core_catalog, ensure_collection, from_fatal,
+    Collection, CoreCatalog, GateAccess, Pass, Uuid, check_not_view, core_catalog,
+    ensure_collection, from_fatal,
 };
 use pinion_clock::Timestamp;
 use pinion_storage::storage;
@@ -78,6 +79,9 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
     let gate = catalog.gates().enter(&wanted.ns, wanted.access);
     let pass = interruptible(ctx, gate).await?;
     let collection = catalog.get(&wanted.ns);
+    if collection.is_none() {
+        check_not_view(&catalog.current(), &wanted.ns)?;
+    }
     if let Some(expected) = wanted.uuid {
         check_version(&catalog, &wanted.ns, collection.as_deref(), expected)?;
     }
@@ -147,8 +151,8 @@ impl Acquired {
     pub(crate) async fn create(self, ctx: &OpContext) -> Result<(Acquired, Option<Timestamp>)> {
         // Held on to, the pass would be waited for by a DDL that this one has to wait for.
         let wanted = self.leave();
-        let created = Box::pin(ensure_collection(ctx, wanted.ns.clone())).await?;
-        Ok((acquire(ctx, wanted).await?, created.ts))
+        let made = Box::pin(ensure_collection(ctx, wanted.ns.clone())).await?;
+        Ok((acquire(ctx, wanted).await?, made))
     }
 }
 

@@ -56,7 +56,7 @@ impl Commit {
     /// A command on a collection.
     pub(super) fn command(
         ns: &Namespace,
-        uuid: Uuid,
+        uuid: Option<Uuid>,
         o: RawDocumentBuf,
         change: CatalogChange,
     ) -> Commit {
@@ -64,7 +64,7 @@ impl Commit {
             change,
             kind: OpKind::Command,
             ns: command_namespace(ns),
-            uuid: Some(uuid),
+            uuid,
             o,
         }
     }

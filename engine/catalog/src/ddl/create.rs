@@ -1,77 +1,106 @@
-//! Collections made: by `create`, and by the first write.
+//! Collections and views made: by `create`, and by the first write.
 
 use std::sync::Arc;
 
-use pinion_bson::{DocBuilder, RawDocumentBuf};
+use pinion_bson::DocBuilder;
 use pinion_clock::Timestamp;
+use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::coordinator::{Commit, Coordinator, coordinate};
 use super::locks::Scope;
 use crate::catalog::{Catalog, core_catalog};
-use crate::change::CatalogChange;
+use crate::change::{CatalogChange, SystemDocument};
 use crate::entry::Collection;
-use crate::names::check_creatable;
+use crate::names::{check_creatable, check_not_view};
+use crate::options::{CollectionKind, CollectionOptions};
 use crate::text::render;
+use crate::view::{SYSTEM_VIEWS, View};
 
-/// What `create` did.
-#[derive(Clone, Debug)]
-pub struct Created {
-    pub collection: Arc<Collection>,
-    /// When it was made; `None` if it was there already.
-    pub ts: Option<Timestamp>,
-}
-
-/// Makes a collection, or finds it if it is there with the same options.
+/// Makes a collection or a view. Gives the time, or `None` if it is there with the same options
+/// already.
 ///
 /// # Errors
-/// `NamespaceExists` if it is there with other options; `InvalidNamespace`; `DatabaseDifferCase`.
+/// `NamespaceExists` if it is there with other options; `InvalidNamespace`; `DatabaseDifferCase`;
+/// for a view what its pipeline must not be.
 pub async fn create_collection(
     ctx: &OpContext,
     ns: Namespace,
-    options: RawDocumentBuf,
-) -> Result<Created> {
+    options: CollectionOptions,
+) -> Result<Option<Timestamp>> {
     coordinate(ctx, move |c| async move {
         let _lock = c.lock(Scope::one(&ns)).await;
-        c.create(&ns, options).await
+        check_creatable(&ns)?;
+        let catalog = core_catalog().current();
+        let present = match (catalog.get(&ns), catalog.view(&ns)) {
+            (Some(collection), _) => Some(&collection.options),
+            (None, Some(view)) => Some(&view.options),
+            (None, None) => None,
+        };
+        match present {
+            Some(present) if *present == options => Ok(None),
+            Some(present) => Err(exists(&ns, present)),
+            None if options.kind() == CollectionKind::Collection => {
+                c.create(&ns, options).await.map(Some)
+            }
+            None => c.create_view(&ns, options).await.map(Some),
+        }
     })
     .await
 }
 
-/// Finds the collection, or makes it without options: what the first insert does.
-pub async fn ensure_collection(ctx: &OpContext, ns: Namespace) -> Result<Created> {
+/// Makes the collection without options unless it is there, which is what the first insert does.
+/// Gives the time if it was not there.
+pub async fn ensure_collection(ctx: &OpContext, ns: Namespace) -> Result<Option<Timestamp>> {
     coordinate(ctx, move |c| async move {
         let _lock = c.lock(Scope::one(&ns)).await;
-        c.ensure(&ns).await
+        Ok(c.ensure(&ns).await?.1)
     })
     .await
+}
+
+fn exists(ns: &Namespace, present: &CollectionOptions) -> Error {
+    let what = match present.kind() {
+        CollectionKind::Collection => "",
+        CollectionKind::View => "is a view, ",
+        CollectionKind::TimeSeries => "is a timeseries collection, ",
+    };
+    Error::new(
+        ErrorCode::NAMESPACE_EXISTS,
+        format!(
+            "namespace {ns} already exists, {what}but with different options: {}",
+            render(&present.to_document())
+        ),
+    )
 }
 
 impl Coordinator {
     /// As [`ensure_collection`], for a caller that holds the lock.
-    pub(super) async fn ensure(&self, ns: &Namespace) -> Result<Created> {
-        match core_catalog().get(ns) {
-            Some(collection) => Ok(Created {
-                collection,
-                ts: None,
-            }),
-            None => self.create(ns, RawDocumentBuf::new()).await,
-        }
+    pub(super) async fn ensure(
+        &self,
+        ns: &Namespace,
+    ) -> Result<(Arc<Collection>, Option<Timestamp>)> {
+        check_not_view(&core_catalog().current(), ns)?;
+        let made = match core_catalog().get(ns) {
+            Some(_) => None,
+            None => {
+                check_creatable(ns)?;
+                Some(self.create(ns, CollectionOptions::default()).await?)
+            }
+        };
+        let collection = core_catalog().get(ns).expect("its lock is held");
+        Ok((collection, made))
     }
 
-    async fn create(&self, ns: &Namespace, options: RawDocumentBuf) -> Result<Created> {
-        check_creatable(ns)?;
-        if let Some(collection) = core_catalog().get(ns) {
-            return same_options(collection, &options);
-        }
-        let mut collection =
-            Collection::new(ns.clone(), self.uuid(), self.numbers(1), options.clone());
-        collection.made_ms = Some(pinion_runtime::wall_ms());
+    async fn create(&self, ns: &Namespace, options: CollectionOptions) -> Result<Timestamp> {
         let mut o = DocBuilder::new();
-        o.append("create", ns.collection())
-            .append("idIndex", &*Collection::id_index())
-            .append_all(&options);
+        o.append("create", ns.collection());
+        if options.clustered.is_none() {
+            o.append("idIndex", &*Collection::id_index());
+        }
+        o.append_all(&options.to_document());
+        let collection = self.new_collection(ns.clone(), options);
         let compute = |catalog: &Catalog| {
             check_database_case(catalog, ns.db())?;
             let uuid = collection.uuid;
@@ -79,33 +108,53 @@ impl Coordinator {
                 puts: vec![collection],
                 ..Default::default()
             };
-            Ok(Commit::command(ns, uuid, o.finish(), change))
+            Ok(Commit::command(ns, Some(uuid), o.finish(), change))
         };
-        let ts = self.commit(compute).await?;
-        let collection = core_catalog().get(ns).expect("just installed");
-        Ok(Created {
-            collection,
-            ts: Some(ts),
-        })
+        self.commit(compute).await
+    }
+
+    /// A collection that is about to be made.
+    fn new_collection(&self, ns: Namespace, options: CollectionOptions) -> Collection {
+        let mut made = Collection::new(ns, self.uuid(), self.numbers(1), options);
+        made.made_ms = Some(pinion_runtime::wall_ms());
+        made
+    }
+
+    async fn create_view(&self, ns: &Namespace, options: CollectionOptions) -> Result<Timestamp> {
+        let mut o = DocBuilder::new();
+        o.append("create", ns.collection())
+            .append_all(&options.to_document());
+        let view = View::new(ns.clone(), self.numbers(1), options);
+        let system_views = Namespace::new(ns.db(), SYSTEM_VIEWS)?;
+        // Made in the same change, if this is the database's first view.
+        let holder = self.new_collection(system_views.clone(), CollectionOptions::default());
+        let compute = |catalog: &Catalog| {
+            check_database_case(catalog, ns.db())?;
+            catalog.check_view(&view)?;
+            let mut change = CatalogChange::default();
+            let tree = match catalog.get(&system_views) {
+                Some(present) => present.tree(),
+                None => {
+                    let tree = holder.tree();
+                    change.puts.push(holder);
+                    tree
+                }
+            };
+            change.documents.push(system_document(tree, &view));
+            change.views.push(view);
+            Ok(Commit::command(ns, None, o.finish(), change))
+        };
+        self.commit(compute).await
     }
 }
 
-/// The collection, if it is what was to be made.
-fn same_options(collection: Arc<Collection>, options: &RawDocumentBuf) -> Result<Created> {
-    if collection.options.as_bytes() == options.as_bytes() {
-        return Ok(Created {
-            collection,
-            ts: None,
-        });
+/// The document of a view that is made or changed.
+pub(super) fn system_document(tree: TreeId, view: &View) -> SystemDocument {
+    SystemDocument {
+        tree,
+        id: view.ns.as_str().to_owned(),
+        document: Some(view.to_system_document()),
     }
-    Err(Error::new(
-        ErrorCode::NAMESPACE_EXISTS,
-        format!(
-            "namespace {} already exists, but with different options: {}",
-            collection.ns,
-            render(&collection.options)
-        ),
-    ))
 }
 
 pub(super) fn check_database_case(catalog: &Catalog, db: &str) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Collections and databases dropped.
+//! Collections, views and databases dropped.
 
 use pinion_bson::rawdoc;
 use pinion_clock::Timestamp;
@@ -8,22 +8,25 @@ use pinion_wire::{OpContext, Result};
 use super::coordinator::{Commit, Coordinator, behind_gates, coordinate};
 use super::locks::Scope;
 use crate::catalog::{Catalog, core_catalog};
-use crate::change::CatalogChange;
+use crate::change::{CatalogChange, SystemDocument};
+use crate::entry::Collection;
 use crate::gates::GateMode;
 use crate::oplog::OpKind;
+use crate::view::{SYSTEM_VIEWS, View};
 
-/// What `drop` did: how many indexes went with the collection (the `_id` index included), and when.
+/// What `drop` did: how many indexes went with the collection (the `_id` index included; none went
+/// with a view), and when.
 #[derive(Clone, Copy, Debug)]
 pub struct Dropped {
-    pub indexes: usize,
+    pub indexes: Option<usize>,
     pub ts: Timestamp,
 }
 
-/// Drops a collection; `None` if there is none of that name.
+/// Drops a collection or a view; `None` if there is none of that name.
 pub async fn drop_collection(ctx: &OpContext, ns: Namespace) -> Result<Option<Dropped>> {
     coordinate(ctx, move |c| async move {
         let _lock = c.lock(Scope::one(&ns)).await;
-        if core_catalog().get(&ns).is_none() {
+        if core_catalog().current().kind(&ns).is_none() {
             return Ok(None);
         }
         let gates = [ns.clone()];
@@ -34,16 +37,15 @@ pub async fn drop_collection(ctx: &OpContext, ns: Namespace) -> Result<Option<Dr
     .await
 }
 
-/// Drops all collections of a database; the timestamp of the last change, or `None` if there was no
+/// Drops all that is in a database; the timestamp of the last change, or `None` if there was no
 /// such database.
 pub async fn drop_database(ctx: &OpContext, db: String) -> Result<Option<Timestamp>> {
     coordinate(ctx, move |c| async move {
         let _lock = c.lock(Scope::Database(db.clone())).await;
-        let gates: Vec<Namespace> = core_catalog()
-            .current()
-            .collections_of(&db)
-            .map(|collection| collection.ns.clone())
-            .collect();
+        let catalog = core_catalog().current();
+        let views = catalog.views_of(&db).map(|view| view.ns.clone());
+        let collections = catalog.collections_of(&db).map(|found| found.ns.clone());
+        let gates: Vec<Namespace> = views.chain(collections).collect();
         if gates.is_empty() {
             return Ok(None);
         }
@@ -56,28 +58,32 @@ pub async fn drop_database(ctx: &OpContext, db: String) -> Result<Option<Timesta
 }
 
 impl Coordinator {
-    /// Drops a collection whose gates are closed.
+    /// Drops a collection or a view whose gates are closed.
     async fn drop_one(&self, ns: &Namespace) -> Result<Dropped> {
-        let mut indexes = 0;
+        let mut indexes = None;
         let compute = |catalog: &Catalog| {
-            let collection = catalog.get(ns).expect("its lock is held").clone();
-            indexes = collection.indexes.len() + 1;
-            let change = CatalogChange {
-                removes: vec![collection.number],
-                dropped_trees: collection.trees().collect(),
-                ..Default::default()
-            };
             let o = rawdoc! { "drop": ns.collection() };
-            Ok(Commit::command(ns, collection.uuid, o, change))
+            Ok(match (catalog.get(ns), catalog.view(ns)) {
+                (Some(collection), _) => {
+                    indexes = Some(collection.index_count());
+                    let change = dropping(catalog, collection);
+                    Commit::command(ns, Some(collection.uuid), o, change)
+                }
+                (None, Some(view)) => Commit::command(ns, None, o, dropping_view(catalog, view)?),
+                (None, None) => unreachable!("its lock is held"),
+            })
         };
         let ts = self.commit(compute).await?;
         Ok(Dropped { indexes, ts })
     }
 
-    /// Drops the collections of a database, whose gates are closed.
+    /// Drops what is in a database, whose gates are closed.
     async fn drop_all(&self, db: &str, namespaces: &[Namespace]) -> Result<Timestamp> {
         for ns in namespaces {
-            self.drop_one(ns).await?;
+            // The views have gone with the collection that they are documents of.
+            if core_catalog().current().kind(ns).is_some() {
+                self.drop_one(ns).await?;
+            }
         }
         self.commit(|_| {
             Ok(Commit {
@@ -90,4 +96,32 @@ impl Coordinator {
         })
         .await
     }
+}
+
+/// With the collection of the views the views go.
+fn dropping(catalog: &Catalog, collection: &Collection) -> CatalogChange {
+    let mut removes = vec![collection.number];
+    if collection.ns.collection() == SYSTEM_VIEWS {
+        let views = catalog.views_of(collection.ns.db());
+        removes.extend(views.map(|view| view.number));
+    }
+    CatalogChange {
+        removes,
+        dropped_trees: collection.trees().collect(),
+        ..Default::default()
+    }
+}
+
+fn dropping_view(catalog: &Catalog, view: &View) -> Result<CatalogChange> {
+    let holder = Namespace::new(view.ns.db(), SYSTEM_VIEWS)?;
+    let document = catalog.get(&holder).map(|holder| SystemDocument {
+        tree: holder.tree(),
+        id: view.ns.as_str().to_owned(),
+        document: None,
+    });
+    Ok(CatalogChange {
+        removes: vec![view.number],
+        documents: document.into_iter().collect(),
+        ..Default::default()
+    })
 }

@@ -38,15 +38,14 @@ pub async fn create_indexes(
 ) -> Result<IndexesCreated> {
     coordinate(ctx, move |c| async move {
         let _lock = c.lock(Scope::one(&ns)).await;
-        let made = c.ensure(&ns).await?;
-        let collection = made.collection.clone();
-        let before = collection.indexes.len() + 1;
+        let (collection, made) = c.ensure(&ns).await?;
+        let before = collection.index_count();
         let wanted = specs::missing(&collection, &requested)?;
         let unchanged = IndexesCreated {
             before,
             after: before,
-            collection_made: made.ts.is_some(),
-            ts: made.ts,
+            collection_made: made.is_some(),
+            ts: made,
         };
         if wanted.is_empty() {
             return Ok(unchanged);
@@ -102,7 +101,12 @@ impl Coordinator {
         let o = listing("startIndexBuild", &indexes);
         let reserved = |_: &Catalog| {
             let change = CatalogChange::default();
-            Ok(Commit::command(&collection.ns, collection.uuid, o, change))
+            Ok(Commit::command(
+                &collection.ns,
+                Some(collection.uuid),
+                o,
+                change,
+            ))
         };
         self.commit(reserved).await?;
         let built = match build::build(collection, &indexes, build_uuid).await {
@@ -129,9 +133,51 @@ impl Coordinator {
                 puts: vec![current],
                 ..Default::default()
             };
-            Ok(Commit::command(&collection.ns, collection.uuid, o, change))
+            Ok(Commit::command(
+                &collection.ns,
+                Some(collection.uuid),
+                o,
+                change,
+            ))
         };
         self.commit(ready).await
+    }
+}
+
+impl Coordinator {
+    /// Makes the entries of an index anew in a tree of their own, where its specification says,
+    /// while no writer is behind the collection's gates. The caller puts the new index in the place
+    /// of the old one.
+    pub(super) async fn rebuild(
+        &self,
+        collection: &Arc<Collection>,
+        index: &Index,
+    ) -> Result<Index> {
+        let moved = index.moved_to(TreeId(self.numbers(1)));
+        let build_uuid = self.uuid();
+        let reserved = |_: &Catalog| {
+            let o = rawdoc! {
+                "startIndexBuild": collection.ns.collection(),
+                "indexBuildUUID": build_uuid.to_bson(),
+                "indexes": [moved.listed.clone()],
+            };
+            let change = CatalogChange::default();
+            let uuid = Some(collection.uuid);
+            Ok(Commit::command(&collection.ns, uuid, o, change))
+        };
+        self.commit(reserved).await?;
+        let indexes = [moved];
+        match build::build(collection, &indexes, build_uuid).await {
+            Ok(_) => {
+                let [moved] = indexes;
+                Ok(moved)
+            }
+            Err(error) => {
+                let now = pinion_storage::storage().last_allotted();
+                drop_trees(indexes.iter().map(|index| index.tree).collect(), now).await;
+                Err(error)
+            }
+        }
     }
 }
 
@@ -162,7 +208,7 @@ pub async fn drop_indexes(
             ));
         };
         let names = specs::select(&collection, &selection)?;
-        let before = collection.indexes.len() + 1;
+        let before = collection.index_count();
         if names.is_empty() {
             return Ok((before, None));
         }
@@ -191,7 +237,7 @@ impl Coordinator {
                     ..Default::default()
                 };
                 let o = rawdoc! { "dropIndexes": ns.collection(), "index": name.as_str() };
-                Ok(Commit::command(ns, collection.uuid, o, change))
+                Ok(Commit::command(ns, Some(collection.uuid), o, change))
             };
             last = self.commit(compute).await?;
         }

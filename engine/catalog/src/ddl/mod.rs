@@ -4,14 +4,16 @@ mod locks;
 
 mod coordinator;
 
+mod coll_mod;
 mod create;
 mod drop;
 mod indexes;
 mod multikey;
 mod rename;
 
+pub use coll_mod::{CollMod, IndexChange, IndexName, Modified, PropertyChange, coll_mod};
 pub(crate) use coordinator::{Coordinator, install_change};
-pub use create::{Created, create_collection, ensure_collection};
+pub use create::{create_collection, ensure_collection};
 pub use drop::{Dropped, drop_collection, drop_database};
 pub use indexes::{IndexSelection, IndexesCreated, create_indexes, drop_indexes};
 pub use multikey::set_multikey;

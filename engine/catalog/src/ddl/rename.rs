@@ -11,7 +11,7 @@ use super::locks::Scope;
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::gates::GateMode;
-use crate::names::{check_creatable, is_single_partition};
+use crate::names::check_creatable;
 
 /// Renames a collection within the node.
 ///
@@ -37,6 +37,12 @@ pub async fn rename_collection(
 /// Refuses what cannot be renamed.
 fn check(catalog: &Catalog, from: &Namespace, to: &Namespace, drop_target: bool) -> Result<()> {
     check_creatable(to)?;
+    if let Some(view) = catalog.view(from) {
+        return Err(Error::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
+            format!("cannot rename {}: {from}", view.kind().name()),
+        ));
+    }
     if catalog.get(from).is_none() {
         return Err(Error::new(
             ErrorCode::NAMESPACE_NOT_FOUND,
@@ -49,16 +55,16 @@ fn check(catalog: &Catalog, from: &Namespace, to: &Namespace, drop_target: bool)
             "Can't rename a collection to itself",
         ));
     }
+    if catalog.view(to).is_some() {
+        return Err(Error::new(
+            ErrorCode::NAMESPACE_EXISTS,
+            format!("a view already exists with that name: {to}"),
+        ));
+    }
     if catalog.get(to).is_some() && !drop_target {
         return Err(Error::new(
             ErrorCode::NAMESPACE_EXISTS,
             "target namespace exists",
-        ));
-    }
-    if is_single_partition(from) != is_single_partition(to) {
-        return Err(Error::new(
-            ErrorCode::ILLEGAL_OPERATION,
-            format!("cannot rename {from} to {to}: their documents are placed differently"),
         ));
     }
     Ok(())
@@ -80,5 +86,5 @@ fn renaming(catalog: &Catalog, from: &Namespace, to: &Namespace) -> Result<Commi
         change.dropped_trees.extend(target.trees());
         o.append("dropTarget", target.uuid.to_bson());
     }
-    Ok(Commit::command(from, source.uuid, o.finish(), change))
+    Ok(Commit::command(from, Some(source.uuid), o.finish(), change))
 }

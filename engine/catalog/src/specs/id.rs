@@ -1,9 +1,9 @@
 //! What the index on `_id` may have in its specification.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, values_equal};
+use pinion_query::parse_collation;
 use pinion_wire::{Error, ErrorCode, Result};
 
-use super::options::is_simple_collation;
 use super::{check_field_names, check_name, key_of, name_of, parse, part};
 use crate::entry::Collection;
 use crate::text::render;
@@ -11,12 +11,12 @@ use crate::text::render;
 /// Fields that the specification of an index on `_id` may have.
 const ID_INDEX_FIELDS: [&str; 5] = ["v", "key", "name", "ns", "collation"];
 
-/// Checks the `idIndex` of a collection to be made. An option that no such index has is refused as that, also one that this
-/// node has for no index at all.
+/// Checks the `idIndex` of a collection to be made, which has this default collation. An option
+/// that no such index has is refused as that, also one that this node has for no index at all.
 ///
 /// # Errors
 /// As MongoDB answers.
-pub fn check_id_index_spec(spec: &RawDocument) -> Result<()> {
+pub fn check_id_index_spec(spec: &RawDocument, collation: Option<&RawDocument>) -> Result<()> {
     check_field_names(spec)?;
     let mut read_here = DocBuilder::new();
     for (field, value) in pinion_bson::elements(spec) {
@@ -41,12 +41,18 @@ pub fn check_id_index_spec(spec: &RawDocument) -> Result<()> {
         Some(RawBsonRef::Document(key)) => check_ascending_id(key)?,
         other => unreachable!("{other:?} has been read as a key"),
     }
-    match part(spec, "collation") {
-        Some(collation) if !is_simple_collation(collation) => Err(Error::bad_value(
+    let given = match part(spec, "collation") {
+        Some(RawBsonRef::Document(given)) => parse_collation(given)?,
+        Some(other) => return Err(super::wrong_type("collation", "an object", other)),
+        None => return Ok(()),
+    };
+    let given = given.map(|collation| collation.document());
+    if given.as_deref().map(RawDocument::as_bytes) != collation.map(RawDocument::as_bytes) {
+        return Err(Error::bad_value(
             "'idIndex' must have the same collation as the collection.",
-        )),
-        _ => Ok(()),
+        ));
     }
+    Ok(())
 }
 
 fn not_for_id_index(field: &str, spec: &RawDocument) -> Error {

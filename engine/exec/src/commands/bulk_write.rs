@@ -12,14 +12,14 @@ use super::cursors::{CursorRequest, batch_size_of, first_batch};
 use super::delete::DeleteSpec;
 use super::insert::{InsertBatch, check_batch_size};
 use super::refuse;
-use super::update::{UpdateNames, UpdateSpec, read_update};
+use super::update::{UpdateNames, UpdateOptions, UpdateSpec, read_update};
 use super::variables::variables_of_write;
 use crate::acquire::acquire_write;
 use crate::compute::compute;
 use crate::interrupt::is_interruption;
 use crate::read::{Stream, parse_hint};
 use crate::state::state;
-use crate::write::{BatchOutcome, ModifyOutcome, ModifyStatement, run};
+use crate::write::{BatchOutcome, InsertOptions, ModifyOutcome, ModifyStatement, Validation, run};
 
 const NAMES: UpdateNames = UpdateNames {
     filter: "filter",
@@ -49,7 +49,7 @@ enum OpKind<'d> {
 struct Options {
     ordered: bool,
     errors_only: bool,
-    keep_empty_timestamps: bool,
+    update: UpdateOptions,
     vars: Variables,
     batch_size: Option<usize>,
 }
@@ -60,7 +60,7 @@ async fn read_options(cmd: &Invocation) -> Result<Options> {
     reader.ignore(&["bulkWrite", "ops", "nsInfo"]);
     let ordered = reader.opt_bool("ordered")?.unwrap_or(true);
     let errors_only = reader.opt_safe_bool("errorsOnly")?.unwrap_or(false);
-    reader.opt_safe_bool("bypassDocumentValidation")?;
+    let validation = Validation::unless(reader.opt_safe_bool("bypassDocumentValidation")?);
     let keep_empty_timestamps = reader
         .opt_safe_bool("bypassEmptyTsReplacement")?
         .unwrap_or(false);
@@ -72,7 +72,10 @@ async fn read_options(cmd: &Invocation) -> Result<Options> {
     Ok(Options {
         ordered,
         errors_only,
-        keep_empty_timestamps,
+        update: UpdateOptions {
+            validation,
+            keep_empty_timestamps,
+        },
         vars,
         batch_size,
     })
@@ -225,8 +228,11 @@ impl Bulk<'_> {
         match acquire_write(self.ctx, ns.clone(), *uuid).await {
             Ok(acquired) => {
                 let batch = InsertBatch {
-                    ordered: self.options.ordered,
-                    keep_empty_timestamps: self.options.keep_empty_timestamps,
+                    options: InsertOptions {
+                        ordered: self.options.ordered,
+                        validation: self.options.update.validation,
+                    },
+                    keep_empty_timestamps: self.options.update.keep_empty_timestamps,
                 };
                 let places = documents
                     .iter()
@@ -323,7 +329,7 @@ impl Bulk<'_> {
     fn statement(&self, kind: &OpKind<'_>) -> Result<ModifyStatement> {
         let vars = &self.options.vars;
         match kind {
-            OpKind::Update(spec) => spec.statement(vars, self.options.keep_empty_timestamps),
+            OpKind::Update(spec) => spec.statement(vars, self.options.update),
             OpKind::Delete(spec) => spec.statement(vars),
             OpKind::Insert(_) => Err(Error::internal("an insert has no statement")),
         }

@@ -12,7 +12,7 @@ use crate::acquire::{acquire_read, acquire_write};
 use crate::cluster_parameters::{COLLECTION, NAMES, Set, append_set, known, parse, read_stored};
 use crate::read::{ReadRequest, open};
 use crate::state::state;
-use crate::write::{Change, ModifyOutcome, ModifyStatement, run};
+use crate::write::{Change, ModifyOutcome, ModifyStatement, Validation, run};
 
 /// `getClusterParameter`. MongoDB passes over fields that it does not know here, and in the command that sets.
 pub(crate) async fn get_cluster_parameter(cmd: Invocation) -> Result<Reply> {
@@ -107,6 +107,7 @@ async fn store(ctx: OpContext, name: &'static str, value: RawDocumentBuf) -> Res
         upsert: true,
         hint: None,
         sort: None,
+        validation: Validation::default(),
         wants_documents: false,
     };
     let ns = Namespace::new(COLLECTION.0, COLLECTION.1)?;

@@ -1,111 +1,20 @@
-//! `create`, `drop`, `dropDatabase`, `renameCollection`, `listCollections`, `listDatabases`.
+//! `drop`, `dropDatabase`, `renameCollection`, `listCollections`, `listDatabases`.
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_catalog::{Collection, core_catalog};
+use pinion_catalog::{Collection, CollectionKind, View, core_catalog};
 use pinion_query::Matcher;
 use pinion_wire::idl::{FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 use std::collections::{BTreeMap, VecDeque};
 
+use super::acknowledge;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
-use super::{acknowledge, refuse};
 use crate::acquire::check_uuid;
 use crate::compute::compute;
 use crate::interrupt::pause;
 use crate::read::Stream;
 use crate::stats::database_sizes;
-
-/// Options of a collection that MongoDB has and this node does not.
-const UNSUPPORTED_OPTIONS: [&str; 16] = [
-    "timeseries",
-    "expireAfterSeconds",
-    "clusteredIndex",
-    "changeStreamPreAndPostImages",
-    "size",
-    "max",
-    "viewOn",
-    "pipeline",
-    "validator",
-    "validationLevel",
-    "validationAction",
-    "storageEngine",
-    "indexOptionDefaults",
-    "encryptedFields",
-    "recordIdsReplicated",
-    "temp",
-];
-
-/// `create`.
-pub(crate) async fn create(cmd: Invocation) -> Result<Reply> {
-    let reader = cmd.reader()?;
-    let ns = reader.namespace("create", cmd.db())?;
-    reader.opt_safe_bool("capped")?;
-    reader.unsupported_unless_empty("capped")?;
-    refuse::collation(&reader)?;
-    // A wrong type is told before the option is refused.
-    for option in ["size", "max"] {
-        reader.opt_i64(option)?;
-    }
-    for option in ["viewOn", "validationLevel", "validationAction"] {
-        reader.opt_str(option)?;
-    }
-    for option in ["validator", "storageEngine", "indexOptionDefaults"] {
-        reader.opt_doc(option)?;
-    }
-    reader.opt_array("pipeline")?;
-    reader.opt_safe_bool("autoIndexId")?;
-    let id_index = reader.opt_doc("idIndex")?;
-    if id_index.is_some() {
-        // These have no index on `_id`.
-        let mut others = ["viewOn", "timeseries", "clusteredIndex"].into_iter();
-        if let Some(other) = others.find(|other| {
-            !matches!(
-                reader.value(other),
-                None | Some(RawBsonRef::Null | RawBsonRef::Undefined)
-            )
-        }) {
-            return Err(Error::new(
-                ErrorCode::INVALID_OPTIONS,
-                format!("'{other}' is not allowed with 'idIndex'"),
-            ));
-        }
-    }
-    for option in UNSUPPORTED_OPTIONS {
-        reader.unsupported_unless(option, |value| {
-            matches!(option, "size" | "max") && is_zero(value)
-        })?;
-    }
-    // Options of storage engines past; they have no effect in MongoDB either.
-    reader.ignore(&["flags"]);
-    reader.unsupported_unless("autoIndexId", |value| {
-        matches!(value, RawBsonRef::Boolean(true))
-    })?;
-    if let Some(id_index) = id_index {
-        pinion_catalog::check_id_index_spec(id_index)?;
-    }
-    reader.finish()?;
-    let created = pinion_catalog::create_collection(&cmd.ctx, ns, RawDocumentBuf::new()).await?;
-    let mut out = Reply::new();
-    acknowledge(&cmd.ctx, created.ts, &mut out).await?;
-    Ok(out)
-}
-
-fn is_zero(value: RawBsonRef<'_>) -> bool {
-    pinion_wire::idl::is_number(value) && !pinion_wire::idl::truthy(value)
-}
-
-pub(crate) fn is_simple_collation(value: RawBsonRef<'_>) -> bool {
-    match value {
-        RawBsonRef::Document(collation) => {
-            collation.is_empty()
-                || collation
-                    .get_str("locale")
-                    .is_ok_and(|locale| locale == "simple")
-        }
-        _ => false,
-    }
-}
 
 /// `drop`.
 pub(crate) async fn drop(cmd: Invocation) -> Result<Reply> {
@@ -119,8 +28,10 @@ pub(crate) async fn drop(cmd: Invocation) -> Result<Reply> {
     let dropped = pinion_catalog::drop_collection(&cmd.ctx, ns.clone()).await?;
     let ts = dropped.as_ref().map(|dropped| dropped.ts);
     if let Some(dropped) = dropped {
-        out.append("nIndexesWas", dropped.indexes as i32)
-            .append("ns", ns.as_str());
+        if let Some(indexes) = dropped.indexes {
+            out.append("nIndexesWas", indexes as i32);
+        }
+        out.append("ns", ns.as_str());
     }
     acknowledge(&cmd.ctx, ts, &mut out).await?;
     Ok(out)
@@ -207,10 +118,15 @@ pub(crate) async fn list_collections(cmd: Invocation) -> Result<Reply> {
     reader.ignore(&["listCollections"]);
     reader.finish()?;
     let matcher = listing_filter(&cmd.ctx, filter).await?;
+    let catalog = core_catalog().current();
+    let collections = catalog.collections_of(cmd.db());
+    let views = catalog.views_of(cmd.db());
+    // The filter sees what is listed: with `nameOnly` there are no options to ask for.
+    let entries = collections
+        .map(|collection| collection_info(collection, name_only))
+        .chain(views.map(|view| view_info(view, name_only)));
     let mut list = VecDeque::new();
-    for collection in core_catalog().current().collections_of(cmd.db()) {
-        // The filter sees what is listed: with `nameOnly` there are no options to ask for.
-        let info = collection_info(collection, name_only);
+    for info in entries {
         if lists(&cmd.ctx, matcher.as_ref(), &info).await? {
             list.push_back(Bytes::from(info.into_bytes()));
         }
@@ -248,14 +164,36 @@ async fn lists(ctx: &OpContext, matcher: Option<&Matcher>, entry: &RawDocument) 
 pub(crate) fn collection_info(collection: &Collection, name_only: bool) -> RawDocumentBuf {
     let mut out = DocBuilder::new();
     out.append("name", collection.ns.collection())
-        .append("type", "collection");
+        .append("type", CollectionKind::Collection.name());
     if !name_only {
-        out.append("options", &*collection.options);
+        out.append("options", &*collection.options.to_document());
         out.start_document("info")
             .append("readOnly", false)
             .append("uuid", collection.uuid.to_bson())
             .end();
-        out.append("idIndex", &*Collection::id_index());
+        if collection.options.clustered.is_none() {
+            out.append("idIndex", &*Collection::id_index());
+        }
+    }
+    out.finish()
+}
+
+/// A view or a time series as `listCollections` shows it.
+fn view_info(view: &View, name_only: bool) -> RawDocumentBuf {
+    let mut out = DocBuilder::new();
+    out.append("name", view.ns.collection())
+        .append("type", view.kind().name());
+    if !name_only {
+        let mut options = view.options.clone();
+        let is_series = view.kind() == CollectionKind::TimeSeries;
+        if is_series {
+            // How a series is made out of its buckets is nobody's business.
+            options.view = None;
+        }
+        out.append("options", &*options.to_document());
+        out.start_document("info")
+            .append("readOnly", !is_series)
+            .end();
     }
     out.finish()
 }

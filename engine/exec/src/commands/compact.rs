@@ -36,14 +36,8 @@ pub(crate) async fn compact(cmd: Invocation) -> Result<Reply> {
         ));
     }
     let acquired = acquire_read(&cmd.ctx, ns, None).await?;
-    let Some(collection) = acquired.collection() else {
+    if acquired.collection().is_none() {
         return Err(not_found(cmd.db(), name));
-    };
-    if collection.options.get_str("viewOn").is_ok() {
-        return Err(Error::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
-            "can't compact a view",
-        ));
     }
     drop(acquired);
     let mut out = Reply::new();

@@ -65,8 +65,7 @@ pub(crate) async fn db_hash(cmd: Invocation) -> Result<Reply> {
 fn is_hashed(collection: &Collection) -> bool {
     let name = collection.ns.collection();
     let of_the_system = ["system.buckets.", "system.views", "system.js"];
-    collection.options.get_str("viewOn").is_err()
-        && (!name.starts_with("system.") || of_the_system.iter().any(|own| name.starts_with(own)))
+    !name.starts_with("system.") || of_the_system.iter().any(|own| name.starts_with(own))
 }
 
 fn append_digests(
@@ -88,8 +87,7 @@ fn append_digests(
     }
     out.end();
     out.start_array("capped");
-    for collection in hashed().filter(|found| matches!(found.options.get_bool("capped"), Ok(true)))
-    {
+    for collection in hashed().filter(|found| found.options.capped.is_some()) {
         out.push(collection.ns.collection());
     }
     out.end().start_document("uuids");

@@ -16,7 +16,7 @@ use crate::compute::compute;
 use crate::interrupt::is_interruption;
 use crate::read::parse_hint;
 use crate::state::state;
-use crate::write::{BatchOutcome, Change, ModifyOutcome, ModifyStatement, run};
+use crate::write::{BatchOutcome, Change, ModifyOutcome, ModifyStatement, Validation, run};
 use pinion_query::Hint;
 
 /// One element of `deletes`, syntax alone.
@@ -71,6 +71,7 @@ impl DeleteSpec<'_> {
             upsert: false,
             hint: self.hint.clone(),
             sort: None,
+            validation: Validation::default(),
             wants_documents: false,
         })
     }

@@ -254,10 +254,10 @@ async fn parse_write(
         ));
     };
     let options = read_options(ctx, &reader, db, name, field).await?;
-    let acquired = acquire_read(ctx, options.ns, options.uuid).await?;
+    let acquired = acquire_read(ctx, options.ns.clone(), options.uuid).await?;
     let (statement, top) = if is_update {
         let spec = parse_update(root, document)?;
-        let statement = || spec.statement(&options.vars, options.keep_empty_timestamps);
+        let statement = || spec.statement(&options.vars, options.update);
         let statement = Arc::new(compute(ctx, statement).await?);
         (statement.clone(), Top::Update(statement))
     } else {

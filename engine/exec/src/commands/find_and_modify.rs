@@ -16,7 +16,7 @@ use crate::acquire::acquire_write;
 use crate::compute::{compute, compute_bytes};
 use crate::read::parse_hint;
 use crate::state::state;
-use crate::write::{Change, ModifyOutcome, ModifyStatement, run, sort_beside};
+use crate::write::{Change, ModifyOutcome, ModifyStatement, Validation, run, sort_beside};
 
 /// A `findAndModify` as it is written.
 pub(super) struct FindAndModifyCommand<'d> {
@@ -30,6 +30,7 @@ pub(super) struct FindAndModifyCommand<'d> {
     pub upsert: bool,
     hint: Option<Hint>,
     vars: Variables,
+    validation: Validation,
 }
 
 /// A parsed `findAndModify`.
@@ -61,7 +62,7 @@ pub(super) async fn read<'d>(
     };
     let hint = parse_hint(reader.value("hint"))?;
     let uuid = reader.opt_uuid("collectionUUID")?;
-    reader.opt_safe_bool("bypassDocumentValidation")?;
+    let validation = Validation::unless(reader.opt_safe_bool("bypassDocumentValidation")?);
     let keep_empty_timestamps = reader
         .opt_safe_bool("bypassEmptyTsReplacement")?
         .unwrap_or(false);
@@ -122,6 +123,7 @@ pub(super) async fn read<'d>(
         upsert,
         hint,
         vars,
+        validation,
     })
 }
 
@@ -156,6 +158,7 @@ impl FindAndModifyCommand<'_> {
             upsert: self.upsert,
             hint: self.hint,
             sort,
+            validation: self.validation,
             wants_documents: true,
         };
         Ok(FindAndModify {

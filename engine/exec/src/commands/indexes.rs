@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use pinion_bson::RawBsonRef;
-use pinion_catalog::{Collection, IndexSelection};
+use pinion_catalog::IndexSelection;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 use std::collections::VecDeque;
@@ -139,13 +139,10 @@ pub(crate) async fn list_indexes(cmd: Invocation) -> Result<Reply> {
             format!("ns does not exist: {ns}"),
         ));
     };
-    let mut list = VecDeque::from([Bytes::from(Collection::id_index().into_bytes())]);
-    list.extend(
-        collection
-            .indexes
-            .iter()
-            .map(|index| Bytes::copy_from_slice(index.listed.as_bytes())),
-    );
+    let list: VecDeque<Bytes> = collection
+        .listed_indexes()
+        .map(|listed| Bytes::from(listed.into_bytes()))
+        .collect();
     let mut out = Reply::new();
     let request = CursorRequest {
         ns,

@@ -7,7 +7,7 @@ use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Res
 use super::reply::acknowledged;
 use crate::acquire::{Acquired, acquire_write};
 use crate::state::state;
-use crate::write::{BatchOutcome, insert_documents, prepare_for_insert};
+use crate::write::{BatchOutcome, InsertOptions, Validation, insert_documents, prepare_for_insert};
 
 /// Refuses a batch without statements or with too many.
 pub(super) fn check_batch_size(documents: &Documents) -> Result<()> {
@@ -28,7 +28,7 @@ pub(crate) async fn insert(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let ns = reader.namespace("insert", cmd.db())?;
     let ordered = reader.opt_bool("ordered")?.unwrap_or(true);
-    reader.opt_safe_bool("bypassDocumentValidation")?;
+    let bypassed = reader.opt_safe_bool("bypassDocumentValidation")?;
     let keep_empty_timestamps = reader
         .opt_safe_bool("bypassEmptyTsReplacement")?
         .unwrap_or(false);
@@ -44,7 +44,10 @@ pub(crate) async fn insert(cmd: Invocation) -> Result<Reply> {
     let mut outcome = BatchOutcome::default();
     let documents = documents.iter().enumerate();
     let batch = InsertBatch {
-        ordered,
+        options: InsertOptions {
+            ordered,
+            validation: Validation::unless(bypassed),
+        },
         keep_empty_timestamps,
     };
     batch
@@ -55,7 +58,7 @@ pub(crate) async fn insert(cmd: Invocation) -> Result<Reply> {
 
 /// How several documents are inserted.
 pub(super) struct InsertBatch {
-    pub ordered: bool,
+    pub options: InsertOptions,
     pub keep_empty_timestamps: bool,
 }
 
@@ -76,7 +79,7 @@ impl InsertBatch {
                 Ok(document) => prepared.push((index, document)),
                 Err(error) => {
                     refused.push((index, error));
-                    if self.ordered {
+                    if self.options.ordered {
                         break;
                     }
                 }
@@ -86,11 +89,11 @@ impl InsertBatch {
         let counters = &state().metrics.counters;
         counters.insert.add((prepared.len() + refused.len()) as u64);
         let (before, failed) = (outcome.n, outcome.errors.len());
-        let result = insert_documents(ctx, acquired, prepared, self.ordered, outcome).await;
+        let result = insert_documents(ctx, acquired, prepared, self.options, outcome).await;
         counters.documents_inserted.add((outcome.n - before) as u64);
         result?;
         // With order, a refused document is reached only when nothing before it failed.
-        if !self.ordered || outcome.errors.len() == failed {
+        if !self.options.ordered || outcome.errors.len() == failed {
             for (index, error) in refused {
                 outcome.failed(index, error);
             }

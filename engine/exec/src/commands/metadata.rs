@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
-use pinion_catalog::{Collection, Index, core_catalog};
-use pinion_wire::idl::{FieldReader, is_valid_database_name, truthy};
+use pinion_catalog::{Collection, Index, View, core_catalog};
+use pinion_wire::idl::{FieldReader, Namespace, is_valid_database_name, truthy};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::names::in_database;
@@ -49,6 +49,18 @@ pub(crate) async fn validate_db_metadata(cmd: Invocation) -> Result<Reply> {
             }
             check_collection(found, &mut out);
         }
+        let meant = |found: &&Arc<View>| {
+            db.is_none_or(|db| db == found.ns.db())
+                && collection.is_none_or(|name| name == found.ns.collection())
+        };
+        for found in catalog.views().filter(meant) {
+            pinion_runtime::yield_if_due().await;
+            complete &= out.len() < MAX_METADATA_REPLY_BYTES;
+            if !complete {
+                break;
+            }
+            check_view(found, &mut out);
+        }
     }
     out.end();
     if !complete {
@@ -73,26 +85,27 @@ fn check_collection(collection: &Collection, out: &mut DocBuilder) {
             "The index with name {} is not allowed in API version 1.",
             index.name()
         );
-        push_error(collection, &message, out);
+        push_error(&collection.ns, &message, out);
     }
-    if let Ok(stages) = collection.options.get_array("pipeline") {
-        for stage in pinion_bson::values(stages) {
-            if let RawBsonRef::Document(stage) = stage
-                && let Some(name) = stage_outside_v1(stage)
-            {
-                let message = format!(
-                    "The pipeline of the view has the stage {name}, which is not allowed in API version 1."
-                );
-                push_error(collection, &message, out);
-            }
+}
+
+fn check_view(view: &View, out: &mut DocBuilder) {
+    for stage in pinion_bson::values(&view.definition().pipeline) {
+        if let RawBsonRef::Document(stage) = stage
+            && let Some(name) = stage_outside_v1(stage)
+        {
+            let message = format!(
+                "The pipeline of the view has the stage {name}, which is not allowed in API version 1."
+            );
+            push_error(&view.ns, &message, out);
         }
     }
 }
 
-fn push_error(collection: &Collection, message: &str, out: &mut DocBuilder) {
+fn push_error(ns: &Namespace, message: &str, out: &mut DocBuilder) {
     let code = ErrorCode::API_STRICT_ERROR;
     out.push_document()
-        .append("ns", collection.ns.as_str())
+        .append("ns", ns.as_str())
         .append("code", code.0)
         .append("codeName", code.name().as_ref())
         .append("errmsg", message)

@@ -1,7 +1,8 @@
 //! Sections of `serverStatus` about the process, the catalog and the gates.
 
 use pinion_bson::DocBuilder;
-use pinion_catalog::{Collection, GateCounts, core_catalog};
+use pinion_catalog::{Collection, CollectionKind, GateCounts, View, core_catalog};
+use pinion_wire::idl::Namespace;
 
 /// What the process has used of the machine since it started.
 #[derive(Clone, Copy, Debug, Default)]
@@ -78,22 +79,26 @@ struct CatalogCounts {
 
 impl CatalogCounts {
     fn count(&mut self, collection: &Collection) {
-        let options = &collection.options;
-        let is_view = options.get_str("viewOn").is_ok();
-        let is_internal = matches!(collection.ns.db(), "admin" | "config" | "local")
-            || collection.ns.collection().starts_with("system.");
-        let count = match (is_internal, is_view) {
-            (true, true) => &mut self.internal_views,
-            (true, false) => &mut self.internal_collections,
-            (false, true) => &mut self.views,
-            (false, false) => &mut self.collections,
-        };
-        *count += 1;
-        self.capped += i32::from(matches!(options.get_bool("capped"), Ok(true)));
-        self.clustered += i32::from(pinion_bson::get(options, "clusteredIndex").is_some());
-        self.timeseries += i32::from(pinion_bson::get(options, "timeseries").is_some());
+        *match is_internal(&collection.ns) {
+            true => &mut self.internal_collections,
+            false => &mut self.collections,
+        } += 1;
+        self.capped += i32::from(collection.options.capped.is_some());
+        self.clustered += i32::from(collection.options.clustered.is_some());
         self.system_profile += i32::from(collection.ns.collection() == "system.profile");
     }
+
+    fn count_view(&mut self, view: &View) {
+        *match (is_internal(&view.ns), view.kind()) {
+            (_, CollectionKind::TimeSeries) => &mut self.timeseries,
+            (true, _) => &mut self.internal_views,
+            (false, _) => &mut self.views,
+        } += 1;
+    }
+}
+
+fn is_internal(ns: &Namespace) -> bool {
+    matches!(ns.db(), "admin" | "config" | "local") || ns.collection().starts_with("system.")
 }
 
 /// `catalogStats`.
@@ -102,6 +107,10 @@ pub(super) async fn append_catalog(out: &mut DocBuilder) {
     let mut counts = CatalogCounts::default();
     for collection in catalog.collections() {
         counts.count(collection);
+        pinion_runtime::yield_if_due().await;
+    }
+    for view in catalog.views() {
+        counts.count_view(view);
         pinion_runtime::yield_if_due().await;
     }
     out.start_document("catalogStats");

@@ -3,9 +3,9 @@
 use pinion_wire::{CommandSpec, Registry};
 
 use super::{
-    aggregate, bulk_write, collections, count, current_op, cursors, delete, distinct, explain,
-    find, find_and_modify, fsync, hello, indexes, insert, parameters, register, server_status,
-    sessions, small, stats, update, users, validate,
+    aggregate, bulk_write, coll_mod, collections, count, create, current_op, cursors, delete,
+    distinct, explain, find, find_and_modify, fsync, hello, indexes, insert, parameters, register,
+    server_status, sessions, small, stats, update, users, validate,
 };
 use crate::metrics::TopKind;
 
@@ -136,7 +136,13 @@ fn definitions(r: &mut Registry) {
         r,
         ddl("create").help("make a collection"),
         Some(TopKind::Command),
-        collections::create,
+        create::create,
+    );
+    register(
+        r,
+        ddl("collMod").help("change a collection, a view or an index"),
+        Some(TopKind::Command),
+        coll_mod::coll_mod,
     );
     register(
         r,

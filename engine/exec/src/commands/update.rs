@@ -17,7 +17,7 @@ use crate::interrupt::is_interruption;
 use crate::read::parse_hint;
 use crate::state::state;
 use crate::write::{
-    BatchOutcome, Change, ModifyOutcome, ModifyStatement, Upserted, run, sort_beside,
+    BatchOutcome, Change, ModifyOutcome, ModifyStatement, Upserted, Validation, run, sort_beside,
 };
 use pinion_query::Hint;
 
@@ -141,7 +141,7 @@ impl UpdateSpec<'_> {
     pub(super) fn statement(
         &self,
         vars: &Variables,
-        keep_empty_timestamps: bool,
+        options: UpdateOptions,
     ) -> Result<ModifyStatement> {
         if self.multi && Update::is_replacement_document(self.u) {
             return Err(Error::failed_to_parse(
@@ -163,7 +163,7 @@ impl UpdateSpec<'_> {
             }
             None => Update::parse_with(self.u, self.array_filters, vars)?,
         };
-        let update = update.keeping_empty_timestamps(keep_empty_timestamps);
+        let update = update.keeping_empty_timestamps(options.keep_empty_timestamps);
         let matcher = Matcher::parse_query(self.q, vars)?;
         let sort = sort_beside(&matcher, self.q, self.sort)?;
         Ok(ModifyStatement {
@@ -174,6 +174,7 @@ impl UpdateSpec<'_> {
             upsert: self.upsert,
             hint: self.hint.clone(),
             sort,
+            validation: options.validation,
             wants_documents: false,
         })
     }
@@ -185,7 +186,13 @@ pub(super) struct BatchOptions {
     pub uuid: Option<[u8; 16]>,
     pub ordered: bool,
     pub vars: Variables,
-    /// Of an update alone.
+    pub update: UpdateOptions,
+}
+
+/// Options of all updates of a command.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UpdateOptions {
+    pub validation: Validation,
     pub keep_empty_timestamps: bool,
 }
 
@@ -208,7 +215,7 @@ pub(super) async fn read_options(
 ) -> Result<BatchOptions> {
     let ns = reader.namespace(command, db)?;
     let ordered = reader.opt_bool("ordered")?.unwrap_or(true);
-    reader.opt_safe_bool("bypassDocumentValidation")?;
+    let validation = Validation::unless(reader.opt_safe_bool("bypassDocumentValidation")?);
     let keep_empty_timestamps = command == "update"
         && reader
             .opt_safe_bool("bypassEmptyTsReplacement")?
@@ -226,7 +233,10 @@ pub(super) async fn read_options(
         uuid,
         ordered,
         vars,
-        keep_empty_timestamps,
+        update: UpdateOptions {
+            validation,
+            keep_empty_timestamps,
+        },
     })
 }
 
@@ -248,7 +258,7 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
         pinion_runtime::yield_if_due().await;
         counters.update.inc();
         let mut done = ModifyOutcome::default();
-        let statement = || spec.statement(&options.vars, options.keep_empty_timestamps);
+        let statement = || spec.statement(&options.vars, options.update);
         let acquired = acquire_write(&cmd.ctx, options.ns.clone(), options.uuid).await?;
         let result = match compute(&cmd.ctx, statement).await {
             Ok(statement) => run(&cmd.ctx, acquired, &statement, &mut done).await,

@@ -21,6 +21,7 @@ use super::backoff::Backoff;
 use super::batch::BatchOutcome;
 use super::claims::Claims;
 use super::order::{first_error, first_taken};
+use super::validation::{Validation, check_document};
 use crate::acquire::{Acquired, acquire};
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::{check, is_interruption};
@@ -138,6 +139,14 @@ pub(crate) fn duplicate_of(collection: &Collection, write: &Write) -> pinion_wir
     }
 }
 
+/// How documents are inserted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InsertOptions {
+    /// Whether the first that fails ends the batch.
+    pub ordered: bool,
+    pub validation: Validation,
+}
+
 /// What one step did with a group of documents.
 struct Step {
     attempts: Attempts,
@@ -164,9 +173,10 @@ pub(crate) async fn insert_documents(
     ctx: &OpContext,
     acquired: Acquired,
     documents: Vec<(usize, Bytes)>,
-    ordered: bool,
+    options: InsertOptions,
     outcome: &mut BatchOutcome,
 ) -> Result<()> {
+    let ordered = options.ordered;
     let mut backoff = Backoff::default();
     let mut claims = Claims::default();
     let mut queue: std::collections::VecDeque<(usize, Bytes)> = documents.into();
@@ -187,7 +197,7 @@ pub(crate) async fn insert_documents(
             multikey,
             conflict,
             full,
-        } = attempt(ctx, &collection, &group, ordered, &mut claims).await;
+        } = attempt(ctx, &collection, &group, options, &mut claims).await;
         let mut again: Vec<(usize, Bytes)> = Vec::new();
         let mut stop = false;
         for ((index, document), attempt) in group.into_iter().zip(attempts) {
@@ -265,9 +275,10 @@ async fn attempt(
     ctx: &OpContext,
     collection: &Arc<Collection>,
     group: &[(usize, Bytes)],
-    ordered: bool,
+    options: InsertOptions,
     claims: &mut Claims,
 ) -> Step {
+    let ordered = options.ordered;
     let mut attempts = Attempts::with_capacity(group.len());
     let mut statements: Vec<Statement> = Vec::with_capacity(group.len());
     // The places in the group of the statements.
@@ -276,7 +287,14 @@ async fn attempt(
     for (place, (_, document)) in group.iter().enumerate() {
         attempts.push(Attempt::Pending);
         pinion_runtime::yield_if_due().await;
-        let built = insert_statement(ctx, collection, document).await;
+        let raw = pinion_catalog::stored_document(document);
+        // Before all indexes, as an error of theirs comes behind that of the validator.
+        let checked = check_document(ctx, collection, options.validation, None, raw).await;
+        let is_refused = checked.is_err();
+        let built = match checked {
+            Ok(()) => insert_statement(ctx, collection, document).await,
+            Err(error) => Err(error),
+        };
         if let Ok(built) = &built
             && !ordered
             && !claims.claim(place, &built.statement)
@@ -303,9 +321,8 @@ async fn attempt(
                     break;
                 }
                 let interrupted = is_interruption(&error);
-                let raw = pinion_catalog::stored_document(document);
                 let error = match document_id(raw) {
-                    _ if interrupted => error,
+                    _ if interrupted || is_refused => error,
                     Ok(id) => Box::pin(first_error(collection, id, None, raw, error)).await,
                     Err(_) => error,
                 };

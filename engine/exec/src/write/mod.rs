@@ -9,9 +9,11 @@ mod modify;
 mod order;
 mod rehearse;
 mod target;
+mod validation;
 
 pub(crate) use batch::{BatchOutcome, Upserted};
 pub(crate) use document::prepare_for_insert;
-pub(crate) use insert::insert_documents;
+pub(crate) use insert::{InsertOptions, insert_documents};
 pub(crate) use modify::Change;
 pub(crate) use target::{ModifyOutcome, ModifyStatement, run, sort_beside};
+pub(crate) use validation::Validation;

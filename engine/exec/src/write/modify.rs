@@ -20,6 +20,7 @@ use super::backoff::Backoff;
 use super::document::update_context;
 use super::insert::{duplicate_of, entry_of};
 use super::order::{first_error, first_taken};
+use super::validation::{Validation, check_document};
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::{check, is_interruption, pause};
 use crate::state::state;
@@ -37,6 +38,7 @@ pub(crate) struct ModifyRequest {
     pub collection: Arc<Collection>,
     pub matcher: Matcher,
     pub change: Arc<Change>,
+    pub validation: Validation,
     /// Whether the caller wants to see the documents before and after.
     pub wants_documents: bool,
 }
@@ -148,6 +150,9 @@ async fn modify(
         let new = computed
             .as_ref()
             .map(|bytes| pinion_catalog::stored_document(bytes));
+        if let Some(new) = new {
+            check_document(ctx, collection, request.validation, Some(old), new).await?;
+        }
         pause(ctx).await?;
         let hash = storage().partition_hash();
         let entries = || index_writes(collection, partition, hash, Some(old), new, true);

@@ -13,8 +13,9 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::batch::BatchOutcome;
 use super::document::{prepare_for_insert, update_context};
-use super::insert::insert_documents;
+use super::insert::{InsertOptions, insert_documents};
 use super::modify::{Change, Modified, ModifyRequest, modify_at_owner, modify_many_at};
+use super::validation::Validation;
 use crate::acquire::{Acquired, acquire};
 use crate::compute::compute;
 use crate::limits::TARGET_GROUP;
@@ -30,6 +31,7 @@ pub(crate) struct ModifyStatement {
     pub upsert: bool,
     pub hint: Option<Hint>,
     pub sort: Option<SortPattern>,
+    pub validation: Validation,
     pub wants_documents: bool,
 }
 
@@ -167,6 +169,7 @@ async fn change_matching(
         collection: collection.clone(),
         matcher: statement.matcher.clone(),
         change: statement.change.clone(),
+        validation: statement.validation,
         wants_documents: statement.wants_documents,
     });
     if let Some(id) = statement.matcher.id_equality()
@@ -296,7 +299,12 @@ async fn upsert(
     let made = upserted(ctx, statement, update).await?;
     let document = prepare_for_insert(&made, update.keeps_empty_timestamps()).await?;
     let mut batch = BatchOutcome::default();
-    insert_documents(ctx, acquired, vec![(0, document.clone())], true, &mut batch).await?;
+    let options = InsertOptions {
+        ordered: true,
+        validation: statement.validation,
+    };
+    let documents = vec![(0, document.clone())];
+    insert_documents(ctx, acquired, documents, options, &mut batch).await?;
     if let Some(failure) = batch.errors.pop() {
         // The document to update is there now, if the filter asks for what is taken; otherwise the conflict is the answer.
         if failure.error.code == ErrorCode::DUPLICATE_KEY

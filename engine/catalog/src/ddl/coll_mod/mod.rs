@@ -1,0 +1,206 @@
+//! What there is changed: `collMod`.
+
+mod index;
+mod options;
+
+use std::sync::Arc;
+
+use pinion_bson::{RawArrayBuf, RawBson, RawDocumentBuf};
+use pinion_clock::Timestamp;
+use pinion_wire::idl::Namespace;
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+
+use super::coordinator::{Commit, Coordinator, behind_gates, coordinate};
+use super::create::system_document;
+use super::locks::Scope;
+use crate::catalog::{Catalog, core_catalog};
+use crate::change::CatalogChange;
+use crate::entry::Collection;
+use crate::gates::GateMode;
+use crate::options::{
+    CollectionKind, CollectionOptions, TimeSeriesChange, ValidationAction, ValidationLevel,
+    ViewDefinition,
+};
+use crate::view::{SYSTEM_VIEWS, View};
+
+pub use index::{IndexChange, IndexName};
+
+/// What is to be changed; nothing of what is `None`.
+#[derive(Clone, Debug, Default)]
+pub struct CollMod {
+    /// The command, for the oplog.
+    pub command: RawDocumentBuf,
+    pub index: Option<IndexChange>,
+    /// Only find out whether an index could be made unique.
+    pub dry_run: bool,
+    /// An empty one is none any more.
+    pub validator: Option<RawDocumentBuf>,
+    pub validation_level: Option<ValidationLevel>,
+    pub validation_action: Option<ValidationAction>,
+    pub view_on: Option<String>,
+    pub pipeline: Option<RawArrayBuf>,
+    pub pre_and_post_images: Option<bool>,
+    pub time_series: Option<TimeSeriesChange>,
+    pub capped_size: Option<i64>,
+    /// Inside, `None` is no bound.
+    pub capped_max: Option<Option<i64>>,
+    /// Inside, `None` is never.
+    pub expire_after_secs: Option<Option<i64>>,
+}
+
+/// What became of an index's property.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PropertyChange {
+    pub name: &'static str,
+    /// `None` if the index had none.
+    pub old: Option<RawBson>,
+    pub new: RawBson,
+}
+
+/// What `collMod` did.
+#[derive(Clone, Debug, Default)]
+pub struct Modified {
+    pub index: Vec<PropertyChange>,
+    /// `None` if nothing was to be changed.
+    pub ts: Option<Timestamp>,
+}
+
+/// Changes a collection, a view or a time series.
+///
+/// # Errors
+/// `NamespaceNotFound`; `InvalidOptions` for what the namespace does not have; `IndexNotFound`,
+/// `CannotConvertIndexToUnique` with the documents in the way.
+pub async fn coll_mod(ctx: &OpContext, ns: Namespace, change: CollMod) -> Result<Modified> {
+    coordinate(ctx, move |c| async move {
+        let _lock = c.lock(Scope::one(&ns)).await;
+        match core_catalog().current().kind(&ns) {
+            None => Err(Error::new(
+                ErrorCode::NAMESPACE_NOT_FOUND,
+                format!("ns does not exist: {ns}"),
+            )),
+            Some(CollectionKind::View) => c.modify_view(&ns, &change).await,
+            Some(CollectionKind::Collection | CollectionKind::TimeSeries) => {
+                c.modify_collection(&ns, &change).await
+            }
+        }
+    })
+    .await
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorCode::INVALID_OPTIONS, message)
+}
+
+impl Coordinator {
+    async fn modify_collection(&self, ns: &Namespace, change: &CollMod) -> Result<Modified> {
+        let collection = core_catalog().get(ns).expect("its lock is held");
+        let options = options::changed(&collection.options, change)?;
+        let index = match &change.index {
+            Some(wanted) => Some(index::plan(&collection, wanted)?),
+            None => None,
+        };
+        if change.dry_run {
+            let is_conversion = change
+                .index
+                .as_ref()
+                .is_some_and(IndexChange::is_conversion);
+            if !is_conversion {
+                return Err(invalid(
+                    "collMod dry run mode is only supported for unique index conversion",
+                ));
+            }
+        }
+        let changes_index = index.as_ref().is_some_and(index::Plan::changes);
+        if options == collection.options && !changes_index {
+            return Ok(Modified::default());
+        }
+        let gates = [ns.clone()];
+        // While entries are looked through or made anew, documents may be read but not written.
+        let is_long = index.as_ref().is_some_and(index::Plan::is_long);
+        let prepared = match index {
+            Some(plan) if is_long => {
+                let prepare = self.prepare_index(&collection, plan, change.dry_run);
+                Some(behind_gates(&gates, GateMode::NoWrites, prepare).await?)
+            }
+            plan => plan,
+        };
+        if change.dry_run {
+            return Ok(Modified::default());
+        }
+        let reported = prepared.as_ref().map(index::Plan::reported);
+        let o = &change.command;
+        let commit = |catalog: &Catalog| {
+            let current = catalog.get(ns).expect("its lock is held");
+            let mut dropped_trees = Vec::new();
+            let mut changed = Collection::clone(current).with_options(options);
+            if let Some(plan) = prepared {
+                changed = plan.apply(changed, &mut dropped_trees)?;
+            }
+            let change = CatalogChange {
+                puts: vec![changed],
+                dropped_trees,
+                ..Default::default()
+            };
+            Ok(Commit::command(ns, Some(current.uuid), o.clone(), change))
+        };
+        let ts = behind_gates(&gates, GateMode::Closed, self.commit(commit)).await?;
+        Ok(Modified {
+            index: reported.unwrap_or_default(),
+            ts: Some(ts),
+        })
+    }
+
+    async fn modify_view(&self, ns: &Namespace, change: &CollMod) -> Result<Modified> {
+        options::check_for_view(change)?;
+        if change.view_on.is_none() && change.pipeline.is_none() {
+            return Ok(Modified::default());
+        }
+        let commit = |catalog: &Catalog| {
+            let view = catalog.view(ns).expect("its lock is held");
+            let present = view.definition();
+            let definition = ViewDefinition {
+                on: change.view_on.clone().unwrap_or_else(|| present.on.clone()),
+                pipeline: match &change.pipeline {
+                    Some(pipeline) => pipeline.clone(),
+                    None => present.pipeline.clone(),
+                },
+            };
+            let options = CollectionOptions {
+                view: Some(definition),
+                ..view.options.clone()
+            };
+            let view = View::new(ns.clone(), view.number, options);
+            catalog.check_view(&view)?;
+            let holder = catalog.get(&Namespace::new(ns.db(), SYSTEM_VIEWS)?);
+            let document = holder.map(|holder| system_document(holder.tree(), &view));
+            let changed = CatalogChange {
+                documents: document.into_iter().collect(),
+                views: vec![view],
+                ..Default::default()
+            };
+            Ok(Commit::command(ns, None, change.command.clone(), changed))
+        };
+        let ts = self.commit(commit).await?;
+        Ok(Modified {
+            index: Vec::new(),
+            ts: Some(ts),
+        })
+    }
+
+    /// Looks through an index, or makes its entries anew, while nobody writes.
+    async fn prepare_index(
+        &self,
+        collection: &Arc<Collection>,
+        plan: index::Plan,
+        dry_run: bool,
+    ) -> Result<index::Plan> {
+        if plan.is_conversion() {
+            index::check_convertible(collection, &plan).await?;
+        }
+        if dry_run || !plan.moves() {
+            return Ok(plan);
+        }
+        let rebuilt = self.rebuild(collection, plan.index()).await?;
+        Ok(plan.rebuilt(rebuilt))
+    }
+}

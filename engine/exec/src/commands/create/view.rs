@@ -1,0 +1,116 @@
+//! `viewOn` and `pipeline`, of `create` and `collMod`.
+
+use pinion_bson::{RawArray, RawArrayBuf, RawBsonRef};
+use pinion_catalog::ViewDefinition;
+use pinion_query::{Pipeline, Variables};
+use pinion_wire::idl::{FieldReader, Namespace, Types};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+
+use crate::compute::compute;
+
+/// Stages that make their documents out of something else than a collection.
+const WITHOUT_COLLECTION: [&str; 7] = [
+    "$currentOp",
+    "$documents",
+    "$listClusterCatalog",
+    "$listLocalSessions",
+    "$listSessions",
+    "$querySettings",
+    "$queryStats",
+];
+
+/// Reads a pipeline, whose elements must be documents.
+pub(in crate::commands) fn read_pipeline<'d>(
+    reader: &FieldReader<'d, '_>,
+) -> Result<Option<&'d RawArray>> {
+    let Some(pipeline) = reader.opt_array("pipeline")? else {
+        return Ok(None);
+    };
+    check_elements(reader, pipeline)?;
+    Ok(Some(pipeline))
+}
+
+fn check_elements(reader: &FieldReader<'_, '_>, pipeline: &RawArray) -> Result<()> {
+    for (at, stage) in pinion_bson::values(pipeline).enumerate() {
+        if !matches!(stage, RawBsonRef::Document(_)) {
+            let path = reader.path().field("pipeline");
+            return Err(pinion_wire::idl::wrong_type(
+                path.index(at),
+                stage,
+                Types::OBJECT,
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The definition of a view, checked as far as it can be without the other views.
+pub(super) async fn definition(
+    ctx: &OpContext,
+    ns: &Namespace,
+    on: &str,
+    pipeline: Option<&RawArray>,
+) -> Result<ViewDefinition> {
+    check_on(ns, on)?;
+    let pipeline = pipeline.map_or_else(RawArrayBuf::new, RawArray::to_owned);
+    check_pipeline(ctx, ns, &pipeline).await?;
+    Ok(ViewDefinition {
+        on: on.to_owned(),
+        pipeline,
+    })
+}
+
+/// Refuses what is no name of a collection.
+pub(in crate::commands) fn check_on(ns: &Namespace, on: &str) -> Result<()> {
+    if on.is_empty() {
+        return Err(Error::bad_value("'viewOn' cannot be empty"));
+    }
+    Namespace::new(ns.db(), on).map(|_| ()).map_err(|_| {
+        Error::new(
+            ErrorCode::INVALID_NAMESPACE,
+            format!("invalid name for 'viewOn': {on}"),
+        )
+    })
+}
+
+/// Refuses a pipeline that no view can have: one that writes, or that does not begin with a
+/// collection.
+pub(in crate::commands) async fn check_pipeline(
+    ctx: &OpContext,
+    ns: &Namespace,
+    pipeline: &RawArray,
+) -> Result<()> {
+    for (at, stage) in pinion_bson::values(pipeline).enumerate() {
+        let name = match stage {
+            RawBsonRef::Document(stage) => pinion_bson::elements(stage).next(),
+            _ => None,
+        };
+        let name = name.map_or("", |(name, _)| name);
+        if matches!(name, "$out" | "$merge") {
+            return Err(Error::new(
+                ErrorCode::OPTION_NOT_SUPPORTED_ON_VIEW,
+                format!(
+                    "The aggregation stage {name} in location {at} of the pipeline cannot be used in the view definition of {ns}"
+                ),
+            ));
+        }
+        if WITHOUT_COLLECTION.contains(&name) {
+            return Err(Error::new(
+                ErrorCode::INVALID_NAMESPACE,
+                format!("'{name}' can only be run with {{aggregate: 1}}"),
+            ));
+        }
+        if name == "$changeStream" {
+            return Err(Error::new(
+                ErrorCode(40573),
+                "The $changeStream stage is only supported on replica sets",
+            ));
+        }
+    }
+    let variables = Variables {
+        now_ms: Some(pinion_runtime::wall_ms()),
+        ..Variables::default()
+    };
+    let parse = || Pipeline::parse_from(pipeline, 0, &variables).map(|_| ());
+    compute(ctx, parse).await
+}

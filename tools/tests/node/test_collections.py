@@ -1,0 +1,103 @@
+"""Collections with options, as a user meets them: validators, clustering, what `collMod` changes and what a restart keeps."""
+
+import datetime
+
+import pymongo
+import pytest
+from pinion_node import Node
+from pymongo.errors import OperationFailure, WriteError
+
+
+def refused(write, code=121):
+    with pytest.raises((WriteError, OperationFailure)) as caught:
+        write()
+    assert caught.value.code == code, caught.value.details
+    return caught.value.details
+
+
+def info(database, name):
+    (found,) = database.list_collections(filter={"name": name})
+    return found
+
+
+def test_validators_refuse_and_tell_why(client):
+    database = client.validated
+    database.command({"create": "c", "validator": {"$jsonSchema": {"required": ["x"]}}})
+    details = refused(lambda: database.c.insert_one({"_id": 7}))
+    assert details["errInfo"]["failingDocumentId"] == 7
+    assert details["errInfo"]["details"]["operatorName"] == "$jsonSchema"
+    database.c.insert_one({"_id": 1, "x": 1})
+    refused(lambda: database.c.update_one({"_id": 1}, {"$unset": {"x": 1}}))
+    refused(lambda: database.c.replace_one({"_id": 2}, {"y": 1}, upsert=True))
+    refused(lambda: database.c.find_one_and_replace({"_id": 1}, {}))
+    assert list(database.c.find()) == [{"_id": 1, "x": 1}]
+    # Of a batch without order the others are inserted.
+    with pytest.raises(pymongo.errors.BulkWriteError) as caught:
+        database.c.insert_many([{"_id": 3}, {"_id": 4, "x": 1}], ordered=False)
+    assert [error["index"] for error in caught.value.details["writeErrors"]] == [0]
+    assert database.c.count_documents({}) == 2
+    # Whoever may bypass it may.
+    database.command({"insert": "c", "documents": [{"_id": 5}], "bypassDocumentValidation": True})
+    database.command({"update": "c", "updates": [{"q": {"_id": 5}, "u": {"$set": {"y": 1}}}], "bypassDocumentValidation": True})
+    assert database.c.find_one({"_id": 5}) == {"_id": 5, "y": 1}
+
+
+def test_levels_and_actions(client):
+    database = client.levels
+    database.command({"create": "c", "validator": {"x": {"$gt": 0}}, "validationLevel": "off"})
+    database.c.insert_many([{"_id": 1, "x": -1}, {"_id": 2, "x": 1}])
+    database.command({"collMod": "c", "validationLevel": "moderate"})
+    # What did not pass before may stay as it is, what did may not get worse.
+    database.c.update_one({"_id": 1}, {"$set": {"x": -2}})
+    refused(lambda: database.c.update_one({"_id": 2}, {"$set": {"x": -2}}))
+    refused(lambda: database.c.insert_one({"_id": 3, "x": -3}))
+    database.command({"collMod": "c", "validationLevel": "strict"})
+    refused(lambda: database.c.update_one({"_id": 1}, {"$set": {"x": -3}}))
+    database.command({"collMod": "c", "validationAction": "warn"})
+    database.c.insert_one({"_id": 3, "x": -3})
+    database.command({"collMod": "c", "validationAction": "errorAndLog"})
+    refused(lambda: database.c.insert_one({"_id": 4, "x": -4}))
+    database.command({"collMod": "c", "validator": {}})
+    database.c.insert_one({"_id": 4, "x": -4})
+    assert "validator" not in info(database, "c")["options"]
+
+
+def test_a_validator_that_asks_for_the_time(client):
+    database = client.timed
+    database.command({"create": "c", "validator": {"$expr": {"$lt": ["$at", "$$NOW"]}}})
+    database.c.insert_one({"_id": 1, "at": datetime.datetime(2000, 1, 1)})
+    refused(lambda: database.c.insert_one({"_id": 2, "at": datetime.datetime(3000, 1, 1)}))
+
+
+def test_clustered_collections_have_no_other_index_on_their_key(client):
+    database = client.clustered
+    database.command({"create": "c", "clusteredIndex": {"key": {"_id": 1}, "unique": True}, "expireAfterSeconds": 1000})
+    database.c.insert_many([{"_id": key} for key in "cab"])
+    assert [document["_id"] for document in database.c.find()] == ["a", "b", "c"]
+    found = info(database, "c")
+    assert found["options"]["clusteredIndex"] == {"v": 2, "key": {"_id": 1}, "name": "_id_", "unique": True}
+    assert found["options"]["expireAfterSeconds"] == 1000 and "idIndex" not in found
+    assert [index["clustered"] for index in database.c.list_indexes()] == [True]
+    database.command({"collMod": "c", "expireAfterSeconds": "off"})
+    assert "expireAfterSeconds" not in info(database, "c")["options"]
+
+
+def test_options_are_compared_as_they_are_listed(client):
+    database = client.compared
+    database.command({"create": "c", "validator": {"a": 1}})
+    database.command({"create": "c", "validator": {"a": 1}})
+    refused(lambda: database.command({"create": "c"}), 48)
+    refused(lambda: database.command({"create": "c", "validator": {"a": 1}, "validationAction": "error"}), 48)
+
+
+def test_options_outlive_the_node():
+    with Node("--cpus", "2") as node:
+        with node.client() as client:
+            client.kept.command({"create": "c", "validator": {"x": 1}, "changeStreamPreAndPostImages": {"enabled": True}})
+            client.kept.command({"collMod": "c", "validationLevel": "moderate"}, writeConcern={"w": 1, "j": True})
+            before = info(client.kept, "c")
+        node.kill()
+        node.start()
+        with node.client() as client:
+            assert info(client.kept, "c") == before
+            refused(lambda: client.kept.c.insert_one({"x": 2}))
