@@ -16,6 +16,9 @@ pub const MAX_STORED_DEPTH: usize = 200;
 /// Longest dotted path, in components, of an update, a projection or an expression.
 pub const MAX_PATH_COMPONENTS: usize = 200;
 
+/// Longest dotted path, in components, of the field that a `$geoNear` searches.
+pub(crate) const MAX_GEO_NEAR_KEY_COMPONENTS: usize = 180;
+
 /// Bytes a blocking sort may hold before it fails.
 pub const MAX_SORT_BYTES: usize = 100 * 1024 * 1024;
 

@@ -106,6 +106,31 @@ def test_writes_find_their_documents_by_distance(db):
     assert removed.deleted_count == 10
 
 
+def test_geo_near_adds_distances(collection):
+    stage = {
+        "near": {"type": "Point", "coordinates": [10, 20]},
+        "key": "at",
+        "distanceField": "found.distance",
+        "includeLocs": "found.at",
+        "distanceMultiplier": 0.001,
+        "query": {"kind": {"$lt": 3}},
+        "maxDistance": 4e6,
+    }
+    found = list(collection.aggregate([{"$geoNear": stage}]))
+    distances = [d["found"]["distance"] for d in found]
+    assert distances == sorted(distances) and 0 < distances[-1] <= 4000
+    assert all(d["found"]["at"] == d["at"] and d["kind"] < 3 for d in found)
+    near = {"$near": {"$geometry": stage["near"], "$maxDistance": 4e6}}
+    expected = [d["_id"] for d in collection.find({"at": near, "kind": {"$lt": 3}})]
+    assert [d["_id"] for d in found] == expected
+    limited = collection.aggregate([{"$geoNear": stage}, {"$limit": 5}, {"$project": {"_id": 1}}])
+    assert [d["_id"] for d in limited] == expected[:5]
+    # The only index of the plane is preferred where no key is named.
+    flat = collection.aggregate([{"$geoNear": {"near": [0, 0], "distanceField": "d"}}, {"$limit": 1}])
+    nearest = flat.next()
+    assert nearest["d"] == pytest.approx((nearest["flat"][0] ** 2 + nearest["flat"][1] ** 2) ** 0.5)
+
+
 def test_what_is_no_geometry_is_not_stored(db):
     db.checked.create_index([("at", "2dsphere")])
     db.checked.insert_many([{"_id": 1}, {"_id": 2, "at": None}, {"_id": 3, "at": [1, 2]}])

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use pinion_bson::{RawArray, RawBsonRef, RawDocument};
+use pinion_catalog::Collection;
 use pinion_query::{Hint, Pipeline, PipelineParts, PipelineRun, Variables};
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
@@ -171,16 +172,27 @@ impl AggregateCommand<'_> {
 }
 
 impl Aggregate {
-    /// What the partitions do of the pipeline, and what is left.
-    pub(super) async fn divide(&self, ctx: &OpContext) -> Result<PipelineParts> {
-        compute(ctx, || self.pipeline.clone().divide(&self.vars)).await
+    /// What the partitions do of the pipeline over this collection, if there is one, and what is left.
+    pub(super) async fn divide(
+        &self,
+        ctx: &OpContext,
+        collection: Option<&Collection>,
+    ) -> Result<PipelineParts> {
+        let divide = || {
+            let mut pipeline = self.pipeline.clone();
+            if let Some(collection) = collection {
+                pipeline.locate(collection.index_specs(), collection.ns.as_str())?;
+            }
+            pipeline.divide(&self.vars)
+        };
+        compute(ctx, divide).await
     }
 
     /// The read in front of the pipeline.
     pub(super) fn request(
         &self,
         parts: &PipelineParts,
-        collection: std::sync::Arc<pinion_catalog::Collection>,
+        collection: std::sync::Arc<Collection>,
     ) -> ReadRequest {
         let mut request = ReadRequest::new(collection, parts.matcher.clone());
         request.sort = parts.sort.clone();
@@ -221,7 +233,7 @@ pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
         return Ok(out);
     };
     cursor.uuid = Some(collection.uuid);
-    let parts = parsed.divide(&cmd.ctx).await?;
+    let parts = parsed.divide(&cmd.ctx, Some(collection)).await?;
     let wanted = if parts.rest.is_empty() {
         first
     } else {

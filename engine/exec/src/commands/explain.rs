@@ -129,7 +129,8 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             let command = aggregate::read(ctx, inner, db, true).await?;
             let acquired = command.acquire(ctx).await?;
             let parsed = command.parse(ctx).await?;
-            let parts = parsed.divide(ctx).await?;
+            let collection = acquired.collection().map(|collection| &**collection);
+            let parts = parsed.divide(ctx, collection).await?;
             let mut explained = plain(acquired, parts.matcher.clone());
             explained.limit = parts.limit;
             explained.rest = parts.rest.sources().map(RawDocument::to_owned).collect();

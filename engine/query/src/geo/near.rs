@@ -3,6 +3,7 @@
 use pinion_bson::{Number, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_wire::Result;
 
+use super::flat::FlatPoint;
 use super::parse::{object, query_point};
 use super::shape::{EARTH_RADIUS_M, GeoPoint, Geometry, SpherePoint};
 use crate::error::{bad_value, error};
@@ -17,6 +18,8 @@ pub(crate) struct Near {
     pub center: GeoPoint,
     /// Distances are along the sphere, in meters; otherwise along the plane, in its units.
     pub spherical: bool,
+    /// Distances were given in radians, and are so told; they are kept in meters here.
+    pub radians: bool,
     /// The point was given as GeoJSON: no index of the plane serves it.
     pub wrapping: bool,
     pub min: f64,
@@ -77,6 +80,7 @@ impl Near {
             wrapping: spherical && !radians,
             center,
             spherical,
+            radians,
             min: (min * scale).max(0.0),
             max: max * scale,
             source,
@@ -151,6 +155,15 @@ impl Near {
     pub(crate) fn is_wanted(&self, distance: f64) -> bool {
         self.min <= distance && distance <= self.max
     }
+
+    /// A distance in the unit in which it is told.
+    pub(crate) fn told(&self, distance: f64) -> f64 {
+        if self.radians {
+            distance / EARTH_RADIUS_M
+        } else {
+            distance
+        }
+    }
 }
 
 impl Read {
@@ -172,11 +185,19 @@ impl Read {
         for (name, value) in elements(operators) {
             match name {
                 name if is_near(name) => {
-                    let Ok(point) = query_point(value) else {
-                        crate::work::check()?;
-                        return Ok(None);
-                    };
-                    center = Some(point);
+                    match (query_point(value), point_with_distance(value)) {
+                        (Ok(point), _) => center = Some(point),
+                        (Err(_), Some((point, distance))) => {
+                            if distance < 0.0 {
+                                return Err(error(18522, "max distance must be non-negative"));
+                            }
+                            (center, max) = (Some(point), distance);
+                        }
+                        _ => {
+                            crate::work::check()?;
+                            return Ok(None);
+                        }
+                    }
                     is_near_sphere = name == "$nearSphere";
                 }
                 "$minDistance" => min = distance(value, name, (16893, 16894))?,
@@ -238,6 +259,19 @@ impl Read {
             max,
         })
     }
+}
+
+/// The oldest form, `[x, y, distance]`.
+fn point_with_distance(value: RawBsonRef<'_>) -> Option<(GeoPoint, f64)> {
+    let mut numbers =
+        elements(object(value)?).map(|(_, value)| Some(Number::from_value(value)?.to_f64()));
+    let (x, y, distance) = (numbers.next()??, numbers.next()??, numbers.next()??);
+    let only = numbers.next().is_none();
+    let point = GeoPoint {
+        flat: FlatPoint { x, y },
+        sphere: None,
+    };
+    (only && x.is_finite() && y.is_finite()).then_some((point, distance))
 }
 
 fn geojson_center(value: RawBsonRef<'_>, geometry: &RawDocument) -> Result<GeoPoint> {

@@ -411,7 +411,7 @@ pub(crate) fn query_point(value: RawBsonRef<'_>) -> Result<GeoPoint> {
             }
         }
         _ => Ok(GeoPoint {
-            flat: flat_point(Some(value), true)?,
+            flat: flat_point(Some(value), false)?,
             sphere: None,
         }),
     }

@@ -26,6 +26,10 @@ pub struct PipelineParts {
 impl Pipeline {
     /// Takes off the front what a find can do.
     pub fn divide(mut self, variables: &Variables) -> Result<PipelineParts> {
+        if let Some(StageKind::GeoNear(stage)) = self.stages.first().map(|stage| &stage.kind) {
+            let matcher = Matcher::parse_query(&stage.filter()?, variables)?;
+            return Ok(self.behind_geo_near(matcher));
+        }
         filters_before_sorts(&mut self.stages);
         let mut stages = self.stages.into_iter().peekable();
         let mut filters: Vec<RawDocumentBuf> = Vec::new();
@@ -58,6 +62,26 @@ impl Pipeline {
                 stages: stages.collect(),
             },
         })
+    }
+}
+
+impl Pipeline {
+    /// The parts where a `$geoNear` is at the front: it goes on to add distances to the documents that the filter gives in
+    /// their order, each by itself, so that a limit behind it is one of the read.
+    fn behind_geo_near(mut self, matcher: Matcher) -> PipelineParts {
+        let limit = match self.stages.get(1).map(|stage| &stage.kind) {
+            Some(StageKind::Limit(limit)) => Some(*limit),
+            _ => None,
+        };
+        if limit.is_some() {
+            self.stages.remove(1);
+        }
+        PipelineParts {
+            matcher,
+            sort: None,
+            limit,
+            rest: self,
+        }
     }
 }
 

@@ -5,6 +5,7 @@ mod codes;
 mod divide;
 mod document;
 mod facet;
+mod geo_near;
 mod group;
 mod parse;
 mod redact;
@@ -23,6 +24,7 @@ use pinion_wire::Result;
 use self::stage::{Stage, StageKind, limit_behind};
 use self::step::Step;
 use crate::expression::Variables;
+use crate::index::IndexSpec;
 
 pub use divide::PipelineParts;
 pub use document::Document;
@@ -53,6 +55,14 @@ impl Pipeline {
         Ok(Pipeline {
             stages: parse::parse(stages, skip, variables)?,
         })
+    }
+
+    /// Chooses what a `$geoNear` at the front searches, where it does not say so: the field of the only geospatial index.
+    pub fn locate(&mut self, indexes: &[IndexSpec], namespace: &str) -> Result<()> {
+        match self.stages.first_mut().map(|stage| &mut stage.kind) {
+            Some(StageKind::GeoNear(stage)) => stage.locate(indexes, namespace),
+            _ => Ok(()),
+        }
     }
 
     /// Whether there are no stages.

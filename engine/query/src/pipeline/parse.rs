@@ -4,6 +4,7 @@ use pinion_bson::{DocBuilder, RawArray, RawBsonRef, RawDocument};
 use pinion_wire::Result;
 
 use super::facet::Facet;
+use super::geo_near::GeoNear;
 use super::group::Group;
 use super::stage::{Stage, StageKind};
 use super::unwind::Unwind;
@@ -34,6 +35,7 @@ const SUPPORTED: &[&str] = &[
     "$replaceWith",
     "$redact",
     "$facet",
+    "$geoNear",
     "$bucket",
     "$sortByCount",
 ];
@@ -46,7 +48,6 @@ pub(super) const UNSUPPORTED: &[&str] = &[
     "$densify",
     "$documents",
     "$fill",
-    "$geoNear",
     "$graphLookup",
     "$listClusterCatalog",
     "$listSampledQueries",
@@ -110,7 +111,7 @@ pub(super) fn parse(stages: &RawArray, skip: usize, variables: &Variables) -> Re
         }
     }
     // The form and the names of all stages are looked at before what is in any of them.
-    let mut out = Vec::new();
+    let mut out: Vec<Stage> = Vec::new();
     for stage in items(stages).skip(skip) {
         if let RawBsonRef::Document(stage) = stage
             && let Some((name, spec)) = first(stage)
@@ -124,6 +125,14 @@ pub(super) fn parse(stages: &RawArray, skip: usize, variables: &Variables) -> Re
                 }),
             }
         }
+    }
+    let first_of_all = usize::from(skip == 0);
+    if out
+        .iter()
+        .skip(first_of_all)
+        .any(|stage| matches!(stage.kind, StageKind::GeoNear(_)))
+    {
+        return Err(not_first("$geoNear"));
     }
     Ok(out)
 }
@@ -227,11 +236,9 @@ fn parse_stage(name: &str, spec: RawBsonRef<'_>, variables: &Variables) -> Resul
         ),
         "$redact" => StageKind::Redact(Expression::parse_redact(spec, variables)?),
         "$facet" => StageKind::Facet(Facet::parse(spec, variables)?),
+        "$geoNear" => StageKind::GeoNear(GeoNear::parse(spec, variables)?),
         name if FIRST.contains(&name) => {
-            return Err(error(
-                40602,
-                format!("{name} is only valid as the first stage in a pipeline."),
-            ));
+            return Err(not_first(name));
         }
         name => {
             return Err(error(
@@ -240,6 +247,13 @@ fn parse_stage(name: &str, spec: RawBsonRef<'_>, variables: &Variables) -> Resul
             ));
         }
     })
+}
+
+fn not_first(name: &str) -> pinion_wire::Error {
+    error(
+        40602,
+        format!("{name} is only valid as the first stage in a pipeline."),
+    )
 }
 
 fn parse_amount(name: &str, code: i32, spec: RawBsonRef<'_>) -> Result<i64> {

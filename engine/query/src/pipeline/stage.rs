@@ -4,6 +4,7 @@ use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_wire::Result;
 
 use super::facet::{Facet, Faceting};
+use super::geo_near::GeoNear;
 use super::group::{Group, Grouping};
 use super::step::Step;
 use super::steps::{Counting, Filtering, Limiting, Redacting, Skipping, Sorting, Transforming};
@@ -37,6 +38,7 @@ pub(super) enum StageKind {
     ReplaceRoot(Expression, &'static str),
     Redact(Expression),
     Facet(Facet),
+    GeoNear(GeoNear),
 }
 
 impl Stage {
@@ -52,7 +54,9 @@ impl Stage {
             StageKind::Unwind(unwind) => Box::new(Unwinding::new(unwind)),
             StageKind::Redact(expression) => Box::new(Redacting(expression)),
             StageKind::Facet(facet) => Box::new(Faceting::new(facet)),
-            StageKind::Project(_) | StageKind::ReplaceRoot(..) => Box::new(Transforming(self)),
+            StageKind::Project(_) | StageKind::ReplaceRoot(..) | StageKind::GeoNear(_) => {
+                Box::new(Transforming(self))
+            }
         }
     }
 
@@ -60,6 +64,7 @@ impl Stage {
     pub(super) fn transform(&self, document: &RawDocument) -> Result<Option<RawDocumentBuf>> {
         match &self.kind {
             StageKind::Project(projection) => projection.apply(document, None).map(Some),
+            StageKind::GeoNear(stage) => stage.transform(document).map(Some),
             StageKind::ReplaceRoot(expression, what) => {
                 let value = expression.evaluate(document)?;
                 work::spend_bytes(value.bytes())?;
