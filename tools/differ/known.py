@@ -278,6 +278,8 @@ def diverged(command, a, b):
 
 
 RULES = [
+    ("since 8.2 the reply of `dropDatabase` does not name the database",
+     lambda c, a, b: name_of(c) == "dropDatabase" and code(a) == code(b) == 0 and "dropped" not in a and "dropped" in b),
     ("7.0 reads this field by IDL: a wrong type is TypeMismatch, a missing field 40414; 4.4 read it by hand", read_by_idl),
     ("7.0 takes null for absent in this field; 4.4 refused it",
      lambda c, a, b: code(b) in (2, 9, 14, 72, 31160, 31174, 31175, 10065, 40414) and code(a) not in (14, 40414, 40415) and null_field(c, b) is not None),
@@ -388,8 +390,7 @@ RULES_OF_WHAT_WAS = [
      lambda c, a, b, before: contains(c, key_is("$mod")) and holds_number([c, *before.commands], lambda n: not abs(n) < 2.0**63)),
     ("a database is gone in Pinion with its last collection; MongoDB knows it for as long as it has it open",
      lambda c, a, b, before: any(name_of(sent) in ("drop", "renameCollection") for sent in before.commands)
-     and (name_of(c) == "explain" and code(a) == 26 and "does not exist" in a["errmsg"] and code(b) == 0
-          or name_of(c) == "dropDatabase" and code(a) == code(b) == 0 and "dropped" not in a and "dropped" in b)),
+     and name_of(c) == "explain" and code(a) == 26 and "does not exist" in a["errmsg"] and code(b) == 0),
     ("4.4 tells of a duplicate in a collection that was renamed under its old name",
      lambda c, a, b, before: any(name_of(sent) == "renameCollection" for sent in before.commands) and "E11000" in repr(b)
      and all_errors(a, b) and all(x == y for x, y in all_errors(a, b)) and duplicate_patterns(a) == duplicate_patterns(b)),

@@ -249,7 +249,7 @@ fn invocation(command: &Rc<Command>, message: &Message, ctx: &OpContext) -> Invo
 
 /// The reply of a command that succeeded.
 fn completed(mut reply: Reply) -> Reply {
-    reply.append("ok", 1.0);
+    reply.append_ok();
     reply
 }
 

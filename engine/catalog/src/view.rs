@@ -36,6 +36,20 @@ pub struct ResolvedView {
     pub collation: Option<RawDocumentBuf>,
 }
 
+impl ResolvedView {
+    /// This view, if what it is on has turned out to be one itself.
+    #[must_use]
+    pub fn over(self, below: ResolvedView) -> ResolvedView {
+        let mut pipeline = below.pipeline;
+        pipeline.extend(self.pipeline);
+        ResolvedView {
+            on: below.on,
+            pipeline,
+            collation: self.collation,
+        }
+    }
+}
+
 impl View {
     /// The view with these options.
     ///

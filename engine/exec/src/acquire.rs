@@ -1,15 +1,16 @@
 //! The one door to a collection: every command that reads or changes documents comes in here.
 //!
 //! What has to hold at each access is checked here and nowhere else, in this order: the operation
-//! is not interrupted, the namespace's gate admits it, the caller means the collection that has the
-//! name (`collectionUUID`), and the collection is there. Filters and pipelines are parsed behind
-//! the door, as what they mean depends on what the name stands for.
+//! is not interrupted, the namespace's gate admits it, the name is no view's unless the caller can
+//! have one, the caller means the collection that has the name (`collectionUUID`), and the
+//! collection is there. Filters and pipelines are parsed behind the door, as what they mean depends
+//! on what the name stands for.
 
 use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_catalog::{
-    Collection, CoreCatalog, GateAccess, Pass, Uuid, check_not_view, core_catalog,
+    Collection, CoreCatalog, GateAccess, Pass, ResolvedView, Uuid, check_not_view, core_catalog,
     ensure_collection, from_fatal,
 };
 use pinion_clock::Timestamp;
@@ -45,6 +46,15 @@ pub(crate) struct Wanted {
     /// `collectionUUID`.
     pub uuid: Option<Uuid>,
     pub access: GateAccess,
+    pub views: Views,
+}
+
+/// What a name means that is that of a view.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Views {
+    Refused,
+    /// The collection under it, and the stages in front of it.
+    Resolved,
 }
 
 impl Wanted {
@@ -53,6 +63,7 @@ impl Wanted {
             ns,
             uuid: uuid.map(Uuid),
             access: GateAccess::Read,
+            views: Views::Refused,
         }
     }
 
@@ -67,6 +78,7 @@ impl Wanted {
 /// A namespace that an operation is behind the gate of. As long as this lives, no DDL changes it.
 pub(crate) struct Acquired {
     wanted: Wanted,
+    view: Option<Box<ResolvedView>>,
     collection: Option<Arc<Collection>>,
     source: ReadSource,
     /// Dropped last: whatever is read of the collection is read behind the gate.
@@ -76,24 +88,54 @@ pub(crate) struct Acquired {
 /// Waits until the namespace's gate admits the access, and looks at what is behind it.
 pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired> {
     let catalog = core_catalog();
-    let gate = catalog.gates().enter(&wanted.ns, wanted.access);
-    let pass = interruptible(ctx, gate).await?;
-    let collection = catalog.get(&wanted.ns);
-    if collection.is_none() {
-        check_not_view(&catalog.current(), &wanted.ns)?;
-    }
+    let mut view: Option<Box<ResolvedView>> = None;
+    let (pass, collection) = loop {
+        let ns = view.as_ref().map_or(&wanted.ns, |view| &view.on);
+        let gate = catalog.gates().enter(ns, wanted.access);
+        let pass = interruptible(ctx, gate).await?;
+        let collection = catalog.get(ns);
+        if collection.is_none() {
+            let current = catalog.current();
+            if wanted.views == Views::Refused {
+                check_not_view(&current, ns)?;
+            } else if let Some(resolved) = current.resolve_view(ns)? {
+                // What is under it may have become a view while its gate was waited for.
+                view = Some(Box::new(match view {
+                    Some(above) => above.over(resolved),
+                    None => resolved,
+                }));
+                continue;
+            }
+        }
+        break (pass, collection);
+    };
     if let Some(expected) = wanted.uuid {
-        check_version(&catalog, &wanted.ns, collection.as_deref(), expected)?;
+        let named = collection.as_deref().filter(|_| view.is_none());
+        check_version(&catalog, &wanted.ns, named, expected)?;
     }
     Ok(Acquired {
         wanted,
+        view,
         collection,
         source: ReadSource::Newest,
         _pass: pass,
     })
 }
 
-/// Acquires for a read.
+/// Acquires for a read that a view can answer.
+pub(crate) async fn acquire_viewed(
+    ctx: &OpContext,
+    ns: Namespace,
+    uuid: Option<[u8; 16]>,
+) -> Result<Acquired> {
+    let wanted = Wanted {
+        views: Views::Resolved,
+        ..Wanted::read(ns, uuid)
+    };
+    acquire(ctx, wanted).await
+}
+
+/// Acquires for a read of a collection.
 pub(crate) async fn acquire_read(
     ctx: &OpContext,
     ns: Namespace,
@@ -112,8 +154,14 @@ pub(crate) async fn acquire_write(
 }
 
 impl Acquired {
+    /// The namespace that was named: of a view its own.
     pub(crate) fn ns(&self) -> &Namespace {
         &self.wanted.ns
+    }
+
+    /// What stands in front of the collection, if a view was named.
+    pub(crate) fn view(&self) -> Option<&ResolvedView> {
+        self.view.as_deref()
     }
 
     pub(crate) fn wanted(&self) -> &Wanted {
@@ -137,7 +185,7 @@ impl Acquired {
     /// Whether documents are read and written as they are stored, by their `_id` as it is: the
     /// short cuts past the planner hold for these alone. True also where there is no collection.
     pub(crate) fn is_plain(&self) -> bool {
-        self.collection().is_none_or(|found| found.is_plain())
+        self.view.is_none() && self.collection().is_none_or(|found| found.is_plain())
     }
 
     /// Leaves. What was wanted can be acquired again: the collection may be another one then, or
@@ -178,6 +226,7 @@ pub(crate) fn glance<R>(
     }
     let found = catalog.with(ns, |found| found.is_plain().then(|| look(found)));
     match found {
+        None if catalog.current().view(ns).is_some() => Glance::NotPlain,
         None => Glance::Absent,
         Some(None) => Glance::NotPlain,
         Some(Some(seen)) => Glance::Found(seen),

@@ -76,7 +76,7 @@ TYPED = [
     ("db.fsyncUnlock()", "fsyncUnlock completed"),
     ("show log startupWarnings", "no authentication"),
     ("db.version()", "7.0."),
-    ("db.dropDatabase()", "dropped: 'typed'"),
+    ("db.dropDatabase()", "ok: 1"),
 ]
 
 

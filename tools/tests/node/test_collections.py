@@ -101,3 +101,59 @@ def test_options_outlive_the_node():
         with node.client() as client:
             assert info(client.kept, "c") == before
             refused(lambda: client.kept.c.insert_one({"x": 2}))
+
+
+def test_views_are_read_and_not_written(client):
+    database = client.viewed
+    database.c.insert_many([{"_id": key, "x": key * 10, "tags": ["t%d" % (key % 2)]} for key in range(6)])
+    database.command({"create": "v", "viewOn": "c", "pipeline": [{"$match": {"x": {"$gte": 20}}}]})
+    database.command({"create": "w", "viewOn": "v", "pipeline": [{"$project": {"x": 1, "tags": 1}}, {"$sort": {"_id": -1}}]})
+    assert [document["_id"] for document in database.w.find()] == [5, 4, 3, 2]
+    assert database.w.find_one({"_id": 3}) == {"_id": 3, "x": 30, "tags": ["t1"]}
+    assert database.w.find_one({"_id": 1}) is None
+    assert [document["_id"] for document in database.w.find({"x": {"$lt": 50}}, {"_id": 1}).sort("_id").skip(1).limit(2).batch_size(1)] == [3, 4]
+    assert database.command({"count": "w", "query": {"x": {"$gt": 20}}, "limit": 2})["n"] == 2
+    assert database.w.count_documents({}) == 4 and database.w.estimated_document_count() == 4
+    assert sorted(database.w.distinct("tags")) == ["t0", "t1"]
+    assert [group["n"] for group in database.w.aggregate([{"$group": {"_id": "$tags", "n": {"$sum": 1}}}, {"$sort": {"_id": 1}}])] == [2, 2]
+    assert database.command({"explain": {"find": "w", "filter": {"x": 30}}})["ok"] == 1
+    for write in (
+        lambda: database.w.insert_one({}),
+        lambda: database.w.update_one({}, {"$set": {"x": 1}}),
+        lambda: database.w.delete_many({}),
+        lambda: database.w.find_one_and_delete({}),
+        lambda: database.w.create_index("x"),
+        lambda: database.command({"listIndexes": "w"}),
+        lambda: database.command({"validate": "w"}),
+        lambda: database.w.rename("other"),
+    ):
+        assert refused(write, 166)
+    assert refused(lambda: list(database.w.find().sort("$natural", 1)), 168)
+    assert refused(lambda: list(database.w.find(show_record_id=True)), 168)
+    found = info(database, "w")
+    assert found["type"] == "view" and found["info"] == {"readOnly": True}
+    assert database["system.views"].find_one({"_id": "viewed.w"})["viewOn"] == "v"
+    assert database.command("dbStats")["views"] == 2
+    database.command({"collMod": "w", "viewOn": "c", "pipeline": []})
+    assert database.w.count_documents({}) == 6
+    database.drop_collection("w")
+    assert database["system.views"].count_documents({}) == 1
+    database.drop_collection("c")
+    assert list(database.v.find()) == []
+    # A cursor on a view is of the view's name, and goes with the collection under it.
+    database.c.insert_many([{"x": 20} for _ in range(3)])
+    cursor = database.v.find(batch_size=1)
+    next(cursor)
+    database.drop_collection("c")
+    assert refused(lambda: list(cursor), 175)
+
+
+def test_views_that_cannot_be(client):
+    database = client.unviewable
+    refused(lambda: database.command({"create": "v", "viewOn": "v", "pipeline": []}), 5)
+    refused(lambda: database.command({"create": "v", "viewOn": "c", "pipeline": [{"$out": "d"}]}), 167)
+    refused(lambda: database.command({"create": "v", "viewOn": "c", "capped": True, "size": 1}), 72)
+    database.command({"create": "v", "viewOn": "w", "pipeline": []})
+    refused(lambda: database.command({"create": "w", "viewOn": "v", "pipeline": []}), 5)
+    refused(lambda: database.command({"create": "v"}), 48)
+    refused(lambda: database.command({"create": "system.views"}), 73)

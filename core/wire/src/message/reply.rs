@@ -29,6 +29,8 @@ pub struct Reply {
     /// stream.
     next: Option<RawDocumentBuf>,
     close_connection: bool,
+    /// `ok` is an int, as in the replies that MongoDB makes out of those of other commands.
+    ok_is_int: bool,
     /// What the command leaves for the next one like it.
     repeatable: Option<Box<Repeatable>>,
 }
@@ -52,6 +54,7 @@ impl Reply {
             fields: DocBuilder::with_prefix(buffer),
             next: None,
             close_connection: false,
+            ok_is_int: false,
             repeatable: None,
         }
     }
@@ -90,6 +93,20 @@ impl Reply {
     pub fn close_connection(&mut self) -> &mut Reply {
         self.close_connection = true;
         self
+    }
+
+    /// `ok` will be an int.
+    pub fn ok_as_int(&mut self) -> &mut Reply {
+        self.ok_is_int = true;
+        self
+    }
+
+    /// Appends `ok`: the command has succeeded.
+    pub fn append_ok(&mut self) {
+        match self.ok_is_int {
+            true => self.append("ok", 1i32),
+            false => self.append("ok", 1.0),
+        };
     }
 
     pub fn closes_connection(&self) -> bool {

@@ -17,6 +17,7 @@ use crate::entry::Collection;
 use crate::gates::GateMode;
 use crate::index::Index;
 use crate::limits::MAX_INDEXES;
+use crate::names::check_not_view;
 use crate::specs;
 use crate::text::render;
 
@@ -201,6 +202,7 @@ pub async fn drop_indexes(
 ) -> Result<(usize, Option<Timestamp>)> {
     coordinate(ctx, move |c| async move {
         let _lock = c.lock(Scope::one(&ns)).await;
+        check_not_view(&core_catalog().current(), &ns)?;
         let Some(collection) = core_catalog().get(&ns) else {
             return Err(Error::new(
                 ErrorCode::NAMESPACE_NOT_FOUND,

@@ -1,22 +1,23 @@
 //! `aggregate`.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use pinion_bson::{RawArray, RawBsonRef, RawDocument};
-use pinion_catalog::Collection;
+use pinion_bson::{RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
+use pinion_catalog::{Collection, ResolvedView};
 use pinion_query::{Hint, Pipeline, PipelineParts, PipelineRun, Variables};
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
-use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
+use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::cursors::{CursorRequest, first_batch};
 use super::first_stage::{FirstStage, documents_of, first_stage};
 use super::refuse;
 use super::variables::variables;
-use crate::acquire::{Acquired, acquire_read};
+use crate::acquire::{Acquired, acquire_viewed};
 use crate::compute::compute;
 use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
-use crate::read::{PipelineStream, ReadRequest, Source, Stream, open, parse_hint};
+use crate::read::{PipelineStream, ReadRequest, Reads, Source, Stream, open, parse_hint};
 
 /// An `aggregate` as it is written.
 pub(super) struct AggregateCommand<'d> {
@@ -153,15 +154,19 @@ impl AggregateCommand<'_> {
     pub(super) async fn acquire(&self, ctx: &OpContext) -> Result<Acquired> {
         // Without a collection there is none whose UUID could be meant.
         let uuid = self.uuid.filter(|_| !self.collectionless);
-        acquire_read(ctx, self.ns.clone(), uuid).await
+        acquire_viewed(ctx, self.ns.clone(), uuid).await
     }
 
-    /// Parses the pipeline, for the collection that was acquired.
-    pub(super) async fn parse(self, ctx: &OpContext) -> Result<Aggregate> {
+    /// Parses the pipeline, for what was acquired: behind that of a view.
+    pub(super) async fn parse(self, ctx: &OpContext, acquired: &Acquired) -> Result<Aggregate> {
         let AggregateCommand { stages, vars, .. } = self;
-        let first = compute(ctx, || first_stage(stages, self.collectionless)).await?;
+        let stages = match acquired.view() {
+            None => Cow::Borrowed(stages),
+            Some(view) => Cow::Owned(behind(view, stages)?),
+        };
+        let first = compute(ctx, || first_stage(&stages, self.collectionless)).await?;
         let taken = usize::from(first.is_some());
-        let pipeline = compute(ctx, || Pipeline::parse_from(stages, taken, &vars)).await?;
+        let pipeline = compute(ctx, || Pipeline::parse_from(&stages, taken, &vars)).await?;
         Ok(Aggregate {
             first,
             pipeline,
@@ -169,6 +174,27 @@ impl AggregateCommand<'_> {
             hint: self.hint,
         })
     }
+}
+
+/// The stages of a command behind those of a view.
+fn behind(view: &ResolvedView, stages: &RawArray) -> Result<RawArrayBuf> {
+    let first = pinion_bson::values(stages).next();
+    if let Some(RawBsonRef::Document(first)) = first
+        && let Some((name @ "$collStats", _)) = pinion_bson::elements(first).next()
+    {
+        return Err(Error::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
+            format!("{name} is not supported on a view"),
+        ));
+    }
+    let mut all = RawArrayBuf::new();
+    for stage in &view.pipeline {
+        all.push(stage.clone());
+    }
+    for stage in pinion_bson::values(stages) {
+        all.push(RawBson::from(stage));
+    }
+    Ok(all)
 }
 
 impl Aggregate {
@@ -209,43 +235,84 @@ pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
         return super::explain::explain_aggregate(&cmd, cmd.body()).await;
     }
     let acquired = command.acquire(&cmd.ctx).await?;
+    answer(&cmd, command, acquired, false).await
+}
+
+/// An `aggregate` in the place of another command on a view, which is acquired already.
+pub(super) async fn answer_for(
+    cmd: &Invocation,
+    body: &RawDocument,
+    acquired: Acquired,
+    single_batch: bool,
+) -> Result<Reply> {
+    let command = read(&cmd.ctx, body, cmd.db(), false).await?;
+    answer(cmd, command, acquired, single_batch).await
+}
+
+/// All documents of an `aggregate` in the place of another command on a view.
+pub(super) async fn stream_for(
+    cmd: &Invocation,
+    body: &RawDocument,
+    acquired: &Acquired,
+) -> Result<Stream> {
+    let command = read(&cmd.ctx, body, cmd.db(), false).await?;
+    let parsed = command.parse(&cmd.ctx, acquired).await?;
+    Ok(open_stream(&cmd.ctx, parsed, acquired, usize::MAX).await?.0)
+}
+
+async fn answer(
+    cmd: &Invocation,
+    command: AggregateCommand<'_>,
+    acquired: Acquired,
+    single_batch: bool,
+) -> Result<Reply> {
     let first = command.batch_size.unwrap_or(DEFAULT_FIRST_BATCH);
-    let parsed = command.parse(&cmd.ctx).await?;
+    let parsed = command.parse(&cmd.ctx, &acquired).await?;
     pinion_runtime::yield_if_due().await;
     let mut out = Reply::new();
-    let mut cursor = CursorRequest {
+    let (stream, reads) = open_stream(&cmd.ctx, parsed, &acquired, first).await?;
+    let cursor = CursorRequest {
         ns: acquired.ns().clone(),
-        uuid: None,
-        indexes: Vec::new(),
+        reads,
         batch_size: Some(first),
-        single_batch: false,
+        single_batch,
         no_timeout: false,
     };
+    first_batch(cmd, stream, cursor, &mut out).await?;
+    Ok(out)
+}
+
+/// The documents that come out of a pipeline, and what it reads. `first` is how many of them are
+/// wanted first.
+async fn open_stream(
+    ctx: &OpContext,
+    parsed: Aggregate,
+    acquired: &Acquired,
+    first: usize,
+) -> Result<(Stream, Option<Reads>)> {
     if let Some(stage) = &parsed.first {
-        let documents = documents_of(stage, &acquired).await?;
-        let stream = over_list(documents.into(), parsed.pipeline);
-        first_batch(&cmd, stream, cursor, &mut out).await?;
-        return Ok(out);
+        let documents = documents_of(stage, acquired).await?;
+        return Ok((over_list(documents.into(), parsed.pipeline), None));
     }
     let Some(collection) = acquired.collection() else {
-        let stream = over_list(VecDeque::new(), parsed.pipeline);
-        first_batch(&cmd, stream, cursor, &mut out).await?;
-        return Ok(out);
+        return Ok((over_list(VecDeque::new(), parsed.pipeline), None));
     };
-    cursor.uuid = Some(collection.uuid);
-    let parts = parsed.divide(&cmd.ctx, Some(collection)).await?;
+    let parts = parsed.divide(ctx, Some(collection)).await?;
     let wanted = if parts.rest.is_empty() {
         first
     } else {
         PART_BATCH_DOCUMENTS
     };
     let request = parsed.request(&parts, collection.clone());
-    let opened = open(&cmd.ctx, acquired.source(), request, wanted).await?;
-    cursor.indexes = opened.indexes;
+    let opened = open(ctx, acquired.source(), request, wanted).await?;
+    let reads = Reads {
+        ns: collection.ns.clone(),
+        uuid: collection.uuid,
+        indexes: opened.indexes,
+    };
     let source = Source::Read(Box::new(opened.stream));
     let stream = PipelineStream::new(source, PipelineRun::new(parts.rest));
-    first_batch(&cmd, Stream::Pipeline(Box::new(stream)), cursor, &mut out).await?;
-    Ok(out)
+    Ok((Stream::Pipeline(Box::new(stream)), Some(reads)))
 }
 
 /// A whole pipeline over documents that are at hand.

@@ -341,14 +341,10 @@ impl Bulk<'_> {
         if concern.is_some_and(pinion_wire::idl::WriteConcern::is_unacknowledged) {
             return Ok(out);
         }
-        let request = CursorRequest {
-            ns: Namespace::new("admin", "$cmd.bulkWrite")?,
-            uuid: None,
-            indexes: Vec::new(),
-            batch_size: Some(self.options.batch_size.unwrap_or(usize::MAX)),
-            single_batch: false,
-            no_timeout: false,
-        };
+        let request = CursorRequest::of_list(
+            Namespace::new("admin", "$cmd.bulkWrite")?,
+            Some(self.options.batch_size.unwrap_or(usize::MAX)),
+        );
         let results = Stream::List(self.replies.take_documents());
         first_batch(cmd, results, request, &mut out).await?;
         self.replies.append_counts(&mut out);

@@ -50,13 +50,13 @@ pub(crate) async fn drop_database(cmd: Invocation) -> Result<Reply> {
                 "Have to pass 1 as 'dropDatabase' parameter",
             ));
         }
-        Some(value) => {
-            return Err(reader.wrong_type("dropDatabase", value, pinion_wire::idl::Types::NUMBER));
-        }
-        None => {
+        None | Some(RawBsonRef::Null | RawBsonRef::Undefined) => {
             return Err(pinion_wire::idl::missing_field(
                 reader.path().field("dropDatabase"),
             ));
+        }
+        Some(value) => {
+            return Err(reader.wrong_type("dropDatabase", value, pinion_wire::idl::Types::NUMBER));
         }
     }
     reader.finish()?;
@@ -68,10 +68,7 @@ pub(crate) async fn drop_database(cmd: Invocation) -> Result<Reply> {
         ));
     }
     let mut out = Reply::new();
-    let dropped = pinion_catalog::drop_database(&cmd.ctx, db.clone()).await?;
-    if dropped.is_some() {
-        out.append("dropped", db.as_str());
-    }
+    let dropped = pinion_catalog::drop_database(&cmd.ctx, db).await?;
     acknowledge(&cmd.ctx, dropped, &mut out).await?;
     Ok(out)
 }
@@ -132,14 +129,10 @@ pub(crate) async fn list_collections(cmd: Invocation) -> Result<Reply> {
         }
     }
     let mut out = Reply::new();
-    let request = CursorRequest {
-        ns: Namespace::new(cmd.db(), "$cmd.listCollections")?,
-        uuid: None,
-        indexes: Vec::new(),
-        batch_size: Some(batch_size.unwrap_or(usize::MAX)),
-        single_batch: false,
-        no_timeout: false,
-    };
+    let request = CursorRequest::of_list(
+        Namespace::new(cmd.db(), "$cmd.listCollections")?,
+        Some(batch_size.unwrap_or(usize::MAX)),
+    );
     first_batch(&cmd, Stream::List(list), request, &mut out).await?;
     Ok(out)
 }

@@ -7,8 +7,9 @@ use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 use std::sync::Arc;
 
-use super::refuse;
-use crate::acquire::{Acquired, acquire_read};
+use super::views::Rewritten;
+use super::{aggregate, refuse};
+use crate::acquire::{Acquired, acquire_viewed};
 use crate::compute::compute;
 use crate::read::{Output, ReadRequest, open, parse_hint};
 use pinion_query::Hint;
@@ -60,6 +61,16 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<CountCommand<'
 }
 
 impl CountCommand<'_> {
+    /// The pipeline that the command is on a view.
+    pub(super) fn rewritten(&self, body: &RawDocument) -> RawDocumentBuf {
+        Rewritten::new(&self.ns)
+            .stage("$match", self.query)
+            .bound("$skip", self.skip)
+            .bound("$limit", self.limit.unwrap_or(0))
+            .count("count")
+            .options(body, &["collation", "hint"], None)
+    }
+
     /// Parses the filter, for the collection that was acquired.
     pub(super) async fn parse(self, ctx: &OpContext) -> Result<Count> {
         let empty = RawDocumentBuf::new();
@@ -88,7 +99,10 @@ impl Count {
 /// `count`.
 pub(crate) async fn count(cmd: Invocation) -> Result<Reply> {
     let command = read(cmd.body(), cmd.db())?;
-    let acquired = acquire_read(&cmd.ctx, command.ns.clone(), command.uuid).await?;
+    let acquired = acquire_viewed(&cmd.ctx, command.ns.clone(), command.uuid).await?;
+    if acquired.view().is_some() {
+        return count_view(&cmd, &command, acquired).await;
+    }
     let parsed = command.parse(&cmd.ctx).await?;
     let mut total = 0;
     if let Some(collection) = acquired.collection() {
@@ -96,11 +110,33 @@ pub(crate) async fn count(cmd: Invocation) -> Result<Reply> {
     }
     let total = total.saturating_sub(parsed.skip as u64);
     let total = parsed.limit.map_or(total, |limit| total.min(limit as u64));
+    Ok(reply(total as i64))
+}
+
+fn reply(total: i64) -> Reply {
     let mut out = Reply::new();
     match i32::try_from(total) {
         Ok(n) => out.append("n", n),
-        Err(_) => out.append("n", RawBsonRef::Int64(total as i64)),
+        Err(_) => out.append("n", RawBsonRef::Int64(total)),
     };
+    out
+}
+
+/// Counts the documents of a view.
+async fn count_view(
+    cmd: &Invocation,
+    command: &CountCommand<'_>,
+    acquired: Acquired,
+) -> Result<Reply> {
+    let body = command.rewritten(cmd.body());
+    let mut stream = aggregate::stream_for(cmd, &body, &acquired).await?;
+    let counted = stream.next(&cmd.ctx, 1).await?;
+    let total = counted.as_ref().and_then(|counted| {
+        let counted = pinion_catalog::stored_document(counted);
+        pinion_bson::get(counted, "count").and_then(pinion_wire::idl::i64_clamped)
+    });
+    let mut out = reply(total.unwrap_or(0));
+    out.ok_as_int();
     Ok(out)
 }
 

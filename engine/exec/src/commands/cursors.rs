@@ -10,17 +10,29 @@ use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 use crate::acquire::acquire_read;
 use crate::compute::compute_bytes;
 use crate::limits::{DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
-use crate::read::{Cursor, Filled, Stream, check_still_there, core_of, fill, not_found};
+use crate::read::{Cursor, Filled, Reads, Stream, core_of, fill, not_found};
 use crate::state::state;
 
 /// What a command that makes a cursor asks for.
 pub(crate) struct CursorRequest {
     pub ns: Namespace,
-    pub uuid: Option<pinion_catalog::Uuid>,
-    pub indexes: Vec<String>,
+    pub reads: Option<Reads>,
     pub batch_size: Option<usize>,
     pub single_batch: bool,
     pub no_timeout: bool,
+}
+
+impl CursorRequest {
+    /// A cursor over a list that is made at once.
+    pub(crate) fn of_list(ns: Namespace, batch_size: Option<usize>) -> CursorRequest {
+        CursorRequest {
+            ns,
+            reads: None,
+            batch_size,
+            single_batch: false,
+            no_timeout: false,
+        }
+    }
 }
 
 /// Reads the first batch of a stream and keeps the rest as a cursor; the reply's `cursor` field is appended.
@@ -45,8 +57,7 @@ pub(crate) async fn first_batch(
         let now = pinion_runtime::now();
         let cursor = Cursor {
             ns: request.ns.clone(),
-            uuid: request.uuid,
-            indexes: request.indexes,
+            reads: request.reads,
             session: ctx.args.lsid,
             no_timeout: request.no_timeout,
             stream,
@@ -167,11 +178,11 @@ async fn continue_cursor(
     if ctx.deadline_ns.is_none() {
         ctx.deadline_ns = cursor.time_left.map(|left| (started + left).as_nanos());
     }
-    check_cursor(&cursor)?;
-    let _acquired = match cursor.uuid {
-        Some(_) => {
-            let acquired = acquire_read(&ctx, ns.clone(), None).await?;
-            check_cursor(&cursor)?;
+    let _acquired = match &cursor.reads {
+        Some(reads) => {
+            reads.check()?;
+            let acquired = acquire_read(&ctx, reads.ns.clone(), None).await?;
+            reads.check()?;
             Some(acquired)
         }
         None => None,
@@ -213,13 +224,6 @@ impl Drop for ForgetOnDrop {
         if self.armed {
             state().cursors.forget(self.id);
         }
-    }
-}
-
-fn check_cursor(cursor: &Cursor) -> Result<()> {
-    match cursor.uuid {
-        Some(uuid) => check_still_there(&cursor.ns, uuid, &cursor.indexes),
-        None => Ok(()),
     }
 }
 

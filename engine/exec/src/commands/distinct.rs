@@ -1,6 +1,6 @@
 //! `distinct`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use pinion_bson::{
@@ -11,12 +11,13 @@ use pinion_query::{Matcher, Variables, work};
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-use super::refuse;
-use crate::acquire::acquire_read;
+use super::views::Rewritten;
+use super::{aggregate, refuse};
+use crate::acquire::acquire_viewed;
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::pause;
 use crate::limits::PART_BATCH_DOCUMENTS;
-use crate::read::{ReadRequest, open, parse_hint};
+use crate::read::{ReadRequest, Stream, open, parse_hint};
 use pinion_query::Hint;
 
 /// A `distinct` as it is written.
@@ -68,6 +69,13 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<DistinctComman
 }
 
 impl DistinctCommand<'_> {
+    /// The pipeline of the documents that the command looks at in a view.
+    pub(super) fn rewritten(&self, body: &RawDocument) -> RawDocumentBuf {
+        Rewritten::new(&self.ns)
+            .stage("$match", self.query)
+            .options(body, &["collation", "hint"], None)
+    }
+
     /// Parses filter and path, for the collection that was acquired.
     pub(super) async fn parse(self, ctx: &OpContext) -> Result<Distinct> {
         let empty = RawDocumentBuf::new();
@@ -163,24 +171,31 @@ const VALUE_BYTES: usize = 128;
 /// `distinct`.
 pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
     let command = read(cmd.body(), cmd.db())?;
-    let acquired = acquire_read(&cmd.ctx, command.ns.clone(), command.uuid).await?;
+    let acquired = acquire_viewed(&cmd.ctx, command.ns.clone(), command.uuid).await?;
+    let body = command.rewritten(cmd.body());
     let parsed = command.parse(&cmd.ctx).await?;
     let mut values = Values::default();
-    if let Some(collection) = acquired.collection() {
-        let request = parsed.request(collection.clone());
-        let source = acquired.source();
-        let opened = open(&cmd.ctx, source, request, PART_BATCH_DOCUMENTS).await?;
-        let mut stream = opened.stream;
-        while let Some(document) = stream.next_wanted(&cmd.ctx, PART_BATCH_DOCUMENTS).await? {
-            pause(&cmd.ctx).await?;
-            let document = stored_document(&document);
-            compute(&cmd.ctx, || values.add(document, &parsed.key)).await?;
-            if values.bytes > MAX_USER_DOCUMENT_BYTES {
-                return Err(Error::new(ErrorCode(17217), "distinct too big, 16mb cap"));
-            }
+    let mut stream = match (acquired.view(), acquired.collection()) {
+        (Some(_), _) => aggregate::stream_for(&cmd, &body, &acquired).await?,
+        (None, Some(collection)) => {
+            let request = parsed.request(collection.clone());
+            let opened = open(&cmd.ctx, acquired.source(), request, PART_BATCH_DOCUMENTS).await?;
+            Stream::Merged(Box::new(opened.stream))
+        }
+        (None, None) => Stream::List(VecDeque::new()),
+    };
+    while let Some(document) = stream.next(&cmd.ctx, PART_BATCH_DOCUMENTS).await? {
+        pause(&cmd.ctx).await?;
+        let document = stored_document(&document);
+        compute(&cmd.ctx, || values.add(document, &parsed.key)).await?;
+        if values.bytes > MAX_USER_DOCUMENT_BYTES {
+            return Err(Error::new(ErrorCode(17217), "distinct too big, 16mb cap"));
         }
     }
     let mut out = Reply::with_capacity(values.bytes + 64);
+    if acquired.view().is_some() {
+        out.ok_as_int();
+    }
     let fields: &mut DocBuilder = &mut out;
     let append = || {
         fields.start_array("values");

@@ -12,7 +12,7 @@ use super::delete::parse_delete;
 use super::hello::COMPATIBLE_VERSION;
 use super::update::{parse_update, read_options};
 use super::{aggregate, count, distinct, find, find_and_modify};
-use crate::acquire::{Acquired, ReadSource, acquire_read};
+use crate::acquire::{Acquired, ReadSource, acquire_read, acquire_viewed};
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::pause;
 use crate::limits::PART_BATCH_DOCUMENTS;
@@ -94,7 +94,10 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
     match name {
         "find" => {
             let command = find::read(ctx, inner, db).await?;
-            let acquired = acquire_read(ctx, command.ns.clone(), command.uuid).await?;
+            let acquired = acquire_viewed(ctx, command.ns.clone(), command.uuid).await?;
+            if acquired.view().is_some() {
+                return parse_rewritten(ctx, &command.rewritten(inner)?, db, acquired).await;
+            }
             let parsed = command.parse(ctx).await?;
             let mut explained = plain(acquired, parsed.matcher.clone());
             explained.skip = Some(parsed.skip as i64);
@@ -105,7 +108,10 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
         }
         "count" => {
             let command = count::read(inner, db)?;
-            let acquired = acquire_read(ctx, command.ns.clone(), command.uuid).await?;
+            let acquired = acquire_viewed(ctx, command.ns.clone(), command.uuid).await?;
+            if acquired.view().is_some() {
+                return parse_rewritten(ctx, &command.rewritten(inner), db, acquired).await;
+            }
             let parsed = command.parse(ctx).await?;
             let mut explained = plain(acquired, parsed.matcher.clone());
             explained.top = Top::Count;
@@ -117,7 +123,10 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
         }
         "distinct" => {
             let command = distinct::read(inner, db)?;
-            let acquired = acquire_read(ctx, command.ns.clone(), command.uuid).await?;
+            let acquired = acquire_viewed(ctx, command.ns.clone(), command.uuid).await?;
+            if acquired.view().is_some() {
+                return parse_rewritten(ctx, &command.rewritten(inner), db, acquired).await;
+            }
             let parsed = command.parse(ctx).await?;
             let mut explained = plain(acquired, parsed.matcher.clone());
             explained.reads(|collection| parsed.request(collection));
@@ -128,14 +137,7 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
         "aggregate" => {
             let command = aggregate::read(ctx, inner, db, true).await?;
             let acquired = command.acquire(ctx).await?;
-            let parsed = command.parse(ctx).await?;
-            let collection = acquired.collection().map(|collection| &**collection);
-            let parts = parsed.divide(ctx, collection).await?;
-            let mut explained = plain(acquired, parts.matcher.clone());
-            explained.limit = parts.limit;
-            explained.rest = parts.rest.sources().map(RawDocument::to_owned).collect();
-            explained.reads(|collection| parsed.request(&parts, collection));
-            Ok(explained)
+            parse_pipeline(ctx, command, acquired).await
         }
         other => match pinion_runtime::try_core_local::<pinion_wire::Registry>()
             .and_then(|registry| registry.lookup(other).map(|_| ()))
@@ -150,6 +152,32 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             )),
         },
     }
+}
+
+/// The pipeline that another command is on a view.
+async fn parse_rewritten(
+    ctx: &OpContext,
+    body: &RawDocument,
+    db: &str,
+    acquired: Acquired,
+) -> Result<Explained> {
+    let command = aggregate::read(ctx, body, db, true).await?;
+    parse_pipeline(ctx, command, acquired).await
+}
+
+async fn parse_pipeline(
+    ctx: &OpContext,
+    command: aggregate::AggregateCommand<'_>,
+    acquired: Acquired,
+) -> Result<Explained> {
+    let parsed = command.parse(ctx, &acquired).await?;
+    let collection = acquired.collection().map(|collection| &**collection);
+    let parts = parsed.divide(ctx, collection).await?;
+    let mut explained = plain(acquired, parts.matcher.clone());
+    explained.limit = parts.limit;
+    explained.rest = parts.rest.sources().map(RawDocument::to_owned).collect();
+    explained.reads(|collection| parsed.request(&parts, collection));
+    Ok(explained)
 }
 
 /// A read of nothing so far.

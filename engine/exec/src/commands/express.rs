@@ -12,7 +12,7 @@ use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Attempt, HandlerFuture, Invocation, Pattern, Repeat, Repeatable, Reply, Result};
 
 use super::cursors::{append_batch, append_cursor};
-use crate::acquire::{Acquired, Glance, acquire_read, glance, stay};
+use crate::acquire::{Acquired, Glance, acquire_viewed, glance, stay};
 use crate::interrupt::interruptible;
 use crate::limits::LARGE_BATCH_BYTES;
 use crate::metrics::{OpClass, TopKind};
@@ -132,7 +132,7 @@ pub(super) async fn run(cmd: &Invocation, express: Express<'_>) -> Result<Ran> {
     let metrics = &state().metrics;
     let Express { ns, key, asked } = express;
     metrics.counters.query.inc();
-    let acquired = acquire_read(&cmd.ctx, ns, None).await?;
+    let acquired = acquire_viewed(&cmd.ctx, ns, None).await?;
     if !acquired.is_plain() {
         return Ok(Ran::NotPlain(acquired));
     }

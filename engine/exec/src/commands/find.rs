@@ -8,14 +8,16 @@ use pinion_query::{Hint, KeyBounds, Matcher, Projection, SortPattern, Variables}
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
+use super::aggregate;
 use super::cursors::{CursorRequest, append_cursor, first_batch};
 use super::express::{self, Ran};
 use super::refuse;
 use super::variables::variables;
-use crate::acquire::{Acquired, acquire_read};
+use super::views::{Rewritten, check_sort, not_in_pipelines};
+use crate::acquire::{Acquired, acquire_viewed};
 use crate::compute::compute;
 use crate::limits::DEFAULT_FIRST_BATCH;
-use crate::read::{Output, ReadRequest, Stream, open, parse_hint, parse_sort};
+use crate::read::{Output, ReadRequest, Reads, Stream, open, parse_hint, parse_sort};
 use crate::state::state;
 
 /// A `find` as it is written: nothing in here depends on what its namespace stands for.
@@ -130,6 +132,30 @@ pub(super) async fn read<'d>(
 }
 
 impl FindCommand<'_> {
+    /// The pipeline that the command is on a view.
+    pub(super) fn rewritten(&self, body: &RawDocument) -> Result<RawDocumentBuf> {
+        let bounds = self.key_bounds.as_ref();
+        let options = [
+            ("min", bounds.is_some_and(KeyBounds::has_min)),
+            ("max", bounds.is_some_and(KeyBounds::has_max)),
+            ("returnKey", self.return_key),
+            ("showRecordId", self.show_record_id),
+            ("noCursorTimeout", self.no_timeout),
+        ];
+        if let Some((option, _)) = options.into_iter().find(|(_, is_given)| *is_given) {
+            return Err(not_in_pipelines(option));
+        }
+        check_sort(self.sort)?;
+        let pipeline = Rewritten::new(&self.ns)
+            .stage("$match", self.filter)
+            .stage("$sort", self.sort)
+            .bound("$skip", self.skip)
+            .bound("$limit", self.limit.unwrap_or(0))
+            .stage("$project", self.projection);
+        let options = ["allowDiskUse", "collation", "hint", "let"];
+        Ok(pipeline.options(body, &options, self.batch_size))
+    }
+
     /// Parses filter, projection and sort, for the collection that was acquired.
     pub(super) async fn parse(self, ctx: &OpContext) -> Result<Find> {
         let empty = RawDocumentBuf::new();
@@ -198,7 +224,7 @@ pub(crate) async fn find(cmd: Invocation) -> Result<Reply> {
     }
     let command = read(&cmd.ctx, cmd.body(), cmd.db()).await?;
     state().metrics.counters.query.inc();
-    let acquired = acquire_read(&cmd.ctx, command.ns.clone(), command.uuid).await?;
+    let acquired = acquire_viewed(&cmd.ctx, command.ns.clone(), command.uuid).await?;
     answer(&cmd, command, acquired).await
 }
 
@@ -209,11 +235,15 @@ pub(super) async fn find_behind(cmd: &Invocation, acquired: Acquired) -> Result<
 }
 
 async fn answer(cmd: &Invocation, command: FindCommand<'_>, acquired: Acquired) -> Result<Reply> {
+    if acquired.view().is_some() {
+        let body = command.rewritten(cmd.body())?;
+        let single_batch = command.single_batch;
+        return aggregate::answer_for(cmd, &body, acquired, single_batch).await;
+    }
     let mut out = Reply::new();
     let mut request = CursorRequest {
         ns: command.ns.clone(),
-        uuid: None,
-        indexes: Vec::new(),
+        reads: None,
         batch_size: command.batch_size,
         single_batch: command.single_batch,
         no_timeout: command.no_timeout,
@@ -224,10 +254,11 @@ async fn answer(cmd: &Invocation, command: FindCommand<'_>, acquired: Acquired) 
         append_cursor(&mut out, "firstBatch", &[], 0, request.ns.as_str());
         return Ok(out);
     };
-    request.uuid = Some(collection.uuid);
+    let (ns, uuid) = (collection.ns.clone(), collection.uuid);
     let read = find.into_request(collection.clone());
     let opened = open(&cmd.ctx, acquired.source(), read, first).await?;
-    request.indexes = opened.indexes;
+    let indexes = opened.indexes;
+    request.reads = Some(Reads { ns, uuid, indexes });
     let stream = Stream::Merged(Box::new(opened.stream));
     first_batch(cmd, stream, request, &mut out).await?;
     Ok(out)

@@ -144,14 +144,7 @@ pub(crate) async fn list_indexes(cmd: Invocation) -> Result<Reply> {
         .map(|listed| Bytes::from(listed.into_bytes()))
         .collect();
     let mut out = Reply::new();
-    let request = CursorRequest {
-        ns,
-        uuid: None,
-        indexes: Vec::new(),
-        batch_size: Some(batch_size.unwrap_or(usize::MAX)),
-        single_batch: false,
-        no_timeout: false,
-    };
+    let request = CursorRequest::of_list(ns, Some(batch_size.unwrap_or(usize::MAX)));
     first_batch(&cmd, Stream::List(list), request, &mut out).await?;
     Ok(out)
 }

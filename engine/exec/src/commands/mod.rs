@@ -41,6 +41,7 @@ mod update;
 mod users;
 mod validate;
 mod variables;
+mod views;
 
 use std::future::Future;
 use std::pin::pin;

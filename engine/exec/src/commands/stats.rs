@@ -35,7 +35,7 @@ pub(crate) async fn db_stats(cmd: Invocation) -> Result<Reply> {
     let mut out = Reply::new();
     out.append("db", cmd.db())
         .append("collections", collections.len() as i64)
-        .append("views", 0i64)
+        .append("views", catalog.views_of(cmd.db()).count() as i64)
         .append("objects", records as i64)
         .append(
             "avgObjSize",

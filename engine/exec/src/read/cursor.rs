@@ -11,6 +11,7 @@ use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashMap;
 
+use super::request::check_still_there;
 use super::stream::Stream;
 use crate::limits::{MAX_BATCH_BYTES, MAX_CURSORS};
 use crate::state::state;
@@ -18,13 +19,31 @@ use crate::state::state;
 /// Bits of a cursor's id that name its core.
 const CORE_BITS: u32 = 12;
 
+/// A collection that a cursor reads, so that it is noticed when that is dropped or remade.
+#[derive(Clone, Debug)]
+pub(crate) struct Reads {
+    /// Its name: that under a view, if the cursor is of one.
+    pub ns: Namespace,
+    pub uuid: Uuid,
+    /// Indexes that are read, which may be dropped under it.
+    pub indexes: Vec<String>,
+}
+
+impl Reads {
+    /// Whether a read can go on that did not hold its collection's gate for a while.
+    ///
+    /// # Errors
+    /// `QueryPlanKilled` when the collection or an index that is read is gone.
+    pub(crate) fn check(&self) -> Result<()> {
+        check_still_there(&self.ns, self.uuid, &self.indexes)
+    }
+}
+
 /// What continues a query.
 pub(crate) struct Cursor {
     pub ns: Namespace,
-    /// The collection it reads, so that a dropped or remade one is noticed.
-    pub uuid: Option<Uuid>,
-    /// Indexes that it reads, which may be dropped under it.
-    pub indexes: Vec<String>,
+    /// What it reads, if it reads a collection.
+    pub reads: Option<Reads>,
     pub session: Option<Lsid>,
     pub no_timeout: bool,
     /// `batchSize` of the command that made it, for a `getMore` without one.

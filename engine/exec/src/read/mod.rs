@@ -13,7 +13,7 @@ mod scan;
 mod stream;
 
 pub(crate) use cursor::{
-    Cursor, CursorCounts, CursorTable, Filled, IdleCursor, core_of, fill, not_found,
+    Cursor, CursorCounts, CursorTable, Filled, IdleCursor, Reads, core_of, fill, not_found,
 };
 pub(crate) use hint::parse_hint;
 pub(crate) use item::PartCounters;

@@ -19,6 +19,16 @@ pub struct KeyBounds {
 }
 
 impl KeyBounds {
+    /// Whether there is a `min`.
+    pub fn has_min(&self) -> bool {
+        self.min.is_some()
+    }
+
+    /// Whether there is a `max`.
+    pub fn has_max(&self) -> bool {
+        self.max.is_some()
+    }
+
     /// Reads the two options; `None` when neither names a field.
     pub fn parse(
         min: Option<&RawDocument>,

@@ -127,11 +127,11 @@ async fn options(
         options.time_series = Some(series.resolve(ns)?);
     }
     check_expiry(&options)?;
-    refuse_what_is_not_built(&options, &written.view_on)?;
     if let Some(view_on) = written.view_on {
         let view = view::definition(ctx, ns, view_on, written.pipeline).await?;
         return view_options(options, view);
     }
+    refuse_what_is_not_built(&options)?;
     if let Some(validator) = &options.validator {
         check_validator(ctx, ns, validator).await?;
     }
@@ -200,9 +200,8 @@ fn capped(is_capped: bool, size: Option<i64>, max: Option<i64>) -> Result<Option
 }
 
 /// Options whose collections cannot be read or written yet.
-fn refuse_what_is_not_built(options: &CollectionOptions, view_on: &Option<&str>) -> Result<()> {
+fn refuse_what_is_not_built(options: &CollectionOptions) -> Result<()> {
     let lacking = [
-        ("viewOn", view_on.is_some()),
         ("timeseries", options.time_series.is_some()),
         ("capped", options.capped.is_some()),
         ("collation", options.collation.is_some()),

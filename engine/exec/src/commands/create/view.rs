@@ -109,6 +109,11 @@ pub(in crate::commands) async fn check_pipeline(
     }
     let variables = Variables {
         now_ms: Some(pinion_runtime::wall_ms()),
+        // Whether there is one is found out when the view is read.
+        cluster_time: Some(pinion_bson::Timestamp {
+            time: 0,
+            increment: 1,
+        }),
         ..Variables::default()
     };
     let parse = || Pipeline::parse_from(pipeline, 0, &variables).map(|_| ());
