@@ -57,6 +57,9 @@ pub const ERROR_BYTES: usize = 256;
 pub const INSERT_GROUP_STATEMENTS: usize = 1000;
 /// Bytes of documents that one step of an insert hands to storage together.
 pub const INSERT_GROUP_BYTES: usize = 4 * 1024 * 1024;
+/// Writes that one step of an insert hands to storage together, but for those of its last document: of documents that have
+/// many keys it takes fewer.
+pub(crate) const INSERT_STEP_WRITES: usize = 4096;
 /// How often a write that conflicts is tried again before the client is told.
 pub const MAX_CONFLICT_RETRIES: u32 = 200;
 /// How often a write that finds no memory for changes waits for the checkpoint before the client is told.

@@ -25,7 +25,7 @@ use super::validation::{Validation, check_document};
 use crate::acquire::{Acquired, acquire};
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::{check, is_interruption};
-use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS};
+use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS, INSERT_STEP_WRITES};
 use crate::state::state;
 
 /// A statement that inserts one prepared document, and the indexes that it makes multikey.
@@ -284,6 +284,7 @@ async fn attempt(
     // The places in the group of the statements.
     let mut places: SmallVec<[usize; 1]> = SmallVec::with_capacity(group.len());
     let mut multikey: Vec<(TreeId, MultikeyPaths)> = Vec::new();
+    let mut writes = 0;
     for (place, (_, document)) in group.iter().enumerate() {
         attempts.push(Attempt::Pending);
         pinion_runtime::yield_if_due().await;
@@ -303,8 +304,13 @@ async fn attempt(
         }
         match built {
             Ok(built) if built.newly_multikey.is_empty() => {
+                writes += built.statement.writes.len();
                 statements.push(built.statement);
                 places.push(place);
+                if writes >= INSERT_STEP_WRITES {
+                    attempts.extend((place + 1..group.len()).map(|_| Attempt::Pending));
+                    break;
+                }
             }
             Ok(built) => {
                 // This one waits until the catalog says that its indexes are multikey, and so do those after it: if it is

@@ -1,5 +1,6 @@
 //! Geospatial values and queries: GeoJSON on the sphere, legacy coordinates on the plane.
 
+mod bound;
 mod cover;
 mod edges;
 mod exact;

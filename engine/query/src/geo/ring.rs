@@ -4,11 +4,14 @@
 //! edges or at vertices do not intersect.
 
 use std::collections::BTreeMap;
+use std::ops::{ControlFlow, Range};
 
 use pinion_wire::Result;
 use s2::cell::Cell;
+use s2::cellid::CellID;
 use s2::point::Point;
 
+use super::bound::{Arc, Bound};
 use super::edges::{Edge, EdgeList};
 use super::exact::{Crosser, Crossing, ordered_ccw, sign};
 use super::wedge::{Containment, ContainsOrCrosses, Wedge};
@@ -21,76 +24,27 @@ pub(crate) struct Ring {
     /// Whether the fixed point that crossings are counted from is inside.
     origin_inside: bool,
     bound: Bound,
+    /// Of a long ring: its edges in order, with what is around some of them. Most are passed over by that.
+    blocks: Vec<Block>,
 }
 
-/// A part of the sphere outside of which nothing of a ring's inside lies.
+/// Edges that follow each other, from the first up to the last but not that one.
 #[derive(Clone, Debug)]
-pub(super) enum Bound {
-    Everything,
-    /// What is within this squared chord of the center; less than a hemisphere.
-    Cap {
-        center: Point,
-        chord2: f64,
-    },
+struct Block {
+    first: usize,
+    end: usize,
+    around: Bound,
 }
+
+/// How many edges are in a block, and from how many on a ring has blocks.
+const BLOCK: usize = 32;
+const BLOCKS_FROM: usize = 2 * BLOCK;
+
+/// From how many edges on those near to another edge are found by a list.
+const LISTED_FROM: usize = 8;
 
 /// How far from an edge a point that was meant to be on it may be, in radians: some ten nanometers.
 const ROUNDING: f64 = 2e-15;
-
-/// What is added to a bound's squared chord for rounding.
-const BOUND_MARGIN: f64 = 1e-13;
-
-impl Bound {
-    /// The bound of points and the arcs between them.
-    fn of(points: &[Point]) -> Bound {
-        let sum = points
-            .iter()
-            .fold(s2::r3::vector::Vector::new(0.0, 0.0, 0.0), |sum, p| {
-                sum + p.0
-            });
-        if sum.norm2() < 1e-6 {
-            return Bound::Everything;
-        }
-        let center = Point(sum.normalize());
-        let chord2 = points
-            .iter()
-            .fold(0.0f64, |most, p| most.max((p.0 - center.0).norm2()));
-        // A cap smaller than a hemisphere is convex: it contains the arcs as well.
-        if chord2 > 1.9 {
-            return Bound::Everything;
-        }
-        Bound::Cap {
-            center,
-            chord2: chord2 + BOUND_MARGIN,
-        }
-    }
-
-    pub(super) fn contains(&self, p: &Point) -> bool {
-        match self {
-            Bound::Everything => true,
-            Bound::Cap { center, chord2 } => (p.0 - center.0).norm2() <= *chord2,
-        }
-    }
-
-    pub(super) fn intersects(&self, other: &Bound) -> bool {
-        match (self, other) {
-            (
-                Bound::Cap {
-                    center: a,
-                    chord2: r,
-                },
-                Bound::Cap {
-                    center: b,
-                    chord2: s,
-                },
-            ) => {
-                let radius = |chord2: f64| 2.0 * (0.5 * chord2.sqrt()).min(1.0).asin();
-                super::edges::angle(a, b) <= radius(*r) + radius(*s) + BOUND_MARGIN
-            }
-            _ => true,
-        }
-    }
-}
 
 impl Ring {
     /// The ring through these vertices, of which there are at least three.
@@ -100,7 +54,9 @@ impl Ring {
             vertices,
             origin_inside: false,
             bound: Bound::Everything,
+            blocks: Vec::new(),
         };
+        ring.blocks = ring.made_blocks();
         // A ring contains its vertex exactly when the direction that is fixed for the vertex points inside.
         let [before, vertex, after] = [ring.vertex(0), ring.vertex(1), ring.vertex(2)];
         let inside = ordered_ccw(&vertex.ortho(), before, after, vertex);
@@ -111,7 +67,47 @@ impl Ring {
 
     /// The boundary of a cell.
     pub(super) fn of_cell(cell: &Cell) -> Result<Ring> {
-        Ring::new(cell.vertices().to_vec())
+        work::spend(4 * STEP)?;
+        let vertices = cell.vertices().to_vec();
+        // The fixed point lies on the boundary of no cell.
+        let origin = CellID::from(&Point::origin());
+        Ok(Ring {
+            origin_inside: cell.id.contains(&origin),
+            bound: Bound::of(&vertices),
+            vertices,
+            blocks: Vec::new(),
+        })
+    }
+
+    fn made_blocks(&self) -> Vec<Block> {
+        let count = self.vertices.len();
+        if count < BLOCKS_FROM {
+            return Vec::new();
+        }
+        let block = |first: usize| {
+            let end = (first + BLOCK).min(count);
+            let mut around = self.vertices[first..end].to_vec();
+            around.push(*self.vertex(end));
+            Block {
+                first,
+                end,
+                around: Bound::of(&around),
+            }
+        };
+        (0..count).step_by(BLOCK).map(block).collect()
+    }
+
+    /// The edges of the blocks that are wanted, as ranges of their places; all of them where there are no blocks.
+    fn spans(&self, wanted: impl Fn(&Bound) -> bool) -> Result<Vec<Range<usize>>> {
+        if self.blocks.is_empty() {
+            work::spend(self.vertices.len() as work::Units * STEP)?;
+            return Ok(vec![0..self.vertices.len()]);
+        }
+        work::spend(self.blocks.len() as work::Units * work::ITEM)?;
+        let blocks = self.blocks.iter().filter(|block| wanted(&block.around));
+        let spans: Vec<Range<usize>> = blocks.map(|block| block.first..block.end).collect();
+        work::spend((spans.len() * BLOCK) as work::Units * STEP)?;
+        Ok(spans)
     }
 
     fn tight_bound(&self) -> Result<Bound> {
@@ -199,12 +195,15 @@ impl Ring {
         if !self.bound.contains(p) {
             return Ok(false);
         }
-        work::spend(self.vertices.len() as work::Units * STEP)?;
         let origin = Point::origin();
-        let mut crosser = Crosser::new(&origin, p, &self.vertices[0]);
-        let crossings = (1..=self.vertices.len())
-            .filter(|place| crosser.next_counts(self.vertex(*place)))
-            .count();
+        let path = Arc::new(&origin, p);
+        let mut crossings = 0;
+        for span in self.spans(|around| path.may_meet(around))? {
+            let mut crosser = Crosser::new(&origin, p, self.vertex(span.start));
+            crossings += span
+                .filter(|place| crosser.next_counts(self.vertex(place + 1)))
+                .count();
+        }
         Ok(self.origin_inside != (crossings % 2 == 1))
     }
 
@@ -213,10 +212,11 @@ impl Ring {
         if !self.bound.contains(p) {
             return Ok(false);
         }
-        work::spend(self.vertices.len() as work::Units * 2 * STEP)?;
-        Ok(self
-            .edges()
-            .any(|edge| super::edges::angle_to_edge(p, &edge) <= ROUNDING))
+        let spans = self.spans(|around| around.contains(p))?;
+        Ok(spans
+            .into_iter()
+            .flatten()
+            .any(|place| super::edges::angle_to_edge(p, &self.edge(place)) <= ROUNDING))
     }
 
     fn has_vertex(&self, p: &Point) -> bool {
@@ -230,25 +230,43 @@ impl Ring {
         other: &Ring,
         shared: &mut dyn FnMut(&Wedge<'_>, &Wedge<'_>) -> bool,
     ) -> Result<bool> {
-        // The fewer edges are searched for those that may meet each of the more.
+        // The fewer edges are looked at for each of the more that are near to them.
         let swap = self.vertices.len() > other.vertices.len();
         let (fewer, more) = if swap { (other, self) } else { (self, other) };
-        let list = fewer.edge_list()?;
-        for place in 0..more.vertices.len() {
-            let edge = more.edge(place);
-            for at in list.near(&edge)? {
-                let near = list.edge(at);
-                match super::exact::crossing(edge.from, edge.to, near.from, near.to) {
-                    Crossing::Proper => return Ok(true),
-                    Crossing::Touching if near.to == edge.to => {
-                        let (near, edge) = (fewer.wedge(at + 1), more.wedge(place + 1));
-                        let (own, wedge) = if swap { (edge, near) } else { (near, edge) };
-                        if shared(&own, &wedge) {
-                            return Ok(false);
-                        }
+        let mut pair = |at: usize, place: usize| -> ControlFlow<bool> {
+            let (near, edge) = (fewer.edge(at), more.edge(place));
+            match super::exact::crossing(edge.from, edge.to, near.from, near.to) {
+                Crossing::Proper => return ControlFlow::Break(true),
+                Crossing::Touching if near.to == edge.to => {
+                    let (near, edge) = (fewer.wedge(at + 1), more.wedge(place + 1));
+                    let (own, wedge) = if swap { (edge, near) } else { (near, edge) };
+                    if shared(&own, &wedge) {
+                        return ControlFlow::Break(false);
                     }
-                    _ => {}
                 }
+                _ => {}
+            }
+            ControlFlow::Continue(())
+        };
+        let around = Bound::of(&fewer.vertices);
+        let spans = more.spans(|block| block.intersects(&around))?;
+        // A list pays where it leaves out more than it costs.
+        let list = (fewer.vertices.len() > LISTED_FROM)
+            .then(|| fewer.edge_list())
+            .transpose()?;
+        for place in spans.into_iter().flatten() {
+            let ended = match &list {
+                Some(list) => list
+                    .near(&more.edge(place))?
+                    .into_iter()
+                    .try_for_each(|at| pair(at, place)),
+                None => {
+                    work::spend(fewer.vertices.len() as work::Units * STEP)?;
+                    (0..fewer.vertices.len()).try_for_each(|at| pair(at, place))
+                }
+            };
+            if let ControlFlow::Break(crosses) = ended {
+                return Ok(crosses);
             }
         }
         Ok(false)
@@ -273,11 +291,10 @@ impl Ring {
         }
         // Two rings that together are the whole sphere contain each other's boundaries.
         let own = &self.vertices[0];
-        if matches!(self.bound, Bound::Everything)
-            && matches!(other.bound, Bound::Everything)
-            && other.contains(own)?
-            && !other.has_vertex(own)
-        {
+        let may_be_all = [&self.bound, &other.bound]
+            .iter()
+            .any(|bound| matches!(bound, Bound::Everything));
+        if may_be_all && other.contains(own)? && !other.has_vertex(own) {
             return Ok(false);
         }
         Ok(true)
@@ -443,6 +460,56 @@ mod tests {
         );
         check(&ring(&SQUARE.map(|(x, y)| (x + 20.0, y))), false, false);
         check(&square.inverted().expect("unbounded"), false, false);
+        // What is around a square does not contain a larger square, though it contains its boundary.
+        let around = square.inverted().expect("unbounded");
+        let larger = ring(&SQUARE.map(|(x, y)| (x * 2.0 - 5.0, y * 2.0 - 5.0)));
+        assert!(!around.contains_ring(&larger).expect("unbounded"));
+        assert!(around.intersects_ring(&larger).expect("unbounded"));
+    }
+
+    #[test]
+    fn rings_of_cells() {
+        let fixed = CellID::from(&Point::origin());
+        let elsewhere = CellID::from(&at(33.0, -44.0));
+        for id in [fixed, elsewhere] {
+            for level in [0, 1, 5, 17, 30] {
+                let cell = Cell::from(id.parent(level));
+                let ring = Ring::of_cell(&cell).expect("unbounded");
+                let same = Ring::new(cell.vertices().to_vec()).expect("unbounded");
+                assert_eq!(ring.origin_inside, same.origin_inside, "{cell:?}");
+                assert!(
+                    ring.contains(&cell.center()).expect("unbounded"),
+                    "{cell:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn long_rings_pass_over_most_edges() {
+        let circle = |count: u32| {
+            let corner = |i: u32| {
+                let (sin, cos) =
+                    (f64::from(i) / f64::from(count) * std::f64::consts::TAU).sin_cos();
+                (179.0 + 20.0 * cos, 50.0 + 20.0 * sin)
+            };
+            ring(&(0..count).map(corner).collect::<Vec<_>>())
+        };
+        let (long, cell) = (circle(10_000), Cell::from(&at(179.0, 69.999)));
+        assert!(long.intersects_cell(&cell).expect("unbounded"));
+        for i in 0..200 {
+            let (sin, cos) = (f64::from(i) * 0.77).sin_cos();
+            let reach = 20.0 + f64::from(i % 5 - 2) * 5.0;
+            let p = at(179.0 + reach * cos, 50.0 + reach * sin);
+            let inside = match i % 5 {
+                2 => continue,
+                nearer => nearer < 2,
+            };
+            assert_eq!(long.contains(&p).expect("unbounded"), inside, "{i}");
+        }
+        // A point is found with a fraction of the work that all edges are.
+        let found = work::within(10_000 * STEP / 4, || long.contains(&at(179.0, 50.0)));
+        assert!(matches!(found, Some(Ok(true))));
     }
 
     #[test]
