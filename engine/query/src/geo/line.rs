@@ -68,6 +68,11 @@ impl Line {
     }
 
     pub(crate) fn intersects_cell(&self, cell: &Cell) -> Result<bool> {
+        self.meets_square(cell, &cell.vertices())
+    }
+
+    /// Whether a point of the line is in a cell, or on an edge between these corners.
+    pub(super) fn meets_square(&self, cell: &Cell, corners: &[Point]) -> Result<bool> {
         work::spend(self.vertices.len() as work::Units * 4 * STEP)?;
         if self
             .vertices
@@ -76,9 +81,8 @@ impl Line {
         {
             return Ok(true);
         }
-        let corners = cell.vertices();
-        for side in 0..4 {
-            let (from, to) = (&corners[side], &corners[(side + 1) % 4]);
+        for (side, from) in corners.iter().enumerate() {
+            let to = &corners[(side + 1) % corners.len()];
             let mut crosser = Crosser::new(from, to, &self.vertices[0]);
             if self.vertices[1..]
                 .iter()

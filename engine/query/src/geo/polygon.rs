@@ -86,15 +86,20 @@ impl Polygon {
     }
 
     pub(crate) fn intersects_cell(&self, cell: &Cell) -> Result<bool> {
+        self.meets(Ring::of_cell(cell)?)
+    }
+
+    /// Whether the polygon intersects the inside of a small ring.
+    pub(super) fn meets(&self, ring: Ring) -> Result<bool> {
         if self.holes().is_empty() {
-            return self.shell().intersects_cell(cell);
+            return ring.intersects_ring(self.shell());
         }
-        self.intersects(&Polygon::new(vec![Ring::of_cell(cell)?]))
+        self.intersects(&Polygon::new(vec![ring]))
     }
 
     pub(crate) fn contains_cell(&self, cell: &Cell) -> Result<bool> {
         if self.holes().is_empty() {
-            return self.shell().contains_cell(cell);
+            return self.shell().contains_ring(&Ring::of_cell(cell)?);
         }
         self.contains(&Polygon::new(vec![Ring::of_cell(cell)?]))
     }
@@ -214,17 +219,13 @@ impl BigPolygon {
         &self.ring
     }
 
-    pub(crate) fn intersects_cell(&self, cell: &Cell) -> Result<bool> {
-        self.ring.intersects_cell(cell)
-    }
-
     pub(crate) fn contains_cell(&self, cell: &Cell) -> Result<bool> {
-        self.ring.contains_cell(cell)
+        self.ring.contains_ring(&Ring::of_cell(cell)?)
     }
 
     pub(crate) fn covers_point(&self, p: &SpherePoint) -> Result<bool> {
         Ok(self.ring.contains(&p.point)?
-            || self.ring.intersects_cell(&p.cell)?
+            || Ring::of_cell(&p.cell)?.intersects_ring(&self.ring)?
             || self.ring.touches(&p.point)?)
     }
 

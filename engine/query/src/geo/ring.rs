@@ -10,6 +10,7 @@ use pinion_wire::Result;
 use s2::cell::Cell;
 use s2::cellid::CellID;
 use s2::point::Point;
+use s2::r3::vector::Vector;
 
 use super::bound::{Arc, Bound};
 use super::edges::{Edge, EdgeList};
@@ -35,6 +36,9 @@ struct Block {
     end: usize,
     around: Bound,
 }
+
+/// How far outside of a cell the ring around it is, in the coordinates of a face: more than rounding, far less than a cell.
+const AROUND_CELLS: f64 = 1e-14;
 
 /// How many edges are in a block, and from how many on a ring has blocks.
 const BLOCK: usize = 32;
@@ -67,9 +71,22 @@ impl Ring {
 
     /// The boundary of a cell.
     pub(super) fn of_cell(cell: &Cell) -> Result<Ring> {
+        Ring::of_corners(cell, cell.vertices().to_vec())
+    }
+
+    /// A ring so little outside of a cell that what touches the cell but for rounding intersects it.
+    pub(super) fn around_cell(cell: &Cell) -> Result<Ring> {
+        let square = cell.bound_uv().expanded_by_margin(AROUND_CELLS);
+        let corners = square.vertices();
+        Ring::of_corners(
+            cell,
+            corners.map(|at| on_face(cell.face(), at.x, at.y)).to_vec(),
+        )
+    }
+
+    fn of_corners(cell: &Cell, vertices: Vec<Point>) -> Result<Ring> {
         work::spend(4 * STEP)?;
-        let vertices = cell.vertices().to_vec();
-        // The fixed point lies on the boundary of no cell.
+        // The fixed point lies on the boundary of no cell, nor next to it.
         let origin = CellID::from(&Point::origin());
         Ok(Ring {
             origin_inside: cell.id.contains(&origin),
@@ -343,14 +360,6 @@ impl Ring {
         }
     }
 
-    pub(super) fn intersects_cell(&self, cell: &Cell) -> Result<bool> {
-        Ring::of_cell(cell)?.intersects_ring(self)
-    }
-
-    pub(super) fn contains_cell(&self, cell: &Cell) -> Result<bool> {
-        self.contains_ring(&Ring::of_cell(cell)?)
-    }
-
     /// What makes the ring no simple one, as S2 says it.
     pub(super) fn fault(&self) -> Result<Option<String>> {
         let mut places: BTreeMap<[u64; 3], usize> = BTreeMap::new();
@@ -379,6 +388,19 @@ impl Ring {
         }
         Ok(None)
     }
+}
+
+/// The point of a face of the cube around the sphere.
+fn on_face(face: u8, u: f64, v: f64) -> Point {
+    let at = match face {
+        0 => Vector::new(1.0, u, v),
+        1 => Vector::new(-u, 1.0, v),
+        2 => Vector::new(-u, -v, 1.0),
+        3 => Vector::new(-1.0, -v, -u),
+        4 => Vector::new(v, -1.0, -u),
+        _ => Vector::new(v, u, -1.0),
+    };
+    Point(at.normalize())
 }
 
 /// A vertex as a key: equal vertices have equal ones.
@@ -496,7 +518,8 @@ mod tests {
             ring(&(0..count).map(corner).collect::<Vec<_>>())
         };
         let (long, cell) = (circle(10_000), Cell::from(&at(179.0, 69.999)));
-        assert!(long.intersects_cell(&cell).expect("unbounded"));
+        let cell = Ring::of_cell(&cell).expect("unbounded");
+        assert!(cell.intersects_ring(&long).expect("unbounded"));
         for i in 0..200 {
             let (sin, cos) = (f64::from(i) * 0.77).sin_cos();
             let reach = 20.0 + f64::from(i % 5 - 2) * 5.0;

@@ -137,13 +137,17 @@ struct Ring {
 
 impl SphereRegion for Ring {
     fn meets(&self, cell: &Cell) -> Result<bool> {
-        Ok(Part::Cap(&self.outer).intersects_cell(cell)?
-            && !Part::Cap(&self.inner).contains_cell(cell)?)
+        Ok(
+            Part::Cap(&self.outer).may_meet(cell)?
+                && !Part::Cap(&self.inner).contains_cell(cell)?,
+        )
     }
 
     fn contains(&self, cell: &Cell) -> Result<bool> {
-        Ok(Part::Cap(&self.outer).contains_cell(cell)?
-            && !Part::Cap(&self.inner).intersects_cell(cell)?)
+        Ok(
+            Part::Cap(&self.outer).contains_cell(cell)?
+                && !Part::Cap(&self.inner).may_meet(cell)?,
+        )
     }
 }
 

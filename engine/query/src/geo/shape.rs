@@ -12,6 +12,7 @@ use super::edges::{angle, angle_to_edge};
 use super::flat::{FlatBox, FlatCircle, FlatPoint, FlatPolygon};
 use super::line::Line;
 use super::polygon::{BigPolygon, Polygon};
+use super::ring::Ring;
 
 /// The sphere's radius in meters.
 pub(crate) const EARTH_RADIUS_M: f64 = 6_378_100.0;
@@ -138,13 +139,14 @@ impl Part<'_> {
         }
     }
 
-    pub(crate) fn intersects_cell(&self, cell: &Cell) -> Result<bool> {
+    /// Whether the part has a point in a cell, or so near to it that a predicate may take it for one.
+    pub(crate) fn may_meet(&self, cell: &Cell) -> Result<bool> {
         match self {
             Part::Point(point) => Ok(cell.id.contains(&point.cell.id)),
-            Part::Line(line) => line.intersects_cell(cell),
-            Part::Polygon(polygon) => polygon.intersects_cell(cell),
-            Part::BigPolygon(polygon) => polygon.intersects_cell(cell),
-            Part::Cap(cap) => Ok(cap.cap.intersects_cell(cell)),
+            Part::Line(line) => line.meets_square(cell, Ring::around_cell(cell)?.vertices()),
+            Part::Polygon(polygon) => polygon.meets(Ring::around_cell(cell)?),
+            Part::BigPolygon(polygon) => Ring::around_cell(cell)?.intersects_ring(polygon.ring()),
+            Part::Cap(cap) => Ok(cap.wider.intersects_cell(cell)),
         }
     }
 
@@ -177,20 +179,25 @@ pub(crate) struct SphereCap {
     /// The center as it was written.
     pub flat: FlatPoint,
     cap: Cap,
+    /// Wider than the cap by what rounding may do.
+    wider: Cap,
 }
+
+/// By how much a wider cap is wider, in radians.
+const WIDER: f64 = 1e-14;
 
 impl SphereCap {
     pub(crate) fn new(flat: FlatPoint, center: Point, radius: f64) -> SphereCap {
-        let cap = if radius >= std::f64::consts::PI {
-            Cap::full()
-        } else {
-            Cap::from_center_angle(&center, &Angle::from(Rad(radius)))
+        let cap = |radius: f64| match radius >= std::f64::consts::PI {
+            true => Cap::full(),
+            false => Cap::from_center_angle(&center, &Angle::from(Rad(radius))),
         };
         SphereCap {
             center,
             radius,
             flat,
-            cap,
+            cap: cap(radius),
+            wider: cap(radius + WIDER),
         }
     }
 

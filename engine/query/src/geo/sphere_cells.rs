@@ -128,7 +128,7 @@ struct Parts<'a>(&'a [Part<'a>]);
 impl SphereRegion for Parts<'_> {
     fn meets(&self, cell: &Cell) -> Result<bool> {
         for part in self.0 {
-            if part.intersects_cell(cell)? {
+            if part.may_meet(cell)? {
                 return Ok(true);
             }
         }

@@ -11,7 +11,7 @@ use super::flat::FlatPoint;
 use super::index::GeoIndex;
 use super::shape::sphere_point;
 use super::{GeoPredicate, Near, Search};
-use crate::index::{IndexSpec, index_keys};
+use crate::index::{IndexKeys, IndexSpec, index_keys};
 use crate::path::Path;
 
 /// A generator whose numbers are the same in every run.
@@ -241,7 +241,10 @@ fn value(random: &mut Random) -> RawBson {
 }
 
 fn document_keys(index: &IndexSpec, document: &RawDocumentBuf) -> Vec<i64> {
-    let found = index_keys(document, index).expect("keys");
+    cells(&index_keys(document, index).expect("keys"))
+}
+
+fn cells(found: &IndexKeys<'_>) -> Vec<i64> {
     let keys = found.keys.iter().map(|key| match key.values()[0] {
         pinion_bson::RawBsonRef::Int64(key) => key,
         other => panic!("{other:?} is no cell"),
@@ -426,4 +429,95 @@ fn searches_outward_find_all_in_the_order_of_distance() {
         };
         check_search(&plane, &operators, &documents);
     }
+}
+
+/// Coordinates that lie on meridians, on the equator, at poles and on the antimeridian, and next to these.
+fn odd(random: &mut Random) -> At {
+    const LNG: [f64; 10] = [
+        0.0,
+        180.0,
+        -180.0,
+        90.0,
+        -90.0,
+        45.0,
+        10.0,
+        1e-300,
+        1e-13,
+        179.999_999_999_999,
+    ];
+    const LAT: [f64; 9] = [
+        0.0,
+        90.0,
+        -90.0,
+        45.0,
+        -45.0,
+        10.0,
+        1e-16,
+        89.999_999_999_999,
+        35.264_389_682_754_654,
+    ];
+    (LNG[random.below(LNG.len())], LAT[random.below(LAT.len())])
+}
+
+/// A geometry of such coordinates, which may be none.
+fn odd_value(random: &mut Random) -> RawBson {
+    let chain: Vec<At> = (0..2 + random.below(4)).map(|_| odd(random)).collect();
+    match random.below(4) {
+        0 => geometry("Point", rawbson!([chain[0].0, chain[0].1])),
+        1 => {
+            let mut ring = chain;
+            ring.push(ring[0]);
+            geometry("Polygon", rawbson!([odd_positions(&ring)]))
+        }
+        _ => geometry("LineString", odd_positions(&chain)),
+    }
+}
+
+fn odd_positions(at: &[At]) -> RawBson {
+    let mut array = pinion_bson::RawArrayBuf::new();
+    at.iter().for_each(|at| array.push(rawbson!([at.0, at.1])));
+    RawBson::Array(array)
+}
+
+#[test]
+fn odd_geometries_are_found_by_their_keys() {
+    let mut random = Random(19);
+    let index = rawdoc! { "name": "i", "key": { "a": "2dsphere" } };
+    let index = IndexSpec::parse(&index).expect("a specification");
+    let geo = index.geo().expect("a geospatial index");
+    let documents: Vec<(RawDocumentBuf, Vec<i64>)> = (0..2000)
+        .filter_map(|_| {
+            let document = rawdoc! { "a": odd_value(&mut random) };
+            let keys = cells(&index_keys(&document, &index).ok()?);
+            Some((document, keys))
+        })
+        .collect();
+    let mut matched = 0;
+    for i in 0..200 {
+        let shape = odd_value(&mut random);
+        let operators = match i % 3 {
+            0 => within(&shape),
+            1 => intersects(&shape),
+            _ => {
+                let center = odd(&mut random);
+                let radius = [0.0, 1e-12, 0.1, 1.5, std::f64::consts::FRAC_PI_2][random.below(5)];
+                rawdoc! { "$geoWithin": { "$centerSphere": [[center.0, center.1], radius] } }
+            }
+        };
+        let Ok(predicate) = GeoPredicate::parse(&operators) else {
+            continue;
+        };
+        let ranges = geo
+            .ranges(&predicate)
+            .expect("unbounded")
+            .expect("of the sphere");
+        for (document, keys) in &documents {
+            let value = crate::value::field(document, "a").expect("written");
+            if predicate.matches(value).expect("unbounded") {
+                assert!(in_ranges(&ranges, keys), "{document:?} {operators:?}");
+                matched += 1;
+            }
+        }
+    }
+    assert!(documents.len() > 500 && matched > 1000, "{matched}");
 }
