@@ -96,6 +96,22 @@ def test_near_goes_on_over_batches_and_stops_at_a_distance(collection):
     assert ids(collection.find(points)) == sorted(i for i in at_once if i % 3)
 
 
+def test_near_by_an_index_that_begins_with_another_field(db):
+    generator = random.Random(4)
+    db.leading.insert_many({"_id": i, "kind": i % 7, "at": point(generator)} for i in range(700))
+    db.leading.create_index([("kind", 1), ("at", "2dsphere")])
+    near = {"$near": {"$geometry": {"type": "Point", "coordinates": [30, 40]}}}
+    with pytest.raises(pymongo.errors.OperationFailure, match="unable to find index") as failed:
+        list(db.leading.find({"at": near}))
+    assert failed.value.code == 291
+    everything = [d["_id"] for d in db.leading.find({"kind": {"$gte": 0}, "at": near})]
+    assert sorted(everything) == list(range(700))
+    for kinds in ({"$in": [1, 4]}, {"$gt": 4}, 3):
+        found = [d["_id"] for d in db.leading.find({"kind": kinds, "at": near})]
+        kept = ids(db.leading.find({"kind": kinds}))
+        assert found == [i for i in everything if i in kept]
+
+
 def test_writes_find_their_documents_by_distance(db):
     db.near.insert_many({"_id": i, "at": [i, 0]} for i in range(50))
     db.near.create_index([("at", "2d")])

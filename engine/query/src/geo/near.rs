@@ -156,6 +156,15 @@ impl Near {
         self.min <= distance && distance <= self.max
     }
 
+    /// The greatest distance that is wanted, as it was given.
+    pub(crate) fn max_given(&self) -> f64 {
+        if self.max.is_finite() {
+            self.told(self.max)
+        } else {
+            f64::MAX
+        }
+    }
+
     /// A distance in the unit in which it is told.
     pub(crate) fn told(&self, distance: f64) -> f64 {
         if self.radians {

@@ -75,9 +75,17 @@ impl Search {
         self.width = width;
         self.given.extend(&fresh);
         self.given = joined(std::mem::take(&mut self.given));
-        self.done = outer >= self.limit;
-        self.reach = if self.done { f64::INFINITY } else { outer };
+        self.reach = outer;
+        if outer >= self.limit {
+            self.end();
+        }
         Ok(Some(fresh))
+    }
+
+    /// Ends the search: everything has been given.
+    pub(crate) fn end(&mut self) {
+        self.done = true;
+        self.reach = f64::INFINITY;
     }
 
     /// How far everything has been found.

@@ -8,7 +8,8 @@ use super::{Access, IndexAccess, Plan, PlanRequest};
 use crate::limits::MAX_SORT_BYTES;
 use crate::matcher::{Leaf, Node, Predicate};
 use crate::sort::Direction;
-use crate::value::{elements, is_empty};
+use crate::text::{document_text, format_general};
+use crate::value::{elements, field, is_empty};
 
 /// One stage of a plan.
 #[derive(Clone, Debug)]
@@ -287,6 +288,25 @@ fn write_tree(node: &Node, depth: usize, out: &mut String) {
         }) => {
             let value = crate::text::value_text(value.as_raw_bson_ref());
             out.push_str(&format!("{indent}{} {} {value}\n", path.text(), op.name()));
+        }
+        Node::Leaf(Leaf {
+            path,
+            predicate: Predicate::Near(near),
+        }) => {
+            let is_near_sphere = field(&near.source, "$nearSphere").is_some();
+            out.push_str(&format!(
+                "{indent}GEONEAR  field={} maxdist={} isNearSphere={}\n",
+                path.text(),
+                format_general(near.max_given(), 6),
+                u8::from(is_near_sphere)
+            ));
+        }
+        Node::Leaf(Leaf {
+            predicate: Predicate::Geo(geo),
+            ..
+        }) => {
+            let raw = document_text(&geo.source);
+            out.push_str(&format!("{indent}GEO raw = {raw}\n"));
         }
         Node::Leaf(leaf) => out.push_str(&format!("{indent}{}\n", leaf.path.text())),
     }

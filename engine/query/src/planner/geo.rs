@@ -195,7 +195,7 @@ impl NearAccess {
 }
 
 impl NearSearch {
-    /// The next ranges of keys, none of which was given before; they may be none. `None` when everything has been given.
+    /// The next ranges of keys, no key of which was given before; they may be none. `None` when everything has been given.
     /// `found` is how many documents those before had.
     pub fn next_ranges(&mut self, found: usize) -> Result<Option<Vec<KeyRange>>> {
         let Some(cells) = self.search.next(found)? else {
@@ -203,7 +203,12 @@ impl NearSearch {
         };
         let mut bounds = self.access.leading.clone();
         bounds.push(cell_intervals(cells));
-        Ok(Some(key_ranges(&self.access.spec, &bounds).0))
+        let (ranges, decided) = key_ranges(&self.access.spec, &bounds);
+        if decided < bounds.len() {
+            // What leads is no points, or too many: the ranges are the same for every ring.
+            self.search.end();
+        }
+        Ok(Some(ranges))
     }
 
     /// The distance up to which every document has been in the ranges so far.
