@@ -19,6 +19,7 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use crate::interrupt::interruptible;
+use crate::limits::INNER_GATE_TIMEOUT;
 
 /// Which state of the node a read sees. A standalone serves every read concern that it accepts from
 /// the newest state.
@@ -202,6 +203,67 @@ impl Acquired {
         let made = Box::pin(ensure_collection(ctx, wanted.ns.clone())).await?;
         Ok((acquire(ctx, wanted).await?, made))
     }
+}
+
+/// A collection that a stage reads beside the one that its operation is behind the gate of.
+pub(crate) struct Inner {
+    /// What stands in front of the collection, if the name is that of a view.
+    view: Option<ResolvedView>,
+    collection: Option<Arc<Collection>>,
+    source: ReadSource,
+    _pass: Option<Pass>,
+}
+
+impl Inner {
+    pub(crate) fn view(&self) -> Option<&ResolvedView> {
+        self.view.as_ref()
+    }
+
+    pub(crate) fn collection(&self) -> Option<&Arc<Collection>> {
+        self.collection.as_ref()
+    }
+
+    pub(crate) fn source(&self) -> ReadSource {
+        self.source
+    }
+}
+
+/// Acquires for a read while the operation holds a pass of `held`. A DDL may have closed this gate and wait for that pass,
+/// so the wait for it has an end.
+///
+/// # Errors
+/// `LockTimeout` when the gate stays closed.
+pub(crate) async fn acquire_inner(
+    ctx: &OpContext,
+    ns: &Namespace,
+    held: &Namespace,
+) -> Result<Inner> {
+    let catalog = core_catalog();
+    let view = catalog.current().resolve_view(ns)?;
+    let ns = view.as_ref().map_or(ns, |view| &view.on);
+    let pass = match catalog.gates().try_enter(ns, GateAccess::Read) {
+        Some(pass) => Some(pass),
+        // Its DDL cannot go on before this operation has ended.
+        None if ns == held => None,
+        None => {
+            let entering = interruptible(ctx, catalog.gates().enter(ns, GateAccess::Read));
+            match pinion_runtime::timeout(INNER_GATE_TIMEOUT, entering).await {
+                Ok(pass) => Some(pass?),
+                Err(_) => {
+                    return Err(Error::new(
+                        ErrorCode(24),
+                        format!("a change of {ns} is under way, and has not ended in time"),
+                    ));
+                }
+            }
+        }
+    };
+    Ok(Inner {
+        collection: catalog.get(ns),
+        view,
+        source: ReadSource::Newest,
+        _pass: pass,
+    })
 }
 
 /// What an access finds that ends before anything else runs on this core, and so needs no pass.

@@ -32,6 +32,8 @@ pub const MAX_SORT_BYTES: usize = 100 * 1024 * 1024;
 pub const MAX_CURSORS: usize = 100_000;
 /// Sessions remembered on one core.
 pub const MAX_SESSIONS: usize = 1_000_000;
+/// How long a stage that reads another collection waits for a DDL there, which may wait for the stage's own operation.
+pub const INNER_GATE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a cursor may idle, unless `cursorTimeoutMillis` says otherwise.
 pub const CURSOR_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long a session may idle.

@@ -31,9 +31,12 @@ pub use index::{
     IndexKey, IndexKeys, IndexKind, IndexSpec, MultikeyPaths, check_wildcard_overlap,
     check_wildcard_projection, index_keys,
 };
-pub use limits::{MAX_GROUP_BYTES, MAX_KEY_PATTERN_FIELDS, MAX_SORT_BYTES};
+pub use limits::{MAX_FACET_BYTES, MAX_GROUP_BYTES, MAX_KEY_PATTERN_FIELDS, MAX_SORT_BYTES};
 pub use matcher::{MatchPosition, Matcher};
-pub use pipeline::{Document, Input, Pipeline, PipelineParts, PipelineRun, Want};
+pub use pipeline::{
+    Document, GraphLookup, Input, Lookup, Merge, MergeWrite, NotMatched, OutputTo, Outside,
+    Pipeline, PipelineParts, PipelineRun, Segment, Traversal, UnionWith, Want,
+};
 pub use planner::{
     Access, ExplainStage, Hint, IndexAccess, Interval, Intervals, KeyBounds, KeyRange, NearAccess,
     NearSearch, Plan, PlanRequest, plan, query_planner,

@@ -113,3 +113,12 @@ pub(crate) fn check_value_bytes(bytes: usize) -> Result<()> {
         ),
     ))
 }
+
+/// Bytes that a `$lookup` may join to one document: MongoDB's `internalLookupStageIntermediateDocumentMaxSizeBytes`.
+pub const MAX_JOINED_BYTES: usize = 100 * 1024 * 1024;
+
+/// Bytes that one search of a `$graphLookup` may hold.
+pub const MAX_GRAPH_BYTES: usize = 100 * 1024 * 1024;
+
+/// Values that one round of such a search may look for (Pinion's own bound).
+pub const MAX_GRAPH_FRONTIER: usize = 1_000_000;

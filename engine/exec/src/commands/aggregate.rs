@@ -2,14 +2,15 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::rc::Rc;
 
-use bytes::Bytes;
 use pinion_bson::{RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
 use pinion_catalog::{Collection, ResolvedView};
-use pinion_query::{Hint, Pipeline, PipelineParts, PipelineRun, Variables};
+use pinion_query::{Hint, Pipeline, PipelineParts, Variables};
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
+use super::acknowledge;
 use super::cursors::{CursorRequest, first_batch};
 use super::first_stage::{FirstStage, documents_of, first_stage};
 use super::refuse;
@@ -17,7 +18,10 @@ use super::variables::variables;
 use crate::acquire::{Acquired, acquire_viewed};
 use crate::compute::compute;
 use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
-use crate::read::{PipelineStream, ReadRequest, Reads, Source, Stream, open, parse_hint};
+use crate::read::{
+    Node, PipelineStream, ReadRequest, Reads, Stream, Surroundings, open, parse_hint,
+};
+use crate::write::Validation;
 
 /// An `aggregate` as it is written.
 pub(super) struct AggregateCommand<'d> {
@@ -28,6 +32,7 @@ pub(super) struct AggregateCommand<'d> {
     stages: &'d RawArray,
     vars: Variables,
     hint: Option<Hint>,
+    validation: Validation,
     batch_size: Option<usize>,
     explain: bool,
 }
@@ -38,6 +43,7 @@ pub(super) struct Aggregate {
     pipeline: Pipeline,
     vars: Variables,
     hint: Option<Hint>,
+    validation: Validation,
 }
 
 /// Reads the command; `explaining` when it stands inside an `explain`, which has no cursor.
@@ -117,7 +123,7 @@ pub(super) async fn read<'d>(
     let hint = parse_hint(reader.value("hint"))?;
     let vars = variables(ctx, reader.opt_doc("let")?).await?;
     reader.opt_flag("allowDiskUse")?;
-    reader.opt_safe_bool("bypassDocumentValidation")?;
+    let validation = Validation::unless(reader.opt_safe_bool("bypassDocumentValidation")?);
     refuse::collation(&reader)?;
     for option in [
         "exchange",
@@ -144,6 +150,7 @@ pub(super) async fn read<'d>(
         stages,
         vars,
         hint,
+        validation,
         batch_size,
         explain: explain || explaining,
     })
@@ -172,6 +179,7 @@ impl AggregateCommand<'_> {
             pipeline,
             vars,
             hint: self.hint,
+            validation: self.validation,
         })
     }
 }
@@ -198,6 +206,16 @@ fn behind(view: &ResolvedView, stages: &RawArray) -> Result<RawArrayBuf> {
 }
 
 impl Aggregate {
+    /// What the stages share.
+    fn surroundings(&self, acquired: &Acquired) -> Rc<Surroundings> {
+        Rc::new(Surroundings {
+            ns: acquired.ns().clone(),
+            vars: self.vars.clone(),
+            validation: self.validation,
+            written: Default::default(),
+        })
+    }
+
     /// What the partitions do of the pipeline over this collection, if there is one, and what is left.
     pub(super) async fn divide(
         &self,
@@ -257,7 +275,10 @@ pub(super) async fn stream_for(
 ) -> Result<Stream> {
     let command = read(&cmd.ctx, body, cmd.db(), false).await?;
     let parsed = command.parse(&cmd.ctx, acquired).await?;
-    Ok(open_stream(&cmd.ctx, parsed, acquired, usize::MAX).await?.0)
+    let around = parsed.surroundings(acquired);
+    Ok(open_stream(&cmd.ctx, parsed, acquired, usize::MAX, &around)
+        .await?
+        .0)
 }
 
 async fn answer(
@@ -270,15 +291,23 @@ async fn answer(
     let parsed = command.parse(&cmd.ctx, &acquired).await?;
     pinion_runtime::yield_if_due().await;
     let mut out = Reply::new();
-    let (stream, reads) = open_stream(&cmd.ctx, parsed, &acquired, first).await?;
+    let writes = parsed.pipeline.output().is_some();
+    let around = parsed.surroundings(&acquired);
+    let (stream, reads) = open_stream(&cmd.ctx, parsed, &acquired, first, &around).await?;
     let cursor = CursorRequest {
         ns: acquired.ns().clone(),
         reads,
-        batch_size: Some(first),
+        // What writes has nothing to give, and nothing of it may be left to a first getMore.
+        batch_size: Some(if writes { DEFAULT_FIRST_BATCH } else { first }),
         single_batch,
         no_timeout: false,
     };
+    // What writes takes other gates, also that of the collection that is read: its snapshot is pinned.
+    let _acquired = (!writes).then_some(acquired);
     first_batch(cmd, stream, cursor, &mut out).await?;
+    if writes {
+        acknowledge(&cmd.ctx, around.written.get(), &mut out).await?;
+    }
     Ok(out)
 }
 
@@ -289,13 +318,19 @@ async fn open_stream(
     parsed: Aggregate,
     acquired: &Acquired,
     first: usize,
+    around: &Rc<Surroundings>,
 ) -> Result<(Stream, Option<Reads>)> {
+    let over = |source, pipeline| {
+        let stream = PipelineStream::new(source, pipeline, around);
+        Stream::Pipeline(Box::new(stream))
+    };
     if let Some(stage) = &parsed.first {
-        let documents = documents_of(stage, acquired).await?;
-        return Ok((over_list(documents.into(), parsed.pipeline), None));
+        let documents = documents_of(ctx, stage, acquired, &parsed.vars).await?;
+        return Ok((over(Node::List(documents.into()), parsed.pipeline), None));
     }
     let Some(collection) = acquired.collection() else {
-        return Ok((over_list(VecDeque::new(), parsed.pipeline), None));
+        let nothing = Node::List(VecDeque::new());
+        return Ok((over(nothing, parsed.pipeline), None));
     };
     let parts = parsed.divide(ctx, Some(collection)).await?;
     let wanted = if parts.rest.is_empty() {
@@ -310,13 +345,6 @@ async fn open_stream(
         uuid: collection.uuid,
         indexes: opened.indexes,
     };
-    let source = Source::Read(Box::new(opened.stream));
-    let stream = PipelineStream::new(source, PipelineRun::new(parts.rest));
-    Ok((Stream::Pipeline(Box::new(stream)), Some(reads)))
-}
-
-/// A whole pipeline over documents that are at hand.
-fn over_list(documents: VecDeque<Bytes>, pipeline: Pipeline) -> Stream {
-    let run = PipelineRun::new(pipeline);
-    Stream::Pipeline(Box::new(PipelineStream::new(Source::List(documents), run)))
+    let source = Node::Read(Box::new(opened.stream));
+    Ok((over(source, parts.rest), Some(reads)))
 }

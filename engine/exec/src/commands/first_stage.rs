@@ -1,13 +1,15 @@
 //! Stages at the front of a pipeline that make their documents themselves.
 
 use bytes::Bytes;
-use pinion_bson::{DateTime, DocBuilder, RawArray, RawBsonRef};
+use pinion_bson::{DateTime, DocBuilder, RawArray, RawArrayBuf, RawBsonRef};
+use pinion_query::{Document, Pipeline, Variables};
 use pinion_wire::idl::FieldReader;
-use pinion_wire::{Error, ErrorCode, Result};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::current_op::operations;
 use super::stats::{append_collection_stats, index_stats};
 use crate::acquire::Acquired;
+use crate::compute::compute;
 use crate::state::state;
 
 /// A first stage that makes its documents itself.
@@ -17,7 +19,8 @@ pub(super) enum FirstStage {
     CurrentOp {
         idle_cursors: bool,
     },
-    Documents(Vec<Bytes>),
+    /// `$documents`, with the pipeline that it stands in.
+    Documents(RawArrayBuf),
     IndexStats,
     /// `$listLocalSessions`; there are none of named users.
     Sessions {
@@ -111,23 +114,12 @@ pub(super) fn first_stage(stages: &RawArray, collectionless: bool) -> Result<Opt
                 pinion_bson::type_name(other.element_type())
             )));
         }
-        Some(("$documents", RawBsonRef::Array(documents))) if collectionless => {
-            pinion_query::work::spend_bytes(documents.as_bytes().len())?;
-            let mut list = Vec::new();
-            for document in pinion_bson::values(documents) {
-                match document {
-                    RawBsonRef::Document(document) => {
-                        list.push(Bytes::copy_from_slice(document.as_bytes()))
-                    }
-                    _ => {
-                        return Err(Error::new(
-                            ErrorCode(40228),
-                            "an element of the array that '$documents' is given is no object",
-                        ));
-                    }
-                }
-            }
-            FirstStage::Documents(list)
+        Some(("$documents", _)) if collectionless => FirstStage::Documents(stages.to_owned()),
+        Some(("$documents", _)) => {
+            return Err(Error::new(
+                ErrorCode::INVALID_NAMESPACE,
+                "'$documents' can only be run with {aggregate: 1}",
+            ));
         }
         Some((name, _)) if collectionless => {
             return Err(Error::new(
@@ -147,9 +139,18 @@ pub(super) fn first_stage(stages: &RawArray, collectionless: bool) -> Result<Opt
 }
 
 /// The documents that a first stage makes.
-pub(super) async fn documents_of(stage: &FirstStage, acquired: &Acquired) -> Result<Vec<Bytes>> {
+pub(super) async fn documents_of(
+    ctx: &OpContext,
+    stage: &FirstStage,
+    acquired: &Acquired,
+    vars: &Variables,
+) -> Result<Vec<Bytes>> {
     Ok(match stage {
-        FirstStage::Documents(documents) => documents.clone(),
+        FirstStage::Documents(stages) => {
+            let made = compute(ctx, || Pipeline::documents(stages, vars)).await?;
+            let made = made.into_iter().flatten();
+            made.map(Document::into_bytes).collect()
+        }
         FirstStage::Sessions { of_users: true } => Vec::new(),
         FirstStage::Sessions { of_users: false } => super::sessions::list_local().await,
         FirstStage::CurrentOp { idle_cursors } => operations(*idle_cursors)

@@ -18,7 +18,7 @@ pub(crate) use cursor::{
 pub(crate) use hint::parse_hint;
 pub(crate) use item::PartCounters;
 pub(crate) use part::{Output, PartTable};
-pub(crate) use pipeline::{PipelineStream, Source};
+pub(crate) use pipeline::{Node, PipelineStream, Surroundings};
 pub(crate) use request::{
     ReadRequest, Targets, check_still_there, existing_trees, open, open_ids, parse_sort,
 };

@@ -18,6 +18,7 @@ use pinion_wire::Result;
 pub(crate) use eval::Env;
 pub(crate) use operators::is_expression_name;
 pub use parse::check_field_path;
+pub(crate) use parse::check_variable_name;
 pub use value::Value;
 
 use parse::Expr;
@@ -33,6 +34,33 @@ pub struct Variables {
     pub values: Vec<(String, RawBson)>,
     /// How strings compare; by their bytes without one.
     pub collation: Option<Arc<Collation>>,
+    /// Variables whose values are missing.
+    pub missing: Vec<String>,
+    /// Variables that will have a value when a sub-pipeline runs, which is parsed for its errors before.
+    pub unbound: Vec<String>,
+}
+
+impl Variables {
+    fn forget(&mut self, name: &str) {
+        self.values.retain(|(other, _)| other != name);
+        self.missing.retain(|other| other != name);
+        self.unbound.retain(|other| other != name);
+    }
+
+    /// Gives a variable a value, which hides one of the same name; none where it is missing.
+    pub fn bind(&mut self, name: &str, value: Option<RawBson>) {
+        self.forget(name);
+        match value {
+            Some(value) => self.values.push((name.to_owned(), value)),
+            None => self.missing.push(name.to_owned()),
+        }
+    }
+
+    /// Says that a variable will have a value.
+    pub fn leave_unbound(&mut self, name: &str) {
+        self.forget(name);
+        self.unbound.push(name.to_owned());
+    }
 }
 
 /// A parsed expression.

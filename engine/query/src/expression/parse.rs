@@ -292,6 +292,11 @@ impl<'v> Parser<'v> {
                 path,
             )),
             "SEARCH_META" | "JS_SCOPE" | "IS_MR" => Err(unavailable(51144, name)),
+            _ if self.variables.missing.iter().any(|other| other == name) => Ok(Expr::Remove),
+            // Stands for any value: it is never evaluated, and nothing is folded around it.
+            _ if self.variables.unbound.iter().any(|other| other == name) => {
+                Ok(Expr::Field(Box::from([Box::from(rest)])))
+            }
             _ => match self
                 .variables
                 .values

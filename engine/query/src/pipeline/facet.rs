@@ -32,7 +32,7 @@ const NOT_ALLOWED: &[&str] = &[
 
 /// The stage's parsed specification: names with pipelines.
 #[derive(Clone, Debug)]
-pub(super) struct Facet(Vec<(String, Pipeline)>);
+pub(super) struct Facet(pub Vec<(String, Pipeline)>);
 
 impl Facet {
     pub(super) fn parse(spec: RawBsonRef<'_>, variables: &Variables) -> Result<Facet> {

@@ -7,6 +7,7 @@ mod document;
 mod facet;
 mod geo_near;
 mod group;
+mod outside;
 mod parse;
 mod redact;
 mod run;
@@ -18,6 +19,8 @@ mod unwind;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::sync::Arc;
+
 use pinion_bson::{RawArray, RawDocument, RawDocumentBuf};
 use pinion_wire::Result;
 
@@ -28,8 +31,19 @@ use crate::index::IndexSpec;
 
 pub use divide::PipelineParts;
 pub use document::Document;
+pub use outside::{
+    GraphLookup, Lookup, Merge, MergeWrite, NotMatched, OutputTo, Outside, Traversal, UnionWith,
+};
 pub use run::PipelineRun;
 pub use step::{Input, Want};
+
+/// A part of a pipeline.
+#[derive(Debug)]
+pub enum Segment {
+    /// Stages that a [`PipelineRun`] runs.
+    Run(Pipeline),
+    Outside(Arc<Outside>),
+}
 
 /// A parsed pipeline.
 #[derive(Clone, Debug)]
@@ -62,6 +76,61 @@ impl Pipeline {
         match self.stages.first_mut().map(|stage| &mut stage.kind) {
             Some(StageKind::GeoNear(stage)) => stage.locate(indexes, namespace),
             _ => Ok(()),
+        }
+    }
+
+    /// Parses a pipeline that stands in a stage, but for a `$documents` at its front.
+    pub fn parse_sub(stages: &RawArray, variables: &Variables) -> Result<Pipeline> {
+        let made = parse::documents_of(stages, variables)?.is_some();
+        Pipeline::parse_inner(stages, usize::from(made), variables)
+    }
+
+    /// The documents that a `$documents` at the front of a pipeline makes.
+    pub fn documents(stages: &RawArray, variables: &Variables) -> Result<Option<Vec<Document>>> {
+        parse::documents_of(stages, variables)
+    }
+
+    /// Divides the pipeline at the stages that the caller performs.
+    pub fn segments(self) -> Vec<Segment> {
+        let mut out = Vec::new();
+        let mut run = Vec::new();
+        for stage in self.stages {
+            let outside = match stage.kind {
+                StageKind::Outside(outside) => outside,
+                StageKind::Facet(facet) if facet.0.iter().any(|(_, p)| p.reaches_outside()) => {
+                    Arc::new(Outside::Facet(facet.0))
+                }
+                kind => {
+                    run.push(Stage { kind, ..stage });
+                    continue;
+                }
+            };
+            if !run.is_empty() {
+                let stages = std::mem::take(&mut run);
+                out.push(Segment::Run(Pipeline { stages }));
+            }
+            out.push(Segment::Outside(outside));
+        }
+        if !run.is_empty() {
+            out.push(Segment::Run(Pipeline { stages: run }));
+        }
+        out
+    }
+
+    /// Whether the caller performs any of the stages, also inside of a `$facet`.
+    fn reaches_outside(&self) -> bool {
+        self.stages.iter().any(|stage| match &stage.kind {
+            StageKind::Outside(_) => true,
+            StageKind::Facet(facet) => facet.0.iter().any(|(_, inner)| inner.reaches_outside()),
+            _ => false,
+        })
+    }
+
+    /// The stage that writes what the pipeline makes.
+    pub fn output(&self) -> Option<&Outside> {
+        match &self.stages.last()?.kind {
+            StageKind::Outside(outside) if outside.writes() => Some(outside),
+            _ => None,
         }
     }
 

@@ -1,5 +1,7 @@
 //! The parser of pipelines.
 
+use std::sync::Arc;
+
 use pinion_bson::{DocBuilder, RawArray, RawBsonRef, RawDocument};
 use pinion_wire::Result;
 
@@ -8,6 +10,7 @@ use super::geo_near::GeoNear;
 use super::group::Group;
 use super::stage::{Stage, StageKind};
 use super::unwind::Unwind;
+use super::{Document, GraphLookup, Lookup, Merge, OutputTo, Outside, UnionWith};
 use crate::error::{error, type_mismatch};
 use crate::expression::{Expression, Variables, check_field_path};
 use crate::limits::MAX_PIPELINE_STAGES;
@@ -15,7 +18,7 @@ use crate::matcher::Matcher;
 use crate::number::exact_i64;
 use crate::projection::Projection;
 use crate::sort::SortPattern;
-use crate::text::element_text;
+use crate::text::{element_text, value_text};
 use crate::value::{count, elements, first, is_empty, is_nan, is_number, items, type_name};
 
 /// Stages that `parse_stage` reads.
@@ -38,6 +41,11 @@ const SUPPORTED: &[&str] = &[
     "$geoNear",
     "$bucket",
     "$sortByCount",
+    "$lookup",
+    "$graphLookup",
+    "$unionWith",
+    "$out",
+    "$merge",
 ];
 
 /// Stages that MongoDB has and this pipeline does not offer.
@@ -46,16 +54,11 @@ pub(super) const UNSUPPORTED: &[&str] = &[
     "$changeStream",
     "$changeStreamSplitLargeEvent",
     "$densify",
-    "$documents",
     "$fill",
-    "$graphLookup",
     "$listClusterCatalog",
     "$listSampledQueries",
     "$listSearchIndexes",
     "$listSessions",
-    "$lookup",
-    "$merge",
-    "$out",
     "$planCacheStats",
     "$querySettings",
     "$queryStats",
@@ -65,7 +68,6 @@ pub(super) const UNSUPPORTED: &[&str] = &[
     "$searchMeta",
     "$setWindowFields",
     "$shardedDataDistribution",
-    "$unionWith",
     "$vectorSearch",
 ];
 
@@ -73,6 +75,7 @@ pub(super) const UNSUPPORTED: &[&str] = &[
 pub(super) const FIRST: &[&str] = &[
     "$collStats",
     "$currentOp",
+    "$documents",
     "$indexStats",
     "$listLocalSessions",
 ];
@@ -134,7 +137,71 @@ pub(super) fn parse(stages: &RawArray, skip: usize, variables: &Variables) -> Re
     {
         return Err(not_first("$geoNear"));
     }
+    check_outputs(&out)?;
     Ok(out)
+}
+
+fn outside(stage: Outside) -> StageKind {
+    StageKind::Outside(Arc::new(stage))
+}
+
+/// Refuses a stage that writes anywhere but at the end.
+fn check_outputs(stages: &[Stage]) -> Result<()> {
+    let before_last = stages.split_last().map_or(&[][..], |(_, before)| before);
+    for stage in before_last {
+        if let StageKind::Outside(outside) = &stage.kind
+            && outside.writes()
+        {
+            let name = first(&stage.source).map_or("", |(name, _)| name);
+            return Err(error(
+                40601,
+                format!("{name} can only be the final stage in the pipeline"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The documents that a `$documents` at the front makes.
+pub(super) fn documents_of(
+    stages: &RawArray,
+    variables: &Variables,
+) -> Result<Option<Vec<Document>>> {
+    let Some(RawBsonRef::Document(stage)) = items(stages).next() else {
+        return Ok(None);
+    };
+    let Some(("$documents", spec)) = first(stage) else {
+        return Ok(None);
+    };
+    let expression = Expression::parse(spec, variables)?;
+    let nothing = pinion_bson::RawDocumentBuf::new();
+    let value = expression.evaluate(&nothing)?;
+    let Some(RawBsonRef::Array(documents)) = value.as_ref() else {
+        return Err(error(
+            5_858_203,
+            format!(
+                "error during aggregation :: caused by :: an array is expected, but found {}",
+                value.type_name()
+            ),
+        ));
+    };
+    crate::work::spend_bytes(documents.as_bytes().len())?;
+    let mut out = Vec::new();
+    for document in items(documents) {
+        let RawBsonRef::Document(document) = document else {
+            return Err(error(
+                40228,
+                format!(
+                    "'newRoot' expression must evaluate to an object, but resulting value was: {}. Type of resulting \
+                     value: '{}'.",
+                    value_text(document),
+                    type_name(document)
+                ),
+            ));
+        };
+        out.push(document.to_owned().into());
+    }
+    Ok(Some(out))
 }
 
 /// Parses a stage that is one stage when at work.
@@ -237,6 +304,11 @@ fn parse_stage(name: &str, spec: RawBsonRef<'_>, variables: &Variables) -> Resul
         "$redact" => StageKind::Redact(Expression::parse_redact(spec, variables)?),
         "$facet" => StageKind::Facet(Facet::parse(spec, variables)?),
         "$geoNear" => StageKind::GeoNear(GeoNear::parse(spec, variables)?),
+        "$lookup" => outside(Outside::Lookup(Lookup::parse(spec, variables)?)),
+        "$graphLookup" => outside(Outside::GraphLookup(GraphLookup::parse(spec, variables)?)),
+        "$unionWith" => outside(Outside::UnionWith(UnionWith::parse(spec, variables)?)),
+        "$out" => outside(Outside::Out(OutputTo::parse(spec)?)),
+        "$merge" => outside(Outside::Merge(Merge::parse(spec, variables)?)),
         name if FIRST.contains(&name) => {
             return Err(not_first(name));
         }

@@ -3,6 +3,9 @@
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_wire::Result;
 
+use std::sync::Arc;
+
+use super::Outside;
 use super::facet::{Facet, Faceting};
 use super::geo_near::GeoNear;
 use super::group::{Group, Grouping};
@@ -39,6 +42,8 @@ pub(super) enum StageKind {
     Redact(Expression),
     Facet(Facet),
     GeoNear(GeoNear),
+    /// What the caller performs.
+    Outside(Arc<Outside>),
 }
 
 impl Stage {
@@ -57,6 +62,7 @@ impl Stage {
             StageKind::Project(_) | StageKind::ReplaceRoot(..) | StageKind::GeoNear(_) => {
                 Box::new(Transforming(self))
             }
+            StageKind::Outside(_) => unreachable!("a run is made of what lies between such stages"),
         }
     }
 

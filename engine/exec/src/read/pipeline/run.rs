@@ -1,35 +1,24 @@
-//! What is left of a pipeline behind the partitions' parts: steps its run and performs what the run wants.
+//! Stages that need nothing but documents: steps their run and performs what it wants.
 
-use std::collections::VecDeque;
-
-use bytes::Bytes;
-use pinion_query::{Input, PipelineRun, Want};
+use pinion_query::{Document, Input, PipelineRun, Want};
 use pinion_wire::{OpContext, Result};
 
-use super::merge::MergedStream;
+use super::Node;
 use crate::compute::offload;
 use crate::interrupt::pause;
 use crate::limits::{CORE_BUDGET, PART_BATCH_DOCUMENTS};
 
-/// Where a pipeline's documents come from.
-pub(crate) enum Source {
-    Read(Box<MergedStream>),
-    List(VecDeque<Bytes>),
-}
-
-/// The documents that come out of a pipeline.
-pub(crate) struct PipelineStream {
-    source: Source,
+pub(crate) struct RunNode {
+    source: Node,
     run: PipelineRun,
 }
 
-impl PipelineStream {
-    pub(crate) fn new(source: Source, run: PipelineRun) -> PipelineStream {
-        PipelineStream { source, run }
+impl RunNode {
+    pub(super) fn new(source: Node, run: PipelineRun) -> RunNode {
+        RunNode { source, run }
     }
 
-    /// The next document.
-    pub(crate) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Bytes>> {
+    pub(super) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Document>> {
         let mut input = Input::Go;
         loop {
             let mut want = self.run.step(input, CORE_BUDGET)?;
@@ -37,7 +26,7 @@ impl PipelineStream {
                 want = self.compute(ctx).await?;
             }
             input = match want {
-                Want::Output(document) => return Ok(Some(document.into_bytes())),
+                Want::Output(document) => return Ok(Some(document)),
                 Want::Done => return Ok(None),
                 Want::Document => {
                     pause(ctx).await?;
@@ -50,7 +39,7 @@ impl PipelineStream {
             };
             if self.run.is_fed() {
                 // Lets go of the parts and their snapshots.
-                self.source = Source::List(VecDeque::new());
+                self.source = Node::nothing();
             }
         }
     }
@@ -65,9 +54,13 @@ impl PipelineStream {
 
     async fn next_input(&mut self, ctx: &OpContext) -> Result<Input> {
         let next = match &mut self.source {
-            Source::Read(stream) => stream.next_wanted(ctx, PART_BATCH_DOCUMENTS).await?,
-            Source::List(list) => list.pop_front(),
+            Node::Read(stream) => {
+                let next = stream.next_wanted(ctx, PART_BATCH_DOCUMENTS).await?;
+                next.map(Document::from)
+            }
+            Node::List(list) => list.pop_front().map(Document::from),
+            other => Box::pin(other.next(ctx)).await?,
         };
-        Ok(next.map_or(Input::End, |document| Input::Document(document.into())))
+        Ok(next.map_or(Input::End, Input::Document))
     }
 }

@@ -1,0 +1,61 @@
+//! `$graphLookup` at work: one read of the other collection for each round of the search.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pinion_bson::{DocBuilder, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
+use pinion_query::{Document, Outside};
+use pinion_wire::{OpContext, Result};
+
+use super::sub::open_pipeline;
+use super::{Node, Surroundings};
+use crate::compute::compute;
+use crate::interrupt::pause;
+
+pub(crate) struct GraphNode {
+    source: Node,
+    stage: Arc<Outside>,
+    around: Rc<Surroundings>,
+}
+
+impl GraphNode {
+    pub(super) fn new(source: Node, stage: Arc<Outside>, around: Rc<Surroundings>) -> GraphNode {
+        GraphNode {
+            source,
+            stage,
+            around,
+        }
+    }
+
+    pub(super) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Document>> {
+        let Some(document) = self.source.next(ctx).await? else {
+            return Ok(None);
+        };
+        let Outside::GraphLookup(stage) = &*self.stage else {
+            unreachable!("made of such a stage");
+        };
+        let vars = &self.around.vars;
+        let mut search = stage.begin(&document, vars)?;
+        while let Some(filter) = stage.round(&mut search) {
+            pause(ctx).await?;
+            let stages = matching(&filter);
+            let from = Some(stage.from());
+            let (mut inner, _held) = open_pipeline(ctx, &self.around, from, &stages, vars).await?;
+            while let Some(one) = inner.next(ctx).await? {
+                stage.found(&mut search, &one)?;
+            }
+            search.end_round();
+        }
+        let joined = compute(ctx, || stage.joined(&document, &search)).await?;
+        Ok(Some(joined))
+    }
+}
+
+/// A pipeline of a filter alone.
+fn matching(filter: &RawDocument) -> RawArrayBuf {
+    let mut stage = DocBuilder::new();
+    stage.append("$match", RawBsonRef::Document(filter));
+    let mut stages = RawArrayBuf::new();
+    stages.push(RawBson::Document(stage.finish()));
+    stages
+}

@@ -1,0 +1,50 @@
+//! `$lookup` at work: a pipeline over the other collection for each document.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pinion_query::{Document, Outside};
+use pinion_wire::{OpContext, Result};
+
+use super::sub::open_pipeline;
+use super::{Node, Surroundings};
+use crate::compute::compute;
+use crate::interrupt::pause;
+
+pub(crate) struct LookupNode {
+    source: Node,
+    stage: Arc<Outside>,
+    around: Rc<Surroundings>,
+}
+
+impl LookupNode {
+    pub(super) fn new(source: Node, stage: Arc<Outside>, around: Rc<Surroundings>) -> LookupNode {
+        LookupNode {
+            source,
+            stage,
+            around,
+        }
+    }
+
+    pub(super) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Document>> {
+        let Some(document) = self.source.next(ctx).await? else {
+            return Ok(None);
+        };
+        let Outside::Lookup(stage) = &*self.stage else {
+            unreachable!("made of such a stage");
+        };
+        pause(ctx).await?;
+        let vars = &self.around.vars;
+        let asked = || stage.stages_for(&document, vars);
+        let (stages, vars) = compute(ctx, asked).await?;
+        let (mut inner, _held) =
+            open_pipeline(ctx, &self.around, stage.from(), &stages, &vars).await?;
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        while let Some(one) = inner.next(ctx).await? {
+            stage.account(&mut bytes, &one)?;
+            found.push(one);
+        }
+        let joined = compute(ctx, || stage.joined(&document, &found)).await?;
+        Ok(Some(joined))
+    }
+}

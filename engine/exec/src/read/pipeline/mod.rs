@@ -1,0 +1,125 @@
+//! A pipeline at work: runs of stages that need nothing from outside, and between them stages that
+//! read or write elsewhere. Documents are asked for from the end.
+
+mod facet;
+mod graph;
+mod lookup;
+mod output;
+mod run;
+mod sub;
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pinion_clock::Timestamp;
+use pinion_query::{Document, Outside, Pipeline, PipelineRun, Segment, Variables};
+use pinion_wire::{OpContext, Result};
+
+use self::facet::FacetNode;
+use self::graph::GraphNode;
+use self::lookup::LookupNode;
+use self::output::{MergeNode, OutNode};
+use self::run::RunNode;
+use self::sub::UnionNode;
+use super::merge::MergedStream;
+use crate::limits::PART_BATCH_DOCUMENTS;
+use crate::write::Validation;
+use pinion_wire::idl::Namespace;
+
+/// What the stages of one aggregation share.
+pub(crate) struct Surroundings {
+    /// What is read; stages in it may read the same again.
+    pub ns: Namespace,
+    pub vars: Variables,
+    /// Whether validators look at what `$out` and `$merge` write.
+    pub validation: Validation,
+    /// When the last write of `$out` or `$merge` took place.
+    pub written: Cell<Option<Timestamp>>,
+}
+
+/// Where documents come from: the partitions, a list, or a stage with what is before it.
+pub(crate) enum Node {
+    Read(Box<MergedStream>),
+    List(VecDeque<Bytes>),
+    Run(Box<RunNode>),
+    Lookup(Box<LookupNode>),
+    Graph(Box<GraphNode>),
+    Union(Box<UnionNode>),
+    Facet(Box<FacetNode>),
+    Out(Box<OutNode>),
+    Merge(Box<MergeNode>),
+}
+
+impl Node {
+    /// A pipeline over these documents.
+    pub(crate) fn chain(source: Node, pipeline: Pipeline, around: &Rc<Surroundings>) -> Node {
+        let mut node = source;
+        for segment in pipeline.segments() {
+            node = match segment {
+                Segment::Run(stages) => {
+                    Node::Run(Box::new(RunNode::new(node, PipelineRun::new(stages))))
+                }
+                Segment::Outside(stage) => Node::outside(node, stage, around.clone()),
+            };
+        }
+        node
+    }
+
+    fn outside(source: Node, stage: Arc<Outside>, around: Rc<Surroundings>) -> Node {
+        match &*stage {
+            Outside::Lookup(_) => Node::Lookup(Box::new(LookupNode::new(source, stage, around))),
+            Outside::GraphLookup(_) => Node::Graph(Box::new(GraphNode::new(source, stage, around))),
+            Outside::UnionWith(_) => Node::Union(Box::new(UnionNode::new(source, stage, around))),
+            Outside::Facet(branches) => {
+                Node::Facet(Box::new(FacetNode::new(source, branches.clone(), around)))
+            }
+            Outside::Out(_) => Node::Out(Box::new(OutNode::new(source, stage, around))),
+            Outside::Merge(_) => Node::Merge(Box::new(MergeNode::new(source, stage, around))),
+        }
+    }
+
+    /// The next document.
+    pub(crate) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Document>> {
+        match self {
+            Node::Read(stream) => {
+                let next = stream.next_wanted(ctx, PART_BATCH_DOCUMENTS).await?;
+                Ok(next.map(Document::from))
+            }
+            Node::List(list) => Ok(list.pop_front().map(Document::from)),
+            Node::Run(node) => node.next(ctx).await,
+            // In boxes, as these may stand in one another.
+            Node::Lookup(node) => Box::pin(node.next(ctx)).await,
+            Node::Graph(node) => Box::pin(node.next(ctx)).await,
+            Node::Union(node) => Box::pin(node.next(ctx)).await,
+            Node::Facet(node) => Box::pin(node.next(ctx)).await,
+            Node::Out(node) => Box::pin(node.next(ctx)).await,
+            Node::Merge(node) => Box::pin(node.next(ctx)).await,
+        }
+    }
+
+    /// A source without documents: what was before it is let go of.
+    fn nothing() -> Node {
+        Node::List(VecDeque::new())
+    }
+}
+
+/// The documents that come out of a pipeline.
+pub(crate) struct PipelineStream {
+    node: Node,
+}
+
+impl PipelineStream {
+    pub(crate) fn new(source: Node, pipeline: Pipeline, around: &Rc<Surroundings>) -> Self {
+        PipelineStream {
+            node: Node::chain(source, pipeline, around),
+        }
+    }
+
+    /// The next document.
+    pub(crate) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Bytes>> {
+        Ok(self.node.next(ctx).await?.map(Document::into_bytes))
+    }
+}

@@ -1,0 +1,120 @@
+//! Pipelines that stages run over other collections, and `$unionWith`, which appends one.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pinion_bson::{RawArray, RawArrayBuf, RawBson};
+use pinion_query::{Document, Outside, Pipeline, Variables};
+use pinion_wire::idl::Namespace;
+use pinion_wire::{Error, OpContext, Result};
+
+use super::{Node, Surroundings};
+use crate::acquire::{Inner, acquire_inner};
+use crate::compute::compute;
+use crate::limits::PART_BATCH_DOCUMENTS;
+use crate::read::{ReadRequest, open};
+
+/// A pipeline over another collection; without one the stages make their documents. The second value keeps the
+/// collection from being dropped while it is read.
+pub(super) async fn open_pipeline(
+    ctx: &OpContext,
+    around: &Rc<Surroundings>,
+    from: Option<&str>,
+    stages: &RawArray,
+    vars: &Variables,
+) -> Result<(Node, Option<Inner>)> {
+    let parse = |stages: &RawArray| {
+        let made = Pipeline::documents(stages, vars)?;
+        Ok((made, Pipeline::parse_sub(stages, vars)?))
+    };
+    let (made, mut pipeline) = compute(ctx, || parse(stages)).await?;
+    let inner = |vars: &Variables, ns: Namespace| {
+        Rc::new(Surroundings {
+            ns,
+            vars: vars.clone(),
+            validation: around.validation,
+            written: Default::default(),
+        })
+    };
+    let Some(from) = from else {
+        let made = made.into_iter().flatten().map(Document::into_bytes);
+        let list: std::collections::VecDeque<Bytes> = made.collect();
+        let around = inner(vars, around.ns.clone());
+        return Ok((Node::chain(Node::List(list), pipeline, &around), None));
+    };
+    if made.is_some() {
+        return Err(Error::new(
+            pinion_wire::ErrorCode::INVALID_NAMESPACE,
+            "$documents is only valid for a pipeline without a collection",
+        ));
+    }
+    let ns = Namespace::new(around.ns.db(), from)?;
+    let held = acquire_inner(ctx, &ns, &around.ns).await?;
+    let around = inner(vars, ns);
+    if let Some(view) = held.view() {
+        let mut behind = RawArrayBuf::new();
+        for stage in &view.pipeline {
+            behind.push(stage.clone());
+        }
+        for stage in pinion_bson::values(stages) {
+            behind.push(RawBson::from(stage));
+        }
+        (_, pipeline) = compute(ctx, || parse(&behind)).await?;
+    }
+    let Some(collection) = held.collection().cloned() else {
+        let node = Node::chain(Node::nothing(), pipeline, &around);
+        return Ok((node, Some(held)));
+    };
+    let divide = || {
+        let mut pipeline = pipeline.clone();
+        pipeline.locate(collection.index_specs(), collection.ns.as_str())?;
+        pipeline.divide(vars)
+    };
+    let parts = compute(ctx, divide).await?;
+    let mut request = ReadRequest::new(collection, parts.matcher);
+    request.sort = parts.sort;
+    request.limit = parts.limit.map(|limit| limit as usize);
+    let opened = Box::pin(open(ctx, held.source(), request, PART_BATCH_DOCUMENTS)).await?;
+    let node = Node::chain(Node::Read(Box::new(opened.stream)), parts.rest, &around);
+    Ok((node, Some(held)))
+}
+
+/// `$unionWith` at work: first what comes before it, then the other collection's.
+pub(crate) struct UnionNode {
+    source: Node,
+    stage: Arc<Outside>,
+    around: Rc<Surroundings>,
+    opened: bool,
+}
+
+impl UnionNode {
+    pub(super) fn new(source: Node, stage: Arc<Outside>, around: Rc<Surroundings>) -> UnionNode {
+        UnionNode {
+            source,
+            stage,
+            around,
+            opened: false,
+        }
+    }
+
+    pub(super) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Document>> {
+        loop {
+            if let Some(document) = self.source.next(ctx).await? {
+                return Ok(Some(document));
+            }
+            if std::mem::replace(&mut self.opened, true) {
+                return Ok(None);
+            }
+            self.source = Node::nothing();
+            let Outside::UnionWith(stage) = &*self.stage else {
+                unreachable!("made of such a stage");
+            };
+            let vars = &self.around.vars;
+            let opened =
+                open_pipeline(ctx, &self.around, stage.from(), stage.stages(), vars).await?;
+            // The snapshot is pinned; the gate is not held for as long as a cursor may live.
+            self.source = opened.0;
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! `$out`
+
+use pinion_bson::RawBsonRef;
+use pinion_wire::Result;
+
+use crate::error::{error, type_mismatch};
+use crate::value::{elements, type_name};
+
+/// The collection that takes the place of the one there is.
+#[derive(Clone, Debug)]
+pub struct OutputTo {
+    /// None for the database of the command.
+    pub db: Option<String>,
+    pub collection: String,
+}
+
+impl OutputTo {
+    pub(in crate::pipeline) fn parse(spec: RawBsonRef<'_>) -> Result<OutputTo> {
+        let target = match spec {
+            RawBsonRef::String(name) => OutputTo {
+                db: None,
+                collection: name.to_owned(),
+            },
+            RawBsonRef::Document(spec) => {
+                let (mut db, mut collection) = (None, None);
+                for (name, value) in elements(spec) {
+                    let text = |value: RawBsonRef<'_>| match value {
+                        RawBsonRef::String(text) => Ok(text.to_owned()),
+                        other => Err(type_mismatch(format!(
+                            "BSON field '$out.{name}' is the wrong type '{}', expected type 'string'",
+                            type_name(other)
+                        ))),
+                    };
+                    match name {
+                        "db" => db = Some(text(value)?),
+                        "coll" => collection = Some(text(value)?),
+                        "timeseries" if matches!(value, RawBsonRef::Document(_)) => {
+                            return Err(error(
+                                238,
+                                "BSON field '$out.timeseries' is not supported by this server",
+                            ));
+                        }
+                        "timeseries" => {
+                            return Err(type_mismatch(format!(
+                                "BSON field '$out.timeseries' is the wrong type '{}', expected type 'object'",
+                                type_name(value)
+                            )));
+                        }
+                        other => {
+                            return Err(error(
+                                40415,
+                                format!("BSON field '$out.{other}' is an unknown field."),
+                            ));
+                        }
+                    }
+                }
+                let missing = |name: &str| {
+                    error(
+                        40414,
+                        format!("BSON field '$out.{name}' is missing but a required field"),
+                    )
+                };
+                OutputTo {
+                    db: Some(db.ok_or_else(|| missing("db"))?),
+                    collection: collection.ok_or_else(|| missing("coll"))?,
+                }
+            }
+            other => {
+                return Err(error(
+                    16990,
+                    format!(
+                        "$out only supports a string or object argument, but found {}",
+                        type_name(other)
+                    ),
+                ));
+            }
+        };
+        target.check()?;
+        Ok(target)
+    }
+
+    fn check(&self) -> Result<()> {
+        if let Some(db @ ("admin" | "config" | "local")) = self.db.as_deref() {
+            return Err(error(
+                31321,
+                format!("Can't $out to internal database: {db}"),
+            ));
+        }
+        if self.collection.is_empty() {
+            return Err(error(
+                73,
+                "Invalid $out target namespace: collection names cannot be empty",
+            ));
+        }
+        if self.collection.starts_with("system.") {
+            return Err(error(
+                17385,
+                format!("Can't $out to special collection: {}", self.collection),
+            ));
+        }
+        if self.collection.contains('$') {
+            return Err(error(
+                20,
+                format!("invalid $out target: {}", self.collection),
+            ));
+        }
+        if self.collection.contains('\0') || self.collection.starts_with('.') {
+            return Err(error(
+                73,
+                format!("Invalid namespace specified: {}", self.collection),
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,83 @@
+//! `$unionWith`
+
+use pinion_bson::{RawArray, RawArrayBuf, RawBsonRef};
+use pinion_wire::Result;
+
+use super::{begins_with_documents, check_inner, sub_pipeline};
+use crate::error::{error, failed_to_parse, type_mismatch};
+use crate::expression::Variables;
+use crate::pipeline::Pipeline;
+use crate::value::{elements, type_name};
+
+/// The stage's parsed specification.
+#[derive(Clone, Debug)]
+pub struct UnionWith {
+    from: Option<String>,
+    stages: RawArrayBuf,
+}
+
+impl UnionWith {
+    pub(in crate::pipeline) fn parse(
+        spec: RawBsonRef<'_>,
+        variables: &Variables,
+    ) -> Result<UnionWith> {
+        let (from, stages) = match spec {
+            RawBsonRef::String(name) => (Some(name.to_owned()), None),
+            RawBsonRef::Document(spec) => {
+                let (mut from, mut stages) = (None, None);
+                for (name, value) in elements(spec) {
+                    match (name, value) {
+                        ("coll", RawBsonRef::String(name)) => from = Some(name.to_owned()),
+                        ("coll", RawBsonRef::Null) => {}
+                        ("coll", other) => {
+                            return Err(type_mismatch(format!(
+                                "BSON field '$unionWith.coll' is the wrong type '{}', expected type 'string'",
+                                type_name(other)
+                            )));
+                        }
+                        ("pipeline", value) => stages = sub_pipeline("$unionWith", Some(value))?,
+                        (name, _) => {
+                            return Err(error(
+                                40415,
+                                format!("BSON field '$unionWith.{name}' is an unknown field."),
+                            ));
+                        }
+                    }
+                }
+                (from, stages)
+            }
+            other => {
+                return Err(failed_to_parse(format!(
+                    "the $unionWith stage specification must be an object or string, but found {}",
+                    type_name(other)
+                )));
+            }
+        };
+        if from.as_deref() == Some("") {
+            return Err(error(
+                73,
+                "Invalid namespace specified: collection names cannot be empty",
+            ));
+        }
+        let stages = stages.unwrap_or_default();
+        if from.is_none() && !begins_with_documents(&stages) {
+            return Err(failed_to_parse(
+                "$unionWith stage without explicit collection must have a pipeline with $documents as first stage",
+            ));
+        }
+        check_inner("$unionWith", 31441, &stages, &["$out", "$merge"])?;
+        check_inner("$unionWith", 9_621_301, &stages, &["$listClusterCatalog"])?;
+        Pipeline::parse_sub(&stages, variables)?;
+        Ok(UnionWith { from, stages })
+    }
+
+    /// The collection that is read; none where the pipeline makes its documents.
+    pub fn from(&self) -> Option<&str> {
+        self.from.as_deref()
+    }
+
+    /// The stages over it.
+    pub fn stages(&self) -> &RawArray {
+        &self.stages
+    }
+}
