@@ -284,11 +284,21 @@ pub fn entry_key(index: &Index, key: &[u8], type_bits: &[u8]) -> Result<RawDocum
                 )
             })?;
     let mut named = DocBuilder::new();
+    let mut path = "";
     for (name, (_, value)) in index
         .spec
         .component_names()
         .zip(pinion_bson::elements(&values))
     {
+        // Behind a path stands the value at it.
+        match (name, value) {
+            ("$_path", RawBsonRef::String(text)) => path = text,
+            _ if name.ends_with("$**") && !path.is_empty() => {
+                named.append_raw(path, value);
+                continue;
+            }
+            _ => {}
+        }
         named.append_raw(name, value);
     }
     Ok(named.finish())

@@ -26,7 +26,7 @@ mod value;
 pub mod work;
 
 pub use collation::parse_collation;
-pub use expression::{Expression, Random, Value, Variables, check_field_path};
+pub use expression::{Expression, Value, Variables, check_field_path};
 pub use index::{
     IndexKey, IndexKeys, IndexKind, IndexSpec, MultikeyPaths, check_wildcard_overlap,
     check_wildcard_projection, index_keys,

@@ -25,15 +25,6 @@ pub const MAX_SORT_BYTES: usize = 100 * 1024 * 1024;
 /// Bytes a `$group` may hold before it fails.
 pub const MAX_GROUP_BYTES: usize = 100 * 1024 * 1024;
 
-/// Bytes that a partition of `$setWindowFields` may hold before it fails.
-pub const MAX_WINDOW_BYTES: usize = 100 * 1024 * 1024;
-
-/// Most documents that a `$densify` makes: MongoDB's `internalQueryMaxAllowedDensifyDocs`.
-pub(crate) const MAX_DENSIFIED_DOCUMENTS: usize = 500_000;
-
-/// Bytes that the partitions of a `$densify` may hold before it fails.
-pub(crate) const MAX_DENSIFY_BYTES: usize = 100 * 1024 * 1024;
-
 /// Values that a sketch of quantiles keeps as they are before it puts them together (Pinion's own bound).
 pub(crate) const DIGEST_BUFFER: usize = 4096;
 
@@ -45,6 +36,9 @@ pub const MAX_FACET_BYTES: usize = 100 * 1024 * 1024;
 
 /// Most keys one document may put into one index. This is Pinion's own bound: an array's keys are built in memory.
 pub const MAX_INDEX_KEYS_PER_DOCUMENT: usize = 1 << 20;
+
+/// Most numbers of a path that may be positions in arrays where a wildcard index is to serve it.
+pub const MAX_WILDCARD_POSITIONS: usize = 8;
 
 /// Most paths of arrays that a wildcard index knows by name; beyond, all of its paths count as such (Pinion's own bound).
 pub const MAX_WILDCARD_ARRAYS: usize = 1024;

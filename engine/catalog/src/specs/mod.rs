@@ -223,7 +223,11 @@ fn parsed(listed: &RawDocument) -> Result<IndexSpec> {
         }
     }
     match &spec.kind {
-        IndexKind::Btree | IndexKind::TwoD | IndexKind::TwoDSphere => Ok(spec),
+        IndexKind::Btree
+        | IndexKind::Hashed
+        | IndexKind::Wildcard
+        | IndexKind::TwoD
+        | IndexKind::TwoDSphere => Ok(spec),
         kind => Err(Error::new(
             ErrorCode::NOT_IMPLEMENTED,
             format!("The index type '{}' is not supported", kind.name()),

@@ -2,7 +2,7 @@
 
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::Collection;
-use pinion_query::Matcher;
+use pinion_query::{Matcher, Variables};
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 use std::sync::Arc;
@@ -75,8 +75,7 @@ impl CountCommand<'_> {
     pub(super) async fn parse(self, ctx: &OpContext) -> Result<Count> {
         let empty = RawDocumentBuf::new();
         let query = self.query.unwrap_or(&empty);
-        let variables = super::variables::of_filter();
-        let matcher = compute(ctx, || Matcher::parse_query(query, &variables)).await?;
+        let matcher = compute(ctx, || Matcher::parse_query(query, &Variables::default())).await?;
         Ok(Count {
             matcher,
             hint: self.hint,

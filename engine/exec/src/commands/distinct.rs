@@ -7,7 +7,7 @@ use pinion_bson::{
     DocBuilder, MAX_USER_DOCUMENT_BYTES, RawBson, RawBsonRef, RawDocument, RawDocumentBuf,
 };
 use pinion_catalog::{Collection, stored_document};
-use pinion_query::{Matcher, work};
+use pinion_query::{Matcher, Variables, work};
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
@@ -80,8 +80,7 @@ impl DistinctCommand<'_> {
     pub(super) async fn parse(self, ctx: &OpContext) -> Result<Distinct> {
         let empty = RawDocumentBuf::new();
         let query = self.query.unwrap_or(&empty);
-        let variables = super::variables::of_filter();
-        let matcher = compute(ctx, || Matcher::parse_query(query, &variables)).await?;
+        let matcher = compute(ctx, || Matcher::parse_query(query, &Variables::default())).await?;
         pinion_query::check_field_path(self.key)?;
         Ok(Distinct {
             key: self.key.to_owned(),

@@ -16,6 +16,8 @@ pub(crate) struct RangeAccess {
     /// Disjoint and ascending; walked from the last when descending.
     pub ranges: Vec<KeyRange>,
     pub descending: bool,
+    /// A document may have several entries within the ranges.
+    pub repeats: bool,
     /// The fields' parts of the keys, when the ranges are exactly the entries with these.
     pub points: Option<Vec<Key>>,
 }
@@ -27,15 +29,9 @@ impl RangeAccess {
             index: None,
             ranges: vec![KeyRange::all()],
             descending,
+            repeats: false,
             points: None,
         }
-    }
-
-    /// Whether a document may have several entries within the ranges.
-    fn repeats(&self) -> bool {
-        self.index
-            .as_ref()
-            .is_some_and(|index| index.spec.is_multikey())
     }
 
     /// Whether the entries lie where their own hash says and not beside their documents.
@@ -128,7 +124,7 @@ impl Access {
 
     /// Whether one part may meet the same document more than once.
     pub(super) fn repeats(&self) -> bool {
-        self.branches().len() > 1 || self.branches().iter().any(RangeAccess::repeats)
+        self.branches().len() > 1 || self.branches().iter().any(|branch| branch.repeats)
     }
 
     /// Whether the same document may come from several partitions.

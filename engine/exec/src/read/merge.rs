@@ -14,6 +14,7 @@ use super::access::Access;
 use super::item::{Batch, Item, PartCounters};
 use super::part::{PartSpec, PartTable};
 use crate::interrupt::check;
+use crate::limits::PART_BATCH_DOCUMENTS;
 
 struct Part {
     owner: CoreId,
@@ -213,15 +214,23 @@ impl MergedStream {
 
     /// The next item of any part, whatever the limit: parts that count give their sums so.
     pub(crate) async fn next_raw(&mut self, ctx: &OpContext) -> Result<Option<Bytes>> {
-        if self
-            .parts
-            .iter()
-            .any(|part| part.buffer.is_empty() && !part.done)
-        {
-            self.refill(ctx, super::stream::step_for(1)).await?;
+        loop {
+            let starved = |part: &Part| part.buffer.is_empty() && !part.done;
+            if self.parts.iter().any(starved) {
+                check(ctx)?;
+                self.refill(ctx, super::stream::step_for(PART_BATCH_DOCUMENTS))
+                    .await?;
+            }
+            let Some(item) = self.pop() else {
+                return Ok(None);
+            };
+            if let (Some(seen), Some(id)) = (&mut self.seen, item.id)
+                && !seen.insert(id)
+            {
+                continue;
+            }
+            return item.document.map(Some).map_err(|error| *error);
         }
-        let document = self.pop().map(|item| item.document).transpose();
-        document.map_err(|error| *error)
     }
 
     fn pop(&mut self) -> Option<Item> {

@@ -33,7 +33,7 @@ pub(crate) enum Output {
     Keys,
     /// The keys of documents in the collection's tree.
     Ids,
-    /// Nothing but the number of documents, as one item of eight bytes.
+    /// Nothing but the number of documents, as items of eight bytes that are to be summed.
     Count,
 }
 
@@ -192,7 +192,9 @@ impl Part {
             self.state = State::Sorted(sorted);
         }
         match &mut self.state {
-            State::Scanning(scan) if self.spec.output == Output::Count => {
+            State::Scanning(scan)
+                if self.spec.output == Output::Count && !self.spec.repeats_over_parts() =>
+            {
                 let mut count = 0u64;
                 let mut last = Key::new();
                 while let Some(found) =
@@ -289,6 +291,8 @@ async fn next_match(
 async fn finish(spec: &PartSpec, found: Found, ctx: &OpContext) -> Result<Item> {
     let document = match (spec.output, &spec.projection) {
         (Output::Ids, _) => Ok(Bytes::copy_from_slice(&found.id)),
+        // A document that may come from several parts counts where they are merged.
+        (Output::Count, _) => Ok(Bytes::copy_from_slice(&1u64.to_le_bytes())),
         (Output::Keys, _) => Ok(Bytes::from(index_key(spec, &found)?.into_bytes())),
         (_, Some(projection)) => {
             let (document, position) = (stored_document(&found.document), found.position);

@@ -219,12 +219,14 @@ fn access_of(collection: &Collection, access: PlannedAccess) -> Access {
         PlannedAccess::Near(near) => {
             // The index on `_id`, the first of the specifications, is of another kind.
             let index = collection.indexes[near.index - 1].clone();
+            let repeats = index.spec.is_multikey();
             Access::Near(NearAccess {
                 branch: RangeAccess {
                     index: Some(index),
                     ranges: Vec::new(),
                     descending: false,
                     points: None,
+                    repeats,
                 },
                 planned: Arc::from(near),
             })
@@ -244,8 +246,7 @@ fn ranges_of(collection: &Collection, access: pinion_query::IndexAccess) -> Rang
         .index
         .checked_sub(1)
         .map(|place| collection.indexes[place].clone());
-    let spec = &collection.index_specs()[access.index];
-    let points = points_of(spec, &access.bounds);
+    let points = points_of(access.spec(collection.index_specs()), &access.bounds);
     let ranges = access
         .ranges
         .iter()
@@ -255,6 +256,7 @@ fn ranges_of(collection: &Collection, access: pinion_query::IndexAccess) -> Rang
         index,
         ranges,
         descending: access.direction == Direction::Backward,
+        repeats: access.repeats,
         points,
     }
 }

@@ -27,6 +27,15 @@ impl MultikeyPaths {
         }
     }
 
+    /// Whether an array may stand at this path in some document.
+    pub(crate) fn is_array(&self, path: &str) -> bool {
+        match self {
+            MultikeyPaths::Arrays(arrays) => arrays.contains(path),
+            MultikeyPaths::Fields(_) => false,
+            MultikeyPaths::Anywhere => true,
+        }
+    }
+
     /// Whether an array may stand at this component of a field's path in some document.
     pub(crate) fn is_component(&self, field: usize, component: usize) -> bool {
         match self {

@@ -173,6 +173,53 @@ impl IndexSpec {
         self.multikey.is_some()
     }
 
+    /// Whether the values of this field are hashed.
+    pub(crate) fn is_hashed_field(&self, at: usize) -> bool {
+        self.kind == IndexKind::Hashed
+            && matches!(
+                elements(&self.key).nth(at),
+                Some((_, RawBsonRef::String(_)))
+            )
+    }
+
+    /// Whether an array may stand at this path in some document of a wildcard index.
+    pub(crate) fn is_wildcard_array(&self, path: &str) -> bool {
+        self.multikey
+            .as_ref()
+            .is_some_and(|known| known.is_array(path))
+    }
+
+    /// A wildcard index as an index on this path: the path of a key and its value are fields of it.
+    pub(crate) fn expanded(&self, path: &str) -> IndexSpec {
+        let mut key = pinion_bson::DocBuilder::new();
+        let mut fields: Vec<Vec<u16>> = Vec::with_capacity(self.components());
+        for (name, direction) in elements(&self.key) {
+            if !super::kind::is_wildcard_field(name) {
+                key.append(name, direction);
+                fields.push(Vec::new());
+                continue;
+            }
+            key.append(PATH_FIELD, 1i32).append(path, direction);
+            let ends = path.match_indices('.').map(|(at, _)| at);
+            let arrays = ends
+                .chain(std::iter::once(path.len()))
+                .enumerate()
+                .filter(|(_, end)| self.is_wildcard_array(&path[..*end]))
+                .map(|(component, _)| component as u16);
+            fields.extend([Vec::new(), arrays.collect()]);
+        }
+        let key = key.finish();
+        let paths = elements(&key).map(|(name, _)| Path::parse(name)).collect();
+        let multikey = fields.iter().any(|arrays| !arrays.is_empty());
+        IndexSpec {
+            multikey: multikey.then_some(MultikeyPaths::Fields(fields)),
+            key,
+            paths,
+            wildcard: None,
+            ..self.clone()
+        }
+    }
+
     /// Whether an array stands at this component of a field's path in some document.
     pub(crate) fn is_multikey_component(&self, field: usize, component: usize) -> bool {
         let multikey = self.multikey.as_ref();

@@ -98,6 +98,16 @@ impl WildcardFields {
             (false, false) => Held::All,
         }
     }
+
+    /// Whether the index holds whatever a document has at this path.
+    pub(crate) fn holds(&self, path: &str) -> bool {
+        match self.held(path) {
+            Held::All => true,
+            // What is left out lies deeper; what is left has its keys.
+            Held::Some => !self.only,
+            Held::Nothing => false,
+        }
+    }
 }
 
 /// The paths of a projection with their flags.

@@ -5,6 +5,7 @@
 use pinion_bson::{ElementType, RawBson, RawBsonRef};
 
 use super::interval::{Interval, Intervals, class_range};
+use crate::expression::{Comparison, Expression};
 use crate::matcher::{CompareOp, Node, Predicate, TypeSet};
 use crate::value::{is_nan, is_nullish};
 
@@ -18,6 +19,12 @@ pub(super) struct Constraint {
     /// Predicates of one `$elemMatch` speak of one item: they may be combined even where the path has arrays. The path
     /// of the array, and a number that tells one `$elemMatch` from another.
     pub group: Option<(String, usize)>,
+    /// A negation of equality with null: arrays on the path may give matching documents the key of null.
+    pub negates_null: bool,
+    /// Speaks of whole values, as expressions do, which an array's keys tell nothing of.
+    pub of_whole_values: bool,
+    /// The operands are no documents or arrays, which a wildcard index holds by their parts.
+    pub leaf_operands: bool,
     /// Rank for choosing among predicates that cannot be combined: lower is narrower.
     pub breadth: u8,
 }
@@ -60,12 +67,17 @@ impl Collector {
                             .map(|(intervals, _)| intervals)
                             .reduce(|both, intervals| both.intersect(&intervals));
                         if let Some(intervals) = intervals {
-                            self.push(path, intervals, false, group);
+                            let constraint = self.push(path, intervals, false, group);
+                            constraint.leaf_operands = nodes.iter().all(|node| match node {
+                                Node::Leaf(leaf) => has_leaf_operands(&leaf.predicate),
+                                _ => true,
+                            });
                         }
                     }
                     _ => {
                         if let Some((intervals, matches_missing)) = node_intervals(node) {
-                            self.push(path, intervals, matches_missing, group);
+                            let constraint = self.push(path, intervals, matches_missing, group);
+                            constraint.leaf_operands = has_leaf_operands(&leaf.predicate);
                         }
                     }
                 }
@@ -76,10 +88,42 @@ impl Collector {
                     (&**inner, node_intervals(node))
                 {
                     let path = join(prefix, leaf.path.text());
-                    self.push(path, intervals, matches_missing, group);
+                    let constraint = self.push(path, intervals, matches_missing, group);
+                    constraint.negates_null = matches_null(&leaf.predicate);
+                    constraint.leaf_operands = has_leaf_operands(&leaf.predicate);
                 }
             }
+            Node::Expr(expression, _) if prefix.is_empty() => self.expression(expression),
             _ => {}
+        }
+    }
+
+    /// What an expression demands of fields by themselves. Missing values are below all others but
+    /// the least, and their key is that of null.
+    fn expression(&mut self, expression: &Expression) {
+        for found in expression.comparisons() {
+            let value = found.value.clone();
+            if matches!(
+                value,
+                RawBson::Array(_) | RawBson::Undefined | RawBson::MinKey
+            ) || found.collation.is_some()
+            {
+                continue;
+            }
+            let below = |inclusive| Interval::new(RawBson::MinKey, true, value.clone(), inclusive);
+            let above = |inclusive| Interval::new(value.clone(), inclusive, RawBson::MaxKey, true);
+            let is_null = value == RawBson::Null;
+            let (interval, matches_missing) = match found.comparison {
+                Comparison::Eq => (Interval::point(value.clone()), false),
+                Comparison::Lt => (below(is_null), true),
+                Comparison::Lte => (below(true), true),
+                Comparison::Gt => (above(false), false),
+                Comparison::Gte => (above(true), false),
+            };
+            let intervals = Intervals(vec![interval]);
+            let constraint = self.push(found.path, intervals, matches_missing, None);
+            constraint.of_whole_values = true;
+            constraint.leaf_operands = is_leaf(found.value.as_raw_bson_ref());
         }
     }
 
@@ -89,7 +133,7 @@ impl Collector {
         intervals: Intervals,
         matches_missing: bool,
         group: Option<&(String, usize)>,
-    ) {
+    ) -> &mut Constraint {
         let breadth = if intervals.single_point() {
             0
         } else if intervals.points_only() {
@@ -106,8 +150,41 @@ impl Collector {
             intervals,
             matches_missing,
             group: group.cloned(),
+            negates_null: false,
+            of_whole_values: false,
+            leaf_operands: true,
             breadth,
         });
+        self.out.last_mut().expect("just pushed")
+    }
+}
+
+/// Whether the predicate holds for null.
+fn matches_null(predicate: &Predicate) -> bool {
+    match predicate {
+        Predicate::Compare { op, value } => {
+            matches!(op, CompareOp::Eq | CompareOp::Lte | CompareOp::Gte)
+                && is_nullish(value.as_raw_bson_ref())
+        }
+        Predicate::In { has_null, .. } => *has_null,
+        _ => false,
+    }
+}
+
+fn is_leaf(value: RawBsonRef<'_>) -> bool {
+    match value {
+        RawBsonRef::Array(_) => false,
+        RawBsonRef::Document(document) => crate::value::is_empty(document),
+        _ => true,
+    }
+}
+
+/// Whether no operand is an array or a document with fields.
+fn has_leaf_operands(predicate: &Predicate) -> bool {
+    match predicate {
+        Predicate::Compare { value, .. } => is_leaf(value.as_raw_bson_ref()),
+        Predicate::In { values, .. } => values.iter().all(|v| is_leaf(v.as_raw_bson_ref())),
+        _ => true,
     }
 }
 

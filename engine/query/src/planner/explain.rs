@@ -107,11 +107,13 @@ pub(super) fn stages(
                     }]);
                     let access = IndexAccess {
                         index,
+                        expanded: None,
                         bounds: vec![point],
                         ranges: Vec::new(),
                         decided_fields: 1,
                         direction: Direction::Forward,
                         multikey: false,
+                        repeats: false,
                     };
                     index_scan(&access, request)
                 });
@@ -123,7 +125,7 @@ pub(super) fn stages(
             ExplainStage::new("COLLSCAN", details, Vec::new())
         }
         Access::Index(access) => {
-            let index = &request.indexes[access.index];
+            let index = access.spec(request.indexes);
             let rest = residual(index, access, request.matcher.root().conjuncts());
             let mut details = DocBuilder::new();
             if !rest.is_empty() {
@@ -202,7 +204,7 @@ fn direction_name(direction: Direction) -> &'static str {
 }
 
 fn index_scan(access: &IndexAccess, request: &PlanRequest<'_>) -> ExplainStage {
-    let index = &request.indexes[access.index];
+    let index = access.spec(request.indexes);
     let mut out = DocBuilder::new();
     out.append("keyPattern", RawBsonRef::Document(&index.key));
     out.append("indexName", RawBsonRef::String(&index.name));

@@ -6,7 +6,8 @@ use pinion_bson::{RawBson, RawBsonRef, RawDocument};
 use pinion_wire::Result;
 
 use super::bounds::constraints;
-use super::choose::{Query, field_bounds, find_hinted, planner_error, serves, usable};
+use super::candidate::{Query, field_bounds, serves};
+use super::choose::{find_hinted, planner_error, usable};
 use super::interval::{Interval, Intervals};
 use super::ranges::key_ranges;
 use super::{Access, Hint, KeyRange, Plan, PlanRequest};
@@ -62,6 +63,12 @@ fn predicates<'a>(nodes: &'a [Node], out: &mut Vec<(&'a Path, &'a GeoPredicate)>
     }
 }
 
+/// The bounds that predicates on values give the fields.
+fn bounds_alone(index: &IndexSpec, query: &Query<'_>) -> Vec<Intervals> {
+    let bounds = field_bounds(index, &query.found).into_iter();
+    bounds.map(|(bounds, _)| bounds).collect()
+}
+
 /// The bounds of a geospatial index's fields; `None` when none of its geometries is bounded, unless it was hinted at.
 pub(super) fn bounds(index: &IndexSpec, query: &Query<'_>) -> Result<Option<Vec<Intervals>>> {
     let Some(geo) = index.geo() else {
@@ -71,7 +78,7 @@ pub(super) fn bounds(index: &IndexSpec, query: &Query<'_>) -> Result<Option<Vec<
     for nodes in &query.predicates {
         predicates(nodes, &mut found);
     }
-    let mut bounds = field_bounds(index, &query.found);
+    let mut bounds: Vec<Intervals> = bounds_alone(index, query);
     let mut bounded = query.hinted;
     for (at, is_cell) in cell_fields(index).enumerate() {
         if !is_cell {
@@ -163,7 +170,7 @@ fn near_access(
     let place = cell_fields(index)
         .zip(index.paths())
         .position(|(is_cell, on)| is_cell && on == path)?;
-    let mut leading = field_bounds(index, &query.found);
+    let mut leading = bounds_alone(index, query);
     leading.truncate(place);
     let bounded = leading.iter().all(|bounds| !bounds.is_all());
     bounded.then(|| NearAccess {

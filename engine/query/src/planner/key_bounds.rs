@@ -4,7 +4,8 @@ use pinion_bson::{RawDocument, RawDocumentBuf};
 use pinion_keystring::{Builder, Discriminator};
 use pinion_wire::Result;
 
-use super::choose::{find_hinted, pattern_names, planner_error, sort_direction};
+use super::candidate::sort_direction;
+use super::choose::{find_hinted, pattern_names, planner_error};
 use super::{Access, Hint, IndexAccess, Intervals, KeyRange, Plan, PlanRequest};
 use crate::error::error;
 use crate::index::IndexSpec;
@@ -102,11 +103,13 @@ pub(super) fn plan(request: &PlanRequest<'_>, wanted: &KeyBounds) -> Result<Plan
     Ok(Plan {
         access: Access::Index(IndexAccess {
             index: at,
+            expanded: None,
             bounds,
             ranges: vec![range],
             decided_fields: 0,
             direction: direction.unwrap_or(Direction::Forward),
             multikey: index.is_multikey(),
+            repeats: index.is_multikey(),
         }),
         sort_provided: direction.is_some(),
         filter_satisfied: request.matcher.is_empty(),

@@ -1,6 +1,7 @@
 //! Plans: how a query finds its documents. Pure; the caller runs them.
 
 mod bounds;
+mod candidate;
 mod choose;
 mod explain;
 mod geo;
@@ -9,9 +10,12 @@ mod interval;
 mod key_bounds;
 mod ranges;
 mod residual;
+mod wildcard;
 
 #[cfg(test)]
 mod tests;
+
+use std::sync::Arc;
 
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_wire::Result;
@@ -100,6 +104,8 @@ pub enum Access {
 pub struct IndexAccess {
     /// The place in the request's list.
     pub index: usize,
+    /// A wildcard index as if it were one on the path that is asked for.
+    pub expanded: Option<Arc<IndexSpec>>,
     /// The intervals of each field, in ascending order whatever the field's direction.
     pub bounds: Vec<Intervals>,
     /// Disjoint, in the order of the index's keys; a backward scan takes them from the last.
@@ -107,8 +113,18 @@ pub struct IndexAccess {
     /// How many leading fields have in the ranges exactly what their bounds hold.
     pub decided_fields: usize,
     pub direction: Direction,
-    /// A document may come more than once.
+    /// Arrays, or several paths, may stand behind the entries of a document: a predicate of a field
+    /// need not hold for the value of each of them.
     pub multikey: bool,
+    /// A document may come more than once.
+    pub repeats: bool,
+}
+
+impl IndexAccess {
+    /// The index that is scanned, as the plan sees it.
+    pub fn spec<'a>(&'a self, indexes: &'a [IndexSpec]) -> &'a IndexSpec {
+        self.expanded.as_deref().unwrap_or(&indexes[self.index])
+    }
 }
 
 /// A plan.

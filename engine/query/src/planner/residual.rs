@@ -23,9 +23,11 @@ fn is_decided(index: &IndexSpec, access: &IndexAccess, node: &Node) -> bool {
     let Node::Leaf(leaf) = node else {
         return false;
     };
-    let decided = &index.paths()[..access.decided_fields];
+    let decided = index.paths()[..access.decided_fields].iter().enumerate();
     !access.multikey
-        && decided.iter().any(|path| path.text() == leaf.path.text())
+        && decided
+            .filter(|(at, _)| !index.is_hashed_field(*at))
+            .any(|(_, path)| path.text() == leaf.path.text())
         && has_exact_bounds(&leaf.predicate)
 }
 

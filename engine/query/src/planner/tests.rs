@@ -388,6 +388,10 @@ fn ranges_hold_the_keys_of_matching_documents() {
                 Access::Collection(_) if filter_holds(&filter, "$ne", ElementType::Array) => {
                     continue;
                 }
+                // Nor what is not null where there are arrays.
+                Access::Collection(_) if filter_holds(&filter, "$ne", ElementType::Null) => {
+                    continue;
+                }
                 Access::Collection(_) if filter_holds(&filter, "$size", ElementType::Int32) => {
                     continue;
                 }
@@ -590,4 +594,177 @@ fn ranges_that_decide_hold_only_keys_of_matching_documents() {
         }
     }
     assert!(satisfied > 100, "{satisfied}");
+}
+
+/// Lets the index know of the arrays of a document.
+fn learn(index: &mut IndexSpec, document: RawDocumentBuf) {
+    let found = index_keys(&document, index).expect("keys").multikey;
+    index.merge_multikey(&found.expect("an array"));
+}
+
+fn listed(specs: &[RawDocumentBuf]) -> Vec<IndexSpec> {
+    let parse = |spec: &RawDocumentBuf| IndexSpec::parse(spec).expect("a specification");
+    let mut all = indexes(&[]);
+    all.extend(specs.iter().map(parse));
+    all
+}
+
+#[test]
+fn hashed_indexes_serve_equality() {
+    let all = listed(&[rawdoc! { "name": "h", "key": { "a": "hashed", "b": 1 } }]);
+    let check = |filter, expected: &str| {
+        assert_eq!(describe(&all, filter, rawdoc! {}), expected);
+    };
+    check(
+        rawdoc! { "a": 1, "b": { "$gt": 3 } },
+        "h [5902408780260971510, 5902408780260971510]; (3, inf.0]",
+    );
+    check(rawdoc! { "a": { "$gt": 1 } }, "collection Forward");
+    check(rawdoc! { "b": 1 }, "collection Forward");
+    assert_eq!(
+        describe(&all, rawdoc! { "a": 1 }, rawdoc! { "b": -1 }),
+        "h [5902408780260971510, 5902408780260971510]; [MinKey, MaxKey] back"
+    );
+    assert_eq!(
+        describe(&all, rawdoc! {}, rawdoc! { "a": 1 }),
+        "collection Forward sort"
+    );
+}
+
+#[test]
+fn wildcard_indexes_serve_the_paths_that_they_hold() {
+    let mut all =
+        listed(&[rawdoc! { "name": "w", "key": { "$**": 1 }, "wildcardProjection": { "x": 0 } }]);
+    learn(&mut all[1], rawdoc! { "l": [{ "k": 1 }] });
+    let check = |filter, sort, expected: &str| assert_eq!(describe(&all, filter, sort), expected);
+    let none = || rawdoc! {};
+    check(rawdoc! { "a.b": 5 }, none(), "w [\"a.b\", \"a.b\"]; [5, 5]");
+    check(
+        rawdoc! { "a": { "$gt": 5 } },
+        rawdoc! { "a": -1 },
+        "w [\"a\", \"a\"]; (5, inf.0] back",
+    );
+    check(
+        rawdoc! { "a": { "$exists": true } },
+        none(),
+        "w [\"a\", \"a\"] [\"a.\", \"a/\"); [MinKey, MaxKey]",
+    );
+    check(rawdoc! { "a": {} }, none(), "w [\"a\", \"a\"]; [{}, {}]");
+    check(
+        rawdoc! { "l.0.k": 5 },
+        none(),
+        "w [\"l.0.k\", \"l.0.k\"] [\"l.k\", \"l.k\"]; [5, 5] [[], BinData(0, ))",
+    );
+    for filter in [
+        rawdoc! { "a": null },
+        rawdoc! { "a": { "$exists": false } },
+        rawdoc! { "a": { "$ne": 5 } },
+        rawdoc! { "a": { "b": 1 } },
+        rawdoc! { "a": [1] },
+        rawdoc! { "x.y": 1 },
+        rawdoc! {},
+    ] {
+        check(filter, none(), "collection Forward");
+    }
+}
+
+#[test]
+fn compound_wildcard_indexes() {
+    let all = listed(&[
+        rawdoc! { "name": "w", "key": { "a": 1, "$**": 1 }, "wildcardProjection": { "a": 0 } },
+    ]);
+    let check = |filter, expected: &str| assert_eq!(describe(&all, filter, rawdoc! {}), expected);
+    check(
+        rawdoc! { "a": 1, "b": { "$gt": 5 } },
+        "w [1, 1]; [\"b\", \"b\"]; (5, inf.0]",
+    );
+    check(
+        rawdoc! { "a": 1 },
+        "w [1, 1]; [MinKey, MaxKey]; [MinKey, MaxKey]",
+    );
+    check(rawdoc! { "b": 1 }, "collection Forward");
+}
+
+#[test]
+fn partial_and_hidden_indexes() {
+    let all = listed(&[
+        rawdoc! { "name": "p", "key": { "a": 1 }, "partialFilterExpression": { "b": { "$gt": 5 } } },
+        rawdoc! { "name": "h", "key": { "c": 1 }, "hidden": true },
+    ]);
+    let check = |filter, expected: &str| assert_eq!(describe(&all, filter, rawdoc! {}), expected);
+    check(rawdoc! { "a": 1, "b": 6 }, "p [1, 1]");
+    check(rawdoc! { "a": 1, "b": 5 }, "collection Forward");
+    check(rawdoc! { "a": 1 }, "collection Forward");
+    check(rawdoc! { "c": 1 }, "collection Forward");
+    // A filter that holds for the whole query holds for each of its alternatives.
+    check(
+        rawdoc! { "b": 9, "$or": [{ "a": 1 }, { "a": { "$gt": 5 } }] },
+        "p [1, 1] or p (5, inf.0]",
+    );
+}
+
+#[test]
+fn expressions_bound_fields() {
+    let mut all = listed(&[rawdoc! { "name": "i", "key": { "a": 1 } }]);
+    let expression = |operator: &str, value: pinion_bson::RawBson| {
+        let mut out = pinion_bson::DocBuilder::new();
+        out.start_document("$expr").start_array(operator);
+        out.push("$a").push(value.as_raw_bson_ref());
+        out.end();
+        out.end();
+        out.finish()
+    };
+    let check = |all: &[IndexSpec], filter, expected: &str| {
+        assert_eq!(describe(all, filter, rawdoc! {}), expected);
+    };
+    check(
+        &all,
+        expression("$eq", pinion_bson::RawBson::Int32(5)),
+        "i [5, 5]",
+    );
+    check(
+        &all,
+        expression("$gt", pinion_bson::RawBson::Int32(5)),
+        "i (5, MaxKey]",
+    );
+    check(
+        &all,
+        expression("$lt", pinion_bson::RawBson::Int32(5)),
+        "i [MinKey, 5)",
+    );
+    check(
+        &all,
+        expression("$lt", pinion_bson::RawBson::Null),
+        "i [MinKey, null]",
+    );
+    let flipped = rawdoc! { "$expr": { "$and": [{ "$gt": [5, "$a"] }, { "$gte": ["$a", 1] }] } };
+    check(&all, flipped, "i [1, 5)");
+    learn(&mut all[1], rawdoc! { "a": [1] });
+    check(
+        &all,
+        expression("$eq", pinion_bson::RawBson::Int32(5)),
+        "collection Forward",
+    );
+}
+
+/// An array that is empty has the key of null where the path goes on, and no null in it.
+#[test]
+fn a_negated_null_is_not_sought_in_a_multikey_index() {
+    let mut all = indexes(&[rawdoc! { "l.s": 1 }]);
+    let negations = [
+        rawdoc! { "l.s": { "$ne": null } },
+        rawdoc! { "l.s": { "$nin": [null, 1] } },
+        rawdoc! { "$nor": [{ "l.s": null }] },
+        rawdoc! { "l.s": { "$not": { "$gte": null } } },
+    ];
+    let plans = |all: &[IndexSpec]| {
+        let plans = negations.iter();
+        let plans = plans.map(|filter| describe(all, filter.clone(), rawdoc! {}));
+        plans.collect::<Vec<String>>()
+    };
+    assert!(plans(&all).iter().any(|plan| plan.starts_with("l.s_1")));
+    learn(&mut all[1], rawdoc! { "l": [{ "s": 1 }] });
+    for plan in plans(&all) {
+        assert_eq!(plan, "collection Forward");
+    }
 }
