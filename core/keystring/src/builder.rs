@@ -10,6 +10,7 @@ use crate::encode::{push_component, push_descending, push_value};
 use crate::limits::MAX_COMPONENTS;
 use crate::ordering::Ordering;
 use crate::record_id::{self, RecordId};
+use crate::strings::Strings;
 use crate::type_bits::TypeBits;
 
 /// A finished key: bytes that compare by `memcmp` as the values do, and the types that the bytes do not tell.
@@ -89,7 +90,20 @@ impl Builder {
             &mut self.type_bits,
             value,
             descending,
-            self.collation.as_deref(),
+            Strings::of(self.collation.as_deref()),
+        );
+        self
+    }
+
+    /// As `append`, with the value's strings in this form whatever the collation.
+    pub fn append_as(&mut self, value: RawBsonRef<'_>, strings: Strings<'_>) -> &mut Builder {
+        let descending = self.next_is_descending();
+        push_component(
+            &mut self.bytes,
+            &mut self.type_bits,
+            value,
+            descending,
+            strings,
         );
         self
     }
@@ -98,11 +112,11 @@ impl Builder {
     #[inline]
     pub fn append_view(&mut self, view: View<'_>) -> &mut Builder {
         let descending = self.next_is_descending();
-        let collation = self.collation.as_deref();
+        let strings = Strings::of(self.collation.as_deref());
         if descending {
-            push_descending(&mut self.bytes, &mut self.type_bits, view, collation);
+            push_descending(&mut self.bytes, &mut self.type_bits, view, strings);
         } else {
-            push_value(&mut self.bytes, &mut self.type_bits, view, collation);
+            push_value(&mut self.bytes, &mut self.type_bits, view, strings);
         }
         self
     }

@@ -11,6 +11,7 @@ use crate::encode::{LONG_BINARY, OLD_BINARY_SUBTYPE, invert};
 use crate::limits::MAX_DECODE_DEPTH;
 use crate::number;
 use crate::ordering::Ordering;
+use crate::strings::Strings;
 use crate::type_bits::{self, TypeBits};
 
 /// Why bytes are not a key.
@@ -24,16 +25,6 @@ impl fmt::Display for Corrupt {
 }
 
 impl core::error::Error for Corrupt {}
-
-/// What the strings of a key are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strings {
-    /// The strings themselves.
-    Plain,
-    /// Sort keys of a collation, which are decoded to their bytes in hexadecimal: there is no way
-    /// back.
-    SortKeys,
-}
 
 /// The values of all components, each in a field with an empty name. What follows the end byte is not read.
 pub fn decode(
@@ -51,15 +42,15 @@ pub fn decode_prefix(
     ordering: Ordering,
     type_bits: &TypeBits,
 ) -> Result<(RawDocumentBuf, usize), Corrupt> {
-    decode_prefix_as(bytes, components, ordering, type_bits, Strings::Plain)
+    decode_prefix_as(bytes, components, ordering, type_bits, |_| Strings::Plain)
 }
 
-pub(crate) fn decode_prefix_as(
+pub(crate) fn decode_prefix_as<'c>(
     bytes: &[u8],
     components: u32,
     ordering: Ordering,
     type_bits: &TypeBits,
-    strings: Strings,
+    strings: impl Fn(u32) -> Strings<'c>,
 ) -> Result<(RawDocumentBuf, usize), Corrupt> {
     let mut builder = DocBuilder::new();
     let mut bits = type_bits::Reader::new(type_bits);
@@ -85,7 +76,7 @@ pub(crate) fn decode_prefix_as(
             reader: Reader::new(&ascending),
             bits: &mut bits,
             out: &mut builder,
-            strings,
+            strings_kept: strings(component).are_kept(),
         };
         let byte = decoder.reader.u8()?;
         decoder.value(byte, Place::Named(""), 0)?;
@@ -237,7 +228,8 @@ struct Decoder<'a, 'b, 't> {
     reader: Reader<'a>,
     bits: &'b mut type_bits::Reader<'t>,
     out: &'b mut DocBuilder,
-    strings: Strings,
+    /// Whether strings stand in the key as they are, or as sort keys.
+    strings_kept: bool,
 }
 
 impl Decoder<'_, '_, '_> {
@@ -349,7 +341,7 @@ impl Decoder<'_, '_, '_> {
                     reader: self.reader.clone(),
                     bits: &mut *self.bits,
                     out: &mut scope,
-                    strings: self.strings,
+                    strings_kept: self.strings_kept,
                 };
                 inner.fields(depth)?;
                 self.reader = inner.reader;
@@ -389,7 +381,7 @@ impl Decoder<'_, '_, '_> {
         } else {
             Cow::Borrowed(text)
         };
-        if kind == ElementType::String && self.strings == Strings::SortKeys {
+        if kind == ElementType::String && !self.strings_kept {
             self.put(place, View::String(hexadecimal(&text).as_bytes()));
             return Ok(());
         }

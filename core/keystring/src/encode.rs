@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use crate::bytes::{Sink, push_cstring, push_text};
 use crate::ctype;
 use crate::number::{push_date, push_integer, push_number};
+use crate::strings::Strings;
 use crate::type_bits::{NumberType, TypeBits};
 
 /// The subtype whose payload repeats its length inside.
@@ -27,10 +28,10 @@ pub(crate) fn push_value(
     out: &mut impl Sink,
     bits: &mut TypeBits,
     view: View<'_>,
-    collation: Option<&Collation>,
+    strings: Strings<'_>,
 ) {
-    if let Some(level) = push_flat(out, bits, view, collation) {
-        push_nested(out, bits, level, collation);
+    if let Some(level) = push_flat(out, bits, view, strings) {
+        push_nested(out, bits, level, strings);
     }
 }
 
@@ -41,7 +42,7 @@ pub(crate) fn push_component(
     bits: &mut TypeBits,
     value: RawBsonRef<'_>,
     descending: bool,
-    collation: Option<&Collation>,
+    strings: Strings<'_>,
 ) {
     let start = out.position();
     match value {
@@ -55,10 +56,10 @@ pub(crate) fn push_component(
         }
         RawBsonRef::String(text) => {
             bits.push_string();
-            push_string(out, text.as_bytes(), collation);
+            push_string(out, text.as_bytes(), strings);
         }
         RawBsonRef::ObjectId(id) => push_object_id(out, id.bytes()),
-        other => push_any(out, bits, other, collation),
+        other => push_any(out, bits, other, strings),
     }
     if descending {
         invert(out.since(start));
@@ -66,22 +67,18 @@ pub(crate) fn push_component(
 }
 
 #[inline(never)]
-fn push_any(
-    out: &mut impl Sink,
-    bits: &mut TypeBits,
-    value: RawBsonRef<'_>,
-    collation: Option<&Collation>,
-) {
-    with_view(value, |view| push_value(out, bits, view, collation));
+fn push_any(out: &mut impl Sink, bits: &mut TypeBits, value: RawBsonRef<'_>, strings: Strings<'_>) {
+    with_view(value, |view| push_value(out, bits, view, strings));
 }
 
-/// Appends a string: its bytes, or its sort key in a collation.
+/// Appends a string in the form that is wanted.
 #[inline]
-fn push_string(out: &mut impl Sink, text: &[u8], collation: Option<&Collation>) {
+fn push_string(out: &mut impl Sink, text: &[u8], strings: Strings<'_>) {
     out.push(ctype::STRING);
-    match collation {
-        None => push_text(out, text),
-        Some(collation) => push_sort_key(out, text, collation),
+    match strings {
+        Strings::Plain => push_text(out, text),
+        Strings::Collated(collation) => push_sort_key(out, text, collation),
+        Strings::SortKeys => push_hexadecimal(out, text),
     }
 }
 
@@ -89,6 +86,18 @@ fn push_string(out: &mut impl Sink, text: &[u8], collation: Option<&Collation>) 
 fn push_sort_key(out: &mut impl Sink, text: &[u8], collation: &Collation) {
     let mut key = Vec::with_capacity(2 * text.len() + 8);
     collation.sort_key(text, &mut key);
+    push_text(out, &key);
+}
+
+/// Appends the bytes that a text `0x2d4f` stands for; one without digits stands for none.
+#[inline(never)]
+fn push_hexadecimal(out: &mut impl Sink, text: &[u8]) {
+    let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
+    let digits = text.strip_prefix(b"0x").unwrap_or_default();
+    let key: Vec<u8> = digits
+        .chunks(2)
+        .map(|pair| pair.iter().fold(0, |byte, next| byte << 4 | digit(*next)))
+        .collect();
     push_text(out, &key);
 }
 
@@ -105,10 +114,10 @@ pub(crate) fn push_descending(
     out: &mut impl Sink,
     bits: &mut TypeBits,
     view: View<'_>,
-    collation: Option<&Collation>,
+    strings: Strings<'_>,
 ) {
     let start = out.position();
-    push_value(out, bits, view, collation);
+    push_value(out, bits, view, strings);
     invert(out.since(start));
 }
 
@@ -125,7 +134,7 @@ fn push_nested<'a>(
     out: &mut impl Sink,
     bits: &mut TypeBits,
     outermost: Level<'a>,
-    collation: Option<&Collation>,
+    strings: Strings<'_>,
 ) {
     let mut levels: SmallVec<[Level<'a>; 8]> = SmallVec::new();
     levels.push(outermost);
@@ -139,7 +148,7 @@ fn push_nested<'a>(
             out.push(ctype::generic(elem.kind));
             push_cstring(out, elem.name);
         }
-        if let Some(inner) = push_flat(out, bits, view, collation) {
+        if let Some(inner) = push_flat(out, bits, view, strings) {
             levels.push(inner);
         }
     }
@@ -151,7 +160,7 @@ fn push_flat<'a>(
     out: &mut impl Sink,
     bits: &mut TypeBits,
     view: View<'a>,
-    collation: Option<&Collation>,
+    strings: Strings<'_>,
 ) -> Option<Level<'a>> {
     match view {
         View::Int32(v) => push_number(out, bits, Number::Int32(v)),
@@ -164,7 +173,7 @@ fn push_flat<'a>(
         ),
         View::String(text) => {
             bits.push_string();
-            push_string(out, text, collation);
+            push_string(out, text, strings);
         }
         View::Symbol(text) => {
             bits.push_symbol();

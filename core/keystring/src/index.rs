@@ -13,10 +13,11 @@ use pinion_collation::Collation;
 use smallvec::SmallVec;
 
 use crate::ctype;
-use crate::decode::{Corrupt, Strings, decode_prefix, decode_prefix_as, prefix_len};
+use crate::decode::{Corrupt, decode_prefix, decode_prefix_as, prefix_len};
 use crate::encode::push_component;
 use crate::limits::MAX_COMPONENTS;
 use crate::ordering::Ordering;
+use crate::strings::Strings;
 use crate::type_bits::TypeBits;
 
 /// The bytes a record is found by.
@@ -55,7 +56,7 @@ pub fn encode_id_with_types(id: RawBsonRef<'_>) -> (RecordKey, TypeBits) {
 fn encode_id_types(id: RawBsonRef<'_>, collation: Option<&Collation>) -> (RecordKey, TypeBits) {
     let mut key = RecordKey::new();
     let mut bits = TypeBits::new();
-    push_component(&mut key, &mut bits, id, false, collation);
+    push_component(&mut key, &mut bits, id, false, Strings::of(collation));
     key.push(ctype::END);
     (key, bits)
 }
@@ -78,14 +79,15 @@ pub fn encode_index_entry(
     ordering: Ordering,
     id: RawBsonRef<'_>,
 ) -> IndexEntry {
-    encode_index_entry_in(fields, ordering, None, id, None)
+    encode_index_entry_in(fields, ordering, |_| Strings::Plain, id, None)
 }
 
-/// As [`encode_index_entry`]: the fields in the index's collation, `_id` in that of the collection.
-pub fn encode_index_entry_in(
+/// As [`encode_index_entry`], with the strings of each field as is told, and those of `_id` in the
+/// collection's collation.
+pub fn encode_index_entry_in<'c>(
     fields: &[RawBsonRef<'_>],
     ordering: Ordering,
-    collation: Option<&Collation>,
+    strings: impl Fn(u32) -> Strings<'c>,
     id: RawBsonRef<'_>,
     id_collation: Option<&Collation>,
 ) -> IndexEntry {
@@ -101,13 +103,14 @@ pub fn encode_index_entry_in(
             &mut field_bits,
             *value,
             ordering.is_descending(component),
-            collation,
+            strings(component),
         );
     }
     key.push(ctype::END);
     let prefix_len = key.len();
     let mut id_bits = TypeBits::new();
-    push_component(&mut key, &mut id_bits, id, false, id_collation);
+    let id_strings = Strings::of(id_collation);
+    push_component(&mut key, &mut id_bits, id, false, id_strings);
     key.push(ctype::END);
     IndexEntry {
         key,
@@ -159,12 +162,12 @@ pub fn split_index_entry(key: &[u8], fields: u32, ordering: Ordering) -> Result<
 }
 
 /// The values of an entry's fields, in fields with empty names.
-pub fn decode_index_fields(
+pub fn decode_index_fields<'c>(
     key: &[u8],
     type_bits: &[u8],
     fields: u32,
     ordering: Ordering,
-    strings: Strings,
+    strings: impl Fn(u32) -> Strings<'c>,
 ) -> Result<RawDocumentBuf, Corrupt> {
     let (field_bits, _) = TypeBits::from_prefix(type_bits)?;
     let (values, end) = decode_prefix_as(key, fields, ordering, &field_bits, strings)?;
@@ -182,7 +185,7 @@ pub fn decode_index_entry(
     fields: u32,
     ordering: Ordering,
 ) -> Result<(RawDocumentBuf, RawDocumentBuf), Corrupt> {
-    let values = decode_index_fields(key, type_bits, fields, ordering, Strings::Plain)?;
+    let values = decode_index_fields(key, type_bits, fields, ordering, |_| Strings::Plain)?;
     let (_, used) = TypeBits::from_prefix(type_bits)?;
     let id_bits = TypeBits::from_bytes(&type_bits[used..])?;
     let end = split_index_entry(key, fields, ordering)?;

@@ -34,12 +34,13 @@ mod limits;
 mod number;
 mod ordering;
 mod record_id;
+mod strings;
 #[cfg(test)]
 mod tests;
 mod type_bits;
 
 pub use builder::{Builder, Discriminator, KeyString};
-pub use decode::{Corrupt, Strings, component_len, decode, decode_prefix, prefix_len};
+pub use decode::{Corrupt, component_len, decode, decode_prefix, prefix_len};
 pub use index::{
     IndexEntry, RecordKey, decode_id, decode_index_entry, decode_index_fields, encode_id,
     encode_id_in, encode_id_with_types, encode_index_entry, encode_index_entry_in,
@@ -48,4 +49,5 @@ pub use index::{
 pub use limits::{MAX_COMPONENTS, MAX_RECORD_ID_BYTES};
 pub use ordering::Ordering;
 pub use record_id::RecordId;
+pub use strings::Strings;
 pub use type_bits::TypeBits;

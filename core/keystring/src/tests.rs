@@ -234,14 +234,21 @@ fn keys_sort_as_values_compare_in_a_collation() {
         let id = encode_id_in(Some(collation), a);
         assert_eq!(id == encode_id_in(Some(collation), b), order.is_eq());
         let ordering = Ordering::from_bits(round as u32 & 1);
-        let entry = encode_index_entry_in(&[a], ordering, Some(collation), b, None);
+        let entry =
+            encode_index_entry_in(&[a], ordering, |_| Strings::Collated(collation), b, None);
         assert_eq!(
             split_index_entry(&entry.key, 1, ordering),
             Ok(entry.prefix_len)
         );
-        let fields =
-            decode_index_fields(&entry.key, &entry.type_bits, 1, ordering, Strings::SortKeys)
-                .expect("an entry");
+        let fields = decode_index_fields(&entry.key, &entry.type_bits, 1, ordering, |_| {
+            Strings::SortKeys
+        })
+        .expect("an entry");
+        // What is decoded stands for the same key.
+        let decoded = elements(&fields).next().expect("a field").1;
+        let mut again = Builder::new(ordering);
+        again.append_as(decoded, Strings::SortKeys).end();
+        assert_eq!(again.bytes(), &entry.key[..entry.prefix_len], "{a:?}");
         if let (RawBsonRef::String(text), Some((_, RawBsonRef::String(found)))) =
             (a, elements(&fields).next())
         {

@@ -114,7 +114,7 @@ async fn scan(
         let document = crate::keys::stored_document(&read.value);
         let id = crate::keys::document_id(document)?;
         for index in indexes {
-            let made = entries_of(index, document, id)?;
+            let made = entries_of(collection, index, document, id)?;
             if let Some(paths) = made.multikey {
                 match out
                     .multikey

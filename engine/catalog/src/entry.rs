@@ -7,7 +7,8 @@
 use std::sync::{Arc, OnceLock};
 
 use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
-use pinion_query::{IndexSpec, MultikeyPaths, Validator, Variables};
+use pinion_collation::Collation;
+use pinion_query::{IndexSpec, MultikeyPaths, Validator, Variables, parse_collation};
 use pinion_storage::TreeId;
 
 use crate::index::Index;
@@ -75,6 +76,9 @@ pub struct Collection {
     pub number: u64,
     /// The options it was created with, or was given since.
     pub options: CollectionOptions,
+    /// How its strings compare where an operation does not say: those of `_id` always do. By their
+    /// bytes without one.
+    pub collation: Option<Arc<Collation>>,
     /// Where its documents live.
     pub placement: Placement,
     /// What orders them there.
@@ -93,12 +97,20 @@ pub struct BadRow(pub String);
 
 impl Collection {
     /// A collection without indexes but that on `_id`.
+    ///
+    /// # Errors
+    /// Those of its collation.
     pub(crate) fn new(
         ns: Namespace,
         uuid: Uuid,
         number: u64,
         options: CollectionOptions,
     ) -> Collection {
+        // It was looked at before it became an option.
+        let collation = options
+            .collation
+            .as_deref()
+            .and_then(|collation| parse_collation(collation).ok().flatten());
         let is_capped = options.capped.is_some();
         let placement = if is_capped || is_single_partition(&ns) {
             Placement::One
@@ -114,6 +126,7 @@ impl Collection {
             uuid,
             number,
             options,
+            collation,
             placement,
             clustering,
             indexes: Vec::new(),
@@ -129,7 +142,9 @@ impl Collection {
         self.specs.get_or_init(|| {
             let id = || {
                 let id = IndexSpec::new("_id_", &pinion_bson::rawdoc! { "_id": 1 });
-                id.expect("the _id index has a valid pattern")
+                let mut id = id.expect("the _id index has a valid pattern");
+                id.collation = self.collation.clone();
+                id
             };
             let in_tree = (self.clustering == Clustering::Id).then(id);
             let others = self.indexes.iter();

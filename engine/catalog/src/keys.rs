@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_query::MultikeyPaths;
+use pinion_collation::Collation;
+use pinion_keystring::{decode_index_fields, encode_id_in, encode_index_entry_in};
+use pinion_query::{MultikeyPaths, with_sort_keys};
 use pinion_storage::{Expect, Key, Op, PartitionHash, PartitionId, TreeId, Write, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 
@@ -35,6 +37,7 @@ pub struct DocumentEntries {
 /// # Errors
 /// Parallel arrays, and whatever else cannot be indexed.
 pub fn entries_of(
+    collection: &Collection,
     index: &Index,
     document: &RawDocument,
     id: RawBsonRef<'_>,
@@ -43,7 +46,14 @@ pub fn entries_of(
     let ordering = index.spec.ordering;
     let mut entries: Vec<IndexEntry> = Vec::with_capacity(keys.keys.len());
     for fields in &keys.keys {
-        let made = pinion_keystring::encode_index_entry(&fields.values(), ordering, id);
+        let strings = |component| index.spec.strings(component);
+        let made = encode_index_entry_in(
+            &fields.values(),
+            ordering,
+            strings,
+            id,
+            collection.collation.as_deref(),
+        );
         entries.push(IndexEntry {
             key: Key::from_slice(&made.key),
             type_bits: Bytes::copy_from_slice(&made.type_bits),
@@ -58,9 +68,16 @@ pub fn entries_of(
     })
 }
 
-/// The key of a document in its collection's tree.
+/// The key of a document in the tree of a collection without a collation.
 pub fn id_key(id: RawBsonRef<'_>) -> Key {
     Key::from_slice(&pinion_keystring::encode_id(id))
+}
+
+impl Collection {
+    /// The key of the document with this `_id` in the collection's tree.
+    pub fn id_key(&self, id: RawBsonRef<'_>) -> Key {
+        Key::from_slice(&encode_id_in(self.collation.as_deref(), id))
+    }
 }
 
 /// The partition of the document with this id key.
@@ -155,12 +172,12 @@ pub fn index_writes(
     for index in &collection.indexes {
         let before = match old {
             // Parallel arrays cannot have been indexed, so what is stored has entries.
-            Some((old, id)) => entries_of(index, old, id)?.entries,
+            Some((old, id)) => entries_of(collection, index, old, id)?.entries,
             None => Vec::new(),
         };
         let after = match new {
             Some((new, id)) => {
-                let after = entries_of(index, new, id)?;
+                let after = entries_of(collection, index, new, id)?;
                 if let Some(paths) = after.multikey
                     && !index.spec.knows_multikey(&paths)
                 {
@@ -216,28 +233,41 @@ pub fn duplicate_entry(
 ) -> Error {
     let names: Vec<&str> = index.spec.component_names().collect();
     let mut value = DocBuilder::new();
-    let decoded = pinion_keystring::decode_index_entry(
+    let strings = |component| index.spec.strings(component);
+    let decoded = decode_index_fields(
         key,
         type_bits,
         names.len() as u32,
         index.spec.ordering,
+        strings,
     );
-    if let Ok((fields, _id)) = &decoded {
+    if let Ok(fields) = &decoded {
         for (name, (_, field)) in names.iter().zip(pinion_bson::elements(fields)) {
             value.append_raw(name, field);
         }
     }
-    duplicate_key(collection, index.name(), index.key(), &value.finish())
+    duplicate_key(
+        collection,
+        index.name(),
+        index.key(),
+        index.spec.collation.as_deref(),
+        &value.finish(),
+    )
 }
 
 /// `E11000` for an `_id` that is taken.
 pub fn duplicate_id(collection: &Collection, id: RawBsonRef<'_>) -> Error {
     let mut value = DocBuilder::new();
-    value.append_raw("_id", id);
+    let collation = collection.collation.as_deref();
+    match collation.and_then(|collation| with_sort_keys(collation, id)) {
+        Some(key) => value.append_raw("_id", key.as_raw_bson_ref()),
+        None => value.append_raw("_id", id),
+    };
     duplicate_key(
         collection,
         "_id_",
         &pinion_bson::rawdoc! { "_id": 1 },
+        collation,
         &value.finish(),
     )
 }
@@ -246,16 +276,23 @@ fn duplicate_key(
     collection: &Collection,
     index: &str,
     pattern: &RawDocument,
+    collation: Option<&Collation>,
     value: &RawDocument,
 ) -> Error {
     let mut extra = DocBuilder::new();
     extra
         .append("keyPattern", pattern)
         .append("keyValue", value);
+    let mut told = String::new();
+    if let Some(collation) = collation {
+        let collation = collation.document();
+        extra.append("collation", &*collation);
+        told = format!(" collation: {}", render(&collation));
+    }
     Error::new(
         ErrorCode::DUPLICATE_KEY,
         format!(
-            "E11000 duplicate key error collection: {} index: {index} dup key: {}",
+            "E11000 duplicate key error collection: {} index: {index}{told} dup key: {}",
             collection.ns,
             render(value)
         ),
@@ -269,20 +306,21 @@ pub fn prefix_len(index: &Index, key: &[u8]) -> Option<usize> {
     pinion_keystring::split_index_entry(key, components, index.spec.ordering).ok()
 }
 
-/// The values of an entry's fields under their names in the index's pattern.
+/// The values of an entry's fields under their names in the index's pattern. Strings of an index
+/// with a collation are their sort keys in hexadecimal.
 ///
-/// # Errors
-/// When the entry is damaged.
+/// # Errors When the entry is damaged.
 pub fn entry_key(index: &Index, key: &[u8], type_bits: &[u8]) -> Result<RawDocumentBuf> {
     let components = index.spec.components() as u32;
-    let (values, _) =
-        pinion_keystring::decode_index_entry(key, type_bits, components, index.spec.ordering)
-            .map_err(|corrupt| {
-                Error::new(
-                    ErrorCode::DATA_CORRUPTION_DETECTED,
-                    format!("an entry of index {} is damaged: {corrupt}", index.name()),
-                )
-            })?;
+    let strings = |component| index.spec.strings(component);
+    let ordering = index.spec.ordering;
+    let values =
+        decode_index_fields(key, type_bits, components, ordering, strings).map_err(|corrupt| {
+            Error::new(
+                ErrorCode::DATA_CORRUPTION_DETECTED,
+                format!("an entry of index {} is damaged: {corrupt}", index.name()),
+            )
+        })?;
     let mut named = DocBuilder::new();
     let mut path = "";
     for (name, (_, value)) in index

@@ -14,6 +14,7 @@ use pinion_catalog::{
     ensure_collection, from_fatal,
 };
 use pinion_clock::Timestamp;
+use pinion_collation::Collation;
 use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -177,6 +178,11 @@ impl Acquired {
     /// The collection, if there is one of that name.
     pub(crate) fn collection(&self) -> Option<&Arc<Collection>> {
         self.collection.as_ref()
+    }
+
+    /// The collation of operations that ask for none.
+    pub(crate) fn collation(&self) -> Option<&Arc<Collation>> {
+        self.collection().and_then(|found| found.collation.as_ref())
     }
 
     pub(crate) fn source(&self) -> ReadSource {

@@ -10,9 +10,7 @@ use std::cell::{Cell, RefCell};
 
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument};
-use pinion_catalog::{
-    Collection, Uuid, core_catalog, document_id, id_key, index_writes, partition_of,
-};
+use pinion_catalog::{Collection, Uuid, core_catalog, document_id, index_writes, partition_of};
 use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, JoinHandle, Queue, core_id, spawn, submit_to, yield_if_due};
 use pinion_storage::{Expect, Op, PartitionId, ReadAt, TreeId, Write, storage};
@@ -129,7 +127,7 @@ fn owner_of(entry: &RawDocument) -> Result<Option<CoreId>> {
     }
     let (collection, id) = target(entry, op)?;
     Ok(Some(
-        storage().owner(partition_of(&collection, &id_key(id))),
+        storage().owner(partition_of(&collection, &collection.id_key(id))),
     ))
 }
 
@@ -224,7 +222,7 @@ async fn writes_of(entry: &RawDocument) -> Result<Vec<Write>> {
     let (collection, id) = target(entry, op)?;
     let collection = &collection;
     let o = document(entry, "o")?;
-    let key = id_key(id);
+    let key = collection.id_key(id);
     let partition = partition_of(collection, &key);
     let old = match op {
         // Nothing is there before an insert: the base ends where replay begins.

@@ -7,12 +7,13 @@ use pinion_bson::{RawBson, RawBsonRef, RawDocument};
 use pinion_collation::{
     Alternate, CaseFirst, Collation, Invalid, MaxVariable, Options, Strength, VERSION,
 };
+use pinion_keystring::{Strings, decode_index_fields, encode_index_entry_in};
 use pinion_wire::idl::{FieldReader, Path};
 use pinion_wire::{Error, Result};
 
 use crate::error::{bad_value, error};
 use crate::text::document_text;
-use crate::value::bytes;
+use crate::value::{bytes, first};
 use crate::work;
 
 /// The locale of the order by bytes.
@@ -106,8 +107,38 @@ fn refusal(invalid: Invalid, locale: &str, spec: &RawDocument) -> Error {
     }
 }
 
+/// A value with its strings, at any depth, as bounds of an index with this collation have them:
+/// sort keys in hexadecimal. `None` for what nests too deep for a key to be read back.
+pub fn with_sort_keys(collation: &Collation, value: RawBsonRef<'_>) -> Option<RawBson> {
+    work::spend(bytes(value) as work::Units * COLLATED_BYTE).ok()?;
+    let order = pinion_keystring::Ordering::ascending();
+    let collated = |_| Strings::Collated(collation);
+    let entry = encode_index_entry_in(&[value], order, collated, RawBsonRef::Null, None);
+    let fields = decode_index_fields(&entry.key, &entry.type_bits, 1, order, |_| {
+        Strings::SortKeys
+    });
+    first(&fields.ok()?).map(|(_, value)| value.into())
+}
+
+/// Whether strings stand in a value, or could stand in one that is compared with it: in documents
+/// and arrays.
+pub fn has_strings(value: RawBsonRef<'_>) -> bool {
+    matches!(
+        value,
+        RawBsonRef::String(_) | RawBsonRef::Document(_) | RawBsonRef::Array(_)
+    )
+}
+
 /// What a byte costs that a collation looks at.
 const COLLATED_BYTE: work::Units = 15;
+
+/// Accounts for making sort keys of so many bytes, where there is a collation.
+pub fn spend_sort_keys(collation: Option<&Collation>, bytes: usize) -> Result<()> {
+    match collation {
+        None => Ok(()),
+        Some(_) => work::spend(bytes as work::Units * COLLATED_BYTE),
+    }
+}
 
 /// Orders two values. A comparison that a call was refused for gives any order: the call is done
 /// again.

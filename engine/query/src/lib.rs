@@ -25,7 +25,7 @@ mod validator;
 mod value;
 pub mod work;
 
-pub use collation::parse_collation;
+pub use collation::{has_strings, parse_collation, spend_sort_keys, with_sort_keys};
 pub use expression::{Expression, Value, Variables, check_field_path};
 pub use index::{
     IndexKey, IndexKeys, IndexKind, IndexSpec, MultikeyPaths, check_wildcard_overlap,

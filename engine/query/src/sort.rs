@@ -8,6 +8,7 @@ use pinion_keystring::{Builder, Ordering, encode_id};
 use pinion_wire::Result;
 use rustc_hash::FxHashSet;
 
+use crate::collation::spend_sort_keys;
 use crate::error::{bad_value, error};
 use crate::expression::check_field_path;
 use crate::keygen::{KeyError, keys, single_key};
@@ -167,6 +168,7 @@ impl SortPattern {
     /// The key without the `_id` behind it.
     pub fn value_key(&self, document: &RawDocument) -> Result<Vec<u8>> {
         crate::work::spend_bytes(document.as_bytes().len())?;
+        spend_sort_keys(self.collation.as_deref(), document.as_bytes().len())?;
         let mut builder = Builder::with_collation(self.ordering, self.collation.clone());
         if let [path] = &self.paths[..]
             && path.text() == "_id"

@@ -17,23 +17,15 @@ def fails(database, command, code):
 
 
 UNSUPPORTED = [
-    ({"find": "c", "collation": {"locale": "de"}}, "collation"),
     ({"find": "c", "tailable": True}, "tailable"),
-    ({"count": "c", "collation": {"locale": "de"}}, "collation"),
-    ({"distinct": "c", "key": "a", "collation": {"locale": "de"}}, "collation"),
-    ({"aggregate": "c", "pipeline": [], "cursor": {}, "collation": {"locale": "de"}}, "collation"),
     ({"create": "n", "capped": True, "size": 4096}, "capped"),
     ({"create": "n", "collation": {"locale": "de"}}, "collation"),
     ({"create": "n", "expireAfterSeconds": 10}, "expireAfterSeconds"),
     ({"create": "n", "timeseries": {"timeField": "t"}}, "timeseries"),
     ({"create": "n", "viewOn": "c", "pipeline": []}, "viewOn"),
     ({"createIndexes": "c", "indexes": [{"key": {"t": 1}, "name": "t", "expireAfterSeconds": 1}]}, "expireAfterSeconds"),
-    ({"createIndexes": "c", "indexes": [{"key": {"t": 1}, "name": "t", "collation": {"locale": "de"}}]}, "collation"),
     ({"createIndexes": "c", "indexes": [{"key": {"t": "text"}, "name": "t"}]}, "text"),
     ({"createIndexes": "c", "indexes": [{"key": {"t": "2dsphere"}, "name": "t"}]}, "2dsphere"),
-    ({"update": "c", "updates": [{"q": {}, "u": {"$set": {"a": 1}}, "collation": {"locale": "de"}}]}, "collation"),
-    ({"delete": "c", "deletes": [{"q": {}, "limit": 0, "collation": {"locale": "de"}}]}, "collation"),
-    ({"findAndModify": "c", "query": {}, "remove": True, "collation": {"locale": "de"}}, "collation"),
 ]
 
 

@@ -3,18 +3,19 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use pinion_bson::{RawDocument, RawDocumentBuf, compare_values};
+use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf, compare_values};
 use pinion_query::{IndexKind, IndexSpec};
 use pinion_storage::TreeId;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use super::id::is_id_pattern;
+use super::options::is_simple_collation;
 use super::{check_index_specs, flag, kind_of, name_of, normal_form, parsed, part};
 use crate::ddl::IndexSelection;
 use crate::entry::Collection;
 use crate::index::Index;
 use crate::limits::MAX_INDEXES;
-use crate::text::render;
+use crate::text::{render, render_value};
 
 /// An index that has to be built.
 pub(crate) struct Wanted {
@@ -145,6 +146,27 @@ fn is_there<'a>(
     Ok(false)
 }
 
+/// The specification with the collation that the index has: none for the simple one.
+fn with_collation(listed: &RawDocument) -> Result<RawDocumentBuf> {
+    let mut out = DocBuilder::new();
+    for (field, value) in pinion_bson::elements(listed) {
+        if field == "collation" && is_simple_collation(value) {
+            continue;
+        }
+        if field == "collation"
+            && let kind @ (IndexKind::Text | IndexKind::TwoD) = kind_of(super::key_of(listed))
+        {
+            return Err(super::cannot_create(format!(
+                "Index type '{}' does not support collation: {}",
+                kind.name(),
+                render_value(value)
+            )));
+        }
+        out.append_raw(field, value);
+    }
+    Ok(out.finish())
+}
+
 fn check_one_text_index<'a>(
     mut existing: impl Iterator<Item = &'a RawDocument>,
     wanted: &RawDocument,
@@ -179,7 +201,7 @@ pub(crate) fn missing(
         if name_of(listed) == "_id_" {
             continue;
         }
-        let listed = normal_form(listed)?;
+        let listed = with_collation(&normal_form(listed)?)?;
         let existing = collection.indexes.iter().map(|index| &*index.listed);
         if is_there(existing.clone(), &listed)? {
             continue;

@@ -1,6 +1,6 @@
 //! Options of indexes: their types and values, and which go together.
 
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_query::IndexKind;
 use pinion_wire::idl::f64_lossy;
 use pinion_wire::{Error, ErrorCode, Result};
@@ -35,7 +35,9 @@ pub(super) fn keep(
             }
             other => return Err(wrong_type(field, "a bool", other)),
         },
-        "collation" => check_collation(value)?,
+        "collation" => {
+            out.append(field, &*collation(value)?);
+        }
         "partialFilterExpression" => match value {
             RawBsonRef::Document(expression) => {
                 filter::check(expression)?;
@@ -102,16 +104,17 @@ pub(super) fn is_simple_collation(value: RawBsonRef<'_>) -> bool {
     matches!(value, RawBsonRef::Document(d) if d.get_str("locale").is_ok_and(|locale| locale == "simple"))
 }
 
-fn check_collation(value: RawBsonRef<'_>) -> Result<()> {
+/// A collation as it is stored: with all its settings. The simple one keeps its name until it is
+/// known whether it stands in for another one that the collection has.
+fn collation(value: RawBsonRef<'_>) -> Result<RawDocumentBuf> {
     match value {
         RawBsonRef::Document(collation) if collation.is_empty() => Err(Error::bad_value(
             "The field 'collation' cannot be an empty object.",
         )),
-        RawBsonRef::Document(_) if is_simple_collation(value) => Ok(()),
-        RawBsonRef::Document(_) => Err(Error::new(
-            ErrorCode::NOT_IMPLEMENTED,
-            "The index option 'collation' is not supported",
-        )),
+        RawBsonRef::Document(spec) => Ok(match pinion_query::parse_collation(spec)? {
+            Some(collation) => collation.document(),
+            None => rawdoc! { "locale": "simple" },
+        }),
         other => Err(wrong_type("collation", "an object", other)),
     }
 }
@@ -221,6 +224,12 @@ pub(super) fn check_combination(listed: &RawDocument) -> Result<()> {
                 render(listed)
             )));
         }
+    }
+    if part(listed, "collation").is_some() && part(listed, "v").and_then(f64_lossy) == Some(1.0) {
+        return Err(cannot_create(format!(
+            "Invalid index specification {}; cannot create an index with the 'collation' option and v=1",
+            render(listed)
+        )));
     }
     let expires = part(listed, "expireAfterSeconds").is_some();
     if kind == IndexKind::Wildcard {

@@ -11,9 +11,9 @@ use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::acknowledge;
+use super::collation::Asked;
 use super::cursors::{CursorRequest, first_batch};
 use super::first_stage::{FirstStage, documents_of, first_stage};
-use super::refuse;
 use super::variables::variables;
 use crate::acquire::{Acquired, acquire_viewed};
 use crate::compute::compute;
@@ -31,6 +31,7 @@ pub(super) struct AggregateCommand<'d> {
     collectionless: bool,
     stages: &'d RawArray,
     vars: Variables,
+    collation: Asked,
     hint: Option<Hint>,
     validation: Validation,
     batch_size: Option<usize>,
@@ -124,7 +125,7 @@ pub(super) async fn read<'d>(
     let vars = variables(ctx, reader.opt_doc("let")?).await?;
     reader.opt_flag("allowDiskUse")?;
     let validation = Validation::unless(reader.opt_safe_bool("bypassDocumentValidation")?);
-    refuse::collation(&reader)?;
+    let collation = Asked::read(&reader)?;
     for option in [
         "exchange",
         "requestReshardingResumeToken",
@@ -149,6 +150,7 @@ pub(super) async fn read<'d>(
         collectionless,
         stages,
         vars,
+        collation,
         hint,
         validation,
         batch_size,
@@ -166,10 +168,10 @@ impl AggregateCommand<'_> {
 
     /// Parses the pipeline, for what was acquired: behind that of a view.
     pub(super) async fn parse(self, ctx: &OpContext, acquired: &Acquired) -> Result<Aggregate> {
-        let AggregateCommand { stages, vars, .. } = self;
+        let vars = self.collation.variables(&self.vars, acquired.collation());
         let stages = match acquired.view() {
-            None => Cow::Borrowed(stages),
-            Some(view) => Cow::Owned(behind(view, stages)?),
+            None => Cow::Borrowed(self.stages),
+            Some(view) => Cow::Owned(behind(view, self.stages)?),
         };
         let first = compute(ctx, || first_stage(&stages, self.collectionless)).await?;
         let taken = usize::from(first.is_some());

@@ -1,17 +1,20 @@
 //! `bulkWrite`: inserts, updates and deletes of several collections in one command.
 
+use std::sync::Arc;
+
 use pinion_bson::RawDocument;
 use pinion_clock::Timestamp;
+use pinion_collation::Collation;
 use pinion_query::Variables;
 use pinion_wire::idl::{FieldReader, Namespace, Path, unknown_field};
 use pinion_wire::{Documents, Error, Invocation, OpContext, Reply, Result};
 use rustc_hash::FxHashSet;
 
 use super::bulk_replies::{Done, Replies};
+use super::collation::Asked;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
 use super::delete::DeleteSpec;
 use super::insert::{InsertBatch, check_batch_size};
-use super::refuse;
 use super::update::{UpdateNames, UpdateOptions, UpdateSpec, read_update};
 use super::variables::variables_of_write;
 use crate::acquire::acquire_write;
@@ -136,12 +139,12 @@ fn read_op<'d>(path: Path<'_>, document: &'d RawDocument, targets: usize) -> Res
         }
         Some("delete") => {
             reader.only(&["delete", "filter", "multi", "hint", "collation", "sampleId"])?;
-            refuse::collation(&reader)?;
             reader.unsupported("sampleId")?;
             let spec = DeleteSpec {
                 q: reader.doc("filter")?,
                 multi: reader.opt_bool("multi")?.unwrap_or(false),
                 hint: parse_hint(reader.value("hint"))?,
+                collation: Asked::read(&reader)?,
             };
             ("delete", OpKind::Delete(spec))
         }
@@ -321,16 +324,21 @@ impl Bulk<'_> {
     async fn modify(&self, op: &Op<'_>, done: &mut ModifyOutcome) -> Result<()> {
         let Target { ns, uuid } = &self.targets[op.target];
         let acquired = acquire_write(self.ctx, ns.clone(), *uuid).await?;
-        let parse = || self.statement(&op.kind);
+        let default = acquired.collation();
+        let parse = || self.statement(&op.kind, default);
         let statement = compute(self.ctx, parse).await?;
         run(self.ctx, acquired, &statement, done).await
     }
 
-    fn statement(&self, kind: &OpKind<'_>) -> Result<ModifyStatement> {
+    fn statement(
+        &self,
+        kind: &OpKind<'_>,
+        default: Option<&Arc<Collation>>,
+    ) -> Result<ModifyStatement> {
         let vars = &self.options.vars;
         match kind {
-            OpKind::Update(spec) => spec.statement(vars, self.options.update),
-            OpKind::Delete(spec) => spec.statement(vars),
+            OpKind::Update(spec) => spec.statement(vars, default, self.options.update),
+            OpKind::Delete(spec) => spec.statement(vars, default),
             OpKind::Insert(_) => Err(Error::internal("an insert has no statement")),
         }
     }

@@ -7,8 +7,9 @@ use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 use std::sync::Arc;
 
+use super::aggregate;
+use super::collation::Asked;
 use super::views::Rewritten;
-use super::{aggregate, refuse};
 use crate::acquire::{Acquired, acquire_viewed};
 use crate::compute::compute;
 use crate::read::{Output, ReadRequest, open, parse_hint};
@@ -19,6 +20,7 @@ pub(super) struct CountCommand<'d> {
     pub ns: Namespace,
     pub uuid: Option<[u8; 16]>,
     query: Option<&'d RawDocument>,
+    collation: Asked,
     hint: Option<Hint>,
     skip: usize,
     limit: Option<usize>,
@@ -46,7 +48,7 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<CountCommand<'
     if limit == Some(i64::MIN) {
         return Err(Error::bad_value("limit value for count cannot be min long"));
     }
-    refuse::collation(&reader)?;
+    let collation = Asked::read(&reader)?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.ignore(&["fields", "queryOptions", "maxTimeMS"]);
     reader.finish()?;
@@ -54,6 +56,7 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<CountCommand<'
         ns,
         uuid,
         query,
+        collation,
         hint,
         skip: skip as usize,
         limit: limit.map(|limit| limit.unsigned_abs() as usize),
@@ -72,10 +75,13 @@ impl CountCommand<'_> {
     }
 
     /// Parses the filter, for the collection that was acquired.
-    pub(super) async fn parse(self, ctx: &OpContext) -> Result<Count> {
+    pub(super) async fn parse(self, ctx: &OpContext, acquired: &Acquired) -> Result<Count> {
+        let vars = self
+            .collation
+            .variables(&Variables::default(), acquired.collation());
         let empty = RawDocumentBuf::new();
         let query = self.query.unwrap_or(&empty);
-        let matcher = compute(ctx, || Matcher::parse_query(query, &Variables::default())).await?;
+        let matcher = compute(ctx, || Matcher::parse_query(query, &vars)).await?;
         Ok(Count {
             matcher,
             hint: self.hint,
@@ -103,7 +109,7 @@ pub(crate) async fn count(cmd: Invocation) -> Result<Reply> {
     if acquired.view().is_some() {
         return count_view(&cmd, &command, acquired).await;
     }
-    let parsed = command.parse(&cmd.ctx).await?;
+    let parsed = command.parse(&cmd.ctx, &acquired).await?;
     let mut total = 0;
     if let Some(collection) = acquired.collection() {
         total = run(&cmd.ctx, &parsed, &acquired, collection).await?;

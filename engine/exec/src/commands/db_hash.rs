@@ -106,7 +106,7 @@ async fn digest_of(ctx: &OpContext, collection: &Arc<Collection>) -> Result<Opti
     let everything = RawDocumentBuf::new();
     let matcher = compute(ctx, || Matcher::parse(&everything)).await?;
     let mut request = ReadRequest::new(collection.clone(), matcher);
-    request.sort = parse_sort(Some(&pinion_bson::rawdoc! { "_id": 1 }))?;
+    request.sort = parse_sort(Some(&pinion_bson::rawdoc! { "_id": 1 }), None)?;
     request.hint = Some(Hint::Name("_id_".into()));
     let mut stream = open(ctx, acquired.source(), request, usize::MAX)
         .await?
@@ -144,7 +144,7 @@ pub(crate) async fn file_md5(cmd: Invocation) -> Result<Reply> {
         let filter = filter.finish();
         let matcher = compute(&cmd.ctx, || Matcher::parse(&filter)).await?;
         let mut request = ReadRequest::new(collection.clone(), matcher);
-        request.sort = parse_sort(Some(&pinion_bson::rawdoc! { "files_id": 1, "n": 1 }))?;
+        request.sort = parse_sort(Some(&pinion_bson::rawdoc! { "files_id": 1, "n": 1 }), None)?;
         request.hint = Some(Hint::Pattern(
             pinion_bson::rawdoc! { "files_id": 1, "n": 1 },
         ));

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_collation::Collation;
 use pinion_query::{Matcher, Variables};
 use pinion_wire::idl::{FieldReader, Path, f64_lossy, missing_field};
 use pinion_wire::{Error, Invocation, Reply, Result};
 
+use super::collation::Asked;
 use super::insert::check_batch_size;
-use super::refuse;
 use super::reply::acknowledged;
 use super::update::batch_options;
 use crate::acquire::acquire_write;
@@ -24,6 +25,7 @@ pub(super) struct DeleteSpec<'d> {
     pub q: &'d RawDocument,
     pub multi: bool,
     pub hint: Option<Hint>,
+    pub collation: Asked,
 }
 
 /// Reads one element of `deletes`.
@@ -39,12 +41,13 @@ pub(super) fn parse_delete<'d>(
         None => return Err(missing_field(reader.path().field("limit"))),
     };
     let hint = parse_hint(reader.value("hint"))?;
-    refuse::collation(&reader)?;
+    let collation = Asked::read(&reader)?;
     reader.unsupported("sampleId")?;
     Ok(DeleteSpec {
         q,
         multi: deletes_all(limit)?,
         hint,
+        collation,
     })
 }
 
@@ -62,10 +65,15 @@ fn deletes_all(limit: RawBsonRef<'_>) -> Result<bool> {
 
 impl DeleteSpec<'_> {
     /// Parses the filter.
-    pub(super) fn statement(&self, vars: &Variables) -> Result<ModifyStatement> {
+    pub(super) fn statement(
+        &self,
+        vars: &Variables,
+        default: Option<&Arc<Collation>>,
+    ) -> Result<ModifyStatement> {
+        let vars = self.collation.variables(vars, default);
         Ok(ModifyStatement {
             filter: self.q.to_owned(),
-            matcher: Matcher::parse_query(self.q, vars)?,
+            matcher: Matcher::parse_query(self.q, &vars)?,
             change: Arc::new(Change::Delete),
             multi: self.multi,
             upsert: false,
@@ -95,8 +103,9 @@ pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
         pinion_runtime::yield_if_due().await;
         counters.delete.inc();
         let mut done = ModifyOutcome::default();
-        let statement = || spec.statement(&options.vars);
         let acquired = acquire_write(&cmd.ctx, options.ns.clone(), options.uuid).await?;
+        let default = acquired.collation();
+        let statement = || spec.statement(&options.vars, default);
         let result = match compute(&cmd.ctx, statement).await {
             Ok(statement) => run(&cmd.ctx, acquired, &statement, &mut done).await,
             Err(error) => Err(error),

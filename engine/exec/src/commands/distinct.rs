@@ -7,13 +7,15 @@ use pinion_bson::{
     DocBuilder, MAX_USER_DOCUMENT_BYTES, RawBson, RawBsonRef, RawDocument, RawDocumentBuf,
 };
 use pinion_catalog::{Collection, stored_document};
-use pinion_query::{Matcher, Variables, work};
+use pinion_collation::Collation;
+use pinion_query::{Matcher, Variables, spend_sort_keys, work};
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
+use super::aggregate;
+use super::collation::Asked;
 use super::views::Rewritten;
-use super::{aggregate, refuse};
-use crate::acquire::acquire_viewed;
+use crate::acquire::{Acquired, acquire_viewed};
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::pause;
 use crate::limits::PART_BATCH_DOCUMENTS;
@@ -26,6 +28,7 @@ pub(super) struct DistinctCommand<'d> {
     pub uuid: Option<[u8; 16]>,
     key: &'d str,
     query: Option<&'d RawDocument>,
+    collation: Asked,
     hint: Option<Hint>,
 }
 
@@ -55,7 +58,7 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<DistinctComman
         }
     };
     let hint = parse_hint(reader.value("hint"))?;
-    refuse::collation(&reader)?;
+    let collation = Asked::read(&reader)?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.ignore(&["maxTimeMS"]);
     reader.finish()?;
@@ -64,6 +67,7 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<DistinctComman
         uuid,
         key,
         query,
+        collation,
         hint,
     })
 }
@@ -77,10 +81,13 @@ impl DistinctCommand<'_> {
     }
 
     /// Parses filter and path, for the collection that was acquired.
-    pub(super) async fn parse(self, ctx: &OpContext) -> Result<Distinct> {
+    pub(super) async fn parse(self, ctx: &OpContext, acquired: &Acquired) -> Result<Distinct> {
+        let vars = self
+            .collation
+            .variables(&Variables::default(), acquired.collation());
         let empty = RawDocumentBuf::new();
         let query = self.query.unwrap_or(&empty);
-        let matcher = compute(ctx, || Matcher::parse_query(query, &Variables::default())).await?;
+        let matcher = compute(ctx, || Matcher::parse_query(query, &vars)).await?;
         pinion_query::check_field_path(self.key)?;
         Ok(Distinct {
             key: self.key.to_owned(),
@@ -142,6 +149,7 @@ fn for_each_value<'a>(
 /// The values found so far, ordered by KeyString: those that compare equal are one.
 #[derive(Default)]
 struct Values {
+    collation: Option<Arc<Collation>>,
     found: BTreeMap<Vec<u8>, RawBson>,
     bytes: usize,
 }
@@ -151,10 +159,15 @@ impl Values {
     /// what is there already is not added a second time.
     fn add(&mut self, document: &RawDocument, path: &str) -> Result<()> {
         work::spend_bytes(document.as_bytes().len())?;
-        let Values { found, bytes } = self;
+        spend_sort_keys(self.collation.as_deref(), document.as_bytes().len())?;
+        let Values {
+            collation,
+            found,
+            bytes,
+        } = self;
         for_each_value(RawBsonRef::Document(document), Some(path), &mut |value| {
             work::spend_bytes(VALUE_BYTES)?;
-            let key = pinion_keystring::encode_id(value).to_vec();
+            let key = pinion_keystring::encode_id_in(collation.as_deref(), value).to_vec();
             found.entry(key).or_insert_with(|| {
                 let owned = RawBson::from(value);
                 *bytes += value_size(&owned);
@@ -173,8 +186,11 @@ pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
     let command = read(cmd.body(), cmd.db())?;
     let acquired = acquire_viewed(&cmd.ctx, command.ns.clone(), command.uuid).await?;
     let body = command.rewritten(cmd.body());
-    let parsed = command.parse(&cmd.ctx).await?;
-    let mut values = Values::default();
+    let parsed = command.parse(&cmd.ctx, &acquired).await?;
+    let mut values = Values {
+        collation: parsed.matcher.collation().cloned(),
+        ..Values::default()
+    };
     let mut stream = match (acquired.view(), acquired.collection()) {
         (Some(_), _) => aggregate::stream_for(&cmd, &body, &acquired).await?,
         (None, Some(collection)) => {

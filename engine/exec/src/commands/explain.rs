@@ -98,7 +98,7 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             if acquired.view().is_some() {
                 return parse_rewritten(ctx, &command.rewritten(inner)?, db, acquired).await;
             }
-            let parsed = command.parse(ctx).await?;
+            let parsed = command.parse(ctx, &acquired).await?;
             let mut explained = plain(acquired, parsed.matcher.clone());
             explained.skip = Some(parsed.skip as i64);
             explained.limit = parsed.limit.map(|n| n as i64);
@@ -112,7 +112,7 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             if acquired.view().is_some() {
                 return parse_rewritten(ctx, &command.rewritten(inner), db, acquired).await;
             }
-            let parsed = command.parse(ctx).await?;
+            let parsed = command.parse(ctx, &acquired).await?;
             let mut explained = plain(acquired, parsed.matcher.clone());
             explained.top = Top::Count;
             explained.reads(|collection| ReadRequest {
@@ -127,7 +127,7 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             if acquired.view().is_some() {
                 return parse_rewritten(ctx, &command.rewritten(inner), db, acquired).await;
             }
-            let parsed = command.parse(ctx).await?;
+            let parsed = command.parse(ctx, &acquired).await?;
             let mut explained = plain(acquired, parsed.matcher.clone());
             explained.reads(|collection| parsed.request(collection));
             Ok(explained)
@@ -219,7 +219,7 @@ async fn parse_find_and_modify(
 ) -> Result<Explained> {
     let command = find_and_modify::read(&cmd.ctx, inner, name, cmd.db()).await?;
     let acquired = acquire_read(&cmd.ctx, command.ns.clone(), command.uuid).await?;
-    let parsed = command.parse(&cmd.ctx, acquired.collection().is_some());
+    let parsed = command.parse(&cmd.ctx, &acquired, acquired.collection().is_some());
     let parsed = parsed.await?;
     let db = cmd.db();
     if core_catalog().current().collections_of(db).next().is_none() {
@@ -286,12 +286,14 @@ async fn parse_write(
     let acquired = acquire_read(ctx, options.ns.clone(), options.uuid).await?;
     let (statement, top) = if is_update {
         let spec = parse_update(root, document)?;
-        let statement = || spec.statement(&options.vars, options.update);
+        let default = acquired.collation();
+        let statement = || spec.statement(&options.vars, default, options.update);
         let statement = Arc::new(compute(ctx, statement).await?);
         (statement.clone(), Top::Update(statement))
     } else {
         let spec = parse_delete(root, document)?;
-        let statement = compute(ctx, || spec.statement(&options.vars)).await?;
+        let default = acquired.collation();
+        let statement = compute(ctx, || spec.statement(&options.vars, default)).await?;
         (Arc::new(statement), Top::Delete)
     };
     let mut explained = plain(acquired, statement.matcher.clone());

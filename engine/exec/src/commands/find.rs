@@ -9,9 +9,9 @@ use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
 use super::aggregate;
+use super::collation::Asked;
 use super::cursors::{CursorRequest, append_cursor, first_batch};
 use super::express::{self, Ran};
-use super::refuse;
 use super::variables::variables;
 use super::views::{Rewritten, check_sort, not_in_pipelines};
 use crate::acquire::{Acquired, acquire_viewed};
@@ -31,6 +31,7 @@ pub(super) struct FindCommand<'d> {
     skip: usize,
     limit: Option<usize>,
     vars: Variables,
+    collation: Asked,
     key_bounds: Option<KeyBounds>,
     return_key: bool,
     show_record_id: bool,
@@ -88,7 +89,7 @@ pub(super) async fn read<'d>(
             "error processing query: ns={ns} tailable cursor requested on non capped collection"
         )));
     }
-    refuse::collation(&reader)?;
+    let collation = Asked::read(&reader)?;
     let key_bounds = KeyBounds::parse(reader.opt_owned_doc("min")?, reader.opt_owned_doc("max")?)?;
     let return_key = reader.opt_flag("returnKey")?.unwrap_or(false);
     let show_record_id = reader.opt_flag("showRecordId")?.unwrap_or(false);
@@ -122,6 +123,7 @@ pub(super) async fn read<'d>(
         skip: skip as usize,
         limit: limit.map(|limit| limit as usize),
         vars,
+        collation,
         key_bounds,
         return_key,
         show_record_id,
@@ -157,14 +159,15 @@ impl FindCommand<'_> {
     }
 
     /// Parses filter, projection and sort, for the collection that was acquired.
-    pub(super) async fn parse(self, ctx: &OpContext) -> Result<Find> {
+    pub(super) async fn parse(self, ctx: &OpContext, acquired: &Acquired) -> Result<Find> {
+        let vars = self.collation.variables(&self.vars, acquired.collation());
         let empty = RawDocumentBuf::new();
         let filter = self.filter.unwrap_or(&empty);
         let parse_both = || {
-            let matcher = Matcher::parse_query(filter, &self.vars)?;
+            let matcher = Matcher::parse_query(filter, &vars)?;
             let projection = self
                 .projection
-                .map(|spec| Projection::parse_find(spec, &self.vars))
+                .map(|spec| Projection::parse_find(spec, &vars))
                 .transpose()?
                 .filter(|p| !p.is_identity());
             if let Some(projection) = &projection {
@@ -179,7 +182,7 @@ impl FindCommand<'_> {
             .map(RawDocument::to_owned);
         Ok(Find {
             matcher,
-            sort: parse_sort(self.sort)?,
+            sort: parse_sort(self.sort, vars.collation.as_ref())?,
             hint: self.hint,
             skip: self.skip,
             limit: self.limit,
@@ -249,7 +252,7 @@ async fn answer(cmd: &Invocation, command: FindCommand<'_>, acquired: Acquired) 
         no_timeout: command.no_timeout,
     };
     let first = command.batch_size.unwrap_or(DEFAULT_FIRST_BATCH);
-    let find = command.parse(&cmd.ctx).await?;
+    let find = command.parse(&cmd.ctx, &acquired).await?;
     let Some(collection) = acquired.collection() else {
         append_cursor(&mut out, "firstBatch", &[], 0, request.ns.as_str());
         return Ok(out);

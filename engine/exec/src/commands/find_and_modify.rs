@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::stored_document;
 use pinion_query::{Hint, Matcher, Projection, Update, Variables};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
 use super::acknowledge;
-use super::refuse;
+use super::collation::Asked;
 use super::update::{array_filters, check_modification};
 use super::variables::variables_of_write;
-use crate::acquire::acquire_write;
+use crate::acquire::{Acquired, acquire_write};
 use crate::compute::{compute, compute_bytes};
 use crate::read::parse_hint;
 use crate::state::state;
@@ -25,12 +25,16 @@ pub(super) struct FindAndModifyCommand<'d> {
     query: Option<&'d RawDocument>,
     sort: Option<&'d RawDocument>,
     fields: Option<&'d RawDocument>,
-    change: Change,
+    /// None removes the document.
+    update: Option<RawBsonRef<'d>>,
+    filters: Option<&'d RawArray>,
+    keep_empty_timestamps: bool,
     new: bool,
     pub upsert: bool,
     hint: Option<Hint>,
     vars: Variables,
     validation: Validation,
+    collation: Asked,
 }
 
 /// A parsed `findAndModify`.
@@ -68,7 +72,7 @@ pub(super) async fn read<'d>(
         .unwrap_or(false);
     reader.opt_i32("stmtId")?;
     let filters = array_filters(&reader)?;
-    refuse::collation(&reader)?;
+    let collation = Asked::read(&reader)?;
     let vars = variables_of_write(ctx, reader.opt_doc("let")?).await?;
     reader.ignore(&["runtimeConstants", "legacyRuntimeConstants"]);
     reader.unsupported("encryptionInformation")?;
@@ -95,49 +99,58 @@ pub(super) async fn read<'d>(
             ));
         }
     }
-    let change = match update {
-        _ if remove => Change::Delete,
-        Some(update) => {
-            check_modification(update)?;
-            let parse_update = || Update::parse_with(update, filters, &vars);
-            Change::Update(
-                compute(ctx, parse_update)
-                    .await?
-                    .keeping_empty_timestamps(keep_empty_timestamps),
-            )
-        }
+    match update {
+        Some(update) => check_modification(update)?,
+        None if remove => {}
         None => {
             return Err(Error::failed_to_parse(
                 "Either an update or remove=true must be specified",
             ));
         }
-    };
+    }
     Ok(FindAndModifyCommand {
         ns,
         uuid,
         query,
         sort,
         fields,
-        change,
+        update,
+        filters,
+        keep_empty_timestamps,
         new,
         upsert,
         hint,
         vars,
         validation,
+        collation,
     })
 }
 
 impl FindAndModifyCommand<'_> {
-    /// Parses filter, sort and projection, for the collection that was acquired. Where there is
-    /// none, and none is made, nothing is projected, and MongoDB does not look at how.
-    pub(super) async fn parse(self, ctx: &OpContext, projects: bool) -> Result<FindAndModify> {
+    /// Parses update, filter, sort and projection, for the collection that was acquired. Where
+    /// there is none, and none is made, nothing is projected, and MongoDB does not look at how.
+    pub(super) async fn parse(
+        self,
+        ctx: &OpContext,
+        acquired: &Acquired,
+        projects: bool,
+    ) -> Result<FindAndModify> {
+        let vars = self.collation.variables(&self.vars, acquired.collation());
+        let change = match self.update {
+            None => Change::Delete,
+            Some(update) => {
+                let parse = || Update::parse_with(update, self.filters, &vars);
+                let update = compute(ctx, parse).await?;
+                Change::Update(update.keeping_empty_timestamps(self.keep_empty_timestamps))
+            }
+        };
         let empty = RawDocumentBuf::new();
         let query = self.query.unwrap_or(&empty);
-        let matcher = compute(ctx, || Matcher::parse_query(query, &self.vars)).await?;
+        let matcher = compute(ctx, || Matcher::parse_query(query, &vars)).await?;
         let sort = sort_beside(&matcher, query, self.sort)?;
         let projection = match self.fields {
             Some(fields) if projects && !fields.is_empty() => {
-                let parse = || Projection::parse_find(fields, &self.vars);
+                let parse = || Projection::parse_find(fields, &vars);
                 let projection = compute(ctx, parse).await?;
                 projection.check_filter(&matcher)?;
                 if self.new && projection.needs_position() {
@@ -149,11 +162,11 @@ impl FindAndModifyCommand<'_> {
             }
             _ => None,
         };
-        let remove = matches!(self.change, Change::Delete);
+        let remove = matches!(change, Change::Delete);
         let statement = ModifyStatement {
             filter: compute_bytes(query.as_bytes().len(), || query.to_owned()).await,
             matcher,
-            change: Arc::new(self.change),
+            change: Arc::new(change),
             multi: false,
             upsert: self.upsert,
             hint: self.hint,
@@ -176,7 +189,7 @@ pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
     let command = read(&cmd.ctx, cmd.body(), name, cmd.db()).await?;
     let acquired = acquire_write(&cmd.ctx, command.ns.clone(), command.uuid).await?;
     let projects = acquired.collection().is_some() || command.upsert;
-    let parsed = command.parse(&cmd.ctx, projects).await?;
+    let parsed = command.parse(&cmd.ctx, &acquired, projects).await?;
     let mut done = ModifyOutcome::default();
     run(&cmd.ctx, acquired, &parsed.statement, &mut done).await?;
     let counters = &state().metrics.counters;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use pinion_bson::{RawArray, RawBsonRef, RawDocument};
+use pinion_collation::Collation;
 use pinion_query::{Matcher, Update, Variables};
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Path};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
+use super::collation::Asked;
 use super::insert::check_batch_size;
-use super::refuse;
 use super::reply::acknowledged;
 use super::variables::{variables_of_write, with_constants};
 use crate::acquire::acquire_write;
@@ -32,6 +33,7 @@ pub(super) struct UpdateSpec<'d> {
     array_filters: Option<&'d RawArray>,
     /// Constants that a pipeline may refer to.
     constants: Option<&'d RawDocument>,
+    collation: Asked,
 }
 
 /// What a command calls the parts of its statements that others call differently.
@@ -87,7 +89,7 @@ pub(super) fn read_update<'d>(
     let sort = reader.opt_doc("sort")?;
     let array_filters = array_filters(reader)?;
     let constants = reader.opt_doc(names.constants)?;
-    refuse::collation(reader)?;
+    let collation = Asked::read(reader)?;
     reader.opt_bool("upsertSupplied")?;
     reader.unsupported_unless_empty("upsertSupplied")?;
     reader.unsupported("sampleId")?;
@@ -105,6 +107,7 @@ pub(super) fn read_update<'d>(
         sort,
         array_filters,
         constants,
+        collation,
     })
 }
 
@@ -141,8 +144,10 @@ impl UpdateSpec<'_> {
     pub(super) fn statement(
         &self,
         vars: &Variables,
+        default: Option<&Arc<Collation>>,
         options: UpdateOptions,
     ) -> Result<ModifyStatement> {
+        let vars = &self.collation.variables(vars, default);
         if self.multi && Update::is_replacement_document(self.u) {
             return Err(Error::failed_to_parse(
                 "multi update is not supported for replacement-style update",
@@ -258,8 +263,9 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
         pinion_runtime::yield_if_due().await;
         counters.update.inc();
         let mut done = ModifyOutcome::default();
-        let statement = || spec.statement(&options.vars, options.update);
         let acquired = acquire_write(&cmd.ctx, options.ns.clone(), options.uuid).await?;
+        let default = acquired.collation();
+        let statement = || spec.statement(&options.vars, default, options.update);
         let result = match compute(&cmd.ctx, statement).await {
             Ok(statement) => run(&cmd.ctx, acquired, &statement, &mut done).await,
             Err(error) => Err(error),

@@ -249,7 +249,7 @@ async fn validate_partition(
             }
         };
         let id = pinion_bson::get(document, "_id").unwrap_or(RawBsonRef::Null);
-        let id_key = pinion_catalog::id_key(id);
+        let id_key = collection.id_key(id);
         if id_key[..] != key[..] || pinion_catalog::partition_of(collection, &id_key) != partition {
             found.errors.push(format!(
                 "the document with _id {} is not where it belongs",
@@ -257,7 +257,7 @@ async fn validate_partition(
             ));
         }
         for (i, index) in collection.indexes.iter().enumerate() {
-            found.expected[i] += pinion_catalog::entries_of(index, document, id)?
+            found.expected[i] += pinion_catalog::entries_of(collection, index, document, id)?
                 .entries
                 .len() as u64;
         }

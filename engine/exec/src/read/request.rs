@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use pinion_bson::{RawBsonRef, RawDocument};
-use pinion_catalog::{Collection, Uuid, core_catalog, id_key};
+use pinion_catalog::{Collection, Uuid, core_catalog};
+use pinion_collation::Collation;
 use pinion_keystring::Builder;
 use pinion_query::{
     Access as PlannedAccess, Direction, Hint, IndexSpec, Intervals, KeyBounds, Matcher,
@@ -174,9 +175,11 @@ fn plan(request: &ReadRequest) -> Result<Planned> {
     let filter = || (!request.matcher.is_empty()).then(|| request.matcher.clone());
     if request.hint.is_none()
         && request.key_bounds.is_none()
-        && let Some(id) = request.matcher.id_equality()
+        && let Some(id) = request
+            .matcher
+            .id_lookup(request.collection.collation.as_ref())
     {
-        let access = Access::Id(id_key(id.as_raw_bson_ref()));
+        let access = Access::Id(request.collection.id_key(id.as_raw_bson_ref()));
         let filter = if request.matcher.id_equality_alone().is_some() {
             None
         } else {
@@ -211,7 +214,7 @@ fn plan(request: &ReadRequest) -> Result<Planned> {
 fn access_of(collection: &Collection, access: PlannedAccess) -> Access {
     match access {
         PlannedAccess::Nothing => Access::Nothing,
-        PlannedAccess::Id(id) => Access::Id(id_key(id.as_raw_bson_ref())),
+        PlannedAccess::Id(id) => Access::Id(collection.id_key(id.as_raw_bson_ref())),
         PlannedAccess::Collection(direction) => {
             Access::Collection(RangeAccess::everything(direction == Direction::Backward))
         }
@@ -288,8 +291,8 @@ fn points_of(spec: &IndexSpec, bounds: &[Intervals]) -> Option<Vec<Key>> {
     }
     let mut builder = Builder::new(spec.ordering);
     let key = |fields: Vec<RawBsonRef<'_>>| {
-        for value in fields {
-            builder.append(value);
+        for (component, value) in (0..).zip(fields) {
+            builder.append_as(value, spec.bound_strings(component));
         }
         Key::from_slice(&builder.finish().bytes)
     };
@@ -347,10 +350,15 @@ pub(crate) fn check_still_there(ns: &Namespace, uuid: Uuid, indexes: &[String]) 
 }
 
 /// Parses a sort; an empty one is none.
-pub(crate) fn parse_sort(sort: Option<&RawDocument>) -> Result<Option<SortPattern>> {
+pub(crate) fn parse_sort(
+    sort: Option<&RawDocument>,
+    collation: Option<&Arc<Collation>>,
+) -> Result<Option<SortPattern>> {
     match sort {
         None => Ok(None),
         Some(sort) if sort.is_empty() => Ok(None),
-        Some(sort) => SortPattern::parse_find(sort).map(Some),
+        Some(sort) => Ok(Some(
+            SortPattern::parse_find(sort)?.with_collation(collation.cloned()),
+        )),
     }
 }

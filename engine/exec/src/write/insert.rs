@@ -6,7 +6,7 @@ use bytes::Bytes;
 use pinion_bson::RawDocument;
 use pinion_catalog::{
     Collection, IndexWrites, Observers, OpEvent, OpKind, document_id, duplicate_entry,
-    duplicate_id, encode_entry, from_write_error, id_key, index_writes, partition_of, set_multikey,
+    duplicate_id, encode_entry, from_write_error, index_writes, partition_of, set_multikey,
 };
 use pinion_clock::Timestamp;
 use pinion_query::MultikeyPaths;
@@ -42,7 +42,7 @@ async fn insert_statement(
 ) -> Result<InsertStatement> {
     let raw = pinion_catalog::stored_document(document);
     let id = document_id(raw)?;
-    let key = compute_bytes(document.len(), || id_key(id)).await;
+    let key = compute_bytes(document.len(), || collection.id_key(id)).await;
     let (partition, hash) = (partition_of(collection, &key), storage().partition_hash());
     let index = match collection.indexes.is_empty() {
         true => IndexWrites::default(),
@@ -111,7 +111,7 @@ async fn taken(
         return duplicate_id(collection, id);
     }
     // The statement is gone; the same document gives the same writes again.
-    let partition = partition_of(collection, &id_key(id));
+    let partition = partition_of(collection, &collection.id_key(id));
     let hash = storage().partition_hash();
     let again = || new_entries(collection, partition, raw, hash);
     match compute_bytes(document.len(), again).await {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_catalog::{
     Collection, Index, IndexEntry, duplicate_entry, duplicate_id, entries_of, entry_partition,
-    id_key, partition_of,
+    partition_of,
 };
 use pinion_runtime::Queue;
 use pinion_storage::{Direction, Key, KeyRange, PartitionId, ReadAt, ReadError, TreeId, storage};
@@ -56,7 +56,7 @@ async fn taken_before(
     old: Option<&RawDocument>,
     new: &RawDocument,
 ) -> Result<Option<Error>, ReadError> {
-    let key = id_key(id);
+    let key = collection.id_key(id);
     let (document, hash) = (partition_of(collection, &key), storage().partition_hash());
     if old.is_none() {
         let only = KeyRange {
@@ -68,7 +68,7 @@ async fn taken_before(
         }
     }
     for index in &collection.indexes {
-        let entries = || entries_of(index, new, id);
+        let entries = || entries_of(collection, index, new, id);
         let Ok(made) = compute_bytes(new.as_bytes().len(), entries).await else {
             return Ok(None);
         };

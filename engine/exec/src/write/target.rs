@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_catalog::{Collection, core_catalog, id_key, partition_of, set_multikey};
+use pinion_catalog::{Collection, core_catalog, partition_of, set_multikey};
 use pinion_query::{Hint, Matcher, MultikeyPaths, SortPattern, Update};
 use pinion_runtime::CoreId;
 use pinion_storage::{Key, TreeId, storage};
@@ -47,7 +47,7 @@ pub(crate) fn sort_beside(
     if only_id && matcher.id_equality().is_some() {
         return Ok(None);
     }
-    parse_sort(sort)
+    parse_sort(sort, matcher.collation())
 }
 
 /// What a statement did.
@@ -172,11 +172,11 @@ async fn change_matching(
         validation: statement.validation,
         wants_documents: statement.wants_documents,
     });
-    if let Some(id) = statement.matcher.id_equality()
+    if let Some(id) = statement.matcher.id_lookup(collection.collation.as_ref())
         && statement.hint.is_none()
         && acquired.is_plain()
     {
-        let key = id_key(id.as_raw_bson_ref());
+        let key = collection.id_key(id.as_raw_bson_ref());
         let modified = modify_at_owner(&request, key, ctx).await?;
         if let Modified::NeedsMultikey { trees, .. } = modified {
             return Ok(Step::Multikey(collection.clone(), trees));
@@ -332,6 +332,19 @@ fn filter_matches_taken(error: &Error, statement: &ModifyStatement) -> bool {
     ) else {
         return false;
     };
+    // What an index with a collation holds of strings, if the statement compares them so too.
+    let collation = match extra.get_document("collation") {
+        Ok(collation) => match statement.matcher.collation() {
+            Some(own) if *own.document() == *collation => Some(own),
+            _ => return false,
+        },
+        Err(_) => None,
+    };
+    let equal = |a: RawBsonRef<'_>, held: RawBsonRef<'_>| {
+        let keys = collation.and_then(|collation| pinion_query::with_sort_keys(collation, a));
+        let a = keys.as_ref().map_or(a, RawBson::as_raw_bson_ref);
+        pinion_bson::values_equal(a, held)
+    };
     let same = |name: &str| {
         let wanted = match pinion_bson::get(&statement.filter, name) {
             Some(RawBsonRef::Document(condition))
@@ -341,7 +354,7 @@ fn filter_matches_taken(error: &Error, statement: &ModifyStatement) -> bool {
             }
             other => other,
         };
-        matches!((wanted, pinion_bson::get(value, name)), (Some(a), Some(b)) if pinion_bson::values_equal(a, b))
+        matches!((wanted, pinion_bson::get(value, name)), (Some(a), Some(b)) if equal(a, b))
     };
     pinion_bson::elements(pattern).all(|(name, _)| same(name))
         && pinion_bson::elements(&statement.filter).count()

@@ -414,7 +414,10 @@ fn conversation_and_diagnostics() {
         client.fails(doc! { "find": "c", "foo": 1 }, 40415).await;
         client.fails(doc! { "find": "c", "limit": "x" }, 14).await;
         client
-            .fails(doc! { "find": "c", "collation": { "locale": "de" } }, 238)
+            .fails(
+                doc! { "find": "c", "collation": { "locale": "de@collation=search" } },
+                238,
+            )
             .await;
         client
             .fails(

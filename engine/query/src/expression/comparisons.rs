@@ -1,9 +1,6 @@
 //! The comparisons of fields with constants that an expression demands: what an index can help with.
 
-use std::sync::Arc;
-
 use pinion_bson::RawBson;
-use pinion_collation::Collation;
 
 use super::Expression;
 use super::parse::{Expr, FieldPath};
@@ -48,7 +45,6 @@ pub(crate) struct FieldComparison<'e> {
     pub path: String,
     pub comparison: Comparison,
     pub value: &'e RawBson,
-    pub collation: Option<&'e Arc<Collation>>,
 }
 
 impl Expression {
@@ -63,7 +59,7 @@ impl Expression {
 fn collect<'e>(expression: &'e Expr, out: &mut Vec<FieldComparison<'e>>) {
     match expression {
         Expr::And(parts) => parts.iter().for_each(|part| collect(part, out)),
-        Expr::Compare(operator, arguments, collation) => {
+        Expr::Compare(operator, arguments, _) => {
             let Some(comparison) = Comparison::of(operator.name) else {
                 return;
             };
@@ -81,7 +77,6 @@ fn collect<'e>(expression: &'e Expr, out: &mut Vec<FieldComparison<'e>>) {
                     path,
                     comparison,
                     value,
-                    collation: collation.as_ref(),
                 });
             }
         }

@@ -10,6 +10,7 @@ use pinion_wire::Result;
 use smallvec::SmallVec;
 
 use super::{IndexKey, IndexKeys, IndexSpec};
+use crate::collation::with_sort_keys;
 use crate::error::error;
 use crate::keygen::single_key;
 use crate::work;
@@ -87,6 +88,17 @@ fn integer(value: RawBsonRef<'_>) -> i64 {
     }
 }
 
+impl IndexSpec {
+    /// The hash of a value in this index, the same for values that its collation says are equal.
+    pub(crate) fn hash(&self, value: RawBsonRef<'_>) -> i64 {
+        let collation = self.collation.as_deref();
+        match collation.and_then(|collation| with_sort_keys(collation, value)) {
+            Some(collated) => hash_value(collated.as_raw_bson_ref()),
+            None => hash_value(value),
+        }
+    }
+}
+
 pub(super) fn keys<'a>(document: &'a RawDocument, index: &IndexSpec) -> Result<IndexKeys<'a>> {
     let Some((values, missing)) = single_key(document, index.paths()) else {
         return Err(error(
@@ -105,7 +117,7 @@ pub(super) fn keys<'a>(document: &'a RawDocument, index: &IndexSpec) -> Result<I
         if matches!(kind, RawBsonRef::String(_)) {
             work::spend(HASH)?;
             work::spend_bytes(crate::value::bytes(value))?;
-            key.push(RawBson::Int64(hash_value(value)));
+            key.push(RawBson::Int64(index.hash(value)));
         } else {
             key.push(value.into());
         }

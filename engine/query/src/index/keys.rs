@@ -4,6 +4,7 @@ use pinion_bson::RawDocument;
 use pinion_wire::Result;
 
 use super::{IndexKey, IndexKind, IndexSpec, MultikeyPaths};
+use crate::collation::spend_sort_keys;
 use crate::error::error;
 use crate::keygen::keys;
 use crate::sort::key_error;
@@ -19,6 +20,7 @@ pub struct IndexKeys<'a> {
 /// The keys of a document in an index: none where the index's filter leaves it out.
 pub fn index_keys<'a>(document: &'a RawDocument, index: &IndexSpec) -> Result<IndexKeys<'a>> {
     crate::work::spend_bytes(document.as_bytes().len())?;
+    spend_sort_keys(index.collation.as_deref(), document.as_bytes().len())?;
     if let Some(filter) = &index.filter
         && !filter.matches(document)?
     {

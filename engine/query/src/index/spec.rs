@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_keystring::Ordering;
+use pinion_collation::Collation;
+use pinion_keystring::{Ordering, Strings};
 use pinion_wire::Result;
 
 use super::wildcard::projection_of;
 use super::{IndexKind, MultikeyPaths, PATH_FIELD, WildcardFields};
+use crate::collation::parse_collation;
 use crate::error::error;
+use crate::expression::Variables;
 use crate::geo::GeoIndex;
 use crate::matcher::Matcher;
 use crate::path::Path;
@@ -28,6 +31,8 @@ pub struct IndexSpec {
     pub hidden: bool,
     /// New documents must not share a key with another one, though some that are there may.
     pub prepare_unique: bool,
+    /// How the strings of its keys compare; by their bytes without one.
+    pub collation: Option<Arc<Collation>>,
     /// Only documents that match have keys.
     pub filter: Option<Matcher>,
     /// How long after the date in its key a document expires.
@@ -54,8 +59,16 @@ impl IndexSpec {
             ));
         };
         let flag = |name: &str| field(listed, name).is_some_and(is_true);
+        let collation = match field(listed, "collation") {
+            Some(RawBsonRef::Document(collation)) => parse_collation(collation)?,
+            _ => None,
+        };
+        let variables = Variables {
+            collation: collation.clone(),
+            ..Variables::default()
+        };
         let filter = match field(listed, "partialFilterExpression") {
-            Some(RawBsonRef::Document(filter)) => Some(Matcher::parse(filter)?),
+            Some(RawBsonRef::Document(filter)) => Some(Matcher::parse_with(filter, &variables)?),
             _ => None,
         };
         let expire_after = field(listed, "expireAfterSeconds");
@@ -69,6 +82,7 @@ impl IndexSpec {
             sparse: flag("sparse"),
             hidden: flag("hidden"),
             prepare_unique: flag("prepareUnique"),
+            collation,
             filter,
             expire_after_secs: expire_after.and_then(crate::number::truncated_i64),
             wildcard,
@@ -96,6 +110,7 @@ impl IndexSpec {
             sparse: false,
             hidden: false,
             prepare_unique: false,
+            collation: None,
             filter: None,
             expire_after_secs: None,
             multikey: None,
@@ -117,6 +132,34 @@ impl IndexSpec {
     /// The number of values in each key.
     pub fn components(&self) -> usize {
         self.paths.len() + usize::from(self.wildcard.is_some())
+    }
+
+    /// How the strings of a value in each key are written. The path of a wildcard index is no
+    /// string of a document.
+    pub fn strings(&self, component: u32) -> Strings<'_> {
+        match &self.collation {
+            Some(collation) if !self.is_path(component) => Strings::Collated(collation),
+            _ => Strings::Plain,
+        }
+    }
+
+    /// How the strings of a bound stand in it: those of an index with a collation are sort keys.
+    pub fn bound_strings(&self, component: u32) -> Strings<'_> {
+        match &self.collation {
+            Some(_) if !self.is_path(component) => Strings::SortKeys,
+            _ => Strings::Plain,
+        }
+    }
+
+    /// Whether this is the path in the keys of a wildcard index, also of an expanded one.
+    fn is_path(&self, component: u32) -> bool {
+        match &self.wildcard {
+            Some(fields) => fields.position == component as usize,
+            None => {
+                let path = self.paths.get(component as usize);
+                path.is_some_and(|path| path.text() == PATH_FIELD)
+            }
+        }
     }
 
     /// The names of the values in each key.

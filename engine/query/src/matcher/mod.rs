@@ -16,6 +16,7 @@ use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_collation::Collation;
 use pinion_wire::Result;
 
+use crate::collation::has_strings;
 use crate::expression::Variables;
 use crate::work::{self, spend_bytes};
 
@@ -157,6 +158,13 @@ impl Matcher {
     /// Whether the filter asks for an order by distance.
     pub fn is_near(&self) -> bool {
         self.0.near
+    }
+
+    /// As `id_equality`, where a collection with this collation means the same documents by it.
+    pub fn id_lookup(&self, collation: Option<&Arc<Collation>>) -> Option<&RawBson> {
+        let alike = self.collation() == collation;
+        self.id_equality()
+            .filter(|id| alike || !has_strings(id.as_raw_bson_ref()))
     }
 
     pub(crate) fn root(&self) -> &Node {

@@ -13,6 +13,7 @@ use super::Document;
 use super::codes::{Engine, coded};
 use super::step::{Given, Step, Taken};
 use crate::accumulator::{Accumulation, Accumulator, Input};
+use crate::collation::spend_sort_keys;
 use crate::error::error;
 use crate::expression::{Expression, Value, Variables};
 use crate::limits::{MAX_GROUP_BYTES, SORT_RUN};
@@ -233,6 +234,7 @@ impl Grouping {
         spend_bytes(document.as_bytes().len())?;
         let id = self.group.id.evaluate(document)?;
         spend_bytes(id.bytes())?;
+        spend_sort_keys(self.group.collation.as_deref(), id.bytes())?;
         let mut inputs: SmallVec<[Input<'_>; 4]> = SmallVec::new();
         for (_, accumulation) in &self.group.fields {
             let input = accumulation.input(document)?;

@@ -318,7 +318,7 @@ fn errors() {
         (rawbson!([{ "$replaceRoot": { "newRoot": "$v" } }]), 40228),
         (rawbson!([{ "$unset": [] }]), 31119),
         (rawbson!([{ "$sort": {} }]), 15976),
-        (rawbson!([{ "$lookup": {} }]), 115),
+        (rawbson!([{ "$lookup": {} }]), 40414),
     ] {
         check_error(stages, code);
     }

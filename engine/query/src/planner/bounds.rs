@@ -3,8 +3,10 @@
 //! Bounds never leave out a key of a matching document; what they let in beside is filtered after the fetch.
 
 use pinion_bson::{ElementType, RawBson, RawBsonRef};
+use pinion_collation::Collation;
 
 use super::interval::{Interval, Intervals, class_range};
+use crate::collation::{has_strings, with_sort_keys};
 use crate::expression::{Comparison, Expression};
 use crate::matcher::{CompareOp, Node, Predicate, TypeSet};
 use crate::value::{is_nan, is_nullish};
@@ -29,9 +31,36 @@ pub(super) struct Constraint {
     pub breadth: u8,
 }
 
+/// What the strings of a filter are worth to an index.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FilterStrings<'c> {
+    /// Both compare strings by their bytes.
+    Plain,
+    /// Both have this collation: the bounds hold the sort keys of the strings.
+    Collated(&'c Collation),
+    /// They compare strings in different ways: where a filter compares with a value in which
+    /// strings are or could be, the index's order says nothing.
+    Incomparable,
+}
+
+impl FilterStrings<'_> {
+    /// A value of the filter as the bounds hold it, if they can.
+    fn value(self, value: &RawBson) -> Option<RawBson> {
+        match self {
+            FilterStrings::Plain => Some(value.clone()),
+            _ if !has_strings(value.as_raw_bson_ref()) => Some(value.clone()),
+            FilterStrings::Collated(collation) => {
+                with_sort_keys(collation, value.as_raw_bson_ref())
+            }
+            FilterStrings::Incomparable => None,
+        }
+    }
+}
+
 /// Collects the predicates that all documents of the result satisfy.
-pub(super) fn constraints(nodes: &[Node]) -> Vec<Constraint> {
+pub(super) fn constraints(nodes: &[Node], strings: FilterStrings<'_>) -> Vec<Constraint> {
     let mut collector = Collector {
+        strings,
         out: Vec::new(),
         groups: 0,
     };
@@ -39,12 +68,13 @@ pub(super) fn constraints(nodes: &[Node]) -> Vec<Constraint> {
     collector.out
 }
 
-struct Collector {
+struct Collector<'c> {
+    strings: FilterStrings<'c>,
     out: Vec<Constraint>,
     groups: usize,
 }
 
-impl Collector {
+impl Collector<'_> {
     fn node(&mut self, node: &Node, prefix: &str, group: Option<&(String, usize)>) {
         match node {
             Node::And(children) => children
@@ -63,7 +93,7 @@ impl Collector {
                         let intervals = nodes
                             .iter()
                             .filter(|node| !is_elem_match(node))
-                            .filter_map(node_intervals)
+                            .filter_map(|node| node_intervals(node, self.strings))
                             .map(|(intervals, _)| intervals)
                             .reduce(|both, intervals| both.intersect(&intervals));
                         if let Some(intervals) = intervals {
@@ -75,7 +105,9 @@ impl Collector {
                         }
                     }
                     _ => {
-                        if let Some((intervals, matches_missing)) = node_intervals(node) {
+                        if let Some((intervals, matches_missing)) =
+                            node_intervals(node, self.strings)
+                        {
                             let constraint = self.push(path, intervals, matches_missing, group);
                             constraint.leaf_operands = has_leaf_operands(&leaf.predicate);
                         }
@@ -85,7 +117,7 @@ impl Collector {
             Node::Not(inner) => {
                 // A negation inside `$elemMatch` speaks of the item, as any other predicate.
                 if let (Node::Leaf(leaf), Some((intervals, matches_missing))) =
-                    (&**inner, node_intervals(node))
+                    (&**inner, node_intervals(node, self.strings))
                 {
                     let path = join(prefix, leaf.path.text());
                     let constraint = self.push(path, intervals, matches_missing, group);
@@ -102,14 +134,15 @@ impl Collector {
     /// the least, and their key is that of null.
     fn expression(&mut self, expression: &Expression) {
         for found in expression.comparisons() {
-            let value = found.value.clone();
             if matches!(
-                value,
+                found.value,
                 RawBson::Array(_) | RawBson::Undefined | RawBson::MinKey
-            ) || found.collation.is_some()
-            {
+            ) {
                 continue;
             }
+            let Some(value) = self.strings.value(found.value) else {
+                continue;
+            };
             let below = |inclusive| Interval::new(RawBson::MinKey, true, value.clone(), inclusive);
             let above = |inclusive| Interval::new(value.clone(), inclusive, RawBson::MaxKey, true);
             let is_null = value == RawBson::Null;
@@ -204,9 +237,9 @@ fn join(prefix: &str, path: &str) -> String {
 }
 
 /// The keys of documents that satisfy a predicate, and whether those without the field may.
-fn node_intervals(node: &Node) -> Option<(Intervals, bool)> {
+fn node_intervals(node: &Node, strings: FilterStrings<'_>) -> Option<(Intervals, bool)> {
     match node {
-        Node::Leaf(leaf) => predicate_intervals(&leaf.predicate),
+        Node::Leaf(leaf) => predicate_intervals(&leaf.predicate, strings),
         Node::Not(inner) => match &**inner {
             Node::Leaf(leaf) => match &leaf.predicate {
                 // Missing fields are stored as null, empty arrays on the way as undefined.
@@ -226,7 +259,7 @@ fn node_intervals(node: &Node) -> Option<(Intervals, bool)> {
                     None
                 }
                 Predicate::Compare { .. } | Predicate::In { .. } => {
-                    let (intervals, _) = predicate_intervals(&leaf.predicate)?;
+                    let (intervals, _) = predicate_intervals(&leaf.predicate, strings)?;
                     // An empty array is stored as undefined, and every negation matches it.
                     let mut rest = intervals.complement().0;
                     rest.push(Interval::point(RawBson::Undefined));
@@ -258,12 +291,18 @@ fn null_points() -> Intervals {
     ])
 }
 
-fn predicate_intervals(predicate: &Predicate) -> Option<(Intervals, bool)> {
+fn predicate_intervals(
+    predicate: &Predicate,
+    strings: FilterStrings<'_>,
+) -> Option<(Intervals, bool)> {
     Some(match predicate {
         Predicate::Compare {
             op: CompareOp::Eq,
             value,
-        } => (equal(value), is_nullish(value.as_raw_bson_ref())),
+        } => (
+            equal(&strings.value(value)?),
+            is_nullish(value.as_raw_bson_ref()),
+        ),
         Predicate::Compare { op, value } => {
             let value_ref = value.as_raw_bson_ref();
             let missing = match value_ref {
@@ -274,7 +313,7 @@ fn predicate_intervals(predicate: &Predicate) -> Option<(Intervals, bool)> {
                 RawBsonRef::MaxKey => matches!(op, CompareOp::Lt | CompareOp::Lte),
                 _ => false,
             };
-            (range(*op, value), missing)
+            (range(*op, &strings.value(value)?), missing)
         }
         Predicate::In {
             values,
@@ -283,14 +322,14 @@ fn predicate_intervals(predicate: &Predicate) -> Option<(Intervals, bool)> {
         } => {
             let mut all = Vec::new();
             for value in values {
-                all.extend(equal(value).0);
+                all.extend(equal(&strings.value(value)?).0);
             }
             for regex in regexes {
-                all.extend(regex_intervals(regex));
+                all.extend(regex_intervals(regex, strings));
             }
             (Intervals::union(all), *has_null)
         }
-        Predicate::Regex(regex) => (Intervals::union(regex_intervals(regex)), false),
+        Predicate::Regex(regex) => (Intervals::union(regex_intervals(regex, strings)), false),
         Predicate::Exists => (Intervals::all(), false),
         Predicate::Mod { .. } => (Intervals(vec![all_numbers()]), false),
         Predicate::Type(types) => (type_intervals(types), false),
@@ -453,10 +492,13 @@ fn range(op: CompareOp, value: &RawBson) -> Intervals {
     }
 }
 
-fn regex_intervals(regex: &crate::regex::Regex) -> Vec<Interval> {
+fn regex_intervals(regex: &crate::regex::Regex, strings: FilterStrings<'_>) -> Vec<Interval> {
     let document = RawBson::Document(pinion_bson::RawDocumentBuf::new());
+    // A regular expression matches characters, whatever the collation; sort keys do not begin as
+    // their strings do.
+    let by_bytes = matches!(strings, FilterStrings::Plain);
     let texts = match regex.literal_prefix() {
-        Some((prefix, _)) if !prefix.is_empty() => {
+        Some((prefix, _)) if by_bytes && !prefix.is_empty() => {
             let beyond = after_prefix(&prefix).map_or(document, RawBson::String);
             Interval::new(RawBson::String(prefix), true, beyond, false)
         }

@@ -1,14 +1,19 @@
 //! One index as a candidate: the bounds that a filter gives its fields, and the order that it gives.
 
-use super::IndexAccess;
-use super::bounds::Constraint;
+use std::sync::Arc;
+
+use pinion_collation::Collation;
+use pinion_wire::Result;
+
+use super::bounds::{Constraint, FilterStrings, constraints};
+use super::choose::usable;
 use super::implication::implies;
 use super::interval::{Interval, Intervals};
 use super::ranges::key_ranges;
+use super::{IndexAccess, PlanRequest};
 use crate::index::{IndexKind, IndexSpec};
 use crate::matcher::Node;
 use crate::sort::{Direction, SortPattern};
-use pinion_wire::Result;
 
 /// One index with the bounds that the filter gives its fields.
 #[derive(Clone, Debug)]
@@ -26,17 +31,55 @@ pub(super) struct Candidate {
 pub(super) struct Query<'a> {
     /// Lists of predicates all of which hold for each document that is wanted.
     pub predicates: Vec<&'a [Node]>,
-    /// What they leave of fields.
-    pub found: Vec<Constraint>,
+    /// What they leave of fields of an index that compares strings as the filter does.
+    alike: Vec<Constraint>,
+    /// What they leave of fields of an index that compares strings otherwise.
+    unlike: Vec<Constraint>,
+    /// How the filter compares strings.
+    collation: Option<&'a Arc<Collation>>,
     pub sort: Option<&'a SortPattern>,
     pub hinted: bool,
+}
+
+impl<'a> Query<'a> {
+    /// Of the lists of predicates the first gives the bounds.
+    pub fn new(request: &PlanRequest<'a>, predicates: Vec<&'a [Node]>) -> Query<'a> {
+        let collation = request.matcher.collation();
+        let nodes = predicates.first().copied().unwrap_or_default();
+        let strings = match collation {
+            None => FilterStrings::Plain,
+            Some(collation) => FilterStrings::Collated(collation),
+        };
+        let unlike = usable(request).any(|(_, index)| index.collation.as_ref() != collation);
+        Query {
+            alike: constraints(nodes, strings),
+            unlike: match unlike {
+                true => constraints(nodes, FilterStrings::Incomparable),
+                false => Vec::new(),
+            },
+            predicates,
+            collation,
+            sort: None,
+            hinted: false,
+        }
+    }
+
+    /// What the predicates leave of the fields of this index.
+    pub fn found(&self, index: &IndexSpec) -> &[Constraint] {
+        if index.collation.as_ref() == self.collation {
+            &self.alike
+        } else {
+            &self.unlike
+        }
+    }
 }
 
 /// Whether the index holds all documents that are wanted: a partial one lacks those that its filter
 /// leaves out, and a hint at it means those in it.
 pub(super) fn serves(index: &IndexSpec, query: &Query<'_>) -> bool {
     let filter = index.filter.as_ref().filter(|_| !query.hinted);
-    filter.is_none_or(|filter| implies(&query.predicates, filter.root()))
+    let collation = query.collation.map(Arc::as_ref);
+    filter.is_none_or(|filter| implies(&query.predicates, collation, filter))
 }
 
 /// The ways in which an index helps with a query: a wildcard index in as many as it has paths that
@@ -50,7 +93,7 @@ pub(super) fn candidates(
         return Ok(Vec::new());
     }
     Ok(match index.kind {
-        IndexKind::Btree | IndexKind::Hashed => candidate(at, index, query, &query.found)
+        IndexKind::Btree | IndexKind::Hashed => candidate(at, index, query, query.found(index))
             .into_iter()
             .collect(),
         IndexKind::Wildcard => super::wildcard::candidates(at, index, query),
@@ -227,6 +270,9 @@ pub(super) fn sort_direction(
     {
         return None;
     }
+    // Strings are in the order of the index's collation.
+    let ordered =
+        |at: usize| index.collation.as_ref() == sort.collation() || !bounds[at].may_hold_strings();
     let fixed = |at: usize| bounds[at].single_point() && !index.is_multikey_field(at);
     let mut direction: Option<Direction> = None;
     let mut at = 0;
@@ -242,7 +288,11 @@ pub(super) fn sort_direction(
         while at < index.fields() && index.paths()[at] != *path && fixed(at) {
             at += 1;
         }
-        if at >= index.fields() || index.paths()[at] != *path || index.is_hashed_field(at) {
+        if at >= index.fields()
+            || index.paths()[at] != *path
+            || index.is_hashed_field(at)
+            || !ordered(at)
+        {
             return None;
         }
         let same = index.ordering.is_descending(at as u32) == descending;

@@ -2,7 +2,6 @@
 
 use pinion_wire::Result;
 
-use super::bounds::constraints;
 use super::candidate::{Candidate, Query, candidates};
 use super::residual::residual;
 use super::{Access, Hint, IndexAccess, Plan, PlanRequest};
@@ -47,7 +46,9 @@ pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
                 filter_satisfied: true,
             });
         }
-        if let Some(id) = request.matcher.id_equality() {
+        let index = request.indexes.iter().find(|index| index.is_id());
+        let collation = index.and_then(|index| index.collation.as_ref());
+        if let Some(id) = request.matcher.id_lookup(collation) {
             let alone = request.matcher.id_equality_alone().is_some();
             return Ok(Plan {
                 access: Access::Id(id.clone()),
@@ -59,12 +60,8 @@ pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
             return Ok(collection(request, sort, direction));
         }
     }
-    let query = Query {
-        predicates: vec![root.conjuncts()],
-        found: constraints(root.conjuncts()),
-        sort,
-        hinted: hinted.is_some(),
-    };
+    let mut query = Query::new(request, vec![root.conjuncts()]);
+    (query.sort, query.hinted) = (sort, hinted.is_some());
     let mut found = Vec::new();
     for (at, index) in usable(request).filter(|(at, _)| hinted.is_none_or(|h| h == *at)) {
         found.extend(candidates(at, index, &query)?);
@@ -118,7 +115,7 @@ fn hinted_in_vain(request: &PlanRequest<'_>, at: usize) -> pinion_wire::Error {
 fn finish(request: &PlanRequest<'_>, candidate: &Candidate) -> Plan {
     let access = candidate.access.clone();
     let conjuncts = request.matcher.root().conjuncts();
-    let rest = residual(access.spec(request.indexes), &access, conjuncts);
+    let rest = residual(request, &access, conjuncts);
     Plan {
         access: Access::Index(access),
         sort_provided: candidate.sort_provided,
@@ -193,12 +190,7 @@ fn union(request: &PlanRequest<'_>, root: &Node) -> Result<Option<Vec<IndexAcces
     };
     let mut scans = Vec::new();
     for branch in branches {
-        let query = Query {
-            predicates: vec![branch.conjuncts(), root.conjuncts()],
-            found: constraints(branch.conjuncts()),
-            sort: None,
-            hinted: false,
-        };
+        let query = Query::new(request, vec![branch.conjuncts(), root.conjuncts()]);
         let mut found = Vec::new();
         for (at, index) in usable(request) {
             found.extend(candidates(at, index, &query)?);

@@ -61,6 +61,9 @@ pub(super) fn query_planner(request: &PlanRequest<'_>, stage: &ExplainStage) -> 
     out.append("namespace", RawBsonRef::String(request.namespace));
     let parsed = request.matcher.parsed_query();
     out.append("parsedQuery", RawBsonRef::Document(&parsed));
+    if let Some(collation) = request.matcher.collation() {
+        out.append("collation", RawBsonRef::Document(&collation.document()));
+    }
     out.append("indexFilterSet", RawBsonRef::Boolean(false));
     out.append("maxIndexedOrSolutionsReached", RawBsonRef::Boolean(false));
     out.append("maxIndexedAndSolutionsReached", RawBsonRef::Boolean(false));
@@ -125,8 +128,7 @@ pub(super) fn stages(
             ExplainStage::new("COLLSCAN", details, Vec::new())
         }
         Access::Index(access) => {
-            let index = access.spec(request.indexes);
-            let rest = residual(index, access, request.matcher.root().conjuncts());
+            let rest = residual(request, access, request.matcher.root().conjuncts());
             let mut details = DocBuilder::new();
             if !rest.is_empty() {
                 let filter = crate::matcher::serialize_all(&rest);
@@ -208,6 +210,9 @@ fn index_scan(access: &IndexAccess, request: &PlanRequest<'_>) -> ExplainStage {
     let mut out = DocBuilder::new();
     out.append("keyPattern", RawBsonRef::Document(&index.key));
     out.append("indexName", RawBsonRef::String(&index.name));
+    if let Some(collation) = &index.collation {
+        out.append("collation", RawBsonRef::Document(&collation.document()));
+    }
     out.append("isMultiKey", RawBsonRef::Boolean(index.is_multikey()));
     out.start_document("multiKeyPaths");
     for (at, path) in index.paths().iter().enumerate() {
@@ -245,7 +250,11 @@ fn index_scan(access: &IndexAccess, request: &PlanRequest<'_>) -> ExplainStage {
         let backward =
             index.ordering.is_descending(at as u32) != (access.direction == Direction::Backward);
         out.start_array(name);
-        let texts: Vec<String> = intervals.0.iter().map(|i| i.text(backward)).collect();
+        let texts: Vec<String> = intervals
+            .0
+            .iter()
+            .map(|i| i.text(backward, index.bound_strings(at as u32)))
+            .collect();
         let ordered: Box<dyn Iterator<Item = &String>> = if backward {
             Box::new(texts.iter().rev())
         } else {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use pinion_bson::{RawBson, RawBsonRef, RawDocument};
 use pinion_wire::Result;
 
-use super::bounds::constraints;
 use super::candidate::{Query, field_bounds, serves};
 use super::choose::{find_hinted, planner_error, usable};
 use super::interval::{Interval, Intervals};
@@ -65,7 +64,7 @@ fn predicates<'a>(nodes: &'a [Node], out: &mut Vec<(&'a Path, &'a GeoPredicate)>
 
 /// The bounds that predicates on values give the fields.
 fn bounds_alone(index: &IndexSpec, query: &Query<'_>) -> Vec<Intervals> {
-    let bounds = field_bounds(index, &query.found).into_iter();
+    let bounds = field_bounds(index, query.found(index)).into_iter();
     bounds.map(|(bounds, _)| bounds).collect()
 }
 
@@ -129,12 +128,8 @@ pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
         }) => Some((path, near)),
         _ => None,
     });
-    let query = Query {
-        predicates: vec![root.conjuncts()],
-        found: constraints(root.conjuncts()),
-        sort: None,
-        hinted: hinted.is_some(),
-    };
+    let mut query = Query::new(request, vec![root.conjuncts()]);
+    query.hinted = hinted.is_some();
     let best = near.and_then(|(path, near)| {
         usable(request)
             .filter(|(at, _)| hinted.is_none_or(|hinted| hinted == *at))

@@ -2,41 +2,167 @@
 //!
 //! The answer may be no where it is yes; never the other way round.
 
-use pinion_bson::{RawBson, canonical_type, compare_values};
+use std::sync::Arc;
 
-use crate::matcher::{CompareOp, Leaf, Node, Predicate, TypeSet};
+use pinion_bson::{RawBson, canonical_type};
+use pinion_collation::Collation;
+
+use crate::collation::{compare, has_strings};
+use crate::matcher::{CompareOp, Leaf, Matcher, Node, Predicate, TypeSet};
 use crate::regex::Regex;
 use crate::value::{is_nan, is_nullish};
 
-/// Whether every document for which all these predicates hold satisfies the filter.
-pub(super) fn implies(predicates: &[&[Node]], filter: &Node) -> bool {
-    match filter {
-        Node::AlwaysTrue => true,
-        Node::And(parts) => parts.iter().all(|part| implies(predicates, part)),
-        _ => predicates
-            .iter()
-            .flat_map(|list| list.iter())
-            .any(|node| node_implies(node, filter)),
-    }
+/// Whether every document for which all these predicates hold satisfies the filter. The predicates
+/// have this collation.
+pub(super) fn implies(
+    predicates: &[&[Node]],
+    collation: Option<&Collation>,
+    filter: &Matcher,
+) -> bool {
+    let alike = collation == filter.collation().map(Arc::as_ref);
+    Implication { alike, collation }.of_all(predicates, filter.root())
 }
 
-fn node_implies(node: &Node, filter: &Node) -> bool {
-    match (node, filter) {
-        (Node::AlwaysFalse, _) | (_, Node::AlwaysTrue) => true,
-        (_, Node::And(parts)) => parts.iter().all(|part| node_implies(node, part)),
-        (Node::And(parts), _) => parts.iter().any(|part| node_implies(part, filter)),
-        (Node::Or(parts), _) => parts.iter().all(|part| node_implies(part, filter)),
-        (_, Node::Or(parts)) => parts.iter().any(|part| node_implies(node, part)),
-        (Node::Leaf(leaf), Node::Leaf(wanted)) if leaf.path == wanted.path => {
-            leaf_implies(&leaf.predicate, &wanted.predicate)
+/// How the strings of both sides compare.
+#[derive(Clone, Copy)]
+struct Implication<'c> {
+    /// Both sides compare strings in this way; otherwise nothing is concluded from comparisons of
+    /// strings.
+    alike: bool,
+    collation: Option<&'c Collation>,
+}
+
+impl Implication<'_> {
+    fn of_all(self, predicates: &[&[Node]], filter: &Node) -> bool {
+        match filter {
+            Node::AlwaysTrue => true,
+            Node::And(parts) => parts.iter().all(|part| self.of_all(predicates, part)),
+            _ => predicates
+                .iter()
+                .flat_map(|list| list.iter())
+                .any(|node| self.by_node(node, filter)),
         }
-        (Node::Not(inner), Node::Leaf(wanted)) => match &**inner {
-            Node::Leaf(leaf) if leaf.path == wanted.path => {
-                matches!(wanted.predicate, Predicate::Exists) && matches_missing(leaf)
+    }
+
+    fn by_node(self, node: &Node, filter: &Node) -> bool {
+        match (node, filter) {
+            (Node::AlwaysFalse, _) | (_, Node::AlwaysTrue) => true,
+            (_, Node::And(parts)) => parts.iter().all(|part| self.by_node(node, part)),
+            (Node::And(parts), _) => parts.iter().any(|part| self.by_node(part, filter)),
+            (Node::Or(parts), _) => parts.iter().all(|part| self.by_node(part, filter)),
+            (_, Node::Or(parts)) => parts.iter().any(|part| self.by_node(node, part)),
+            (Node::Leaf(leaf), Node::Leaf(wanted)) if leaf.path == wanted.path => {
+                self.by_leaf(&leaf.predicate, &wanted.predicate)
+            }
+            (Node::Not(inner), Node::Leaf(wanted)) => match &**inner {
+                Node::Leaf(leaf) if leaf.path == wanted.path => {
+                    matches!(wanted.predicate, Predicate::Exists) && matches_missing(leaf)
+                }
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    fn by_leaf(self, have: &Predicate, wanted: &Predicate) -> bool {
+        match wanted {
+            Predicate::Compare { op, value } => self.of_comparison(have, *op, value),
+            Predicate::In {
+                values,
+                regexes,
+                has_null,
+            } => match have {
+                Predicate::Compare {
+                    op: CompareOp::Eq,
+                    value,
+                } => {
+                    self.contains(values, value)
+                        || (*has_null && is_nullish(value.as_raw_bson_ref()))
+                }
+                Predicate::In {
+                    values: have,
+                    regexes: have_regexes,
+                    has_null: have_null,
+                } => {
+                    have.iter().all(|value| self.contains(values, value))
+                        && have_regexes.iter().all(|regex| has_regex(regexes, regex))
+                        && (*has_null || !have_null)
+                }
+                Predicate::Regex(regex) => has_regex(regexes, regex),
+                _ => false,
+            },
+            Predicate::Exists => implies_existence(have),
+            Predicate::Geo(wanted) => {
+                matches!(have, Predicate::Geo(have) if have.source == wanted.source)
+            }
+            Predicate::Type(wanted) => match have {
+                Predicate::Type(have) => is_subset(have, wanted),
+                Predicate::Compare {
+                    op: CompareOp::Eq,
+                    value,
+                } => is_of_type_alone(value, wanted),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    fn contains(self, values: &[RawBson], value: &RawBson) -> bool {
+        values
+            .iter()
+            .any(|other| self.by_comparison(CompareOp::Eq, value, CompareOp::Eq, other))
+    }
+
+    fn of_comparison(self, have: &Predicate, op: CompareOp, value: &RawBson) -> bool {
+        match have {
+            Predicate::Compare {
+                op: have_op,
+                value: have,
+            } => self.by_comparison(*have_op, have, op, value),
+            Predicate::In {
+                values,
+                regexes,
+                has_null,
+            } => {
+                regexes.is_empty()
+                    && values
+                        .iter()
+                        .all(|have| self.by_comparison(CompareOp::Eq, have, op, value))
+                    && (!has_null || self.by_comparison(CompareOp::Eq, &RawBson::Null, op, value))
             }
             _ => false,
-        },
-        _ => false,
+        }
+    }
+
+    fn by_comparison(
+        self,
+        have_op: CompareOp,
+        have: &RawBson,
+        op: CompareOp,
+        value: &RawBson,
+    ) -> bool {
+        use CompareOp::{Eq, Gt, Gte, Lt, Lte};
+        let (have, value) = (have.as_raw_bson_ref(), value.as_raw_bson_ref());
+        // A comparison matches values of its operand's type alone.
+        if canonical_type(have.element_type()) != canonical_type(value.element_type()) {
+            return false;
+        }
+        if is_nan(have) || is_nan(value) {
+            let admits_equal = |op| matches!(op, Eq | Lte | Gte);
+            return is_nan(have) && is_nan(value) && admits_equal(have_op) && admits_equal(op);
+        }
+        if !self.alike && has_strings(value) {
+            return false;
+        }
+        let order = compare(self.collation, have, value);
+        match (have_op, op) {
+            (Eq, Eq) => order.is_eq(),
+            (Eq | Lt | Lte, Lte) | (Lt, Lt) => order.is_le(),
+            (Eq | Lte, Lt) => order.is_lt(),
+            (Eq | Gt | Gte, Gte) | (Gt, Gt) => order.is_ge(),
+            (Eq | Gte, Gt) => order.is_gt(),
+            _ => false,
+        }
     }
 }
 
@@ -52,99 +178,10 @@ fn matches_missing(leaf: &Leaf) -> bool {
     }
 }
 
-fn leaf_implies(have: &Predicate, wanted: &Predicate) -> bool {
-    match wanted {
-        Predicate::Compare { op, value } => implies_comparison(have, *op, value),
-        Predicate::In {
-            values,
-            regexes,
-            has_null,
-        } => match have {
-            Predicate::Compare {
-                op: CompareOp::Eq,
-                value,
-            } => contains(values, value) || (*has_null && is_nullish(value.as_raw_bson_ref())),
-            Predicate::In {
-                values: have,
-                regexes: have_regexes,
-                has_null: have_null,
-            } => {
-                have.iter().all(|value| contains(values, value))
-                    && have_regexes.iter().all(|regex| has_regex(regexes, regex))
-                    && (*has_null || !have_null)
-            }
-            Predicate::Regex(regex) => has_regex(regexes, regex),
-            _ => false,
-        },
-        Predicate::Exists => implies_existence(have),
-        Predicate::Type(wanted) => match have {
-            Predicate::Type(have) => is_subset(have, wanted),
-            Predicate::Compare {
-                op: CompareOp::Eq,
-                value,
-            } => is_of_type_alone(value, wanted),
-            _ => false,
-        },
-        Predicate::Geo(wanted) => {
-            matches!(have, Predicate::Geo(have) if have.source == wanted.source)
-        }
-        _ => false,
-    }
-}
-
-fn contains(values: &[RawBson], value: &RawBson) -> bool {
-    values
-        .iter()
-        .any(|other| compare_values(other.as_raw_bson_ref(), value.as_raw_bson_ref()).is_eq())
-}
-
 fn has_regex(regexes: &[Regex], regex: &Regex) -> bool {
     regexes
         .iter()
         .any(|other| other.pattern == regex.pattern && other.options == regex.options)
-}
-
-fn implies_comparison(have: &Predicate, op: CompareOp, value: &RawBson) -> bool {
-    match have {
-        Predicate::Compare {
-            op: have_op,
-            value: have,
-        } => comparison_implies(*have_op, have, op, value),
-        Predicate::In {
-            values,
-            regexes,
-            has_null,
-        } => {
-            regexes.is_empty()
-                && values
-                    .iter()
-                    .all(|have| comparison_implies(CompareOp::Eq, have, op, value))
-                && (!has_null || comparison_implies(CompareOp::Eq, &RawBson::Null, op, value))
-        }
-        _ => false,
-    }
-}
-
-fn comparison_implies(have_op: CompareOp, have: &RawBson, op: CompareOp, value: &RawBson) -> bool {
-    use CompareOp::{Eq, Gt, Gte, Lt, Lte};
-    let (have, value) = (have.as_raw_bson_ref(), value.as_raw_bson_ref());
-    // A comparison matches values of its operand's type alone.
-    if canonical_type(have.element_type()) != canonical_type(value.element_type()) {
-        return false;
-    }
-    if is_nan(have) || is_nan(value) {
-        let admits_equal = |op| matches!(op, Eq | Lte | Gte);
-        return is_nan(have) && is_nan(value) && admits_equal(have_op) && admits_equal(op);
-    }
-    let order = compare_values(have, value);
-    match (have_op, op) {
-        (Eq, Eq) => order.is_eq(),
-        (Eq | Lt | Lte, Lte) | (Lt, Lt) => order.is_le(),
-        (Eq | Lte, Lt) => order.is_lt(),
-        (Eq | Gt | Gte, Gte) | (Gt, Gt) => order.is_ge(),
-        (Eq | Gte, Gt) => order.is_gt(),
-        _ => false,
-    }
 }
 
 /// Whether a document that satisfies the predicate has the field.
@@ -189,14 +226,13 @@ fn is_of_type_alone(value: &RawBson, wanted: &TypeSet) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::matcher::Matcher;
     use pinion_bson::{RawDocumentBuf, rawdoc};
 
     #[track_caller]
     fn check(query: RawDocumentBuf, filter: RawDocumentBuf, expected: bool) {
         let parse = |filter: &RawDocumentBuf| Matcher::parse(filter).expect("a filter");
         let (matcher, wanted) = (parse(&query), parse(&filter));
-        let implied = implies(&[matcher.root().conjuncts()], wanted.root());
+        let implied = implies(&[matcher.root().conjuncts()], None, &wanted);
         assert_eq!(implied, expected, "{query:?} implies {filter:?}");
     }
 

@@ -2,7 +2,8 @@
 
 use std::cmp::Ordering;
 
-use pinion_bson::{DateTime, ObjectId, RawBson, RawBsonRef, Timestamp};
+use pinion_bson::{DateTime, ElementType, ObjectId, RawBson, RawBsonRef, Timestamp};
+use pinion_keystring::Strings;
 
 use crate::text::value_text;
 use crate::value::compare_owned;
@@ -82,8 +83,15 @@ impl Interval {
         (!both.is_empty()).then_some(both)
     }
 
+    /// Whether a string, or a value in which strings could be, may lie in it.
+    pub(super) fn may_hold_strings(&self) -> bool {
+        let class = |value: &RawBson| pinion_bson::canonical_type(value.element_type());
+        class(&self.lower) <= pinion_bson::canonical_type(ElementType::Array)
+            && class(&self.upper) >= pinion_bson::canonical_type(ElementType::String)
+    }
+
     /// As explain prints it, in the direction of the scan.
-    pub fn text(&self, backward: bool) -> String {
+    pub fn text(&self, backward: bool, strings: Strings<'_>) -> String {
         let (open, lower, upper, close) = if backward {
             let open = if self.upper_inclusive { '[' } else { '(' };
             let close = if self.lower_inclusive { ']' } else { ')' };
@@ -93,11 +101,13 @@ impl Interval {
             let close = if self.upper_inclusive { ']' } else { ')' };
             (open, &self.lower, &self.upper, close)
         };
-        format!(
-            "{open}{}, {}{close}",
-            value_text(lower.as_raw_bson_ref()),
-            value_text(upper.as_raw_bson_ref())
-        )
+        let text = |value: &RawBson| match value {
+            RawBson::String(key) if !strings.are_kept() && !key.is_empty() => {
+                format!("CollationKey({key})")
+            }
+            value => value_text(value.as_raw_bson_ref()),
+        };
+        format!("{open}{}, {}{close}", text(lower), text(upper))
     }
 }
 
@@ -124,6 +134,10 @@ impl Intervals {
 
     pub(super) fn points_only(&self) -> bool {
         self.0.iter().all(Interval::is_point)
+    }
+
+    pub(super) fn may_hold_strings(&self) -> bool {
+        self.0.iter().any(Interval::may_hold_strings)
     }
 
     pub(super) fn single_point(&self) -> bool {
@@ -270,7 +284,11 @@ mod tests {
     }
 
     fn texts(intervals: &Intervals) -> Vec<String> {
-        intervals.0.iter().map(|i| i.text(false)).collect()
+        intervals
+            .0
+            .iter()
+            .map(|i| i.text(false, Strings::Plain))
+            .collect()
     }
 
     #[test]
@@ -294,6 +312,6 @@ mod tests {
         assert_eq!(rest(&["[5, 5]"]), ["[MinKey, 5)", "(5, MaxKey]"]);
         assert_eq!(rest(&["[1, 2)", "[3, MaxKey]"]), ["[MinKey, 1)", "[2, 3)"]);
         assert_eq!(rest(&[]), ["[MinKey, MaxKey]"]);
-        assert_eq!(interval("[1, 2)").text(true), "(2, 1]");
+        assert_eq!(interval("[1, 2)").text(true, Strings::Plain), "(2, 1]");
     }
 }

@@ -7,6 +7,7 @@ use pinion_wire::Result;
 use super::candidate::sort_direction;
 use super::choose::{find_hinted, pattern_names, planner_error};
 use super::{Access, Hint, IndexAccess, Intervals, KeyRange, Plan, PlanRequest};
+use crate::collation::has_strings;
 use crate::error::error;
 use crate::index::IndexSpec;
 use crate::sort::Direction;
@@ -74,7 +75,11 @@ pub(super) fn plan(request: &PlanRequest<'_>, wanted: &KeyBounds) -> Result<Plan
     let index = &request.indexes[at];
     let key = |values: &Option<RawDocumentBuf>, open: Vec<u8>| match values {
         None => Ok(open),
-        Some(values) if pattern_names(index).eq(elements(values).map(|(name, _)| name)) => {
+        Some(values)
+            if pattern_names(index).eq(elements(values).map(|(name, _)| name))
+                && (index.collation.as_ref() == request.matcher.collation()
+                    || !elements(values).any(|(_, value)| has_strings(value))) =>
+        {
             Ok(before(index, values))
         }
         Some(_) => Err(planner_error(
@@ -119,8 +124,8 @@ pub(super) fn plan(request: &PlanRequest<'_>, wanted: &KeyBounds) -> Result<Plan
 /// Where the entries with these values begin.
 fn before(index: &IndexSpec, values: &RawDocument) -> Vec<u8> {
     let mut builder = Builder::new(index.ordering);
-    for (_, value) in elements(values) {
-        builder.append(value);
+    for (component, (_, value)) in (0..).zip(elements(values)) {
+        builder.append_as(value, index.strings(component));
     }
     builder.append_discriminator(Discriminator::ExclusiveBefore);
     builder.finish().bytes

@@ -14,6 +14,8 @@ mod wildcard;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_collation;
 
 use std::sync::Arc;
 

@@ -82,10 +82,12 @@ fn key_range(index: &IndexSpec, prefix: &[&Interval]) -> KeyRange {
         )
     };
     let mut bound = |value: &pinion_bson::RawBson, after: bool| {
-        points.iter().for_each(|point| {
-            builder.append(point.lower.as_raw_bson_ref());
-        });
-        builder.append(value.as_raw_bson_ref());
+        for (component, point) in (0..).zip(points) {
+            let strings = index.bound_strings(component);
+            builder.append_as(point.lower.as_raw_bson_ref(), strings);
+        }
+        let strings = index.bound_strings(points.len() as u32);
+        builder.append_as(value.as_raw_bson_ref(), strings);
         builder.append_discriminator(if after {
             Discriminator::ExclusiveAfter
         } else {

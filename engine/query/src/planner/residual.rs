@@ -2,24 +2,27 @@
 
 use pinion_bson::RawBsonRef;
 
-use super::IndexAccess;
+use super::{IndexAccess, PlanRequest};
+use crate::collation::has_strings;
 use crate::index::IndexSpec;
 use crate::matcher::{CompareOp, Node, Predicate};
 use crate::value::is_nan;
 
 /// Those of the predicates that documents in the ranges of the scan may fail.
 pub(super) fn residual<'a>(
-    index: &IndexSpec,
+    request: &PlanRequest<'_>,
     access: &IndexAccess,
     conjuncts: &'a [Node],
 ) -> Vec<&'a Node> {
-    let open = |node: &&Node| !is_decided(index, access, node);
+    let index = access.spec(request.indexes);
+    let alike = index.collation.as_ref() == request.matcher.collation();
+    let open = |node: &&Node| !is_decided(index, access, node, alike);
     conjuncts.iter().filter(open).collect()
 }
 
 /// Whether every document whose key lies in the ranges satisfies the predicate. Where no value is an array, all predicates
 /// of a field are in its bounds, and the key has the one value that is compared.
-fn is_decided(index: &IndexSpec, access: &IndexAccess, node: &Node) -> bool {
+fn is_decided(index: &IndexSpec, access: &IndexAccess, node: &Node, alike: bool) -> bool {
     let Node::Leaf(leaf) = node else {
         return false;
     };
@@ -29,6 +32,16 @@ fn is_decided(index: &IndexSpec, access: &IndexAccess, node: &Node) -> bool {
             .filter(|(at, _)| !index.is_hashed_field(*at))
             .any(|(_, path)| path.text() == leaf.path.text())
         && has_exact_bounds(&leaf.predicate)
+        // Where index and filter compare strings in different ways, no bound is made of them.
+        && (alike || !compares_with_strings(&leaf.predicate))
+}
+
+fn compares_with_strings(predicate: &Predicate) -> bool {
+    match predicate {
+        Predicate::Compare { value, .. } => has_strings(value.as_raw_bson_ref()),
+        Predicate::In { values, .. } => values.iter().any(|v| has_strings(v.as_raw_bson_ref())),
+        _ => false,
+    }
 }
 
 fn has_exact_bounds(predicate: &Predicate) -> bool {

@@ -39,7 +39,7 @@ fn describe(indexes: &[IndexSpec], filter: RawDocumentBuf, sort: RawDocumentBuf)
             .iter()
             .map(|b| {
                 b.0.iter()
-                    .map(|i| i.text(false))
+                    .map(|i| i.text(false, pinion_keystring::Strings::Plain))
                     .collect::<Vec<_>>()
                     .join(" ")
             })

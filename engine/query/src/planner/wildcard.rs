@@ -19,7 +19,7 @@ use crate::path::array_index;
 pub(super) fn candidates(at: usize, index: &IndexSpec, query: &Query<'_>) -> Vec<Candidate> {
     let fields = index.wildcard().expect("a wildcard index has its fields");
     let mut paths: Vec<&str> = query
-        .found
+        .found(index)
         .iter()
         .filter(|c| is_served(c))
         .map(|c| &*c.path)
@@ -52,7 +52,7 @@ fn of_path(
     }
     let expanded = index.expanded(path);
     let found: Vec<Constraint> = query
-        .found
+        .found(index)
         .iter()
         .filter(|c| c.path != path || is_served(c))
         .cloned()
@@ -104,7 +104,7 @@ fn of_prefix(
         return None;
     }
     let expanded = index.expanded("$**");
-    let mut bounds = field_bounds(&expanded, &query.found);
+    let mut bounds = field_bounds(&expanded, query.found(index));
     if !bounds[0].1 {
         return None;
     }

@@ -175,7 +175,10 @@ fn pipelines() {
     for (update, code) in [
         (rawbson!([{ "$match": { "a": 1 } }]), 72),
         (rawbson!([{ "$match": 1 }]), 15959),
-        (rawbson!([{ "$lookup": {} }]), 72),
+        (
+            rawbson!([{ "$lookup": { "from": "x", "localField": "a", "foreignField": "b", "as": "c" } }]),
+            72,
+        ),
         (rawbson!([{ "$nosuch": {} }]), 40324),
         (rawbson!([{ "$set": { "_id": 2 } }]), 66),
         (rawbson!([{ "$replaceWith": "$a" }]), 40228),

@@ -1,0 +1,48 @@
+//! Which collation an operation has: the one it asks for, or that of its collection.
+
+use std::sync::Arc;
+
+use pinion_collation::Collation;
+use pinion_query::{Variables, parse_collation};
+use pinion_wire::Result;
+use pinion_wire::idl::FieldReader;
+
+/// What an operation says of its collation.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Asked {
+    /// Nothing: it has that of its collection.
+    #[default]
+    Nothing,
+    /// This one; none is the simple one, by the bytes of strings.
+    For(Option<Arc<Collation>>),
+}
+
+impl Asked {
+    /// Reads the option `collation`. An empty document asks for nothing.
+    pub(super) fn read(reader: &FieldReader<'_, '_>) -> Result<Asked> {
+        match reader.opt_doc("collation")? {
+            Some(spec) if !spec.is_empty() => parse_collation(spec).map(Asked::For),
+            _ => Ok(Asked::Nothing),
+        }
+    }
+
+    /// The collation beside this default.
+    pub(super) fn or(&self, default: Option<&Arc<Collation>>) -> Option<Arc<Collation>> {
+        match self {
+            Asked::Nothing => default.cloned(),
+            Asked::For(collation) => collation.clone(),
+        }
+    }
+
+    /// The variables with the collation beside this default.
+    pub(super) fn variables(
+        &self,
+        variables: &Variables,
+        default: Option<&Arc<Collation>>,
+    ) -> Variables {
+        Variables {
+            collation: self.or(default),
+            ..variables.clone()
+        }
+    }
+}
