@@ -2,7 +2,8 @@
 
 use pinion_runtime::Duration;
 
-/// Work that an evaluation may do on its core, in units of about a nanosecond; what takes more is done beside the cores.
+/// Work that an evaluation may do on its core, in units of about a nanosecond; what takes more is
+/// done beside the cores.
 pub(crate) const CORE_BUDGET: pinion_query::work::Units = 4_000_000;
 /// Bytes that the plan of a filter works with, for each of the filter's.
 pub(crate) const PLANNED_PER_BYTE: usize = 8;
@@ -14,7 +15,8 @@ pub(crate) const LARGE_BATCH_BYTES: usize = 1024 * 1024;
 pub const MAX_POINTS: usize = 256;
 /// Documents that a scan of a unique index fetches from other partitions at once.
 pub const FETCH_GROUP: usize = 64;
-/// Bytes of the documents that a part keeps while they wait for their turn by distance; others are read once more.
+/// Bytes of the documents that a part keeps while they wait for their turn by distance; others are
+/// read once more.
 pub(crate) const NEAR_BUFFER_BYTES: usize = 16 * 1024 * 1024;
 /// Documents of a multi-update that are changed at once.
 pub const TARGET_GROUP: usize = 256;
@@ -59,12 +61,13 @@ pub const ERROR_BYTES: usize = 256;
 pub const INSERT_GROUP_STATEMENTS: usize = 1000;
 /// Bytes of documents that one step of an insert hands to storage together.
 pub const INSERT_GROUP_BYTES: usize = 4 * 1024 * 1024;
-/// Writes that one step of an insert hands to storage together, but for those of its last document: of documents that have
-/// many keys it takes fewer.
+/// Writes that one step of an insert hands to storage together, but for those of its last document:
+/// of documents that have many keys it takes fewer.
 pub(crate) const INSERT_STEP_WRITES: usize = 4096;
 /// How often a write that conflicts is tried again before the client is told.
 pub const MAX_CONFLICT_RETRIES: u32 = 200;
-/// How often a write that finds no memory for changes waits for the checkpoint before the client is told.
+/// How often a write that finds no memory for changes waits for the checkpoint before the client is
+/// told.
 pub const MAX_CACHE_FULL_RETRIES: u32 = 500;
 /// How often a read is opened again when its snapshot went away while it was being opened.
 pub const MAX_SNAPSHOT_RETRIES: u32 = 20;
@@ -75,7 +78,8 @@ pub const REPLAY_BATCH_BYTES: usize = 1024 * 1024;
 pub const LOG_LINES: usize = 1024;
 /// Bytes of one kept log line.
 pub const LOG_LINE_BYTES: usize = 4096;
-/// How often the lock of `fsync` looks whether the last writer has ended, and whoever waits for its turn to change the lock.
+/// How often the lock of `fsync` looks whether the last writer has ended, and whoever waits for its
+/// turn to change the lock.
 pub const FSYNC_LOCK_POLL: Duration = Duration::from_millis(2);
 /// How long the lock of `fsync` waits for writers when its client does not say.
 pub const FSYNC_LOCK_TIMEOUT: Duration = Duration::from_secs(90);

@@ -25,29 +25,33 @@ pub const MAX_SORT_BYTES: usize = 100 * 1024 * 1024;
 /// Bytes a `$group` may hold before it fails.
 pub const MAX_GROUP_BYTES: usize = 100 * 1024 * 1024;
 
-/// Values that a sketch of quantiles keeps as they are before it puts them together (Pinion's own bound).
+/// Values that a sketch of quantiles keeps as they are before it puts them together (Pinion's own
+/// bound).
 pub(crate) const DIGEST_BUFFER: usize = 4096;
 
-/// How many values a sketch of quantiles keeps of many, at most twice: MongoDB's `internalQueryTdigestDelta`.
+/// How many values a sketch of quantiles keeps of many, at most twice: MongoDB's
+/// `internalQueryTdigestDelta`.
 pub(crate) const DIGEST_COMPRESSION: f64 = 1000.0;
 
 /// Bytes the results of a `$facet` may come to.
 pub const MAX_FACET_BYTES: usize = 100 * 1024 * 1024;
 
-/// Most keys one document may put into one index. This is Pinion's own bound: an array's keys are built in memory.
+/// Most keys one document may put into one index. This is Pinion's own bound: an array's keys are
+/// built in memory.
 pub const MAX_INDEX_KEYS_PER_DOCUMENT: usize = 1 << 20;
 
 /// Most numbers of a path that may be positions in arrays where a wildcard index is to serve it.
 pub const MAX_WILDCARD_POSITIONS: usize = 8;
 
-/// Most paths of arrays that a wildcard index knows by name; beyond, all of its paths count as such (Pinion's own bound).
+/// Most paths of arrays that a wildcard index knows by name; beyond, all of its paths count as such
+/// (Pinion's own bound).
 pub const MAX_WILDCARD_ARRAYS: usize = 1024;
 
 /// A text in an expression is shorter than this.
 pub const MAX_STRING_BYTES: usize = 16 * 1024 * 1024;
 
-/// Bytes a value in an expression, or the arguments of an operator together, may come to. MongoDB has the bound for `$range`;
-/// its other values share their parts, ours are copied.
+/// Bytes a value in an expression, or the arguments of an operator together, may come to. MongoDB
+/// has the bound for `$range`; its other values share their parts, ours are copied.
 pub const MAX_VALUE_BYTES: usize = 100 * 1024 * 1024;
 
 /// Longest text that is read as a date where it is not of the ISO form (Pinion's own bound).
@@ -62,7 +66,8 @@ pub const MAX_ARRAY_PADDING: usize = 1_500_000;
 /// Moves that a pipeline's run makes in one step before it lets others run.
 pub(crate) const MOVES_PER_STEP: usize = 64;
 
-/// Bytes the details of a failed validation may come to: they are sent with the error, in one document.
+/// Bytes the details of a failed validation may come to: they are sent with the error, in one
+/// document.
 pub const MAX_DETAILS_BYTES: usize = 12 * 1024 * 1024;
 
 /// How many of the values that a failed predicate looked at its details show.
@@ -71,7 +76,8 @@ pub const MAX_CONSIDERED_VALUES: usize = 10;
 /// Most stages of a pipeline.
 pub const MAX_PIPELINE_STAGES: usize = 1000;
 
-/// Most intervals an index scan's bounds may hold for one field before a wider one replaces them (Pinion's own bound).
+/// Most intervals an index scan's bounds may hold for one field before a wider one replaces them
+/// (Pinion's own bound).
 pub const MAX_INTERVALS_PER_FIELD: usize = 10_000;
 
 const _: () = assert!(MAX_STORED_DEPTH >= MAX_FILTER_DEPTH);
@@ -80,10 +86,12 @@ const _: () = assert!(MAX_REGEX_BYTES < MAX_SORT_BYTES);
 /// Entries that a sort in memory sorts at once: a millisecond's work.
 pub(crate) const SORT_RUN: usize = 4096;
 
-/// Most cells that a geographical index holds for one value, unless its coarsest level demands more.
+/// Most cells that a geographical index holds for one value, unless its coarsest level demands
+/// more.
 pub(crate) const MAX_GEO_CELLS_PER_VALUE: usize = 50;
 
-/// Most cells in which a geographical index is searched for one shape, or for one ring around a point.
+/// Most cells in which a geographical index is searched for one shape, or for one ring around a
+/// point.
 pub(crate) const MAX_GEO_CELLS_PER_QUERY: usize = 20;
 
 /// How much of a text a message quotes.

@@ -1,4 +1,5 @@
-//! Edges of the sphere: where they meet, how far they are from a point, and which of many may meet at all.
+//! Edges of the sphere: where they meet, how far they are from a point, and which of many may meet
+//! at all.
 
 use pinion_wire::Result;
 use s2::point::Point;
@@ -16,7 +17,8 @@ pub(super) struct Edge<'a> {
 }
 
 impl Edge<'_> {
-    /// The range of one coordinate over the edge. An arc bulges out of its chord by no more than its sagitta.
+    /// The range of one coordinate over the edge. An arc bulges out of its chord by no more than
+    /// its sagitta.
     fn range(&self, axis: Axis) -> (f64, f64) {
         let (a, b) = (axis.of(self.from), axis.of(self.to));
         let chord2 = (self.from.0 - self.to.0).norm2();
@@ -43,7 +45,8 @@ impl Axis {
     }
 }
 
-/// The edges of rings and lines, in an order in which those that may meet an edge are near to each other.
+/// The edges of rings and lines, in an order in which those that may meet an edge are near to each
+/// other.
 pub(super) struct EdgeList<'a> {
     edges: Vec<Edge<'a>>,
     axis: Axis,

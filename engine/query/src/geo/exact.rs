@@ -1,9 +1,10 @@
 //! Exact predicates on points of the sphere: orientation, order around a point, crossings of edges.
 //!
-//! The rules are those of Google's S2 library, whose answers MongoDB's are. No three points are ever collinear: where the
-//! determinant is zero, all points are thought to be moved by infinitesimals. So every answer fits every other one, also
-//! for points that lie on one meridian or on the equator, which coordinates written by people often do. The determinants
-//! are computed by `robust`: the crate `s2` leaves such points undecided.
+//! The rules are those of Google's S2 library, whose answers MongoDB's are. No three points are
+//! ever collinear: where the determinant is zero, all points are thought to be moved by
+//! infinitesimals. So every answer fits every other one, also for points that lie on one meridian
+//! or on the equator, which coordinates written by people often do. The determinants are computed
+//! by `robust`: the crate `s2` leaves such points undecided.
 
 use robust::{Coord, Coord3D, orient2d, orient3d};
 use s2::point::Point;
@@ -11,7 +12,8 @@ use s2::point::Point;
 /// Above this a determinant of unit vectors has the right sign whatever was rounded.
 const DETERMINANT_ERROR: f64 = 1.8274 * f64::EPSILON;
 
-/// 1 when the points are in counter-clockwise order, -1 when clockwise, 0 only when two of them are the same.
+/// 1 when the points are in counter-clockwise order, -1 when clockwise, 0 only when two of them are
+/// the same.
 pub(super) fn sign(a: &Point, b: &Point, c: &Point) -> i8 {
     let determinant = a.0.cross(&b.0).dot(&c.0);
     if determinant > DETERMINANT_ERROR {
@@ -28,7 +30,8 @@ fn exact_sign(a: &Point, b: &Point, c: &Point) -> i8 {
     if a == b || b == c || c == a {
         return 0;
     }
-    // In lexicographic order, so that the perturbation is that of the points and not of their order.
+    // In lexicographic order, so that the perturbation is that of the points and not of their
+    // order.
     let mut sorted = [a, b, c];
     let mut permutation = 1;
     for (i, j) in [(0, 1), (1, 2), (0, 1)] {
@@ -64,8 +67,8 @@ fn signum(x: f64) -> i8 {
     i8::from(x > 0.0) - i8::from(x < 0.0)
 }
 
-/// The sign of the determinant of three points, smallest first, that are moved by infinitesimals of different orders: the
-/// first of its coefficients that is not zero.
+/// The sign of the determinant of three points, smallest first, that are moved by infinitesimals of
+/// different orders: the first of its coefficients that is not zero.
 fn perturbed_sign(a: &[f64; 3], b: &[f64; 3], c: &[f64; 3]) -> i8 {
     // The exact sign of `p[i] * q[j] - p[j] * q[i]`.
     let minor = |p: &[f64; 3], q: &[f64; 3], i: usize, j: usize| {
@@ -97,7 +100,8 @@ fn perturbed_sign(a: &[f64; 3], b: &[f64; 3], c: &[f64; 3]) -> i8 {
         .unwrap_or(1)
 }
 
-/// Whether the edges from `o` to `a`, `b` and `c` are met in this order when turning counter-clockwise.
+/// Whether the edges from `o` to `a`, `b` and `c` are met in this order when turning
+/// counter-clockwise.
 pub(super) fn ordered_ccw(a: &Point, b: &Point, c: &Point, o: &Point) -> bool {
     let turns =
         u8::from(sign(b, o, a) >= 0) + u8::from(sign(c, o, b) >= 0) + u8::from(sign(a, o, c) > 0);
@@ -174,8 +178,9 @@ pub(super) fn crossing(a: &Point, b: &Point, c: &Point, d: &Point) -> Crossing {
     Crosser::new(a, b, c).next(d)
 }
 
-/// Whether edges with an end in common cross in the sense that whether a ring contains a point can be told by counting: the
-/// one does when it is met after the other while turning counter-clockwise from a direction that is fixed for the point.
+/// Whether edges with an end in common cross in the sense that whether a ring contains a point can
+/// be told by counting: the one does when it is met after the other while turning counter-clockwise
+/// from a direction that is fixed for the point.
 pub(super) fn vertex_crossing(a: &Point, b: &Point, c: &Point, d: &Point) -> bool {
     if a == b || c == d {
         return false;

@@ -1,7 +1,7 @@
 //! Shapes of the plane: boxes, circles and polygons of legacy coordinates.
 //!
-//! Which of them contains a point of its boundary is MongoDB's rule to the bit, so no library's: a polygon has its lower and
-//! left edges, as they come out of counting crossings, and its vertices.
+//! Which of them contains a point of its boundary is MongoDB's rule to the bit, so no library's: a
+//! polygon has its lower and left edges, as they come out of counting crossings, and its vertices.
 
 use pinion_wire::Result;
 

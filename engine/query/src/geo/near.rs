@@ -91,7 +91,8 @@ impl Near {
         self.center.sphere.as_ref().filter(|_| self.spherical)
     }
 
-    /// The distance of a stored geometry; `None` where it has none, since it is no point of the plane or not on the sphere.
+    /// The distance of a stored geometry; `None` where it has none, since it is no point of the
+    /// plane or not on the sphere.
     pub(crate) fn distance(&self, geometry: &Geometry) -> Result<Option<f64>> {
         let Some(center) = self.sphere_center() else {
             return Ok(match geometry {

@@ -51,7 +51,8 @@ fn number(value: RawBsonRef<'_>) -> Option<f64> {
     Some(Number::from_value(value)?.to_f64())
 }
 
-/// Whether a value is a pair of legacy coordinates: an array, or a document that begins with a number.
+/// Whether a value is a pair of legacy coordinates: an array, or a document that begins with a
+/// number.
 fn is_legacy(value: RawBsonRef<'_>, document: &RawDocument) -> bool {
     matches!(value, RawBsonRef::Array(_))
         || first(document).is_some_and(|(_, value)| is_number(value))
@@ -380,7 +381,8 @@ fn geojson(document: &RawDocument) -> Result<Geometry> {
     parsed.ok_or_else(|| bad_value(format!("unknown GeoJSON type: {}", document_text(document))))
 }
 
-/// The geometry that a document stores: GeoJSON, or a pair of legacy coordinates that may be followed by more.
+/// The geometry that a document stores: GeoJSON, or a pair of legacy coordinates that may be
+/// followed by more.
 pub(crate) fn stored(value: RawBsonRef<'_>) -> Result<Geometry> {
     let Some(document) = object(value) else {
         return Err(bad_value(format!(

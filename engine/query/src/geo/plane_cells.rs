@@ -1,6 +1,7 @@
 //! Cells of the plane as keys of an index.
 //!
-//! A key interleaves the bits of both coordinates, the highest first, so that all points of a cell have keys of one range.
+//! A key interleaves the bits of both coordinates, the highest first, so that all points of a cell
+//! have keys of one range.
 
 use pinion_bson::RawDocument;
 use pinion_wire::Result;
@@ -71,7 +72,8 @@ impl PlaneIndex {
         1.5 * (self.max - self.min)
     }
 
-    /// The keys of what may be within a shape; `None` for a shape that the plane has not: what goes around the sphere.
+    /// The keys of what may be within a shape; `None` for a shape that the plane has not: what goes
+    /// around the sphere.
     pub(crate) fn ranges(&self, shape: &Shape) -> Result<Option<Vec<(i64, i64)>>> {
         if let Shape::Cap(cap) = shape {
             if self.wraps(cap) {

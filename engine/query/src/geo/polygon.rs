@@ -1,4 +1,5 @@
-//! Polygons: a shell with holes, none larger than half of the sphere, or one simple ring of any size.
+//! Polygons: a shell with holes, none larger than half of the sphere, or one simple ring of any
+//! size.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +45,8 @@ impl Polygon {
         Ok(inside)
     }
 
-    /// Whether the boundary of a ring crosses one of this polygon's, or its inside lies in this polygon but for holes.
+    /// Whether the boundary of a ring crosses one of this polygon's, or its inside lies in this
+    /// polygon but for holes.
     fn contains_or_crosses(&self, ring: &Ring) -> Result<Containment> {
         let mut inside = false;
         for own in &self.rings {
@@ -104,7 +106,8 @@ impl Polygon {
         self.contains(&Polygon::new(vec![Ring::of_cell(cell)?]))
     }
 
-    /// Whether the polygon contains a point, or touches the smallest cell around it: so the boundary belongs to it.
+    /// Whether the polygon contains a point, or touches the smallest cell around it: so the
+    /// boundary belongs to it.
     pub(crate) fn covers_point(&self, p: &SpherePoint) -> Result<bool> {
         if self.contains_point(&p.point)? || self.intersects_cell(&p.cell)? {
             return Ok(true);
@@ -144,8 +147,8 @@ impl Polygon {
         Ok(None)
     }
 
-    /// What makes this no polygon by the rules of GeoJSON: a hole may touch the shell at one vertex, and no other hole
-    /// may lie in it.
+    /// What makes this no polygon by the rules of GeoJSON: a hole may touch the shell at one
+    /// vertex, and no other hole may lie in it.
     pub(super) fn nesting_fault(&self) -> Result<Option<NestingFault>> {
         let shell: BTreeSet<[u64; 3]> = self.shell().vertices().iter().map(vertex_key).collect();
         for (place, hole) in self.holes().iter().enumerate() {
@@ -195,7 +198,8 @@ fn duplicate_edge(rings: &[Ring]) -> Option<String> {
     None
 }
 
-/// A polygon of one ring that may be larger than half of the sphere: its vertices tell which side is inside.
+/// A polygon of one ring that may be larger than half of the sphere: its vertices tell which side
+/// is inside.
 #[derive(Clone, Debug)]
 pub(crate) struct BigPolygon {
     ring: Ring,

@@ -1,7 +1,7 @@
 //! Rings: simple closed chains of edges, whose inside is on the left of every edge.
 //!
-//! The predicates are those of S2: a ring contains a point, another ring, or intersects one; rings that merely touch along
-//! edges or at vertices do not intersect.
+//! The predicates are those of S2: a ring contains a point, another ring, or intersects one; rings
+//! that merely touch along edges or at vertices do not intersect.
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
@@ -25,7 +25,8 @@ pub(crate) struct Ring {
     /// Whether the fixed point that crossings are counted from is inside.
     origin_inside: bool,
     bound: Bound,
-    /// Of a long ring: its edges in order, with what is around some of them. Most are passed over by that.
+    /// Of a long ring: its edges in order, with what is around some of them. Most are passed over
+    /// by that.
     blocks: Vec<Block>,
 }
 
@@ -37,7 +38,8 @@ struct Block {
     around: Bound,
 }
 
-/// How far outside of a cell the ring around it is, in the coordinates of a face: more than rounding, far less than a cell.
+/// How far outside of a cell the ring around it is, in the coordinates of a face: more than
+/// rounding, far less than a cell.
 const AROUND_CELLS: f64 = 1e-14;
 
 /// How many edges are in a block, and from how many on a ring has blocks.
@@ -61,7 +63,8 @@ impl Ring {
             blocks: Vec::new(),
         };
         ring.blocks = ring.made_blocks();
-        // A ring contains its vertex exactly when the direction that is fixed for the vertex points inside.
+        // A ring contains its vertex exactly when the direction that is fixed for the vertex points
+        // inside.
         let [before, vertex, after] = [ring.vertex(0), ring.vertex(1), ring.vertex(2)];
         let inside = ordered_ccw(&vertex.ortho(), before, after, vertex);
         ring.origin_inside = inside != ring.contains(vertex)?;
@@ -74,7 +77,8 @@ impl Ring {
         Ring::of_corners(cell, cell.vertices().to_vec())
     }
 
-    /// A ring so little outside of a cell that what touches the cell but for rounding intersects it.
+    /// A ring so little outside of a cell that what touches the cell but for rounding intersects
+    /// it.
     pub(super) fn around_cell(cell: &Cell) -> Result<Ring> {
         let square = cell.bound_uv().expanded_by_margin(AROUND_CELLS);
         let corners = square.vertices();
@@ -114,7 +118,8 @@ impl Ring {
         (0..count).step_by(BLOCK).map(block).collect()
     }
 
-    /// The edges of the blocks that are wanted, as ranges of their places; all of them where there are no blocks.
+    /// The edges of the blocks that are wanted, as ranges of their places; all of them where there
+    /// are no blocks.
     fn spans(&self, wanted: impl Fn(&Bound) -> bool) -> Result<Vec<Range<usize>>> {
         if self.blocks.is_empty() {
             work::spend(self.vertices.len() as work::Units * STEP)?;
@@ -181,7 +186,8 @@ impl Ring {
 
     /// Whether the inside is at most half of the sphere.
     pub(super) fn is_normalized(&self) -> bool {
-        // The sum of the turns is a full one less the area; a hemisphere may come out a little less.
+        // The sum of the turns is a full one less the area; a hemisphere may come out a little
+        // less.
         self.turning_angle() >= -1e-14
     }
 
@@ -240,8 +246,8 @@ impl Ring {
         self.vertices.contains(p)
     }
 
-    /// Meets the edges of two rings: tells whether any cross properly. At each vertex that both have, `shared` is given the
-    /// wedges, and ends the walk by true.
+    /// Meets the edges of two rings: tells whether any cross properly. At each vertex that both
+    /// have, `shared` is given the wedges, and ends the walk by true.
     fn boundaries_cross(
         &self,
         other: &Ring,
@@ -482,7 +488,8 @@ mod tests {
         );
         check(&ring(&SQUARE.map(|(x, y)| (x + 20.0, y))), false, false);
         check(&square.inverted().expect("unbounded"), false, false);
-        // What is around a square does not contain a larger square, though it contains its boundary.
+        // What is around a square does not contain a larger square, though it contains its
+        // boundary.
         let around = square.inverted().expect("unbounded");
         let larger = ring(&SQUARE.map(|(x, y)| (x * 2.0 - 5.0, y * 2.0 - 5.0)));
         assert!(!around.contains_ring(&larger).expect("unbounded"));

@@ -1,4 +1,5 @@
-//! The search of an index outward from a point: ring after ring, each as wide as makes it hold a fair number of documents.
+//! The search of an index outward from a point: ring after ring, each as wide as makes it hold a
+//! fair number of documents.
 
 use std::f64::consts::PI;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use super::shape::{EARTH_RADIUS_M, Part, SphereCap};
 use super::sphere_cells::SphereRegion;
 use crate::path::Path;
 
-/// A ring with fewer documents is followed by one twice as wide, one with more than the other by one half as wide.
+/// A ring with fewer documents is followed by one twice as wide, one with more than the other by
+/// one half as wide.
 const FEW: usize = 300;
 const MANY: usize = 600;
 
@@ -56,8 +58,8 @@ impl Search {
         }
     }
 
-    /// The keys of the next ring, which may be none, as closed ranges that were not given before; `None` at the end.
-    /// `found` is how many documents the ring before had.
+    /// The keys of the next ring, which may be none, as closed ranges that were not given before;
+    /// `None` at the end. `found` is how many documents the ring before had.
     pub(crate) fn next(&mut self, found: usize) -> Result<Option<Vec<(i64, i64)>>> {
         if self.done {
             return Ok(None);

@@ -1,4 +1,5 @@
-//! What documents store and queries ask for: points, lines and polygons of the sphere, and shapes of the plane.
+//! What documents store and queries ask for: points, lines and polygons of the sphere, and shapes
+//! of the plane.
 
 use pinion_wire::Result;
 use s2::cap::Cap;
@@ -17,7 +18,8 @@ use super::ring::Ring;
 /// The sphere's radius in meters.
 pub(crate) const EARTH_RADIUS_M: f64 = 6_378_100.0;
 
-/// A point of the sphere with the smallest cell around it, by which points that are equal but for rounding are so.
+/// A point of the sphere with the smallest cell around it, by which points that are equal but for
+/// rounding are so.
 #[derive(Clone, Debug)]
 pub(crate) struct SpherePoint {
     pub point: Point,
@@ -41,7 +43,8 @@ pub(crate) struct GeoPoint {
 }
 
 impl GeoPoint {
-    /// The point on the sphere; a pair of legacy coordinates is one where it is a longitude and a latitude.
+    /// The point on the sphere; a pair of legacy coordinates is one where it is a longitude and a
+    /// latitude.
     pub(crate) fn on_sphere(&self) -> Option<SpherePoint> {
         match &self.sphere {
             Some(point) => Some(point.clone()),
@@ -139,7 +142,8 @@ impl Part<'_> {
         }
     }
 
-    /// Whether the part has a point in a cell, or so near to it that a predicate may take it for one.
+    /// Whether the part has a point in a cell, or so near to it that a predicate may take it for
+    /// one.
     pub(crate) fn may_meet(&self, cell: &Cell) -> Result<bool> {
         match self {
             Part::Point(point) => Ok(cell.id.contains(&point.cell.id)),

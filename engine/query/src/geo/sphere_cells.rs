@@ -1,6 +1,8 @@
-//! Cells of the sphere as keys of an index: those that cover a geometry, and those in which what a query asks for may be.
+//! Cells of the sphere as keys of an index: those that cover a geometry, and those in which what a
+//! query asks for may be.
 //!
-//! A key is the number of a cell. All cells inside of a cell have numbers of one range around its own.
+//! A key is the number of a cell. All cells inside of a cell have numbers of one range around its
+//! own.
 
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_wire::Result;

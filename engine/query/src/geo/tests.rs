@@ -139,7 +139,8 @@ fn within_shapes_of_the_sphere() {
         geometry("Point", rawbson!([5, 0])),
         true,
     );
-    // Edges are great circles: at 45 degrees the middle of this one lies half a degree further north.
+    // Edges are great circles: at 45 degrees the middle of this one lies half a degree further
+    // north.
     let wide = rawbson!([[[0, 0], [20, 0], [20, 45], [0, 45], [0, 0]]]);
     within(polygon(wide.clone()), rawbson!([10, 45.4]), true);
     within(polygon(wide), rawbson!([10, 45.5]), false);

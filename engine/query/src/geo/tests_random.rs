@@ -1,8 +1,8 @@
 //! Random shapes against a plain computation, and indexes against looking at every document.
 //!
-//! Great circles are straight lines on a plane that touches the sphere (the gnomonic projection), so that shapes of less
-//! than a hemisphere can be related there by ordinary planar geometry. What is nearer to a boundary than rounding may move
-//! it is left out.
+//! Great circles are straight lines on a plane that touches the sphere (the gnomonic projection),
+//! so that shapes of less than a hemisphere can be related there by ordinary planar geometry. What
+//! is nearer to a boundary than rounding may move it is left out.
 
 use pinion_bson::{RawBson, RawDocumentBuf, rawbson, rawdoc};
 use s2::point::Point;
@@ -37,7 +37,8 @@ impl Random {
 
 type At = (f64, f64);
 
-/// A ring around a center whose edges do not cross: its vertices are in the order of their directions.
+/// A ring around a center whose edges do not cross: its vertices are in the order of their
+/// directions.
 fn ring(random: &mut Random, center: At, radius: f64) -> Vec<At> {
     let count = 3 + random.below(9);
     let turn = random.within(0.0, 6.28);
@@ -346,7 +347,8 @@ fn indexes_of_the_plane_leave_out_nothing_that_matches() {
     }
 }
 
-/// Searches outward and compares with sorting all documents, which come with their keys, by distance.
+/// Searches outward and compares with sorting all documents, which come with their keys, by
+/// distance.
 fn check_search(
     index: &IndexSpec,
     operators: &RawDocumentBuf,
@@ -431,7 +433,8 @@ fn searches_outward_find_all_in_the_order_of_distance() {
     }
 }
 
-/// Coordinates that lie on meridians, on the equator, at poles and on the antimeridian, and next to these.
+/// Coordinates that lie on meridians, on the equator, at poles and on the antimeridian, and next to
+/// these.
 fn odd(random: &mut Random) -> At {
     const LNG: [f64; 10] = [
         0.0,

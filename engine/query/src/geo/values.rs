@@ -1,11 +1,13 @@
-//! The values that a path of a geospatial index reaches: arrays on the way are walked, one at its end is given whole.
+//! The values that a path of a geospatial index reaches: arrays on the way are walked, one at its
+//! end is given whole.
 
 use pinion_bson::{RawBsonRef, RawDocument};
 
 use crate::path::{Component, Path};
 use crate::value::{array_document, elements, field};
 
-/// Calls `visit` with each value at the path, and notes which components of the path are arrays that were walked.
+/// Calls `visit` with each value at the path, and notes which components of the path are arrays
+/// that were walked.
 pub(crate) fn values_at<'a>(
     document: &'a RawDocument,
     path: &Path,

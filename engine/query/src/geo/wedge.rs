@@ -1,7 +1,7 @@
 //! How the insides of two rings lie to each other at a vertex that both have.
 //!
-//! A wedge is the inside of a ring near one of its vertices: what lies left of the edges before and after it. The rules are
-//! those of S2.
+//! A wedge is the inside of a ring near one of its vertices: what lies left of the edges before and
+//! after it. The rules are those of S2.
 
 use s2::point::Point;
 
@@ -66,8 +66,8 @@ impl Wedge<'_> {
     }
 }
 
-/// What is known of two rings from the vertices they share, for telling whether the first contains the second or their
-/// boundaries cross.
+/// What is known of two rings from the vertices they share, for telling whether the first contains
+/// the second or their boundaries cross.
 #[derive(Default)]
 pub(super) struct ContainsOrCrosses {
     crosses: bool,

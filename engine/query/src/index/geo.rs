@@ -1,4 +1,5 @@
-//! Keys of geospatial indexes: cells of the sphere or of the plane, with the values of the other fields.
+//! Keys of geospatial indexes: cells of the sphere or of the plane, with the values of the other
+//! fields.
 
 use pinion_bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument};
 use pinion_wire::{Error, Result};

@@ -128,7 +128,8 @@ impl Matcher {
         matches!(&self.0.root, Node::And(children) if children.is_empty())
     }
 
-    /// The value that `_id` must equal when the filter demands one, beside whatever else it demands.
+    /// The value that `_id` must equal when the filter demands one, beside whatever else it
+    /// demands.
     pub fn id_equality(&self) -> Option<&RawBson> {
         if self.0.near {
             return None;
@@ -185,7 +186,8 @@ impl Matcher {
     }
 }
 
-/// Whether equality with this value can be looked up by `_id`: arrays traverse, null matches missing.
+/// Whether equality with this value can be looked up by `_id`: arrays traverse, null matches
+/// missing.
 fn is_simple_id(value: RawBsonRef<'_>) -> bool {
     !matches!(
         value,

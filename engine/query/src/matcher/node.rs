@@ -82,7 +82,8 @@ pub(crate) enum Predicate {
     ElemMatchValue(Vec<Node>),
     /// `$geoWithin` and `$geoIntersects`.
     Geo(Arc<GeoPredicate>),
-    /// `$near` and its like: an order more than a predicate, which the access to the documents gives.
+    /// `$near` and its like: an order more than a predicate, which the access to the documents
+    /// gives.
     Near(Arc<Near>),
 }
 
@@ -155,7 +156,8 @@ impl Node {
         }
     }
 
-    /// Joins conjuncts, flattening nested ones; one alone stands for itself, as does one that nothing satisfies.
+    /// Joins conjuncts, flattening nested ones; one alone stands for itself, as does one that
+    /// nothing satisfies.
     pub(crate) fn and(children: Vec<Node>) -> Node {
         let mut flat = Vec::with_capacity(children.len());
         for child in children {
@@ -186,7 +188,8 @@ impl Node {
         Node::Or(children)
     }
 
-    /// The place in the normal order of a filter's parts, which decides what a positional operator meets last.
+    /// The place in the normal order of a filter's parts, which decides what a positional operator
+    /// meets last.
     fn rank(&self) -> u8 {
         match self {
             Node::And(_) => 0,
@@ -272,7 +275,8 @@ fn joined_equalities(children: &[Node], collation: Option<&Collation>) -> Option
 }
 
 impl Predicate {
-    /// Equality with any of these values, or a match with any of these expressions; one alone stands for itself.
+    /// Equality with any of these values, or a match with any of these expressions; one alone
+    /// stands for itself.
     pub(crate) fn any_of(
         mut values: Vec<RawBson>,
         regexes: Vec<Regex>,

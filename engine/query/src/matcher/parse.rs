@@ -21,7 +21,8 @@ use crate::value::{
     array_document, count, elements, field, first, is_empty, is_nan, is_number, items, owned,
 };
 
-/// The operators that MongoDB rewrites a schema into. It answers to them without documenting them; here a schema stays one.
+/// The operators that MongoDB rewrites a schema into. It answers to them without documenting them;
+/// here a schema stays one.
 const INTERNAL_SCHEMA: &str = "$_internalSchema";
 
 /// Where the parser stands.

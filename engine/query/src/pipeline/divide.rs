@@ -66,8 +66,9 @@ impl Pipeline {
 }
 
 impl Pipeline {
-    /// The parts where a `$geoNear` is at the front: it goes on to add distances to the documents that the filter gives in
-    /// their order, each by itself, so that a limit behind it is one of the read.
+    /// The parts where a `$geoNear` is at the front: it goes on to add distances to the documents
+    /// that the filter gives in their order, each by itself, so that a limit behind it is one of
+    /// the read.
     fn behind_geo_near(mut self, matcher: Matcher) -> PipelineParts {
         let limit = match self.stages.get(1).map(|stage| &stage.kind) {
             Some(StageKind::Limit(limit)) => Some(*limit),
@@ -85,7 +86,8 @@ impl Pipeline {
     }
 }
 
-/// Moves filters that follow a sort in front of it: the same documents come out, and an index may find them.
+/// Moves filters that follow a sort in front of it: the same documents come out, and an index may
+/// find them.
 fn filters_before_sorts(stages: &mut [Stage]) {
     let is_filter = |stage: &Stage| matches!(stage.kind, StageKind::Match(_));
     let is_sort = |stage: &Stage| matches!(stage.kind, StageKind::Sort(_));

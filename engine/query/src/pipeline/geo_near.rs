@@ -1,7 +1,7 @@
 //! `$geoNear`: the documents of a collection by their distance from a point, with that distance.
 //!
-//! The stage is two things: a filter of the read in front of the pipeline, which asks for the order, and behind it a stage
-//! that adds to each document what was asked for.
+//! The stage is two things: a filter of the read in front of the pipeline, which asks for the
+//! order, and behind it a stage that adds to each document what was asked for.
 
 use std::sync::Arc;
 
@@ -99,7 +99,8 @@ impl GeoNear {
         })
     }
 
-    /// Chooses the field that is searched, where the stage names none: that of the only index that there is.
+    /// Chooses the field that is searched, where the stage names none: that of the only index that
+    /// there is.
     pub(super) fn locate(&mut self, indexes: &[IndexSpec], namespace: &str) -> Result<()> {
         if self.key.is_some() {
             return Ok(());

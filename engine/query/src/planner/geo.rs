@@ -68,7 +68,8 @@ fn bounds_alone(index: &IndexSpec, query: &Query<'_>) -> Vec<Intervals> {
     bounds.map(|(bounds, _)| bounds).collect()
 }
 
-/// The bounds of a geospatial index's fields; `None` when none of its geometries is bounded, unless it was hinted at.
+/// The bounds of a geospatial index's fields; `None` when none of its geometries is bounded, unless
+/// it was hinted at.
 pub(super) fn bounds(index: &IndexSpec, query: &Query<'_>) -> Result<Option<Vec<Intervals>>> {
     let Some(geo) = index.geo() else {
         return Ok(None);
@@ -197,8 +198,8 @@ impl NearAccess {
 }
 
 impl NearSearch {
-    /// The next ranges of keys, no key of which was given before; they may be none. `None` when everything has been given.
-    /// `found` is how many documents those before had.
+    /// The next ranges of keys, no key of which was given before; they may be none. `None` when
+    /// everything has been given. `found` is how many documents those before had.
     pub fn next_ranges(&mut self, found: usize) -> Result<Option<Vec<KeyRange>>> {
         let Some(cells) = self.search.next(found)? else {
             return Ok(None);
