@@ -179,7 +179,7 @@ fn combined<'a>(fields: Vec<FieldValues>) -> Result<IndexKeys<'a>> {
             })
             .collect();
     }
-    keys.sort_by(|a, b| order(a, b));
+    keys.sort_by(order);
     keys.dedup_by(|a, b| order(a, b).is_eq());
     Ok(IndexKeys {
         keys: keys.into_iter().map(IndexKey::Owned).collect(),

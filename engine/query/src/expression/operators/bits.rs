@@ -187,11 +187,14 @@ fn operand(name: &str, code: i32, value: &Value<'_>) -> Result<Number> {
     })
 }
 
+/// What is done with doubles, and with decimals.
+type Rounding = (fn(f64) -> f64, fn(Decimal128) -> Result<Decimal128>);
+
 /// A function defined between two limits; `open` leaves the limits themselves out.
 fn angle<'a>(
     name: &str,
     value: &Value<'a>,
-    (of_double, of_decimal): (fn(f64) -> f64, fn(Decimal128) -> Result<Decimal128>),
+    (of_double, of_decimal): Rounding,
     (from, to, open): (f64, f64, bool),
 ) -> Result<Value<'a>> {
     if value.is_nullish() {
