@@ -135,7 +135,10 @@ pub(super) fn optimize(expr: Expr) -> Result<Expr> {
     })
 }
 
-#[expect(clippy::boxed_local, reason = "what comes out of a box goes back into one")]
+#[expect(
+    clippy::boxed_local,
+    reason = "what comes out of a box goes back into one"
+)]
 fn boxed(expr: Box<Expr>) -> Result<Box<Expr>> {
     optimize(*expr).map(Box::new)
 }

@@ -123,7 +123,7 @@ impl Ring {
     fn spans(&self, wanted: impl Fn(&Bound) -> bool) -> Result<Vec<Range<usize>>> {
         if self.blocks.is_empty() {
             work::spend(self.vertices.len() as work::Units * STEP)?;
-            return Ok(Vec::from_iter([0..self.vertices.len()]));
+            return Ok(std::iter::once(0..self.vertices.len()).collect());
         }
         work::spend(self.blocks.len() as work::Units * work::ITEM)?;
         let blocks = self.blocks.iter().filter(|block| wanted(&block.around));

@@ -41,7 +41,7 @@ type At = (f64, f64);
 /// directions.
 fn ring(random: &mut Random, center: At, radius: f64) -> Vec<At> {
     let count = 3 + random.below(9);
-    let turn = random.within(0.0, 6.28);
+    let turn = random.within(0.0, std::f64::consts::TAU);
     let mut ring: Vec<At> = (0..count)
         .map(|i| {
             let angle = turn + std::f64::consts::TAU * i as f64 / count as f64;
