@@ -36,6 +36,8 @@ pub struct NodeState {
     /// The last number of such a task.
     pub(crate) last_compact: Cell<u64>,
     rng: RefCell<Rng>,
+    /// Seeds the streams of `$rand`.
+    expression_rng: RefCell<Rng>,
     object_ids: ObjectIds,
     last_timestamp: Cell<Timestamp>,
 }
@@ -76,6 +78,7 @@ impl NodeState {
             auto_compact: Cell::new(0),
             last_compact: Cell::new(0),
             rng: RefCell::new(rng),
+            expression_rng: RefCell::new(pinion_runtime::random_stream("expressions")),
             object_ids: ObjectIds { process, counter },
             last_timestamp: Cell::new(Timestamp::MIN),
         }
@@ -84,6 +87,11 @@ impl NodeState {
     /// A random number below `n`.
     pub(crate) fn jitter(&self, n: u64) -> u64 {
         self.rng.borrow_mut().below(n)
+    }
+
+    /// The random numbers of one command's expressions.
+    pub(crate) fn random(&self) -> pinion_query::Random {
+        pinion_query::Random::seeded(self.expression_rng.borrow_mut().next_u64())
     }
 
     pub(crate) fn random_bytes<const N: usize>(&self) -> [u8; N] {

@@ -26,7 +26,7 @@ mod value;
 pub mod work;
 
 pub use collation::{has_strings, parse_collation, spend_sort_keys, with_sort_keys};
-pub use expression::{Expression, Value, Variables, check_field_path};
+pub use expression::{Expression, Random, Value, Variables, check_field_path};
 pub use index::{
     IndexKey, IndexKeys, IndexKind, IndexSpec, MultikeyPaths, check_wildcard_overlap,
     check_wildcard_projection, index_keys,

@@ -25,6 +25,15 @@ pub const MAX_SORT_BYTES: usize = 100 * 1024 * 1024;
 /// Bytes a `$group` may hold before it fails.
 pub const MAX_GROUP_BYTES: usize = 100 * 1024 * 1024;
 
+/// Bytes that a partition of `$setWindowFields` may hold before it fails.
+pub const MAX_WINDOW_BYTES: usize = 100 * 1024 * 1024;
+
+/// Most documents that a `$densify` makes: MongoDB's `internalQueryMaxAllowedDensifyDocs`.
+pub(crate) const MAX_DENSIFIED_DOCUMENTS: usize = 500_000;
+
+/// Bytes that the partitions of a `$densify` may hold before it fails.
+pub(crate) const MAX_DENSIFY_BYTES: usize = 100 * 1024 * 1024;
+
 /// Values that a sketch of quantiles keeps as they are before it puts them together (Pinion's own
 /// bound).
 pub(crate) const DIGEST_BUFFER: usize = 4096;

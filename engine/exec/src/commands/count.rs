@@ -2,13 +2,14 @@
 
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::Collection;
-use pinion_query::{Matcher, Variables};
+use pinion_query::Matcher;
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 use std::sync::Arc;
 
 use super::aggregate;
 use super::collation::Asked;
+use super::variables::of_filter;
 use super::views::Rewritten;
 use crate::acquire::{Acquired, acquire_viewed};
 use crate::compute::compute;
@@ -76,9 +77,7 @@ impl CountCommand<'_> {
 
     /// Parses the filter, for the collection that was acquired.
     pub(super) async fn parse(self, ctx: &OpContext, acquired: &Acquired) -> Result<Count> {
-        let vars = self
-            .collation
-            .variables(&Variables::default(), acquired.collation());
+        let vars = self.collation.variables(&of_filter(), acquired.collation());
         let empty = RawDocumentBuf::new();
         let query = self.query.unwrap_or(&empty);
         let matcher = compute(ctx, || Matcher::parse_query(query, &vars)).await?;

@@ -8,12 +8,13 @@ use pinion_bson::{
 };
 use pinion_catalog::{Collection, stored_document};
 use pinion_collation::Collation;
-use pinion_query::{Matcher, Variables, spend_sort_keys, work};
+use pinion_query::{Matcher, spend_sort_keys, work};
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::aggregate;
 use super::collation::Asked;
+use super::variables::of_filter;
 use super::views::Rewritten;
 use crate::acquire::{Acquired, acquire_viewed};
 use crate::compute::{compute, compute_bytes};
@@ -82,9 +83,7 @@ impl DistinctCommand<'_> {
 
     /// Parses filter and path, for the collection that was acquired.
     pub(super) async fn parse(self, ctx: &OpContext, acquired: &Acquired) -> Result<Distinct> {
-        let vars = self
-            .collation
-            .variables(&Variables::default(), acquired.collation());
+        let vars = self.collation.variables(&of_filter(), acquired.collation());
         let empty = RawDocumentBuf::new();
         let query = self.query.unwrap_or(&empty);
         let matcher = compute(ctx, || Matcher::parse_query(query, &vars)).await?;

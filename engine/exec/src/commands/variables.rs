@@ -13,6 +13,7 @@ pub(super) async fn variables(
 ) -> Result<Variables> {
     let mut variables = Variables {
         now_ms: Some(pinion_runtime::wall_ms()),
+        random: crate::state::state().random(),
         ..Variables::default()
     };
     let Some(definitions) = definitions else {
@@ -44,6 +45,14 @@ pub(super) async fn variables_of_write(
         increment: 0,
     });
     Ok(variables)
+}
+
+/// The variables of a filter in a command that has no `let`, and in which there is no `$$NOW`.
+pub(super) fn of_filter() -> Variables {
+    Variables {
+        random: crate::state::state().random(),
+        ..Variables::default()
+    }
 }
 
 /// The variables with the constants of a pipeline update, which are taken as they are, and hide variables of `let`.

@@ -22,5 +22,6 @@ mod sum;
 pub(crate) use kind::Kind;
 pub(crate) use list::List;
 pub(crate) use parse::{Accumulation, Input};
-pub(crate) use quantile::Quantiles;
+pub(crate) use quantile::{Quantiles, rank_of};
 pub(crate) use state::Accumulator;
+pub(crate) use sum::Sum;

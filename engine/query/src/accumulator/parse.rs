@@ -88,8 +88,17 @@ impl Accumulation {
         })
     }
 
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// How strings compare.
+    pub(crate) fn collation(&self) -> Option<&Arc<Collation>> {
+        self.collation.as_ref()
+    }
+
     /// How many values are kept for the group of this key.
-    fn wanted(&self, key: RawBsonRef<'_>) -> Result<usize> {
+    pub(crate) fn wanted(&self, key: RawBsonRef<'_>) -> Result<usize> {
         let Some(number) = &self.number else {
             return Ok(1);
         };

@@ -39,6 +39,7 @@ impl Expr {
             Expr::Root(path) => found(path_in_document(env.root, path))?,
             Expr::Slot(slot, path) => found(path_in_value(env.slots[*slot].clone(), path))?,
             Expr::Remove => Value::Missing,
+            Expr::Random(random) => Value::Ref(RawBsonRef::Double(random.next_f64())),
             Expr::Zone(zone) => Value::Zone(zone),
             Expr::Object(fields) => {
                 let mut builder = DocBuilder::new();

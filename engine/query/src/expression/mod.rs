@@ -5,6 +5,7 @@ mod eval;
 mod operators;
 mod optimize;
 mod parse;
+mod random;
 mod value;
 
 #[cfg(test)]
@@ -18,9 +19,10 @@ use pinion_wire::Result;
 
 pub(crate) use comparisons::Comparison;
 pub(crate) use eval::Env;
-pub(crate) use operators::is_expression_name;
+pub(crate) use operators::{TimeUnit, is_expression_name};
 pub use parse::check_field_path;
 pub(crate) use parse::check_variable_name;
+pub use random::Random;
 pub use value::Value;
 
 use parse::Expr;
@@ -36,6 +38,8 @@ pub struct Variables {
     pub values: Vec<(String, RawBson)>,
     /// How strings compare; by their bytes without one.
     pub collation: Option<Arc<Collation>>,
+    /// Where the numbers of `$rand` come from.
+    pub random: Random,
     /// Variables whose values are missing.
     pub missing: Vec<String>,
     /// Variables that will have a value when a sub-pipeline runs, which is parsed for its errors before.

@@ -131,6 +131,7 @@ pub(super) fn optimize(expr: Expr) -> Result<Expr> {
         | Expr::Root(_)
         | Expr::Slot(..)
         | Expr::Remove
+        | Expr::Random(_)
         | Expr::Zone(_)) => leaf,
     })
 }

@@ -7,8 +7,8 @@ use pinion_collation::Collation;
 use pinion_wire::Result;
 use rustc_hash::FxHashSet;
 
-use super::Variables;
 use super::operators::{self, Comparing, NamedZone, Operator};
+use super::{Random, Variables};
 use crate::error::{error, failed_to_parse};
 use crate::limits::{MAX_PATH_COMPONENTS, check_string_bytes};
 use crate::value::{bytes, count, elements, first, items, owned};
@@ -39,6 +39,8 @@ pub(crate) enum Expr {
     Slot(usize, FieldPath),
     /// `$$REMOVE`.
     Remove,
+    /// `$rand`
+    Random(Random),
     /// The constant name of a time zone.
     Zone(Box<NamedZone>),
     Object(Vec<(Box<str>, Expr)>),

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{ElementType, RawBsonRef, RawDocument, type_from_alias, type_from_number};
+use pinion_bson::{
+    ElementType, Number, RawBsonRef, RawDocument, type_from_alias, type_from_number,
+};
 use pinion_collation::Collation;
 use pinion_wire::Result;
 
@@ -174,7 +176,16 @@ fn parse_document(document: &RawDocument, place: Place<'_>) -> Result<Node> {
                     place.check_special(name)?;
                     parts.push(parse_json_schema(value)?);
                 }
-                "where" | "text" | "sampleRate" => {
+                "sampleRate" => {
+                    if !place.top {
+                        return Err(bad_value(
+                            "$sampleRate can only be applied to the top-level document",
+                        ));
+                    }
+                    place.check_special(name)?;
+                    parts.push(parse_sample_rate(value, place.variables)?);
+                }
+                "where" | "text" => {
                     if !place.top {
                         return Err(bad_value(format!(
                             "{name} can only be applied to the top-level document"
@@ -274,6 +285,42 @@ fn parse_expr(value: RawBsonRef<'_>, variables: &Variables) -> Result<Node> {
     source.append("$expr", value);
     Ok(Node::Expr(
         Box::new(Expression::parse_filter(value, variables)?),
+        source.finish(),
+    ))
+}
+
+/// `$sampleRate`: the document matches with this probability.
+fn parse_sample_rate(rate: RawBsonRef<'_>, variables: &Variables) -> Result<Node> {
+    let Some(number) = Number::from_value(rate) else {
+        return Err(bad_value("argument to $sampleRate must be a numeric type"));
+    };
+    let number = number.to_f64();
+    if !(0.0..=1.0).contains(&number) {
+        return Err(bad_value(
+            "numeric argument to $sampleRate must be in [0, 1]",
+        ));
+    }
+    if number == 0.0 {
+        return Ok(Node::AlwaysFalse);
+    }
+    if number == 1.0 {
+        return Ok(Node::AlwaysTrue);
+    }
+    let mut expression = pinion_bson::DocBuilder::new();
+    expression.start_array("$lt");
+    expression.push_document();
+    expression.start_document("$rand").end();
+    expression.end();
+    expression.push(number);
+    expression.end();
+    let expression = expression.finish();
+    let mut source = pinion_bson::DocBuilder::new();
+    source.append("$sampleRate", rate);
+    Ok(Node::Expr(
+        Box::new(Expression::parse(
+            RawBsonRef::Document(&expression),
+            variables,
+        )?),
         source.finish(),
     ))
 }
@@ -650,6 +697,7 @@ fn parse_elem_match(value: RawBsonRef<'_>, place: Place<'_>) -> Result<Predicate
                     | "$or"
                     | "$nor"
                     | "$where"
+                    | "$sampleRate"
                     | "$expr"
                     | "$comment"
                     | "$text"

@@ -442,3 +442,39 @@ fn identity_look_ups() {
     assert_eq!(id(rawdoc! { "_id": null }), (false, false));
     assert_eq!(id(rawdoc! {}), (false, false));
 }
+
+#[test]
+fn a_sample_of_documents() {
+    let matched = |rate: f64| {
+        let matcher = Matcher::parse(&rawdoc! { "$sampleRate": rate }).expect("parses");
+        let document = rawdoc! { "a": 1 };
+        let matches = |_: &i32| matcher.matches(&document).expect("it matches or not");
+        (0..1000).filter(matches).count()
+    };
+    assert_eq!(matched(0.0), 0);
+    assert_eq!(matched(1.0), 1000);
+    assert!((200..400).contains(&matched(0.3)), "{}", matched(0.3));
+    let nested = rawdoc! { "$and": [{ "a": 1 }, { "$sampleRate": 1 }] };
+    check(nested, rawdoc! { "a": 1 }, true);
+    for rate in [
+        pinion_bson::rawbson!(1.5),
+        pinion_bson::rawbson!(-0.1),
+        pinion_bson::rawbson!(f64::NAN),
+    ] {
+        check_error(
+            rawdoc! { "$sampleRate": rate },
+            2,
+            "numeric argument to $sampleRate must be in [0, 1]",
+        );
+    }
+    check_error(
+        rawdoc! { "$sampleRate": "x" },
+        2,
+        "argument to $sampleRate must be a numeric type",
+    );
+    check_error(
+        rawdoc! { "a": { "$elemMatch": { "$sampleRate": 0.5 } } },
+        2,
+        "$sampleRate can only be applied to the top-level document",
+    );
+}

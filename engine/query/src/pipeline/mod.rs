@@ -1,11 +1,15 @@
 //! Aggregation pipelines: parsed, divided into what the partitions find and what is left, and run.
 
 mod bucket;
+mod bucket_auto;
 mod codes;
+mod densify;
 mod divide;
 mod document;
 mod facet;
+mod fill;
 mod geo_near;
+mod granularity;
 mod group;
 mod outside;
 mod parse;
@@ -15,6 +19,7 @@ mod stage;
 mod step;
 mod steps;
 mod unwind;
+mod window;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pinion_bson::{DocBuilder, RawArray, RawBsonRef, RawDocument};
 use pinion_wire::Result;
 
+use super::bucket_auto::BucketAuto;
 use super::facet::Facet;
 use super::geo_near::GeoNear;
 use super::group::Group;
@@ -40,6 +41,10 @@ const SUPPORTED: &[&str] = &[
     "$facet",
     "$geoNear",
     "$bucket",
+    "$bucketAuto",
+    "$densify",
+    "$fill",
+    "$setWindowFields",
     "$sortByCount",
     "$lookup",
     "$graphLookup",
@@ -50,11 +55,8 @@ const SUPPORTED: &[&str] = &[
 
 /// Stages that MongoDB has and this pipeline does not offer.
 pub(super) const UNSUPPORTED: &[&str] = &[
-    "$bucketAuto",
     "$changeStream",
     "$changeStreamSplitLargeEvent",
-    "$densify",
-    "$fill",
     "$listClusterCatalog",
     "$listSampledQueries",
     "$listSearchIndexes",
@@ -66,7 +68,6 @@ pub(super) const UNSUPPORTED: &[&str] = &[
     "$sample",
     "$search",
     "$searchMeta",
-    "$setWindowFields",
     "$shardedDataDistribution",
     "$vectorSearch",
 ];
@@ -121,6 +122,9 @@ pub(super) fn parse(stages: &RawArray, skip: usize, variables: &Variables) -> Re
         {
             match name {
                 "$bucket" => super::bucket::parse(spec, variables, &mut out)?,
+                "$densify" => super::densify::parse(spec, variables, &mut out)?,
+                "$fill" => super::fill::parse(spec, variables, &mut out)?,
+                "$setWindowFields" => super::window::parse(spec, variables, &mut out)?,
                 "$sortByCount" => parse_sort_by_count(spec, variables, &mut out)?,
                 _ => out.push(Stage {
                     kind: parse_stage(name, spec, variables)?,
@@ -309,6 +313,7 @@ fn parse_stage(name: &str, spec: RawBsonRef<'_>, variables: &Variables) -> Resul
         "$unionWith" => outside(Outside::UnionWith(UnionWith::parse(spec, variables)?)),
         "$out" => outside(Outside::Out(OutputTo::parse(spec)?)),
         "$merge" => outside(Outside::Merge(Merge::parse(spec, variables)?)),
+        "$bucketAuto" => StageKind::BucketAuto(BucketAuto::parse(spec, variables)?),
         name if FIRST.contains(&name) => {
             return Err(not_first(name));
         }
@@ -464,17 +469,33 @@ pub(super) fn push_group_and_sort(
     variables: &Variables,
     out: &mut Vec<Stage>,
 ) -> Result<()> {
-    let mut push = |name: &str, spec: &RawDocument, kind| {
-        let mut source = DocBuilder::new();
-        source.append(name, RawBsonRef::Document(spec));
-        out.push(Stage {
-            kind,
-            source: source.finish(),
-        });
-    };
     let grouped = Group::parse(RawBsonRef::Document(group), variables)?;
-    push("$group", group, StageKind::Group(grouped));
-    let sorted = SortPattern::parse(sort)?.with_collation(variables.collation.clone());
-    push("$sort", sort, StageKind::Sort(sorted));
+    out.push(Stage::made("$group", group, StageKind::Group(grouped)));
+    push_sort(sort, variables, out)
+}
+
+/// Appends a `$sort`.
+pub(super) fn push_sort(
+    pattern: &RawDocument,
+    variables: &Variables,
+    out: &mut Vec<Stage>,
+) -> Result<()> {
+    let sort = SortPattern::parse(pattern)?.with_collation(variables.collation.clone());
+    out.push(Stage::made("$sort", pattern, StageKind::Sort(sort)));
+    Ok(())
+}
+
+/// Appends an `$addFields`.
+pub(super) fn push_addition(
+    addition: &RawDocument,
+    variables: &Variables,
+    out: &mut Vec<Stage>,
+) -> Result<()> {
+    let projection = Projection::parse_addition(addition, variables)?;
+    out.push(Stage::made(
+        "$addFields",
+        addition,
+        StageKind::Project(projection),
+    ));
     Ok(())
 }

@@ -1,17 +1,20 @@
 //! The stages of a parsed pipeline, and what each of them is when at work.
 
-use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_wire::Result;
-
 use std::sync::Arc;
 
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_wire::Result;
+
 use super::Outside;
+use super::bucket_auto::{BucketAuto, Bucketing};
+use super::densify::{Densify, Densifying};
 use super::facet::{Facet, Faceting};
 use super::geo_near::GeoNear;
 use super::group::{Group, Grouping};
 use super::step::Step;
 use super::steps::{Counting, Filtering, Limiting, Redacting, Skipping, Sorting, Transforming};
 use super::unwind::{Unwind, Unwinding};
+use super::window::{WindowFields, Windows};
 use crate::error::error;
 use crate::expression::Expression;
 use crate::matcher::Matcher;
@@ -44,9 +47,24 @@ pub(super) enum StageKind {
     GeoNear(GeoNear),
     /// What the caller performs.
     Outside(Arc<Outside>),
+    BucketAuto(BucketAuto),
+    /// The functions of `$setWindowFields`, behind its sort.
+    Window(Arc<WindowFields>),
+    /// What `$densify` makes, behind its sort.
+    Densify(Arc<Densify>),
 }
 
 impl Stage {
+    /// A stage that does the work of another one, under the name and the specification that say what it does.
+    pub(super) fn made<'v>(name: &str, spec: impl Into<RawBsonRef<'v>>, kind: StageKind) -> Stage {
+        let mut source = DocBuilder::new();
+        source.append(name, spec);
+        Stage {
+            kind,
+            source: source.finish(),
+        }
+    }
+
     /// The stage at work; `limit` is how many of its documents are wanted at most.
     pub(super) fn into_step(self, limit: Option<usize>) -> Box<dyn Step> {
         match self.kind {
@@ -59,6 +77,9 @@ impl Stage {
             StageKind::Unwind(unwind) => Box::new(Unwinding::new(unwind)),
             StageKind::Redact(expression) => Box::new(Redacting(expression)),
             StageKind::Facet(facet) => Box::new(Faceting::new(facet)),
+            StageKind::BucketAuto(buckets) => Box::new(Bucketing::new(buckets)),
+            StageKind::Window(fields) => Box::new(Windows::new(fields)),
+            StageKind::Densify(densify) => Box::new(Densifying::new(densify)),
             StageKind::Project(_) | StageKind::ReplaceRoot(..) | StageKind::GeoNear(_) => {
                 Box::new(Transforming(self))
             }

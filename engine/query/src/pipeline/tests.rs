@@ -319,6 +319,7 @@ fn errors() {
         (rawbson!([{ "$unset": [] }]), 31119),
         (rawbson!([{ "$sort": {} }]), 15976),
         (rawbson!([{ "$lookup": {} }]), 40414),
+        (rawbson!([{ "$search": {} }]), 115),
     ] {
         check_error(stages, code);
     }

@@ -1,7 +1,7 @@
 //! Projections applied to raw documents.
 
 use pinion_bson::{
-    DocBuilder, RawArray, RawBsonRef, RawDocument, RawDocumentBuf, RawElem, RawElems,
+    DocBuilder, RawArray, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, RawElem, RawElems,
 };
 use pinion_wire::Result;
 
@@ -16,11 +16,13 @@ pub(super) fn apply(
     projection: &Projection,
     document: &RawDocument,
     position: Option<u32>,
+    values: &[RawBson],
 ) -> Result<RawDocumentBuf> {
     let mut out = DocBuilder::with_capacity(document.as_bytes().len());
     let run = Run {
         mode: projection.mode,
         root: document,
+        values,
     };
     run.fields(&projection.root, document, &mut out)?;
     let projected = out.finish();
@@ -33,6 +35,8 @@ pub(super) fn apply(
 struct Run<'d> {
     mode: Mode,
     root: &'d RawDocument,
+    /// The values that are given with the document.
+    values: &'d [RawBson],
 }
 
 impl Run<'_> {
@@ -62,6 +66,7 @@ impl Run<'_> {
                 Action::Compute(expression) if self.mode == Mode::Inclusion || !exists() => {
                     self.compute(expression, name, out)?;
                 }
+                Action::Value(place) if !exists() => self.set(*place, name, out)?,
                 Action::ElemMatch(matcher) if self.mode == Mode::Inclusion => {
                     elem_match(matcher, name, document, out)?;
                 }
@@ -93,6 +98,7 @@ impl Run<'_> {
                     self.compute(expression, name, out)?;
                 }
             }
+            Action::Value(place) => self.set(*place, name, out)?,
             Action::Slice { skip, limit } => match elem.to_value() {
                 Some(RawBsonRef::Array(array)) => slice(name, array, *skip, *limit, out),
                 _ => {
@@ -163,6 +169,14 @@ impl Run<'_> {
             check_value_bytes(out.len() + bytes(value))?;
             out.append(name, value);
         }
+        Ok(())
+    }
+
+    /// Appends a value that was given.
+    fn set(&self, place: usize, name: &str, out: &mut DocBuilder) -> Result<()> {
+        let value = self.values[place].as_raw_bson_ref();
+        spend_bytes(bytes(value))?;
+        out.append(name, value);
         Ok(())
     }
 

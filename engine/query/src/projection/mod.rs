@@ -7,7 +7,7 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-use pinion_bson::{RawDocument, RawDocumentBuf};
+use pinion_bson::{RawBson, RawDocument, RawDocumentBuf};
 use pinion_wire::Result;
 
 use self::tree::Tree;
@@ -37,7 +37,12 @@ enum Action {
     Exclude,
     Nested(Tree),
     Compute(Expression),
-    Slice { skip: Option<i64>, limit: i64 },
+    /// One of the values that are given with the document, by its place.
+    Value(usize),
+    Slice {
+        skip: Option<i64>,
+        limit: i64,
+    },
     ElemMatch(Box<Matcher>),
 }
 
@@ -56,6 +61,11 @@ impl Projection {
     /// Parses the specification of an `$addFields` stage.
     pub fn parse_addition(spec: &RawDocument, variables: &Variables) -> Result<Projection> {
         parse::parse_addition(spec, variables)
+    }
+
+    /// A projection that sets fields, by their paths, to values that are given with each document.
+    pub(crate) fn of_values<'n>(paths: impl Iterator<Item = &'n str>) -> Result<Projection> {
+        parse::parse_values(paths)
     }
 
     /// Whether the document comes out as it is.
@@ -85,7 +95,10 @@ impl Projection {
             tree.iter().any(|(_, action)| match action {
                 Action::Include | Action::Exclude => false,
                 Action::Nested(tree) => any(tree),
-                Action::Compute(_) | Action::Slice { .. } | Action::ElemMatch(_) => true,
+                Action::Compute(_)
+                | Action::Value(_)
+                | Action::Slice { .. }
+                | Action::ElemMatch(_) => true,
             })
         }
         self.positional.is_some() || any(&self.root)
@@ -103,6 +116,16 @@ impl Projection {
     /// The projected document; `position` is what the filter's match told.
     pub fn apply(&self, document: &RawDocument, position: Option<u32>) -> Result<RawDocumentBuf> {
         crate::work::spend_bytes(document.as_bytes().len())?;
-        apply::apply(self, document, position)
+        apply::apply(self, document, position, &[])
+    }
+
+    /// The document with the values that the projection sets.
+    pub(crate) fn apply_values(
+        &self,
+        document: &RawDocument,
+        values: &[RawBson],
+    ) -> Result<RawDocumentBuf> {
+        crate::work::spend_bytes(document.as_bytes().len())?;
+        apply::apply(self, document, None, values)
     }
 }

@@ -456,6 +456,25 @@ pub(super) fn parse_addition(spec: &RawDocument, variables: &Variables) -> Resul
     })
 }
 
+/// Every path is set to a value that is given with the document.
+pub(super) fn parse_values<'n>(paths: impl Iterator<Item = &'n str>) -> Result<Projection> {
+    let mut root = Tree::default();
+    for (at, path) in paths.enumerate() {
+        check_field_path(path)?;
+        place(&mut root, path, path, Action::Value(at)).map_err(|_| {
+            error(
+                6_307_900,
+                format!("the output contains two conflicting paths, one of which is '{path}'"),
+            )
+        })?;
+    }
+    Ok(Projection {
+        mode: Mode::Addition,
+        root,
+        positional: None,
+    })
+}
+
 fn add_fields(
     tree: &mut Tree,
     prefix: &str,

@@ -82,7 +82,7 @@ impl Tree {
     /// Whether something is computed here or deeper.
     pub(super) fn computes(&self) -> bool {
         self.fields.iter().any(|(_, action)| match action {
-            Action::Compute(_) => true,
+            Action::Compute(_) | Action::Value(_) => true,
             Action::Nested(inner) => inner.computes(),
             _ => false,
         })

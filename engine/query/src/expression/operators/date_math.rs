@@ -40,7 +40,15 @@ impl Unit {
                 ),
             ));
         };
-        Ok(match name {
+        Unit::named(name).ok_or_else(|| {
+            failed_to_parse(format!(
+                "{operator} parameter 'unit' value cannot be recognized as a time unit: {name}"
+            ))
+        })
+    }
+
+    fn named(name: &str) -> Option<Unit> {
+        Some(match name {
             "year" => Unit::Months(12),
             "quarter" => Unit::Months(3),
             "month" => Unit::Months(1),
@@ -50,11 +58,7 @@ impl Unit {
             "minute" => Unit::Millis(MINUTE),
             "second" => Unit::Millis(SECOND),
             "millisecond" => Unit::Millis(1),
-            other => {
-                return Err(failed_to_parse(format!(
-                    "{operator} parameter 'unit' value cannot be recognized as a time unit: {other}"
-                )));
-            }
+            _ => return None,
         })
     }
 
@@ -72,6 +76,34 @@ impl Unit {
 /// Refuses what is no unit of time.
 pub(super) fn check_unit(value: &Value<'_>, operator: &str) -> Result<()> {
     Unit::parse(value, operator).map(|_| ())
+}
+
+/// A unit of time by its name, for stages that count dates by one. They do it in UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TimeUnit(Unit);
+
+impl TimeUnit {
+    /// The unit of this name.
+    pub(crate) fn find(name: &str) -> Option<TimeUnit> {
+        Unit::named(name).map(TimeUnit)
+    }
+
+    /// The date so many units later, in milliseconds; `None` where there is no such date.
+    pub(crate) fn after(self, date_ms: i64, amount: i64) -> Option<i64> {
+        if amount.unsigned_abs() > self.0.most() as u64 {
+            return None;
+        }
+        added(date_ms, self.0, amount, &Zone::UTC)
+    }
+
+    /// The milliseconds of a unit that always has as many: of those up to a week.
+    pub(crate) fn fixed_ms(self) -> Option<i64> {
+        match self.0 {
+            Unit::Months(_) => None,
+            Unit::Days(days) => Some(days * DAY),
+            Unit::Millis(millis) => Some(millis),
+        }
+    }
 }
 
 /// The day a week begins with, from 0, Sunday.

@@ -14,6 +14,7 @@ mod date_parse;
 mod date_parts;
 mod date_text;
 mod decimal;
+mod hash;
 mod known;
 mod meta;
 mod named;
@@ -34,6 +35,7 @@ use pinion_wire::Result;
 use super::value::Value;
 use crate::error::error;
 
+pub(crate) use date_math::TimeUnit;
 pub(super) use known::Known;
 pub(super) use special::special;
 pub use timezone::NamedZone;
@@ -85,6 +87,7 @@ const TABLES: &[&[Operator]] = &[
     bits::OPERATORS,
     date::OPERATORS,
     convert::OPERATORS,
+    hash::OPERATORS,
 ];
 
 /// The operator of this name.

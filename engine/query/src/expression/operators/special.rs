@@ -20,6 +20,7 @@ pub(in crate::expression) fn special(name: &str) -> Option<Parse> {
         },
         "$and" => |parser, _, operand| Ok(Expr::And(parser.parse_arguments(operand)?)),
         "$or" => |parser, _, operand| Ok(Expr::Or(parser.parse_arguments(operand)?)),
+        "$rand" => parse_random,
         "$cond" => parse_cond,
         "$ifNull" => parse_if_null,
         "$switch" => parse_switch,
@@ -60,6 +61,29 @@ fn document_operand<'a>(
         RawBsonRef::Document(document) => Ok(document),
         _ => Err(error(code, message)),
     }
+}
+
+fn parse_random(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
+    let is_empty = match operand {
+        RawBsonRef::Document(document) => crate::value::is_empty(document),
+        RawBsonRef::Array(array) => array.is_empty(),
+        other => {
+            return Err(error(
+                10065,
+                format!(
+                    "invalid parameter: expected an object ({})",
+                    element_text("$rand", other)
+                ),
+            ));
+        }
+    };
+    if !is_empty {
+        return Err(error(
+            3_040_501,
+            "$rand does not currently accept arguments",
+        ));
+    }
+    Ok(Expr::Random(parser.variables().random.clone()))
 }
 
 fn parse_cond(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Result<Expr> {

@@ -556,3 +556,57 @@ fn values_are_bounded() {
         ),
     ]);
 }
+
+#[test]
+fn quantiles_and_hashes() {
+    let percentile = |input: RawBson| rawbson!({ "$percentile": { "input": input, "p": [0.5, 1], "method": "approximate" } });
+    let median =
+        |input: RawBson| rawbson!({ "$median": { "input": input, "method": "approximate" } });
+    check(vec![
+        (percentile(rawbson!("$arr")), rawbson!([2.0, 3.0])),
+        (percentile(rawbson!([3, "x", 1])), rawbson!([1.0, 3.0])),
+        (percentile(rawbson!("$s")), rawbson!([null, null])),
+        (median(rawbson!("$i")), rawbson!(5.0)),
+        (median(rawbson!("$nope")), RawBson::Null),
+        (
+            rawbson!({ "$toHashedIndexKey": "hello" }),
+            rawbson!(5_347_277_839_332_858_538_i64),
+        ),
+    ]);
+    check_errors(vec![
+        (median(rawbson!({ "$foo": 1 })), 168),
+        (
+            rawbson!({ "$median": { "input": "$arr", "method": "continuous" } }),
+            2,
+        ),
+        (rawbson!({ "$toHashedIndexKey": [1, 2] }), 16020),
+    ]);
+}
+
+#[test]
+fn random_numbers_differ_wherever_they_stand() {
+    let rand = || rawbson!({ "$rand": {} });
+    check(vec![
+        (rawbson!({ "$lt": [(rand()), 1] }), rawbson!(true)),
+        (rawbson!({ "$ne": [(rand()), (rand())] }), rawbson!(true)),
+        (rawbson!({ "$type": { "$rand": [] } }), rawbson!("double")),
+        (
+            rawbson!({ "$let": { "vars": { "r": (rand()) }, "in": { "$eq": ["$$r", "$$r"] } } }),
+            rawbson!(true),
+        ),
+    ]);
+    let expression = rand();
+    let variables = Variables::default();
+    let parse = || Expression::parse(expression.as_raw_bson_ref(), &variables).expect("parses");
+    let sample = sample();
+    let value = |expression: &Expression| format!("{:?}", expression.evaluate(&sample));
+    let (one, other) = (parse(), parse());
+    assert_ne!(value(&one), value(&one), "each time another");
+    assert_ne!(value(&one), value(&other));
+    assert_ne!(value(&one.clone()), value(&one.clone()));
+    check_errors(vec![
+        (rawbson!({ "$rand": 1 }), 10065),
+        (rawbson!({ "$rand": { "a": 1 } }), 3_040_501),
+        (rawbson!({ "$rand": [1] }), 3_040_501),
+    ]);
+}

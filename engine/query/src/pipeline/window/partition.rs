@@ -1,0 +1,222 @@
+//! The stage at work: one partition after the other.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use pinion_bson::{RawBson, RawBsonRef, RawDocumentBuf};
+use pinion_wire::Result;
+
+use super::framed::Framed;
+use super::function::Function;
+use super::held::Element;
+use super::parse::WindowFields;
+use super::series::Series;
+use crate::collation::compare_owned;
+use crate::error::{error, type_mismatch};
+use crate::limits::MAX_WINDOW_BYTES;
+use crate::pipeline::Document;
+use crate::pipeline::step::{Given, Step, Taken};
+use crate::work::{self, spend_bytes};
+
+/// `$setWindowFields` at work. Documents come sorted, so that those of a partition follow each other.
+#[derive(Debug)]
+pub(in crate::pipeline) struct Windows {
+    stage: Arc<WindowFields>,
+    partition: Option<Partition>,
+    /// The document that was taken last, unless it has joined its partition.
+    next: Option<Next>,
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct Next {
+    key: RawBson,
+    document: Document,
+    elements: Vec<Element>,
+}
+
+/// A partition whose documents come in and leave.
+#[derive(Debug)]
+struct Partition {
+    key: RawBson,
+    functions: Vec<Running>,
+    /// The documents that have come and not left.
+    documents: VecDeque<Document>,
+    document_bytes: usize,
+    /// How many have left.
+    given: usize,
+    ended: bool,
+}
+
+#[derive(Debug)]
+enum Running {
+    Framed(Framed),
+    Series(Series),
+}
+
+impl Windows {
+    pub(in crate::pipeline) fn new(stage: Arc<WindowFields>) -> Windows {
+        Windows {
+            stage,
+            partition: None,
+            next: None,
+            ended: false,
+        }
+    }
+}
+
+impl Step for Windows {
+    fn take(&mut self, document: &Document) -> Result<Taken> {
+        assert!(self.next.is_none(), "what can leave has left");
+        spend_bytes(document.as_bytes().len())?;
+        let key = self.stage.partition_of(document)?;
+        let elements = self.stage.elements_of(document)?;
+        work::check()?;
+        self.next = Some(Next {
+            key,
+            document: document.clone(),
+            elements,
+        });
+        Ok(Taken::Gives)
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.ended = true;
+        Ok(())
+    }
+
+    fn give(&mut self) -> Result<Given> {
+        loop {
+            let Some(partition) = &mut self.partition else {
+                let Some(next) = &self.next else {
+                    return Ok(Given::Nothing);
+                };
+                self.partition = Some(Partition::new(&self.stage, next.key.clone())?);
+                continue;
+            };
+            match &self.next {
+                Some(next) if joins(next, partition, &self.stage) => {
+                    if let Some(next) = self.next.take() {
+                        partition.feed(next.document, next.elements)?;
+                    }
+                    continue;
+                }
+                Some(_) => partition.end(),
+                None if self.ended => partition.end(),
+                None => {}
+            }
+            if let Some(document) = partition.give(&self.stage)? {
+                return Ok(Given::Document(document.into()));
+            }
+            if !partition.ended {
+                return Ok(Given::Nothing);
+            }
+            self.partition = None;
+        }
+    }
+}
+
+/// Whether a document is one of the partition.
+fn joins(next: &Next, partition: &Partition, stage: &WindowFields) -> bool {
+    compare_owned(stage.collation.as_deref(), &next.key, &partition.key).is_eq()
+}
+
+impl Partition {
+    fn new(stage: &WindowFields, key: RawBson) -> Result<Partition> {
+        let running = |function: &Function| -> Result<Running> {
+            Ok(match function {
+                Function::Framed { what, bounds } => Running::Framed(Framed::new(what, bounds)?),
+                Function::Series { what, .. } => Running::Series(Series::new(what)),
+            })
+        };
+        Ok(Partition {
+            key,
+            functions: stage.functions().map(running).collect::<Result<_>>()?,
+            documents: VecDeque::new(),
+            document_bytes: 0,
+            given: 0,
+            ended: false,
+        })
+    }
+
+    fn feed(&mut self, document: Document, elements: Vec<Element>) -> Result<()> {
+        self.document_bytes += document.as_bytes().len();
+        self.documents.push_back(document);
+        for (function, element) in self.functions.iter_mut().zip(elements) {
+            match function {
+                Running::Framed(framed) => framed.feed(element),
+                Running::Series(series) => series.feed(element)?,
+            }
+        }
+        let held = |function: &Running| match function {
+            Running::Framed(framed) => framed.bytes(),
+            Running::Series(series) => series.bytes(),
+        };
+        let bytes = self.document_bytes + self.functions.iter().map(held).sum::<usize>();
+        if bytes > MAX_WINDOW_BYTES {
+            return Err(error(
+                5_414_201,
+                format!(
+                    "Exceeded memory limit in DocumentSourceSetWindowFields, used {bytes} bytes but max allowed is \
+                     {MAX_WINDOW_BYTES}"
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        for function in &mut self.functions {
+            match function {
+                Running::Framed(framed) => framed.end(),
+                Running::Series(series) => series.end(),
+            }
+        }
+    }
+
+    fn give(&mut self, stage: &WindowFields) -> Result<Option<RawDocumentBuf>> {
+        let Some(document) = self.documents.front() else {
+            return Ok(None);
+        };
+        let at = self.given;
+        let is_ready = |function: &Running| match function {
+            Running::Framed(framed) => framed.is_ready(at),
+            Running::Series(series) => series.is_ready(at),
+        };
+        if !self.functions.iter().all(is_ready) {
+            return Ok(None);
+        }
+        let mut values = Vec::with_capacity(self.functions.len());
+        for function in &mut self.functions {
+            values.push(match function {
+                Running::Framed(framed) => framed.value(at)?,
+                Running::Series(series) => series.value(at),
+            });
+        }
+        let made = stage.output(document, &values)?;
+        work::check()?;
+        self.document_bytes -= document.as_bytes().len();
+        self.documents.pop_front();
+        for function in &mut self.functions {
+            match function {
+                Running::Framed(framed) => framed.pass(at),
+                Running::Series(series) => series.pass(at),
+            }
+        }
+        self.given += 1;
+        Ok(Some(made))
+    }
+}
+
+/// The key of a partition: null and missing are one.
+pub(super) fn partition_key(value: Option<RawBsonRef<'_>>) -> Result<RawBson> {
+    match value {
+        Some(RawBsonRef::Array(_)) => Err(type_mismatch(
+            "An expression used to partition cannot evaluate to value of type array",
+        )),
+        value => Ok(value.map_or(RawBson::Null, RawBson::from)),
+    }
+}
