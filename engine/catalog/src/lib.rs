@@ -29,7 +29,7 @@ pub use catalog::{Catalog, CoreCatalog, core_catalog};
 pub use ddl::{
     CollMod, Dropped, IndexChange, IndexName, IndexSelection, IndexesCreated, Modified,
     PropertyChange, coll_mod, create_collection, create_indexes, drop_collection, drop_database,
-    drop_indexes, ensure_collection, rename_collection, set_multikey,
+    drop_indexes, ensure_collection, reindex, rename_collection, set_multikey,
 };
 pub use entry::{BadRow, Clustering, Collection, Placement};
 pub use errors::{from_fatal, from_read_error, from_write_error};

@@ -52,6 +52,24 @@ def test_compact_merges_what_waits(client, collection):
     client.admin.command({"autoCompact": False})
 
 
+def test_indexes_made_anew(client, collection):
+    collection.insert_many([{"_id": n, "x": n % 7, "u": n} for n in range(500)])
+    collection.create_index("x")
+    collection.create_index("u", unique=True)
+    made = collection.database.command("reIndex", collection.name)
+    assert made["nIndexesWas"] == made["nIndexes"] == 3 and [index["name"] for index in made["indexes"]] == ["_id_", "x_1", "u_1"]
+    assert collection.count_documents({"x": 3}, hint="x_1") == len([n for n in range(500) if n % 7 == 3])
+    assert collection.database.command("validate", collection.name, full=True)["valid"]
+    with pytest.raises(pymongo.errors.DuplicateKeyError):
+        collection.insert_one({"u": 3})
+    fails(collection.database, {"reIndex": "nosuch"}, 26)
+
+
+def test_commands_tell_what_they_do(client):
+    assert client.admin.command({"reIndex": "c", "help": True})["help"].startswith("help for: reIndex ")
+    assert client.admin.command({"shutdown": 1, "help": True})["ok"] == 1
+
+
 def test_cluster_parameters_are_kept():
     with Node("--cpus", "2") as node:
         with node.client() as client:

@@ -45,6 +45,8 @@ pub struct GenericArguments {
     pub comment: Option<Box<RawBson>>,
     pub cluster_time: Option<SignedTime>,
     pub api: ApiParameters,
+    /// The command is to tell what it does, and not to do it.
+    pub help: bool,
     /// The client asked for the reply to be labelled retryable-safe; kept for the executor.
     pub client_operation_key: Option<[u8; 16]>,
 }
@@ -72,7 +74,7 @@ pub(super) fn is_generic_name(name: &[u8]) -> bool {
                 | b"$topologyTime"
                 | b"$tenant"
         ),
-        Some(b'a'..=b'd' | b'l' | b'm' | b'r'..=b't' | b'w') => matches!(
+        Some(b'a'..=b'd' | b'h' | b'l' | b'm' | b'r'..=b't' | b'w') => matches!(
             name,
             b"lsid"
                 | b"txnNumber"
@@ -86,6 +88,7 @@ pub(super) fn is_generic_name(name: &[u8]) -> bool {
                 | b"apiVersion"
                 | b"apiStrict"
                 | b"apiDeprecationErrors"
+                | b"help"
                 | b"clientOperationKey"
                 | b"stmtId"
                 | b"txnRetryCounter"
@@ -156,6 +159,7 @@ impl GenericArguments {
                 }
                 "apiStrict" => found.api.strict = boolean(path, value)?,
                 "apiDeprecationErrors" => found.api.deprecation_errors = boolean(path, value)?,
+                "help" => found.help = super::truthy(value),
                 "clientOperationKey" => {
                     if let RawBsonRef::Binary(binary) = value {
                         found.client_operation_key = binary.bytes.try_into().ok();

@@ -9,6 +9,7 @@ mod create;
 mod drop;
 mod indexes;
 mod multikey;
+mod reindex;
 mod rename;
 
 pub use coll_mod::{CollMod, IndexChange, IndexName, Modified, PropertyChange, coll_mod};
@@ -17,4 +18,5 @@ pub use create::{create_collection, ensure_collection};
 pub use drop::{Dropped, drop_collection, drop_database};
 pub use indexes::{IndexSelection, IndexesCreated, create_indexes, drop_indexes};
 pub use multikey::set_multikey;
+pub use reindex::reindex;
 pub use rename::rename_collection;

@@ -116,6 +116,24 @@ pub(crate) async fn drop_indexes(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
+/// `reIndex`.
+pub(crate) async fn re_index(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    let ns = reader.namespace("reIndex", cmd.db())?;
+    reader.finish()?;
+    let (indexes, ts) = pinion_catalog::reindex(&cmd.ctx, ns).await?;
+    let mut out = Reply::new();
+    out.append("nIndexesWas", indexes.len() as i32)
+        .append("nIndexes", indexes.len() as i32)
+        .start_array("indexes");
+    for index in &indexes {
+        out.push(&**index);
+    }
+    out.end();
+    acknowledge(&cmd.ctx, ts, &mut out).await?;
+    Ok(out)
+}
+
 /// `listIndexes`.
 pub(crate) async fn list_indexes(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;

@@ -73,6 +73,9 @@ where
 {
     let state = state();
     let metrics = &state.metrics;
+    if cmd.ctx.args.help {
+        return Ok(help(&cmd));
+    }
     concern::check(&cmd)?;
     if let Some(lsid) = &cmd.ctx.args.lsid {
         state.sessions.touch(lsid, cmd.ctx.started_ns)?;
@@ -128,6 +131,14 @@ where
         }
     }
     result
+}
+
+/// What a command says of itself when it is asked to.
+fn help(cmd: &Invocation) -> Reply {
+    let mut out = Reply::new();
+    let (name, text) = (cmd.name(), cmd.command.spec.help);
+    out.append("help", format!("help for: {name} {text}").as_str());
+    out
 }
 
 /// Reads whose commands name no time have that of the cluster parameter. What a `getMore` has left is kept by its cursor.

@@ -3,8 +3,8 @@
 use pinion_wire::{CommandSpec, Registry};
 
 use super::{
-    cluster_parameters, compact, data_size, db_hash, lock_info, metadata, register, server_status,
-    users,
+    cluster_parameters, compact, data_size, db_hash, indexes, lock_info, metadata, register,
+    server_status, users,
 };
 use crate::metrics::TopKind;
 
@@ -51,6 +51,12 @@ fn sizes_and_digests(r: &mut Registry) {
             .help("merge changes in the background"),
         None,
         compact::auto_compact,
+    );
+    register(
+        r,
+        spec("reIndex").help("make the entries of all indexes anew"),
+        Some(TopKind::Command),
+        indexes::re_index,
     );
     register(
         r,
