@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
 use pinion_collation::Collation;
-use pinion_query::{IndexSpec, MultikeyPaths, Validator, Variables, parse_collation};
+use pinion_query::{IndexSpec, MultikeyPaths, Validator, Variables};
 use pinion_storage::TreeId;
 
 use crate::index::Index;
@@ -97,20 +97,13 @@ pub struct BadRow(pub String);
 
 impl Collection {
     /// A collection without indexes but that on `_id`.
-    ///
-    /// # Errors
-    /// Those of its collation.
     pub(crate) fn new(
         ns: Namespace,
         uuid: Uuid,
         number: u64,
         options: CollectionOptions,
     ) -> Collection {
-        // It was looked at before it became an option.
-        let collation = options
-            .collation
-            .as_deref()
-            .and_then(|collation| parse_collation(collation).ok().flatten());
+        let collation = options.parsed_collation();
         let is_capped = options.capped.is_some();
         let placement = if is_capped || is_single_partition(&ns) {
             Placement::One
@@ -211,6 +204,7 @@ impl Collection {
         let filter = self.options.validator.as_ref().expect("asked before");
         let variables = Variables {
             now_ms: Some(now_ms),
+            collation: self.collation.clone(),
             ..Variables::default()
         };
         let parsed = Arc::new(Validator::parse(filter, &variables)?);
@@ -238,11 +232,7 @@ impl Collection {
 
     /// The index on `_id` as it is listed, where the collection's own tree is that index.
     pub fn id_index_in_tree(&self) -> Option<RawDocumentBuf> {
-        match (self.clustering, &self.options.clustered) {
-            (Clustering::Record, _) => None,
-            (Clustering::Id, Some(clustered)) => Some(clustered.listed_index()),
-            (Clustering::Id, None) => Some(Self::id_index()),
-        }
+        (self.clustering == Clustering::Id).then(|| self.options.id_index())
     }
 
     /// All indexes as they are listed, that on `_id` first.
@@ -256,9 +246,20 @@ impl Collection {
         usize::from(self.clustering == Clustering::Id) + self.indexes.len()
     }
 
-    /// The specification of the `_id` index of most collections, as it is listed.
-    pub fn id_index() -> RawDocumentBuf {
-        pinion_bson::rawdoc! { "v": 2, "key": { "_id": 1 }, "name": "_id_" }
+    /// The indexes other than that on `_id`, as they are asked for on another collection with the
+    /// same options. One without a collation asks for that.
+    pub fn index_requests(&self) -> Vec<RawDocumentBuf> {
+        let request = |index: &Arc<Index>| {
+            let is_simple = pinion_bson::get(&index.listed, "collation").is_none();
+            let mut out = DocBuilder::new();
+            out.append_all(&index.listed);
+            if is_simple && self.collation.is_some() {
+                out.start_document("collation").append("locale", "simple");
+                out.end();
+            }
+            out.finish()
+        };
+        self.indexes.iter().map(request).collect()
     }
 
     /// The row of this collection.

@@ -51,4 +51,4 @@ pub use options::{
 };
 pub use specs::{check_id_index_spec, check_index_specs, parse_index_spec};
 pub use uuid::Uuid;
-pub use view::{ResolvedView, SYSTEM_VIEWS, View};
+pub use view::{ResolvedView, SYSTEM_VIEWS, View, for_each_source};

@@ -1,8 +1,10 @@
 //! Views: their rows, their documents in `system.views`, and what they stand on.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use pinion_bson::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use pinion_collation::Collation;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result};
 
@@ -20,6 +22,7 @@ pub struct View {
     pub number: u64,
     /// What it was created with; `options.view` is there.
     pub options: CollectionOptions,
+    collation: Option<Arc<Collation>>,
 }
 
 /// The names of the collection in which a database has its views.
@@ -32,8 +35,8 @@ pub struct ResolvedView {
     pub on: Namespace,
     /// The stages of all views on the way, the innermost first.
     pub pipeline: Vec<RawDocumentBuf>,
-    /// The collation of the view that was named.
-    pub collation: Option<RawDocumentBuf>,
+    /// The collation of the view that was named: it is that of all that is read through it.
+    pub collation: Option<Arc<Collation>>,
 }
 
 impl ResolvedView {
@@ -58,6 +61,7 @@ impl View {
     pub(crate) fn new(ns: Namespace, number: u64, options: CollectionOptions) -> View {
         assert!(options.view.is_some(), "a view has a definition");
         View {
+            collation: options.parsed_collation(),
             ns,
             number,
             options,
@@ -130,7 +134,7 @@ impl View {
 }
 
 /// Calls `f` with the name of every collection that a pipeline reads beside its own.
-pub(crate) fn for_each_source<'a>(pipeline: &'a RawArray, f: &mut dyn FnMut(&'a str)) {
+pub fn for_each_source<'a>(pipeline: &'a RawArray, f: &mut dyn FnMut(&'a str)) {
     for stage in pinion_bson::values(pipeline) {
         if let RawBsonRef::Document(stage) = stage
             && let Some((name, value)) = pinion_bson::elements(stage).next()
@@ -206,7 +210,7 @@ impl Catalog {
                     return Ok(Some(ResolvedView {
                         on,
                         pipeline: stages.into(),
-                        collation: named.options.collation.clone(),
+                        collation: named.collation.clone(),
                     }));
                 }
             }

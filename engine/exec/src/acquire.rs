@@ -180,9 +180,12 @@ impl Acquired {
         self.collection.as_ref()
     }
 
-    /// The collation of operations that ask for none.
+    /// The collation of operations that ask for none: of a view its own, whatever is under it.
     pub(crate) fn collation(&self) -> Option<&Arc<Collation>> {
-        self.collection().and_then(|found| found.collation.as_ref())
+        match self.view() {
+            Some(view) => view.collation.as_ref(),
+            None => self.collection().and_then(|found| found.collation.as_ref()),
+        }
     }
 
     pub(crate) fn source(&self) -> ReadSource {
@@ -280,6 +283,21 @@ pub(crate) enum Glance<R> {
     NotPlain,
     Absent,
     Found(R),
+}
+
+/// Refuses to read a view with another collation than its own.
+pub(crate) fn check_view(
+    ns: &Namespace,
+    view: &ResolvedView,
+    collation: Option<&Arc<Collation>>,
+) -> Result<()> {
+    if view.collation.as_ref() == collation {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorCode::OPTION_NOT_SUPPORTED_ON_VIEW,
+        format!("Cannot override default collation of the view {ns}"),
+    ))
 }
 
 /// Looks at a plain collection without waiting, and without a share in it.

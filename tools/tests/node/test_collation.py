@@ -124,3 +124,93 @@ def test_with_an_index_and_without(collection):
     for collation in asked:
         collection.create_index([("w", pymongo.ASCENDING)], name=f"i{asked.index(collation)}", collation=collation)
         assert answers() == without
+
+
+@pytest.fixture
+def folded(collection):
+    """A collection in which case does not count."""
+    collection.drop()
+    made = collection.database.create_collection(collection.name, collation=CASE)
+    made.insert_many({"_id": word, "w": word} for word in ["b", "A", "c", "D", "a1", "B2"])
+    return made
+
+
+def refused(code, f, *args, **options):
+    with pytest.raises(OperationFailure) as caught:
+        f(*args, **options)
+    assert caught.value.code == code, caught.value.details
+
+
+def test_a_default_holds_for_ids(folded):
+    for word in ("a", "A"):
+        with pytest.raises(DuplicateKeyError):
+            folded.insert_one({"_id": word})
+    assert ids(folded.find().sort("_id")) == ["A", "a1", "b", "B2", "c", "D"]
+    assert ids(folded.find({"_id": {"$gte": "B"}}).sort("_id", -1)) == ["D", "c", "B2", "b"]
+    assert ids(folded.find({"_id": {"$in": ["A1", "b2", "e"]}}).sort("_id")) == ["a1", "B2"]
+    assert folded.find_one({"_id": "A1"})["w"] == "a1"
+    assert folded.find_one({"_id": "A1"}, collation=Collation("simple")) is None
+    assert folded.update_one({"_id": "A1"}, {"$set": {"n": 1}}).modified_count == 1
+    assert folded.update_one({"_id": "E"}, {"$set": {"n": 1}}, upsert=True).upserted_id == "E"
+    refused(66, folded.replace_one, {"_id": "e"}, {"_id": "e"})
+    assert folded.delete_one({"_id": "e"}).deleted_count == 1
+    assert folded.database.command("validate", folded.name, full=True)["valid"]
+
+
+def test_a_default_holds_for_indexes(folded):
+    folded.create_index("w")
+    folded.create_index("s", collation=Collation("simple"))
+    listed = folded.index_information()
+    assert [listed[name].get("collation", {}).get("strength") for name in ("_id_", "w_1", "s_1")] == [2, 2, None]
+    refused(67, folded.create_index, [("t", "text")])
+    other = {"key": {"_id": 1}, "name": "_id_", "collation": {"locale": "fr"}}
+    refused(2, folded.database.command, "createIndexes", folded.name, indexes=[other])
+    # A collection that takes its place has the same options and indexes.
+    source = folded.database["source"]
+    source.insert_many([{"_id": "x", "w": "Q"}, {"_id": "Y", "w": "q"}])
+    source.aggregate([{"$out": folded.name}])
+    assert folded.index_information() == listed
+    assert ids(folded.find({"w": "q"}).sort("_id")) == ["x", "Y"]
+
+
+def test_validators_compare_with_the_default(collection):
+    validator = {"$or": [{"w": {"$in": ["on", "off"]}}, {"$jsonSchema": {"properties": {"w": {"enum": ["up"]}}}}]}
+    made = collection.database.create_collection("checked", collation=CASE, validator=validator)
+    made.insert_one({"w": "ON"})
+    made.insert_one({"w": "up"})
+    refused(121, made.insert_one, {"w": "UP"})
+
+
+def test_views_have_their_own(folded):
+    database = folded.database
+    plain = database.create_collection("plain", viewOn=folded.name, pipeline=[])
+    case = database.create_collection("case", viewOn=folded.name, pipeline=[], collation=CASE)
+    assert plain.find_one({"w": "B"}) is None and case.find_one({"w": "B"}) is not None
+    assert case.count_documents({"w": "B"}) == 1 and case.distinct("w", {"w": "B"}) == ["b"]
+    assert case.find_one({"w": "B"}, collation=CASE) is not None
+    for view, other in ((plain, CASE), (case, BASE)):
+        refused(167, view.find_one, {}, collation=other)
+        refused(167, view.count_documents, {}, collation=other)
+        refused(167, view.distinct, "w", collation=other)
+    union = [{"$unionWith": "plain"}]
+    refused(167, folded.aggregate, union)
+    assert len(list(folded.aggregate(union, collation=Collation("simple")))) == 12
+    refused(167, database.create_collection, "above", viewOn="case", pipeline=[])
+
+
+def test_stages_compare_as_what_they_read(folded):
+    other = folded.database["other"]
+    other.insert_many([{"_id": 1, "w": "B"}, {"_id": 2, "w": "b"}, {"_id": 3, "w": "x"}])
+    lookup = [
+        {"$match": {"w": "B"}},
+        {"$lookup": {"from": "other", "localField": "w", "foreignField": "w", "as": "l"}},
+    ]
+    assert [ids(found["l"]) for found in folded.aggregate(lookup)] == [[1, 2]]
+    lookup[1]["$lookup"]["from"] = folded.name
+    assert [len(found["l"]) for found in other.aggregate(lookup)] == [0]
+    assert [len(found["l"]) for found in other.aggregate(lookup, collation=CASE)] == [1, 1]
+    # What tells documents apart has to compare as the pipeline does.
+    refused(51183, other.aggregate, [{"$project": {"_id": "$w"}}, {"$merge": folded.name}])
+    renamed = [{"$match": {"w": "x"}}, {"$project": {"_id": "$w", "m": {"$literal": 1}}}]
+    other.aggregate([*renamed, {"$merge": folded.name}], collation=CASE)
+    assert folded.find_one({"_id": "X"})["m"] == 1

@@ -97,7 +97,7 @@ impl Coordinator {
         let mut o = DocBuilder::new();
         o.append("create", ns.collection());
         if options.clustered.is_none() {
-            o.append("idIndex", &*Collection::id_index());
+            o.append("idIndex", &*options.id_index());
         }
         o.append_all(&options.to_document());
         let collection = self.new_collection(ns.clone(), options);

@@ -4,7 +4,11 @@
 pub(crate) mod stored;
 mod time_series;
 
-use pinion_bson::{RawArrayBuf, RawDocumentBuf, rawdoc};
+use std::sync::Arc;
+
+use pinion_bson::{DocBuilder, RawArrayBuf, RawDocument, RawDocumentBuf, rawdoc};
+use pinion_collation::Collation;
+use pinion_query::parse_collation;
 
 pub use time_series::{Granularity, TimeSeries, TimeSeriesChange};
 
@@ -74,12 +78,16 @@ impl Clustered {
     }
 
     /// As `listIndexes` shows it.
-    pub fn listed_index(&self) -> RawDocumentBuf {
+    fn listed_index(&self, collation: Option<&RawDocument>) -> RawDocumentBuf {
         let name = match self {
             Clustered::Named { name } => name,
             Clustered::Legacy => "_id_",
         };
-        rawdoc! { "v": 2, "key": { "_id": 1 }, "name": name, "unique": true, "clustered": true }
+        let mut out = DocBuilder::new();
+        out.append_all(&rawdoc! { "v": 2, "key": { "_id": 1 }, "name": name, "unique": true });
+        append_collation(&mut out, collation);
+        out.append("clustered", true);
+        out.finish()
     }
 }
 
@@ -164,5 +172,29 @@ impl CollectionOptions {
             (Some(_), None) => CollectionKind::View,
             (None, _) => CollectionKind::Collection,
         }
+    }
+
+    /// The collation, as strings are compared with. It was looked at before it became an option.
+    pub(crate) fn parsed_collation(&self) -> Option<Arc<Collation>> {
+        let collation = self.collation.as_deref()?;
+        parse_collation(collation).ok().flatten()
+    }
+
+    /// The index on `_id` as it is listed, of a collection with these options.
+    pub fn id_index(&self) -> RawDocumentBuf {
+        let collation = self.collation.as_deref();
+        if let Some(clustered) = &self.clustered {
+            return clustered.listed_index(collation);
+        }
+        let mut out = DocBuilder::new();
+        out.append_all(&rawdoc! { "v": 2, "key": { "_id": 1 }, "name": "_id_" });
+        append_collation(&mut out, collation);
+        out.finish()
+    }
+}
+
+fn append_collation(out: &mut DocBuilder, collation: Option<&RawDocument>) {
+    if let Some(collation) = collation {
+        out.append("collation", collation);
     }
 }

@@ -3,12 +3,13 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf, compare_values};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, compare_values};
 use pinion_query::{IndexKind, IndexSpec};
 use pinion_storage::TreeId;
+use pinion_wire::idl::f64_lossy;
 use pinion_wire::{Error, ErrorCode, Result};
 
-use super::id::is_id_pattern;
+use super::id::{check_id_collation, is_id_pattern};
 use super::options::is_simple_collation;
 use super::{check_index_specs, flag, kind_of, name_of, normal_form, parsed, part};
 use crate::ddl::IndexSelection;
@@ -146,25 +147,40 @@ fn is_there<'a>(
     Ok(false)
 }
 
-/// The specification with the collation that the index has: none for the simple one.
-fn with_collation(listed: &RawDocument) -> Result<RawDocumentBuf> {
+/// The specification with the collation that the index has: the collection's where none is asked
+/// for, and none for the simple one.
+fn with_collation(collection: &Collection, listed: &RawDocument) -> Result<RawDocumentBuf> {
     let mut out = DocBuilder::new();
     for (field, value) in pinion_bson::elements(listed) {
-        if field == "collation" && is_simple_collation(value) {
-            continue;
+        if field != "collation" {
+            out.append_raw(field, value);
+        } else if !is_simple_collation(value) {
+            check_collatable(listed, value)?;
+            out.append_raw(field, value);
         }
-        if field == "collation"
-            && let kind @ (IndexKind::Text | IndexKind::TwoD) = kind_of(super::key_of(listed))
-        {
-            return Err(super::cannot_create(format!(
-                "Index type '{}' does not support collation: {}",
-                kind.name(),
-                render_value(value)
-            )));
-        }
-        out.append_raw(field, value);
+    }
+    // An index of the first version has none of its own, and so none of the collection's.
+    let is_first_version = part(listed, "v").and_then(f64_lossy) == Some(1.0);
+    if let Some(default) = &collection.options.collation
+        && part(listed, "collation").is_none()
+        && !is_first_version
+    {
+        check_collatable(listed, RawBsonRef::Document(default))?;
+        out.append("collation", &**default);
     }
     Ok(out.finish())
+}
+
+/// Refuses a collation of an index whose keys have none.
+fn check_collatable(listed: &RawDocument, collation: RawBsonRef<'_>) -> Result<()> {
+    match kind_of(super::key_of(listed)) {
+        kind @ (IndexKind::Text | IndexKind::TwoD) => Err(super::cannot_create(format!(
+            "Index type '{}' does not support collation: {}",
+            kind.name(),
+            render_value(collation)
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn check_one_text_index<'a>(
@@ -199,9 +215,10 @@ pub(crate) fn missing(
             break;
         }
         if name_of(listed) == "_id_" {
+            check_id_collation(collection, listed)?;
             continue;
         }
-        let listed = with_collation(&normal_form(listed)?)?;
+        let listed = with_collation(collection, &normal_form(listed)?)?;
         let existing = collection.indexes.iter().map(|index| &*index.listed);
         if is_there(existing.clone(), &listed)? {
             continue;

@@ -85,6 +85,34 @@ pub(super) fn is_id_pattern(key: &RawDocument) -> bool {
         && matches!(first, Some(("_id", value)) if [1, -1].iter().any(|n| values_equal(value, RawBsonRef::Int32(*n))))
 }
 
+/// The specification of the index on `_id`, with the collation that was asked for.
+fn id_index(listed: &RawDocument) -> RawDocumentBuf {
+    let mut out = DocBuilder::new();
+    out.append_all(&pinion_bson::rawdoc! { "v": 2, "key": { "_id": 1 }, "name": "_id_" });
+    if let Some(collation) = part(listed, "collation") {
+        out.append_raw("collation", collation);
+    }
+    out.finish()
+}
+
+/// Checks the collation that was asked for of the index on `_id` of this collection.
+pub(super) fn check_id_collation(collection: &Collection, listed: &RawDocument) -> Result<()> {
+    let Some(RawBsonRef::Document(wanted)) = part(listed, "collation") else {
+        return Ok(());
+    };
+    let simple = pinion_bson::rawdoc! { "locale": "simple" };
+    let present = collection.options.collation.as_deref();
+    let present = present.unwrap_or(&simple);
+    if wanted.as_bytes() == present.as_bytes() {
+        return Ok(());
+    }
+    Err(Error::bad_value(format!(
+        "The _id index must have the same collation as the collection. Index collation: {}, collection collation: {}",
+        render(wanted),
+        render(present)
+    )))
+}
+
 /// `spec` is what the client gave, in which an option counts even where it is false.
 pub(super) fn check_id_rules(spec: &RawDocument, listed: RawDocumentBuf) -> Result<RawDocumentBuf> {
     let (key, name) = (key_of(&listed), name_of(&listed));
@@ -98,7 +126,7 @@ pub(super) fn check_id_rules(spec: &RawDocument, listed: RawDocumentBuf) -> Resu
             }
         }
         check_ascending_id(key)?;
-        return Ok(Collection::id_index());
+        return Ok(id_index(&listed));
     }
     if name == "_id_" {
         return Err(Error::bad_value(format!(

@@ -11,11 +11,11 @@ use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::acknowledge;
-use super::collation::Asked;
+use super::collation::{Asked, check_sources};
 use super::cursors::{CursorRequest, first_batch};
 use super::first_stage::{FirstStage, documents_of, first_stage};
 use super::variables::variables;
-use crate::acquire::{Acquired, acquire_viewed};
+use crate::acquire::{Acquired, acquire_viewed, check_view};
 use crate::compute::compute;
 use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
 use crate::read::{
@@ -30,7 +30,7 @@ pub(super) struct AggregateCommand<'d> {
     /// `{aggregate: 1}`: the first stage makes the documents.
     collectionless: bool,
     stages: &'d RawArray,
-    vars: Variables,
+    lets: Option<&'d RawDocument>,
     collation: Asked,
     hint: Option<Hint>,
     validation: Validation,
@@ -48,8 +48,7 @@ pub(super) struct Aggregate {
 }
 
 /// Reads the command; `explaining` when it stands inside an `explain`, which has no cursor.
-pub(super) async fn read<'d>(
-    ctx: &OpContext,
+pub(super) fn read<'d>(
     body: &'d RawDocument,
     db: &str,
     explaining: bool,
@@ -122,7 +121,7 @@ pub(super) async fn read<'d>(
         }
     };
     let hint = parse_hint(reader.value("hint"))?;
-    let vars = variables(ctx, reader.opt_doc("let")?).await?;
+    let lets = reader.opt_doc("let")?;
     reader.opt_flag("allowDiskUse")?;
     let validation = Validation::unless(reader.opt_safe_bool("bypassDocumentValidation")?);
     let collation = Asked::read(&reader)?;
@@ -149,7 +148,7 @@ pub(super) async fn read<'d>(
         uuid,
         collectionless,
         stages,
-        vars,
+        lets,
         collation,
         hint,
         validation,
@@ -168,11 +167,16 @@ impl AggregateCommand<'_> {
 
     /// Parses the pipeline, for what was acquired: behind that of a view.
     pub(super) async fn parse(self, ctx: &OpContext, acquired: &Acquired) -> Result<Aggregate> {
-        let vars = self.collation.variables(&self.vars, acquired.collation());
+        let collation = self.collation.or(acquired.collation());
+        let vars = variables(ctx, self.lets, collation).await?;
         let stages = match acquired.view() {
             None => Cow::Borrowed(self.stages),
-            Some(view) => Cow::Owned(behind(view, self.stages)?),
+            Some(view) => {
+                check_view(&self.ns, view, vars.collation.as_ref())?;
+                Cow::Owned(behind(view, self.stages)?)
+            }
         };
+        check_sources(self.ns.db(), &stages, vars.collation.as_ref())?;
         let first = compute(ctx, || first_stage(&stages, self.collectionless)).await?;
         let taken = usize::from(first.is_some());
         let pipeline = compute(ctx, || Pipeline::parse_from(&stages, taken, &vars)).await?;
@@ -250,7 +254,7 @@ impl Aggregate {
 
 /// `aggregate`.
 pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
-    let command = read(&cmd.ctx, cmd.body(), cmd.db(), false).await?;
+    let command = read(cmd.body(), cmd.db(), false)?;
     if command.explain {
         return super::explain::explain_aggregate(&cmd, cmd.body()).await;
     }
@@ -265,7 +269,7 @@ pub(super) async fn answer_for(
     acquired: Acquired,
     single_batch: bool,
 ) -> Result<Reply> {
-    let command = read(&cmd.ctx, body, cmd.db(), false).await?;
+    let command = read(body, cmd.db(), false)?;
     answer(cmd, command, acquired, single_batch).await
 }
 
@@ -275,7 +279,7 @@ pub(super) async fn stream_for(
     body: &RawDocument,
     acquired: &Acquired,
 ) -> Result<Stream> {
-    let command = read(&cmd.ctx, body, cmd.db(), false).await?;
+    let command = read(body, cmd.db(), false)?;
     let parsed = command.parse(&cmd.ctx, acquired).await?;
     let around = parsed.surroundings(acquired);
     Ok(open_stream(&cmd.ctx, parsed, acquired, usize::MAX, &around)

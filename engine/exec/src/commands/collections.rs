@@ -165,7 +165,7 @@ pub(crate) fn collection_info(collection: &Collection, name_only: bool) -> RawDo
             .append("uuid", collection.uuid.to_bson())
             .end();
         if collection.options.clustered.is_none() {
-            out.append("idIndex", &*Collection::id_index());
+            out.append("idIndex", &*collection.options.id_index());
         }
     }
     out.finish()

@@ -93,7 +93,7 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
     let (ctx, db) = (&cmd.ctx, cmd.db());
     match name {
         "find" => {
-            let command = find::read(ctx, inner, db).await?;
+            let command = find::read(inner, db)?;
             let acquired = acquire_viewed(ctx, command.ns.clone(), command.uuid).await?;
             if acquired.view().is_some() {
                 return parse_rewritten(ctx, &command.rewritten(inner)?, db, acquired).await;
@@ -135,7 +135,7 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
         "update" | "delete" => parse_write(ctx, name, inner, db).await,
         "findAndModify" | "findandmodify" => parse_find_and_modify(cmd, name, inner).await,
         "aggregate" => {
-            let command = aggregate::read(ctx, inner, db, true).await?;
+            let command = aggregate::read(inner, db, true)?;
             let acquired = command.acquire(ctx).await?;
             parse_pipeline(ctx, command, acquired).await
         }
@@ -161,7 +161,7 @@ async fn parse_rewritten(
     db: &str,
     acquired: Acquired,
 ) -> Result<Explained> {
-    let command = aggregate::read(ctx, body, db, true).await?;
+    let command = aggregate::read(body, db, true)?;
     parse_pipeline(ctx, command, acquired).await
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pinion_bson::{RawDocument, RawDocumentBuf};
 use pinion_catalog::Collection;
-use pinion_query::{Hint, KeyBounds, Matcher, Projection, SortPattern, Variables};
+use pinion_query::{Hint, KeyBounds, Matcher, Projection, SortPattern};
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
@@ -30,7 +30,7 @@ pub(super) struct FindCommand<'d> {
     hint: Option<Hint>,
     skip: usize,
     limit: Option<usize>,
-    vars: Variables,
+    lets: Option<&'d RawDocument>,
     collation: Asked,
     key_bounds: Option<KeyBounds>,
     return_key: bool,
@@ -55,11 +55,7 @@ pub(super) struct Find {
 }
 
 /// Reads the command. `explain` reads it too, so nothing in here depends on how the body came.
-pub(super) async fn read<'d>(
-    ctx: &OpContext,
-    body: &'d RawDocument,
-    db: &str,
-) -> Result<FindCommand<'d>> {
+pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<FindCommand<'d>> {
     let reader = CommandReader::new("find", body)?;
     let ns = reader.namespace("find", db)?;
     let filter = reader.opt_owned_doc("filter")?;
@@ -71,7 +67,7 @@ pub(super) async fn read<'d>(
     let batch_size = reader.opt_non_negative("batchSize")?;
     let single_batch = reader.opt_flag("singleBatch")?.unwrap_or(false);
     let no_timeout = reader.opt_flag("noCursorTimeout")?.unwrap_or(false);
-    let vars = variables(ctx, reader.opt_doc("let")?).await?;
+    let lets = reader.opt_doc("let")?;
     reader.opt_flag("allowPartialResults")?;
     reader.opt_flag("mirrored")?;
     reader.opt_flag("allowDiskUse")?;
@@ -122,7 +118,7 @@ pub(super) async fn read<'d>(
         hint,
         skip: skip as usize,
         limit: limit.map(|limit| limit as usize),
-        vars,
+        lets,
         collation,
         key_bounds,
         return_key,
@@ -160,7 +156,8 @@ impl FindCommand<'_> {
 
     /// Parses filter, projection and sort, for the collection that was acquired.
     pub(super) async fn parse(self, ctx: &OpContext, acquired: &Acquired) -> Result<Find> {
-        let vars = self.collation.variables(&self.vars, acquired.collation());
+        let collation = self.collation.or(acquired.collation());
+        let vars = variables(ctx, self.lets, collation).await?;
         let empty = RawDocumentBuf::new();
         let filter = self.filter.unwrap_or(&empty);
         let parse_both = || {
@@ -225,7 +222,7 @@ pub(crate) async fn find(cmd: Invocation) -> Result<Reply> {
             Ran::NotPlain(acquired) => find_behind(&cmd, acquired).await,
         };
     }
-    let command = read(&cmd.ctx, cmd.body(), cmd.db()).await?;
+    let command = read(cmd.body(), cmd.db())?;
     state().metrics.counters.query.inc();
     let acquired = acquire_viewed(&cmd.ctx, command.ns.clone(), command.uuid).await?;
     answer(&cmd, command, acquired).await
@@ -233,7 +230,7 @@ pub(crate) async fn find(cmd: Invocation) -> Result<Reply> {
 
 /// A `find` whose collection is acquired already.
 pub(super) async fn find_behind(cmd: &Invocation, acquired: Acquired) -> Result<Reply> {
-    let command = read(&cmd.ctx, cmd.body(), cmd.db()).await?;
+    let command = read(cmd.body(), cmd.db())?;
     answer(cmd, command, acquired).await
 }
 

@@ -152,7 +152,7 @@ pub(super) async fn index_stats(collection: &Collection) -> Vec<Bytes> {
     })
     .await;
     let state = state();
-    let id_index = Collection::id_index();
+    let id_index = collection.options.id_index();
     let of_id = std::iter::once((&*id_index, collection.made_ms));
     let others = (collection.indexes.iter()).map(|index| (&*index.listed, index.made_ms));
     let mut documents = Vec::new();

@@ -176,7 +176,7 @@ fn reply(
         }
     }
     out.end().start_document("indexDetails");
-    let id_index = Collection::id_index();
+    let id_index = collection.options.id_index();
     let others = collection.indexes.iter().enumerate().map(|(i, index)| {
         let complete = found.is_none_or(|found| found.keys[i] == found.expected[i]);
         (index.name(), &*index.listed, complete)

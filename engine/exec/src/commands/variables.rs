@@ -1,6 +1,9 @@
 //! The variables of a command: `$$NOW` and those of `let`.
 
+use std::sync::Arc;
+
 use pinion_bson::{RawBson, RawDocument, RawDocumentBuf, Timestamp};
+use pinion_collation::Collation;
 use pinion_query::{Expression, Variables};
 use pinion_wire::{OpContext, Result};
 
@@ -10,9 +13,11 @@ use crate::compute::compute;
 pub(super) async fn variables(
     ctx: &OpContext,
     definitions: Option<&RawDocument>,
+    collation: Option<Arc<Collation>>,
 ) -> Result<Variables> {
     let mut variables = Variables {
         now_ms: Some(pinion_runtime::wall_ms()),
+        collation,
         random: crate::state::state().random(),
         ..Variables::default()
     };
@@ -39,7 +44,7 @@ pub(super) async fn variables_of_write(
     ctx: &OpContext,
     definitions: Option<&RawDocument>,
 ) -> Result<Variables> {
-    let mut variables = variables(ctx, definitions).await?;
+    let mut variables = variables(ctx, definitions, None).await?;
     variables.cluster_time = Some(Timestamp {
         time: 0,
         increment: 0,

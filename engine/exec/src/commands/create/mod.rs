@@ -204,7 +204,6 @@ fn refuse_what_is_not_built(options: &CollectionOptions) -> Result<()> {
     let lacking = [
         ("timeseries", options.time_series.is_some()),
         ("capped", options.capped.is_some()),
-        ("collation", options.collation.is_some()),
     ];
     match lacking.into_iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => Err(Error::new(

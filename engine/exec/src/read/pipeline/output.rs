@@ -8,7 +8,10 @@ use pinion_bson::RawDocument;
 use pinion_catalog::{
     CollectionOptions, Uuid, create_collection, create_indexes, drop_collection, rename_collection,
 };
-use pinion_query::{Document, Matcher, Merge, MergeWrite, NotMatched, OutputTo, Outside, Update};
+use pinion_collation::Collation;
+use pinion_query::{
+    Document, IndexSpec, Matcher, Merge, MergeWrite, NotMatched, OutputTo, Outside, Update,
+};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -80,8 +83,7 @@ impl OutNode {
                         format!("namespace '{target}' is capped so it can't be used for $out");
                     return Err((None, Error::new(ErrorCode(17152), why)));
                 }
-                let listed = found.indexes.iter().map(|index| index.listed.clone());
-                (found.options.clone(), listed.collect::<Vec<_>>())
+                (found.options.clone(), found.index_requests())
             }
         };
         drop(acquired);
@@ -175,7 +177,8 @@ impl MergeNode {
         };
         let db = stage.db.as_deref().unwrap_or(self.around.ns.db());
         let target = Namespace::new(db, &stage.collection)?;
-        check_unique(ctx, stage, &target).await?;
+        let collation = self.around.vars.collation.as_ref();
+        check_unique(ctx, stage, &target, collation).await?;
         let mut inserts = Vec::new();
         loop {
             let Some(document) = self.source.next(ctx).await? else {
@@ -271,29 +274,28 @@ fn not_found() -> Error {
     )
 }
 
-/// Whether the `on` fields tell the target's documents apart.
-async fn check_unique(ctx: &OpContext, stage: &Merge, target: &Namespace) -> Result<()> {
+/// Checks that the `on` fields tell the target's documents apart, as strings compare here.
+async fn check_unique(
+    ctx: &OpContext,
+    stage: &Merge,
+    target: &Namespace,
+    collation: Option<&Arc<Collation>>,
+) -> Result<()> {
     let on = stage.on();
-    if on == ["_id"] {
-        return Ok(());
-    }
     let acquired = acquire_read(ctx, target.clone(), None).await?;
-    let supports = |listed: &RawDocument| {
-        let key = listed.get_document("key").ok();
-        let fields: Vec<&str> = key.into_iter().flat_map(names).collect();
-        let flag = |name: &str| listed.get_bool(name).unwrap_or(false);
-        flag("unique")
-            && pinion_bson::get(listed, "partialFilterExpression").is_none()
-            && pinion_bson::get(listed, "collation").is_none()
+    let supports = |spec: &IndexSpec| {
+        let fields: Vec<&str> = names(&spec.key).collect();
+        (spec.unique || fields == ["_id"])
+            && spec.filter.is_none()
+            && spec.collation.as_ref() == collation
             && fields.len() == on.len()
             && on.iter().all(|name| fields.contains(name))
     };
-    let found = acquired.collection().is_some_and(|collection| {
-        collection
-            .indexes
-            .iter()
-            .any(|index| supports(&index.listed))
-    });
+    let found = match acquired.collection() {
+        Some(collection) => collection.index_specs().iter().any(supports),
+        // It will have the index on `_id` alone.
+        None => on == ["_id"],
+    };
     if found {
         return Ok(());
     }

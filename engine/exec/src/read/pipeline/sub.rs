@@ -10,7 +10,7 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, OpContext, Result};
 
 use super::{Node, Surroundings};
-use crate::acquire::{Inner, acquire_inner};
+use crate::acquire::{Inner, acquire_inner, check_view};
 use crate::compute::compute;
 use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::read::{ReadRequest, open};
@@ -51,6 +51,9 @@ pub(super) async fn open_pipeline(
     }
     let ns = Namespace::new(around.ns.db(), from)?;
     let held = acquire_inner(ctx, &ns, &around.ns).await?;
+    if let Some(view) = held.view() {
+        check_view(&ns, view, vars.collation.as_ref())?;
+    }
     let around = inner(vars, ns);
     if let Some(view) = held.view() {
         let mut behind = RawArrayBuf::new();

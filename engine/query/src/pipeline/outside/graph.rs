@@ -179,7 +179,10 @@ impl GraphLookup {
     pub fn found(&self, search: &mut Traversal, document: &RawDocument) -> Result<()> {
         spend_bytes(document.as_bytes().len())?;
         let id = field(document, "_id").unwrap_or(RawBsonRef::Null);
-        if !search.visited.insert(encode_id_in(None, id).to_vec()) {
+        if !search
+            .visited
+            .insert(encode_id_in(search.collation.as_deref(), id).to_vec())
+        {
             return Ok(());
         }
         let kept: Document = match &self.depth_field {
