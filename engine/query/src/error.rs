@@ -21,3 +21,13 @@ pub(crate) fn failed_to_parse(message: impl Into<String>) -> Error {
 pub(crate) fn type_mismatch(message: impl Into<String>) -> Error {
     error(14, message)
 }
+
+/// What MongoDB answers with its JavaScript engine switched off.
+pub(crate) fn no_javascript(name: &str) -> Error {
+    error(
+        31264,
+        format!(
+            "Cannot run server-side javascript without the javascript engine enabled: {name} is not supported"
+        ),
+    )
+}

@@ -391,3 +391,16 @@ def test_an_explained_command_is_read_as_strictly_as_one_that_runs(client, expla
     with pytest.raises(OperationFailure, match="let|query|key") as caught:
         database.command({"explain": {**explained, **({"query": 5} if {"count", "distinct"} & set(explained) else {"let": 5})}})
     assert caught.value.code == 14
+
+
+@pytest.mark.parametrize(
+    "command, code, named",
+    [
+        ({"find": "c", "filter": {"$where": "true"}}, 2, "$where"),
+        ({"aggregate": "c", "pipeline": [{"$project": {"x": {"$function": {"body": "f", "args": [], "lang": "js"}}}}], "cursor": {}}, 31264, "$function"),
+        ({"aggregate": "c", "pipeline": [{"$group": {"_id": 1, "x": {"$accumulator": {}}}}], "cursor": {}}, 31264, "$accumulator"),
+        ({"mapReduce": "c", "map": "f", "reduce": "f", "out": {"inline": 1}}, 31264, "mapReduce"),
+    ],
+)
+def test_javascript_is_switched_off(client, command, code, named):
+    assert named in fails(client.refused, command, code)

@@ -1,5 +1,6 @@
 //! `listCommands`, `shutdown`, and what tools ask for and a standalone has little to say to.
 
+use pinion_wire::idl::missing_field;
 use pinion_wire::{Error, ErrorCode, Invocation, Registry, Reply, Result};
 
 /// `listCommands`.
@@ -123,4 +124,19 @@ pub(crate) async fn profile(cmd: Invocation) -> Result<Reply> {
         .append("slowms", was as i32)
         .append("sampleRate", 1.0);
     Ok(out)
+}
+
+/// `mapReduce`, which needs a JavaScript engine: there is none that could be kept to its time.
+pub(crate) async fn map_reduce(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.namespace(cmd.message.command_name(), cmd.db())?;
+    for required in ["map", "reduce", "out"] {
+        if reader.value(required).is_none() {
+            return Err(missing_field(reader.path().field(required)));
+        }
+    }
+    Err(Error::new(
+        ErrorCode(31264),
+        "Cannot run server-side javascript without the javascript engine enabled: mapReduce is not supported",
+    ))
 }

@@ -120,6 +120,15 @@ fn data(r: &mut Registry) {
     );
     register(
         r,
+        spec("mapReduce")
+            .aliases(&["mapreduce"])
+            .write_concern()
+            .help("group by functions in JavaScript, which there are none of"),
+        Some(TopKind::Command),
+        small::map_reduce,
+    );
+    register(
+        r,
         spec("explain")
             .read()
             .api_v1()

@@ -192,7 +192,12 @@ fn parse_document(document: &RawDocument, place: Place<'_>) -> Result<Node> {
                         )));
                     }
                     place.check_special(name)?;
-                    if operator == "text" && !matches!(value, RawBsonRef::Document(_)) {
+                    if operator == "where" {
+                        return Err(bad_value(
+                            "no globalScriptEngine in $where parsing: $where is not supported",
+                        ));
+                    }
+                    if !matches!(value, RawBsonRef::Document(_)) {
                         return Err(bad_value("$text expects an object"));
                     }
                     return Err(unsupported(name));

@@ -14,7 +14,7 @@ use super::codes::{Engine, coded};
 use super::step::{Given, Step, Taken};
 use crate::accumulator::{Accumulation, Accumulator, Input};
 use crate::collation::spend_sort_keys;
-use crate::error::error;
+use crate::error::{error, no_javascript};
 use crate::expression::{Expression, Value, Variables};
 use crate::limits::{MAX_GROUP_BYTES, SORT_RUN};
 use crate::sorter::Sorter;
@@ -165,7 +165,7 @@ pub(super) fn parse_field(
         ));
     }
     if operator == "$accumulator" {
-        return Err(error(115, "the accumulator $accumulator is not supported"));
+        return Err(no_javascript("$accumulator"));
     }
     let is_unary = crate::accumulator::Kind::of_one_expression(operator).is_some();
     if is_unary && matches!(operand, RawBsonRef::Array(_)) {

@@ -361,12 +361,22 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         Shape::Switch,
         NO_SECURITY,
     ),
-    no(
-        "noscripting",
-        "security.javascriptEnabled",
-        Shape::Switch,
-        "there is no server-side JavaScript to turn off",
-    ),
+    OptionSpec {
+        name: "noscripting",
+        short: '\0',
+        path: "",
+        shape: Shape::Switch,
+        support: Support::Only("true", ""),
+        help: "",
+    },
+    OptionSpec {
+        name: "javascriptEnabled",
+        short: '\0',
+        path: "security.javascriptEnabled",
+        shape: Shape::Switch,
+        support: Support::No("there is no server-side JavaScript"),
+        help: "",
+    },
     no(
         "tlsCertificateKeyFile",
         "net.tls.certificateKeyFile",

@@ -4,10 +4,10 @@ use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_wire::Result;
 
 use super::Arity;
-use crate::error::error;
+use crate::error::{error, no_javascript};
 use crate::expression::parse::{Expr, Parser, check_variable_name};
 use crate::text::{document_text, element_text};
-use crate::value::{elements, items, owned, type_name};
+use crate::value::{elements, field, items, owned, type_name};
 
 type Parse = fn(&mut Parser<'_>, &str, RawBsonRef<'_>) -> Result<Expr>;
 
@@ -32,16 +32,15 @@ pub(in crate::expression) fn special(name: &str) -> Option<Parse> {
         "$setField" | "$unsetField" => super::sequence::parse_set_field,
         "$convert" => super::convert::parse,
         "$meta" => super::meta::parse,
-        "$function"
-        | "$encStrContains"
-        | "$encStrEndsWith"
-        | "$encStrNormalizedEq"
-        | "$encStrStartsWith" => |_, name, _| {
-            Err(error(
-                115,
-                format!("the expression {name} is not supported"),
-            ))
-        },
+        "$function" => |_, _, operand| Err(refuse_function(operand)),
+        "$encStrContains" | "$encStrEndsWith" | "$encStrNormalizedEq" | "$encStrStartsWith" => {
+            |_, name, _| {
+                Err(error(
+                    115,
+                    format!("the expression {name} is not supported"),
+                ))
+            }
+        }
         "$zip" => super::sequence::parse_zip,
         "$sortArray" => super::sequence::parse_sort,
         "$firstN" | "$lastN" | "$minN" | "$maxN" => super::sequence::parse_n,
@@ -50,6 +49,36 @@ pub(in crate::expression) fn special(name: &str) -> Option<Parse> {
         name if super::date::is_date_part(name) => parse_date_part,
         _ => return None,
     })
+}
+
+/// The error of `$function`: of what is wrong with its arguments, or that there is no JavaScript.
+fn refuse_function(operand: RawBsonRef<'_>) -> pinion_wire::Error {
+    let RawBsonRef::Document(arguments) = operand else {
+        return error(
+            4_660_800,
+            format!(
+                "$function requires an object as an argument, found: {}",
+                type_name(operand)
+            ),
+        );
+    };
+    let known = ["body", "args", "lang"];
+    if let Some((name, _)) = elements(arguments).find(|(name, _)| !known.contains(name)) {
+        return error(
+            4_660_801,
+            format!("$function found an unknown argument: {name}"),
+        );
+    }
+    for (name, code, message) in [
+        ("body", 4_660_802, "The body function must be specified."),
+        ("args", 4_660_803, "The args field must be specified."),
+        ("lang", 4_660_804, "The lang field must be specified."),
+    ] {
+        if field(arguments, name).is_none() {
+            return error(code, message);
+        }
+    }
+    no_javascript("$function")
 }
 
 fn document_operand<'a>(
