@@ -14,7 +14,7 @@ impl Random {
     }
 
     /// SplitMix64: a counter that goes up by an odd step, its bits mixed.
-    fn next_u64(&self) -> u64 {
+    pub(crate) fn next_u64(&self) -> u64 {
         const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
         let mut z = self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -15,6 +15,7 @@ mod outside;
 mod parse;
 mod redact;
 mod run;
+mod sample;
 mod stage;
 mod step;
 mod steps;

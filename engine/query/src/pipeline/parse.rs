@@ -9,6 +9,7 @@ use super::bucket_auto::BucketAuto;
 use super::facet::Facet;
 use super::geo_near::GeoNear;
 use super::group::Group;
+use super::sample::Sample;
 use super::stage::{Stage, StageKind};
 use super::unwind::Unwind;
 use super::{Document, GraphLookup, Lookup, Merge, OutputTo, Outside, UnionWith};
@@ -44,6 +45,7 @@ const SUPPORTED: &[&str] = &[
     "$bucketAuto",
     "$densify",
     "$fill",
+    "$sample",
     "$setWindowFields",
     "$sortByCount",
     "$lookup",
@@ -65,7 +67,6 @@ pub(super) const UNSUPPORTED: &[&str] = &[
     "$querySettings",
     "$queryStats",
     "$rankFusion",
-    "$sample",
     "$search",
     "$searchMeta",
     "$shardedDataDistribution",
@@ -313,6 +314,7 @@ fn parse_stage(name: &str, spec: RawBsonRef<'_>, variables: &Variables) -> Resul
         "$unionWith" => outside(Outside::UnionWith(UnionWith::parse(spec, variables)?)),
         "$out" => outside(Outside::Out(OutputTo::parse(spec)?)),
         "$merge" => outside(Outside::Merge(Merge::parse(spec, variables)?)),
+        "$sample" => StageKind::Sample(Sample::parse(spec, variables)?),
         "$bucketAuto" => StageKind::BucketAuto(BucketAuto::parse(spec, variables)?),
         name if FIRST.contains(&name) => {
             return Err(not_first(name));

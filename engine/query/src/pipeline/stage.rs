@@ -11,6 +11,7 @@ use super::densify::{Densify, Densifying};
 use super::facet::{Facet, Faceting};
 use super::geo_near::GeoNear;
 use super::group::{Group, Grouping};
+use super::sample::Sample;
 use super::step::Step;
 use super::steps::{Counting, Filtering, Limiting, Redacting, Skipping, Sorting, Transforming};
 use super::unwind::{Unwind, Unwinding};
@@ -48,6 +49,7 @@ pub(super) enum StageKind {
     /// What the caller performs.
     Outside(Arc<Outside>),
     BucketAuto(BucketAuto),
+    Sample(Sample),
     /// The functions of `$setWindowFields`, behind its sort.
     Window(Arc<WindowFields>),
     /// What `$densify` makes, behind its sort.
@@ -78,6 +80,7 @@ impl Stage {
             StageKind::Redact(expression) => Box::new(Redacting(expression)),
             StageKind::Facet(facet) => Box::new(Faceting::new(facet)),
             StageKind::BucketAuto(buckets) => Box::new(Bucketing::new(buckets)),
+            StageKind::Sample(sample) => Box::new(Sorting::sample(sample)),
             StageKind::Window(fields) => Box::new(Windows::new(fields)),
             StageKind::Densify(densify) => Box::new(Densifying::new(densify)),
             StageKind::Project(_) | StageKind::ReplaceRoot(..) | StageKind::GeoNear(_) => {

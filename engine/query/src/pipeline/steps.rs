@@ -3,9 +3,10 @@
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_wire::Result;
 
+use super::sample::Sample;
 use super::step::{Given, Step, Taken};
 use super::{Document, Stage};
-use crate::expression::Expression;
+use crate::expression::{Expression, Random};
 use crate::limits::MAX_SORT_BYTES;
 use crate::matcher::Matcher;
 use crate::sort::SortPattern;
@@ -110,12 +111,18 @@ impl Step for Counting {
     }
 }
 
-/// `$sort`.
+/// `$sort`, and `$sample`, which is a sort by chance.
 #[derive(Debug)]
 pub(super) struct Sorting {
-    pattern: SortPattern,
+    order: Order,
     arrived: u64,
     state: SortState,
+}
+
+#[derive(Debug)]
+enum Order {
+    Pattern(SortPattern),
+    Chance(Random),
 }
 
 enum SortState {
@@ -135,8 +142,17 @@ impl std::fmt::Debug for SortState {
 impl Sorting {
     /// A sort of which at most `limit` documents are wanted.
     pub(super) fn new(pattern: SortPattern, limit: Option<usize>) -> Sorting {
+        Sorting::by(Order::Pattern(pattern), limit)
+    }
+
+    /// So many documents by chance.
+    pub(super) fn sample(sample: Sample) -> Sorting {
+        Sorting::by(Order::Chance(sample.random), Some(sample.size))
+    }
+
+    fn by(order: Order, limit: Option<usize>) -> Sorting {
         Sorting {
-            pattern,
+            order,
             arrived: 0,
             state: SortState::Taking(Sorter::new(limit, MAX_SORT_BYTES)),
         }
@@ -149,7 +165,10 @@ impl Step for Sorting {
             unreachable!("nothing comes after the end");
         };
         // Documents of equal keys stay in the order in which they came.
-        let mut key = self.pattern.value_key(document)?;
+        let mut key = match &self.order {
+            Order::Pattern(pattern) => pattern.value_key(document)?,
+            Order::Chance(random) => random.next_u64().to_be_bytes().to_vec(),
+        };
         work::check()?;
         key.extend_from_slice(&self.arrived.to_be_bytes());
         self.arrived += 1;
