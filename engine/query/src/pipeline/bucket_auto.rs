@@ -226,7 +226,7 @@ pub(super) struct Bucketing {
 
 enum State {
     Taking(Sorter<Entry>),
-    Giving(Giving),
+    Giving(Box<Giving>),
 }
 
 /// The buckets on their way out.
@@ -297,14 +297,14 @@ impl Step for Bucketing {
         let sorter = std::mem::replace(sorter, Sorter::new(None, 0));
         let mut sorted = Box::new(sorter.finish().map(|(_, entry)| entry));
         let share = self.arrived as f64 / self.stage.buckets as f64;
-        self.state = State::Giving(Giving {
+        self.state = State::Giving(Box::new(Giving {
             next: sorted.next(),
             sorted,
             size: (share.round() as u64).max(1),
             begun: 0,
             bucket: None,
             end: None,
-        });
+        }));
         Ok(())
     }
 

@@ -8,6 +8,7 @@ mod framed;
 mod function;
 mod held;
 mod parse;
+mod parse_series;
 mod partition;
 mod series;
 

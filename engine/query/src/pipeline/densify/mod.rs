@@ -1,0 +1,13 @@
+//! `$densify`: documents for the numbers or dates that are missing in a sequence.
+
+mod nested;
+mod parse;
+mod sequence;
+mod step;
+
+#[cfg(test)]
+mod tests;
+
+pub(super) use parse::{missing_field, parse, parse_paths, unknown_field, wrong_type};
+pub(super) use sequence::Densify;
+pub(super) use step::Densifying;
