@@ -364,8 +364,8 @@ fn errors() {
     );
     check_error(
         rawdoc! { "$where": "1" },
-        115,
-        "the query operator $where is not supported",
+        2,
+        "no globalScriptEngine in $where parsing: $where is not supported",
     );
 }
 
