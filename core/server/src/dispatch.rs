@@ -168,7 +168,7 @@ impl<'a> Dispatch<'a> {
         }
         // Hello waits because its client asked it to.
         if self.is_slow(took) && command.spec.name != "hello" {
-            self.log_slow(message, ctx, took, outcome.as_ref().err());
+            self.log_slow(message, ctx, took, &outcome);
         }
         let mut reply = match outcome {
             Ok(reply) => completed(reply),
@@ -222,14 +222,24 @@ impl<'a> Dispatch<'a> {
     }
 
     #[cold]
-    fn log_slow(&self, message: &Message, ctx: &OpContext, took: Duration, error: Option<&Error>) {
+    fn log_slow(
+        &self,
+        message: &Message,
+        ctx: &OpContext,
+        took: Duration,
+        outcome: &Result<Reply>,
+    ) {
         let text =
             to_extended_json_limited(message.body(), JsonMode::Relaxed, SLOW_COMMAND_LOG_BYTES);
+        let (error, reply) = (outcome.as_ref().err(), outcome.as_ref().ok());
         tracing::info!(
-            target: "COMMAND", id = 51_803u64, ctx = self.context(), r#type = "command", db = &*ctx.db,
-            appName = ctx.client.app_name(), command = text, errCode = error.map(|error| error.code.0),
-            remote = ctx.client.remote.map(tracing::field::display), durationMillis = took.as_millis() as u64,
-            "Slow query"
+            target: "COMMAND", id = 51_803u64, ctx = self.context(), r#type = "command", ns = namespace(message, ctx),
+            db = &*ctx.db, appName = ctx.client.app_name(), command = text, planSummary = ctx.work.plan_summary(),
+            keysExamined = ctx.work.keys_examined(), docsExamined = ctx.work.docs_examined(),
+            nreturned = ctx.work.documents_returned(), errCode = error.map(|error| error.code.0),
+            errMsg = error.map(|error| &*error.message), reslen = reply.map(|reply| reply.len() as u64),
+            remote = ctx.client.remote.map(tracing::field::display), protocol = "op_msg",
+            durationMillis = took.as_millis() as u64, "Slow query"
         );
     }
 
@@ -244,6 +254,19 @@ fn invocation(command: &Rc<Command>, message: &Message, ctx: &OpContext) -> Invo
         ctx: ctx.clone(),
         command: command.clone(),
         exhaust_allowed: message.flags().has(Flags::EXHAUST_ALLOWED),
+    }
+}
+
+/// The namespace that a command names in its first field, or a `getMore` in its second; else that of the database's commands.
+fn namespace(message: &Message, ctx: &OpContext) -> String {
+    let body = message.body();
+    let name = match ctx.command {
+        "getMore" => pinion_bson::get(body, "collection"),
+        _ => pinion_bson::elements(body).next().map(|(_, value)| value),
+    };
+    match name {
+        Some(pinion_bson::RawBsonRef::String(collection)) => format!("{}.{collection}", ctx.db),
+        _ => format!("{}.$cmd", ctx.db),
     }
 }
 

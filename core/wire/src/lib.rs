@@ -8,9 +8,9 @@ mod message;
 
 pub use command::{
     Attempt, ClientInfo, ClientMetadata, Command, CommandClass, CommandSpec, Handler,
-    HandlerFuture, Invocation, OpContext, OpShared, OperationObserver, Prepared, Priority, Ran,
-    ReadConcernSupport, Registry, Repeat, Repeatable, ServerCounters, check_permitted,
-    interruption,
+    HandlerFuture, Invocation, OpContext, OpShared, OpWork, OperationObserver, PlanSummary,
+    Prepared, Priority, Ran, ReadConcernSupport, Registry, Repeat, Repeatable, ServerCounters,
+    check_permitted, interruption,
 };
 pub use error::{Category, Error, ErrorCode, LabelContext, Result, labels, labels_for};
 pub use message::{

@@ -90,6 +90,14 @@ def test_slow_commands_are_logged_from_the_threshold_on():
         slow = lines(node, msg="Slow query")
         assert any('"find":"c"' in message["attr"]["command"] for message in slow)
         assert client.admin.command("profile", -1)["slowms"] == 0
+        client.test.c.create_index("a")
+        list(client.test.c.find({"a": {"$gte": 0}}))
+        list(client.test.c.find({"b": None}).limit(7))
+        told = {message["attr"]["planSummary"]: message["attr"] for message in lines(node, msg="Slow query") if "planSummary" in message["attr"]}
+        assert set(told) >= {"IDHACK", "IXSCAN { a: 1 }", "COLLSCAN"}
+        assert told["IDHACK"]["docsExamined"] == told["IDHACK"]["nreturned"] == 1 and told["IDHACK"]["ns"] == "test.c"
+        assert told["IXSCAN { a: 1 }"]["keysExamined"] == 0 and told["COLLSCAN"]["nreturned"] == 7
+        assert told["COLLSCAN"]["docsExamined"] >= 7 and told["COLLSCAN"]["reslen"] > 7 * 14
 
 
 def test_the_journal_interval_is_told():

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use pinion_bson::{RawDocument, RawDocumentBuf};
 
+use super::work::OpWork;
 use crate::error::{Error, ErrorCode, Result};
 use crate::idl::{GenericArguments, Path, Types, wrong_type};
 use crate::limits::{MAX_APP_NAME_BYTES, MAX_CLIENT_METADATA_BYTES};
@@ -162,7 +163,7 @@ pub struct OpContext {
     pub priority: Priority,
 }
 
-/// The part of an OpContext that does not change, apart from the kill flag.
+/// The part of an OpContext that does not change, apart from the kill flag and the work.
 #[derive(Debug)]
 pub struct OpShared {
     /// `opid` of currentOp and killOp; unique in the node.
@@ -174,6 +175,8 @@ pub struct OpShared {
     pub args: GenericArguments,
     /// When the operation started, in nanoseconds of the runtime's monotonic clock.
     pub started_ns: u64,
+    /// What it has done so far.
+    pub work: OpWork,
     /// The code of the interruption, 0 while there is none.
     killed: AtomicI32,
 }
@@ -197,6 +200,7 @@ impl OpContext {
             db: db.into(),
             args,
             started_ns: now_ns,
+            work: OpWork::default(),
             killed,
         };
         OpContext {
@@ -212,6 +216,7 @@ impl OpContext {
             Some(shared) => {
                 shared.op_id = op_id;
                 shared.started_ns = now_ns;
+                shared.work = OpWork::default();
                 *shared.killed.get_mut() = 0;
             }
             // Somebody still looks at the operation before it.
@@ -223,6 +228,7 @@ impl OpContext {
                     db: self.db.clone(),
                     args: self.args.clone(),
                     started_ns: now_ns,
+                    work: OpWork::default(),
                     killed: AtomicI32::new(0),
                 });
             }

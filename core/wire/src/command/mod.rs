@@ -4,6 +4,7 @@ mod context;
 mod observer;
 mod registry;
 mod repeat;
+mod work;
 
 pub use context::{ClientInfo, ClientMetadata, OpContext, OpShared, Priority, interruption};
 pub use observer::{OperationObserver, ServerCounters};
@@ -12,3 +13,4 @@ pub use registry::{
     Registry, check_permitted,
 };
 pub use repeat::{Attempt, Prepared, Ran, Repeat, Repeatable};
+pub use work::{OpWork, PlanSummary};

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_catalog::{Collection, Index, IndexPlacement, Placement, partition_of};
+use pinion_query::document_text;
 use pinion_storage::{
     Cursor, Direction, Key, KeyRange, Partition, PartitionId, ReadAt, TreeId, storage,
 };
@@ -112,6 +113,26 @@ impl Access {
             Access::Collection(access) | Access::Index(access) => std::slice::from_ref(access),
             Access::Union(branches) => branches,
             Access::Near(near) => std::slice::from_ref(&near.branch),
+        }
+    }
+
+    /// The plan in a few words, as slow operations are told of.
+    pub(crate) fn summary(&self) -> String {
+        let keys = |branch: &RangeAccess| match &branch.index {
+            Some(index) => document_text(index.key()),
+            None => "{ _id: 1 }".into(),
+        };
+        let scans = |stage: &str| {
+            let scan = |branch: &RangeAccess| format!("{stage} {}", keys(branch));
+            let all: Vec<String> = self.branches().iter().map(scan).collect();
+            all.join(", ")
+        };
+        match self {
+            Access::Nothing => "EOF".into(),
+            Access::Id(_) => "IDHACK".into(),
+            Access::Collection(_) => "COLLSCAN".into(),
+            Access::Index(_) | Access::Union(_) => scans("IXSCAN"),
+            Access::Near(_) => scans("GEO_NEAR"),
         }
     }
 

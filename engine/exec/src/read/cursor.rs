@@ -325,6 +325,17 @@ pub(crate) async fn fill(
     ctx: &OpContext,
     max_documents: usize,
 ) -> Result<Filled> {
+    let filled = fill_up_to(stream, stash, ctx, max_documents).await?;
+    ctx.work.returned(filled.documents.len() as u64);
+    Ok(filled)
+}
+
+async fn fill_up_to(
+    stream: &mut Stream,
+    stash: &mut Option<Bytes>,
+    ctx: &OpContext,
+    max_documents: usize,
+) -> Result<Filled> {
     let mut documents: Vec<Bytes> = Vec::new();
     let mut bytes = 0;
     loop {

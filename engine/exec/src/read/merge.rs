@@ -82,7 +82,7 @@ impl MergedStream {
         for (owner, opened) in opened {
             match opened {
                 Ok((number, batch)) => {
-                    stream.counters.add(&batch.counters);
+                    stream.count(ctx, &batch.counters);
                     stream.parts.push(Part {
                         owner,
                         number,
@@ -129,6 +129,12 @@ impl MergedStream {
         failed.map_or(Ok(()), Err)
     }
 
+    /// Takes over what a step of a part did.
+    fn count(&mut self, ctx: &OpContext, step: &PartCounters) {
+        self.counters.add(step);
+        ctx.work.examined(step.keys_examined, step.docs_examined);
+    }
+
     /// Steps every part that has nothing buffered.
     async fn refill(&mut self, ctx: &OpContext, step: StepSize) -> Result<()> {
         let starved: Vec<usize> = (0..self.parts.len())
@@ -157,9 +163,9 @@ impl MergedStream {
                         done || !items.is_empty(),
                         "a part that is not done makes progress"
                     );
-                    self.counters.add(&counters);
                     part.buffer = items.into();
                     part.done = done;
+                    self.count(ctx, &counters);
                 }
                 Err(error) => {
                     part.done = true;

@@ -113,6 +113,9 @@ pub(crate) async fn open(
             at,
             max_sort_bytes: state().parameters.borrow().max_sort_bytes as usize,
         });
+        let summarised = spec.clone();
+        ctx.work
+            .planned(Box::new(move || summarised.access.summary()));
         let partitions = spec.access.partitions(&request.collection);
         match MergedStream::open(spec, partitions, ctx, step, request.skip, request.limit).await {
             Ok(stream) => return Ok(Opened { stream, indexes }),

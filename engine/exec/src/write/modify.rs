@@ -127,6 +127,7 @@ async fn modify(
             return Ok(Modified::NoMatch);
         };
         state().metrics.counters.docs_examined.inc();
+        ctx.work.examined(0, 1);
         let old = pinion_catalog::stored_document(&read.value);
         let matches = || request.matcher.matches_with_position(old);
         let Some(position) = compute(ctx, matches).await? else {
