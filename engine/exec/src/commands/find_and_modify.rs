@@ -224,7 +224,15 @@ pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
             let document = stored_document(bytes);
             match &parsed.projection {
                 Some(projection) => {
-                    let apply = || projection.apply(document, None);
+                    let apply = || {
+                        // Where the filter matched, which is in the old document.
+                        let position = match projection.needs_position() {
+                            true => parsed.statement.matcher.matches_with_position(document)?,
+                            false => None,
+                        };
+                        let index = position.and_then(|position| position.array_index);
+                        projection.apply(document, index)
+                    };
                     let projected = compute(&cmd.ctx, apply).await?;
                     let fields: &mut DocBuilder = &mut out;
                     let append = || {

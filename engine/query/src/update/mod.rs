@@ -190,6 +190,7 @@ impl Update {
         let new = match &self.kind {
             Kind::Replacement(replacement) => {
                 let filler = (!self.keeps_empty_timestamps).then_some(context.timestamp);
+                check_replacement(replacement)?;
                 replace(old, replacement, filler)?
             }
             Kind::Pipeline(pipeline) => replace(old, &pipeline.transform(old)?, None)?,
@@ -256,13 +257,9 @@ impl Update {
     }
 }
 
-/// The new document under the old `_id`; empty timestamps are filled in where one is given.
-fn replace(
-    old: &RawDocument,
-    replacement: &RawDocument,
-    timestamp: Option<Timestamp>,
-) -> Result<RawDocumentBuf> {
-    // Told only when there is a document to replace.
+/// Refuses a replacement that could be taken for operators, once there is a document to replace.
+/// What a pipeline makes cannot be.
+fn check_replacement(replacement: &RawDocument) -> Result<()> {
     for (name, _) in elements(replacement) {
         if name.starts_with('$') {
             return Err(error(
@@ -274,6 +271,15 @@ fn replace(
             ));
         }
     }
+    Ok(())
+}
+
+/// The new document under the old `_id`; empty timestamps are filled in where one is given.
+fn replace(
+    old: &RawDocument,
+    replacement: &RawDocument,
+    timestamp: Option<Timestamp>,
+) -> Result<RawDocumentBuf> {
     let old_id = field(old, "_id");
     let new_id = field(replacement, "_id");
     if let (Some(old_id), Some(new_id)) = (old_id, new_id)

@@ -172,6 +172,19 @@ fn pipelines() {
         rawbson!([]),
         rawdoc! { "_id": 1, "x": (Timestamp { time: 0, increment: 0 }) },
     );
+    // Names that stand for operators elsewhere.
+    check(
+        rawdoc! { "_id": 1, "$price": 5 },
+        rawbson!([{ "$set": { "seen": 1 } }]),
+        rawbson!([]),
+        rawdoc! { "_id": 1, "$price": 5, "seen": 1 },
+    );
+    check(
+        rawdoc! { "_id": 1, "a": 5 },
+        rawbson!([{ "$replaceWith": { "$setField": { "field": { "$literal": "$b" }, "input": "$$ROOT", "value": "$a" } } }]),
+        rawbson!([]),
+        rawdoc! { "_id": 1, "a": 5, "$b": 5 },
+    );
     for (update, code) in [
         (rawbson!([{ "$match": { "a": 1 } }]), 72),
         (rawbson!([{ "$match": 1 }]), 15959),
