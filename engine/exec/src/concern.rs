@@ -1,5 +1,6 @@
 //! What a standalone makes of read and write concerns, and the wait that a write concern asks for.
 
+use pinion_bson::RawBsonRef;
 use pinion_catalog::from_fatal;
 use pinion_clock::Timestamp;
 use pinion_storage::storage;
@@ -18,6 +19,13 @@ pub(crate) fn check(cmd: &Invocation) -> Result<()> {
         ));
     }
     if let Some(concern) = &args.read_concern {
+        // What a stage cannot be read with is told before what a standalone cannot be read with.
+        if cmd.name() == "aggregate"
+            && let Some(level) = concern.level
+            && let Some(RawBsonRef::Array(stages)) = pinion_bson::get(cmd.body(), "pipeline")
+        {
+            pinion_query::check_read_concern(stages, level)?;
+        }
         match concern.level {
             Some(ReadConcernLevel::Snapshot) => {
                 return Err(Error::new(

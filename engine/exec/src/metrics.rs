@@ -65,6 +65,35 @@ impl Latency {
     }
 }
 
+/// Latencies of one class of operations, summed over cores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LatencyValues {
+    pub ops: u64,
+    pub total_us: u64,
+    /// How many operations took so many microseconds, by powers of two.
+    pub buckets: [u64; LATENCY_BUCKETS],
+}
+
+impl LatencyValues {
+    /// The present values of one core.
+    pub fn of(latency: &Latency) -> LatencyValues {
+        LatencyValues {
+            ops: latency.ops.get(),
+            total_us: latency.total_us.get(),
+            buckets: *latency.buckets.borrow(),
+        }
+    }
+
+    /// Adds another core's values.
+    pub fn add(&mut self, other: &LatencyValues) {
+        self.ops += other.ops;
+        self.total_us += other.total_us;
+        for (mine, theirs) in self.buckets.iter_mut().zip(other.buckets) {
+            *mine += theirs;
+        }
+    }
+}
+
 macro_rules! counters {
     ($($name:ident)*) => {
         /// The plain counters of one core.
@@ -178,11 +207,61 @@ impl TopEntry {
     }
 }
 
-/// How often indexes were used.
+/// What one core knows of a namespace. Most are only read, or only written: the latencies of a class of operations are
+/// there once there was one.
 #[derive(Debug, Default)]
-struct IndexUses {
+struct NamespaceUse {
+    top: TopEntry,
+    latencies: [Option<Box<Latency>>; 3],
+}
+
+/// How a namespace was used.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NamespaceValues {
+    pub top: TopEntry,
+    /// Of reads, writes and other commands.
+    pub latencies: [LatencyValues; 3],
+}
+
+impl NamespaceValues {
+    /// Adds another core's values.
+    pub fn add(&mut self, other: &NamespaceValues) {
+        self.top.add(&other.top);
+        for (mine, theirs) in self.latencies.iter_mut().zip(&other.latencies) {
+            mine.add(theirs);
+        }
+    }
+}
+
+/// How often trees were used.
+#[derive(Debug, Default)]
+struct TreeUses {
     counts: FxHashMap<TreeId, u64>,
     forget_at: usize,
+}
+
+impl TreeUses {
+    /// Counts one use. Now and then it forgets the trees that `exist` does not give, so it knows at most twice as many as
+    /// there are.
+    fn record<I>(&mut self, tree: TreeId, exist: impl FnOnce() -> I)
+    where
+        I: IntoIterator<Item = TreeId>,
+    {
+        if let Some(count) = self.counts.get_mut(&tree) {
+            *count += 1;
+            return;
+        }
+        if self.counts.len() >= self.forget_at.max(MIN_USED_INDEXES) {
+            let exist: FxHashSet<TreeId> = exist().into_iter().collect();
+            self.counts.retain(|tree, _| exist.contains(tree));
+            self.forget_at = 2 * self.counts.len();
+        }
+        self.counts.insert(tree, 1);
+    }
+
+    fn of(&self, tree: TreeId) -> u64 {
+        self.counts.get(&tree).copied().unwrap_or(0)
+    }
 }
 
 /// All metrics of one core.
@@ -192,9 +271,10 @@ pub struct Metrics {
     pub reads: Latency,
     pub writes: Latency,
     pub commands: Latency,
-    top: RefCell<BTreeMap<Arc<str>, TopEntry>>,
+    top: RefCell<BTreeMap<Arc<str>, NamespaceUse>>,
     top_forget_at: Cell<usize>,
-    index_uses: RefCell<IndexUses>,
+    index_uses: RefCell<TreeUses>,
+    collection_scans: RefCell<TreeUses>,
 }
 
 impl Metrics {
@@ -209,50 +289,77 @@ impl Metrics {
 
     /// Records one finished operation of a namespace. Now and then it forgets those that do not exist any more, so it knows
     /// at most twice as many as there are.
-    pub fn record_top(&self, ns: &str, kind: TopKind, us: u64, exists: impl Fn(&str) -> bool) {
+    pub fn record_top(
+        &self,
+        ns: &str,
+        (kind, class): (TopKind, OpClass),
+        us: u64,
+        exists: impl Fn(&str) -> bool,
+    ) {
+        let record = |used: &mut NamespaceUse| {
+            used.top.record(kind, us);
+            let latency = &mut used.latencies[class as usize];
+            latency.get_or_insert_default().record(us);
+        };
         let mut top = self.top.borrow_mut();
-        if let Some(entry) = top.get_mut(ns) {
-            entry.record(kind, us);
-            return;
+        if let Some(used) = top.get_mut(ns) {
+            return record(used);
         }
         if top.len() >= self.top_forget_at.get().max(MIN_TOP_NAMESPACES) {
             top.retain(|ns, _| exists(ns));
             self.top_forget_at.set(2 * top.len());
         }
-        top.entry(ns.into()).or_default().record(kind, us);
+        record(top.entry(ns.into()).or_default());
     }
 
-    /// Counts one operation that used an index, or a collection's tree as the index on `_id`. Now and then it forgets
-    /// those that `exist` does not give, so it knows at most twice as many as there are.
+    /// Counts one operation that used an index, or a collection's tree as the index on `_id`. `exist` gives the trees that
+    /// there are.
     pub fn record_index_use<I>(&self, tree: TreeId, exist: impl FnOnce() -> I)
     where
         I: IntoIterator<Item = TreeId>,
     {
-        let mut uses = self.index_uses.borrow_mut();
-        if let Some(count) = uses.counts.get_mut(&tree) {
-            *count += 1;
-            return;
-        }
-        if uses.counts.len() >= uses.forget_at.max(MIN_USED_INDEXES) {
-            let exist: FxHashSet<TreeId> = exist().into_iter().collect();
-            uses.counts.retain(|tree, _| exist.contains(tree));
-            uses.forget_at = 2 * uses.counts.len();
-        }
-        uses.counts.insert(tree, 1);
+        self.index_uses.borrow_mut().record(tree, exist);
     }
 
     /// How often each of these was used.
     pub fn index_uses(&self, trees: &[TreeId]) -> Vec<u64> {
         let uses = self.index_uses.borrow();
-        trees
-            .iter()
-            .map(|tree| uses.counts.get(tree).copied().unwrap_or(0))
-            .collect()
+        trees.iter().map(|tree| uses.of(*tree)).collect()
+    }
+
+    /// Counts one scan of a collection, which is named by its tree. `exist` gives the trees that there are.
+    pub fn record_collection_scan<I>(&self, tree: TreeId, exist: impl FnOnce() -> I)
+    where
+        I: IntoIterator<Item = TreeId>,
+    {
+        self.counters.collection_scans.inc();
+        self.collection_scans.borrow_mut().record(tree, exist);
+    }
+
+    /// How often a collection was scanned.
+    pub fn collection_scans(&self, tree: TreeId) -> u64 {
+        self.collection_scans.borrow().of(tree)
     }
 
     /// A copy of what `top` shows.
     pub fn top(&self) -> BTreeMap<Arc<str>, TopEntry> {
-        self.top.borrow().clone()
+        let top = self.top.borrow();
+        top.iter().map(|(ns, used)| (ns.clone(), used.top)).collect()
+    }
+
+    /// How one namespace was used.
+    pub fn of_namespace(&self, ns: &str) -> NamespaceValues {
+        let top = self.top.borrow();
+        let Some(used) = top.get(ns) else {
+            return NamespaceValues::default();
+        };
+        let values = |latency: &Option<Box<Latency>>| {
+            latency.as_deref().map(LatencyValues::of).unwrap_or_default()
+        };
+        NamespaceValues {
+            top: used.top,
+            latencies: used.latencies.each_ref().map(values),
+        }
     }
 }
 
@@ -265,16 +372,19 @@ mod tests {
     fn collections_that_are_gone_make_room() {
         let metrics = Metrics::default();
         let exists = |ns: &str| ns == "db.kept" || ns == "db.last";
-        metrics.record_top("db.kept", TopKind::Query, 1, exists);
+        metrics.record_top("db.kept", (TopKind::Query, OpClass::Read), 1, exists);
         for i in 0..3 * MIN_TOP_NAMESPACES {
-            metrics.record_top(&format!("db.c{i}"), TopKind::Query, 1, exists);
+            metrics.record_top(&format!("db.c{i}"), (TopKind::Query, OpClass::Read), 1, exists);
         }
-        metrics.record_top("db.last", TopKind::Insert, 1, exists);
-        metrics.record_top("db.kept", TopKind::Query, 1, exists);
+        metrics.record_top("db.last", (TopKind::Insert, OpClass::Write), 1, exists);
+        metrics.record_top("db.kept", (TopKind::Query, OpClass::Read), 1, exists);
         let top = metrics.top();
         assert!(top.len() <= MIN_TOP_NAMESPACES, "{}", top.len());
         assert_eq!(top["db.kept"].queries.count, 2);
         assert_eq!(top["db.last"].insert.count, 1);
+        let kept = metrics.of_namespace("db.kept").latencies;
+        assert_eq!([kept[0].ops, kept[1].ops, kept[2].ops], [2, 0, 0]);
+        assert_eq!(kept[0].buckets[0], 2);
     }
 
     #[test]

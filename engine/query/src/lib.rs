@@ -35,7 +35,8 @@ pub use limits::{MAX_FACET_BYTES, MAX_GROUP_BYTES, MAX_KEY_PATTERN_FIELDS, MAX_S
 pub use matcher::{MatchPosition, Matcher};
 pub use pipeline::{
     Document, GraphLookup, Input, Lookup, Merge, MergeWrite, NotMatched, OutputTo, Outside,
-    Pipeline, PipelineParts, PipelineRun, Segment, Traversal, UnionWith, Want,
+    Pipeline, PipelineParts, PipelineRun, Segment, Traversal, UnionWith, Want, check_api_v1,
+    check_read_concern, stage_outside_v1,
 };
 pub use planner::{
     Access, ExplainStage, Hint, IndexAccess, Interval, Intervals, KeyBounds, KeyRange, NearAccess,

@@ -84,6 +84,8 @@ pub const MAX_CONSIDERED_VALUES: usize = 10;
 
 /// Most stages of a pipeline.
 pub const MAX_PIPELINE_STAGES: usize = 1000;
+/// How deep the pipelines of stages may stand in each other.
+pub const MAX_SUB_PIPELINE_DEPTH: usize = 20;
 
 /// Most intervals an index scan's bounds may hold for one field before a wider one replaces them
 /// (Pinion's own bound).

@@ -4,16 +4,16 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use pinion_bson::{RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
+use pinion_bson::{BinarySubtype, RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
 use pinion_catalog::{Collection, ResolvedView};
-use pinion_query::{Hint, Pipeline, PipelineParts, Variables};
+use pinion_query::{Hint, Pipeline, PipelineParts, Variables, check_api_v1};
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::acknowledge;
 use super::collation::{Asked, check_sources};
 use super::cursors::{CursorRequest, first_batch};
-use super::first_stage::{FirstStage, documents_of, first_stage};
+use super::first_stage::{FirstStage, Place, documents_of, first_stage, without_list_sessions};
 use super::variables::variables;
 use crate::acquire::{Acquired, acquire_viewed, check_view};
 use crate::compute::compute;
@@ -55,23 +55,20 @@ pub(super) fn read<'d>(
 ) -> Result<AggregateCommand<'d>> {
     let reader = CommandReader::new("aggregate", body)?;
     let collectionless = match reader.value("aggregate") {
-        Some(RawBsonRef::String(_)) | None => false,
-        Some(value)
-            if pinion_wire::idl::is_number(value)
-                && pinion_wire::idl::i64_exact(value) == Some(1) =>
-        {
+        Some(value) if pinion_wire::idl::is_number(value) => {
+            if pinion_wire::idl::f64_lossy(value) != Some(1.0) {
+                return Err(Error::bad_value(
+                    "Invalid command format: the 'aggregate' field must specify a collection name or 1",
+                ));
+            }
             true
         }
-        Some(value) if pinion_wire::idl::is_number(value) => {
-            return Err(Error::failed_to_parse(
-                "Invalid command format: the 'aggregate' field must specify a collection name or 1",
+        Some(RawBsonRef::Binary(value)) if value.subtype == BinarySubtype::Uuid => {
+            return Err(Error::bad_value(
+                "Collection name must be provided. UUID is not valid in this context",
             ));
         }
-        Some(_) => {
-            return Err(Error::failed_to_parse(
-                "Invalid command format: the 'aggregate' field must specify a collection name or 1",
-            ));
-        }
+        _ => false,
     };
     let ns = if collectionless {
         Namespace::new(db, "$cmd.aggregate")?
@@ -120,6 +117,12 @@ pub(super) fn read<'d>(
             size.map(|size| size as usize)
         }
     };
+    if (explain || explaining) && reader.has("writeConcern") {
+        // The space is missing in MongoDB's text too.
+        return Err(Error::failed_to_parse(
+            "Aggregation explain does not support the'writeConcern' option",
+        ));
+    }
     let hint = parse_hint(reader.value("hint"))?;
     let lets = reader.opt_doc("let")?;
     reader.opt_flag("allowDiskUse")?;
@@ -158,6 +161,17 @@ pub(super) fn read<'d>(
 }
 
 impl AggregateCommand<'_> {
+    /// Refuses what version 1 of the stable API does not have.
+    fn check_strict(&self) -> Result<()> {
+        if self.explain {
+            return Err(Error::new(
+                ErrorCode::API_STRICT_ERROR,
+                "BSON field 'aggregate.explain' is not allowed with apiStrict:true.",
+            ));
+        }
+        check_api_v1(self.stages)
+    }
+
     /// Acquires the collection that the pipeline reads.
     pub(super) async fn acquire(&self, ctx: &OpContext) -> Result<Acquired> {
         // Without a collection there is none whose UUID could be meant.
@@ -177,9 +191,20 @@ impl AggregateCommand<'_> {
             }
         };
         check_sources(self.ns.db(), &stages, vars.collation.as_ref())?;
-        let first = compute(ctx, || first_stage(&stages, self.collectionless)).await?;
+        let stages = match without_list_sessions(&stages, &self.ns)? {
+            Some(replaced) => Cow::Owned(replaced),
+            None => stages,
+        };
+        let place = Place {
+            ns: &self.ns,
+            collectionless: self.collectionless,
+        };
+        let first = compute(ctx, || first_stage(&stages, place)).await?;
         let taken = usize::from(first.is_some());
         let pipeline = compute(ctx, || Pipeline::parse_from(&stages, taken, &vars)).await?;
+        if first.is_none() {
+            place.check_front(&stages)?;
+        }
         Ok(Aggregate {
             first,
             pipeline,
@@ -255,6 +280,9 @@ impl Aggregate {
 /// `aggregate`.
 pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
     let command = read(cmd.body(), cmd.db(), false)?;
+    if cmd.ctx.args.api.strict {
+        command.check_strict()?;
+    }
     if command.explain {
         return super::explain::explain_aggregate(&cmd, cmd.body()).await;
     }

@@ -172,7 +172,7 @@ pub(crate) fn collection_info(collection: &Collection, name_only: bool) -> RawDo
 }
 
 /// A view or a time series as `listCollections` shows it.
-fn view_info(view: &View, name_only: bool) -> RawDocumentBuf {
+pub(super) fn view_info(view: &View, name_only: bool) -> RawDocumentBuf {
     let mut out = DocBuilder::new();
     out.append("name", view.ns.collection())
         .append("type", view.kind().name());

@@ -1,15 +1,19 @@
 //! `currentOp` and `killOp`.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawDocumentBuf};
 use pinion_catalog::{core_catalog, stored_document};
 use pinion_query::Matcher;
 use pinion_wire::idl::is_generic_argument;
-use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
+use pinion_wire::{ClientInfo, Error, ErrorCode, Invocation, Reply, Result};
 
+use super::first_stage::Shown;
 use super::sessions::append_lsid;
 use crate::compute::compute;
 use crate::ops::OpSnapshot;
+use crate::parameters::server_counters;
 use crate::read::IdleCursor;
 use crate::state::state;
 
@@ -26,7 +30,7 @@ pub(crate) async fn current_op(cmd: Invocation) -> Result<Reply> {
     let matcher = compute(&cmd.ctx, || Matcher::parse(&filter)).await?;
     let mut out = Reply::new();
     out.start_array("inprog");
-    for op in operations(false).await {
+    for op in operations(Shown { truncated: true, ..Shown::default() }).await {
         if compute(&cmd.ctx, || matcher.matches(&op)).await? {
             out.push(&*op);
         }
@@ -41,18 +45,25 @@ pub(crate) async fn current_op(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// The documents of `currentOp`, and of `$currentOp`, which shows idle cursors too.
-pub(crate) async fn operations(idle_cursors: bool) -> Vec<RawDocumentBuf> {
+/// The documents of `currentOp`, and of `$currentOp`, which shows idle cursors and connections too.
+pub(super) async fn operations(shown: Shown) -> Vec<RawDocumentBuf> {
     let parts = pinion_runtime::on_all_cores(|_| async {
         let state = state();
-        (state.ops.snapshot(), state.cursors.idle())
+        let clients = server_counters().clients();
+        (state.ops.snapshot(), state.cursors.idle(), clients)
     })
     .await;
+    let running = parts.iter().flat_map(|(ops, ..)| ops);
+    let busy: BTreeSet<i32> = running.map(|op| op.ctx.client.connection_id).collect();
     let mut list = Vec::new();
-    for (ops, cursors) in parts {
-        list.extend(ops.iter().map(describe));
-        if idle_cursors {
-            list.extend(cursors.iter().map(describe_cursor));
+    for (ops, cursors, clients) in parts {
+        list.extend(ops.iter().map(|op| describe(op, shown)));
+        if shown.idle_cursors {
+            list.extend(cursors.iter().map(|cursor| describe_cursor(cursor, shown)));
+        }
+        if shown.idle_connections {
+            let idle = clients.iter().filter(|client| !busy.contains(&client.connection_id));
+            list.extend(idle.map(|client| describe_idle(client)));
         }
     }
     list
@@ -69,26 +80,37 @@ fn kind_of(name: &str) -> &'static str {
     }
 }
 
-fn describe(op: &OpSnapshot) -> RawDocumentBuf {
+/// What an operation begins with: who asked for it.
+fn of_client(client: &ClientInfo, active: bool) -> DocBuilder {
     let shared = state().shared.clone();
-    let ctx = &op.ctx;
     let mut out = DocBuilder::new();
     out.append("type", "op")
         .append("host", shared.options.host.as_str());
-    out.append("desc", format!("conn{}", ctx.client.connection_id).as_str())
-        .append("connectionId", ctx.client.connection_id);
-    if let Some(remote) = ctx.client.remote {
+    out.append("desc", format!("conn{}", client.connection_id).as_str())
+        .append("connectionId", client.connection_id);
+    if let Some(remote) = client.remote {
         out.append("client", remote.to_string().as_str());
     }
-    if let Some(metadata) = ctx.client.metadata() {
+    if let Some(metadata) = client.metadata() {
         if let Some(name) = &metadata.app_name {
             out.append("appName", name.as_str());
         }
         out.append("clientMetadata", &*metadata.document);
     }
-    out.append("active", true);
-    out.append("currentOpTime", iso_now().as_str())
-        .append("opid", ctx.op_id);
+    out.append("active", active)
+        .append("currentOpTime", iso_now().as_str());
+    out
+}
+
+/// A connection whose client waits for nothing.
+fn describe_idle(client: &ClientInfo) -> RawDocumentBuf {
+    of_client(client, false).finish()
+}
+
+fn describe(op: &OpSnapshot, shown: Shown) -> RawDocumentBuf {
+    let ctx = &op.ctx;
+    let mut out = of_client(&ctx.client, true);
+    out.append("opid", ctx.op_id);
     if let Some(lsid) = &ctx.args.lsid {
         append_lsid(&mut out, "lsid", lsid);
     }
@@ -100,7 +122,7 @@ fn describe(op: &OpSnapshot) -> RawDocumentBuf {
     };
     out.append("op", kind_of(ctx.command))
         .append("ns", ns.as_str());
-    append_command(&mut out, "command", &op.command);
+    append_command(&mut out, "command", &op.command, shown);
     if ctx.killed().is_some() {
         out.append("killPending", true);
     }
@@ -116,7 +138,7 @@ fn describe(op: &OpSnapshot) -> RawDocumentBuf {
     out.finish()
 }
 
-fn describe_cursor(cursor: &IdleCursor) -> RawDocumentBuf {
+fn describe_cursor(cursor: &IdleCursor, shown: Shown) -> RawDocumentBuf {
     let shared = state().shared.clone();
     let mut out = DocBuilder::new();
     out.append("type", "idleCursor")
@@ -131,15 +153,15 @@ fn describe_cursor(cursor: &IdleCursor) -> RawDocumentBuf {
     out.append("noCursorTimeout", cursor.no_timeout)
         .append("ageMillis", cursor.age.as_millis() as i64)
         .append("idleMillis", cursor.idle.as_millis() as i64);
-    append_command(&mut out, "originatingCommand", &cursor.originating);
+    append_command(&mut out, "originatingCommand", &cursor.originating, shown);
     out.end();
     out.finish()
 }
 
-/// A command document, cut when it is large: a batch of inserts would fill the reply.
-fn append_command(out: &mut DocBuilder, name: &str, command: &Bytes) {
+/// A command document; where that is asked for it is cut when it is large: a batch of inserts would fill the reply.
+fn append_command(out: &mut DocBuilder, name: &str, command: &Bytes, shown: Shown) {
     const MOST_BYTES: usize = 1024;
-    if command.len() <= MOST_BYTES {
+    if !shown.truncated || command.len() <= MOST_BYTES {
         out.append(name, stored_document(command));
         return;
     }

@@ -5,7 +5,7 @@ use std::sync::mpsc::TryRecvError;
 use pinion_bson::{DateTime, RawBsonRef, RawDocument};
 use pinion_runtime::{Duration, sleep};
 use pinion_wire::idl::missing_field;
-use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
+use pinion_wire::{ClientMetadata, Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::interrupt::interruptible;
 use crate::limits::SESSION_TIMEOUT;
@@ -32,6 +32,10 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
     let hello_ok = reader.opt_safe_bool("helloOk")?.unwrap_or(false);
     if let Some(user) = reader.value("saslSupportedMechs") {
         check_user_name(user)?;
+    }
+    if let Some(client) = reader.opt_doc("client")? {
+        let metadata = ClientMetadata::parse(client)?;
+        cmd.ctx.client.set_metadata(metadata)?;
     }
     let max_await = reader.opt_non_negative("maxAwaitTimeMS")?;
     let version = reader.opt_doc("topologyVersion")?;

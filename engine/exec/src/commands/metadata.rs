@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
+use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_catalog::{Collection, Index, View, core_catalog};
 use pinion_wire::idl::{FieldReader, Namespace, is_valid_database_name, truthy};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
@@ -92,7 +92,7 @@ fn check_collection(collection: &Collection, out: &mut DocBuilder) {
 fn check_view(view: &View, out: &mut DocBuilder) {
     for stage in pinion_bson::values(&view.definition().pipeline) {
         if let RawBsonRef::Document(stage) = stage
-            && let Some(name) = stage_outside_v1(stage)
+            && let Some(name) = pinion_query::stage_outside_v1(stage)
         {
             let message = format!(
                 "The pipeline of the view has the stage {name}, which is not allowed in API version 1."
@@ -122,20 +122,4 @@ fn is_in_v1(index: &Index) -> bool {
     };
     !pinion_bson::get(listed, "sparse").is_some_and(truthy)
         && !pinion_bson::elements(key).any(is_text)
-}
-
-/// The name of a stage that version 1 does not have.
-fn stage_outside_v1(stage: &RawDocument) -> Option<&str> {
-    let (name, _) = pinion_bson::elements(stage).next()?;
-    let outside = [
-        "$currentOp",
-        "$indexStats",
-        "$listLocalSessions",
-        "$listSessions",
-        "$planCacheStats",
-        "$search",
-        "$searchMeta",
-        "$vectorSearch",
-    ];
-    outside.contains(&name).then_some(name)
 }

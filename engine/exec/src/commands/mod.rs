@@ -162,7 +162,7 @@ fn finished(
     let us = ended_ns.saturating_sub(started_ns) / 1000;
     metrics.record(class, us);
     if let Some((kind, ns)) = top {
-        metrics.record_top(ns, kind, us, |ns| {
+        metrics.record_top(ns, (kind, class), us, |ns| {
             pinion_catalog::core_catalog()
                 .current()
                 .get_full(ns)

@@ -12,30 +12,10 @@ use super::hello::COMPATIBLE_VERSION;
 use super::status_sections::{
     append_catalog, append_extra_info, append_locks, append_memory, append_replicated,
 };
-use crate::metrics::{CounterValues, TopEntry};
+use crate::metrics::{CounterValues, LatencyValues, TopEntry};
 use crate::read::CursorCounts;
 use crate::state::state;
 use crate::stats::storage_stats;
-
-#[derive(Clone, Copy, Default)]
-struct LatencyValues {
-    ops: u64,
-    total_us: u64,
-}
-
-impl LatencyValues {
-    fn of(latency: &crate::metrics::Latency) -> LatencyValues {
-        LatencyValues {
-            ops: latency.ops.get(),
-            total_us: latency.total_us.get(),
-        }
-    }
-
-    fn add(&mut self, other: &LatencyValues) {
-        self.ops += other.ops;
-        self.total_us += other.total_us;
-    }
-}
 
 /// What one core contributes.
 struct CorePart {
@@ -465,28 +445,33 @@ pub(crate) async fn top(cmd: Invocation) -> Result<Reply> {
         .append("note", "all times in microseconds");
     for (ns, entry) in all.iter().filter(|(ns, _)| catalog.get_full(ns).is_some()) {
         out.start_document(ns);
-        let total = crate::metrics::Usage {
-            count: entry.reads.count + entry.writes.count,
-            time_us: entry.reads.time_us + entry.writes.time_us,
-        };
-        for (name, usage) in [
-            ("total", total),
-            ("readLock", entry.reads),
-            ("writeLock", entry.writes),
-            ("queries", entry.queries),
-            ("getmore", entry.getmore),
-            ("insert", entry.insert),
-            ("update", entry.update),
-            ("remove", entry.remove),
-            ("commands", entry.commands),
-        ] {
-            out.start_document(name)
-                .append("time", usage.time_us as i64)
-                .append("count", usage.count as i64)
-                .end();
-        }
+        append_usage(&mut out, entry);
         out.end();
     }
     out.end();
     Ok(out)
+}
+
+/// Appends how a namespace was used, as `top` and `$collStats` show it.
+pub(super) fn append_usage(out: &mut DocBuilder, entry: &TopEntry) {
+    let total = crate::metrics::Usage {
+        count: entry.reads.count + entry.writes.count,
+        time_us: entry.reads.time_us + entry.writes.time_us,
+    };
+    for (name, usage) in [
+        ("total", total),
+        ("readLock", entry.reads),
+        ("writeLock", entry.writes),
+        ("queries", entry.queries),
+        ("getmore", entry.getmore),
+        ("insert", entry.insert),
+        ("update", entry.update),
+        ("remove", entry.remove),
+        ("commands", entry.commands),
+    ] {
+        out.start_document(name)
+            .append("time", usage.time_us as i64)
+            .append("count", usage.count as i64)
+            .end();
+    }
 }

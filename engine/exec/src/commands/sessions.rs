@@ -133,14 +133,15 @@ pub(crate) async fn kill_all_sessions(cmd: Invocation) -> Result<Reply> {
 /// Checks the name of a user: `{user, db}`.
 fn check_user(path: Path<'_>, document: &RawDocument) -> Result<()> {
     let reader = FieldReader::object(path, document)?;
+    reader.only(&["user", "db"])?;
     reader.str("user")?;
     reader.str("db")?;
     reader.finish()
 }
 
-/// Reads the specification of `$listLocalSessions` and tells whether it asks for sessions of named users alone.
-pub(super) fn parse_list(spec: &RawDocument) -> Result<bool> {
-    let reader = FieldReader::object(Path::root("$listLocalSessions"), spec)?;
+/// Reads the specification of a stage that lists sessions and tells whether it asks for those of named users alone.
+pub(super) fn parse_list(stage: &str, spec: &RawDocument) -> Result<bool> {
+    let reader = FieldReader::object(Path::root(stage), spec)?;
     let all = reader.opt_bool("allUsers")?.unwrap_or(false);
     let mut named = 0;
     if let Some(users) = reader.opt_array("users")? {
@@ -164,7 +165,7 @@ pub(super) fn parse_list(spec: &RawDocument) -> Result<bool> {
     if all && named > 0 {
         return Err(Error::new(
             ErrorCode::UNSUPPORTED_FORMAT,
-            "$listLocalSessions may not specify {allUsers:true} and {users:[...]} at the same time",
+            format!("{stage} may not specify {{allUsers:true}} and {{users:[...]}} at the same time"),
         ));
     }
     Ok(named > 0)

@@ -115,15 +115,15 @@ fn append_storage_stats(
     scale: i64,
 ) {
     let scaled = |bytes: u64| (bytes as i64) / scale;
-    out.append("ns", collection.ns.as_str())
-        .append("size", scaled(size.data_bytes))
-        .append("count", size.records as i64);
+    out.append("ns", collection.ns.as_str());
+    append_number(out, "size", scaled(size.data_bytes));
+    append_number(out, "count", size.records as i64);
     if let Some(average) = size.data_bytes.checked_div(size.records) {
-        out.append("avgObjSize", average as i64);
+        append_number(out, "avgObjSize", average as i64);
     }
-    out.append("numOrphanDocs", 0i64)
-        .append("storageSize", scaled(size.storage_bytes))
-        .append("freeStorageSize", 0i64)
+    out.append("numOrphanDocs", 0i32);
+    append_number(out, "storageSize", scaled(size.storage_bytes));
+    out.append("freeStorageSize", 0i32)
         .append("capped", false)
         .append("nindexes", size.indexes.len() as i32);
     out.start_document("indexDetails");
@@ -131,13 +131,25 @@ fn append_storage_stats(
         out.start_document(name).end();
     }
     out.end().start_array("indexBuilds").end();
-    out.append("totalIndexSize", scaled(size.index_bytes()))
-        .append("totalSize", scaled(size.storage_bytes + size.index_bytes()));
+    append_number(out, "totalIndexSize", scaled(size.index_bytes()));
+    append_number(
+        out,
+        "totalSize",
+        scaled(size.storage_bytes + size.index_bytes()),
+    );
     out.start_document("indexSizes");
     for (name, bytes) in &size.indexes {
-        out.append(name, scaled(*bytes));
+        append_number(out, name, scaled(*bytes));
     }
     out.end().append("scaleFactor", scale as i32);
+}
+
+/// Appends a number of a statistic, which is as small a kind of number as it fits.
+pub(super) fn append_number(out: &mut DocBuilder, name: &str, value: i64) {
+    match i32::try_from(value) {
+        Ok(value) => out.append(name, value),
+        Err(_) => out.append(name, value),
+    };
 }
 
 /// What `$indexStats` gives: one document for each index.

@@ -28,13 +28,10 @@ pub(super) async fn variables(
     for (name, value) in pinion_bson::elements(definitions) {
         let evaluate = || {
             let expression = Expression::parse(value, &variables)?;
-            Ok(match expression.evaluate(&nothing)?.as_ref() {
-                Some(value) => value.into(),
-                None => RawBson::Null,
-            })
+            Ok(expression.evaluate(&nothing)?.as_ref().map(RawBson::from))
         };
         let value = compute(ctx, evaluate).await?;
-        variables.values.push((name.to_owned(), value));
+        variables.bind(name, value);
     }
     Ok(variables)
 }

@@ -96,7 +96,8 @@ pub(crate) async fn open(
         }
         if matches!(planned.access, Access::Collection(_)) {
             check_table_scan(&request)?;
-            counters.collection_scans.inc();
+            let tree = request.collection.tree();
+            state().metrics.record_collection_scan(tree, existing_trees);
         }
         for tree in planned.access.used_trees(&request.collection) {
             state().metrics.record_index_use(tree, existing_trees);

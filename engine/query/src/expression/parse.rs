@@ -253,7 +253,11 @@ impl<'v> Parser<'v> {
             if path.is_empty() {
                 return Err(error(16872, "'$' by itself is not a valid FieldPath"));
             }
-            return Ok(Expr::Field(parse_field_path(path)?));
+            let path = parse_field_path(path)?;
+            return Ok(match self.current() {
+                Some(current) => super::eval::path_in_constant(current, &path),
+                None => Expr::Field(path),
+            });
         };
         if rest.is_empty() {
             return Err(failed_to_parse("empty variable names are not allowed"));
@@ -276,7 +280,10 @@ impl<'v> Parser<'v> {
         };
         match name {
             "ROOT" => Ok(Expr::Root(path)),
-            "CURRENT" => Ok(Expr::Field(path)),
+            "CURRENT" => Ok(match self.current() {
+                Some(current) => constant(current, path),
+                None => Expr::Field(path),
+            }),
             "REMOVE" => Ok(Expr::Remove),
             "NOW" => match self.variables.now_ms {
                 Some(now) => Ok(given(
@@ -309,6 +316,13 @@ impl<'v> Parser<'v> {
                 None => Err(error(17276, format!("Use of undefined variable: {name}"))),
             },
         }
+    }
+
+    /// What a command's `let` puts in the place of the document that paths lead into.
+    fn current(&self) -> Option<RawBson> {
+        let mut values = self.variables.values.iter();
+        let (_, value) = values.find(|(name, _)| name == "CURRENT")?;
+        Some(value.clone())
     }
 
     /// Binds a variable while `f` parses what it is visible in.

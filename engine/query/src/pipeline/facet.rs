@@ -11,23 +11,16 @@ use crate::limits::MAX_FACET_BYTES;
 use crate::value::{elements, first, is_empty, items, type_name};
 use crate::work::spend_bytes;
 
-/// Stages that read or write elsewhere, or that must come first.
+/// Stages that read or write elsewhere, or that must come first, and whose own errors do not come before.
 const NOT_ALLOWED: &[&str] = &[
-    "$changeStream",
     "$collStats",
-    "$currentOp",
     "$documents",
     "$facet",
     "$geoNear",
     "$indexStats",
-    "$listLocalSessions",
-    "$listSessions",
     "$merge",
     "$out",
     "$planCacheStats",
-    "$search",
-    "$searchMeta",
-    "$vectorSearch",
 ];
 
 /// The stage's parsed specification: names with pipelines.

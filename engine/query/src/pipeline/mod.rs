@@ -14,6 +14,8 @@ mod group;
 mod outside;
 mod parse;
 mod redact;
+mod refused;
+mod rules;
 mod run;
 mod sample;
 mod stage;
@@ -40,6 +42,7 @@ pub use document::Document;
 pub use outside::{
     GraphLookup, Lookup, Merge, MergeWrite, NotMatched, OutputTo, Outside, Traversal, UnionWith,
 };
+pub use rules::{check_api_v1, check_read_concern, stage_outside_v1};
 pub use run::PipelineRun;
 pub use step::{Input, Want};
 
@@ -63,8 +66,14 @@ impl Pipeline {
         Pipeline::parse_from(stages, 0, variables)
     }
 
+    /// Refuses stages that are none, whatever they are given.
+    pub fn check_form(stages: &RawArray) -> Result<()> {
+        parse::check_form(stages)
+    }
+
     /// Parses a pipeline but for so many stages at its front.
     pub fn parse_from(stages: &RawArray, skip: usize, variables: &Variables) -> Result<Pipeline> {
+        rules::check_depth(stages)?;
         let mut pipeline = Pipeline::parse_inner(stages, skip, variables)?;
         codes::mark(&mut pipeline.stages);
         Ok(pipeline)
@@ -152,7 +161,7 @@ impl Pipeline {
 
     /// Whether MongoDB has a stage of this name that the parser refuses.
     pub(crate) fn is_lacking(name: &str) -> bool {
-        parse::UNSUPPORTED.contains(&name) || parse::FIRST.contains(&name)
+        parse::is_lacking(name)
     }
 
     /// What stages that make one document out of one make of it; others leave it alone.

@@ -9,6 +9,7 @@ use super::bucket_auto::BucketAuto;
 use super::facet::Facet;
 use super::geo_near::GeoNear;
 use super::group::Group;
+use super::refused::{not_first, refused};
 use super::sample::Sample;
 use super::stage::{Stage, StageKind};
 use super::unwind::Unwind;
@@ -59,14 +60,11 @@ const SUPPORTED: &[&str] = &[
 pub(super) const UNSUPPORTED: &[&str] = &[
     "$changeStream",
     "$changeStreamSplitLargeEvent",
-    "$listClusterCatalog",
     "$listSampledQueries",
     "$listSearchIndexes",
-    "$listSessions",
-    "$planCacheStats",
-    "$querySettings",
-    "$queryStats",
     "$rankFusion",
+    "$score",
+    "$scoreFusion",
     "$search",
     "$searchMeta",
     "$shardedDataDistribution",
@@ -79,11 +77,19 @@ pub(super) const FIRST: &[&str] = &[
     "$currentOp",
     "$documents",
     "$indexStats",
+    "$listCatalog",
+    "$listClusterCatalog",
     "$listLocalSessions",
+    "$listMqlEntities",
+    "$listSessions",
+    "$planCacheStats",
+    "$querySettings",
+    "$queryStats",
 ];
 
-pub(super) fn parse(stages: &RawArray, skip: usize, variables: &Variables) -> Result<Vec<Stage>> {
-    for (at, stage) in items(stages).skip(skip).enumerate() {
+/// Looks at the form and the names of all stages, which comes before what is in any of them.
+pub(super) fn check_form(stages: &RawArray) -> Result<()> {
+    for (at, stage) in items(stages).enumerate() {
         if at >= MAX_PIPELINE_STAGES {
             return Err(error(
                 7749501,
@@ -115,9 +121,13 @@ pub(super) fn parse(stages: &RawArray, skip: usize, variables: &Variables) -> Re
             ));
         }
     }
-    // The form and the names of all stages are looked at before what is in any of them.
+    Ok(())
+}
+
+pub(super) fn parse(stages: &RawArray, skip: usize, variables: &Variables) -> Result<Vec<Stage>> {
+    check_form(stages)?;
     let mut out: Vec<Stage> = Vec::new();
-    for stage in items(stages).skip(skip) {
+    for (at, stage) in items(stages).enumerate().skip(skip) {
         if let RawBsonRef::Document(stage) = stage
             && let Some((name, spec)) = first(stage)
         {
@@ -127,6 +137,8 @@ pub(super) fn parse(stages: &RawArray, skip: usize, variables: &Variables) -> Re
                 "$fill" => super::fill::parse(spec, variables, &mut out)?,
                 "$setWindowFields" => super::window::parse(spec, variables, &mut out)?,
                 "$sortByCount" => parse_sort_by_count(spec, variables, &mut out)?,
+                // Whoever runs a pipeline of its own has taken such a stage off the front.
+                name if is_lacking(name) => return Err(refused(name, at == 0)),
                 _ => out.push(Stage {
                     kind: parse_stage(name, spec, variables)?,
                     source: stage.to_owned(),
@@ -316,23 +328,13 @@ fn parse_stage(name: &str, spec: RawBsonRef<'_>, variables: &Variables) -> Resul
         "$merge" => outside(Outside::Merge(Merge::parse(spec, variables)?)),
         "$sample" => StageKind::Sample(Sample::parse(spec, variables)?),
         "$bucketAuto" => StageKind::BucketAuto(BucketAuto::parse(spec, variables)?),
-        name if FIRST.contains(&name) => {
-            return Err(not_first(name));
-        }
-        name => {
-            return Err(error(
-                115,
-                format!("the aggregation stage {name} is not supported"),
-            ));
-        }
+        name => return Err(refused(name, false)),
     })
 }
 
-fn not_first(name: &str) -> pinion_wire::Error {
-    error(
-        40602,
-        format!("{name} is only valid as the first stage in a pipeline."),
-    )
+/// Whether MongoDB has a stage of this name that is no stage here, or one that its shell takes off the front.
+pub(super) fn is_lacking(name: &str) -> bool {
+    UNSUPPORTED.contains(&name) || FIRST.contains(&name)
 }
 
 fn parse_amount(name: &str, code: i32, spec: RawBsonRef<'_>) -> Result<i64> {

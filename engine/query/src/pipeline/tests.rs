@@ -319,7 +319,18 @@ fn errors() {
         (rawbson!([{ "$unset": [] }]), 31119),
         (rawbson!([{ "$sort": {} }]), 15976),
         (rawbson!([{ "$lookup": {} }]), 40414),
-        (rawbson!([{ "$search": {} }]), 115),
+        (rawbson!([{ "$search": {} }]), 31082),
+        (rawbson!([{ "$changeStream": {} }]), 40573),
+        (rawbson!([{ "$match": {} }, { "$collStats": {} }]), 40602),
+        (
+            rawbson!([{ "$facet": { "f": [{ "$listLocalSessions": {} }] } }]),
+            73,
+        ),
+        (
+            rawbson!([{ "$facet": { "f": [{ "$listClusterCatalog": {} }] } }]),
+            9_621_301,
+        ),
+        (rawbson!([{ "$facet": { "f": [{ "$indexStats": {} }] } }]), 40600),
     ] {
         check_error(stages, code);
     }

@@ -27,7 +27,7 @@ use crate::index::IndexSpec;
 use crate::matcher::Matcher;
 use crate::projection::Projection;
 use crate::sort::{Direction, SortPattern};
-use crate::value::{field, first, is_empty};
+use crate::value::{count, field, first, is_empty};
 
 pub use explain::ExplainStage;
 pub use geo::{NearAccess, NearSearch};
@@ -66,6 +66,9 @@ impl Hint {
             RawBsonRef::String(name) => Ok(Some(Hint::Name(name.to_string()))),
             RawBsonRef::Document(pattern) if is_empty(pattern) => Ok(None),
             RawBsonRef::Document(pattern) => match field(pattern, "$natural") {
+                Some(_) if count(pattern) > 1 => {
+                    Err(bad_value("Cannot include '$natural' in compound hint"))
+                }
                 Some(direction) => match crate::number::truncated_i64(direction) {
                     Some(1) => Ok(Some(Hint::Natural(Direction::Forward))),
                     Some(-1) => Ok(Some(Hint::Natural(Direction::Backward))),

@@ -29,7 +29,7 @@ pub(super) fn parse(stages: &RawArray, variables: &Variables) -> Result<Pipeline
     match (Pipeline::parse(stages, variables), foreign) {
         (Ok(pipeline), None) => Ok(pipeline),
         // A stage that this server lacks is not allowed here either.
-        (Err(e), Some(name)) if !(e.code.0 == 115 && Pipeline::is_lacking(name)) => Err(e),
+        (Err(e), Some(name)) if !Pipeline::is_lacking(name) => Err(e),
         (Err(e), None) => Err(e),
         (_, Some(name)) => Err(error(
             72,

@@ -1,0 +1,79 @@
+//! `$currentOp`
+
+use bytes::Bytes;
+use pinion_bson::RawBsonRef;
+use pinion_wire::{Error, Result};
+
+use super::super::current_op::operations;
+use super::Place;
+
+/// What is shown beside the operations at work.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::commands) struct Shown {
+    pub idle_cursors: bool,
+    pub idle_connections: bool,
+    /// Whether large commands are cut.
+    pub truncated: bool,
+}
+
+/// The stage's parsed specification.
+#[derive(Clone, Debug)]
+pub(in crate::commands) struct CurrentOp(Shown);
+
+impl CurrentOp {
+    pub(super) fn parse(spec: RawBsonRef<'_>, place: Place<'_>) -> Result<CurrentOp> {
+        let type_name =
+            |value: RawBsonRef<'_>| pinion_bson::type_name(value.element_type());
+        let RawBsonRef::Document(spec) = spec else {
+            return Err(Error::failed_to_parse(format!(
+                "$currentOp options must be specified in an object, but found: {}",
+                type_name(spec)
+            )));
+        };
+        place.needs_admin("$currentOp")?;
+        let mut shown = Shown::default();
+        for (name, value) in pinion_bson::elements(spec) {
+            let known = matches!(
+                name,
+                "allUsers"
+                    | "backtrace"
+                    | "idleConnections"
+                    | "idleCursors"
+                    | "idleSessions"
+                    | "localOps"
+                    | "targetAllNodes"
+                    | "truncateOps"
+            );
+            if !known {
+                return Err(Error::failed_to_parse(format!(
+                    "Unrecognized option '{name}' in $currentOp stage."
+                )));
+            }
+            let RawBsonRef::Boolean(value) = value else {
+                return Err(Error::failed_to_parse(format!(
+                    "The '{name}' parameter of the $currentOp stage must be a boolean value, but found: {}",
+                    type_name(value)
+                )));
+            };
+            match name {
+                "idleConnections" => shown.idle_connections = value,
+                "idleCursors" => shown.idle_cursors = value,
+                "truncateOps" => shown.truncated = value,
+                "targetAllNodes" if value => {
+                    return Err(Error::failed_to_parse(
+                        "$currentOp supports targetAllNodes parameter only for sharded clusters",
+                    ));
+                }
+                // There are no users, no transactions in sessions and no other nodes.
+                _ => {}
+            }
+        }
+        Ok(CurrentOp(shown))
+    }
+
+    pub(super) async fn documents(&self) -> Vec<Bytes> {
+        let operations = operations(self.0).await;
+        let bytes = operations.into_iter().map(|op| Bytes::from(op.into_bytes()));
+        bytes.collect()
+    }
+}
