@@ -344,7 +344,9 @@ impl Metrics {
     /// A copy of what `top` shows.
     pub fn top(&self) -> BTreeMap<Arc<str>, TopEntry> {
         let top = self.top.borrow();
-        top.iter().map(|(ns, used)| (ns.clone(), used.top)).collect()
+        top.iter()
+            .map(|(ns, used)| (ns.clone(), used.top))
+            .collect()
     }
 
     /// How one namespace was used.
@@ -354,7 +356,10 @@ impl Metrics {
             return NamespaceValues::default();
         };
         let values = |latency: &Option<Box<Latency>>| {
-            latency.as_deref().map(LatencyValues::of).unwrap_or_default()
+            latency
+                .as_deref()
+                .map(LatencyValues::of)
+                .unwrap_or_default()
         };
         NamespaceValues {
             top: used.top,
@@ -374,7 +379,12 @@ mod tests {
         let exists = |ns: &str| ns == "db.kept" || ns == "db.last";
         metrics.record_top("db.kept", (TopKind::Query, OpClass::Read), 1, exists);
         for i in 0..3 * MIN_TOP_NAMESPACES {
-            metrics.record_top(&format!("db.c{i}"), (TopKind::Query, OpClass::Read), 1, exists);
+            metrics.record_top(
+                &format!("db.c{i}"),
+                (TopKind::Query, OpClass::Read),
+                1,
+                exists,
+            );
         }
         metrics.record_top("db.last", (TopKind::Insert, OpClass::Write), 1, exists);
         metrics.record_top("db.kept", (TopKind::Query, OpClass::Read), 1, exists);

@@ -30,7 +30,12 @@ pub(crate) async fn current_op(cmd: Invocation) -> Result<Reply> {
     let matcher = compute(&cmd.ctx, || Matcher::parse(&filter)).await?;
     let mut out = Reply::new();
     out.start_array("inprog");
-    for op in operations(Shown { truncated: true, ..Shown::default() }).await {
+    for op in operations(Shown {
+        truncated: true,
+        ..Shown::default()
+    })
+    .await
+    {
         if compute(&cmd.ctx, || matcher.matches(&op)).await? {
             out.push(&*op);
         }
@@ -62,7 +67,9 @@ pub(super) async fn operations(shown: Shown) -> Vec<RawDocumentBuf> {
             list.extend(cursors.iter().map(|cursor| describe_cursor(cursor, shown)));
         }
         if shown.idle_connections {
-            let idle = clients.iter().filter(|client| !busy.contains(&client.connection_id));
+            let idle = clients
+                .iter()
+                .filter(|client| !busy.contains(&client.connection_id));
             list.extend(idle.map(|client| describe_idle(client)));
         }
     }

@@ -165,7 +165,9 @@ pub(super) fn parse_list(stage: &str, spec: &RawDocument) -> Result<bool> {
     if all && named > 0 {
         return Err(Error::new(
             ErrorCode::UNSUPPORTED_FORMAT,
-            format!("{stage} may not specify {{allUsers:true}} and {{users:[...]}} at the same time"),
+            format!(
+                "{stage} may not specify {{allUsers:true}} and {{users:[...]}} at the same time"
+            ),
         ));
     }
     Ok(named > 0)

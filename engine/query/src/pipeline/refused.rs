@@ -20,9 +20,9 @@ pub(super) fn refused(name: &str, inside: bool) -> Error {
             9_621_301,
             format!("{name} must be run against the database with {{aggregate: 1}}"),
         ),
-        "$listLocalSessions" if inside => wrong_place(
-            "must be run against the database with {aggregate: 1}, not a collection",
-        ),
+        "$listLocalSessions" if inside => {
+            wrong_place("must be run against the database with {aggregate: 1}, not a collection")
+        }
         "$currentOp" | "$querySettings" | "$queryStats" | "$listMqlEntities" if inside => {
             wrong_place("must be run against the 'admin' database with {aggregate: 1}")
         }

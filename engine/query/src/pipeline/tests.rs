@@ -330,7 +330,10 @@ fn errors() {
             rawbson!([{ "$facet": { "f": [{ "$listClusterCatalog": {} }] } }]),
             9_621_301,
         ),
-        (rawbson!([{ "$facet": { "f": [{ "$indexStats": {} }] } }]), 40600),
+        (
+            rawbson!([{ "$facet": { "f": [{ "$indexStats": {} }] } }]),
+            40600,
+        ),
     ] {
         check_error(stages, code);
     }

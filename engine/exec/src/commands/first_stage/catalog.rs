@@ -127,7 +127,9 @@ impl Catalog {
 /// The row of a collection in the catalog.
 fn of_collection(collection: &Collection) -> Bytes {
     let mut out = begin(&collection.ns, "collection");
-    for (name, value) in pinion_bson::elements(&collection.to_row()).filter(|(name, _)| *name != "ns") {
+    for (name, value) in
+        pinion_bson::elements(&collection.to_row()).filter(|(name, _)| *name != "ns")
+    {
         out.append(name, value);
     }
     Bytes::from(out.finish_bytes())

@@ -148,10 +148,11 @@ async fn used(ns: &str) -> NamespaceValues {
 
 /// How often a collection was scanned, on all cores.
 async fn scans(tree: TreeId) -> u64 {
-    let parts = pinion_runtime::on_all_cores(move |_| async move {
-        state().metrics.collection_scans(tree)
-    })
-    .await;
+    let parts =
+        pinion_runtime::on_all_cores(
+            move |_| async move { state().metrics.collection_scans(tree) },
+        )
+        .await;
     parts.iter().sum()
 }
 

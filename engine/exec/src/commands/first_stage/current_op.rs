@@ -22,8 +22,7 @@ pub(in crate::commands) struct CurrentOp(Shown);
 
 impl CurrentOp {
     pub(super) fn parse(spec: RawBsonRef<'_>, place: Place<'_>) -> Result<CurrentOp> {
-        let type_name =
-            |value: RawBsonRef<'_>| pinion_bson::type_name(value.element_type());
+        let type_name = |value: RawBsonRef<'_>| pinion_bson::type_name(value.element_type());
         let RawBsonRef::Document(spec) = spec else {
             return Err(Error::failed_to_parse(format!(
                 "$currentOp options must be specified in an object, but found: {}",
@@ -73,7 +72,9 @@ impl CurrentOp {
 
     pub(super) async fn documents(&self) -> Vec<Bytes> {
         let operations = operations(self.0).await;
-        let bytes = operations.into_iter().map(|op| Bytes::from(op.into_bytes()));
+        let bytes = operations
+            .into_iter()
+            .map(|op| Bytes::from(op.into_bytes()));
         bytes.collect()
     }
 }

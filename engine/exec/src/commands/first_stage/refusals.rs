@@ -43,7 +43,10 @@ pub(super) fn plan_cache_stats(spec: RawBsonRef<'_>) -> Result<()> {
     let RawBsonRef::Boolean(all_hosts) = value else {
         return Err(Error::new(
             ErrorCode(13111),
-            format!("wrong type for field (allHosts) {} != bool", type_name(value)),
+            format!(
+                "wrong type for field (allHosts) {} != bool",
+                type_name(value)
+            ),
         ));
     };
     if all_hosts {
@@ -74,11 +77,7 @@ pub(super) fn query_settings(spec: RawBsonRef<'_>) -> Result<()> {
     if let Some(RawBsonRef::Null) = reader.value("showDebugQueryShape") {
         // The option has a default, and what has one may not be null.
         let found = RawBsonRef::Null;
-        return Err(reader.wrong_type(
-            "showDebugQueryShape",
-            found,
-            pinion_wire::idl::Types::BOOL,
-        ));
+        return Err(reader.wrong_type("showDebugQueryShape", found, pinion_wire::idl::Types::BOOL));
     }
     reader.opt_bool("showDebugQueryShape")?;
     reader.finish()
