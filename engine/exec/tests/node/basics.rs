@@ -329,7 +329,7 @@ fn pipelines_and_plans() {
             .await;
         assert!(found.is_empty());
         let found = client.find(doc! { "aggregate": "c", "pipeline": [{ "$collStats": { "count": {}, "storageStats": {} } }], "cursor": {} }).await;
-        assert_eq!(found[0].get_i64("count").ok(), Some(20));
+        assert_eq!(found[0].get_i32("count").ok(), Some(20));
         let plan = client.ok(doc! { "explain": { "find": "c", "filter": { "a": 2 } }, "verbosity": "executionStats" }).await;
         let winning = plan
             .get_document("queryPlanner")
