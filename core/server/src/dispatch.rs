@@ -11,8 +11,8 @@ use pinion_runtime::{Duration, now};
 use pinion_wire::idl::GenericArguments;
 use pinion_wire::{
     Attempt, ClientInfo, Command, Error, ErrorCode, Flags, HandlerFuture, Invocation, LabelContext,
-    Message, OpContext, Prepared, Reply, Result, ServerCounters, check_permitted, error_reply,
-    labels_for,
+    Message, OpContext, Prepared, Reply, Result, ServerCounters, SlowLine, check_permitted,
+    error_reply, labels_for,
 };
 
 use crate::core::ServerCore;
@@ -167,7 +167,11 @@ impl<'a> Dispatch<'a> {
             );
         }
         // Hello waits because its client asked it to.
-        if self.is_slow(took) && command.spec.name != "hello" {
+        let is_slow = match ctx.work().slow_line() {
+            SlowLine::ByTime => self.is_slow(took),
+            SlowLine::Decided(written) => written,
+        };
+        if is_slow && command.spec.name != "hello" {
             self.log_slow(message, ctx, took, &outcome);
         }
         let mut reply = match outcome {
@@ -232,11 +236,15 @@ impl<'a> Dispatch<'a> {
         let text =
             to_extended_json_limited(message.body(), JsonMode::Relaxed, SLOW_COMMAND_LOG_BYTES);
         let (error, reply) = (outcome.as_ref().err(), outcome.as_ref().ok());
+        let (work, written) = (ctx.work(), ctx.work().written());
+        let told = |documents: u64| (documents > 0).then_some(documents);
         tracing::info!(
             target: "COMMAND", id = 51_803u64, ctx = self.context(), r#type = "command", ns = namespace(message, ctx),
-            db = &*ctx.db, appName = ctx.client.app_name(), command = text, planSummary = ctx.work.plan_summary(),
-            keysExamined = ctx.work.keys_examined(), docsExamined = ctx.work.docs_examined(),
-            nreturned = ctx.work.documents_returned(), errCode = error.map(|error| error.code.0),
+            db = &*ctx.db, appName = ctx.client.app_name(), command = text, planSummary = work.plan_summary(),
+            cursorid = work.cursor(), keysExamined = work.keys_examined(), docsExamined = work.docs_examined(),
+            hasSortStage = work.has_sort().then_some(true), cursorExhausted = work.is_exhausted().then_some(true),
+            nMatched = told(written.matched), nModified = told(written.modified), ninserted = told(written.inserted),
+            ndeleted = told(written.deleted), nUpserted = told(written.upserted), nreturned = work.documents_returned(), errCode = error.map(|error| error.code.0),
             errMsg = error.map(|error| &*error.message), reslen = reply.map(|reply| reply.len() as u64),
             remote = ctx.client.remote.map(tracing::field::display), protocol = "op_msg",
             durationMillis = took.as_millis() as u64, "Slow query"

@@ -10,7 +10,7 @@ pub use command::{
     Attempt, ClientInfo, ClientMetadata, Command, CommandClass, CommandSpec, Handler,
     HandlerFuture, Invocation, OpContext, OpShared, OpWork, OperationObserver, PlanSummary,
     Prepared, Priority, Ran, ReadConcernSupport, Registry, Repeat, Repeatable, ServerCounters,
-    check_permitted, interruption,
+    SlowLine, Written, check_permitted, interruption,
 };
 pub use error::{Category, Error, ErrorCode, LabelContext, Result, labels, labels_for};
 pub use message::{

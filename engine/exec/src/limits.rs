@@ -50,6 +50,14 @@ pub const TOLD_ERROR_BYTES: usize = 1024 * 1024;
 pub const MAX_BULK_REPLY_BYTES: usize = 100 * 1024 * 1024;
 /// Bytes of a reply of `validateDBMetadata` above which it says that there are more errors.
 pub const MAX_METADATA_REPLY_BYTES: usize = 15 * 1024 * 1024;
+/// Size of a capped collection `system.profile`.
+pub const PROFILE_BYTES: i64 = 1024 * 1024;
+/// Bytes of a command that the profiler writes down; of a longer one it writes the beginning.
+pub const PROFILED_COMMAND_BYTES: usize = 50 * 1024;
+/// Entries of the profiler that are written at once on one core; what comes up meanwhile is not written.
+pub const MAX_PROFILE_WRITES: usize = 64;
+/// How long an operation waits until the profiler has written it down.
+pub const PROFILE_WRITE_PATIENCE: Duration = Duration::from_secs(1);
 /// How often `autoCompact` compacts, and how often it looks whether it was switched off meanwhile.
 pub const AUTO_COMPACT_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 pub const AUTO_COMPACT_POLL: Duration = Duration::from_secs(1);

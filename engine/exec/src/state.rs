@@ -15,6 +15,7 @@ use crate::metrics::Metrics;
 use crate::ops::OpTable;
 use crate::options::NodeOptions;
 use crate::parameters::Parameters;
+use crate::profile::Profiles;
 use crate::read::{CursorTable, PartTable};
 use crate::sessions::SessionTable;
 
@@ -31,6 +32,9 @@ pub struct NodeState {
     pub(crate) cluster_parameters: RefCell<ClusterParameters>,
     /// One that sets a cluster parameter at a time; core 0 has it.
     pub(crate) cluster_parameters_turn: Semaphore,
+    pub(crate) profiles: RefCell<Profiles>,
+    /// Whether some database is profiled.
+    pub(crate) profiling: Cell<bool>,
     /// The task that compacts in the background, by its number, or 0; core 0 has it.
     pub(crate) auto_compact: Cell<u64>,
     /// The last number of such a task.
@@ -75,6 +79,8 @@ impl NodeState {
             parameters: RefCell::new(Parameters::default()),
             cluster_parameters: RefCell::new(ClusterParameters::default()),
             cluster_parameters_turn: Semaphore::new(1),
+            profiles: RefCell::new(Profiles::default()),
+            profiling: Cell::new(false),
             auto_compact: Cell::new(0),
             last_compact: Cell::new(0),
             rng: RefCell::new(rng),

@@ -23,6 +23,8 @@ pub struct NodeConfig {
     pub listen: Vec<SocketAddr>,
     /// `--setParameter`, in order.
     pub set_parameters: Vec<(String, String)>,
+    /// `--profile` and `--slowOpSampleRate`.
+    pub profile: (i64, f64),
     /// What the process has used of the machine; a simulated node has none of its own.
     pub process: Option<fn() -> ProcessUsage>,
     /// How commands reach the log's verbosity.
@@ -82,6 +84,7 @@ impl NodeConfig {
             server: ServerOptions::default(),
             listen: vec![any],
             set_parameters: Vec::new(),
+            profile: (0, 1.0),
             process: None,
             log_control: None,
             startup_warnings: Vec::new(),
@@ -131,6 +134,7 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
     );
     let parameters = Arc::new(config.set_parameters.clone());
     let (process, log_control) = (config.process, config.log_control);
+    let (profile_level, profile_sample_rate) = config.profile;
     let results = on_all_cores(move |_| {
         let parameters = parameters.clone();
         async move {
@@ -143,6 +147,7 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
             if let Some(process) = process {
                 set_core_local(Rc::new(ProcessSource(Box::new(process))));
             }
+            pinion_exec::set_profile_defaults(profile_level, profile_sample_rate);
             pinion_exec::set_start_parameters(&parameters)
         }
     })

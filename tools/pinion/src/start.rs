@@ -251,6 +251,7 @@ fn config(options: &Options, cores: usize, startup_warnings: Vec<String>) -> Nod
         },
         listen,
         set_parameters: options.set_parameters.clone(),
+        profile: (options.profile_level, options.profile_sample_rate),
         process: Some(machine::process_usage),
         log_control: Some(|| pinion_exec::LogControl {
             components: &verbosity::COMPONENTS,

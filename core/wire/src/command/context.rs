@@ -158,6 +158,8 @@ pub enum Priority {
 #[derive(Clone, Debug)]
 pub struct OpContext {
     shared: Arc<OpShared>,
+    /// What a statement of the operation does, where that is kept apart.
+    statement: Option<Arc<OpWork>>,
     /// When the operation's time is up, in nanoseconds of the runtime's monotonic clock.
     pub deadline_ns: Option<u64>,
     pub priority: Priority,
@@ -175,8 +177,7 @@ pub struct OpShared {
     pub args: GenericArguments,
     /// When the operation started, in nanoseconds of the runtime's monotonic clock.
     pub started_ns: u64,
-    /// What it has done so far.
-    pub work: OpWork,
+    work: OpWork,
     /// The code of the interruption, 0 while there is none.
     killed: AtomicI32,
 }
@@ -205,6 +206,7 @@ impl OpContext {
         };
         OpContext {
             shared: Arc::new(shared),
+            statement: None,
             deadline_ns,
             priority: Priority::Normal,
         }
@@ -247,6 +249,20 @@ impl OpContext {
             GenericArguments::default(),
             now_ns,
         )
+    }
+
+    /// What the operation has done so far.
+    pub fn work(&self) -> &OpWork {
+        self.statement.as_deref().unwrap_or(&self.shared.work)
+    }
+
+    /// The same operation, for a statement of it whose work is kept apart until [`OpWork::add`] takes it over.
+    #[must_use]
+    pub fn for_statement(&self) -> OpContext {
+        OpContext {
+            statement: Some(Arc::default()),
+            ..self.clone()
+        }
     }
 
     /// The same operation with another deadline.

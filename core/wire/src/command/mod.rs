@@ -13,4 +13,4 @@ pub use registry::{
     Registry, check_permitted,
 };
 pub use repeat::{Attempt, Prepared, Ran, Repeat, Repeatable};
-pub use work::{OpWork, PlanSummary};
+pub use work::{OpWork, PlanSummary, SlowLine, Written};

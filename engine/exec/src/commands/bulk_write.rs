@@ -20,6 +20,7 @@ use super::variables::variables_of_write;
 use crate::acquire::acquire_write;
 use crate::compute::compute;
 use crate::interrupt::is_interruption;
+use crate::profile::ProfiledStatement;
 use crate::read::{Stream, parse_hint};
 use crate::state::state;
 use crate::write::{BatchOutcome, InsertOptions, ModifyOutcome, ModifyStatement, Validation, run};
@@ -38,6 +39,8 @@ struct Target {
 
 /// One element of `ops`, syntax alone.
 struct Op<'d> {
+    /// As it was sent.
+    document: &'d RawDocument,
     target: usize,
     kind: OpKind<'d>,
 }
@@ -156,7 +159,11 @@ fn read_op<'d>(path: Path<'_>, document: &'d RawDocument, targets: usize) -> Res
             "BulkWrite ops entry has an invalid nsInfo index.",
         ));
     }
-    Ok(Op { target, kind })
+    Ok(Op {
+        document,
+        target,
+        kind,
+    })
 }
 
 /// `bulkWrite`.
@@ -210,7 +217,7 @@ impl Bulk<'_> {
             if inserts.is_empty() {
                 self.run_one(at, &ops[at]).await?;
             } else {
-                self.insert(at, target, &inserts).await?;
+                self.insert(at, &ops[at], &inserts).await?;
             }
             at += inserts.len().max(1);
             if self.options.ordered && self.replies.has_errors() {
@@ -223,12 +230,14 @@ impl Bulk<'_> {
     async fn insert(
         &mut self,
         first: usize,
-        target: usize,
+        op: &Op<'_>,
         documents: &[&RawDocument],
     ) -> Result<()> {
-        let Target { ns, uuid } = &self.targets[target];
+        let Target { ns, uuid } = &self.targets[op.target];
         let mut outcome = BatchOutcome::default();
-        match acquire_write(self.ctx, ns.clone(), *uuid).await {
+        let profiled = ProfiledStatement::begin(self.ctx, "insert", ns, op.document);
+        let ctx = profiled.as_ref().map_or(self.ctx, ProfiledStatement::ctx);
+        match acquire_write(ctx, ns.clone(), *uuid).await {
             Ok(acquired) => {
                 let batch = InsertBatch {
                     options: InsertOptions {
@@ -241,9 +250,7 @@ impl Bulk<'_> {
                     .iter()
                     .enumerate()
                     .map(|(place, document)| (first + place, *document));
-                batch
-                    .insert(self.ctx, acquired, places, &mut outcome)
-                    .await?;
+                batch.insert(ctx, acquired, places, &mut outcome).await?;
             }
             Err(error) if is_interruption(&error) => return Err(error),
             Err(error) => {
@@ -256,6 +263,10 @@ impl Bulk<'_> {
                     outcome.failed(first + place, error.clone());
                 }
             }
+        }
+        if let Some(profiled) = profiled {
+            let error = outcome.errors.first().map(|failure| &failure.error);
+            Box::pin(profiled.end(self.ctx, error)).await;
         }
         self.last = self.last.max(outcome.last);
         self.replies.inserted += outcome.n;
@@ -323,11 +334,31 @@ impl Bulk<'_> {
 
     async fn modify(&self, op: &Op<'_>, done: &mut ModifyOutcome) -> Result<()> {
         let Target { ns, uuid } = &self.targets[op.target];
-        let acquired = acquire_write(self.ctx, ns.clone(), *uuid).await?;
+        let kind = match op.kind {
+            OpKind::Delete(_) => "remove",
+            _ => "update",
+        };
+        let Some(profiled) = ProfiledStatement::begin(self.ctx, kind, ns, op.document) else {
+            return self.modify_with(self.ctx, ns, *uuid, op, done).await;
+        };
+        let result = self.modify_with(profiled.ctx(), ns, *uuid, op, done).await;
+        Box::pin(profiled.end(self.ctx, result.as_ref().err())).await;
+        result
+    }
+
+    async fn modify_with(
+        &self,
+        ctx: &OpContext,
+        ns: &Namespace,
+        uuid: Option<[u8; 16]>,
+        op: &Op<'_>,
+        done: &mut ModifyOutcome,
+    ) -> Result<()> {
+        let acquired = acquire_write(ctx, ns.clone(), uuid).await?;
         let default = acquired.collation();
         let parse = || self.statement(&op.kind, default);
-        let statement = compute(self.ctx, parse).await?;
-        run(self.ctx, acquired, &statement, done).await
+        let statement = compute(ctx, parse).await?;
+        run(ctx, acquired, &statement, done).await
     }
 
     fn statement(

@@ -13,7 +13,9 @@ use super::cursors::{CursorRequest, batch_size_of, first_batch};
 use crate::acquire::check_uuid;
 use crate::compute::compute;
 use crate::interrupt::pause;
+use crate::profile;
 use crate::read::Stream;
+use crate::state::state;
 use crate::stats::database_sizes;
 
 /// `drop`.
@@ -24,6 +26,7 @@ pub(crate) async fn drop(cmd: Invocation) -> Result<Reply> {
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.finish()?;
     check_uuid(&ns, uuid)?;
+    check_not_profiling(&ns)?;
     let mut out = Reply::new();
     let dropped = pinion_catalog::drop_collection(&cmd.ctx, ns.clone()).await?;
     let ts = dropped.as_ref().map(|dropped| dropped.ts);
@@ -35,6 +38,18 @@ pub(crate) async fn drop(cmd: Invocation) -> Result<Reply> {
     }
     acknowledge(&cmd.ctx, ts, &mut out).await?;
     Ok(out)
+}
+
+/// Refuses to drop what the profiler writes to.
+fn check_not_profiling(ns: &Namespace) -> Result<()> {
+    let level = state().profiles.borrow().of(ns.db()).level;
+    if ns.collection() != profile::COLLECTION || level == profile::Level::Off {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorCode::ILLEGAL_OPERATION,
+        "turn off profiling before dropping system.profile collection",
+    ))
 }
 
 /// `dropDatabase`.
@@ -68,6 +83,8 @@ pub(crate) async fn drop_database(cmd: Invocation) -> Result<Reply> {
         ));
     }
     let mut out = Reply::new();
+    // Before the last collection is gone, so that no operation that ends meanwhile makes the database again.
+    profile::forget(&db).await;
     let dropped = pinion_catalog::drop_database(&cmd.ctx, db).await?;
     acknowledge(&cmd.ctx, dropped, &mut out).await?;
     Ok(out)

@@ -71,6 +71,7 @@ pub(crate) async fn first_batch(
         };
         id = state().cursors.insert(cursor)?;
     }
+    ctx.work().left_cursor(id);
     append_batch(
         out,
         "firstBatch",
@@ -187,6 +188,7 @@ async fn continue_cursor(
         }
         None => None,
     };
+    ctx.work().continues(cursor.originating.clone());
     let mut stash = cursor.stash.take();
     let Filled {
         documents,
@@ -198,6 +200,7 @@ async fn continue_cursor(
         .counters
         .documents_returned
         .add(documents.len() as u64);
+    ctx.work().left_cursor(if exhausted { 0 } else { id });
     if exhausted {
         return Ok((documents, 0));
     }

@@ -142,7 +142,8 @@ pub(super) async fn run(cmd: &Invocation, express: Express<'_>) -> Result<Ran> {
         let read = read(collection.tree(), partition_of(collection, &key), key);
         found = interruptible(&cmd.ctx, read).await??;
     }
-    let work = &cmd.ctx.work;
+    let work = cmd.ctx.work();
+    work.left_cursor(0);
     work.planned(Box::new(|| "IDHACK".into()));
     if found.is_some() {
         work.examined(1, 1);
@@ -230,6 +231,9 @@ struct RepeatedFind(Rc<FindById>);
 impl RepeatedFind {
     fn attempt(&self, id: RawBsonRef<'_>, started_ns: u64) -> Option<Attempt> {
         let find = &self.0;
+        if state().profiling.get() {
+            return None;
+        }
         let seen = glance(&find.ns, GateAccess::Read, |collection| {
             let key = id_key(id);
             (collection.tree(), partition_of(collection, &key), key)

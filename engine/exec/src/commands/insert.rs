@@ -2,7 +2,7 @@
 
 use pinion_bson::RawDocument;
 use pinion_wire::limits::MAX_WRITE_BATCH;
-use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Result};
+use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Result, Written};
 
 use super::reply::acknowledged;
 use crate::acquire::{Acquired, acquire_write};
@@ -90,7 +90,12 @@ impl InsertBatch {
         counters.insert.add((prepared.len() + refused.len()) as u64);
         let (before, failed) = (outcome.n, outcome.errors.len());
         let result = insert_documents(ctx, acquired, prepared, self.options, outcome).await;
-        counters.documents_inserted.add((outcome.n - before) as u64);
+        let inserted = (outcome.n - before) as u64;
+        counters.documents_inserted.add(inserted);
+        ctx.work().wrote(Written {
+            inserted,
+            ..Written::default()
+        });
         result?;
         // With order, a refused document is reached only when nothing before it failed.
         if !self.options.ordered || outcome.errors.len() == failed {

@@ -29,6 +29,7 @@ mod lock_info;
 mod metadata;
 mod names;
 mod parameters;
+mod profile;
 mod reply;
 mod server_status;
 mod sessions;
@@ -55,6 +56,7 @@ pub use table::register_commands;
 use crate::concern;
 use crate::interrupt::poll_once;
 use crate::metrics::{Metrics, OpClass, TopKind};
+use crate::profile::Profiled;
 use crate::state::state;
 
 /// Registers a command with everything that surrounds it.
@@ -105,6 +107,10 @@ where
     let top = top.and_then(|kind| namespace_of(&cmd).map(|ns| (kind, ns)));
     let started = cmd.ctx.started_ns;
     let (ctx, command) = (cmd.ctx.clone(), cmd.message.body_bytes());
+    let profiled = match state.profiling.get() {
+        true => Profiled::begin(&ctx, &command),
+        false => None,
+    };
     let mut handled = pin!(handler(cmd));
     // Most reads end in their first poll: nobody can see or stop them before, so they are not listed. But `$currentOp` lists
     // the aggregation that it stands in.
@@ -121,7 +127,10 @@ where
         }
     };
     let top = top.as_ref().map(|(kind, ns)| (*kind, ns.as_str()));
-    finished(metrics, class, top, started);
+    let ended = finished(metrics, class, top, started);
+    if let Some(profiled) = profiled {
+        Box::pin(profiled.end(&result, ended.saturating_sub(started) / 1000)).await;
+    }
     if let Err(error) = &result {
         let internal = error.code == ErrorCode::INTERNAL_ERROR;
         if internal {

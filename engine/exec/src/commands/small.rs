@@ -95,37 +95,6 @@ pub(crate) async fn features(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// `profile`: sets what counts as slow; levels above 0 would fill `system.profile`, which is not offered.
-pub(crate) async fn profile(cmd: Invocation) -> Result<Reply> {
-    let reader = cmd.reader()?;
-    let level = reader.i64("profile")?;
-    let slow = reader.opt_i64("slowms")?;
-    reader.opt_f64("sampleRate")?;
-    reader.unsupported("filter")?;
-    reader.finish()?;
-    if level > 0 {
-        return Err(Error::new(
-            ErrorCode::NOT_IMPLEMENTED,
-            format!("profiling level {level} is not supported by this server"),
-        ));
-    }
-    let was = crate::parameters::server_counters().slow_ms.get();
-    if let Some(slow) = slow {
-        pinion_runtime::on_all_cores(move |_| async move {
-            // As with mongod, a negative threshold logs everything.
-            crate::parameters::server_counters()
-                .slow_ms
-                .set(slow.max(0) as u64);
-        })
-        .await;
-    }
-    let mut out = Reply::new();
-    out.append("was", 0i32)
-        .append("slowms", was as i32)
-        .append("sampleRate", 1.0);
-    Ok(out)
-}
-
 /// `mapReduce`, which needs a JavaScript engine: there is none that could be kept to its time.
 pub(crate) async fn map_reduce(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;

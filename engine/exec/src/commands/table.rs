@@ -444,12 +444,6 @@ fn diagnostics(r: &mut Registry) {
     );
     register(
         r,
-        spec("profile").help("what counts as slow"),
-        None,
-        small::profile,
-    );
-    register(
-        r,
         spec("getDefaultRWConcern")
             .admin_only()
             .help("default concerns"),

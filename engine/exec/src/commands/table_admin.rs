@@ -3,8 +3,8 @@
 use pinion_wire::{CommandSpec, Registry};
 
 use super::{
-    cluster_parameters, compact, data_size, db_hash, indexes, lock_info, metadata, register,
-    server_status, users,
+    cluster_parameters, compact, data_size, db_hash, indexes, lock_info, metadata, profile,
+    register, server_status, users,
 };
 use crate::metrics::TopKind;
 
@@ -82,6 +82,12 @@ fn sizes_and_digests(r: &mut Registry) {
 
 fn settings(r: &mut Registry) {
     let spec = CommandSpec::new;
+    register(
+        r,
+        spec("profile").help("what is written to system.profile, and what counts as slow"),
+        None,
+        profile::profile,
+    );
     register(
         r,
         spec("getClusterParameter")

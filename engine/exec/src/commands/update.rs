@@ -15,6 +15,7 @@ use super::variables::{variables_of_write, with_constants};
 use crate::acquire::acquire_write;
 use crate::compute::compute;
 use crate::interrupt::is_interruption;
+use crate::profile::ProfiledStatement;
 use crate::read::parse_hint;
 use crate::state::state;
 use crate::write::{
@@ -263,13 +264,18 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
         pinion_runtime::yield_if_due().await;
         counters.update.inc();
         let mut done = ModifyOutcome::default();
-        let acquired = acquire_write(&cmd.ctx, options.ns.clone(), options.uuid).await?;
+        let profiled = ProfiledStatement::begin(&cmd.ctx, "update", &options.ns, documents.get(index));
+        let ctx = profiled.as_ref().map_or(&cmd.ctx, ProfiledStatement::ctx);
+        let acquired = acquire_write(ctx, options.ns.clone(), options.uuid).await?;
         let default = acquired.collation();
         let statement = || spec.statement(&options.vars, default, options.update);
-        let result = match compute(&cmd.ctx, statement).await {
-            Ok(statement) => run(&cmd.ctx, acquired, &statement, &mut done).await,
+        let result = match compute(ctx, statement).await {
+            Ok(statement) => run(ctx, acquired, &statement, &mut done).await,
             Err(error) => Err(error),
         };
+        if let Some(profiled) = profiled {
+            Box::pin(profiled.end(&cmd.ctx, result.as_ref().err())).await;
+        }
         counters.documents_updated.add(done.modified as u64);
         if let Some(ts) = done.last {
             outcome.wrote(ts);

@@ -326,7 +326,7 @@ pub(crate) async fn fill(
     max_documents: usize,
 ) -> Result<Filled> {
     let filled = fill_up_to(stream, stash, ctx, max_documents).await?;
-    ctx.work.returned(filled.documents.len() as u64);
+    ctx.work().returned(filled.documents.len() as u64);
     Ok(filled)
 }
 

@@ -132,7 +132,7 @@ impl MergedStream {
     /// Takes over what a step of a part did.
     fn count(&mut self, ctx: &OpContext, step: &PartCounters) {
         self.counters.add(step);
-        ctx.work.examined(step.keys_examined, step.docs_examined);
+        ctx.work().examined(step.keys_examined, step.docs_examined);
     }
 
     /// Steps every part that has nothing buffered.

@@ -93,6 +93,7 @@ pub(crate) async fn open(
         let counters = &state().metrics.counters;
         if planned.sort.is_some() {
             counters.sorts_in_memory.inc();
+            ctx.work().sorts();
         }
         if matches!(planned.access, Access::Collection(_)) {
             check_table_scan(&request)?;
@@ -115,7 +116,7 @@ pub(crate) async fn open(
             max_sort_bytes: state().parameters.borrow().max_sort_bytes as usize,
         });
         let summarised = spec.clone();
-        ctx.work
+        ctx.work()
             .planned(Box::new(move || summarised.access.summary()));
         let partitions = spec.access.partitions(&request.collection);
         match MergedStream::open(spec, partitions, ctx, step, request.skip, request.limit).await {

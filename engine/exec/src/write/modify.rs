@@ -39,6 +39,8 @@ pub(crate) struct ModifyRequest {
     pub matcher: Matcher,
     pub change: Arc<Change>,
     pub validation: Validation,
+    /// Whether nobody has looked at the document before, and it is examined here.
+    pub is_lookup: bool,
     /// Whether the caller wants to see the documents before and after.
     pub wants_documents: bool,
 }
@@ -126,8 +128,12 @@ async fn modify(
         else {
             return Ok(Modified::NoMatch);
         };
-        state().metrics.counters.docs_examined.inc();
-        ctx.work.examined(0, 1);
+        if request.is_lookup {
+            let counters = &state().metrics.counters;
+            counters.keys_examined.inc();
+            counters.docs_examined.inc();
+            ctx.work().examined(1, 1);
+        }
         let old = pinion_catalog::stored_document(&read.value);
         let matches = || request.matcher.matches_with_position(old);
         let Some(position) = compute(ctx, matches).await? else {

@@ -9,7 +9,7 @@ use pinion_catalog::{Collection, core_catalog, partition_of, set_multikey};
 use pinion_query::{Hint, Matcher, MultikeyPaths, SortPattern, Update};
 use pinion_runtime::CoreId;
 use pinion_storage::{Key, TreeId, storage};
-use pinion_wire::{Error, ErrorCode, OpContext, Result};
+use pinion_wire::{Error, ErrorCode, OpContext, Result, Written};
 
 use super::batch::BatchOutcome;
 use super::document::{prepare_for_insert, update_context};
@@ -104,6 +104,30 @@ struct Several {
 /// Runs one statement. Documents changed before an error stay changed and are counted in `outcome`.
 pub(crate) async fn run(
     ctx: &OpContext,
+    acquired: Acquired,
+    statement: &ModifyStatement,
+    outcome: &mut ModifyOutcome,
+) -> Result<()> {
+    let result = run_statement(ctx, acquired, statement, outcome).await;
+    let changed = outcome.modified as u64;
+    let written = match &*statement.change {
+        Change::Delete => Written {
+            deleted: changed,
+            ..Written::default()
+        },
+        Change::Update(_) => Written {
+            matched: outcome.matched as u64,
+            modified: changed,
+            upserted: u64::from(outcome.upserted.is_some()),
+            ..Written::default()
+        },
+    };
+    ctx.work().wrote(written);
+    result
+}
+
+async fn run_statement(
+    ctx: &OpContext,
     mut acquired: Acquired,
     statement: &ModifyStatement,
     outcome: &mut ModifyOutcome,
@@ -165,17 +189,20 @@ async fn change_matching(
     outcome: &mut ModifyOutcome,
 ) -> Result<Step> {
     let collection = acquired.collection().expect("asked by the caller");
+    let id = match statement.hint.is_none() && acquired.is_plain() {
+        true => statement.matcher.id_lookup(collection.collation.as_ref()),
+        false => None,
+    };
     let request = Arc::new(ModifyRequest {
         collection: collection.clone(),
         matcher: statement.matcher.clone(),
         change: statement.change.clone(),
         validation: statement.validation,
         wants_documents: statement.wants_documents,
+        is_lookup: id.is_some(),
     });
-    if let Some(id) = statement.matcher.id_lookup(collection.collation.as_ref())
-        && statement.hint.is_none()
-        && acquired.is_plain()
-    {
+    if let Some(id) = id {
+        ctx.work().planned(Box::new(|| "IDHACK".into()));
         let key = collection.id_key(id.as_raw_bson_ref());
         let modified = modify_at_owner(&request, key, ctx).await?;
         if let Modified::NeedsMultikey { trees, .. } = modified {

@@ -38,6 +38,9 @@ pub struct Options {
     pub sync_delay_secs: u64,
     /// Operations that take longer than so many milliseconds are logged.
     pub slow_ms: Option<u64>,
+    /// Which operations are written to `system.profile`: none, slow ones, all; and which share of the slow ones.
+    pub profile_level: i64,
+    pub profile_sample_rate: f64,
     /// Most milliseconds between journal flushes.
     pub journal_commit_interval_ms: u64,
     /// Memory budget of the node in bytes.

@@ -255,6 +255,8 @@ fn build(
         pid_file: reader.last("pidfilepath").map(PathBuf::from),
         sync_delay_secs: reader.int("syncdelay", 0, 1_000_000)?.unwrap_or(60),
         slow_ms: reader.int("slowms", 0, 1_000_000_000)?,
+        profile_level: profile_level(&reader)?,
+        profile_sample_rate: profile_sample_rate(&reader)?,
         journal_commit_interval_ms: reader.int("journalCommitInterval", 1, 500)?.unwrap_or(100),
         cache_bytes: cache_bytes(&reader, memory_bytes)?,
         lock_memory: reader.switch("lockMemory"),
@@ -400,6 +402,33 @@ fn typed(value: &Given) -> Given {
     match value.parse::<f64>() {
         Ok(number) if number.is_finite() => Given::Double(number),
         _ => Given::Text(value.clone()),
+    }
+}
+
+/// On the command line a number, in the file a word.
+fn profile_level(reader: &Reader) -> Result<i64, OptionError> {
+    let Some(mode) = reader.last("profile") else {
+        return Ok(0);
+    };
+    match mode.as_str() {
+        "0" | "off" => Ok(0),
+        "1" | "slowOp" => Ok(1),
+        "2" | "all" => Ok(2),
+        other => Err(OptionError(format!(
+            "Invalid value '{other}' for --profile: expected 0, 1, 2, off, slowOp or all"
+        ))),
+    }
+}
+
+fn profile_sample_rate(reader: &Reader) -> Result<f64, OptionError> {
+    let Some(rate) = reader.last("slowOpSampleRate") else {
+        return Ok(1.0);
+    };
+    match rate.parse::<f64>() {
+        Ok(rate) if (0.0..=1.0).contains(&rate) => Ok(rate),
+        _ => Err(OptionError(format!(
+            "Invalid value '{rate}' for --slowOpSampleRate: expected a number from 0 to 1"
+        ))),
     }
 }
 

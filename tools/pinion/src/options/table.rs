@@ -39,7 +39,6 @@ pub(super) struct OptionSpec {
 const NO_SECURITY: &str = "authentication and encryption are not available in this version";
 const NO_REPLICATION: &str = "replica sets are not available in this version";
 const NO_SHARDING: &str = "sharding is not available in this version";
-const NO_PROFILER: &str = "the database profiler is not available in this version";
 
 const fn yes(
     name: &'static str,
@@ -485,25 +484,23 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         NO_SHARDING,
     ),
     no("configdb", "sharding.configDB", Shape::Value, NO_SHARDING),
-    OptionSpec {
-        name: "profile",
-        short: '\0',
-        path: "operationProfiling.mode",
-        shape: Shape::Value,
-        support: Support::Only("off", NO_PROFILER),
-        help: "",
-    },
+    yes(
+        "profile",
+        "operationProfiling.mode",
+        Shape::Value,
+        "Write operations to system.profile: 0 or off, 1 or slowOp, 2 or all [default: off]",
+    ),
     yes(
         "slowms",
         "operationProfiling.slowOpThresholdMs",
         Shape::Value,
         "Log commands that take at least so many milliseconds (default 100)",
     ),
-    no(
+    yes(
         "slowOpSampleRate",
         "operationProfiling.slowOpSampleRate",
         Shape::Value,
-        NO_PROFILER,
+        "Share of the slow operations that the profiler writes [default: 1]",
     ),
     no(
         "wiredTigerJournalCompressor",

@@ -1,0 +1,205 @@
+//! What is written of an operation, in MongoDB's form.
+
+use pinion_bson::{DateTime, DocBuilder, JsonMode, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_wire::{Error, OpContext, OpWork};
+
+use crate::limits::PROFILED_COMMAND_BYTES;
+
+/// An operation that has ended.
+pub(super) struct Ended<'a> {
+    pub ctx: &'a OpContext,
+    /// In MongoDB's words.
+    pub op: &'static str,
+    pub ns: &'a str,
+    pub command: &'a RawDocument,
+    /// None of a statement, whose command replies.
+    pub response_bytes: Option<usize>,
+    pub error: Option<&'a Error>,
+    pub us: u64,
+    /// When it ended, by the wall clock.
+    pub wall_ms: i64,
+}
+
+/// What a command is in MongoDB's words.
+pub(super) fn op_of_command(command: &str) -> &'static str {
+    match command {
+        "find" => "query",
+        "insert" => "insert",
+        "update" => "update",
+        "delete" => "remove",
+        "getMore" => "getmore",
+        _ => "command",
+    }
+}
+
+/// The namespace that a command is on.
+pub(super) fn namespace_of(ctx: &OpContext, body: &RawDocument) -> String {
+    let name = match ctx.command {
+        "getMore" => pinion_bson::get(body, "collection"),
+        _ => pinion_bson::elements(body).next().map(|(_, value)| value),
+    };
+    match name {
+        Some(RawBsonRef::String(collection)) => format!("{}.{collection}", ctx.db),
+        _ => format!("{}.$cmd", ctx.db),
+    }
+}
+
+impl Ended<'_> {
+    pub(super) fn document(&self) -> RawDocumentBuf {
+        let work = self.ctx.work();
+        let mut out = DocBuilder::new();
+        out.append("op", self.op).append("ns", self.ns);
+        append_command(&mut out, "command", self.command);
+        if let Some(originating) = work.originating() {
+            let originating = pinion_catalog::stored_document(originating);
+            append_command(&mut out, "originatingCommand", originating);
+        }
+        if let Some(cursor) = work.cursor() {
+            out.append("cursorid", cursor);
+        }
+        self.append_work(&mut out, work);
+        if let Some(bytes) = self.response_bytes {
+            out.append("responseLength", bytes as i32);
+        }
+        out.append("protocol", "op_msg");
+        if let Some(error) = self.error {
+            out.append("ok", 0.0)
+                .append("errMsg", error.message.as_str())
+                .append("errName", error.code_name().as_ref())
+                .append("errCode", error.code.0);
+        }
+        out.append("millis", (self.us / 1000) as i64);
+        if let Some(plan) = work.plan_summary() {
+            out.append("planSummary", plan.as_str());
+        }
+        let ended = DateTime::from_millis(self.wall_ms);
+        out.append("ts", RawBsonRef::DateTime(ended));
+        let client = &self.ctx.client;
+        if let Some(remote) = client.remote {
+            out.append("client", remote.ip().to_string().as_str());
+        }
+        if let Some(name) = client.app_name() {
+            out.append("appName", name);
+        }
+        // There are no users on this node.
+        out.start_array("allUsers").end().append("user", "");
+        out.finish()
+    }
+
+    /// What an operation did not do at all is left out, unless it is what its kind is there for.
+    fn append_work(&self, out: &mut DocBuilder, work: &OpWork) {
+        let written = work.written();
+        let planned = work.plan_summary().is_some();
+        let mut count = |name: &str, count: u64, always: bool| {
+            if count > 0 || always {
+                out.append(name, count as i64);
+            }
+        };
+        count("keysExamined", work.keys_examined(), planned);
+        count("docsExamined", work.docs_examined(), planned);
+        let updates = self.op == "update";
+        count("nMatched", written.matched, updates);
+        count("nModified", written.modified, updates);
+        count("ninserted", written.inserted, self.op == "insert");
+        count("ndeleted", written.deleted, self.op == "remove");
+        count("nUpserted", written.upserted, updates);
+        let reads = matches!(self.op, "query" | "getmore");
+        count("nreturned", work.documents_returned(), reads);
+        if work.has_sort() {
+            out.append("hasSortStage", true);
+        }
+        if work.is_exhausted() {
+            out.append("cursorExhausted", true);
+        }
+        if planned {
+            out.append("queryFramework", "classic");
+        }
+    }
+}
+
+/// The command, or the beginning of a long one as a text.
+fn append_command(out: &mut DocBuilder, name: &str, body: &RawDocument) {
+    if body.as_bytes().len() <= PROFILED_COMMAND_BYTES {
+        out.append(name, body);
+        return;
+    }
+    let text =
+        pinion_bson::to_extended_json_limited(body, JsonMode::Relaxed, PROFILED_COMMAND_BYTES);
+    out.start_document(name).append("$truncated", text.as_str());
+    if let Some(RawBsonRef::String(comment)) = pinion_bson::get(body, "comment")
+        && comment.len() <= PROFILED_COMMAND_BYTES
+    {
+        out.append("comment", comment);
+    }
+    out.end();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pinion_bson::rawdoc;
+    use pinion_wire::idl::GenericArguments;
+    use pinion_wire::{ClientInfo, Written};
+
+    use super::*;
+
+    fn context(command: &'static str) -> OpContext {
+        let client = Arc::new(ClientInfo::internal());
+        OpContext::new(1, client, command, "d", GenericArguments::default(), 0)
+    }
+
+    fn written(ctx: &OpContext, op: &'static str, command: &RawDocument) -> RawDocumentBuf {
+        let ended = Ended {
+            ctx,
+            op,
+            ns: "d.c",
+            command,
+            response_bytes: None,
+            error: None,
+            us: 1999,
+            wall_ms: 1,
+        };
+        ended.document()
+    }
+
+    #[test]
+    fn a_statement_reports_what_its_kind_is_there_for() {
+        let ctx = context("update");
+        ctx.work().wrote(Written {
+            matched: 2,
+            ..Written::default()
+        });
+        let entry = written(&ctx, "update", &rawdoc! { "q": {}, "u": {} });
+        let number = |name| pinion_bson::get(&entry, name).and_then(|value| value.as_i64());
+        assert_eq!(number("nMatched"), Some(2));
+        assert_eq!(number("nModified"), Some(0));
+        assert_eq!(number("ndeleted"), None);
+        assert_eq!(number("keysExamined"), None);
+        assert_eq!(number("millis"), Some(1));
+    }
+
+    #[test]
+    fn long_commands_are_cut_and_keep_their_comment() {
+        let long = "x".repeat(PROFILED_COMMAND_BYTES);
+        let command = rawdoc! { "find": "c", "filter": { "a": long }, "comment": "why" };
+        let entry = written(&context("find"), "query", &command);
+        let command = pinion_bson::get(&entry, "command").and_then(|value| value.as_document());
+        let command = command.expect("it is a document");
+        let text = |name| pinion_bson::get(command, name).and_then(|value| value.as_str());
+        assert!(text("$truncated").is_some_and(|text| text.starts_with("{\"find\":\"c\"")));
+        assert_eq!(text("comment"), Some("why"));
+        assert!(entry.as_bytes().len() < 2 * PROFILED_COMMAND_BYTES);
+    }
+
+    #[test]
+    fn commands_without_a_collection_are_on_the_commands_of_their_database() {
+        let check = |command: &'static str, body: &RawDocument, expected: &str| {
+            assert_eq!(namespace_of(&context(command), body), expected);
+        };
+        check("find", &rawdoc! { "find": "c" }, "d.c");
+        check("ping", &rawdoc! { "ping": 1 }, "d.$cmd");
+        let more = rawdoc! { "getMore": 7i64, "collection": "c" };
+        check("getMore", &more, "d.c");
+    }
+}
