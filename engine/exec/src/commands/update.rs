@@ -264,7 +264,8 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
         pinion_runtime::yield_if_due().await;
         counters.update.inc();
         let mut done = ModifyOutcome::default();
-        let profiled = ProfiledStatement::begin(&cmd.ctx, "update", &options.ns, documents.get(index));
+        let profiled =
+            ProfiledStatement::begin(&cmd.ctx, "update", &options.ns, documents.get(index));
         let ctx = profiled.as_ref().map_or(&cmd.ctx, ProfiledStatement::ctx);
         let acquired = acquire_write(ctx, options.ns.clone(), options.uuid).await?;
         let default = acquired.collation();
