@@ -169,7 +169,7 @@ impl Parameters {
                 out.append(name, false);
             }
             "featureCompatibilityVersion" => {
-                out.start_document(name).append("version", "7.0").end();
+                out.start_document(name).append("version", "8.0").end();
             }
             "internalQueryMaxBlockingSortMemoryUsageBytes" => {
                 out.append(name, self.max_sort_bytes);

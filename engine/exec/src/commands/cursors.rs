@@ -161,6 +161,9 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
     };
     let mut out = Reply::new();
     append_batch(&mut out, "nextBatch", &filled, next, ns.as_str()).await;
+    if cmd.exhaust_allowed && next != 0 {
+        out.stream_next(cmd.body().to_owned());
+    }
     Ok(out)
 }
 

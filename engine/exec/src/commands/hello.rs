@@ -13,7 +13,7 @@ use crate::parameters::LogControl;
 use crate::state::state;
 
 /// The version whose behaviour this node follows.
-pub(crate) const COMPATIBLE_VERSION: [i32; 4] = [7, 0, 14, 0];
+pub(crate) const COMPATIBLE_VERSION: [i32; 4] = [8, 0, 16, 0];
 /// With 25 a driver sends `bulkWrite`, and updates of one document with `sort`.
 const MAX_WIRE_VERSION: i32 = 25;
 

@@ -103,7 +103,6 @@ fn data(r: &mut Registry) {
         r,
         spec("distinct")
             .read()
-            .api_v1()
             .help("the values of a field"),
         Some(TopKind::Command),
         distinct::distinct,
