@@ -372,7 +372,19 @@ RULES = [
     ("7.0 names unknown values of readConcern.level BadValue, 4.4 FailedToParse",
      lambda c, a, b: code(a) == 2 and code(b) == 9 and "readConcern.level" in a["errmsg"]),
     ("`aggregate` of what is neither a name nor 1 has other codes in 7.0",
-     lambda c, a, b: name_of(c) == "aggregate" and not is_name(c["aggregate"]) and code(a) in (9, 73) and code(b) in (9, 14, 73)),
+     lambda c, a, b: name_of(c) == "aggregate" and not is_name(c["aggregate"]) and code(a) in (2, 9, 73) and code(b) in (9, 14, 73)),
+    ("`connectionStatus` tells the server's uuid since 8.0", lambda c, a, b: name_of(c) == "connectionStatus" and code(a) == code(b) == 0
+     and {key: value for key, value in a.items() if key != "uuid"} == b),
+    ("a collation is read by IDL in 7.0, before the statements: an unknown field is 40415, a missing locale 40414",
+     lambda c, a, b: code(a) in (40414, 40415) and "collation." in named_field(a) and {2, 4} & {code(b), *(error for _, error in error_codes(b))}),
+    ("a pipeline without what it is a view on is refused in 7.0, an empty one too", lambda c, a, b: name_of(c) == "create" and code(a) == 72 and code(b) == 0
+     and c.get("pipeline") == [] and "requires 'viewOn'" in a["errmsg"]),
+    ("an index option that is no object is TypeMismatch in 7.0",
+     lambda c, a, b: name_of(c) == "createIndexes" and code(a) == 14 and code(b) == 67 and "options must be a document" in b["errmsg"]),
+    ("an `expireAfterSeconds` that is NaN is refused in 7.0", lambda c, a, b: name_of(c) == "createIndexes" and code(a) == 67 and code(b) == 0
+     and any(spec.get("expireAfterSeconds") != spec.get("expireAfterSeconds") for spec in specs(c))),
+    ("`create` reads its enumerations by IDL in 7.0; 4.4 took an empty text for none", lambda c, a, b: name_of(c) == "create" and code(a) == 2 and code(b) == 0
+     and "Enumeration value ''" in a["errmsg"]),
     ("`$limit` and `$skip` take whole numbers only in 7.0, with the codes 5107201 and 5107200; 4.4 cut off fractions",
      lambda c, a, b: code(a) in (5107200, 5107201) and code(b) in (0, 15956, 15957, 15958, 15972)),
     ("a field name may begin with a dollar sign since 5.0, so 4.4 refused what 7.0 goes on with",

@@ -13,6 +13,10 @@ from bson.son import SON
 import codec
 
 
+class Ended(Exception):
+    """The recording of a program ends here: the server that it was held against then answered so otherwise that they parted."""
+
+
 class NotRecorded(Exception):
     """The generator, or a rule, asks what the recorded server was not asked."""
 
@@ -50,18 +54,24 @@ class Client:
     def __init__(self, recording):
         self.recording = recording
         self.left = iter(())
+        self.begun = False
 
     def begin(self, seed):
         """What is sent from here on is the program of this seed."""
         self.left = self.recording.exchanges(seed)
+        self.begun = False
 
     def command(self, database, command):
         """The recorded reply."""
-        if next(iter(command)) == "dropDatabase" and len(command) == 1:
-            return SON([("ok", 1.0)])
+        if not self.begun:
+            # Each program begins with an empty database, which is not recorded.
+            self.begun = True
+            if next(iter(command)) == "dropDatabase":
+                return SON([("ok", 1.0)])
         sent = codec.encode(command if "$db" in command else SON([*command.items(), ("$db", database)]))
         recorded, reply = next(self.left, (None, None))
+        if recorded is None:
+            raise Ended
         if recorded != sent:
-            had = codec.decode(recorded) if recorded else "no further command"
-            raise NotRecorded(f"the recording goes on with {had!r:.600}, and this was sent: {command!r:.600}")
+            raise NotRecorded(f"the recording goes on with {codec.decode(recorded)!r:.600}, and this was sent: {command!r:.600}")
         return codec.decode(reply)

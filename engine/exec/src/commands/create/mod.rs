@@ -72,7 +72,7 @@ fn read<'d>(reader: &CommandReader<'d>) -> Result<Written<'d>> {
     let view_on = reader.opt_str("viewOn")?;
     let pipeline = view::read_pipeline(reader)?;
     let collation = reader.opt_doc("collation")?;
-    options.collation = match collation.filter(|collation| !collation.is_empty()) {
+    options.collation = match collation {
         Some(collation) => parse_collation(collation)?.map(|collation| collation.document()),
         None => None,
     };
