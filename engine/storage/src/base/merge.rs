@@ -92,14 +92,16 @@ pub(crate) async fn merge_tree(
     let mut level = LevelMerge::new(writer, store, freed, &mut shape, tree, 0, old_root);
     level.prefetch = old_root.map(|root| Prefetch::new(store, tree, root, keys));
     level.run_level(changes.peekable()).await?;
-    let (mut outcome, mut collapsed) = level.finish();
+    let (mut outcome, _) = level.finish();
     let mut at = 0u8;
     let top = old_root.map_or(0, |(_, level)| level);
+    // The only page of its level, where the levels above it go.
+    let mut collapsed: Option<(PagePtr, u8)> = None;
     let (ptr, level) = loop {
         if at >= top {
             if let Some(root) = collapsed {
-                assert!(at > 0 && outcome.values().all(Option::is_none));
-                break (root, at - 1);
+                assert!(outcome.values().all(Option::is_none));
+                break root;
             }
             let mut pages = outcome.values().filter_map(|ptr| *ptr);
             match (pages.next(), pages.next()) {
@@ -128,7 +130,11 @@ pub(crate) async fn merge_tree(
         let changes =
             changes.map(|(key, ptr)| (key, ptr.map(|ptr| Bytes::copy_from_slice(&ptr.encode()))));
         level.run_level(changes.peekable()).await?;
-        (outcome, collapsed) = level.finish();
+        let only;
+        (outcome, only) = level.finish();
+        // The levels above this one, if there are such, lose all their pages: they must not give another root.
+        assert!(only.is_none() || collapsed.is_none());
+        collapsed = collapsed.or(only.map(|ptr| (ptr, at - 1)));
     };
     Ok(Some(TreeRoot {
         ptr,

@@ -1,5 +1,7 @@
 //! Scripts for single behaviours of a partition: expectations, intents, dropped trees, damage, failing disks, reuse of space.
 
+mod shrinking;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,9 +25,8 @@ const DIR: &str = "/data/partition-00";
 const TREE: TreeId = TreeId(5);
 
 async fn create(options: PartitionOptions) -> Rc<Partition> {
-    Partition::create(ID, Path::new(DIR), options)
-        .await
-        .unwrap()
+    let made = Partition::create(ID, Path::new(DIR), options);
+    made.await.unwrap()
 }
 
 fn put(key: &str, value: &str) -> Write {
@@ -665,9 +666,8 @@ fn a_dropped_tree_leaves_no_pages() {
             checkpoint(&partition, 400).await.unwrap();
             assert_eq!(partition.tree_ids(), [TREE]);
             assert!(partition.tree_stats(TREE).pages > 10);
-            write(&partition, 401, &[put("one more", "v")])
-                .await
-                .unwrap();
+            let one_more = [put("one more", "v")];
+            write(&partition, 401, &one_more).await.unwrap();
             partition.drop_tree(TREE, Timestamp::from_u64(402));
             checkpoint(&partition, 401).await.unwrap();
             assert_eq!(partition.tree_ids(), [TREE], "dropped above the checkpoint");
