@@ -27,6 +27,7 @@ mod applier;
 mod commands;
 mod node;
 mod read;
+mod ttl;
 mod write;
 
 pub use applier::{RecoveryApplier, apply};

@@ -98,4 +98,13 @@ pub const MIN_TOP_NAMESPACES: usize = 10_000;
 /// Indexes whose uses a core counts for `$indexStats` before it looks for ones that are gone.
 pub const MIN_USED_INDEXES: usize = 1_000;
 
+/// How long expiry pauses between two passes, unless `ttlMonitorSleepSecs` says otherwise.
+pub const TTL_MONITOR_SLEEP: Duration = Duration::from_secs(60);
+/// How long a sub-pass visits what expires, unless `ttlMonitorSubPassTargetSecs` says otherwise.
+pub const TTL_SUB_PASS_TARGET: Duration = Duration::from_secs(60);
+/// How long, and for how many documents, expiry deletes from one collection before it visits the
+/// next, unless `ttlIndexDeleteTargetTimeMS` and `ttlIndexDeleteTargetDocs` say otherwise.
+pub const TTL_INDEX_DELETE_TARGET_TIME: Duration = Duration::from_secs(1);
+pub const TTL_INDEX_DELETE_TARGET_DOCS: u64 = 50_000;
+
 const _: () = assert!(PART_BATCH_BYTES <= MAX_BATCH_BYTES);

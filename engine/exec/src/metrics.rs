@@ -138,8 +138,9 @@ counters! {
     assert_user assert_regular
     // transactions of the applier
     entries_replayed
-    // ttl, kept ops
     killed_operations
+    // metrics.ttl
+    ttl_deleted_documents ttl_passes ttl_sub_passes
 }
 
 /// Reads and writes of one namespace, for `top`.

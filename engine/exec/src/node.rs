@@ -80,11 +80,13 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
         pinion_runtime::spawn(Queue::Background, reap_idle());
     })
     .await;
+    crate::ttl::start();
     Ok(report)
 }
 
 /// Stops a node: call it on core 0 when no command runs any more.
 pub async fn close_node() {
+    crate::ttl::stop().await;
     pinion_storage::storage().close().await;
 }
 

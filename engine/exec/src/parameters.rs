@@ -9,6 +9,7 @@ use pinion_wire::{Error, ErrorCode, Result, ServerCounters};
 
 use crate::limits::{CURSOR_TIMEOUT, MAX_SERVICE_DESCRIPTOR_BYTES};
 use crate::log_verbosity;
+use crate::ttl::{TtlParameters, TtlSetting};
 
 /// The parameters of one core; every core holds the same values.
 #[derive(Clone, Debug)]
@@ -16,6 +17,7 @@ pub(crate) struct Parameters {
     pub cursor_timeout: Duration,
     pub notablescan: bool,
     pub max_sort_bytes: i64,
+    pub ttl: TtlParameters,
     /// What an automation agent calls the deployment; kept for it.
     pub automation_service_descriptor: Box<str>,
 }
@@ -76,6 +78,7 @@ impl Default for Parameters {
             cursor_timeout: CURSOR_TIMEOUT,
             notablescan: false,
             max_sort_bytes: crate::limits::MAX_SORT_BYTES as i64,
+            ttl: TtlParameters::default(),
             automation_service_descriptor: "".into(),
         }
     }
@@ -132,10 +135,11 @@ pub(crate) enum Setting {
     Quiet(bool),
     NoTableScan(bool),
     MaxSortBytes(i64),
+    Ttl(TtlSetting),
 }
 
 /// All parameters that can be asked for, in order.
-pub(crate) const NAMES: [&str; 12] = [
+pub(crate) const NAMES: [&str; 18] = [
     "authenticationMechanisms",
     "automationServiceDescriptor",
     "cursorTimeoutMillis",
@@ -148,6 +152,12 @@ pub(crate) const NAMES: [&str; 12] = [
     "maxBSONDepth",
     "notablescan",
     "quiet",
+    "ttlIndexDeleteTargetDocs",
+    "ttlIndexDeleteTargetTimeMS",
+    "ttlMonitorBatchDeletes",
+    "ttlMonitorEnabled",
+    "ttlMonitorSleepSecs",
+    "ttlMonitorSubPassTargetSecs",
 ];
 
 impl Parameters {
@@ -194,7 +204,7 @@ impl Parameters {
             "quiet" => {
                 out.append(name, server_counters().quiet.get());
             }
-            _ => return false,
+            _ => return self.ttl.append_as(parameter, name, out),
         }
         true
     }
@@ -208,7 +218,13 @@ impl Parameters {
             | "logComponentVerbosity"
             | "logLevel"
             | "notablescan"
-            | "quiet" => (true, true),
+            | "quiet"
+            | "ttlIndexDeleteTargetDocs"
+            | "ttlIndexDeleteTargetTimeMS"
+            | "ttlMonitorBatchDeletes"
+            | "ttlMonitorEnabled"
+            | "ttlMonitorSleepSecs"
+            | "ttlMonitorSubPassTargetSecs" => (true, true),
             _ => (false, false),
         }
     }
@@ -260,6 +276,9 @@ impl Parameters {
             "notablescan" => Setting::NoTableScan(boolean()?),
             "internalQueryMaxBlockingSortMemoryUsageBytes" => Setting::MaxSortBytes(at_least(0)?),
             _ => {
+                if let Some(setting) = TtlSetting::parse(name, value) {
+                    return setting.map(Setting::Ttl);
+                }
                 return Err(Error::new(
                     ErrorCode::INVALID_OPTIONS,
                     format!(
@@ -291,6 +310,10 @@ impl Parameters {
             Setting::Quiet(value) => server_counters().quiet.set(*value),
             Setting::NoTableScan(value) => self.notablescan = *value,
             Setting::MaxSortBytes(value) => self.max_sort_bytes = *value,
+            Setting::Ttl(setting) => {
+                self.ttl.set(*setting);
+                crate::state::state().ttl.parameters_changed();
+            }
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::parameters::Parameters;
 use crate::profile::Profiles;
 use crate::read::{CursorTable, PartTable};
 use crate::sessions::SessionTable;
+use crate::ttl::TtlMonitor;
 
 /// The state of one core of a node.
 pub struct NodeState {
@@ -39,6 +40,7 @@ pub struct NodeState {
     pub(crate) auto_compact: Cell<u64>,
     /// The last number of such a task.
     pub(crate) last_compact: Cell<u64>,
+    pub(crate) ttl: TtlMonitor,
     rng: RefCell<Rng>,
     /// Seeds the streams of `$rand`.
     expression_rng: RefCell<Rng>,
@@ -83,6 +85,7 @@ impl NodeState {
             profiling: Cell::new(false),
             auto_compact: Cell::new(0),
             last_compact: Cell::new(0),
+            ttl: TtlMonitor::default(),
             rng: RefCell::new(rng),
             expression_rng: RefCell::new(pinion_runtime::random_stream("expressions")),
             object_ids: ObjectIds { process, counter },

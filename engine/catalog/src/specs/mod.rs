@@ -214,13 +214,11 @@ fn normal_form(listed: &RawDocument) -> Result<RawDocumentBuf> {
 /// Reads a specification in its stored form, refusing the kinds that no keys can be made for.
 fn parsed(listed: &RawDocument) -> Result<IndexSpec> {
     let spec = IndexSpec::parse(listed)?;
-    for option in ["expireAfterSeconds", "prepareUnique"] {
-        if part(listed, option).is_some() {
-            return Err(Error::new(
-                ErrorCode::NOT_IMPLEMENTED,
-                format!("The index option '{option}' is not supported"),
-            ));
-        }
+    if part(listed, "prepareUnique").is_some() {
+        return Err(Error::new(
+            ErrorCode::NOT_IMPLEMENTED,
+            "The index option 'prepareUnique' is not supported",
+        ));
     }
     match &spec.kind {
         IndexKind::Btree

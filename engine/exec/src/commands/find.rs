@@ -210,6 +210,7 @@ impl Find {
             },
             key_bounds: self.key_bounds,
             show_record_id: self.show_record_id,
+            access: None,
         }
     }
 }

@@ -425,6 +425,11 @@ fn append_metrics(out: &mut DocBuilder, sums: &Sums) {
         .append("total", c.collection_scans as i64)
         .end()
         .end();
+    out.start_document("ttl")
+        .append("deletedDocuments", c.ttl_deleted_documents as i64)
+        .append("passes", c.ttl_passes as i64)
+        .append("subPasses", c.ttl_sub_passes as i64)
+        .end();
     out.end();
 }
 

@@ -12,6 +12,7 @@ mod request;
 mod scan;
 mod stream;
 
+pub(crate) use access::{Access, RangeAccess};
 pub(crate) use cursor::{
     Cursor, CursorCounts, CursorTable, Filled, IdleCursor, Reads, core_of, fill, not_found,
 };

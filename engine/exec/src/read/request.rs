@@ -38,6 +38,8 @@ pub(crate) struct ReadRequest {
     pub key_bounds: Option<KeyBounds>,
     /// Each document gets the key under which the collection holds it.
     pub show_record_id: bool,
+    /// The way to the documents, where it is known: nothing is planned then.
+    pub access: Option<Access>,
 }
 
 impl ReadRequest {
@@ -59,6 +61,7 @@ impl ReadRequest {
             output: Output::Documents,
             key_bounds: None,
             show_record_id: false,
+            access: None,
         }
     }
 }
@@ -141,6 +144,7 @@ pub(crate) fn existing_trees() -> Vec<TreeId> {
 fn check_table_scan(request: &ReadRequest) -> Result<()> {
     let ns = &request.collection.ns;
     let exempt = request.matcher.is_empty()
+        || request.access.is_some()
         || matches!(ns.db(), "admin" | "config" | "local")
         || ns.collection().starts_with("system.");
     if exempt || !state().parameters.borrow().notablescan {
@@ -178,6 +182,13 @@ impl ReadRequest {
 
 fn plan(request: &ReadRequest) -> Result<Planned> {
     let filter = || (!request.matcher.is_empty()).then(|| request.matcher.clone());
+    if let Some(access) = &request.access {
+        return Ok(Planned {
+            access: access.clone(),
+            filter: filter(),
+            sort: request.sort.clone(),
+        });
+    }
     if request.hint.is_none()
         && request.key_bounds.is_none()
         && let Some(id) = request

@@ -9,6 +9,7 @@ mod modify;
 mod order;
 mod rehearse;
 mod target;
+mod through;
 mod validation;
 
 pub(crate) use batch::{BatchOutcome, Upserted};
@@ -16,4 +17,5 @@ pub(crate) use document::prepare_for_insert;
 pub(crate) use insert::{InsertOptions, insert_documents};
 pub(crate) use modify::Change;
 pub(crate) use target::{ModifyOutcome, ModifyStatement, run, sort_beside};
+pub(crate) use through::{Deletion, DeletionTargets, delete_through};
 pub(crate) use validation::Validation;

@@ -265,7 +265,7 @@ async fn change_matching(
 
 /// Changes a group of documents on all their owners at once. Returns the indexes that must be multikey for those it adds to
 /// `waiting`.
-async fn change_group(
+pub(super) async fn change_group(
     ctx: &OpContext,
     request: &Arc<ModifyRequest>,
     group: Vec<Key>,

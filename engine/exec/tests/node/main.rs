@@ -5,3 +5,4 @@ mod harness;
 mod basics;
 mod fsync_lock;
 mod keys;
+mod ttl;
