@@ -101,9 +101,7 @@ fn data(r: &mut Registry) {
     );
     register(
         r,
-        spec("distinct")
-            .read()
-            .help("the values of a field"),
+        spec("distinct").read().help("the values of a field"),
         Some(TopKind::Command),
         distinct::distinct,
     );
