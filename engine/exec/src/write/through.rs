@@ -44,6 +44,7 @@ pub(crate) async fn delete_through(
         change: Arc::new(Change::Delete),
         validation: Validation::default(),
         wants_documents: false,
+        is_lookup: false,
     });
     let mut read = ReadRequest::new(collection.clone(), deletion.matcher);
     read.access = Some(deletion.access);
