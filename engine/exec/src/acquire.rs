@@ -15,6 +15,7 @@ use pinion_catalog::{
 };
 use pinion_clock::Timestamp;
 use pinion_collation::Collation;
+use pinion_query::Matcher;
 use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -178,6 +179,14 @@ impl Acquired {
     /// The collection, if there is one of that name.
     pub(crate) fn collection(&self) -> Option<&Arc<Collection>> {
         self.collection.as_ref()
+    }
+
+    /// Refuses a `$text` where there is no collection whose text index it could search.
+    pub(crate) fn check_text(&self, matcher: &Matcher) -> Result<()> {
+        match self.collection() {
+            Some(_) => Ok(()),
+            None => matcher.check_without_collection(self.ns().as_str()),
+        }
     }
 
     /// The collation of operations that ask for none: of a view its own, whatever is under it.

@@ -6,6 +6,7 @@ mod accumulator;
 mod collation;
 mod error;
 mod expression;
+mod fulltext;
 mod geo;
 mod index;
 mod keygen;
@@ -26,13 +27,15 @@ mod value;
 pub mod work;
 
 pub use collation::{has_strings, parse_collation, spend_sort_keys, with_sort_keys};
-pub use expression::{Expression, Random, Value, Variables, check_field_path};
+pub use expression::{
+    Expression, MetaKind, Metadata, Random, Subject, Value, Variables, check_field_path,
+};
 pub use index::{
     IndexKey, IndexKeys, IndexKind, IndexSpec, MultikeyPaths, check_wildcard_overlap,
     check_wildcard_projection, index_keys,
 };
 pub use limits::{MAX_FACET_BYTES, MAX_GROUP_BYTES, MAX_KEY_PATTERN_FIELDS, MAX_SORT_BYTES};
-pub use matcher::{MatchPosition, Matcher};
+pub use matcher::{MatchPosition, Matcher, MetaSource};
 pub use pipeline::{
     Document, GraphLookup, Input, Lookup, Merge, MergeWrite, NotMatched, OutputTo, Outside,
     Pipeline, PipelineParts, PipelineRun, Segment, Traversal, UnionWith, Want, check_api_v1,

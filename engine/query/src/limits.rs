@@ -63,6 +63,9 @@ pub const MAX_STRING_BYTES: usize = 16 * 1024 * 1024;
 /// has the bound for `$range`; its other values share their parts, ours are copied.
 pub const MAX_VALUE_BYTES: usize = 100 * 1024 * 1024;
 
+/// Most terms of a `$text` query, each of which is a range of the index (Pinion's own bound).
+pub(crate) const MAX_TEXT_QUERY_TERMS: usize = MAX_INTERVALS_PER_FIELD;
+
 /// Longest text that is read as a date where it is not of the ISO form (Pinion's own bound).
 pub(crate) const MAX_DATE_TEXT_BYTES: usize = 1024;
 

@@ -10,7 +10,7 @@ use rustc_hash::FxHashSet;
 
 use crate::collation::spend_sort_keys;
 use crate::error::{bad_value, error};
-use crate::expression::check_field_path;
+use crate::expression::{MetaKind, MetaSet, Subject, check_field_path, sort_kind};
 use crate::keygen::{KeyError, keys, single_key};
 use crate::limits::MAX_KEY_PATTERN_FIELDS;
 use crate::path::Path;
@@ -26,7 +26,12 @@ pub struct SortPattern {
     ordering: Ordering,
     natural: Option<Direction>,
     collation: Option<Arc<Collation>>,
+    /// What is read beside the document, with its place among the paths.
+    metas: Vec<(usize, MetaKind)>,
 }
+
+/// Stands among the paths for what is read beside the document; no document has it.
+const META_PATH: &str = "$meta";
 
 /// The way through an index or a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +85,7 @@ impl SortPattern {
             ordering: Ordering::ascending(),
             natural: None,
             collation: None,
+            metas: Vec::new(),
         }
     }
 
@@ -100,7 +106,14 @@ impl SortPattern {
         let mut names = FxHashSet::default();
         for (name, value) in elements(pattern) {
             let descending = match value {
-                RawBsonRef::Document(meta) => return Err(meta_error(meta)),
+                RawBsonRef::Document(meta) => {
+                    let kind = sort_kind(field(meta, "$meta"))?;
+                    sort.metas.push((sort.paths.len(), kind));
+                    // The best come first: those of the highest score, and the nearest.
+                    sort.paths.push(Path::parse(META_PATH));
+                    sort.descending.push(kind == MetaKind::TextScore);
+                    continue;
+                }
                 number if is_number(number) => sort_direction(number)?,
                 _ => {
                     return Err(error(
@@ -141,6 +154,13 @@ impl SortPattern {
         &self.source
     }
 
+    /// What the order reads beside the documents.
+    pub(crate) fn reads(&self) -> MetaSet {
+        let mut reads = MetaSet::default();
+        self.metas.iter().for_each(|(_, kind)| reads.insert(*kind));
+        reads
+    }
+
     /// Whether nothing is sorted.
     pub fn is_empty(&self) -> bool {
         self.paths.is_empty()
@@ -157,16 +177,18 @@ impl SortPattern {
     }
 
     /// The key of a document: bytes that sort as the pattern says, documents of equal keys by `_id`.
-    pub fn sort_key(&self, document: &RawDocument) -> Result<Vec<u8>> {
-        let mut key = self.value_key(document)?;
-        if let Some(id) = field(document, "_id") {
+    pub fn sort_key<'d>(&self, subject: impl Into<Subject<'d>>) -> Result<Vec<u8>> {
+        let subject = subject.into();
+        let mut key = self.value_key(subject)?;
+        if let Some(id) = field(subject.document, "_id") {
             key.extend_from_slice(&encode_id(id));
         }
         Ok(key)
     }
 
     /// The key without the `_id` behind it.
-    pub fn value_key(&self, document: &RawDocument) -> Result<Vec<u8>> {
+    pub(crate) fn value_key<'d>(&self, subject: impl Into<Subject<'d>>) -> Result<Vec<u8>> {
+        let Subject { document, metadata } = subject.into();
         crate::work::spend_bytes(document.as_bytes().len())?;
         spend_sort_keys(self.collation.as_deref(), document.as_bytes().len())?;
         let mut builder = Builder::with_collation(self.ordering, self.collation.clone());
@@ -177,11 +199,17 @@ impl SortPattern {
             builder.append(field(document, "_id").unwrap_or(RawBsonRef::Null));
             return Ok(builder.finish().bytes);
         }
+        let mut bytes_of = |key: &[RawBsonRef<'_>]| {
+            for (at, value) in key.iter().enumerate() {
+                match self.metas.iter().find(|(place, _)| *place == at) {
+                    Some((_, kind)) => builder.append(metadata.value(*kind).or_null()),
+                    None => builder.append(*value),
+                };
+            }
+            builder.finish().bytes
+        };
         if let Some((key, _)) = single_key(document, &self.paths) {
-            key.iter().for_each(|value| {
-                builder.append(*value);
-            });
-            return Ok(builder.finish().bytes);
+            return Ok(bytes_of(&key));
         }
         let keys = keys(document, &self.paths, false).map_err(|e| match e {
             KeyError::Parallel(..) => bad_value("cannot sort with keys that are parallel arrays"),
@@ -190,10 +218,7 @@ impl SortPattern {
         // Of an array's keys the one that sorts first counts: the least ascending, the greatest descending.
         let mut least: Option<Vec<u8>> = None;
         for key in keys.keys {
-            key.iter().for_each(|value| {
-                builder.append(*value);
-            });
-            let bytes = builder.finish().bytes;
+            let bytes = bytes_of(&key);
             if least.as_ref().is_none_or(|l| bytes < *l) {
                 least = Some(bytes);
             }
@@ -230,30 +255,6 @@ fn sort_direction(value: RawBsonRef<'_>) -> Result<bool> {
             15975,
             "$sort key ordering must be 1 (for ascending) or -1 (for descending)",
         )),
-    }
-}
-
-fn meta_error(meta: &RawDocument) -> pinion_wire::Error {
-    match field(meta, "$meta") {
-        Some(RawBsonRef::String(name)) => match name {
-            "textScore" => error(
-                40218,
-                "query requires text score metadata, but it is not available",
-            ),
-            "randVal" | "searchScore" | "vectorSearchScore" | "geoNearDistance" => error(
-                115,
-                format!("sorting by {{$meta: \"{name}\"}} is not supported"),
-            ),
-            _ => error(31138, format!("Illegal $meta sort: $meta: \"{name}\"")),
-        },
-        Some(other) => error(
-            31138,
-            format!("Illegal $meta sort: {}", element_text("$meta", other)),
-        ),
-        None => error(
-            17312,
-            "$meta is the only expression supported by $sort right now",
-        ),
     }
 }
 

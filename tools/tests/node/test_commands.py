@@ -21,7 +21,6 @@ UNSUPPORTED = [
     ({"create": "n", "capped": True, "size": 4096}, "capped"),
     ({"create": "n", "expireAfterSeconds": 10}, "expireAfterSeconds"),
     ({"create": "n", "timeseries": {"timeField": "t"}}, "timeseries"),
-    ({"createIndexes": "c", "indexes": [{"key": {"t": "text"}, "name": "t"}]}, "text"),
 ]
 
 

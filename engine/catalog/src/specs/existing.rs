@@ -193,13 +193,10 @@ fn check_one_text_index<'a>(
     }
     match existing.find(|listed| is_text(listed)) {
         None => Ok(()),
-        Some(other) => Err(Error::new(
-            ErrorCode::INDEX_OPTIONS_CONFLICT,
-            format!(
-                "only one text index per collection allowed, found existing text index \"{}\"",
-                name_of(other)
-            ),
-        )),
+        Some(other) => Err(super::cannot_create(format!(
+            "only one text index per collection allowed, found existing text index \"{}\"",
+            name_of(other)
+        ))),
     }
 }
 

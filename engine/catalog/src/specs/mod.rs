@@ -211,7 +211,7 @@ fn normal_form(listed: &RawDocument) -> Result<RawDocumentBuf> {
     }
 }
 
-/// Reads a specification in its stored form, refusing the kinds that no keys can be made for.
+/// Reads a specification in its stored form, refusing the options that nothing serves.
 fn parsed(listed: &RawDocument) -> Result<IndexSpec> {
     let spec = IndexSpec::parse(listed)?;
     if part(listed, "prepareUnique").is_some() {
@@ -220,15 +220,5 @@ fn parsed(listed: &RawDocument) -> Result<IndexSpec> {
             "The index option 'prepareUnique' is not supported",
         ));
     }
-    match &spec.kind {
-        IndexKind::Btree
-        | IndexKind::Hashed
-        | IndexKind::Wildcard
-        | IndexKind::TwoD
-        | IndexKind::TwoDSphere => Ok(spec),
-        kind => Err(Error::new(
-            ErrorCode::NOT_IMPLEMENTED,
-            format!("The index type '{}' is not supported", kind.name()),
-        )),
-    }
+    Ok(spec)
 }

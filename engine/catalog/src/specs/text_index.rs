@@ -14,7 +14,7 @@ use crate::text::render_value;
 const LATEST_VERSION: i32 = 3;
 
 /// Weights are below this.
-const WEIGHTS_BELOW: f64 = 1e9;
+const WEIGHTS_BELOW: f64 = 1e5;
 
 /// The languages, by their names and codes.
 const LANGUAGES: [&str; 31] = [
@@ -182,7 +182,7 @@ fn add_weights(given: Option<RawBsonRef<'_>>, weights: &mut BTreeMap<String, f64
 fn check_weight(field: &str, weight: f64) -> Result<()> {
     if !(weight > 0.0 && weight < WEIGHTS_BELOW) {
         return Err(cannot_create(format!(
-            "text index weight must be in the exclusive interval (0,1000000000) but found: {weight}"
+            "text index weight must be in the exclusive interval (0,100000) but found: {weight}"
         )));
     }
     if field == "$**" {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use pinion_bson::{BinarySubtype, RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
 use pinion_catalog::{Collection, ResolvedView};
-use pinion_query::{Hint, Pipeline, PipelineParts, Variables, check_api_v1};
+use pinion_query::{Document, Hint, Pipeline, PipelineParts, Variables, check_api_v1};
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
@@ -258,7 +258,7 @@ impl Aggregate {
             if let Some(collection) = collection {
                 pipeline.locate(collection.index_specs(), collection.ns.as_str())?;
             }
-            pipeline.divide(&self.vars)
+            pipeline.divide(collection.map(Collection::index_specs), &self.vars)
         };
         compute(ctx, divide).await
     }
@@ -360,7 +360,8 @@ async fn open_stream(
     };
     if let Some(stage) = &parsed.first {
         let documents = documents_of(ctx, stage, acquired, &parsed.vars).await?;
-        return Ok((over(Node::List(documents.into()), parsed.pipeline), None));
+        let documents = documents.into_iter().map(Document::from).collect();
+        return Ok((over(Node::List(documents), parsed.pipeline), None));
     }
     let Some(collection) = acquired.collection() else {
         let nothing = Node::List(VecDeque::new());

@@ -109,10 +109,13 @@ pub(crate) async fn count(cmd: Invocation) -> Result<Reply> {
         return count_view(&cmd, &command, acquired).await;
     }
     let parsed = command.parse(&cmd.ctx, &acquired).await?;
-    let mut total = 0;
-    if let Some(collection) = acquired.collection() {
-        total = run(&cmd.ctx, &parsed, &acquired, collection).await?;
-    }
+    let total = match acquired.collection() {
+        Some(collection) => run(&cmd.ctx, &parsed, &acquired, collection).await?,
+        None => {
+            acquired.check_text(&parsed.matcher)?;
+            0
+        }
+    };
     let total = total.saturating_sub(parsed.skip as u64);
     let total = parsed.limit.map_or(total, |limit| total.min(limit as u64));
     Ok(reply(total as i64))

@@ -197,7 +197,10 @@ pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
             let opened = open(&cmd.ctx, acquired.source(), request, PART_BATCH_DOCUMENTS).await?;
             Stream::Merged(Box::new(opened.stream))
         }
-        (None, None) => Stream::List(VecDeque::new()),
+        (None, None) => {
+            acquired.check_text(&parsed.matcher)?;
+            Stream::List(VecDeque::new())
+        }
     };
     while let Some(document) = stream.next(&cmd.ctx, PART_BATCH_DOCUMENTS).await? {
         pause(&cmd.ctx).await?;

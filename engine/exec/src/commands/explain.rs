@@ -99,6 +99,7 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
                 return parse_rewritten(ctx, &command.rewritten(inner)?, db, acquired).await;
             }
             let parsed = command.parse(ctx, &acquired).await?;
+            acquired.check_text(&parsed.matcher)?;
             let mut explained = plain(acquired, parsed.matcher.clone());
             explained.skip = Some(parsed.skip as i64);
             explained.limit = parsed.limit.map(|n| n as i64);
@@ -113,6 +114,7 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
                 return parse_rewritten(ctx, &command.rewritten(inner), db, acquired).await;
             }
             let parsed = command.parse(ctx, &acquired).await?;
+            acquired.check_text(&parsed.matcher)?;
             let mut explained = plain(acquired, parsed.matcher.clone());
             explained.top = Top::Count;
             explained.reads(|collection| ReadRequest {
@@ -128,6 +130,7 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
                 return parse_rewritten(ctx, &command.rewritten(inner), db, acquired).await;
             }
             let parsed = command.parse(ctx, &acquired).await?;
+            acquired.check_text(&parsed.matcher)?;
             let mut explained = plain(acquired, parsed.matcher.clone());
             explained.reads(|collection| parsed.request(collection));
             Ok(explained)
@@ -228,7 +231,7 @@ async fn parse_find_and_modify(
             format!("database {db} does not exist"),
         ));
     }
-    let statement = Arc::new(parsed.statement);
+    let statement = Arc::new(parsed.statement.bound(&acquired)?);
     let mut explained = plain(acquired, statement.matcher.clone());
     explained.targets(&statement);
     explained.top = if parsed.remove {
@@ -288,13 +291,14 @@ async fn parse_write(
         let spec = parse_update(root, document)?;
         let default = acquired.collation();
         let statement = || spec.statement(&options.vars, default, options.update);
-        let statement = Arc::new(compute(ctx, statement).await?);
+        let statement = compute(ctx, statement).await?;
+        let statement = Arc::new(statement.bound(&acquired)?);
         (statement.clone(), Top::Update(statement))
     } else {
         let spec = parse_delete(root, document)?;
         let default = acquired.collation();
         let statement = compute(ctx, || spec.statement(&options.vars, default)).await?;
-        (Arc::new(statement), Top::Delete)
+        (Arc::new(statement.bound(&acquired)?), Top::Delete)
     };
     let mut explained = plain(acquired, statement.matcher.clone());
     explained.targets(&statement);
@@ -368,6 +372,7 @@ async fn answer(
             )
         }
         Some(request) => {
+            let request = request.bound()?;
             let plan_request = request.plan_request();
             let planned = || pinion_query::plan(&plan_request);
             let plan = compute_bytes(request.planning_bytes(), planned).await?;

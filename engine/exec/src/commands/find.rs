@@ -173,13 +173,15 @@ impl FindCommand<'_> {
             Ok((matcher, projection))
         };
         let (matcher, projection) = compute(ctx, parse_both).await?;
+        let sort = parse_sort(self.sort, vars.collation.as_ref())?;
+        matcher.check_metadata(sort.as_ref(), projection.as_ref())?;
         let projection_spec = self
             .projection
             .filter(|spec| !spec.is_empty())
             .map(RawDocument::to_owned);
         Ok(Find {
             matcher,
-            sort: parse_sort(self.sort, vars.collation.as_ref())?,
+            sort,
             hint: self.hint,
             skip: self.skip,
             limit: self.limit,
@@ -252,6 +254,7 @@ async fn answer(cmd: &Invocation, command: FindCommand<'_>, acquired: Acquired) 
     let first = command.batch_size.unwrap_or(DEFAULT_FIRST_BATCH);
     let find = command.parse(&cmd.ctx, &acquired).await?;
     let Some(collection) = acquired.collection() else {
+        acquired.check_text(&find.matcher)?;
         append_cursor(&mut out, "firstBatch", &[], 0, request.ns.as_str());
         return Ok(out);
     };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::stored_document;
-use pinion_query::{Hint, Matcher, Projection, Update, Variables};
+use pinion_query::{Hint, Matcher, Metadata, Projection, Subject, Update, Variables};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
@@ -153,6 +153,7 @@ impl FindAndModifyCommand<'_> {
                 let parse = || Projection::parse_find(fields, &vars);
                 let projection = compute(ctx, parse).await?;
                 projection.check_filter(&matcher)?;
+                matcher.check_metadata(sort.as_ref(), Some(&projection))?;
                 if self.new && projection.needs_position() {
                     return Err(Error::bad_value(
                         "cannot use a positional projection and return the new document",
@@ -189,7 +190,8 @@ pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
     let command = read(&cmd.ctx, cmd.body(), name, cmd.db()).await?;
     let acquired = acquire_write(&cmd.ctx, command.ns.clone(), command.uuid).await?;
     let projects = acquired.collection().is_some() || command.upsert;
-    let parsed = command.parse(&cmd.ctx, &acquired, projects).await?;
+    let mut parsed = command.parse(&cmd.ctx, &acquired, projects).await?;
+    parsed.statement = parsed.statement.bound(&acquired)?;
     let mut done = ModifyOutcome::default();
     run(&cmd.ctx, acquired, &parsed.statement, &mut done).await?;
     let counters = &state().metrics.counters;
@@ -224,6 +226,8 @@ pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
             let document = stored_document(bytes);
             match &parsed.projection {
                 Some(projection) => {
+                    let metadata = metadata_of(&cmd.ctx, &parsed.statement, projection, &done);
+                    let metadata = &metadata.await?;
                     let apply = || {
                         // Where the filter matched, which is in the old document.
                         let position = match projection.needs_position() {
@@ -231,7 +235,7 @@ pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
                             false => None,
                         };
                         let index = position.and_then(|position| position.array_index);
-                        projection.apply(document, index)
+                        projection.apply(Subject { document, metadata }, index)
                     };
                     let projected = compute(&cmd.ctx, apply).await?;
                     let fields: &mut DocBuilder = &mut out;
@@ -252,4 +256,21 @@ pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
     }
     acknowledge(&cmd.ctx, done.last, &mut out).await?;
     Ok(out)
+}
+
+/// What the projection reads beside the document: of what was found, before it changed.
+async fn metadata_of(
+    ctx: &OpContext,
+    statement: &ModifyStatement,
+    projection: &Projection,
+    done: &ModifyOutcome,
+) -> Result<Metadata> {
+    let source = statement.matcher.meta_source_for(None, Some(projection));
+    match (source, &done.old) {
+        (Some(source), Some(old)) => {
+            let old = stored_document(old);
+            compute(ctx, || source.metadata(old)).await
+        }
+        _ => Ok(Metadata::default()),
+    }
 }

@@ -11,7 +11,9 @@ use pinion_bson::{
 };
 use pinion_catalog::{Collection, document_id, entry_key, from_read_error, stored_document};
 use pinion_clock::Timestamp;
-use pinion_query::{Matcher, Projection, SortPattern, Sorter};
+use pinion_query::{
+    Matcher, MetaKind, MetaSource, Metadata, Projection, SortPattern, Sorter, Subject,
+};
 use pinion_storage::{Key, Partition, PartitionId, SnapshotPin, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashMap;
@@ -47,6 +49,8 @@ pub(crate) struct PartSpec {
     /// A sort in memory; without one the access gives the order.
     pub sort: Option<SortPattern>,
     pub projection: Option<Projection>,
+    /// What tells of the documents what order and projection read beside them.
+    pub meta_source: Option<MetaSource>,
     pub output: Output,
     pub show_record_id: bool,
     /// How many documents the whole read wants, skipped ones included.
@@ -228,7 +232,8 @@ impl Part {
                         batch.done = true;
                         break;
                     };
-                    let item = finish(&self.spec, found, ctx).await?;
+                    let metadata = metadata_of(&self.spec, &found, ctx).await?;
+                    let item = finish(&self.spec, found, &metadata, ctx).await?;
                     bytes += item.size();
                     self.given += 1;
                     batch.items.push(item);
@@ -287,8 +292,29 @@ async fn next_match(
     }
 }
 
+/// What is known of a document beside its fields, as far as something reads it.
+async fn metadata_of(spec: &PartSpec, found: &Found, ctx: &OpContext) -> Result<Metadata> {
+    let mut known = Metadata::default();
+    if let Some(source) = &spec.meta_source {
+        let document = stored_document(&found.document);
+        known = compute(ctx, || source.metadata(document)).await?;
+    }
+    if let Some(projection) = &spec.projection
+        && projection.reads_meta(MetaKind::IndexKey)
+        && found.entry.is_some()
+    {
+        known = known.with(MetaKind::IndexKey, index_key(spec, found)?);
+    }
+    Ok(known)
+}
+
 /// The form in which a document leaves the part.
-async fn finish(spec: &PartSpec, found: Found, ctx: &OpContext) -> Result<Item> {
+async fn finish(
+    spec: &PartSpec,
+    found: Found,
+    metadata: &Metadata,
+    ctx: &OpContext,
+) -> Result<Item> {
     let document = match (spec.output, &spec.projection) {
         (Output::Ids, _) => Ok(Bytes::copy_from_slice(&found.id)),
         // A document that may come from several parts counts where they are merged.
@@ -296,7 +322,8 @@ async fn finish(spec: &PartSpec, found: Found, ctx: &OpContext) -> Result<Item> 
         (Output::Keys, _) => Ok(Bytes::from(index_key(spec, &found)?.into_bytes())),
         (_, Some(projection)) => {
             let (document, position) = (stored_document(&found.document), found.position);
-            let projected = compute(ctx, || projection.apply(document, position)).await;
+            let subject = Subject { document, metadata };
+            let projected = compute(ctx, || projection.apply(subject, position)).await;
             let shown = |projected: RawDocumentBuf| match spec.show_record_id {
                 true => with_record_id(&projected, &found.id),
                 false => Bytes::from(projected.into_bytes()),
@@ -348,20 +375,24 @@ async fn sort_all(
     ctx: &OpContext,
     counters: &mut PartCounters,
 ) -> Result<VecDeque<Item>> {
-    let mut sorter: Sorter<Found> = Sorter::new(spec.keep, spec.max_sort_bytes);
+    let mut sorter: Sorter<(Found, Metadata)> = Sorter::new(spec.keep, spec.max_sort_bytes);
     while let Some(found) = next_match(scan, spec, ctx, counters).await? {
-        let document = stored_document(&found.document);
-        let key = compute(ctx, || sort.sort_key(document)).await?;
+        let metadata = metadata_of(spec, &found, ctx).await?;
+        let subject = Subject {
+            document: stored_document(&found.document),
+            metadata: &metadata,
+        };
+        let key = compute(ctx, || sort.sort_key(subject)).await?;
         let size = found.document.len() + found.id.len();
-        sorter.push(key, found, size)?;
+        sorter.push(key, (found, metadata), size)?;
     }
     check(ctx)?;
     counters.sort_bytes += sorter.bytes() as u64;
     let mut items = VecDeque::new();
-    for (key, mut found) in sorter.finish() {
+    for (key, (mut found, metadata)) in sorter.finish() {
         pause(ctx).await?;
         found.order = Key::from_slice(&key);
-        items.push_back(finish(spec, found, ctx).await?);
+        items.push_back(finish(spec, found, &metadata, ctx).await?);
     }
     Ok(items)
 }

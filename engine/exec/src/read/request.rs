@@ -7,7 +7,7 @@ use pinion_catalog::{Collection, Uuid, core_catalog};
 use pinion_collation::Collation;
 use pinion_keystring::Builder;
 use pinion_query::{
-    Access as PlannedAccess, Direction, Hint, IndexSpec, Intervals, KeyBounds, Matcher,
+    Access as PlannedAccess, Direction, Hint, IndexSpec, Intervals, KeyBounds, Matcher, MetaSource,
     PlanRequest, Projection, SortPattern,
 };
 use pinion_storage::{Key, KeyRange, TreeId};
@@ -48,6 +48,14 @@ impl ReadRequest {
         self.matcher.filter().as_bytes().len() * PLANNED_PER_BYTE
     }
 
+    /// The same read with its `$text` searching the collection's text index.
+    pub(crate) fn bound(self) -> Result<ReadRequest> {
+        let matcher = self
+            .matcher
+            .with_text_index(self.collection.index_specs())?;
+        Ok(ReadRequest { matcher, ..self })
+    }
+
     /// A read of whole documents.
     pub(crate) fn new(collection: Arc<Collection>, matcher: Matcher) -> ReadRequest {
         ReadRequest {
@@ -80,6 +88,7 @@ pub(crate) async fn open(
     request: ReadRequest,
     wanted: usize,
 ) -> Result<Opened> {
+    let request = request.bound()?;
     let keep = request
         .limit
         .map(|limit| limit.saturating_add(request.skip));
@@ -112,6 +121,7 @@ pub(crate) async fn open(
             filter: planned.filter,
             sort: planned.sort,
             projection: request.projection.clone(),
+            meta_source: request.meta_source(),
             output: request.output,
             show_record_id: request.show_record_id,
             keep,
@@ -165,6 +175,12 @@ struct Planned {
 }
 
 impl ReadRequest {
+    /// What tells of the documents what their order or their projection reads beside them.
+    fn meta_source(&self) -> Option<MetaSource> {
+        self.matcher
+            .meta_source_for(self.sort.as_ref(), self.projection.as_ref())
+    }
+
     /// What the planner is asked.
     pub(crate) fn plan_request(&self) -> PlanRequest<'_> {
         PlanRequest {

@@ -23,6 +23,7 @@ use crate::read::{ReadRequest, Targets, check_still_there, open_ids, parse_sort}
 use crate::state::state;
 
 /// One statement of `update` or `delete`, or a `findAndModify`.
+#[derive(Clone)]
 pub(crate) struct ModifyStatement {
     pub filter: RawDocumentBuf,
     pub matcher: Matcher,
@@ -33,6 +34,18 @@ pub(crate) struct ModifyStatement {
     pub sort: Option<SortPattern>,
     pub validation: Validation,
     pub wants_documents: bool,
+}
+
+impl ModifyStatement {
+    /// The same statement with its filter's `$text` searching the text index of its collection.
+    pub(crate) fn bound(self, acquired: &Acquired) -> Result<ModifyStatement> {
+        acquired.check_text(&self.matcher)?;
+        let Some(collection) = acquired.collection() else {
+            return Ok(self);
+        };
+        let matcher = self.matcher.with_text_index(collection.index_specs())?;
+        Ok(ModifyStatement { matcher, ..self })
+    }
 }
 
 /// Parses the sort of a statement. Beside a filter that is nothing but an `_id` it has no meaning, and MongoDB does not look
@@ -132,6 +145,13 @@ async fn run_statement(
     statement: &ModifyStatement,
     outcome: &mut ModifyOutcome,
 ) -> Result<()> {
+    let bound;
+    let statement = if statement.matcher.has_text() {
+        bound = statement.clone().bound(&acquired)?;
+        &bound
+    } else {
+        statement
+    };
     let mut several: Option<Several> = None;
     loop {
         if let Some(Several {

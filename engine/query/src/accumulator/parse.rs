@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{RawBson, RawBsonRef, RawDocumentBuf};
 use pinion_collation::Collation;
 use pinion_wire::Result;
 
@@ -10,7 +10,7 @@ use super::kind::Kind;
 use super::quantile::Quantiles;
 use super::state::Accumulator;
 use crate::error::error;
-use crate::expression::{Expression, Value, Variables};
+use crate::expression::{Expression, MetaSet, Subject, Value, Variables};
 use crate::number::exact_i64;
 use crate::sort::SortPattern;
 use crate::text::value_text;
@@ -92,6 +92,12 @@ impl Accumulation {
         &self.kind
     }
 
+    /// What is read beside the documents.
+    pub(crate) fn reads(&self) -> MetaSet {
+        let order = self.order.as_ref().map(SortPattern::reads);
+        self.argument.reads().union(order.unwrap_or_default())
+    }
+
     /// How strings compare.
     pub(crate) fn collation(&self) -> Option<&Arc<Collation>> {
         self.collation.as_ref()
@@ -118,17 +124,18 @@ impl Accumulation {
 
     /// What a document gives.
     #[inline]
-    pub(crate) fn input<'a>(&'a self, document: &'a RawDocument) -> Result<Input<'a>> {
+    pub(crate) fn input<'a>(&'a self, subject: impl Into<Subject<'a>>) -> Result<Input<'a>> {
         if self.kind == Kind::Count {
             return Ok(Input {
                 value: Value::Missing,
                 key: Vec::new(),
             });
         }
+        let subject = subject.into();
         Ok(Input {
-            value: self.argument.evaluate(document)?,
+            value: self.argument.evaluate(subject)?,
             key: match &self.order {
-                Some(order) => order.value_key(document)?,
+                Some(order) => order.value_key(subject)?,
                 None => Vec::new(),
             },
         })

@@ -4,6 +4,7 @@ use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument};
 use pinion_wire::Result;
 use smallvec::SmallVec;
 
+use super::meta::Subject;
 use super::operators::Operator;
 use super::parse::{Expr, FieldPath};
 use super::value::Value;
@@ -14,14 +15,14 @@ use crate::work::{STEP, spend, spend_bytes};
 
 /// The document and the bound variables of one evaluation.
 pub(crate) struct Env<'a> {
-    root: &'a RawDocument,
+    root: Subject<'a>,
     /// Where paths begin: the root, but for the parts that `$redact` looks at.
     current: &'a RawDocument,
     slots: Vec<Value<'a>>,
 }
 
 impl<'a> Env<'a> {
-    pub(crate) fn new(root: &'a RawDocument, current: &'a RawDocument, slots: usize) -> Env<'a> {
+    pub(crate) fn new(root: Subject<'a>, current: &'a RawDocument, slots: usize) -> Env<'a> {
         Env {
             root,
             current,
@@ -36,10 +37,11 @@ impl Expr {
         Ok(match self {
             Expr::Literal(value) | Expr::Given(value) => Value::Ref(value.as_raw_bson_ref()),
             Expr::Field(path) => found(path_in_document(env.current, path))?,
-            Expr::Root(path) => found(path_in_document(env.root, path))?,
+            Expr::Root(path) => found(path_in_document(env.root.document, path))?,
             Expr::Slot(slot, path) => found(path_in_value(env.slots[*slot].clone(), path))?,
             Expr::Remove => Value::Missing,
             Expr::Random(random) => Value::Ref(RawBsonRef::Double(random.next_f64())),
+            Expr::Meta(kind) => env.root.metadata.value(*kind),
             Expr::Zone(zone) => Value::Zone(zone),
             Expr::Object(fields) => {
                 let mut builder = DocBuilder::new();

@@ -2,6 +2,7 @@
 
 mod comparisons;
 mod eval;
+mod meta;
 mod operators;
 mod optimize;
 mod parse;
@@ -19,6 +20,8 @@ use pinion_wire::Result;
 
 pub(crate) use comparisons::Comparison;
 pub(crate) use eval::Env;
+pub use meta::{MetaKind, Metadata, Subject};
+pub(crate) use meta::{MetaSet, NO_METADATA, sort_kind};
 pub(crate) use operators::{TimeUnit, is_expression_name};
 pub use parse::check_field_path;
 pub(crate) use parse::check_variable_name;
@@ -74,6 +77,8 @@ impl Variables {
 pub struct Expression {
     root: Expr,
     slots: usize,
+    /// What it reads beside the document.
+    reads: MetaSet,
 }
 
 impl Expression {
@@ -81,10 +86,7 @@ impl Expression {
     pub fn parse(value: RawBsonRef<'_>, variables: &Variables) -> Result<Expression> {
         let mut parser = parse::Parser::new(variables);
         let root = optimize::optimize(parser.parse(value)?)?;
-        Ok(Expression {
-            root,
-            slots: parser.slots(),
-        })
+        Ok(parser.expression(root))
     }
 
     /// Parses the expression of a filter's `$expr`. Where a field is to be in a constant array,
@@ -93,10 +95,7 @@ impl Expression {
     pub(crate) fn parse_filter(value: RawBsonRef<'_>, variables: &Variables) -> Result<Expression> {
         let mut parser = parse::Parser::new(variables);
         let root = optimize::optimize(parser.parse_filter(value)?)?;
-        Ok(Expression {
-            root,
-            slots: parser.slots(),
-        })
+        Ok(parser.expression(root))
     }
 
     /// Parses the expression of a `$redact`, which has variables of its own for what is to be done.
@@ -110,14 +109,20 @@ impl Expression {
     }
 
     /// The value for a document.
-    pub fn evaluate<'a>(&'a self, document: &'a RawDocument) -> Result<Value<'a>> {
-        self.evaluate_at(document, document)
+    pub fn evaluate<'a>(&'a self, subject: impl Into<Subject<'a>>) -> Result<Value<'a>> {
+        let subject = subject.into();
+        self.evaluate_at(subject, subject.document)
+    }
+
+    /// What the expression reads beside the document.
+    pub(crate) fn reads(&self) -> MetaSet {
+        self.reads
     }
 
     /// The value where paths begin at a part of the document.
     pub(crate) fn evaluate_at<'a>(
         &'a self,
-        root: &'a RawDocument,
+        root: Subject<'a>,
         current: &'a RawDocument,
     ) -> Result<Value<'a>> {
         let mut env = Env::new(root, current, self.slots);

@@ -7,7 +7,7 @@ use pinion_wire::Result;
 
 use super::operators::{Associativity, Known, Operator};
 use super::parse::{Expr, Guarded};
-use super::{Env, Value};
+use super::{Env, Subject, Value};
 use crate::error::error;
 use crate::work::{STEP, spend};
 
@@ -130,6 +130,7 @@ pub(super) fn optimize(expr: Expr) -> Result<Expr> {
         | Expr::Field(_)
         | Expr::Root(_)
         | Expr::Slot(..)
+        | Expr::Meta(_)
         | Expr::Remove
         | Expr::Random(_)
         | Expr::Zone(_)) => leaf,
@@ -168,7 +169,7 @@ fn fold_if(constant: bool, expr: Expr) -> Result<Expr> {
     }
     let empty = pinion_bson::RawDocumentBuf::new();
     let value = expr
-        .evaluate(&mut Env::new(&empty, &empty, 0))?
+        .evaluate(&mut Env::new(Subject::from(&empty), &empty, 0))?
         .into_owned();
     Ok(value.map_or(Expr::Remove, Expr::literal))
 }

@@ -8,7 +8,7 @@ use pinion_wire::Result;
 use rustc_hash::FxHashSet;
 
 use super::operators::{self, Comparing, NamedZone, Operator};
-use super::{Random, Variables};
+use super::{Expression, MetaKind, MetaSet, Random, Variables};
 use crate::error::{error, failed_to_parse};
 use crate::limits::{MAX_PATH_COMPONENTS, check_string_bytes};
 use crate::value::{bytes, count, elements, first, items, owned};
@@ -41,6 +41,8 @@ pub(crate) enum Expr {
     Remove,
     /// `$rand`
     Random(Random),
+    /// `$meta`.
+    Meta(MetaKind),
     /// The constant name of a time zone.
     Zone(Box<NamedZone>),
     Object(Vec<(Box<str>, Expr)>),
@@ -97,6 +99,7 @@ pub(crate) struct Parser<'v> {
     variables: &'v Variables,
     scope: Vec<(String, usize)>,
     slots: usize,
+    reads: MetaSet,
     depth: usize,
     /// Whether comparisons are made by bytes, whatever the collation.
     by_bytes: bool,
@@ -108,6 +111,7 @@ impl<'v> Parser<'v> {
             variables,
             scope: Vec::new(),
             slots: 0,
+            reads: MetaSet::default(),
             depth: 0,
             by_bytes: false,
         }
@@ -149,8 +153,18 @@ impl<'v> Parser<'v> {
         parsed
     }
 
-    pub(crate) fn slots(&self) -> usize {
-        self.slots
+    /// What has been parsed as an expression of its own.
+    pub(super) fn expression(&self, root: Expr) -> Expression {
+        Expression {
+            root,
+            slots: self.slots,
+            reads: self.reads,
+        }
+    }
+
+    /// Notes that the expression reads something beside the document.
+    pub(super) fn reads(&mut self, kind: MetaKind) {
+        self.reads.insert(kind);
     }
 
     pub(crate) fn parse(&mut self, value: RawBsonRef<'_>) -> Result<Expr> {

@@ -6,6 +6,7 @@ use pinion_wire::Result;
 use super::{IndexKey, IndexKind, IndexSpec, MultikeyPaths};
 use crate::collation::spend_sort_keys;
 use crate::error::error;
+use crate::fulltext::TextFields;
 use crate::keygen::keys;
 use crate::sort::key_error;
 
@@ -29,6 +30,9 @@ pub fn index_keys<'a>(document: &'a RawDocument, index: &IndexSpec) -> Result<In
     if let Some(geo) = index.geo() {
         return super::geo::keys(document, index, geo);
     }
+    if let Some(fields) = index.text() {
+        return text(document, fields);
+    }
     match &index.kind {
         IndexKind::Btree => btree(document, index),
         IndexKind::Hashed => super::hashed::keys(document, index),
@@ -38,6 +42,18 @@ pub fn index_keys<'a>(document: &'a RawDocument, index: &IndexSpec) -> Result<In
             format!("The index type '{}' is not supported", kind.name()),
         )),
     }
+}
+
+/// A document with several terms has several keys.
+fn text<'a>(document: &'a RawDocument, fields: &TextFields) -> Result<IndexKeys<'a>> {
+    let keys: Vec<IndexKey<'a>> = crate::fulltext::keys(document, fields)?
+        .into_iter()
+        .map(IndexKey::Owned)
+        .collect();
+    Ok(IndexKeys {
+        multikey: (keys.len() > 1).then_some(MultikeyPaths::Anywhere),
+        keys,
+    })
 }
 
 fn btree<'a>(document: &'a RawDocument, index: &IndexSpec) -> Result<IndexKeys<'a>> {

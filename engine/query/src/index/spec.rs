@@ -12,6 +12,7 @@ use super::{IndexKind, MultikeyPaths, PATH_FIELD, WildcardFields};
 use crate::collation::parse_collation;
 use crate::error::error;
 use crate::expression::Variables;
+use crate::fulltext::TextFields;
 use crate::geo::GeoIndex;
 use crate::matcher::Matcher;
 use crate::path::Path;
@@ -46,6 +47,8 @@ pub struct IndexSpec {
     wildcard: Option<Arc<WildcardFields>>,
     /// Of a geospatial index: its cells.
     geo: Option<GeoIndex>,
+    /// Of a text index: what it makes its terms of.
+    text: Option<Arc<TextFields>>,
 }
 
 impl IndexSpec {
@@ -76,8 +79,17 @@ impl IndexSpec {
         let wildcard = (plain.kind == IndexKind::Wildcard)
             .then(|| Arc::new(WildcardFields::parse(key, projection_of(listed))));
         let geo = geo_of(&plain.kind, listed);
+        let text = match plain.kind {
+            IndexKind::Text => {
+                let fields = TextFields::parse(listed);
+                let fields = fields.ok_or_else(|| error(67, "default_language is not valid"))?;
+                Some(Arc::new(fields))
+            }
+            _ => None,
+        };
         Ok(IndexSpec {
             geo,
+            text,
             unique: flag("unique"),
             sparse: flag("sparse"),
             hidden: flag("hidden"),
@@ -102,6 +114,7 @@ impl IndexSpec {
         let geo = geo_of(&kind, &RawDocumentBuf::new());
         Ok(IndexSpec {
             geo,
+            text: None,
             name: name.into(),
             key: key.to_owned(),
             kind,
@@ -171,6 +184,11 @@ impl IndexSpec {
                 let path = (wildcard == Some(at)).then_some(PATH_FIELD);
                 path.into_iter().chain(std::iter::once(name))
             })
+    }
+
+    /// What a text index makes its terms of.
+    pub(crate) fn text(&self) -> Option<&Arc<TextFields>> {
+        self.text.as_ref()
     }
 
     pub(crate) fn wildcard(&self) -> Option<&WildcardFields> {

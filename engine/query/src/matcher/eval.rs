@@ -10,6 +10,7 @@ use pinion_wire::{Error, Result};
 use super::MatchPosition;
 use super::node::{CompareOp, Leaf, Node, Predicate};
 use crate::collation;
+use crate::expression::{Metadata, Subject};
 use crate::number::truncated_i64;
 use crate::path::{LeafArrays, walk};
 use crate::value::{
@@ -19,15 +20,21 @@ use crate::value::{
 /// What one match carries through the tree.
 pub(crate) struct State<'c> {
     collation: Option<&'c Collation>,
+    metadata: &'c Metadata,
     record: bool,
     position: Option<u32>,
     error: Option<Error>,
 }
 
 impl<'c> State<'c> {
-    pub(crate) fn new(collation: Option<&'c Arc<Collation>>, record: bool) -> State<'c> {
+    pub(crate) fn new(
+        collation: Option<&'c Arc<Collation>>,
+        metadata: &'c Metadata,
+        record: bool,
+    ) -> State<'c> {
         State {
             collation: collation.map(Arc::as_ref),
+            metadata,
             record,
             position: None,
             error: None,
@@ -41,6 +48,14 @@ impl<'c> State<'c> {
                 array_index: self.position,
             })),
         }
+    }
+
+    /// What was found; an error is kept until the end.
+    fn found(&mut self, found: Result<bool>) -> bool {
+        found.unwrap_or_else(|error| {
+            self.error.get_or_insert(error);
+            false
+        })
     }
 
     /// Runs `f` with recording off: what a negation or an alternative met says nothing about the position.
@@ -73,14 +88,16 @@ impl Node {
             Node::Not(child) => !state.silent(|s| child.matches(document, s)),
             Node::AlwaysTrue => true,
             Node::AlwaysFalse => false,
-            Node::Expr(expression, _) => match expression.evaluate(document) {
-                Ok(value) => value.as_ref().is_some_and(is_true),
-                Err(error) => {
-                    state.error.get_or_insert(error);
-                    false
-                }
-            },
+            Node::Expr(expression, _) => {
+                let metadata = state.metadata;
+                let found = match expression.evaluate(Subject { document, metadata }) {
+                    Ok(value) => Ok(value.as_ref().is_some_and(is_true)),
+                    Err(error) => Err(error),
+                };
+                state.found(found)
+            }
             Node::Schema(schema, _) => schema.accepts_document(document),
+            Node::Text(text) => state.found(text.matches(document)),
             Node::Leaf(leaf) => leaf.matches(document, state),
         }
     }
@@ -93,7 +110,7 @@ impl Node {
             Node::Nor(children) => !children.iter().any(|c| c.matches_value(value, state)),
             Node::Not(child) => !state.silent(|s| child.matches_value(value, s)),
             Node::AlwaysTrue => true,
-            Node::AlwaysFalse | Node::Expr(..) | Node::Schema(..) => false,
+            Node::AlwaysFalse | Node::Expr(..) | Node::Schema(..) | Node::Text(_) => false,
             Node::Leaf(leaf) => leaf.predicate.matches(value, state),
         }
     }

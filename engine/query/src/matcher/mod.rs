@@ -2,10 +2,12 @@
 
 mod bits;
 mod eval;
+mod metadata;
 mod node;
 mod parse;
 mod schema;
 mod serialize;
+mod text;
 
 #[cfg(test)]
 mod tests;
@@ -17,12 +19,16 @@ use pinion_collation::Collation;
 use pinion_wire::Result;
 
 use crate::collation::has_strings;
-use crate::expression::Variables;
+use crate::error::error;
+use crate::expression::{MetaSet, Subject, Variables};
+use crate::index::IndexSpec;
 use crate::work::{self, spend_bytes};
 
+pub use metadata::MetaSource;
 pub(crate) use node::{CompareOp, Leaf, Node, Predicate, TypeSet};
 pub(crate) use schema::{Details, schema_details};
 pub(crate) use serialize::serialize_all;
+pub(crate) use text::text_index_missing;
 
 /// A parsed filter.
 #[derive(Clone, Debug)]
@@ -36,6 +42,10 @@ struct Parsed {
     collation: Option<Arc<Collation>>,
     /// It asks for an order by distance.
     near: bool,
+    /// It has a `$text`.
+    text: bool,
+    /// What it reads beside the documents.
+    reads: MetaSet,
 }
 
 /// What a match tells the positional operator of an update or a projection.
@@ -50,14 +60,17 @@ impl Matcher {
         Matcher(Arc::new(Parsed {
             filter: filter.to_owned(),
             near: root.nears() > 0,
+            text: root.texts() > 0,
+            reads: root.reads(),
             root,
             collation,
         }))
     }
 
-    /// Parses a filter; the errors are MongoDB's.
+    /// Parses a filter of other documents than those of collections, or of an index; the errors are
+    /// MongoDB's.
     pub fn parse(filter: &RawDocument) -> Result<Matcher> {
-        Matcher::parse_with(filter, &Variables::default())
+        Matcher::parse_validator(filter, &Variables::default())
     }
 
     /// Parses a filter whose `$expr` may use these variables (`$$NOW`, those of `let`), and whose
@@ -95,22 +108,57 @@ impl Matcher {
         Ok(Matcher::new(filter, root, variables.collation))
     }
 
-    /// Whether a document matches. Only `$expr` can fail.
-    pub fn matches(&self, document: &RawDocument) -> Result<bool> {
-        spend_bytes(document.as_bytes().len())?;
-        let mut state = eval::State::new(self.collation(), false);
-        let matched = self.0.root.matches(document, &mut state);
-        work::check()?;
-        state.finish(matched).map(|position| position.is_some())
+    /// Whether a document matches. Only `$expr` and `$text` can fail.
+    pub fn matches<'d>(&self, subject: impl Into<Subject<'d>>) -> Result<bool> {
+        Ok(self.meet(subject.into(), false)?.is_some())
     }
 
     /// As `matches`, with what the positional operator needs.
     pub fn matches_with_position(&self, document: &RawDocument) -> Result<Option<MatchPosition>> {
+        self.meet(document.into(), true)
+    }
+
+    fn meet(&self, subject: Subject<'_>, record: bool) -> Result<Option<MatchPosition>> {
+        let Subject { document, metadata } = subject;
         spend_bytes(document.as_bytes().len())?;
-        let mut state = eval::State::new(self.collation(), true);
+        // What its own `$text` tells nobody else has told yet.
+        let source = self.meta_source(self.0.reads);
+        let own = source.map(|source| source.metadata(document)).transpose()?;
+        let metadata = own.as_ref().unwrap_or(metadata);
+        let mut state = eval::State::new(self.collation(), metadata, record);
         let matched = self.0.root.matches(document, &mut state);
         work::check()?;
         state.finish(matched)
+    }
+
+    /// What the filter reads beside the documents.
+    pub(crate) fn reads(&self) -> MetaSet {
+        self.0.reads
+    }
+
+    /// Whether a `$text` stands in the filter.
+    pub fn has_text(&self) -> bool {
+        self.0.text
+    }
+
+    /// The same filter with its `$text` searching the text index among these.
+    pub fn with_text_index(&self, indexes: &[IndexSpec]) -> Result<Matcher> {
+        if !self.0.text {
+            return Ok(self.clone());
+        }
+        let root = self.0.root.with_text_index(indexes)?;
+        Ok(Matcher::new(&self.0.filter, root, self.0.collation.clone()))
+    }
+
+    /// Refuses a `$text` over a collection that is not there.
+    pub fn check_without_collection(&self, namespace: &str) -> Result<()> {
+        if !self.0.text {
+            return Ok(());
+        }
+        Err(error(
+            27,
+            format!("text index required for $text query (no such collection '{namespace}')"),
+        ))
     }
 
     /// How the filter compares strings.
@@ -131,7 +179,7 @@ impl Matcher {
     /// The value that `_id` must equal when the filter demands one, beside whatever else it
     /// demands.
     pub fn id_equality(&self) -> Option<&RawBson> {
-        if self.0.near {
+        if self.0.near || self.0.text {
             return None;
         }
         self.0.root.conjuncts().iter().find_map(|node| match node {

@@ -7,8 +7,9 @@ use pinion_collation::Collation;
 
 use super::bits::BitTest;
 use super::schema::Schema;
+use super::text::TextPredicate;
 use crate::collation::compare_owned;
-use crate::expression::Expression;
+use crate::expression::{Expression, MetaSet};
 use crate::geo::{GeoPredicate, Near};
 use crate::path::Path;
 use crate::regex::Regex;
@@ -26,6 +27,7 @@ pub(crate) enum Node {
     Expr(Box<Expression>, RawDocumentBuf),
     /// `$jsonSchema`, with its source for explain.
     Schema(Arc<Schema>, RawDocumentBuf),
+    Text(Box<TextPredicate>),
     Leaf(Leaf),
 }
 
@@ -135,7 +137,28 @@ impl Node {
             }
             Node::Not(child) => child.has_expression(),
             Node::Expr(..) => true,
-            Node::AlwaysTrue | Node::AlwaysFalse | Node::Schema(..) | Node::Leaf(_) => false,
+            Node::AlwaysTrue
+            | Node::AlwaysFalse
+            | Node::Schema(..)
+            | Node::Text(_)
+            | Node::Leaf(_) => false,
+        }
+    }
+
+    /// What is read beside the documents.
+    pub(super) fn reads(&self) -> MetaSet {
+        match self {
+            Node::And(children) | Node::Or(children) | Node::Nor(children) => children
+                .iter()
+                .map(Node::reads)
+                .fold(MetaSet::default(), MetaSet::union),
+            Node::Not(child) => child.reads(),
+            Node::Expr(expression, _) => expression.reads(),
+            Node::AlwaysTrue
+            | Node::AlwaysFalse
+            | Node::Schema(..)
+            | Node::Text(_)
+            | Node::Leaf(_) => MetaSet::default(),
         }
     }
 
@@ -152,7 +175,11 @@ impl Node {
                 Predicate::ElemMatchValue(nodes) => nodes.iter().map(Node::nears).sum(),
                 _ => 0,
             },
-            Node::AlwaysTrue | Node::AlwaysFalse | Node::Expr(..) | Node::Schema(..) => 0,
+            Node::AlwaysTrue
+            | Node::AlwaysFalse
+            | Node::Expr(..)
+            | Node::Schema(..)
+            | Node::Text(_) => 0,
         }
     }
 
@@ -228,6 +255,7 @@ impl Node {
             Node::AlwaysTrue => 31,
             Node::Expr(..) => 32,
             Node::Schema(..) => 33,
+            Node::Text(_) => 34,
         }
     }
 

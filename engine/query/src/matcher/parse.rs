@@ -11,6 +11,7 @@ use pinion_wire::Result;
 use super::bits::{BitOp, BitTest};
 use super::node::{CompareOp, Leaf, Node, Predicate, TypeSet};
 use super::schema::parse_schema;
+use super::text::TextPredicate;
 use crate::error::{bad_value, error, failed_to_parse, type_mismatch};
 use crate::expression::{Expression, Variables};
 use crate::geo::{GeoPredicate, Near, is_near};
@@ -98,7 +99,9 @@ impl<'v> Place<'v> {
 }
 
 pub(super) fn parse_filter(filter: &RawDocument, variables: &Variables) -> Result<Node> {
-    parse_document(filter, Place::new(variables, Special::All))
+    let root = parse_document(filter, Place::new(variables, Special::All))?;
+    super::text::check(&root)?;
+    Ok(root)
 }
 
 pub(super) fn parse_validator(filter: &RawDocument, variables: &Variables) -> Result<Node> {
@@ -112,6 +115,7 @@ pub(super) fn parse_query(filter: &RawDocument, variables: &Variables) -> Result
         ..Place::new(variables, Special::All)
     };
     let root = parse_document(filter, place)?;
+    super::text::check(&root)?;
     let is_near = |node: &Node| matches!(node, Node::Leaf(leaf) if matches!(leaf.predicate, Predicate::Near(_)));
     match root.nears() {
         0 => Ok(root),
@@ -197,10 +201,7 @@ fn parse_document(document: &RawDocument, place: Place<'_>) -> Result<Node> {
                             "no globalScriptEngine in $where parsing: $where is not supported",
                         ));
                     }
-                    if !matches!(value, RawBsonRef::Document(_)) {
-                        return Err(bad_value("$text expects an object"));
-                    }
-                    return Err(unsupported(name));
+                    parts.push(Node::Text(Box::new(TextPredicate::parse(value)?)));
                 }
                 _ if name.starts_with(INTERNAL_SCHEMA) => return Err(unsupported(name)),
                 _ => {

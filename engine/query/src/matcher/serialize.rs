@@ -65,6 +65,7 @@ fn write_node(out: &mut DocBuilder, node: &Node) {
                 out.append(name, value);
             }
         }
+        Node::Text(text) => text.write(out),
         Node::Leaf(leaf) => write_leaf(out, leaf),
     }
 }

@@ -3,6 +3,7 @@
 use pinion_bson::{RawDocumentBuf, rawdoc};
 
 use super::Matcher;
+use crate::expression::Variables;
 
 #[track_caller]
 fn check(filter: RawDocumentBuf, document: RawDocumentBuf, expected: bool) {
@@ -365,8 +366,16 @@ fn errors() {
     check_error(
         rawdoc! { "$where": "1" },
         2,
-        "no globalScriptEngine in $where parsing: $where is not supported",
+        "$where is not allowed in this context",
     );
+    check_error(
+        rawdoc! { "$text": { "$search": "a" } },
+        2,
+        "$text is not allowed in this context",
+    );
+    let of_a_collection = Matcher::parse_with(&rawdoc! { "$where": "1" }, &Variables::default());
+    let refused = of_a_collection.expect_err("there is no JavaScript");
+    assert!(refused.message.contains("no globalScriptEngine"));
 }
 
 #[test]

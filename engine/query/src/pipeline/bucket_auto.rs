@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{DocBuilder, Number, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{DocBuilder, Number, RawBson, RawBsonRef, RawDocumentBuf};
 use pinion_collation::Collation;
 use pinion_keystring::encode_id_in;
 use pinion_wire::Result;
@@ -14,7 +14,7 @@ use super::step::{Given, Step, Taken};
 use crate::accumulator::{Accumulation, Accumulator, Input};
 use crate::collation::compare_owned;
 use crate::error::error;
-use crate::expression::{Expression, Value, Variables};
+use crate::expression::{Expression, MetaSet, Value, Variables};
 use crate::limits::MAX_SORT_BYTES;
 use crate::number::exact_i64;
 use crate::sorter::Sorter;
@@ -84,8 +84,14 @@ impl BucketAuto {
         })
     }
 
+    /// What is read beside the documents.
+    pub(super) fn reads(&self) -> MetaSet {
+        let fields = self.fields.iter().map(|(_, field)| field.reads());
+        fields.fold(self.group_by.reads(), MetaSet::union)
+    }
+
     /// The value that a document is sorted by.
-    fn key<'a>(&'a self, document: &'a RawDocument) -> Result<Value<'a>> {
+    fn key<'a>(&'a self, document: &'a Document) -> Result<Value<'a>> {
         let key = self.group_by.evaluate(document)?;
         if self.granularity.is_none() {
             return Ok(key);

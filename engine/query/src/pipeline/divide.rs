@@ -6,6 +6,7 @@ use pinion_wire::Result;
 use super::stage::StageKind;
 use super::{Pipeline, Stage};
 use crate::expression::Variables;
+use crate::index::IndexSpec;
 use crate::matcher::Matcher;
 use crate::sort::SortPattern;
 use crate::value::{field, is_empty};
@@ -24,8 +25,28 @@ pub struct PipelineParts {
 }
 
 impl Pipeline {
-    /// Takes off the front what a find can do.
-    pub fn divide(mut self, variables: &Variables) -> Result<PipelineParts> {
+    /// Takes off the front what a find can do over a collection with these indexes, if there is
+    /// one.
+    pub fn divide(
+        self,
+        indexes: Option<&[IndexSpec]>,
+        variables: &Variables,
+    ) -> Result<PipelineParts> {
+        let mut parts = self.taken_apart(variables)?;
+        if let Some(indexes) = indexes {
+            parts.matcher = parts.matcher.with_text_index(indexes)?;
+        }
+        if let Some(source) = parts.matcher.meta_source(parts.rest.reads()) {
+            let known = Stage {
+                kind: StageKind::Known(source),
+                source: RawDocumentBuf::new(),
+            };
+            parts.rest.stages.insert(0, known);
+        }
+        Ok(parts)
+    }
+
+    fn taken_apart(mut self, variables: &Variables) -> Result<PipelineParts> {
         if let Some(StageKind::GeoNear(stage)) = self.stages.first().map(|stage| &stage.kind) {
             let matcher = Matcher::parse_query(&stage.filter()?, variables)?;
             return Ok(self.behind_geo_near(matcher));

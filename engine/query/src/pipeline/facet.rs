@@ -72,6 +72,13 @@ impl Facet {
                 }
             }
             let pipeline = Pipeline::parse_inner(stages, 0, variables)?;
+            pipeline.check_text(true)?;
+            if pipeline.has_text() {
+                return Err(error(
+                    40600,
+                    "$match with $text is not allowed to be used within a $facet stage",
+                ));
+            }
             facets.push((name.to_string(), pipeline));
         }
         Ok(Facet(facets))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocumentBuf};
 use pinion_collation::Collation;
 use pinion_keystring::encode_id_in;
 use pinion_wire::Result;
@@ -15,7 +15,7 @@ use super::step::{Given, Step, Taken};
 use crate::accumulator::{Accumulation, Accumulator, Input};
 use crate::collation::spend_sort_keys;
 use crate::error::{error, no_javascript};
-use crate::expression::{Expression, Value, Variables};
+use crate::expression::{Expression, MetaSet, Value, Variables};
 use crate::limits::{MAX_GROUP_BYTES, SORT_RUN};
 use crate::sorter::Sorter;
 use crate::value::{count, elements, first};
@@ -60,7 +60,7 @@ impl Id {
         Ok(Id::Value(Expression::parse(id, variables)?))
     }
 
-    fn evaluate<'a>(&'a self, document: &'a RawDocument) -> Result<Value<'a>> {
+    fn evaluate<'a>(&'a self, document: &'a Document) -> Result<Value<'a>> {
         match self {
             Id::Value(expression) => expression.evaluate(document),
             Id::Field(name, expression) => {
@@ -75,6 +75,13 @@ impl Id {
 }
 
 impl Group {
+    /// What is read beside the documents.
+    pub(super) fn reads(&self) -> MetaSet {
+        let (Id::Value(id) | Id::Field(_, id)) = &self.id;
+        let fields = self.fields.iter().map(|(_, field)| field.reads());
+        fields.fold(id.reads(), MetaSet::union)
+    }
+
     pub(super) fn parse(spec: RawBsonRef<'_>, variables: &Variables) -> Result<Group> {
         let RawBsonRef::Document(spec) = spec else {
             return Err(error(
@@ -230,7 +237,7 @@ impl Grouping {
     }
 
     /// Takes one document; what may be refused for its work comes before anything changes.
-    fn push(&mut self, document: &RawDocument) -> Result<()> {
+    fn push(&mut self, document: &Document) -> Result<()> {
         spend_bytes(document.as_bytes().len())?;
         let id = self.group.id.evaluate(document)?;
         spend_bytes(id.bytes())?;
@@ -370,12 +377,12 @@ mod tests {
     fn check(spec: RawBson, documents: &[RawDocumentBuf], expected: &[RawDocumentBuf]) {
         let mut groups = groups(spec);
         for document in documents {
-            groups.push(document).expect("it is taken");
+            groups.push(&document.clone().into()).expect("it is taken");
         }
         groups.end().expect("it ends");
         let mut found = Vec::new();
         while let Some(document) = given(&mut groups).expect("it is given") {
-            found.push(RawDocument::to_owned(&document));
+            found.push(pinion_bson::RawDocument::to_owned(&document));
         }
         assert_eq!(found, expected);
     }
@@ -426,7 +433,7 @@ mod tests {
         let mut groups = groups(rawbson!({ "_id": null, "all": { "$push": "$$ROOT" } }));
         for _ in 0..100 {
             let document = rawdoc! { "x": "x".repeat(1000) };
-            groups.push(&document).expect("it is taken");
+            groups.push(&document.into()).expect("it is taken");
         }
         groups.end().expect("it ends");
         assert!(work::within(100_000, || given(&mut groups)).is_none());

@@ -11,6 +11,7 @@ mod fill;
 mod geo_near;
 mod granularity;
 mod group;
+mod metadata;
 mod outside;
 mod parse;
 mod redact;
@@ -34,7 +35,7 @@ use pinion_wire::Result;
 
 use self::stage::{Stage, StageKind, limit_behind};
 use self::step::Step;
-use crate::expression::Variables;
+use crate::expression::{MetaSet, Subject, Variables};
 use crate::index::IndexSpec;
 
 pub use divide::PipelineParts;
@@ -75,6 +76,8 @@ impl Pipeline {
     pub fn parse_from(stages: &RawArray, skip: usize, variables: &Variables) -> Result<Pipeline> {
         rules::check_depth(stages)?;
         let mut pipeline = Pipeline::parse_inner(stages, skip, variables)?;
+        pipeline.check_text(skip == 0)?;
+        pipeline.check_metadata(MetaSet::default())?;
         codes::mark(&mut pipeline.stages);
         Ok(pipeline)
     }
@@ -97,7 +100,10 @@ impl Pipeline {
     /// Parses a pipeline that stands in a stage, but for a `$documents` at its front.
     pub fn parse_sub(stages: &RawArray, variables: &Variables) -> Result<Pipeline> {
         let made = parse::documents_of(stages, variables)?.is_some();
-        Pipeline::parse_inner(stages, usize::from(made), variables)
+        let pipeline = Pipeline::parse_inner(stages, usize::from(made), variables)?;
+        pipeline.check_text(!made)?;
+        pipeline.check_metadata(MetaSet::default())?;
+        Ok(pipeline)
     }
 
     /// The documents that a `$documents` at the front of a pipeline makes.
@@ -156,7 +162,11 @@ impl Pipeline {
 
     /// The documents that the stages were parsed from, or that say what they do.
     pub fn sources(&self) -> impl Iterator<Item = &RawDocument> {
-        self.stages.iter().map(|stage| &*stage.source)
+        let written = |stage: &&Stage| !matches!(stage.kind, StageKind::Known(_));
+        self.stages
+            .iter()
+            .filter(written)
+            .map(|stage| &*stage.source)
     }
 
     /// Whether MongoDB has a stage of this name that the parser refuses.
@@ -168,7 +178,7 @@ impl Pipeline {
     pub(crate) fn transform(&self, document: &RawDocument) -> Result<RawDocumentBuf> {
         let mut current = document.to_owned();
         for stage in &self.stages {
-            if let Some(made) = stage.transform(&current)? {
+            if let Some(made) = stage.transform(Subject::from(&current))? {
                 current = made;
             }
         }

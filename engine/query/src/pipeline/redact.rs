@@ -3,6 +3,7 @@
 use pinion_bson::{DocBuilder, RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_wire::Result;
 
+use super::Document;
 use crate::error::error;
 use crate::expression::Expression;
 use crate::text::value_text;
@@ -11,10 +12,10 @@ use crate::value::{elements, items};
 /// What is left of a document; `None` where it is cut out.
 pub(super) fn redact(
     expression: &Expression,
-    root: &RawDocument,
+    root: &Document,
     part: &RawDocument,
 ) -> Result<Option<RawDocumentBuf>> {
-    let value = expression.evaluate_at(root, part)?;
+    let value = expression.evaluate_at(root.into(), part)?;
     match value.as_ref() {
         Some(RawBsonRef::String("keep")) => Ok(Some(part.to_owned())),
         Some(RawBsonRef::String("prune")) => Ok(None),
@@ -52,7 +53,7 @@ pub(super) fn redact(
 
 fn redact_items(
     expression: &Expression,
-    root: &RawDocument,
+    root: &Document,
     array: &RawArray,
     out: &mut DocBuilder,
 ) -> Result<()> {

@@ -162,7 +162,7 @@ impl PipelineRun {
                 self.finish_through(at);
                 self.hand(at + 1, document);
             }
-            Taken::Made(made) => self.hand(at + 1, made),
+            Taken::Made(made) => self.hand(at + 1, made.made_of(&document)),
             Taken::Gives => node.gives = true,
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
 use pinion_wire::Result;
 
 use super::Outside;
@@ -13,12 +13,14 @@ use super::geo_near::GeoNear;
 use super::group::{Group, Grouping};
 use super::sample::Sample;
 use super::step::Step;
-use super::steps::{Counting, Filtering, Limiting, Redacting, Skipping, Sorting, Transforming};
+use super::steps::{
+    Counting, Filtering, Knowing, Limiting, Redacting, Skipping, Sorting, Transforming,
+};
 use super::unwind::{Unwind, Unwinding};
 use super::window::{WindowFields, Windows};
 use crate::error::error;
-use crate::expression::Expression;
-use crate::matcher::Matcher;
+use crate::expression::{Expression, Subject};
+use crate::matcher::{Matcher, MetaSource};
 use crate::projection::Projection;
 use crate::sort::SortPattern;
 use crate::text::{document_text, value_text};
@@ -34,6 +36,8 @@ pub(super) struct Stage {
 #[derive(Clone, Debug)]
 pub(super) enum StageKind {
     Match(Matcher),
+    /// What a filter tells of the documents that it has found, as far as other stages read it.
+    Known(MetaSource),
     Project(Projection),
     Sort(SortPattern),
     Skip(i64),
@@ -71,6 +75,7 @@ impl Stage {
     pub(super) fn into_step(self, limit: Option<usize>) -> Box<dyn Step> {
         match self.kind {
             StageKind::Match(matcher) => Box::new(Filtering(matcher)),
+            StageKind::Known(source) => Box::new(Knowing(source)),
             StageKind::Sort(pattern) => Box::new(Sorting::new(pattern, limit)),
             StageKind::Skip(amount) => Box::new(Skipping(amount)),
             StageKind::Limit(amount) => Box::new(Limiting(amount)),
@@ -91,12 +96,13 @@ impl Stage {
     }
 
     /// What a stage that makes one document out of one makes of it; `None` for other stages.
-    pub(super) fn transform(&self, document: &RawDocument) -> Result<Option<RawDocumentBuf>> {
+    pub(super) fn transform(&self, subject: Subject<'_>) -> Result<Option<RawDocumentBuf>> {
+        let document = subject.document;
         match &self.kind {
-            StageKind::Project(projection) => projection.apply(document, None).map(Some),
+            StageKind::Project(projection) => projection.apply(subject, None).map(Some),
             StageKind::GeoNear(stage) => stage.transform(document).map(Some),
             StageKind::ReplaceRoot(expression, what) => {
-                let value = expression.evaluate(document)?;
+                let value = expression.evaluate(subject)?;
                 work::spend_bytes(value.bytes())?;
                 match value.as_ref() {
                     Some(RawBsonRef::Document(new_root)) => Ok(Some(new_root.to_owned())),

@@ -8,7 +8,7 @@ use super::step::{Given, Step, Taken};
 use super::{Document, Stage};
 use crate::expression::{Expression, Random};
 use crate::limits::MAX_SORT_BYTES;
-use crate::matcher::Matcher;
+use crate::matcher::{Matcher, MetaSource};
 use crate::sort::SortPattern;
 use crate::sorter::Sorter;
 use crate::work;
@@ -26,13 +26,24 @@ impl Step for Filtering {
     }
 }
 
+/// Adds what a filter tells of the documents that it has found.
+#[derive(Debug)]
+pub(super) struct Knowing(pub MetaSource);
+
+impl Step for Knowing {
+    fn take(&mut self, document: &Document) -> Result<Taken> {
+        let metadata = self.0.metadata(document)?;
+        Ok(Taken::Made(document.clone().with_metadata(metadata)))
+    }
+}
+
 /// A stage that makes one document out of one.
 #[derive(Debug)]
 pub(super) struct Transforming(pub Stage);
 
 impl Step for Transforming {
     fn take(&mut self, document: &Document) -> Result<Taken> {
-        let made = self.0.transform(document)?;
+        let made = self.0.transform(document.into())?;
         Ok(Taken::Made(made.expect("such a stage").into()))
     }
 }

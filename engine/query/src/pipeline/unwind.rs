@@ -188,7 +188,7 @@ impl Step for Unwinding {
         let Some(current) = &mut self.current else {
             return Ok(Given::Nothing);
         };
-        let document: &RawDocument = &current.document;
+        let document = &current.document;
         let array = current.place.element(document).expect("it was there");
         let mut items = RawElems::resume(array.value, current.position);
         let Some(item) = items.next() else {
@@ -202,7 +202,7 @@ impl Step for Unwinding {
         let unwound = self.unwind.with_index(unwound, Some(current.index));
         current.position = items.position();
         current.index += 1;
-        Ok(Given::Document(unwound.into()))
+        Ok(Given::Document(Document::from(unwound).made_of(document)))
     }
 }
 

@@ -107,7 +107,9 @@ pub(super) fn candidates(
             }
             None => Vec::new(),
         },
-        IndexKind::Text => Vec::new(),
+        IndexKind::Text => super::text::candidate(at, index, query)
+            .into_iter()
+            .collect(),
     })
 }
 
@@ -257,7 +259,8 @@ pub(super) fn sort_direction(
     bounds: &[Intervals],
     sort: &SortPattern,
 ) -> Option<Direction> {
-    if sort.is_empty() {
+    // No index has what is read beside the documents.
+    if sort.is_empty() || !sort.reads().is_empty() {
         return None;
     }
     // With an array on the path of a field the order is that of the least key, which bounds may

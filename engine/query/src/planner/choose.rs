@@ -26,6 +26,9 @@ pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
     if request.matcher.is_near() {
         return super::geo::plan(request);
     }
+    if request.matcher.has_text() {
+        return super::text::plan(request);
+    }
     if let Some(wanted) = request.key_bounds {
         return super::key_bounds::plan(request, wanted);
     }
@@ -180,7 +183,7 @@ pub(super) fn planner_error(
 }
 
 /// A scan for each branch of a `$or`, where each has an index.
-fn union(request: &PlanRequest<'_>, root: &Node) -> Result<Option<Vec<IndexAccess>>> {
+pub(super) fn union(request: &PlanRequest<'_>, root: &Node) -> Result<Option<Vec<IndexAccess>>> {
     let branches = root.conjuncts().iter().find_map(|node| match node {
         Node::Or(branches) => Some(branches),
         _ => None,

@@ -4,7 +4,8 @@ use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::choose::pattern_names;
 use super::residual::residual;
-use super::{Access, IndexAccess, Plan, PlanRequest};
+use super::{Access, IndexAccess, Plan, PlanRequest, explain_text};
+use crate::index::IndexKind;
 use crate::limits::MAX_SORT_BYTES;
 use crate::matcher::{Leaf, Node, Predicate};
 use crate::sort::Direction;
@@ -21,7 +22,11 @@ pub struct ExplainStage {
 }
 
 impl ExplainStage {
-    fn new(name: &'static str, details: DocBuilder, inputs: Vec<ExplainStage>) -> ExplainStage {
+    pub(super) fn new(
+        name: &'static str,
+        details: DocBuilder,
+        inputs: Vec<ExplainStage>,
+    ) -> ExplainStage {
         ExplainStage {
             name,
             details: details.finish(),
@@ -126,6 +131,9 @@ pub(super) fn stages(
             let mut details = with_filter();
             details.append("direction", RawBsonRef::String(direction_name(*direction)));
             ExplainStage::new("COLLSCAN", details, Vec::new())
+        }
+        Access::Index(access) if request.indexes[access.index].kind == IndexKind::Text => {
+            explain_text::text_match(access, request)
         }
         Access::Index(access) => {
             let rest = residual(request, access, request.matcher.root().conjuncts());
@@ -293,6 +301,7 @@ fn write_tree(node: &Node, depth: usize, out: &mut String) {
         Node::AlwaysFalse => out.push_str(&format!("{indent}$alwaysFalse: 1\n")),
         Node::Expr(..) => out.push_str(&format!("{indent}$expr\n")),
         Node::Schema(..) => out.push_str(&format!("{indent}$jsonSchema\n")),
+        Node::Text(_) => out.push_str(&format!("{indent}$text\n")),
         Node::Leaf(Leaf {
             path,
             predicate: Predicate::Compare { op, value },

@@ -4,12 +4,14 @@ mod bounds;
 mod candidate;
 mod choose;
 mod explain;
+mod explain_text;
 mod geo;
 mod implication;
 mod interval;
 mod key_bounds;
 mod ranges;
 mod residual;
+mod text;
 mod wildcard;
 
 #[cfg(test)]

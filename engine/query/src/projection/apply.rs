@@ -7,21 +7,22 @@ use pinion_wire::Result;
 
 use super::{Action, Mode, Projection, Tree};
 use crate::error::error;
-use crate::expression::Expression;
+use crate::expression::{Expression, Subject};
 use crate::limits::check_value_bytes;
 use crate::value::{array_document, bytes, elements, field, items};
 use crate::work::spend_bytes;
 
 pub(super) fn apply(
     projection: &Projection,
-    document: &RawDocument,
+    subject: Subject<'_>,
     position: Option<u32>,
     values: &[RawBson],
 ) -> Result<RawDocumentBuf> {
+    let document = subject.document;
     let mut out = DocBuilder::with_capacity(document.as_bytes().len());
     let run = Run {
         mode: projection.mode,
-        root: document,
+        root: subject,
         values,
     };
     run.fields(&projection.root, document, &mut out)?;
@@ -34,7 +35,7 @@ pub(super) fn apply(
 
 struct Run<'d> {
     mode: Mode,
-    root: &'d RawDocument,
+    root: Subject<'d>,
     /// The values that are given with the document.
     values: &'d [RawBson],
 }

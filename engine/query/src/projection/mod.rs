@@ -11,7 +11,7 @@ use pinion_bson::{RawBson, RawDocument, RawDocumentBuf};
 use pinion_wire::Result;
 
 use self::tree::Tree;
-use crate::expression::{Expression, Variables};
+use crate::expression::{Expression, MetaKind, MetaSet, Subject, Variables};
 use crate::matcher::Matcher;
 
 /// A parsed projection.
@@ -114,9 +114,14 @@ impl Projection {
     }
 
     /// The projected document; `position` is what the filter's match told.
-    pub fn apply(&self, document: &RawDocument, position: Option<u32>) -> Result<RawDocumentBuf> {
-        crate::work::spend_bytes(document.as_bytes().len())?;
-        apply::apply(self, document, position, &[])
+    pub fn apply<'d>(
+        &self,
+        subject: impl Into<Subject<'d>>,
+        position: Option<u32>,
+    ) -> Result<RawDocumentBuf> {
+        let subject = subject.into();
+        crate::work::spend_bytes(subject.document.as_bytes().len())?;
+        apply::apply(self, subject, position, &[])
     }
 
     /// The document with the values that the projection sets.
@@ -126,6 +131,16 @@ impl Projection {
         values: &[RawBson],
     ) -> Result<RawDocumentBuf> {
         crate::work::spend_bytes(document.as_bytes().len())?;
-        apply::apply(self, document, None, values)
+        apply::apply(self, document.into(), None, values)
+    }
+
+    /// What is read beside the documents.
+    pub(crate) fn reads(&self) -> MetaSet {
+        self.root.reads()
+    }
+
+    /// Whether something of this kind is read beside the documents.
+    pub fn reads_meta(&self, kind: MetaKind) -> bool {
+        self.reads().contains(kind)
     }
 }

@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::Action;
+use crate::expression::MetaSet;
 
 /// From so many fields on they are found by a table.
 const TABLE_FROM: usize = 16;
@@ -77,6 +78,16 @@ impl Tree {
         self.places = places
             .map(|(at, (name, _))| (name.as_bytes().into(), at))
             .collect();
+    }
+
+    /// What is read beside the documents, here or deeper.
+    pub(super) fn reads(&self) -> MetaSet {
+        let actions = self.fields.iter().map(|(_, action)| match action {
+            Action::Compute(expression) => expression.reads(),
+            Action::Nested(inner) => inner.reads(),
+            _ => MetaSet::default(),
+        });
+        actions.fold(MetaSet::default(), MetaSet::union)
     }
 
     /// Whether something is computed here or deeper.

@@ -133,6 +133,10 @@ fn top_level_name<'n>(node: &'n Node, found: &mut Option<&'n str>) -> Result<()>
                 }
             }
         }
-        Node::AlwaysTrue | Node::AlwaysFalse | Node::Expr(..) | Node::Schema(..) => Ok(()),
+        Node::AlwaysTrue
+        | Node::AlwaysFalse
+        | Node::Expr(..)
+        | Node::Schema(..)
+        | Node::Text(_) => Ok(()),
     }
 }

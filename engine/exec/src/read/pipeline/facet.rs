@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_query::{Document, MAX_FACET_BYTES, Pipeline};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -35,10 +34,10 @@ impl FacetNode {
         let Some(branches) = self.branches.take() else {
             return Ok(None);
         };
-        let (mut kept, mut bytes): (VecDeque<Bytes>, usize) = (VecDeque::new(), 0);
+        let (mut kept, mut bytes): (VecDeque<Document>, usize) = (VecDeque::new(), 0);
         while let Some(document) = self.source.next(ctx).await? {
             account(&mut bytes, &document)?;
-            kept.push_back(document.into_bytes());
+            kept.push_back(document);
         }
         self.source = Node::nothing();
         let (mut results, mut bytes) = (Vec::with_capacity(branches.len()), 0);

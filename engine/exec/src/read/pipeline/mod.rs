@@ -43,7 +43,7 @@ pub(crate) struct Surroundings {
 /// Where documents come from: the partitions, a list, or a stage with what is before it.
 pub(crate) enum Node {
     Read(Box<MergedStream>),
-    List(VecDeque<Bytes>),
+    List(VecDeque<Document>),
     Run(Box<RunNode>),
     Lookup(Box<LookupNode>),
     Graph(Box<GraphNode>),
@@ -88,7 +88,7 @@ impl Node {
                 let next = stream.next_wanted(ctx, PART_BATCH_DOCUMENTS).await?;
                 Ok(next.map(Document::from))
             }
-            Node::List(list) => Ok(list.pop_front().map(Document::from)),
+            Node::List(list) => Ok(list.pop_front()),
             Node::Run(node) => node.next(ctx).await,
             // In boxes, as these may stand in one another.
             Node::Lookup(node) => Box::pin(node.next(ctx)).await,

@@ -58,7 +58,7 @@ impl RunNode {
                 let next = stream.next_wanted(ctx, PART_BATCH_DOCUMENTS).await?;
                 next.map(Document::from)
             }
-            Node::List(list) => list.pop_front().map(Document::from),
+            Node::List(list) => list.pop_front(),
             other => Box::pin(other.next(ctx)).await?,
         };
         Ok(next.map_or(Input::End, Input::Document))

@@ -3,7 +3,6 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use pinion_bson::{RawArray, RawArrayBuf, RawBson};
 use pinion_query::{Document, Outside, Pipeline, Variables};
 use pinion_wire::idl::Namespace;
@@ -38,8 +37,7 @@ pub(super) async fn open_pipeline(
         })
     };
     let Some(from) = from else {
-        let made = made.into_iter().flatten().map(Document::into_bytes);
-        let list: std::collections::VecDeque<Bytes> = made.collect();
+        let list = made.into_iter().flatten().collect();
         let around = inner(vars, around.ns.clone());
         return Ok((Node::chain(Node::List(list), pipeline, &around), None));
     };
@@ -72,7 +70,7 @@ pub(super) async fn open_pipeline(
     let divide = || {
         let mut pipeline = pipeline.clone();
         pipeline.locate(collection.index_specs(), collection.ns.as_str())?;
-        pipeline.divide(vars)
+        pipeline.divide(Some(collection.index_specs()), vars)
     };
     let parts = compute(ctx, divide).await?;
     let mut request = ReadRequest::new(collection, parts.matcher);

@@ -16,7 +16,6 @@ mod date_text;
 mod decimal;
 mod hash;
 mod known;
-mod meta;
 mod named;
 mod quad;
 mod regex;

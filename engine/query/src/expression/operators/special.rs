@@ -31,7 +31,7 @@ pub(in crate::expression) fn special(name: &str) -> Option<Parse> {
         "$getField" => parse_get_field,
         "$setField" | "$unsetField" => super::sequence::parse_set_field,
         "$convert" => super::convert::parse,
-        "$meta" => super::meta::parse,
+        "$meta" => crate::expression::meta::parse,
         "$function" => |_, _, operand| Err(refuse_function(operand)),
         "$encStrContains" | "$encStrEndsWith" | "$encStrNormalizedEq" | "$encStrStartsWith" => {
             |_, name, _| {

@@ -9,7 +9,7 @@ use super::lookup::path_of;
 use super::nested::append_with;
 use super::{object, text};
 use crate::error::{error, failed_to_parse};
-use crate::expression::{Expression, Variables, check_field_path};
+use crate::expression::{Expression, MetaSet, Variables, check_field_path};
 use crate::limits::{MAX_GRAPH_BYTES, MAX_GRAPH_FRONTIER};
 use crate::matcher::Matcher;
 use crate::number::exact_i64;
@@ -117,13 +117,18 @@ impl GraphLookup {
         })
     }
 
+    /// What is read beside the documents.
+    pub(in crate::pipeline) fn reads(&self) -> MetaSet {
+        self.start.reads()
+    }
+
     /// The collection that is searched.
     pub fn from(&self) -> &str {
         &self.from
     }
 
     /// The search that begins at a document.
-    pub fn begin(&self, document: &RawDocument, variables: &Variables) -> Result<Traversal> {
+    pub fn begin(&self, document: &Document, variables: &Variables) -> Result<Traversal> {
         let start = self.start.evaluate(document)?;
         let mut search = Traversal {
             collation: variables.collation.clone(),
@@ -207,7 +212,7 @@ impl GraphLookup {
     }
 
     /// The document with what the search has found.
-    pub fn joined(&self, document: &RawDocument, search: &Traversal) -> Result<Document> {
+    pub fn joined(&self, document: &Document, search: &Traversal) -> Result<Document> {
         spend_bytes(document.as_bytes().len() + search.bytes)?;
         let mut out = DocBuilder::new();
         append_with(&mut out, Some(document), &self.output, &mut |out, name| {
@@ -217,7 +222,7 @@ impl GraphLookup {
             }
             out.end();
         });
-        Ok(out.finish().into())
+        Ok(Document::from(out.finish()).made_of(document))
     }
 }
 

@@ -8,7 +8,7 @@ use pinion_wire::Result;
 use super::nested::append_with;
 use super::{begins_with_documents, check_inner, object, sub_pipeline, text};
 use crate::error::{error, failed_to_parse, type_mismatch};
-use crate::expression::{Expression, Variables, check_field_path};
+use crate::expression::{Expression, MetaSet, Variables, check_field_path};
 use crate::limits::MAX_JOINED_BYTES;
 use crate::pipeline::{Document, Pipeline};
 use crate::value::{elements, field, items, type_name};
@@ -131,6 +131,12 @@ impl Lookup {
         Pipeline::parse_sub(&self.stages, &inner).map(|_| ())
     }
 
+    /// What is read beside the documents.
+    pub(in crate::pipeline) fn reads(&self) -> MetaSet {
+        let lets = self.lets.iter().map(|(_, value)| value.reads());
+        lets.fold(MetaSet::default(), MetaSet::union)
+    }
+
     /// The collection that is read; none where the pipeline makes its documents.
     pub fn from(&self) -> Option<&str> {
         self.from.as_deref()
@@ -139,7 +145,7 @@ impl Lookup {
     /// The stages that find what is joined to a document, and what their variables are.
     pub fn stages_for(
         &self,
-        document: &RawDocument,
+        document: &Document,
         variables: &Variables,
     ) -> Result<(RawArrayBuf, Variables)> {
         let mut inner = variables.clone();
@@ -166,7 +172,7 @@ impl Lookup {
     }
 
     /// The document with what was found for it.
-    pub fn joined(&self, document: &RawDocument, found: &[Document]) -> Result<Document> {
+    pub fn joined(&self, document: &Document, found: &[Document]) -> Result<Document> {
         let bytes: usize = found.iter().map(|one| one.as_bytes().len()).sum();
         spend_bytes(document.as_bytes().len() + bytes)?;
         let mut out = DocBuilder::new();
@@ -177,7 +183,7 @@ impl Lookup {
             }
             out.end();
         });
-        Ok(out.finish().into())
+        Ok(Document::from(out.finish()).made_of(document))
     }
 
     /// Counts what is found for one document.

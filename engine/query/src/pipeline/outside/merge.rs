@@ -5,7 +5,8 @@ use pinion_wire::Result;
 
 use super::lookup::{parse_lets, path_of};
 use crate::error::{bad_value, error, type_mismatch};
-use crate::expression::{Expression, Variables, check_field_path};
+use crate::expression::{Expression, MetaSet, Variables, check_field_path};
+use crate::pipeline::Document;
 use crate::update::Update;
 use crate::value::{elements, field, is_nullish, items, type_name};
 use crate::work::spend_bytes;
@@ -145,6 +146,12 @@ impl Merge {
         Ok(merge)
     }
 
+    /// What is read beside the documents.
+    pub(in crate::pipeline) fn reads(&self) -> MetaSet {
+        let lets = self.lets.iter().flatten().map(|(_, value)| value.reads());
+        lets.fold(MetaSet::default(), MetaSet::union)
+    }
+
     /// The fields that tell documents apart.
     pub fn on(&self) -> Vec<&str> {
         match &self.on {
@@ -154,7 +161,7 @@ impl Merge {
     }
 
     /// What is written for a document that has come.
-    pub fn write(&self, document: &RawDocument, variables: &Variables) -> Result<MergeWrite> {
+    pub fn write(&self, document: &Document, variables: &Variables) -> Result<MergeWrite> {
         spend_bytes(document.as_bytes().len())?;
         if matches!(self.matched, Matched::Fail) {
             return Ok(MergeWrite::Insert);
@@ -170,7 +177,7 @@ impl Merge {
             RawBson::Document(out.finish())
         };
         let update = match &self.matched {
-            Matched::Replace => RawBson::Document(document.to_owned()),
+            Matched::Replace => RawBson::Document(RawDocument::to_owned(document)),
             Matched::KeepExisting => literal("$setOnInsert"),
             Matched::Fail => unreachable!("inserted above"),
             Matched::Merge => {
@@ -180,20 +187,29 @@ impl Merge {
                     .start_array("$mergeObjects");
                 stage.push("$$ROOT").push("$$new");
                 stage.end().end();
-                inner.bind("new", Some(RawBson::Document(document.to_owned())));
+                inner.bind(
+                    "new",
+                    Some(RawBson::Document(RawDocument::to_owned(document))),
+                );
                 let mut stages = RawArrayBuf::new();
                 stages.push(RawBson::Document(stage.finish()));
                 RawBson::Array(stages)
             }
             Matched::Pipeline(stages) => {
                 match &self.lets {
-                    None => inner.bind("new", Some(RawBson::Document(document.to_owned()))),
+                    None => inner.bind(
+                        "new",
+                        Some(RawBson::Document(RawDocument::to_owned(document))),
+                    ),
                     Some(lets) => {
                         for (name, expression) in lets {
                             inner.bind(name, expression.evaluate(document)?.into_owned());
                         }
                         if !lets.iter().any(|(name, _)| name == "new") {
-                            inner.bind("new", Some(RawBson::Document(document.to_owned())));
+                            inner.bind(
+                                "new",
+                                Some(RawBson::Document(RawDocument::to_owned(document))),
+                            );
                         }
                     }
                 }

@@ -11,7 +11,8 @@ use super::parse_series::{
 };
 use crate::accumulator::{Accumulation, Kind};
 use crate::error::failed_to_parse;
-use crate::expression::{Expression, TimeUnit, Variables};
+use crate::expression::{Expression, MetaSet, TimeUnit, Variables};
+use crate::pipeline::Document;
 use crate::sort::SortPattern;
 use crate::text::{document_text, value_text};
 use crate::value::elements;
@@ -167,10 +168,26 @@ impl Function {
         }
     }
 
+    /// What is read beside the documents.
+    pub(super) fn reads(&self) -> MetaSet {
+        match self {
+            Function::Framed { what, .. } => match &**what {
+                What::Accumulation(accumulation) => accumulation.reads(),
+                What::Covariance { pair: input, .. }
+                | What::Derivative { input, .. }
+                | What::Integral { input, .. }
+                | What::Scaler { input, .. } => input.reads(),
+            },
+            Function::Series { input, .. } => {
+                input.as_ref().map(Expression::reads).unwrap_or_default()
+            }
+        }
+    }
+
     /// What a document gives the function; `time` is the value that the partitions are sorted by.
     pub(super) fn element(
         &self,
-        document: &RawDocument,
+        document: &Document,
         time: Option<&RawBson>,
         sort: Option<&SortPattern>,
     ) -> Result<Element> {

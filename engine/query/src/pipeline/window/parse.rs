@@ -10,7 +10,8 @@ use super::function::{Context, Function};
 use super::held::Element;
 use super::partition::partition_key;
 use crate::error::{error, failed_to_parse, type_mismatch};
-use crate::expression::{Expression, Variables};
+use crate::expression::{Expression, MetaSet, Variables};
+use crate::pipeline::Document;
 use crate::pipeline::parse::{push_addition, push_sort};
 use crate::pipeline::stage::{Stage, StageKind};
 use crate::projection::Projection;
@@ -38,7 +39,13 @@ impl WindowFields {
         self.functions.iter()
     }
 
-    pub(super) fn partition_of(&self, document: &RawDocument) -> Result<RawBson> {
+    /// What is read beside the documents, but for what the stages before and behind read.
+    pub(in crate::pipeline) fn reads(&self) -> MetaSet {
+        let functions = self.functions.iter().map(Function::reads);
+        functions.fold(MetaSet::default(), MetaSet::union)
+    }
+
+    pub(super) fn partition_of(&self, document: &Document) -> Result<RawBson> {
         match &self.partition {
             None => Ok(RawBson::Null),
             Some(partition) => {
@@ -50,7 +57,7 @@ impl WindowFields {
     }
 
     /// What a document gives each function.
-    pub(super) fn elements_of(&self, document: &RawDocument) -> Result<Vec<Element>> {
+    pub(super) fn elements_of(&self, document: &Document) -> Result<Vec<Element>> {
         let time = match &self.time {
             Some(time) => {
                 let time = time.evaluate(document)?;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pinion_bson::{RawBson, RawBsonRef, RawDocumentBuf};
+use pinion_bson::{RawBson, RawBsonRef};
 use pinion_wire::Result;
 
 use super::framed::Framed;
@@ -106,7 +106,7 @@ impl Step for Windows {
                 None => {}
             }
             if let Some(document) = partition.give(&self.stage)? {
-                return Ok(Given::Document(document.into()));
+                return Ok(Given::Document(document));
             }
             if !partition.ended {
                 return Ok(Given::Nothing);
@@ -177,7 +177,7 @@ impl Partition {
         }
     }
 
-    fn give(&mut self, stage: &WindowFields) -> Result<Option<RawDocumentBuf>> {
+    fn give(&mut self, stage: &WindowFields) -> Result<Option<Document>> {
         let Some(document) = self.documents.front() else {
             return Ok(None);
         };
@@ -196,7 +196,7 @@ impl Partition {
                 Running::Series(series) => series.value(at),
             });
         }
-        let made = stage.output(document, &values)?;
+        let made = Document::from(stage.output(document, &values)?).made_of(document);
         work::check()?;
         self.document_bytes -= document.as_bytes().len();
         self.documents.pop_front();

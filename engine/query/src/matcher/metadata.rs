@@ -1,0 +1,109 @@
+//! What a filter tells of the documents that it finds beside their fields: scores and distances.
+
+use pinion_bson::{RawBson, RawDocument};
+use pinion_wire::Result;
+
+use super::{Leaf, Matcher, Node, Predicate};
+use crate::expression::{MetaKind, MetaSet, Metadata};
+use crate::projection::Projection;
+use crate::sort::SortPattern;
+
+/// A filter as what tells of the documents that it finds.
+#[derive(Clone, Debug)]
+pub struct MetaSource {
+    matcher: Matcher,
+    wanted: MetaSet,
+}
+
+impl Matcher {
+    /// What the filter can tell.
+    pub(crate) fn tells(&self) -> MetaSet {
+        let mut tells = MetaSet::default();
+        if self.0.text {
+            tells.insert(MetaKind::TextScore);
+        }
+        if self.0.near {
+            tells.insert(MetaKind::GeoNearDistance);
+            tells.insert(MetaKind::GeoNearPoint);
+        }
+        tells
+    }
+
+    /// What tells of the documents that the filter finds what their order or their projection
+    /// reads.
+    pub fn meta_source_for(
+        &self,
+        sort: Option<&SortPattern>,
+        projection: Option<&Projection>,
+    ) -> Option<MetaSource> {
+        self.meta_source(read_by(sort, projection))
+    }
+
+    /// Refuses an order or a projection that reads what the filter does not tell.
+    pub fn check_metadata(
+        &self,
+        sort: Option<&SortPattern>,
+        projection: Option<&Projection>,
+    ) -> Result<()> {
+        let mut wanted = read_by(sort, projection).iter();
+        wanted.try_for_each(|kind| kind.check_given(self.tells().contains(kind)))
+    }
+
+    /// What tells of the documents that the filter finds, as far as it is wanted; none where
+    /// nothing is.
+    pub(crate) fn meta_source(&self, wanted: MetaSet) -> Option<MetaSource> {
+        let wanted = wanted.intersection(self.tells());
+        (!wanted.is_empty()).then(|| MetaSource {
+            matcher: self.clone(),
+            wanted,
+        })
+    }
+}
+
+fn read_by(sort: Option<&SortPattern>, projection: Option<&Projection>) -> MetaSet {
+    let sort = sort.map(SortPattern::reads).unwrap_or_default();
+    sort.union(projection.map(Projection::reads).unwrap_or_default())
+}
+
+impl MetaSource {
+    /// What is known of a document.
+    pub fn metadata(&self, document: &RawDocument) -> Result<Metadata> {
+        let mut known = Metadata::default();
+        let root = self.matcher.root();
+        if self.wanted.contains(MetaKind::TextScore)
+            && let Some(query) = root.text().and_then(|text| text.query())
+        {
+            // Of the alternatives of a `$or` another one may have found the document.
+            let is_found = root
+                .conjuncts()
+                .iter()
+                .any(|node| matches!(node, Node::Text(_)))
+                || query.matches(document)?;
+            if is_found {
+                known = known.with(MetaKind::TextScore, query.score(document)?);
+            }
+        }
+        let (distance, point) = (MetaKind::GeoNearDistance, MetaKind::GeoNearPoint);
+        if !self.wanted.contains(distance) && !self.wanted.contains(point) {
+            return Ok(known);
+        }
+        let near = root.conjuncts().iter().find_map(|node| match node {
+            Node::Leaf(Leaf {
+                path,
+                predicate: Predicate::Near(near),
+            }) => Some((path, near)),
+            _ => None,
+        });
+        if let Some((path, near)) = near
+            && let Some((least, at)) = near.document_distance(document, path)?
+        {
+            if self.wanted.contains(distance) {
+                known = known.with(distance, near.told(least));
+            }
+            if self.wanted.contains(point) {
+                known = known.with(point, RawBson::from(at));
+            }
+        }
+        Ok(known)
+    }
+}
