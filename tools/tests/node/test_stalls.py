@@ -117,6 +117,14 @@ COMMANDS = {
     "an object of many fields": lambda db: list(db.one.aggregate([{"$project": {"r": {"o": {f"f{i}": "$_id" for i in range(20_000)}}}}])),
     "an upsert of many fields": lambda db: db.one.update_one({"_id": 3} | {f"f{i}": i for i in range(20_000)}, {"$set": {"n": 1}}, upsert=True),
     "many values added to a set": lambda db: db.lists.update_one({}, {"$addToSet": {"list": {"$each": list(range(295_000, 305_000))}}}),
+    "windows over all documents": lambda db: list(db.lists.aggregate([{"$unwind": "$list"}, {"$limit": 5_000}, {
+        "$setWindowFields": {"sortBy": {"list": 1}, "output": {"all": {"$push": "$list"}}}}, {"$project": {"n": {"$size": "$all"}}}])),
+    "moving windows": lambda db: list(db.lists.aggregate([{"$unwind": "$list"}, {"$limit": 5_000}, {"$setWindowFields": {
+        "sortBy": {"list": 1}, "output": {"s": {"$addToSet": "$list", "window": {"documents": [-2_000, 0]}}}}}, {"$project": {"n": {"$size": "$s"}}}])),
+    "what follows a sort": lambda db: list(db.lists.aggregate([
+        {"$unwind": "$list"}, {"$limit": 5_000}, {"$sort": {"list": -1}}, {"$project": {"n": {"$size": {"$range": ["$list", 10_000]}}}}])),
+    "a large group of sorted values": lambda db: list(db.lists.aggregate([{"$unwind": "$list"}, {
+        "$group": {"_id": None, "t": {"$topN": {"n": 100_000, "sortBy": {"list": -1}, "output": "$list"}}}}, {"$project": {"n": {"$size": "$t"}}}])),
     "a variable of the command": lambda db: db.command("aggregate", "one", pipeline=[{"$project": {"n": length("$$t")}}], let={"t": LARGE}, cursor={}),
 }
 

@@ -25,17 +25,14 @@ impl RunNode {
             if let Want::Compute = want {
                 want = self.compute(ctx).await?;
             }
+            // Also before a document goes on: a stage that has seen all gives one after the other, and the caller
+            // that collects them does not yield.
+            pause(ctx).await?;
             input = match want {
                 Want::Output(document) => return Ok(Some(document)),
                 Want::Done => return Ok(None),
-                Want::Document => {
-                    pause(ctx).await?;
-                    self.next_input(ctx).await?
-                }
-                Want::Pause | Want::Compute => {
-                    pause(ctx).await?;
-                    Input::Go
-                }
+                Want::Document => self.next_input(ctx).await?,
+                Want::Pause | Want::Compute => Input::Go,
             };
             if self.run.is_fed() {
                 // Lets go of the parts and their snapshots.

@@ -104,6 +104,7 @@ impl Framed {
     /// again, after it was refused for its work and otherwise.
     pub(super) fn value(&mut self, at: usize) -> Result<RawBson> {
         if let Some(whole) = &self.whole {
+            spend_bytes(crate::value::bytes(whole.as_raw_bson_ref()))?;
             return Ok(whole.clone());
         }
         let (from, to) = self.frame(at)?;
