@@ -129,6 +129,7 @@ impl Session<'_> {
             Some(header) if header.opcode == OpCode::COMPRESSED => {
                 match self.unwrap(&bytes).await {
                     Ok((plain, used)) => {
+                        counters.decompressed(used, bytes.len(), plain.len());
                         compressor = Some(used);
                         plain
                     }
@@ -222,7 +223,11 @@ impl Session<'_> {
             let stream_goes_on = next.is_some() && sent == Flow::Continue && !close;
             if stream_goes_on != streaming {
                 streaming = stream_goes_on;
-                let streams = &self.core.counters.exhaust_streams;
+                let counters = &self.core.counters;
+                let streams = match message.command_name() {
+                    "hello" => &counters.exhaust_hello,
+                    _ => &counters.exhaust_is_master,
+                };
                 if streaming {
                     ServerCounters::add(streams, 1)
                 } else {
@@ -285,11 +290,14 @@ impl Session<'_> {
         let mut bytes = reply.encode(frame);
         ServerCounters::add(&self.core.counters.bytes_out, bytes.len() as u64);
         if let Some(compressor) = compressor {
-            bytes = if bytes.len() > LARGE_MESSAGE_BYTES {
+            let plain_bytes = bytes.len();
+            bytes = if plain_bytes > LARGE_MESSAGE_BYTES {
                 compute_beside(|| CompressionState::default().wrap(bytes, compressor)).await
             } else {
                 self.core.compression.borrow_mut().wrap(bytes, compressor)
             };
+            let counters = &self.core.counters;
+            counters.compressed(compressor, plain_bytes, bytes.len());
         }
         match self.live.connection.send(bytes).await {
             Ok(()) => Flow::Continue,

@@ -12,7 +12,7 @@ use pinion_wire::idl::GenericArguments;
 use pinion_wire::{
     Attempt, ClientInfo, Command, Error, ErrorCode, Flags, HandlerFuture, Invocation, LabelContext,
     Message, OpContext, Prepared, Reply, Result, ServerCounters, SlowLine, check_permitted,
-    error_reply, labels_for,
+    error_reply, labels_for, namespace_named,
 };
 
 use crate::core::ServerCore;
@@ -239,7 +239,7 @@ impl<'a> Dispatch<'a> {
         let (work, written) = (ctx.work(), ctx.work().written());
         let told = |documents: u64| (documents > 0).then_some(documents);
         tracing::info!(
-            target: "COMMAND", id = 51_803u64, ctx = self.context(), r#type = "command", ns = namespace(message, ctx),
+            target: "COMMAND", id = 51_803u64, ctx = self.context(), r#type = "command", ns = namespace_named(ctx.command, &ctx.db, message.body()),
             db = &*ctx.db, appName = ctx.client.app_name(), command = text, planSummary = work.plan_summary(),
             cursorid = work.cursor(), keysExamined = work.keys_examined(), docsExamined = work.docs_examined(),
             hasSortStage = work.has_sort().then_some(true), cursorExhausted = work.is_exhausted().then_some(true),
@@ -262,19 +262,6 @@ fn invocation(command: &Rc<Command>, message: &Message, ctx: &OpContext) -> Invo
         ctx: ctx.clone(),
         command: command.clone(),
         exhaust_allowed: message.flags().has(Flags::EXHAUST_ALLOWED),
-    }
-}
-
-/// The namespace that a command names in its first field, or a `getMore` in its second; else that of the database's commands.
-fn namespace(message: &Message, ctx: &OpContext) -> String {
-    let body = message.body();
-    let name = match ctx.command {
-        "getMore" => pinion_bson::get(body, "collection"),
-        _ => pinion_bson::elements(body).next().map(|(_, value)| value),
-    };
-    match name {
-        Some(pinion_bson::RawBsonRef::String(collection)) => format!("{}.{collection}", ctx.db),
-        _ => format!("{}.$cmd", ctx.db),
     }
 }
 

@@ -7,10 +7,11 @@ pub mod limits;
 mod message;
 
 pub use command::{
-    Attempt, ClientInfo, ClientMetadata, Command, CommandClass, CommandSpec, Handler,
-    HandlerFuture, Invocation, OpContext, OpShared, OpWork, OperationObserver, PlanSummary,
-    Prepared, Priority, Ran, ReadConcernSupport, Registry, Repeat, Repeatable, ServerCounters,
-    SlowLine, Written, check_permitted, interruption,
+    Attempt, ClientInfo, ClientMetadata, Command, CommandClass, CommandSpec, CompressorCounters,
+    Handler, HandlerFuture, Invocation, OpContext, OpShared, OpWork, OperationObserver,
+    PlanSummary, Prepared, Priority, Ran, ReadConcernSupport, Registry, Repeat, Repeatable,
+    ServerCounters, SlowLine, Written, check_permitted, collection_named, interruption,
+    namespace_named,
 };
 pub use error::{Category, Error, ErrorCode, LabelContext, Result, labels, labels_for};
 pub use message::{

@@ -31,7 +31,7 @@ mod ttl;
 mod write;
 
 pub use applier::{RecoveryApplier, apply};
-pub use commands::{ProcessSource, ProcessUsage, register_commands};
+pub use commands::{ProcessSource, ProcessUsage, SystemSource, register_commands};
 pub use metrics::{CounterValues, Counters};
 pub use node::{OpenNodeError, close_node, open_node};
 pub use options::{HostInfo, NodeOptions};

@@ -129,18 +129,42 @@ counters! {
     keys_examined docs_examined collection_scans sorts_in_memory
     write_conflicts duplicate_key_errors
     // metrics.cursor
-    cursors_opened cursors_timed_out cursors_open cursors_open_no_timeout cursors_pinned cursors_multi_batch
-    // metrics.getLastError
-    wtime_num wtime_total_ms
+    cursors_opened cursors_timed_out cursors_multi_batch
+    cursors_within_1s cursors_within_5s cursors_within_15s cursors_within_30s cursors_within_1m
+    cursors_within_10m cursors_longer
     // globalLock
     active_readers active_writers
     // asserts
     assert_user assert_regular
     // transactions of the applier
     entries_replayed
-    killed_operations
+    // metrics.operation
+    killed_by_time killed_by_default_time killed_by_disconnect
+    // profiler
+    profiled
+    // connections
+    awaiting_topology
     // metrics.ttl
     ttl_deleted_documents ttl_passes ttl_sub_passes
+}
+
+impl Counters {
+    /// Counts a cursor that is gone, by how long it lived.
+    pub(crate) fn cursor_ended(&self, lived_secs: u64, batches: u64) {
+        if batches > 1 {
+            self.cursors_multi_batch.inc();
+        }
+        let lived = match lived_secs {
+            0 => &self.cursors_within_1s,
+            1..5 => &self.cursors_within_5s,
+            5..15 => &self.cursors_within_15s,
+            15..30 => &self.cursors_within_30s,
+            30..60 => &self.cursors_within_1m,
+            60..600 => &self.cursors_within_10m,
+            _ => &self.cursors_longer,
+        };
+        lived.inc();
+    }
 }
 
 /// Reads and writes of one namespace, for `top`.

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_runtime::Duration;
 use pinion_wire::idl::Lsid;
 use pinion_wire::{ErrorCode, OpContext};
@@ -20,7 +19,6 @@ pub(crate) struct RunningOp {
 /// What `currentOp` shows of it.
 #[derive(Clone, Debug)]
 pub(crate) struct OpSnapshot {
-    pub collection: Option<String>,
     pub command: Bytes,
     pub ctx: OpContext,
     pub running: Duration,
@@ -41,17 +39,6 @@ impl Drop for OpGuard {
     fn drop(&mut self) {
         if let Some(state) = crate::state::try_state() {
             state.ops.ops.borrow_mut().remove(&self.id);
-        }
-    }
-}
-
-impl RunningOp {
-    /// The collection the command names, if it names one.
-    fn collection(&self) -> Option<String> {
-        let command = RawDocument::from_bytes(&self.command).ok()?;
-        match pinion_bson::elements(command).next() {
-            Some((_, RawBsonRef::String(name))) => Some(name.to_owned()),
-            _ => None,
         }
     }
 }
@@ -95,7 +82,6 @@ impl OpTable {
             .borrow()
             .values()
             .map(|op| OpSnapshot {
-                collection: op.collection(),
                 command: op.command.clone(),
                 ctx: op.ctx.clone(),
                 running: Duration::from_nanos(now.saturating_sub(op.ctx.started_ns)),

@@ -39,7 +39,7 @@ pub use matcher::{MatchPosition, Matcher, MetaSource};
 pub use pipeline::{
     Document, GraphLookup, Input, Lookup, Merge, MergeWrite, NotMatched, OutputTo, Outside,
     Pipeline, PipelineParts, PipelineRun, Segment, Traversal, UnionWith, Want, check_api_v1,
-    check_read_concern, stage_outside_v1,
+    check_read_concern, no_search_server, stage_outside_v1,
 };
 pub use planner::{
     Access, ExplainStage, Hint, IndexAccess, Interval, Intervals, KeyBounds, KeyRange, NearAccess,

@@ -6,4 +6,5 @@ pub mod machine;
 pub mod node;
 pub mod options;
 pub mod start;
+mod system;
 mod verbosity;

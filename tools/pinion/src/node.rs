@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_exec::{HostInfo, LogControl, NodeOptions, ProcessSource, ProcessUsage};
+use pinion_bson::RawDocumentBuf;
+use pinion_exec::{HostInfo, LogControl, NodeOptions, ProcessSource, ProcessUsage, SystemSource};
 use pinion_runtime::{
     CoreId, Duration, Listener, Queue, now, on_all_cores, request_shutdown, set_core_local, sleep,
     spawn,
@@ -27,6 +28,8 @@ pub struct NodeConfig {
     pub profile: (i64, f64),
     /// What the process has used of the machine; a simulated node has none of its own.
     pub process: Option<fn() -> ProcessUsage>,
+    /// What the whole machine does, likewise.
+    pub system: Option<fn() -> RawDocumentBuf>,
     /// How commands reach the log's verbosity.
     pub log_control: Option<fn() -> LogControl>,
     /// Lines for getLog: "startupWarnings" that were found before the node started.
@@ -86,6 +89,7 @@ impl NodeConfig {
             set_parameters: Vec::new(),
             profile: (0, 1.0),
             process: None,
+            system: None,
             log_control: None,
             startup_warnings: Vec::new(),
         }
@@ -133,7 +137,7 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
         durationMillis = recovered.took.as_millis() as u64, "Recovery complete"
     );
     let parameters = Arc::new(config.set_parameters.clone());
-    let (process, log_control) = (config.process, config.log_control);
+    let (process, system, log_control) = (config.process, config.system, config.log_control);
     let (profile_level, profile_sample_rate) = config.profile;
     let results = on_all_cores(move |_| {
         let parameters = parameters.clone();
@@ -146,6 +150,9 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
             }
             if let Some(process) = process {
                 set_core_local(Rc::new(ProcessSource(Box::new(process))));
+            }
+            if let Some(system) = system {
+                set_core_local(Rc::new(SystemSource(Box::new(system))));
             }
             pinion_exec::set_profile_defaults(profile_level, profile_sample_rate);
             pinion_exec::set_start_parameters(&parameters)

@@ -17,6 +17,7 @@ use pinion_storage::StorageOptions;
 use crate::machine;
 use crate::node::{NodeConfig, NodeError, run_core};
 use crate::options::{Given, Options};
+use crate::system;
 use crate::{alloc, log, verbosity};
 
 /// What ends a start: one line for standard error, and the process's exit status as mongod gives it.
@@ -253,6 +254,7 @@ fn config(options: &Options, cores: usize, startup_warnings: Vec<String>) -> Nod
         set_parameters: options.set_parameters.clone(),
         profile: (options.profile_level, options.profile_sample_rate),
         process: Some(machine::process_usage),
+        system: Some(system::system_metrics),
         log_control: Some(|| pinion_exec::LogControl {
             components: &verbosity::COMPONENTS,
             get: verbosity::get,

@@ -323,7 +323,7 @@ def test_nothing_of_a_replica_set_or_router_is_told(client):
         assert name in hello
     assert hello["maxWireVersion"] == 25 and hello["minWireVersion"] == 0
     build = client.admin.command("buildInfo")
-    assert build["version"].startswith("7.0.")
+    assert build["version"].startswith("8.0.")
 
 
 def test_big_messages(collection):

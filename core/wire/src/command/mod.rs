@@ -4,13 +4,15 @@ mod context;
 mod observer;
 mod registry;
 mod repeat;
+mod target;
 mod work;
 
 pub use context::{ClientInfo, ClientMetadata, OpContext, OpShared, Priority, interruption};
-pub use observer::{OperationObserver, ServerCounters};
+pub use observer::{CompressorCounters, OperationObserver, ServerCounters};
 pub use registry::{
     Command, CommandClass, CommandSpec, Handler, HandlerFuture, Invocation, ReadConcernSupport,
     Registry, check_permitted,
 };
 pub use repeat::{Attempt, Prepared, Ran, Repeat, Repeatable};
+pub use target::{collection_named, namespace_named};
 pub use work::{OpWork, PlanSummary, SlowLine, Written};

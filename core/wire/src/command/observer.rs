@@ -11,6 +11,7 @@ use super::context::{ClientInfo, OpContext};
 use super::registry::CommandSpec;
 use crate::error::Error;
 use crate::limits::DEFAULT_SLOW_MS;
+use crate::message::Compressor;
 
 /// Hooks that the dispatcher calls; one for each core, set with `Registry::set_observer`.
 pub trait OperationObserver {
@@ -23,6 +24,15 @@ pub trait OperationObserver {
     fn complete_reply(&self, ctx: &OpContext, reply: &mut DocBuilder) {
         let _ = (ctx, reply);
     }
+}
+
+/// Bytes that one compressor took and gave.
+#[derive(Debug, Default)]
+pub struct CompressorCounters {
+    pub compressed_in: Cell<u64>,
+    pub compressed_out: Cell<u64>,
+    pub decompressed_in: Cell<u64>,
+    pub decompressed_out: Cell<u64>,
 }
 
 /// What the connection layer counts on one core. It is a core-local value of the runtime, so that
@@ -42,8 +52,11 @@ pub struct ServerCounters {
     pub bytes_in: Cell<u64>,
     pub bytes_out: Cell<u64>,
     pub requests: Cell<u64>,
-    /// Exhaust streams that are open.
-    pub exhaust_streams: Cell<u64>,
+    /// Exhaust streams that are open, by the command that streams.
+    pub exhaust_hello: Cell<u64>,
+    pub exhaust_is_master: Cell<u64>,
+    /// What each compressor made of messages.
+    pub compression: [CompressorCounters; Compressor::OFFERED.len()],
     /// Messages that could not be read.
     pub malformed: Cell<u64>,
     /// Handlers that panicked.
@@ -74,7 +87,9 @@ impl ServerCounters {
             bytes_in: zero(),
             bytes_out: zero(),
             requests: zero(),
-            exhaust_streams: zero(),
+            exhaust_hello: zero(),
+            exhaust_is_master: zero(),
+            compression: Default::default(),
             malformed: zero(),
             panics: zero(),
             slow_ms: Cell::new(DEFAULT_SLOW_MS),
@@ -96,6 +111,28 @@ impl ServerCounters {
                 .checked_sub(1)
                 .expect("a gauge goes down as often as up"),
         );
+    }
+
+    /// Counts a message that was compressed, from so many bytes to so many.
+    pub fn compressed(&self, compressor: Compressor, from: usize, to: usize) {
+        if let Some(counters) = self.of(compressor) {
+            ServerCounters::add(&counters.compressed_in, from as u64);
+            ServerCounters::add(&counters.compressed_out, to as u64);
+        }
+    }
+
+    /// Counts a message that was decompressed, from so many bytes to so many.
+    pub fn decompressed(&self, compressor: Compressor, from: usize, to: usize) {
+        if let Some(counters) = self.of(compressor) {
+            ServerCounters::add(&counters.decompressed_in, from as u64);
+            ServerCounters::add(&counters.decompressed_out, to as u64);
+        }
+    }
+
+    fn of(&self, compressor: Compressor) -> Option<&CompressorCounters> {
+        let mut offered = Compressor::OFFERED.iter();
+        let place = offered.position(|offered| *offered == compressor)?;
+        self.compression.get(place)
     }
 
     pub fn opened(&self, client: Arc<ClientInfo>) {

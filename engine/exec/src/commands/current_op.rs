@@ -6,8 +6,8 @@ use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawDocumentBuf};
 use pinion_catalog::{core_catalog, stored_document};
 use pinion_query::Matcher;
-use pinion_wire::idl::is_generic_argument;
-use pinion_wire::{ClientInfo, Error, ErrorCode, Invocation, Reply, Result};
+use pinion_wire::idl::{is_generic_argument, truthy};
+use pinion_wire::{ClientInfo, Error, ErrorCode, Invocation, Reply, Result, namespace_named};
 
 use super::first_stage::Shown;
 use super::sessions::append_lsid;
@@ -20,22 +20,27 @@ use crate::state::state;
 /// `currentOp`: the fields beside its options are a filter.
 pub(crate) async fn current_op(cmd: Invocation) -> Result<Reply> {
     let mut filter = DocBuilder::new();
+    let mut shown = Shown {
+        truncated: true,
+        ..Shown::default()
+    };
     for (name, value) in pinion_bson::elements(cmd.body()).skip(1) {
-        let own = name.len() > 1 && name.starts_with('$');
-        if !own && !is_generic_argument(name) {
-            filter.append_raw(name, value);
+        match name {
+            "$all" => shown.idle_connections = truthy(value),
+            "$truncateOps" => shown.truncated = truthy(value),
+            // There are no users, so all operations are everybody's own.
+            "$ownOps" => {}
+            name if is_generic_argument(name) => {}
+            name => {
+                filter.append_raw(name, value);
+            }
         }
     }
     let filter = filter.finish();
     let matcher = compute(&cmd.ctx, || Matcher::parse(&filter)).await?;
     let mut out = Reply::new();
     out.start_array("inprog");
-    for op in operations(Shown {
-        truncated: true,
-        ..Shown::default()
-    })
-    .await
-    {
+    for op in operations(shown).await {
         if compute(&cmd.ctx, || matcher.matches(&op)).await? {
             out.push(&*op);
         }
@@ -123,13 +128,23 @@ fn describe(op: &OpSnapshot, shown: Shown) -> RawDocumentBuf {
     }
     out.append("secs_running", op.running.as_secs() as i64)
         .append("microsecs_running", op.running.as_micros() as i64);
-    let ns = match &op.collection {
-        Some(collection) => format!("{}.{collection}", ctx.db),
-        None => format!("{}.$cmd", ctx.db),
-    };
+    let ns = namespace_named(ctx.command, &ctx.db, stored_document(&op.command));
     out.append("op", kind_of(ctx.command))
         .append("ns", ns.as_str());
     append_command(&mut out, "command", &op.command, shown);
+    let work = ctx.work();
+    if let Some(plan) = work.plan_summary() {
+        out.append("planSummary", plan.as_str());
+    }
+    if let Some(originating) = work.originating() {
+        out.start_document("cursor");
+        let id = pinion_bson::get(stored_document(&op.command), "getMore");
+        if let Some(id) = id {
+            out.append("cursorId", id);
+        }
+        append_command(&mut out, "originatingCommand", originating, shown);
+        out.append("operationUsingCursorId", ctx.op_id).end();
+    }
     if ctx.killed().is_some() {
         out.append("killPending", true);
     }
@@ -225,10 +240,7 @@ pub(crate) async fn kill_op(cmd: Invocation) -> Result<Reply> {
     };
     reader.ignore(&["killOp"]);
     reader.finish()?;
-    let killed = pinion_runtime::on_all_cores(move |_| async move { state().ops.kill(id) }).await;
-    if killed.contains(&true) {
-        state().metrics.counters.killed_operations.inc();
-    }
+    pinion_runtime::on_all_cores(move |_| async move { state().ops.kill(id) }).await;
     let mut out = Reply::new();
     out.append("info", "attempting to kill op");
     Ok(out)

@@ -90,23 +90,19 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<FindCommand<'d
     let return_key = reader.opt_flag("returnKey")?.unwrap_or(false);
     let show_record_id = reader.opt_flag("showRecordId")?.unwrap_or(false);
     for option in [
-        "requestResumeToken",
-        "resumeAfter",
-        "startAt",
+        "$_requestResumeToken",
+        "$_resumeAfter",
+        "$_startAt",
         "includeQueryStatsMetrics",
         "encryptionInformation",
         "querySettings",
     ] {
         reader.unsupported_unless_empty(option)?;
     }
-    reader.ignore(&[
-        "term",
-        "readOnce",
-        "maxTimeMS",
-        "legacyRuntimeConstants",
-        "runtimeConstants",
-        "ntoreturn",
-    ]);
+    reader.opt_long("term")?;
+    reader.opt_flag("readOnce")?;
+    reader.opt_doc("legacyRuntimeConstants")?;
+    reader.ignore(&["maxTimeMS"]);
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.finish()?;
     Ok(FindCommand {

@@ -4,9 +4,10 @@ use std::sync::mpsc::TryRecvError;
 
 use pinion_bson::{DateTime, RawBsonRef, RawDocument};
 use pinion_runtime::{Duration, sleep};
-use pinion_wire::idl::missing_field;
-use pinion_wire::{ClientMetadata, Error, ErrorCode, Invocation, Reply, Result};
+use pinion_wire::idl::{CommandReader, Types, missing_field, wrong_type};
+use pinion_wire::{ClientMetadata, Compressor, Error, ErrorCode, Invocation, Reply, Result};
 
+use super::Gauge;
 use crate::interrupt::interruptible;
 use crate::limits::SESSION_TIMEOUT;
 use crate::parameters::LogControl;
@@ -37,6 +38,7 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
         let metadata = ClientMetadata::parse(client)?;
         cmd.ctx.client.set_metadata(metadata)?;
     }
+    let compressors = compressors(&reader)?;
     let max_await = reader.opt_non_negative("maxAwaitTimeMS")?;
     let version = reader.opt_doc("topologyVersion")?;
     // The handshake is open for what newer drivers add: fields that mean nothing here are passed over, as MongoDB does.
@@ -91,10 +93,37 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
     .append("minWireVersion", 0i32)
     .append("maxWireVersion", MAX_WIRE_VERSION)
     .append("readOnly", false);
+    if !compressors.is_empty() {
+        out.start_array("compression");
+        for compressor in compressors {
+            out.push(compressor.name());
+        }
+        out.end();
+    }
     if cmd.exhaust_allowed && awaitable {
         out.stream_next(next_await(cmd.body(), shared.process_id));
     }
     Ok(out)
+}
+
+/// Those that the client offers and this node has, in the client's order.
+fn compressors(reader: &CommandReader<'_>) -> Result<Vec<Compressor>> {
+    let mut known = Vec::new();
+    let Some(offered) = reader.opt_array("compression")? else {
+        return Ok(known);
+    };
+    let path = reader.path().field("compression");
+    for (at, name) in pinion_bson::values(offered).enumerate() {
+        let RawBsonRef::String(name) = name else {
+            return Err(wrong_type(path.index(at), name, Types::STRING));
+        };
+        if let Some(compressor) = Compressor::from_name(name)
+            && !known.contains(&compressor)
+        {
+            known.push(compressor);
+        }
+    }
+    Ok(known)
 }
 
 /// Refuses what cannot name a user, of whom a driver asks the mechanisms before it authenticates. Of users that are not there
@@ -149,7 +178,8 @@ async fn await_change(cmd: &Invocation, version: &RawDocument, max_await_ms: u64
         .get_object_id("processId")
         .map_err(|_| malformed())?;
     let counter = version.get_i64("counter").map_err(|_| malformed())?;
-    if process != state().shared.process_id {
+    let state = state();
+    if process != state.shared.process_id {
         return Ok(());
     }
     if counter > 0 {
@@ -164,6 +194,7 @@ async fn await_change(cmd: &Invocation, version: &RawDocument, max_await_ms: u64
             "topologyVersion must have a non-negative counter",
         ));
     }
+    let _waiting = Gauge::up(&state.metrics.counters.awaiting_topology);
     interruptible(
         &cmd.ctx,
         pinion_runtime::sleep(Duration::from_millis(max_await_ms)),

@@ -1,5 +1,6 @@
 //! The commands: what surrounds each of them, and the table in which they are registered.
 
+mod absent;
 mod aggregate;
 mod bulk_replies;
 mod bulk_write;
@@ -47,10 +48,13 @@ mod views;
 use std::future::Future;
 use std::pin::pin;
 
-use pinion_wire::{CommandClass, CommandSpec, ErrorCode, Invocation, Registry, Reply, Result};
+use pinion_wire::{
+    CommandClass, CommandSpec, Error, ErrorCode, Invocation, OpContext, Registry, Reply, Result,
+    collection_named,
+};
 
 pub(crate) use crate::concern::acknowledge;
-pub use status_sections::{ProcessSource, ProcessUsage};
+pub use status_sections::{ProcessSource, ProcessUsage, SystemSource};
 pub use table::register_commands;
 
 use crate::concern;
@@ -121,7 +125,7 @@ where
     let result = match first {
         Some(result) => result,
         None => {
-            let _running = state.ops.enter(ctx, command);
+            let _running = state.ops.enter(ctx.clone(), command);
             let _gauge = active.map(Gauge::up);
             handled.await
         }
@@ -132,14 +136,28 @@ where
         Box::pin(profiled.end(&result, ended.saturating_sub(started) / 1000)).await;
     }
     if let Err(error) = &result {
-        let internal = error.code == ErrorCode::INTERNAL_ERROR;
-        if internal {
-            metrics.counters.assert_regular.inc()
-        } else {
-            metrics.counters.assert_user.inc()
-        }
+        count_failure(metrics, &ctx, error);
     }
     result
+}
+
+/// Counts an operation that failed, by what was wrong.
+#[cold]
+fn count_failure(metrics: &Metrics, ctx: &OpContext, error: &Error) {
+    let counters = &metrics.counters;
+    match error.code {
+        ErrorCode::INTERNAL_ERROR => counters.assert_regular.inc(),
+        _ => counters.assert_user.inc(),
+    }
+    match error.code {
+        // Its own time, or the one that reads have by default.
+        ErrorCode::MAX_TIME_MS_EXPIRED if ctx.args.max_time_ms.is_some() => {
+            counters.killed_by_time.inc()
+        }
+        ErrorCode::MAX_TIME_MS_EXPIRED => counters.killed_by_default_time.inc(),
+        ErrorCode::CLIENT_DISCONNECT => counters.killed_by_disconnect.inc(),
+        _ => {}
+    }
 }
 
 /// What a command says of itself when it is asked to.
@@ -197,19 +215,9 @@ impl Drop for Gauge<'_> {
     }
 }
 
-/// The namespace that a command names in its first field, or `getMore` in its second.
+/// The namespace that a command names.
 fn namespace_of(cmd: &Invocation) -> Option<String> {
-    let name = match cmd.name() {
-        "getMore" => pinion_bson::get(cmd.body(), "collection"),
-        _ => pinion_bson::elements(cmd.body())
-            .next()
-            .map(|(_, value)| value),
-    };
-    match name {
-        Some(pinion_bson::RawBsonRef::String(collection)) => {
-            // Cheaper than formatting, and every command does it.
-            Some([cmd.db(), ".", collection].concat())
-        }
-        _ => None,
-    }
+    let collection = collection_named(cmd.name(), cmd.body())?;
+    // Cheaper than formatting, and every command does it.
+    Some([cmd.db(), ".", collection].concat())
 }

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef};
+use pinion_catalog::core_catalog;
 use pinion_runtime::{CoreId, RuntimeStats};
 use pinion_wire::idl::truthy;
 use pinion_wire::{Invocation, Registry, Reply, Result, ServerCounters};
 
 use super::hello::COMPATIBLE_VERSION;
 use super::status_sections::{
-    append_catalog, append_extra_info, append_locks, append_memory, append_replicated,
+    SystemSource, append_catalog, append_extra_info, append_locks, append_memory, append_network,
+    append_replicated,
 };
 use crate::metrics::{CounterValues, LatencyValues, TopEntry};
 use crate::read::CursorCounts;
@@ -24,6 +26,8 @@ struct CorePart {
     cursors: CursorCounts,
     sessions: u64,
     running: u64,
+    profile_writers: u64,
+    awaiting_topology: u64,
     runtime: RuntimeStats,
     commands: Vec<(&'static str, u64, u64)>,
     unknown_commands: u64,
@@ -39,6 +43,8 @@ fn core_part() -> CorePart {
         cursors: state.cursors.counts(),
         sessions: state.sessions.len() as u64,
         running: state.ops.len() as u64,
+        profile_writers: state.profiles.borrow().writing.get() as u64,
+        awaiting_topology: metrics.counters.awaiting_topology.get(),
         runtime: pinion_runtime::stats(),
         commands: registry
             .iter()
@@ -59,8 +65,10 @@ struct Sums {
     cursors: CursorCounts,
     sessions: u64,
     running: u64,
-    bytes_in: u64,
-    bytes_out: u64,
+    physical_bytes_in: u64,
+    physical_bytes_out: u64,
+    profile_writers: u64,
+    awaiting_topology: u64,
     commands: BTreeMap<&'static str, (u64, u64)>,
     unknown_commands: u64,
 }
@@ -72,8 +80,10 @@ async fn sums() -> Sums {
         cursors: CursorCounts::default(),
         sessions: 0,
         running: 0,
-        bytes_in: 0,
-        bytes_out: 0,
+        physical_bytes_in: 0,
+        physical_bytes_out: 0,
+        profile_writers: 0,
+        awaiting_topology: 0,
         commands: BTreeMap::new(),
         unknown_commands: 0,
     };
@@ -87,8 +97,10 @@ async fn sums() -> Sums {
         sums.cursors.pinned += part.cursors.pinned;
         sums.sessions += part.sessions;
         sums.running += part.running;
-        sums.bytes_in += part.runtime.network_in_bytes;
-        sums.bytes_out += part.runtime.network_out_bytes;
+        sums.physical_bytes_in += part.runtime.network_in_bytes;
+        sums.physical_bytes_out += part.runtime.network_out_bytes;
+        sums.profile_writers += part.profile_writers;
+        sums.awaiting_topology += part.awaiting_topology;
         for (name, total, failed) in part.commands {
             let sum = sums.commands.entry(name).or_default();
             sum.0 += total;
@@ -118,7 +130,13 @@ pub(crate) async fn get_diagnostic_data(cmd: Invocation) -> Result<Reply> {
     out.start_document("data").append("start", now());
     out.start_document("serverStatus").append("start", now());
     append_status(&mut out, |_| true).await;
-    out.append("end", now()).end().append("end", now()).end();
+    out.append("end", now()).end();
+    if let Some(source) = pinion_runtime::try_core_local::<SystemSource>() {
+        out.start_document("systemMetrics").append("start", now());
+        out.append_all(&(source.0)());
+        out.append("end", now()).end();
+    }
+    out.append("end", now()).end();
     Ok(out)
 }
 
@@ -149,6 +167,7 @@ async fn append_status(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
             .append("msg", 0i32)
             .append("user", c.assert_user as i32)
             .append("rollovers", 0i32)
+            .append("tripwire", 0i32)
             .end();
     }
     if wanted("catalogStats") {
@@ -162,12 +181,13 @@ async fn append_status(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
     }
     if wanted("globalLock") {
         let total = (c.active_readers + c.active_writers) as i32;
+        let waiting = waiting_operations().await;
         out.start_document("globalLock")
             .append("totalTime", uptime_ms * 1000);
         out.start_document("currentQueue")
-            .append("total", 0i32)
-            .append("readers", 0i32)
-            .append("writers", 0i32)
+            .append("total", waiting[0] + waiting[1])
+            .append("readers", waiting[0])
+            .append("writers", waiting[1])
             .end();
         out.start_document("activeClients")
             .append("total", total)
@@ -185,15 +205,7 @@ async fn append_status(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
             .end();
     }
     if wanted("network") {
-        let requests: u64 =
-            sums.commands.values().map(|(total, _)| total).sum::<u64>() + sums.unknown_commands;
-        out.start_document("network")
-            .append("bytesIn", sums.bytes_in as i64)
-            .append("bytesOut", sums.bytes_out as i64)
-            .append("physicalBytesIn", sums.bytes_in as i64)
-            .append("physicalBytesOut", sums.bytes_out as i64)
-            .append("numRequests", requests as i64)
-            .end();
+        append_network(out, [sums.physical_bytes_in, sums.physical_bytes_out]).await;
     }
     if wanted("opLatencies") {
         out.start_document("opLatencies");
@@ -223,6 +235,12 @@ async fn append_status(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
         out.end();
     }
     append_replicated(out, &wanted);
+    if wanted("profiler") {
+        out.start_document("profiler")
+            .append("totalWrites", c.profiled as i64)
+            .append("activeWriters", sums.profile_writers as i64)
+            .end();
+    }
     if wanted("storageEngine") {
         out.start_document("storageEngine")
             .append("name", "pinion")
@@ -246,33 +264,68 @@ async fn append_status(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
 }
 
 async fn append_connections(out: &mut DocBuilder, sums: &Sums) {
-    let (mut current, mut created, mut rejected, mut most) = (0, 0, 0, 0);
-    for part in pinion_runtime::on_all_cores(|_| async { connection_counts() }).await {
-        current += part[0];
-        created += part[1];
-        rejected += part[2];
-        most = part[3].max(most);
+    let mut sum = ConnectionCounts::default();
+    for part in pinion_runtime::on_all_cores(|_| async { ConnectionCounts::here() }).await {
+        sum.add(&part);
     }
     out.start_document("connections")
-        .append("current", current as i32)
-        .append("available", most.saturating_sub(current) as i32)
-        .append("totalCreated", created as i32)
-        .append("rejected", rejected as i32)
+        .append("current", sum.current as i32)
+        .append("available", sum.most.saturating_sub(sum.current) as i32)
+        .append("totalCreated", sum.created as i32)
+        .append("rejected", sum.rejected as i32)
         .append("active", sums.running as i32)
+        .append("exhaustIsMaster", sum.exhaust_is_master as i32)
+        .append("exhaustHello", sum.exhaust_hello as i32)
+        .append("awaitingTopologyChanges", sums.awaiting_topology as i32)
         .end();
 }
 
-/// Current, ever made, rejected, and the most that the node takes.
-fn connection_counts() -> [u64; 4] {
-    pinion_runtime::try_core_local::<ServerCounters>().map_or([0; 4], |counters| {
-        [
-            &counters.current,
-            &counters.total_created,
-            &counters.rejected,
-            &counters.max_connections,
-        ]
-        .map(|counter| counter.get())
-    })
+/// What the connection layer says of its connections.
+#[derive(Default)]
+struct ConnectionCounts {
+    current: u64,
+    created: u64,
+    rejected: u64,
+    /// The most that the node takes.
+    most: u64,
+    exhaust_is_master: u64,
+    exhaust_hello: u64,
+}
+
+impl ConnectionCounts {
+    fn here() -> ConnectionCounts {
+        let Some(counters) = pinion_runtime::try_core_local::<ServerCounters>() else {
+            return ConnectionCounts::default();
+        };
+        ConnectionCounts {
+            current: counters.current.get(),
+            created: counters.total_created.get(),
+            rejected: counters.rejected.get(),
+            most: counters.max_connections.get(),
+            exhaust_is_master: counters.exhaust_is_master.get(),
+            exhaust_hello: counters.exhaust_hello.get(),
+        }
+    }
+
+    fn add(&mut self, other: &ConnectionCounts) {
+        self.current += other.current;
+        self.created += other.created;
+        self.rejected += other.rejected;
+        self.most = self.most.max(other.most);
+        self.exhaust_is_master += other.exhaust_is_master;
+        self.exhaust_hello += other.exhaust_hello;
+    }
+}
+
+/// Readers and writers that wait in front of a gate.
+async fn waiting_operations() -> [i32; 2] {
+    let mut waiting = [0; 2];
+    let parts = pinion_runtime::on_all_cores(|_| async { core_catalog().gates().in_use() }).await;
+    for gate in parts.iter().flatten() {
+        waiting[0] += gate.waiting_readers as i32;
+        waiting[1] += gate.waiting_writers as i32;
+    }
+    waiting
 }
 
 /// Under the names that dashboards read.
@@ -397,26 +450,27 @@ fn append_metrics(out: &mut DocBuilder, sums: &Sums) {
             .end();
     }
     out.end();
-    out.start_document("cursor")
-        .append("timedOut", c.cursors_timed_out as i64)
-        .append("totalOpened", c.cursors_opened as i64);
-    out.start_document("open")
-        .append("noTimeout", sums.cursors.no_timeout as i64)
-        .append("pinned", sums.cursors.pinned as i64)
-        .append("total", sums.cursors.open as i64)
-        .end()
-        .end();
+    append_cursors(out, c, &sums.cursors);
     out.start_document("document")
         .append("deleted", c.documents_deleted as i64)
         .append("inserted", c.documents_inserted as i64)
         .append("returned", c.documents_returned as i64)
         .append("updated", c.documents_updated as i64)
         .end();
-    out.start_document("operation")
-        .append("killedDueToMaxTimeMSExpired", c.killed_operations as i64)
-        .append("scanAndOrder", c.sorts_in_memory as i64)
-        .append("writeConflicts", c.write_conflicts as i64)
-        .end();
+    out.start_document("operation");
+    for (name, count) in [
+        ("killedDueToClientDisconnect", c.killed_by_disconnect),
+        (
+            "killedDueToDefaultMaxTimeMSExpired",
+            c.killed_by_default_time,
+        ),
+        ("killedDueToMaxTimeMSExpired", c.killed_by_time),
+        ("scanAndOrder", c.sorts_in_memory),
+        ("writeConflicts", c.write_conflicts),
+    ] {
+        out.append(name, count as i64);
+    }
+    out.end();
     out.start_document("queryExecutor")
         .append("scanned", c.keys_examined as i64)
         .append("scannedObjects", c.docs_examined as i64);
@@ -431,6 +485,33 @@ fn append_metrics(out: &mut DocBuilder, sums: &Sums) {
         .append("subPasses", c.ttl_sub_passes as i64)
         .end();
     out.end();
+}
+
+/// `metrics.cursor`.
+fn append_cursors(out: &mut DocBuilder, c: &CounterValues, now: &CursorCounts) {
+    out.start_document("cursor")
+        .append("moreThanOneBatch", c.cursors_multi_batch as i64)
+        .append("timedOut", c.cursors_timed_out as i64)
+        .append("totalOpened", c.cursors_opened as i64);
+    out.start_document("lifespan");
+    for (name, count) in [
+        ("greaterThanOrEqual10Minutes", c.cursors_longer),
+        ("lessThan10Minutes", c.cursors_within_10m),
+        ("lessThan15Seconds", c.cursors_within_15s),
+        ("lessThan1Minute", c.cursors_within_1m),
+        ("lessThan1Second", c.cursors_within_1s),
+        ("lessThan30Seconds", c.cursors_within_30s),
+        ("lessThan5Seconds", c.cursors_within_5s),
+    ] {
+        out.append(name, count as i64);
+    }
+    out.end();
+    out.start_document("open")
+        .append("noTimeout", now.no_timeout as i64)
+        .append("pinned", now.pinned as i64)
+        .append("total", now.open as i64)
+        .end()
+        .end();
 }
 
 /// `top`.

@@ -44,6 +44,15 @@ pub(crate) async fn start_session(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
+fn digest(bytes: &[u8]) -> Result<[u8; 32]> {
+    bytes.try_into().map_err(|_| {
+        Error::new(
+            ErrorCode::UNSUPPORTED_FORMAT,
+            "Unsupported SHA256Block hash length",
+        )
+    })
+}
+
 fn parse_lsid(path: Path<'_>, document: &RawDocument) -> Result<Lsid> {
     let reader = FieldReader::object(path, document)?;
     reader.only(&["id", "uid"])?;
@@ -52,12 +61,7 @@ fn parse_lsid(path: Path<'_>, document: &RawDocument) -> Result<Lsid> {
         .ok_or_else(|| pinion_wire::idl::missing_field(reader.path().field("id")))?;
     let uid = match reader.opt_binary("uid")? {
         None => None,
-        Some(bytes) => Some(bytes.try_into().map_err(|_| {
-            Error::new(
-                ErrorCode::UNSUPPORTED_FORMAT,
-                "Unsupported SHA256Block hash length",
-            )
-        })?),
+        Some(bytes) => Some(digest(bytes)?),
     };
     reader.finish()?;
     Ok(Lsid { id, uid })
@@ -95,17 +99,70 @@ pub(crate) async fn kill_sessions(cmd: Invocation) -> Result<Reply> {
     Ok(Reply::new())
 }
 
-/// `killAllSessionsByPattern`: there are no users, so every pattern means all.
+/// `killAllSessionsByPattern`: the sessions that match one of the patterns, or all when there is none.
 pub(crate) async fn kill_all_sessions_by_pattern(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
-    if reader.opt_array(cmd.name())?.is_none() {
+    let Some(objects) = reader.opt_objects(cmd.name())? else {
         return Err(pinion_wire::idl::missing_field(
             reader.path().field(cmd.name()),
         ));
+    };
+    let mut patterns = Vec::new();
+    let path = objects.path();
+    for object in objects {
+        let (at, document) = object?;
+        patterns.push(SessionPattern::parse(path.index(at), document)?);
     }
     reader.finish()?;
-    sessions::end(sessions::known().await, true).await;
+    let mut doomed = sessions::known().await;
+    if !patterns.is_empty() {
+        doomed.retain(|lsid| patterns.iter().any(|pattern| pattern.matches(lsid)));
+    }
+    sessions::end(doomed, true).await;
     Ok(Reply::new())
+}
+
+/// Which sessions are meant: one, or those of a user.
+#[derive(Debug, Default)]
+struct SessionPattern {
+    lsid: Option<Lsid>,
+    uid: Option<[u8; 32]>,
+}
+
+/// The digest of the user that sessions have whose client is no user: SHA-256 of nothing.
+const NO_USER: [u8; 32] = [
+    0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24,
+    0x27, 0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
+];
+
+impl SessionPattern {
+    fn parse(path: Path<'_>, document: &RawDocument) -> Result<SessionPattern> {
+        let reader = FieldReader::object(path, document)?;
+        reader.only(&["lsid", "uid", "users", "roles"])?;
+        let lsid = match reader.opt_doc("lsid")? {
+            Some(lsid) => Some(parse_lsid(reader.path().field("lsid"), lsid)?),
+            None => None,
+        };
+        let uid = reader.opt_binary("uid")?.map(digest).transpose()?;
+        // On whose behalf a router asks, which a node without users need not know.
+        for (field, part) in [("users", "user"), ("roles", "role")] {
+            for object in reader.opt_objects(field)?.into_iter().flatten() {
+                let (at, document) = object?;
+                check_name(reader.path().field(field).index(at), document, part)?;
+            }
+        }
+        reader.finish()?;
+        Ok(SessionPattern { lsid, uid })
+    }
+
+    fn matches(&self, lsid: &Lsid) -> bool {
+        let user = |lsid: &Lsid| lsid.uid.unwrap_or(NO_USER);
+        match (&self.lsid, self.uid) {
+            (Some(meant), _) => meant.id == lsid.id && user(meant) == user(lsid),
+            (None, Some(uid)) => uid == user(lsid),
+            (None, None) => true,
+        }
+    }
 }
 
 /// `killAllSessions`: those of the users named, or all when none is named. No session here belongs to a user. MongoDB
@@ -121,7 +178,7 @@ pub(crate) async fn kill_all_sessions(cmd: Invocation) -> Result<Reply> {
     let path = users.path();
     for user in users {
         let (at, document) = user?;
-        check_user(path.index(at), document)?;
+        check_name(path.index(at), document, "user")?;
         named += 1;
     }
     if named == 0 {
@@ -130,11 +187,11 @@ pub(crate) async fn kill_all_sessions(cmd: Invocation) -> Result<Reply> {
     Ok(Reply::new())
 }
 
-/// Checks the name of a user: `{user, db}`.
-fn check_user(path: Path<'_>, document: &RawDocument) -> Result<()> {
+/// Checks the name of a user, `{user, db}`, or of a role.
+fn check_name(path: Path<'_>, document: &RawDocument, part: &str) -> Result<()> {
     let reader = FieldReader::object(path, document)?;
-    reader.only(&["user", "db"])?;
-    reader.str("user")?;
+    reader.only(&[part, "db"])?;
+    reader.str(part)?;
     reader.str("db")?;
     reader.finish()
 }
@@ -149,7 +206,7 @@ pub(super) fn parse_list(stage: &str, spec: &RawDocument) -> Result<bool> {
         for (at, user) in pinion_bson::values(users).enumerate() {
             match user {
                 RawBsonRef::Null => continue,
-                RawBsonRef::Document(user) => check_user(path.index(at), user)?,
+                RawBsonRef::Document(user) => check_name(path.index(at), user, "user")?,
                 other => {
                     return Err(pinion_wire::idl::wrong_type(
                         path.index(at),
@@ -195,4 +252,31 @@ pub(crate) async fn refresh_sessions(cmd: Invocation) -> Result<Reply> {
         state().sessions.touch(&lsid, cmd.ctx.started_ns)?;
     }
     Ok(Reply::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        let lsid = |id: u8, uid: Option<u8>| Lsid {
+            id: [id; 16],
+            uid: uid.map(|uid| [uid; 32]),
+        };
+        let check = |pattern: SessionPattern, expected: [bool; 3]| {
+            let sessions = [lsid(1, None), lsid(2, None), lsid(1, Some(7))];
+            assert_eq!(sessions.map(|session| pattern.matches(&session)), expected);
+        };
+        let of = |lsid, uid| SessionPattern { lsid, uid };
+        check(of(None, None), [true; 3]);
+        check(of(Some(lsid(1, None)), None), [true, false, false]);
+        let no_user = Lsid {
+            id: [2; 16],
+            uid: Some(NO_USER),
+        };
+        check(of(Some(no_user), None), [false, true, false]);
+        check(of(None, Some([7; 32])), [false, false, true]);
+        check(of(None, Some(NO_USER)), [true, true, false]);
+    }
 }

@@ -42,26 +42,6 @@ pub(crate) async fn shutdown(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// `getDefaultRWConcern`, which only members of a replica set have.
-pub(crate) async fn get_default_rw_concern(cmd: Invocation) -> Result<Reply> {
-    let reader = cmd.reader()?;
-    reader.ignore(&["getDefaultRWConcern", "inMemory"]);
-    reader.finish()?;
-    Err(Error::new(
-        ErrorCode(51300),
-        "'getDefaultRWConcern' is not supported on standalone nodes.",
-    ))
-}
-
-/// What a command that only members of a replica set have answers here.
-pub(crate) async fn not_replicated(cmd: Invocation) -> Result<Reply> {
-    let _ = &cmd;
-    Err(Error::new(
-        ErrorCode::NO_REPLICATION_ENABLED,
-        "not running with --replSet",
-    ))
-}
-
 /// `connPoolStats`: this node has no connections to others.
 pub(crate) async fn conn_pool_stats(_: Invocation) -> Result<Reply> {
     // Nothing is read of it, and MongoDB passes over fields that it does not know.

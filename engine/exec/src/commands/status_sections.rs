@@ -1,8 +1,9 @@
-//! Sections of `serverStatus` about the process, the catalog and the gates.
+//! Sections of `serverStatus` about the process, the network, the catalog and the gates.
 
-use pinion_bson::DocBuilder;
+use pinion_bson::{DocBuilder, RawDocumentBuf};
 use pinion_catalog::{Collection, CollectionKind, GateCounts, View, core_catalog};
 use pinion_wire::idl::Namespace;
+use pinion_wire::{Compressor, ServerCounters};
 
 /// What the process has used of the machine since it started.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,6 +23,9 @@ pub struct ProcessUsage {
 
 /// Tells the use of the machine; set by the binary, because a simulated node has none of its own.
 pub struct ProcessSource(pub Box<dyn Fn() -> ProcessUsage>);
+
+/// Tells what the whole machine does, section by section, as a collector of diagnostic data takes it; set by the binary too.
+pub struct SystemSource(pub Box<dyn Fn() -> RawDocumentBuf>);
 
 fn process_usage() -> Option<ProcessUsage> {
     let source = pinion_runtime::try_core_local::<ProcessSource>()?;
@@ -189,4 +193,68 @@ pub(super) fn append_replicated(out: &mut DocBuilder, wanted: impl Fn(&str) -> b
         }
         out.end();
     }
+}
+
+/// What one core says of the network: bytes of messages in and out, messages in, and what each compressor took and gave when
+/// it compressed and when it decompressed.
+type NetworkCounts = ([u64; 3], [[u64; 4]; Compressor::OFFERED.len()]);
+
+fn network_counts() -> NetworkCounts {
+    let Some(counters) = pinion_runtime::try_core_local::<ServerCounters>() else {
+        return Default::default();
+    };
+    let messages = [&counters.bytes_in, &counters.bytes_out, &counters.requests];
+    let compression = counters.compression.each_ref().map(|of| {
+        [
+            of.compressed_in.get(),
+            of.compressed_out.get(),
+            of.decompressed_in.get(),
+            of.decompressed_out.get(),
+        ]
+    });
+    (messages.map(|counter| counter.get()), compression)
+}
+
+/// `network`; the physical bytes are those that went over the wire, in and out.
+pub(super) async fn append_network(out: &mut DocBuilder, physical: [u64; 2]) {
+    let (mut messages, mut compression) = NetworkCounts::default();
+    for (more, compressed) in pinion_runtime::on_all_cores(|_| async { network_counts() }).await {
+        messages.iter_mut().zip(more).for_each(|(sum, n)| *sum += n);
+        for (sums, counts) in compression.iter_mut().zip(compressed) {
+            sums.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n);
+        }
+    }
+    let [bytes_in, bytes_out, requests] = messages;
+    let [physical_in, physical_out] = physical;
+    out.start_document("network");
+    for (name, value) in [
+        ("bytesIn", bytes_in),
+        ("bytesOut", bytes_out),
+        ("physicalBytesIn", physical_in),
+        ("physicalBytesOut", physical_out),
+        ("numRequests", requests),
+    ] {
+        out.append(name, value as i64);
+    }
+    out.start_document("compression");
+    for (compressor, counts) in Compressor::OFFERED.iter().zip(compression) {
+        let [
+            compressed_in,
+            compressed_out,
+            decompressed_in,
+            decompressed_out,
+        ] = counts;
+        out.start_document(compressor.name());
+        for (direction, bytes_in, bytes_out) in [
+            ("compressor", compressed_in, compressed_out),
+            ("decompressor", decompressed_in, decompressed_out),
+        ] {
+            out.start_document(direction)
+                .append("bytesIn", bytes_in as i64)
+                .append("bytesOut", bytes_out as i64)
+                .end();
+        }
+        out.end();
+    }
+    out.end().end();
 }

@@ -16,6 +16,7 @@ pub fn register_commands(registry: &mut Registry) {
     conversation(registry);
     diagnostics(registry);
     super::table_admin::administration(registry);
+    super::absent::register_absent(registry);
 }
 
 fn data(r: &mut Registry) {
@@ -438,29 +439,5 @@ fn diagnostics(r: &mut Registry) {
         spec("features").help("build features"),
         None,
         small::features,
-    );
-    register(
-        r,
-        spec("getDefaultRWConcern")
-            .admin_only()
-            .help("default concerns"),
-        None,
-        small::get_default_rw_concern,
-    );
-    register(
-        r,
-        spec("replSetGetStatus")
-            .admin_only()
-            .help("state of the replica set"),
-        None,
-        small::not_replicated,
-    );
-    register(
-        r,
-        spec("replSetGetConfig")
-            .admin_only()
-            .help("configuration of the replica set"),
-        None,
-        small::not_replicated,
     );
 }

@@ -32,18 +32,6 @@ pub(super) fn op_of_command(command: &str) -> &'static str {
     }
 }
 
-/// The namespace that a command is on.
-pub(super) fn namespace_of(ctx: &OpContext, body: &RawDocument) -> String {
-    let name = match ctx.command {
-        "getMore" => pinion_bson::get(body, "collection"),
-        _ => pinion_bson::elements(body).next().map(|(_, value)| value),
-    };
-    match name {
-        Some(RawBsonRef::String(collection)) => format!("{}.{collection}", ctx.db),
-        _ => format!("{}.$cmd", ctx.db),
-    }
-}
-
 impl Ended<'_> {
     pub(super) fn document(&self) -> RawDocumentBuf {
         let work = self.ctx.work();
@@ -190,16 +178,5 @@ mod tests {
         assert!(text("$truncated").is_some_and(|text| text.starts_with("{\"find\":\"c\"")));
         assert_eq!(text("comment"), Some("why"));
         assert!(entry.as_bytes().len() < 2 * PROFILED_COMMAND_BYTES);
-    }
-
-    #[test]
-    fn commands_without_a_collection_are_on_the_commands_of_their_database() {
-        let check = |command: &'static str, body: &RawDocument, expected: &str| {
-            assert_eq!(namespace_of(&context(command), body), expected);
-        };
-        check("find", &rawdoc! { "find": "c" }, "d.c");
-        check("ping", &rawdoc! { "ping": 1 }, "d.$cmd");
-        let more = rawdoc! { "getMore": 7i64, "collection": "c" };
-        check("getMore", &more, "d.c");
     }
 }

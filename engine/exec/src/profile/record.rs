@@ -5,10 +5,10 @@ use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
 use pinion_catalog::{Capped, CollectionOptions, core_catalog, create_collection};
 use pinion_runtime::{Queue, spawn, timeout};
 use pinion_wire::idl::Namespace;
-use pinion_wire::{Error, ErrorCode, OpContext, Reply, Result};
+use pinion_wire::{Error, ErrorCode, OpContext, Reply, Result, namespace_named};
 
 use super::COLLECTION;
-use super::entry::{Ended, namespace_of, op_of_command};
+use super::entry::{Ended, op_of_command};
 use super::settings::Level;
 use crate::acquire::acquire_write;
 use crate::compute::{compute, compute_bytes};
@@ -35,7 +35,7 @@ impl Profiled {
     /// Decides on the operation's line in the log, and writes it down if it is one of those that are.
     pub(crate) async fn end(self, result: &Result<Reply>, us: u64) {
         let body = pinion_catalog::stored_document(&self.body);
-        let ns = namespace_of(&self.ctx, body);
+        let ns = namespace_named(self.ctx.command, &self.ctx.db, body);
         let ended = Ended {
             ctx: &self.ctx,
             op: op_of_command(self.ctx.command),
@@ -187,6 +187,7 @@ struct Writing;
 impl Writing {
     fn begin() -> Writing {
         let state = state();
+        state.metrics.counters.profiled.inc();
         let profiles = state.profiles.borrow();
         profiles.writing.set(profiles.writing.get() + 1);
         Writing

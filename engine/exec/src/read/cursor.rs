@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use super::request::check_still_there;
 use super::stream::Stream;
 use crate::limits::{MAX_BATCH_BYTES, MAX_CURSORS};
-use crate::state::state;
+use crate::state::{state, try_state};
 
 /// Bits of a cursor's id that name its core.
 const CORE_BITS: u32 = 12;
@@ -58,6 +58,17 @@ pub(crate) struct Cursor {
     pub returned: u64,
     /// What is left of the `maxTimeMS` of the command that made it.
     pub time_left: Option<pinion_runtime::Duration>,
+}
+
+impl Drop for Cursor {
+    fn drop(&mut self) {
+        // A node that stops takes its counters away before its cursors.
+        if let Some(state) = try_state() {
+            let lived = pinion_runtime::now().saturating_since(self.created);
+            let counters = &state.metrics.counters;
+            counters.cursor_ended(lived.as_secs(), self.batches);
+        }
+    }
 }
 
 struct Pinned {

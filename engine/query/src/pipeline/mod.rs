@@ -43,6 +43,7 @@ pub use document::Document;
 pub use outside::{
     GraphLookup, Lookup, Merge, MergeWrite, NotMatched, OutputTo, Outside, Traversal, UnionWith,
 };
+pub use refused::no_search_server;
 pub use rules::{check_api_v1, check_read_concern, stage_outside_v1};
 pub use run::PipelineRun;
 pub use step::{Input, Want};

@@ -46,6 +46,16 @@ pub(super) fn not_first(name: &str) -> Error {
     )
 }
 
+/// What a node without a search server answers to commands and stages on search indexes.
+pub fn no_search_server() -> Error {
+    error(
+        31082,
+        "Using Atlas Search Database Commands and the $listSearchIndexes aggregation stage requires additional \
+         configuration. Please connect to Atlas or an AtlasCLI local deployment to enable. For more information on \
+         how to connect, see https://dochub.mongodb.org/core/atlas-cli-deploy-local-reqs.",
+    )
+}
+
 /// What only replica sets, clusters or nodes with a search server have.
 fn on_a_standalone(name: &str) -> Option<Error> {
     Some(match name {
@@ -71,12 +81,7 @@ fn on_a_standalone(name: &str) -> Option<Error> {
              Atlas or an AtlasCLI local deployment to enable. For more information on how to connect, see \
              https://dochub.mongodb.org/core/atlas-cli-deploy-local-reqs.",
         ),
-        "$listSearchIndexes" => error(
-            31082,
-            "Using Atlas Search Database Commands and the $listSearchIndexes aggregation stage requires additional \
-             configuration. Please connect to Atlas or an AtlasCLI local deployment to enable. For more information on \
-             how to connect, see https://dochub.mongodb.org/core/atlas-cli-deploy-local-reqs.",
-        ),
+        "$listSearchIndexes" => no_search_server(),
         _ => return None,
     })
 }

@@ -1,0 +1,195 @@
+//! Commands of what this node has no part in: replica sets, transactions, authentication, search. Each answers what a standalone
+//! of MongoDB answers, so that clients learn what is missing and not that the command is.
+
+use pinion_wire::idl::missing_field;
+use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
+
+use super::hello::COMPATIBLE_VERSION;
+use super::register;
+
+/// Those that only members of a replica set have.
+const REPLICATED: [(&str, &str); 9] = [
+    ("replSetGetStatus", "state of the replica set"),
+    ("replSetGetConfig", "configuration of the replica set"),
+    ("replSetGetRBID", "how often this member rolled back"),
+    ("replSetReconfig", "change the configuration"),
+    ("replSetStepDown", "be primary no longer"),
+    ("replSetFreeze", "do not ask for election for a while"),
+    ("replSetMaintenance", "be in maintenance mode"),
+    ("replSetSyncFrom", "replicate from this member"),
+    (
+        "replSetAbortPrimaryCatchUp",
+        "be primary without the newest entries",
+    ),
+];
+
+pub(super) fn register_absent(r: &mut Registry) {
+    let spec = CommandSpec::new;
+    for (name, help) in REPLICATED {
+        register(r, spec(name).admin_only().help(help), None, not_replicated);
+    }
+    let admin = |name| spec(name).admin_only();
+    register(
+        r,
+        admin("replSetInitiate").help("begin a replica set"),
+        None,
+        repl_set_initiate,
+    );
+    register(
+        r,
+        admin("getDefaultRWConcern").help("default concerns"),
+        None,
+        get_default_rw_concern,
+    );
+    register(
+        r,
+        admin("setDefaultRWConcern")
+            .write_concern()
+            .help("change the default concerns"),
+        None,
+        set_default_rw_concern,
+    );
+    register(
+        r,
+        admin("setFeatureCompatibilityVersion")
+            .write_concern()
+            .help("use the features of a version"),
+        None,
+        set_feature_compatibility_version,
+    );
+    for name in ["commitTransaction", "abortTransaction"] {
+        register(
+            r,
+            admin(name)
+                .api_v1()
+                .write_concern()
+                .help("end a transaction"),
+            None,
+            end_transaction,
+        );
+    }
+    for name in ["saslStart", "saslContinue", "authenticate"] {
+        let help = "authenticate this connection";
+        register(r, spec(name).immediate().help(help), None, authenticate);
+    }
+    for name in [
+        "createSearchIndexes",
+        "updateSearchIndex",
+        "dropSearchIndex",
+        "listSearchIndexes",
+    ] {
+        register(
+            r,
+            spec(name).help("indexes of a search server"),
+            None,
+            search_indexes,
+        );
+    }
+}
+
+async fn not_replicated(_: Invocation) -> Result<Reply> {
+    Err(Error::new(
+        ErrorCode::NO_REPLICATION_ENABLED,
+        "not running with --replSet",
+    ))
+}
+
+async fn repl_set_initiate(_: Invocation) -> Result<Reply> {
+    Err(Error::new(
+        ErrorCode::NO_REPLICATION_ENABLED,
+        "This node was not started with replication enabled.",
+    ))
+}
+
+fn not_on_standalone(command: &str) -> Error {
+    Error::new(
+        ErrorCode(51300),
+        format!("'{command}' is not supported on standalone nodes."),
+    )
+}
+
+/// `getDefaultRWConcern`.
+async fn get_default_rw_concern(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.opt_bool("inMemory")?;
+    reader.ignore(&["getDefaultRWConcern"]);
+    reader.finish()?;
+    Err(not_on_standalone("getDefaultRWConcern"))
+}
+
+/// `setDefaultRWConcern`.
+async fn set_default_rw_concern(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.opt_doc("defaultReadConcern")?;
+    reader.opt_doc("defaultWriteConcern")?;
+    reader.ignore(&["setDefaultRWConcern"]);
+    reader.finish()?;
+    Err(not_on_standalone("setDefaultRWConcern"))
+}
+
+/// `setFeatureCompatibilityVersion`: the data files have one version, and there is none to go back to.
+async fn set_feature_compatibility_version(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    let wanted = reader.str("setFeatureCompatibilityVersion")?;
+    let confirmed = reader.opt_bool("confirm")?.unwrap_or(false);
+    reader.finish()?;
+    let [major, minor, ..] = COMPATIBLE_VERSION;
+    let present = format!("{major}.{minor}");
+    if !confirmed {
+        return Err(Error::new(
+            ErrorCode(7_369_100),
+            format!(
+                "Once you have upgraded to {present}, you will not be able to downgrade FCV and binary version without \
+                 support assistance. Please re-run this command with 'confirm: true' to acknowledge this and continue \
+                 with the FCV upgrade."
+            ),
+        ));
+    }
+    if wanted != present {
+        return Err(Error::bad_value(format!(
+            "Invalid feature compatibility version value '{wanted}'; expected '{present}'. See \
+             https://docs.mongodb.com/manual/release-notes/{present}-compatibility/#feature-compatibility."
+        )));
+    }
+    Ok(Reply::new())
+}
+
+/// `commitTransaction` and `abortTransaction`: a standalone begins no transaction.
+async fn end_transaction(cmd: Invocation) -> Result<Reply> {
+    match cmd.ctx.args.txn_number {
+        Some(_) => Err(Error::new(
+            ErrorCode::ILLEGAL_OPERATION,
+            "Transaction numbers are only allowed on a replica set member or mongos",
+        )),
+        None => Err(Error::new(
+            ErrorCode::COMMAND_FAILED,
+            format!("{} must be run within a transaction", cmd.name()),
+        )),
+    }
+}
+
+/// `saslStart` and its relatives: there are no users, and so no mechanism by which they would authenticate.
+async fn authenticate(cmd: Invocation) -> Result<Reply> {
+    if cmd.name() == "saslContinue" {
+        return Err(Error::new(
+            ErrorCode::PROTOCOL_ERROR,
+            "No SASL session state found",
+        ));
+    }
+    let reader = cmd.reader()?;
+    let mechanism = reader
+        .opt_str("mechanism")?
+        .ok_or_else(|| missing_field(reader.path().field("mechanism")))?;
+    Err(Error::new(
+        ErrorCode::MECHANISM_UNAVAILABLE,
+        format!("Received authentication for mechanism {mechanism} which is not enabled"),
+    ))
+}
+
+/// `createSearchIndexes` and its relatives.
+async fn search_indexes(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.namespace(cmd.name(), cmd.db())?;
+    let error = pinion_query::no_search_server();
+    Err(error)
+}
