@@ -75,7 +75,7 @@ TYPED = [
     ("db.fsyncLock()", "now locked against writes"),
     ("db.fsyncUnlock()", "fsyncUnlock completed"),
     ("show log startupWarnings", "no authentication"),
-    ("db.version()", "7.0."),
+    ("db.version()", "8.0."),
     ("db.dropDatabase()", "ok: 1"),
 ]
 
