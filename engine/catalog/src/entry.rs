@@ -225,9 +225,25 @@ impl Collection {
         self.indexes.iter().find(|index| index.name() == name)
     }
 
-    /// All trees of the collection: its own and its indexes'.
+    /// All trees of the collection: its own, its indexes' in their order, and those of the side writes of builds.
     pub fn trees(&self) -> impl Iterator<Item = TreeId> + '_ {
-        std::iter::once(self.tree()).chain(self.indexes.iter().map(|index| index.tree))
+        let side = |index: &Arc<Index>| index.building.map(|building| building.side);
+        std::iter::once(self.tree())
+            .chain(self.indexes.iter().map(|index| index.tree))
+            .chain(self.indexes.iter().filter_map(side))
+    }
+
+    /// The indexes that are complete.
+    pub fn ready_indexes(&self) -> impl Iterator<Item = &Arc<Index>> {
+        self.indexes.iter().filter(|index| index.building.is_none())
+    }
+
+    /// Which builds of indexes are under way.
+    pub fn builds(&self) -> Vec<Uuid> {
+        let of_index = |index: &Arc<Index>| Some(index.building?.build);
+        let mut builds: Vec<Uuid> = self.indexes.iter().filter_map(of_index).collect();
+        builds.dedup();
+        builds
     }
 
     /// The index on `_id` as it is listed, where the collection's own tree is that index.
@@ -241,9 +257,9 @@ impl Collection {
         self.id_index_in_tree().into_iter().chain(others)
     }
 
-    /// How many indexes the collection has, that on `_id` included.
+    /// How many complete indexes the collection has, that on `_id` included.
     pub fn index_count(&self) -> usize {
-        usize::from(self.clustering == Clustering::Id) + self.indexes.len()
+        usize::from(self.clustering == Clustering::Id) + self.ready_indexes().count()
     }
 
     /// The indexes other than that on `_id`, as they are asked for on another collection with the
@@ -259,7 +275,7 @@ impl Collection {
             }
             out.finish()
         };
-        self.indexes.iter().map(request).collect()
+        self.ready_indexes().map(request).collect()
     }
 
     /// The row of this collection.

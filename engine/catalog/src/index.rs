@@ -12,7 +12,8 @@ use pinion_bson::{
 use pinion_query::{IndexSpec, MultikeyPaths};
 use pinion_storage::TreeId;
 
-use crate::entry::{BadRow, parse_ident};
+use crate::entry::{BadRow, index_ident, parse_ident};
+use crate::uuid::Uuid;
 
 /// Where an index's entries live in a collection that has several partitions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +48,17 @@ pub struct Index {
     pub placement: IndexPlacement,
     /// When this process made it; `None` if an earlier one did.
     pub made_ms: Option<i64>,
+    /// While it is built.
+    pub building: Option<Building>,
+}
+
+/// An index that is being built: nobody reads it, and what is written of it waits in a tree of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Building {
+    /// Which build it is.
+    pub build: Uuid,
+    /// The tree of the side writes in each partition: under the key of each entry whether it is there.
+    pub side: TreeId,
 }
 
 impl Index {
@@ -58,7 +70,36 @@ impl Index {
             listed,
             tree,
             made_ms: Some(pinion_runtime::wall_ms()),
+            building: None,
         }
+    }
+
+    /// The same index at the beginning of a build.
+    pub(crate) fn in_build(self, building: Building) -> Index {
+        let mut spec = IndexSpec::clone(&self.spec);
+        spec.ready = false;
+        Index {
+            spec: Arc::new(spec),
+            building: Some(building),
+            ..self
+        }
+    }
+
+    /// The same index at the end of its build.
+    pub(crate) fn built(&self) -> Index {
+        let mut spec = IndexSpec::clone(&self.spec);
+        spec.ready = true;
+        Index {
+            spec: Arc::new(spec),
+            building: None,
+            ..self.clone()
+        }
+    }
+
+    /// Its trees in each partition.
+    pub(crate) fn trees(&self) -> impl Iterator<Item = TreeId> + use<> {
+        let side = self.building.map(|building| building.side);
+        std::iter::once(self.tree).chain(side)
     }
 
     /// The index's name.
@@ -131,6 +172,10 @@ impl Index {
             };
             rows.append("placement", name);
         }
+        if let Some(building) = &self.building {
+            rows.append("buildUUID", building.build.to_bson())
+                .append("sideWrites", index_ident(building.side).as_str());
+        }
         rows.end();
     }
 
@@ -188,12 +233,24 @@ impl Index {
             Ok(_) => return Err(damaged("unknown placement")),
             Err(_) => IndexPlacement::of(&spec),
         };
+        let building = match pinion_bson::get(entry, "buildUUID") {
+            None => None,
+            Some(uuid) => {
+                let side = entry.get_str("sideWrites").ok().and_then(parse_ident);
+                let (build, side) = Uuid::from_bson(uuid)
+                    .zip(side)
+                    .ok_or_else(|| damaged("its build cannot be understood"))?;
+                let side = TreeId(side);
+                Some(Building { build, side })
+            }
+        };
         Ok(Some(Index {
             spec: Arc::new(spec),
             listed: listed.to_owned(),
             tree,
             placement,
             made_ms: None,
+            building,
         }))
     }
 }
@@ -240,6 +297,7 @@ mod tests {
             listed,
             tree: TreeId(17),
             made_ms: None,
+            building: None,
         };
         change(&mut index);
         let mut row = DocBuilder::new();
@@ -263,6 +321,7 @@ mod tests {
                 &index.spec.multikey
             )
         );
+        assert_eq!(read.building, index.building);
         assert_eq!(
             (
                 read.spec.ready,
@@ -298,7 +357,9 @@ mod tests {
             },
         );
         check(plain(), |index| {
-            Arc::make_mut(&mut index.spec).ready = false
+            let build = Uuid([7; 16]);
+            let side = TreeId(18);
+            *index = index.clone().in_build(Building { build, side });
         });
         check(
             rawdoc! {

@@ -8,8 +8,9 @@ use pinion_query::{MultikeyPaths, with_sort_keys};
 use pinion_storage::{Expect, Key, Op, PartitionHash, PartitionId, TreeId, Write, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 
+use crate::build::side_value;
 use crate::entry::{Collection, Placement};
-use crate::index::{Index, IndexPlacement};
+use crate::index::{Building, Index, IndexPlacement};
 use crate::text::render;
 
 /// One entry of an index.
@@ -114,6 +115,9 @@ pub fn put_entry(
     checked: bool,
 ) -> Write {
     let partition = entry_partition(collection, index, &entry, document, hash);
+    if let Some(building) = &index.building {
+        return side_write(building, partition, entry.key, Some(&entry.type_bits));
+    }
     let expect = if checked && index.spec.enforces_unique() {
         Expect::UniquePrefix {
             len: entry.prefix_len,
@@ -130,6 +134,22 @@ pub fn put_entry(
     }
 }
 
+/// What is written of an index that is being built. Whether a value is taken shows at the end of the build.
+fn side_write(
+    building: &Building,
+    partition: PartitionId,
+    key: Key,
+    type_bits: Option<&[u8]>,
+) -> Write {
+    Write {
+        partition,
+        tree: building.side,
+        key,
+        op: Op::Put(side_value(type_bits)),
+        expect: Expect::Any,
+    }
+}
+
 /// The write that removes an entry.
 pub fn remove_entry(
     collection: &Collection,
@@ -139,6 +159,9 @@ pub fn remove_entry(
     hash: PartitionHash,
 ) -> Write {
     let partition = entry_partition(collection, index, &entry, document, hash);
+    if let Some(building) = &index.building {
+        return side_write(building, partition, entry.key, None);
+    }
     Write {
         partition,
         tree: index.tree,

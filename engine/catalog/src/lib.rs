@@ -25,23 +25,25 @@ mod open;
 mod oplog;
 mod specs;
 
+pub use build::{BuildLimits, BuildPhase};
 pub use catalog::{Catalog, CoreCatalog, core_catalog};
 pub use ddl::{
-    CollMod, Dropped, IndexChange, IndexName, IndexSelection, IndexesCreated, Modified,
+    BuildInfo, CollMod, Dropped, IndexChange, IndexName, IndexSelection, IndexesCreated, Modified,
     PropertyChange, coll_mod, create_collection, create_indexes, drop_collection, drop_database,
-    drop_indexes, ensure_collection, reindex, rename_collection, set_multikey,
+    drop_indexes, end_builds, ensure_collection, index_builds, kill_build, reindex,
+    rename_collection, set_multikey,
 };
 pub use entry::{BadRow, Clustering, Collection, Placement};
 pub use errors::{from_fatal, from_read_error, from_write_error};
 pub use gates::{GateAccess, GateCounts, GateMode, GateUse, Gates, Pass};
-pub use index::{Index, IndexPlacement};
+pub use index::{Building, Index, IndexPlacement};
 pub use interrupt::{check_interrupted, interruptible, poll_once};
 pub use keys::{
     DocumentEntries, IndexEntry, IndexWrites, document_id, duplicate_entry, duplicate_id,
     entries_of, entry_key, entry_partition, id_key, index_writes, partition_of, prefix_len,
     stored_document,
 };
-pub use limits::{KILL_POLL, MAX_INDEXES};
+pub use limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, KILL_POLL, MAX_INDEXES};
 pub use names::{check_creatable, check_not_view};
 pub use open::{load, reap, replay_change};
 pub use oplog::{Observers, OpEvent, OpKind, OpObserver, SessionStamp, encode_entry};

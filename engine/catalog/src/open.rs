@@ -73,6 +73,13 @@ pub async fn replay_change(ts: Timestamp, o2: &RawDocument) -> Result<bool> {
     let Some(change) = CatalogChange::from_o2(o2).map_err(damaged)? else {
         return Ok(false);
     };
+    let current = core_catalog().current();
+    for collection in &change.puts {
+        if let Some(before) = current.by_number(collection.number) {
+            crate::build::replay(ts, before, collection).await?;
+        }
+    }
+    drop(current);
     storage()
         .apply_at(ts, change.writes())
         .await
@@ -83,8 +90,11 @@ pub async fn replay_change(ts: Timestamp, o2: &RawDocument) -> Result<bool> {
     Ok(true)
 }
 
-/// Frees the trees that no collection or index refers to: what an unfinished build or drop left behind.
+/// Gives up the builds of indexes whose end recovery has not found, and frees the trees that no collection or index refers to:
+/// what an unfinished build or drop left behind.
 pub async fn reap() -> Result<()> {
+    crate::ddl::give_up_builds().await?;
+    crate::build::remove_temporary().await;
     let catalog = core_catalog().current();
     let mut known: Vec<pinion_storage::TreeId> = catalog.trees().collect();
     known.push(CATALOG_TREE);

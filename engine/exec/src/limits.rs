@@ -108,3 +108,7 @@ pub const TTL_INDEX_DELETE_TARGET_TIME: Duration = Duration::from_secs(1);
 pub const TTL_INDEX_DELETE_TARGET_DOCS: u64 = 50_000;
 
 const _: () = assert!(PART_BATCH_BYTES <= MAX_BATCH_BYTES);
+
+/// The least that an index build may be given of memory, in MiB, and the most room, in MiB, that it can be told to leave.
+pub(crate) const LEAST_BUILD_MEMORY_MB: i64 = 50;
+pub(crate) const MOST_LEAST_FREE_MB: i64 = 8 << 20;

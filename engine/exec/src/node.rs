@@ -86,6 +86,7 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
 
 /// Stops a node: call it on core 0 when no command runs any more.
 pub async fn close_node() {
+    pinion_catalog::end_builds().await;
     crate::ttl::stop().await;
     pinion_storage::storage().close().await;
 }

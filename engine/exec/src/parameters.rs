@@ -3,11 +3,13 @@
 use std::rc::Rc;
 
 use pinion_bson::{DocBuilder, RawBsonRef};
+use pinion_catalog::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, BuildLimits};
 use pinion_runtime::Duration;
 use pinion_wire::idl::{f64_lossy, i64_exact, truthy};
 use pinion_wire::{Error, ErrorCode, Result, ServerCounters};
 
-use crate::limits::{CURSOR_TIMEOUT, MAX_SERVICE_DESCRIPTOR_BYTES};
+use crate::limits::{
+    LEAST_BUILD_MEMORY_MB, MOST_LEAST_FREE_MB, CURSOR_TIMEOUT, MAX_SERVICE_DESCRIPTOR_BYTES};
 use crate::log_verbosity;
 use crate::ttl::{TtlParameters, TtlSetting};
 
@@ -17,6 +19,9 @@ pub(crate) struct Parameters {
     pub cursor_timeout: Duration,
     pub notablescan: bool,
     pub max_sort_bytes: i64,
+    /// What a build of indexes may take of memory, and the least room on the file system for it.
+    pub build_memory_mb: i64,
+    pub build_least_free_mb: i64,
     pub ttl: TtlParameters,
     /// What an automation agent calls the deployment; kept for it.
     pub automation_service_descriptor: Box<str>,
@@ -78,6 +83,8 @@ impl Default for Parameters {
             cursor_timeout: CURSOR_TIMEOUT,
             notablescan: false,
             max_sort_bytes: crate::limits::MAX_SORT_BYTES as i64,
+            build_memory_mb: (BUILD_MEMORY_BYTES >> 20) as i64,
+            build_least_free_mb: (BUILD_LEAST_FREE_BYTES >> 20) as i64,
             ttl: TtlParameters::default(),
             automation_service_descriptor: "".into(),
         }
@@ -135,21 +142,25 @@ pub(crate) enum Setting {
     Quiet(bool),
     NoTableScan(bool),
     MaxSortBytes(i64),
+    BuildMemory(i64),
+    BuildLeastFree(i64),
     Ttl(TtlSetting),
 }
 
 /// All parameters that can be asked for, in order.
-pub(crate) const NAMES: [&str; 18] = [
+pub(crate) const NAMES: [&str; 20] = [
     "authenticationMechanisms",
     "automationServiceDescriptor",
     "cursorTimeoutMillis",
     "enableTestCommands",
     "featureCompatibilityVersion",
+    "indexBuildMinAvailableDiskSpaceMB",
     "internalQueryMaxBlockingSortMemoryUsageBytes",
     "journalCommitInterval",
     "logComponentVerbosity",
     "logLevel",
     "maxBSONDepth",
+    "maxIndexBuildMemoryUsageMegabytes",
     "notablescan",
     "quiet",
     "ttlIndexDeleteTargetDocs",
@@ -161,6 +172,15 @@ pub(crate) const NAMES: [&str; 18] = [
 ];
 
 impl Parameters {
+    /// What a build of indexes that begins now may take.
+    pub(crate) fn build_limits(&self) -> BuildLimits {
+        let bytes = |megabytes: i64| u64::try_from(megabytes).unwrap_or(0) << 20;
+        BuildLimits {
+            memory_bytes: bytes(self.build_memory_mb),
+            least_free_bytes: bytes(self.build_least_free_mb),
+        }
+    }
+
     /// Appends a parameter; false if there is none of that name.
     pub(crate) fn append(&self, name: &str, out: &mut DocBuilder) -> bool {
         self.append_as(name, name, out)
@@ -183,6 +203,12 @@ impl Parameters {
             }
             "internalQueryMaxBlockingSortMemoryUsageBytes" => {
                 out.append(name, self.max_sort_bytes);
+            }
+            "indexBuildMinAvailableDiskSpaceMB" => {
+                out.append(name, self.build_least_free_mb);
+            }
+            "maxIndexBuildMemoryUsageMegabytes" => {
+                out.append(name, self.build_memory_mb as i32);
             }
             "journalCommitInterval" => {
                 let storage = &crate::state::state().shared.options.storage;
@@ -214,6 +240,8 @@ impl Parameters {
         match name {
             "automationServiceDescriptor"
             | "cursorTimeoutMillis"
+            | "indexBuildMinAvailableDiskSpaceMB"
+            | "maxIndexBuildMemoryUsageMegabytes"
             | "internalQueryMaxBlockingSortMemoryUsageBytes"
             | "logComponentVerbosity"
             | "logLevel"
@@ -252,6 +280,14 @@ impl Parameters {
                 Ok(n)
             })
         };
+        let at_most = |n: i64, most: i64| {
+            if n > most {
+                return Err(Error::bad_value(format!(
+                    "Invalid value for parameter {name}: {n} is not less than or equal to {most}"
+                )));
+            }
+            Ok(n)
+        };
         let boolean = || match value {
             RawBsonRef::Boolean(_)
             | RawBsonRef::Int32(_)
@@ -275,6 +311,13 @@ impl Parameters {
             "quiet" => Setting::Quiet(truthy(value)),
             "notablescan" => Setting::NoTableScan(boolean()?),
             "internalQueryMaxBlockingSortMemoryUsageBytes" => Setting::MaxSortBytes(at_least(0)?),
+            "maxIndexBuildMemoryUsageMegabytes" => {
+                let megabytes = at_least(LEAST_BUILD_MEMORY_MB)?;
+                Setting::BuildMemory(at_most(megabytes, i64::from(i32::MAX))?)
+            }
+            "indexBuildMinAvailableDiskSpaceMB" => {
+                Setting::BuildLeastFree(at_most(at_least(0)?, MOST_LEAST_FREE_MB)?)
+            }
             _ => {
                 if let Some(setting) = TtlSetting::parse(name, value) {
                     return setting.map(Setting::Ttl);
@@ -310,6 +353,8 @@ impl Parameters {
             Setting::Quiet(value) => server_counters().quiet.set(*value),
             Setting::NoTableScan(value) => self.notablescan = *value,
             Setting::MaxSortBytes(value) => self.max_sort_bytes = *value,
+            Setting::BuildMemory(value) => self.build_memory_mb = *value,
+            Setting::BuildLeastFree(value) => self.build_least_free_mb = *value,
             Setting::Ttl(setting) => {
                 self.ttl.set(*setting);
                 crate::state::state().ttl.parameters_changed();

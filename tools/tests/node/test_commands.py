@@ -376,9 +376,9 @@ def test_unknown_index_options_are_dropped_where_asked(client, collection):
     database.command({"createIndexes": name, "indexes": [spec], "ignoreUnknownIndexOptions": True})
     assert collection.index_information()["a_1"] == {"v": 2, "key": [("a", 1)], "unique": True}
     # What Pinion lacks is no unknown option.
-    with pytest.raises(OperationFailure, match="prepareUnique"):
+    with pytest.raises(OperationFailure, match="storageEngine"):
         database.command({"createIndexes": name, "ignoreUnknownIndexOptions": True,
-                          "indexes": [{"key": {"b": 1}, "name": "b_1", "prepareUnique": True}]})
+                          "indexes": [{"key": {"b": 1}, "name": "b_1", "storageEngine": {"wiredTiger": {}}}]})
 
 
 @pytest.mark.parametrize("explained", [

@@ -22,6 +22,7 @@ use pinion_storage::{Statement, TreeId};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{ErrorCode, OpContext, Result, interruption};
 
+use super::builds::Builds;
 use super::locks::{Lock, Locks, Scope};
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
@@ -40,6 +41,7 @@ pub(crate) struct Coordinator {
     /// committed yet.
     given: Cell<u64>,
     rng: RefCell<Rng>,
+    pub(super) builds: Builds,
 }
 
 /// What a commit writes.
@@ -77,6 +79,7 @@ impl Coordinator {
             commits: Semaphore::new(1),
             given: Cell::new(0),
             rng: RefCell::new(pinion_runtime::random_stream("catalog")),
+            builds: Builds::default(),
         }
     }
 
@@ -175,14 +178,33 @@ pub(super) async fn drop_trees(trees: Vec<TreeId>, after: Timestamp) {
 
 /// Runs one operation on core 0. While the node is locked it waits here, having begun nothing: a
 /// caller that is stopped then can say that nothing was changed.
-pub(super) async fn coordinate<F, Fut, R>(ctx: &OpContext, mut operation: F) -> Result<R>
+pub(super) async fn coordinate<F, Fut, R>(ctx: &OpContext, operation: F) -> Result<R>
 where
     F: FnOnce(Rc<Coordinator>) -> Fut + Send + 'static,
     Fut: Future<Output = Result<R>> + 'static,
     R: Send + 'static,
 {
+    coordinate_then(ctx, operation, |_, result| async move { Ok(result) }).await
+}
+
+/// As [`coordinate`], and then goes on with what the operation gave, on core 0 too. What follows is
+/// no part of the operation: the lock of `fsync` does not wait for it.
+pub(super) async fn coordinate_then<F, Fut, R, G, GFut, S>(
+    ctx: &OpContext,
+    mut operation: F,
+    then: G,
+) -> Result<S>
+where
+    F: FnOnce(Rc<Coordinator>) -> Fut + Send + 'static,
+    Fut: Future<Output = Result<R>> + 'static,
+    R: 'static,
+    G: Fn(Rc<Coordinator>, R) -> GFut + Clone + Send + 'static,
+    GFut: Future<Output = Result<S>> + 'static,
+    S: Send + 'static,
+{
     loop {
         interruptible(ctx, core_catalog().gates().until_unlocked()).await?;
+        let then = then.clone();
         let begun = pinion_runtime::submit_to(CoreId(0), Queue::Foreground, move || async move {
             // The lock may have been asked for meanwhile: what begins here it waits for.
             let Some(pass) = core_catalog().gates().try_change() else {
@@ -192,8 +214,10 @@ where
                 let _pass = pass;
                 operation(pinion_runtime::core_local::<Coordinator>()).await
             });
+            let coordinator = pinion_runtime::core_local::<Coordinator>();
             Ok(match task.await {
-                Ok(result) => result,
+                Ok(Ok(result)) => then(coordinator, result).await,
+                Ok(Err(error)) => Err(error),
                 Err(_) => Err(interruption(ErrorCode::INTERRUPTED_AT_SHUTDOWN)),
             })
         })

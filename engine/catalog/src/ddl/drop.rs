@@ -5,13 +5,15 @@ use pinion_clock::Timestamp;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
 
-use super::coordinator::{Commit, Coordinator, behind_gates, coordinate};
+use super::builds::{Step, coordinate_beside};
+use super::coordinator::{Commit, Coordinator, behind_gates};
 use super::locks::Scope;
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::{CatalogChange, SystemDocument};
 use crate::entry::Collection;
 use crate::gates::GateMode;
 use crate::oplog::OpKind;
+use crate::uuid::Uuid;
 use crate::view::{SYSTEM_VIEWS, View};
 
 /// What `drop` did: how many indexes went with the collection (the `_id` index included; none went
@@ -24,15 +26,18 @@ pub struct Dropped {
 
 /// Drops a collection or a view; `None` if there is none of that name.
 pub async fn drop_collection(ctx: &OpContext, ns: Namespace) -> Result<Option<Dropped>> {
-    coordinate(ctx, move |c| async move {
+    coordinate_beside(ctx, move |c| async move {
         let _lock = c.lock(Scope::one(&ns)).await;
         if core_catalog().current().kind(&ns).is_none() {
-            return Ok(None);
+            return Ok(Step::Done(None));
         }
         let gates = [ns.clone()];
+        if let Some(builds) = c.builds_ended(&gates) {
+            return Ok(Step::Waits(builds));
+        }
         behind_gates(&gates, GateMode::Closed, c.drop_one(&ns))
             .await
-            .map(Some)
+            .map(|dropped| Step::Done(Some(dropped)))
     })
     .await
 }
@@ -40,24 +45,36 @@ pub async fn drop_collection(ctx: &OpContext, ns: Namespace) -> Result<Option<Dr
 /// Drops all that is in a database; the timestamp of the last change, or `None` if there was no
 /// such database.
 pub async fn drop_database(ctx: &OpContext, db: String) -> Result<Option<Timestamp>> {
-    coordinate(ctx, move |c| async move {
+    coordinate_beside(ctx, move |c| async move {
         let _lock = c.lock(Scope::Database(db.clone())).await;
         let catalog = core_catalog().current();
         let views = catalog.views_of(&db).map(|view| view.ns.clone());
         let collections = catalog.collections_of(&db).map(|found| found.ns.clone());
         let gates: Vec<Namespace> = views.chain(collections).collect();
         if gates.is_empty() {
-            return Ok(None);
+            return Ok(Step::Done(None));
+        }
+        if let Some(builds) = c.builds_ended(&gates) {
+            return Ok(Step::Waits(builds));
         }
         let operation = c.drop_all(&db, &gates);
         behind_gates(&gates, GateMode::Closed, operation)
             .await
-            .map(Some)
+            .map(|ts| Step::Done(Some(ts)))
     })
     .await
 }
 
 impl Coordinator {
+    /// Ends the builds of indexes on what is to be dropped, if there are any.
+    fn builds_ended(&self, namespaces: &[Namespace]) -> Option<Vec<Uuid>> {
+        let catalog = core_catalog().current();
+        let collections = namespaces.iter().filter_map(|ns| catalog.get(ns));
+        let builds: Vec<Uuid> = collections.flat_map(|found| found.builds()).collect();
+        self.end_builds(&builds, "the collection is being dropped");
+        (!builds.is_empty()).then_some(builds)
+    }
+
     /// Drops a collection or a view whose gates are closed.
     async fn drop_one(&self, ns: &Namespace) -> Result<Dropped> {
         let mut indexes = None;

@@ -1,5 +1,6 @@
 //! Indexes made and dropped.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawDocumentBuf, rawdoc};
@@ -8,18 +9,23 @@ use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use super::coordinator::{Commit, Coordinator, behind_gates, coordinate, drop_trees};
+use super::builds::{Build, Step, await_builds, check_no_build, listing};
+use super::coordinator::{
+    Commit, Coordinator, behind_gates, coordinate, coordinate_then, drop_trees,
+};
 use super::locks::Scope;
-use crate::build;
+use crate::build::{self, BuildLimits, Work};
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::entry::Collection;
 use crate::gates::GateMode;
-use crate::index::Index;
-use crate::limits::MAX_INDEXES;
+use crate::index::{Building, Index};
+use crate::interrupt::check_interrupted;
+use crate::limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, MAX_INDEXES};
 use crate::names::check_not_view;
-use crate::specs;
+use crate::specs::{self, Missing};
 use crate::text::render;
+use crate::uuid::Uuid;
 
 /// What `createIndexes` did.
 #[derive(Clone, Copy, Debug)]
@@ -30,18 +36,68 @@ pub struct IndexesCreated {
     pub ts: Option<Timestamp>,
 }
 
+/// What became of a request for indexes.
+enum Begun {
+    Done(IndexesCreated),
+    /// Another build makes some of the indexes.
+    Waits(Vec<Uuid>),
+    Runs(Rc<Build>, IndexesCreated),
+}
+
 /// Makes indexes out of checked specifications (`{v, key, name, ...}`), building them over the
-/// documents that are there.
+/// documents that are there. Others read and write the collection meanwhile.
+///
+/// # Errors
+/// Those of the specifications, beside the indexes that are there; `OutOfDiskSpace`; of documents
+/// that cannot be indexed, or not together; `IndexBuildAborted` where somebody ended the build.
 pub async fn create_indexes(
     ctx: &OpContext,
     ns: Namespace,
     requested: Vec<RawDocumentBuf>,
+    limits: BuildLimits,
 ) -> Result<IndexesCreated> {
-    coordinate(ctx, move |c| async move {
-        let _lock = c.lock(Scope::one(&ns)).await;
-        let (collection, made) = c.ensure(&ns).await?;
+    let requested: Arc<[RawDocumentBuf]> = requested.into();
+    loop {
+        let begin = {
+            let (ctx, ns, requested) = (ctx.clone(), ns.clone(), requested.clone());
+            move |c: Rc<Coordinator>| async move {
+                let _lock = c.lock(Scope::one(&ns)).await;
+                check_interrupted(&ctx)?;
+                c.begin_build(&ctx, &ns, &requested, limits).await
+            }
+        };
+        let run = |_, begun| async move {
+            Ok(match begun {
+                Begun::Done(created) => Step::Done(created),
+                Begun::Waits(builds) => Step::Waits(builds),
+                Begun::Runs(build, created) => Step::Done(IndexesCreated {
+                    ts: Some(build.outcome().await?),
+                    ..created
+                }),
+            })
+        };
+        match coordinate_then(ctx, begin, run).await? {
+            Step::Done(created) => return Ok(created),
+            Step::Waits(builds) => await_builds(ctx, builds).await?,
+        }
+    }
+}
+
+impl Coordinator {
+    /// Makes indexes over an empty collection, or begins to build them.
+    async fn begin_build(
+        self: &Rc<Self>,
+        ctx: &OpContext,
+        ns: &Namespace,
+        requested: &[RawDocumentBuf],
+        limits: BuildLimits,
+    ) -> Result<Begun> {
+        let (collection, made) = self.ensure(ns).await?;
         let before = collection.index_count();
-        let wanted = specs::missing(&collection, &requested)?;
+        let Missing { wanted, builds } = specs::missing(&collection, requested)?;
+        if !builds.is_empty() {
+            return Ok(Begun::Waits(builds));
+        }
         let unchanged = IndexesCreated {
             before,
             after: before,
@@ -49,9 +105,9 @@ pub async fn create_indexes(
             ts: made,
         };
         if wanted.is_empty() {
-            return Ok(unchanged);
+            return Ok(Begun::Done(unchanged));
         }
-        if before + wanted.len() > MAX_INDEXES {
+        if collection.listed_indexes().count() + wanted.len() > MAX_INDEXES {
             return Err(Error::new(
                 ErrorCode::CANNOT_CREATE_INDEX,
                 format!(
@@ -60,88 +116,83 @@ pub async fn create_indexes(
                 ),
             ));
         }
-        let after = before + wanted.len();
-        let operation = c.build_indexes(&collection, wanted);
-        let ts = behind_gates(std::slice::from_ref(&ns), GateMode::NoWrites, operation).await?;
-        Ok(IndexesCreated {
-            after,
-            ts: Some(ts),
+        let created = IndexesCreated {
+            after: before + wanted.len(),
             ..unchanged
-        })
-    })
-    .await
-}
+        };
+        let uuid = self.uuid();
+        let work = |indexes| Work::new(ctx, collection.clone(), indexes, uuid, limits);
+        let gates = [ns.clone()];
+        let begin = async {
+            // Nobody writes now: an empty collection stays so until its indexes are there.
+            if build::documents(&work(Vec::new())).await == 0 {
+                let ts = self.make_ready(&collection, wanted).await?;
+                return Ok(Begun::Done(IndexesCreated {
+                    ts: Some(ts),
+                    ..created
+                }));
+            }
+            build::check_room(&work(Vec::new())).await?;
+            let indexes = self.start(&collection, wanted, uuid).await?;
+            Ok(Begun::Runs(self.run(work(indexes)), created))
+        };
+        behind_gates(&gates, GateMode::NoWrites, begin).await
+    }
 
-impl Coordinator {
-    /// Builds and makes ready, while no writer is behind the collection's gates.
-    async fn build_indexes(
+    /// Makes indexes that have no entries.
+    async fn make_ready(
         &self,
         collection: &Arc<Collection>,
         wanted: Vec<specs::Wanted>,
     ) -> Result<Timestamp> {
-        let first = self.numbers(wanted.len() as u64);
-        let mut indexes: Vec<Index> = Vec::with_capacity(wanted.len());
-        for (i, wanted) in wanted.into_iter().enumerate() {
-            indexes.push(wanted.into_index(TreeId(first + i as u64)));
-        }
-        let build_uuid = self.uuid();
-        let listing = |command: &str, indexes: &[Index]| {
+        let ns = &collection.ns;
+        let mut last = Timestamp::MIN;
+        for wanted in wanted {
+            let index = wanted.into_index(TreeId(self.numbers(1)));
             let mut o = DocBuilder::new();
-            o.append(command, collection.ns.collection())
-                .append("indexBuildUUID", build_uuid.to_bson())
-                .start_array("indexes");
-            for index in indexes {
-                o.push(&*index.listed);
-            }
-            o.end();
-            o.finish()
+            o.append("createIndexes", ns.collection())
+                .append_all(&index.listed);
+            let ready = |catalog: &Catalog| {
+                let current = catalog.get(ns).expect("its lock is held");
+                let change = CatalogChange {
+                    puts: vec![current.with_index(index)],
+                    ..Default::default()
+                };
+                Ok(Commit::command(ns, Some(current.uuid), o.finish(), change))
+            };
+            last = self.commit(ready).await?;
+        }
+        Ok(last)
+    }
+
+    /// Puts indexes at the beginning of their build into the catalog: from now on all that is
+    /// written of them is in the side writes.
+    async fn start(
+        &self,
+        collection: &Arc<Collection>,
+        wanted: Vec<specs::Wanted>,
+        build: Uuid,
+    ) -> Result<Vec<Index>> {
+        let ns = &collection.ns;
+        let first = self.numbers(2 * wanted.len() as u64);
+        let in_build = |(tree, wanted): (u64, specs::Wanted)| {
+            let side = TreeId(tree + 1);
+            wanted.into_index(TreeId(tree)).in_build(Building { build, side })
         };
-        // The numbers are taken before anything is written under them: those of a build that fails
-        // or that a crash ends are never given to another tree, whose entries would mix with what
-        // is left of it.
-        let o = listing("startIndexBuild", &indexes);
-        let reserved = |_: &Catalog| {
-            let change = CatalogChange::default();
-            Ok(Commit::command(
-                &collection.ns,
-                Some(collection.uuid),
-                o,
-                change,
-            ))
-        };
-        self.commit(reserved).await?;
-        let built = match build::build(collection, &indexes, build_uuid).await {
-            Ok(built) => built,
-            Err(error) => {
-                // Nothing in the catalog names these trees: they can go at once.
-                let now = pinion_storage::storage().last_allotted();
-                drop_trees(indexes.iter().map(|index| index.tree).collect(), now).await;
-                return Err(error);
-            }
-        };
-        let o = listing("commitIndexBuild", &indexes);
-        let ready = |catalog: &Catalog| {
-            let current = catalog.get(&collection.ns).expect("its lock is held");
-            let mut current = Collection::clone(current);
-            for mut index in indexes {
-                let tree = index.tree;
-                for (_, paths) in built.multikey.iter().filter(|(found, _)| *found == tree) {
-                    index = index.with_multikey(paths);
-                }
-                current = current.with_index(index);
-            }
+        let numbered = (first..).step_by(2).zip(wanted);
+        let indexes: Vec<Index> = numbered.map(in_build).collect();
+        let o = listing("startIndexBuild", ns, build, &indexes).finish();
+        let started = |catalog: &Catalog| {
+            let current = catalog.get(ns).expect("its lock is held");
+            let with = |made: Collection, index: &Index| made.with_index(index.clone());
             let change = CatalogChange {
-                puts: vec![current],
+                puts: vec![indexes.iter().fold(Collection::clone(current), with)],
                 ..Default::default()
             };
-            Ok(Commit::command(
-                &collection.ns,
-                Some(collection.uuid),
-                o,
-                change,
-            ))
+            Ok(Commit::command(ns, Some(current.uuid), o, change))
         };
-        self.commit(ready).await
+        self.commit(started).await?;
+        Ok(indexes)
     }
 }
 
@@ -151,32 +202,40 @@ impl Coordinator {
     /// of the old one.
     pub(super) async fn rebuild(
         &self,
+        ctx: &OpContext,
         collection: &Arc<Collection>,
         index: &Index,
     ) -> Result<Index> {
         let moved = index.moved_to(TreeId(self.numbers(1)));
-        let build_uuid = self.uuid();
+        let build = self.uuid();
+        let o = listing("startIndexBuild", &collection.ns, build, [&moved]).finish();
+        // The number is taken before anything is written under it: that of a build that fails or
+        // that a crash ends is never given to another tree, whose entries would mix with what is
+        // left of it.
         let reserved = |_: &Catalog| {
-            let o = rawdoc! {
-                "startIndexBuild": collection.ns.collection(),
-                "indexBuildUUID": build_uuid.to_bson(),
-                "indexes": [moved.listed.clone()],
-            };
             let change = CatalogChange::default();
             let uuid = Some(collection.uuid);
             Ok(Commit::command(&collection.ns, uuid, o, change))
         };
         self.commit(reserved).await?;
-        let indexes = [moved];
-        match build::build(collection, &indexes, build_uuid).await {
-            Ok(_) => {
-                let [moved] = indexes;
-                Ok(moved)
-            }
+        let limits = BuildLimits {
+            memory_bytes: BUILD_MEMORY_BYTES,
+            least_free_bytes: BUILD_LEAST_FREE_BYTES,
+        };
+        let indexes = vec![moved.clone()];
+        let work = Arc::new(Work::new(ctx, collection.clone(), indexes, build, limits));
+        let built = async {
+            build::check_room(&work).await?;
+            let found = build::fill(&work).await?;
+            build::install(&found).await?;
+            build::complete(&work, found).await
+        };
+        match built.await {
+            Ok(_) => Ok(moved),
             Err(error) => {
                 let now = pinion_storage::storage().last_allotted();
-                drop_trees(indexes.iter().map(|index| index.tree).collect(), now).await;
-                Err(error)
+                drop_trees(vec![moved.tree], now).await;
+                Err(build::failed(&work, error))
             }
         }
     }
@@ -191,34 +250,117 @@ pub enum IndexSelection {
     Key(RawDocumentBuf),
 }
 
-/// Drops indexes; the number of indexes before, and when.
+impl IndexSelection {
+    /// The names that are meant, but for those of ended builds, which are gone already.
+    fn names(&self, collection: &Collection, ended: &[String]) -> Result<Vec<String>> {
+        let is_gone = |name: &String| ended.contains(name) && collection.index(name).is_none();
+        match self {
+            IndexSelection::Names(names) if !ended.is_empty() => {
+                let left = names.iter().filter(|name| !is_gone(name)).cloned();
+                specs::select(collection, &IndexSelection::Names(left.collect()))
+            }
+            IndexSelection::Key(_) if ended.iter().any(is_gone) => Ok(Vec::new()),
+            selection => specs::select(collection, selection),
+        }
+    }
+}
+
+/// What became of an attempt to drop indexes.
+enum Attempt {
+    Done(usize, Option<Timestamp>),
+    /// Builds of these indexes were ended.
+    Ended(usize, Vec<String>, Vec<Uuid>),
+}
+
+/// Drops indexes, and ends their builds; the number of indexes before, and when.
 ///
 /// # Errors
-/// `NamespaceNotFound`, `IndexNotFound`, `InvalidOptions` for the `_id` index.
+/// `NamespaceNotFound`, `IndexNotFound`, `InvalidOptions` for the `_id` index;
+/// `BackgroundOperationInProgressForNamespace` for some indexes of a build that makes others too.
 pub async fn drop_indexes(
     ctx: &OpContext,
     ns: Namespace,
     selection: IndexSelection,
 ) -> Result<(usize, Option<Timestamp>)> {
-    coordinate(ctx, move |c| async move {
-        let _lock = c.lock(Scope::one(&ns)).await;
-        check_not_view(&core_catalog().current(), &ns)?;
-        let Some(collection) = core_catalog().get(&ns) else {
+    let mut ended: Vec<String> = Vec::new();
+    let mut most = 0;
+    loop {
+        let attempt = {
+            let (ns, selection, ended) = (ns.clone(), selection.clone(), ended.clone());
+            move |c: Rc<Coordinator>| async move { c.try_drop(&ns, &selection, &ended).await }
+        };
+        match coordinate(ctx, attempt).await? {
+            Attempt::Done(before, ts) => {
+                // What ended the builds is in the log at or before this.
+                let last = (!ended.is_empty()).then(|| pinion_storage::storage().last_allotted());
+                return Ok((before.max(most), ts.max(last)));
+            }
+            Attempt::Ended(before, names, builds) => {
+                most = most.max(before);
+                ended.extend(names);
+                await_builds(ctx, builds).await?;
+            }
+        }
+    }
+}
+
+/// The builds that end when these indexes are dropped.
+fn builds_of(collection: &Collection, names: &[String]) -> Result<Vec<Uuid>> {
+    let mut builds = Vec::new();
+    for index in &collection.indexes {
+        let Some(building) = &index.building else {
+            continue;
+        };
+        if names.iter().any(|name| name == index.name()) {
+            builds.push(building.build);
+        }
+    }
+    builds.dedup();
+    let is_left = |index: &&Arc<Index>| {
+        let build = index.building.map(|building| building.build);
+        build.is_some_and(|build| builds.contains(&build))
+            && !names.iter().any(|name| name == index.name())
+    };
+    if collection.indexes.iter().any(|index| is_left(&index)) {
+        check_no_build(collection)?;
+    }
+    Ok(builds)
+}
+
+impl Coordinator {
+    async fn try_drop(
+        &self,
+        ns: &Namespace,
+        selection: &IndexSelection,
+        ended: &[String],
+    ) -> Result<Attempt> {
+        let _lock = self.lock(Scope::one(ns)).await;
+        check_not_view(&core_catalog().current(), ns)?;
+        let Some(collection) = core_catalog().get(ns) else {
             return Err(Error::new(
                 ErrorCode::NAMESPACE_NOT_FOUND,
                 format!("ns not found {ns}"),
             ));
         };
-        let names = specs::select(&collection, &selection)?;
-        let before = collection.index_count();
-        if names.is_empty() {
-            return Ok((before, None));
+        let names = selection.names(&collection, ended)?;
+        let before = collection.listed_indexes().count();
+        let builds = builds_of(&collection, &names)?;
+        if !builds.is_empty() {
+            self.end_builds(&builds, "dropIndexes command");
+            let is_building = |name: &String| {
+                let index = collection.index(name);
+                index.is_some_and(|index| index.building.is_some())
+            };
+            let names = names.into_iter().filter(is_building).collect();
+            return Ok(Attempt::Ended(before, names, builds));
         }
-        let operation = c.drop_named(&collection, &names);
-        let last = behind_gates(&[ns], GateMode::Closed, operation).await?;
-        Ok((before, Some(last)))
-    })
-    .await
+        if names.is_empty() {
+            return Ok(Attempt::Done(before, None));
+        }
+        let operation = self.drop_named(&collection, &names);
+        let last = behind_gates(std::slice::from_ref(ns), GateMode::Closed, operation).await?;
+        Ok(Attempt::Done(before, Some(last)))
+    }
 }
 
 impl Coordinator {

@@ -2,6 +2,7 @@
 
 mod locks;
 
+mod builds;
 mod coordinator;
 
 mod coll_mod;
@@ -13,6 +14,8 @@ mod reindex;
 mod rename;
 
 pub use coll_mod::{CollMod, IndexChange, IndexName, Modified, PropertyChange, coll_mod};
+pub(crate) use builds::give_up_builds;
+pub use builds::{BuildInfo, end_builds, index_builds, kill_build};
 pub(crate) use coordinator::{Coordinator, install_change};
 pub use create::{create_collection, ensure_collection};
 pub use drop::{Dropped, drop_collection, drop_database};

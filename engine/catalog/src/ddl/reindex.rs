@@ -7,6 +7,7 @@ use pinion_clock::Timestamp;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
+use super::builds::check_no_build;
 use super::coordinator::{Commit, Coordinator, behind_gates, coordinate, drop_trees};
 use super::locks::Scope;
 use crate::catalog::{Catalog, core_catalog};
@@ -24,6 +25,7 @@ pub async fn reindex(
     ctx: &OpContext,
     ns: Namespace,
 ) -> Result<(Vec<RawDocumentBuf>, Option<Timestamp>)> {
+    let by = ctx.clone();
     coordinate(ctx, move |c| async move {
         let _lock = c.lock(Scope::one(&ns)).await;
         check_not_view(&core_catalog().current(), &ns)?;
@@ -33,11 +35,12 @@ pub async fn reindex(
                 "collection does not exist",
             ));
         };
+        check_no_build(&collection)?;
         let listed = collection.listed_indexes().collect();
         if collection.indexes.is_empty() {
             return Ok((listed, None));
         }
-        let operation = c.rebuild_all(&collection);
+        let operation = c.rebuild_all(&by, &collection);
         let ts = behind_gates(&[ns], GateMode::Closed, operation).await?;
         Ok((listed, Some(ts)))
     })
@@ -46,10 +49,14 @@ pub async fn reindex(
 
 impl Coordinator {
     /// Rebuilds every index and puts the new ones in the places of the old ones, while nobody is behind the collection's gates.
-    async fn rebuild_all(&self, collection: &Arc<Collection>) -> Result<Timestamp> {
+    async fn rebuild_all(
+        &self,
+        ctx: &OpContext,
+        collection: &Arc<Collection>,
+    ) -> Result<Timestamp> {
         let mut rebuilt = Vec::with_capacity(collection.indexes.len());
         for index in &collection.indexes {
-            match self.rebuild(collection, index).await {
+            match self.rebuild(ctx, collection, index).await {
                 Ok(index) => rebuilt.push(index),
                 Err(error) => {
                     // Nothing in the catalog names these trees: they can go at once.

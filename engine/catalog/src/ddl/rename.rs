@@ -5,6 +5,7 @@ use pinion_clock::Timestamp;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
+use super::builds::check_no_build;
 use super::coordinator::{Commit, behind_gates, coordinate};
 use super::create::check_database_case;
 use super::locks::Scope;
@@ -43,12 +44,12 @@ fn check(catalog: &Catalog, from: &Namespace, to: &Namespace, drop_target: bool)
             format!("cannot rename {}: {from}", view.kind().name()),
         ));
     }
-    if catalog.get(from).is_none() {
+    let Some(source) = catalog.get(from) else {
         return Err(Error::new(
             ErrorCode::NAMESPACE_NOT_FOUND,
             format!("Source collection {from} does not exist"),
         ));
-    }
+    };
     if from == to {
         return Err(Error::new(
             ErrorCode::ILLEGAL_OPERATION,
@@ -67,7 +68,8 @@ fn check(catalog: &Catalog, from: &Namespace, to: &Namespace, drop_target: bool)
             "target namespace exists",
         ));
     }
-    Ok(())
+    check_no_build(source)?;
+    catalog.get(to).map_or(Ok(()), |target| check_no_build(target))
 }
 
 fn renaming(catalog: &Catalog, from: &Namespace, to: &Namespace) -> Result<Commit> {

@@ -11,12 +11,13 @@ use pinion_wire::{Error, ErrorCode, Result};
 
 use super::id::{check_id_collation, is_id_pattern};
 use super::options::is_simple_collation;
-use super::{check_index_specs, flag, kind_of, name_of, normal_form, parsed, part};
+use super::{check_index_specs, flag, kind_of, name_of, normal_form, part};
 use crate::ddl::IndexSelection;
 use crate::entry::Collection;
 use crate::index::Index;
 use crate::limits::MAX_INDEXES;
 use crate::text::{render, render_value};
+use crate::uuid::Uuid;
 
 /// An index that has to be built.
 pub(crate) struct Wanted {
@@ -200,13 +201,19 @@ fn check_one_text_index<'a>(
     }
 }
 
-/// The requested indexes that are not there yet; no more of them than are too many by one.
-pub(crate) fn missing(
-    collection: &Collection,
-    requested: &[RawDocumentBuf],
-) -> Result<Vec<Wanted>> {
+/// What a collection lacks of the indexes that are requested.
+pub(crate) struct Missing {
+    /// No more of them than are too many by one.
+    pub wanted: Vec<Wanted>,
+    /// Builds under way that make the same indexes.
+    pub builds: Vec<Uuid>,
+}
+
+/// The requested indexes that are not there yet.
+pub(crate) fn missing(collection: &Collection, requested: &[RawDocumentBuf]) -> Result<Missing> {
     check_index_specs(requested)?;
     let mut wanted: Vec<Wanted> = Vec::new();
+    let mut builds = Vec::new();
     for listed in requested {
         if wanted.len() > MAX_INDEXES {
             break;
@@ -218,6 +225,8 @@ pub(crate) fn missing(
         let listed = with_collation(collection, &normal_form(listed)?)?;
         let existing = collection.indexes.iter().map(|index| &*index.listed);
         if is_there(existing.clone(), &listed)? {
+            let same = collection.index(name_of(&listed));
+            builds.extend(same.and_then(|index| Some(index.building?.build)));
             continue;
         }
         let earlier = wanted.iter().map(|wanted| &*wanted.listed);
@@ -229,11 +238,12 @@ pub(crate) fn missing(
         }
         check_one_text_index(existing.chain(earlier), &listed)?;
         wanted.push(Wanted {
-            spec: parsed(&listed)?,
+            spec: IndexSpec::parse(&listed)?,
             listed,
         });
     }
-    Ok(wanted)
+    builds.dedup();
+    Ok(Missing { wanted, builds })
 }
 
 /// The names of the indexes that a `dropIndexes` means.

@@ -12,13 +12,13 @@ mod text_index;
 mod tests;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, type_name};
-use pinion_query::{IndexKind, IndexSpec};
+use pinion_query::IndexKind;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::limits::MAX_INDEX_NAME_BYTES;
 use crate::text::render;
 
-pub(crate) use existing::{Wanted, missing, select};
+pub(crate) use existing::{Missing, Wanted, missing, select};
 pub use id::check_id_index_spec;
 
 /// Fields of a specification beside those that only some kinds of indexes have.
@@ -209,16 +209,4 @@ fn normal_form(listed: &RawDocument) -> Result<RawDocumentBuf> {
         IndexKind::TwoD => geo::check_plane(listed).map(|()| listed.to_owned()),
         IndexKind::Btree | IndexKind::Hashed | IndexKind::Wildcard => Ok(listed.to_owned()),
     }
-}
-
-/// Reads a specification in its stored form, refusing the options that nothing serves.
-fn parsed(listed: &RawDocument) -> Result<IndexSpec> {
-    let spec = IndexSpec::parse(listed)?;
-    if part(listed, "prepareUnique").is_some() {
-        return Err(Error::new(
-            ErrorCode::NOT_IMPLEMENTED,
-            "The index option 'prepareUnique' is not supported",
-        ));
-    }
-    Ok(spec)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawDocumentBuf};
-use pinion_catalog::{core_catalog, stored_document};
+use pinion_catalog::{BuildInfo, core_catalog, stored_document};
 use pinion_query::Matcher;
 use pinion_wire::idl::{is_generic_argument, truthy};
 use pinion_wire::{ClientInfo, Error, ErrorCode, Invocation, Reply, Result, namespace_named};
@@ -63,6 +63,7 @@ pub(super) async fn operations(shown: Shown) -> Vec<RawDocumentBuf> {
         (state.ops.snapshot(), state.cursors.idle(), clients)
     })
     .await;
+    let builds = pinion_catalog::index_builds().await;
     let running = parts.iter().flat_map(|(ops, ..)| ops);
     let busy: BTreeSet<i32> = running.map(|op| op.ctx.client.connection_id).collect();
     let mut list = Vec::new();
@@ -78,6 +79,7 @@ pub(super) async fn operations(shown: Shown) -> Vec<RawDocumentBuf> {
             list.extend(idle.map(|client| describe_idle(client)));
         }
     }
+    list.extend(builds.iter().enumerate().map(describe_build));
     list
 }
 
@@ -149,6 +151,53 @@ fn describe(op: &OpSnapshot, shown: Shown) -> RawDocumentBuf {
         out.append("killPending", true);
     }
     out.append("numYields", 0i32);
+    out.start_document("locks")
+        .end()
+        .append("waitingForLock", false)
+        .start_document("lockStats")
+        .end();
+    out.append("waitingForFlowControl", false)
+        .start_document("flowControlStats")
+        .end();
+    out.finish()
+}
+
+/// A build of indexes, which goes on beside the command that asked for it.
+fn describe_build((place, build): (usize, &BuildInfo)) -> RawDocumentBuf {
+    let shared = state().shared.clone();
+    let mut out = DocBuilder::new();
+    out.append("type", "op")
+        .append("host", shared.options.host.as_str())
+        .append("desc", format!("IndexBuildsCoordinatorMongod-{place}").as_str())
+        .append("active", true)
+        .append("currentOpTime", iso_now().as_str())
+        .append("opid", build.op_id);
+    let running = build.started.elapsed();
+    out.append("secs_running", running.as_secs() as i64)
+        .append("microsecs_running", running.as_micros() as i64)
+        .append("op", "command")
+        .append("ns", build.ns.as_str());
+    out.start_document("command")
+        .append("createIndexes", build.ns.collection())
+        .start_array("indexes");
+    for index in &build.indexes {
+        out.push(&**index);
+    }
+    out.end()
+        .append("buildUUID", build.uuid.to_bson())
+        .append("$db", build.ns.db())
+        .end();
+    let message = build.phase.message();
+    let (done, total) = (build.done, build.total);
+    let percent = (done * 100).checked_div(total).unwrap_or(100);
+    out.append("numYields", 0i32).append(
+        "msg",
+        format!("{message} {message}: {done}/{total} {percent}%").as_str(),
+    );
+    out.start_document("progress")
+        .append("done", done as i64)
+        .append("total", total as i64)
+        .end();
     out.start_document("locks")
         .end()
         .append("waitingForLock", false)
@@ -241,6 +290,7 @@ pub(crate) async fn kill_op(cmd: Invocation) -> Result<Reply> {
     reader.ignore(&["killOp"]);
     reader.finish()?;
     pinion_runtime::on_all_cores(move |_| async move { state().ops.kill(id) }).await;
+    pinion_catalog::kill_build(id).await;
     let mut out = Reply::new();
     out.append("info", "attempting to kill op");
     Ok(out)

@@ -1,8 +1,8 @@
 //! `createIndexes`, `dropIndexes`, `listIndexes`.
 
 use bytes::Bytes;
-use pinion_bson::RawBsonRef;
-use pinion_catalog::IndexSelection;
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
+use pinion_catalog::{BuildInfo, Index, IndexSelection};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 use std::collections::VecDeque;
@@ -11,6 +11,7 @@ use super::acknowledge;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
 use crate::acquire::{acquire_read, check_uuid};
 use crate::read::Stream;
+use crate::state::state;
 
 /// `createIndexes`.
 pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
@@ -48,7 +49,8 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     check_uuid(&ns, uuid)?;
     pinion_catalog::check_creatable(&ns)?;
     pinion_catalog::check_index_specs(&specs)?;
-    let made = pinion_catalog::create_indexes(&cmd.ctx, ns, specs).await?;
+    let limits = state().parameters.borrow().build_limits();
+    let made = pinion_catalog::create_indexes(&cmd.ctx, ns, specs, limits).await?;
     let mut out = Reply::new();
     out.append("numIndexesBefore", made.before as i32)
         .append("numIndexesAfter", made.after as i32);
@@ -157,12 +159,59 @@ pub(crate) async fn list_indexes(cmd: Invocation) -> Result<Reply> {
             format!("ns does not exist: {ns}"),
         ));
     };
-    let list: VecDeque<Bytes> = collection
-        .listed_indexes()
+    let shown = match (uuids, info) {
+        (true, _) => BuildShown::Uuid,
+        (_, true) => BuildShown::Info(pinion_catalog::index_builds().await),
+        _ => BuildShown::Nothing,
+    };
+    let list: VecDeque<Bytes> = (collection.id_index_in_tree().into_iter())
+        .chain(collection.indexes.iter().map(|index| shown.index(index)))
         .map(|listed| Bytes::from(listed.into_bytes()))
         .collect();
     let mut out = Reply::new();
     let request = CursorRequest::of_list(ns, Some(batch_size.unwrap_or(usize::MAX)));
     first_batch(&cmd, Stream::List(list), request, &mut out).await?;
     Ok(out)
+}
+
+/// What `listIndexes` shows of the builds of indexes.
+enum BuildShown {
+    Nothing,
+    Uuid,
+    Info(Vec<BuildInfo>),
+}
+
+impl BuildShown {
+    /// An index as it is listed: one that is being built with its build, if that is asked for.
+    fn index(&self, index: &Index) -> RawDocumentBuf {
+        let Some(building) = &index.building else {
+            return index.listed.clone();
+        };
+        let mut out = DocBuilder::new();
+        match self {
+            BuildShown::Nothing => return index.listed.clone(),
+            BuildShown::Uuid => {
+                out.append("spec", &*index.listed)
+                    .append("buildUUID", building.build.to_bson());
+            }
+            BuildShown::Info(builds) => {
+                out.append("spec", &*index.listed)
+                    .start_document("indexBuildInfo")
+                    .append("buildUUID", building.build.to_bson());
+                if let Some(info) = builds.iter().find(|info| info.uuid == building.build) {
+                    let (name, number) = info.phase.name();
+                    out.append("method", "Hybrid")
+                        .append("phase", number)
+                        .append("phaseStr", name)
+                        .append("opid", info.op_id)
+                        .append("resumable", false)
+                        .start_document("replicationState")
+                        .append("state", "In progress")
+                        .end();
+                }
+                out.end();
+            }
+        }
+        out.finish()
+    }
 }

@@ -130,7 +130,12 @@ fn append_storage_stats(
     for (name, _) in &size.indexes {
         out.start_document(name).end();
     }
-    out.end().start_array("indexBuilds").end();
+    out.end().start_array("indexBuilds");
+    let building = |index: &&Arc<pinion_catalog::Index>| index.building.is_some();
+    for index in collection.indexes.iter().filter(building) {
+        out.push(index.name());
+    }
+    out.end();
     append_number(out, "totalIndexSize", scaled(size.index_bytes()));
     append_number(
         out,
@@ -165,10 +170,11 @@ pub(super) async fn index_stats(collection: &Collection) -> Vec<Bytes> {
     .await;
     let state = state();
     let id_index = collection.options.id_index();
-    let of_id = std::iter::once((&*id_index, collection.made_ms));
-    let others = (collection.indexes.iter()).map(|index| (&*index.listed, index.made_ms));
+    let of_id = std::iter::once((&*id_index, collection.made_ms, false));
+    let others = (collection.indexes.iter())
+        .map(|index| (&*index.listed, index.made_ms, index.building.is_some()));
     let mut documents = Vec::new();
-    for (place, (listed, made_ms)) in of_id.chain(others).enumerate() {
+    for (place, (listed, made_ms, is_building)) in of_id.chain(others).enumerate() {
         let ops: u64 = counts.iter().map(|core| core[place]).sum();
         let since_ms = made_ms.unwrap_or(state.shared.started_wall_ms);
         let mut out = DocBuilder::new();
@@ -185,6 +191,9 @@ pub(super) async fn index_stats(collection: &Collection) -> Vec<Bytes> {
             )
             .end();
         out.append("spec", listed);
+        if is_building {
+            out.append("building", true);
+        }
         documents.push(Bytes::from(out.finish_bytes()));
     }
     documents

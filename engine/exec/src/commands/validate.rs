@@ -24,8 +24,8 @@ struct Found {
 impl Found {
     fn of(collection: &Collection) -> Found {
         Found {
-            keys: vec![0; collection.indexes.len()],
-            expected: vec![0; collection.indexes.len()],
+            keys: vec![0; collection.ready_indexes().count()],
+            expected: vec![0; collection.ready_indexes().count()],
             ..Found::default()
         }
     }
@@ -109,7 +109,7 @@ fn index_specifications(collection: &Collection) -> Vec<String> {
         let error = parse_index_spec(&index.listed, false).err()?;
         Some(format!("index {}: {}", index.name(), error.message))
     };
-    collection.indexes.iter().filter_map(check).collect()
+    collection.ready_indexes().filter_map(check).collect()
 }
 
 /// Looks through all partitions.
@@ -138,7 +138,7 @@ async fn contents(
             total.expected[i] += found.expected[i];
         }
     }
-    for (i, index) in collection.indexes.iter().enumerate() {
+    for (i, index) in collection.ready_indexes().enumerate() {
         if total.keys[i] != total.expected[i] {
             errors.push(format!(
                 "index {} has {} entries, the documents ask for {}",
@@ -167,17 +167,17 @@ fn reply(
         append_count(&mut out, "nNonCompliantDocuments", 0);
         append_count(&mut out, "nrecords", found.records);
     }
-    out.append("nIndexes", collection.indexes.len() as i32 + 1);
+    out.append("nIndexes", collection.ready_indexes().count() as i32 + 1);
     out.start_document("keysPerIndex");
     if let Some(found) = found {
         append_count(&mut out, "_id_", found.records);
-        for (index, keys) in collection.indexes.iter().zip(&found.keys) {
+        for (index, keys) in collection.ready_indexes().zip(&found.keys) {
             append_count(&mut out, index.name(), *keys);
         }
     }
     out.end().start_document("indexDetails");
     let id_index = collection.options.id_index();
-    let others = collection.indexes.iter().enumerate().map(|(i, index)| {
+    let others = collection.ready_indexes().enumerate().map(|(i, index)| {
         let complete = found.is_none_or(|found| found.keys[i] == found.expected[i]);
         (index.name(), &*index.listed, complete)
     });
@@ -256,14 +256,14 @@ async fn validate_partition(
                 pinion_query::value_text(id)
             ));
         }
-        for (i, index) in collection.indexes.iter().enumerate() {
+        for (i, index) in collection.ready_indexes().enumerate() {
             found.expected[i] += pinion_catalog::entries_of(collection, index, document, id)?
                 .entries
                 .len() as u64;
         }
         crate::interrupt::pause(ctx).await?;
     }
-    for (i, index) in collection.indexes.iter().enumerate() {
+    for (i, index) in collection.ready_indexes().enumerate() {
         if full {
             let mut cursor = owned.cursor(
                 index.tree,

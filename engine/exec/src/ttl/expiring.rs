@@ -32,7 +32,7 @@ pub(super) async fn expiring() -> Vec<Expiring> {
         if collection.options.expire_after_secs.is_some() {
             found.push(of(None));
         }
-        let indexes = collection.indexes.iter().filter(|index| is_ttl(index));
+        let indexes = collection.ready_indexes().filter(|index| is_ttl(index));
         found.extend(indexes.map(|index| of(Some(index.name().to_owned()))));
         pinion_runtime::yield_if_due().await;
     }

@@ -72,7 +72,7 @@ async fn taken_before(
         let Ok(made) = compute_bytes(new.as_bytes().len(), entries).await else {
             return Ok(None);
         };
-        if !index.spec.enforces_unique() {
+        if !index.spec.enforces_unique() || index.building.is_some() {
             continue;
         }
         for entry in &made.entries {

@@ -24,7 +24,7 @@ pub use verify::{LevelReport, TreeReport, VerifyReport, verify_partition};
 pub(crate) use cursor::BaseCursor;
 pub(crate) use hint::lines as fetch_lines;
 pub(crate) use merge::{Change, Freed, free_tree, merge_tree, unreadable};
-pub(crate) use pace::{Pace, rest};
+pub(crate) use pace::{Pace, Unpaced, rest};
 pub(crate) use page::{common_prefix, head_of};
 pub(crate) use prefetch::ChangedKeys;
 pub(crate) use roots::{Counts, TreeRoot};
@@ -33,6 +33,6 @@ pub(crate) use spilled::{
     SpilledRecord, encode_spilled_counts, encode_spilled_version, spilled_counts_key,
     spilled_version_key,
 };
-pub(crate) use store::{PageStore, PageWriter};
+pub(crate) use store::{PageStore, PageWriter, TakenExtents};
 pub(crate) use tree::Stored;
 pub(crate) use verify::verify_and_collect;

@@ -27,6 +27,19 @@ pub(crate) async fn rest(pace: &dyn Pace) {
     }
 }
 
+/// Of work that no checkpoint waits for: it goes on as fast as its queue lets it.
+pub(crate) struct Unpaced;
+
+impl Pace for Unpaced {
+    fn merged(&self, _bytes: u64) {}
+
+    fn rest(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn memory_freed(&self) {}
+}
+
 /// As fast as it can; the closure is told of freed memory.
 #[cfg(test)]
 impl<F: Fn()> Pace for F {

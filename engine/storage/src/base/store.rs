@@ -6,6 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use pinion_runtime::sync::Semaphore;
 use pinion_runtime::{DmaBuf, JoinHandle, Queue, compute_beside, spawn};
 
 use super::cache::PageCache;
@@ -28,6 +29,8 @@ pub(crate) struct PageStore {
     pub(crate) space: RefCell<FreeSpace>,
     pub(crate) options: PartitionOptions,
     pub(crate) pages_written: Cell<u64>,
+    /// A checkpoint and loads may take blocks at once; one of them at a time makes the file longer.
+    growth: Semaphore,
 }
 
 impl PageStore {
@@ -72,6 +75,7 @@ impl PageStore {
             space: RefCell::new(space),
             options,
             pages_written: Cell::new(0),
+            growth: Semaphore::new(1),
         }
     }
 
@@ -112,11 +116,16 @@ impl PageStore {
         if let Some(extent) = self.space.borrow_mut().take(least, most) {
             return Ok(extent);
         }
+        let _turn = self.growth.acquire().await;
+        // The file may have grown while this waited.
+        if let Some(extent) = self.space.borrow_mut().take(least, most) {
+            return Ok(extent);
+        }
         let end = self.space.borrow().end();
         let step = least.next_multiple_of(self.options.file_step_blocks());
         self.file.allocate(end + step).await?;
         let mut space = self.space.borrow_mut();
-        assert_eq!(space.end(), end, "two checkpoints of one partition at once");
+        assert_eq!(space.end(), end, "a page file grew without its turn");
         space.grow(step);
         Ok(space
             .take(least, most)
@@ -141,7 +150,12 @@ pub(crate) struct PageWriter<'a> {
     in_flight: VecDeque<JoinHandle<Result<(), Fatal>>>,
     /// Bytes of the pages that were given a place.
     built: Rc<Cell<u64>>,
+    /// What the pages of a load take.
+    taken: Option<TakenExtents>,
 }
+
+/// The extents that a load has taken so far.
+pub(crate) type TakenExtents = Rc<RefCell<Vec<Extent>>>;
 
 impl<'a> PageWriter<'a> {
     pub(crate) fn new(store: &'a PageStore, checkpoint: u64, pace: &'a dyn Pace) -> PageWriter<'a> {
@@ -152,7 +166,29 @@ impl<'a> PageWriter<'a> {
             run: None,
             in_flight: VecDeque::new(),
             built: Rc::default(),
+            taken: None,
         }
+    }
+
+    /// A writer that records in `taken` what its pages take.
+    pub(crate) fn recording(
+        store: &'a PageStore,
+        checkpoint: u64,
+        pace: &'a dyn Pace,
+        taken: TakenExtents,
+    ) -> PageWriter<'a> {
+        PageWriter {
+            taken: Some(taken),
+            ..PageWriter::new(store, checkpoint, pace)
+        }
+    }
+
+    async fn allocate(&self, least: u64, most: u64) -> Result<Extent, Fatal> {
+        let extent = self.store.allocate(least, most).await?;
+        if let Some(taken) = &self.taken {
+            taken.borrow_mut().push(extent);
+        }
+        Ok(extent)
     }
 
     /// See [`rest`].
@@ -194,10 +230,8 @@ impl<'a> PageWriter<'a> {
             .is_some_and(|run| run.extent.blocks - run.used_blocks >= blocks);
         if !fits {
             self.end_run().await?;
-            let extent = self
-                .store
-                .allocate(blocks, self.store.options.extent_blocks())
-                .await?;
+            let most = self.store.options.extent_blocks();
+            let extent = self.allocate(blocks, most).await?;
             self.run = Some(Run {
                 extent,
                 used_blocks: 0,
@@ -231,7 +265,7 @@ impl<'a> PageWriter<'a> {
                 .await;
         }
         self.end_run().await?;
-        let extent = self.store.allocate(blocks, blocks).await?;
+        let extent = self.allocate(blocks, blocks).await?;
         // Laid out and checksummed beside the core, which would be held by so many bytes for long.
         let (ptr, page) = compute_beside(|| {
             let mut page = build_payload(header, value, blocks);
@@ -244,26 +278,32 @@ impl<'a> PageWriter<'a> {
         Ok(ptr)
     }
 
-    /// Writes the list of extents that are free once this checkpoint is durable: those free now, and those `pending`, which
-    /// only older states refer to. Pending extents may become free while this waits. It is put together in small steps and
-    /// beside the core: a file may have a million of them.
+    /// Writes the list of extents that are free once this checkpoint is durable: those free now, those `pending`, which only
+    /// older states refer to, and those of `loading`, which no state refers to yet. Gives the end of the file for which the
+    /// list holds. Pending extents may become free while this waits, and loads may take some that are free: in the list they
+    /// stay free, as they are after a crash. It is put together in small steps and beside the core: a file may have a million
+    /// of them.
     pub(crate) async fn put_free_list(
         &mut self,
         mut pending: Vec<Extent>,
-    ) -> Result<PagePtr, Fatal> {
+        loading: impl Fn() -> Vec<Extent>,
+    ) -> Result<(PagePtr, u64), Fatal> {
         self.end_run().await?;
-        // Nobody else takes blocks: what is not pending is free all the time, though what it is joined with may grow.
-        let end = self.store.space.borrow().end();
         let mut reached = 0;
-        while reached < end {
+        let end = loop {
             {
                 let space = self.store.space.borrow();
                 let mut more = space.extents_above(reached).peekable();
                 pending.extend(more.by_ref().take(EXTENTS_AT_ONCE));
-                reached = more.peek().map_or(end, |next| next.start);
+                reached = more.peek().map_or(space.end(), |next| next.start);
+                if reached == space.end() {
+                    // Whatever a load has taken of what was not reached yet.
+                    pending.extend(loading());
+                    break reached;
+                }
             }
             self.rest().await;
-        }
+        };
         // Taking room for the list changes the list: one extent more at most, when the list comes out of the middle of
         // one or the file grows. An extent takes at most 18 bytes.
         let (mut list, blocks) = compute_beside(|| {
@@ -289,7 +329,7 @@ impl<'a> PageWriter<'a> {
         })
         .await;
         self.write(extent.start, vec![page]).await?;
-        Ok(ptr)
+        Ok((ptr, end + grown))
     }
 
     fn count(&self, blocks: u64) {
@@ -325,6 +365,12 @@ impl<'a> PageWriter<'a> {
                 start: run.extent.start + run.used_blocks,
                 blocks: run.extent.blocks - run.used_blocks,
             };
+            if let Some(taken) = &self.taken {
+                let mut taken = taken.borrow_mut();
+                let last = taken.last_mut().expect("the run's extent was recorded");
+                assert_eq!(*last, run.extent, "the run is what was taken last");
+                last.blocks = run.used_blocks;
+            }
             self.store.space.borrow_mut().release(rest);
         }
         self.write(run.extent.start, run.pages).await

@@ -73,6 +73,18 @@ impl Storage {
         self.checkpoint_by_command(Spilling::Never).await
     }
 
+    /// Takes a checkpoint with which the trees that were loaded begin.
+    ///
+    /// # Errors
+    /// As of [`checkpoint`](Self::checkpoint).
+    pub async fn checkpoint_loads(&self) -> Result<Timestamp, Fatal> {
+        submit_to(CoreId(0), Queue::Background, || async {
+            storage().node_state().dirty.set(true);
+        })
+        .await;
+        self.checkpoint().await
+    }
+
     async fn checkpoint_by_command(&self, spilling: Spilling) -> Result<Timestamp, Fatal> {
         let _awaits = self.await_checkpoint();
         submit_to(CoreId(0), Queue::Background, move || async move {

@@ -105,6 +105,8 @@ pub enum PlantedFault {
     LinksIgnored,
     /// Recovery takes entries of older epochs above a cut.
     EpochIgnored,
+    /// What is written to a collection while an index is built over it is not brought into the index.
+    LateWritesMissed,
     /// A unique index entry is written without looking for others.
     UniqueIntentSkipped,
     /// Now and then a core panics between the allotment of a timestamp and its application.

@@ -1,6 +1,7 @@
 //! The face of storage on one core: what it owns, what it shares, and what is true of the node.
 
 use std::cell::{Cell, RefCell};
+use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -12,7 +13,7 @@ use pinion_runtime::{CoreId, Queue, core_local, spawn, submit_to, try_core_local
 use super::checkpoint::NodeState;
 use super::durability::Asking;
 use super::horizon::Horizon;
-use super::options::StorageOptions;
+use super::options::{PlantedFault, StorageOptions};
 use super::waiters::TimestampWaiters;
 use crate::marks::{CoreMarks, Words};
 use crate::partition::Partition;
@@ -109,6 +110,17 @@ pub fn try_storage() -> Option<Rc<Storage>> {
 }
 
 impl Storage {
+    /// The data directory.
+    pub fn dir(&self) -> &Path {
+        &self.options.dir
+    }
+
+    /// The fault that a test has planted.
+    #[doc(hidden)]
+    pub fn planted_fault(&self) -> PlantedFault {
+        self.options.planted_fault
+    }
+
     /// The number of partitions of the data directory.
     pub fn partition_count(&self) -> u16 {
         self.partitions.len() as u16

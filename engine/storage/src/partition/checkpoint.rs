@@ -15,7 +15,8 @@ use super::merging::Merging;
 use super::spill::Spilled;
 use super::view::{Reaped, Sealed, View};
 use crate::base::{
-    Change, Extent, Freed, Pace, PageWriter, PartitionRoots, TreeRoot, free_tree, merge_tree, rest,
+    Change, Counts, Extent, Freed, Pace, PageWriter, PartitionRoots, TreeRoot, free_tree,
+    merge_tree, rest,
 };
 use crate::types::{Fatal, Key, TreeId};
 
@@ -31,6 +32,8 @@ pub(super) struct Merged {
     trees: FxHashMap<TreeId, TreeRoot>,
     spilled: Option<Spilled>,
     freed: Vec<Extent>,
+    /// Trees that were loaded and begin with this checkpoint.
+    loaded: Vec<(TreeId, Counts)>,
 }
 
 impl Merged {
@@ -127,6 +130,13 @@ impl Partition {
         let mut merging = Merging::new(self, view, at, pace);
         let mut trees = view.trees.clone();
         let mut master_changes: BTreeMap<TreeId, Option<TreeRoot>> = BTreeMap::new();
+        let mut loaded = Vec::new();
+        for load in self.install_loads() {
+            merging.freed.extents.extend(load.freed);
+            trees.insert(load.tree, load.root);
+            master_changes.insert(load.tree, Some(load.root));
+            loaded.push((load.tree, load.root.counts));
+        }
         for tree in dropped {
             if let Some(root) = trees.remove(&tree) {
                 free_tree(&self.store, &mut merging.freed, tree, root).await?;
@@ -202,6 +212,7 @@ impl Partition {
             trees,
             spilled,
             freed: freed.extents,
+            loaded,
         })
     }
 
@@ -252,9 +263,11 @@ impl Partition {
                 .chain(state.releasing.iter().copied());
             older.chain(freed.extents.iter().copied()).collect()
         };
-        let list = writer.put_free_list(pending).await?;
+        let (list, end) = writer
+            .put_free_list(pending, || self.loading_extents())
+            .await?;
         (roots.free_word, roots.free_crc) = (list.pack(), list.crc);
-        roots.file_blocks = self.store.space.borrow().end();
+        roots.file_blocks = end;
         Ok(())
     }
 
@@ -266,6 +279,10 @@ impl Partition {
             merged.roots, roots,
             "another checkpoint is installed than was merged"
         );
+        for (tree, counts) in &merged.loaded {
+            state.loads.remove(tree);
+            state.counts.insert(*tree, *counts);
+        }
         let sealed = state.views.current().sealed().expect("the merged delta");
         for tree in &sealed.dropped {
             state.dropped.remove(tree);

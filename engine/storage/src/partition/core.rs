@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap;
 use super::checkpoint::Merged;
 use super::delta::Delta;
 use super::intents::Intents;
+use super::load::Load;
 use super::spill::{Loaded, Spilled};
 use super::view::{View, Views};
 use crate::base::{
@@ -57,6 +58,8 @@ pub(super) struct State {
     pub releasing: VecDeque<Extent>,
     /// The number of the last version.
     pub next_seq: u64,
+    /// Trees that are being loaded, or wait for a checkpoint to begin.
+    pub loads: BTreeMap<TreeId, Load>,
 }
 
 impl State {
@@ -178,6 +181,7 @@ impl Partition {
             merged: None,
             releasing: VecDeque::new(),
             next_seq: 0,
+            loads: BTreeMap::new(),
         };
         loaded.put_into(&mut state, base);
         Rc::new_cyclic(|me| Partition {
@@ -265,6 +269,7 @@ impl Partition {
     pub(crate) fn drop_tree(&self, tree: TreeId, after: Timestamp) {
         assert!(tree != TreeId::MASTER && tree != TreeId::SPILLED);
         self.state.borrow_mut().dropped.insert(tree, after);
+        self.forget_load(tree);
     }
 
     /// Memory in use.

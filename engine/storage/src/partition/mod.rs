@@ -6,12 +6,15 @@ mod cursor;
 mod delta;
 mod intents;
 mod key_map;
+mod load;
 mod merging;
 mod read;
 mod spill;
 mod view;
 mod write;
 
+#[cfg(test)]
+mod load_tests;
 #[cfg(test)]
 mod measure;
 #[cfg(test)]
@@ -22,5 +25,6 @@ mod tests;
 pub use self::core::{PageStats, Partition, PartitionMemory};
 pub use cursor::Cursor;
 pub use intents::UnitId;
+pub use load::TreeLoad;
 pub use read::SnapshotPin;
 pub(crate) use write::Prepared;

@@ -10,6 +10,7 @@ use pinion_clock::Timestamp;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
+use super::builds::check_no_build;
 use super::coordinator::{Commit, Coordinator, behind_gates, coordinate};
 use super::create::system_document;
 use super::locks::Scope;
@@ -71,6 +72,7 @@ pub struct Modified {
 /// `NamespaceNotFound`; `InvalidOptions` for what the namespace does not have; `IndexNotFound`,
 /// `CannotConvertIndexToUnique` with the documents in the way.
 pub async fn coll_mod(ctx: &OpContext, ns: Namespace, change: CollMod) -> Result<Modified> {
+    let by = ctx.clone();
     coordinate(ctx, move |c| async move {
         let _lock = c.lock(Scope::one(&ns)).await;
         match core_catalog().current().kind(&ns) {
@@ -80,7 +82,7 @@ pub async fn coll_mod(ctx: &OpContext, ns: Namespace, change: CollMod) -> Result
             )),
             Some(CollectionKind::View) => c.modify_view(&ns, &change).await,
             Some(CollectionKind::Collection | CollectionKind::TimeSeries) => {
-                c.modify_collection(&ns, &change).await
+                c.modify_collection(&by, &ns, &change).await
             }
         }
     })
@@ -92,8 +94,14 @@ fn invalid(message: impl Into<String>) -> Error {
 }
 
 impl Coordinator {
-    async fn modify_collection(&self, ns: &Namespace, change: &CollMod) -> Result<Modified> {
+    async fn modify_collection(
+        &self,
+        ctx: &OpContext,
+        ns: &Namespace,
+        change: &CollMod,
+    ) -> Result<Modified> {
         let collection = core_catalog().get(ns).expect("its lock is held");
+        check_no_build(&collection)?;
         let options = options::changed(&collection.options, change)?;
         let index = match &change.index {
             Some(wanted) => Some(index::plan(&collection, wanted)?),
@@ -119,7 +127,7 @@ impl Coordinator {
         let is_long = index.as_ref().is_some_and(index::Plan::is_long);
         let prepared = match index {
             Some(plan) if is_long => {
-                let prepare = self.prepare_index(&collection, plan, change.dry_run);
+                let prepare = self.prepare_index(ctx, &collection, plan, change.dry_run);
                 Some(behind_gates(&gates, GateMode::NoWrites, prepare).await?)
             }
             plan => plan,
@@ -190,6 +198,7 @@ impl Coordinator {
     /// Looks through an index, or makes its entries anew, while nobody writes.
     async fn prepare_index(
         &self,
+        ctx: &OpContext,
         collection: &Arc<Collection>,
         plan: index::Plan,
         dry_run: bool,
@@ -200,7 +209,7 @@ impl Coordinator {
         if dry_run || !plan.moves() {
             return Ok(plan);
         }
-        let rebuilt = self.rebuild(collection, plan.index()).await?;
+        let rebuilt = self.rebuild(ctx, collection, plan.index()).await?;
         Ok(plan.rebuilt(rebuilt))
     }
 }

@@ -94,7 +94,8 @@ impl OutNode {
             .await
             .map_err(before)?;
         if !indexes.is_empty() {
-            create_indexes(ctx, temporary.clone(), indexes)
+            let limits = state().parameters.borrow().build_limits();
+            create_indexes(ctx, temporary.clone(), indexes, limits)
                 .await
                 .map_err(failed)?;
         }
@@ -286,6 +287,7 @@ async fn check_unique(
     let supports = |spec: &IndexSpec| {
         let fields: Vec<&str> = names(&spec.key).collect();
         (spec.unique || fields == ["_id"])
+            && spec.ready
             && spec.filter.is_none()
             && spec.collation.as_ref() == collation
             && fields.len() == on.len()

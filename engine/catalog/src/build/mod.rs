@@ -1,0 +1,174 @@
+//! Builds of indexes over the documents that are there, while others read and write them.
+//!
+//! All partitions are scanned at once; entries are sorted, in files where they are many, and loaded into new trees without
+//! a way through the delta; a checkpoint makes those begin. What is written meanwhile waits in the side writes, which are
+//! brought over at the end. Nothing of this is logged: the log has that a build began and how it ended. Replay keeps the
+//! side writes as writers do, and brings them over where the log says that the build was complete; all else that the index
+//! needs was in the page files before. A build whose end the log does not have is given up at the next start.
+//!
+//! The side writes are a tree beside the index, not later versions in it: a checkpoint forgets a removal in the tree that
+//! it merges it into, and an entry loaded after that would come back for good.
+
+mod chunk;
+mod drain;
+mod load;
+mod run_file;
+mod scan;
+mod shared_fields;
+mod sorter;
+mod unique;
+mod work;
+
+use std::sync::Arc;
+
+use pinion_query::MultikeyPaths;
+use pinion_runtime::{fs, on_all_cores};
+use pinion_storage::{PartitionId, TreeId, storage};
+use pinion_wire::{Error, ErrorCode, Result};
+
+use crate::errors::from_fatal;
+
+pub(crate) use drain::{replay, side_value};
+pub(crate) use scan::check_room;
+use shared_fields::SharedFields;
+pub(crate) use unique::duplicates;
+pub(crate) use work::Work;
+pub use work::{BuildLimits, BuildPhase};
+
+/// What a build found out on its way.
+#[derive(Default)]
+pub(crate) struct Found {
+    /// Where documents have arrays, by index.
+    pub multikey: Vec<(TreeId, MultikeyPaths)>,
+    /// How many entries were loaded.
+    entries: u64,
+    /// Of each partition and index: what entries share.
+    shared: Vec<Vec<SharedFields>>,
+}
+
+impl Found {
+    fn add(&mut self, shared: Vec<Vec<SharedFields>>) {
+        if self.shared.is_empty() {
+            self.shared = shared;
+            return;
+        }
+        for (known, found) in self.shared.iter_mut().zip(shared) {
+            for (known, found) in known.iter_mut().zip(found) {
+                known.add(found);
+            }
+        }
+    }
+}
+
+/// Tells of an error which build it ended.
+pub(crate) fn failed(work: &Work, error: Error) -> Error {
+    if error.code == ErrorCode::INTERRUPTED_AT_SHUTDOWN {
+        return error;
+    }
+    let collection = &work.collection;
+    error.context(format!(
+        "Index build failed: {}: Collection {} ( {} )",
+        work.uuid, collection.ns, collection.uuid
+    ))
+}
+
+/// Makes and loads the entries of the documents that are there. On an error the indexes' trees are left for the caller to
+/// drop.
+pub(crate) async fn fill(work: &Arc<Work>) -> Result<Found> {
+    let filled = fill_trees(work).await;
+    if filled.is_err() {
+        scan::forget_sorted(work).await;
+    }
+    filled
+}
+
+async fn fill_trees(work: &Arc<Work>) -> Result<Found> {
+    let made = fs::create_dir_all(Work::dir()).await;
+    made.map_err(|error| {
+        let what = format!("cannot make the directory of index builds: {error}");
+        Error::new(ErrorCode::FILE_STREAM_FAILED, what)
+    })?;
+    work.progress.begin(BuildPhase::Scanning, documents(work).await);
+    let scanned = work.on_partitions(scan::scan).await?;
+    let entries = scanned.iter().map(|part| part.entries).sum();
+    let mut found = Found::default();
+    for part in scanned {
+        found.multikey.extend(part.multikey);
+    }
+    work.progress.begin(BuildPhase::Loading, entries);
+    found.add(work.on_partitions(load::load).await?);
+    found.entries = entries;
+    work.progress.begin(BuildPhase::Draining, 0);
+    Ok(found)
+}
+
+/// Makes the trees begin that were loaded.
+pub(crate) async fn install(found: &Found) -> Result<()> {
+    if found.entries > 0 {
+        storage().checkpoint_loads().await.map_err(from_fatal)?;
+    }
+    Ok(())
+}
+
+/// The number of documents in the collection.
+pub(crate) async fn documents(work: &Work) -> u64 {
+    let tree = work.collection.tree();
+    let counted = on_all_cores(move |_| async move {
+        let partitions = (0..storage().partition_count()).map(PartitionId);
+        let owned = partitions.filter_map(|partition| storage().partition(partition));
+        owned.map(|owned| owned.tree_stats(tree).records).sum::<u64>()
+    });
+    counted.await.into_iter().sum()
+}
+
+/// Brings over all that is left, and looks whether unique indexes are. Nobody writes to the collection meanwhile.
+pub(crate) async fn complete(work: &Arc<Work>, mut found: Found) -> Result<Found> {
+    while drain_once(work, &mut found).await? > 0 {}
+    check_unique(work, std::mem::take(&mut found.shared)).await?;
+    Ok(found)
+}
+
+/// Brings over what was written since the build began or the last pass; how many entries that were.
+pub(crate) async fn drain_once(work: &Arc<Work>, found: &mut Found) -> Result<u64> {
+    let drained = work.on_partitions(drain::drain).await?;
+    let entries = drained.iter().map(|part| part.entries).sum();
+    found.add(drained.into_iter().map(|part| part.shared).collect());
+    Ok(entries)
+}
+
+/// Looks again at what entries were found to share.
+async fn check_unique(work: &Arc<Work>, shared: Vec<Vec<SharedFields>>) -> Result<()> {
+    for (partition, of_partition) in (0..).map(PartitionId).zip(shared) {
+        for (i, shared) in of_partition.into_iter().enumerate() {
+            let index = &work.indexes[i];
+            if !index.spec.unique {
+                continue;
+            }
+            let fields = shared.into_fields();
+            if fields.as_ref().is_some_and(Vec::is_empty) {
+                continue;
+            }
+            let (collection, index) = (work.collection.clone(), index.clone());
+            let look = move || async move {
+                unique::check(&collection, &index, partition, fields.as_deref()).await
+            };
+            let owner = storage().owner(partition);
+            pinion_runtime::submit_to(owner, pinion_runtime::Queue::Foreground, look).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes what builds of an earlier process have left in the directory of temporary files.
+pub(crate) async fn remove_temporary() {
+    let dir = Work::dir();
+    let Ok(names) = fs::read_dir(&dir).await else {
+        return;
+    };
+    for name in names {
+        if let Err(error) = fs::remove_file(dir.join(&name)).await {
+            tracing::warn!(target: "INDEX", id = 7_400_001u64, file = %name, error = %error, "A temporary file could not be removed");
+        }
+    }
+}
+

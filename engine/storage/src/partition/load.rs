@@ -1,0 +1,207 @@
+//! Loading a new tree: its records, which come in order, go into pages at once instead of through the delta.
+//!
+//! The pages are written beside those of the partition's trees. Nothing refers to them until a checkpoint puts the tree's
+//! root among the others, so a crash before that leaves nothing behind: every list of free extents that is written
+//! meanwhile counts what a load has taken as free. Until then nobody reads or writes the tree.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use pinion_runtime::{Queue, sim, spawn, yield_if_due};
+
+use super::core::Partition;
+use crate::base::{
+    Extent, Freed, PageWriter, TakenExtents, TreeRoot, Unpaced, merge_tree,
+};
+use crate::types::{Fatal, Key, TreeId};
+
+/// What the partition knows of a load.
+pub(super) struct Load {
+    taken: TakenExtents,
+    /// Of a load that is complete.
+    complete: Option<Complete>,
+    /// A checkpoint that is under way puts the tree among the others.
+    is_installing: bool,
+}
+
+/// A tree that is complete and that no checkpoint has yet.
+struct Complete {
+    root: TreeRoot,
+    /// Of what was taken: pages that later ones have replaced.
+    freed: Vec<Extent>,
+}
+
+/// A tree that begins with a checkpoint.
+pub(super) struct Loaded {
+    pub tree: TreeId,
+    pub root: TreeRoot,
+    /// Extents that belong to nothing when it has begun.
+    pub freed: Vec<Extent>,
+}
+
+/// A tree that is being loaded. One that is neither finished nor abandoned keeps its blocks until the partition is opened
+/// again.
+pub struct TreeLoad {
+    partition: Rc<Partition>,
+    tree: TreeId,
+    root: Option<TreeRoot>,
+    freed: Freed,
+    taken: TakenExtents,
+    last: Option<Key>,
+}
+
+impl Partition {
+    /// Begins to load a tree, which has no key and which nobody reads or writes until the checkpoint after
+    /// [`TreeLoad::finish`].
+    ///
+    /// # Panics
+    /// If the tree is being loaded, or there is anything in it.
+    pub fn load(&self, tree: TreeId) -> TreeLoad {
+        let partition = self.me.upgrade();
+        let partition = partition.expect("a partition that is called exists");
+        let taken = TakenExtents::default();
+        let load = Load {
+            taken: taken.clone(),
+            complete: None,
+            is_installing: false,
+        };
+        let mut state = self.state.borrow_mut();
+        assert!(
+            !state.counts.contains_key(&tree) && !state.views.current().trees.contains_key(&tree),
+            "{tree} is loaded over what it has"
+        );
+        let before = state.loads.insert(tree, load);
+        assert!(before.is_none(), "{tree} is loaded twice at once");
+        drop(state);
+        TreeLoad {
+            partition,
+            tree,
+            root: None,
+            freed: Freed::default(),
+            taken,
+            last: None,
+        }
+    }
+
+    /// The trees that are complete: the checkpoint that asks puts them among the others.
+    pub(super) fn install_loads(&self) -> Vec<Loaded> {
+        let mut state = self.state.borrow_mut();
+        let loads = state.loads.iter_mut();
+        loads
+            .filter_map(|(tree, load)| {
+                let Complete { root, freed } = load.complete.take()?;
+                load.is_installing = true;
+                sim::event("loaded tree installed");
+                Some(Loaded {
+                    tree: *tree,
+                    root,
+                    freed,
+                })
+            })
+            .collect()
+    }
+
+    /// What loads have taken that are not part of the checkpoint under way.
+    pub(super) fn loading_extents(&self) -> Vec<Extent> {
+        let state = self.state.borrow();
+        let loads = state.loads.values().filter(|load| !load.is_installing);
+        loads
+            .flat_map(|load| load.taken.borrow().clone())
+            .collect()
+    }
+
+    /// Gives back what a complete load has taken, if no checkpoint has its tree.
+    pub(super) fn forget_load(&self, tree: TreeId) {
+        let mut state = self.state.borrow_mut();
+        let waits = state.loads.get(&tree);
+        if waits.is_none_or(|load| load.complete.is_none()) {
+            return;
+        }
+        let load = state.loads.remove(&tree).expect("just seen");
+        drop(state);
+        if let Some(partition) = self.me.upgrade() {
+            drop(spawn(Queue::Background, async move {
+                partition.release_taken(load.taken.take()).await;
+            }));
+        }
+    }
+
+    /// Makes blocks of a load reusable. Any of them may be the first of a page in the cache.
+    async fn release_taken(&self, taken: Vec<Extent>) {
+        for extent in taken {
+            for block in extent.start..extent.end() {
+                self.store.cache.remove(block);
+            }
+            self.store.space.borrow_mut().release(extent);
+            yield_if_due().await;
+        }
+    }
+}
+
+impl TreeLoad {
+    /// Adds records behind those that are there.
+    ///
+    /// # Errors
+    /// A page could not be written; the partition must not be used any more.
+    ///
+    /// # Panics
+    /// If the keys do not ascend.
+    pub async fn append(&mut self, records: Vec<(Key, Bytes)>) -> Result<(), Fatal> {
+        let Some((last, _)) = records.last() else {
+            return Ok(());
+        };
+        let last = last.clone();
+        let before = self.last.iter().chain(records.iter().map(|(key, _)| key));
+        assert!(
+            before.is_sorted_by(|a, b| a < b),
+            "records of {} are loaded out of order",
+            self.tree
+        );
+        let store = &self.partition.store;
+        let checkpoint = self.partition.roots().checkpoint + 1;
+        let mut writer =
+            PageWriter::recording(store, checkpoint, &Unpaced, self.taken.clone());
+        self.root = merge_tree(
+            &mut writer,
+            store,
+            &mut self.freed,
+            self.tree,
+            self.root,
+            Box::new(std::iter::empty()),
+            records.into_iter().map(|(key, value)| (key, Some(value))),
+        )
+        .await?;
+        writer.settle().await?;
+        self.last = Some(last);
+        sim::event("part of a tree loaded");
+        Ok(())
+    }
+
+    /// Leaves the tree to the next checkpoint, with which it begins: [`Storage::checkpoint_loads`].
+    ///
+    /// [`Storage::checkpoint_loads`]: crate::Storage::checkpoint_loads
+    pub fn finish(self) {
+        let mut state = self.partition.state.borrow_mut();
+        match self.root {
+            Some(root) => {
+                let load = state.loads.get_mut(&self.tree);
+                let load = load.expect("it is known until a checkpoint has it");
+                load.complete = Some(Complete {
+                    root,
+                    freed: self.freed.extents,
+                });
+            }
+            // Nothing was written, and an empty tree is none.
+            None => {
+                state.loads.remove(&self.tree);
+            }
+        }
+    }
+
+    /// Gives everything back.
+    pub async fn abandon(self) {
+        let load = self.partition.state.borrow_mut().loads.remove(&self.tree);
+        let load = load.expect("it is known until it is finished");
+        self.partition.release_taken(load.taken.take()).await;
+    }
+}
