@@ -9,7 +9,8 @@ use pinion_wire::idl::{f64_lossy, i64_exact, truthy};
 use pinion_wire::{Error, ErrorCode, Result, ServerCounters};
 
 use crate::limits::{
-    LEAST_BUILD_MEMORY_MB, MOST_LEAST_FREE_MB, CURSOR_TIMEOUT, MAX_SERVICE_DESCRIPTOR_BYTES};
+    CURSOR_TIMEOUT, LEAST_BUILD_MEMORY_MB, MAX_SERVICE_DESCRIPTOR_BYTES, MOST_LEAST_FREE_MB,
+};
 use crate::log_verbosity;
 use crate::ttl::{TtlParameters, TtlSetting};
 

@@ -27,9 +27,7 @@ pub use inspect::{
 };
 pub use limits::{MAX_ENTRY_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 pub use manifest::{Cut, Cuts, Manifest, Superblock};
-pub use partition::{
-    Cursor, PageStats, Partition, PartitionMemory, SnapshotPin, TreeLoad, UnitId,
-};
+pub use partition::{Cursor, PageStats, Partition, PartitionMemory, SnapshotPin, TreeLoad, UnitId};
 pub use types::{
     CATALOG_TREE, Direction, Expect, Fatal, Key, KeyRange, Op, PartitionId, Read, ReadAt,
     ReadError, TreeId, TreeStats, VersionToken, Write, WriteError, prefix_successor,

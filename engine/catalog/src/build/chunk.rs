@@ -101,7 +101,10 @@ struct Source {
 
 impl Source {
     fn compare(&self, other: &Source) -> Ordering {
-        let heads = (self.chunk.slots[self.at].head, other.chunk.slots[other.at].head);
+        let heads = (
+            self.chunk.slots[self.at].head,
+            other.chunk.slots[other.at].head,
+        );
         heads.0.cmp(&heads.1).then_with(|| {
             let key = self.chunk.key(self.at);
             key.cmp(other.chunk.key(other.at))

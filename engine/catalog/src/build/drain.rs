@@ -83,11 +83,7 @@ pub(super) async fn drain(work: Arc<Work>, partition: PartitionId) -> Result<Dra
 }
 
 /// The next side writes of a partition, and which version of each it is.
-async fn batch(
-    side: TreeId,
-    partition: PartitionId,
-    from: Bound<Key>,
-) -> Result<Vec<(Key, Read)>> {
+async fn batch(side: TreeId, partition: PartitionId, from: Bound<Key>) -> Result<Vec<(Key, Read)>> {
     let owned = storage().partition(partition).expect("asked its owner");
     let range = KeyRange {
         lower: from,

@@ -88,7 +88,8 @@ async fn fill_trees(work: &Arc<Work>) -> Result<Found> {
         let what = format!("cannot make the directory of index builds: {error}");
         Error::new(ErrorCode::FILE_STREAM_FAILED, what)
     })?;
-    work.progress.begin(BuildPhase::Scanning, documents(work).await);
+    work.progress
+        .begin(BuildPhase::Scanning, documents(work).await);
     let scanned = work.on_partitions(scan::scan).await?;
     let entries = scanned.iter().map(|part| part.entries).sum();
     let mut found = Found::default();
@@ -116,7 +117,9 @@ pub(crate) async fn documents(work: &Work) -> u64 {
     let counted = on_all_cores(move |_| async move {
         let partitions = (0..storage().partition_count()).map(PartitionId);
         let owned = partitions.filter_map(|partition| storage().partition(partition));
-        owned.map(|owned| owned.tree_stats(tree).records).sum::<u64>()
+        owned
+            .map(|owned| owned.tree_stats(tree).records)
+            .sum::<u64>()
     });
     counted.await.into_iter().sum()
 }
@@ -171,4 +174,3 @@ pub(crate) async fn remove_temporary() {
         }
     }
 }
-

@@ -54,7 +54,10 @@ pub(super) fn take_sorter(work: &Work, index: usize, partition: PartitionId) -> 
 pub(super) async fn forget_sorted(work: &Work) {
     let uuid = work.uuid;
     pinion_runtime::on_all_cores(move |_| async move {
-        sorters().0.borrow_mut().retain(|(build, ..), _| *build != uuid);
+        sorters()
+            .0
+            .borrow_mut()
+            .retain(|(build, ..), _| *build != uuid);
     })
     .await;
 }

@@ -46,7 +46,9 @@ mod tests {
     #[track_caller]
     fn check(noted: &[&str], expected: &[&str]) {
         let mut shared = SharedFields::default();
-        noted.iter().for_each(|fields| shared.note(fields.as_bytes()));
+        noted
+            .iter()
+            .for_each(|fields| shared.note(fields.as_bytes()));
         let found = shared.into_fields().expect("few");
         let expected: Vec<Key> = expected
             .iter()

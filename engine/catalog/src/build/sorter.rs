@@ -83,13 +83,19 @@ mod tests {
     #[track_caller]
     fn check(entries: u64, most_bytes: usize, spills: bool) {
         sim::block_on(1, async move {
-            fs::create_dir_all("/tmp/sorter").await.expect("a directory");
+            fs::create_dir_all("/tmp/sorter")
+                .await
+                .expect("a directory");
             let sorter = Sorter::new(PathBuf::from("/tmp/sorter/s"), most_bytes);
             let mut rng = Rng::from_seed(entries);
             let mut chunk = Chunk::default();
             let mut expected = std::collections::BTreeSet::new();
             for n in 0..entries {
-                let key = format!("{:05}{}", rng.below(entries / 2), "k".repeat(n as usize % 40));
+                let key = format!(
+                    "{:05}{}",
+                    rng.below(entries / 2),
+                    "k".repeat(n as usize % 40)
+                );
                 chunk.push(key.as_bytes(), &[7; 3]);
                 expected.insert(key);
                 if n % 50 == 49 || n + 1 == entries {
@@ -107,7 +113,10 @@ mod tests {
                     found.push(String::from_utf8(key.to_vec()).expect("text"));
                 }
             }
-            assert!(found.iter().eq(&expected), "{entries} entries in {most_bytes} bytes");
+            assert!(
+                found.iter().eq(&expected),
+                "{entries} entries in {most_bytes} bytes"
+            );
         });
     }
 

@@ -139,7 +139,9 @@ impl Work {
     pub(super) fn sorter_bytes(&self) -> usize {
         let sorters = self.indexes.len().max(1) * usize::from(self.partitions());
         let share = self.limits.memory_bytes / sorters as u64;
-        usize::try_from(share).unwrap_or(usize::MAX).max(LEAST_SORTER_BYTES)
+        usize::try_from(share)
+            .unwrap_or(usize::MAX)
+            .max(LEAST_SORTER_BYTES)
     }
 
     /// The size of the pieces in which entries are sorted.

@@ -124,7 +124,9 @@ pub async fn kill_build(op_id: i32) -> bool {
         let coordinator = pinion_runtime::core_local::<Coordinator>();
         let running = coordinator.builds.running.borrow();
         let build = running.values().find(|build| build.op_id == op_id);
-        build.inspect(|build| build.end("operation was interrupted")).is_some()
+        build
+            .inspect(|build| build.end("operation was interrupted"))
+            .is_some()
     };
     submit_to(CoreId(0), Queue::Foreground, kill).await
 }
@@ -273,7 +275,11 @@ impl Coordinator {
             for index in work.indexes.iter() {
                 let known = current.index(index.name()).expect("only its build ends it");
                 let mut built = known.built();
-                for (_, paths) in found.multikey.iter().filter(|(tree, _)| *tree == index.tree) {
+                for (_, paths) in found
+                    .multikey
+                    .iter()
+                    .filter(|(tree, _)| *tree == index.tree)
+                {
                     built = built.with_multikey(paths);
                 }
                 dropped_trees.extend(index.building.map(|building| building.side));
@@ -291,7 +297,8 @@ impl Coordinator {
 
     /// Takes the indexes of a build out of the catalog, and lets go of their trees.
     async fn abort(&self, work: &Work, cause: Option<&Error>) -> Result<Timestamp> {
-        self.abort_build(&work.collection.ns, work.uuid, cause).await
+        self.abort_build(&work.collection.ns, work.uuid, cause)
+            .await
     }
 
     async fn abort_build(
@@ -303,10 +310,16 @@ impl Coordinator {
         let gone = |catalog: &Catalog| {
             let current = catalog.get(ns).expect("its lock is held");
             let is_of_build = |index: &&Arc<Index>| {
-                index.building.is_some_and(|building| building.build == build)
+                index
+                    .building
+                    .is_some_and(|building| building.build == build)
             };
-            let indexes: Vec<Arc<Index>> =
-                current.indexes.iter().filter(is_of_build).cloned().collect();
+            let indexes: Vec<Arc<Index>> = current
+                .indexes
+                .iter()
+                .filter(is_of_build)
+                .cloned()
+                .collect();
             let names: Vec<String> = indexes.iter().map(|i| i.name().to_owned()).collect();
             let trees: Vec<TreeId> = indexes.iter().flat_map(|index| index.trees()).collect();
             let mut o = listing("abortIndexBuild", ns, build, indexes.iter().map(|i| &**i));

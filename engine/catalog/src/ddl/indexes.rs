@@ -177,7 +177,9 @@ impl Coordinator {
         let first = self.numbers(2 * wanted.len() as u64);
         let in_build = |(tree, wanted): (u64, specs::Wanted)| {
             let side = TreeId(tree + 1);
-            wanted.into_index(TreeId(tree)).in_build(Building { build, side })
+            wanted
+                .into_index(TreeId(tree))
+                .in_build(Building { build, side })
         };
         let numbered = (first..).step_by(2).zip(wanted);
         let indexes: Vec<Index> = numbered.map(in_build).collect();

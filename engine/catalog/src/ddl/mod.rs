@@ -13,9 +13,9 @@ mod multikey;
 mod reindex;
 mod rename;
 
-pub use coll_mod::{CollMod, IndexChange, IndexName, Modified, PropertyChange, coll_mod};
 pub(crate) use builds::give_up_builds;
 pub use builds::{BuildInfo, end_builds, index_builds, kill_build};
+pub use coll_mod::{CollMod, IndexChange, IndexName, Modified, PropertyChange, coll_mod};
 pub(crate) use coordinator::{Coordinator, install_change};
 pub use create::{create_collection, ensure_collection};
 pub use drop::{Dropped, drop_collection, drop_database};

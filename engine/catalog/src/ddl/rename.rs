@@ -69,7 +69,9 @@ fn check(catalog: &Catalog, from: &Namespace, to: &Namespace, drop_target: bool)
         ));
     }
     check_no_build(source)?;
-    catalog.get(to).map_or(Ok(()), |target| check_no_build(target))
+    catalog
+        .get(to)
+        .map_or(Ok(()), |target| check_no_build(target))
 }
 
 fn renaming(catalog: &Catalog, from: &Namespace, to: &Namespace) -> Result<Commit> {

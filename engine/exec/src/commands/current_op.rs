@@ -168,7 +168,10 @@ fn describe_build((place, build): (usize, &BuildInfo)) -> RawDocumentBuf {
     let mut out = DocBuilder::new();
     out.append("type", "op")
         .append("host", shared.options.host.as_str())
-        .append("desc", format!("IndexBuildsCoordinatorMongod-{place}").as_str())
+        .append(
+            "desc",
+            format!("IndexBuildsCoordinatorMongod-{place}").as_str(),
+        )
         .append("active", true)
         .append("currentOpTime", iso_now().as_str())
         .append("opid", build.op_id);

@@ -106,7 +106,9 @@ impl GeoNear {
             return Ok(());
         }
         for (kind, name) in [(IndexKind::TwoD, "2d"), (IndexKind::TwoDSphere, "2dsphere")] {
-            let mut found = indexes.iter().filter(|index| index.ready && index.kind == kind);
+            let mut found = indexes
+                .iter()
+                .filter(|index| index.ready && index.kind == kind);
             let Some(index) = found.next() else {
                 continue;
             };

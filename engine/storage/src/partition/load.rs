@@ -10,9 +10,7 @@ use bytes::Bytes;
 use pinion_runtime::{Queue, sim, spawn, yield_if_due};
 
 use super::core::Partition;
-use crate::base::{
-    Extent, Freed, PageWriter, TakenExtents, TreeRoot, Unpaced, merge_tree,
-};
+use crate::base::{Extent, Freed, PageWriter, TakenExtents, TreeRoot, Unpaced, merge_tree};
 use crate::types::{Fatal, Key, TreeId};
 
 /// What the partition knows of a load.
@@ -105,9 +103,7 @@ impl Partition {
     pub(super) fn loading_extents(&self) -> Vec<Extent> {
         let state = self.state.borrow();
         let loads = state.loads.values().filter(|load| !load.is_installing);
-        loads
-            .flat_map(|load| load.taken.borrow().clone())
-            .collect()
+        loads.flat_map(|load| load.taken.borrow().clone()).collect()
     }
 
     /// Gives back what a complete load has taken, if no checkpoint has its tree.
@@ -159,8 +155,7 @@ impl TreeLoad {
         );
         let store = &self.partition.store;
         let checkpoint = self.partition.roots().checkpoint + 1;
-        let mut writer =
-            PageWriter::recording(store, checkpoint, &Unpaced, self.taken.clone());
+        let mut writer = PageWriter::recording(store, checkpoint, &Unpaced, self.taken.clone());
         self.root = merge_tree(
             &mut writer,
             store,

@@ -102,7 +102,9 @@ fn check(end: End) {
         let partition = match end {
             End::Forgotten => {
                 partition.close().await;
-                Partition::open(ID, dir, roots, options.clone()).await.unwrap()
+                Partition::open(ID, dir, roots, options.clone())
+                    .await
+                    .unwrap()
             }
             End::Abandoned => {
                 load.abandon().await;
@@ -161,7 +163,9 @@ fn a_load_that_does_not_end_leaves_nothing_behind() {
 fn records_come_in_order() {
     sim::block_on(1, async {
         let options = PartitionOptions::hostile();
-        let partition = Partition::create(ID, Path::new(DIR), options).await.unwrap();
+        let partition = Partition::create(ID, Path::new(DIR), options)
+            .await
+            .unwrap();
         let mut load = partition.load(LOADED);
         append(&mut load, 1).await;
         append(&mut load, 0).await;
