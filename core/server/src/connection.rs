@@ -225,13 +225,14 @@ impl Session<'_> {
                 streaming = stream_goes_on;
                 let counters = &self.core.counters;
                 let streams = match message.command_name() {
-                    "hello" => &counters.exhaust_hello,
-                    _ => &counters.exhaust_is_master,
+                    "hello" => Some(&counters.exhaust_hello),
+                    "isMaster" | "ismaster" => Some(&counters.exhaust_is_master),
+                    _ => None,
                 };
-                if streaming {
-                    ServerCounters::add(streams, 1)
-                } else {
-                    ServerCounters::less(streams)
+                match streams {
+                    Some(streams) if streaming => ServerCounters::add(streams, 1),
+                    Some(streams) => ServerCounters::less(streams),
+                    None => {}
                 }
             }
             if close || sent == Flow::Close {
