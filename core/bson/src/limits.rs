@@ -9,7 +9,7 @@ pub const INTERNAL_ALLOWANCE_BYTES: usize = 16 * 1024;
 /// The largest document that is accepted from outside at all.
 pub const MAX_INTERNAL_DOCUMENT_BYTES: usize = MAX_USER_DOCUMENT_BYTES + INTERNAL_ALLOWANCE_BYTES;
 
-/// The deepest nesting of documents and arrays: the document itself counts as one level.
+/// The deepest nesting of documents and arrays within a document, which is itself none of these levels.
 pub const MAX_DEPTH: usize = 200;
 
 /// The smallest document: its length and its terminator.

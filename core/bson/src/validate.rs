@@ -138,7 +138,7 @@ impl Checker<'_> {
     /// Walks all documents without recursion, so depth costs no stack.
     fn document(&mut self) -> Result<(), Fault> {
         // Where each open document ends.
-        let mut ends = [0u32; MAX_DEPTH];
+        let mut ends = [0u32; MAX_DEPTH + 1];
         let mut depth = 0;
         ends[0] = self.enter(self.bytes.len())? as u32;
         loop {

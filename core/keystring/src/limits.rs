@@ -3,9 +3,9 @@
 /// The components a compound key can have, as MongoDB allows for an index.
 pub const MAX_COMPONENTS: u32 = 32;
 
-/// The depth to which a decoder follows nested documents and arrays: that of documents, and the array or document
-/// itself as a component.
-pub(crate) const MAX_DECODE_DEPTH: usize = pinion_bson::MAX_DEPTH + 1;
+/// The depth to which a decoder follows nested documents and arrays: that of documents, the document itself as a
+/// component, and what stands in the deepest.
+pub(crate) const MAX_DECODE_DEPTH: usize = pinion_bson::MAX_DEPTH + 2;
 
 /// The longest binary RecordId.
 pub const MAX_RECORD_ID_BYTES: usize = 8 * 1024 * 1024;

@@ -10,8 +10,12 @@ pub const MAX_FILTER_DEPTH: usize = 100;
 /// Most fields a sort or an index key pattern may name.
 pub const MAX_KEY_PATTERN_FIELDS: usize = 32;
 
-/// Deepest nesting of a stored document.
-pub const MAX_STORED_DEPTH: usize = 200;
+/// Deepest nesting of a stored document, which counts as one level: what stands around it in commands, in replies and
+/// in the oplog has the rest of the depth that documents may have.
+pub const MAX_STORED_DEPTH: usize = pinion_bson::MAX_DEPTH - 20;
+
+/// Deepest nesting of an expression.
+pub const MAX_EXPRESSION_DEPTH: usize = pinion_bson::MAX_DEPTH;
 
 /// Longest dotted path, in components, of an update, a projection or an expression.
 pub const MAX_PATH_COMPONENTS: usize = 200;

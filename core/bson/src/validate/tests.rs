@@ -77,7 +77,7 @@ fn faults_are_named() {
 fn depth_is_limited() {
     let nested = |depth: usize| {
         let mut document = rawdoc! {};
-        for _ in 1..depth {
+        for _ in 0..depth {
             document = rawdoc! { "a": document };
         }
         document

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+/// Stack of each thread. Documents of the greatest depth are parsed and computed by recursion, for which the two
+/// megabytes that threads have by default are too few without optimisation.
+pub(super) const STACK_BYTES: usize = 16 * 1024 * 1024;
+
 /// Entries of a core's submission queue. A full queue is submitted at once, so this bounds a batch, not the work.
 pub(super) const SUBMISSION_ENTRIES: u32 = 1024;
 /// Entries of a core's completion queue. On overflow the kernel keeps completions aside and they are fetched later.

@@ -16,7 +16,7 @@ use glommio::{LocalExecutorBuilder, Placement, spawn_local_into};
 use super::blocking::Blocking;
 use super::compute::Computing;
 use super::core::RealCore;
-use super::limits::PREEMPTION;
+use super::limits::{PREEMPTION, STACK_BYTES};
 use super::monitor::{self, SignalHandlers};
 use super::options::{RealOptions, StartError};
 use super::ports::Ports;
@@ -91,15 +91,16 @@ where
             count,
         };
         let main = main.clone();
-        let started = LocalExecutorBuilder::new(Placement::Fixed(options.cpus[core]))
-            .name("pinion-core")
+        let builder = LocalExecutorBuilder::new(Placement::Fixed(options.cpus[core]))
             .io_memory(GLOMMIO_IO_MEMORY)
             .ring_depth(GLOMMIO_RING_DEPTH)
-            .preempt_timer(PREEMPTION)
-            .spawn(move || {
-                let seed = seed.started();
-                core_main(seed, main)
-            });
+            .preempt_timer(PREEMPTION);
+        // The executor starts threads with the stack that the system library gives them, so it runs in one of ours.
+        let started = thread(&format!("pinion-core-{core}"), move || {
+            let executor = builder.make().map_err(|error| error.to_string())?;
+            let seed = seed.started();
+            Ok::<_, String>(executor.run(core_main(seed, main)))
+        });
         match started {
             Ok(executor) => executors.push(executor),
             Err(error) => {
@@ -118,13 +119,16 @@ where
 
     let mut results = Vec::new();
     for (core, executor) in executors.into_iter().enumerate() {
-        match executor.join() {
+        let ended = executor
+            .join()
+            .unwrap_or_else(|_| Err("its thread panicked".to_owned()));
+        match ended {
             Ok(result) => results.extend(result),
             // Also what a core that was never run says, after its `Unstarted` has stopped the others.
-            Err(error) => node.fail(StartError::Core {
+            Err(message) => node.fail(StartError::Core {
                 core,
                 cpu: options.cpus[core],
-                message: error.to_string(),
+                message,
             }),
         }
     }
@@ -172,12 +176,13 @@ fn check(options: &RealOptions) -> Result<(), StartError> {
         .map_err(|problem| StartError::Options(problem.to_string()))
 }
 
-fn thread(
+fn thread<T: Send + 'static>(
     name: &str,
-    f: impl FnOnce() + Send + 'static,
-) -> Result<std::thread::JoinHandle<()>, StartError> {
+    f: impl FnOnce() -> T + Send + 'static,
+) -> Result<std::thread::JoinHandle<T>, StartError> {
     std::thread::Builder::new()
         .name(name.to_owned())
+        .stack_size(STACK_BYTES)
         .spawn(f)
         .map_err(StartError::System)
 }

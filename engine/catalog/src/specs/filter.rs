@@ -11,7 +11,7 @@ use super::cannot_create;
 /// # Errors
 /// Those of the filter's language, and `CannotCreateIndex` for a predicate that no partial index has.
 pub(super) fn check(filter: &RawDocument) -> Result<()> {
-    let matcher = Matcher::parse(filter)?;
+    let matcher = Matcher::parse_nested(filter, None)?;
     match matcher.unsuitable_for_partial_index() {
         None => Ok(()),
         Some(predicate) => Err(cannot_create(format!(

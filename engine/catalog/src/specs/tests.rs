@@ -93,6 +93,11 @@ fn options() {
         67,
     );
     refused(a(), rawdoc! { "partialFilterExpression": 1 }, 14);
+    refused(
+        a(),
+        rawdoc! { "partialFilterExpression": { "$expr": { "$lte": ["$a", "$$NOW"] } } },
+        224,
+    );
     refused(a(), rawdoc! { "wildcardProjection": { "b": 1 } }, 2);
     refused(a(), rawdoc! { "weights": { "a": 1 } }, 67);
     refused(a(), rawdoc! { "nonsense": 1 }, 197);

@@ -50,7 +50,8 @@ pub struct Variables {
 }
 
 impl Variables {
-    fn forget(&mut self, name: &str) {
+    /// Takes a variable away: whoever names it is told that there is none.
+    pub fn forget(&mut self, name: &str) {
         self.values.retain(|(other, _)| other != name);
         self.missing.retain(|other| other != name);
         self.unbound.retain(|other| other != name);

@@ -168,7 +168,7 @@ impl<'v> Parser<'v> {
     }
 
     pub(crate) fn parse(&mut self, value: RawBsonRef<'_>) -> Result<Expr> {
-        if self.depth > crate::limits::MAX_STORED_DEPTH {
+        if self.depth > crate::limits::MAX_EXPRESSION_DEPTH {
             return Err(error(15, "expression nested too deeply"));
         }
         self.depth += 1;

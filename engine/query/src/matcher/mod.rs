@@ -95,8 +95,8 @@ impl Matcher {
         Ok(Matcher::new(filter, root, variables.collation.clone()))
     }
 
-    /// A filter inside an update, where what concerns the whole document may not stand.
-    pub(crate) fn parse_nested(
+    /// A filter inside an update, or of a partial index, where what concerns the whole document may not stand.
+    pub fn parse_nested(
         filter: &RawDocument,
         collation: Option<&Arc<Collation>>,
     ) -> Result<Matcher> {

@@ -4,8 +4,9 @@ use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 use pinion_wire::Result;
 
 use super::Stage;
-use super::densify::{missing_field, parse_paths, unknown_field, wrong_type};
+use super::densify::parse_paths;
 use super::parse::push_addition;
+use super::spec::{missing_field, unknown_field, wrong_type};
 use crate::error::{error, failed_to_parse};
 use crate::expression::Variables;
 use crate::value::{elements, is_empty, type_name};

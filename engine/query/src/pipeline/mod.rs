@@ -19,6 +19,7 @@ mod refused;
 mod rules;
 mod run;
 mod sample;
+mod spec;
 mod stage;
 mod step;
 mod steps;

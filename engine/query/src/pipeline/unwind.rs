@@ -95,6 +95,12 @@ impl Unwind {
                 format!("path option to $unwind stage should be prefixed with a '$': {path}"),
             ));
         };
+        if path.contains('\0') {
+            return Err(error(
+                16419,
+                "field path must not contain embedded null characters",
+            ));
+        }
         check_field_path(path)?;
         if let Some(index) = index {
             if index.starts_with('$') {

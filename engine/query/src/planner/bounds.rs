@@ -212,11 +212,18 @@ fn is_leaf(value: RawBsonRef<'_>) -> bool {
     }
 }
 
-/// Whether no operand is an array or a document with fields.
+/// Whether no operand is an array or a document with fields. What equals an empty array has a key of its own.
 fn has_leaf_operands(predicate: &Predicate) -> bool {
+    let is_equal_leaf = |value: RawBsonRef<'_>| {
+        is_leaf(value) || matches!(value, RawBsonRef::Array(array) if crate::value::items(array).next().is_none())
+    };
     match predicate {
+        Predicate::Compare {
+            op: CompareOp::Eq,
+            value,
+        } => is_equal_leaf(value.as_raw_bson_ref()),
         Predicate::Compare { value, .. } => is_leaf(value.as_raw_bson_ref()),
-        Predicate::In { values, .. } => values.iter().all(|v| is_leaf(v.as_raw_bson_ref())),
+        Predicate::In { values, .. } => values.iter().all(|v| is_equal_leaf(v.as_raw_bson_ref())),
         _ => true,
     }
 }

@@ -70,14 +70,11 @@ pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
         found.extend(candidates(at, index, &query)?);
     }
     let best = found.into_iter().max_by_key(rank);
-    if let (Some(at), None) = (hinted, &best) {
-        return Err(hinted_in_vain(request, at));
-    }
     if let Some(best) = best.as_ref().filter(|best| best.points > 0) {
         return Ok(finish(request, best));
     }
-    if hinted.is_none()
-        && let Some(branches) = union(request, root)?
+    if (hinted.is_none() || best.is_none())
+        && let Some(branches) = union(request, root, hinted)?
     {
         return Ok(Plan {
             access: Access::Union(branches),
@@ -85,9 +82,10 @@ pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
             filter_satisfied: false,
         });
     }
-    match best {
-        Some(best) => Ok(finish(request, &best)),
-        None => Ok(collection(request, sort, Direction::Forward)),
+    match (best, hinted) {
+        (Some(best), _) => Ok(finish(request, &best)),
+        (None, Some(at)) => Err(hinted_in_vain(request, at)),
+        (None, None) => Ok(collection(request, sort, Direction::Forward)),
     }
 }
 
@@ -182,8 +180,12 @@ pub(super) fn planner_error(
     )
 }
 
-/// A scan for each branch of a `$or`, where each has an index.
-pub(super) fn union(request: &PlanRequest<'_>, root: &Node) -> Result<Option<Vec<IndexAccess>>> {
+/// A scan for each branch of a `$or`, where each has an index, or where the hinted one serves all of them.
+pub(super) fn union(
+    request: &PlanRequest<'_>,
+    root: &Node,
+    hinted: Option<usize>,
+) -> Result<Option<Vec<IndexAccess>>> {
     let branches = root.conjuncts().iter().find_map(|node| match node {
         Node::Or(branches) => Some(branches),
         _ => None,
@@ -193,9 +195,10 @@ pub(super) fn union(request: &PlanRequest<'_>, root: &Node) -> Result<Option<Vec
     };
     let mut scans = Vec::new();
     for branch in branches {
-        let query = Query::new(request, vec![branch.conjuncts(), root.conjuncts()]);
+        let mut query = Query::new(request, vec![branch.conjuncts(), root.conjuncts()]);
+        query.hinted = hinted.is_some();
         let mut found = Vec::new();
-        for (at, index) in usable(request) {
+        for (at, index) in usable(request).filter(|(at, _)| hinted.is_none_or(|h| h == *at)) {
             found.extend(candidates(at, index, &query)?);
         }
         let best = found

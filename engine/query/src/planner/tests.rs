@@ -651,6 +651,11 @@ fn wildcard_indexes_serve_the_paths_that_they_hold() {
     );
     check(rawdoc! { "a": {} }, none(), "w [\"a\", \"a\"]; [{}, {}]");
     check(
+        rawdoc! { "a": [] },
+        none(),
+        "w [\"a\", \"a\"] [\"a.\", \"a/\"); [MinKey, MaxKey]",
+    );
+    check(
         rawdoc! { "l.0.k": 5 },
         none(),
         "w [\"l.0.k\", \"l.0.k\"] [\"l.k\", \"l.k\"]; [5, 5] [[], BinData(0, ))",
@@ -666,6 +671,38 @@ fn wildcard_indexes_serve_the_paths_that_they_hold() {
     ] {
         check(filter, none(), "collection Forward");
     }
+}
+
+#[test]
+fn a_hinted_wildcard_index_serves_every_branch_of_an_or_or_none() {
+    let all = listed(&[rawdoc! { "name": "w", "key": { "$**": 1 } }]);
+    let hint = super::Hint::Name("w".into());
+    let check = |filter: RawDocumentBuf, expected: Result<usize, i32>| {
+        let matcher = Matcher::parse(&filter).expect("the filter parses");
+        let request = PlanRequest {
+            namespace: "db.c",
+            matcher: &matcher,
+            sort: None,
+            projection: None,
+            hint: Some(&hint),
+            key_bounds: None,
+            return_key: false,
+            indexes: &all,
+        };
+        let found = plan(&request).map(|plan| match plan.access {
+            Access::Union(branches) => branches.len(),
+            Access::Index(_) => 1,
+            access => panic!("{access:?}"),
+        });
+        assert_eq!(found.map_err(|e| e.code.0), expected, "{filter:?}");
+    };
+    check(rawdoc! { "a": 1 }, Ok(1));
+    check(rawdoc! { "$or": [{ "a": 1 }, { "b": 2 }] }, Ok(2));
+    check(
+        rawdoc! { "$or": [{ "a": 1 }, { "b": { "$exists": false } }] },
+        Err(291),
+    );
+    check(rawdoc! {}, Err(291));
 }
 
 #[test]

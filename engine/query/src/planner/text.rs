@@ -68,7 +68,7 @@ pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
 /// The plan of a query whose `$text` stands in a `$or`.
 fn plan_alternatives(request: &PlanRequest<'_>, hinted: Option<usize>) -> Result<Plan> {
     let branches = match (hinted, request.key_bounds) {
-        (None, None) => union(request, request.matcher.root())?,
+        (None, None) => union(request, request.matcher.root(), None)?,
         _ => None,
     };
     match branches {

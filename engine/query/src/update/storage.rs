@@ -29,6 +29,9 @@ pub fn check_storable(document: &RawDocument) -> Result<()> {
     Ok(())
 }
 
+/// The bytes of a document that has nothing but another one in it, without those of the other one.
+const LEAST_LEVEL_BYTES: usize = 7;
+
 fn check_depth(document: &RawDocument, depth: usize) -> Result<()> {
     if depth > MAX_STORED_DEPTH {
         return Err(error(
@@ -42,10 +45,12 @@ fn check_depth(document: &RawDocument, depth: usize) -> Result<()> {
 
 /// Checks what lies within an element of a document at this depth.
 fn check_element_depth(element: &RawElem<'_>, depth: usize) -> Result<()> {
-    if !matches!(
+    let is_nested = matches!(
         element.kind,
         ElementType::EmbeddedDocument | ElementType::Array
-    ) {
+    );
+    // What is too short to nest so deep is not looked into, which is nearly all that is ever stored.
+    if !is_nested || element.value.len() < LEAST_LEVEL_BYTES * (MAX_STORED_DEPTH - depth) {
         return Ok(());
     }
     match element.to_value() {

@@ -219,3 +219,25 @@ fn upserts_by_pipeline() {
     assert!(!update.is_replacement());
     assert!(Update::parse(RawBsonRef::Int32(1)).is_err());
 }
+
+#[test]
+fn documents_nest_as_deep_as_may_be_stored() {
+    use crate::limits::MAX_STORED_DEPTH;
+    let nested = |depth: usize, name: &str| {
+        let mut document = rawdoc! {};
+        for _ in 1..depth {
+            let mut outer = pinion_bson::DocBuilder::new();
+            outer.append(name, pinion_bson::RawBsonRef::Document(&document));
+            document = outer.finish();
+        }
+        document
+    };
+    let check = |depth: usize, name: &str, code: Option<i32>| {
+        let found = super::check_storable(&nested(depth, name));
+        assert_eq!(found.err().map(|e| e.code.0), code, "{depth} {name:?}");
+    };
+    for name in ["", "a", "a longer name"] {
+        check(MAX_STORED_DEPTH, name, None);
+        check(MAX_STORED_DEPTH + 1, name, Some(15));
+    }
+}

@@ -4,13 +4,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_bson::RawDocument;
+use pinion_bson::{RawBson, RawDocument, RawDocumentBuf};
 use pinion_catalog::{
     CollectionOptions, Uuid, create_collection, create_indexes, drop_collection, rename_collection,
 };
 use pinion_collation::Collation;
 use pinion_query::{
     Document, IndexSpec, Matcher, Merge, MergeWrite, NotMatched, OutputTo, Outside, Update,
+    Variables,
 };
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -18,6 +19,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use super::{Node, Surroundings};
 use crate::acquire::{acquire_read, acquire_write};
 use crate::compute::compute;
+use crate::interrupt::is_interruption;
 use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS};
 use crate::state::state;
 use crate::write::{
@@ -113,7 +115,7 @@ impl OutNode {
             if !batch.is_empty() && (ended || is_full) {
                 bytes = 0;
                 let batch = std::mem::take(&mut batch);
-                insert(ctx, &temporary, batch, &self.around)
+                insert(ctx, &temporary, batch, true, &self.around)
                     .await
                     .map_err(failed)?;
             }
@@ -126,21 +128,26 @@ impl OutNode {
 
 fn target_of(stage: &OutputTo, around: &Surroundings) -> Result<Namespace> {
     let db = stage.db.as_deref().unwrap_or(around.ns.db());
-    Namespace::new(db, &stage.collection)
+    // What else a name must be has been looked at when the stage was parsed.
+    Namespace::new(db, &stage.collection).map_err(|_| {
+        let why = format!("invalid $out target: {db}.{} is too long", stage.collection);
+        Error::new(ErrorCode::ILLEGAL_OPERATION, why)
+    })
 }
 
-/// Inserts documents in their stored form; the first error ends it.
+/// Inserts documents in their stored form; the first error ends it where they are `ordered`.
 async fn insert(
     ctx: &OpContext,
     ns: &Namespace,
     documents: Vec<Bytes>,
+    ordered: bool,
     around: &Surroundings,
 ) -> Result<()> {
     let acquired = acquire_write(ctx, ns.clone(), None).await?;
     let mut outcome = BatchOutcome::default();
     let documents = documents.into_iter().enumerate().collect();
     let options = InsertOptions {
-        ordered: true,
+        ordered,
         validation: around.validation,
     };
     insert_documents(ctx, acquired, documents, options, &mut outcome).await?;
@@ -180,58 +187,102 @@ impl MergeNode {
         let target = Namespace::new(db, &stage.collection)?;
         let collation = self.around.vars.collation.as_ref();
         check_unique(ctx, stage, &target, collation).await?;
-        let mut inserts = Vec::new();
+        let (mut batch, mut bytes) = (Vec::new(), 0);
         loop {
-            let Some(document) = self.source.next(ctx).await? else {
-                break;
-            };
-            let vars = &self.around.vars;
-            let written = || stage.write(&document, vars);
-            match compute(ctx, written).await? {
-                MergeWrite::Insert => inserts.push(prepare_for_insert(&document, false).await?),
-                MergeWrite::Unmatched => match stage.not_matched {
-                    NotMatched::Insert => inserts.push(prepare_for_insert(&document, false).await?),
-                    NotMatched::Discard => {}
-                    NotMatched::Fail => return Err(not_found()),
-                },
+            let next = self.source.next(ctx).await?;
+            let ended = next.is_none();
+            if let Some(document) = next {
+                let vars = &self.around.vars;
+                let write = compute(ctx, || stage.write(&document, vars)).await?;
+                bytes += document.as_bytes().len();
+                batch.push((document, write));
+            }
+            if ended || batch.len() >= INSERT_GROUP_STATEMENTS || bytes >= INSERT_GROUP_BYTES {
+                bytes = 0;
+                self.write(ctx, stage, &target, std::mem::take(&mut batch))
+                    .await?;
+            }
+            if ended {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Performs the writes of a batch. One that fails does not keep the others from being done, and its error ends the
+    /// stage.
+    async fn write(
+        &self,
+        ctx: &OpContext,
+        stage: &Merge,
+        target: &Namespace,
+        batch: Vec<(Document, MergeWrite)>,
+    ) -> Result<()> {
+        let mut inserts = Vec::new();
+        let mut failed = None;
+        for (document, write) in batch {
+            let done = match write {
                 MergeWrite::Update {
                     filter,
                     update,
                     variables,
                 } => {
-                    let parse = || {
-                        let update =
-                            Update::parse_with(update.as_raw_bson_ref(), None, &variables)?;
-                        Ok((update, Matcher::parse_with(&filter, &variables)?))
-                    };
-                    let (update, matcher) = compute(ctx, parse).await?;
-                    let statement = ModifyStatement {
-                        filter,
-                        matcher,
-                        change: Arc::new(Change::Update(update)),
-                        multi: false,
-                        upsert: false,
-                        hint: None,
-                        sort: None,
-                        wants_documents: false,
-                        validation: self.around.validation,
-                    };
-                    self.change(ctx, stage, &target, &document, &statement)
-                        .await?;
+                    let statement = self.statement(ctx, stage, filter, update, variables).await;
+                    match statement {
+                        Ok(statement) => {
+                            self.change(ctx, stage, target, &document, &statement).await
+                        }
+                        Err(error) => Err(error),
+                    }
                 }
-            }
-            if inserts.len() >= INSERT_GROUP_STATEMENTS {
-                insert(ctx, &target, std::mem::take(&mut inserts), &self.around).await?;
+                MergeWrite::Unmatched if stage.not_matched == NotMatched::Discard => Ok(()),
+                MergeWrite::Unmatched if stage.not_matched == NotMatched::Fail => Err(not_found()),
+                MergeWrite::Insert | MergeWrite::Unmatched => {
+                    prepare_for_insert(&document, false)
+                        .await
+                        .map(|prepared| inserts.push(prepared))
+                }
+            };
+            match done {
+                Err(error) if is_interruption(&error) => return Err(error),
+                Err(error) => failed = failed.or(Some(error)),
+                Ok(()) => {}
             }
         }
         if !inserts.is_empty() {
-            insert(ctx, &target, inserts, &self.around).await?;
+            insert(ctx, target, inserts, false, &self.around).await?;
         }
-        Ok(None)
+        failed.map_or(Ok(()), Err)
     }
 
-    /// Changes the document that has the same key. Where there is none, the one that came is inserted as it is: a
-    /// pipeline of `whenMatched` says nothing about it.
+    /// The update of one document of the target.
+    async fn statement(
+        &self,
+        ctx: &OpContext,
+        stage: &Merge,
+        filter: RawDocumentBuf,
+        update: RawBson,
+        variables: Variables,
+    ) -> Result<ModifyStatement> {
+        let parse = || {
+            let update = Update::parse_with(update.as_raw_bson_ref(), None, &variables)?;
+            Ok((update, Matcher::parse_with(&filter, &variables)?))
+        };
+        let (update, matcher) = compute(ctx, parse).await?;
+        Ok(ModifyStatement {
+            filter,
+            matcher,
+            change: Arc::new(Change::Update(update)),
+            multi: false,
+            upsert: stage.inserts_by_update(),
+            hint: None,
+            sort: None,
+            wants_documents: false,
+            validation: self.around.validation,
+        })
+    }
+
+    /// Changes the document that has the same key. Where there is none, and the update does not make it, the one that
+    /// came is inserted as it is: a pipeline of `whenMatched` says nothing about it.
     async fn change(
         &self,
         ctx: &OpContext,
@@ -247,7 +298,7 @@ impl MergeNode {
             run(ctx, acquired, statement, &mut done).await?;
             let written = self.around.written.get().max(done.last);
             self.around.written.set(written);
-            if done.matched > 0 {
+            if done.matched > 0 || done.upserted.is_some() {
                 return Ok(());
             }
             match (stage.not_matched, taken) {
@@ -258,7 +309,7 @@ impl MergeNode {
                 (NotMatched::Insert, None) => {}
             }
             let prepared = prepare_for_insert(document, false).await?;
-            match insert(ctx, target, vec![prepared], &self.around).await {
+            match insert(ctx, target, vec![prepared], true, &self.around).await {
                 // Another client may have inserted one with this key meanwhile: then it is there to be changed.
                 Err(error) if error.code == ErrorCode::DUPLICATE_KEY => taken = Some(error),
                 result => return result,

@@ -47,7 +47,11 @@ pub(super) async fn open_pipeline(
             "$documents is only valid for a pipeline without a collection",
         ));
     }
-    let ns = Namespace::new(around.ns.db(), from)?;
+    let Ok(ns) = Namespace::new(around.ns.db(), from) else {
+        // No collection can be called that.
+        let around = inner(vars, around.ns.clone());
+        return Ok((Node::chain(Node::nothing(), pipeline, &around), None));
+    };
     let held = acquire_inner(ctx, &ns, &around.ns).await?;
     if let Some(view) = held.view() {
         check_view(&ns, view, vars.collation.as_ref())?;

@@ -8,6 +8,6 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-pub(super) use parse::{missing_field, parse, parse_paths, unknown_field, wrong_type};
+pub(super) use parse::{parse, parse_paths};
 pub(super) use sequence::Densify;
 pub(super) use step::Densifying;

@@ -6,14 +6,15 @@ use pinion_bson::{DocBuilder, Number, RawBsonRef, RawDocument};
 use pinion_wire::{Error, Result};
 
 use super::sequence::{Bounds, Densify, Place};
-use crate::error::{error, type_mismatch};
+use crate::error::error;
 use crate::expression::{TimeUnit, Variables, check_field_path};
 use crate::number::exact_i64;
 use crate::pipeline::parse::push_sort;
+use crate::pipeline::spec::{missing_field, unknown_field, wrong_type};
 use crate::pipeline::stage::{Stage, StageKind};
 use crate::pipeline::window::parse_unit;
 use crate::text::value_text;
-use crate::value::{elements, is_number, items, type_name};
+use crate::value::{elements, is_number, items};
 
 pub(super) fn wrong_bounds() -> Error {
     error(
@@ -59,24 +60,6 @@ impl Densify {
             collation: variables.collation.clone(),
         })
     }
-}
-
-pub(in crate::pipeline) fn unknown_field(path: &str) -> Error {
-    error(40415, format!("BSON field '{path}' is an unknown field."))
-}
-
-pub(in crate::pipeline) fn missing_field(path: &str) -> Error {
-    error(
-        40414,
-        format!("BSON field '{path}' is missing but a required field"),
-    )
-}
-
-pub(in crate::pipeline) fn wrong_type(path: &str, value: RawBsonRef<'_>, expected: &str) -> Error {
-    type_mismatch(format!(
-        "BSON field '{path}' is the wrong type '{}', expected type '{expected}'",
-        type_name(value)
-    ))
 }
 
 fn string_field<'a>(path: &str, value: RawBsonRef<'a>) -> Result<&'a str> {

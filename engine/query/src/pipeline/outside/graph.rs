@@ -7,7 +7,7 @@ use rustc_hash::FxHashSet;
 
 use super::lookup::path_of;
 use super::nested::append_with;
-use super::{object, text};
+use super::{check_foreign, object, text};
 use crate::error::{error, failed_to_parse};
 use crate::expression::{Expression, MetaSet, Variables, check_field_path};
 use crate::limits::{MAX_GRAPH_BYTES, MAX_GRAPH_FRONTIER};
@@ -91,12 +91,7 @@ impl GraphLookup {
         let from = from.ok_or_else(|| {
             failed_to_parse("missing 'from' option to $graphLookup stage specification")
         })?;
-        if from.is_empty() {
-            return Err(error(
-                73,
-                "Invalid namespace specified: collection names cannot be empty",
-            ));
-        }
+        check_foreign(from)?;
         let (Some(output), Some(start), Some(connect_from), Some(connect_to)) =
             (output, start, connect_from, connect_to)
         else {

@@ -6,10 +6,13 @@ use pinion_bson::{
 use pinion_wire::Result;
 
 use super::nested::append_with;
-use super::{begins_with_documents, check_inner, object, sub_pipeline, text};
-use crate::error::{error, failed_to_parse, type_mismatch};
+use super::{begins_with_documents, check_foreign, check_inner, object, sub_pipeline};
+use crate::error::{error, failed_to_parse};
 use crate::expression::{Expression, MetaSet, Variables, check_field_path};
 use crate::limits::MAX_JOINED_BYTES;
+use crate::pipeline::spec::{
+    check_duplicates, missing_field, optional_text, unknown_field, wrong_type,
+};
 use crate::pipeline::{Document, Pipeline};
 use crate::value::{elements, field, items, type_name};
 use crate::work::spend_bytes;
@@ -42,41 +45,32 @@ impl Lookup {
         let spec = object(spec, || {
             failed_to_parse("the $lookup stage specification must be an object")
         })?;
-        let (mut from, mut output, mut local, mut foreign) = (None, None, None, None);
+        let from = match field(spec, "from") {
+            Some(from) => Some(parse_from(from)?),
+            None => {
+                check_made(field(spec, "pipeline"))?;
+                None
+            }
+        };
+        let (mut output, mut local, mut foreign) = (None, None, None);
         let (mut lets, mut stages) = (Vec::new(), None);
+        check_duplicates("$lookup", spec)?;
         for (name, value) in elements(spec) {
             match name {
-                "from" => from = Some(parse_from(value)?),
-                "as" if matches!(value, RawBsonRef::Null) => {}
-                "as" => {
-                    let RawBsonRef::String(path) = value else {
-                        return Err(type_mismatch(format!(
-                            "BSON field '$lookup.as' is the wrong type '{}', expected type 'string'",
-                            type_name(value)
-                        )));
-                    };
-                    output = Some(path);
-                }
-                "localField" => local = Some(text("$lookup", name, value)?),
-                "foreignField" => foreign = Some(text("$lookup", name, value)?),
+                "from" => {}
+                "as" => output = optional_text("$lookup.as", value)?,
+                "localField" => local = optional_text("$lookup.localField", value)?,
+                "foreignField" => foreign = optional_text("$lookup.foreignField", value)?,
+                "let" if matches!(value, RawBsonRef::Null) => {}
                 "let" => lets = parse_lets("$lookup", value, variables)?,
                 "pipeline" => stages = sub_pipeline("$lookup", Some(value))?,
                 "_internalUnwind" | "_internalCollation" => {
                     return Err(failed_to_parse(format!("{name} is for internal use alone")));
                 }
-                other => {
-                    return Err(failed_to_parse(format!(
-                        "unknown argument to $lookup: {other}"
-                    )));
-                }
+                other => return Err(unknown_field(&format!("$lookup.{other}"))),
             }
         }
-        let output = output.ok_or_else(|| {
-            error(
-                40414,
-                "BSON field '$lookup.as' is missing but a required field",
-            )
-        })?;
+        let output = output.ok_or_else(|| missing_field("$lookup.as"))?;
         check_field_path(output)?;
         let join = match (local, foreign) {
             (Some(local), Some(foreign)) => {
@@ -105,11 +99,6 @@ impl Lookup {
             ));
         }
         let stages = stages.unwrap_or_default();
-        if from.is_none() && !begins_with_documents(&stages) {
-            return Err(failed_to_parse(
-                "must specify 'pipeline' when 'from' is empty, and it must begin with a $documents stage",
-            ));
-        }
         check_inner("$lookup", 51047, &stages, REFUSED)?;
         let lookup = Lookup {
             from,
@@ -269,25 +258,40 @@ fn collect<'d>(value: RawBsonRef<'d>, path: &[Box<str>], out: &mut Vec<RawBsonRe
     }
 }
 
+/// A pipeline that reads no collection must make its documents.
+fn check_made(stages: Option<RawBsonRef<'_>>) -> Result<()> {
+    match sub_pipeline("$lookup", stages)? {
+        None => Err(failed_to_parse(
+            "must specify 'pipeline' when 'from' is empty",
+        )),
+        Some(stages) if !begins_with_documents(&stages) => Err(failed_to_parse(
+            "$lookup stage without explicit collection must have a pipeline with $documents as first stage",
+        )),
+        Some(_) => Ok(()),
+    }
+}
+
 fn parse_from(value: RawBsonRef<'_>) -> Result<String> {
     match value {
-        RawBsonRef::String("") => Err(error(
-            73,
-            "Invalid namespace specified: collection names cannot be empty",
-        )),
-        RawBsonRef::String(name) => Ok(name.to_owned()),
+        RawBsonRef::String(name) => {
+            check_foreign(name)?;
+            Ok(name.to_owned())
+        }
         RawBsonRef::Document(from) => {
-            for (name, _) in elements(from) {
-                if !matches!(name, "db" | "coll") {
-                    return Err(error(
-                        40415,
-                        format!("BSON field '$lookup.from.{name}' is an unknown field."),
-                    ));
+            let (mut db, mut collection) = (None, None);
+            check_duplicates("$lookup.from", from)?;
+            for (name, value) in elements(from) {
+                match name {
+                    "db" => db = optional_text("$lookup.from.db", value)?,
+                    "coll" => collection = optional_text("$lookup.from.coll", value)?,
+                    _ => return Err(unknown_field(&format!("$lookup.from.{name}"))),
                 }
             }
-            Err(failed_to_parse(
-                "$lookup with syntax {from: {db:<>, coll:<>},..} is not supported for these collections",
-            ))
+            Err(failed_to_parse(format!(
+                "$lookup with syntax {{from: {{db:<>, coll:<>}},..}} is not supported for db: {} and coll: {}",
+                db.unwrap_or(""),
+                collection.unwrap_or("")
+            )))
         }
         other => Err(failed_to_parse(format!(
             "$lookup argument 'from: {}' must be a string, is type {}",
@@ -304,11 +308,7 @@ pub(super) fn parse_lets(
     variables: &Variables,
 ) -> Result<Vec<(String, Expression)>> {
     let RawBsonRef::Document(lets) = value else {
-        return Err(failed_to_parse(format!(
-            "{stage} argument 'let: {}' must be an object, is type {}",
-            crate::text::value_text(value),
-            type_name(value)
-        )));
+        return Err(wrong_type(&format!("{stage}.let"), value, "object"));
     };
     let mut out = Vec::new();
     for (name, value) in elements(lets) {

@@ -7,6 +7,9 @@ use super::lookup::{parse_lets, path_of};
 use crate::error::{bad_value, error, type_mismatch};
 use crate::expression::{Expression, MetaSet, Variables, check_field_path};
 use crate::pipeline::Document;
+use crate::pipeline::spec::{
+    check_duplicates, missing_field, optional_text, unknown_field, wrong_type,
+};
 use crate::update::Update;
 use crate::value::{elements, field, is_nullish, items, type_name};
 use crate::work::spend_bytes;
@@ -81,6 +84,7 @@ impl Merge {
         };
         let (mut into, mut on, mut lets) = (None, None, None);
         let (mut matched, mut not_matched) = (Matched::Merge, NotMatched::Insert);
+        check_duplicates("$merge", spec)?;
         for (name, value) in elements(spec) {
             match name {
                 "into" => into = Some(parse_into(value)?),
@@ -91,28 +95,15 @@ impl Merge {
                 "let" if matches!(value, RawBsonRef::Null) => {}
                 "let" => {
                     if !matches!(value, RawBsonRef::Document(_)) {
-                        return Err(type_mismatch(format!(
-                            "BSON field '$merge.let' is the wrong type '{}', expected type 'object'",
-                            type_name(value)
-                        )));
+                        return Err(wrong_type("$merge.let", value, "object"));
                     }
                     lets = Some(value);
                 }
                 "targetCollectionVersion" | "allowMergeOnNullishValues" => {}
-                other => {
-                    return Err(error(
-                        40415,
-                        format!("BSON field '$merge.{other}' is an unknown field."),
-                    ));
-                }
+                other => return Err(unknown_field(&format!("$merge.{other}"))),
             }
         }
-        let (db, collection) = into.ok_or_else(|| {
-            error(
-                40414,
-                "BSON field '$merge.into' is missing but a required field",
-            )
-        })?;
+        let (db, collection) = into.ok_or_else(|| missing_field("$merge.into"))?;
         check_combination(&matched, not_matched)?;
         let lets = match (lets, &matched) {
             (None, _) => None,
@@ -160,6 +151,13 @@ impl Merge {
         }
     }
 
+    /// Whether a document that is not in the target comes to it by the update of the one that might have been there,
+    /// so that its fields stand in the order of an update's.
+    pub fn inserts_by_update(&self) -> bool {
+        matches!(self.matched, Matched::Merge | Matched::KeepExisting)
+            && self.not_matched == NotMatched::Insert
+    }
+
     /// What is written for a document that has come.
     pub fn write(&self, document: &Document, variables: &Variables) -> Result<MergeWrite> {
         spend_bytes(document.as_bytes().len())?;
@@ -180,38 +178,19 @@ impl Merge {
             Matched::Replace => RawBson::Document(RawDocument::to_owned(document)),
             Matched::KeepExisting => literal("$setOnInsert"),
             Matched::Fail => unreachable!("inserted above"),
-            Matched::Merge => {
-                let mut stage = DocBuilder::new();
-                stage
-                    .start_document("$replaceWith")
-                    .start_array("$mergeObjects");
-                stage.push("$$ROOT").push("$$new");
-                stage.end().end();
-                inner.bind(
-                    "new",
-                    Some(RawBson::Document(RawDocument::to_owned(document))),
-                );
-                let mut stages = RawArrayBuf::new();
-                stages.push(RawBson::Document(stage.finish()));
-                RawBson::Array(stages)
-            }
+            Matched::Merge => literal("$set"),
             Matched::Pipeline(stages) => {
-                match &self.lets {
-                    None => inner.bind(
-                        "new",
-                        Some(RawBson::Document(RawDocument::to_owned(document))),
-                    ),
-                    Some(lets) => {
-                        for (name, expression) in lets {
-                            inner.bind(name, expression.evaluate(document)?.into_owned());
-                        }
-                        if !lets.iter().any(|(name, _)| name == "new") {
-                            inner.bind(
-                                "new",
-                                Some(RawBson::Document(RawDocument::to_owned(document))),
-                            );
-                        }
+                let lets = self.lets.as_deref().unwrap_or_default();
+                for (name, expression) in lets {
+                    inner.forget(name);
+                    // The update never hears of a variable without a value.
+                    if let Some(value) = expression.evaluate(document)?.into_owned() {
+                        inner.bind(name, Some(value));
                     }
+                }
+                if !lets.iter().any(|(name, _)| name == "new") {
+                    let new = RawDocument::to_owned(document);
+                    inner.bind("new", Some(RawBson::Document(new)));
                 }
                 RawBson::Array(stages.clone())
             }
@@ -328,30 +307,20 @@ fn parse_into(value: RawBsonRef<'_>) -> Result<(Option<String>, String)> {
         RawBsonRef::String(name) => (None, name.to_owned()),
         RawBsonRef::Document(into) => {
             let (mut db, mut collection) = (None, None);
+            check_duplicates("$merge.into", into)?;
             for (name, value) in elements(into) {
-                let RawBsonRef::String(text) = value else {
-                    return Err(type_mismatch(format!(
-                        "BSON field '$merge.into.{name}' is the wrong type '{}', expected type 'string'",
-                        type_name(value)
-                    )));
-                };
                 match name {
-                    "db" => db = Some(text.to_owned()),
-                    "coll" => collection = Some(text.to_owned()),
-                    other => {
-                        return Err(error(
-                            40415,
-                            format!("BSON field '$merge.into.{other}' is an unknown field."),
-                        ));
+                    "db" => {
+                        let text = optional_text("$merge.into.db", value)?;
+                        db = text.filter(|text| !text.is_empty()).map(str::to_owned);
                     }
+                    "coll" => {
+                        collection = optional_text("$merge.into.coll", value)?.map(str::to_owned);
+                    }
+                    _ => return Err(unknown_field(&format!("$merge.into.{name}"))),
                 }
             }
-            let collection = collection.ok_or_else(|| {
-                error(
-                    40414,
-                    "BSON field '$merge.into.coll' is missing but a required field",
-                )
-            })?;
+            let collection = collection.ok_or_else(|| missing_field("$merge.into.coll"))?;
             (db, collection)
         }
         other => {
@@ -441,12 +410,7 @@ fn parse_not_matched(value: RawBsonRef<'_>) -> Result<NotMatched> {
         RawBsonRef::String("discard") => NotMatched::Discard,
         RawBsonRef::String("fail") => NotMatched::Fail,
         RawBsonRef::String(other) => return Err(unknown_value("whenNotMatched", other)),
-        other => {
-            return Err(type_mismatch(format!(
-                "BSON field '$merge.whenNotMatched' is the wrong type '{}', expected type 'string'",
-                type_name(other)
-            )));
-        }
+        other => return Err(wrong_type("$merge.whenNotMatched", other, "string")),
     })
 }
 

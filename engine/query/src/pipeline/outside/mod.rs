@@ -57,6 +57,18 @@ fn check_inner(name: &str, code: i32, stages: &RawArray, refused: &[&str]) -> Re
     Ok(())
 }
 
+/// Refuses what no collection that is read can be called. A name that none can have now, like one with a dollar,
+/// is that of a collection which is not there.
+fn check_foreign(name: &str) -> Result<()> {
+    let fault = match name {
+        "" => "collection names cannot be empty",
+        name if name.starts_with('.') => "collection names cannot start with '.'",
+        name if name.contains('\0') => "collection names cannot have null bytes",
+        _ => return Ok(()),
+    };
+    Err(error(73, format!("Invalid namespace specified: {fault}")))
+}
+
 /// A pipeline inside of a stage; `none` where the field is left out.
 fn sub_pipeline(name: &str, value: Option<RawBsonRef<'_>>) -> Result<Option<RawArrayBuf>> {
     match value {

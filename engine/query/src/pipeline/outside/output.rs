@@ -3,7 +3,10 @@
 use pinion_bson::RawBsonRef;
 use pinion_wire::Result;
 
-use crate::error::{error, type_mismatch};
+use crate::error::error;
+use crate::pipeline::spec::{
+    check_duplicates, missing_field, optional_text, unknown_field, wrong_type,
+};
 use crate::value::{elements, type_name};
 
 /// The collection that takes the place of the one there is.
@@ -23,17 +26,11 @@ impl OutputTo {
             },
             RawBsonRef::Document(spec) => {
                 let (mut db, mut collection) = (None, None);
+                check_duplicates("$out", spec)?;
                 for (name, value) in elements(spec) {
-                    let text = |value: RawBsonRef<'_>| match value {
-                        RawBsonRef::String(text) => Ok(text.to_owned()),
-                        other => Err(type_mismatch(format!(
-                            "BSON field '$out.{name}' is the wrong type '{}', expected type 'string'",
-                            type_name(other)
-                        ))),
-                    };
                     match name {
-                        "db" => db = Some(text(value)?),
-                        "coll" => collection = Some(text(value)?),
+                        "db" => db = optional_text("$out.db", value)?,
+                        "coll" => collection = optional_text("$out.coll", value)?,
                         "timeseries" if matches!(value, RawBsonRef::Document(_)) => {
                             return Err(error(
                                 238,
@@ -41,28 +38,16 @@ impl OutputTo {
                             ));
                         }
                         "timeseries" => {
-                            return Err(type_mismatch(format!(
-                                "BSON field '$out.timeseries' is the wrong type '{}', expected type 'object'",
-                                type_name(value)
-                            )));
+                            return Err(wrong_type("$out.timeseries", value, "object"));
                         }
-                        other => {
-                            return Err(error(
-                                40415,
-                                format!("BSON field '$out.{other}' is an unknown field."),
-                            ));
-                        }
+                        _ => return Err(unknown_field(&format!("$out.{name}"))),
                     }
                 }
-                let missing = |name: &str| {
-                    error(
-                        40414,
-                        format!("BSON field '$out.{name}' is missing but a required field"),
-                    )
-                };
                 OutputTo {
-                    db: Some(db.ok_or_else(|| missing("db"))?),
-                    collection: collection.ok_or_else(|| missing("coll"))?,
+                    db: Some(db.ok_or_else(|| missing_field("$out.db"))?.to_owned()),
+                    collection: collection
+                        .ok_or_else(|| missing_field("$out.coll"))?
+                        .to_owned(),
                 }
             }
             other => {

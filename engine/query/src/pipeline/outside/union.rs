@@ -3,10 +3,11 @@
 use pinion_bson::{RawArray, RawArrayBuf, RawBsonRef};
 use pinion_wire::Result;
 
-use super::{begins_with_documents, check_inner, sub_pipeline};
-use crate::error::{error, failed_to_parse, type_mismatch};
+use super::{begins_with_documents, check_foreign, check_inner, sub_pipeline};
+use crate::error::failed_to_parse;
 use crate::expression::Variables;
 use crate::pipeline::Pipeline;
+use crate::pipeline::spec::{check_duplicates, optional_text, unknown_field};
 use crate::value::{elements, type_name};
 
 /// The stage's parsed specification.
@@ -25,23 +26,14 @@ impl UnionWith {
             RawBsonRef::String(name) => (Some(name.to_owned()), None),
             RawBsonRef::Document(spec) => {
                 let (mut from, mut stages) = (None, None);
+                check_duplicates("$unionWith", spec)?;
                 for (name, value) in elements(spec) {
-                    match (name, value) {
-                        ("coll", RawBsonRef::String(name)) => from = Some(name.to_owned()),
-                        ("coll", RawBsonRef::Null) => {}
-                        ("coll", other) => {
-                            return Err(type_mismatch(format!(
-                                "BSON field '$unionWith.coll' is the wrong type '{}', expected type 'string'",
-                                type_name(other)
-                            )));
+                    match name {
+                        "coll" => {
+                            from = optional_text("$unionWith.coll", value)?.map(str::to_owned);
                         }
-                        ("pipeline", value) => stages = sub_pipeline("$unionWith", Some(value))?,
-                        (name, _) => {
-                            return Err(error(
-                                40415,
-                                format!("BSON field '$unionWith.{name}' is an unknown field."),
-                            ));
-                        }
+                        "pipeline" => stages = sub_pipeline("$unionWith", Some(value))?,
+                        _ => return Err(unknown_field(&format!("$unionWith.{name}"))),
                     }
                 }
                 (from, stages)
@@ -53,11 +45,8 @@ impl UnionWith {
                 )));
             }
         };
-        if from.as_deref() == Some("") {
-            return Err(error(
-                73,
-                "Invalid namespace specified: collection names cannot be empty",
-            ));
+        if let Some(from) = &from {
+            check_foreign(from)?;
         }
         let stages = stages.unwrap_or_default();
         if from.is_none() && !begins_with_documents(&stages) {

@@ -1,0 +1,80 @@
+"""Stages as a user sees them: what they read, write, and refuse."""
+
+import pytest
+from pymongo.errors import OperationFailure
+
+
+def fails(collection, stage, code):
+    with pytest.raises(OperationFailure) as caught:
+        list(collection.aggregate([stage]))
+    assert caught.value.code == code, caught.value.details
+
+
+def test_lookup_reads_a_collection_that_none_can_be_called(client):
+    collection = client.stages.local
+    collection.insert_one({"_id": 1})
+    for name in ("$abc", "$$NOW", "x" * 300):
+        lookup = {"from": name, "localField": "a", "foreignField": "a", "as": "found"}
+        assert list(collection.aggregate([{"$lookup": lookup}])) == [{"_id": 1, "found": []}]
+        assert list(collection.aggregate([{"$unionWith": name}])) == [{"_id": 1}]
+    lookup = {"from": "b", "let": None, "pipeline": [], "as": "found"}
+    assert list(collection.aggregate([{"$lookup": lookup}])) == [{"_id": 1, "found": []}]
+
+
+def test_merge_writes_a_batch_whole_also_where_a_document_fails(client):
+    source, target = client.stages.source, client.stages.target
+    source.insert_many([{"_id": i} for i in range(5)])
+    target.insert_one({"_id": 2, "there": True})
+    fails(source, {"$merge": {"into": "target", "whenMatched": "fail"}}, 11000)
+    assert [d["_id"] for d in target.find(sort=[("_id", 1)])] == [0, 1, 2, 3, 4]
+    assert target.find_one({"_id": 2}) == {"_id": 2, "there": True}
+    target.delete_many({"_id": {"$ne": 2}})
+    fails(source, {"$merge": {"into": "target", "whenNotMatched": "fail"}}, 13113)
+    assert target.count_documents({}) == 1
+
+
+def test_merge_makes_documents_as_its_update_does(client):
+    source, target = client.stages.ordered, client.stages.made
+    source.insert_one({"_id": 1, "z": 1, "a": 2, "m": 3})
+    for how, names in (("merge", "_id a m z"), ("keepExisting", "_id a m z"), ("replace", "_id z a m")):
+        target.drop()
+        source.aggregate([{"$merge": {"into": {"db": None, "coll": "made"}, "whenMatched": how}}])
+        assert list(target.find_one()) == names.split()
+        source.aggregate([{"$merge": {"into": "made", "whenMatched": how}}])
+        assert target.count_documents({}) == 1
+
+
+def test_a_variable_without_a_value_is_none_for_merge(client):
+    source, target = client.stages.lets, client.stages.let_into
+    source.insert_one({"_id": 1})
+    target.insert_one({"_id": 1})
+    merge = {"into": "let_into", "let": {"v": "$none"}, "whenMatched": [{"$set": {"a": "$$v"}}]}
+    fails(source, {"$merge": merge}, 17276)
+    merge["whenMatched"] = [{"$set": {"a": 1}}]
+    source.aggregate([{"$merge": merge}])
+    assert target.find_one() == {"_id": 1, "a": 1}
+
+
+def test_a_hinted_wildcard_index_serves_an_or(client):
+    collection = client.stages.wild
+    collection.create_index([("$**", 1)], name="all")
+    collection.insert_many([{"_id": 1, "a": 1}, {"_id": 2, "b": 2}, {"_id": 3, "a": []}, {"_id": 4, "a": [[]]}])
+    found = lambda query: [d["_id"] for d in collection.find(query, hint="all", sort=[("_id", 1)])]
+    assert found({"$or": [{"a": 1}, {"b": 2}]}) == [1, 2]
+    assert found({"a": []}) == [3, 4]
+    assert found({"a": {"$in": [1, []]}}) == [1, 3, 4]
+
+
+def test_the_deepest_documents_are_computed(client):
+    collection = client.stages.deep
+    collection.insert_one({"_id": 1})
+    value = 1
+    for _ in range(190):
+        value = {"a": value}
+    (found,) = collection.aggregate([{"$replaceWith": value}])
+    assert found == value
+    nested = "$_id"
+    for _ in range(90):
+        nested = {"$add": [nested, 1]}
+    (found,) = collection.aggregate([{"$project": {"v": nested}}])
+    assert found["v"] == 91
