@@ -321,8 +321,14 @@ fn errors() {
         (rawbson!([{ "$unwind": "$a\0b" }]), 16419),
         (rawbson!([{ "$lookup": {} }]), 9),
         (rawbson!([{ "$lookup": { "from": "c" } }]), 40414),
-        (rawbson!([{ "$lookup": { "from": "c", "as": null } }]), 40414),
-        (rawbson!([{ "$lookup": { "from": "c", "as": "x", "y": 1 } }]), 40415),
+        (
+            rawbson!([{ "$lookup": { "from": "c", "as": null } }]),
+            40414,
+        ),
+        (
+            rawbson!([{ "$lookup": { "from": "c", "as": "x", "y": 1 } }]),
+            40415,
+        ),
         (
             rawbson!([{ "$lookup": { "from": "c", "as": "x", "localField": 1, "foreignField": "f" } }]),
             14,
@@ -346,7 +352,10 @@ fn errors() {
         (rawbson!([{ "$unionWith": "" }]), 73),
         (rawbson!([{ "$unionWith": { "coll": 1 } }]), 14),
         (rawbson!([{ "$unionWith": { "coll": "c", "x": 1 } }]), 40415),
-        (rawbson!([{ "$merge": { "into": { "db": 1, "coll": "c" } } }]), 14),
+        (
+            rawbson!([{ "$merge": { "into": { "db": 1, "coll": "c" } } }]),
+            14,
+        ),
         (rawbson!([{ "$merge": { "into": { "db": null } } }]), 40414),
         (rawbson!([{ "$out": { "db": "d", "coll": null } }]), 40414),
         (rawbson!([{ "$search": {} }]), 31082),

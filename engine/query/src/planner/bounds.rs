@@ -215,7 +215,8 @@ fn is_leaf(value: RawBsonRef<'_>) -> bool {
 /// Whether no operand is an array or a document with fields. What equals an empty array has a key of its own.
 fn has_leaf_operands(predicate: &Predicate) -> bool {
     let is_equal_leaf = |value: RawBsonRef<'_>| {
-        is_leaf(value) || matches!(value, RawBsonRef::Array(array) if crate::value::items(array).next().is_none())
+        is_leaf(value)
+            || matches!(value, RawBsonRef::Array(array) if crate::value::items(array).next().is_none())
     };
     match predicate {
         Predicate::Compare {

@@ -236,11 +236,9 @@ impl MergeNode {
                 }
                 MergeWrite::Unmatched if stage.not_matched == NotMatched::Discard => Ok(()),
                 MergeWrite::Unmatched if stage.not_matched == NotMatched::Fail => Err(not_found()),
-                MergeWrite::Insert | MergeWrite::Unmatched => {
-                    prepare_for_insert(&document, false)
-                        .await
-                        .map(|prepared| inserts.push(prepared))
-                }
+                MergeWrite::Insert | MergeWrite::Unmatched => prepare_for_insert(&document, false)
+                    .await
+                    .map(|prepared| inserts.push(prepared)),
             };
             match done {
                 Err(error) if is_interruption(&error) => return Err(error),
