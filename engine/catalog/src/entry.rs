@@ -148,6 +148,20 @@ impl Collection {
         })
     }
 
+    /// The index that a place in [`Collection::index_specs`] stands for; `None` for the collection's
+    /// own tree.
+    pub fn index_at(&self, place: usize) -> Option<&Arc<Index>> {
+        match self.clustering {
+            Clustering::Id => place.checked_sub(1).map(|place| &self.indexes[place]),
+            Clustering::Record => Some(&self.indexes[place]),
+        }
+    }
+
+    /// The index on `_id`, where that is one of the others.
+    pub fn id_index_beside_tree(&self) -> Option<&Arc<Index>> {
+        (self.clustering == Clustering::Record).then(|| &self.indexes[0])
+    }
+
     /// The same collection under another name.
     pub(crate) fn renamed(&self, ns: Namespace) -> Collection {
         Collection {
@@ -251,6 +265,14 @@ impl Collection {
         (self.clustering == Clustering::Id).then(|| self.options.id_index())
     }
 
+    /// The indexes but for that on `_id`, in the order they were made.
+    pub fn secondary_indexes(&self) -> &[Arc<Index>] {
+        match self.clustering {
+            Clustering::Id => &self.indexes,
+            Clustering::Record => &self.indexes[1..],
+        }
+    }
+
     /// All indexes as they are listed, that on `_id` first.
     pub fn listed_indexes(&self) -> impl Iterator<Item = RawDocumentBuf> + '_ {
         let others = self.indexes.iter().map(|index| index.listed.clone());
@@ -275,7 +297,21 @@ impl Collection {
             }
             out.finish()
         };
-        self.ready_indexes().map(request).collect()
+        let is_other = |index: &&Arc<Index>| index.name() != "_id_";
+        let others = self.ready_indexes().filter(is_other);
+        others.map(request).collect()
+    }
+
+    /// The same collection, new, with the index on `_id` beside its tree, in a tree of its own.
+    pub(crate) fn with_id_index(&self, tree: TreeId) -> Collection {
+        assert!(
+            self.clustering == Clustering::Record && self.indexes.is_empty(),
+            "the index on _id of documents in the order of their records is made with them"
+        );
+        let listed = self.options.id_index();
+        let mut spec = IndexSpec::parse(&listed).expect("the _id index has a valid specification");
+        spec.unique = true;
+        self.with_index(Index::beside(spec, listed, tree))
     }
 
     /// The row of this collection.
@@ -361,6 +397,10 @@ impl Collection {
             if let Some(index) = Index::from_row(entry, idents, is_tree)? {
                 indexes.push(Arc::new(index));
             }
+        }
+        let first = indexes.first().map(|index| index.name());
+        if made.clustering == Clustering::Record && first != Some("_id_") {
+            return Err(bad("the index on _id is not the first"));
         }
         Ok(Collection { indexes, ..made })
     }

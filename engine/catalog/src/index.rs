@@ -102,6 +102,14 @@ impl Index {
         std::iter::once(self.tree).chain(side)
     }
 
+    /// A new index whose entries are beside their documents.
+    pub(crate) fn beside(spec: IndexSpec, listed: RawDocumentBuf, tree: TreeId) -> Index {
+        Index {
+            placement: IndexPlacement::Beside,
+            ..Index::new(spec, listed, tree)
+        }
+    }
+
     /// The index's name.
     pub fn name(&self) -> &str {
         &self.spec.name

@@ -3,13 +3,13 @@
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_collation::Collation;
-use pinion_keystring::{decode_index_fields, encode_id_in, encode_index_entry_in};
+use pinion_keystring::{TypeBits, decode_index_fields, encode_id_in, encode_index_entry_in};
 use pinion_query::{MultikeyPaths, with_sort_keys};
 use pinion_storage::{Expect, Key, Op, PartitionHash, PartitionId, TreeId, Write, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::build::side_value;
-use crate::entry::{Collection, Placement};
+use crate::entry::{Clustering, Collection, Placement};
 use crate::index::{Building, Index, IndexPlacement};
 use crate::text::render;
 
@@ -33,7 +33,8 @@ pub struct DocumentEntries {
     pub multikey: Option<MultikeyPaths>,
 }
 
-/// Computes a document's entries in an index.
+/// Computes a document's entries in an index. `record` is its number in a collection that is ordered by
+/// these, and `None` in others.
 ///
 /// # Errors
 /// Parallel arrays, and whatever else cannot be indexed.
@@ -41,20 +42,19 @@ pub fn entries_of(
     collection: &Collection,
     index: &Index,
     document: &RawDocument,
-    id: RawBsonRef<'_>,
+    record: Option<i64>,
 ) -> Result<DocumentEntries> {
+    // What the entries name the document by: the key that it has in the collection's tree.
+    let (name, collation) = match record {
+        Some(record) => (RawBsonRef::Int64(record), None),
+        None => (document_id(document)?, collection.collation.as_deref()),
+    };
     let keys = pinion_query::index_keys(document, &index.spec)?;
     let ordering = index.spec.ordering;
     let mut entries: Vec<IndexEntry> = Vec::with_capacity(keys.keys.len());
     for fields in &keys.keys {
         let strings = |component| index.spec.strings(component);
-        let made = encode_index_entry_in(
-            &fields.values(),
-            ordering,
-            strings,
-            id,
-            collection.collation.as_deref(),
-        );
+        let made = encode_index_entry_in(&fields.values(), ordering, strings, name, collation);
         entries.push(IndexEntry {
             key: Key::from_slice(&made.key),
             type_bits: Bytes::copy_from_slice(&made.type_bits),
@@ -75,10 +75,38 @@ pub fn id_key(id: RawBsonRef<'_>) -> Key {
 }
 
 impl Collection {
-    /// The key of the document with this `_id` in the collection's tree.
+    /// The key of the document with this `_id` in the tree of a collection that is ordered by it.
     pub fn id_key(&self, id: RawBsonRef<'_>) -> Key {
         Key::from_slice(&encode_id_in(self.collation.as_deref(), id))
     }
+
+    /// The key of a document in the collection's tree.
+    pub fn document_key(&self, id: RawBsonRef<'_>, record: Option<i64>) -> Key {
+        match record {
+            Some(record) => record_key(record),
+            None => self.id_key(id),
+        }
+    }
+
+    /// The number of the record with this key; `None` where keys are no numbers.
+    pub fn record_of(&self, key: &[u8]) -> Option<i64> {
+        match self.clustering {
+            Clustering::Id => None,
+            Clustering::Record => record_of(key),
+        }
+    }
+}
+
+/// The key of a record in the tree of a collection that is ordered by their numbers.
+pub fn record_key(record: i64) -> Key {
+    id_key(RawBsonRef::Int64(record))
+}
+
+/// The number of the record with this key.
+pub fn record_of(key: &[u8]) -> Option<i64> {
+    let decoded = pinion_keystring::decode_id(key, &TypeBits::new()).ok()?;
+    let (_, number) = pinion_bson::elements(&decoded).next()?;
+    pinion_wire::idl::i64_exact(number)
 }
 
 /// The partition of the document with this id key.
@@ -179,28 +207,28 @@ pub struct IndexWrites {
 }
 
 /// Computes what a change of a document from `old` to `new` does to the collection's indexes: on any thread, and with a budget
-/// of work where there is one.
+/// of work where there is one. `record` is as [`entries_of`] has it.
 pub fn index_writes(
     collection: &Collection,
     document: PartitionId,
     hash: PartitionHash,
+    record: Option<i64>,
     old: Option<&RawDocument>,
     new: Option<&RawDocument>,
     checked: bool,
 ) -> Result<IndexWrites> {
     let mut out = IndexWrites::default();
-    // Each with its own `_id`: a replacement may bring an equal number of another type, which the entries' TypeBits tell.
-    let with_id = |document| Ok::<_, Error>((document, document_id(document)?));
-    let (old, new) = (old.map(with_id).transpose()?, new.map(with_id).transpose()?);
     for index in &collection.indexes {
         let before = match old {
             // Parallel arrays cannot have been indexed, so what is stored has entries.
-            Some((old, id)) => entries_of(collection, index, old, id)?.entries,
+            Some(old) => entries_of(collection, index, old, record)?.entries,
             None => Vec::new(),
         };
         let after = match new {
-            Some((new, id)) => {
-                let after = entries_of(collection, index, new, id)?;
+            // With its own `_id`: a replacement may bring an equal number of another type, which the
+            // entries' TypeBits tell.
+            Some(new) => {
+                let after = entries_of(collection, index, new, record)?;
                 if let Some(paths) = after.multikey
                     && !index.spec.knows_multikey(&paths)
                 {

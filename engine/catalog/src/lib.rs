@@ -28,10 +28,10 @@ mod specs;
 pub use build::{BuildLimits, BuildPhase};
 pub use catalog::{Catalog, CoreCatalog, core_catalog};
 pub use ddl::{
-    BuildInfo, CollMod, Dropped, IndexChange, IndexName, IndexSelection, IndexesCreated, Modified,
-    PropertyChange, coll_mod, create_collection, create_indexes, drop_collection, drop_database,
-    drop_indexes, end_builds, ensure_collection, index_builds, kill_build, reindex,
-    rename_collection, set_multikey,
+    BuildInfo, CollMod, CopyDocuments, Dropped, IndexChange, IndexName, IndexSelection,
+    IndexesCreated, Modified, PropertyChange, clone_as_capped, coll_mod, convert_to_capped,
+    create_collection, create_indexes, drop_collection, drop_database, drop_indexes, end_builds,
+    ensure_collection, index_builds, kill_build, reindex, rename_collection, set_multikey,
 };
 pub use entry::{BadRow, Clustering, Collection, Placement};
 pub use errors::{from_fatal, from_read_error, from_write_error};
@@ -41,12 +41,14 @@ pub use interrupt::{check_interrupted, interruptible, poll_once};
 pub use keys::{
     DocumentEntries, IndexEntry, IndexWrites, document_id, duplicate_entry, duplicate_id,
     entries_of, entry_key, entry_partition, id_key, index_writes, partition_of, prefix_len,
-    stored_document,
+    record_key, record_of, stored_document,
 };
 pub use limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, KILL_POLL, MAX_INDEXES};
 pub use names::{check_creatable, check_not_view};
 pub use open::{load, reap, replay_change};
-pub use oplog::{Observers, OpEvent, OpKind, OpObserver, SessionStamp, encode_entry};
+pub use oplog::{
+    Observers, OpEvent, OpKind, OpObserver, SessionStamp, encode_apply_ops, encode_entry,
+};
 pub use options::{
     Capped, Clustered, CollectionKind, CollectionOptions, Granularity, TimeSeries,
     TimeSeriesChange, ValidationAction, ValidationLevel, ViewDefinition,

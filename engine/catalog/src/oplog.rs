@@ -1,7 +1,7 @@
 //! Oplog entries, and the observers through which every write passes before it has one.
 //!
 //! An entry is a complete oplog document: `{ts, t, v: 2, op, ns, ui, o, o2, wall}` and `lsid`, `txnNumber`, `stmtId` for a retryable
-//! statement. `ts` is the first field, because storage writes the timestamp at a fixed offset once it is allotted.
+//! statement, and `rid` for a record of a collection that is ordered by these. `ts` is the first field, because storage writes the timestamp at a fixed offset once it is allotted.
 //! Entries that change the catalog carry the changed rows in `o2`, so that replay makes exactly the same catalog.
 
 use std::rc::Rc;
@@ -57,6 +57,8 @@ pub struct OpEvent<'a> {
     pub o2: Option<&'a RawDocument>,
     pub wall_ms: i64,
     pub session: Option<&'a SessionStamp>,
+    /// The number of the document's record, in a collection that is ordered by these.
+    pub record: Option<i64>,
 }
 
 /// Sees every replicated write of this core. Replication and sharding hook in here; they may refuse a write.
@@ -92,7 +94,37 @@ impl Observers {
 
 /// The entry of a write that every observer has seen. It copies what the write tells, on any thread.
 pub fn encode_entry(event: &OpEvent<'_>) -> Entry {
-    let mut doc = DocBuilder::with_capacity(256 + event.o.as_bytes().len());
+    let mut doc = begin_entry(256 + event.o.as_bytes().len());
+    append_operation(&mut doc, event);
+    finish_entry(doc, event.wall_ms, event.session)
+}
+
+/// The entry of several writes of documents that take place together, each of which every observer
+/// has seen.
+///
+/// # Panics
+/// When there is none.
+pub fn encode_apply_ops(events: &[OpEvent<'_>]) -> Entry {
+    let bytes: usize = events
+        .iter()
+        .map(|event| 128 + event.o.as_bytes().len())
+        .sum();
+    let mut doc = begin_entry(256 + bytes);
+    doc.append("op", OpKind::Command.letter())
+        .append("ns", "admin.$cmd")
+        .start_document("o")
+        .start_array("applyOps");
+    for event in events {
+        let mut operation = DocBuilder::new();
+        append_operation(&mut operation, event);
+        doc.push(&*operation.finish());
+    }
+    doc.end().end();
+    finish_entry(doc, events[0].wall_ms, None)
+}
+
+fn begin_entry(capacity: usize) -> DocBuilder {
+    let mut doc = DocBuilder::with_capacity(capacity);
     // The allotted timestamp goes here.
     doc.append(
         "ts",
@@ -102,10 +134,13 @@ pub fn encode_entry(event: &OpEvent<'_>) -> Entry {
         }),
     );
     // No term: a standalone has had no election.
-    doc.append("t", -1i64)
-        .append("v", 2i64)
-        .append("op", event.kind.letter())
-        .append("ns", event.ns);
+    doc.append("t", -1i64).append("v", 2i64);
+    doc
+}
+
+/// What an entry says of one write.
+fn append_operation(doc: &mut DocBuilder, event: &OpEvent<'_>) {
+    doc.append("op", event.kind.letter()).append("ns", event.ns);
     if let Some(uuid) = &event.uuid {
         doc.append("ui", uuid.to_bson());
     }
@@ -113,11 +148,14 @@ pub fn encode_entry(event: &OpEvent<'_>) -> Entry {
     if let Some(o2) = event.o2 {
         doc.append("o2", o2);
     }
-    doc.append(
-        "wall",
-        RawBsonRef::DateTime(DateTime::from_millis(event.wall_ms)),
-    );
-    if let Some(session) = event.session {
+    if let Some(record) = event.record {
+        doc.append("rid", record);
+    }
+}
+
+fn finish_entry(mut doc: DocBuilder, wall_ms: i64, session: Option<&SessionStamp>) -> Entry {
+    doc.append("wall", RawBsonRef::DateTime(DateTime::from_millis(wall_ms)));
+    if let Some(session) = session {
         doc.append("lsid", &*session.lsid)
             .append("txnNumber", session.txn_number)
             .append("stmtId", session.stmt_id);

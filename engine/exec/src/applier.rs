@@ -10,10 +10,12 @@ use std::cell::{Cell, RefCell};
 
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument};
-use pinion_catalog::{Collection, Uuid, core_catalog, document_id, index_writes, partition_of};
+use pinion_catalog::{
+    Clustering, Collection, Uuid, core_catalog, document_id, index_writes, partition_of,
+};
 use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, JoinHandle, Queue, core_id, spawn, submit_to, yield_if_due};
-use pinion_storage::{Expect, Op, PartitionId, ReadAt, TreeId, Write, storage};
+use pinion_storage::{Expect, Key, Op, PartitionId, ReadAt, TreeId, Write, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 use std::sync::Arc;
 
@@ -125,10 +127,10 @@ fn owner_of(entry: &RawDocument) -> Result<Option<CoreId>> {
     if !matches!(op, "i" | "u" | "d") {
         return Ok(None);
     }
-    let (collection, id) = target(entry, op)?;
-    Ok(Some(
-        storage().owner(partition_of(&collection, &collection.id_key(id))),
-    ))
+    let Target {
+        collection, key, ..
+    } = target(entry, op)?;
+    Ok(Some(storage().owner(partition_of(&collection, &key))))
 }
 
 fn validated(bytes: &Bytes) -> Result<&RawDocument> {
@@ -201,8 +203,16 @@ async fn apply_operation(ts: Timestamp, entry: &RawDocument) -> Result<()> {
     }
 }
 
-/// The collection and the `_id` that an entry of one document names.
-fn target<'a>(entry: &'a RawDocument, op: &str) -> Result<(Arc<Collection>, RawBsonRef<'a>)> {
+/// What an entry of one document names.
+struct Target {
+    collection: Arc<Collection>,
+    /// The number of its record, where the collection is ordered by these.
+    record: Option<i64>,
+    /// Its key in the collection's tree.
+    key: Key,
+}
+
+fn target(entry: &RawDocument, op: &str) -> Result<Target> {
     let uuid = field(entry, "ui")
         .and_then(Uuid::from_bson)
         .ok_or_else(|| damaged("an oplog entry has no ui"))?;
@@ -212,17 +222,32 @@ fn target<'a>(entry: &'a RawDocument, op: &str) -> Result<(Arc<Collection>, RawB
             "an oplog entry names the unknown collection {uuid}"
         ))
     })?;
+    let record = match collection.clustering {
+        Clustering::Id => None,
+        Clustering::Record => match field(entry, "rid") {
+            Some(RawBsonRef::Int64(record)) => Some(record),
+            _ => return Err(damaged("an oplog entry of a capped collection has no rid")),
+        },
+    };
     let key_document = document(entry, if op == "u" { "o2" } else { "o" })?;
-    Ok((collection.clone(), document_id(key_document)?))
+    let key = collection.document_key(document_id(key_document)?, record);
+    Ok(Target {
+        collection: collection.clone(),
+        record,
+        key,
+    })
 }
 
 /// What an entry of one document writes.
 async fn writes_of(entry: &RawDocument) -> Result<Vec<Write>> {
     let op = op_of(entry)?;
-    let (collection, id) = target(entry, op)?;
+    let Target {
+        collection,
+        record,
+        key,
+    } = target(entry, op)?;
     let collection = &collection;
     let o = document(entry, "o")?;
-    let key = collection.id_key(id);
     let partition = partition_of(collection, &key);
     let old = match op {
         // Nothing is there before an insert: the base ends where replay begins.
@@ -253,6 +278,7 @@ async fn writes_of(entry: &RawDocument) -> Result<Vec<Write>> {
             collection,
             partition,
             storage().partition_hash(),
+            record,
             old,
             new,
             false,

@@ -11,6 +11,7 @@ mod options;
 mod parameters;
 
 mod acquire;
+mod capped;
 mod cluster_parameters;
 mod compute;
 mod concern;

@@ -79,6 +79,16 @@ pub const MAX_CONFLICT_RETRIES: u32 = 200;
 pub const MAX_CACHE_FULL_RETRIES: u32 = 500;
 /// How often a read is opened again when its snapshot went away while it was being opened.
 pub const MAX_SNAPSHOT_RETRIES: u32 = 20;
+/// Documents that one statement evicts from a capped collection, and the bytes that it names them by,
+/// roughly.
+pub const EVICTION_GROUP: usize = 1000;
+pub const EVICTION_GROUP_BYTES: usize = 4 * 1024 * 1024;
+/// Capped collections that a core keeps something of before it looks for ones that are gone.
+pub const CAPPED_SWEEP: usize = 1024;
+/// How long a cursor that awaits data waits when its `getMore` does not say.
+pub const AWAIT_DATA: Duration = Duration::from_secs(1);
+/// How often one that waits looks whether its collection is still there.
+pub const AWAIT_POLL: Duration = Duration::from_millis(100);
 /// Oplog entries, and their bytes, that recovery hands to one core together.
 pub const REPLAY_BATCH_ENTRIES: usize = 1000;
 pub const REPLAY_BATCH_BYTES: usize = 1024 * 1024;

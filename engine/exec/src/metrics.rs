@@ -126,7 +126,7 @@ counters! {
     // metrics.document
     documents_inserted documents_updated documents_deleted documents_returned
     // metrics.queryExecutor and metrics.operation
-    keys_examined docs_examined collection_scans sorts_in_memory
+    keys_examined docs_examined collection_scans tailing_scans sorts_in_memory
     write_conflicts duplicate_key_errors
     // metrics.cursor
     cursors_opened cursors_timed_out cursors_multi_batch
@@ -300,6 +300,7 @@ pub struct Metrics {
     top_forget_at: Cell<usize>,
     index_uses: RefCell<TreeUses>,
     collection_scans: RefCell<TreeUses>,
+    tailing_scans: RefCell<TreeUses>,
 }
 
 impl Metrics {
@@ -361,9 +362,20 @@ impl Metrics {
         self.collection_scans.borrow_mut().record(tree, exist);
     }
 
-    /// How often a collection was scanned.
-    pub fn collection_scans(&self, tree: TreeId) -> u64 {
-        self.collection_scans.borrow().of(tree)
+    /// Counts one scan that goes on with what is still to come.
+    pub fn record_tailing_scan<I>(&self, tree: TreeId, exist: impl Fn() -> I)
+    where
+        I: IntoIterator<Item = TreeId>,
+    {
+        self.record_collection_scan(tree, &exist);
+        self.counters.tailing_scans.inc();
+        self.tailing_scans.borrow_mut().record(tree, exist);
+    }
+
+    /// How often a collection was scanned, and how many of the scans go on with what is still to come.
+    pub fn collection_scans(&self, tree: TreeId) -> (u64, u64) {
+        let tailing = self.tailing_scans.borrow().of(tree);
+        (self.collection_scans.borrow().of(tree), tailing)
     }
 
     /// A copy of what `top` shows.

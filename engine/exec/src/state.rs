@@ -9,6 +9,7 @@ use pinion_clock::Timestamp;
 use pinion_runtime::sync::Semaphore;
 use pinion_runtime::{Instant, Rng};
 
+use crate::capped::CappedTable;
 use crate::cluster_parameters::ClusterParameters;
 use crate::fsync_lock::FsyncLock;
 use crate::metrics::Metrics;
@@ -41,6 +42,8 @@ pub struct NodeState {
     /// The last number of such a task.
     pub(crate) last_compact: Cell<u64>,
     pub(crate) ttl: TtlMonitor,
+    /// The capped collections whose documents this core owns.
+    pub(crate) capped: CappedTable,
     rng: RefCell<Rng>,
     /// Seeds the streams of `$rand`.
     expression_rng: RefCell<Rng>,
@@ -86,6 +89,7 @@ impl NodeState {
             auto_compact: Cell::new(0),
             last_compact: Cell::new(0),
             ttl: TtlMonitor::default(),
+            capped: CappedTable::default(),
             rng: RefCell::new(rng),
             expression_rng: RefCell::new(pinion_runtime::random_stream("expressions")),
             object_ids: ObjectIds { process, counter },

@@ -82,10 +82,11 @@ pub(crate) async fn sizes_of(collections: &[Arc<Collection>]) -> Vec<CollectionS
         .map(|collection| {
             let own = of(collection.tree());
             // Documents are clustered by `_id`: its index takes no space of its own but the keys.
-            let mut indexes = vec![(
-                "_id_".to_owned(),
-                own.key_bytes.next_multiple_of(4096).max(4096),
-            )];
+            let mut indexes = Vec::with_capacity(collection.index_count());
+            if collection.id_index_in_tree().is_some() {
+                let bytes = own.key_bytes.next_multiple_of(4096).max(4096);
+                indexes.push(("_id_".to_owned(), bytes));
+            }
             for index in &collection.indexes {
                 indexes.push((index.name().to_owned(), on_disk(&of(index.tree)).max(4096)));
             }

@@ -18,7 +18,6 @@ def fails(database, command, code):
 
 UNSUPPORTED = [
     ({"find": "c", "tailable": True}, "tailable"),
-    ({"create": "n", "capped": True, "size": 4096}, "capped"),
     ({"create": "n", "expireAfterSeconds": 10}, "expireAfterSeconds"),
     ({"create": "n", "timeseries": {"timeField": "t"}}, "timeseries"),
 ]

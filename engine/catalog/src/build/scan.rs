@@ -16,7 +16,7 @@ use super::work::Work;
 use crate::entry::Placement;
 use crate::errors::from_read_error;
 use crate::index::IndexPlacement;
-use crate::keys::{document_id, entries_of, entry_partition, stored_document};
+use crate::keys::{entries_of, entry_partition, stored_document};
 use crate::limits::BUILD_STEP_DOCUMENTS;
 use crate::uuid::Uuid;
 
@@ -90,11 +90,11 @@ pub(super) async fn scan(work: Arc<Work>, partition: PartitionId) -> Result<Scan
     let mut outgoing: Vec<Outgoing> = outgoing(&work);
     let most_bytes = work.chunk_bytes();
     let mut documents = 0;
-    while let Some((_, read)) = cursor.next().await.map_err(from_read_error)? {
+    while let Some((key, read)) = cursor.next().await.map_err(from_read_error)? {
         let document = stored_document(&read.value);
-        let id = document_id(document)?;
+        let record = collection.record_of(&key);
         for (i, index) in work.indexes.iter().enumerate() {
-            let made = entries_of(collection, index, document, id)?;
+            let made = entries_of(collection, index, document, record)?;
             if let Some(paths) = made.multikey {
                 learn(&mut out.multikey, index.tree, paths);
             }

@@ -119,6 +119,7 @@ impl Coordinator {
             o2: Some(&o2),
             wall_ms: pinion_runtime::wall_ms(),
             session: None,
+            record: None,
         };
         let entry = pinion_runtime::core_local::<Observers>().entry(&event)?;
         let statement = Statement {

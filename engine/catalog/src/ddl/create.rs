@@ -12,7 +12,7 @@ use super::coordinator::{Commit, Coordinator, coordinate};
 use super::locks::Scope;
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::{CatalogChange, SystemDocument};
-use crate::entry::Collection;
+use crate::entry::{Clustering, Collection};
 use crate::names::{check_creatable, check_not_view};
 use crate::options::{CollectionKind, CollectionOptions};
 use crate::text::render;
@@ -93,7 +93,11 @@ impl Coordinator {
         Ok((collection, made))
     }
 
-    async fn create(&self, ns: &Namespace, options: CollectionOptions) -> Result<Timestamp> {
+    pub(super) async fn create(
+        &self,
+        ns: &Namespace,
+        options: CollectionOptions,
+    ) -> Result<Timestamp> {
         let mut o = DocBuilder::new();
         o.append("create", ns.collection());
         if options.clustered.is_none() {
@@ -116,6 +120,9 @@ impl Coordinator {
     /// A collection that is about to be made.
     fn new_collection(&self, ns: Namespace, options: CollectionOptions) -> Collection {
         let mut made = Collection::new(ns, self.uuid(), self.numbers(1), options);
+        if made.clustering == Clustering::Record {
+            made = made.with_id_index(TreeId(self.numbers(1)));
+        }
         made.made_ms = Some(pinion_runtime::wall_ms());
         made
     }

@@ -76,7 +76,7 @@ impl Coordinator {
     }
 
     /// Drops a collection or a view whose gates are closed.
-    async fn drop_one(&self, ns: &Namespace) -> Result<Dropped> {
+    pub(super) async fn drop_one(&self, ns: &Namespace) -> Result<Dropped> {
         let mut indexes = None;
         let compute = |catalog: &Catalog| {
             let o = rawdoc! { "drop": ns.collection() };

@@ -5,6 +5,7 @@ mod locks;
 mod builds;
 mod coordinator;
 
+mod cloning;
 mod coll_mod;
 mod create;
 mod drop;
@@ -15,6 +16,7 @@ mod rename;
 
 pub(crate) use builds::give_up_builds;
 pub use builds::{BuildInfo, end_builds, index_builds, kill_build};
+pub use cloning::{CopyDocuments, clone_as_capped, convert_to_capped};
 pub use coll_mod::{CollMod, IndexChange, IndexName, Modified, PropertyChange, coll_mod};
 pub(crate) use coordinator::{Coordinator, install_change};
 pub use create::{create_collection, ensure_collection};

@@ -74,7 +74,7 @@ fn check(catalog: &Catalog, from: &Namespace, to: &Namespace, drop_target: bool)
         .map_or(Ok(()), |target| check_no_build(target))
 }
 
-fn renaming(catalog: &Catalog, from: &Namespace, to: &Namespace) -> Result<Commit> {
+pub(super) fn renaming(catalog: &Catalog, from: &Namespace, to: &Namespace) -> Result<Commit> {
     check_database_case(catalog, to.db())?;
     let source = catalog.get(from).expect("its lock is held");
     let mut change = CatalogChange {

@@ -212,6 +212,12 @@ pub(crate) struct Missing {
 /// The requested indexes that are not there yet.
 pub(crate) fn missing(collection: &Collection, requested: &[RawDocumentBuf]) -> Result<Missing> {
     check_index_specs(requested)?;
+    let is_ttl = |listed: &RawDocumentBuf| part(listed, "expireAfterSeconds").is_some();
+    if collection.options.capped.is_some() && requested.iter().any(is_ttl) {
+        return Err(super::cannot_create(
+            "Cannot create TTL index on a capped collection",
+        ));
+    }
     let mut wanted: Vec<Wanted> = Vec::new();
     let mut builds = Vec::new();
     for listed in requested {
@@ -251,7 +257,7 @@ pub(crate) fn select(collection: &Collection, selection: &IndexSelection) -> Res
     let id_index = || Error::new(ErrorCode::INVALID_OPTIONS, "cannot drop _id index");
     match selection {
         IndexSelection::All => Ok(collection
-            .indexes
+            .secondary_indexes()
             .iter()
             .map(|index| index.name().to_owned())
             .collect()),

@@ -155,7 +155,7 @@ async fn run(
     acquired: &Acquired,
     collection: &Arc<Collection>,
 ) -> Result<u64> {
-    if parsed.matcher.is_empty() && parsed.hint.is_none() && acquired.is_plain() {
+    if parsed.matcher.is_empty() && parsed.hint.is_none() {
         let tree = collection.tree();
         let stats = crate::stats::tree_stats(vec![tree]).await;
         return Ok(stats.get(&tree).map_or(0, |stats| stats.records));

@@ -9,7 +9,7 @@ use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
 use crate::acquire::acquire_read;
 use crate::compute::compute_bytes;
-use crate::limits::{DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
+use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
 use crate::read::{Cursor, Filled, Reads, Stream, core_of, fill, not_found};
 use crate::state::state;
 
@@ -138,12 +138,6 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
     reader.opt_doc("lastKnownCommittedOpTime")?;
     reader.unsupported_unless_empty("includeQueryStatsMetrics")?;
     reader.finish()?;
-    if cmd.ctx.args.max_time_ms.is_some() {
-        // Only a cursor that waits for data may be told how long.
-        return Err(Error::bad_value(
-            "cannot set maxTimeMS on getMore command for a non-awaitData cursor",
-        ));
-    }
     state().metrics.counters.getmore.inc();
     let core = core_of(id).ok_or_else(|| not_found(id))?;
     let max_documents = match batch_size {
@@ -175,29 +169,39 @@ async fn continue_cursor(
 ) -> Result<(Vec<Bytes>, i64)> {
     let state = state();
     let mut cursor = state.cursors.check_out(id, &ns, ctx)?;
-    let mut guard = ForgetOnDrop { id, armed: true };
-    // The time that the command which made the cursor had left counts, unless this one brings its own.
-    let mut ctx = ctx.clone();
-    let started = pinion_runtime::now();
-    if ctx.deadline_ns.is_none() {
-        ctx.deadline_ns = cursor.time_left.map(|left| (started + left).as_nanos());
+    let awaits_data = cursor.stream.awaiting().is_some();
+    if ctx.args.max_time_ms.is_some() && !awaits_data {
+        // Only a cursor that waits for data may be told how long. It is left as it was.
+        state.cursors.check_in(id, cursor);
+        return Err(Error::bad_value(
+            "cannot set maxTimeMS on getMore command for a non-awaitData cursor",
+        ));
     }
-    let _acquired = match &cursor.reads {
-        Some(reads) => {
-            reads.check()?;
-            let acquired = acquire_read(&ctx, reads.ns.clone(), None).await?;
-            reads.check()?;
-            Some(acquired)
-        }
-        None => None,
+    let mut guard = ForgetOnDrop { id, armed: true };
+    // The time that the command which made the cursor had left counts. To one that waits for data the
+    // time says how long.
+    let started = pinion_runtime::now();
+    let deadline_ns = match (awaits_data, cursor.time_left) {
+        (false, Some(left)) => Some((started + left).as_nanos()),
+        (false, None) => ctx.deadline_ns,
+        (true, _) => None,
     };
+    let ctx = ctx.clone().with_deadline(deadline_ns);
+    let until = started + await_time(&ctx);
     ctx.work().continues(cursor.originating.clone());
-    let mut stash = cursor.stash.take();
     let Filled {
         documents,
         exhausted,
-    } = fill(&mut cursor.stream, &mut stash, &ctx, max_documents).await?;
-    cursor.stash = stash;
+    } = loop {
+        let filled = next_batch(&mut cursor, &ctx, max_documents).await?;
+        // Whatever of the collection is held while it waits, a DDL would wait for.
+        let (Some(tail), Some(reads)) = (cursor.stream.awaiting(), &cursor.reads) else {
+            break filled;
+        };
+        if !filled.documents.is_empty() || !tail.wait(&ctx, reads, until).await? {
+            break filled;
+        }
+    };
     state
         .metrics
         .counters
@@ -217,6 +221,32 @@ async fn continue_cursor(
     guard.armed = false;
     state.cursors.check_in(id, cursor);
     Ok((documents, id))
+}
+
+/// How long one that awaits data waits.
+fn await_time(ctx: &OpContext) -> Duration {
+    match ctx.args.max_time_ms {
+        Some(ms) => Duration::from_millis(u64::from(ms)),
+        None => AWAIT_DATA,
+    }
+}
+
+/// Reads one batch behind the gate of the collection that the cursor reads.
+async fn next_batch(cursor: &mut Cursor, ctx: &OpContext, max_documents: usize) -> Result<Filled> {
+    let _acquired = match &cursor.reads {
+        Some(reads) => {
+            reads.check()?;
+            let acquired = acquire_read(ctx, reads.ns.clone(), None).await?;
+            reads.check()?;
+            Some(acquired)
+        }
+        None => None,
+    };
+    cursor.stream.resume().await?;
+    let mut stash = cursor.stash.take();
+    let filled = fill(&mut cursor.stream, &mut stash, ctx, max_documents).await?;
+    cursor.stash = stash;
+    Ok(filled)
 }
 
 /// A `getMore` that ends in any other way than leaving something to read takes its cursor with it.

@@ -17,7 +17,7 @@ use super::views::{Rewritten, check_sort, not_in_pipelines};
 use crate::acquire::{Acquired, acquire_viewed};
 use crate::compute::compute;
 use crate::limits::DEFAULT_FIRST_BATCH;
-use crate::read::{Output, ReadRequest, Reads, Stream, open, parse_hint, parse_sort};
+use crate::read::{Output, ReadRequest, Reads, Stream, TailStream, open, parse_hint, parse_sort};
 use crate::state::state;
 
 /// A `find` as it is written: nothing in here depends on what its namespace stands for.
@@ -38,6 +38,16 @@ pub(super) struct FindCommand<'d> {
     batch_size: Option<usize>,
     single_batch: bool,
     no_timeout: bool,
+    tailing: Option<Tailing>,
+}
+
+/// What a cursor does when it has come to the newest document of a capped collection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Tailing {
+    /// It tells so, and can be asked again.
+    Tailable,
+    /// It waits for a while, and then tells so.
+    AwaitData,
 }
 
 /// A parsed `find`.
@@ -74,17 +84,7 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<FindCommand<'d
     reader.opt_flag("oplogReplay")?;
     let tailable = reader.opt_flag("tailable")?.unwrap_or(false);
     let await_data = reader.opt_flag("awaitData")?.unwrap_or(false);
-    if await_data && !tailable {
-        return Err(Error::failed_to_parse(
-            "Cannot set 'awaitData' without also setting 'tailable'",
-        ));
-    }
-    if tailable {
-        // There are no capped collections, and only those can be tailed.
-        return Err(Error::bad_value(format!(
-            "error processing query: ns={ns} tailable cursor requested on non capped collection"
-        )));
-    }
+    let tailing = tailing(tailable, await_data, sort, single_batch)?;
     let collation = Asked::read(&reader)?;
     let key_bounds = KeyBounds::parse(reader.opt_owned_doc("min")?, reader.opt_owned_doc("max")?)?;
     let return_key = reader.opt_flag("returnKey")?.unwrap_or(false);
@@ -122,7 +122,54 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<FindCommand<'d
         batch_size: batch_size.map(|size| size as usize),
         single_batch,
         no_timeout,
+        tailing,
     })
+}
+
+/// What the options say of tailing, and whether the others go with it.
+fn tailing(
+    tailable: bool,
+    await_data: bool,
+    sort: Option<&RawDocument>,
+    single_batch: bool,
+) -> Result<Option<Tailing>> {
+    if !tailable {
+        return match await_data {
+            true => Err(Error::failed_to_parse(
+                "Cannot set 'awaitData' without also setting 'tailable'",
+            )),
+            false => Ok(None),
+        };
+    }
+    let natural = pinion_bson::rawdoc! { "$natural": 1 };
+    let is_natural = |sort: &&RawDocument| {
+        sort.is_empty() || pinion_bson::compare_documents(sort, &natural).is_eq()
+    };
+    if sort.is_some_and(|sort| !is_natural(&sort)) {
+        return Err(Error::bad_value(
+            "cannot use tailable option with a sort other than {$natural: 1}",
+        ));
+    }
+    if single_batch {
+        return Err(Error::bad_value(
+            "cannot use tailable option with the 'singleBatch' option",
+        ));
+    }
+    Ok(Some(match await_data {
+        true => Tailing::AwaitData,
+        false => Tailing::Tailable,
+    }))
+}
+
+/// Only the documents of a capped collection stay in the order in which they came.
+fn check_tailed(collection: &Collection, tailing: Option<Tailing>) -> Result<()> {
+    if tailing.is_none() || collection.options.capped.is_some() {
+        return Ok(());
+    }
+    Err(Error::bad_value(format!(
+        "error processing query: ns={} tailable cursor requested on non capped collection",
+        collection.ns
+    )))
 }
 
 impl FindCommand<'_> {
@@ -134,6 +181,7 @@ impl FindCommand<'_> {
             ("max", bounds.is_some_and(KeyBounds::has_max)),
             ("returnKey", self.return_key),
             ("showRecordId", self.show_record_id),
+            ("tailable", self.tailing.is_some()),
             ("noCursorTimeout", self.no_timeout),
         ];
         if let Some((option, _)) = options.into_iter().find(|(_, is_given)| *is_given) {
@@ -152,6 +200,9 @@ impl FindCommand<'_> {
 
     /// Parses filter, projection and sort, for the collection that was acquired.
     pub(super) async fn parse(self, ctx: &OpContext, acquired: &Acquired) -> Result<Find> {
+        if let Some(collection) = acquired.collection() {
+            check_tailed(collection, self.tailing)?;
+        }
         let collation = self.collation.or(acquired.collation());
         let vars = variables(ctx, self.lets, collation).await?;
         let empty = RawDocumentBuf::new();
@@ -248,6 +299,7 @@ async fn answer(cmd: &Invocation, command: FindCommand<'_>, acquired: Acquired) 
         no_timeout: command.no_timeout,
     };
     let first = command.batch_size.unwrap_or(DEFAULT_FIRST_BATCH);
+    let tailing = command.tailing;
     let find = command.parse(&cmd.ctx, &acquired).await?;
     let Some(collection) = acquired.collection() else {
         acquired.check_text(&find.matcher)?;
@@ -256,6 +308,14 @@ async fn answer(cmd: &Invocation, command: FindCommand<'_>, acquired: Acquired) 
     };
     let (ns, uuid) = (collection.ns.clone(), collection.uuid);
     let read = find.into_request(collection.clone());
+    if let Some(tailing) = tailing {
+        let indexes = Vec::new();
+        request.reads = Some(Reads { ns, uuid, indexes });
+        let (ctx, awaits_data) = (&cmd.ctx, tailing == Tailing::AwaitData);
+        let stream = TailStream::open(ctx, acquired.source(), read, awaits_data, first).await?;
+        first_batch(cmd, Stream::Tail(Box::new(stream)), request, &mut out).await?;
+        return Ok(out);
+    }
     let opened = open(&cmd.ctx, acquired.source(), read, first).await?;
     let indexes = opened.indexes;
     request.reads = Some(Reads { ns, uuid, indexes });

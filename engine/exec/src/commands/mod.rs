@@ -4,6 +4,7 @@ mod absent;
 mod aggregate;
 mod bulk_replies;
 mod bulk_write;
+mod capped;
 pub(crate) mod cluster_parameters;
 mod coll_mod;
 mod collation;

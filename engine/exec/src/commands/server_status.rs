@@ -475,7 +475,7 @@ fn append_metrics(out: &mut DocBuilder, sums: &Sums) {
         .append("scanned", c.keys_examined as i64)
         .append("scannedObjects", c.docs_examined as i64);
     out.start_document("collectionScans")
-        .append("nonTailable", c.collection_scans as i64)
+        .append("nonTailable", (c.collection_scans - c.tailing_scans) as i64)
         .append("total", c.collection_scans as i64)
         .end()
         .end();

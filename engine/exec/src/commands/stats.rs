@@ -124,8 +124,12 @@ fn append_storage_stats(
     out.append("numOrphanDocs", 0i32);
     append_number(out, "storageSize", scaled(size.storage_bytes));
     out.append("freeStorageSize", 0i32)
-        .append("capped", false)
-        .append("nindexes", size.indexes.len() as i32);
+        .append("capped", collection.options.capped.is_some());
+    if let Some(capped) = &collection.options.capped {
+        append_number(out, "max", capped.max_documents.unwrap_or(0));
+        append_number(out, "maxSize", capped.size_bytes / scale);
+    }
+    out.append("nindexes", size.indexes.len() as i32);
     out.start_document("indexDetails");
     for (name, _) in &size.indexes {
         out.start_document(name).end();
@@ -159,7 +163,10 @@ pub(super) fn append_number(out: &mut DocBuilder, name: &str, value: i64) {
 
 /// What `$indexStats` gives: one document for each index.
 pub(super) async fn index_stats(collection: &Collection) -> Vec<Bytes> {
-    let trees: Vec<TreeId> = collection.trees().collect();
+    let id_index = collection.id_index_in_tree();
+    // Where the collection's tree is no index, it is not counted as one.
+    let not_counted = usize::from(id_index.is_none());
+    let trees: Vec<TreeId> = collection.trees().skip(not_counted).collect();
     let counts = pinion_runtime::on_all_cores({
         let trees: Arc<[TreeId]> = trees.into();
         move |_| {
@@ -169,12 +176,13 @@ pub(super) async fn index_stats(collection: &Collection) -> Vec<Bytes> {
     })
     .await;
     let state = state();
-    let id_index = collection.options.id_index();
-    let of_id = std::iter::once((&*id_index, collection.made_ms, false));
+    let of_id = id_index
+        .as_deref()
+        .map(|listed| (listed, collection.made_ms, false));
     let others = (collection.indexes.iter())
         .map(|index| (&*index.listed, index.made_ms, index.building.is_some()));
     let mut documents = Vec::new();
-    for (place, (listed, made_ms, is_building)) in of_id.chain(others).enumerate() {
+    for (place, (listed, made_ms, is_building)) in of_id.into_iter().chain(others).enumerate() {
         let ops: u64 = counts.iter().map(|core| core[place]).sum();
         let since_ms = made_ms.unwrap_or(state.shared.started_wall_ms);
         let mut out = DocBuilder::new();

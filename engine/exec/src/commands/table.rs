@@ -3,9 +3,9 @@
 use pinion_wire::{CommandSpec, Registry};
 
 use super::{
-    aggregate, bulk_write, coll_mod, collections, count, create, current_op, cursors, delete,
-    distinct, explain, find, find_and_modify, fsync, hello, indexes, insert, parameters, register,
-    server_status, sessions, small, stats, update, users, validate,
+    aggregate, bulk_write, capped, coll_mod, collections, count, create, current_op, cursors,
+    delete, distinct, explain, find, find_and_modify, fsync, hello, indexes, insert, parameters,
+    register, server_status, sessions, small, stats, update, users, validate,
 };
 use crate::metrics::TopKind;
 
@@ -171,6 +171,18 @@ fn definitions(r: &mut Registry) {
             .help("rename a collection"),
         None,
         collections::rename_collection,
+    );
+    register(
+        r,
+        ddl("cloneCollectionAsCapped").help("copy a collection into a capped one"),
+        None,
+        capped::clone_collection_as_capped,
+    );
+    register(
+        r,
+        ddl("convertToCapped").help("make a collection a capped one"),
+        None,
+        capped::convert_to_capped,
     );
     register(
         r,

@@ -167,21 +167,24 @@ fn reply(
         append_count(&mut out, "nNonCompliantDocuments", 0);
         append_count(&mut out, "nrecords", found.records);
     }
-    out.append("nIndexes", collection.ready_indexes().count() as i32 + 1);
+    out.append("nIndexes", collection.index_count() as i32);
     out.start_document("keysPerIndex");
     if let Some(found) = found {
-        append_count(&mut out, "_id_", found.records);
+        if collection.id_index_in_tree().is_some() {
+            append_count(&mut out, "_id_", found.records);
+        }
         for (index, keys) in collection.ready_indexes().zip(&found.keys) {
             append_count(&mut out, index.name(), *keys);
         }
     }
     out.end().start_document("indexDetails");
-    let id_index = collection.options.id_index();
+    let id_index = collection.id_index_in_tree();
+    let in_tree = id_index.as_deref().map(|listed| ("_id_", listed, true));
     let others = collection.ready_indexes().enumerate().map(|(i, index)| {
         let complete = found.is_none_or(|found| found.keys[i] == found.expected[i]);
         (index.name(), &*index.listed, complete)
     });
-    for (name, listed, valid) in std::iter::once(("_id_", &*id_index, true)).chain(others) {
+    for (name, listed, valid) in in_tree.into_iter().chain(others) {
         out.start_document(name)
             .append("valid", valid)
             .append("spec", listed)
@@ -249,15 +252,17 @@ async fn validate_partition(
             }
         };
         let id = pinion_bson::get(document, "_id").unwrap_or(RawBsonRef::Null);
-        let id_key = collection.id_key(id);
-        if id_key[..] != key[..] || pinion_catalog::partition_of(collection, &id_key) != partition {
+        let record = collection.record_of(&key);
+        let own_key = collection.document_key(id, record);
+        if own_key[..] != key[..] || pinion_catalog::partition_of(collection, &own_key) != partition
+        {
             found.errors.push(format!(
                 "the document with _id {} is not where it belongs",
                 pinion_query::value_text(id)
             ));
         }
         for (i, index) in collection.ready_indexes().enumerate() {
-            found.expected[i] += pinion_catalog::entries_of(collection, index, document, id)?
+            found.expected[i] += pinion_catalog::entries_of(collection, index, document, record)?
                 .entries
                 .len() as u64;
         }

@@ -364,7 +364,7 @@ async fn fill_up_to(
         let Some(document) = next else {
             return Ok(Filled {
                 documents,
-                exhausted: true,
+                exhausted: !stream.is_tail() || stream.is_eof(),
             });
         };
         check_size(&document)?;

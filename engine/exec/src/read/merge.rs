@@ -178,6 +178,16 @@ impl MergedStream {
 
     /// The next document in order, or `None` at the end.
     pub(crate) async fn next(&mut self, ctx: &OpContext, step: StepSize) -> Result<Option<Bytes>> {
+        let next = self.next_ordered(ctx, step).await?;
+        Ok(next.map(|(_, document)| document))
+    }
+
+    /// As [`MergedStream::next`], with the key that orders the document.
+    pub(super) async fn next_ordered(
+        &mut self,
+        ctx: &OpContext,
+        step: StepSize,
+    ) -> Result<Option<(Key, Bytes)>> {
         loop {
             if self.limit == Some(0) {
                 return Ok(None);
@@ -205,7 +215,8 @@ impl MergedStream {
             if let Some(limit) = &mut self.limit {
                 *limit -= 1;
             }
-            return item.document.map(Some).map_err(|error| *error);
+            let document = item.document.map_err(|error| *error)?;
+            return Ok(Some((item.order, document)));
         }
     }
 

@@ -11,6 +11,7 @@ mod pipeline;
 mod request;
 mod scan;
 mod stream;
+mod tail;
 
 pub(crate) use access::{Access, RangeAccess};
 pub(crate) use cursor::{
@@ -24,3 +25,4 @@ pub(crate) use request::{
     ReadRequest, Targets, check_still_there, existing_trees, open, open_ids, parse_sort,
 };
 pub(crate) use stream::Stream;
+pub(crate) use tail::TailStream;

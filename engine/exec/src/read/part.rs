@@ -325,12 +325,15 @@ async fn finish(
             let subject = Subject { document, metadata };
             let projected = compute(ctx, || projection.apply(subject, position)).await;
             let shown = |projected: RawDocumentBuf| match spec.show_record_id {
-                true => with_record_id(&projected, &found.id),
+                true => with_record_id(&spec.collection, &projected, &found.id),
                 false => Bytes::from(projected.into_bytes()),
             };
             projected.map(shown).map_err(Box::new)
         }
-        _ if spec.show_record_id => Ok(with_record_id(stored_document(&found.document), &found.id)),
+        _ if spec.show_record_id => {
+            let document = stored_document(&found.document);
+            Ok(with_record_id(&spec.collection, document, &found.id))
+        }
         _ => Ok(found.document),
     };
     let id = spec.repeats_over_parts().then_some(found.id);
@@ -341,16 +344,18 @@ async fn finish(
     })
 }
 
-/// The document with the key that the collection holds it under, as MongoDB shows it for clustered collections.
-fn with_record_id(document: &RawDocument, id: &[u8]) -> Bytes {
+/// The document with the key that the collection holds it under, as MongoDB shows it: the number of the record, or the
+/// bytes of a clustered collection's key.
+fn with_record_id(collection: &Collection, document: &RawDocument, id: &[u8]) -> Bytes {
     let mut out = DocBuilder::new();
-    out.append_all(document).append(
-        "$recordId",
-        RawBsonRef::Binary(RawBinaryRef {
+    let shown = match collection.record_of(id) {
+        Some(record) => RawBsonRef::Int64(record),
+        None => RawBsonRef::Binary(RawBinaryRef {
             subtype: BinarySubtype::Generic,
             bytes: id,
         }),
-    );
+    };
+    out.append_all(document).append("$recordId", shown);
     Bytes::from(out.finish_bytes())
 }
 

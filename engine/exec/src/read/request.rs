@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_catalog::{Collection, Uuid, core_catalog};
+use pinion_clock::Timestamp;
 use pinion_collation::Collation;
 use pinion_keystring::Builder;
 use pinion_query::{
@@ -56,6 +57,12 @@ impl ReadRequest {
         Ok(ReadRequest { matcher, ..self })
     }
 
+    /// How many documents are read until there are enough.
+    fn kept(&self) -> Option<usize> {
+        let kept = |limit: usize| limit.saturating_add(self.skip);
+        self.limit.map(kept)
+    }
+
     /// A read of whole documents.
     pub(crate) fn new(collection: Arc<Collection>, matcher: Matcher) -> ReadRequest {
         ReadRequest {
@@ -89,60 +96,71 @@ pub(crate) async fn open(
     wanted: usize,
 ) -> Result<Opened> {
     let request = request.bound()?;
-    let keep = request
-        .limit
-        .map(|limit| limit.saturating_add(request.skip));
     let wanted = wanted
         .saturating_add(request.skip)
-        .min(keep.unwrap_or(usize::MAX));
+        .min(request.kept().unwrap_or(usize::MAX));
     let step: StepSize = step_for(wanted);
     let mut attempts = 0;
     loop {
         // The timestamp first, the catalog after: a write that made an index multikey told every core of it before.
         let at = source.timestamp(ctx).await?;
-        let planned = compute_bytes(request.planning_bytes(), || plan(&request)).await?;
-        let indexes = planned.access.indexes();
-        let counters = &state().metrics.counters;
-        if planned.sort.is_some() {
-            counters.sorts_in_memory.inc();
-            ctx.work().sorts();
-        }
-        if matches!(planned.access, Access::Collection(_)) {
-            check_table_scan(&request)?;
-            let tree = request.collection.tree();
-            state().metrics.record_collection_scan(tree, existing_trees);
-        }
-        for tree in planned.access.used_trees(&request.collection) {
-            state().metrics.record_index_use(tree, existing_trees);
-        }
-        let spec = Arc::new(PartSpec {
-            collection: request.collection.clone(),
-            access: planned.access,
-            filter: planned.filter,
-            sort: planned.sort,
-            projection: request.projection.clone(),
-            meta_source: request.meta_source(),
-            output: request.output,
-            show_record_id: request.show_record_id,
-            keep,
-            at,
-            max_sort_bytes: state().parameters.borrow().max_sort_bytes as usize,
-        });
-        let summarised = spec.clone();
-        ctx.work()
-            .planned(Box::new(move || summarised.access.summary()));
-        let partitions = spec.access.partitions(&request.collection);
-        match MergedStream::open(spec, partitions, ctx, step, request.skip, request.limit).await {
-            Ok(stream) => return Ok(Opened { stream, indexes }),
+        match open_at(ctx, &request, at, step).await {
             // A checkpoint moved the base past the timestamp before it was pinned.
             Err(error)
                 if error.code == ErrorCode::SNAPSHOT_TOO_OLD && attempts < MAX_SNAPSHOT_RETRIES =>
             {
                 attempts += 1
             }
-            Err(error) => return Err(error),
+            result => return result,
         }
     }
+}
+
+/// Plans and opens a read of the state at a timestamp.
+///
+/// # Errors
+/// `SnapshotTooOld` when that is gone.
+pub(super) async fn open_at(
+    ctx: &OpContext,
+    request: &ReadRequest,
+    at: Timestamp,
+    step: StepSize,
+) -> Result<Opened> {
+    let planned = compute_bytes(request.planning_bytes(), || plan(request)).await?;
+    let indexes = planned.access.indexes();
+    let counters = &state().metrics.counters;
+    if planned.sort.is_some() {
+        counters.sorts_in_memory.inc();
+        ctx.work().sorts();
+    }
+    if matches!(planned.access, Access::Collection(_)) && request.access.is_none() {
+        check_table_scan(request)?;
+        let tree = request.collection.tree();
+        state().metrics.record_collection_scan(tree, existing_trees);
+    }
+    for tree in planned.access.used_trees(&request.collection) {
+        state().metrics.record_index_use(tree, existing_trees);
+    }
+    let spec = Arc::new(PartSpec {
+        collection: request.collection.clone(),
+        access: planned.access,
+        filter: planned.filter,
+        sort: planned.sort,
+        projection: request.projection.clone(),
+        meta_source: request.meta_source(),
+        output: request.output,
+        show_record_id: request.show_record_id,
+        keep: request.kept(),
+        at,
+        max_sort_bytes: state().parameters.borrow().max_sort_bytes as usize,
+    });
+    let summarised = spec.clone();
+    ctx.work()
+        .planned(Box::new(move || summarised.access.summary()));
+    let partitions = spec.access.partitions(&request.collection);
+    let stream = MergedStream::open(spec, partitions, ctx, step, request.skip, request.limit);
+    let stream = stream.await?;
+    Ok(Opened { stream, indexes })
 }
 
 /// The trees of all collections and indexes.
@@ -154,7 +172,6 @@ pub(crate) fn existing_trees() -> Vec<TreeId> {
 fn check_table_scan(request: &ReadRequest) -> Result<()> {
     let ns = &request.collection.ns;
     let exempt = request.matcher.is_empty()
-        || request.access.is_some()
         || matches!(ns.db(), "admin" | "config" | "local")
         || ns.collection().starts_with("system.");
     if exempt || !state().parameters.borrow().notablescan {
@@ -211,7 +228,7 @@ fn plan(request: &ReadRequest) -> Result<Planned> {
             .matcher
             .id_lookup(request.collection.collation.as_ref())
     {
-        let access = Access::Id(request.collection.id_key(id.as_raw_bson_ref()));
+        let access = by_id(&request.collection, id.as_raw_bson_ref());
         let filter = if request.matcher.id_equality_alone().is_some() {
             None
         } else {
@@ -246,14 +263,16 @@ fn plan(request: &ReadRequest) -> Result<Planned> {
 fn access_of(collection: &Collection, access: PlannedAccess) -> Access {
     match access {
         PlannedAccess::Nothing => Access::Nothing,
-        PlannedAccess::Id(id) => Access::Id(collection.id_key(id.as_raw_bson_ref())),
+        PlannedAccess::Id(id) => by_id(collection, id.as_raw_bson_ref()),
         PlannedAccess::Collection(direction) => {
             Access::Collection(RangeAccess::everything(direction == Direction::Backward))
         }
         PlannedAccess::Index(access) => Access::Index(ranges_of(collection, access)),
         PlannedAccess::Near(near) => {
-            // The index on `_id`, the first of the specifications, is of another kind.
-            let index = collection.indexes[near.index - 1].clone();
+            let index = collection.index_at(near.index);
+            let index = index
+                .expect("the collection's tree is of another kind")
+                .clone();
             let repeats = index.spec.is_multikey();
             Access::Near(NearAccess {
                 branch: RangeAccess {
@@ -275,12 +294,25 @@ fn access_of(collection: &Collection, access: PlannedAccess) -> Access {
     }
 }
 
+/// The way to the document with this `_id`.
+fn by_id(collection: &Collection, id: RawBsonRef<'_>) -> Access {
+    let Some(index) = collection.id_index_beside_tree() else {
+        return Access::Id(collection.id_key(id));
+    };
+    let mut builder = Builder::new(index.spec.ordering);
+    builder.append_as(id, index.spec.strings(0));
+    let point = Key::from_slice(&builder.finish().bytes);
+    Access::Index(RangeAccess {
+        index: Some(index.clone()),
+        ranges: vec![KeyRange::prefix(&point)],
+        descending: false,
+        repeats: false,
+        points: Some(vec![point]),
+    })
+}
+
 fn ranges_of(collection: &Collection, access: pinion_query::IndexAccess) -> RangeAccess {
-    // The first of the specifications is the `_id` index.
-    let index = access
-        .index
-        .checked_sub(1)
-        .map(|place| collection.indexes[place].clone());
+    let index = collection.index_at(access.index).cloned();
     let points = points_of(access.spec(collection.index_specs()), &access.bounds);
     let ranges = access
         .ranges

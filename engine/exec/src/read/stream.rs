@@ -7,6 +7,7 @@ use pinion_wire::{OpContext, Result};
 
 use super::merge::{MergedStream, StepSize};
 use super::pipeline::PipelineStream;
+use super::tail::TailStream;
 use crate::limits::{PART_BATCH_BYTES, PART_BATCH_DOCUMENTS};
 
 /// A source of documents in their final form.
@@ -15,6 +16,8 @@ pub(crate) enum Stream {
     Merged(Box<MergedStream>),
     /// The merge part of a pipeline.
     Pipeline(Box<PipelineStream>),
+    /// A capped collection, with what is still to come.
+    Tail(Box<TailStream>),
     /// A list made at once.
     List(VecDeque<Bytes>),
 }
@@ -25,6 +28,7 @@ impl Stream {
         match self {
             Stream::Merged(stream) => stream.next(ctx, step_for(wanted)).await,
             Stream::Pipeline(stream) => stream.next(ctx).await,
+            Stream::Tail(stream) => stream.next(ctx, wanted).await,
             Stream::List(list) => Ok(list.pop_front()),
         }
     }
@@ -35,7 +39,30 @@ impl Stream {
             Stream::Merged(stream) => stream.is_eof(),
             // A pipeline knows its end only when it has run into it.
             Stream::Pipeline(_) => false,
+            // More may come as long as it stands somewhere.
+            Stream::Tail(stream) => !stream.has_position(),
             Stream::List(list) => list.is_empty(),
+        }
+    }
+
+    /// Goes on after a pause.
+    pub(crate) async fn resume(&self) -> Result<()> {
+        match self {
+            Stream::Tail(stream) => stream.resume().await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it goes on when there is nothing more for now.
+    pub(crate) fn is_tail(&self) -> bool {
+        matches!(self, Stream::Tail(_))
+    }
+
+    /// The tail, if `getMore` waits for its documents.
+    pub(crate) fn awaiting(&self) -> Option<&TailStream> {
+        match self {
+            Stream::Tail(stream) if stream.awaits_data() => Some(stream),
+            _ => None,
         }
     }
 }

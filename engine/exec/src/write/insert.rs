@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::RawDocument;
 use pinion_catalog::{
-    Collection, IndexWrites, Observers, OpEvent, OpKind, document_id, duplicate_entry,
+    Clustering, Collection, IndexWrites, Observers, OpEvent, OpKind, document_id, duplicate_entry,
     duplicate_id, encode_entry, from_write_error, index_writes, partition_of, set_multikey,
 };
 use pinion_clock::Timestamp;
@@ -19,6 +19,7 @@ use smallvec::SmallVec;
 
 use super::backoff::Backoff;
 use super::batch::BatchOutcome;
+use super::capped;
 use super::claims::Claims;
 use super::order::{first_error, first_taken};
 use super::validation::{Validation, check_document};
@@ -28,25 +29,33 @@ use crate::interrupt::{check, is_interruption};
 use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS, INSERT_STEP_WRITES};
 use crate::state::state;
 
-/// A statement that inserts one prepared document, and the indexes that it makes multikey.
-pub(crate) struct InsertStatement {
-    pub statement: Statement,
+/// What inserts one prepared document, and the indexes that it makes multikey.
+pub(super) struct InsertWrites {
+    pub writes: Vec<Write>,
     pub newly_multikey: Vec<(TreeId, MultikeyPaths)>,
 }
 
-/// Builds the statement that inserts a prepared document.
-async fn insert_statement(
+/// Works out the writes that insert a prepared document, where its collection is ordered by them
+/// under the number `record`. That of the document is the first.
+pub(super) async fn insert_writes(
     ctx: &OpContext,
     collection: &Collection,
     document: &Bytes,
-) -> Result<InsertStatement> {
+    record: Option<i64>,
+) -> Result<InsertWrites> {
     let raw = pinion_catalog::stored_document(document);
     let id = document_id(raw)?;
-    let key = compute_bytes(document.len(), || collection.id_key(id)).await;
+    let key = || collection.document_key(id, record);
+    let key = compute_bytes(document.len(), key).await;
     let (partition, hash) = (partition_of(collection, &key), storage().partition_hash());
     let index = match collection.indexes.is_empty() {
         true => IndexWrites::default(),
-        false => compute(ctx, || new_entries(collection, partition, raw, hash)).await?,
+        false => {
+            compute(ctx, || {
+                new_entries(collection, partition, raw, hash, record)
+            })
+            .await?
+        }
     };
     let mut writes = Vec::with_capacity(1 + index.writes.len());
     writes.push(Write {
@@ -57,23 +66,55 @@ async fn insert_statement(
         expect: Expect::Absent,
     });
     writes.extend(index.writes);
-    let event = OpEvent {
-        kind: OpKind::Insert,
-        ns: collection.ns.as_str(),
-        uuid: Some(collection.uuid),
-        o: raw,
-        o2: None,
-        wall_ms: pinion_runtime::wall_ms(),
-        session: None,
-    };
-    let entry = entry_of(&event).await?;
+    Ok(InsertWrites {
+        writes,
+        newly_multikey: index.newly_multikey,
+    })
+}
+
+/// A statement that inserts one prepared document, and the indexes that it makes multikey.
+struct InsertStatement {
+    statement: Statement,
+    newly_multikey: Vec<(TreeId, MultikeyPaths)>,
+}
+
+/// Builds the statement that inserts a prepared document.
+async fn insert_statement(
+    ctx: &OpContext,
+    collection: &Collection,
+    document: &Bytes,
+) -> Result<InsertStatement> {
+    let InsertWrites {
+        writes,
+        newly_multikey,
+    } = insert_writes(ctx, collection, document, None).await?;
+    let raw = pinion_catalog::stored_document(document);
+    let entry = entry_of(&insert_event(collection, raw, None)).await?;
     Ok(InsertStatement {
         statement: Statement {
             writes,
             entry: Some(entry),
         },
-        newly_multikey: index.newly_multikey,
+        newly_multikey,
     })
+}
+
+/// An insert, as observers see it and as it is in the oplog.
+pub(super) fn insert_event<'a>(
+    collection: &'a Collection,
+    document: &'a RawDocument,
+    record: Option<i64>,
+) -> OpEvent<'a> {
+    OpEvent {
+        kind: OpKind::Insert,
+        ns: collection.ns.as_str(),
+        uuid: Some(collection.uuid),
+        o: document,
+        o2: None,
+        wall_ms: pinion_runtime::wall_ms(),
+        session: None,
+        record,
+    }
 }
 
 /// The index entries of a document that was not there before.
@@ -82,8 +123,10 @@ fn new_entries(
     partition: PartitionId,
     document: &RawDocument,
     hash: PartitionHash,
+    record: Option<i64>,
 ) -> Result<IndexWrites> {
-    index_writes(collection, partition, hash, None, Some(document), true)
+    let new = Some(document);
+    index_writes(collection, partition, hash, record, None, new, true)
 }
 
 /// Shows a write to this core's observers and makes its entry, beside the cores where that copies much.
@@ -93,9 +136,10 @@ pub(super) async fn entry_of(event: &OpEvent<'_>) -> Result<Entry> {
 }
 
 /// The error of an insert that storage refused because a key is taken.
-async fn taken(
+pub(super) async fn taken(
     collection: &Arc<Collection>,
     document: &Bytes,
+    record: Option<i64>,
     error: WriteError,
 ) -> pinion_wire::Error {
     state().metrics.counters.duplicate_key_errors.inc();
@@ -111,13 +155,13 @@ async fn taken(
         return duplicate_id(collection, id);
     }
     // The statement is gone; the same document gives the same writes again.
-    let partition = partition_of(collection, &collection.id_key(id));
+    let partition = partition_of(collection, &collection.document_key(id, record));
     let hash = storage().partition_hash();
-    let again = || new_entries(collection, partition, raw, hash);
+    let again = || new_entries(collection, partition, raw, hash, record);
     match compute_bytes(document.len(), again).await {
         Ok(made) => {
             let error = duplicate_of(collection, &made.writes[write - 1]);
-            first_taken(collection, id, None, raw, error).await
+            first_taken(collection, record, id, None, raw, error).await
         }
         Err(error) => error,
     }
@@ -148,20 +192,21 @@ pub(crate) struct InsertOptions {
 }
 
 /// What one step did with a group of documents.
-struct Step {
-    attempts: Attempts,
+#[derive(Default)]
+pub(super) struct Step {
+    pub attempts: Attempts,
     /// Indexes that the catalog must call multikey before the rest is tried again.
-    multikey: Vec<(TreeId, MultikeyPaths)>,
+    pub multikey: Vec<(TreeId, MultikeyPaths)>,
     /// Some met another writer.
-    conflict: bool,
+    pub conflict: bool,
     /// Some found no memory.
-    full: bool,
+    pub full: bool,
 }
 
 /// What became of each document of a group. Most groups are of one.
-type Attempts = SmallVec<[Attempt; 1]>;
+pub(super) type Attempts = SmallVec<[Attempt; 1]>;
 
-enum Attempt {
+pub(super) enum Attempt {
     Done(Timestamp),
     Failed(pinion_wire::Error),
     /// Not tried, or to be tried again.
@@ -197,7 +242,10 @@ pub(crate) async fn insert_documents(
             multikey,
             conflict,
             full,
-        } = attempt(ctx, &collection, &group, options, &mut claims).await;
+        } = match collection.clustering {
+            Clustering::Id => attempt(ctx, &collection, &group, options, &mut claims).await,
+            Clustering::Record => capped::attempt(ctx, &collection, &group, options).await,
+        };
         let mut again: Vec<(usize, Bytes)> = Vec::new();
         let mut stop = false;
         for ((index, document), attempt) in group.into_iter().zip(attempts) {
@@ -253,7 +301,7 @@ pub(crate) async fn insert_documents(
 }
 
 /// Documents that are tried in one step, with their places in the client's batch.
-type Group = SmallVec<[(usize, Bytes); 1]>;
+pub(super) type Group = SmallVec<[(usize, Bytes); 1]>;
 
 fn take_group(queue: &mut std::collections::VecDeque<(usize, Bytes)>) -> Group {
     let mut group = Group::new();
@@ -329,7 +377,7 @@ async fn attempt(
                 let interrupted = is_interruption(&error);
                 let error = match document_id(raw) {
                     _ if interrupted || is_refused => error,
-                    Ok(id) => Box::pin(first_error(collection, id, None, raw, error)).await,
+                    Ok(id) => Box::pin(first_error(collection, None, id, None, raw, error)).await,
                     Err(_) => error,
                 };
                 attempts[place] = Attempt::Failed(error);
@@ -366,7 +414,7 @@ async fn attempt(
                 }
                 Err(error) => {
                     let document = &group[place].1;
-                    Attempt::Failed(Box::pin(taken(collection, document, error)).await)
+                    Attempt::Failed(Box::pin(taken(collection, document, None, error)).await)
                 }
             };
         }

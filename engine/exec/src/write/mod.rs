@@ -2,6 +2,7 @@
 
 mod backoff;
 mod batch;
+mod capped;
 mod claims;
 mod document;
 mod insert;
@@ -13,6 +14,7 @@ mod through;
 mod validation;
 
 pub(crate) use batch::{BatchOutcome, Upserted};
+pub(crate) use capped::insert_capped;
 pub(crate) use document::prepare_for_insert;
 pub(crate) use insert::{InsertOptions, insert_documents};
 pub(crate) use modify::Change;

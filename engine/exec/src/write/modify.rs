@@ -118,6 +118,7 @@ async fn modify(
     let owned = storage()
         .partition(partition)
         .expect("submitted to its owner");
+    let record = collection.record_of(&key);
     let mut backoff = Backoff::default();
     loop {
         check(ctx)?;
@@ -162,13 +163,13 @@ async fn modify(
         }
         pause(ctx).await?;
         let hash = storage().partition_hash();
-        let entries = || index_writes(collection, partition, hash, Some(old), new, true);
+        let entries = || index_writes(collection, partition, hash, record, Some(old), new, true);
         let mut index = match compute(ctx, entries).await {
             Ok(index) => index,
             Err(error) => {
                 return Err(match new {
                     _ if is_interruption(&error) => error,
-                    Some(new) => first_error(collection, id, Some(old), new, error).await,
+                    Some(new) => first_error(collection, record, id, Some(old), new, error).await,
                     None => error,
                 });
             }
@@ -195,7 +196,7 @@ async fn modify(
             expect: Expect::Version(read.token),
         });
         writes.extend(index.writes.iter().cloned());
-        let entry = change_entry(collection, id, old, new).await?;
+        let entry = change_entry(collection, record, id, old, new).await?;
         let mut results = storage()
             .execute(
                 vec![Statement {
@@ -228,7 +229,7 @@ async fn modify(
                 state().metrics.counters.duplicate_key_errors.inc();
                 let error = duplicate_of(collection, &index.writes[write - 1]);
                 return Err(match new {
-                    Some(new) => first_taken(collection, id, Some(old), new, error).await,
+                    Some(new) => first_taken(collection, record, id, Some(old), new, error).await,
                     None => error,
                 });
             }
@@ -240,6 +241,7 @@ async fn modify(
 /// The entry of an update or delete: a diff where there is a short one, otherwise the whole new document.
 async fn change_entry(
     collection: &Collection,
+    record: Option<i64>,
     id: pinion_bson::RawBsonRef<'_>,
     old: &RawDocument,
     new: Option<&RawDocument>,
@@ -255,6 +257,7 @@ async fn change_entry(
         o2,
         wall_ms: pinion_runtime::wall_ms(),
         session: None,
+        record,
     };
     let Some(new) = new else {
         return entry_of(&event(OpKind::Delete, &key, None)).await;

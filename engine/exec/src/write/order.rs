@@ -19,12 +19,13 @@ use crate::state::state;
 /// `_id` before all, so a value that an earlier unique one holds already comes first.
 pub(super) async fn first_error(
     collection: &Arc<Collection>,
+    record: Option<i64>,
     id: RawBsonRef<'_>,
     old: Option<&RawDocument>,
     new: &RawDocument,
     error: Error,
 ) -> Error {
-    match taken_before(collection, id, old, new).await {
+    match taken_before(collection, record, id, old, new).await {
         Ok(Some(taken)) => {
             state().metrics.counters.duplicate_key_errors.inc();
             taken
@@ -38,12 +39,13 @@ pub(super) async fn first_error(
 /// not be the first that MongoDB would meet; `error` names one, in case what took it is gone by now.
 pub(super) async fn first_taken(
     collection: &Arc<Collection>,
+    record: Option<i64>,
     id: RawBsonRef<'_>,
     old: Option<&RawDocument>,
     new: &RawDocument,
     error: Error,
 ) -> Error {
-    match taken_before(collection, id, old, new).await {
+    match taken_before(collection, record, id, old, new).await {
         Ok(Some(taken)) => taken,
         Ok(None) | Err(_) => error,
     }
@@ -52,13 +54,15 @@ pub(super) async fn first_taken(
 /// The first unique value of the document that another one has, of the indexes up to the first that has no keys for it.
 async fn taken_before(
     collection: &Arc<Collection>,
+    record: Option<i64>,
     id: RawBsonRef<'_>,
     old: Option<&RawDocument>,
     new: &RawDocument,
 ) -> Result<Option<Error>, ReadError> {
-    let key = collection.id_key(id);
+    let key = collection.document_key(id, record);
     let (document, hash) = (partition_of(collection, &key), storage().partition_hash());
-    if old.is_none() {
+    // Where records have numbers, the index on `_id` is one of those below.
+    if old.is_none() && record.is_none() {
         let only = KeyRange {
             lower: Bound::Included(key.clone()),
             upper: Bound::Included(key),
@@ -68,7 +72,7 @@ async fn taken_before(
         }
     }
     for index in &collection.indexes {
-        let entries = || entries_of(collection, index, new, id);
+        let entries = || entries_of(collection, index, new, record);
         let Ok(made) = compute_bytes(new.as_bytes().len(), entries).await else {
             return Ok(None);
         };

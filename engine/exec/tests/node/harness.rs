@@ -123,6 +123,16 @@ impl Client {
         }
     }
 
+    /// Inserts a document into `c`, which must fail with this code.
+    pub async fn fails_to_insert(&self, document: Document, code: i32) {
+        let reply = self
+            .ok(pinion_bson::doc! { "insert": "c", "documents": [document] })
+            .await;
+        let errors = reply.get_array("writeErrors").expect("an error");
+        let error = errors[0].as_document().expect("a document");
+        assert_eq!(error.get_i32("code").ok(), Some(code), "{reply}");
+    }
+
     /// All documents of a find, through as many batches as it takes.
     pub async fn find(&self, command: Document) -> Vec<Document> {
         let collection = command

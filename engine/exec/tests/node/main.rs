@@ -3,6 +3,7 @@
 mod harness;
 
 mod basics;
+mod capped;
 mod fsync_lock;
 mod keys;
 mod ttl;

@@ -97,11 +97,11 @@ impl CollStats {
             append_number(&mut out, "count", count as i64);
         }
         if self.executions {
-            let scans = scans(existing(acquired, "queryExecStats")?).await as i64;
+            let (scans, tailing) = scans(existing(acquired, "queryExecStats")?).await;
             out.start_document("queryExecStats")
                 .start_document("collectionScans");
-            // There are no tailable cursors that such a scan would be made for again and again.
-            out.append("total", scans).append("nonTailable", scans);
+            out.append("total", scans as i64)
+                .append("nonTailable", (scans - tailing) as i64);
             out.end().end();
         }
         Ok(Bytes::from(out.finish_bytes()))
@@ -146,14 +146,15 @@ async fn used(ns: &str) -> NamespaceValues {
     sum
 }
 
-/// How often a collection was scanned, on all cores.
-async fn scans(tree: TreeId) -> u64 {
+/// How often a collection was scanned, and how many of the scans tail it, on all cores.
+async fn scans(tree: TreeId) -> (u64, u64) {
     let parts =
         pinion_runtime::on_all_cores(
             move |_| async move { state().metrics.collection_scans(tree) },
         )
         .await;
-    parts.iter().sum()
+    let sum = |sum: (u64, u64), part: &(u64, u64)| (sum.0 + part.0, sum.1 + part.1);
+    parts.iter().fold((0, 0), sum)
 }
 
 fn append_latencies(out: &mut DocBuilder, used: &NamespaceValues, histograms: bool) {

@@ -1,0 +1,238 @@
+//! Tailing a capped collection: a read that goes on behind the newest document as soon as there is a
+//! newer one.
+
+use std::ops::Bound;
+
+use bytes::Bytes;
+use pinion_catalog::{from_read_error, record_of};
+use pinion_clock::Timestamp;
+use pinion_runtime::{Instant, Queue, submit_to, timeout_at};
+use pinion_storage::{Direction, Key, KeyRange, ReadAt, TreeId, storage};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+
+use super::access::{Access, RangeAccess};
+use super::cursor::Reads;
+use super::merge::MergedStream;
+use super::request::{ReadRequest, existing_trees, open_at};
+use super::stream::step_for;
+use crate::acquire::ReadSource;
+use crate::capped::RECORDS;
+use crate::interrupt::interruptible;
+use crate::limits::{AWAIT_POLL, MAX_SNAPSHOT_RETRIES};
+use crate::state::state;
+
+/// The documents of a capped collection, those to come included.
+pub(crate) struct TailStream {
+    request: ReadRequest,
+    source: ReadSource,
+    /// The newest record that was read, or is being read by `current`.
+    newest: Option<Key>,
+    current: Option<MergedStream>,
+    /// The record that was read last of `current`.
+    given: Option<Key>,
+    skip: usize,
+    /// How many more documents are wanted.
+    left: Option<usize>,
+    /// Whether `getMore` waits for documents.
+    awaits_data: bool,
+}
+
+impl TailStream {
+    /// A read from the oldest document on.
+    pub(crate) async fn open(
+        ctx: &OpContext,
+        source: ReadSource,
+        request: ReadRequest,
+        awaits_data: bool,
+        wanted: usize,
+    ) -> Result<TailStream> {
+        let mut request = request.bound()?;
+        let (skip, left) = (request.skip, request.limit);
+        // They count over all that is ever read. The order is that of the records, whatever else is
+        // said of it.
+        (request.skip, request.limit, request.sort) = (0, None, None);
+        let tree = request.collection.tree();
+        state().metrics.record_tailing_scan(tree, existing_trees);
+        let mut stream = TailStream {
+            request,
+            source,
+            newest: None,
+            current: None,
+            given: None,
+            skip,
+            left,
+            awaits_data,
+        };
+        stream.current = stream.read_on(ctx, wanted.saturating_add(skip)).await?;
+        Ok(stream)
+    }
+
+    /// Whether there was a document to stand at: MongoDB keeps no cursor behind the last document of a
+    /// collection that has none.
+    pub(crate) fn has_position(&self) -> bool {
+        self.newest.is_some()
+    }
+
+    pub(crate) fn awaits_data(&self) -> bool {
+        self.awaits_data
+    }
+
+    /// The next of the documents that are there by now.
+    pub(crate) async fn next(&mut self, ctx: &OpContext, wanted: usize) -> Result<Option<Bytes>> {
+        loop {
+            if self.left == Some(0) {
+                return Ok(None);
+            }
+            if self.current.is_none() {
+                self.current = self.read_on(ctx, wanted).await?;
+            }
+            let Some(current) = &mut self.current else {
+                return Ok(None);
+            };
+            let next = current.next_ordered(ctx, step_for(wanted)).await?;
+            let Some((key, document)) = next else {
+                // What has come meanwhile is there as well.
+                (self.current, self.given) = (None, None);
+                continue;
+            };
+            self.given = Some(key);
+            match self.skip {
+                0 => {
+                    if let Some(left) = &mut self.left {
+                        *left -= 1;
+                    }
+                    return Ok(Some(document));
+                }
+                _ => self.skip -= 1,
+            }
+        }
+    }
+
+    /// Goes on after a pause, in which the document where it stands must not have been removed.
+    ///
+    /// # Errors
+    /// `CappedPositionLost` when it was.
+    pub(crate) async fn resume(&self) -> Result<()> {
+        let (tree, Some(position)) = (self.request.collection.tree(), self.given.clone()) else {
+            return Ok(());
+        };
+        let owner = storage().owner(RECORDS);
+        let found = submit_to(owner, Queue::Foreground, move || async move {
+            check_position(tree, &position, ReadAt::Newest).await
+        });
+        found.await
+    }
+
+    /// Opens a read of what is behind the newest record that was read, if there is anything.
+    async fn read_on(&mut self, ctx: &OpContext, wanted: usize) -> Result<Option<MergedStream>> {
+        let mut attempts = 0;
+        loop {
+            let at = self.source.timestamp(ctx).await?;
+            match self.read_on_at(ctx, wanted, at).await {
+                // The snapshot was not pinned: a checkpoint may have passed it.
+                Err(error)
+                    if error.code == ErrorCode::SNAPSHOT_TOO_OLD
+                        && attempts < MAX_SNAPSHOT_RETRIES =>
+                {
+                    attempts += 1;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    async fn read_on_at(
+        &mut self,
+        ctx: &OpContext,
+        wanted: usize,
+        at: Timestamp,
+    ) -> Result<Option<MergedStream>> {
+        let (tree, position) = (self.request.collection.tree(), self.newest.clone());
+        let owner = storage().owner(RECORDS);
+        let found = submit_to(owner, Queue::Foreground, move || async move {
+            newest_behind(tree, position, ReadAt::At(at)).await
+        });
+        let Some(newest) = found.await? else {
+            return Ok(None);
+        };
+        let range = KeyRange {
+            lower: match self.newest.clone() {
+                Some(position) => Bound::Excluded(position),
+                None => Bound::Unbounded,
+            },
+            upper: Bound::Included(newest.clone()),
+        };
+        self.request.access = Some(Access::Collection(RangeAccess {
+            ranges: vec![range],
+            ..RangeAccess::everything(false)
+        }));
+        let opened = open_at(ctx, &self.request, at, step_for(wanted)).await?;
+        self.newest = Some(newest);
+        Ok(Some(opened.stream))
+    }
+
+    /// Waits until there is a document behind those that were read, or until this time. Nothing of the
+    /// collection is held meanwhile; that it goes away ends the wait.
+    ///
+    /// # Errors
+    /// `QueryPlanKilled` when the collection is gone.
+    pub(crate) async fn wait(
+        &self,
+        ctx: &OpContext,
+        reads: &Reads,
+        until: Instant,
+    ) -> Result<bool> {
+        let newest = self.newest.as_ref().and_then(|key| record_of(key));
+        let (tree, record) = (self.request.collection.tree(), newest.unwrap_or(0));
+        loop {
+            reads.check()?;
+            let turn = until.min(pinion_runtime::now() + AWAIT_POLL);
+            let waiting = ctx.clone();
+            let owner = storage().owner(RECORDS);
+            let has_come = submit_to(owner, Queue::Foreground, move || async move {
+                let capped = state().capped.of(tree);
+                let beyond = timeout_at(turn, capped.beyond(record));
+                Ok::<bool, Error>(interruptible(&waiting, beyond).await?.is_ok())
+            })
+            .await?;
+            if has_come || turn == until {
+                return Ok(has_come);
+            }
+        }
+    }
+}
+
+/// The newest record, if it is behind this position.
+///
+/// # Errors
+/// `CappedPositionLost` when the document of the position is gone: there may have been others behind
+/// it.
+async fn newest_behind(tree: TreeId, position: Option<Key>, at: ReadAt) -> Result<Option<Key>> {
+    let owned = storage().partition(RECORDS).expect("asked its owner");
+    let mut cursor = owned.cursor(tree, KeyRange::all(), Direction::Reverse, at);
+    let newest = cursor.next().await.map_err(from_read_error)?;
+    let newest = newest.map(|(key, _)| key);
+    let Some(position) = position else {
+        return Ok(newest);
+    };
+    if newest.as_ref() == Some(&position) {
+        return Ok(None);
+    }
+    check_position(tree, &position, at).await?;
+    Ok(newest)
+}
+
+async fn check_position(tree: TreeId, position: &Key, at: ReadAt) -> Result<()> {
+    let owned = storage().partition(RECORDS).expect("asked its owner");
+    let read = owned.get(tree, position, at).await;
+    match read.map_err(from_read_error)? {
+        Some(_) => Ok(()),
+        None => Err(Error::new(
+            ErrorCode::CAPPED_POSITION_LOST,
+            format!(
+                "CollectionScan died due to position in capped collection being deleted. Last seen record id: RecordId({})",
+                record_of(position).unwrap_or(0)
+            ),
+        )),
+    }
+}

@@ -1,0 +1,390 @@
+//! Inserts into capped collections: one after another, in the order in which readers find them, each
+//! with the removal of as many of the oldest documents as the bounds ask for.
+//!
+//! All documents of such a collection are in one partition, on whose owner each insert takes the
+//! collection's turn. It numbers the document, writes it, and only then lets the next one begin: a
+//! document with a greater number is never seen before one with a smaller number, so a tailing
+//! cursor that has come to a number has missed none before it. What is removed is removed by the
+//! statement of the insert, and by the same entry of the oplog, so the bounds hold after a crash.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pinion_bson::{DocBuilder, RawDocumentBuf};
+use pinion_catalog::{
+    Capped, Collection, Observers, OpEvent, OpKind, document_id, encode_apply_ops, from_read_error,
+    from_write_error, index_writes, record_key, record_of, stored_document,
+};
+use pinion_runtime::{Queue, submit_to};
+use pinion_storage::{
+    Direction, Entry, Expect, Key, KeyRange, Op, Partition, ReadAt, Statement, VersionToken, Write,
+    WriteError, storage,
+};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+
+use super::backoff::Backoff;
+use super::insert::{
+    Attempt, Group, InsertOptions, Step, entry_of, insert_event, insert_writes, taken,
+};
+use super::order::first_error;
+use super::validation::{Validation, check_document};
+use crate::capped::{CappedCollection, RECORDS};
+use crate::compute::compute;
+use crate::interrupt::{interruptible, is_interruption, pause};
+use crate::limits::{EVICTION_GROUP, EVICTION_GROUP_BYTES};
+use crate::state::state;
+
+/// Tries to insert a group of documents, on the core that owns them.
+pub(super) async fn attempt(
+    ctx: &OpContext,
+    collection: &Arc<Collection>,
+    group: &[(usize, Bytes)],
+    options: InsertOptions,
+) -> Step {
+    let (ctx, collection) = (ctx.clone(), collection.clone());
+    let group: Group = group.into();
+    let owner = storage().owner(RECORDS);
+    submit_to(owner, Queue::Foreground, move || async move {
+        attempt_here(&ctx, &collection, &group, options).await
+    })
+    .await
+}
+
+/// Inserts documents in their order into a collection whose gates let nobody else in.
+pub(crate) async fn insert_capped(
+    ctx: &OpContext,
+    collection: &Arc<Collection>,
+    documents: Vec<Bytes>,
+) -> Result<()> {
+    let options = InsertOptions {
+        ordered: true,
+        validation: Validation::Bypassed,
+    };
+    let mut backoff = Backoff::default();
+    let mut left: Vec<(usize, Bytes)> = documents.into_iter().enumerate().collect();
+    while !left.is_empty() {
+        let step = attempt(ctx, collection, &left, options).await;
+        let mut done = 0;
+        for attempt in step.attempts {
+            match attempt {
+                Attempt::Done(_) => done += 1,
+                Attempt::Failed(error) => return Err(error),
+                Attempt::Pending => break,
+            }
+        }
+        left.drain(..done);
+        let (waited, error) = match step.full {
+            true => (backoff.cache_full(ctx).await?, WriteError::CacheFull),
+            false if step.conflict => (backoff.conflict(ctx).await?, WriteError::Conflict),
+            false => continue,
+        };
+        if !waited {
+            return Err(from_write_error(error));
+        }
+    }
+    Ok(())
+}
+
+async fn attempt_here(
+    ctx: &OpContext,
+    collection: &Arc<Collection>,
+    group: &Group,
+    options: InsertOptions,
+) -> Step {
+    let mut step = Step::default();
+    let capped = state().capped.of(collection.tree());
+    let inserted = match interruptible(ctx, capped.turn()).await {
+        Ok(_turn) => insert_all(ctx, collection, &capped, group, options, &mut step).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = inserted {
+        step.attempts.push(Attempt::Failed(error));
+    }
+    let tried = step.attempts.len();
+    let untried = (tried..group.len()).map(|_| Attempt::Pending);
+    step.attempts.extend(untried);
+    step
+}
+
+/// Inserts documents up to the first that has to wait or, with order, that fails. An error is that of
+/// the document whose turn it would have been.
+async fn insert_all(
+    ctx: &OpContext,
+    collection: &Arc<Collection>,
+    capped: &CappedCollection,
+    group: &Group,
+    options: InsertOptions,
+    step: &mut Step,
+) -> Result<()> {
+    for (_, document) in group {
+        pause(ctx).await?;
+        let record = capped.next_record(collection).await?;
+        let attempt = insert_one(ctx, collection, capped, document, record, options, step).await;
+        match &attempt {
+            Attempt::Done(_) => {
+                capped.inserted(record);
+                capped.notify();
+            }
+            Attempt::Failed(error) if !options.ordered && !is_interruption(error) => {}
+            _ => {
+                step.attempts.push(attempt);
+                return Ok(());
+            }
+        }
+        step.attempts.push(attempt);
+        evict_rest(ctx, collection, capped).await?;
+    }
+    Ok(())
+}
+
+fn bounds_of(collection: &Collection) -> Capped {
+    let bounds = collection.options.capped;
+    bounds.expect("only a capped collection is ordered by records")
+}
+
+async fn insert_one(
+    ctx: &OpContext,
+    collection: &Arc<Collection>,
+    capped: &CappedCollection,
+    document: &Bytes,
+    record: i64,
+    options: InsertOptions,
+    step: &mut Step,
+) -> Attempt {
+    let raw = stored_document(document);
+    if let Err(error) = check_document(ctx, collection, options.validation, None, raw).await {
+        return Attempt::Failed(error);
+    }
+    let mut writes = match insert_writes(ctx, collection, document, Some(record)).await {
+        Ok(built) if !built.newly_multikey.is_empty() => {
+            step.multikey.extend(built.newly_multikey);
+            return Attempt::Pending;
+        }
+        Ok(built) => built.writes,
+        Err(error) if is_interruption(&error) => return Attempt::Failed(error),
+        Err(error) => {
+            let error = match document_id(raw) {
+                Ok(id) => first_error(collection, Some(record), id, None, raw, error).await,
+                Err(_) => error,
+            };
+            return Attempt::Failed(error);
+        }
+    };
+    let own = writes.len();
+    let mut last_evicted = None;
+    let statement = async {
+        let evicted = oldest_beyond(collection, capped, 1, document.len() as u64).await?;
+        let event = insert_event(collection, raw, Some(record));
+        if evicted.is_empty() {
+            return Ok(Statement {
+                entry: Some(entry_of(&event).await?),
+                writes,
+            });
+        }
+        let removal = removal(ctx, collection, evicted).await?;
+        last_evicted = removal.last();
+        writes.extend(removal.writes);
+        Ok(Statement {
+            entry: Some(entry_of_all(collection, Some(event), &removal.removed)?),
+            writes,
+        })
+    };
+    let statement: Result<Statement> = statement.await;
+    let statement = match statement {
+        Ok(statement) => statement,
+        Err(error) => return Attempt::Failed(error),
+    };
+    let mut results = storage().execute(vec![statement], true).await;
+    match results.pop().expect("one statement has one result") {
+        Ok(ts) => {
+            if let Some(record) = last_evicted {
+                capped.evicted(record);
+            }
+            Attempt::Done(ts)
+        }
+        Err(WriteError::CacheFull) => {
+            step.full = true;
+            Attempt::Pending
+        }
+        Err(error @ (WriteError::Exists { write } | WriteError::Duplicate { write, .. }))
+            if write < own =>
+        {
+            Attempt::Failed(taken(collection, document, Some(record), error).await)
+        }
+        // Another client changes one of those that are evicted, or has removed it.
+        Err(WriteError::Conflict | WriteError::Missing { .. } | WriteError::NotReached) => {
+            step.conflict = true;
+            Attempt::Pending
+        }
+        Err(error) => Attempt::Failed(from_write_error(error)),
+    }
+}
+
+/// Removes what one statement had no room for: much, when the bounds have become smaller.
+async fn evict_rest(
+    ctx: &OpContext,
+    collection: &Arc<Collection>,
+    capped: &CappedCollection,
+) -> Result<()> {
+    let mut backoff = Backoff::default();
+    loop {
+        let evicted = oldest_beyond(collection, capped, 0, 0).await?;
+        if evicted.is_empty() {
+            return Ok(());
+        }
+        let removal = removal(ctx, collection, evicted).await?;
+        let last = removal.last();
+        let statement = Statement {
+            entry: Some(entry_of_all(collection, None, &removal.removed)?),
+            writes: removal.writes,
+        };
+        let mut results = storage().execute(vec![statement], true).await;
+        let more = match results.pop().expect("one statement has one result") {
+            Ok(_) => {
+                capped.evicted(last.expect("something was evicted"));
+                true
+            }
+            Err(WriteError::CacheFull) => backoff.cache_full(ctx).await?,
+            Err(WriteError::Conflict | WriteError::Missing { .. } | WriteError::NotReached) => {
+                backoff.conflict(ctx).await?
+            }
+            Err(error) => return Err(from_write_error(error)),
+        };
+        if !more {
+            // The next insert goes on.
+            return Ok(());
+        }
+    }
+}
+
+/// A document that has to go.
+struct Evicted {
+    key: Key,
+    document: Bytes,
+    token: VersionToken,
+}
+
+/// The oldest documents that have to go when so much is added; the newest stays, whatever it takes.
+async fn oldest_beyond(
+    collection: &Collection,
+    capped: &CappedCollection,
+    added: u64,
+    added_bytes: u64,
+) -> Result<Vec<Evicted>> {
+    let owned: std::rc::Rc<Partition> = storage().partition(RECORDS).expect("run on its owner");
+    let stats = owned.tree_stats(collection.tree());
+    let bounds = bounds_of(collection);
+    let mut records = stats.records + added;
+    let mut bytes = stats.value_bytes + added_bytes;
+    let is_beyond = |records: u64, bytes: u64| {
+        let max = bounds.max_documents.map(i64::unsigned_abs);
+        records > 1
+            && (max.is_some_and(|max| records > max) || bytes > bounds.size_bytes.unsigned_abs())
+    };
+    let mut evicted = Vec::new();
+    if !is_beyond(records, bytes) {
+        return Ok(evicted);
+    }
+    let range = KeyRange {
+        lower: Bound::Included(record_key(capped.oldest())),
+        upper: Bound::Unbounded,
+    };
+    let mut cursor = owned.cursor(collection.tree(), range, Direction::Forward, ReadAt::Newest);
+    let mut ids = 0;
+    while is_beyond(records, bytes) && evicted.len() < EVICTION_GROUP && ids < EVICTION_GROUP_BYTES
+    {
+        let Some((key, read)) = cursor.next().await.map_err(from_read_error)? else {
+            break;
+        };
+        records -= 1;
+        bytes = bytes.saturating_sub(read.value.len() as u64);
+        ids += key.len() + read.value.len().min(EVICTION_GROUP_BYTES / EVICTION_GROUP);
+        evicted.push(Evicted {
+            key,
+            document: read.value,
+            token: read.token,
+        });
+    }
+    Ok(evicted)
+}
+
+/// What removes documents.
+struct Removal {
+    writes: Vec<Write>,
+    /// `{_id}` and the record of each.
+    removed: Vec<(RawDocumentBuf, i64)>,
+}
+
+impl Removal {
+    /// The newest of the records that are removed.
+    fn last(&self) -> Option<i64> {
+        self.removed.last().map(|(_, record)| *record)
+    }
+}
+
+async fn removal(
+    ctx: &OpContext,
+    collection: &Collection,
+    evicted: Vec<Evicted>,
+) -> Result<Removal> {
+    let hash = storage().partition_hash();
+    let mut out = Removal {
+        writes: Vec::with_capacity(2 * evicted.len()),
+        removed: Vec::with_capacity(evicted.len()),
+    };
+    for Evicted {
+        key,
+        document,
+        token,
+    } in evicted
+    {
+        let old = stored_document(&document);
+        let record = record_of(&key).ok_or_else(|| {
+            let what = format!("a document of {} has no record number", collection.ns);
+            Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, what)
+        })?;
+        let entries = || {
+            index_writes(
+                collection,
+                RECORDS,
+                hash,
+                Some(record),
+                Some(old),
+                None,
+                false,
+            )
+        };
+        let index = compute(ctx, entries).await?;
+        let mut id = DocBuilder::new();
+        id.append_raw("_id", document_id(old)?);
+        out.removed.push((id.finish(), record));
+        out.writes.push(Write {
+            partition: RECORDS,
+            tree: collection.tree(),
+            key,
+            op: Op::Delete,
+            expect: Expect::Version(token),
+        });
+        out.writes.extend(index.writes);
+    }
+    Ok(out)
+}
+
+/// One entry of an insert and removals, each shown to the observers.
+fn entry_of_all(
+    collection: &Collection,
+    insert: Option<OpEvent<'_>>,
+    removed: &[(RawDocumentBuf, i64)],
+) -> Result<Entry> {
+    let deletes = removed.iter().map(|(id, record)| OpEvent {
+        kind: OpKind::Delete,
+        ..insert_event(collection, id, Some(*record))
+    });
+    let events: Vec<OpEvent<'_>> = insert.into_iter().chain(deletes).collect();
+    let observers = pinion_runtime::core_local::<Observers>();
+    for event in &events {
+        observers.show(event)?;
+    }
+    Ok(encode_apply_ops(&events))
+}
