@@ -21,6 +21,7 @@ mod log_verbosity;
 mod ops;
 mod profile;
 mod sessions;
+mod spill;
 mod state;
 mod stats;
 

@@ -28,8 +28,17 @@ pub const MAX_BATCH_BYTES: usize = 16 * 1024 * 1024;
 pub const PART_BATCH_BYTES: usize = 256 * 1024;
 /// Documents that one part hands over to the merge in one step.
 pub const PART_BATCH_DOCUMENTS: usize = 1024;
-/// Memory of one in-memory sort, over all partitions.
-pub const MAX_SORT_BYTES: usize = 100 * 1024 * 1024;
+/// What the operations of a node may hold in memory together, in percent of the memory for its cache, and at least.
+pub const NODE_MEMORY_PERCENT: u64 = 50;
+pub const MIN_NODE_MEMORY_BYTES: u64 = 200 * 1024 * 1024;
+/// Bytes that they may put on disk together.
+pub const MAX_SPILLED_BYTES: u64 = 64 * 1024 * 1024 * 1024;
+/// Bytes on disk that are left to the data, unless `internalQuerySpillingMinAvailableDiskSpaceBytes` says otherwise.
+pub const MIN_SPACE_BESIDE_SPILLS_BYTES: i64 = 500 * 1024 * 1024;
+/// After so many spilled bytes it is looked whether they are there.
+pub(crate) const SPILL_SPACE_STEP_BYTES: u64 = 16 * 1024 * 1024;
+/// Bytes of a spilled block that are written or read at once.
+pub(crate) const SPILL_TRANSFER_BYTES: usize = 4 * 1024 * 1024;
 /// Open cursors of one core.
 pub const MAX_CURSORS: usize = 100_000;
 /// Sessions remembered on one core.

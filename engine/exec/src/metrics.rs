@@ -127,6 +127,12 @@ counters! {
     documents_inserted documents_updated documents_deleted documents_returned
     // metrics.queryExecutor and metrics.operation
     keys_examined docs_examined collection_scans tailing_scans sorts_in_memory
+    // metrics.query
+    sort_total_bytes sort_total_keys
+    sort_spills sort_spilled_records sort_spilled_bytes sort_spilled_storage_bytes
+    group_spills group_spilled_records group_spilled_bytes group_spilled_storage_bytes
+    bucket_auto_spills bucket_auto_spilled_records bucket_auto_spilled_bytes bucket_auto_spilled_storage_bytes
+    window_fields_spills window_fields_spilled_records window_fields_spilled_bytes window_fields_spilled_storage_bytes
     write_conflicts duplicate_key_errors
     // metrics.cursor
     cursors_opened cursors_timed_out cursors_multi_batch

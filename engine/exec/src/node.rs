@@ -12,6 +12,7 @@ use pinion_storage::{OpenError, RecoveryReport};
 use crate::applier::RecoveryApplier;
 use crate::limits::{REAP_INTERVAL, SESSION_TIMEOUT};
 use crate::options::NodeOptions;
+use crate::spill::NodeMemory;
 use crate::state::{NodeShared, NodeState, state};
 
 /// Why a node did not open.
@@ -44,7 +45,10 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
     let storage_options = options.storage.clone();
     let mut process_id = [0; 12];
     pinion_runtime::random_stream("process").fill_bytes(&mut process_id);
+    let memory = NodeMemory::new(storage_options.cache_bytes);
+    let data = storage_options.dir.clone();
     let shared = Arc::new(NodeShared {
+        memory,
         options,
         process_id: ObjectId::from_bytes(process_id),
         started: pinion_runtime::now(),
@@ -63,6 +67,12 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
     let opened = pinion_storage::open(storage_options)
         .await
         .map_err(OpenNodeError::Storage)?;
+    crate::spill::clear(&data).await.map_err(|error| {
+        OpenNodeError::Storage(OpenError::Io {
+            doing: format!("removing what was spilled in {}", data.display()),
+            error,
+        })
+    })?;
     pinion_catalog::load()
         .await
         .map_err(OpenNodeError::Catalog)?;

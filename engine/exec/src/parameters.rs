@@ -4,14 +4,17 @@ use std::rc::Rc;
 
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_catalog::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, BuildLimits};
+use pinion_query::MemoryLimits;
 use pinion_runtime::Duration;
 use pinion_wire::idl::{f64_lossy, i64_exact, truthy};
 use pinion_wire::{Error, ErrorCode, Result, ServerCounters};
 
 use crate::limits::{
-    CURSOR_TIMEOUT, LEAST_BUILD_MEMORY_MB, MAX_SERVICE_DESCRIPTOR_BYTES, MOST_LEAST_FREE_MB,
+    CURSOR_TIMEOUT, LEAST_BUILD_MEMORY_MB, MAX_SERVICE_DESCRIPTOR_BYTES,
+    MIN_SPACE_BESIDE_SPILLS_BYTES, MOST_LEAST_FREE_MB,
 };
 use crate::log_verbosity;
+use crate::spill::MemoryLimit;
 use crate::ttl::{TtlParameters, TtlSetting};
 
 /// The parameters of one core; every core holds the same values.
@@ -19,10 +22,14 @@ use crate::ttl::{TtlParameters, TtlSetting};
 pub(crate) struct Parameters {
     pub cursor_timeout: Duration,
     pub notablescan: bool,
-    pub max_sort_bytes: i64,
     /// What a build of indexes may take of memory, and the least room on the file system for it.
     pub build_memory_mb: i64,
     pub build_least_free_mb: i64,
+    /// What each stage of an operation may hold in memory.
+    pub memory: MemoryLimits,
+    pub allow_disk_use_by_default: bool,
+    /// Bytes on disk that nothing is spilled into.
+    pub spilling_min_available_bytes: i64,
     pub ttl: TtlParameters,
     /// What an automation agent calls the deployment; kept for it.
     pub automation_service_descriptor: Box<str>,
@@ -83,9 +90,11 @@ impl Default for Parameters {
         Parameters {
             cursor_timeout: CURSOR_TIMEOUT,
             notablescan: false,
-            max_sort_bytes: crate::limits::MAX_SORT_BYTES as i64,
             build_memory_mb: (BUILD_MEMORY_BYTES >> 20) as i64,
             build_least_free_mb: (BUILD_LEAST_FREE_BYTES >> 20) as i64,
+            memory: MemoryLimits::default(),
+            allow_disk_use_by_default: true,
+            spilling_min_available_bytes: MIN_SPACE_BESIDE_SPILLS_BYTES,
             ttl: TtlParameters::default(),
             automation_service_descriptor: "".into(),
         }
@@ -142,21 +151,29 @@ pub(crate) enum Setting {
     AutomationServiceDescriptor(Box<str>),
     Quiet(bool),
     NoTableScan(bool),
-    MaxSortBytes(i64),
     BuildMemory(i64),
     BuildLeastFree(i64),
+    Memory(&'static MemoryLimit, usize),
+    AllowDiskUseByDefault(bool),
+    SpillingMinAvailable(i64),
     Ttl(TtlSetting),
 }
 
 /// All parameters that can be asked for, in order.
-pub(crate) const NAMES: [&str; 20] = [
+pub(crate) const NAMES: [&str; 26] = [
+    "allowDiskUseByDefault",
     "authenticationMechanisms",
     "automationServiceDescriptor",
     "cursorTimeoutMillis",
     "enableTestCommands",
     "featureCompatibilityVersion",
     "indexBuildMinAvailableDiskSpaceMB",
+    "internalDocumentSourceBucketAutoMaxMemoryBytes",
+    "internalDocumentSourceGroupMaxMemoryBytes",
+    "internalDocumentSourceSetWindowFieldsMaxMemoryBytes",
     "internalQueryMaxBlockingSortMemoryUsageBytes",
+    "internalQuerySlotBasedExecutionHashAggApproxMemoryUseInBytesBeforeSpill",
+    "internalQuerySpillingMinAvailableDiskSpaceBytes",
     "journalCommitInterval",
     "logComponentVerbosity",
     "logLevel",
@@ -202,8 +219,11 @@ impl Parameters {
             "featureCompatibilityVersion" => {
                 out.start_document(name).append("version", "8.0").end();
             }
-            "internalQueryMaxBlockingSortMemoryUsageBytes" => {
-                out.append(name, self.max_sort_bytes);
+            "allowDiskUseByDefault" => {
+                out.append(name, self.allow_disk_use_by_default);
+            }
+            "internalQuerySpillingMinAvailableDiskSpaceBytes" => {
+                out.append(name, self.spilling_min_available_bytes);
             }
             "indexBuildMinAvailableDiskSpaceMB" => {
                 out.append(name, self.build_least_free_mb);
@@ -231,7 +251,12 @@ impl Parameters {
             "quiet" => {
                 out.append(name, server_counters().quiet.get());
             }
-            _ => return self.ttl.append_as(parameter, name, out),
+            _ => match MemoryLimit::find(parameter) {
+                Some(limit) => {
+                    out.append(name, limit.get(&self.memory));
+                }
+                None => return self.ttl.append_as(parameter, name, out),
+            },
         }
         true
     }
@@ -243,7 +268,8 @@ impl Parameters {
             | "cursorTimeoutMillis"
             | "indexBuildMinAvailableDiskSpaceMB"
             | "maxIndexBuildMemoryUsageMegabytes"
-            | "internalQueryMaxBlockingSortMemoryUsageBytes"
+            | "allowDiskUseByDefault"
+            | "internalQuerySpillingMinAvailableDiskSpaceBytes"
             | "logComponentVerbosity"
             | "logLevel"
             | "notablescan"
@@ -254,7 +280,10 @@ impl Parameters {
             | "ttlMonitorEnabled"
             | "ttlMonitorSleepSecs"
             | "ttlMonitorSubPassTargetSecs" => (true, true),
-            _ => (false, false),
+            _ => {
+                let is_limit = MemoryLimit::find(name).is_some();
+                (is_limit, is_limit)
+            }
         }
     }
 
@@ -311,7 +340,6 @@ impl Parameters {
             // Whatever is no zero, and not false or null.
             "quiet" => Setting::Quiet(truthy(value)),
             "notablescan" => Setting::NoTableScan(boolean()?),
-            "internalQueryMaxBlockingSortMemoryUsageBytes" => Setting::MaxSortBytes(at_least(0)?),
             "maxIndexBuildMemoryUsageMegabytes" => {
                 let megabytes = at_least(LEAST_BUILD_MEMORY_MB)?;
                 Setting::BuildMemory(at_most(megabytes, i64::from(i32::MAX))?)
@@ -319,9 +347,16 @@ impl Parameters {
             "indexBuildMinAvailableDiskSpaceMB" => {
                 Setting::BuildLeastFree(at_most(at_least(0)?, MOST_LEAST_FREE_MB)?)
             }
+            "allowDiskUseByDefault" => Setting::AllowDiskUseByDefault(boolean()?),
+            "internalQuerySpillingMinAvailableDiskSpaceBytes" => {
+                Setting::SpillingMinAvailable(at_least(0)?)
+            }
             _ => {
                 if let Some(setting) = TtlSetting::parse(name, value) {
                     return setting.map(Setting::Ttl);
+                }
+                if let Some(limit) = MemoryLimit::find(name) {
+                    return Ok(Setting::Memory(limit, limit.parse(value)?));
                 }
                 return Err(Error::new(
                     ErrorCode::INVALID_OPTIONS,
@@ -353,9 +388,11 @@ impl Parameters {
             }
             Setting::Quiet(value) => server_counters().quiet.set(*value),
             Setting::NoTableScan(value) => self.notablescan = *value,
-            Setting::MaxSortBytes(value) => self.max_sort_bytes = *value,
             Setting::BuildMemory(value) => self.build_memory_mb = *value,
             Setting::BuildLeastFree(value) => self.build_least_free_mb = *value,
+            Setting::Memory(limit, bytes) => limit.set(&mut self.memory, *bytes),
+            Setting::AllowDiskUseByDefault(value) => self.allow_disk_use_by_default = *value,
+            Setting::SpillingMinAvailable(value) => self.spilling_min_available_bytes = *value,
             Setting::Ttl(setting) => {
                 self.ttl.set(*setting);
                 crate::state::state().ttl.parameters_changed();

@@ -19,6 +19,7 @@ use crate::parameters::Parameters;
 use crate::profile::Profiles;
 use crate::read::{CursorTable, PartTable};
 use crate::sessions::SessionTable;
+use crate::spill::NodeMemory;
 use crate::ttl::TtlMonitor;
 
 /// The state of one core of a node.
@@ -41,6 +42,8 @@ pub struct NodeState {
     pub(crate) auto_compact: Cell<u64>,
     /// The last number of such a task.
     pub(crate) last_compact: Cell<u64>,
+    /// The number of the last file that an operation of this core spilled into.
+    last_spill_file: Cell<u64>,
     pub(crate) ttl: TtlMonitor,
     /// The capped collections whose documents this core owns.
     pub(crate) capped: CappedTable,
@@ -60,6 +63,8 @@ pub struct NodeShared {
     /// When it started, monotonic and wall clock.
     pub started: Instant,
     pub started_wall_ms: i64,
+    /// What its operations hold.
+    pub(crate) memory: NodeMemory,
 }
 
 struct ObjectIds {
@@ -88,6 +93,7 @@ impl NodeState {
             profiling: Cell::new(false),
             auto_compact: Cell::new(0),
             last_compact: Cell::new(0),
+            last_spill_file: Cell::new(0),
             ttl: TtlMonitor::default(),
             capped: CappedTable::default(),
             rng: RefCell::new(rng),
@@ -100,6 +106,12 @@ impl NodeState {
     /// A random number below `n`.
     pub(crate) fn jitter(&self, n: u64) -> u64 {
         self.rng.borrow_mut().below(n)
+    }
+
+    /// Numbers the files that operations spill into.
+    pub(crate) fn next_spill_file(&self) -> u64 {
+        self.last_spill_file.set(self.last_spill_file.get() + 1);
+        self.last_spill_file.get()
     }
 
     /// The random numbers of one command's expressions.

@@ -20,6 +20,7 @@ mod projection;
 mod regex;
 mod sort;
 mod sorter;
+mod spill;
 mod text;
 mod update;
 mod validator;
@@ -47,7 +48,10 @@ pub use planner::{
 };
 pub use projection::Projection;
 pub use sort::{Direction, SortPattern};
-pub use sorter::Sorter;
+pub use spill::{
+    DiskReply, DiskRequest, DiskSorter, Held, Memory, MemoryLimits, Next, Place, Room, SharedRoom,
+    Spilled, Spiller,
+};
 pub use text::{document_text, element_text, value_text};
 pub use update::{Update, UpdateContext, apply_diff, check_storable, diff, prepare_insert};
 pub use validator::Validator;

@@ -23,10 +23,30 @@ pub const MAX_PATH_COMPONENTS: usize = 200;
 /// Longest dotted path, in components, of the field that a `$geoNear` searches.
 pub(crate) const MAX_GEO_NEAR_KEY_COMPONENTS: usize = 180;
 
-/// Bytes a blocking sort may hold before it fails.
+/// Bytes a blocking sort may hold before it spills: MongoDB's
+/// `internalQueryMaxBlockingSortMemoryUsageBytes`.
 pub const MAX_SORT_BYTES: usize = 100 * 1024 * 1024;
 
-/// Bytes a `$group` may hold before it fails.
+/// Bytes that one accumulator of one group may hold: MongoDB's `internalQueryMaxPushBytes` and its kin.
+pub(crate) const MAX_ACCUMULATOR_BYTES: usize = 100 * 1024 * 1024;
+
+/// Parts of its limit by which what a stage holds has to change before its other places are told.
+pub(crate) const ROOM_STEPS: usize = 64;
+
+/// Bytes that a stage may hold even where the operations of its node hold too much together.
+pub(crate) const MIN_SPILL_BYTES: usize = 1024 * 1024;
+
+/// Bytes of a block of entries that is spilled, but for its last entry.
+pub(crate) const MIN_SPILL_BLOCK_BYTES: usize = 1024;
+pub(crate) const MAX_SPILL_BLOCK_BYTES: usize = 256 * 1024;
+
+/// Most runs on disk that are read at once.
+pub(crate) const MAX_FAN_IN: usize = 32;
+
+const _: () = assert!(MAX_FAN_IN * MAX_SPILL_BLOCK_BYTES < MAX_SORT_BYTES / 8);
+
+/// Bytes a `$group` may hold before it spills: MongoDB's
+/// `internalDocumentSourceGroupMaxMemoryBytes`.
 pub const MAX_GROUP_BYTES: usize = 100 * 1024 * 1024;
 
 /// Bytes that a partition of `$setWindowFields` may hold before it fails.

@@ -267,12 +267,10 @@ mod tests {
     #[track_caller]
     fn check(pattern: RawDocumentBuf, documents: &[RawDocumentBuf], expected: &[i32]) {
         let sort = SortPattern::parse(&pattern).expect("parses");
-        let mut sorter = Sorter::new(None, 1 << 20);
+        let mut sorter = Sorter::new(None);
         for document in documents {
             let id = document.get_i32("_id").expect("an _id");
-            sorter
-                .push(sort.sort_key(document).expect("a key"), id, 4)
-                .expect("fits");
+            sorter.push(sort.sort_key(document).expect("a key"), id, 4);
         }
         let found: Vec<i32> = sorter.finish().map(|(_, id)| id).collect();
         assert_eq!(found, expected, "{pattern:?}");

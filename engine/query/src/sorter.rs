@@ -1,12 +1,8 @@
-//! A sort in memory with a bound on its bytes. It sorts while entries come and while they leave, so no single call takes long
-//! however many there are.
+//! A sort in memory. It sorts while entries come and while they leave, so no single call takes long however many there are.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use pinion_wire::Result;
-
-use crate::error::error;
 use crate::limits::SORT_RUN;
 
 /// Key, value and bytes held.
@@ -22,23 +18,21 @@ pub struct Sorter<T> {
     entries: Vec<Entry<T>>,
     limit: Option<usize>,
     bytes: usize,
-    max_bytes: usize,
 }
 
 impl<T> Sorter<T> {
     /// `limit` counts the entries that are wanted, skipped ones included.
-    pub fn new(limit: Option<usize>, max_bytes: usize) -> Sorter<T> {
+    pub fn new(limit: Option<usize>) -> Sorter<T> {
         Sorter {
             runs: Vec::new(),
             entries: Vec::new(),
             limit,
             bytes: 0,
-            max_bytes,
         }
     }
 
     /// Adds an entry under its key; `size` are the bytes the entry holds.
-    pub fn push(&mut self, key: Vec<u8>, value: T, size: usize) -> Result<()> {
+    pub fn push(&mut self, key: Vec<u8>, value: T, size: usize) {
         let size = size + key.len();
         self.bytes += size;
         self.entries.push((key, value, size));
@@ -54,21 +48,13 @@ impl<T> Sorter<T> {
                 }
             }
         }
-        if self.bytes > self.max_bytes {
-            if let Some(limit) = self.limit {
-                self.cut(limit);
-            }
-            if self.bytes > self.max_bytes {
-                return Err(error(
-                    292,
-                    format!(
-                        "Sort exceeded memory limit of {} bytes, but did not opt in to external sorting.",
-                        self.max_bytes
-                    ),
-                ));
-            }
+    }
+
+    /// Throws away what cannot be among the first that are wanted.
+    pub fn shrink(&mut self) {
+        if let Some(limit) = self.limit {
+            self.cut(limit);
         }
-        Ok(())
     }
 
     fn end_run(&mut self) {
@@ -77,7 +63,6 @@ impl<T> Sorter<T> {
         self.runs.push(run);
     }
 
-    /// Throws away what cannot be among the first `limit`.
     fn cut(&mut self, limit: usize) {
         let mut all: Vec<Entry<T>> = self.runs.drain(..).flatten().collect();
         all.append(&mut self.entries);
@@ -97,31 +82,34 @@ impl<T> Sorter<T> {
     }
 
     /// The entries in order.
-    pub fn finish(mut self) -> impl Iterator<Item = (Vec<u8>, T)> {
+    pub fn finish(mut self) -> Sorted<T> {
         self.end_run();
-        let mut merge = Merge {
+        let mut sorted = Sorted {
             heads: BinaryHeap::with_capacity(self.runs.len()),
             values: Vec::with_capacity(self.runs.len()),
             rest: self.runs.into_iter().map(Vec::into_iter).collect(),
+            left: self.limit.unwrap_or(usize::MAX),
         };
-        for run in 0..merge.rest.len() {
-            merge.values.push(None);
-            merge.refill(run);
+        for run in 0..sorted.rest.len() {
+            sorted.values.push(None);
+            sorted.refill(run);
         }
-        merge.take(self.limit.unwrap_or(usize::MAX))
+        sorted
     }
 }
 
 /// The runs as one.
-struct Merge<T> {
+pub struct Sorted<T> {
     /// The next key of each run, the least on top; of equal ones that of the earlier run.
     heads: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
     /// The values to these keys.
     values: Vec<Option<T>>,
     rest: Vec<std::vec::IntoIter<Entry<T>>>,
+    /// How many are still wanted.
+    left: usize,
 }
 
-impl<T> Merge<T> {
+impl<T> Sorted<T> {
     fn refill(&mut self, run: usize) {
         if let Some((key, value, _)) = self.rest[run].next() {
             self.heads.push(Reverse((key, run)));
@@ -130,10 +118,11 @@ impl<T> Merge<T> {
     }
 }
 
-impl<T> Iterator for Merge<T> {
+impl<T> Iterator for Sorted<T> {
     type Item = (Vec<u8>, T);
 
     fn next(&mut self) -> Option<(Vec<u8>, T)> {
+        self.left = self.left.checked_sub(1)?;
         let Reverse((key, run)) = self.heads.pop()?;
         let value = self.values[run].take();
         self.refill(run);
@@ -147,44 +136,36 @@ mod tests {
 
     #[test]
     fn a_limit_bounds_what_is_kept() {
-        let mut sorter = Sorter::new(Some(3), 10_000);
+        let mut sorter = Sorter::new(Some(3));
         for i in (0..1000_u32).rev() {
-            sorter
-                .push(i.to_be_bytes().to_vec(), i, 100)
-                .expect("only a few are kept");
+            sorter.push(i.to_be_bytes().to_vec(), i, 100);
+            assert!(sorter.bytes() < 10_000, "only a few are kept");
         }
-        assert_eq!(
-            sorter.finish().map(|(_, v)| v).collect::<Vec<_>>(),
-            [0, 1, 2]
-        );
-        let mut sorter = Sorter::new(None, 1000);
-        let error = (0..1000_u32).find_map(|i| sorter.push(i.to_be_bytes().to_vec(), i, 100).err());
-        assert_eq!(error.expect("too much").code.0, 292);
+        sorter.shrink();
+        assert_eq!(sorter.bytes(), 3 * 104);
+        let found: Vec<u32> = sorter.finish().map(|(_, v)| v).collect();
+        assert_eq!(found, [0, 1, 2]);
     }
 
     #[test]
     fn runs_come_together_in_order_and_ties_as_they_came() {
         let count = 5 * SORT_RUN as u64 + 7;
         for limit in [None, Some(10), Some(3 * SORT_RUN), Some(10 * SORT_RUN)] {
-            // The last of these holds fewer than the limit keeps, so what cannot be among the first is thrown away early.
-            for max_bytes in [usize::MAX, 3 * SORT_RUN * 10 + 100] {
-                let mut sorter = Sorter::new(limit, max_bytes);
+            for shrink in [false, true] {
+                let mut sorter = Sorter::new(limit);
                 let mut expected: Vec<(u8, u64)> = Vec::new();
-                let mut failed = false;
                 for i in 0..count {
                     let key = (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
                     expected.push((key, i));
-                    failed |= sorter.push(vec![key], i, 9).is_err();
-                }
-                let kept = limit.unwrap_or(usize::MAX).min(count as usize);
-                assert_eq!(failed, kept * 10 > max_bytes, "{limit:?} {max_bytes}");
-                if failed {
-                    continue;
+                    sorter.push(vec![key], i, 9);
+                    if shrink && i % 5000 == 0 {
+                        sorter.shrink();
+                    }
                 }
                 expected.sort();
-                expected.truncate(kept);
+                expected.truncate(limit.unwrap_or(usize::MAX));
                 let found: Vec<_> = sorter.finish().map(|(key, i)| (key[0], i)).collect();
-                assert!(found == expected, "{limit:?} {max_bytes}");
+                assert!(found == expected, "{limit:?} {shrink}");
             }
         }
     }

@@ -20,6 +20,7 @@ pub struct OpWork {
     deleted: AtomicU64,
     upserted: AtomicU64,
     sorted: AtomicBool,
+    used_disk: AtomicBool,
     exhausted: AtomicBool,
     cursor: AtomicI64,
     slow_line: AtomicU8,
@@ -82,6 +83,11 @@ impl OpWork {
         self.sorted.store(true, Ordering::Relaxed);
     }
 
+    /// Tells that something was put on disk for want of memory.
+    pub fn spilled(&self) {
+        self.used_disk.store(true, Ordering::Relaxed);
+    }
+
     /// Tells which cursor the operation left; 0 says that it read to the end.
     pub fn left_cursor(&self, id: i64) {
         match id {
@@ -109,6 +115,9 @@ impl OpWork {
         if statement.has_sort() {
             self.sorts();
         }
+        if statement.used_disk() {
+            self.spilled();
+        }
         if let Some(summary) = statement.plan_summary() {
             self.planned(Box::new(move || summary.clone()));
         }
@@ -134,6 +143,10 @@ impl OpWork {
             deleted: self.deleted.load(Ordering::Relaxed),
             upserted: self.upserted.load(Ordering::Relaxed),
         }
+    }
+
+    pub fn used_disk(&self) -> bool {
+        self.used_disk.load(Ordering::Relaxed)
     }
 
     pub fn has_sort(&self) -> bool {

@@ -21,6 +21,7 @@ use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
 use crate::read::{
     Node, PipelineStream, ReadRequest, Reads, Stream, Surroundings, open, parse_hint,
 };
+use crate::spill::memory;
 use crate::write::Validation;
 
 /// An `aggregate` as it is written.
@@ -34,6 +35,7 @@ pub(super) struct AggregateCommand<'d> {
     collation: Asked,
     hint: Option<Hint>,
     validation: Validation,
+    allow_disk_use: Option<bool>,
     batch_size: Option<usize>,
     explain: bool,
 }
@@ -45,6 +47,7 @@ pub(super) struct Aggregate {
     vars: Variables,
     hint: Option<Hint>,
     validation: Validation,
+    allow_disk_use: Option<bool>,
 }
 
 /// Reads the command; `explaining` when it stands inside an `explain`, which has no cursor.
@@ -125,7 +128,7 @@ pub(super) fn read<'d>(
     }
     let hint = parse_hint(reader.value("hint"))?;
     let lets = reader.opt_doc("let")?;
-    reader.opt_flag("allowDiskUse")?;
+    let allow_disk_use = reader.opt_flag("allowDiskUse")?;
     let validation = Validation::unless(reader.opt_safe_bool("bypassDocumentValidation")?);
     let collation = Asked::read(&reader)?;
     for option in [
@@ -155,6 +158,7 @@ pub(super) fn read<'d>(
         collation,
         hint,
         validation,
+        allow_disk_use,
         batch_size,
         explain: explain || explaining,
     })
@@ -211,6 +215,7 @@ impl AggregateCommand<'_> {
             vars,
             hint: self.hint,
             validation: self.validation,
+            allow_disk_use: self.allow_disk_use,
         })
     }
 }
@@ -243,6 +248,7 @@ impl Aggregate {
             ns: acquired.ns().clone(),
             vars: self.vars.clone(),
             validation: self.validation,
+            memory: memory(self.allow_disk_use),
             written: Default::default(),
         })
     }
@@ -272,6 +278,7 @@ impl Aggregate {
         let mut request = ReadRequest::new(collection, parts.matcher.clone());
         request.sort = parts.sort.clone();
         request.hint = self.hint.clone();
+        request.allow_disk_use = self.allow_disk_use;
         request.limit = parts.limit.map(|limit| limit as usize);
         request
     }

@@ -431,7 +431,7 @@ async fn answer(
     out.start_document("serverParameters")
         .append(
             "internalQueryMaxBlockingSortMemoryUsageBytes",
-            state().parameters.borrow().max_sort_bytes,
+            state().parameters.borrow().memory.sort as i64,
         )
         .end();
     Ok(out)
@@ -551,8 +551,11 @@ fn append_stage(stage: &ExplainStage, out: &mut DocBuilder, execution: &Executio
         }
         "SORT" => {
             out.append("totalDataSizeSorted", c.sort_bytes as i64)
-                .append("usedDisk", false)
-                .append("spills", 0i32);
+                .append("usedDisk", c.spilled.spills > 0)
+                .append("spills", c.spilled.spills as i64)
+                .append("spilledRecords", c.spilled.records as i64)
+                .append("spilledBytes", c.spilled.bytes as i64)
+                .append("spilledDataStorageSize", c.spilled.storage_bytes as i64);
         }
         "COUNT" => {
             out.append("nCounted", execution.returned as i32)

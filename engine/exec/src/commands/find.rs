@@ -35,6 +35,7 @@ pub(super) struct FindCommand<'d> {
     key_bounds: Option<KeyBounds>,
     return_key: bool,
     show_record_id: bool,
+    allow_disk_use: Option<bool>,
     batch_size: Option<usize>,
     single_batch: bool,
     no_timeout: bool,
@@ -62,6 +63,7 @@ pub(super) struct Find {
     key_bounds: Option<KeyBounds>,
     return_key: bool,
     show_record_id: bool,
+    allow_disk_use: Option<bool>,
 }
 
 /// Reads the command. `explain` reads it too, so nothing in here depends on how the body came.
@@ -80,7 +82,7 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<FindCommand<'d
     let lets = reader.opt_doc("let")?;
     reader.opt_flag("allowPartialResults")?;
     reader.opt_flag("mirrored")?;
-    reader.opt_flag("allowDiskUse")?;
+    let allow_disk_use = reader.opt_flag("allowDiskUse")?;
     reader.opt_flag("oplogReplay")?;
     let tailable = reader.opt_flag("tailable")?.unwrap_or(false);
     let await_data = reader.opt_flag("awaitData")?.unwrap_or(false);
@@ -119,6 +121,7 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<FindCommand<'d
         key_bounds,
         return_key,
         show_record_id,
+        allow_disk_use,
         batch_size: batch_size.map(|size| size as usize),
         single_batch,
         no_timeout,
@@ -237,6 +240,7 @@ impl FindCommand<'_> {
             key_bounds: self.key_bounds,
             return_key: self.return_key,
             show_record_id: self.show_record_id,
+            allow_disk_use: self.allow_disk_use,
         })
     }
 }
@@ -259,6 +263,7 @@ impl Find {
             },
             key_bounds: self.key_bounds,
             show_record_id: self.show_record_id,
+            allow_disk_use: self.allow_disk_use,
             access: None,
         }
     }

@@ -419,6 +419,11 @@ async fn append_pinion(out: &mut DocBuilder) {
         out.append(name, value as i64);
     }
     out.end();
+    let (held, spilled) = state().shared.memory.in_use();
+    out.start_document("operations")
+        .append("heldBytes", held as i64)
+        .append("spilledBytes", spilled as i64)
+        .end();
     out.start_document("storage");
     for (name, value) in [
         ("intents", s.intents),
@@ -471,6 +476,7 @@ fn append_metrics(out: &mut DocBuilder, sums: &Sums) {
         out.append(name, count as i64);
     }
     out.end();
+    append_spills(out, c);
     out.start_document("queryExecutor")
         .append("scanned", c.keys_examined as i64)
         .append("scannedObjects", c.docs_examined as i64);
@@ -512,6 +518,55 @@ fn append_cursors(out: &mut DocBuilder, c: &CounterValues, now: &CursorCounts) {
         .append("total", now.open as i64)
         .end()
         .end();
+}
+
+/// What sorts have sorted, and what stages have spilled.
+fn append_spills(out: &mut DocBuilder, c: &CounterValues) {
+    let begin = |out: &mut DocBuilder, name: &str, values: [u64; 4]| {
+        let [spills, records, bytes, storage_bytes] = values;
+        out.start_document(name)
+            .append("spills", spills as i64)
+            .append("spilledBytes", bytes as i64)
+            .append("spilledDataStorageSize", storage_bytes as i64)
+            .append("spilledRecords", records as i64);
+    };
+    out.start_document("query");
+    let bucket_auto = [
+        c.bucket_auto_spills,
+        c.bucket_auto_spilled_records,
+        c.bucket_auto_spilled_bytes,
+        c.bucket_auto_spilled_storage_bytes,
+    ];
+    begin(out, "bucketAuto", bucket_auto);
+    out.end();
+    let group = [
+        c.group_spills,
+        c.group_spilled_records,
+        c.group_spilled_bytes,
+        c.group_spilled_storage_bytes,
+    ];
+    begin(out, "group", group);
+    out.end();
+    let window_fields = [
+        c.window_fields_spills,
+        c.window_fields_spilled_records,
+        c.window_fields_spilled_bytes,
+        c.window_fields_spilled_storage_bytes,
+    ];
+    begin(out, "setWindowFields", window_fields);
+    out.end();
+    let sort = [
+        c.sort_spills,
+        c.sort_spilled_records,
+        c.sort_spilled_bytes,
+        c.sort_spilled_storage_bytes,
+    ];
+    begin(out, "sort", sort);
+    out.append("spillToDisk", c.sort_spills as i64)
+        .append("totalBytesSorted", c.sort_total_bytes as i64)
+        .append("totalKeysSorted", c.sort_total_keys as i64)
+        .end();
+    out.end();
 }
 
 /// `top`.

@@ -96,6 +96,9 @@ impl Ended<'_> {
         if work.has_sort() {
             out.append("hasSortStage", true);
         }
+        if work.used_disk() {
+            out.append("usedDisk", true);
+        }
         if work.is_exhausted() {
             out.append("cursorExhausted", true);
         }

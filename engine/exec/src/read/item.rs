@@ -4,6 +4,8 @@ use bytes::Bytes;
 use pinion_storage::Key;
 use pinion_wire::Error;
 
+use crate::spill::SpillCounts;
+
 /// One document of a part, with the key that orders it among the documents of all parts.
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
@@ -31,6 +33,7 @@ pub(crate) struct PartCounters {
     pub seeks: u64,
     pub dups_dropped: u64,
     pub sort_bytes: u64,
+    pub spilled: SpillCounts,
     pub works: u64,
 }
 
@@ -42,6 +45,7 @@ impl PartCounters {
         self.seeks += other.seeks;
         self.dups_dropped += other.dups_dropped;
         self.sort_bytes += other.sort_bytes;
+        self.spilled.add(&other.spilled);
         self.works += other.works;
     }
 }

@@ -10,6 +10,7 @@ mod part;
 mod pipeline;
 mod request;
 mod scan;
+mod sorted;
 mod stream;
 mod tail;
 

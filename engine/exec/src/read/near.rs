@@ -183,12 +183,12 @@ impl NearWalk {
         let mut order = Key::from_slice(&distance.to_bits().to_be_bytes());
         order.extend_from_slice(&found.id);
         self.waiting_bytes += waiting_bytes(&order, &found.id);
-        if self.waiting_bytes > spec.max_sort_bytes {
+        if self.waiting_bytes > spec.sort_room.limit() {
             return Err(Error::new(
                 ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT_NO_DISK_USE_ALLOWED,
                 format!(
                     "Documents that wait for their turn by distance exceed the memory limit of {} bytes",
-                    spec.max_sort_bytes
+                    spec.sort_room.limit()
                 ),
             ));
         }

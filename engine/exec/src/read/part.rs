@@ -1,7 +1,6 @@
 //! One partition's part of a read: it scans, filters, sorts and projects beside the data.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use pinion_bson::{
 use pinion_catalog::{Collection, document_id, entry_key, from_read_error, stored_document};
 use pinion_clock::Timestamp;
 use pinion_query::{
-    Matcher, MetaKind, MetaSource, Metadata, Projection, SortPattern, Sorter, Subject,
+    Matcher, MetaKind, MetaSource, Metadata, Projection, SharedRoom, SortPattern, Subject,
 };
 use pinion_storage::{Key, Partition, PartitionId, SnapshotPin, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -22,8 +21,9 @@ use super::access::Access;
 use super::item::{Batch, Item, PartCounters};
 use super::merge::StepSize;
 use super::scan::{Found, Scan};
+use super::sorted::SortedPart;
 use crate::compute::compute;
-use crate::interrupt::{check, pause};
+use crate::interrupt::pause;
 use crate::state::state;
 
 /// What a part hands out.
@@ -56,7 +56,8 @@ pub(crate) struct PartSpec {
     /// How many documents the whole read wants, skipped ones included.
     pub keep: Option<usize>,
     pub at: Timestamp,
-    pub max_sort_bytes: usize,
+    /// What the sort of all parts may hold.
+    pub sort_room: SharedRoom,
 }
 
 impl PartSpec {
@@ -79,7 +80,7 @@ impl PartSpec {
 
 enum State {
     Scanning(Box<Scan>),
-    Sorted(VecDeque<Item>),
+    Sorted(Box<SortedPart>),
     Done,
 }
 
@@ -192,8 +193,8 @@ impl Part {
         if let Some(sort) = &self.spec.sort
             && let State::Scanning(scan) = &mut self.state
         {
-            let sorted = sort_all(scan, sort, &self.spec, ctx, &mut batch.counters).await?;
-            self.state = State::Sorted(sorted);
+            let sorted = SortedPart::of(scan, sort, &self.spec, ctx, &mut batch.counters).await?;
+            self.state = State::Sorted(Box::new(sorted));
         }
         match &mut self.state {
             State::Scanning(scan)
@@ -239,14 +240,17 @@ impl Part {
                     batch.items.push(item);
                 }
             }
-            State::Sorted(items) => {
+            State::Sorted(sorted) => {
                 let mut bytes = 0;
                 while batch.items.len() < step.documents && bytes < step.bytes {
-                    let Some(item) = items.pop_front() else { break };
+                    let Some(item) = sorted.next.take() else {
+                        break;
+                    };
                     bytes += item.size();
                     batch.items.push(item);
+                    sorted.advance(&self.spec, ctx).await?;
                 }
-                batch.done = items.is_empty();
+                batch.done = sorted.next.is_none();
             }
             State::Done => batch.done = true,
         }
@@ -263,7 +267,7 @@ impl Part {
 }
 
 /// The next document that matches.
-async fn next_match(
+pub(super) async fn next_match(
     scan: &mut Scan,
     spec: &PartSpec,
     ctx: &OpContext,
@@ -293,7 +297,7 @@ async fn next_match(
 }
 
 /// What is known of a document beside its fields, as far as something reads it.
-async fn metadata_of(spec: &PartSpec, found: &Found, ctx: &OpContext) -> Result<Metadata> {
+pub(super) async fn metadata_of(spec: &PartSpec, found: &Found, ctx: &OpContext) -> Result<Metadata> {
     let mut known = Metadata::default();
     if let Some(source) = &spec.meta_source {
         let document = stored_document(&found.document);
@@ -309,7 +313,7 @@ async fn metadata_of(spec: &PartSpec, found: &Found, ctx: &OpContext) -> Result<
 }
 
 /// The form in which a document leaves the part.
-async fn finish(
+pub(super) async fn finish(
     spec: &PartSpec,
     found: Found,
     metadata: &Metadata,
@@ -371,33 +375,4 @@ fn index_key(spec: &PartSpec, found: &Found) -> Result<RawDocumentBuf> {
         key.append("_id", document_id(stored_document(&found.document))?);
     }
     Ok(key.finish())
-}
-
-async fn sort_all(
-    scan: &mut Scan,
-    sort: &SortPattern,
-    spec: &PartSpec,
-    ctx: &OpContext,
-    counters: &mut PartCounters,
-) -> Result<VecDeque<Item>> {
-    let mut sorter: Sorter<(Found, Metadata)> = Sorter::new(spec.keep, spec.max_sort_bytes);
-    while let Some(found) = next_match(scan, spec, ctx, counters).await? {
-        let metadata = metadata_of(spec, &found, ctx).await?;
-        let subject = Subject {
-            document: stored_document(&found.document),
-            metadata: &metadata,
-        };
-        let key = compute(ctx, || sort.sort_key(subject)).await?;
-        let size = found.document.len() + found.id.len();
-        sorter.push(key, (found, metadata), size)?;
-    }
-    check(ctx)?;
-    counters.sort_bytes += sorter.bytes() as u64;
-    let mut items = VecDeque::new();
-    for (key, (mut found, metadata)) in sorter.finish() {
-        pause(ctx).await?;
-        found.order = Key::from_slice(&key);
-        items.push_back(finish(spec, found, &metadata, ctx).await?);
-    }
-    Ok(items)
 }

@@ -22,6 +22,7 @@ use super::stream::step_for;
 use crate::acquire::ReadSource;
 use crate::compute::compute_bytes;
 use crate::limits::{MAX_POINTS, MAX_SNAPSHOT_RETRIES, PLANNED_PER_BYTE};
+use crate::spill::memory;
 use crate::state::state;
 
 /// What is to be read.
@@ -39,6 +40,8 @@ pub(crate) struct ReadRequest {
     pub key_bounds: Option<KeyBounds>,
     /// Each document gets the key under which the collection holds it.
     pub show_record_id: bool,
+    /// Whether a sort may spill, where the command says so.
+    pub allow_disk_use: Option<bool>,
     /// The way to the documents, where it is known: nothing is planned then.
     pub access: Option<Access>,
 }
@@ -76,6 +79,7 @@ impl ReadRequest {
             output: Output::Documents,
             key_bounds: None,
             show_record_id: false,
+            allow_disk_use: None,
             access: None,
         }
     }
@@ -141,6 +145,8 @@ pub(super) async fn open_at(
     for tree in planned.access.used_trees(&request.collection) {
         state().metrics.record_index_use(tree, existing_trees);
     }
+    let partitions = planned.access.partitions(&request.collection);
+    let memory = memory(request.allow_disk_use);
     let spec = Arc::new(PartSpec {
         collection: request.collection.clone(),
         access: planned.access,
@@ -152,12 +158,11 @@ pub(super) async fn open_at(
         show_record_id: request.show_record_id,
         keep: request.kept(),
         at,
-        max_sort_bytes: state().parameters.borrow().max_sort_bytes as usize,
+        sort_room: memory.shared(memory.limits.sort, partitions.len()),
     });
     let summarised = spec.clone();
     ctx.work()
         .planned(Box::new(move || summarised.access.summary()));
-    let partitions = spec.access.partitions(&request.collection);
     let stream = MergedStream::open(spec, partitions, ctx, step, request.skip, request.limit);
     let stream = stream.await?;
     Ok(Opened { stream, indexes })

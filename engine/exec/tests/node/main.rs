@@ -6,4 +6,5 @@ mod basics;
 mod capped;
 mod fsync_lock;
 mod keys;
+mod spills;
 mod ttl;

@@ -193,6 +193,8 @@ impl Digest {
             Some(RawBsonRef::Int64(n)) => n.max(0) as u64,
             _ => 0,
         };
+        // What is merged into nothing is taken over as it is.
+        let is_new = self.weight == 0 && self.buffer.is_empty();
         self.negative_infinities += count("negativeInfinities");
         self.positive_infinities += count("positiveInfinities");
         let doubles = |name| -> Vec<f64> {
@@ -217,7 +219,9 @@ impl Digest {
             if let Some(RawBsonRef::Double(greatest)) = field(partial, "greatest") {
                 self.greatest = self.greatest.max(greatest);
             }
-            self.compress();
+            if !is_new {
+                self.compress();
+            }
         }
         doubles("values").into_iter().for_each(|v| self.add(v));
     }

@@ -32,6 +32,35 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// The operator of this kind.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Kind::Count => "$count",
+            Kind::Sum => "$sum",
+            Kind::Avg => "$avg",
+            Kind::Min => "$min",
+            Kind::Max => "$max",
+            Kind::First => "$first",
+            Kind::Last => "$last",
+            Kind::Push => "$push",
+            Kind::AddToSet => "$addToSet",
+            Kind::MergeObjects => "$mergeObjects",
+            Kind::StdDevPop => "$stdDevPop",
+            Kind::StdDevSamp => "$stdDevSamp",
+            Kind::SetUnion => "$setUnion",
+            Kind::ConcatArrays => "$concatArrays",
+            Kind::FirstN => "$firstN",
+            Kind::LastN => "$lastN",
+            Kind::MinN => "$minN",
+            Kind::MaxN => "$maxN",
+            Kind::Top => "$top",
+            Kind::Bottom => "$bottom",
+            Kind::TopN => "$topN",
+            Kind::BottomN => "$bottomN",
+            Kind::Quantiles(_) => "$percentile",
+        }
+    }
+
     /// The accumulator of this name, where its operand is one expression.
     pub(crate) fn of_one_expression(name: &str) -> Option<Kind> {
         Some(match name {

@@ -5,13 +5,6 @@ mod digest;
 mod kind;
 mod list;
 mod parse;
-#[cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        reason = "partitions that group their own documents are the next step of the pipeline's machine"
-    )
-)]
 mod partial;
 mod quantile;
 mod ranked;

@@ -5,6 +5,8 @@ use pinion_bson::{Binary, BinarySubtype, DocBuilder, RawBson, RawBsonRef, RawDoc
 use pinion_wire::Result;
 
 use super::kind::Kind;
+use super::list::List;
+use super::ranked::Side;
 use super::state::Accumulator;
 use crate::error::bad_value;
 use crate::value::{elements, field, items};
@@ -21,6 +23,7 @@ pub(crate) enum MergeOrder {
 impl Kind {
     /// The order in which partial results have to be merged. Where any will do, values that are equal
     /// but of different types (1 and 1.0) may still stand for each other in the result.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the partitions group nothing yet"))]
     pub(crate) fn merge_order(&self) -> MergeOrder {
         match self {
             Kind::First
@@ -65,6 +68,10 @@ impl Accumulator {
                 }
                 out.end();
             }),
+            // In ascending order also where the result descends: equal values stay in the order in which they came.
+            Accumulator::Extremes { ranked, .. } => {
+                List::of(ranked.entries().map(|(_, value)| value))
+            }
             // The result itself says all.
             _ => self.finish(),
         }
@@ -73,6 +80,14 @@ impl Accumulator {
     /// Takes a partial result of an accumulator of the same kind. Where the kind's merge order is that of
     /// the documents, what is merged must be of documents that follow all that were taken before.
     pub(crate) fn merge(&mut self, partial: RawBsonRef<'_>) -> Result<()> {
+        if let (Accumulator::Sum(_) | Accumulator::Avg { .. }, RawBsonRef::Array(recorded))
+        | (
+            Accumulator::StdDev { .. } | Accumulator::Quantiles { .. },
+            RawBsonRef::Array(recorded),
+        ) = (&*self, partial)
+        {
+            return items(recorded).try_for_each(|value| self.add(Some(value)));
+        }
         match self {
             Accumulator::Count(count) => {
                 *count += crate::number::exact_i64(partial).ok_or_else(unreadable)?;
@@ -93,8 +108,12 @@ impl Accumulator {
                 }
             }
             Accumulator::Best { ranked, .. } => {
-                let Some(RawBsonRef::Array(entries)) = field(read(partial)?, "entries") else {
-                    return Err(unreadable());
+                let entries = match partial {
+                    RawBsonRef::Array(recorded) => recorded,
+                    partial => match field(read(partial)?, "entries") {
+                        Some(RawBsonRef::Array(entries)) => entries,
+                        _ => return Err(unreadable()),
+                    },
                 };
                 let mut entries = items(entries);
                 while let Some(key) = entries.next() {
@@ -110,6 +129,7 @@ impl Accumulator {
                 }
             }
             Accumulator::Items { .. } => self.add(Some(partial))?,
+            Accumulator::Recorded { .. } => return Err(unreadable()),
             Accumulator::Push(_)
             | Accumulator::AddToSet { .. }
             | Accumulator::Few(_)
@@ -125,8 +145,29 @@ impl Accumulator {
         Ok(())
     }
 
+    /// The same state before it takes its first value, where merging its partial results gives what all values would have
+    /// given, to the last bit and with the same one of equal values. For others one that keeps what it takes until it is
+    /// merged: sums of doubles, and what lets go of the first of equal values, depend on all that came before.
+    #[must_use]
+    pub(crate) fn or_recorded(self) -> Accumulator {
+        let recorded = |ranked| Accumulator::Recorded {
+            ranked,
+            inputs: List::default(),
+        };
+        match self {
+            Accumulator::Sum(_)
+            | Accumulator::Avg { .. }
+            | Accumulator::StdDev { .. }
+            | Accumulator::Quantiles { .. }
+            | Accumulator::Extremes { max: true, .. } => recorded(false),
+            Accumulator::Best { ref ranked, .. } if ranked.side() == Side::Bottom => recorded(true),
+            other => other,
+        }
+    }
+
     /// Whether merging gives, to the last bit, what adding each value in its turn would have given. Sums of
     /// doubles and decimals depend on their order in the last digits, and so do deviations and sketches.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the partitions group nothing yet"))]
     pub(crate) fn is_exact(&self) -> bool {
         match self {
             Accumulator::Sum(sum) | Accumulator::Avg { sum, .. } => sum.is_exact(),
@@ -235,6 +276,80 @@ mod tests {
                 rawbson!({ "a": 2 }),
             ],
         );
+    }
+
+    /// What is merged of a state and of what was recorded after it is, to the last bit, what all values give.
+    #[track_caller]
+    fn check_recorded(kind: &Kind, values: &[RawBson]) {
+        let add = |accumulator: &mut Accumulator, values: &[RawBson]| {
+            for (at, value) in values.iter().enumerate() {
+                let value = value.as_raw_bson_ref();
+                let key = encode_id(value);
+                accumulator
+                    .add_ranked(Some(value), &key)
+                    .unwrap_or_else(|e| panic!("{at}: {e:?}"));
+            }
+        };
+        let mut whole = Accumulator::with_number(kind, 3);
+        add(&mut whole, values);
+        for size in [1, 2, 5, values.len()] {
+            let mut merged = Accumulator::with_number(kind, 3);
+            for (at, part) in values.chunks(size).enumerate() {
+                let mut state = Accumulator::with_number(kind, 3);
+                if at > 0 {
+                    state = state.or_recorded();
+                }
+                add(&mut state, part);
+                merged
+                    .merge(state.partial().as_raw_bson_ref())
+                    .expect("it merges");
+            }
+            assert_eq!(merged.finish(), whole.finish(), "{kind:?} by {size}");
+        }
+    }
+
+    #[test]
+    fn recorded_values_count_as_if_they_had_come_in_their_turn() {
+        let mut state = 1_u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state >> 33
+        };
+        let values: Vec<RawBson> = (0..300)
+            .map(|_| match next() % 4 {
+                0 => RawBson::Int32((next() % 5) as i32),
+                1 => RawBson::Double((next() % 5) as f64),
+                2 => RawBson::Double(next() as f64 / 7.0),
+                _ => RawBson::Int64((next() % 5) as i64),
+            })
+            .collect();
+        let quantile = rawbson!({ "input": "$x", "p": [0.3], "method": "approximate" });
+        let (quantile, _) = crate::accumulator::Quantiles::parse(
+            "$percentile",
+            quantile.as_raw_bson_ref(),
+            &Variables::default(),
+        )
+        .expect("parses");
+        for kind in [
+            Kind::Sum,
+            Kind::Avg,
+            Kind::StdDevPop,
+            Kind::StdDevSamp,
+            Kind::Min,
+            Kind::Max,
+            Kind::AddToSet,
+            Kind::FirstN,
+            Kind::LastN,
+            Kind::MinN,
+            Kind::MaxN,
+            Kind::Top,
+            Kind::Bottom,
+            Kind::TopN,
+            Kind::BottomN,
+            Kind::Quantiles(quantile),
+        ] {
+            check_recorded(&kind, &values);
+        }
     }
 
     #[test]

@@ -77,6 +77,10 @@ impl Ranked {
         }
     }
 
+    pub(crate) fn side(&self) -> Side {
+        self.side
+    }
+
     pub(crate) fn add(&mut self, key: &[u8], value: RawBsonRef<'_>) {
         if self.entries.len() >= self.wanted {
             let worst = match self.side {

@@ -53,6 +53,14 @@ impl Spread {
             return;
         }
         let (mean, squares) = (double("mean"), double("squares"));
+        if self.count == 0 {
+            *self = Spread {
+                count,
+                mean,
+                squares,
+            };
+            return;
+        }
         let total = (self.count + count) as f64;
         let (ours, theirs) = (self.count as f64, count as f64);
         let delta = mean - self.mean;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use indexmap::IndexMap;
-use pinion_bson::{DocBuilder, Number, RawBson, RawBsonRef};
+use pinion_bson::{BinarySubtype, DocBuilder, Number, RawBinaryRef, RawBson, RawBsonRef};
 use pinion_collation::Collation;
 use pinion_keystring::encode_id_in;
 use pinion_wire::Result;
@@ -71,6 +71,12 @@ pub(crate) enum Accumulator {
     Quantiles {
         wanted: Quantiles,
         digest: Box<Digest>,
+    },
+    /// What another accumulator is given later, each value behind its key where that orders by keys. Gives no result
+    /// of its own.
+    Recorded {
+        ranked: bool,
+        inputs: List,
     },
 }
 
@@ -249,6 +255,17 @@ impl Accumulator {
                     digest.add(number.to_f64());
                 }
             }
+            Accumulator::Recorded { ranked, inputs } => {
+                if *ranked {
+                    inputs.push(RawBsonRef::Binary(RawBinaryRef {
+                        subtype: BinarySubtype::Generic,
+                        bytes: key,
+                    }));
+                    inputs.push(value.unwrap_or(RawBsonRef::Null));
+                } else if let Some(value) = value {
+                    inputs.push(value);
+                }
+            }
         }
         Ok(())
     }
@@ -295,6 +312,7 @@ impl Accumulator {
             Accumulator::Quantiles { wanted, digest } => {
                 wanted.result(digest.quantiles(wanted.shares()))
             }
+            Accumulator::Recorded { inputs, .. } => inputs.array(),
         }
     }
 
@@ -313,6 +331,7 @@ impl Accumulator {
                 64 + ranked.bytes()
             }
             Accumulator::Quantiles { digest, .. } => 64 + digest.bytes(),
+            Accumulator::Recorded { inputs, .. } => 32 + inputs.bytes(),
             _ => 64,
         }
     }

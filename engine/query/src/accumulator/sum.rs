@@ -115,7 +115,7 @@ impl Sum {
         out.append("decimals", RawBsonRef::Decimal128(self.decimals.pack()));
     }
 
-    /// Adds another sum. What is missing counts as nothing.
+    /// Adds another sum. What is missing counts as nothing, and what is added to nothing stays as it is.
     pub(crate) fn merge(&mut self, partial: &RawDocument) {
         let double = |name| match field(partial, name) {
             Some(RawBsonRef::Double(v)) => v,
@@ -126,6 +126,14 @@ impl Sum {
         }
         match field(partial, "whole") {
             Some(RawBsonRef::Int64(whole)) => self.others.add_integer(whole),
+            _ if self.others.whole == Some(0) => {
+                self.others = DoubleDouble {
+                    whole: None,
+                    sum: double("sum"),
+                    addend: double("addend"),
+                    plain: double("plain"),
+                };
+            }
             _ => self
                 .others
                 .add_pair(double("sum"), double("addend"), double("plain")),

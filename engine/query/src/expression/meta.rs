@@ -1,11 +1,12 @@
 //! What a query knows of a document beside its fields: `$meta`.
 
-use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_wire::{Error, Result};
 
 use super::Value;
 use super::parse::{Expr, Parser};
 use crate::error::error;
+use crate::value::elements;
 
 /// A kind of metadata that something here gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,32 @@ impl Metadata {
     /// Whether nothing is known.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// About how many bytes [`Metadata::to_document`] makes.
+    pub(crate) fn bytes(&self) -> usize {
+        let bytes = |(_, value): &(MetaKind, RawBson)| 32 + crate::value::bytes(value.as_raw_bson_ref());
+        self.0.iter().map(bytes).sum()
+    }
+
+    /// All that is known, by the names of its kinds.
+    pub(crate) fn to_document(&self) -> RawDocumentBuf {
+        let mut out = DocBuilder::new();
+        for (kind, value) in &self.0 {
+            out.append(kind.name(), value.as_raw_bson_ref());
+        }
+        out.finish()
+    }
+
+    /// What [`Metadata::to_document`] made a document of.
+    pub(crate) fn from_document(document: &RawDocument) -> Metadata {
+        let mut metadata = Metadata::default();
+        for (name, value) in elements(document) {
+            if let Some(kind) = MetaKind::ALL.into_iter().find(|kind| kind.name() == name) {
+                metadata = metadata.with(kind, value);
+            }
+        }
+        metadata
     }
 
     pub(crate) fn value(&self, kind: MetaKind) -> Value<'_> {

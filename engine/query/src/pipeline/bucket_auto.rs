@@ -2,22 +2,22 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{DocBuilder, Number, RawBson, RawBsonRef, RawDocumentBuf};
+use pinion_bson::{DocBuilder, Number, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_collation::Collation;
 use pinion_keystring::encode_id_in;
 use pinion_wire::Result;
 
 use super::Document;
+use super::document::split_document;
 use super::granularity::Granularity;
 use super::group::parse_field;
-use super::step::{Given, Step, Taken};
+use super::step::{Given, OnDisk, Step, Taken};
 use crate::accumulator::{Accumulation, Accumulator, Input};
 use crate::collation::compare_owned;
-use crate::error::error;
+use crate::error::{bad_value, error};
 use crate::expression::{Expression, MetaSet, Value, Variables};
-use crate::limits::MAX_SORT_BYTES;
 use crate::number::exact_i64;
-use crate::sorter::Sorter;
+use crate::spill::{DiskReply, DiskSorter, Memory, Next, Spilled, Spiller};
 use crate::text::value_text;
 use crate::value::{elements, first, is_nan, is_number, type_name};
 use crate::work::{self, spend_bytes};
@@ -220,24 +220,49 @@ fn parse_granularity(value: RawBsonRef<'_>) -> Result<Granularity> {
 }
 
 /// A document with the value that it is sorted by.
-type Entry = (RawBson, Document);
+#[derive(Debug)]
+struct Entry {
+    value: RawBson,
+    document: Document,
+}
+
+impl Spilled for Entry {
+    fn spilled_bytes(&self) -> usize {
+        self.document.spilled_bytes() + crate::value::bytes(self.value.as_raw_bson_ref())
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        let mut spilled = DocBuilder::new();
+        spilled.append("value", self.value.as_raw_bson_ref());
+        out.extend_from_slice(spilled.finish().as_bytes());
+        self.document.write(out);
+    }
+
+    fn read(bytes: &[u8]) -> Result<Entry> {
+        let unreadable = || bad_value("an entry that was spilled has a form that is not known");
+        let (value, document) = split_document(bytes)?;
+        let value = RawDocument::from_bytes(value).map_err(|_| unreadable())?;
+        let (_, value) = first(value).ok_or_else(unreadable)?;
+        Ok(Entry {
+            value: value.into(),
+            document: Document::read(document)?,
+        })
+    }
+}
 
 /// The stage at work.
 #[derive(Debug)]
 pub(super) struct Bucketing {
     stage: BucketAuto,
     arrived: u64,
-    state: State,
-}
-
-enum State {
-    Taking(Sorter<Entry>),
-    Giving(Box<Giving>),
+    sorter: DiskSorter<Entry>,
+    /// The buckets on their way out, after the end.
+    giving: Option<Giving>,
 }
 
 /// The buckets on their way out.
+#[derive(Debug)]
 struct Giving {
-    sorted: Box<dyn Iterator<Item = Entry> + Send>,
     /// The document that comes next.
     next: Option<Entry>,
     /// How many documents a bucket takes, of those that sort apart.
@@ -249,6 +274,7 @@ struct Giving {
     end: Option<RawBson>,
 }
 
+#[derive(Debug)]
 struct Bucket {
     min: RawBson,
     max: RawBson,
@@ -258,30 +284,20 @@ struct Bucket {
     boundary: Option<RawBson>,
 }
 
-impl std::fmt::Debug for State {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            State::Taking(_) => "Taking",
-            State::Giving(_) => "Giving",
-        })
-    }
-}
-
 impl Bucketing {
-    pub(super) fn new(stage: BucketAuto) -> Bucketing {
+    pub(super) fn new(stage: BucketAuto, memory: &Memory) -> Bucketing {
+        let room = memory.room(memory.limits.bucket_auto);
         Bucketing {
             stage,
             arrived: 0,
-            state: State::Taking(Sorter::new(None, MAX_SORT_BYTES)),
+            sorter: DiskSorter::new(Spiller::BucketAuto, None, room),
+            giving: None,
         }
     }
 }
 
 impl Step for Bucketing {
     fn take(&mut self, document: &Document) -> Result<Taken> {
-        let State::Taking(sorter) = &mut self.state else {
-            unreachable!("nothing comes after the end");
-        };
         spend_bytes(document.as_bytes().len())?;
         let value = self.stage.key(document)?;
         spend_bytes(value.bytes())?;
@@ -291,42 +307,57 @@ impl Step for Bucketing {
         key.extend_from_slice(&self.arrived.to_be_bytes());
         self.arrived += 1;
         let bytes = value.bytes() + document.as_bytes().len();
-        let value = value.into_owned().unwrap_or(RawBson::Null);
-        sorter.push(key, (value, document.clone()), bytes)?;
-        Ok(Taken::Kept)
+        let entry = Entry {
+            value: value.into_owned().unwrap_or(RawBson::Null),
+            document: document.clone(),
+        };
+        Ok(match self.sorter.push(key, entry, bytes)? {
+            true => Taken::Spills,
+            false => Taken::Kept,
+        })
     }
 
     fn end(&mut self) -> Result<()> {
-        let State::Taking(sorter) = &mut self.state else {
-            return Ok(());
-        };
-        let sorter = std::mem::replace(sorter, Sorter::new(None, 0));
-        let mut sorted = Box::new(sorter.finish().map(|(_, entry)| entry));
+        self.sorter.end();
         let share = self.arrived as f64 / self.stage.buckets as f64;
-        self.state = State::Giving(Box::new(Giving {
-            next: sorted.next(),
-            sorted,
+        self.giving = Some(Giving {
+            next: None,
             size: (share.round() as u64).max(1),
             begun: 0,
             bucket: None,
             end: None,
-        }));
+        });
         Ok(())
     }
 
     fn give(&mut self) -> Result<Given> {
-        match &mut self.state {
-            State::Giving(giving) => giving.advance(&self.stage),
-            State::Taking(_) => Ok(Given::Nothing),
+        let Some(giving) = &mut self.giving else {
+            return Ok(Given::Nothing);
+        };
+        if giving.next.is_none() {
+            match self.sorter.next()? {
+                Next::Entry(_, entry) => giving.next = Some(entry),
+                Next::Disk => return Ok(Given::Disk),
+                Next::End => {}
+            }
         }
+        giving.advance(&self.stage)
+    }
+
+    fn disk(&mut self) -> Result<OnDisk> {
+        self.sorter.request().map(OnDisk::from)
+    }
+
+    fn reply(&mut self, reply: DiskReply) -> Result<()> {
+        self.sorter.reply(reply)
     }
 }
 
 impl Giving {
-    /// Puts one document into its bucket, or gives a bucket that is full.
+    /// Puts the next document into its bucket, or gives a bucket that is full.
     fn advance(&mut self, stage: &BucketAuto) -> Result<Given> {
         let Some(bucket) = &mut self.bucket else {
-            let Some((value, _)) = &self.next else {
+            let Some(Entry { value, .. }) = &self.next else {
                 return Ok(Given::Nothing);
             };
             let started =
@@ -347,16 +378,16 @@ impl Giving {
             });
             return Ok(Given::Working);
         };
-        if let Some((value, document)) = &self.next
+        if let Some(Entry { value, document }) = &self.next
             && bucket.takes(value, self.size, self.begun >= stage.buckets, stage)
         {
             bucket.add(value, document, stage)?;
-            self.next = self.sorted.next();
+            self.next = None;
             return Ok(Given::Working);
         }
         let bytes = bucket.accumulators.iter().map(Accumulator::bytes).sum();
         spend_bytes(bytes)?;
-        let next = self.next.as_ref().map(|(value, _)| value);
+        let next = self.next.as_ref().map(|entry| &entry.value);
         let max = bucket.end(next, stage);
         let document = bucket.document(&max, stage);
         self.end = Some(max);

@@ -27,6 +27,21 @@ pub(super) fn mark(stages: &mut [Stage]) {
     }
 }
 
+/// The error of a `$group` whose memory is full, and that may not spill.
+pub(super) fn no_disk_use(engine: Engine) -> Error {
+    error(
+        ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT_NO_DISK_USE_ALLOWED.0,
+        match engine {
+            Engine::Classic => {
+                "Exceeded memory limit for $group, but didn't allow external sort. Pass allowDiskUse:true to opt in."
+            }
+            Engine::SlotBased => {
+                "Exceeded memory limit for $group, but didn't allow external spilling; pass allowDiskUse:true to opt in"
+            }
+        },
+    )
+}
+
 /// An error with the code that an engine reports it under.
 pub(super) fn coded(mut e: Error, engine: Engine) -> Error {
     if engine == Engine::Classic {

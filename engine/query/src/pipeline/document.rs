@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_bson::{RawDocument, RawDocumentBuf};
+use pinion_wire::Result;
 
+use crate::error::bad_value;
 use crate::expression::{Metadata, NO_METADATA, Subject};
+use crate::spill::Spilled;
 
 /// A document between two stages. Its bytes are shared: a copy of it copies none of them.
 #[derive(Clone, Debug)]
@@ -78,5 +81,70 @@ impl Deref for Document {
 
     fn deref(&self) -> &RawDocument {
         RawDocument::from_bytes(&self.bytes).expect("a pipeline is given documents")
+    }
+}
+
+/// The document's bytes, and behind them what is known beside its fields, if anything is.
+impl Spilled for Document {
+    fn spilled_bytes(&self) -> usize {
+        self.bytes.len() + self.metadata().bytes()
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bytes);
+        if let Some(metadata) = &self.metadata {
+            out.extend_from_slice(metadata.to_document().as_bytes());
+        }
+    }
+
+    fn read(bytes: &[u8]) -> Result<Document> {
+        let (document, metadata) = split_document(bytes)?;
+        let read = Document::from(Bytes::copy_from_slice(document));
+        if metadata.is_empty() {
+            return Ok(read);
+        }
+        let (metadata, _) = split_document(metadata)?;
+        let metadata = RawDocument::from_bytes(metadata).map_err(|_| unreadable())?;
+        Ok(read.with_metadata(Metadata::from_document(metadata)))
+    }
+}
+
+/// The first of several documents that follow each other, and the others.
+pub(super) fn split_document(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
+    let length = bytes.first_chunk().map(|length| u32::from_le_bytes(*length));
+    let parts = length.and_then(|length| bytes.split_at_checked(length as usize));
+    parts.ok_or_else(unreadable)
+}
+
+fn unreadable() -> pinion_wire::Error {
+    bad_value("a document that was spilled has a form that is not known")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::expression::MetaKind;
+    use pinion_bson::rawdoc;
+
+    #[track_caller]
+    fn check(metadata: Metadata) {
+        let document = Document::from(rawdoc! { "a": 1 }).with_metadata(metadata);
+        let mut bytes = Vec::new();
+        document.write(&mut bytes);
+        let read = Document::read(&bytes).expect("sound");
+        assert_eq!(read.as_bytes(), document.as_bytes());
+        assert_eq!(read.metadata(), document.metadata());
+        assert!(Document::read(&bytes[..bytes.len() - 1]).is_err());
+    }
+
+    #[test]
+    fn what_is_known_of_a_document_is_spilled_with_it() {
+        check(Metadata::default());
+        check(Metadata::default().with(MetaKind::TextScore, 1.5));
+        check(
+            Metadata::default()
+                .with(MetaKind::IndexKey, rawdoc! { "b": 2 })
+                .with(MetaKind::GeoNearDistance, 7.0),
+        );
     }
 }

@@ -3,11 +3,12 @@
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_wire::Result;
 
-use super::step::{Given, Input, Step, Taken, Want};
+use super::step::{Given, Input, OnDisk, Step, Taken, Want};
 use super::{Document, Pipeline, PipelineRun};
 use crate::error::error;
 use crate::expression::{Variables, check_field_path};
 use crate::limits::MAX_FACET_BYTES;
+use crate::spill::{DiskReply, DiskRequest, Memory};
 use crate::value::{elements, first, is_empty, items, type_name};
 use crate::work::spend_bytes;
 
@@ -105,6 +106,8 @@ pub(super) struct Faceting {
     turn: usize,
     /// Whether that one has been given the document.
     given: bool,
+    /// What that one asks of the disk.
+    asked: Option<DiskRequest>,
     bytes: usize,
     finished: bool,
 }
@@ -117,10 +120,10 @@ struct Branch {
 }
 
 impl Faceting {
-    pub(super) fn new(facet: Facet) -> Faceting {
+    pub(super) fn new(facet: Facet, memory: &Memory) -> Faceting {
         let branch = |(name, pipeline)| Branch {
             name,
-            run: PipelineRun::new(pipeline),
+            run: PipelineRun::new(pipeline, memory),
             found: Vec::new(),
         };
         Faceting {
@@ -128,6 +131,7 @@ impl Faceting {
             document: None,
             turn: 0,
             given: false,
+            asked: None,
             bytes: 0,
             finished: false,
         }
@@ -197,11 +201,24 @@ impl Step for Faceting {
             Some(Want::Output(document)) => self.keep(document)?,
             Some(Want::Document) if !self.given => {
                 let input = self.document.clone().map_or(Input::End, Input::Document);
-                branch.run.accept(input);
+                branch.run.accept(input)?;
                 self.given = true;
+            }
+            Some(Want::Disk(request)) => {
+                self.asked = Some(request);
+                return Ok(Given::Disk);
             }
             Some(_) => (self.turn, self.given) = (self.turn + 1, false),
         }
         Ok(Given::Working)
+    }
+
+    fn disk(&mut self) -> Result<OnDisk> {
+        Ok(self.asked.take().into())
+    }
+
+    fn reply(&mut self, reply: DiskReply) -> Result<()> {
+        let branch = &mut self.branches[self.turn];
+        branch.run.accept(Input::Disk(reply))
     }
 }

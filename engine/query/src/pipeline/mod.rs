@@ -11,6 +11,7 @@ mod fill;
 mod geo_near;
 mod granularity;
 mod group;
+mod grouping;
 mod metadata;
 mod outside;
 mod parse;
@@ -19,6 +20,7 @@ mod refused;
 mod rules;
 mod run;
 mod sample;
+mod sorting;
 mod spec;
 mod stage;
 mod step;
@@ -38,6 +40,7 @@ use self::stage::{Stage, StageKind, limit_behind};
 use self::step::Step;
 use crate::expression::{MetaSet, Subject, Variables};
 use crate::index::IndexSpec;
+use crate::spill::Memory;
 
 pub use divide::PipelineParts;
 pub use document::Document;
@@ -188,7 +191,7 @@ impl Pipeline {
     }
 
     /// The stages at work.
-    fn into_steps(self) -> impl Iterator<Item = Box<dyn Step>> {
+    fn into_steps(self, memory: &Memory) -> impl Iterator<Item = Box<dyn Step>> {
         let limits: Vec<Option<usize>> = (0..self.stages.len())
             .map(|at| match self.stages[at].kind {
                 StageKind::Sort(_) => limit_behind(&self.stages[at + 1..]),
@@ -196,6 +199,6 @@ impl Pipeline {
             })
             .collect();
         let stages = self.stages.into_iter().zip(limits);
-        stages.map(|(stage, limit)| stage.into_step(limit))
+        stages.map(move |(stage, limit)| stage.into_step(limit, memory))
     }
 }

@@ -8,9 +8,10 @@ use std::sync::atomic::AtomicBool;
 
 use pinion_wire::Result;
 
-use super::step::{Given, Input, Step, Taken, Want};
+use super::step::{Given, Input, OnDisk, Step, Taken, Want};
 use super::{Document, Pipeline};
 use crate::limits::MOVES_PER_STEP;
+use crate::spill::Memory;
 use crate::work::{self, Units};
 
 /// A pipeline at work.
@@ -33,23 +34,28 @@ struct Node {
     step: Box<dyn Step>,
     inbox: Option<Document>,
     gives: bool,
+    /// It is asked what has to be done on disk.
+    spills: bool,
     ended: bool,
+}
+
+impl Node {
+    fn new(step: Box<dyn Step>) -> Node {
+        Node {
+            step,
+            inbox: None,
+            gives: false,
+            spills: false,
+            ended: false,
+        }
+    }
 }
 
 impl PipelineRun {
     /// A run that has seen nothing.
-    pub fn new(pipeline: Pipeline) -> PipelineRun {
-        let nodes: Vec<Node> = pipeline
-            .into_steps()
-            .map(|step| Node {
-                step,
-                inbox: None,
-                gives: false,
-                ended: false,
-            })
-            .collect();
+    pub fn new(pipeline: Pipeline, memory: &Memory) -> PipelineRun {
         PipelineRun {
-            nodes,
+            nodes: pipeline.into_steps(memory).map(Node::new).collect(),
             front: 0,
             fed: false,
             at: 0,
@@ -59,7 +65,7 @@ impl PipelineRun {
 
     /// Takes what was wanted and goes on, with a budget of work.
     pub fn step(&mut self, input: Input, budget: Units) -> Result<Want> {
-        self.accept(input);
+        self.accept(input)?;
         let mut moves = 0;
         match work::within(budget, || self.go(&mut moves)) {
             Some(result) => result,
@@ -90,7 +96,7 @@ impl PipelineRun {
     }
 
     /// Takes what was wanted.
-    pub(super) fn accept(&mut self, input: Input) {
+    pub(super) fn accept(&mut self, input: Input) -> Result<()> {
         match input {
             Input::Go => {}
             Input::Document(document) => {
@@ -98,7 +104,10 @@ impl PipelineRun {
                 self.hand(self.front, document);
             }
             Input::End => self.fed = true,
+            // The node that asked is still the one that can do something.
+            Input::Disk(reply) => self.nodes[self.at].step.reply(reply)?,
         }
+        Ok(())
     }
 
     /// Hands a document to the node at this place, which is idle.
@@ -124,6 +133,16 @@ impl PipelineRun {
         while self.front < self.nodes.len() {
             let at = self.at;
             let node = &mut self.nodes[at];
+            if node.spills {
+                return match checked(node.step.disk())? {
+                    OnDisk::Request(request) => Ok(Some(Want::Disk(request))),
+                    OnDisk::Working => Ok(None),
+                    OnDisk::Nothing => {
+                        node.spills = false;
+                        Ok(None)
+                    }
+                };
+            }
             if node.gives {
                 self.give(at)?;
                 return Ok(None);
@@ -164,6 +183,7 @@ impl PipelineRun {
             }
             Taken::Made(made) => self.hand(at + 1, made.made_of(&document)),
             Taken::Gives => node.gives = true,
+            Taken::Spills => node.spills = true,
         }
         Ok(())
     }
@@ -173,6 +193,7 @@ impl PipelineRun {
         match checked(node.step.give())? {
             Given::Document(document) => self.hand(at + 1, document),
             Given::Working => {}
+            Given::Disk => node.spills = true,
             Given::Nothing => node.gives = false,
         }
         Ok(())
@@ -182,10 +203,8 @@ impl PipelineRun {
     fn finish_through(&mut self, at: usize) {
         for node in &mut self.nodes[self.front..=at] {
             *node = Node {
-                step: Box::new(Spent),
-                inbox: None,
-                gives: false,
                 ended: true,
+                ..Node::new(Box::new(Spent))
             };
         }
         self.front = at + 1;

@@ -10,12 +10,12 @@ use super::bucket_auto::{BucketAuto, Bucketing};
 use super::densify::{Densify, Densifying};
 use super::facet::{Facet, Faceting};
 use super::geo_near::GeoNear;
-use super::group::{Group, Grouping};
+use super::group::Group;
+use super::grouping::Grouping;
 use super::sample::Sample;
+use super::sorting::Sorting;
 use super::step::Step;
-use super::steps::{
-    Counting, Filtering, Knowing, Limiting, Redacting, Skipping, Sorting, Transforming,
-};
+use super::steps::{Counting, Filtering, Knowing, Limiting, Redacting, Skipping, Transforming};
 use super::unwind::{Unwind, Unwinding};
 use super::window::{WindowFields, Windows};
 use crate::error::error;
@@ -23,6 +23,7 @@ use crate::expression::{Expression, Subject};
 use crate::matcher::{Matcher, MetaSource};
 use crate::projection::Projection;
 use crate::sort::SortPattern;
+use crate::spill::Memory;
 use crate::text::{document_text, value_text};
 use crate::work;
 
@@ -72,21 +73,21 @@ impl Stage {
     }
 
     /// The stage at work; `limit` is how many of its documents are wanted at most.
-    pub(super) fn into_step(self, limit: Option<usize>) -> Box<dyn Step> {
+    pub(super) fn into_step(self, limit: Option<usize>, memory: &Memory) -> Box<dyn Step> {
         match self.kind {
             StageKind::Match(matcher) => Box::new(Filtering(matcher)),
             StageKind::Known(source) => Box::new(Knowing(source)),
-            StageKind::Sort(pattern) => Box::new(Sorting::new(pattern, limit)),
+            StageKind::Sort(pattern) => Box::new(Sorting::new(pattern, limit, memory)),
             StageKind::Skip(amount) => Box::new(Skipping(amount)),
             StageKind::Limit(amount) => Box::new(Limiting(amount)),
             StageKind::Count(name) => Box::new(Counting::new(name)),
-            StageKind::Group(group) => Box::new(Grouping::new(group)),
+            StageKind::Group(group) => Box::new(Grouping::new(group, memory)),
             StageKind::Unwind(unwind) => Box::new(Unwinding::new(unwind)),
             StageKind::Redact(expression) => Box::new(Redacting(expression)),
-            StageKind::Facet(facet) => Box::new(Faceting::new(facet)),
-            StageKind::BucketAuto(buckets) => Box::new(Bucketing::new(buckets)),
-            StageKind::Sample(sample) => Box::new(Sorting::sample(sample)),
-            StageKind::Window(fields) => Box::new(Windows::new(fields)),
+            StageKind::Facet(facet) => Box::new(Faceting::new(facet, memory)),
+            StageKind::BucketAuto(buckets) => Box::new(Bucketing::new(buckets, memory)),
+            StageKind::Sample(sample) => Box::new(Sorting::sample(sample, memory)),
+            StageKind::Window(fields) => Box::new(Windows::new(fields, memory)),
             StageKind::Densify(densify) => Box::new(Densifying::new(densify)),
             StageKind::Project(_) | StageKind::ReplaceRoot(..) | StageKind::GeoNear(_) => {
                 Box::new(Transforming(self))

@@ -3,6 +3,7 @@
 use pinion_wire::Result;
 
 use super::Document;
+use crate::spill::{DiskReply, DiskRequest};
 
 /// What a run needs before it goes on, or what it has done.
 #[derive(Debug)]
@@ -13,6 +14,8 @@ pub enum Want {
     Output(Document),
     /// Nothing, but others may run before the next step.
     Pause,
+    /// Something to be kept on disk, or to be read back: [`Input::Disk`].
+    Disk(DiskRequest),
     /// More time than a step on a core may take: [`super::PipelineRun::step_until`] comes next, on another thread.
     Compute,
     /// Nothing any more: all documents have been given.
@@ -28,6 +31,8 @@ pub enum Input {
     Document(Document),
     /// There is no such document, nor will there be one.
     End,
+    /// What was asked of the disk.
+    Disk(DiskReply),
 }
 
 /// A stage at work.
@@ -47,6 +52,16 @@ pub(super) trait Step: std::fmt::Debug + Send {
     fn give(&mut self) -> Result<Given> {
         Ok(Given::Nothing)
     }
+
+    /// What has to be done on disk; called after [`Taken::Spills`] and [`Given::Disk`] until there is nothing.
+    fn disk(&mut self) -> Result<OnDisk> {
+        Ok(OnDisk::Nothing)
+    }
+
+    /// What [`Step::disk`] asked for.
+    fn reply(&mut self, _: DiskReply) -> Result<()> {
+        unreachable!("only what is asked for is replied to")
+    }
 }
 
 /// What a stage does with a document that it takes.
@@ -62,6 +77,8 @@ pub(super) enum Taken {
     Made(Document),
     /// What goes on is asked for with [`Step::give`].
     Gives,
+    /// Nothing goes on for now, and memory is full: [`Step::disk`] comes first.
+    Spills,
 }
 
 /// What a stage has to give.
@@ -70,6 +87,24 @@ pub(super) enum Given {
     Document(Document),
     /// Nothing yet: the stage was at work, and is asked again.
     Working,
+    /// Nothing yet: [`Step::disk`] comes first.
+    Disk,
     /// Nothing, before it takes a further document.
     Nothing,
+}
+
+/// What a stage asks of the disk.
+#[derive(Debug)]
+pub(super) enum OnDisk {
+    Request(DiskRequest),
+    /// Nothing yet: the stage was at work, and is asked again.
+    Working,
+    /// Nothing.
+    Nothing,
+}
+
+impl From<Option<DiskRequest>> for OnDisk {
+    fn from(request: Option<DiskRequest>) -> OnDisk {
+        request.map_or(OnDisk::Nothing, OnDisk::Request)
+    }
 }

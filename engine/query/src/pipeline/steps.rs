@@ -1,16 +1,12 @@
-//! Stages at work that hold back no documents, and the two simplest that do: a sort and a count.
+//! Stages at work that hold back no documents, and the simplest that does: a count.
 
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_wire::Result;
 
-use super::sample::Sample;
 use super::step::{Given, Step, Taken};
 use super::{Document, Stage};
-use crate::expression::{Expression, Random};
-use crate::limits::MAX_SORT_BYTES;
+use crate::expression::Expression;
 use crate::matcher::{Matcher, MetaSource};
-use crate::sort::SortPattern;
-use crate::sorter::Sorter;
 use crate::work;
 
 /// `$match`.
@@ -119,87 +115,5 @@ impl Step for Counting {
             i32::try_from(counted).map_or(RawBsonRef::Int64(counted), RawBsonRef::Int32),
         );
         Ok(Given::Document(document.finish().into()))
-    }
-}
-
-/// `$sort`, and `$sample`, which is a sort by chance.
-#[derive(Debug)]
-pub(super) struct Sorting {
-    order: Order,
-    arrived: u64,
-    state: SortState,
-}
-
-#[derive(Debug)]
-enum Order {
-    Pattern(SortPattern),
-    Chance(Random),
-}
-
-enum SortState {
-    Taking(Sorter<Document>),
-    Giving(Box<dyn Iterator<Item = Document> + Send>),
-}
-
-impl std::fmt::Debug for SortState {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            SortState::Taking(_) => "Taking",
-            SortState::Giving(_) => "Giving",
-        })
-    }
-}
-
-impl Sorting {
-    /// A sort of which at most `limit` documents are wanted.
-    pub(super) fn new(pattern: SortPattern, limit: Option<usize>) -> Sorting {
-        Sorting::by(Order::Pattern(pattern), limit)
-    }
-
-    /// So many documents by chance.
-    pub(super) fn sample(sample: Sample) -> Sorting {
-        Sorting::by(Order::Chance(sample.random), Some(sample.size))
-    }
-
-    fn by(order: Order, limit: Option<usize>) -> Sorting {
-        Sorting {
-            order,
-            arrived: 0,
-            state: SortState::Taking(Sorter::new(limit, MAX_SORT_BYTES)),
-        }
-    }
-}
-
-impl Step for Sorting {
-    fn take(&mut self, document: &Document) -> Result<Taken> {
-        let SortState::Taking(sorter) = &mut self.state else {
-            unreachable!("nothing comes after the end");
-        };
-        // Documents of equal keys stay in the order in which they came.
-        let mut key = match &self.order {
-            Order::Pattern(pattern) => pattern.value_key(document)?,
-            Order::Chance(random) => random.next_u64().to_be_bytes().to_vec(),
-        };
-        work::check()?;
-        key.extend_from_slice(&self.arrived.to_be_bytes());
-        self.arrived += 1;
-        sorter.push(key, document.clone(), document.as_bytes().len())?;
-        Ok(Taken::Kept)
-    }
-
-    fn end(&mut self) -> Result<()> {
-        let nothing = SortState::Giving(Box::new(std::iter::empty()));
-        if let SortState::Taking(sorter) = std::mem::replace(&mut self.state, nothing) {
-            let sorted = sorter.finish().map(|(_, document)| document);
-            self.state = SortState::Giving(Box::new(sorted));
-        }
-        Ok(())
-    }
-
-    fn give(&mut self) -> Result<Given> {
-        match &mut self.state {
-            SortState::Giving(sorted) => Ok(sorted.next().map_or(Given::Nothing, Given::Document)),
-            SortState::Taking(_) => Ok(Given::Nothing),
-        }
     }
 }

@@ -8,6 +8,8 @@ use std::sync::atomic::AtomicBool;
 
 use super::{Document, Input, Pipeline, PipelineRun, Want};
 use crate::expression::Variables;
+use crate::spill::Memory;
+use crate::spill::tests::Disk;
 use crate::work::Units;
 
 fn collection() -> Vec<RawDocumentBuf> {
@@ -46,7 +48,24 @@ pub(crate) fn outputs(
     documents: Vec<RawDocumentBuf>,
     budget: Units,
 ) -> pinion_wire::Result<(Vec<RawDocumentBuf>, usize)> {
-    let mut run = PipelineRun::new(pipeline);
+    outputs_within(
+        pipeline,
+        documents,
+        budget,
+        &Memory::default(),
+        &mut Disk::default(),
+    )
+}
+
+/// What a parsed pipeline makes of documents, with so much memory and this disk.
+pub(crate) fn outputs_within(
+    pipeline: Pipeline,
+    documents: Vec<RawDocumentBuf>,
+    budget: Units,
+    memory: &Memory,
+    disk: &mut Disk,
+) -> pinion_wire::Result<(Vec<RawDocumentBuf>, usize)> {
+    let mut run = PipelineRun::new(pipeline, memory);
     let mut source: VecDeque<Document> = documents.into_iter().map(Document::from).collect();
     let (mut out, mut computed) = (Vec::new(), 0);
     let mut input = Input::Go;
@@ -63,6 +82,7 @@ pub(crate) fn outputs(
                 Input::Go
             }
             Want::Pause => Input::Go,
+            Want::Disk(request) => Input::Disk(disk.perform(request)),
             Want::Done => return Ok((out, computed)),
             Want::Compute => unreachable!("without a budget nothing is refused"),
         };

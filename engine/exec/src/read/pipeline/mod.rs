@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_clock::Timestamp;
-use pinion_query::{Document, Outside, Pipeline, PipelineRun, Segment, Variables};
+use pinion_query::{Document, Memory, Outside, Pipeline, PipelineRun, Segment, Variables};
 use pinion_wire::{OpContext, Result};
 
 use self::facet::FacetNode;
@@ -36,6 +36,8 @@ pub(crate) struct Surroundings {
     pub vars: Variables,
     /// Whether validators look at what `$out` and `$merge` write.
     pub validation: Validation,
+    /// What the stages may hold.
+    pub memory: Memory,
     /// When the last write of `$out` or `$merge` took place.
     pub written: Cell<Option<Timestamp>>,
 }
@@ -60,7 +62,8 @@ impl Node {
         for segment in pipeline.segments() {
             node = match segment {
                 Segment::Run(stages) => {
-                    Node::Run(Box::new(RunNode::new(node, PipelineRun::new(stages))))
+                    let run = PipelineRun::new(stages, &around.memory);
+                    Node::Run(Box::new(RunNode::new(node, run)))
                 }
                 Segment::Outside(stage) => Node::outside(node, stage, around.clone()),
             };

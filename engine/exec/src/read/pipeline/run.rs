@@ -7,15 +7,21 @@ use super::Node;
 use crate::compute::offload;
 use crate::interrupt::pause;
 use crate::limits::{CORE_BUDGET, PART_BATCH_DOCUMENTS};
+use crate::spill::SpillFile;
 
 pub(crate) struct RunNode {
     source: Node,
     run: PipelineRun,
+    file: SpillFile,
 }
 
 impl RunNode {
     pub(super) fn new(source: Node, run: PipelineRun) -> RunNode {
-        RunNode { source, run }
+        RunNode {
+            source,
+            run,
+            file: SpillFile::default(),
+        }
     }
 
     pub(super) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Document>> {
@@ -33,6 +39,10 @@ impl RunNode {
                 Want::Done => return Ok(None),
                 Want::Document => self.next_input(ctx).await?,
                 Want::Pause | Want::Compute => Input::Go,
+                Want::Disk(request) => {
+                    // In a box, as few commands ever need its room.
+                    Input::Disk(Box::pin(self.file.perform(ctx, request)).await?)
+                }
             };
             if self.run.is_fed() {
                 // Lets go of the parts and their snapshots.

@@ -33,6 +33,7 @@ pub(super) async fn open_pipeline(
             ns,
             vars: vars.clone(),
             validation: around.validation,
+            memory: around.memory.clone(),
             written: Default::default(),
         })
     };
@@ -79,6 +80,7 @@ pub(super) async fn open_pipeline(
     let parts = compute(ctx, divide).await?;
     let mut request = ReadRequest::new(collection, parts.matcher);
     request.sort = parts.sort;
+    request.allow_disk_use = Some(around.memory.disk);
     request.limit = parts.limit.map(|limit| limit as usize);
     let opened = Box::pin(open(ctx, held.source(), request, PART_BATCH_DOCUMENTS)).await?;
     let node = Node::chain(Node::Read(Box::new(opened.stream)), parts.rest, &around);

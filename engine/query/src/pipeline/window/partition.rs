@@ -1,6 +1,5 @@
 //! The stage at work: one partition after the other.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pinion_bson::{RawBson, RawBsonRef};
@@ -13,15 +12,16 @@ use super::parse::WindowFields;
 use super::series::Series;
 use crate::collation::compare_owned;
 use crate::error::{error, type_mismatch};
-use crate::limits::MAX_WINDOW_BYTES;
 use crate::pipeline::Document;
-use crate::pipeline::step::{Given, Step, Taken};
+use crate::pipeline::step::{Given, OnDisk, Step, Taken};
+use crate::spill::{DiskQueue, DiskReply, First, Memory, Room, Spiller};
 use crate::work::{self, spend_bytes};
 
 /// `$setWindowFields` at work. Documents come sorted, so that those of a partition follow each other.
 #[derive(Debug)]
 pub(in crate::pipeline) struct Windows {
     stage: Arc<WindowFields>,
+    room: Room,
     partition: Option<Partition>,
     /// The document that was taken last, unless it has joined its partition.
     next: Option<Next>,
@@ -41,9 +41,9 @@ struct Partition {
     key: RawBson,
     functions: Vec<Running>,
     /// The documents that have come and not left.
-    documents: VecDeque<Document>,
-    document_bytes: usize,
-    /// How many have left.
+    documents: DiskQueue<Document>,
+    /// How many have come, and how many have left.
+    fed: usize,
     given: usize,
     ended: bool,
 }
@@ -55,9 +55,10 @@ enum Running {
 }
 
 impl Windows {
-    pub(in crate::pipeline) fn new(stage: Arc<WindowFields>) -> Windows {
+    pub(in crate::pipeline) fn new(stage: Arc<WindowFields>, memory: &Memory) -> Windows {
         Windows {
             stage,
+            room: memory.room(memory.limits.window_fields),
             partition: None,
             next: None,
             ended: false,
@@ -91,7 +92,11 @@ impl Step for Windows {
                 let Some(next) = &self.next else {
                     return Ok(Given::Nothing);
                 };
-                self.partition = Some(Partition::new(&self.stage, next.key.clone())?);
+                self.partition = Some(Partition::new(
+                    &self.stage,
+                    next.key.clone(),
+                    self.room.limit(),
+                )?);
                 continue;
             };
             match &self.next {
@@ -99,19 +104,36 @@ impl Step for Windows {
                     if let Some(next) = self.next.take() {
                         partition.feed(next.document, next.elements)?;
                     }
+                    if partition.make_room(&mut self.room)? {
+                        return Ok(Given::Disk);
+                    }
                     continue;
                 }
                 Some(_) => partition.end(),
                 None if self.ended => partition.end(),
                 None => {}
             }
-            if let Some(document) = partition.give(&self.stage)? {
-                return Ok(Given::Document(document));
+            match partition.give(&self.stage)? {
+                Given::Nothing if partition.ended => {
+                    self.partition = None;
+                    self.room.set(0);
+                }
+                given => return Ok(given),
             }
-            if !partition.ended {
-                return Ok(Given::Nothing);
-            }
-            self.partition = None;
+        }
+    }
+
+    fn disk(&mut self) -> Result<OnDisk> {
+        match &mut self.partition {
+            Some(partition) => partition.documents.request().map(OnDisk::from),
+            None => Ok(OnDisk::Nothing),
+        }
+    }
+
+    fn reply(&mut self, reply: DiskReply) -> Result<()> {
+        match &mut self.partition {
+            Some(partition) => partition.documents.reply(reply),
+            None => Ok(()),
         }
     }
 }
@@ -122,7 +144,7 @@ fn joins(next: &Next, partition: &Partition, stage: &WindowFields) -> bool {
 }
 
 impl Partition {
-    fn new(stage: &WindowFields, key: RawBson) -> Result<Partition> {
+    fn new(stage: &WindowFields, key: RawBson, memory: usize) -> Result<Partition> {
         let running = |function: &Function| -> Result<Running> {
             Ok(match function {
                 Function::Framed { what, bounds } => Running::Framed(Framed::new(what, bounds)?),
@@ -132,37 +154,51 @@ impl Partition {
         Ok(Partition {
             key,
             functions: stage.functions().map(running).collect::<Result<_>>()?,
-            documents: VecDeque::new(),
-            document_bytes: 0,
+            documents: DiskQueue::new(Spiller::WindowFields, memory),
+            fed: 0,
             given: 0,
             ended: false,
         })
     }
 
     fn feed(&mut self, document: Document, elements: Vec<Element>) -> Result<()> {
-        self.document_bytes += document.as_bytes().len();
-        self.documents.push_back(document);
+        self.documents.push(document);
+        self.fed += 1;
         for (function, element) in self.functions.iter_mut().zip(elements) {
             match function {
                 Running::Framed(framed) => framed.feed(element),
                 Running::Series(series) => series.feed(element)?,
             }
         }
+        Ok(())
+    }
+
+    fn bytes(&self) -> usize {
         let held = |function: &Running| match function {
             Running::Framed(framed) => framed.bytes(),
             Running::Series(series) => series.bytes(),
         };
-        let bytes = self.document_bytes + self.functions.iter().map(held).sum::<usize>();
-        if bytes > MAX_WINDOW_BYTES {
-            return Err(error(
-                5_414_201,
-                format!(
-                    "Exceeded memory limit in DocumentSourceSetWindowFields, used {bytes} bytes but max allowed is \
-                     {MAX_WINDOW_BYTES}"
-                ),
-            ));
+        self.documents.bytes() + self.functions.iter().map(held).sum::<usize>()
+    }
+
+    /// Whether documents have to be put on disk first. What the functions hold stays in memory.
+    fn make_room(&mut self, room: &mut Room) -> Result<bool> {
+        let bytes = self.bytes();
+        room.set(bytes);
+        if !room.is_full()? {
+            return Ok(false);
         }
-        Ok(())
+        let worthwhile = self.documents.bytes() >= bytes / 16;
+        if room.disk() && worthwhile && self.documents.spill() {
+            return Ok(true);
+        }
+        Err(error(
+            5_414_201,
+            format!(
+                "Exceeded memory limit in DocumentSourceSetWindowFields, used {bytes} bytes but max allowed is {}",
+                room.limit()
+            ),
+        ))
     }
 
     fn end(&mut self) {
@@ -177,18 +213,23 @@ impl Partition {
         }
     }
 
-    fn give(&mut self, stage: &WindowFields) -> Result<Option<Document>> {
-        let Some(document) = self.documents.front() else {
-            return Ok(None);
-        };
+    fn give(&mut self, stage: &WindowFields) -> Result<Given> {
         let at = self.given;
+        if at == self.fed {
+            return Ok(Given::Nothing);
+        }
         let is_ready = |function: &Running| match function {
             Running::Framed(framed) => framed.is_ready(at),
             Running::Series(series) => series.is_ready(at),
         };
         if !self.functions.iter().all(is_ready) {
-            return Ok(None);
+            return Ok(Given::Nothing);
         }
+        let document = match self.documents.first() {
+            First::Entry(document) => document,
+            First::Disk => return Ok(Given::Disk),
+            First::Nothing => return Ok(Given::Nothing),
+        };
         let mut values = Vec::with_capacity(self.functions.len());
         for function in &mut self.functions {
             values.push(match function {
@@ -198,8 +239,7 @@ impl Partition {
         }
         let made = Document::from(stage.output(document, &values)?).made_of(document);
         work::check()?;
-        self.document_bytes -= document.as_bytes().len();
-        self.documents.pop_front();
+        self.documents.pop();
         for function in &mut self.functions {
             match function {
                 Running::Framed(framed) => framed.pass(at),
@@ -207,7 +247,7 @@ impl Partition {
             }
         }
         self.given += 1;
-        Ok(Some(made))
+        Ok(Given::Document(made))
     }
 }
 

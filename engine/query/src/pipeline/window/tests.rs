@@ -238,6 +238,7 @@ fn alone(function: &RawDocument, documents: &[RawDocumentBuf]) -> Option<RawBson
 #[test]
 fn documents_leave_as_soon_as_their_windows_are_known() {
     use crate::pipeline::{Document, Input, PipelineRun, Want};
+    use crate::spill::Memory;
     let stage = rawbson!([{ "$setWindowFields": { "partitionBy": "$p",
         "output": { "r": { "$locf": "$v" } } } }]);
     let RawBson::Array(stages) = stage else {
@@ -246,7 +247,7 @@ fn documents_leave_as_soon_as_their_windows_are_known() {
     // The sort in front of the functions is taken away, since it keeps all documents.
     let mut pipeline = Pipeline::parse(&stages, &Variables::default()).expect("parses");
     pipeline.stages.remove(0);
-    let mut run = PipelineRun::new(pipeline);
+    let mut run = PipelineRun::new(pipeline, &Memory::default());
     let mut wants = Vec::new();
     let mut input = Input::Go;
     for v in [1, 2] {

@@ -1,0 +1,234 @@
+//! The sort of a part: what its scan finds, in the order of a pattern.
+
+use bytes::Bytes;
+use pinion_catalog::stored_document;
+use pinion_query::{DiskSorter, Metadata, Next, SortPattern, Spilled, Spiller, Subject};
+use pinion_storage::Key;
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+
+use super::item::{Item, PartCounters};
+use super::part::{PartSpec, finish, metadata_of, next_match};
+use super::scan::{Found, Scan, ScannedEntry};
+use crate::compute::compute;
+use crate::interrupt::{check, pause};
+use crate::spill::SpillFile;
+use crate::state::state;
+
+/// A document in the sort.
+struct Entry {
+    found: Found,
+    /// What is known of it beside its fields: found out once more where it was on disk meanwhile.
+    metadata: Option<Metadata>,
+}
+
+/// What was found, sorted.
+pub(super) struct SortedPart {
+    sorter: DiskSorter<Entry>,
+    file: SpillFile,
+    /// The next item, so that it is known when none follows.
+    pub next: Option<Item>,
+}
+
+impl SortedPart {
+    /// Sorts all that a scan finds.
+    pub(super) async fn of(
+        scan: &mut Scan,
+        sort: &SortPattern,
+        spec: &PartSpec,
+        ctx: &OpContext,
+        counters: &mut PartCounters,
+    ) -> Result<SortedPart> {
+        let room = spec.sort_room.room();
+        let mut part = SortedPart {
+            sorter: DiskSorter::new(Spiller::Sort, spec.keep, room),
+            file: SpillFile::default(),
+            next: None,
+        };
+        let mut keys = 0;
+        while let Some(found) = next_match(scan, spec, ctx, counters).await? {
+            let metadata = metadata_of(spec, &found, ctx).await?;
+            let subject = Subject {
+                document: stored_document(&found.document),
+                metadata: &metadata,
+            };
+            let key = compute(ctx, || sort.sort_key(subject)).await?;
+            let size = found.document.len() + found.id.len();
+            keys += 1;
+            let metadata = Some(metadata);
+            if part.sorter.push(key, Entry { found, metadata }, size)? {
+                part.use_disk(ctx).await?;
+            }
+        }
+        check(ctx)?;
+        part.sorter.end();
+        part.advance(spec, ctx).await?;
+        counters.sort_bytes += part.sorter.sorted_bytes();
+        counters.spilled.add(&part.file.take_counts());
+        let metrics = &state().metrics.counters;
+        metrics.sort_total_bytes.add(part.sorter.sorted_bytes());
+        metrics.sort_total_keys.add(keys);
+        Ok(part)
+    }
+
+    /// Goes on to the next item.
+    pub(super) async fn advance(&mut self, spec: &PartSpec, ctx: &OpContext) -> Result<()> {
+        loop {
+            pause(ctx).await?;
+            let sorter = &mut self.sorter;
+            self.next = match compute(ctx, || sorter.next()).await? {
+                Next::Entry(key, entry) => {
+                    let Entry {
+                        mut found,
+                        metadata,
+                    } = entry;
+                    found.order = Key::from_slice(&key);
+                    let metadata = match metadata {
+                        Some(metadata) => metadata,
+                        None => metadata_of(spec, &found, ctx).await?,
+                    };
+                    Some(finish(spec, found, &metadata, ctx).await?)
+                }
+                Next::End => None,
+                Next::Disk => {
+                    self.use_disk(ctx).await?;
+                    continue;
+                }
+            };
+            return Ok(());
+        }
+    }
+
+    async fn use_disk(&mut self, ctx: &OpContext) -> Result<()> {
+        loop {
+            pause(ctx).await?;
+            let sorter = &mut self.sorter;
+            let Some(request) = compute(ctx, || sorter.request()).await? else {
+                return Ok(());
+            };
+            let reply = self.file.perform(ctx, request).await?;
+            self.sorter.reply(reply)?;
+        }
+    }
+}
+
+/// What is written in front of the document: whether and where the filter matched in an array, whether and of which branch
+/// there is an entry, and the lengths of the keys and of the entry's type bits.
+const FIELDS: usize = 7;
+
+impl Spilled for Entry {
+    fn spilled_bytes(&self) -> usize {
+        let entry = self.found.entry.as_ref();
+        let entry = entry.map_or(0, |entry| entry.key.len() + entry.type_bits.len());
+        4 * FIELDS + self.found.id.len() + entry + self.found.document.len()
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        let found = &self.found;
+        let entry = found.entry.as_deref();
+        let fields: [u32; FIELDS] = [
+            u32::from(found.position.is_some()),
+            found.position.unwrap_or(0),
+            u32::from(entry.is_some()),
+            entry.map_or(0, |entry| entry.branch as u32),
+            found.id.len() as u32,
+            entry.map_or(0, |entry| entry.key.len() as u32),
+            entry.map_or(0, |entry| entry.type_bits.len() as u32),
+        ];
+        for field in fields {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        out.extend_from_slice(&found.id);
+        if let Some(entry) = entry {
+            out.extend_from_slice(&entry.key);
+            out.extend_from_slice(&entry.type_bits);
+        }
+        out.extend_from_slice(&found.document);
+    }
+
+    fn read(mut bytes: &[u8]) -> Result<Entry> {
+        let mut fields = [0u32; FIELDS];
+        for field in &mut fields {
+            let (head, rest) = bytes.split_first_chunk().ok_or_else(unreadable)?;
+            *field = u32::from_le_bytes(*head);
+            bytes = rest;
+        }
+        let [matched, position, has_entry, branch, id, key, type_bits] = fields;
+        let mut take = |length: u32| -> Result<&[u8]> {
+            let (head, rest) = bytes
+                .split_at_checked(length as usize)
+                .ok_or_else(unreadable)?;
+            bytes = rest;
+            Ok(head)
+        };
+        let id = Key::from_slice(take(id)?);
+        let key = Key::from_slice(take(key)?);
+        let type_bits = Bytes::copy_from_slice(take(type_bits)?);
+        let entry = (has_entry != 0).then(|| {
+            Box::new(ScannedEntry {
+                branch: branch as usize,
+                key,
+                type_bits,
+            })
+        });
+        let found = Found {
+            order: Key::new(),
+            id,
+            document: Bytes::copy_from_slice(bytes),
+            position: (matched != 0).then_some(position),
+            entry,
+        };
+        Ok(Entry {
+            found,
+            metadata: None,
+        })
+    }
+}
+
+fn unreadable() -> Error {
+    Error::new(
+        ErrorCode::INTERNAL_ERROR,
+        "a document that was spilled has a form that is not known",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(position: Option<u32>, entry: Option<ScannedEntry>) {
+        let found = Found {
+            order: Key::from_slice(b"order"),
+            id: Key::from_slice(b"id"),
+            document: Bytes::from_static(b"document"),
+            position,
+            entry: entry.map(Box::new),
+        };
+        let entry = Entry {
+            found: found.clone(),
+            metadata: None,
+        };
+        let mut bytes = Vec::new();
+        entry.write(&mut bytes);
+        assert_eq!(bytes.len(), entry.spilled_bytes());
+        let read = Entry::read(&bytes).expect("sound").found;
+        let expected = Found {
+            order: Key::new(),
+            ..found
+        };
+        assert_eq!(format!("{read:?}"), format!("{expected:?}"));
+        assert!(Entry::read(&bytes[..20]).is_err());
+    }
+
+    #[test]
+    fn what_was_found_comes_back() {
+        let entry = ScannedEntry {
+            branch: 3,
+            key: Key::from_slice(b"key"),
+            type_bits: Bytes::from_static(b"bits"),
+        };
+        check(None, None);
+        check(Some(0), None);
+        check(Some(7), Some(entry));
+    }
+}

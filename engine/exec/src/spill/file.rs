@@ -1,0 +1,267 @@
+//! The file of one machine that spills.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use pinion_query::{DiskReply, DiskRequest, Place, Spiller};
+use pinion_runtime::{ALIGN, DmaBuf, File, OpenOptions, Queue, fs};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+
+use crate::interrupt::check;
+use crate::limits::{SPILL_SPACE_STEP_BYTES, SPILL_TRANSFER_BYTES};
+use crate::state::{state, try_state};
+
+/// Code of an error while a spilled block is read or written, as MongoDB's sorter has them.
+const READ_FAILED: ErrorCode = ErrorCode(16817);
+const WRITE_FAILED: ErrorCode = ErrorCode(16821);
+
+/// Where spill files are made.
+fn directory(data: &Path) -> PathBuf {
+    data.join("_tmp")
+}
+
+/// Removes what a node that ended while it made such a file has left.
+pub(crate) async fn clear(data: &Path) -> io::Result<()> {
+    let directory = directory(data);
+    if !fs::exists(&directory).await? {
+        return Ok(());
+    }
+    for name in fs::read_dir(&directory).await? {
+        fs::remove_file(directory.join(name)).await?;
+    }
+    Ok(())
+}
+
+/// What an operation has spilled in one place, which is gone when this is dropped: the file loses its name at once, so
+/// that nothing is left of it when the node ends, however it ends.
+#[derive(Default)]
+pub(crate) struct SpillFile {
+    file: Option<File>,
+    end: u64,
+    counts: SpillCounts,
+}
+
+/// What was spilled in one place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SpillCounts {
+    /// How often memory was emptied.
+    pub spills: u64,
+    pub records: u64,
+    /// Bytes of the records, and the room that they took.
+    pub bytes: u64,
+    pub storage_bytes: u64,
+}
+
+impl SpillCounts {
+    pub(crate) fn add(&mut self, other: &SpillCounts) {
+        self.spills += other.spills;
+        self.records += other.records;
+        self.bytes += other.bytes;
+        self.storage_bytes += other.storage_bytes;
+    }
+}
+
+impl SpillFile {
+    /// Does what a machine asked for.
+    pub(crate) async fn perform(
+        &mut self,
+        ctx: &OpContext,
+        request: DiskRequest,
+    ) -> Result<DiskReply> {
+        check(ctx)?;
+        match request {
+            DiskRequest::Read(place) => Ok(DiskReply::Read(self.read(place).await?)),
+            DiskRequest::Write {
+                block,
+                records,
+                spills,
+                begins,
+                by,
+            } => {
+                let before = self.end;
+                let place = self.append(&block).await?;
+                if spills {
+                    let counts = SpillCounts {
+                        spills: u64::from(begins),
+                        records,
+                        bytes: block.len() as u64,
+                        storage_bytes: self.end - before,
+                    };
+                    self.counts.add(&counts);
+                    count(by, &counts);
+                    ctx.work().spilled();
+                }
+                Ok(DiskReply::Written(place))
+            }
+        }
+    }
+
+    /// What was spilled since this was asked last.
+    pub(crate) fn take_counts(&mut self) -> SpillCounts {
+        std::mem::take(&mut self.counts)
+    }
+
+    async fn append(&mut self, block: &[u8]) -> Result<Place> {
+        let bytes = block.len().next_multiple_of(ALIGN) as u64;
+        let shared = state().shared.clone();
+        if self.end.is_multiple_of(SPILL_SPACE_STEP_BYTES)
+            || self.end / SPILL_SPACE_STEP_BYTES != (self.end + bytes) / SPILL_SPACE_STEP_BYTES
+        {
+            check_space(&shared.options.storage.dir).await?;
+        }
+        let file = match &self.file {
+            Some(file) => file.clone(),
+            None => {
+                let made = make(&shared.options.storage.dir).await.map_err(failed)?;
+                self.file.insert(made).clone()
+            }
+        };
+        shared.memory.spill(bytes)?;
+        let place = Place {
+            offset: self.end,
+            bytes: block.len() as u32,
+            checksum: checksum(block),
+        };
+        // Counted before it is written: what fails halfway has taken room too.
+        self.end += bytes;
+        let mut at = place.offset;
+        for part in block.chunks(SPILL_TRANSFER_BYTES) {
+            let written = file.write_at(at, DmaBuf::padded_copy(part)).await;
+            written.map_err(failed)?;
+            at += part.len().next_multiple_of(ALIGN) as u64;
+        }
+        Ok(place)
+    }
+
+    async fn read(&self, place: Place) -> Result<Bytes> {
+        let file = self.file.clone().expect("something was written");
+        let unreadable =
+            |why: &str| Error::new(READ_FAILED, format!("error reading spilled data: {why}"));
+        let length = place.bytes as usize;
+        let mut parts = Vec::new();
+        for at in (0..length).step_by(SPILL_TRANSFER_BYTES) {
+            let part = (length - at).min(SPILL_TRANSFER_BYTES);
+            let read = file.read_at(place.offset + at as u64, part.next_multiple_of(ALIGN));
+            let buffer = read.await.map_err(|error| unreadable(&error.to_string()))?;
+            if buffer.len() < part {
+                return Err(unreadable("the file is too short"));
+            }
+            parts.push(buffer.into_bytes().slice(..part));
+        }
+        let block = match parts.pop() {
+            Some(last) if parts.is_empty() => last,
+            last => {
+                parts.extend(last);
+                Bytes::from(parts.concat())
+            }
+        };
+        if checksum(&block) != place.checksum {
+            return Err(unreadable("its checksum does not match"));
+        }
+        Ok(block)
+    }
+}
+
+impl Drop for SpillFile {
+    fn drop(&mut self) {
+        let Some(file) = self.file.take() else {
+            return;
+        };
+        // A node that is going down has no state any more, and lets go of its files by itself.
+        let Some(state) = try_state() else {
+            return;
+        };
+        let (memory, bytes) = (state.shared.clone(), self.end);
+        pinion_runtime::spawn(Queue::Background, async move {
+            // To free a large file may take long, which it does here where it holds no core.
+            let _ = file.set_len(0).await;
+            let _ = file.close().await;
+            memory.memory.free(bytes);
+        });
+    }
+}
+
+fn checksum(block: &[u8]) -> u32 {
+    crc32c::crc32c(block)
+}
+
+/// Makes a file that has no name.
+async fn make(data: &Path) -> io::Result<File> {
+    let directory = directory(data);
+    fs::create_dir_all(&directory).await?;
+    let state = state();
+    let path = directory.join(format!(
+        "spill-{}-{}",
+        pinion_runtime::core_id().0,
+        state.next_spill_file()
+    ));
+    let file = File::open(&path, OpenOptions::create().truncate()).await?;
+    fs::remove_file(&path).await?;
+    Ok(file)
+}
+
+/// Refuses to spill where the disk is nearly full: what is left belongs to the data.
+async fn check_space(data: &Path) -> Result<()> {
+    let least = state().parameters.borrow().spilling_min_available_bytes;
+    let Ok(space) = fs::space(data).await else {
+        return Ok(());
+    };
+    if space.free_bytes >= least as u64 {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorCode::OUT_OF_DISK_SPACE,
+        format!(
+            "Failed to spill to disk: the available disk space of {} bytes is less than the minimum of {least} bytes \
+             (internalQuerySpillingMinAvailableDiskSpaceBytes)",
+            space.free_bytes
+        ),
+    ))
+}
+
+fn failed(error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::StorageFull {
+        return Error::new(
+            ErrorCode::OUT_OF_DISK_SPACE,
+            format!("Failed to spill to disk: {error}"),
+        );
+    }
+    Error::new(WRITE_FAILED, format!("error writing spilled data: {error}"))
+}
+
+/// Counts for `serverStatus`.
+fn count(by: Spiller, counts: &SpillCounts) {
+    let state = state();
+    let counters = &state.metrics.counters;
+    let [spills, records, bytes, storage_bytes] = match by {
+        Spiller::Sort => [
+            &counters.sort_spills,
+            &counters.sort_spilled_records,
+            &counters.sort_spilled_bytes,
+            &counters.sort_spilled_storage_bytes,
+        ],
+        Spiller::Group => [
+            &counters.group_spills,
+            &counters.group_spilled_records,
+            &counters.group_spilled_bytes,
+            &counters.group_spilled_storage_bytes,
+        ],
+        Spiller::BucketAuto => [
+            &counters.bucket_auto_spills,
+            &counters.bucket_auto_spilled_records,
+            &counters.bucket_auto_spilled_bytes,
+            &counters.bucket_auto_spilled_storage_bytes,
+        ],
+        Spiller::WindowFields => [
+            &counters.window_fields_spills,
+            &counters.window_fields_spilled_records,
+            &counters.window_fields_spilled_bytes,
+            &counters.window_fields_spilled_storage_bytes,
+        ],
+    };
+    spills.add(counts.spills);
+    records.add(counts.records);
+    bytes.add(counts.bytes);
+    storage_bytes.add(counts.storage_bytes);
+}

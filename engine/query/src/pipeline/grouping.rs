@@ -1,0 +1,484 @@
+//! `$group` at work. The groups leave in the order of their keys, so that nobody sees in which order they came up,
+//! nor whether they were on disk meanwhile.
+
+use std::iter::Peekable;
+
+use bytes::Bytes;
+use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_keystring::encode_id_in;
+use pinion_wire::Result;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::Document;
+use super::codes::{Engine, coded, no_disk_use};
+use super::group::Group;
+use super::step::{Given, OnDisk, Step, Taken};
+use crate::accumulator::{Accumulator, Input};
+use crate::collation::spend_sort_keys;
+use crate::error::{bad_value, error};
+use crate::limits::{MAX_ACCUMULATOR_BYTES, SORT_RUN};
+use crate::sorter::{Sorted, Sorter};
+use crate::spill::{DiskReply, DiskRuns, Head, Memory, Room, Spiller};
+use crate::value::{field, items};
+use crate::work::{self, spend, spend_bytes};
+
+/// The stage at work.
+#[derive(Debug)]
+pub(super) struct Grouping {
+    group: Group,
+    /// What has come since groups were spilled last.
+    groups: Groups,
+    room: Room,
+    runs: DiskRuns,
+    leaving: Leaving,
+    ended: bool,
+    /// The group that is put together of what was spilled of it.
+    merging: Option<(Bytes, OneGroup)>,
+}
+
+/// The groups that have come up.
+#[derive(Debug, Default)]
+struct Groups {
+    places: FxHashMap<Box<[u8]>, usize>,
+    list: Vec<OneGroup>,
+    bytes: usize,
+    /// Whether there may be more of these groups on disk.
+    continued: bool,
+}
+
+/// The groups on their way out of memory: to the disk, or after the end to the next stage.
+enum Leaving {
+    Not,
+    Sorting {
+        keys: std::collections::hash_map::IntoIter<Box<[u8]>, usize>,
+        sorter: Sorter<usize>,
+    },
+    Sorted(Peekable<Sorted<usize>>),
+}
+
+impl std::fmt::Debug for Leaving {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Leaving::Not => "Not",
+            Leaving::Sorting { .. } => "Sorting",
+            Leaving::Sorted(_) => "Sorted",
+        })
+    }
+}
+
+#[derive(Debug)]
+struct OneGroup {
+    id: RawBson,
+    accumulators: Vec<Accumulator>,
+}
+
+impl Grouping {
+    pub(super) fn new(group: Group, memory: &Memory) -> Grouping {
+        let room = memory.room(match group.engine {
+            Engine::Classic => memory.limits.group,
+            Engine::SlotBased => memory.limits.hash_agg,
+        });
+        Grouping {
+            group,
+            groups: Groups::default(),
+            runs: DiskRuns::new(Spiller::Group, room.limit()),
+            room,
+            leaving: Leaving::Not,
+            ended: false,
+            merging: None,
+        }
+    }
+
+    /// Takes one document; what may be refused for its work comes before anything changes. True when memory is full.
+    fn push(&mut self, document: &Document) -> Result<bool> {
+        spend_bytes(document.as_bytes().len())?;
+        let id = self.group.id.evaluate(document)?;
+        spend_bytes(id.bytes())?;
+        spend_sort_keys(self.group.collation.as_deref(), id.bytes())?;
+        let mut inputs: SmallVec<[Input<'_>; 4]> = SmallVec::new();
+        for (_, accumulation) in &self.group.fields {
+            let input = accumulation.input(document)?;
+            spend_bytes(input.value.bytes())?;
+            inputs.push(input);
+        }
+        work::check()?;
+        let groups = &mut self.groups;
+        let place = groups.place(id.or_null(), &self.group)?;
+        for (accumulator, input) in groups.list[place].accumulators.iter_mut().zip(inputs) {
+            let before = accumulator.bytes();
+            accumulator.add_ranked(input.value.as_ref(), &input.key)?;
+            groups.bytes = groups.bytes + accumulator.bytes() - before;
+        }
+        self.room.set(groups.bytes);
+        if !self.room.is_full()? {
+            return Ok(false);
+        }
+        if !self.room.disk() {
+            return Err(no_disk_use(self.group.engine));
+        }
+        self.runs.begin();
+        self.leave();
+        Ok(true)
+    }
+
+    /// Begins to empty memory.
+    fn leave(&mut self) {
+        self.leaving = Leaving::Sorting {
+            keys: std::mem::take(&mut self.groups.places).into_iter(),
+            sorter: Sorter::new(None),
+        };
+    }
+
+    /// Sorts some of the keys of the groups that leave; true once all are sorted.
+    fn sort(&mut self) -> bool {
+        let Leaving::Sorting { keys, sorter } = &mut self.leaving else {
+            return true;
+        };
+        for (key, place) in keys.by_ref().take(SORT_RUN) {
+            sorter.push(key.into_vec(), place, 0);
+        }
+        if keys.len() == 0 {
+            let sorter = std::mem::replace(sorter, Sorter::new(None));
+            self.leaving = Leaving::Sorted(sorter.finish().peekable());
+        }
+        false
+    }
+
+    /// Puts groups that leave into the run on disk, until that is full or has them all.
+    fn spill(&mut self) -> Result<()> {
+        let Leaving::Sorted(sorted) = &mut self.leaving else {
+            return Ok(());
+        };
+        while !self.runs.is_full() {
+            let Some((key, place)) = sorted.peek() else {
+                self.groups = Groups {
+                    continued: true,
+                    ..Groups::default()
+                };
+                self.leaving = Leaving::Not;
+                self.room.set(0);
+                self.runs.end();
+                if self.ended {
+                    self.runs.read();
+                }
+                break;
+            };
+            let group = &mut self.groups.list[*place];
+            group.account()?;
+            self.runs.add(key, |out| group.write(out));
+            group.accumulators = Vec::new();
+            sorted.next();
+        }
+        Ok(())
+    }
+
+    /// The next group of those in memory.
+    fn give_held(&mut self) -> Result<Given> {
+        if !self.sort() {
+            return Ok(Given::Working);
+        }
+        let Leaving::Sorted(sorted) = &mut self.leaving else {
+            return Ok(Given::Nothing);
+        };
+        let Some((_, place)) = sorted.peek() else {
+            self.room.set(0);
+            return Ok(Given::Nothing);
+        };
+        let group = &mut self.groups.list[*place];
+        group.account()?;
+        let made = group.finish(&self.group);
+        group.accumulators = Vec::new();
+        sorted.next();
+        Ok(Given::Document(made.into()))
+    }
+
+    /// Puts a group together of what is on disk of it, or gives one that is whole.
+    fn give_spilled(&mut self) -> Result<Given> {
+        match (self.runs.head(), &self.merging) {
+            (Head::Disk, _) => return Ok(Given::Disk),
+            (Head::Entry(key, value), merging)
+                if merging.as_ref().is_none_or(|(of, _)| of == key) =>
+            {
+                spend(work::STEP)?;
+                spend_bytes(key.len() + value.len())?;
+                spend_sort_keys(self.group.collation.as_deref(), value.len())?;
+                let (key, value) = self.runs.pop()?;
+                self.merge(key, &value)?;
+                return Ok(Given::Working);
+            }
+            (Head::End, None) => return Ok(Given::Nothing),
+            (_, None) => unreachable!("an entry begins a group where there is none"),
+            (_, Some((_, group))) => group.account()?,
+        }
+        let (_, group) = self.merging.take().expect("looked at before");
+        Ok(Given::Document(group.finish(&self.group).into()))
+    }
+
+    /// Adds what was spilled of a group.
+    fn merge(&mut self, key: Bytes, spilled: &[u8]) -> Result<()> {
+        let unreadable = || bad_value("a group that was spilled has a form that is not known");
+        let spilled = RawDocument::from_bytes(spilled).map_err(|_| unreadable())?;
+        let (Some(id), Some(RawBsonRef::Array(partials))) =
+            (field(spilled, "_id"), field(spilled, "partials"))
+        else {
+            return Err(unreadable());
+        };
+        let (_, group) = match &mut self.merging {
+            Some(merging) => merging,
+            merging => merging.insert((key, OneGroup::new(id, &self.group)?)),
+        };
+        let fields = self.group.fields.iter().map(|(_, field)| field);
+        for ((accumulator, partial), field) in
+            group.accumulators.iter_mut().zip(items(partials)).zip(fields)
+        {
+            accumulator.merge(partial)?;
+            if accumulator.bytes() > MAX_ACCUMULATOR_BYTES {
+                return Err(error(
+                    146,
+                    format!(
+                        "{} used too much memory and spilling cannot reduce memory consumption any further. \
+                         Memory limit: {MAX_ACCUMULATOR_BYTES} bytes",
+                        field.kind().name()
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Groups {
+    /// The place of the group with this `_id`, which may be new.
+    fn place(&mut self, id: RawBsonRef<'_>, group: &Group) -> Result<usize> {
+        let key = encode_id_in(group.collation.as_deref(), id);
+        if let Some(place) = self.places.get(&key[..]) {
+            return Ok(*place);
+        }
+        let mut new = OneGroup::new(id, group)?;
+        if self.continued {
+            let states = new.accumulators.into_iter();
+            new.accumulators = states.map(Accumulator::or_recorded).collect();
+        }
+        self.bytes += 2 * key.len() + 64 + new.bytes();
+        self.places.insert(key[..].into(), self.list.len());
+        self.list.push(new);
+        Ok(self.list.len() - 1)
+    }
+}
+
+impl OneGroup {
+    fn new(id: RawBsonRef<'_>, group: &Group) -> Result<OneGroup> {
+        let states = group.fields.iter().map(|(_, field)| field.start(id));
+        Ok(OneGroup {
+            accumulators: states.collect::<Result<_>>()?,
+            id: id.into(),
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        self.accumulators.iter().map(Accumulator::bytes).sum()
+    }
+
+    /// Accounts for all that is held: a group may hold millions of values, each of which is copied when it leaves.
+    fn account(&self) -> Result<()> {
+        spend(work::STEP * self.accumulators.len() as work::Units)?;
+        spend_bytes(self.bytes())
+    }
+
+    /// The group's document.
+    fn finish(&self, group: &Group) -> RawDocumentBuf {
+        let mut out = DocBuilder::new();
+        out.append("_id", self.id.as_raw_bson_ref());
+        for (accumulator, (name, _)) in self.accumulators.iter().zip(&group.fields) {
+            out.append(name, accumulator.finish().as_raw_bson_ref());
+        }
+        out.finish()
+    }
+
+    /// Appends what [`Grouping::merge`] reads.
+    fn write(&self, out: &mut Vec<u8>) {
+        let mut spilled = DocBuilder::new();
+        spilled.append("_id", self.id.as_raw_bson_ref());
+        spilled.start_array("partials");
+        for accumulator in &self.accumulators {
+            spilled.push(accumulator.partial().as_raw_bson_ref());
+        }
+        spilled.end();
+        out.extend_from_slice(spilled.finish().as_bytes());
+    }
+}
+
+impl Step for Grouping {
+    fn take(&mut self, document: &Document) -> Result<Taken> {
+        match self.push(document) {
+            Ok(true) => Ok(Taken::Spills),
+            Ok(false) => Ok(Taken::Kept),
+            Err(error) => Err(coded(error, self.group.engine)),
+        }
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.ended = true;
+        if !self.runs.is_empty() {
+            // Memory is free for the runs then.
+            self.runs.begin();
+        }
+        self.leave();
+        Ok(())
+    }
+
+    fn give(&mut self) -> Result<Given> {
+        if !self.ended {
+            return Ok(Given::Nothing);
+        }
+        if self.runs.is_empty() {
+            return self.give_held();
+        }
+        self.give_spilled()
+    }
+
+    fn disk(&mut self) -> Result<OnDisk> {
+        loop {
+            if let Some(request) = self.runs.request()? {
+                return Ok(OnDisk::Request(request));
+            }
+            if !self.sort() {
+                return Ok(OnDisk::Working);
+            }
+            if let Leaving::Not = self.leaving {
+                return Ok(OnDisk::Nothing);
+            }
+            self.spill()?;
+        }
+    }
+
+    fn reply(&mut self, reply: DiskReply) -> Result<()> {
+        self.runs.reply(reply)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::expression::Variables;
+    use pinion_bson::{rawbson, rawdoc};
+
+    fn groups(spec: RawBson) -> Grouping {
+        let parsed = Group::parse(spec.as_raw_bson_ref(), &Variables::default());
+        Grouping::new(parsed.expect("parses"), &Memory::default())
+    }
+
+    /// The next group's document.
+    fn given(groups: &mut Grouping) -> Result<Option<Document>> {
+        loop {
+            match groups.give()? {
+                Given::Document(document) => return Ok(Some(document)),
+                Given::Working => {}
+                Given::Disk => unreachable!("all is in memory"),
+                Given::Nothing => return Ok(None),
+            }
+        }
+    }
+
+    #[track_caller]
+    fn check(spec: RawBson, documents: &[RawDocumentBuf], expected: &[RawDocumentBuf]) {
+        let mut groups = groups(spec);
+        for document in documents {
+            groups.push(&document.clone().into()).expect("it is taken");
+        }
+        groups.end().expect("it ends");
+        let mut found = Vec::new();
+        while let Some(document) = given(&mut groups).expect("it is given") {
+            found.push(RawDocument::to_owned(&document));
+        }
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_key_of_one_field_is_null_where_it_is_missing() {
+        let documents = [rawdoc! { "s": "open" }, rawdoc! { "s": null }, rawdoc! {}];
+        let null = || RawBson::Null;
+        check(
+            rawbson!({ "_id": { "s": "$s" }, "n": { "$sum": 1 } }),
+            &documents,
+            &[
+                rawdoc! { "_id": { "s": (null()) }, "n": 2 },
+                rawdoc! { "_id": { "s": "open" }, "n": 1 },
+            ],
+        );
+        check(
+            rawbson!({ "_id": { "s": "$s", "t": "$t" }, "n": { "$sum": 1 } }),
+            &documents,
+            &[
+                rawdoc! { "_id": {}, "n": 1 },
+                rawdoc! { "_id": { "s": (null()) }, "n": 1 },
+                rawdoc! { "_id": { "s": "open" }, "n": 1 },
+            ],
+        );
+    }
+
+    #[test]
+    fn the_number_kept_may_depend_on_the_key() {
+        let n = rawbson!({ "$cond": [{ "$eq": ["$k", 1] }, 1, 2] });
+        check(
+            rawbson!({ "_id": { "k": "$k" }, "v": { "$topN": { "n": n, "sortBy": { "v": -1 }, "output": "$v" } } }),
+            &[
+                rawdoc! { "k": 1, "v": 3 },
+                rawdoc! { "k": 2, "v": 4 },
+                rawdoc! { "k": 1, "v": 5 },
+                rawdoc! { "k": 2, "v": 6 },
+            ],
+            &[
+                rawdoc! { "_id": { "k": 1 }, "v": [5] },
+                rawdoc! { "_id": { "k": 2 }, "v": [6, 4] },
+            ],
+        );
+    }
+
+    #[test]
+    fn a_large_group_is_accounted_for_before_it_is_given() {
+        let mut groups = groups(rawbson!({ "_id": null, "all": { "$push": "$$ROOT" } }));
+        for _ in 0..100 {
+            let document = rawdoc! { "x": "x".repeat(1000) };
+            groups.push(&document.into()).expect("it is taken");
+        }
+        groups.end().expect("it ends");
+        assert!(work::within(100_000, || given(&mut groups)).is_none());
+        let one = work::within(1_000_000, || given(&mut groups)).expect("the budget suffices");
+        let one = one.expect("it is given").expect("there is a group");
+        assert!(one.as_bytes().len() > 100_000);
+        assert!(given(&mut groups).expect("it is given").is_none());
+    }
+
+    #[track_caller]
+    fn check_error(engine: Engine, accumulator: RawBson, code: i32) {
+        let mut groups = groups(rawbson!({ "_id": null, "r": accumulator.clone() }));
+        groups.group.engine = engine;
+        let document = Document::from(rawdoc! { "v": 0 });
+        let failed = groups.take(&document).expect_err("it fails");
+        assert_eq!(failed.code.0, code, "{accumulator:?}");
+    }
+
+    #[test]
+    fn codes_of_the_engines() {
+        for (accumulator, classic, slot_based) in [
+            (rawbson!({ "$sum": { "$divide": [1, "$v"] } }), 2, 4_848_401),
+            (
+                rawbson!({ "$sum": { "$mod": [1, "$v"] } }),
+                16610,
+                4_848_403,
+            ),
+            (rawbson!({ "$mergeObjects": "$v" }), 40400, 5_911_200),
+            (
+                rawbson!({ "$firstN": { "n": "x", "input": "$v" } }),
+                5_787_902,
+                7_548_606,
+            ),
+            (rawbson!({ "$setUnion": "$v" }), 14, 14),
+        ] {
+            check_error(Engine::Classic, accumulator.clone(), classic);
+            check_error(Engine::SlotBased, accumulator, slot_based);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! `$sort` at work, and `$sample`, which is a sort by chance.
+
+use pinion_wire::Result;
+
+use super::Document;
+use super::sample::Sample;
+use super::step::{Given, OnDisk, Step, Taken};
+use crate::expression::Random;
+use crate::sort::SortPattern;
+use crate::spill::{DiskReply, DiskSorter, Memory, Next, Spiller};
+use crate::work;
+
+#[derive(Debug)]
+pub(super) struct Sorting {
+    order: Order,
+    arrived: u64,
+    ended: bool,
+    sorter: DiskSorter<Document>,
+}
+
+#[derive(Debug)]
+enum Order {
+    Pattern(SortPattern),
+    Chance(Random),
+}
+
+impl Sorting {
+    /// A sort of which at most `limit` documents are wanted.
+    pub(super) fn new(pattern: SortPattern, limit: Option<usize>, memory: &Memory) -> Sorting {
+        Sorting::by(Order::Pattern(pattern), limit, memory)
+    }
+
+    /// So many documents by chance.
+    pub(super) fn sample(sample: Sample, memory: &Memory) -> Sorting {
+        Sorting::by(Order::Chance(sample.random), Some(sample.size), memory)
+    }
+
+    fn by(order: Order, limit: Option<usize>, memory: &Memory) -> Sorting {
+        let room = memory.room(memory.limits.sort);
+        Sorting {
+            order,
+            arrived: 0,
+            ended: false,
+            sorter: DiskSorter::new(Spiller::Sort, limit, room),
+        }
+    }
+}
+
+impl Step for Sorting {
+    fn take(&mut self, document: &Document) -> Result<Taken> {
+        // Documents of equal keys stay in the order in which they came.
+        let mut key = match &self.order {
+            Order::Pattern(pattern) => pattern.value_key(document)?,
+            Order::Chance(random) => random.next_u64().to_be_bytes().to_vec(),
+        };
+        work::check()?;
+        key.extend_from_slice(&self.arrived.to_be_bytes());
+        self.arrived += 1;
+        let bytes = document.as_bytes().len();
+        Ok(match self.sorter.push(key, document.clone(), bytes)? {
+            true => Taken::Spills,
+            false => Taken::Kept,
+        })
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.ended = true;
+        self.sorter.end();
+        Ok(())
+    }
+
+    fn give(&mut self) -> Result<Given> {
+        if !self.ended {
+            return Ok(Given::Nothing);
+        }
+        Ok(match self.sorter.next()? {
+            Next::Entry(_, document) => Given::Document(document),
+            Next::Disk => Given::Disk,
+            Next::End => Given::Nothing,
+        })
+    }
+
+    fn disk(&mut self) -> Result<OnDisk> {
+        self.sorter.request().map(OnDisk::from)
+    }
+
+    fn reply(&mut self, reply: DiskReply) -> Result<()> {
+        self.sorter.reply(reply)
+    }
+}
