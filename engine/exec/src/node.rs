@@ -46,7 +46,6 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
     let mut process_id = [0; 12];
     pinion_runtime::random_stream("process").fill_bytes(&mut process_id);
     let memory = NodeMemory::new(storage_options.cache_bytes);
-    let data = storage_options.dir.clone();
     let shared = Arc::new(NodeShared {
         memory,
         options,
@@ -67,12 +66,6 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
     let opened = pinion_storage::open(storage_options)
         .await
         .map_err(OpenNodeError::Storage)?;
-    crate::spill::clear(&data).await.map_err(|error| {
-        OpenNodeError::Storage(OpenError::Io {
-            doing: format!("removing what was spilled in {}", data.display()),
-            error,
-        })
-    })?;
     pinion_catalog::load()
         .await
         .map_err(OpenNodeError::Catalog)?;

@@ -162,7 +162,7 @@ async fn check_unique(work: &Arc<Work>, shared: Vec<Vec<SharedFields>>) -> Resul
     Ok(())
 }
 
-/// Removes what builds of an earlier process have left in the directory of temporary files.
+/// Removes what builds and other operations of an earlier process have left in the directory of temporary files.
 pub(crate) async fn remove_temporary() {
     let dir = Work::dir();
     let Ok(names) = fs::read_dir(&dir).await else {

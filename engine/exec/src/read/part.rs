@@ -297,7 +297,11 @@ pub(super) async fn next_match(
 }
 
 /// What is known of a document beside its fields, as far as something reads it.
-pub(super) async fn metadata_of(spec: &PartSpec, found: &Found, ctx: &OpContext) -> Result<Metadata> {
+pub(super) async fn metadata_of(
+    spec: &PartSpec,
+    found: &Found,
+    ctx: &OpContext,
+) -> Result<Metadata> {
     let mut known = Metadata::default();
     if let Some(source) = &spec.meta_source {
         let document = stored_document(&found.document);

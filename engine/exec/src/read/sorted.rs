@@ -75,7 +75,7 @@ impl SortedPart {
         loop {
             pause(ctx).await?;
             let sorter = &mut self.sorter;
-            self.next = match compute(ctx, || sorter.next()).await? {
+            self.next = match compute(ctx, || sorter.next_entry()).await? {
                 Next::Entry(key, entry) => {
                     let Entry {
                         mut found,

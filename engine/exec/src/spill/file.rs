@@ -16,21 +16,9 @@ use crate::state::{state, try_state};
 const READ_FAILED: ErrorCode = ErrorCode(16817);
 const WRITE_FAILED: ErrorCode = ErrorCode(16821);
 
-/// Where spill files are made.
+/// Where spill files are made, as those of index builds are: a start removes what it finds there.
 fn directory(data: &Path) -> PathBuf {
     data.join("_tmp")
-}
-
-/// Removes what a node that ended while it made such a file has left.
-pub(crate) async fn clear(data: &Path) -> io::Result<()> {
-    let directory = directory(data);
-    if !fs::exists(&directory).await? {
-        return Ok(());
-    }
-    for name in fs::read_dir(&directory).await? {
-        fs::remove_file(directory.join(name)).await?;
-    }
-    Ok(())
 }
 
 /// What an operation has spilled in one place, which is gone when this is dropped: the file loses its name at once, so

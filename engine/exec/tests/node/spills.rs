@@ -41,7 +41,10 @@ fn reads() -> Vec<Document> {
     vec![
         doc! { "find": "c", "sort": { "k": 1 } },
         doc! { "find": "c", "sort": { "g": -1, "k": 1 }, "projection": { "text": 0 }, "limit": 500 },
-        aggregate(vec![doc! { "$sort": { "v": -1 } }, doc! { "$project": { "k": 1 } }]),
+        aggregate(vec![
+            doc! { "$sort": { "v": -1 } },
+            doc! { "$project": { "k": 1 } },
+        ]),
         aggregate(vec![
             doc! { "$project": { "k": 1, "text": 1 } },
             doc! { "$sort": { "k": 1 } },
@@ -49,8 +52,13 @@ fn reads() -> Vec<Document> {
         aggregate(vec![
             doc! { "$group": { "_id": "$g", "s": { "$sum": "$v" }, "all": { "$push": "$text" }, "last": { "$last": "$_id" } } },
         ]),
-        aggregate(vec![doc! { "$unwind": "$k" }, doc! { "$group": { "_id": "$k", "v": { "$avg": "$v" } } }]),
-        aggregate(vec![doc! { "$bucketAuto": { "groupBy": "$v", "buckets": 5 } }]),
+        aggregate(vec![
+            doc! { "$unwind": "$k" },
+            doc! { "$group": { "_id": "$k", "v": { "$avg": "$v" } } },
+        ]),
+        aggregate(vec![
+            doc! { "$bucketAuto": { "groupBy": "$v", "buckets": 5 } },
+        ]),
         aggregate(vec![
             doc! { "$setWindowFields": { "sortBy": { "k": 1 }, "output": { "n": { "$sum": 1 } } } },
         ]),
@@ -112,7 +120,9 @@ fn what_may_not_spill_fails() {
         let sort = doc! { "find": "c", "sort": { "k": 1 } };
         let message = client.fails(sort.clone(), 292).await;
         assert!(
-            message.ends_with("Sort exceeded memory limit of 60000 bytes, but did not opt in to external sorting."),
+            message.ends_with(
+                "Sort exceeded memory limit of 60000 bytes, but did not opt in to external sorting."
+            ),
             "{message}"
         );
         let mut allowed = sort;
@@ -177,7 +187,12 @@ fn nothing_is_left_of_what_was_spilled() {
             pinion_runtime::sleep(pinion_runtime::Duration::from_secs(1)).await;
             assert_eq!(status(&client, &in_use).await, 0);
         }
-        assert!(fs::read_dir("/data/_tmp").await.expect("there is one").is_empty());
+        assert!(
+            fs::read_dir("/data/_tmp")
+                .await
+                .expect("there is one")
+                .is_empty()
+        );
     });
 }
 
@@ -187,17 +202,22 @@ fn a_full_disk_fails_what_spills() {
     with_node(8, 2, 2, |client| async move {
         fill(&client).await;
         set_limits(&client, 60_000).await;
-        let parameter = doc! { "setParameter": 1, "internalQuerySpillingMinAvailableDiskSpaceBytes": i64::MAX };
+        let parameter =
+            doc! { "setParameter": 1, "internalQuerySpillingMinAvailableDiskSpaceBytes": i64::MAX };
         client.at("admin").ok(parameter).await;
         for read in reads() {
             let message = client.fails(read, 14031).await;
             assert!(message.starts_with("Failed to spill to disk"), "{message}");
         }
         fill_more(&client).await;
-        let parameter = doc! { "setParameter": 1, "internalQuerySpillingMinAvailableDiskSpaceBytes": 0 };
+        let parameter =
+            doc! { "setParameter": 1, "internalQuerySpillingMinAvailableDiskSpaceBytes": 0 };
         client.at("admin").ok(parameter).await;
         assert_eq!(
-            client.find(doc! { "find": "c", "sort": { "k": 1 } }).await.len(),
+            client
+                .find(doc! { "find": "c", "sort": { "k": 1 } })
+                .await
+                .len(),
             601
         );
     });
@@ -226,7 +246,12 @@ fn a_start_removes_what_was_left() {
             fs::sync_dir("/data/_tmp").await.expect("it is durable");
             fs::sync_dir("/data").await.expect("it is durable");
         } else {
-            assert!(fs::read_dir("/data/_tmp").await.expect("there is one").is_empty());
+            assert!(
+                fs::read_dir("/data/_tmp")
+                    .await
+                    .expect("there is one")
+                    .is_empty()
+            );
         }
         set_limits(&client, 60_000).await;
         // Left open when the life ends.

@@ -23,7 +23,10 @@ pub(crate) enum MergeOrder {
 impl Kind {
     /// The order in which partial results have to be merged. Where any will do, values that are equal
     /// but of different types (1 and 1.0) may still stand for each other in the result.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the partitions group nothing yet"))]
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the partitions group nothing yet")
+    )]
     pub(crate) fn merge_order(&self) -> MergeOrder {
         match self {
             Kind::First
@@ -167,7 +170,10 @@ impl Accumulator {
 
     /// Whether merging gives, to the last bit, what adding each value in its turn would have given. Sums of
     /// doubles and decimals depend on their order in the last digits, and so do deviations and sketches.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the partitions group nothing yet"))]
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the partitions group nothing yet")
+    )]
     pub(crate) fn is_exact(&self) -> bool {
         match self {
             Accumulator::Sum(sum) | Accumulator::Avg { sum, .. } => sum.is_exact(),
@@ -312,7 +318,9 @@ mod tests {
     fn recorded_values_count_as_if_they_had_come_in_their_turn() {
         let mut state = 1_u64;
         let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
             state >> 33
         };
         let values: Vec<RawBson> = (0..300)

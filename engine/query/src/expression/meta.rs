@@ -47,7 +47,8 @@ impl Metadata {
 
     /// About how many bytes [`Metadata::to_document`] makes.
     pub(crate) fn bytes(&self) -> usize {
-        let bytes = |(_, value): &(MetaKind, RawBson)| 32 + crate::value::bytes(value.as_raw_bson_ref());
+        let bytes =
+            |(_, value): &(MetaKind, RawBson)| 32 + crate::value::bytes(value.as_raw_bson_ref());
         self.0.iter().map(bytes).sum()
     }
 

@@ -335,7 +335,7 @@ impl Step for Bucketing {
             return Ok(Given::Nothing);
         };
         if giving.next.is_none() {
-            match self.sorter.next()? {
+            match self.sorter.next_entry()? {
                 Next::Entry(_, entry) => giving.next = Some(entry),
                 Next::Disk => return Ok(Given::Disk),
                 Next::End => {}

@@ -111,7 +111,9 @@ impl Spilled for Document {
 
 /// The first of several documents that follow each other, and the others.
 pub(super) fn split_document(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
-    let length = bytes.first_chunk().map(|length| u32::from_le_bytes(*length));
+    let length = bytes
+        .first_chunk()
+        .map(|length| u32::from_le_bytes(*length));
     let parts = length.and_then(|length| bytes.split_at_checked(length as usize));
     parts.ok_or_else(unreadable)
 }

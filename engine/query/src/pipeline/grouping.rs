@@ -229,8 +229,11 @@ impl Grouping {
             merging => merging.insert((key, OneGroup::new(id, &self.group)?)),
         };
         let fields = self.group.fields.iter().map(|(_, field)| field);
-        for ((accumulator, partial), field) in
-            group.accumulators.iter_mut().zip(items(partials)).zip(fields)
+        for ((accumulator, partial), field) in group
+            .accumulators
+            .iter_mut()
+            .zip(items(partials))
+            .zip(fields)
         {
             accumulator.merge(partial)?;
             if accumulator.bytes() > MAX_ACCUMULATOR_BYTES {

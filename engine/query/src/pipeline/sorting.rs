@@ -73,7 +73,7 @@ impl Step for Sorting {
         if !self.ended {
             return Ok(Given::Nothing);
         }
-        Ok(match self.sorter.next()? {
+        Ok(match self.sorter.next_entry()? {
             Next::Entry(_, document) => Given::Document(document),
             Next::Disk => Given::Disk,
             Next::End => Given::Nothing,

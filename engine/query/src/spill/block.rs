@@ -62,7 +62,11 @@ mod tests {
         }
         assert_eq!(
             found,
-            [(b"key".to_vec(), 5), (b"".to_vec(), 0), (b"last".to_vec(), 1000)]
+            [
+                (b"key".to_vec(), 5),
+                (b"".to_vec(), 0),
+                (b"last".to_vec(), 1000)
+            ]
         );
         let mut cut = Bytes::from(block).slice(..15);
         assert_eq!(next(&mut cut).expect_err("cut").code.0, 16817);

@@ -242,7 +242,10 @@ mod tests {
         assert!(!one.is_full().expect("it fits"));
         drop(one);
         assert_eq!(memory.node.bytes(), 0);
-        let refusing = Memory { disk: false, ..memory };
+        let refusing = Memory {
+            disk: false,
+            ..memory
+        };
         let mut one = refusing.room(MAX_SORT_BYTES);
         one.set(5 * MIN_SPILL_BYTES);
         assert_eq!(one.is_full().expect_err("refused").code.0, 146);

@@ -176,7 +176,7 @@ impl DiskRuns {
     fn due_block(&mut self) -> Option<DiskRequest> {
         let is_full = self.is_full();
         let writer = self.writer.as_mut()?;
-        if !is_full && !(writer.ended && !writer.block.is_empty()) {
+        if !is_full && (!writer.ended || writer.block.is_empty()) {
             return None;
         }
         Some(DiskRequest::Write {

@@ -166,7 +166,7 @@ impl<T: Spilled> DiskSorter<T> {
     }
 
     /// What comes next in order, after the end.
-    pub fn next(&mut self) -> Result<Next<T>> {
+    pub fn next_entry(&mut self) -> Result<Next<T>> {
         assert!(self.ended, "entries come out after the last one");
         if self.runs.is_empty() {
             let next = self.leaving.as_mut().and_then(Iterator::next);

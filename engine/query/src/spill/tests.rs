@@ -109,7 +109,7 @@ fn check_sort(limit: Option<usize>, bytes: usize, entries: usize, disk: &mut Dis
     expected.truncate(limit.unwrap_or(usize::MAX));
     let mut found = Vec::new();
     loop {
-        match sorter.next().expect("sound") {
+        match sorter.next_entry().expect("sound") {
             Next::Entry(key, value) => found.push((key.to_vec(), value)),
             Next::End => break,
             Next::Disk => {
@@ -130,7 +130,12 @@ fn sorts_of_any_memory_are_the_same() {
             check_sort(limit, bytes, 5000, &mut disk);
         }
     }
-    assert!(disk.spills > 100 && disk.joins > 10, "{} {}", disk.spills, disk.joins);
+    assert!(
+        disk.spills > 100 && disk.joins > 10,
+        "{} {}",
+        disk.spills,
+        disk.joins
+    );
     let mut disk = Disk::default();
     check_sort(None, 1 << 30, 5000, &mut disk);
     check_sort(Some(10), 10_000, 5000, &mut disk);
@@ -278,7 +283,12 @@ fn groups_of_any_memory_are_the_same() {
         "merged": { "$mergeObjects": "$o" }, "count": { "$count": {} },
         "union": { "$setUnion": "$l" }, "lists": { "$concatArrays": "$l" },
     };
-    for id in [rawbson!("$k"), rawbson!({ "k": "$k", "o": "$o.a" }), rawbson!("$n"), RawBson::Null] {
+    for id in [
+        rawbson!("$k"),
+        rawbson!({ "k": "$k", "o": "$o.a" }),
+        rawbson!("$n"),
+        RawBson::Null,
+    ] {
         let mut group = DocBuilder::new();
         group.append("_id", id.as_raw_bson_ref());
         group.append_all(&fields);
