@@ -31,6 +31,7 @@ pub use collation::{has_strings, parse_collation, spend_sort_keys, with_sort_key
 pub use expression::{
     Expression, MetaKind, Metadata, Random, Subject, Value, Variables, check_field_path,
 };
+pub use fulltext::is_text_language;
 pub use index::{
     IndexKey, IndexKeys, IndexKind, IndexSpec, MultikeyPaths, check_wildcard_overlap,
     check_wildcard_projection, index_keys,

@@ -153,8 +153,29 @@ fn text_indexes() {
     refused(a(), rawdoc! { "weights": { "a": "x" } }, 67);
     refused(a(), rawdoc! { "default_language": "klingon" }, 67);
     refused(a(), rawdoc! { "language_override": "" }, 67);
+    refused(a(), rawdoc! { "weights": { "a": 100_000 } }, 67);
+    refused(a(), rawdoc! { "weights": { "a..b": 1 } }, 67);
     refused(a(), rawdoc! { "textIndexVersion": 4 }, 67);
     refused(rawdoc! { "a": "text", "b": 1, "c": "text" }, rawdoc! {}, 67);
+    refused(rawdoc! { "a": "text", "_ftsx": 1 }, rawdoc! {}, 67);
+    let terms = || rawdoc! { "_fts": "text", "_ftsx": 1 };
+    refused(terms(), rawdoc! {}, 67);
+    refused(
+        rawdoc! { "_fts": "text", "b": 1 },
+        rawdoc! { "weights": { "a": 1 } },
+        67,
+    );
+    check(
+        terms(),
+        rawdoc! { "weights": { "a": 1 }, "default_language": "klingon", "textIndexVersion": 1 },
+        rawdoc! {
+            "key": { "_fts": "text", "_ftsx": 1 },
+            "weights": { "a": 1 },
+            "default_language": "klingon",
+            "language_override": "language",
+            "textIndexVersion": 1,
+        },
+    );
     check(
         rawdoc! { "x": 1, "b": "text", "a": "text", "y": -1 },
         rawdoc! { "weights": { "c": 5.0 } },

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_query::is_text_language;
 use pinion_wire::Result;
 use pinion_wire::idl::f64_lossy;
 
@@ -16,48 +17,18 @@ const LATEST_VERSION: i32 = 3;
 /// Weights are below this.
 const WEIGHTS_BELOW: f64 = 1e5;
 
-/// The languages, by their names and codes.
-const LANGUAGES: [&str; 31] = [
-    "none",
-    "da",
-    "danish",
-    "de",
-    "dutch",
-    "en",
-    "english",
-    "es",
-    "fi",
-    "finnish",
-    "fr",
-    "french",
-    "german",
-    "hu",
-    "hungarian",
-    "it",
-    "italian",
-    "nb",
-    "nl",
-    "norwegian",
-    "portuguese",
-    "pt",
-    "ro",
-    "romanian",
-    "ru",
-    "russian",
-    "spanish",
-    "sv",
-    "swedish",
-    "tr",
-    "turkish",
-];
-
 /// Checks the options of a text index and brings them into the stored form.
 pub(super) fn normal_form(listed: &RawDocument) -> Result<RawDocumentBuf> {
     let key = key_of(listed);
-    check_order(key)?;
     let mut weights = BTreeMap::new();
     let pattern = stored_pattern(key, &mut weights)?;
+    check_order(key)?;
     add_weights(part(listed, "weights"), &mut weights)?;
+    if weights.is_empty() {
+        return Err(cannot_create(
+            "text index option 'weights' must specify fields or the wildcard",
+        ));
+    }
     let mut stored_weights = DocBuilder::new();
     for (field, weight) in &weights {
         check_weight(field, *weight)?;
@@ -65,7 +36,8 @@ pub(super) fn normal_form(listed: &RawDocument) -> Result<RawDocumentBuf> {
     }
     let stored_weights = stored_weights.finish();
     let language = text_of(listed, "default_language", "english")?;
-    if !LANGUAGES.contains(&&*language.to_lowercase()) {
+    let version = version_of(listed)?;
+    if !is_text_language(&language, version) {
         return Err(cannot_create("default_language is not valid"));
     }
     let language_field = text_of(listed, "language_override", "language")?;
@@ -73,7 +45,6 @@ pub(super) fn normal_form(listed: &RawDocument) -> Result<RawDocumentBuf> {
     {
         return Err(cannot_create("language_override is not valid"));
     }
-    let version = version_of(listed)?;
     let mut out = DocBuilder::new();
     for (field, value) in pinion_bson::elements(listed) {
         match field {
@@ -95,29 +66,36 @@ pub(super) fn normal_form(listed: &RawDocument) -> Result<RawDocumentBuf> {
 
 /// Fields of texts stand side by side; the names that the stored form uses are not for others.
 fn check_order(key: &RawDocument) -> Result<()> {
-    let mut texts_ended = false;
-    let mut in_texts = false;
-    let mut previous = "";
-    for (field, value) in pinion_bson::elements(key) {
-        let is_text = matches!(value, RawBsonRef::String(_));
-        match field {
-            "_fts" if is_text => {}
-            "_ftsx" if previous == "_fts" => {}
-            "_fts" | "_ftsx" => {
-                return Err(cannot_create(
-                    "text index with reserved fields _fts/_ftsx not allowed",
-                ));
-            }
-            _ => {}
+    let is_text = |value: &RawBsonRef<'_>| matches!(value, RawBsonRef::String(_));
+    let mut fields = pinion_bson::elements(key).peekable();
+    while let Some((field, _)) = fields.next_if(|(_, value)| !is_text(value)) {
+        check_reserved(field)?;
+    }
+    if fields.next_if(|(field, _)| *field == "_fts").is_some() {
+        if fields.next_if(|(field, _)| *field == "_ftsx").is_none() {
+            return Err(cannot_create("expected _ftsx after _fts"));
         }
-        if is_text && texts_ended {
+    } else {
+        while let Some((field, _)) = fields.next_if(|(_, value)| is_text(value)) {
+            check_reserved(field)?;
+        }
+    }
+    for (field, value) in fields {
+        if is_text(&value) {
             return Err(cannot_create("'text' fields in index must all be adjacent"));
         }
-        texts_ended |= in_texts && !is_text;
-        in_texts = is_text;
-        previous = field;
+        check_reserved(field)?;
     }
     Ok(())
+}
+
+fn check_reserved(field: &str) -> Result<()> {
+    match field {
+        "_fts" | "_ftsx" => Err(cannot_create(
+            "text index with reserved fields _fts/_ftsx not allowed",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// The pattern with the fields of texts replaced, which get a weight of one.

@@ -11,6 +11,21 @@ pub(crate) enum TextVersion {
     V3 = 3,
 }
 
+impl TextVersion {
+    pub(super) fn of(number: i64) -> TextVersion {
+        match number {
+            1 => TextVersion::V1,
+            2 => TextVersion::V2,
+            _ => TextVersion::V3,
+        }
+    }
+}
+
+/// Whether indexes of a version have a language of this name or code.
+pub fn is_text_language(name: &str, version: i32) -> bool {
+    Language::find(name, TextVersion::of(version.into())).is_some()
+}
+
 /// A language whose words are stemmed and whose stop words are left out, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Language {

@@ -11,5 +11,6 @@ mod tokenizer;
 mod unicode;
 
 pub(crate) use keys::{keys, term_of_key};
+pub use language::is_text_language;
 pub(crate) use query::{TextOperand, TextQuery};
 pub(crate) use spec::TextFields;

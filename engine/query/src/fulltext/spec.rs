@@ -38,11 +38,8 @@ impl TextFields {
         let names: Vec<&str> = elements(key).map(|(name, _)| name).collect();
         let terms = names.iter().position(|name| *name == "_fts")?;
         let paths = |names: &[&str]| names.iter().map(|name| Path::parse(name)).collect();
-        let version = match field(listed, "textIndexVersion").and_then(truncated_i64) {
-            Some(1) => TextVersion::V1,
-            Some(2) => TextVersion::V2,
-            _ => TextVersion::V3,
-        };
+        let version = field(listed, "textIndexVersion").and_then(truncated_i64);
+        let version = TextVersion::of(version.unwrap_or(3));
         let text = |name: &str, default| match field(listed, name) {
             Some(RawBsonRef::String(text)) => text.to_string(),
             _ => String::from(default),

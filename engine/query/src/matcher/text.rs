@@ -9,6 +9,7 @@ use super::Node;
 use crate::error::{bad_value, error};
 use crate::fulltext::{TextOperand, TextQuery};
 use crate::index::IndexSpec;
+use crate::text::shortened;
 
 /// A `$text` predicate.
 #[derive(Clone, Debug)]
@@ -37,15 +38,31 @@ impl TextPredicate {
         }
     }
 
-    /// As explain prints it.
-    pub(super) fn write(&self, out: &mut DocBuilder) {
-        let language = match &self.query {
+    /// As messages about plans print it.
+    pub(crate) fn summary(&self) -> String {
+        let flag = |set: bool| i32::from(set);
+        format!(
+            "TEXT : query={}, language={}, caseSensitive={}, diacriticSensitive={}",
+            shortened(&self.operand.search),
+            self.language(),
+            flag(self.operand.case_sensitive),
+            flag(self.operand.diacritic_sensitive)
+        )
+    }
+
+    /// The language of the search: the index's where it names none.
+    fn language(&self) -> &str {
+        match &self.query {
             Some(query) if self.operand.language.is_empty() => query.fields.default_language.name(),
             _ => &self.operand.language,
-        };
+        }
+    }
+
+    /// As explain prints it.
+    pub(super) fn write(&self, out: &mut DocBuilder) {
         out.start_document("$text");
         out.append("$search", RawBsonRef::String(&self.operand.search))
-            .append("$language", RawBsonRef::String(language))
+            .append("$language", RawBsonRef::String(self.language()))
             .append("$caseSensitive", self.operand.case_sensitive)
             .append("$diacriticSensitive", self.operand.diacritic_sensitive);
         out.end();

@@ -77,7 +77,7 @@ impl Facet {
             if pipeline.has_text() {
                 return Err(error(
                     40600,
-                    "$match with $text is not allowed to be used within a $facet stage",
+                    "$match is not allowed to be used within a $facet stage",
                 ));
             }
             facets.push((name.to_string(), pipeline));

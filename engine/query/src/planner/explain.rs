@@ -301,7 +301,7 @@ fn write_tree(node: &Node, depth: usize, out: &mut String) {
         Node::AlwaysFalse => out.push_str(&format!("{indent}$alwaysFalse: 1\n")),
         Node::Expr(..) => out.push_str(&format!("{indent}$expr\n")),
         Node::Schema(..) => out.push_str(&format!("{indent}$jsonSchema\n")),
-        Node::Text(_) => out.push_str(&format!("{indent}$text\n")),
+        Node::Text(text) => out.push_str(&format!("{indent}{}\n", text.summary())),
         Node::Leaf(Leaf {
             path,
             predicate: Predicate::Compare { op, value },

@@ -3,6 +3,7 @@
 use pinion_bson::{DocBuilder, RawBsonRef};
 
 use super::explain::ExplainStage;
+use super::text::compares_with_one;
 use super::{IndexAccess, PlanRequest};
 use crate::expression::MetaKind;
 use crate::index::IndexSpec;
@@ -29,12 +30,9 @@ pub(super) fn text_match(access: &IndexAccess, request: &PlanRequest<'_>) -> Exp
 
 /// Whether a predicate is one of those that bind the fields in front of the terms.
 fn is_prefix(node: &Node, access: &IndexAccess, request: &PlanRequest<'_>) -> bool {
-    let index = &request.indexes[access.index];
-    let before = index.text().map_or(&[][..], |fields| &fields.before);
-    let bound = before.iter().zip(&access.bounds);
-    matches!(node, Node::Leaf(leaf) if bound.clone().any(|(path, bounds)| {
-        path.text() == leaf.path.text() && bounds.0.len() == 1
-    }))
+    let fields = request.indexes[access.index].text();
+    let mut before = fields.map_or(&[][..], |fields| &fields.before).iter();
+    before.any(|path| compares_with_one(node, path))
 }
 
 fn search(access: &IndexAccess, request: &PlanRequest<'_>) -> ExplainStage {

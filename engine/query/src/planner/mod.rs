@@ -18,6 +18,8 @@ mod wildcard;
 mod tests;
 #[cfg(test)]
 mod tests_collation;
+#[cfg(test)]
+mod tests_text;
 
 use std::sync::Arc;
 

@@ -123,7 +123,18 @@ pub(super) fn candidate(at: usize, index: &IndexSpec, query: &Query<'_>) -> Opti
 
 /// The value that a field in front of the terms is compared with for equality.
 fn points(index: &IndexSpec, query: &Query<'_>, path: &Path) -> Option<Intervals> {
-    let compares = query.predicates.first()?.iter().any(|node| match node {
+    let mut nodes = query.predicates.first()?.iter();
+    if !nodes.any(|node| compares_with_one(node, path)) {
+        return None;
+    }
+    let mut found = query.found(index).iter();
+    let constraint = found.find(|c| c.path == path.text() && c.intervals.points_only());
+    constraint.map(|c| c.intervals.clone())
+}
+
+/// Whether a predicate compares a field with one value for equality.
+pub(super) fn compares_with_one(node: &Node, path: &Path) -> bool {
+    match node {
         Node::Leaf(leaf) if leaf.path.text() == path.text() => match &leaf.predicate {
             Predicate::Compare { op, .. } => *op == CompareOp::Eq,
             Predicate::In {
@@ -132,10 +143,7 @@ fn points(index: &IndexSpec, query: &Query<'_>, path: &Path) -> Option<Intervals
             _ => false,
         },
         _ => false,
-    });
-    let mut found = query.found(index).iter();
-    let constraint = found.find(|c| c.path == path.text() && c.intervals.points_only());
-    constraint.filter(|_| compares).map(|c| c.intervals.clone())
+    }
 }
 
 fn terms(query: &TextQuery) -> Intervals {

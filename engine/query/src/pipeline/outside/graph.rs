@@ -58,7 +58,11 @@ impl GraphLookup {
                             ),
                         ));
                     };
-                    Matcher::parse_with(filter, variables)?;
+                    Matcher::parse_validator(filter, variables).map_err(|error| {
+                        error.context(
+                            "Failed to parse 'restrictSearchWithMatch' option to $graphLookup",
+                        )
+                    })?;
                     restrict = Some(filter.to_owned());
                 }
                 "from" => from = Some(text("$graphLookup", name, value)?),
