@@ -111,7 +111,7 @@ impl SortPattern {
                     sort.metas.push((sort.paths.len(), kind));
                     // The best come first: those of the highest score, and the nearest.
                     sort.paths.push(Path::parse(META_PATH));
-                    sort.descending.push(kind == MetaKind::TextScore);
+                    sort.descending.push(kind != MetaKind::GeoNearDistance);
                     continue;
                 }
                 number if is_number(number) => sort_direction(number)?,

@@ -78,3 +78,31 @@ def test_the_deepest_documents_are_computed(client):
         nested = {"$add": [nested, 1]}
     (found,) = collection.aggregate([{"$project": {"v": nested}}])
     assert found["v"] == 91
+
+
+def test_fused_ranks_are_sums_over_the_pipelines(client):
+    collection = client.stages.fused
+    collection.insert_many([{"_id": i, "a": i, "b": -i, "c": i % 3} for i in range(300)])
+    score = lambda *places: sum(1 / (60 + place) for place in places)
+    fusion = lambda **pipelines: {"$rankFusion": {"input": {"pipelines": pipelines}, "scoreDetails": True}}
+    shown = {"$project": {"s": {"$meta": "score"}, "d": {"$meta": "scoreDetails"}}}
+    inputs = {"up": [{"$sort": {"a": 1}}, {"$limit": 5}], "down": [{"$match": {"a": {"$gte": 3}}}, {"$sort": {"b": -1}}]}
+    found = list(collection.aggregate([fusion(**inputs), {"$limit": 4}, shown]))
+    assert [d["_id"] for d in found] == [3, 4, 0, 1]
+    assert found[0]["s"] == pytest.approx(score(1, 4)) and found[2]["s"] == pytest.approx(score(1))
+    assert [(d["inputPipelineName"], d["rank"]) for d in found[0]["d"]["details"]] == [("down", 1), ("up", 4)]
+    assert [d["rank"] for d in found[2]["d"]["details"]] == ["NA", 1]
+    # What is equal shares a place, and comes in the order of its _id.
+    tied = list(collection.aggregate([fusion(c=[{"$sort": {"c": 1}}]), shown]))
+    assert [d["_id"] for d in tied[:3]] == [0, 3, 6] and tied[100]["s"] == pytest.approx(score(101))
+    assert list(client.stages.none.aggregate([fusion(c=[{"$sort": {"c": 1}}])])) == []
+    fails(collection, {"$facet": {"f": [fusion(c=[{"$sort": {"c": 1}}])]}}, 40600)
+    joined = {"from": "fused", "pipeline": [fusion(**inputs), {"$limit": 1}], "as": "best"}
+    (one,) = collection.aggregate([{"$limit": 1}, {"$lookup": joined}])
+    assert [d["_id"] for d in one["best"]] == [3]
+    client.stages.create_collection("seen", viewOn="fused", pipeline=[])
+    fails(client.stages.seen, fusion(c=[{"$sort": {"c": 1}}]), 166)
+    collection.create_index([("l", "2dsphere")])
+    collection.update_many({"_id": {"$in": [7, 8]}}, [{"$set": {"l": ["$_id", 0]}}])
+    near = fusion(n=[{"$geoNear": {"near": {"type": "Point", "coordinates": [0, 0]}}}, {"$limit": 9}])
+    assert [d["_id"] for d in collection.aggregate([near])] == [7, 8]

@@ -224,7 +224,8 @@ impl AggregateCommand<'_> {
 fn behind(view: &ResolvedView, stages: &RawArray) -> Result<RawArrayBuf> {
     let first = pinion_bson::values(stages).next();
     if let Some(RawBsonRef::Document(first)) = first
-        && let Some((name @ "$collStats", _)) = pinion_bson::elements(first).next()
+        && let Some((name @ ("$collStats" | "$rankFusion"), _)) =
+            pinion_bson::elements(first).next()
     {
         return Err(Error::new(
             ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,

@@ -216,12 +216,13 @@ pub(crate) fn sort_kind(operand: Option<RawBsonRef<'_>>) -> Result<MetaKind> {
         )),
         Some(RawBsonRef::String("textScore")) => Ok(MetaKind::TextScore),
         Some(RawBsonRef::String("geoNearDistance")) => Ok(MetaKind::GeoNearDistance),
-        Some(RawBsonRef::String(
-            name @ ("randVal" | "searchScore" | "vectorSearchScore" | "score"),
-        )) => Err(error(
-            115,
-            format!("sorting by {{$meta: \"{name}\"}} is not supported"),
-        )),
+        Some(RawBsonRef::String("score")) => Ok(MetaKind::Score),
+        Some(RawBsonRef::String(name @ ("randVal" | "searchScore" | "vectorSearchScore"))) => {
+            Err(error(
+                115,
+                format!("sorting by {{$meta: \"{name}\"}} is not supported"),
+            ))
+        }
         Some(RawBsonRef::String(name)) => Err(illegal(&format!("$meta: \"{name}\""))),
         Some(other) => Err(illegal(&crate::text::element_text("$meta", other))),
     }

@@ -22,6 +22,8 @@ const NOT_ALLOWED: &[&str] = &[
     "$merge",
     "$out",
     "$planCacheStats",
+    "$rankFusion",
+    "$scoreFusion",
 ];
 
 /// The stage's parsed specification: names with pipelines.

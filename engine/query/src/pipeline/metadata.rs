@@ -28,7 +28,9 @@ impl Stage {
                 Outside::Merge(merge) => merge.reads(),
                 Outside::UnionWith(_) | Outside::Out(_) => MetaSet::default(),
             },
+            StageKind::Rank(ranks) => ranks.reads(),
             StageKind::Known(_)
+            | StageKind::Fuse(_)
             | StageKind::Skip(_)
             | StageKind::Limit(_)
             | StageKind::Count(_)
@@ -49,6 +51,7 @@ impl Stage {
                 known.insert(MetaKind::GeoNearPoint);
                 known
             }
+            StageKind::Fuse(fusion) => known.union(fusion.tells()),
             // Their documents are made of many.
             StageKind::Group(_)
             | StageKind::BucketAuto(_)

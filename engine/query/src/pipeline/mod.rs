@@ -8,6 +8,7 @@ mod divide;
 mod document;
 mod facet;
 mod fill;
+mod fusion;
 mod geo_near;
 mod granularity;
 mod group;

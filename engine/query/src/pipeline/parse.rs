@@ -7,6 +7,7 @@ use pinion_wire::Result;
 
 use super::bucket_auto::BucketAuto;
 use super::facet::Facet;
+use super::fusion::{FUSIONS, fusion_not_first};
 use super::geo_near::GeoNear;
 use super::group::Group;
 use super::refused::{not_first, refused};
@@ -54,6 +55,7 @@ const SUPPORTED: &[&str] = &[
     "$unionWith",
     "$out",
     "$merge",
+    "$rankFusion",
 ];
 
 /// Stages that MongoDB has and this pipeline does not offer.
@@ -62,7 +64,6 @@ pub(super) const UNSUPPORTED: &[&str] = &[
     "$changeStreamSplitLargeEvent",
     "$listSampledQueries",
     "$listSearchIndexes",
-    "$rankFusion",
     "$score",
     "$scoreFusion",
     "$search",
@@ -137,6 +138,8 @@ pub(super) fn parse(stages: &RawArray, skip: usize, variables: &Variables) -> Re
                 "$fill" => super::fill::parse(spec, variables, &mut out)?,
                 "$setWindowFields" => super::window::parse(spec, variables, &mut out)?,
                 "$sortByCount" => parse_sort_by_count(spec, variables, &mut out)?,
+                name if at > 0 && FUSIONS.contains(&name) => return Err(fusion_not_first(name)),
+                "$rankFusion" => super::fusion::parse(spec, variables, &mut out)?,
                 // Whoever runs a pipeline of its own has taken such a stage off the front.
                 name if is_lacking(name) => return Err(refused(name, at == 0)),
                 _ => out.push(Stage {

@@ -9,6 +9,7 @@ use super::Outside;
 use super::bucket_auto::{BucketAuto, Bucketing};
 use super::densify::{Densify, Densifying};
 use super::facet::{Facet, Faceting};
+use super::fusion::{Fusing, Fusion, Ranking, Ranks};
 use super::geo_near::GeoNear;
 use super::group::Group;
 use super::grouping::Grouping;
@@ -59,6 +60,10 @@ pub(super) enum StageKind {
     Window(Arc<WindowFields>),
     /// What `$densify` makes, behind its sort.
     Densify(Arc<Densify>),
+    /// The places of an input pipeline's documents.
+    Rank(Arc<Ranks>),
+    /// The scores that are made of places.
+    Fuse(Arc<Fusion>),
 }
 
 impl Stage {
@@ -89,6 +94,8 @@ impl Stage {
             StageKind::Sample(sample) => Box::new(Sorting::sample(sample, memory)),
             StageKind::Window(fields) => Box::new(Windows::new(fields, memory)),
             StageKind::Densify(densify) => Box::new(Densifying::new(densify)),
+            StageKind::Rank(ranks) => Box::new(Ranking::new(ranks)),
+            StageKind::Fuse(fusion) => Box::new(Fusing(fusion)),
             StageKind::Project(_) | StageKind::ReplaceRoot(..) | StageKind::GeoNear(_) => {
                 Box::new(Transforming(self))
             }

@@ -68,10 +68,27 @@ pub(super) async fn open_pipeline(
         }
         (_, pipeline) = compute(ctx, || parse(&behind)).await?;
     }
+    let node = open_over(ctx, &around, &held, pipeline).await?;
+    Ok((node, Some(held)))
+}
+
+/// A pipeline over the collection that its surroundings are about.
+async fn open_own(ctx: &OpContext, around: &Rc<Surroundings>, pipeline: &Pipeline) -> Result<Node> {
+    let held = acquire_inner(ctx, &around.ns, &around.ns).await?;
+    open_over(ctx, around, &held, pipeline.clone()).await
+}
+
+/// A pipeline over what was acquired.
+async fn open_over(
+    ctx: &OpContext,
+    around: &Rc<Surroundings>,
+    held: &Inner,
+    pipeline: Pipeline,
+) -> Result<Node> {
     let Some(collection) = held.collection().cloned() else {
-        let node = Node::chain(Node::nothing(), pipeline, &around);
-        return Ok((node, Some(held)));
+        return Ok(Node::chain(Node::nothing(), pipeline, around));
     };
+    let vars = &around.vars;
     let divide = || {
         let mut pipeline = pipeline.clone();
         pipeline.locate(collection.index_specs(), collection.ns.as_str())?;
@@ -83,8 +100,8 @@ pub(super) async fn open_pipeline(
     request.allow_disk_use = Some(around.memory.disk);
     request.limit = parts.limit.map(|limit| limit as usize);
     let opened = Box::pin(open(ctx, held.source(), request, PART_BATCH_DOCUMENTS)).await?;
-    let node = Node::chain(Node::Read(Box::new(opened.stream)), parts.rest, &around);
-    Ok((node, Some(held)))
+    let source = Node::Read(Box::new(opened.stream));
+    Ok(Node::chain(source, parts.rest, around))
 }
 
 /// `$unionWith` at work: first what comes before it, then the other collection's.
@@ -117,11 +134,16 @@ impl UnionNode {
             let Outside::UnionWith(stage) = &*self.stage else {
                 unreachable!("made of such a stage");
             };
-            let vars = &self.around.vars;
-            let opened =
-                open_pipeline(ctx, &self.around, stage.from(), stage.stages(), vars).await?;
             // The snapshot is pinned; the gate is not held for as long as a cursor may live.
-            self.source = opened.0;
+            self.source = match stage.own() {
+                Some(pipeline) => open_own(ctx, &self.around, pipeline).await?,
+                None => {
+                    let (around, vars) = (&self.around, &self.around.vars);
+                    open_pipeline(ctx, around, stage.from(), stage.stages(), vars)
+                        .await?
+                        .0
+                }
+            };
         }
     }
 }

@@ -15,6 +15,8 @@ use crate::value::{elements, type_name};
 pub struct UnionWith {
     from: Option<String>,
     stages: RawArrayBuf,
+    /// Stages over the collection that is read in front of this one, in the place of all that.
+    own: Option<Pipeline>,
 }
 
 impl UnionWith {
@@ -57,7 +59,25 @@ impl UnionWith {
         check_inner("$unionWith", 31441, &stages, &["$out", "$merge"])?;
         check_inner("$unionWith", 9_621_301, &stages, &["$listClusterCatalog"])?;
         Pipeline::parse_sub(&stages, variables)?;
-        Ok(UnionWith { from, stages })
+        Ok(UnionWith {
+            from,
+            stages,
+            own: None,
+        })
+    }
+
+    /// A union with other documents of the same collection.
+    pub(in crate::pipeline) fn of_own(pipeline: Pipeline) -> UnionWith {
+        UnionWith {
+            from: None,
+            stages: RawArrayBuf::new(),
+            own: Some(pipeline),
+        }
+    }
+
+    /// The stages that are run over the collection that is read in front of this one, if that is meant.
+    pub fn own(&self) -> Option<&Pipeline> {
+        self.own.as_ref()
     }
 
     /// The collection that is read; none where the pipeline makes its documents.
