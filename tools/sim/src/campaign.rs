@@ -66,7 +66,15 @@ const MUST_HAPPEN: &[&str] = &[
     "crash at recovery replay",
     "crash at recovery end",
     "crash at ddl",
-    "crash at index build",
+    "event index build scanned",
+    "event index build drained",
+    "event loaded tree installed",
+    "index builds ended",
+    "crash at index build scanned",
+    "crash at part of a tree loaded",
+    "crash at index build loaded",
+    "crash at loaded tree installed",
+    "crash at index build drained",
 ];
 
 /// Seeds that failed once and what was wrong then. Every campaign runs them.

@@ -1,4 +1,4 @@
-//! The faults that a campaign can plant: those of storage, and one of the executor.
+//! The faults that a campaign can plant: those of storage, and those of what stands above it.
 
 use pinion_storage::PlantedFault;
 
@@ -16,7 +16,11 @@ impl Fault {
     /// All faults, for a campaign that plants each.
     pub fn all() -> Vec<Fault> {
         let storage = PlantedFault::ALL.into_iter().map(Fault::Storage);
-        storage.chain([Fault::IndexEntryForgotten]).collect()
+        let beyond = [
+            Fault::Storage(PlantedFault::LateWritesMissed),
+            Fault::IndexEntryForgotten,
+        ];
+        storage.chain(beyond).collect()
     }
 
     /// How a command line names it.

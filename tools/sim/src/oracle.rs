@@ -85,6 +85,8 @@ pub struct Oracle {
     pub acknowledged: u64,
     /// Acknowledged changes of the catalog.
     pub catalog_changes: u64,
+    /// Builds of indexes that somebody has ended.
+    pub builds_ended: u64,
     pub duplicates_refused: u64,
     pub reads_checked: u64,
     pub snapshots_checked: u64,

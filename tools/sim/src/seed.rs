@@ -14,7 +14,7 @@ use pinion_storage::StorageOptions;
 use crate::check::{Checks, check};
 use crate::fault::Fault;
 use crate::oracle::Oracle;
-use crate::workload::{Shared, change_indexes, watch, work};
+use crate::workload::{Shared, change_indexes, end_builds, watch, work};
 
 const PORT: u16 = 27_017;
 const DATA: &str = "/data";
@@ -44,7 +44,11 @@ const CRASH_EVENTS: &[(&str, u64)] = &[
     ("checkpoint end", 3),
     ("segment", 12),
     ("ddl", 6),
-    ("index build", 3),
+    ("index build scanned", 12),
+    ("part of a tree loaded", 6),
+    ("index build loaded", 12),
+    ("loaded tree installed", 6),
+    ("index build drained", 6),
     ("unit placed", 60),
 ];
 /// Events of an opening node.
@@ -177,6 +181,8 @@ fn add_clients(sim: &Sim, shared: &Rc<Shared>, checks: &Rc<Checks>, workers: usi
     if shared.with_ddl {
         let (own, rng) = (shared.clone(), sim.random_stream("ddl"));
         sim.add_node("ddl", 1, move |_| change_indexes(own.clone(), rng.clone()));
+        let (own, rng) = (shared.clone(), sim.random_stream("ended builds"));
+        sim.add_node("killer", 1, move |_| end_builds(own.clone(), rng.clone()));
     }
     let (own, checks) = (shared.clone(), checks.clone());
     sim.add_node("checker", 1, move |_| check(own.clone(), checks.clone()));
@@ -403,6 +409,7 @@ fn totals(sim: &Sim, node: NodeId, oracle: &Oracle, outcome: &mut Outcome) {
         ("journaled writes acknowledged", oracle.journaled),
         ("writes acknowledged", oracle.acknowledged),
         ("catalog changes acknowledged", oracle.catalog_changes),
+        ("index builds ended", oracle.builds_ended),
         ("unknown outcomes", oracle.unknown_outcomes),
         ("duplicates refused", oracle.duplicates_refused),
         ("reads checked", oracle.reads_checked),

@@ -24,6 +24,8 @@ pub const SIDE_COLLECTION: &str = "collection side";
 const BUSY: [i32; 2] = [112, 365];
 /// Index changes at once meet each other or a collection that is not there: these answers are right.
 const DDL_REFUSALS: [i32; 5] = [26, 27, 48, 85, 86];
+/// An index build that somebody has ended, which leaves nothing of it.
+const INDEX_BUILD_ABORTED: i32 = 276;
 /// What the node says when its disk fails: the failure itself, and that it has stopped for it.
 const FAILURES: [&str; 2] = ["simulated I/O error", "storage has stopped"];
 
@@ -435,6 +437,10 @@ async fn change_catalog(
         Err(Failure::Unknown) => oracle.unknown_outcomes += 1,
         Ok(reply) => match error_code(&reply) {
             0 => oracle.acknowledged(worker, key, journaled),
+            INDEX_BUILD_ABORTED => {
+                oracle.refused(worker, key);
+                oracle.builds_ended += 1;
+            }
             code if DDL_REFUSALS.contains(&code) => {
                 if known.is_some_and(|known| known != state) {
                     oracle.fail(format!("{command:?} answered {reply:?}"));
@@ -449,5 +455,47 @@ async fn change_catalog(
                 }
             }
         },
+    }
+}
+
+/// Ends builds of indexes with `killOp`, whenever it finds one.
+pub async fn end_builds(shared: Rc<Shared>, mut rng: Rng) {
+    let mut client = Client::new(shared.address.get());
+    loop {
+        let Some(active) = shared.begin() else {
+            if idle(&shared).await {
+                continue;
+            }
+            return;
+        };
+        end_build(&shared, &mut client, &mut rng).await;
+        drop(active);
+        sleep(Duration::from_millis(rng.below(30))).await;
+    }
+}
+
+async fn end_build(shared: &Rc<Shared>, client: &mut Client, rng: &mut Rng) {
+    let look = rawdoc! { "currentOp": 1_i32, "$db": "admin" };
+    let reply = match client.ask(&look).await {
+        Ok(reply) => reply,
+        Err(refusal) => return shared.read_refused(&refusal),
+    };
+    let Ok(operations) = reply.get_array("inprog") else {
+        return;
+    };
+    let operations = pinion_bson::values(operations).filter_map(|found| found.as_document());
+    let is_build = |found: &&RawDocument| {
+        let described = found.get_str("desc");
+        described.is_ok_and(|text| text.starts_with("IndexBuildsCoordinator"))
+    };
+    let builds = operations.filter(is_build);
+    let numbers: Vec<i32> = builds.filter_map(|found| found.get_i32("opid").ok()).collect();
+    for number in numbers {
+        if rng.chance(0.5) {
+            let kill = rawdoc! { "killOp": 1_i32, "op": number, "$db": "admin" };
+            if let Err(refusal) = client.ask(&kill).await {
+                shared.read_refused(&refusal);
+            }
+        }
     }
 }
