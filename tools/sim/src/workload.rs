@@ -489,7 +489,9 @@ async fn end_build(shared: &Rc<Shared>, client: &mut Client, rng: &mut Rng) {
         described.is_ok_and(|text| text.starts_with("IndexBuildsCoordinator"))
     };
     let builds = operations.filter(is_build);
-    let numbers: Vec<i32> = builds.filter_map(|found| found.get_i32("opid").ok()).collect();
+    let numbers: Vec<i32> = builds
+        .filter_map(|found| found.get_i32("opid").ok())
+        .collect();
     for number in numbers {
         if rng.chance(0.5) {
             let kill = rawdoc! { "killOp": 1_i32, "op": number, "$db": "admin" };
