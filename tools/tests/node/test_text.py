@@ -156,6 +156,36 @@ def test_what_may_stand_beside(articles):
     articles.database.plain.insert_one({})
     refused(27, lambda: list(articles.database.plain.find(search("x"))))
     refused(27, articles.database.plain.delete_many, search("x"))
+    lines = articles.database.create_collection("lines", capped=True, size=4096)
+    lines.create_index([("t", "text")])
+    lines.insert_one({"_id": 1, "t": "stones"})
+    assert ids(lines.find(search("stone"))) == [1]
+    refused(2, lambda: list(lines.find(search("stone"), cursor_type=pymongo.CursorType.TAILABLE)))
+    lines.drop()
+
+
+def test_views_and_inner_pipelines(articles):
+    database, name = articles.database, articles.name
+    for view, stages_ in [
+        ("all", []), ("coffees", [{"$match": search("coffee")}]), ("cheap", [{"$match": {"views": {"$lt": 60}}}]),
+    ]:
+        database.drop_collection(view)
+        database.create_collection(view, viewOn=name, pipeline=stages_)
+    assert {d["_id"]: d["score"] for d in database["all"].find(search("coffee"), SCORE)} == {1: 1.0, 2: 0.75, 7: 0.75}
+    assert ids(database.coffees.find({"views": {"$gt": 7}})) == [1, 7]
+    refused(17313, lambda: list(database.cheap.find(search("coffee"))))
+    united = [{"$match": {"_id": 6}}, {"$unionWith": {"coll": name, "pipeline": [{"$match": search("cake")}]}}]
+    assert ids(articles.aggregate(united)) == [3, 6]
+    graph = {"from": name, "startWith": "$_id", "connectFromField": "_id", "connectToField": "_id", "as": "found"}
+    refused(2, lambda: list(articles.aggregate([{"$graphLookup": {**graph, "restrictSearchWithMatch": search("cake")}}])))
+
+
+def test_a_listed_index_is_made_anew(articles):
+    listed = [dict(index) for index in articles.list_indexes()]
+    articles.drop_indexes()
+    articles.database.command("createIndexes", articles.name, indexes=listed)
+    assert [dict(index) for index in articles.list_indexes()] == listed
+    assert ids(articles.find(search("coffee"))) == [1, 2, 7]
 
 
 def test_every_command_that_filters(articles):

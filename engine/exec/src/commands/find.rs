@@ -175,6 +175,16 @@ fn check_tailed(collection: &Collection, tailing: Option<Tailing>) -> Result<()>
     )))
 }
 
+/// What indexes alone find does not come in the order in which it came into the collection.
+fn check_tailed_filter(matcher: &Matcher) -> Result<()> {
+    let refused = match (matcher.has_text(), matcher.is_near()) {
+        (true, _) => "text and tailable cursor not allowed in same query",
+        (_, true) => "Tailable cursors and geo $near cannot be used together",
+        (false, false) => return Ok(()),
+    };
+    Err(Error::bad_value(refused))
+}
+
 impl FindCommand<'_> {
     /// The pipeline that the command is on a view.
     pub(super) fn rewritten(&self, body: &RawDocument) -> Result<RawDocumentBuf> {
@@ -223,6 +233,9 @@ impl FindCommand<'_> {
             Ok((matcher, projection))
         };
         let (matcher, projection) = compute(ctx, parse_both).await?;
+        if self.tailing.is_some() {
+            check_tailed_filter(&matcher)?;
+        }
         let sort = parse_sort(self.sort, vars.collation.as_ref())?;
         matcher.check_metadata(sort.as_ref(), projection.as_ref())?;
         let projection_spec = self
