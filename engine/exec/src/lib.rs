@@ -19,6 +19,7 @@ mod fsync_lock;
 mod interrupt;
 mod log_verbosity;
 mod ops;
+mod plan_cache;
 mod profile;
 mod sessions;
 mod spill;

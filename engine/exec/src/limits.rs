@@ -39,6 +39,20 @@ pub const MIN_SPACE_BESIDE_SPILLS_BYTES: i64 = 500 * 1024 * 1024;
 pub(crate) const SPILL_SPACE_STEP_BYTES: u64 = 16 * 1024 * 1024;
 /// Bytes of a spilled block that are written or read at once.
 pub(crate) const SPILL_TRANSFER_BYTES: usize = 4 * 1024 * 1024;
+/// Plans that one core keeps, and the bytes that they and what is shown of them may have.
+pub(crate) const MAX_CACHED_PLANS: usize = 5000;
+pub(crate) const MAX_PLAN_CACHE_BYTES: usize = 32 * 1024 * 1024;
+/// Bytes of what is shown of a cached plan; what is longer is not kept.
+pub(crate) const MAX_CACHED_PLAN_BYTES: usize = 256 * 1024;
+/// How much more work an inactive entry is given when a trial took more than it promises.
+pub(crate) const PLAN_WORKS_GROWTH: u64 = 2;
+/// A cached plan that takes so many times the work that it promises is tried anew.
+pub(crate) const PLAN_EVICTION_RATIO: u64 = 10;
+/// Steps that each of the plans of a trial takes at most, and results that end it.
+pub(crate) const TRIAL_WORKS: u64 = 10_000;
+pub(crate) const TRIAL_RESULTS: u64 = 101;
+/// Bytes of all index filters together.
+pub(crate) const MAX_INDEX_FILTER_BYTES: usize = 16 * 1024 * 1024;
 /// Open cursors of one core.
 pub const MAX_CURSORS: usize = 100_000;
 /// Sessions remembered on one core.

@@ -16,6 +16,7 @@ use crate::metrics::Metrics;
 use crate::ops::OpTable;
 use crate::options::NodeOptions;
 use crate::parameters::Parameters;
+use crate::plan_cache::{IndexFilters, PlanCache};
 use crate::profile::Profiles;
 use crate::read::{CursorTable, PartTable};
 use crate::sessions::SessionTable;
@@ -47,6 +48,10 @@ pub struct NodeState {
     pub(crate) ttl: TtlMonitor,
     /// The capped collections whose documents this core owns.
     pub(crate) capped: CappedTable,
+    pub(crate) plan_cache: PlanCache,
+    pub(crate) index_filters: RefCell<IndexFilters>,
+    /// One that sets an index filter at a time; core 0 has it.
+    pub(crate) index_filters_turn: Semaphore,
     rng: RefCell<Rng>,
     /// Seeds the streams of `$rand`.
     expression_rng: RefCell<Rng>,
@@ -96,6 +101,9 @@ impl NodeState {
             last_spill_file: Cell::new(0),
             ttl: TtlMonitor::default(),
             capped: CappedTable::default(),
+            plan_cache: PlanCache::default(),
+            index_filters: RefCell::new(IndexFilters::default()),
+            index_filters_turn: Semaphore::new(1),
             rng: RefCell::new(rng),
             expression_rng: RefCell::new(pinion_runtime::random_stream("expressions")),
             object_ids: ObjectIds { process, counter },

@@ -44,8 +44,9 @@ pub use pipeline::{
     check_read_concern, no_search_server, stage_outside_v1,
 };
 pub use planner::{
-    Access, ExplainStage, Hint, IndexAccess, Interval, Intervals, KeyBounds, KeyRange, NearAccess,
-    NearSearch, Plan, PlanRequest, plan, query_planner,
+    Access, ExplainStage, Hint, IndexAccess, IndexFilter, Interval, Intervals, KeyBounds, KeyRange,
+    NearAccess, NearSearch, Outline, Plan, PlanRequest, QueryShape, ShownPlans, plan, plans,
+    query_planner, shown_hash,
 };
 pub use projection::Projection;
 pub use sort::{Direction, SortPattern};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{Collection, core_catalog};
-use pinion_query::{ExplainStage, Matcher};
+use pinion_query::{ExplainStage, Matcher, Plan, ShownPlans, query_planner, shown_hash};
 use pinion_wire::idl::Path;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
@@ -16,7 +16,10 @@ use crate::acquire::{Acquired, ReadSource, acquire_read, acquire_viewed};
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::pause;
 use crate::limits::PART_BATCH_DOCUMENTS;
-use crate::read::{Output, PartCounters, ReadRequest, open};
+use crate::read::{
+    Output, PartCounters, ReadRequest, StageFigures, Trial, append_execution, append_stage,
+    choose_to_explain, open,
+};
 use crate::state::state;
 use crate::write::ModifyStatement;
 
@@ -351,6 +354,76 @@ async fn execute(
     })
 }
 
+/// What explain tells of the plans.
+struct Told {
+    planner: RawDocumentBuf,
+    stage: ExplainStage,
+    execution: Execution,
+    /// What each of the plans did in the trial, if there were several.
+    trials: Vec<(ExplainStage, Trial)>,
+}
+
+/// Plans the read, and runs it if that is asked for.
+async fn tell(ctx: &OpContext, explained: &mut Explained, verbosity: Verbosity) -> Result<Told> {
+    let mut execution = Execution::default();
+    let ns = explained.acquired.ns().as_str();
+    let Some(request) = explained.request.take() else {
+        let stage = topped(explained, ExplainStage::without_collection());
+        let shown = ShownPlans {
+            winning: &stage,
+            rejected: &[],
+            shape_hash: &shown_hash([]),
+            key_hash: &shown_hash([]),
+            millis: 0,
+        };
+        return Ok(Told {
+            planner: query_planner(ns, &explained.matcher, false, &shown),
+            stage,
+            execution,
+            trials: Vec::new(),
+        });
+    };
+    let mut request = request.bound()?;
+    request.take_index_filter();
+    let started = pinion_runtime::now();
+    let source = explained.acquired.source();
+    let choice = choose_to_explain(ctx, source, &request).await?;
+    let plan_request = request.plan_request();
+    let stages = |plan: &Plan| {
+        let projection = explained.projection.as_deref();
+        plan.explain(&plan_request, explained.skip, explained.limit, projection)
+    };
+    let stage = topped(explained, stages(&choice.plan));
+    let rejected: Vec<ExplainStage> = choice.rejected.iter().map(stages).collect();
+    let key = choice.key(&request);
+    let shown = ShownPlans {
+        winning: &stage,
+        rejected: &rejected,
+        shape_hash: &key.shape_hash(),
+        key_hash: &key.key_hash(),
+        millis: started.elapsed().as_millis() as i64,
+    };
+    let filtered = request.index_filter.is_some();
+    let planner = query_planner(ns, &explained.matcher, filtered, &shown);
+    let mut trials = Vec::new();
+    if let Some((found, best)) = choice.trial {
+        let mut plans = rejected;
+        plans.insert(best, stages(&choice.plan));
+        trials = plans.into_iter().zip(found).collect();
+        trials.swap(0, best);
+    }
+    if verbosity >= Verbosity::ExecutionStats {
+        request.plan = Some(choice.plan);
+        execution = execute(ctx, source, request, &explained.top).await?;
+    }
+    Ok(Told {
+        planner,
+        stage,
+        execution,
+        trials,
+    })
+}
+
 async fn answer(
     cmd: &Invocation,
     ctx: &OpContext,
@@ -358,57 +431,20 @@ async fn answer(
     inner: &RawDocument,
     verbosity: Verbosity,
 ) -> Result<Reply> {
-    let mut execution = Execution::default();
-    let (planner, stage) = match explained.request.take() {
-        None => {
-            let stage = ExplainStage {
-                name: "EOF",
-                details: RawDocumentBuf::new(),
-                inputs: Vec::new(),
-            };
-            (
-                planner_without_collection(&explained, &topped(&explained, stage.clone())),
-                stage,
-            )
-        }
-        Some(request) => {
-            let request = request.bound()?;
-            let plan_request = request.plan_request();
-            let planned = || pinion_query::plan(&plan_request);
-            let plan = compute_bytes(request.planning_bytes(), planned).await?;
-            let stage = plan.explain(
-                &plan_request,
-                explained.skip,
-                explained.limit,
-                explained.projection.as_deref(),
-            );
-            let planner =
-                pinion_query::query_planner(&plan_request, &topped(&explained, stage.clone()));
-            if verbosity >= Verbosity::ExecutionStats {
-                let source = explained.acquired.source();
-                execution = execute(ctx, source, request, &explained.top).await?;
-            }
-            (planner, stage)
-        }
-    };
-    let stage = topped(&explained, stage);
+    let told = tell(ctx, &mut explained, verbosity).await?;
     let mut out = Reply::new();
     out.append("explainVersion", "1");
     if explained.rest.is_empty() {
-        append_plan(
-            &mut out, &explained, &planner, &stage, &execution, verbosity,
-        );
+        append_plan(&mut out, &explained, &told, verbosity);
     } else {
         out.start_array("stages")
             .push_document()
             .start_document("$cursor");
-        append_plan(
-            &mut out, &explained, &planner, &stage, &execution, verbosity,
-        );
+        append_plan(&mut out, &explained, &told, verbosity);
         out.end();
         if verbosity >= Verbosity::ExecutionStats {
-            out.append("nReturned", execution.returned as i64)
-                .append("executionTimeMillisEstimate", execution.millis as i64);
+            out.append("nReturned", told.execution.returned as i64)
+                .append("executionTimeMillisEstimate", told.execution.millis as i64);
         }
         out.end();
         for stage in &explained.rest {
@@ -453,51 +489,21 @@ fn append_command(out: &mut DocBuilder, inner: &RawDocument, db: &str) {
 
 /// The read's stages with what the command does to their documents on top.
 fn topped(explained: &Explained, stage: ExplainStage) -> ExplainStage {
-    let name = match explained.top {
-        Top::None => return stage,
-        Top::Count => "COUNT",
-        Top::Update(_) => "UPDATE",
-        Top::Delete => "DELETE",
-    };
-    ExplainStage {
-        name,
-        details: RawDocumentBuf::new(),
-        inputs: vec![stage],
+    match explained.top {
+        Top::None => stage,
+        Top::Count => stage.below("COUNT"),
+        Top::Update(_) => stage.below("UPDATE"),
+        Top::Delete => stage.below("DELETE"),
     }
 }
 
-fn planner_without_collection(explained: &Explained, stage: &ExplainStage) -> RawDocumentBuf {
-    let mut out = DocBuilder::new();
-    out.append("namespace", explained.acquired.ns().as_str());
-    let parsed = explained.matcher.parsed_query();
-    out.append("parsedQuery", &*parsed)
-        .append("indexFilterSet", false);
-    for name in [
-        "maxIndexedOrSolutionsReached",
-        "maxIndexedAndSolutionsReached",
-        "maxScansToExplodeReached",
-    ] {
-        out.append(name, false);
-    }
-    out.start_document("winningPlan");
-    stage.write(&mut out, &|_, _| {});
-    out.end().start_array("rejectedPlans").end();
-    out.finish()
-}
-
-fn append_plan(
-    out: &mut DocBuilder,
-    explained: &Explained,
-    planner: &RawDocument,
-    stage: &ExplainStage,
-    execution: &Execution,
-    verbosity: Verbosity,
-) {
-    out.append("queryPlanner", planner);
+fn append_plan(out: &mut DocBuilder, explained: &Explained, told: &Told, verbosity: Verbosity) {
+    out.append("queryPlanner", &*told.planner);
     if verbosity < Verbosity::ExecutionStats {
         return;
     }
-    let writes = matches!(explained.top, Top::Update(_) | Top::Delete | Top::Count);
+    let execution = &told.execution;
+    let writes = !matches!(explained.top, Top::None);
     let returned = if writes { 0 } else { execution.returned };
     out.start_document("executionStats")
         .append("executionSuccess", true)
@@ -506,57 +512,34 @@ fn append_plan(
         .append("totalKeysExamined", execution.counters.keys_examined as i32)
         .append("totalDocsExamined", execution.counters.docs_examined as i32);
     out.start_document("executionStages");
-    stage.write(out, &|stage, out| append_stage(stage, out, execution));
+    let statistics =
+        |stage: &ExplainStage, out: &mut DocBuilder| append_stats(stage, out, execution);
+    told.stage.write_plan(out, &statistics);
     out.end();
     if verbosity == Verbosity::AllPlansExecution {
-        out.start_array("allPlansExecution").end();
+        out.start_array("allPlansExecution");
+        for (stage, trial) in &told.trials {
+            out.push_document();
+            append_execution(out, stage, &StageFigures::of_trial(trial));
+            out.end();
+        }
+        out.end();
     }
     out.end();
 }
 
-fn append_stage(stage: &ExplainStage, out: &mut DocBuilder, execution: &Execution) {
-    let c = &execution.counters;
-    let returned = match stage.name {
-        "IXSCAN" => c.keys_examined.saturating_sub(c.dups_dropped),
-        "FETCH" | "COLLSCAN" => c.returned.max(execution.returned),
-        "COUNT" | "UPDATE" | "DELETE" => 0,
-        _ => execution.returned,
+/// What a stage did: what the command does on top gives nothing.
+fn append_stats(stage: &ExplainStage, out: &mut DocBuilder, execution: &Execution) {
+    let is_top = matches!(stage.name, "COUNT" | "UPDATE" | "DELETE");
+    let figures = StageFigures {
+        counters: execution.counters,
+        returned: if is_top { 0 } else { execution.returned },
+        millis: execution.millis,
+        is_eof: true,
+        score: None,
     };
-    let works = c.works.max(returned) + 1;
-    out.append("nReturned", returned as i32)
-        .append("executionTimeMillisEstimate", execution.millis as i32)
-        .append("works", works as i32)
-        .append("advanced", returned as i32)
-        .append("needTime", (works - returned - 1) as i32)
-        .append("needYield", 0i32)
-        .append("saveState", 0i32)
-        .append("restoreState", 0i32)
-        .append("isEOF", 1i32);
+    append_stage(stage, out, &figures);
     match stage.name {
-        "COLLSCAN" | "FETCH" => {
-            out.append("docsExamined", c.docs_examined as i32);
-            if stage.name == "FETCH" {
-                out.append("alreadyHasObj", 0i32);
-            }
-        }
-        "IXSCAN" => {
-            out.append("keysExamined", c.keys_examined as i32)
-                .append("seeks", c.seeks as i32)
-                .append("dupsTested", c.keys_examined as i32)
-                .append("dupsDropped", c.dups_dropped as i32);
-        }
-        "IDHACK" => {
-            out.append("keysExamined", c.keys_examined as i32)
-                .append("docsExamined", c.docs_examined as i32);
-        }
-        "SORT" => {
-            out.append("totalDataSizeSorted", c.sort_bytes as i64)
-                .append("usedDisk", c.spilled.spills > 0)
-                .append("spills", c.spilled.spills as i64)
-                .append("spilledRecords", c.spilled.records as i64)
-                .append("spilledBytes", c.spilled.bytes as i64)
-                .append("spilledDataStorageSize", c.spilled.storage_bytes as i64);
-        }
         "COUNT" => {
             out.append("nCounted", execution.returned as i32)
                 .append("nSkipped", 0i32);

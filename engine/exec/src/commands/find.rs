@@ -278,6 +278,9 @@ impl Find {
             show_record_id: self.show_record_id,
             allow_disk_use: self.allow_disk_use,
             access: None,
+            plan: None,
+            index_filter: None,
+            projection_spec: self.projection_spec,
         }
     }
 }

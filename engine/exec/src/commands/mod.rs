@@ -31,6 +31,7 @@ mod lock_info;
 mod metadata;
 mod names;
 mod parameters;
+mod plan_cache;
 mod profile;
 mod reply;
 mod server_status;

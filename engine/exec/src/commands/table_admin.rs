@@ -3,8 +3,8 @@
 use pinion_wire::{CommandSpec, Registry};
 
 use super::{
-    cluster_parameters, compact, data_size, db_hash, indexes, lock_info, metadata, profile,
-    register, server_status, users,
+    cluster_parameters, compact, data_size, db_hash, indexes, lock_info, metadata, plan_cache,
+    profile, register, server_status, users,
 };
 use crate::metrics::TopKind;
 
@@ -12,6 +12,7 @@ pub(super) fn administration(r: &mut Registry) {
     sizes_and_digests(r);
     settings(r);
     encryption(r);
+    plans(r);
 }
 
 fn sizes_and_digests(r: &mut Registry) {
@@ -139,5 +140,36 @@ fn encryption(r: &mut Registry) {
         spec("cleanupStructuredEncryptionData").help("clean up an encrypted collection"),
         None,
         compact::cleanup_structured_encryption_data,
+    );
+}
+
+fn plans(r: &mut Registry) {
+    let spec = CommandSpec::new;
+    register(
+        r,
+        spec("planCacheClear")
+            .help("forget the plans that were found for queries of a shape, or of a collection"),
+        Some(TopKind::Command),
+        plan_cache::clear,
+    );
+    register(
+        r,
+        spec("planCacheSetFilter").help("set the indexes that queries of a shape may use"),
+        Some(TopKind::Command),
+        plan_cache::set_filter,
+    );
+    register(
+        r,
+        spec("planCacheClearFilters")
+            .help("let queries of a shape, or of a collection, use all indexes again"),
+        Some(TopKind::Command),
+        plan_cache::clear_filters,
+    );
+    register(
+        r,
+        spec("planCacheListFilters")
+            .help("the indexes that queries may use, for the shapes that have such filters"),
+        Some(TopKind::Command),
+        plan_cache::list_filters,
     );
 }

@@ -30,6 +30,8 @@ pub(crate) struct PartCounters {
     pub keys_examined: u64,
     pub docs_examined: u64,
     pub returned: u64,
+    /// Documents that the filter let pass.
+    pub matched: u64,
     pub seeks: u64,
     pub dups_dropped: u64,
     pub sort_bytes: u64,
@@ -42,6 +44,7 @@ impl PartCounters {
         self.keys_examined += other.keys_examined;
         self.docs_examined += other.docs_examined;
         self.returned += other.returned;
+        self.matched += other.matched;
         self.seeks += other.seeks;
         self.dups_dropped += other.dups_dropped;
         self.sort_bytes += other.sort_bytes;

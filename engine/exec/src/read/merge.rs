@@ -11,6 +11,7 @@ use pinion_wire::{OpContext, Result};
 use rustc_hash::FxHashSet;
 
 use super::access::Access;
+use super::choose::Watch;
 use super::item::{Batch, Item, PartCounters};
 use super::part::{PartSpec, PartTable};
 use crate::interrupt::check;
@@ -38,6 +39,8 @@ pub(crate) struct MergedStream {
     /// The parts sorted in memory, so they know when nothing follows.
     sorted: bool,
     by_id: bool,
+    /// Of a cached plan, what it has to keep.
+    watch: Option<Watch>,
 }
 
 impl MergedStream {
@@ -61,6 +64,7 @@ impl MergedStream {
             pins: Vec::new(),
             sorted: spec.sort.is_some(),
             by_id: matches!(spec.access, Access::Id(_)),
+            watch: None,
         };
         if spec.access.reads_elsewhere() {
             stream.pin_all(&spec).await?;
@@ -133,6 +137,18 @@ impl MergedStream {
     fn count(&mut self, ctx: &OpContext, step: &PartCounters) {
         self.counters.add(step);
         ctx.work().examined(step.keys_examined, step.docs_examined);
+        self.look_at_plan();
+    }
+
+    /// Watches whether the plan, which was in the cache, keeps what it promised.
+    pub(super) fn watch(&mut self, watch: Option<Watch>) {
+        self.watch = watch;
+        self.look_at_plan();
+    }
+
+    fn look_at_plan(&mut self) {
+        let done = &self.counters;
+        self.watch = self.watch.take().filter(|watch| watch.goes_on(done));
     }
 
     /// Steps every part that has nothing buffered.

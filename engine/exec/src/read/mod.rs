@@ -1,6 +1,7 @@
 //! Reads: plan parts on each partition's owner, merged in order on the core of the connection.
 
 mod access;
+mod choose;
 mod cursor;
 mod hint;
 mod item;
@@ -8,11 +9,14 @@ mod merge;
 mod near;
 mod part;
 mod pipeline;
+mod plan;
 mod request;
 mod scan;
 mod sorted;
+mod stage_stats;
 mod stream;
 mod tail;
+mod trial;
 
 pub(crate) use access::{Access, RangeAccess};
 pub(crate) use cursor::{
@@ -23,7 +27,10 @@ pub(crate) use item::PartCounters;
 pub(crate) use part::{Output, PartTable};
 pub(crate) use pipeline::{Node, PipelineStream, Surroundings};
 pub(crate) use request::{
-    ReadRequest, Targets, check_still_there, existing_trees, open, open_ids, parse_sort,
+    ReadRequest, Targets, check_still_there, choose_to_explain, existing_trees, open, open_ids,
+    parse_sort,
 };
+pub(crate) use stage_stats::{StageFigures, append_execution, append_stage};
 pub(crate) use stream::Stream;
 pub(crate) use tail::TailStream;
+pub(crate) use trial::Trial;

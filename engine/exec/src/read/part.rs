@@ -275,23 +275,10 @@ pub(super) async fn next_match(
 ) -> Result<Option<Found>> {
     loop {
         pause(ctx).await?;
-        counters.works += 1;
-        let Some(mut found) = scan.next(ctx, counters).await? else {
-            return Ok(None);
-        };
-        let Some(filter) = &spec.filter else {
-            return Ok(Some(found));
-        };
-        let document = stored_document(&found.document);
-        if !spec.needs_position() {
-            if compute(ctx, || filter.matches(document)).await? {
-                return Ok(Some(found));
-            }
-        } else if let Some(position) =
-            compute(ctx, || filter.matches_with_position(document)).await?
-        {
-            found.position = position.array_index;
-            return Ok(Some(found));
+        match test_next(scan, spec, ctx, counters).await? {
+            Tested::Matches(found) => return Ok(Some(found)),
+            Tested::Fails => {}
+            Tested::End => return Ok(None),
         }
     }
 }
@@ -314,6 +301,43 @@ pub(super) async fn metadata_of(
         known = known.with(MetaKind::IndexKey, index_key(spec, found)?);
     }
     Ok(known)
+}
+
+/// What one step of a scan comes to.
+pub(super) enum Tested {
+    Matches(Found),
+    /// A document that the filter does not let pass.
+    Fails,
+    End,
+}
+
+/// Takes one step of a scan.
+pub(super) async fn test_next(
+    scan: &mut Scan,
+    spec: &PartSpec,
+    ctx: &OpContext,
+    counters: &mut PartCounters,
+) -> Result<Tested> {
+    counters.works += 1;
+    let Some(mut found) = scan.next(ctx, counters).await? else {
+        return Ok(Tested::End);
+    };
+    if let Some(filter) = &spec.filter {
+        let document = stored_document(&found.document);
+        if !spec.needs_position() {
+            if !compute(ctx, || filter.matches(document)).await? {
+                return Ok(Tested::Fails);
+            }
+        } else {
+            let matched = compute(ctx, || filter.matches_with_position(document)).await?;
+            let Some(position) = matched else {
+                return Ok(Tested::Fails);
+            };
+            found.position = position.array_index;
+        }
+    }
+    counters.matched += 1;
+    Ok(Tested::Matches(found))
 }
 
 /// The form in which a document leaves the part.

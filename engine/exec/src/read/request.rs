@@ -2,26 +2,26 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_bson::{RawDocument, RawDocumentBuf};
 use pinion_catalog::{Collection, Uuid, core_catalog};
 use pinion_clock::Timestamp;
 use pinion_collation::Collation;
-use pinion_keystring::Builder;
 use pinion_query::{
-    Access as PlannedAccess, Direction, Hint, IndexSpec, Intervals, KeyBounds, Matcher, MetaSource,
-    PlanRequest, Projection, SortPattern,
+    Hint, KeyBounds, Matcher, MetaSource, Plan, PlanRequest, Projection, QueryShape, SortPattern,
 };
-use pinion_storage::{Key, KeyRange, TreeId};
+use pinion_storage::{Key, TreeId};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use super::access::{Access, NearAccess, RangeAccess};
+use super::access::Access;
+use super::choose::{self, Choice, Watch, choose};
 use super::merge::{MergedStream, StepSize};
 use super::part::{Output, PartSpec};
+use super::plan::{Planned, by_id};
 use super::stream::step_for;
 use crate::acquire::ReadSource;
-use crate::compute::compute_bytes;
-use crate::limits::{MAX_POINTS, MAX_SNAPSHOT_RETRIES, PLANNED_PER_BYTE};
+use crate::limits::{MAX_SNAPSHOT_RETRIES, PLANNED_PER_BYTE};
+use crate::plan_cache::SetFilter;
 use crate::spill::memory;
 use crate::state::state;
 
@@ -44,6 +44,12 @@ pub(crate) struct ReadRequest {
     pub allow_disk_use: Option<bool>,
     /// The way to the documents, where it is known: nothing is planned then.
     pub access: Option<Access>,
+    /// The plan, where it was chosen before.
+    pub plan: Option<Plan>,
+    /// The indexes that the query may use.
+    pub index_filter: Option<Arc<SetFilter>>,
+    /// The projection as it was written, to be shown with the query.
+    pub projection_spec: Option<RawDocumentBuf>,
 }
 
 impl ReadRequest {
@@ -61,7 +67,7 @@ impl ReadRequest {
     }
 
     /// How many documents are read until there are enough.
-    fn kept(&self) -> Option<usize> {
+    pub(super) fn kept(&self) -> Option<usize> {
         let kept = |limit: usize| limit.saturating_add(self.skip);
         self.limit.map(kept)
     }
@@ -81,6 +87,9 @@ impl ReadRequest {
             show_record_id: false,
             allow_disk_use: None,
             access: None,
+            plan: None,
+            index_filter: None,
+            projection_spec: None,
         }
     }
 }
@@ -99,7 +108,8 @@ pub(crate) async fn open(
     request: ReadRequest,
     wanted: usize,
 ) -> Result<Opened> {
-    let request = request.bound()?;
+    let mut request = request.bound()?;
+    request.take_index_filter();
     let wanted = wanted
         .saturating_add(request.skip)
         .min(request.kept().unwrap_or(usize::MAX));
@@ -109,12 +119,7 @@ pub(crate) async fn open(
         // The timestamp first, the catalog after: a write that made an index multikey told every core of it before.
         let at = source.timestamp(ctx).await?;
         match open_at(ctx, &request, at, step).await {
-            // A checkpoint moved the base past the timestamp before it was pinned.
-            Err(error)
-                if error.code == ErrorCode::SNAPSHOT_TOO_OLD && attempts < MAX_SNAPSHOT_RETRIES =>
-            {
-                attempts += 1
-            }
+            Err(error) if is_retried(&error, attempts) => attempts += 1,
             result => return result,
         }
     }
@@ -130,7 +135,7 @@ pub(super) async fn open_at(
     at: Timestamp,
     step: StepSize,
 ) -> Result<Opened> {
-    let planned = compute_bytes(request.planning_bytes(), || plan(request)).await?;
+    let (planned, watch) = plan(ctx, request, at).await?;
     let indexes = planned.access.indexes();
     let counters = &state().metrics.counters;
     if planned.sort.is_some() {
@@ -164,8 +169,50 @@ pub(super) async fn open_at(
     ctx.work()
         .planned(Box::new(move || summarised.access.summary()));
     let stream = MergedStream::open(spec, partitions, ctx, step, request.skip, request.limit);
-    let stream = stream.await?;
+    let mut stream = stream.await?;
+    stream.watch(watch);
     Ok(Opened { stream, indexes })
+}
+
+/// Whether a checkpoint moved the base past the timestamp before it was pinned, and another one may
+/// be tried.
+fn is_retried(error: &Error, attempts: u32) -> bool {
+    error.code == ErrorCode::SNAPSHOT_TOO_OLD && attempts < MAX_SNAPSHOT_RETRIES
+}
+
+/// What the parts of the read do; and for a plan of the cache, what it promised.
+async fn plan(
+    ctx: &OpContext,
+    request: &ReadRequest,
+    at: Timestamp,
+) -> Result<(Planned, Option<Watch>)> {
+    if let Some(access) = &request.access {
+        return Ok((Planned::by(request, access.clone()), None));
+    }
+    if let Some(planned) = by_id(request) {
+        return Ok((planned, None));
+    }
+    if let Some(plan) = &request.plan {
+        return Ok((Planned::new(request, plan.clone()), None));
+    }
+    let Choice { plan, watch, .. } = choose(ctx, request, at).await?;
+    Ok((Planned::new(request, plan), watch))
+}
+
+/// Chooses the plan that explain tells of, which the read that it runs then takes.
+pub(crate) async fn choose_to_explain(
+    ctx: &OpContext,
+    source: ReadSource,
+    request: &ReadRequest,
+) -> Result<Choice> {
+    let mut attempts = 0;
+    loop {
+        let at = source.timestamp(ctx).await?;
+        match choose::choose_to_explain(ctx, request, at).await {
+            Err(error) if is_retried(&error, attempts) => attempts += 1,
+            chosen => return chosen,
+        }
+    }
 }
 
 /// The trees of all collections and indexes.
@@ -190,17 +237,22 @@ fn check_table_scan(request: &ReadRequest) -> Result<()> {
     ))
 }
 
-struct Planned {
-    access: Access,
-    filter: Option<Matcher>,
-    sort: Option<SortPattern>,
-}
-
 impl ReadRequest {
     /// What tells of the documents what their order or their projection reads beside them.
     fn meta_source(&self) -> Option<MetaSource> {
         self.matcher
             .meta_source_for(self.sort.as_ref(), self.projection.as_ref())
+    }
+
+    /// Takes on the index filter that is set for queries of this shape.
+    pub(crate) fn take_index_filter(&mut self) {
+        let state = state();
+        let filters = state.index_filters.borrow();
+        let uuid = self.collection.uuid;
+        if filters.any_of(uuid) {
+            let shape = QueryShape::of(&self.plan_request());
+            self.index_filter = filters.find(uuid, &shape).cloned();
+        }
     }
 
     /// What the planner is asked.
@@ -214,158 +266,9 @@ impl ReadRequest {
             key_bounds: self.key_bounds.as_ref(),
             return_key: self.output == Output::Keys,
             indexes: self.collection.index_specs(),
+            filter: self.index_filter.as_ref().map(|set| &set.filter),
         }
     }
-}
-
-fn plan(request: &ReadRequest) -> Result<Planned> {
-    let filter = || (!request.matcher.is_empty()).then(|| request.matcher.clone());
-    if let Some(access) = &request.access {
-        return Ok(Planned {
-            access: access.clone(),
-            filter: filter(),
-            sort: request.sort.clone(),
-        });
-    }
-    if request.hint.is_none()
-        && request.key_bounds.is_none()
-        && let Some(id) = request
-            .matcher
-            .id_lookup(request.collection.collation.as_ref())
-    {
-        let access = by_id(&request.collection, id.as_raw_bson_ref());
-        let filter = if request.matcher.id_equality_alone().is_some() {
-            None
-        } else {
-            filter()
-        };
-        // One document is in every order.
-        return Ok(Planned {
-            access,
-            filter,
-            sort: None,
-        });
-    }
-    let plan = pinion_query::plan(&request.plan_request())?;
-    let sort = if plan.needs_sort(request.sort.as_ref()) {
-        request.sort.clone()
-    } else {
-        None
-    };
-    let filter = if plan.filter_satisfied {
-        None
-    } else {
-        filter()
-    };
-    Ok(Planned {
-        access: access_of(&request.collection, plan.access),
-        filter,
-        sort,
-    })
-}
-
-/// A plan's access in terms of trees and partitions.
-fn access_of(collection: &Collection, access: PlannedAccess) -> Access {
-    match access {
-        PlannedAccess::Nothing => Access::Nothing,
-        PlannedAccess::Id(id) => by_id(collection, id.as_raw_bson_ref()),
-        PlannedAccess::Collection(direction) => {
-            Access::Collection(RangeAccess::everything(direction == Direction::Backward))
-        }
-        PlannedAccess::Index(access) => Access::Index(ranges_of(collection, access)),
-        PlannedAccess::Near(near) => {
-            let index = collection.index_at(near.index);
-            let index = index
-                .expect("the collection's tree is of another kind")
-                .clone();
-            let repeats = index.spec.is_multikey();
-            Access::Near(NearAccess {
-                branch: RangeAccess {
-                    index: Some(index),
-                    ranges: Vec::new(),
-                    descending: false,
-                    points: None,
-                    repeats,
-                },
-                planned: Arc::from(near),
-            })
-        }
-        PlannedAccess::Union(branches) => Access::Union(
-            branches
-                .into_iter()
-                .map(|branch| ranges_of(collection, branch))
-                .collect(),
-        ),
-    }
-}
-
-/// The way to the document with this `_id`.
-fn by_id(collection: &Collection, id: RawBsonRef<'_>) -> Access {
-    let Some(index) = collection.id_index_beside_tree() else {
-        return Access::Id(collection.id_key(id));
-    };
-    let mut builder = Builder::new(index.spec.ordering);
-    builder.append_as(id, index.spec.strings(0));
-    let point = Key::from_slice(&builder.finish().bytes);
-    Access::Index(RangeAccess {
-        index: Some(index.clone()),
-        ranges: vec![KeyRange::prefix(&point)],
-        descending: false,
-        repeats: false,
-        points: Some(vec![point]),
-    })
-}
-
-fn ranges_of(collection: &Collection, access: pinion_query::IndexAccess) -> RangeAccess {
-    let index = collection.index_at(access.index).cloned();
-    let points = points_of(access.spec(collection.index_specs()), &access.bounds);
-    let ranges = access
-        .ranges
-        .iter()
-        .map(|range| KeyRange::half_open(&range.lower, &range.upper))
-        .collect();
-    RangeAccess {
-        index,
-        ranges,
-        descending: access.direction == Direction::Backward,
-        repeats: access.repeats,
-        points,
-    }
-}
-
-/// The keys of all combinations of points, when every field is bounded by points alone and there are not too many.
-fn points_of(spec: &IndexSpec, bounds: &[Intervals]) -> Option<Vec<Key>> {
-    let count = bounds
-        .iter()
-        .try_fold(1usize, |count, field| count.checked_mul(field.0.len()))?;
-    if count > MAX_POINTS
-        || bounds.len() != spec.fields()
-        || !bounds
-            .iter()
-            .all(|field| field.0.iter().all(|i| i.is_point()))
-    {
-        return None;
-    }
-    let mut values: Vec<Vec<RawBsonRef<'_>>> = vec![Vec::new()];
-    for field in bounds {
-        let extend = |prefix: &Vec<_>| {
-            let prefix = prefix.clone();
-            field.0.iter().map(move |interval| {
-                let mut longer: Vec<RawBsonRef<'_>> = prefix.clone();
-                longer.push(interval.lower.as_raw_bson_ref());
-                longer
-            })
-        };
-        values = values.iter().flat_map(extend).collect();
-    }
-    let mut builder = Builder::new(spec.ordering);
-    let key = |fields: Vec<RawBsonRef<'_>>| {
-        for (component, value) in (0..).zip(fields) {
-            builder.append_as(value, spec.bound_strings(component));
-        }
-        Key::from_slice(&builder.finish().bytes)
-    };
-    Some(values.into_iter().map(key).collect())
 }
 
 /// The keys of documents to change.

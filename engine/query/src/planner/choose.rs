@@ -7,6 +7,7 @@ use super::residual::residual;
 use super::{Access, Hint, IndexAccess, Plan, PlanRequest};
 use crate::error::error;
 use crate::index::{IndexKind, IndexSpec};
+use crate::limits::MAX_PLANS;
 use crate::matcher::Node;
 use crate::sort::{Direction, SortPattern};
 use crate::value::elements;
@@ -15,78 +16,105 @@ use crate::value::elements;
 pub(super) fn usable<'a>(
     request: &PlanRequest<'a>,
 ) -> impl Iterator<Item = (usize, &'a IndexSpec)> + use<'a> {
+    let left = request.filter;
     request
         .indexes
         .iter()
         .enumerate()
         .filter(|(_, index)| index.is_usable())
+        .filter(move |(_, index)| left.is_none_or(|filter| filter.allows(index)))
 }
 
-pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
+pub(super) fn plans(request: &PlanRequest<'_>) -> Result<Vec<Plan>> {
+    // The filter on indexes was made by whoever runs the node, and wins over what a client hints.
+    let request = &PlanRequest {
+        hint: request.hint.filter(|_| request.filter.is_none()),
+        ..*request
+    };
     if request.matcher.is_near() {
-        return super::geo::plan(request);
+        return Ok(vec![super::geo::plan(request)?]);
     }
     if request.matcher.has_text() {
-        return super::text::plan(request);
+        return Ok(vec![super::text::plan(request)?]);
     }
     if let Some(wanted) = request.key_bounds {
-        return super::key_bounds::plan(request, wanted);
+        return Ok(vec![super::key_bounds::plan(request, wanted)?]);
     }
-    let root = request.matcher.root();
     let sort = request
         .sort
         .filter(|sort| !sort.is_empty() || sort.natural().is_some());
     let hinted = match request.hint {
-        Some(Hint::Natural(direction)) => return Ok(collection(request, sort, *direction)),
+        Some(Hint::Natural(direction)) => return Ok(vec![collection(request, sort, *direction)]),
         Some(hint) => Some(find_hinted(request, hint)?),
         None => None,
     };
-    if hinted.is_none() {
-        if matches!(root, Node::AlwaysFalse) {
-            return Ok(Plan {
-                access: Access::Nothing,
-                sort_provided: true,
-                filter_satisfied: true,
-            });
-        }
-        let index = request.indexes.iter().find(|index| index.is_id());
-        let collation = index.and_then(|index| index.collation.as_ref());
-        if let Some(id) = request.matcher.id_lookup(collation) {
-            let alone = request.matcher.id_equality_alone().is_some();
-            return Ok(Plan {
-                access: Access::Id(id.clone()),
-                sort_provided: true,
-                filter_satisfied: alone,
-            });
-        }
-        if let Some(direction) = sort.and_then(SortPattern::natural) {
-            return Ok(collection(request, sort, direction));
-        }
+    if hinted.is_none()
+        && let Some(plan) = without_choice(request, sort)
+    {
+        return Ok(vec![plan]);
     }
+    indexed(request, sort, hinted)
+}
+
+/// The plan of a query for which there is but one way.
+fn without_choice(request: &PlanRequest<'_>, sort: Option<&SortPattern>) -> Option<Plan> {
+    if matches!(request.matcher.root(), Node::AlwaysFalse) {
+        return Some(Plan {
+            access: Access::Nothing,
+            sort_provided: true,
+            filter_satisfied: true,
+        });
+    }
+    let index = request.indexes.iter().find(|index| index.is_id());
+    let collation = index.and_then(|index| index.collation.as_ref());
+    if let Some(id) = request.matcher.id_lookup(collation) {
+        let alone = request.matcher.id_equality_alone().is_some();
+        return Some(Plan {
+            access: Access::Id(id.clone()),
+            sort_provided: true,
+            filter_satisfied: alone,
+        });
+    }
+    let direction = sort.and_then(SortPattern::natural)?;
+    Some(collection(request, sort, direction))
+}
+
+/// The plans by the indexes, or over the collection where none of them helps.
+fn indexed(
+    request: &PlanRequest<'_>,
+    sort: Option<&SortPattern>,
+    hinted: Option<usize>,
+) -> Result<Vec<Plan>> {
+    let root = request.matcher.root();
     let mut query = Query::new(request, vec![root.conjuncts()]);
     (query.sort, query.hinted) = (sort, hinted.is_some());
     let mut found = Vec::new();
     for (at, index) in usable(request).filter(|(at, _)| hinted.is_none_or(|h| h == *at)) {
         found.extend(candidates(at, index, &query)?);
     }
-    let best = found.into_iter().max_by_key(rank);
-    if let Some(best) = best.as_ref().filter(|best| best.points > 0) {
-        return Ok(finish(request, best));
-    }
-    if (hinted.is_none() || best.is_none())
+    // Of those that are alike the one that was made last comes first.
+    found.sort_by_key(rank);
+    found.reverse();
+    let at_points = found.partition_point(|candidate| candidate.points > 0);
+    let mut plans: Vec<Plan> = found.iter().map(|best| finish(request, best)).collect();
+    if (hinted.is_none() || plans.is_empty())
         && let Some(branches) = union(request, root, hinted)?
     {
-        return Ok(Plan {
+        let plan = Plan {
             access: Access::Union(branches),
             sort_provided: false,
             filter_satisfied: false,
+        };
+        plans.insert(at_points, plan);
+    }
+    plans.truncate(MAX_PLANS);
+    if plans.is_empty() {
+        plans.push(match hinted {
+            Some(at) => return Err(hinted_in_vain(request, at)),
+            None => collection(request, sort, Direction::Forward),
         });
     }
-    match (best, hinted) {
-        (Some(best), _) => Ok(finish(request, &best)),
-        (None, Some(at)) => Err(hinted_in_vain(request, at)),
-        (None, None) => Ok(collection(request, sort, Direction::Forward)),
-    }
+    Ok(plans)
 }
 
 /// What makes a candidate better than another one.

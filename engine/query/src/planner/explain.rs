@@ -7,7 +7,7 @@ use super::residual::residual;
 use super::{Access, IndexAccess, Plan, PlanRequest, explain_text};
 use crate::index::IndexKind;
 use crate::limits::MAX_SORT_BYTES;
-use crate::matcher::{Leaf, Node, Predicate};
+use crate::matcher::{Leaf, Matcher, Node, Predicate};
 use crate::sort::Direction;
 use crate::text::{document_text, format_general};
 use crate::value::{elements, field, is_empty};
@@ -32,6 +32,34 @@ impl ExplainStage {
             details: details.finish(),
             inputs,
         }
+    }
+
+    /// What stands in the place of a plan where there is no collection.
+    pub fn without_collection() -> ExplainStage {
+        ExplainStage::end("nonExistentNamespace")
+    }
+
+    /// A plan that gives nothing, with the reason.
+    fn end(reason: &str) -> ExplainStage {
+        let mut details = DocBuilder::new();
+        details.append("type", reason);
+        ExplainStage::new("EOF", details, Vec::new())
+    }
+
+    /// A stage above this one.
+    #[must_use]
+    pub fn below(self, name: &'static str) -> ExplainStage {
+        ExplainStage::new(name, DocBuilder::new(), vec![self])
+    }
+
+    /// Writes the whole plan into an open document. Explain looks at no plan of the cache.
+    pub fn write_plan(
+        &self,
+        out: &mut DocBuilder,
+        statistics: &dyn Fn(&ExplainStage, &mut DocBuilder),
+    ) {
+        out.append("isCached", false);
+        self.write(out, statistics);
     }
 
     /// Writes the stage into an open document; `statistics` may add to each stage behind its name.
@@ -61,22 +89,54 @@ impl ExplainStage {
     }
 }
 
-pub(super) fn query_planner(request: &PlanRequest<'_>, stage: &ExplainStage) -> RawDocumentBuf {
+/// The plans of a query as explain tells of them.
+#[derive(Clone, Copy, Debug)]
+pub struct ShownPlans<'a> {
+    pub winning: &'a ExplainStage,
+    pub rejected: &'a [ExplainStage],
+    pub shape_hash: &'a str,
+    pub key_hash: &'a str,
+    /// How long the choice took.
+    pub millis: i64,
+}
+
+/// The part of explain that tells of the plans: namespace, the filter's normal form, what was chosen
+/// and what was not.
+pub fn query_planner(
+    namespace: &str,
+    matcher: &Matcher,
+    index_filter_set: bool,
+    plans: &ShownPlans<'_>,
+) -> RawDocumentBuf {
     let mut out = DocBuilder::new();
-    out.append("namespace", RawBsonRef::String(request.namespace));
-    let parsed = request.matcher.parsed_query();
+    out.append("namespace", RawBsonRef::String(namespace));
+    let parsed = matcher.parsed_query();
     out.append("parsedQuery", RawBsonRef::Document(&parsed));
-    if let Some(collation) = request.matcher.collation() {
+    if let Some(collation) = matcher.collation() {
         out.append("collation", RawBsonRef::Document(&collation.document()));
     }
-    out.append("indexFilterSet", RawBsonRef::Boolean(false));
-    out.append("maxIndexedOrSolutionsReached", RawBsonRef::Boolean(false));
-    out.append("maxIndexedAndSolutionsReached", RawBsonRef::Boolean(false));
-    out.append("maxScansToExplodeReached", RawBsonRef::Boolean(false));
+    out.append("indexFilterSet", index_filter_set)
+        .append("queryHash", plans.shape_hash)
+        .append("planCacheShapeHash", plans.shape_hash)
+        .append("planCacheKey", plans.key_hash)
+        .append("optimizationTimeMillis", plans.millis as i32);
+    for reached in [
+        "maxIndexedOrSolutionsReached",
+        "maxIndexedAndSolutionsReached",
+        "maxScansToExplodeReached",
+        "prunedSimilarIndexes",
+    ] {
+        out.append(reached, false);
+    }
     out.start_document("winningPlan");
-    stage.write(&mut out, &|_, _| {});
+    plans.winning.write_plan(&mut out, &|_, _| {});
     out.end();
     out.start_array("rejectedPlans");
+    for rejected in plans.rejected {
+        out.push_document();
+        rejected.write_plan(&mut out, &|_, _| {});
+        out.end();
+    }
     out.end();
     out.finish()
 }
@@ -97,7 +157,7 @@ pub(super) fn stages(
         details
     };
     let mut stage = match &plan.access {
-        Access::Nothing => ExplainStage::new("EOF", DocBuilder::new(), Vec::new()),
+        Access::Nothing => ExplainStage::end("predicateEvalsToFalse"),
         Access::Id(_) if plan.filter_satisfied => {
             ExplainStage::new("IDHACK", DocBuilder::new(), Vec::new())
         }

@@ -11,6 +11,7 @@ mod interval;
 mod key_bounds;
 mod ranges;
 mod residual;
+mod shape;
 mod text;
 mod wildcard;
 
@@ -33,11 +34,12 @@ use crate::projection::Projection;
 use crate::sort::{Direction, SortPattern};
 use crate::value::{count, field, first, is_empty};
 
-pub use explain::ExplainStage;
+pub use explain::{ExplainStage, ShownPlans, query_planner};
 pub use geo::{NearAccess, NearSearch};
 pub use interval::{Interval, Intervals};
 pub use key_bounds::KeyBounds;
 pub use ranges::KeyRange;
+pub use shape::{Outline, QueryShape, shown_hash};
 
 /// What is to be planned.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +55,22 @@ pub struct PlanRequest<'a> {
     pub return_key: bool,
     /// The indexes of the collection, the one on `_id` first.
     pub indexes: &'a [IndexSpec],
+    /// The indexes that plans of this shape may use, whatever the hint says.
+    pub filter: Option<&'a IndexFilter>,
+}
+
+/// The indexes that are left to the queries of a shape.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct IndexFilter {
+    pub names: Vec<String>,
+    pub keys: Vec<RawDocumentBuf>,
+}
+
+impl IndexFilter {
+    fn allows(&self, index: &IndexSpec) -> bool {
+        self.names.iter().any(|name| *name == index.name)
+            || (self.keys.iter()).any(|key| pinion_bson::compare_documents(key, &index.key).is_eq())
+    }
 }
 
 /// An index named by the client.
@@ -163,14 +181,15 @@ impl Plan {
     }
 }
 
-/// Chooses a plan.
+/// Chooses a plan without a trial.
 pub fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
-    choose::plan(request)
+    Ok(choose::plans(request)?.swap_remove(0))
 }
 
-/// The part of explain that tells of the plan: namespace, the filter's normal form, the chosen plan.
-pub fn query_planner(request: &PlanRequest<'_>, stage: &ExplainStage) -> RawDocumentBuf {
-    explain::query_planner(request, stage)
+/// The plans that a trial can choose from, at least one: first that which is the likeliest to be
+/// the best.
+pub fn plans(request: &PlanRequest<'_>) -> Result<Vec<Plan>> {
+    choose::plans(request)
 }
 
 impl Plan {

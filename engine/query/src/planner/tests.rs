@@ -30,6 +30,7 @@ fn describe(indexes: &[IndexSpec], filter: RawDocumentBuf, sort: RawDocumentBuf)
         hint: None,
         key_bounds: None,
         return_key: false,
+        filter: None,
         indexes,
     };
     let plan = plan(&request).expect("a plan");
@@ -270,6 +271,7 @@ fn hints() {
             hint: Some(&hint),
             key_bounds: None,
             return_key: false,
+            filter: None,
             indexes: &all,
         })
     };
@@ -380,6 +382,7 @@ fn ranges_hold_the_keys_of_matching_documents() {
                 hint: None,
                 key_bounds: None,
                 return_key: false,
+                filter: None,
                 indexes: &all,
             };
             let access = match plan(&request).expect("a plan").access {
@@ -446,6 +449,7 @@ fn predicates_that_the_ranges_decide_are_not_looked_at_again() {
             hint: None,
             key_bounds: None,
             return_key: false,
+            filter: None,
             indexes,
         };
         let plan = plan(&request).expect("a plan");
@@ -577,6 +581,7 @@ fn ranges_that_decide_hold_only_keys_of_matching_documents() {
                     hint: None,
                     key_bounds: None,
                     return_key: false,
+                    filter: None,
                     indexes: &all,
                 };
                 let plan = plan(&request).expect("a plan");

@@ -45,6 +45,7 @@ fn planned(indexes: &[IndexSpec], matcher: &Matcher, sort: Option<&SortPattern>)
         hint: None,
         key_bounds: None,
         return_key: false,
+        filter: None,
         indexes,
     };
     plan(&request).expect("a plan")

@@ -104,6 +104,33 @@ impl Projection {
         self.positional.is_some() || any(&self.root)
     }
 
+    /// The paths that come out, where they are all that the projection looks at.
+    pub fn kept_paths(&self) -> Option<Vec<String>> {
+        fn kept(tree: &Tree, prefix: &str, out: &mut Vec<String>) -> bool {
+            tree.iter().all(|(name, action)| {
+                let path = || format!("{prefix}{name}");
+                match action {
+                    Action::Include => {
+                        out.push(path());
+                        true
+                    }
+                    Action::Nested(tree) => kept(tree, &format!("{}.", path()), out),
+                    // An inclusion leaves out nothing but the `_id`.
+                    Action::Exclude => true,
+                    Action::Compute(_)
+                    | Action::Value(_)
+                    | Action::Slice { .. }
+                    | Action::ElemMatch(_) => false,
+                }
+            })
+        }
+        let mut paths = Vec::new();
+        let told = self.mode == Mode::Inclusion
+            && self.positional.is_none()
+            && kept(&self.root, "", &mut paths);
+        told.then_some(paths)
+    }
+
     /// Whether only plain top-level fields are kept or dropped.
     pub fn is_simple(&self) -> bool {
         self.positional.is_none()

@@ -28,14 +28,15 @@ pub(super) enum FirstStage {
     /// `$documents`, with the pipeline that it stands in.
     Documents(RawArrayBuf),
     IndexStats,
+    PlanCacheStats,
     Catalog(Catalog),
     ClusterCatalog(ClusterCatalog),
     /// `$listLocalSessions`; there are none of named users.
     Sessions {
         of_users: bool,
     },
-    /// A list of things that this node has none of: query statistics are sampled at a rate of zero, query settings belong
-    /// to replica sets, and no plans are cached.
+    /// A list of things that this node has none of: query statistics are sampled at a rate of zero, and query settings
+    /// belong to replica sets.
     Nothing,
 }
 
@@ -122,7 +123,7 @@ pub(super) fn first_stage(stages: &RawArray, place: Place<'_>) -> Result<Option<
         "$planCacheStats" => {
             refusals::plan_cache_stats(spec)?;
             place.needs_collection(name)?;
-            FirstStage::Nothing
+            FirstStage::PlanCacheStats
         }
         "$querySettings" => {
             refusals::query_settings(spec)?;
@@ -191,6 +192,10 @@ pub(super) async fn documents_of(
         FirstStage::ClusterCatalog(stage) => stage.documents(),
         FirstStage::IndexStats => match acquired.collection() {
             Some(collection) => index_stats(collection).await,
+            None => Vec::new(),
+        },
+        FirstStage::PlanCacheStats => match acquired.collection() {
+            Some(collection) => super::plan_cache::stats(&collection.ns).await,
             None => Vec::new(),
         },
         FirstStage::CollStats(stage) => vec![stage.document(acquired).await?],
