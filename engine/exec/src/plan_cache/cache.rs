@@ -250,22 +250,26 @@ impl<V> Entry<V> {
 
 #[cfg(test)]
 mod tests {
-    use pinion_bson::rawdoc;
     use pinion_query::{IndexSpec, Matcher, PlanRequest, plans};
 
     use super::*;
 
     /// A query whose shape is told by its path, with two ways to answer it.
     fn key(path: &str) -> (PlanKey, Outline) {
-        let indexes = ["_id", "a", "b"].map(|name| {
-            let pattern = match name {
-                "b" => rawdoc! { path: 1, "b": 1 },
-                "a" => rawdoc! { path: 1 },
-                _ => rawdoc! { "_id": 1 },
-            };
-            IndexSpec::new(name, &pattern).expect("a pattern")
-        });
-        let matcher = Matcher::parse(&rawdoc! { path: 1 }).expect("a filter");
+        let ascending = |paths: &[&str]| {
+            let mut pattern = DocBuilder::new();
+            paths.iter().for_each(|path| {
+                pattern.append(path, 1i32);
+            });
+            pattern.finish()
+        };
+        let index = |name, paths: &[&str]| IndexSpec::new(name, &ascending(paths));
+        let indexes = [
+            index("_id", &["_id"]).expect("a pattern"),
+            index("one", &[path]).expect("a pattern"),
+            index("two", &[path, "z"]).expect("a pattern"),
+        ];
+        let matcher = Matcher::parse(&ascending(&[path])).expect("a filter");
         let request = PlanRequest {
             namespace: "db.c",
             matcher: &matcher,
