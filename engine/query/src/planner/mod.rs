@@ -68,7 +68,7 @@ pub struct IndexFilter {
 
 impl IndexFilter {
     fn allows(&self, index: &IndexSpec) -> bool {
-        self.names.iter().any(|name| *name == index.name)
+        self.names.contains(&index.name)
             || (self.keys.iter()).any(|key| pinion_bson::compare_documents(key, &index.key).is_eq())
     }
 }
