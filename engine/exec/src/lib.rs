@@ -31,6 +31,7 @@ mod commands;
 mod node;
 mod read;
 mod ttl;
+mod version;
 mod write;
 
 pub use applier::{RecoveryApplier, apply};
@@ -41,3 +42,4 @@ pub use options::{HostInfo, NodeOptions};
 pub use parameters::{LogControl, set_start_parameters};
 pub use profile::set_profile_defaults;
 pub use state::{NodeShared, NodeState, state};
+pub use version::keep_version;

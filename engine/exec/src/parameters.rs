@@ -11,11 +11,12 @@ use pinion_wire::{Error, ErrorCode, Result, ServerCounters};
 
 use crate::limits::{
     CURSOR_TIMEOUT, LEAST_BUILD_MEMORY_MB, MAX_SERVICE_DESCRIPTOR_BYTES,
-    MIN_SPACE_BESIDE_SPILLS_BYTES, MOST_LEAST_FREE_MB,
+    MIN_SPACE_BESIDE_SPILLS_BYTES, MOST_LEAST_FREE_MB, SESSION_TIMEOUT,
 };
 use crate::log_verbosity;
 use crate::spill::MemoryLimit;
 use crate::ttl::{TtlParameters, TtlSetting};
+use crate::version::feature_version;
 
 /// The parameters of one core; every core holds the same values.
 #[derive(Clone, Debug)]
@@ -160,7 +161,7 @@ pub(crate) enum Setting {
 }
 
 /// All parameters that can be asked for, in order.
-pub(crate) const NAMES: [&str; 26] = [
+pub(crate) const NAMES: [&str; 28] = [
     "allowDiskUseByDefault",
     "authenticationMechanisms",
     "automationServiceDescriptor",
@@ -175,12 +176,14 @@ pub(crate) const NAMES: [&str; 26] = [
     "internalQuerySlotBasedExecutionHashAggApproxMemoryUseInBytesBeforeSpill",
     "internalQuerySpillingMinAvailableDiskSpaceBytes",
     "journalCommitInterval",
+    "localLogicalSessionTimeoutMinutes",
     "logComponentVerbosity",
     "logLevel",
     "maxBSONDepth",
     "maxIndexBuildMemoryUsageMegabytes",
     "notablescan",
     "quiet",
+    "syncdelay",
     "ttlIndexDeleteTargetDocs",
     "ttlIndexDeleteTargetTimeMS",
     "ttlMonitorBatchDeletes",
@@ -217,7 +220,9 @@ impl Parameters {
                 out.append(name, false);
             }
             "featureCompatibilityVersion" => {
-                out.start_document(name).append("version", "8.0").end();
+                out.start_document(name)
+                    .append("version", feature_version().as_str())
+                    .end();
             }
             "allowDiskUseByDefault" => {
                 out.append(name, self.allow_disk_use_by_default);
@@ -234,6 +239,18 @@ impl Parameters {
             "journalCommitInterval" => {
                 let storage = &crate::state::state().shared.options.storage;
                 out.append(name, storage.journal_commit_interval.as_millis() as i32);
+            }
+            "localLogicalSessionTimeoutMinutes" => {
+                out.append(name, (SESSION_TIMEOUT.as_secs() / 60) as i32);
+            }
+            "syncdelay" => {
+                let storage = &crate::state::state().shared.options.storage;
+                let secs = match storage.checkpoint_interval {
+                    // Checkpoints are made at the end alone.
+                    Duration::MAX => 0.0,
+                    interval => interval.as_secs_f64(),
+                };
+                out.append(name, secs);
             }
             "automationServiceDescriptor" => {
                 out.append(name, &*self.automation_service_descriptor);

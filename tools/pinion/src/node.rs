@@ -114,6 +114,9 @@ pub async fn run_core(core: CoreId, config: Arc<NodeConfig>) -> Result<(), NodeE
         .first()
         .map_or(config.node.port, |listener| listener.local_addr().port());
     open(&config, port).await?;
+    if let Err(error) = pinion_exec::keep_version().await {
+        tracing::warn!(target: "STORAGE", id = 7_100_030u64, error = error.message, "The version of the data files could not be stored");
+    }
     spawn(Queue::Foreground, async {
         storage().failed().await;
         request_shutdown();

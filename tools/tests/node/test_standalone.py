@@ -127,3 +127,12 @@ def test_what_a_collector_takes(client):
     assert machine["cpu"]["num_cpus"] >= 1 and machine["cpu"]["user_ms"] > 0
     assert machine["memory"]["MemTotal_kb"] > machine["memory"]["MemFree_kb"] > 0
     assert data["serverStatus"]["uptimeMillis"] > 0 and data["start"] <= data["end"]
+
+
+def test_the_version_is_stored(tmp_path):
+    with Node(directory=tmp_path) as node, node.client() as client:
+        version = client.admin.command("getParameter", 1, featureCompatibilityVersion=1)["featureCompatibilityVersion"]["version"]
+        assert client.admin["system.version"].find_one() == {"_id": "featureCompatibilityVersion", "version": version}
+        assert client.list_database_names() == ["admin"]
+        told = client.admin.command("getParameter", 1, syncdelay=1, localLogicalSessionTimeoutMinutes=1)
+        assert told["syncdelay"] == 60.0 and told["localLogicalSessionTimeoutMinutes"] == 30

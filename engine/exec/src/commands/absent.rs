@@ -4,8 +4,8 @@
 use pinion_wire::idl::missing_field;
 use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
 
-use super::hello::COMPATIBLE_VERSION;
 use super::register;
+use crate::version::feature_version;
 
 /// Those that only members of a replica set have.
 const REPLICATED: [(&str, &str); 9] = [
@@ -133,8 +133,7 @@ async fn set_feature_compatibility_version(cmd: Invocation) -> Result<Reply> {
     let wanted = reader.str("setFeatureCompatibilityVersion")?;
     let confirmed = reader.opt_bool("confirm")?.unwrap_or(false);
     reader.finish()?;
-    let [major, minor, ..] = COMPATIBLE_VERSION;
-    let present = format!("{major}.{minor}");
+    let present = feature_version();
     if !confirmed {
         return Err(Error::new(
             ErrorCode(7_369_100),

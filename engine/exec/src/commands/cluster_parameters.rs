@@ -1,18 +1,16 @@
 //! `getClusterParameter` and `setClusterParameter`.
 
-use std::sync::Arc;
-
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
-use pinion_query::{Matcher, Update, Variables};
+use pinion_query::Matcher;
 use pinion_runtime::{CoreId, Queue};
 use pinion_wire::idl::{Namespace, Types, missing_field};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-use crate::acquire::{acquire_read, acquire_write};
+use crate::acquire::acquire_read;
 use crate::cluster_parameters::{COLLECTION, NAMES, Set, append_set, known, parse, read_stored};
 use crate::read::{ReadRequest, open};
 use crate::state::state;
-use crate::write::{Change, ModifyOutcome, ModifyStatement, Validation, run};
+use crate::write::put_document;
 
 /// `getClusterParameter`. MongoDB passes over fields that it does not know here, and in the command that sets.
 pub(crate) async fn get_cluster_parameter(cmd: Invocation) -> Result<Reply> {
@@ -96,23 +94,8 @@ async fn store(ctx: OpContext, name: &'static str, value: RawDocumentBuf) -> Res
     let mut document = DocBuilder::new();
     append_set(name, &set, &mut document);
     let document = document.finish();
-    let filter = pinion_bson::rawdoc! { "_id": name };
-    let variables = Variables::default();
-    let update = Update::parse_with(RawBsonRef::Document(&document), None, &variables)?;
-    let statement = ModifyStatement {
-        matcher: Matcher::parse(&filter)?,
-        filter,
-        change: Arc::new(Change::Update(update)),
-        multi: false,
-        upsert: true,
-        hint: None,
-        sort: None,
-        validation: Validation::default(),
-        wants_documents: false,
-    };
     let ns = Namespace::new(COLLECTION.0, COLLECTION.1)?;
-    let acquired = acquire_write(&ctx, ns, None).await?;
-    run(&ctx, acquired, &statement, &mut ModifyOutcome::default()).await?;
+    put_document(&ctx, ns, name, &document).await?;
     use_everywhere(name, set).await;
     Ok(())
 }

@@ -9,7 +9,6 @@ use pinion_wire::idl::Path;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::delete::parse_delete;
-use super::hello::COMPATIBLE_VERSION;
 use super::update::{parse_update, read_options};
 use super::{aggregate, count, distinct, find, find_and_modify};
 use crate::acquire::{Acquired, ReadSource, acquire_read, acquire_viewed};
@@ -21,6 +20,7 @@ use crate::read::{
     choose_to_explain, open,
 };
 use crate::state::state;
+use crate::version::COMPATIBLE_VERSION;
 use crate::write::ModifyStatement;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

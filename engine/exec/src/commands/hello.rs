@@ -12,9 +12,8 @@ use crate::interrupt::interruptible;
 use crate::limits::SESSION_TIMEOUT;
 use crate::parameters::LogControl;
 use crate::state::state;
+use crate::version::COMPATIBLE_VERSION;
 
-/// The version whose behaviour this node follows.
-pub(crate) const COMPATIBLE_VERSION: [i32; 4] = [8, 0, 16, 0];
 /// With 25 a driver sends `bulkWrite`, and updates of one document with `sort`.
 const MAX_WIRE_VERSION: i32 = 25;
 

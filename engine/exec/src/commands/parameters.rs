@@ -71,7 +71,7 @@ pub(crate) async fn get_parameter(cmd: Invocation) -> Result<Reply> {
 pub(crate) async fn set_parameter(cmd: Invocation) -> Result<Reply> {
     let body = cmd.body();
     let mut out = Reply::new();
-    let mut settings = Vec::new();
+    let (mut settings, mut told) = (Vec::new(), Vec::new());
     for (name, value) in elements(body).skip(1) {
         if is_generic_argument(name) {
             continue;
@@ -87,6 +87,7 @@ pub(crate) async fn set_parameter(cmd: Invocation) -> Result<Reply> {
         if settings.is_empty() {
             state().parameters.borrow().append_as(name, "was", &mut out);
         }
+        told.push((name.to_owned(), pinion_query::value_text(value)));
         settings.push(setting);
     }
     if settings.is_empty() {
@@ -106,5 +107,8 @@ pub(crate) async fn set_parameter(cmd: Invocation) -> Result<Reply> {
         }
     })
     .await;
+    for (name, value) in told {
+        tracing::info!(target: "COMMAND", id = 23_435u64, parameterName = name, newValue = value, "Successfully set parameter to new value");
+    }
     Ok(out)
 }

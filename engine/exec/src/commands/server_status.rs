@@ -9,7 +9,6 @@ use pinion_runtime::{CoreId, RuntimeStats};
 use pinion_wire::idl::truthy;
 use pinion_wire::{Invocation, Registry, Reply, Result, ServerCounters};
 
-use super::hello::COMPATIBLE_VERSION;
 use super::status_sections::{
     SystemSource, append_catalog, append_extra_info, append_locks, append_memory, append_network,
     append_replicated,
@@ -18,6 +17,7 @@ use crate::metrics::{CounterValues, LatencyValues, TopEntry};
 use crate::read::CursorCounts;
 use crate::state::state;
 use crate::stats::storage_stats;
+use crate::version::COMPATIBLE_VERSION;
 
 /// What one core contributes.
 struct CorePart {

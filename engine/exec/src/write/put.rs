@@ -1,0 +1,38 @@
+//! Documents that the node keeps for itself, by their `_id`.
+
+use std::sync::Arc;
+
+use pinion_bson::{RawBsonRef, RawDocument, rawdoc};
+use pinion_query::{Matcher, Update, Variables};
+use pinion_wire::idl::Namespace;
+use pinion_wire::{OpContext, Result};
+
+use super::modify::Change;
+use super::target::{ModifyOutcome, ModifyStatement, run};
+use super::validation::Validation;
+use crate::acquire::acquire_write;
+
+/// Replaces the document with this `_id` of its own, or makes it, and its collection with it. What is the same already is not
+/// written again.
+pub(crate) async fn put_document(
+    ctx: &OpContext,
+    ns: Namespace,
+    id: &str,
+    document: &RawDocument,
+) -> Result<()> {
+    let filter = rawdoc! { "_id": id };
+    let update = Update::parse_with(RawBsonRef::Document(document), None, &Variables::default())?;
+    let statement = ModifyStatement {
+        matcher: Matcher::parse(&filter)?,
+        filter,
+        change: Arc::new(Change::Update(update)),
+        multi: false,
+        upsert: true,
+        hint: None,
+        sort: None,
+        validation: Validation::default(),
+        wants_documents: false,
+    };
+    let acquired = acquire_write(ctx, ns, None).await?;
+    run(ctx, acquired, &statement, &mut ModifyOutcome::default()).await
+}
