@@ -101,6 +101,7 @@ def test_trees_have_their_names_and_sizes(data):
     expected = {
         ("admin_test.people", None): 6_000, ("admin_test.people", "name_1__id_-1"): 6_000, ("admin_test.people", "text_1"): 6_000,
         ("admin_test.large", None): 40, ("admin_test.unique", None): 1_500, ("admin_test.unique", "u_1"): 1_500,
+        ("admin.system.version", None): 1,
     }
     assert {name: tree["records"] for name, tree in trees.items()} == expected
     for (_, index), tree in trees.items():
