@@ -279,9 +279,11 @@ impl Collection {
         self.id_index_in_tree().into_iter().chain(others)
     }
 
-    /// How many complete indexes the collection has, that on `_id` included.
+    /// How many complete indexes the collection has, that on `_id` included. By what a collection was created to be
+    /// clustered by it has no index.
     pub fn index_count(&self) -> usize {
-        usize::from(self.clustering == Clustering::Id) + self.ready_indexes().count()
+        let has_id_index = self.clustering == Clustering::Id && self.options.clustered.is_none();
+        usize::from(has_id_index) + self.ready_indexes().count()
     }
 
     /// The indexes other than that on `_id`, as they are asked for on another collection with the

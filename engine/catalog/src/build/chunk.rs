@@ -115,6 +115,7 @@ impl Source {
 /// The merge of sorted sequences: a heap of those that have entries left.
 pub(super) struct Merge {
     heap: Vec<Source>,
+    /// The last key that was given.
     last: Option<Key>,
 }
 
@@ -168,9 +169,12 @@ impl Merge {
                 break;
             };
             let key = first.chunk.key(first.at);
-            if self.last.as_deref() != Some(key) {
+            let last = match out.len() {
+                0 => self.last.as_deref(),
+                len => Some(out.key(len - 1)),
+            };
+            if last != Some(key) {
                 out.push(key, first.chunk.value(first.at));
-                self.last = Some(Key::from_slice(key));
             }
             first.at += 1;
             if first.at == first.chunk.len() {
@@ -192,6 +196,9 @@ impl Merge {
             if taken.is_multiple_of(MERGE_STEP_ENTRIES) {
                 pinion_runtime::yield_if_due().await;
             }
+        }
+        if !out.is_empty() {
+            self.last = Some(Key::from_slice(out.key(out.len() - 1)));
         }
         Ok((!out.is_empty()).then_some(out))
     }

@@ -1,7 +1,7 @@
 //! Builds of indexes over the documents that are there, while others read and write them.
 //!
 //! All partitions are scanned at once; entries are sorted, in files where they are many, and loaded into new trees without
-//! a way through the delta; a checkpoint makes those begin. What is written meanwhile waits in the side writes, which are
+//! a way through the delta; a manifest makes those begin. What is written meanwhile waits in the side writes, which are
 //! brought over at the end. Nothing of this is logged: the log has that a build began and how it ended. Replay keeps the
 //! side writes as writers do, and brings them over where the log says that the build was complete; all else that the index
 //! needs was in the page files before. A build whose end the log does not have is given up at the next start.
@@ -106,7 +106,7 @@ async fn fill_trees(work: &Arc<Work>) -> Result<Found> {
 /// Makes the trees begin that were loaded.
 pub(crate) async fn install(found: &Found) -> Result<()> {
     if found.entries > 0 {
-        storage().checkpoint_loads().await.map_err(from_fatal)?;
+        storage().install_loads().await.map_err(from_fatal)?;
     }
     Ok(())
 }

@@ -345,7 +345,8 @@ impl Coordinator {
             ));
         };
         let names = selection.names(&collection, ended)?;
-        let before = collection.listed_indexes().count();
+        let building = collection.indexes.len() - collection.ready_indexes().count();
+        let before = collection.index_count() + building;
         let builds = builds_of(&collection, &names)?;
         if !builds.is_empty() {
             self.end_builds(&builds, "dropIndexes command");

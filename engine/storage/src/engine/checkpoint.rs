@@ -73,18 +73,6 @@ impl Storage {
         self.checkpoint_by_command(Spilling::Never).await
     }
 
-    /// Takes a checkpoint with which the trees that were loaded begin.
-    ///
-    /// # Errors
-    /// As of [`checkpoint`](Self::checkpoint).
-    pub async fn checkpoint_loads(&self) -> Result<Timestamp, Fatal> {
-        submit_to(CoreId(0), Queue::Background, || async {
-            storage().node_state().dirty.set(true);
-        })
-        .await;
-        self.checkpoint().await
-    }
-
     async fn checkpoint_by_command(&self, spilling: Spilling) -> Result<Timestamp, Fatal> {
         let _awaits = self.await_checkpoint();
         submit_to(CoreId(0), Queue::Background, move || async move {
@@ -146,7 +134,7 @@ impl Storage {
     }
 
     /// Somebody waits for a checkpoint, and has it go on as fast as it can, until the guard is dropped.
-    fn await_checkpoint(&self) -> impl Drop + use<> {
+    pub(super) fn await_checkpoint(&self) -> impl Drop + use<> {
         struct Awaits(Arc<Shared>);
         impl Drop for Awaits {
             fn drop(&mut self) {
@@ -233,27 +221,19 @@ impl Storage {
             .map(|roots| roots.expect("every partition has an owner"))
             .collect();
 
-        let failed =
-            |error: std::io::Error| Fatal::new(format!("writing a manifest failed: {error}"));
-        let mut manifests = node
-            .manifests
-            .borrow_mut()
-            .take()
-            .expect("the turn protects the manifests");
-        let current = manifests.current();
-        let mut manifest = Manifest {
-            generation: current.generation + 1,
-            base: c.as_u64(),
-            all_durable: current.all_durable.max(c.as_u64()),
-            retained_above: c.as_u64(),
-            roots: roots.clone(),
-            spilled,
-            ..current.clone()
-        };
-        manifest.cuts.prune(c);
-        let replaced = manifests.replace(manifest).await;
-        *node.manifests.borrow_mut() = Some(manifests);
-        replaced.map_err(failed)?;
+        self.write_manifest(|current| {
+            let mut manifest = Manifest {
+                base: c.as_u64(),
+                all_durable: current.all_durable.max(c.as_u64()),
+                retained_above: c.as_u64(),
+                roots: roots.clone(),
+                spilled,
+                ..current.clone()
+            };
+            manifest.cuts.prune(c);
+            manifest
+        })
+        .await?;
         node.base.set(c);
         let recorded = &self.shared.recorded_durable;
         recorded.fetch_max(c.as_u64(), Ordering::SeqCst);
@@ -276,6 +256,24 @@ impl Storage {
             .set(counters.checkpoint_total.get() + (now() - started));
         sim::event("checkpoint end");
         Ok(())
+    }
+
+    /// Makes what `change` makes of the current manifest the next one. The caller has the turn.
+    pub(super) async fn write_manifest(
+        &self,
+        change: impl FnOnce(&Manifest) -> Manifest,
+    ) -> Result<(), Fatal> {
+        let node = self.node_state();
+        let manifests = node.manifests.borrow_mut().take();
+        let mut manifests = manifests.expect("the turn protects the manifests");
+        let current = manifests.current();
+        let next = Manifest {
+            generation: current.generation + 1,
+            ..change(current)
+        };
+        let replaced = manifests.replace(next).await;
+        *node.manifests.borrow_mut() = Some(manifests);
+        replaced.map_err(|error| Fatal::new(format!("writing a manifest failed: {error}")))
     }
 
     /// Seals this core's partitions in one poll and merges them one after another. Gives of each what the manifest shall say,

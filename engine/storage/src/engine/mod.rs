@@ -7,6 +7,7 @@ mod durability;
 mod error;
 mod execute;
 mod horizon;
+mod loads;
 mod open;
 mod options;
 mod pace;

@@ -15,7 +15,7 @@ use super::merging::Merging;
 use super::spill::Spilled;
 use super::view::{Reaped, Sealed, View};
 use crate::base::{
-    Change, Counts, Extent, Freed, Pace, PageWriter, PartitionRoots, TreeRoot, free_tree,
+    Change, Counts, Extent, Freed, Pace, PageWriter, PartitionRoots, TreeRoot, Unpaced, free_tree,
     merge_tree, rest,
 };
 use crate::types::{Fatal, Key, TreeId};
@@ -112,6 +112,49 @@ impl Partition {
         Ok(roots)
     }
 
+    /// Puts the loaded trees that are complete among the others, durable on return; the base stays what it is otherwise.
+    /// None if there are none. No checkpoint is under way.
+    pub(crate) async fn merge_loads(&self) -> Result<Option<PartitionRoots>, Fatal> {
+        self.store.file.check()?;
+        let view = self.state.borrow().views.current().clone();
+        assert!(
+            view.with_sealed(|sealed| sealed.is_none()),
+            "a checkpoint is under way"
+        );
+        let loads = self.install_loads();
+        if loads.is_empty() {
+            return Ok(None);
+        }
+        let number = view.roots.checkpoint + 1;
+        let mut writer = PageWriter::new(&self.store, number, &Unpaced);
+        let mut freed = Freed::default();
+        let mut trees = view.trees.clone();
+        let mut master_changes = BTreeMap::new();
+        let mut loaded = Vec::new();
+        for load in loads {
+            freed.extents.extend(load.freed);
+            trees.insert(load.tree, load.root);
+            master_changes.insert(load.tree, Some(load.root));
+            loaded.push((load.tree, load.root.counts));
+        }
+        let mut roots = view.roots;
+        let master = self
+            .merge_master(&view, &mut roots, master_changes, &mut freed, &mut writer)
+            .await?;
+        writer.finish().await?;
+        let spilled = self.state.borrow().spilled;
+        let before = self.state.borrow_mut().merged.replace(Merged {
+            roots,
+            master,
+            trees,
+            spilled,
+            freed: freed.extents,
+            loaded,
+        });
+        assert!(before.is_none(), "two checkpoints of one partition at once");
+        Ok(Some(roots))
+    }
+
     async fn merge_view(
         &self,
         view: &View,
@@ -183,23 +226,8 @@ impl Partition {
         } = merging;
         let mut master = view.master;
         if !master_changes.is_empty() {
-            let changes = master_changes.into_iter().map(|(tree, root)| -> Change {
-                (
-                    Key::from_slice(&tree.0.to_be_bytes()),
-                    root.map(|root| Bytes::copy_from_slice(&root.encode())),
-                )
-            });
-            master = merge_tree(
-                &mut writer,
-                &self.store,
-                &mut freed,
-                TreeId::MASTER,
-                master,
-                Box::new(std::iter::empty()),
-                changes,
-            )
-            .await?;
-            self.complete(view, &mut roots, master, &mut freed, &mut writer)
+            master = self
+                .merge_master(view, &mut roots, master_changes, &mut freed, &mut writer)
                 .await?;
         }
         writer.finish().await?;
@@ -214,6 +242,35 @@ impl Partition {
             freed: freed.extents,
             loaded,
         })
+    }
+
+    /// Merges changed roots into the master tree, and fills in the roots of the partition. Gives the new master.
+    async fn merge_master(
+        &self,
+        view: &View,
+        roots: &mut PartitionRoots,
+        changes: BTreeMap<TreeId, Option<TreeRoot>>,
+        freed: &mut Freed,
+        writer: &mut PageWriter<'_>,
+    ) -> Result<Option<TreeRoot>, Fatal> {
+        let changes = changes.into_iter().map(|(tree, root)| -> Change {
+            (
+                Key::from_slice(&tree.0.to_be_bytes()),
+                root.map(|root| Bytes::copy_from_slice(&root.encode())),
+            )
+        });
+        let master = merge_tree(
+            writer,
+            &self.store,
+            freed,
+            TreeId::MASTER,
+            view.master,
+            Box::new(std::iter::empty()),
+            changes,
+        )
+        .await?;
+        self.complete(view, roots, master, freed, writer).await?;
+        Ok(master)
     }
 
     /// Puts versions that were sealed back into the active delta. Until the new base is installed they are in both, which changes
@@ -283,8 +340,9 @@ impl Partition {
             state.loads.remove(tree);
             state.counts.insert(*tree, *counts);
         }
-        let sealed = state.views.current().sealed().expect("the merged delta");
-        for tree in &sealed.dropped {
+        // None where only loaded trees begin.
+        let sealed = state.views.current().sealed();
+        for tree in sealed.iter().flat_map(|sealed| &sealed.dropped) {
             state.dropped.remove(tree);
             state.counts.remove(tree);
         }
@@ -292,6 +350,10 @@ impl Partition {
         let view = View::new(roots, merged.master, merged.trees, state.sequence());
         state.views.replace(view, merged.freed);
         state.spilled = merged.spilled;
+        assert!(
+            sealed.is_some() || state.restored_bytes == 0,
+            "something was put back that nothing has sealed"
+        );
         state.restored_bytes = 0;
         state.active.note_edit();
         drop(sealed);

@@ -1,6 +1,6 @@
 //! Loading a new tree: its records, which come in order, go into pages at once instead of through the delta.
 //!
-//! The pages are written beside those of the partition's trees. Nothing refers to them until a checkpoint puts the tree's
+//! The pages are written beside those of the partition's trees. Nothing refers to them until a manifest has the tree's
 //! root among the others, so a crash before that leaves nothing behind: every list of free extents that is written
 //! meanwhile counts what a load has taken as free. Until then nobody reads or writes the tree.
 
@@ -49,7 +49,7 @@ pub struct TreeLoad {
 }
 
 impl Partition {
-    /// Begins to load a tree, which has no key and which nobody reads or writes until the checkpoint after
+    /// Begins to load a tree, which has no key and which nobody reads or writes until the manifest after
     /// [`TreeLoad::finish`].
     ///
     /// # Panics
@@ -172,9 +172,9 @@ impl TreeLoad {
         Ok(())
     }
 
-    /// Leaves the tree to the next checkpoint, with which it begins: [`Storage::checkpoint_loads`].
+    /// Leaves the tree to the next manifest, with which it begins: [`Storage::install_loads`].
     ///
-    /// [`Storage::checkpoint_loads`]: crate::Storage::checkpoint_loads
+    /// [`Storage::install_loads`]: crate::Storage::install_loads
     pub fn finish(self) {
         let mut state = self.partition.state.borrow_mut();
         match self.root {

@@ -21,7 +21,10 @@ const RECORDS_OF_PART: u64 = 300;
 /// What becomes of a load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
+    /// The tree begins with a checkpoint.
     Finished,
+    /// It begins beside the base that is there.
+    Installed,
     Abandoned,
     /// The partition is opened again before it is complete.
     Forgotten,
@@ -96,7 +99,7 @@ fn check(end: End) {
         }
         let roots = roots.unwrap();
         let expected: Vec<_> = match end {
-            End::Finished => (0..PARTS * RECORDS_OF_PART).map(record).collect(),
+            End::Finished | End::Installed => (0..PARTS * RECORDS_OF_PART).map(record).collect(),
             _ => Vec::new(),
         };
         let partition = match end {
@@ -110,12 +113,23 @@ fn check(end: End) {
                 load.abandon().await;
                 partition
             }
-            End::Finished | End::Dropped => {
+            End::Finished | End::Dropped | End::Installed => {
                 load.finish();
                 if end == End::Dropped {
                     partition.drop_tree(LOADED, Timestamp::from_u64(400));
                 }
-                assert_eq!(read_all(&partition).await, [], "before the checkpoint");
+                assert_eq!(read_all(&partition).await, [], "before a manifest");
+                if end == End::Installed {
+                    write_other(&partition, 450).await;
+                    let before = partition.base_timestamp();
+                    let roots = partition.merge_loads().await.unwrap().expect("one");
+                    partition.install(roots);
+                    assert_eq!(partition.base_timestamp(), before);
+                    assert!(read_all(&partition).await == expected);
+                    let report = verify_partition(ID, dir, &roots).await.unwrap();
+                    assert_eq!(report.problems, []);
+                    assert!(partition.merge_loads().await.unwrap().is_none());
+                }
                 partition
             }
         };
@@ -147,8 +161,9 @@ fn check(end: End) {
 }
 
 #[test]
-fn a_loaded_tree_begins_with_a_checkpoint() {
+fn a_loaded_tree_begins_with_a_manifest() {
     check(End::Finished);
+    check(End::Installed);
 }
 
 #[test]
