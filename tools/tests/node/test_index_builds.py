@@ -293,3 +293,18 @@ def test_writers_go_on(node):
     took = time.monotonic() - began
     assert not build.ended, f"the build had to end first, after {took} s"
     build.join()
+
+
+def test_a_locked_node_holds_a_build_up(node):
+    client = node.client()
+    collection = client.builds.c
+    fill(collection)
+    build = Build(collection, [("$**", 1)], name="all")
+    client.admin.command({"fsync": 1, "lock": True})
+    assert not build.ended
+    time.sleep(2)
+    assert "all" in {index["spec"]["name"] for index in build.listed(includeBuildUUIDs=True) if "spec" in index}
+    client.admin.command({"fsyncUnlock": 1})
+    build.join()
+    assert build.error is None
+    is_valid(collection)

@@ -81,6 +81,32 @@ impl Build {
         self.work.progress.stop();
     }
 
+    fn log_start(&self) {
+        let Work {
+            collection, indexes, ..
+        } = &*self.work;
+        let names: Vec<&str> = indexes.iter().map(Index::name).collect();
+        tracing::info!(
+            target: "INDEX", id = 20_438u64, buildUUID = %self.work.uuid, namespace = collection.ns.as_str(),
+            collectionUUID = %collection.uuid, indexes = names.join(", "), "Index build: registering"
+        );
+    }
+
+    fn log_end(&self, outcome: &Result<Timestamp>) {
+        let (uuid, ns) = (self.work.uuid, self.work.collection.ns.as_str());
+        let millis = self.started.elapsed().as_millis() as u64;
+        match outcome {
+            Ok(at) => tracing::info!(
+                target: "INDEX", id = 20_663u64, buildUUID = %uuid, namespace = ns, commitTimestamp = %at,
+                durationMillis = millis, "Index build: completed successfully"
+            ),
+            Err(error) => tracing::info!(
+                target: "INDEX", id = 20_649u64, buildUUID = %uuid, namespace = ns, error = error.message.as_str(),
+                durationMillis = millis, "Index build: failed"
+            ),
+        }
+    }
+
     /// Waits for the end.
     pub(super) async fn outcome(&self) -> Result<Timestamp> {
         loop {
@@ -206,10 +232,12 @@ impl Coordinator {
             ended: Notify::new(),
         });
         let uuid = build.work.uuid;
+        build.log_start();
         self.builds.running.borrow_mut().insert(uuid, build.clone());
         let (coordinator, running) = (self.clone(), build.clone());
         drop(spawn(Queue::Foreground, async move {
             let outcome = coordinator.build(&running).await;
+            running.log_end(&outcome);
             coordinator.builds.running.borrow_mut().remove(&uuid);
             *running.outcome.borrow_mut() = Some(outcome);
             running.ended.notify_all();
