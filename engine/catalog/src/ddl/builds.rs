@@ -83,7 +83,9 @@ impl Build {
 
     fn log_start(&self) {
         let Work {
-            collection, indexes, ..
+            collection,
+            indexes,
+            ..
         } = &*self.work;
         let names: Vec<&str> = indexes.iter().map(Index::name).collect();
         tracing::info!(
