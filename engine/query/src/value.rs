@@ -39,6 +39,16 @@ pub(crate) fn compare_owned(a: &RawBson, b: &RawBson) -> Ordering {
     compare_values(a.as_raw_bson_ref(), b.as_raw_bson_ref())
 }
 
+/// Whether values are the same to the last byte: 1 and 1.0 are equal, but not that.
+pub(crate) fn is_identical(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> bool {
+    match (a, b) {
+        (RawBsonRef::Double(a), RawBsonRef::Double(b)) => a.to_bits() == b.to_bits(),
+        (RawBsonRef::Document(a), RawBsonRef::Document(b)) => a.as_bytes() == b.as_bytes(),
+        (RawBsonRef::Array(a), RawBsonRef::Array(b)) => a.as_bytes() == b.as_bytes(),
+        (a, b) => a == b,
+    }
+}
+
 /// Whether a document has no fields.
 pub(crate) fn is_empty(document: &RawDocument) -> bool {
     document.as_bytes().len() <= 5

@@ -19,7 +19,7 @@ use crate::acquire::{Acquired, acquire_viewed, check_view};
 use crate::compute::compute;
 use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
 use crate::read::{
-    Node, PipelineStream, ReadRequest, Reads, Stream, Surroundings, open, parse_hint,
+    Node, PipelineStream, ReadRequest, Reads, Stream, Surroundings, open, parse_hint, run_divided,
 };
 use crate::spill::memory;
 use crate::write::Validation;
@@ -382,12 +382,21 @@ async fn open_stream(
         PART_BATCH_DOCUMENTS
     };
     let request = parsed.request(&parts, collection.clone());
-    let opened = open(ctx, acquired.source(), request, wanted).await?;
-    let reads = Reads {
+    let reads = |indexes| Reads {
         ns: collection.ns.clone(),
         uuid: collection.uuid,
-        indexes: opened.indexes,
+        indexes,
     };
+    if let Some(division) = parts.division() {
+        let source = acquired.source();
+        let divided = run_divided(ctx, source, &request, &division, &around.memory).await?;
+        if let Some(divided) = divided {
+            let stream = over(Node::List(divided.documents), division.rest);
+            return Ok((stream, Some(reads(divided.indexes))));
+        }
+    }
+    let opened = open(ctx, acquired.source(), request, wanted).await?;
+    let reads = reads(opened.indexes);
     let source = Node::Read(Box::new(opened.stream));
     Ok((over(source, parts.rest), Some(reads)))
 }

@@ -9,7 +9,7 @@ use pinion_collation::Collation;
 use pinion_query::{
     Hint, KeyBounds, Matcher, MetaSource, Plan, PlanRequest, Projection, QueryShape, SortPattern,
 };
-use pinion_storage::{Key, TreeId};
+use pinion_storage::{Key, PartitionId, TreeId};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -135,6 +135,32 @@ pub(super) async fn open_at(
     at: Timestamp,
     step: StepSize,
 ) -> Result<Opened> {
+    let Prepared {
+        spec,
+        partitions,
+        indexes,
+        watch,
+    } = prepare(ctx, request, at).await?;
+    let stream = MergedStream::open(spec, partitions, ctx, step, request.skip, request.limit);
+    let mut stream = stream.await?;
+    stream.watch(watch);
+    Ok(Opened { stream, indexes })
+}
+
+/// A read that is planned and not begun.
+pub(super) struct Prepared {
+    pub spec: Arc<PartSpec>,
+    pub partitions: Vec<PartitionId>,
+    pub indexes: Vec<String>,
+    watch: Option<Watch>,
+}
+
+/// Plans a read of the state at a timestamp.
+pub(super) async fn prepare(
+    ctx: &OpContext,
+    request: &ReadRequest,
+    at: Timestamp,
+) -> Result<Prepared> {
     let (planned, watch) = plan(ctx, request, at).await?;
     let indexes = planned.access.indexes();
     let counters = &state().metrics.counters;
@@ -168,10 +194,12 @@ pub(super) async fn open_at(
     let summarised = spec.clone();
     ctx.work()
         .planned(Box::new(move || summarised.access.summary()));
-    let stream = MergedStream::open(spec, partitions, ctx, step, request.skip, request.limit);
-    let mut stream = stream.await?;
-    stream.watch(watch);
-    Ok(Opened { stream, indexes })
+    Ok(Prepared {
+        spec,
+        partitions,
+        indexes,
+        watch,
+    })
 }
 
 /// Whether a checkpoint moved the base past the timestamp before it was pinned, and another one may

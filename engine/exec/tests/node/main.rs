@@ -3,6 +3,7 @@
 mod harness;
 
 mod basics;
+mod divided;
 mod capped;
 mod fsync_lock;
 mod keys;

@@ -8,36 +8,17 @@ use super::kind::Kind;
 use super::list::List;
 use super::ranked::Side;
 use super::state::Accumulator;
+use crate::collation::compare;
 use crate::error::bad_value;
-use crate::value::{elements, field, items};
-
-/// In which order partial results have to be merged for the result of all documents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MergeOrder {
-    /// Any.
-    Any,
-    /// Those of earlier documents first, and each of documents that follow each other.
-    OfDocuments,
-}
+use crate::value::{elements, field, is_identical, items};
 
 impl Kind {
-    /// The order in which partial results have to be merged. Where any will do, values that are equal
-    /// but of different types (1 and 1.0) may still stand for each other in the result.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the partitions group nothing yet")
-    )]
-    pub(crate) fn merge_order(&self) -> MergeOrder {
-        match self {
-            Kind::First
-            | Kind::Last
-            | Kind::Push
-            | Kind::MergeObjects
-            | Kind::ConcatArrays
-            | Kind::FirstN
-            | Kind::LastN => MergeOrder::OfDocuments,
-            _ => MergeOrder::Any,
-        }
+    /// Whether partial results can be merged in any order, as long as [`Accumulator::merge_unordered`] says so.
+    pub(crate) fn is_divisible(&self) -> bool {
+        matches!(
+            self,
+            Kind::Count | Kind::Sum | Kind::Avg | Kind::Min | Kind::Max
+        )
     }
 }
 
@@ -148,6 +129,24 @@ impl Accumulator {
         Ok(())
     }
 
+    /// Takes a partial result of documents that lie anywhere among the others; false where the result would depend on
+    /// that: on the order in which doubles are added, or on which of two equal values came first.
+    pub(crate) fn merge_unordered(&mut self, partial: RawBsonRef<'_>) -> Result<bool> {
+        if let Accumulator::Extreme {
+            value: Some(value),
+            collation,
+            ..
+        } = self
+            && let Some(other) = field(read(partial)?, "value")
+            && !is_identical(value.as_raw_bson_ref(), other)
+            && compare(collation.as_deref(), value.as_raw_bson_ref(), other).is_eq()
+        {
+            return Ok(false);
+        }
+        self.merge(partial)?;
+        Ok(self.is_exact())
+    }
+
     /// The same state before it takes its first value, where merging its partial results gives what all values would have
     /// given, to the last bit and with the same one of equal values. For others one that keeps what it takes until it is
     /// merged: sums of doubles, and what lets go of the first of equal values, depend on all that came before.
@@ -170,10 +169,6 @@ impl Accumulator {
 
     /// Whether merging gives, to the last bit, what adding each value in its turn would have given. Sums of
     /// doubles and decimals depend on their order in the last digits, and so do deviations and sketches.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the partitions group nothing yet")
-    )]
     pub(crate) fn is_exact(&self) -> bool {
         match self {
             Accumulator::Sum(sum) | Accumulator::Avg { sum, .. } => sum.is_exact(),
@@ -369,12 +364,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_first_or_last_needs_the_order_of_documents() {
-        assert_eq!(Kind::First.merge_order(), MergeOrder::OfDocuments);
-        assert_eq!(Kind::Max.merge_order(), MergeOrder::Any);
-    }
-
-    #[test]
     fn sums_of_integers_alone_are_exact() {
         let exact = |value: RawBson| {
             let mut sum = Accumulator::new(&Kind::Sum);
@@ -383,5 +372,37 @@ mod tests {
         };
         assert!(exact(rawbson!(1)));
         assert!(!exact(rawbson!(1.5)));
+    }
+
+    #[track_caller]
+    fn check_unordered(kind: &Kind, parts: [RawBson; 2], expected: bool) {
+        let mut merged = Accumulator::new(kind);
+        let mut exact = true;
+        for value in &parts {
+            let mut part = Accumulator::new(kind);
+            part.add(Some(value.as_raw_bson_ref())).expect("it adds");
+            let partial = part.partial();
+            exact &= merged
+                .merge_unordered(partial.as_raw_bson_ref())
+                .expect("it merges");
+        }
+        assert_eq!(exact, expected, "{kind:?} {parts:?}");
+    }
+
+    #[test]
+    fn what_depends_on_the_order_shows() {
+        for kind in [Kind::Sum, Kind::Avg] {
+            check_unordered(&kind, [rawbson!(1), rawbson!(2_i64)], true);
+            check_unordered(&kind, [rawbson!(1), rawbson!(2.0)], false);
+            check_unordered(&kind, [rawbson!(1_i64 << 53), rawbson!(1_i64 << 53)], false);
+            check_unordered(&kind, [rawbson!(1), rawbson!("x")], true);
+        }
+        for kind in [Kind::Min, Kind::Max] {
+            check_unordered(&kind, [rawbson!(1.5), rawbson!(2)], true);
+            check_unordered(&kind, [rawbson!("a"), rawbson!("a")], true);
+            check_unordered(&kind, [rawbson!(1), rawbson!(1.0)], false);
+            check_unordered(&kind, [RawBson::Null, rawbson!(1.0)], true);
+        }
+        check_unordered(&Kind::Count, [rawbson!(1.5), rawbson!("x")], true);
     }
 }

@@ -8,7 +8,7 @@ use pinion_wire::Result;
 
 use super::Document;
 use super::codes::Engine;
-use crate::accumulator::Accumulation;
+use crate::accumulator::{Accumulation, Kind};
 use crate::error::{error, no_javascript};
 use crate::expression::{Expression, MetaSet, Value, Variables};
 use crate::value::{count, elements, first};
@@ -102,6 +102,35 @@ impl Group {
             engine: Engine::Classic,
             collation: variables.collation.clone(),
         })
+    }
+}
+
+impl Group {
+    /// Whether groups of parts of the documents can be put together.
+    pub(super) fn is_divisible(&self) -> bool {
+        self.fields.iter().all(|(_, field)| field.kind().is_divisible())
+    }
+
+    /// Whether there is one group of all documents, which are only counted.
+    pub(super) fn only_counts(&self) -> bool {
+        let counts = |field: &Accumulation| *field.kind() == Kind::Count;
+        matches!(&self.id, Id::Value(id) if id.constant().is_some())
+            && self.fields.iter().all(|(_, field)| counts(field))
+    }
+
+    /// What a part gives for so many documents, where they are only counted.
+    pub(super) fn counted(&self, count: RawBsonRef<'_>) -> Option<Document> {
+        let Id::Value(id) = &self.id else {
+            return None;
+        };
+        let mut out = DocBuilder::new();
+        out.append("_id", id.constant()?.as_raw_bson_ref());
+        out.start_array("partials");
+        for _ in &self.fields {
+            out.push(count);
+        }
+        out.end();
+        Some(out.finish().into())
     }
 }
 

@@ -4,7 +4,7 @@
 use std::iter::Peekable;
 
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawArray, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_keystring::encode_id_in;
 use pinion_wire::Result;
 use rustc_hash::FxHashMap;
@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use super::Document;
 use super::codes::{Engine, coded, no_disk_use};
+use super::division::depends_on_order;
 use super::group::Group;
 use super::step::{Given, OnDisk, Step, Taken};
 use crate::accumulator::{Accumulator, Input};
@@ -20,13 +21,25 @@ use crate::error::{bad_value, error};
 use crate::limits::{MAX_ACCUMULATOR_BYTES, SORT_RUN};
 use crate::sorter::{Sorted, Sorter};
 use crate::spill::{DiskReply, DiskRuns, Head, Memory, Room, Spiller};
-use crate::value::{field, items};
+use crate::value::{field, is_identical, items};
 use crate::work::{self, spend, spend_bytes};
+
+/// What a stage at work is given, and what it gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Documents, and groups.
+    Whole,
+    /// Some of the documents, and what is known of their groups.
+    Part,
+    /// What parts know, and groups.
+    Merge,
+}
 
 /// The stage at work.
 #[derive(Debug)]
 pub(super) struct Grouping {
     group: Group,
+    role: Role,
     /// What has come since groups were spilled last.
     groups: Groups,
     room: Room,
@@ -74,13 +87,14 @@ struct OneGroup {
 }
 
 impl Grouping {
-    pub(super) fn new(group: Group, memory: &Memory) -> Grouping {
+    pub(super) fn new(group: Group, role: Role, memory: &Memory) -> Grouping {
         let room = memory.room(match group.engine {
             Engine::Classic => memory.limits.group,
             Engine::SlotBased => memory.limits.hash_agg,
         });
         Grouping {
             group,
+            role,
             groups: Groups::default(),
             runs: DiskRuns::new(Spiller::Group, room.limit()),
             room,
@@ -108,9 +122,43 @@ impl Grouping {
         for (accumulator, input) in groups.list[place].accumulators.iter_mut().zip(inputs) {
             let before = accumulator.bytes();
             accumulator.add_ranked(input.value.as_ref(), &input.key)?;
+            if self.role == Role::Part && !accumulator.is_exact() {
+                return Err(depends_on_order());
+            }
             groups.bytes = groups.bytes + accumulator.bytes() - before;
         }
-        self.room.set(groups.bytes);
+        self.make_room()
+    }
+
+    /// Takes what a part knows of a group, as [`Grouping::push`] takes a document.
+    fn push_partial(&mut self, document: &RawDocument) -> Result<bool> {
+        spend(work::STEP)?;
+        spend_bytes(document.as_bytes().len())?;
+        spend_sort_keys(
+            self.group.collation.as_deref(),
+            document.as_bytes().len(),
+        )?;
+        let (id, partials) = read_partials(document)?;
+        let groups = &mut self.groups;
+        let place = groups.place(id, &self.group)?;
+        let group = &mut groups.list[place];
+        // Which of two equal keys came first is not known.
+        if !is_identical(group.id.as_raw_bson_ref(), id) {
+            return Err(depends_on_order());
+        }
+        for (accumulator, partial) in group.accumulators.iter_mut().zip(items(partials)) {
+            let before = accumulator.bytes();
+            if !accumulator.merge_unordered(partial)? {
+                return Err(depends_on_order());
+            }
+            groups.bytes = groups.bytes + accumulator.bytes() - before;
+        }
+        self.make_room()
+    }
+
+    /// True when memory is full.
+    fn make_room(&mut self) -> Result<bool> {
+        self.room.set(self.groups.bytes);
         if !self.room.is_full()? {
             return Ok(false);
         }
@@ -166,7 +214,8 @@ impl Grouping {
             };
             let group = &mut self.groups.list[*place];
             group.account()?;
-            self.runs.add(key, |out| group.write(out));
+            self.runs
+                .add(key, |out| out.extend_from_slice(group.partials().as_bytes()));
             group.accumulators = Vec::new();
             sorted.next();
         }
@@ -187,7 +236,10 @@ impl Grouping {
         };
         let group = &mut self.groups.list[*place];
         group.account()?;
-        let made = group.finish(&self.group);
+        let made = match self.role {
+            Role::Part => group.partials(),
+            Role::Whole | Role::Merge => group.finish(&self.group),
+        };
         group.accumulators = Vec::new();
         sorted.next();
         Ok(Given::Document(made.into()))
@@ -217,13 +269,8 @@ impl Grouping {
 
     /// Adds what was spilled of a group.
     fn merge(&mut self, key: Bytes, spilled: &[u8]) -> Result<()> {
-        let unreadable = || bad_value("a group that was spilled has a form that is not known");
         let spilled = RawDocument::from_bytes(spilled).map_err(|_| unreadable())?;
-        let (Some(id), Some(RawBsonRef::Array(partials))) =
-            (field(spilled, "_id"), field(spilled, "partials"))
-        else {
-            return Err(unreadable());
-        };
+        let (id, partials) = read_partials(spilled)?;
         let (_, group) = match &mut self.merging {
             Some(merging) => merging,
             merging => merging.insert((key, OneGroup::new(id, &self.group)?)),
@@ -299,22 +346,38 @@ impl OneGroup {
         out.finish()
     }
 
-    /// Appends what [`Grouping::merge`] reads.
-    fn write(&self, out: &mut Vec<u8>) {
-        let mut spilled = DocBuilder::new();
-        spilled.append("_id", self.id.as_raw_bson_ref());
-        spilled.start_array("partials");
+    /// What [`read_partials`] reads.
+    fn partials(&self) -> RawDocumentBuf {
+        let mut out = DocBuilder::new();
+        out.append("_id", self.id.as_raw_bson_ref());
+        out.start_array("partials");
         for accumulator in &self.accumulators {
-            spilled.push(accumulator.partial().as_raw_bson_ref());
+            out.push(accumulator.partial().as_raw_bson_ref());
         }
-        spilled.end();
-        out.extend_from_slice(spilled.finish().as_bytes());
+        out.end();
+        out.finish()
     }
+}
+
+/// A group's key and what is known of it.
+fn read_partials(document: &RawDocument) -> Result<(RawBsonRef<'_>, &RawArray)> {
+    match (field(document, "_id"), field(document, "partials")) {
+        (Some(id), Some(RawBsonRef::Array(partials))) => Ok((id, partials)),
+        _ => Err(unreadable()),
+    }
+}
+
+fn unreadable() -> pinion_wire::Error {
+    bad_value("what is known of a group has a form that is not known")
 }
 
 impl Step for Grouping {
     fn take(&mut self, document: &Document) -> Result<Taken> {
-        match self.push(document) {
+        let pushed = match self.role {
+            Role::Whole | Role::Part => self.push(document),
+            Role::Merge => self.push_partial(document),
+        };
+        match pushed {
             Ok(true) => Ok(Taken::Spills),
             Ok(false) => Ok(Taken::Kept),
             Err(error) => Err(coded(error, self.group.engine)),
@@ -369,7 +432,7 @@ mod tests {
 
     fn groups(spec: RawBson) -> Grouping {
         let parsed = Group::parse(spec.as_raw_bson_ref(), &Variables::default());
-        Grouping::new(parsed.expect("parses"), &Memory::default())
+        Grouping::new(parsed.expect("parses"), Role::Whole, &Memory::default())
     }
 
     /// The next group's document.

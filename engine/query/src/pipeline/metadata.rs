@@ -14,7 +14,7 @@ impl Stage {
             StageKind::Match(matcher) => matcher.reads(),
             StageKind::Project(projection) => projection.reads(),
             StageKind::Sort(sort) => sort.reads(),
-            StageKind::Group(group) => group.reads(),
+            StageKind::Group(group) | StageKind::PartialGroup(group) => group.reads(),
             StageKind::BucketAuto(buckets) => buckets.reads(),
             StageKind::Window(fields) => fields.reads(),
             StageKind::ReplaceRoot(expression, _) | StageKind::Redact(expression) => {
@@ -34,6 +34,8 @@ impl Stage {
             | StageKind::Skip(_)
             | StageKind::Limit(_)
             | StageKind::Count(_)
+            | StageKind::MergedGroup(_)
+            | StageKind::MergedCount(_)
             | StageKind::Unwind(_)
             | StageKind::GeoNear(_)
             | StageKind::Densify(_)

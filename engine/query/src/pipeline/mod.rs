@@ -5,6 +5,7 @@ mod bucket_auto;
 mod codes;
 mod densify;
 mod divide;
+mod division;
 mod document;
 mod facet;
 mod fill;
@@ -44,6 +45,7 @@ use crate::index::IndexSpec;
 use crate::spill::Memory;
 
 pub use divide::PipelineParts;
+pub use division::Division;
 pub use document::Document;
 pub use outside::{
     GraphLookup, Lookup, Merge, MergeWrite, NotMatched, OutputTo, Outside, Traversal, UnionWith,

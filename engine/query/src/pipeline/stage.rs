@@ -12,7 +12,7 @@ use super::facet::{Facet, Faceting};
 use super::fusion::{Fusing, Fusion, Ranking, Ranks};
 use super::geo_near::GeoNear;
 use super::group::Group;
-use super::grouping::Grouping;
+use super::grouping::{Grouping, Role};
 use super::sample::Sample;
 use super::sorting::Sorting;
 use super::step::Step;
@@ -46,6 +46,11 @@ pub(super) enum StageKind {
     Limit(i64),
     Count(String),
     Group(Group),
+    /// A group of one partition's documents, and what puts those together.
+    PartialGroup(Group),
+    MergedGroup(Group),
+    /// The sum of the counts that partitions give under this name.
+    MergedCount(String),
     Unwind(Unwind),
     /// With the words that the error for a value that is no document begins with.
     ReplaceRoot(Expression, &'static str),
@@ -86,7 +91,10 @@ impl Stage {
             StageKind::Skip(amount) => Box::new(Skipping(amount)),
             StageKind::Limit(amount) => Box::new(Limiting(amount)),
             StageKind::Count(name) => Box::new(Counting::new(name)),
-            StageKind::Group(group) => Box::new(Grouping::new(group, memory)),
+            StageKind::Group(group) => Box::new(Grouping::new(group, Role::Whole, memory)),
+            StageKind::PartialGroup(group) => Box::new(Grouping::new(group, Role::Part, memory)),
+            StageKind::MergedGroup(group) => Box::new(Grouping::new(group, Role::Merge, memory)),
+            StageKind::MergedCount(name) => Box::new(Counting::of_counts(name)),
             StageKind::Unwind(unwind) => Box::new(Unwinding::new(unwind)),
             StageKind::Redact(expression) => Box::new(Redacting(expression)),
             StageKind::Facet(facet) => Box::new(Faceting::new(facet, memory)),

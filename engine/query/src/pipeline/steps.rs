@@ -7,6 +7,8 @@ use super::step::{Given, Step, Taken};
 use super::{Document, Stage};
 use crate::expression::Expression;
 use crate::matcher::{Matcher, MetaSource};
+use crate::number::exact_i64;
+use crate::value::field;
 use crate::work;
 
 /// `$match`.
@@ -88,18 +90,35 @@ impl Step for Limiting {
 #[derive(Debug)]
 pub(super) struct Counting {
     name: String,
+    /// Whether the documents are counts themselves.
+    sums: bool,
     counted: i64,
 }
 
 impl Counting {
     pub(super) fn new(name: String) -> Counting {
-        Counting { name, counted: 0 }
+        Counting {
+            name,
+            sums: false,
+            counted: 0,
+        }
+    }
+
+    /// The sum of what documents have in the field of this name.
+    pub(super) fn of_counts(name: String) -> Counting {
+        Counting {
+            sums: true,
+            ..Counting::new(name)
+        }
     }
 }
 
 impl Step for Counting {
-    fn take(&mut self, _: &Document) -> Result<Taken> {
-        self.counted += 1;
+    fn take(&mut self, document: &Document) -> Result<Taken> {
+        self.counted += match self.sums {
+            true => field(document, &self.name).and_then(exact_i64).unwrap_or(0),
+            false => 1,
+        };
         Ok(Taken::Kept)
     }
 

@@ -22,7 +22,7 @@ use self::facet::FacetNode;
 use self::graph::GraphNode;
 use self::lookup::LookupNode;
 use self::output::{MergeNode, OutNode};
-use self::run::RunNode;
+pub(super) use self::run::RunNode;
 use self::sub::UnionNode;
 use super::merge::MergedStream;
 use crate::limits::PART_BATCH_DOCUMENTS;

@@ -1,5 +1,7 @@
 //! Stages that need nothing but documents: steps their run and performs what it wants.
 
+use std::collections::VecDeque;
+
 use pinion_query::{Document, Input, PipelineRun, Want};
 use pinion_wire::{OpContext, Result};
 
@@ -24,7 +26,12 @@ impl RunNode {
         }
     }
 
-    pub(super) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Document>> {
+    /// A run over these documents.
+    pub(crate) fn over(documents: VecDeque<Document>, run: PipelineRun) -> RunNode {
+        RunNode::new(Node::List(documents), run)
+    }
+
+    pub(crate) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Document>> {
         let mut input = Input::Go;
         loop {
             let mut want = self.run.step(input, CORE_BUDGET)?;
