@@ -39,9 +39,9 @@ pub use index::{
 pub use limits::{MAX_FACET_BYTES, MAX_GROUP_BYTES, MAX_KEY_PATTERN_FIELDS, MAX_SORT_BYTES};
 pub use matcher::{MatchPosition, Matcher, MetaSource};
 pub use pipeline::{
-    Division, Document, GraphLookup, Input, Lookup, Merge, MergeWrite, NotMatched, OutputTo, Outside,
-    Pipeline, PipelineParts, PipelineRun, Segment, Traversal, UnionWith, Want, check_api_v1,
-    check_read_concern, no_search_server, stage_outside_v1,
+    Division, Document, GraphLookup, Input, Lookup, Merge, MergeWrite, NotMatched, OutputTo,
+    Outside, Pipeline, PipelineParts, PipelineRun, Segment, Traversal, UnionWith, Want,
+    check_api_v1, check_read_concern, no_search_server, stage_outside_v1,
 };
 pub use planner::{
     Access, ExplainStage, Hint, IndexAccess, IndexFilter, Interval, Intervals, KeyBounds, KeyRange,

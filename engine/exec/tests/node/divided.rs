@@ -18,27 +18,50 @@ fn document(i: i32) -> Document {
 
 fn pipelines() -> Vec<Vec<Document>> {
     vec![
-        vec![doc! { "$group": { "_id": "$k", "c": { "$sum": 1 }, "s": { "$sum": "$n" }, "a": { "$avg": "$n" }, "min": { "$min": "$n" }, "max": { "$max": "$s" } } }],
-        vec![doc! { "$match": { "n": { "$gte": 20 } } }, doc! { "$group": { "_id": Bson::Null, "n": { "$sum": 1 } } }],
-        vec![doc! { "$match": { "n": { "$gt": 1000 } } }, doc! { "$group": { "_id": Bson::Null, "n": { "$sum": 1 } } }],
+        vec![
+            doc! { "$group": { "_id": "$k", "c": { "$sum": 1 }, "s": { "$sum": "$n" }, "a": { "$avg": "$n" }, "min": { "$min": "$n" }, "max": { "$max": "$s" } } },
+        ],
+        vec![
+            doc! { "$match": { "n": { "$gte": 20 } } },
+            doc! { "$group": { "_id": Bson::Null, "n": { "$sum": 1 } } },
+        ],
+        vec![
+            doc! { "$match": { "n": { "$gt": 1000 } } },
+            doc! { "$group": { "_id": Bson::Null, "n": { "$sum": 1 } } },
+        ],
         vec![doc! { "$unwind": "$l" }, doc! { "$sortByCount": "$l" }],
         vec![doc! { "$match": { "k": 3 } }, doc! { "$count": "n" }],
-        vec![doc! { "$unwind": "$l" }, doc! { "$match": { "l": "x" } }, doc! { "$count": "n" }, doc! { "$project": { "m": "$n" } }],
+        vec![
+            doc! { "$unwind": "$l" },
+            doc! { "$match": { "l": "x" } },
+            doc! { "$count": "n" },
+            doc! { "$project": { "m": "$n" } },
+        ],
         // What depends on the order: last digits, the type of a key, which of equal values, arrays.
         vec![doc! { "$group": { "_id": "$k", "s": { "$sum": "$d" }, "a": { "$avg": "$d" } } }],
         vec![doc! { "$group": { "_id": "$mixed", "n": { "$sum": 1 } } }],
-        vec![doc! { "$group": { "_id": "$s", "min": { "$min": "$mixed" }, "max": { "$max": "$mixed" } } }],
-        vec![doc! { "$group": { "_id": "$k", "all": { "$push": "$n" }, "first": { "$first": "$n" } } }],
-        vec![doc! { "$sort": { "n": -1 } }, doc! { "$group": { "_id": "$k", "n": { "$sum": 1 }, "f": { "$first": "$n" } } }],
+        vec![
+            doc! { "$group": { "_id": "$s", "min": { "$min": "$mixed" }, "max": { "$max": "$mixed" } } },
+        ],
+        vec![
+            doc! { "$group": { "_id": "$k", "all": { "$push": "$n" }, "first": { "$first": "$n" } } },
+        ],
+        vec![
+            doc! { "$sort": { "n": -1 } },
+            doc! { "$group": { "_id": "$k", "n": { "$sum": 1 }, "f": { "$first": "$n" } } },
+        ],
         // The error is that of the first document that has one.
-        vec![doc! { "$group": { "_id": { "$divide": [1, "$k"] }, "n": { "$sum": { "$toInt": "$s" } } } }],
+        vec![
+            doc! { "$group": { "_id": { "$divide": [1, "$k"] }, "n": { "$sum": { "$toInt": "$s" } } } },
+        ],
     ]
 }
 
 async fn answers(client: &Client) -> Vec<Document> {
     let mut answers = Vec::new();
     for pipeline in pipelines() {
-        let command = doc! { "aggregate": "c", "pipeline": pipeline, "cursor": { "batchSize": 1000 } };
+        let command =
+            doc! { "aggregate": "c", "pipeline": pipeline, "cursor": { "batchSize": 1000 } };
         let mut reply = client.run(command).await;
         if let Ok(cursor) = reply.get_document("cursor") {
             reply = doc! { "found": cursor.get_array("firstBatch").expect("a batch").clone() };

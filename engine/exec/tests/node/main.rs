@@ -3,8 +3,8 @@
 mod harness;
 
 mod basics;
-mod divided;
 mod capped;
+mod divided;
 mod fsync_lock;
 mod keys;
 mod spills;

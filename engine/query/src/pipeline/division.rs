@@ -162,7 +162,9 @@ mod tests {
         }
         if division.only_counts() {
             let counted = division.counted(50).into_iter();
-            let counted = counted.map(|d| pinion_bson::RawDocument::to_owned(&d)).collect();
+            let counted = counted
+                .map(|d| pinion_bson::RawDocument::to_owned(&d))
+                .collect();
             let merged = outputs(division.merge, counted, Units::MAX).expect("it runs");
             assert_eq!(merged.0, whole.0, "{stages:?} by count");
             assert!(parts.division().expect("as before").counted(0).is_none());
@@ -171,11 +173,17 @@ mod tests {
 
     #[test]
     fn parts_make_the_whole() {
-        check(rawbson!([{ "$group": { "_id": "$k", "n": { "$sum": 1 }, "s": { "$sum": "$n" }, "a": { "$avg": "$_id" } } }]));
+        check(
+            rawbson!([{ "$group": { "_id": "$k", "n": { "$sum": 1 }, "s": { "$sum": "$n" }, "a": { "$avg": "$_id" } } }]),
+        );
         check(rawbson!([{ "$group": { "_id": null, "n": { "$sum": 1 }, "c": { "$count": {} } } }]));
-        check(rawbson!([{ "$group": { "_id": { "t": "$t", "k": "$k" }, "min": { "$min": "$n" }, "max": { "$max": "$t" } } }, { "$limit": 3 }]));
+        check(
+            rawbson!([{ "$group": { "_id": { "t": "$t", "k": "$k" }, "min": { "$min": "$n" }, "max": { "$max": "$t" } } }, { "$limit": 3 }]),
+        );
         check(rawbson!([{ "$unwind": "$l" }, { "$sortByCount": "$l" }]));
-        check(rawbson!([{ "$project": { "k": 1 } }, { "$match": { "k": { "$gt": 2 } } }, { "$count": "n" }]));
+        check(
+            rawbson!([{ "$project": { "k": 1 } }, { "$match": { "k": { "$gt": 2 } } }, { "$count": "n" }]),
+        );
         check(rawbson!([{ "$count": "n" }]));
         check(rawbson!([{ "$group": { "_id": "$t" } }]));
     }
@@ -188,7 +196,9 @@ mod tests {
     #[test]
     fn what_depends_on_the_order_is_not_divided() {
         check_whole(rawbson!([{ "$group": { "_id": "$k", "all": { "$push": "$n" } } }]));
-        check_whole(rawbson!([{ "$group": { "_id": "$k", "n": { "$sum": 1 }, "f": { "$first": "$n" } } }]));
+        check_whole(
+            rawbson!([{ "$group": { "_id": "$k", "n": { "$sum": 1 }, "f": { "$first": "$n" } } }]),
+        );
         check_whole(rawbson!([{ "$sort": { "n": 1 } }, { "$count": "n" }]));
         check_whole(rawbson!([{ "$limit": 7 }, { "$count": "n" }]));
         check_whole(rawbson!([{ "$project": { "n": 1 } }, { "$skip": 7 }, { "$count": "n" }]));

@@ -108,7 +108,9 @@ impl Group {
 impl Group {
     /// Whether groups of parts of the documents can be put together.
     pub(super) fn is_divisible(&self) -> bool {
-        self.fields.iter().all(|(_, field)| field.kind().is_divisible())
+        self.fields
+            .iter()
+            .all(|(_, field)| field.kind().is_divisible())
     }
 
     /// Whether there is one group of all documents, which are only counted.

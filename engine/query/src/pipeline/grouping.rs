@@ -134,10 +134,7 @@ impl Grouping {
     fn push_partial(&mut self, document: &RawDocument) -> Result<bool> {
         spend(work::STEP)?;
         spend_bytes(document.as_bytes().len())?;
-        spend_sort_keys(
-            self.group.collation.as_deref(),
-            document.as_bytes().len(),
-        )?;
+        spend_sort_keys(self.group.collation.as_deref(), document.as_bytes().len())?;
         let (id, partials) = read_partials(document)?;
         let groups = &mut self.groups;
         let place = groups.place(id, &self.group)?;
@@ -214,8 +211,9 @@ impl Grouping {
             };
             let group = &mut self.groups.list[*place];
             group.account()?;
-            self.runs
-                .add(key, |out| out.extend_from_slice(group.partials().as_bytes()));
+            self.runs.add(key, |out| {
+                out.extend_from_slice(group.partials().as_bytes())
+            });
             group.accumulators = Vec::new();
             sorted.next();
         }
