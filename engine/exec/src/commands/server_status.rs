@@ -218,6 +218,11 @@ async fn append_status(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
                 .append("ops", latency.ops as i64)
                 .end();
         }
+        // There are no transactions on a standalone.
+        out.start_document("transactions")
+            .append("latency", 0i64)
+            .append("ops", 0i64)
+            .end();
         out.end();
     }
     if wanted("opcounters") {
@@ -462,6 +467,13 @@ fn append_metrics(out: &mut DocBuilder, sums: &Sums) {
         .append("returned", c.documents_returned as i64)
         .append("updated", c.documents_updated as i64)
         .end();
+    // A write waits for other members, and there are none.
+    out.start_document("getLastError");
+    out.start_document("wtime")
+        .append("num", 0i32)
+        .append("totalMillis", 0i32)
+        .end();
+    out.append("wtimeouts", 0i64).end();
     out.start_document("operation");
     for (name, count) in [
         ("killedDueToClientDisconnect", c.killed_by_disconnect),
