@@ -383,6 +383,10 @@ RULES = [
      lambda c, a, b: name_of(c) == "createIndexes" and code(a) == 14 and code(b) == 67 and "options must be a document" in b["errmsg"]),
     ("an `expireAfterSeconds` that is NaN is refused in 7.0", lambda c, a, b: name_of(c) == "createIndexes" and code(a) == 67 and code(b) == 0
      and any(spec.get("expireAfterSeconds") != spec.get("expireAfterSeconds") for spec in specs(c))),
+    ("an `expireAfterSeconds` may have 32 bits in 7.0; in 4.4 it did not go back before 1970", lambda c, a, b: name_of(c) == "createIndexes" and code(a) == 0
+     and code(b) == 67 and "acceptable range, try a lower number" in b["errmsg"] and all(spec.get("expireAfterSeconds", 0) < 1 << 31 for spec in specs(c))),
+    ("a `size` or `max` that is NaN is zero in 7.0, and so none", lambda c, a, b: name_of(c) == "create" and code(a) == 0 and code(b) == 72
+     and any(c.get(name) != c.get(name) for name in ("size", "max"))),
     ("`create` reads its enumerations by IDL in 7.0; 4.4 took an empty text for none", lambda c, a, b: name_of(c) == "create" and code(a) == 2 and code(b) == 0
      and "Enumeration value ''" in a["errmsg"]),
     ("`$limit` and `$skip` take whole numbers only in 7.0, with the codes 5107201 and 5107200; 4.4 cut off fractions",
