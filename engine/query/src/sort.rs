@@ -109,9 +109,9 @@ impl SortPattern {
                 RawBsonRef::Document(meta) => {
                     let kind = sort_kind(field(meta, "$meta"))?;
                     sort.metas.push((sort.paths.len(), kind));
-                    // The best come first: those of the highest score, and the nearest.
+                    // The highest come first, also of distances.
                     sort.paths.push(Path::parse(META_PATH));
-                    sort.descending.push(kind != MetaKind::GeoNearDistance);
+                    sort.descending.push(true);
                     continue;
                 }
                 number if is_number(number) => sort_direction(number)?,

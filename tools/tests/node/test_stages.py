@@ -21,6 +21,30 @@ def test_lookup_reads_a_collection_that_none_can_be_called(client):
     assert list(collection.aggregate([{"$lookup": lookup}])) == [{"_id": 1, "found": []}]
 
 
+def test_out_is_told_what_is_wrong_with_its_target(client):
+    collection = client.stages.out_of
+    collection.insert_one({"_id": 1})
+    for db, name, code in (("a b", "c", 73), ("", "c", 73), ("d" * 64, "c", 73), ("d", "c" * 254, 20), ("d", "$c", 20)):
+        fails(collection, {"$out": {"db": db, "coll": name}}, code)
+    fails(collection, {"$out": {"db": "d", "coll": None}}, 40414)
+
+
+def test_documents_are_sorted_by_what_is_known_beside_them(client):
+    collection = client.stages.beside
+    collection.insert_many([{"_id": i, "l": [i, 0]} for i in (5, 0, 9)])
+    collection.create_index([("l", "2dsphere")])
+    near = {"$geoNear": {"near": {"type": "Point", "coordinates": [0, 0]}, "distanceField": "d"}}
+    found = collection.aggregate([near, {"$sort": {"x": {"$meta": "geoNearDistance"}}}])
+    assert [d["_id"] for d in found] == [9, 5, 0]
+
+
+def test_users_are_refused_by_name(client):
+    for name in ("createUser", "dropUser", "createRole", "grantPrivilegesToRole"):
+        with pytest.raises(OperationFailure) as caught:
+            client.stages.command(name, "x")
+        assert caught.value.code == 115 and name in caught.value.details["errmsg"]
+
+
 def test_merge_writes_a_batch_whole_also_where_a_document_fails(client):
     source, target = client.stages.source, client.stages.target
     source.insert_many([{"_id": i} for i in range(5)])

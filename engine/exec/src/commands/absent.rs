@@ -23,6 +23,24 @@ const REPLICATED: [(&str, &str); 9] = [
     ),
 ];
 
+/// Those that make and change users and roles, which would protect nothing while no connection authenticates.
+const USERS: [(&str, &str); 14] = [
+    ("createUser", "make a user"),
+    ("updateUser", "change a user"),
+    ("dropUser", "drop a user"),
+    ("dropAllUsersFromDatabase", "drop the users of a database"),
+    ("grantRolesToUser", "give roles to a user"),
+    ("revokeRolesFromUser", "take roles from a user"),
+    ("createRole", "make a role"),
+    ("updateRole", "change a role"),
+    ("dropRole", "drop a role"),
+    ("dropAllRolesFromDatabase", "drop the roles of a database"),
+    ("grantPrivilegesToRole", "give privileges to a role"),
+    ("revokePrivilegesFromRole", "take privileges from a role"),
+    ("grantRolesToRole", "give roles to a role"),
+    ("revokeRolesFromRole", "take roles from a role"),
+];
+
 pub(super) fn register_absent(r: &mut Registry) {
     let spec = CommandSpec::new;
     for (name, help) in REPLICATED {
@@ -71,6 +89,9 @@ pub(super) fn register_absent(r: &mut Registry) {
     for name in ["saslStart", "saslContinue", "authenticate"] {
         let help = "authenticate this connection";
         register(r, spec(name).immediate().help(help), None, authenticate);
+    }
+    for (name, help) in USERS {
+        register(r, spec(name).write_concern().help(help), None, no_users);
     }
     for name in [
         "createSearchIndexes",
@@ -182,6 +203,17 @@ async fn authenticate(cmd: Invocation) -> Result<Reply> {
     Err(Error::new(
         ErrorCode::MECHANISM_UNAVAILABLE,
         format!("Received authentication for mechanism {mechanism} which is not enabled"),
+    ))
+}
+
+/// `createUser` and its relatives.
+async fn no_users(cmd: Invocation) -> Result<Reply> {
+    Err(Error::new(
+        ErrorCode::COMMAND_NOT_SUPPORTED,
+        format!(
+            "{} is not supported: this server has no users and no roles",
+            cmd.name()
+        ),
     ))
 }
 

@@ -14,6 +14,7 @@ use pinion_query::{
     Variables,
 };
 use pinion_wire::idl::Namespace;
+use pinion_wire::limits::MAX_NAMESPACE_BYTES;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::{Node, Surroundings};
@@ -128,11 +129,11 @@ impl OutNode {
 
 fn target_of(stage: &OutputTo, around: &Surroundings) -> Result<Namespace> {
     let db = stage.db.as_deref().unwrap_or(around.ns.db());
-    // What else a name must be has been looked at when the stage was parsed.
-    Namespace::new(db, &stage.collection).map_err(|_| {
+    if db.len() + 1 + stage.collection.len() > MAX_NAMESPACE_BYTES {
         let why = format!("invalid $out target: {db}.{} is too long", stage.collection);
-        Error::new(ErrorCode::ILLEGAL_OPERATION, why)
-    })
+        return Err(Error::new(ErrorCode::ILLEGAL_OPERATION, why));
+    }
+    Namespace::new(db, &stage.collection)
 }
 
 /// Inserts documents in their stored form; the first error ends it where they are `ordered`.
