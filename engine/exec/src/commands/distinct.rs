@@ -1,5 +1,6 @@
 //! `distinct`.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -16,11 +17,11 @@ use super::aggregate;
 use super::collation::Asked;
 use super::variables::of_filter;
 use super::views::Rewritten;
-use crate::acquire::{Acquired, acquire_viewed};
+use crate::acquire::{Acquired, ReadSource, acquire_viewed};
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::pause;
 use crate::limits::PART_BATCH_DOCUMENTS;
-use crate::read::{ReadRequest, Stream, open, parse_hint};
+use crate::read::{ReadRequest, Stream, collect_divided, open, parse_hint};
 use pinion_query::Hint;
 
 /// A `distinct` as it is written.
@@ -177,6 +178,33 @@ impl Values {
     }
 }
 
+impl Values {
+    fn check(&self) -> Result<()> {
+        if self.bytes > MAX_USER_DOCUMENT_BYTES {
+            return Err(Error::new(ErrorCode(17217), "distinct too big, 16mb cap"));
+        }
+        Ok(())
+    }
+
+    /// Adds a value that was found elsewhere; false where another one that is equal to it is there already.
+    fn merge(&mut self, key: Vec<u8>, value: RawBson) -> bool {
+        let bytes = value_size(&value);
+        match self.found.entry(key) {
+            Entry::Vacant(place) => {
+                place.insert(value);
+                self.bytes += bytes;
+                true
+            }
+            Entry::Occupied(place) => {
+                let (mut one, mut other) = (DocBuilder::new(), DocBuilder::new());
+                one.append("", place.get().as_raw_bson_ref());
+                other.append("", value.as_raw_bson_ref());
+                one.finish() == other.finish()
+            }
+        }
+    }
+}
+
 /// What finding out whether a value is new costs beside its bytes, in bytes looked at.
 const VALUE_BYTES: usize = 128;
 
@@ -194,6 +222,9 @@ pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
         (Some(_), _) => aggregate::stream_for(&cmd, &body, &acquired).await?,
         (None, Some(collection)) => {
             let request = parsed.request(collection.clone());
+            if let Some(values) = in_parts(&cmd.ctx, acquired.source(), &request, &parsed).await? {
+                return Ok(reply(&values, false).await);
+            }
             let opened = open(&cmd.ctx, acquired.source(), request, PART_BATCH_DOCUMENTS).await?;
             Stream::Merged(Box::new(opened.stream))
         }
@@ -206,12 +237,51 @@ pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
         pause(&cmd.ctx).await?;
         let document = stored_document(&document);
         compute(&cmd.ctx, || values.add(document, &parsed.key)).await?;
-        if values.bytes > MAX_USER_DOCUMENT_BYTES {
-            return Err(Error::new(ErrorCode(17217), "distinct too big, 16mb cap"));
+        values.check()?;
+    }
+    Ok(reply(&values, acquired.view().is_some()).await)
+}
+
+/// The values as the partitions find them, each among its own documents; `None` where the order of all documents decides
+/// which one of equal values is shown, or where that fails.
+async fn in_parts(
+    ctx: &OpContext,
+    source: ReadSource,
+    request: &ReadRequest,
+    parsed: &Distinct,
+) -> Result<Option<Values>> {
+    let new = {
+        let collation = parsed.matcher.collation().cloned();
+        move || Values {
+            collation: collation.clone(),
+            ..Values::default()
+        }
+    };
+    let add = {
+        let key = parsed.key.clone();
+        move |values: &mut Values, document: &RawDocument| {
+            values.add(document, &key)?;
+            values.check()
+        }
+    };
+    let Some(parts) = collect_divided(ctx, source, request, new, add).await? else {
+        return Ok(None);
+    };
+    let mut merged = Values::default();
+    for part in parts {
+        for (key, value) in part.found {
+            pause(ctx).await?;
+            if !merged.merge(key, value) {
+                return Ok(None);
+            }
         }
     }
+    Ok(Some(merged).filter(|merged| merged.check().is_ok()))
+}
+
+async fn reply(values: &Values, of_view: bool) -> Reply {
     let mut out = Reply::with_capacity(values.bytes + 64);
-    if acquired.view().is_some() {
+    if of_view {
         out.ok_as_int();
     }
     let fields: &mut DocBuilder = &mut out;
@@ -223,7 +293,7 @@ pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
         fields.end();
     };
     compute_bytes(values.bytes, append).await;
-    Ok(out)
+    out
 }
 
 /// The size of a value in the reply.

@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pinion_catalog::from_read_error;
+use bytes::Bytes;
+use pinion_bson::RawDocument;
+use pinion_catalog::{from_read_error, stored_document};
 use pinion_query::{Division, Document, Input, Memory, Pipeline, PipelineRun, Want};
 use pinion_runtime::{Queue, join_all, submit_to};
-use pinion_storage::{PartitionId, storage};
+use pinion_storage::{PartitionId, SnapshotPin, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::item::PartCounters;
@@ -16,7 +18,7 @@ use super::pipeline::RunNode;
 use super::request::{Prepared, ReadRequest, open, prepare};
 use super::scan::Scan;
 use crate::acquire::ReadSource;
-use crate::compute::offload;
+use crate::compute::{compute, offload};
 use crate::interrupt::{is_interruption, pause};
 use crate::limits::CORE_BUDGET;
 use crate::state::state;
@@ -81,42 +83,23 @@ async fn group(
     division: &Division,
     memory: &Memory,
 ) -> Result<Option<Divided>> {
-    let at = source.timestamp(ctx).await?;
-    let Prepared {
-        spec,
-        partitions,
-        indexes,
-        ..
-    } = prepare(ctx, request, at).await?;
-    // The same document may come from several parts then, or be read where it is not.
-    if spec.access.reads_elsewhere() {
+    let grouped = on_parts(ctx, source, request, |count| {
+        let (stages, memory) = (division.part.clone(), part_memory(memory, count));
+        move |found, partition, ctx: OpContext| async move {
+            let part = GroupedPart {
+                found,
+                stages,
+                memory,
+            };
+            part.documents(partition, &ctx).await
+        }
+    });
+    let Some((partial, indexes)) = grouped.await? else {
         return Ok(None);
-    }
-    let memory = part_memory(memory, partitions.len());
-    let stop = Arc::new(AtomicBool::new(false));
-    let parts = join_all(partitions.into_iter().map(|partition| {
-        let part = GroupedPart {
-            spec: spec.clone(),
-            stages: division.part.clone(),
-            memory: memory.clone(),
-            stop: stop.clone(),
-        };
-        let ctx = ctx.clone();
-        submit_to(
-            storage().owner(partition),
-            Queue::Foreground,
-            move || async move { part.run(partition, &ctx).await },
-        )
-    }));
-    let mut partial = VecDeque::new();
-    for part in parts.await {
-        let (documents, counters) = part?;
-        ctx.work()
-            .examined(counters.keys_examined, counters.docs_examined);
-        partial.extend(documents);
-    }
+    };
+    let partial = partial.into_iter().flatten().collect();
     Ok(Some(Divided {
-        documents: merge(ctx, partial, division, &memory).await?,
+        documents: merge(ctx, partial, division, memory).await?,
         indexes,
     }))
 }
@@ -149,39 +132,14 @@ async fn merge(
 
 /// What one partition does.
 struct GroupedPart {
-    spec: Arc<PartSpec>,
+    found: FoundPart,
     stages: Pipeline,
     memory: Memory,
-    /// Set once a part has failed: the others need not go on.
-    stop: Arc<AtomicBool>,
 }
 
 impl GroupedPart {
-    async fn run(
-        self,
-        partition: PartitionId,
-        ctx: &OpContext,
-    ) -> Result<(Vec<Document>, PartCounters)> {
-        let mut counters = PartCounters::default();
-        let result = self.documents(partition, ctx, &mut counters).await;
-        let counted = &state().metrics.counters;
-        counted.keys_examined.add(counters.keys_examined);
-        counted.docs_examined.add(counters.docs_examined);
-        if result.is_err() {
-            self.stop.store(true, Ordering::Relaxed);
-        }
-        Ok((result?, counters))
-    }
-
-    async fn documents(
-        &self,
-        partition: PartitionId,
-        ctx: &OpContext,
-        counters: &mut PartCounters,
-    ) -> Result<Vec<Document>> {
-        let owned = storage().partition(partition).expect("asked its owner");
-        let _pin = owned.pin(self.spec.at).map_err(from_read_error)?;
-        let mut scan = Scan::open(&self.spec, owned);
+    async fn documents(&self, partition: PartitionId, ctx: &OpContext) -> Result<Vec<Document>> {
+        let mut walk = self.found.open(partition)?;
         let mut run = PipelineRun::new(self.stages.clone(), &self.memory);
         let mut given = Vec::new();
         let mut input = Input::Go;
@@ -194,13 +152,8 @@ impl GroupedPart {
             }
             input = match want {
                 Want::Document => {
-                    if self.stop.load(Ordering::Relaxed) {
-                        return Err(stopped());
-                    }
-                    let found = next_match(&mut scan, &self.spec, ctx, counters).await?;
-                    found.map_or(Input::End, |found| {
-                        Input::Document(Document::from(found.document))
-                    })
+                    let found = walk.next(ctx).await?;
+                    found.map_or(Input::End, |found| Input::Document(found.into()))
                 }
                 Want::Output(document) => {
                     pause(ctx).await?;
@@ -218,6 +171,123 @@ impl GroupedPart {
     }
 }
 
-fn stopped() -> Error {
-    Error::new(ErrorCode::INTERNAL_ERROR, "another part has failed")
+/// Has every partition put what it finds into a `T` of its own; `None` where that fails, so that whoever asks does it
+/// document by document: then an error is that of the document that comes first.
+pub(crate) async fn collect_divided<T: Send + 'static>(
+    ctx: &OpContext,
+    source: ReadSource,
+    request: &ReadRequest,
+    new: impl Fn() -> T + Clone + Send + 'static,
+    add: impl Fn(&mut T, &RawDocument) -> Result<()> + Clone + Send + Sync + 'static,
+) -> Result<Option<Vec<T>>> {
+    let collected = on_parts(ctx, source, request, |_| {
+        let (new, add) = (new.clone(), add.clone());
+        move |found: FoundPart, partition, ctx: OpContext| async move {
+            let mut walk = found.open(partition)?;
+            let mut collected = new();
+            while let Some(document) = walk.next(&ctx).await? {
+                let (document, collected) = (stored_document(&document), &mut collected);
+                compute(&ctx, || add(collected, document)).await?;
+            }
+            Ok(collected)
+        }
+    });
+    match collected.await {
+        Err(error) if is_interruption(&error) => Err(error),
+        Err(_) => Ok(None),
+        Ok(collected) => Ok(collected.map(|(parts, _)| parts)),
+    }
+}
+
+/// Has every partition do its part of a read, and gives what each has made, with the indexes that were read; `None` where
+/// parts would find documents of each other.
+async fn on_parts<T, F, Fut>(
+    ctx: &OpContext,
+    source: ReadSource,
+    request: &ReadRequest,
+    part_of: impl Fn(usize) -> F,
+) -> Result<Option<(Vec<T>, Vec<String>)>>
+where
+    T: Send + 'static,
+    F: FnOnce(FoundPart, PartitionId, OpContext) -> Fut + Send + 'static,
+    Fut: Future<Output = Result<T>> + 'static,
+{
+    let at = source.timestamp(ctx).await?;
+    let Prepared {
+        spec,
+        partitions,
+        indexes,
+        ..
+    } = prepare(ctx, request, at).await?;
+    if spec.access.reads_elsewhere() {
+        return Ok(None);
+    }
+    let (count, stop) = (partitions.len(), Arc::new(AtomicBool::new(false)));
+    let parts = join_all(partitions.into_iter().map(|partition| {
+        let found = FoundPart {
+            spec: spec.clone(),
+            stop: stop.clone(),
+        };
+        let (part, ctx, stop) = (part_of(count), ctx.clone(), stop.clone());
+        submit_to(
+            storage().owner(partition),
+            Queue::Foreground,
+            move || async move {
+                let made = part(found, partition, ctx).await;
+                if made.is_err() {
+                    stop.store(true, Ordering::Relaxed);
+                }
+                made
+            },
+        )
+    }));
+    let made: Result<Vec<T>> = parts.await.into_iter().collect();
+    Ok(Some((made?, indexes)))
+}
+
+/// What one partition finds.
+struct FoundPart {
+    spec: Arc<PartSpec>,
+    /// Set once a part has failed: the others need not go on.
+    stop: Arc<AtomicBool>,
+}
+
+impl FoundPart {
+    fn open(&self, partition: PartitionId) -> Result<FoundWalk<'_>> {
+        let owned = storage().partition(partition).expect("asked its owner");
+        let pin = owned.pin(self.spec.at).map_err(from_read_error)?;
+        Ok(FoundWalk {
+            scan: Scan::open(&self.spec, owned),
+            part: self,
+            counters: PartCounters::default(),
+            _pin: pin,
+        })
+    }
+}
+
+/// The walk over what one partition finds.
+struct FoundWalk<'p> {
+    part: &'p FoundPart,
+    scan: Scan,
+    counters: PartCounters,
+    _pin: SnapshotPin,
+}
+
+impl FoundWalk<'_> {
+    async fn next(&mut self, ctx: &OpContext) -> Result<Option<Bytes>> {
+        if self.part.stop.load(Ordering::Relaxed) {
+            return Err(Error::new(
+                ErrorCode::INTERNAL_ERROR,
+                "another part has failed",
+            ));
+        }
+        let found = next_match(&mut self.scan, &self.part.spec, ctx, &mut self.counters).await?;
+        if found.is_none() {
+            let (done, counted) = (&self.counters, &state().metrics.counters);
+            ctx.work().examined(done.keys_examined, done.docs_examined);
+            counted.keys_examined.add(done.keys_examined);
+            counted.docs_examined.add(done.docs_examined);
+        }
+        Ok(found.map(|found| found.document))
+    }
 }
