@@ -69,7 +69,11 @@ async fn answers(client: &Client) -> Vec<Document> {
         answers.push(reply);
     }
     for key in ["k", "mixed", "l", "s", "d", "missing"] {
-        answers.push(client.run(doc! { "distinct": "c", "key": key, "query": { "n": { "$lt": 250 } } }).await);
+        answers.push(
+            client
+                .run(doc! { "distinct": "c", "key": key, "query": { "n": { "$lt": 250 } } })
+                .await,
+        );
     }
     answers
 }
