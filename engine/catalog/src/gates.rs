@@ -19,7 +19,7 @@ use pinion_wire::idl::Namespace;
 pub enum GateMode {
     /// Everyone passes.
     Open,
-    /// Readers pass, writers wait (an index build).
+    /// Readers pass, writers wait (the beginning and the end of an index build).
     NoWrites,
     /// Everyone waits (a drop).
     Closed,

@@ -23,13 +23,16 @@ pub const MAX_VIEW_PIPELINE_BYTES: usize = 16 << 20;
 pub const FIRST_IDENT: u64 = 16;
 /// Documents that an index build reads between two looks whether it should end.
 pub const BUILD_STEP_DOCUMENTS: u64 = 1024;
+/// How often it looks at the room on the file system.
+pub const ROOM_INTERVAL: Duration = Duration::from_millis(500);
 /// Entries of an index that are sorted at once.
 pub const CHUNK_BYTES: usize = 256 << 10;
 /// The memory of a sorter, however many share what a build may take.
 pub const LEAST_SORTER_BYTES: usize = 256 << 10;
 /// Entries merged between two offers to yield.
 pub const MERGE_STEP_ENTRIES: usize = 256;
-/// Sorted runs of one sorter, after which they are merged into one: each is read with a buffer of its own.
+/// Sorted runs of one sorter, after which they are merged into one: each is read with a buffer of
+/// its own.
 pub const MAX_SORTED_RUNS: usize = 32;
 /// A block of a run, which is read as a whole.
 pub const RUN_BLOCK_BYTES: usize = 256 << 10;
@@ -37,15 +40,18 @@ pub const RUN_BLOCK_BYTES: usize = 256 << 10;
 pub const RUN_TRANSFER_BYTES: usize = 1 << 20;
 /// Entries brought into a tree at once.
 pub const LOAD_PART_BYTES: usize = 1 << 20;
-/// Fields that entries of a unique index share, remembered for each index and partition while it is built.
+/// Fields that entries of a unique index share, remembered for each index and partition while it is
+/// built.
 pub const MAX_NOTED_FIELDS: usize = 1000;
 /// Side writes of an index build read at once, and brought over by one statement.
 pub const DRAIN_BATCH_ENTRIES: usize = 512;
 pub const DRAIN_STATEMENT_ENTRIES: usize = 16;
-/// Writers are kept out when no more side writes than these came in the last pass, or after so many passes.
+/// Writers are kept out when no more side writes than these came in the last pass, or after so many
+/// passes.
 pub const DRAINED_ENTRIES: u64 = 1000;
 pub const MAX_DRAIN_PASSES: usize = 100;
-/// The default of what an index build may take of memory to sort entries, and the least room on the file system.
+/// The default of what an index build may take of memory to sort entries, and the least room on the
+/// file system.
 pub const BUILD_MEMORY_BYTES: u64 = 200 << 20;
 pub const BUILD_LEAST_FREE_BYTES: u64 = 500 << 20;
 /// How often a waiting operation looks whether it was killed, at first.

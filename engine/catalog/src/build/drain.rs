@@ -1,9 +1,10 @@
 //! The last part of a build: brings what was written meanwhile into the index.
 //!
-//! While an index is built, writers put what they do to it into a tree of its own, the side writes: for each key whether
-//! the entry is there, and its TypeBits. Only the last word on a key counts, so it does not matter in which order they
-//! come into the index, nor how often; and where a key has none, nothing of it has changed since the build began. Each is
-//! brought over by one statement that takes it out of the side writes as it was read: a writer who comes in between wins.
+//! While an index is built, writers put what they do to it into a tree of its own, the side writes:
+//! for each key whether the entry is there, and its TypeBits. Only the last word on a key counts,
+//! so it does not matter in which order they come into the index, nor how often; and where a key
+//! has none, nothing of it has changed since the build began. Each is brought over by one statement
+//! that takes it out of the side writes as it was read: a writer who comes in between wins.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -55,7 +56,8 @@ pub(super) struct Drained {
     pub shared: Vec<SharedFields>,
 }
 
-/// Brings the side writes of all indexes in a partition over, on its owner, as far as nobody writes them again meanwhile.
+/// Brings the side writes of all indexes in a partition over, on its owner, as far as nobody writes
+/// them again meanwhile.
 pub(super) async fn drain(work: Arc<Work>, partition: PartitionId) -> Result<Drained> {
     let mut drained = Drained::default();
     for index in work.indexes.iter() {

@@ -6,15 +6,15 @@ use pinion_storage::{Key, PartitionId, TreeLoad, storage};
 use pinion_wire::Result;
 
 use super::chunk::{Chunk, Merge};
-use super::scan::{check_room, take_sorter};
+use super::scan::{Watch, take_sorter};
 use super::shared_fields::SharedFields;
 use super::work::Work;
 use crate::errors::from_fatal;
 use crate::index::Index;
-use crate::limits::LOAD_PART_BYTES;
+use crate::limits::{LOAD_PART_BYTES, MERGE_STEP_ENTRIES};
 
-/// Loads the trees of all indexes in a partition, on its owner. They begin with the next checkpoint. Gives what entries of
-/// each index share their fields though it is unique.
+/// Loads the trees of all indexes in a partition, on its owner. They begin with the next
+/// checkpoint. Gives what entries of each index share their fields though it is unique.
 pub(super) async fn load(work: Arc<Work>, partition: PartitionId) -> Result<Vec<SharedFields>> {
     let owned = storage().partition(partition).expect("asked its owner");
     let mut found = Vec::with_capacity(work.indexes.len());
@@ -45,13 +45,14 @@ async fn append(
     shared: &mut SharedFields,
 ) -> Result<()> {
     let mut last: Option<Key> = None;
+    let mut watch = Watch::new();
     while let Some(part) = merge.next(LOAD_PART_BYTES).await? {
         if index.spec.enforces_unique() {
             last = compare(index, &part, last, shared).await;
         }
         work.progress.add(part.len() as u64);
         load.append(part.into_records()).await.map_err(from_fatal)?;
-        check_room(work).await?;
+        watch.look(work).await?;
     }
     Ok(())
 }
@@ -70,7 +71,9 @@ async fn compare(
         } else {
             last = Some(Key::from_slice(fields));
         }
-        pinion_runtime::yield_if_due().await;
+        if at.is_multiple_of(MERGE_STEP_ENTRIES) {
+            pinion_runtime::yield_if_due().await;
+        }
     }
     last
 }

@@ -1,13 +1,16 @@
 //! Builds of indexes over the documents that are there, while others read and write them.
 //!
-//! All partitions are scanned at once; entries are sorted, in files where they are many, and loaded into new trees without
-//! a way through the delta; a manifest makes those begin. What is written meanwhile waits in the side writes, which are
-//! brought over at the end. Nothing of this is logged: the log has that a build began and how it ended. Replay keeps the
-//! side writes as writers do, and brings them over where the log says that the build was complete; all else that the index
-//! needs was in the page files before. A build whose end the log does not have is given up at the next start.
+//! All partitions are scanned at once; entries are sorted, in files where they are many, and loaded
+//! into new trees without a way through the delta; a manifest makes those begin. What is written
+//! meanwhile waits in the side writes, which are brought over at the end. Nothing of this is
+//! logged: the log has that a build began and how it ended. Replay keeps the side writes as writers
+//! do, and brings them over where the log says that the build was complete; all else that the index
+//! needs was in the page files before. A build whose end the log does not have is given up at the
+//! next start.
 //!
-//! The side writes are a tree beside the index, not later versions in it: a checkpoint forgets a removal in the tree that
-//! it merges it into, and an entry loaded after that would come back for good.
+//! The side writes are a tree beside the index, not later versions in it: a checkpoint forgets a
+//! removal in the tree that it merges it into, and an entry loaded after that would come back for
+//! good.
 
 mod chunk;
 mod drain;
@@ -72,8 +75,8 @@ pub(crate) fn failed(work: &Work, error: Error) -> Error {
     ))
 }
 
-/// Makes and loads the entries of the documents that are there. On an error the indexes' trees are left for the caller to
-/// drop.
+/// Makes and loads the entries of the documents that are there. On an error the indexes' trees are
+/// left for the caller to drop.
 pub(crate) async fn fill(work: &Arc<Work>) -> Result<Found> {
     let filled = fill_trees(work).await;
     if filled.is_err() {
@@ -124,7 +127,8 @@ pub(crate) async fn documents(work: &Work) -> u64 {
     counted.await.into_iter().sum()
 }
 
-/// Brings over all that is left, and looks whether unique indexes are. Nobody writes to the collection meanwhile.
+/// Brings over all that is left, and looks whether unique indexes are. Nobody writes to the
+/// collection meanwhile.
 pub(crate) async fn complete(work: &Arc<Work>, mut found: Found) -> Result<Found> {
     while drain_once(work, &mut found).await? > 0 {}
     check_unique(work, std::mem::take(&mut found.shared)).await?;
@@ -162,7 +166,8 @@ async fn check_unique(work: &Arc<Work>, shared: Vec<Vec<SharedFields>>) -> Resul
     Ok(())
 }
 
-/// Removes what builds and other operations of an earlier process have left in the directory of temporary files.
+/// Removes what builds and other operations of an earlier process have left in the directory of
+/// temporary files.
 pub(crate) async fn remove_temporary() {
     let dir = Work::dir();
     let Ok(names) = fs::read_dir(&dir).await else {

@@ -1,4 +1,5 @@
-//! Sorted entries that have no room in memory: a file without a name, written and read from front to back.
+//! Sorted entries that have no room in memory: a file without a name, written and read from front
+//! to back.
 
 use std::path::Path;
 

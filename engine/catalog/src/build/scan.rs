@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_query::MultikeyPaths;
-use pinion_runtime::{Queue, core_id, fs, submit_to};
+use pinion_runtime::{Instant, Queue, core_id, fs, now, submit_to};
 use pinion_storage::{Direction, KeyRange, PartitionId, ReadAt, TreeId, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 use rustc_hash::FxHashMap;
@@ -17,10 +17,11 @@ use crate::entry::Placement;
 use crate::errors::from_read_error;
 use crate::index::IndexPlacement;
 use crate::keys::{entries_of, entry_partition, stored_document};
-use crate::limits::BUILD_STEP_DOCUMENTS;
+use crate::limits::{BUILD_STEP_DOCUMENTS, ROOM_INTERVAL};
 use crate::uuid::Uuid;
 
-/// The sorters of all builds whose entries belong to partitions of this core: by build, index and partition.
+/// The sorters of all builds whose entries belong to partitions of this core: by build, index and
+/// partition.
 #[derive(Default)]
 struct Sorters(RefCell<FxHashMap<(Uuid, usize, PartitionId), Rc<Sorter>>>);
 
@@ -75,8 +76,9 @@ struct Outgoing {
     by_key: bool,
 }
 
-/// Reads a partition's documents, on its owner. Others may write meanwhile: of a document that changes it does not
-/// matter which of its versions is read, since all that differs among them is in the side writes.
+/// Reads a partition's documents, on its owner. Others may write meanwhile: of a document that
+/// changes it does not matter which of its versions is read, since all that differs among them is
+/// in the side writes.
 pub(super) async fn scan(work: Arc<Work>, partition: PartitionId) -> Result<Scanned> {
     let (owned, hash) = (storage().partition(partition), storage().partition_hash());
     let owned = owned.expect("asked its owner");
@@ -89,7 +91,7 @@ pub(super) async fn scan(work: Arc<Work>, partition: PartitionId) -> Result<Scan
     };
     let mut outgoing: Vec<Outgoing> = outgoing(&work);
     let most_bytes = work.chunk_bytes();
-    let mut documents = 0;
+    let (mut documents, mut watch) = (0, Watch::new());
     while let Some((key, read)) = cursor.next().await.map_err(from_read_error)? {
         let document = stored_document(&read.value);
         let record = collection.record_of(&key);
@@ -118,7 +120,7 @@ pub(super) async fn scan(work: Arc<Work>, partition: PartitionId) -> Result<Scan
         if documents == BUILD_STEP_DOCUMENTS {
             work.progress.add(documents);
             documents = 0;
-            check_room(&work).await?;
+            watch.look(&work).await?;
         }
         pinion_runtime::yield_if_due().await;
     }
@@ -183,9 +185,32 @@ async fn deliver(
     .await
 }
 
-/// Ends the build where it was told to, or where the file system has too little room.
+/// Looks now and then whether a build should end.
+pub(super) struct Watch {
+    /// When the room on the file system is looked at again.
+    next: Instant,
+}
+
+impl Watch {
+    pub(super) fn new() -> Watch {
+        Watch {
+            next: now() + ROOM_INTERVAL,
+        }
+    }
+
+    pub(super) async fn look(&mut self, work: &Work) -> Result<()> {
+        work.check()?;
+        let now = now();
+        if now < self.next {
+            return Ok(());
+        }
+        self.next = now + ROOM_INTERVAL;
+        check_room(work).await
+    }
+}
+
+/// Ends the build where the file system has too little room.
 pub(crate) async fn check_room(work: &Work) -> Result<()> {
-    work.check()?;
     // Where this cannot be asked, as on some network file systems, writing tells.
     let Ok(space) = fs::space(storage().dir()).await else {
         return Ok(());

@@ -1,4 +1,5 @@
-//! Fields that several entries of a unique index share while it is built: looked at again at the end, when nobody writes.
+//! Fields that several entries of a unique index share while it is built: looked at again at the
+//! end, when nobody writes.
 
 use pinion_storage::Key;
 

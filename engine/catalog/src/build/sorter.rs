@@ -1,4 +1,5 @@
-//! Sorts the entries of one index in one partition, in a bounded part of memory and beyond that in files.
+//! Sorts the entries of one index in one partition, in a bounded part of memory and beyond that in
+//! files.
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;

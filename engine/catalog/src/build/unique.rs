@@ -30,7 +30,8 @@ pub(super) async fn has_several(
     Ok(count == 2)
 }
 
-/// Refuses entries that share their fields: of those that have one of `fields`, in this order, or of all.
+/// Refuses entries that share their fields: of those that have one of `fields`, in this order, or
+/// of all.
 pub(super) async fn check(
     collection: &Collection,
     index: &Index,

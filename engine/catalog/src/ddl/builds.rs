@@ -1,8 +1,10 @@
-//! The builds of indexes that are under way: what they run through, who waits for them, and how they are ended.
+//! The builds of indexes that are under way: what they run through, who waits for them, and how
+//! they are ended.
 //!
-//! A build runs in a task of its own on core 0. It holds no lock of its namespace while it reads and sorts; an operation
-//! that cannot go on beside it ends it, or waits for it, or is refused, and takes its own lock after that. Only a build
-//! that has its lock again and is about to commit is not ended any more.
+//! A build runs in a task of its own on core 0. It holds no lock of its namespace while it reads
+//! and sorts; an operation that cannot go on beside it ends it, or waits for it, or is refused, and
+//! takes its own lock after that. Only a build that has its lock again and is about to commit is
+//! not ended any more.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -275,8 +277,8 @@ impl Coordinator {
         Err(error)
     }
 
-    /// All that needs no lock of the namespace. While the node is locked against writes this waits wherever it would
-    /// change more than pages that nothing refers to.
+    /// All that needs no lock of the namespace. While the node is locked against writes this waits
+    /// wherever it would change more than pages that nothing refers to.
     async fn fill(&self, work: &Arc<Work>) -> Result<Found> {
         let mut found = build::fill(work).await?;
         {
@@ -404,7 +406,8 @@ pub(super) fn listing<'a>(
     o
 }
 
-/// Gives up the builds that the catalog has when recovery is complete. Runs on core 0, before anybody else uses it.
+/// Gives up the builds that the catalog has when recovery is complete. Runs on core 0, before
+/// anybody else uses it.
 pub(crate) async fn give_up_builds() -> Result<()> {
     let coordinator = pinion_runtime::core_local::<Coordinator>();
     let catalog = core_catalog().current();

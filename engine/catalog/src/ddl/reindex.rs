@@ -16,8 +16,9 @@ use crate::entry::Collection;
 use crate::gates::GateMode;
 use crate::names::check_not_view;
 
-/// Makes the entries of all indexes anew, and gives the specifications of the collection's indexes. The old entries hold until
-/// the new ones are complete, so a failure or a crash leaves the indexes as they were.
+/// Makes the entries of all indexes anew, and gives the specifications of the collection's indexes.
+/// The old entries hold until the new ones are complete, so a failure or a crash leaves the indexes
+/// as they were.
 ///
 /// # Errors
 /// `NamespaceNotFound`; `DuplicateKey` where a unique index does not hold.
@@ -48,7 +49,8 @@ pub async fn reindex(
 }
 
 impl Coordinator {
-    /// Rebuilds every index and puts the new ones in the places of the old ones, while nobody is behind the collection's gates.
+    /// Rebuilds every index and puts the new ones in the places of the old ones, while nobody is
+    /// behind the collection's gates.
     async fn rebuild_all(
         &self,
         ctx: &OpContext,

@@ -1,7 +1,7 @@
 //! Trees that were loaded begin: a manifest with their roots, beside the base that is there.
 //!
-//! Nothing of the delta is merged for it, so it costs what the trees' own pages do. The base keeps its timestamp: what the
-//! entries above it do to the trees is applied by replay, as to all others.
+//! Nothing of the delta is merged for it, so it costs what the trees' own pages do. The base keeps
+//! its timestamp: what the entries above it do to the trees is applied by replay, as to all others.
 
 use pinion_runtime::{CoreId, Queue, join_all, spawn, submit_to};
 
@@ -11,7 +11,8 @@ use crate::manifest::Manifest;
 use crate::types::{Fatal, PartitionId};
 
 impl Storage {
-    /// Makes the loaded trees begin that were finished; durable on return. While checkpoints are held it must not be called.
+    /// Makes the loaded trees begin that were finished; durable on return. While checkpoints are
+    /// held it must not be called.
     ///
     /// # Errors
     /// A page or a manifest could not be written; storage has stopped then.

@@ -1,8 +1,10 @@
-//! Loading a new tree: its records, which come in order, go into pages at once instead of through the delta.
+//! Loading a new tree: its records, which come in order, go into pages at once instead of through
+//! the delta.
 //!
-//! The pages are written beside those of the partition's trees. Nothing refers to them until a manifest has the tree's
-//! root among the others, so a crash before that leaves nothing behind: every list of free extents that is written
-//! meanwhile counts what a load has taken as free. Until then nobody reads or writes the tree.
+//! The pages are written beside those of the partition's trees. Nothing refers to them until a
+//! manifest has the tree's root among the others, so a crash before that leaves nothing behind:
+//! every list of free extents that is written meanwhile counts what a load has taken as free. Until
+//! then nobody reads or writes the tree.
 
 use std::rc::Rc;
 
@@ -37,8 +39,8 @@ pub(super) struct Loaded {
     pub freed: Vec<Extent>,
 }
 
-/// A tree that is being loaded. One that is neither finished nor abandoned keeps its blocks until the partition is opened
-/// again.
+/// A tree that is being loaded. One that is neither finished nor abandoned keeps its blocks until
+/// the partition is opened again.
 pub struct TreeLoad {
     partition: Rc<Partition>,
     tree: TreeId,
@@ -49,8 +51,8 @@ pub struct TreeLoad {
 }
 
 impl Partition {
-    /// Begins to load a tree, which has no key and which nobody reads or writes until the manifest after
-    /// [`TreeLoad::finish`].
+    /// Begins to load a tree, which has no key and which nobody reads or writes until the manifest
+    /// after [`TreeLoad::finish`].
     ///
     /// # Panics
     /// If the tree is being loaded, or there is anything in it.
