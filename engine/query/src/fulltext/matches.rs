@@ -94,7 +94,7 @@ mod tests {
 
     use super::super::{TextFields, TextOperand};
     use super::*;
-    use pinion_bson::{RawDocumentBuf, rawdoc};
+    use pinion_bson::{RawBson, RawDocumentBuf, rawdoc};
 
     fn query(search: &str, case_sensitive: bool, diacritic_sensitive: bool) -> TextQuery {
         let listed = rawdoc! {
@@ -168,5 +168,65 @@ mod tests {
         assert_eq!(score("coffee", "coffee coffee coffee"), 1.75);
         assert_eq!(score("coffee tea", "coffee tea"), 1.5);
         assert_eq!(score("milk", "coffee"), 0.0);
+    }
+
+    /// Texts of a few words in many forms, as a generator of random numbers says.
+    fn random_text(state: &mut u64, most: u64) -> String {
+        const WORDS: [&str; 14] = [
+            "Dogs",
+            "dog",
+            "the",
+            "CAFÉ",
+            "cafe",
+            "running",
+            "Run",
+            "é",
+            "of",
+            "don't",
+            "x-y",
+            "Größe",
+            "-dog",
+            "\"the dog\"",
+        ];
+        let mut next = |bound: u64| {
+            *state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (*state >> 33) % bound
+        };
+        let words = (0..next(most)).map(|_| WORDS[next(WORDS.len() as u64) as usize]);
+        words.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn what_matches_has_a_key_of_a_term() {
+        let (mut state, mut matched) = (7, 0);
+        for round in 0..2000 {
+            let search = random_text(&mut state, 4);
+            let query = query(&search, round % 3 == 0, round % 4 == 0);
+            let document =
+                rawdoc! { "a": [random_text(&mut state, 6), random_text(&mut state, 3)] };
+            let keys = super::super::keys(&document, &query.fields).expect("keys");
+            let scores = keys.iter().filter_map(|key| match &key[..] {
+                [RawBson::String(term), RawBson::Double(score)] => {
+                    query.index_terms.contains(term).then_some(*score)
+                }
+                _ => panic!("a key is a term and a score"),
+            });
+            let found = query.matches(&document).expect("it is matched");
+            assert!(
+                !found || scores.clone().count() > 0,
+                "{search:?} {document:?}"
+            );
+            if query.is_decided_by_keys() {
+                assert_eq!(found, scores.clone().count() > 0, "{search:?} {document:?}");
+            }
+            assert_eq!(
+                query.score(&document).expect("a score"),
+                scores.sum::<f64>()
+            );
+            matched += usize::from(found);
+        }
+        assert!(matched > 300, "{matched}");
     }
 }
