@@ -13,7 +13,7 @@ use pinion_storage::TreeId;
 
 use crate::index::Index;
 use crate::names::is_single_partition;
-use crate::options::{CollectionOptions, ValidationLevel};
+use crate::options::{Clustered, CollectionOptions, ValidationLevel};
 use crate::uuid::Uuid;
 use pinion_wire::idl::Namespace;
 
@@ -134,9 +134,14 @@ impl Collection {
     pub fn index_specs(&self) -> &[IndexSpec] {
         self.specs.get_or_init(|| {
             let id = || {
-                let id = IndexSpec::new("_id_", &pinion_bson::rawdoc! { "_id": 1 });
+                let name = match &self.options.clustered {
+                    Some(Clustered::Named { name }) => name,
+                    Some(Clustered::Legacy) | None => "_id_",
+                };
+                let id = IndexSpec::new(name, &pinion_bson::rawdoc! { "_id": 1 });
                 let mut id = id.expect("the _id index has a valid pattern");
                 id.collation = self.collation.clone();
+                id.clustered = self.options.clustered.is_some();
                 id
             };
             let in_tree = (self.clustering == Clustering::Id).then(id);
@@ -162,10 +167,13 @@ impl Collection {
         (self.clustering == Clustering::Record).then(|| &self.indexes[0])
     }
 
-    /// The same collection under another name.
-    pub(crate) fn renamed(&self, ns: Namespace) -> Collection {
+    /// The same collection under another name; a temporary one is none any more, unless it is to stay so.
+    pub(crate) fn renamed(&self, ns: Namespace, stays_temporary: bool) -> Collection {
+        let mut options = self.options.clone();
+        options.temporary &= stays_temporary;
         Collection {
             ns,
+            options,
             specs: OnceLock::new(),
             ..self.clone()
         }
@@ -279,11 +287,15 @@ impl Collection {
         self.id_index_in_tree().into_iter().chain(others)
     }
 
-    /// How many complete indexes the collection has, that on `_id` included. By what a collection was created to be
-    /// clustered by it has no index.
+    /// Whether the collection's own tree counts as the index on `_id`. That by which a collection is declared to be
+    /// clustered is listed, but is none of its indexes.
+    pub fn tree_is_id_index(&self) -> bool {
+        self.clustering == Clustering::Id && self.options.clustered.is_none()
+    }
+
+    /// How many complete indexes the collection has, that on `_id` included.
     pub fn index_count(&self) -> usize {
-        let has_id_index = self.clustering == Clustering::Id && self.options.clustered.is_none();
-        usize::from(has_id_index) + self.ready_indexes().count()
+        usize::from(self.tree_is_id_index()) + self.ready_indexes().count()
     }
 
     /// The indexes other than that on `_id`, as they are asked for on another collection with the

@@ -28,7 +28,7 @@ mod specs;
 pub use build::{BuildLimits, BuildPhase};
 pub use catalog::{Catalog, CoreCatalog, core_catalog};
 pub use ddl::{
-    BuildInfo, CollMod, CopyDocuments, Dropped, IndexChange, IndexName, IndexSelection,
+    BuildInfo, CollMod, CopyDocuments, DropTarget, Dropped, IndexChange, IndexName, IndexSelection,
     IndexesCreated, Modified, PropertyChange, clone_as_capped, coll_mod, convert_to_capped,
     create_collection, create_indexes, drop_collection, drop_database, drop_indexes, end_builds,
     ensure_collection, index_builds, kill_build, reindex, rename_collection, set_multikey,
@@ -44,7 +44,7 @@ pub use keys::{
     record_key, record_of, stored_document,
 };
 pub use limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, KILL_POLL, MAX_INDEXES};
-pub use names::{check_creatable, check_not_view};
+pub use names::{check_collection_uuid, check_creatable, check_not_view};
 pub use open::{load, reap, replay_change};
 pub use oplog::{
     Observers, OpEvent, OpKind, OpObserver, SessionStamp, encode_apply_ops, encode_entry,

@@ -1,9 +1,12 @@
 //! What the catalog says about namespaces beyond their syntax.
 
+use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::catalog::Catalog;
+use crate::entry::Collection;
+use crate::uuid::Uuid;
 
 /// The names below `system.` that a user may make.
 const KNOWN_SYSTEM: [&str; 6] = [
@@ -55,6 +58,39 @@ pub fn check_not_view(catalog: &Catalog, ns: &Namespace) -> Result<()> {
         )),
         None => Ok(()),
     }
+}
+
+/// Refuses a UUID that is not that of the collection with this name.
+///
+/// # Errors
+/// `CollectionUUIDMismatch`, with the name of the collection that has the UUID, if it is in the same
+/// database.
+pub fn check_collection_uuid(
+    catalog: &Catalog,
+    ns: &Namespace,
+    collection: Option<&Collection>,
+    expected: Uuid,
+) -> Result<()> {
+    if collection.is_some_and(|found| found.uuid == expected) {
+        return Ok(());
+    }
+    let actual = catalog
+        .by_uuid(expected)
+        .filter(|collection| collection.ns.db() == ns.db());
+    let mut extra = DocBuilder::new();
+    extra
+        .append("db", ns.db())
+        .append("collectionUUID", expected.to_bson())
+        .append("expectedCollection", ns.collection());
+    match actual {
+        Some(collection) => extra.append("actualCollection", collection.ns.collection()),
+        None => extra.append("actualCollection", RawBsonRef::Null),
+    };
+    Err(Error::new(
+        ErrorCode::COLLECTION_UUID_MISMATCH,
+        "Collection UUID does not match that specified",
+    )
+    .with_extra(extra.finish()))
 }
 
 #[cfg(test)]

@@ -90,11 +90,12 @@ pub async fn replay_change(ts: Timestamp, o2: &RawDocument) -> Result<bool> {
     Ok(true)
 }
 
-/// Gives up the builds of indexes whose end recovery has not found, and frees the trees that no collection or index refers to:
+/// Gives up the builds of indexes whose end recovery has not found, drops temporary collections, and frees the trees that no collection or index refers to:
 /// what an unfinished build or drop left behind.
 pub async fn reap() -> Result<()> {
     crate::ddl::give_up_builds().await?;
     crate::build::remove_temporary().await;
+    crate::ddl::drop_temporary().await?;
     let catalog = core_catalog().current();
     let mut known: Vec<pinion_storage::TreeId> = catalog.trees().collect();
     known.push(CATALOG_TREE);

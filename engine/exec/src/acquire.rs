@@ -8,10 +8,9 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_catalog::{
-    Collection, CoreCatalog, GateAccess, Pass, ResolvedView, Uuid, check_not_view, core_catalog,
-    ensure_collection, from_fatal,
+    Collection, GateAccess, Pass, ResolvedView, Uuid, check_collection_uuid, check_not_view,
+    core_catalog, ensure_collection, from_fatal,
 };
 use pinion_clock::Timestamp;
 use pinion_collation::Collation;
@@ -114,7 +113,7 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
     };
     if let Some(expected) = wanted.uuid {
         let named = collection.as_deref().filter(|_| view.is_none());
-        check_version(&catalog, &wanted.ns, named, expected)?;
+        check_collection_uuid(&catalog.current(), &wanted.ns, named, expected)?;
     }
     Ok(Acquired {
         wanted,
@@ -333,41 +332,17 @@ pub(crate) fn stay(ns: &Namespace, access: GateAccess) -> Option<Pass> {
     core_catalog().gates().try_enter(ns, access)
 }
 
-/// Refuses a `collectionUUID` that is not the collection's.
-fn check_version(
-    catalog: &CoreCatalog,
-    ns: &Namespace,
-    collection: Option<&Collection>,
-    expected: Uuid,
-) -> Result<()> {
-    if collection.is_some_and(|found| found.uuid == expected) {
-        return Ok(());
-    }
-    let catalog = catalog.current();
-    let actual = catalog
-        .by_uuid(expected)
-        .filter(|collection| collection.ns.db() == ns.db());
-    let mut extra = DocBuilder::new();
-    extra
-        .append("db", ns.db())
-        .append("collectionUUID", expected.to_bson())
-        .append("expectedCollection", ns.collection());
-    match actual {
-        Some(collection) => extra.append("actualCollection", collection.ns.collection()),
-        None => extra.append("actualCollection", RawBsonRef::Null),
-    };
-    Err(Error::new(
-        ErrorCode::COLLECTION_UUID_MISMATCH,
-        "Collection UUID does not match that specified",
-    )
-    .with_extra(extra.finish()))
-}
-
 /// As the door checks it, for commands whose changes are made by the catalog's coordinator.
 pub(crate) fn check_uuid(ns: &Namespace, expected: Option<[u8; 16]>) -> Result<()> {
     let Some(expected) = expected.map(Uuid) else {
         return Ok(());
     };
     let catalog = core_catalog();
-    check_version(&catalog, ns, catalog.get(ns).as_deref(), expected)
+    let current = catalog.current();
+    check_collection_uuid(
+        &current,
+        ns,
+        current.get(ns).map(|found| &**found),
+        expected,
+    )
 }

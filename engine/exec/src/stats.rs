@@ -83,7 +83,7 @@ pub(crate) async fn sizes_of(collections: &[Arc<Collection>]) -> Vec<CollectionS
             let own = of(collection.tree());
             // Documents are clustered by `_id`: its index takes no space of its own but the keys.
             let mut indexes = Vec::with_capacity(collection.index_count());
-            if collection.id_index_in_tree().is_some() {
+            if collection.tree_is_id_index() {
                 let bytes = own.key_bytes.next_multiple_of(4096).max(4096);
                 indexes.push(("_id_".to_owned(), bytes));
             }

@@ -52,8 +52,9 @@ pub async fn clone_as_capped(
                 ),
             ));
         }
+        let options = capped_options(&source, size_bytes, false);
         // What is inserted before the end is inserted behind the copies.
-        let filling = c.fill_capped(&source, &to, size_bytes, copy);
+        let filling = c.fill_capped(&source, &to, options, copy);
         behind_gates(std::slice::from_ref(&to), GateMode::NoWrites, filling).await
     })
     .await
@@ -79,9 +80,10 @@ pub async fn convert_to_capped(
         let _lock = c.lock(Scope::Namespaces(both.clone())).await;
         let source = source(&core_catalog().current(), &ns, "convertToCapped")?;
         check_no_build(&source)?;
+        let options = capped_options(&source, size_bytes, true);
         let converting = async {
-            c.fill_capped(&source, &temporary, size_bytes, copy).await?;
-            let replacing = |catalog: &Catalog| renaming(catalog, &temporary, &ns);
+            c.fill_capped(&source, &temporary, options, copy).await?;
+            let replacing = |catalog: &Catalog| renaming(catalog, &temporary, &ns, false);
             c.commit(replacing).await
         };
         behind_gates(&both, GateMode::Closed, converting).await
@@ -109,19 +111,9 @@ impl Coordinator {
         &self,
         source: &Arc<Collection>,
         to: &Namespace,
-        size_bytes: i64,
+        options: CollectionOptions,
         copy: CopyDocuments,
     ) -> Result<Timestamp> {
-        let options = CollectionOptions {
-            capped: Some(Capped {
-                size_bytes,
-                max_documents: None,
-            }),
-            // The order is that of the records.
-            clustered: None,
-            expire_after_secs: None,
-            ..source.options.clone()
-        };
         self.create(to, options).await?;
         let made = core_catalog().get(to).expect("just made");
         match copy(source.clone(), made).await {
@@ -131,5 +123,20 @@ impl Coordinator {
                 Err(error)
             }
         }
+    }
+}
+
+/// The options of a capped collection in the place of another one, or beside it.
+fn capped_options(source: &Collection, size_bytes: i64, temporary: bool) -> CollectionOptions {
+    CollectionOptions {
+        capped: Some(Capped {
+            size_bytes,
+            max_documents: None,
+        }),
+        temporary,
+        // The order is that of the records.
+        clustered: None,
+        expire_after_secs: None,
+        ..source.options.clone()
     }
 }

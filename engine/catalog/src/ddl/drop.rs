@@ -65,6 +65,17 @@ pub async fn drop_database(ctx: &OpContext, db: String) -> Result<Option<Timesta
     .await
 }
 
+/// Drops the temporary collections that the node before has left. Runs on core 0, before anybody else uses the catalog.
+pub(crate) async fn drop_temporary() -> Result<()> {
+    let coordinator = pinion_runtime::core_local::<Coordinator>();
+    let catalog = core_catalog().current();
+    let left = catalog.collections();
+    for collection in left.filter(|found| found.options.temporary) {
+        coordinator.drop_one(&collection.ns).await?;
+    }
+    Ok(())
+}
+
 impl Coordinator {
     /// Ends the builds of indexes on what is to be dropped, if there are any.
     fn builds_ended(&self, namespaces: &[Namespace]) -> Option<Vec<Uuid>> {

@@ -12,32 +12,53 @@ use super::locks::Scope;
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::gates::GateMode;
-use crate::names::check_creatable;
+use crate::names::{check_collection_uuid, check_creatable};
+use crate::uuid::Uuid;
+
+/// What becomes of a collection that has the new name already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DropTarget {
+    /// It stays, and nothing is renamed.
+    No,
+    Yes,
+    /// It goes; there must be one, and it must be this one.
+    Only(Uuid),
+}
 
 /// Renames a collection within the node.
 ///
 /// # Errors
-/// `NamespaceNotFound` without a source, `NamespaceExists` when the target is there and
-/// `drop_target` is false.
+/// `NamespaceNotFound` without a source, `NamespaceExists` when the target is there and stays,
+/// `CollectionUUIDMismatch` when it is another one.
 pub async fn rename_collection(
     ctx: &OpContext,
     from: Namespace,
     to: Namespace,
-    drop_target: bool,
+    drop_target: DropTarget,
+    stays_temporary: bool,
 ) -> Result<Timestamp> {
     coordinate(ctx, move |c| async move {
         let gates = [from.clone(), to.clone()];
         let _lock = c.lock(Scope::Namespaces(gates.to_vec())).await;
         check(&core_catalog().current(), &from, &to, drop_target)?;
-        let compute = |catalog: &Catalog| renaming(catalog, &from, &to);
+        let compute = |catalog: &Catalog| renaming(catalog, &from, &to, stays_temporary);
         behind_gates(&gates, GateMode::Closed, c.commit(compute)).await
     })
     .await
 }
 
 /// Refuses what cannot be renamed.
-fn check(catalog: &Catalog, from: &Namespace, to: &Namespace, drop_target: bool) -> Result<()> {
+fn check(
+    catalog: &Catalog,
+    from: &Namespace,
+    to: &Namespace,
+    drop_target: DropTarget,
+) -> Result<()> {
     check_creatable(to)?;
+    if let DropTarget::Only(uuid) = drop_target {
+        let target = catalog.get(to).map(|found| &**found);
+        check_collection_uuid(catalog, to, target, uuid)?;
+    }
     if let Some(view) = catalog.view(from) {
         return Err(Error::new(
             ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
@@ -62,7 +83,7 @@ fn check(catalog: &Catalog, from: &Namespace, to: &Namespace, drop_target: bool)
             format!("a view already exists with that name: {to}"),
         ));
     }
-    if catalog.get(to).is_some() && !drop_target {
+    if catalog.get(to).is_some() && drop_target == DropTarget::No {
         return Err(Error::new(
             ErrorCode::NAMESPACE_EXISTS,
             "target namespace exists",
@@ -74,17 +95,22 @@ fn check(catalog: &Catalog, from: &Namespace, to: &Namespace, drop_target: bool)
         .map_or(Ok(()), |target| check_no_build(target))
 }
 
-pub(super) fn renaming(catalog: &Catalog, from: &Namespace, to: &Namespace) -> Result<Commit> {
+pub(super) fn renaming(
+    catalog: &Catalog,
+    from: &Namespace,
+    to: &Namespace,
+    stays_temporary: bool,
+) -> Result<Commit> {
     check_database_case(catalog, to.db())?;
     let source = catalog.get(from).expect("its lock is held");
     let mut change = CatalogChange {
-        puts: vec![source.renamed(to.clone())],
+        puts: vec![source.renamed(to.clone(), stays_temporary)],
         ..Default::default()
     };
     let mut o = DocBuilder::new();
     o.append("renameCollection", from.as_str())
         .append("to", to.as_str())
-        .append("stayTemp", false);
+        .append("stayTemp", stays_temporary);
     if let Some(target) = catalog.get(to) {
         change.removes.push(target.number);
         change.dropped_trees.extend(target.trees());

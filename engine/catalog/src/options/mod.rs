@@ -146,6 +146,8 @@ pub struct ViewDefinition {
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct CollectionOptions {
     pub capped: Option<Capped>,
+    /// It goes when the node starts anew: it stands in for one that is not complete.
+    pub temporary: bool,
     pub pre_and_post_images: bool,
     /// `storageEngine`, if it is not empty. What it says is meant for another engine; it is kept.
     pub storage_engine: Option<RawDocumentBuf>,

@@ -30,6 +30,9 @@ impl CollectionOptions {
                 append_number(&mut out, "max", max);
             }
         }
+        if self.temporary {
+            out.append("temp", true);
+        }
         if self.pre_and_post_images {
             out.start_document("changeStreamPreAndPostImages")
                 .append("enabled", true)
@@ -86,6 +89,7 @@ impl CollectionOptions {
                 ("capped", RawBsonRef::Boolean(_)) => {}
                 ("size", value) => size = pinion_wire::idl::i64_exact(value),
                 ("max", value) => max = pinion_wire::idl::i64_exact(value),
+                ("temp", RawBsonRef::Boolean(temporary)) => options.temporary = temporary,
                 ("changeStreamPreAndPostImages", RawBsonRef::Document(images)) => {
                     options.pre_and_post_images = images.get_bool("enabled").unwrap_or(false);
                 }
@@ -172,6 +176,7 @@ mod tests {
         check(rawdoc! {});
         check(rawdoc! { "capped": true, "size": 4096, "max": 5 });
         check(rawdoc! { "capped": true, "size": 1i64 << 40 });
+        check(rawdoc! { "temp": true });
         check(rawdoc! { "changeStreamPreAndPostImages": { "enabled": true } });
         check(rawdoc! {
             "storageEngine": { "wiredTiger": { "configString": "" } },

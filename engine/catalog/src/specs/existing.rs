@@ -16,6 +16,7 @@ use crate::ddl::IndexSelection;
 use crate::entry::Collection;
 use crate::index::Index;
 use crate::limits::MAX_INDEXES;
+use crate::options::Clustered;
 use crate::text::{render, render_value};
 use crate::uuid::Uuid;
 
@@ -254,7 +255,17 @@ pub(crate) fn missing(collection: &Collection, requested: &[RawDocumentBuf]) -> 
 
 /// The names of the indexes that a `dropIndexes` means.
 pub(crate) fn select(collection: &Collection, selection: &IndexSelection) -> Result<Vec<String>> {
-    let id_index = || Error::new(ErrorCode::INVALID_OPTIONS, "cannot drop _id index");
+    let clustered = match &collection.options.clustered {
+        Some(Clustered::Named { name }) => Some(&**name),
+        Some(Clustered::Legacy) | None => None,
+    };
+    let id_index = || match clustered {
+        Some(_) => Error::new(
+            ErrorCode(5979800),
+            "It is illegal to drop the clusteredIndex",
+        ),
+        None => Error::new(ErrorCode::INVALID_OPTIONS, "cannot drop _id index"),
+    };
     match selection {
         IndexSelection::All => Ok(collection
             .secondary_indexes()
@@ -264,7 +275,7 @@ pub(crate) fn select(collection: &Collection, selection: &IndexSelection) -> Res
         IndexSelection::Names(names) => {
             let mut selected: Vec<String> = Vec::new();
             for name in names {
-                if name == "_id_" {
+                if name == "_id_" || clustered == Some(name) {
                     return Err(id_index());
                 }
                 // One after the other: a name given twice is not there the second time.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_catalog::{Collection, CollectionKind, View, core_catalog};
+use pinion_catalog::{Collection, CollectionKind, DropTarget, Uuid, View, core_catalog};
 use pinion_query::Matcher;
 use pinion_wire::idl::{FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
@@ -95,26 +95,46 @@ pub(crate) async fn rename_collection(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let from = namespace_of(&reader, "renameCollection")?;
     let to = namespace_of(&reader, "to")?;
-    let drop_target = match reader.value("dropTarget") {
-        None | Some(RawBsonRef::Null | RawBsonRef::Undefined) => false,
-        Some(RawBsonRef::Boolean(drop)) => drop,
-        Some(RawBsonRef::Binary(_)) => true,
-        Some(other) => {
-            return Err(reader.wrong_type(
-                "dropTarget",
-                other,
-                pinion_wire::idl::Types::Many(&["bool", "binData"]),
-            ));
-        }
-    };
-    reader.opt_bool("stayTemp")?;
+    let drop_target = drop_target(&reader, &from, &to)?;
+    let stays_temporary = reader.opt_bool("stayTemp")?.unwrap_or(false);
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.finish()?;
     check_uuid(&from, uuid)?;
-    let ts = pinion_catalog::rename_collection(&cmd.ctx, from, to, drop_target).await?;
+    let ts =
+        pinion_catalog::rename_collection(&cmd.ctx, from, to, drop_target, stays_temporary).await?;
     let mut out = Reply::new();
     acknowledge(&cmd.ctx, Some(ts), &mut out).await?;
     Ok(out)
+}
+
+/// Whether a collection that has the new name goes: any, or the one with a UUID.
+fn drop_target(
+    reader: &FieldReader<'_, '_>,
+    from: &Namespace,
+    to: &Namespace,
+) -> Result<DropTarget> {
+    let uuid = match reader.value("dropTarget") {
+        None | Some(RawBsonRef::Boolean(false)) => return Ok(DropTarget::No),
+        Some(RawBsonRef::Boolean(true)) => return Ok(DropTarget::Yes),
+        Some(RawBsonRef::Binary(uuid)) => Uuid::from_bson(RawBsonRef::Binary(uuid)),
+        Some(other) => {
+            let types = pinion_wire::idl::Types::Many(&["bool", "binData"]);
+            return Err(reader.wrong_type("dropTarget", other, types));
+        }
+    };
+    let uuid = uuid.ok_or_else(|| {
+        Error::new(
+            ErrorCode::INVALID_UUID,
+            "uuid must be a 16-byte binary field with UUID (4) subtype",
+        )
+    })?;
+    if from.db() != to.db() {
+        return Err(Error::new(
+            ErrorCode::INVALID_OPTIONS,
+            "The dropTarget option may not be a UUID when renaming between databases",
+        ));
+    }
+    Ok(DropTarget::Only(uuid))
 }
 
 fn namespace_of(reader: &FieldReader<'_, '_>, field: &str) -> Result<Namespace> {

@@ -107,7 +107,8 @@ async fn digest_of(ctx: &OpContext, collection: &Arc<Collection>) -> Result<Opti
     let matcher = compute(ctx, || Matcher::parse(&everything)).await?;
     let mut request = ReadRequest::new(collection.clone(), matcher);
     request.sort = parse_sort(Some(&pinion_bson::rawdoc! { "_id": 1 }), None)?;
-    request.hint = Some(Hint::Name("_id_".into()));
+    // The index on `_id`, whatever a clustered collection calls it.
+    request.hint = Some(Hint::Pattern(pinion_bson::rawdoc! { "_id": 1 }));
     let mut stream = open(ctx, acquired.source(), request, usize::MAX)
         .await?
         .stream;

@@ -163,7 +163,9 @@ pub(super) fn append_number(out: &mut DocBuilder, name: &str, value: i64) {
 
 /// What `$indexStats` gives: one document for each index.
 pub(super) async fn index_stats(collection: &Collection) -> Vec<Bytes> {
-    let id_index = collection.id_index_in_tree();
+    let id_index = collection
+        .tree_is_id_index()
+        .then(|| collection.options.id_index());
     // Where the collection's tree is no index, it is not counted as one.
     let not_counted = usize::from(id_index.is_none());
     let trees: Vec<TreeId> = collection.trees().skip(not_counted).collect();

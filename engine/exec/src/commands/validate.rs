@@ -170,7 +170,7 @@ fn reply(
     out.append("nIndexes", collection.index_count() as i32);
     out.start_document("keysPerIndex");
     if let Some(found) = found {
-        if collection.id_index_in_tree().is_some() {
+        if collection.tree_is_id_index() {
             append_count(&mut out, "_id_", found.records);
         }
         for (index, keys) in collection.ready_indexes().zip(&found.keys) {
@@ -178,7 +178,9 @@ fn reply(
         }
     }
     out.end().start_document("indexDetails");
-    let id_index = collection.id_index_in_tree();
+    let id_index = collection
+        .tree_is_id_index()
+        .then(|| collection.options.id_index());
     let in_tree = id_index.as_deref().map(|listed| ("_id_", listed, true));
     let others = collection.ready_indexes().enumerate().map(|(i, index)| {
         let complete = found.is_none_or(|found| found.keys[i] == found.expected[i]);

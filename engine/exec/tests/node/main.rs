@@ -7,5 +7,6 @@ mod capped;
 mod divided;
 mod fsync_lock;
 mod keys;
+mod kinds;
 mod spills;
 mod ttl;

@@ -40,6 +40,8 @@ pub struct IndexSpec {
     pub expire_after_secs: Option<i64>,
     /// Where documents have arrays; `None` while none has one.
     pub multikey: Option<MultikeyPaths>,
+    /// It is no index of its own: the collection is in the order of its keys.
+    pub clustered: bool,
     /// Whether it holds all documents that it should: an index that is being built does not.
     pub ready: bool,
     paths: Vec<Path>,
@@ -126,6 +128,7 @@ impl IndexSpec {
             collation: None,
             filter: None,
             expire_after_secs: None,
+            clustered: false,
             multikey: None,
             ready: true,
             paths,

@@ -5,7 +5,7 @@ use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use super::choose::pattern_names;
 use super::residual::residual;
 use super::{Access, IndexAccess, Plan, PlanRequest, explain_text};
-use crate::index::IndexKind;
+use crate::index::{IndexKind, IndexSpec};
 use crate::limits::MAX_SORT_BYTES;
 use crate::matcher::{Leaf, Matcher, Node, Predicate};
 use crate::sort::Direction;
@@ -158,6 +158,11 @@ pub(super) fn stages(
     };
     let mut stage = match &plan.access {
         Access::Nothing => ExplainStage::end("predicateEvalsToFalse"),
+        Access::Id(_) if clustered_by(request).is_some() => {
+            let mut details = DocBuilder::new();
+            details.append("keyPattern", "{ _id: 1 }");
+            ExplainStage::new("EXPRESS_CLUSTERED_IXSCAN", details, Vec::new())
+        }
         Access::Id(_) if plan.filter_satisfied => {
             ExplainStage::new("IDHACK", DocBuilder::new(), Vec::new())
         }
@@ -165,7 +170,7 @@ pub(super) fn stages(
             let scan = request
                 .indexes
                 .iter()
-                .position(super::IndexSpec::is_id)
+                .position(IndexSpec::is_id)
                 .map(|index| {
                     let point = super::Intervals(vec![super::Interval {
                         lower: id.clone(),
@@ -194,6 +199,9 @@ pub(super) fn stages(
         }
         Access::Index(access) if request.indexes[access.index].kind == IndexKind::Text => {
             explain_text::text_match(access, request)
+        }
+        Access::Index(access) if request.indexes[access.index].clustered => {
+            clustered_scan(access, request, with_filter())
         }
         Access::Index(access) => {
             let rest = residual(request, access, request.matcher.root().conjuncts());
@@ -264,6 +272,42 @@ pub(super) fn stages(
         stage = amount("LIMIT", "limitAmount", limit, stage);
     }
     stage
+}
+
+/// The index by which the collection is declared to be clustered.
+fn clustered_by<'a>(request: &PlanRequest<'a>) -> Option<&'a IndexSpec> {
+    request.indexes.iter().find(|index| index.clustered)
+}
+
+/// A scan of a clustered collection, between the first and the last `_id` where there are such bounds.
+fn clustered_scan(
+    access: &IndexAccess,
+    request: &PlanRequest<'_>,
+    mut details: DocBuilder,
+) -> ExplainStage {
+    let ends = access.bounds.first().map(|bounds| &bounds.0[..]);
+    let (first, last) = match ends {
+        Some([first, .., last]) => (Some(&first.lower), Some(&last.upper)),
+        Some([only]) => (Some(&only.lower), Some(&only.upper)),
+        _ => (None, None),
+    };
+    let is_bound = |bound: &&pinion_bson::RawBson| {
+        let value = bound.as_raw_bson_ref();
+        !matches!(value, RawBsonRef::MinKey | RawBsonRef::MaxKey)
+    };
+    let (first, last) = (first.filter(is_bound), last.filter(is_bound));
+    details.append("direction", direction_name(access.direction));
+    for (name, bound) in [("minRecord", first), ("maxRecord", last)] {
+        if let Some(bound) = bound {
+            details.append_raw(name, bound.as_raw_bson_ref());
+        }
+    }
+    let is_asked_for = request.hint.is_some() || first.is_some() || last.is_some();
+    let name = match is_asked_for {
+        true => "CLUSTERED_IXSCAN",
+        false => "COLLSCAN",
+    };
+    ExplainStage::new(name, details, Vec::new())
 }
 
 fn direction_name(direction: Direction) -> &'static str {

@@ -25,7 +25,7 @@ use super::acknowledge;
 use crate::compute::compute;
 
 /// Options that MongoDB has and this node does not.
-const UNSUPPORTED_OPTIONS: [&str; 2] = ["recordIdsReplicated", "temp"];
+const UNSUPPORTED_OPTIONS: [&str; 1] = ["recordIdsReplicated"];
 
 /// The options as they are written, in the types that they must have.
 struct Written<'d> {
@@ -80,6 +80,7 @@ fn read<'d>(reader: &CommandReader<'d>) -> Result<Written<'d>> {
         images.only(&["enabled"])?;
         options.pre_and_post_images = images.bool("enabled")?;
     }
+    options.temporary = reader.opt_bool("temp")?.unwrap_or(false);
     let time_series = time_series::read(reader)?;
     let clustered = clustered::read(reader)?;
     options.expire_after_secs = reader.opt_i64("expireAfterSeconds")?;

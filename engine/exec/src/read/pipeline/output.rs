@@ -6,7 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::{RawBson, RawDocument, RawDocumentBuf};
 use pinion_catalog::{
-    CollectionOptions, Uuid, create_collection, create_indexes, drop_collection, rename_collection,
+    CollectionOptions, DropTarget, Uuid, create_collection, create_indexes, drop_collection,
+    rename_collection,
 };
 use pinion_collation::Collation;
 use pinion_query::{
@@ -63,7 +64,7 @@ impl OutNode {
                 return Err(error);
             }
         };
-        let ts = rename_collection(ctx, temporary, target, true).await?;
+        let ts = rename_collection(ctx, temporary, target, DropTarget::Yes, false).await?;
         self.around.written.set(Some(ts));
         Ok(None)
     }
@@ -93,6 +94,11 @@ impl OutNode {
         let name = format!("tmp.agg_out.{}", Uuid(state().random_bytes()));
         let temporary = Namespace::new(target.db(), &name).map_err(before)?;
         let failed = |error| (Some(temporary.clone()), error);
+        // One that is never renamed is gone with the next start of the node.
+        let options = CollectionOptions {
+            temporary: true,
+            ..options
+        };
         create_collection(ctx, temporary.clone(), options)
             .await
             .map_err(before)?;
