@@ -295,6 +295,8 @@ impl Making {
                 "TTL indexes are single-field indexes, compound indexes do not support TTL",
             ));
         }
+        // It comes to stand at the end, wherever it was.
+        self.unset("expireAfterSeconds");
         self.set("expireAfterSeconds", RawBsonRef::Int64(secs));
         self.reported.push(PropertyChange {
             name: "expireAfterSeconds",
