@@ -692,6 +692,7 @@ fn a_hinted_wildcard_index_serves_every_branch_of_an_or_or_none() {
             hint: Some(&hint),
             key_bounds: None,
             return_key: false,
+            filter: None,
             indexes: &all,
         };
         let found = plan(&request).map(|plan| match plan.access {

@@ -44,6 +44,7 @@ fn planned(
         hint: hint.as_ref(),
         key_bounds: None,
         return_key: false,
+        filter: None,
         indexes: &indexes,
     };
     let plan = plan(&request).map_err(|error| error.code.0)?;

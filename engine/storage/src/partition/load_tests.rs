@@ -34,7 +34,7 @@ enum End {
 
 fn record(n: u64) -> (Key, Bytes) {
     let key = format!("key {n:06}");
-    let value = if n % 97 == 0 { 5000 } else { n % 20 };
+    let value = if n.is_multiple_of(97) { 5000 } else { n % 20 };
     let value = Bytes::from(vec![b'v'; value as usize]);
     (Key::from_slice(key.as_bytes()), value)
 }
