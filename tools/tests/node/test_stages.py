@@ -130,3 +130,14 @@ def test_fused_ranks_are_sums_over_the_pipelines(client):
     collection.update_many({"_id": {"$in": [7, 8]}}, [{"$set": {"l": ["$_id", 0]}}])
     near = fusion(n=[{"$geoNear": {"near": {"type": "Point", "coordinates": [0, 0]}}}, {"$limit": 9}])
     assert [d["_id"] for d in collection.aggregate([near])] == [7, 8]
+
+
+def test_as_many_stages_as_may_be_wait_for_each_other(client):
+    collection = client.stages.many
+    collection.insert_many([{"_id": i} for i in range(3)])
+    lookup = {"$lookup": {"from": "none", "localField": "_id", "foreignField": "_id", "as": "x"}}
+    assert len(list(collection.aggregate([lookup] * 1000))) == 3
+    assert len(list(collection.aggregate([{"$unionWith": "none"}] * 1000))) == 3
+    inputs = {f"p{i}": [{"$sort": {"_id": 1}}] for i in range(900)}
+    assert len(list(collection.aggregate([{"$rankFusion": {"input": {"pipelines": inputs}}}]))) == 3
+    fails(collection, {"$unionWith": {"coll": "none", "pipeline": [lookup] * 1000}}, 7749501)

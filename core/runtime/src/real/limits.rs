@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-/// Stack of each thread. Documents of the greatest depth are parsed and computed by recursion, for which the two
-/// megabytes that threads have by default are too few without optimisation.
-pub(super) const STACK_BYTES: usize = 16 * 1024 * 1024;
+/// Stack of each thread, of which only what is used is memory. Documents of the greatest depth are computed by
+/// recursion, and so is a pipeline of as many stages as there may be that each ask the one before them: for these the two
+/// megabytes that threads have by default are too few.
+pub(super) const STACK_BYTES: usize = 64 * 1024 * 1024;
 
 /// Entries of a core's submission queue. A full queue is submitted at once, so this bounds a batch, not the work.
 pub(super) const SUBMISSION_ENTRIES: u32 = 1024;

@@ -6,7 +6,7 @@ use pinion_wire::Result;
 use pinion_wire::idl::ReadConcernLevel;
 
 use crate::error::error;
-use crate::limits::MAX_SUB_PIPELINE_DEPTH;
+use crate::limits::{MAX_PIPELINE_STAGES, MAX_SUB_PIPELINE_DEPTH};
 use crate::value::{elements, field, first, items};
 
 /// Stages that show the state of this node alone, for which no read concern but `local` means anything.
@@ -101,19 +101,46 @@ fn is_in_v1(name: &str, spec: RawBsonRef<'_>) -> bool {
     }
 }
 
-/// Refuses pipelines that stand too deep in each other.
+/// Refuses pipelines that stand too deep in each other, and more stages that read elsewhere than one pipeline may have in
+/// all of them: each waits for the one before it.
 pub(super) fn check_depth(stages: &RawArray) -> Result<()> {
-    visit(stages, 0, &mut |_, _, depth| {
-        if depth <= MAX_SUB_PIPELINE_DEPTH {
-            return Ok(());
+    let mut waiting = 0;
+    visit(stages, 0, &mut |name, spec, depth| {
+        if depth > MAX_SUB_PIPELINE_DEPTH {
+            return Err(error(
+                232,
+                format!(
+                    "Maximum number of nested sub-pipelines exceeded. Limit is {MAX_SUB_PIPELINE_DEPTH}"
+                ),
+            ));
         }
-        Err(error(
-            232,
-            format!(
-                "Maximum number of nested sub-pipelines exceeded. Limit is {MAX_SUB_PIPELINE_DEPTH}"
-            ),
-        ))
+        waiting += match name {
+            "$lookup" | "$unionWith" | "$graphLookup" | "$facet" => 1,
+            "$rankFusion" | "$scoreFusion" => inputs(spec).map_or(0, crate::value::count),
+            _ => 0,
+        };
+        if waiting > MAX_PIPELINE_STAGES {
+            return Err(error(
+                7_749_501,
+                format!("Pipeline length must be no longer than {MAX_PIPELINE_STAGES} stages"),
+            ));
+        }
+        Ok(())
     })
+}
+
+/// The input pipelines of a stage that combines several.
+fn inputs(spec: RawBsonRef<'_>) -> Option<&RawDocument> {
+    let RawBsonRef::Document(spec) = spec else {
+        return None;
+    };
+    let RawBsonRef::Document(input) = field(spec, "input")? else {
+        return None;
+    };
+    match field(input, "pipelines")? {
+        RawBsonRef::Document(pipelines) => Some(pipelines),
+        _ => None,
+    }
 }
 
 type Visitor<'v> = dyn FnMut(&str, RawBsonRef<'_>, usize) -> Result<()> + 'v;
@@ -145,9 +172,7 @@ fn visit(stages: &RawArray, depth: usize, visitor: &mut Visitor<'_>) -> Result<(
             }
             "$facet" => visit_each(spec, depth, visitor)?,
             "$rankFusion" | "$scoreFusion" => {
-                if let Some(RawBsonRef::Document(input)) = field(spec, "input")
-                    && let Some(RawBsonRef::Document(pipelines)) = field(input, "pipelines")
-                {
+                if let Some(pipelines) = inputs(RawBsonRef::Document(spec)) {
                     visit_each(pipelines, depth, visitor)?;
                 }
             }
@@ -231,5 +256,24 @@ mod tests {
     fn pipelines_inside_of_pipelines() {
         check_nested(MAX_SUB_PIPELINE_DEPTH, None);
         check_nested(MAX_SUB_PIPELINE_DEPTH + 1, Some(232));
+    }
+
+    #[test]
+    fn stages_that_wait_for_each_other() {
+        let check = |outer: usize, inner: usize, code: Option<i32>| {
+            let mut within = RawArrayBuf::new();
+            (0..inner).for_each(|_| within.push(rawdoc! { "$unionWith": "c" }));
+            let mut stages = pipeline(rawdoc! { "$facet": { "f": within } });
+            (1..outer).for_each(|_| stages.push(rawdoc! { "$lookup": {} }));
+            let found = check_depth(&stages);
+            assert_eq!(found.err().map(|e| e.code.0), code, "{outer} {inner}");
+        };
+        check(MAX_PIPELINE_STAGES, 0, None);
+        check(MAX_PIPELINE_STAGES / 2, MAX_PIPELINE_STAGES / 2, None);
+        check(
+            MAX_PIPELINE_STAGES / 2,
+            MAX_PIPELINE_STAGES / 2 + 1,
+            Some(7_749_501),
+        );
     }
 }
