@@ -160,6 +160,12 @@ pub(crate) async fn install_change(change: &CatalogChange, ts: Timestamp) {
     drop_trees(change.dropped_trees.clone(), ts).await;
 }
 
+/// Gives out no number up to that of this tree. Runs on core 0.
+pub(crate) fn skip_numbers(highest: TreeId) {
+    let given = &pinion_runtime::core_local::<Coordinator>().given;
+    given.set(given.get().max(highest.0 + 1));
+}
+
 /// Trees that nothing refers to from `after` on go with the next checkpoint.
 pub(super) async fn drop_trees(trees: Vec<TreeId>, after: Timestamp) {
     if trees.is_empty() {

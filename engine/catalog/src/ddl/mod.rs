@@ -18,6 +18,7 @@ pub(crate) use builds::give_up_builds;
 pub use builds::{BuildInfo, end_builds, index_builds, kill_build};
 pub use cloning::{CopyDocuments, clone_as_capped, convert_to_capped};
 pub use coll_mod::{CollMod, IndexChange, IndexName, Modified, PropertyChange, coll_mod};
+pub(crate) use coordinator::skip_numbers;
 pub(crate) use coordinator::{Coordinator, install_change};
 pub use create::{create_collection, ensure_collection};
 pub(crate) use drop::drop_temporary;

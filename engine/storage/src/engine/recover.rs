@@ -467,12 +467,13 @@ impl Storage {
     }
 
     /// Drops every tree that `known` does not name, on every core: those a crash left behind. Call it when recovery is
-    /// complete, before anything is written. Gives the number of trees dropped.
-    pub async fn reap_unknown_trees(&self, known: &[TreeId]) -> usize {
+    /// complete, before anything is written. Gives the highest that it dropped: nobody may use those again before the
+    /// checkpoint with which they go.
+    pub async fn reap_unknown_trees(&self, known: &[TreeId]) -> Option<TreeId> {
         let known: std::sync::Arc<std::collections::BTreeSet<TreeId>> =
             std::sync::Arc::new(known.iter().copied().collect());
         let after = self.last_allotted();
-        let reaped: usize = join_all((0..self.cores as u16).map(|core| {
+        let reaped = join_all((0..self.cores as u16).map(|core| {
             let known = known.clone();
             submit_to(CoreId(core), Queue::Foreground, move || async move {
                 storage().reap_owned(&known, after)
@@ -480,8 +481,9 @@ impl Storage {
         }))
         .await
         .into_iter()
-        .sum();
-        if reaped > 0 {
+        .flatten()
+        .max();
+        if reaped.is_some() {
             submit_to(CoreId(0), Queue::Background, || async {
                 storage().node_state().dirty.set(true)
             })
@@ -490,13 +492,17 @@ impl Storage {
         reaped
     }
 
-    fn reap_owned(&self, known: &std::collections::BTreeSet<TreeId>, after: Timestamp) -> usize {
-        let mut reaped = 0;
+    fn reap_owned(
+        &self,
+        known: &std::collections::BTreeSet<TreeId>,
+        after: Timestamp,
+    ) -> Option<TreeId> {
+        let mut reaped = None;
         for partition in self.owned() {
             for tree in partition.tree_ids() {
                 if tree != TreeId::MASTER && !known.contains(&tree) {
                     partition.drop_tree(tree, after);
-                    reaped += 1;
+                    reaped = reaped.max(Some(tree));
                 }
             }
         }
