@@ -59,6 +59,15 @@ fn row_key(number: u64) -> Vec<u8> {
 }
 
 impl CatalogChange {
+    /// Adds what removes something else.
+    pub(crate) fn add(&mut self, other: CatalogChange) {
+        self.puts.extend(other.puts);
+        self.views.extend(other.views);
+        self.removes.extend(other.removes);
+        self.documents.extend(other.documents);
+        self.dropped_trees.extend(other.dropped_trees);
+    }
+
     /// The writes to the catalog's tree.
     pub fn writes(&self) -> Vec<Write> {
         let put = |number: u64, row: RawDocumentBuf| Write {

@@ -14,6 +14,7 @@ mod gates;
 mod index;
 mod interrupt;
 mod names;
+mod series;
 mod view;
 
 mod build;
@@ -31,7 +32,8 @@ pub use ddl::{
     BuildInfo, CollMod, CopyDocuments, DropTarget, Dropped, IndexChange, IndexName, IndexSelection,
     IndexesCreated, Modified, PropertyChange, clone_as_capped, coll_mod, convert_to_capped,
     create_collection, create_indexes, drop_collection, drop_database, drop_indexes, end_builds,
-    ensure_collection, index_builds, kill_build, reindex, rename_collection, set_multikey,
+    ensure_collection, index_builds, kill_build, reindex, rename_collection, replace_series,
+    set_multikey,
 };
 pub use entry::{BadRow, Clustering, Collection, Placement};
 pub use errors::{from_fatal, from_read_error, from_write_error};
@@ -53,6 +55,9 @@ pub use options::{
     Capped, Clustered, CollectionKind, CollectionOptions, Granularity, TimeSeries,
     TimeSeriesChange, ValidationAction, ValidationLevel, ViewDefinition,
 };
-pub use specs::{check_id_index_spec, check_index_specs, parse_index_spec};
+pub use series::{BUCKETS_PREFIX, buckets_of, series_of};
+pub use specs::{
+    check_id_index_spec, check_index_specs, parse_index_spec, to_series as series_index,
+};
 pub use uuid::Uuid;
 pub use view::{ResolvedView, SYSTEM_VIEWS, View, for_each_source};

@@ -6,6 +6,7 @@ use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::catalog::Catalog;
 use crate::entry::Collection;
+use crate::series::BUCKETS_PREFIX;
 use crate::uuid::Uuid;
 
 /// The names below `system.` that a user may make.
@@ -18,9 +19,11 @@ const KNOWN_SYSTEM: [&str; 6] = [
     "system.sessions",
 ];
 
-/// True for collections that live in one partition: all of `local`, and `system.*`.
+/// True for collections that live in one partition: all of `local`, and `system.*` but for buckets.
 pub(crate) fn is_single_partition(ns: &Namespace) -> bool {
-    ns.db() == "local" || ns.collection().starts_with("system.")
+    let name = ns.collection();
+    let is_system = name.starts_with("system.") && !name.starts_with(BUCKETS_PREFIX);
+    ns.db() == "local" || is_system
 }
 
 /// The namespace of a database's command entries, `database.$cmd`.
@@ -108,6 +111,7 @@ mod tests {
         };
         check("local.x", true);
         check("d.system.js", true);
+        check("d.system.buckets.c", false);
         check("d.systemx", false);
         check("d.c", false);
     }

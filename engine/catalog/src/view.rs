@@ -11,7 +11,7 @@ use pinion_wire::{Error, ErrorCode, Result};
 use crate::catalog::Catalog;
 use crate::entry::BadRow;
 use crate::limits::{MAX_VIEW_DEPTH, MAX_VIEW_PIPELINE_BYTES};
-use crate::options::{CollectionKind, CollectionOptions, ViewDefinition};
+use crate::options::{CollectionKind, CollectionOptions, TimeSeries, ViewDefinition};
 
 /// One view as the catalog knows it. Immutable: a change makes a new one.
 #[derive(Clone, Debug)]
@@ -37,6 +37,8 @@ pub struct ResolvedView {
     pub pipeline: Vec<RawDocumentBuf>,
     /// The collation of the view that was named: it is that of all that is read through it.
     pub collation: Option<Arc<Collation>>,
+    /// What was named is no view on documents but a series, in these buckets.
+    pub series: Option<TimeSeries>,
 }
 
 impl ResolvedView {
@@ -49,6 +51,7 @@ impl ResolvedView {
             on: below.on,
             pipeline,
             collation: self.collation,
+            series: None,
         }
     }
 }
@@ -211,6 +214,7 @@ impl Catalog {
                         on,
                         pipeline: stages.into(),
                         collation: named.collation.clone(),
+                        series: named.options.time_series.clone(),
                     }));
                 }
             }

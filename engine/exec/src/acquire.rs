@@ -9,8 +9,8 @@
 use std::sync::Arc;
 
 use pinion_catalog::{
-    Collection, GateAccess, Pass, ResolvedView, Uuid, check_collection_uuid, check_not_view,
-    core_catalog, ensure_collection, from_fatal,
+    Collection, GateAccess, Pass, ResolvedView, TimeSeries, Uuid, check_collection_uuid,
+    check_not_view, core_catalog, ensure_collection, from_fatal,
 };
 use pinion_clock::Timestamp;
 use pinion_collation::Collation;
@@ -57,6 +57,8 @@ pub(crate) enum Views {
     Refused,
     /// The collection under it, and the stages in front of it.
     Resolved,
+    /// That of a series: the collection of its buckets. Others are refused.
+    Series,
 }
 
 impl Wanted {
@@ -72,7 +74,17 @@ impl Wanted {
     pub(crate) fn write(ns: Namespace, uuid: Option<[u8; 16]>) -> Wanted {
         Wanted {
             access: GateAccess::Write,
+            views: Views::Series,
             ..Wanted::read(ns, uuid)
+        }
+    }
+
+    /// Whether the caller can have what a view resolves to.
+    fn takes(&self, view: &ResolvedView) -> bool {
+        match self.views {
+            Views::Refused => false,
+            Views::Resolved => true,
+            Views::Series => view.series.is_some(),
         }
     }
 }
@@ -98,9 +110,10 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
         let collection = catalog.get(ns);
         if collection.is_none() {
             let current = catalog.current();
-            if wanted.views == Views::Refused {
-                check_not_view(&current, ns)?;
-            } else if let Some(resolved) = current.resolve_view(ns)? {
+            if let Some(resolved) = current.resolve_view(ns)? {
+                if !wanted.takes(&resolved) {
+                    check_not_view(&current, ns)?;
+                }
                 // What is under it may have become a view while its gate was waited for.
                 view = Some(Box::new(match view {
                     Some(above) => above.over(resolved),
@@ -146,7 +159,16 @@ pub(crate) async fn acquire_read(
     acquire(ctx, Wanted::read(ns, uuid)).await
 }
 
-/// Acquires for a write.
+/// Acquires for a read of a collection, or of the buckets of a series.
+pub(crate) async fn acquire_stored(ctx: &OpContext, ns: Namespace) -> Result<Acquired> {
+    let wanted = Wanted {
+        views: Views::Series,
+        ..Wanted::read(ns, None)
+    };
+    acquire(ctx, wanted).await
+}
+
+/// Acquires for a write of documents, or of the measurements of a series.
 pub(crate) async fn acquire_write(
     ctx: &OpContext,
     ns: Namespace,
@@ -164,6 +186,11 @@ impl Acquired {
     /// What stands in front of the collection, if a view was named.
     pub(crate) fn view(&self) -> Option<&ResolvedView> {
         self.view.as_deref()
+    }
+
+    /// What was named, if it is a series: the collection holds its buckets.
+    pub(crate) fn series(&self) -> Option<&TimeSeries> {
+        self.view.as_ref()?.series.as_ref()
     }
 
     pub(crate) fn wanted(&self) -> &Wanted {
@@ -299,7 +326,8 @@ pub(crate) fn check_view(
     view: &ResolvedView,
     collation: Option<&Arc<Collation>>,
 ) -> Result<()> {
-    if view.collation.as_ref() == collation {
+    // The measurements of a series are documents of its own.
+    if view.collation.as_ref() == collation || view.series.is_some() {
         return Ok(());
     }
     Err(Error::new(

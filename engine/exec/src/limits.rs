@@ -140,6 +140,16 @@ pub const TTL_SUB_PASS_TARGET: Duration = Duration::from_secs(60);
 pub const TTL_INDEX_DELETE_TARGET_TIME: Duration = Duration::from_secs(1);
 pub const TTL_INDEX_DELETE_TARGET_DOCS: u64 = 50_000;
 
+/// Sources of measurements of which a core knows the open buckets.
+pub const MAX_OPEN_BUCKET_SOURCES: usize = 8192;
+/// Buckets of one source that a core knows: measurements may come for several times in turn.
+pub const OPEN_BUCKETS_OF_SOURCE: usize = 4;
+/// Sources whose buckets one round of an insert writes, and about how many bytes of buckets.
+pub const SERIES_ROUND_SOURCES: usize = 1024;
+pub const SERIES_ROUND_BYTES: usize = 8 * 1024 * 1024;
+/// How often writers of one source may come into each other's way before they get a bucket each.
+pub const SERIES_CONFLICTS: u32 = 3;
+
 const _: () = assert!(PART_BATCH_BYTES <= MAX_BATCH_BYTES);
 
 /// The least that an index build may be given of memory, in MiB, and the most room, in MiB, that it can be told to leave.

@@ -22,6 +22,7 @@ use crate::read::{CursorTable, PartTable};
 use crate::sessions::SessionTable;
 use crate::spill::NodeMemory;
 use crate::ttl::TtlMonitor;
+use crate::write::OpenBuckets;
 
 /// The state of one core of a node.
 pub struct NodeState {
@@ -52,6 +53,7 @@ pub struct NodeState {
     pub(crate) index_filters: RefCell<IndexFilters>,
     /// One that sets an index filter at a time; core 0 has it.
     pub(crate) index_filters_turn: Semaphore,
+    pub(crate) open_buckets: RefCell<OpenBuckets>,
     rng: RefCell<Rng>,
     /// Seeds the streams of `$rand`.
     expression_rng: RefCell<Rng>,
@@ -104,6 +106,7 @@ impl NodeState {
             plan_cache: PlanCache::default(),
             index_filters: RefCell::new(IndexFilters::default()),
             index_filters_turn: Semaphore::new(1),
+            open_buckets: RefCell::new(OpenBuckets::default()),
             rng: RefCell::new(rng),
             expression_rng: RefCell::new(pinion_runtime::random_stream("expressions")),
             object_ids: ObjectIds { process, counter },

@@ -18,6 +18,7 @@ mod pipeline;
 mod planner;
 mod projection;
 mod regex;
+mod series;
 mod sort;
 mod sorter;
 mod spill;
@@ -36,7 +37,10 @@ pub use index::{
     IndexKey, IndexKeys, IndexKind, IndexSpec, MultikeyPaths, check_wildcard_overlap,
     check_wildcard_projection, index_keys,
 };
-pub use limits::{MAX_FACET_BYTES, MAX_GROUP_BYTES, MAX_KEY_PATTERN_FIELDS, MAX_SORT_BYTES};
+pub use limits::{
+    MAX_BUCKET_MEASUREMENTS, MAX_FACET_BYTES, MAX_GROUP_BYTES, MAX_KEY_PATTERN_FIELDS,
+    MAX_SORT_BYTES,
+};
 pub use matcher::{MatchPosition, Matcher, MetaSource};
 pub use pipeline::{
     Division, Document, GraphLookup, Input, Lookup, Merge, MergeWrite, NotMatched, OutputTo,
@@ -49,6 +53,10 @@ pub use planner::{
     query_planner, shown_hash,
 };
 pub use projection::Projection;
+pub use series::{
+    BucketFilter, Packed, Packing, SeriesForm, bucket_filter, bucket_id, index_filter,
+    is_about_meta, measurement_count, measurements, meta_filter, normal_meta, pack, time_of,
+};
 pub use sort::{Direction, SortPattern};
 pub use spill::{
     DiskReply, DiskRequest, DiskSorter, Held, Memory, MemoryLimits, Next, Place, Room, SharedRoom,

@@ -174,3 +174,20 @@ pub const MAX_GRAPH_FRONTIER: usize = 1_000_000;
 
 /// Plans of one query that a trial may choose from.
 pub(crate) const MAX_PLANS: usize = 64;
+
+/// Most measurements of a bucket.
+pub const MAX_BUCKET_MEASUREMENTS: usize = 1000;
+
+/// Bytes of measurements that a bucket of not too few holds.
+pub const MAX_BUCKET_BYTES: usize = 125 * 1024;
+
+/// Measurements up to which a bucket is one of few, for which there is more room.
+pub const MIN_BUCKET_MEASUREMENTS: usize = 10;
+
+/// Bytes of measurements that a bucket of few holds.
+pub const MAX_LARGE_BUCKET_BYTES: usize = 4 * 1024 * 1024;
+
+// A bucket has its values up to three times: as they are, and as its least and greatest ones.
+const _: () = assert!(3 * MAX_LARGE_BUCKET_BYTES < pinion_bson::MAX_USER_DOCUMENT_BYTES);
+const _: () = assert!(MAX_BUCKET_BYTES < MAX_LARGE_BUCKET_BYTES);
+const _: () = assert!(MIN_BUCKET_MEASUREMENTS < MAX_BUCKET_MEASUREMENTS);

@@ -19,7 +19,6 @@ def fails(database, command, code):
 UNSUPPORTED = [
     ({"find": "c", "tailable": True}, "tailable"),
     ({"create": "n", "expireAfterSeconds": 10}, "expireAfterSeconds"),
-    ({"create": "n", "timeseries": {"timeField": "t"}}, "timeseries"),
 ]
 
 

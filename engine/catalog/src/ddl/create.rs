@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pinion_bson::DocBuilder;
+use pinion_bson::{DocBuilder, RawDocumentBuf};
 use pinion_clock::Timestamp;
 use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
@@ -10,6 +10,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::coordinator::{Commit, Coordinator, coordinate};
 use super::locks::Scope;
+use super::series::{put_view, scope_of};
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::{CatalogChange, SystemDocument};
 use crate::entry::{Clustering, Collection};
@@ -30,8 +31,9 @@ pub async fn create_collection(
     options: CollectionOptions,
 ) -> Result<Option<Timestamp>> {
     coordinate(ctx, move |c| async move {
-        let _lock = c.lock(Scope::one(&ns)).await;
+        let _lock = c.lock(scope_of(&ns)).await;
         check_creatable(&ns)?;
+        let is_series = options.time_series.is_some();
         let catalog = core_catalog().current();
         let present = match (catalog.get(&ns), catalog.view(&ns)) {
             (Some(collection), _) => Some(&collection.options),
@@ -39,8 +41,9 @@ pub async fn create_collection(
             (None, None) => None,
         };
         match present {
-            Some(present) if *present == options => Ok(None),
+            Some(present) if is_like(present, &options) => Ok(None),
             Some(present) => Err(exists(&ns, present)),
+            None if is_series => c.create_series(&ns, options).await.map(Some),
             None if options.kind() == CollectionKind::Collection => {
                 c.create(&ns, options).await.map(Some)
             }
@@ -60,6 +63,25 @@ pub async fn ensure_collection(ctx: &OpContext, ns: Namespace) -> Result<Option<
     .await
 }
 
+/// Whether what is there has the options that are asked for.
+fn is_like(present: &CollectionOptions, asked: &CollectionOptions) -> bool {
+    match present.kind() {
+        // Which view a series is made of is not asked for, and who asks for nothing takes a series too.
+        CollectionKind::TimeSeries => {
+            if *asked == CollectionOptions::default() {
+                return true;
+            }
+            let view = present.view.clone();
+            *present
+                == CollectionOptions {
+                    view,
+                    ..asked.clone()
+                }
+        }
+        _ => present == asked,
+    }
+}
+
 fn exists(ns: &Namespace, present: &CollectionOptions) -> Error {
     let what = match present.kind() {
         CollectionKind::Collection => "",
@@ -70,9 +92,18 @@ fn exists(ns: &Namespace, present: &CollectionOptions) -> Error {
         ErrorCode::NAMESPACE_EXISTS,
         format!(
             "namespace {ns} already exists, {what}but with different options: {}",
-            render(&present.to_document())
+            render(&listed_options(present))
         ),
     )
+}
+
+/// The options as they are listed: how a series is made out of its buckets is left out.
+fn listed_options(present: &CollectionOptions) -> RawDocumentBuf {
+    let mut listed = present.clone();
+    if present.kind() == CollectionKind::TimeSeries {
+        listed.view = None;
+    }
+    listed.to_document()
 }
 
 impl Coordinator {
@@ -118,7 +149,7 @@ impl Coordinator {
     }
 
     /// A collection that is about to be made.
-    fn new_collection(&self, ns: Namespace, options: CollectionOptions) -> Collection {
+    pub(super) fn new_collection(&self, ns: Namespace, options: CollectionOptions) -> Collection {
         let mut made = Collection::new(ns, self.uuid(), self.numbers(1), options);
         if made.clustering == Clustering::Record {
             made = made.with_id_index(TreeId(self.numbers(1)));
@@ -134,21 +165,12 @@ impl Coordinator {
         let view = View::new(ns.clone(), self.numbers(1), options);
         let system_views = Namespace::new(ns.db(), SYSTEM_VIEWS)?;
         // Made in the same change, if this is the database's first view.
-        let holder = self.new_collection(system_views.clone(), CollectionOptions::default());
+        let holder = self.new_collection(system_views, CollectionOptions::default());
         let compute = |catalog: &Catalog| {
             check_database_case(catalog, ns.db())?;
             catalog.check_view(&view)?;
             let mut change = CatalogChange::default();
-            let tree = match catalog.get(&system_views) {
-                Some(present) => present.tree(),
-                None => {
-                    let tree = holder.tree();
-                    change.puts.push(holder);
-                    tree
-                }
-            };
-            change.documents.push(system_document(tree, &view));
-            change.views.push(view);
+            put_view(catalog, &mut change, holder, view);
             Ok(Commit::command(ns, None, o.finish(), change))
         };
         self.commit(compute).await

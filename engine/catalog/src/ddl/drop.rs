@@ -1,18 +1,23 @@
 //! Collections, views and databases dropped.
 
+use std::sync::Arc;
+
 use pinion_bson::rawdoc;
 use pinion_clock::Timestamp;
 use pinion_wire::idl::Namespace;
-use pinion_wire::{OpContext, Result};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::builds::{Step, coordinate_beside};
 use super::coordinator::{Commit, Coordinator, behind_gates};
 use super::locks::Scope;
+use super::series::{scope_of, together};
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::{CatalogChange, SystemDocument};
 use crate::entry::Collection;
 use crate::gates::GateMode;
 use crate::oplog::OpKind;
+use crate::options::CollectionKind;
+use crate::series::series_of;
 use crate::uuid::Uuid;
 use crate::view::{SYSTEM_VIEWS, View};
 
@@ -27,11 +32,12 @@ pub struct Dropped {
 /// Drops a collection or a view; `None` if there is none of that name.
 pub async fn drop_collection(ctx: &OpContext, ns: Namespace) -> Result<Option<Dropped>> {
     coordinate_beside(ctx, move |c| async move {
-        let _lock = c.lock(Scope::one(&ns)).await;
+        let _lock = c.lock(scope_of(&ns)).await;
         if core_catalog().current().kind(&ns).is_none() {
             return Ok(Step::Done(None));
         }
-        let gates = [ns.clone()];
+        check_no_series(&core_catalog().current(), &ns)?;
+        let gates = together(&ns);
         if let Some(builds) = c.builds_ended(&gates) {
             return Ok(Step::Waits(builds));
         }
@@ -94,10 +100,23 @@ impl Coordinator {
             Ok(match (catalog.get(ns), catalog.view(ns)) {
                 (Some(collection), _) => {
                     indexes = Some(collection.index_count());
-                    let change = dropping(catalog, collection);
+                    let mut change = dropping(catalog, collection);
+                    // With its buckets goes the series.
+                    if let Some(series) = series_of(ns).and_then(|ns| catalog.view(&ns)) {
+                        change.add(dropping_view(catalog, series)?);
+                    }
                     Commit::command(ns, Some(collection.uuid), o, change)
                 }
-                (None, Some(view)) => Commit::command(ns, None, o, dropping_view(catalog, view)?),
+                (None, Some(view)) => {
+                    let mut change = dropping_view(catalog, view)?;
+                    if view.kind() == CollectionKind::TimeSeries
+                        && let Some(buckets) = catalog.get(&view.on())
+                    {
+                        indexes = Some(buckets.index_count());
+                        change.add(dropping(catalog, buckets));
+                    }
+                    Commit::command(ns, None, o, change)
+                }
                 (None, None) => unreachable!("its lock is held"),
             })
         };
@@ -124,6 +143,19 @@ impl Coordinator {
         })
         .await
     }
+}
+
+/// Refuses to drop the collection of the views where the buckets of a series would stay behind.
+fn check_no_series(catalog: &Catalog, ns: &Namespace) -> Result<()> {
+    let mut views = catalog.views_of(ns.db());
+    let is_series = |view: &Arc<View>| view.kind() == CollectionKind::TimeSeries;
+    if ns.collection() == SYSTEM_VIEWS && views.any(is_series) {
+        return Err(Error::new(
+            ErrorCode::ILLEGAL_OPERATION,
+            format!("cannot drop collection {ns} when time-series collections are present"),
+        ));
+    }
+    Ok(())
 }
 
 /// With the collection of the views the views go.

@@ -13,7 +13,7 @@ use super::builds::{Build, Step, await_builds, check_no_build, listing};
 use super::coordinator::{
     Commit, Coordinator, behind_gates, coordinate, coordinate_then, drop_trees,
 };
-use super::locks::Scope;
+use super::series::{Indexed, indexed, scope_of};
 use crate::build::{self, BuildLimits, Work};
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
@@ -22,7 +22,6 @@ use crate::gates::GateMode;
 use crate::index::{Building, Index};
 use crate::interrupt::check_interrupted;
 use crate::limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, MAX_INDEXES};
-use crate::names::check_not_view;
 use crate::specs::{self, Missing};
 use crate::text::render;
 use crate::uuid::Uuid;
@@ -61,8 +60,15 @@ pub async fn create_indexes(
         let begin = {
             let (ctx, ns, requested) = (ctx.clone(), ns.clone(), requested.clone());
             move |c: Rc<Coordinator>| async move {
-                let _lock = c.lock(Scope::one(&ns)).await;
+                let _lock = c.lock(scope_of(&ns)).await;
                 check_interrupted(&ctx)?;
+                let Indexed { ns, series } = indexed(&core_catalog().current(), &ns)?;
+                let requested = match &series {
+                    None => requested,
+                    Some(series) => (requested.iter())
+                        .map(|spec| specs::to_buckets(series, spec))
+                        .collect::<Result<_>>()?,
+                };
                 c.begin_build(&ctx, &ns, &requested, limits).await
             }
         };
@@ -336,9 +342,15 @@ impl Coordinator {
         selection: &IndexSelection,
         ended: &[String],
     ) -> Result<Attempt> {
-        let _lock = self.lock(Scope::one(ns)).await;
-        check_not_view(&core_catalog().current(), ns)?;
-        let Some(collection) = core_catalog().get(ns) else {
+        let _lock = self.lock(scope_of(ns)).await;
+        let Indexed { ns, series } = indexed(&core_catalog().current(), ns)?;
+        let selection = match (selection, &series) {
+            (IndexSelection::Key(key), Some(series)) => {
+                &IndexSelection::Key(specs::bucket_key(&series.form(), key)?)
+            }
+            (selection, _) => selection,
+        };
+        let Some(collection) = core_catalog().get(&ns) else {
             return Err(Error::new(
                 ErrorCode::NAMESPACE_NOT_FOUND,
                 format!("ns not found {ns}"),
@@ -361,7 +373,7 @@ impl Coordinator {
             return Ok(Attempt::Done(before, None));
         }
         let operation = self.drop_named(&collection, &names);
-        let last = behind_gates(std::slice::from_ref(ns), GateMode::Closed, operation).await?;
+        let last = behind_gates(&[ns], GateMode::Closed, operation).await?;
         Ok(Attempt::Done(before, Some(last)))
     }
 }

@@ -13,6 +13,7 @@ mod indexes;
 mod multikey;
 mod reindex;
 mod rename;
+mod series;
 
 pub(crate) use builds::give_up_builds;
 pub use builds::{BuildInfo, end_builds, index_builds, kill_build};
@@ -27,3 +28,4 @@ pub use indexes::{IndexSelection, IndexesCreated, create_indexes, drop_indexes};
 pub use multikey::set_multikey;
 pub use reindex::reindex;
 pub use rename::{DropTarget, rename_collection};
+pub use series::replace_series;

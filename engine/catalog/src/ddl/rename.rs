@@ -13,6 +13,7 @@ use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::gates::GateMode;
 use crate::names::{check_collection_uuid, check_creatable};
+use crate::series::series_of;
 use crate::uuid::Uuid;
 
 /// What becomes of a collection that has the new name already.
@@ -54,6 +55,12 @@ fn check(
     to: &Namespace,
     drop_target: DropTarget,
 ) -> Result<()> {
+    if [from, to].iter().any(|ns| series_of(ns).is_some()) {
+        return Err(Error::new(
+            ErrorCode::ILLEGAL_OPERATION,
+            "Renaming system.buckets collections is not allowed",
+        ));
+    }
     check_creatable(to)?;
     if let DropTarget::Only(uuid) = drop_target {
         let target = catalog.get(to).map(|found| &**found);

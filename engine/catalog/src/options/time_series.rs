@@ -2,6 +2,7 @@
 //! bucket may be.
 
 use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
+use pinion_query::SeriesForm;
 
 use super::name_of;
 use super::stored::BadOptions;
@@ -109,6 +110,23 @@ impl TimeSeries {
         match (self.rounding_secs, self.granularity) {
             (Some(rounding), _) => rounding,
             (None, granularity) => granularity.unwrap_or(Granularity::Seconds).rounding_secs(),
+        }
+    }
+
+    /// The time at which a bucket begins that a measurement of this time opens.
+    pub fn bucket_start_ms(&self, time_ms: i64) -> i64 {
+        let rounding_ms = i64::from(self.bucket_rounding_secs()) * 1000;
+        let whole = time_ms.div_euclid(rounding_ms);
+        // At the beginning of all times nothing is rounded.
+        whole.checked_mul(rounding_ms).unwrap_or(time_ms)
+    }
+
+    /// The form of its measurements and buckets.
+    pub fn form(&self) -> SeriesForm {
+        SeriesForm {
+            time: self.time_field.clone(),
+            meta: self.meta_field.clone(),
+            max_span_secs: self.max_span_secs,
         }
     }
 

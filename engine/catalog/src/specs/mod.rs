@@ -6,6 +6,7 @@ mod geo;
 mod id;
 mod options;
 mod pattern;
+mod series;
 mod text_index;
 
 #[cfg(test)]
@@ -20,6 +21,8 @@ use crate::text::render;
 
 pub(crate) use existing::{Missing, Wanted, missing, select};
 pub use id::check_id_index_spec;
+pub use series::to_series;
+pub(crate) use series::{bucket_key, to_buckets};
 
 /// Fields of a specification beside those that only some kinds of indexes have.
 const COMMON_FIELDS: [&str; 20] = [

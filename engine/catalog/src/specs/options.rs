@@ -5,6 +5,7 @@ use pinion_query::IndexKind;
 use pinion_wire::idl::f64_lossy;
 use pinion_wire::{Error, ErrorCode, Result};
 
+use super::series::ORIGINAL;
 use super::{FIELDS_OF_KINDS, cannot_create, filter, flag, key_of, kind_of, part, wrong_type};
 use crate::limits::MAX_TTL_SECS;
 use crate::text::{render, render_value};
@@ -251,7 +252,9 @@ pub(super) fn check_combination(listed: &RawDocument) -> Result<()> {
             "Currently hashed indexes cannot guarantee uniqueness. Use a regular index.",
         ));
     }
-    if expires && pinion_bson::field_count(key) != 1 {
+    // That on the time of a series has a field for each end of the buckets.
+    let is_of_buckets = part(listed, ORIGINAL).is_some();
+    if expires && pinion_bson::field_count(key) != 1 && !is_of_buckets {
         return Err(cannot_create(format!(
             "TTL indexes are single-field indexes, compound indexes do not support TTL. Index spec: {}",
             render(listed)

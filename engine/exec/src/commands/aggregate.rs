@@ -5,13 +5,16 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use pinion_bson::{BinarySubtype, RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
-use pinion_catalog::{Collection, ResolvedView};
-use pinion_query::{Document, Hint, Pipeline, PipelineParts, Variables, check_api_v1};
+use pinion_catalog::{Collection, ResolvedView, TimeSeries};
+use pinion_query::{
+    Document, Hint, OutputTo, Outside, Pipeline, PipelineParts, Variables, check_api_v1,
+};
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::acknowledge;
 use super::collation::{Asked, check_sources};
+use super::create::time_series_of_output;
 use super::cursors::{CursorRequest, first_batch};
 use super::first_stage::{FirstStage, Place, documents_of, first_stage, without_list_sessions};
 use super::variables::variables;
@@ -48,6 +51,8 @@ pub(super) struct Aggregate {
     hint: Option<Hint>,
     validation: Validation,
     allow_disk_use: Option<bool>,
+    /// What `$out` makes, if that is a time series.
+    out_series: Option<TimeSeries>,
 }
 
 /// Reads the command; `explaining` when it stands inside an `explain`, which has no cursor.
@@ -209,7 +214,22 @@ impl AggregateCommand<'_> {
         if first.is_none() {
             place.check_front(&stages)?;
         }
+        let out_series = match pipeline.output() {
+            Some(Outside::Out(OutputTo {
+                time_series: Some(spec),
+                db,
+                collection,
+            })) => {
+                let db = db.as_deref().unwrap_or(self.ns.db());
+                Some(time_series_of_output(
+                    spec,
+                    &Namespace::new(db, collection)?,
+                )?)
+            }
+            _ => None,
+        };
         Ok(Aggregate {
+            out_series,
             first,
             pipeline,
             vars,
@@ -220,12 +240,24 @@ impl AggregateCommand<'_> {
     }
 }
 
+/// Stages that show the collection that is read, and not its documents.
+const SHOW_COLLECTION: [&str; 4] = [
+    "$collStats",
+    "$indexStats",
+    "$planCacheStats",
+    "$listCatalog",
+];
+
 /// The stages of a command behind those of a view.
 fn behind(view: &ResolvedView, stages: &RawArray) -> Result<RawArrayBuf> {
-    let first = pinion_bson::values(stages).next();
-    if let Some(RawBsonRef::Document(first)) = first
-        && let Some((name @ ("$collStats" | "$rankFusion"), _)) =
-            pinion_bson::elements(first).next()
+    let first = match pinion_bson::values(stages).next() {
+        Some(RawBsonRef::Document(first)) => pinion_bson::elements(first).next(),
+        _ => None,
+    };
+    let first = first.map(|(name, _)| name);
+    let shows_collection = first.is_some_and(|name| SHOW_COLLECTION.contains(&name));
+    if let Some(name @ ("$collStats" | "$rankFusion")) = first
+        && (view.series.is_none() || name == "$rankFusion")
     {
         return Err(Error::new(
             ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
@@ -233,7 +265,9 @@ fn behind(view: &ResolvedView, stages: &RawArray) -> Result<RawArrayBuf> {
         ));
     }
     let mut all = RawArrayBuf::new();
-    for stage in &view.pipeline {
+    // What shows the collection itself shows that of the buckets.
+    let unpacks = !shows_collection || view.series.is_none();
+    for stage in view.pipeline.iter().filter(|_| unpacks) {
         all.push(stage.clone());
     }
     for stage in pinion_bson::values(stages) {
@@ -250,6 +284,7 @@ impl Aggregate {
             vars: self.vars.clone(),
             validation: self.validation,
             memory: memory(self.allow_disk_use),
+            out_series: self.out_series.clone(),
             written: Default::default(),
         })
     }
@@ -263,7 +298,8 @@ impl Aggregate {
         let divide = || {
             let mut pipeline = self.pipeline.clone();
             if let Some(collection) = collection {
-                pipeline.locate(collection.index_specs(), collection.ns.as_str())?;
+                let collation = collection.collation.as_ref();
+                pipeline.locate(collection.index_specs(), collation, collection.ns.as_str())?;
             }
             pipeline.divide(collection.map(Collection::index_specs), &self.vars)
         };

@@ -2,14 +2,14 @@
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
-use pinion_catalog::{BuildInfo, Index, IndexSelection};
+use pinion_catalog::{BuildInfo, Index, IndexSelection, series_index};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 use std::collections::VecDeque;
 
 use super::acknowledge;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
-use crate::acquire::{acquire_read, check_uuid};
+use crate::acquire::{acquire_stored, check_uuid};
 use crate::read::Stream;
 use crate::state::state;
 
@@ -152,7 +152,7 @@ pub(crate) async fn list_indexes(cmd: Invocation) -> Result<Reply> {
             "The 'includeBuildUUIDs' and 'includeIndexBuildInfo' options cannot both be set to true",
         ));
     }
-    let acquired = acquire_read(&cmd.ctx, ns.clone(), None).await?;
+    let acquired = acquire_stored(&cmd.ctx, ns.clone()).await?;
     let Some(collection) = acquired.collection() else {
         return Err(Error::new(
             ErrorCode::NAMESPACE_NOT_FOUND,
@@ -164,8 +164,13 @@ pub(crate) async fn list_indexes(cmd: Invocation) -> Result<Reply> {
         (_, true) => BuildShown::Info(pinion_catalog::index_builds().await),
         _ => BuildShown::Nothing,
     };
+    let as_seen = |listed: RawDocumentBuf| match acquired.series() {
+        Some(series) => series_index(series, &listed),
+        None => Some(listed),
+    };
     let list: VecDeque<Bytes> = (collection.id_index_in_tree().into_iter())
         .chain(collection.indexes.iter().map(|index| shown.index(index)))
+        .filter_map(as_seen)
         .map(|listed| Bytes::from(listed.into_bytes()))
         .collect();
     let mut out = Reply::new();

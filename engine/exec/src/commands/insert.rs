@@ -7,7 +7,10 @@ use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Res
 use super::reply::acknowledged;
 use crate::acquire::{Acquired, acquire_write};
 use crate::state::state;
-use crate::write::{BatchOutcome, InsertOptions, Validation, insert_documents, prepare_for_insert};
+use crate::write::{
+    BatchOutcome, InsertOptions, Validation, insert_documents, insert_measurements,
+    prepare_for_insert,
+};
 
 /// Refuses a batch without statements or with too many.
 pub(super) fn check_batch_size(documents: &Documents) -> Result<()> {
@@ -89,7 +92,13 @@ impl InsertBatch {
         let counters = &state().metrics.counters;
         counters.insert.add((prepared.len() + refused.len()) as u64);
         let (before, failed) = (outcome.n, outcome.errors.len());
-        let result = insert_documents(ctx, acquired, prepared, self.options, outcome).await;
+        let result = match acquired.series() {
+            None => insert_documents(ctx, acquired, prepared, self.options, outcome).await,
+            Some(_) => {
+                let into = insert_measurements(ctx, acquired, prepared, self.options, outcome);
+                Box::pin(into).await
+            }
+        };
         let inserted = (outcome.n - before) as u64;
         counters.documents_inserted.add(inserted);
         ctx.work().wrote(Written {

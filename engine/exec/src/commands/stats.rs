@@ -1,13 +1,14 @@
 //! `dbStats`, `collStats`, `$indexStats`.
 
 use bytes::Bytes;
-use pinion_bson::{DateTime, DocBuilder, RawBsonRef};
-use pinion_catalog::{Collection, core_catalog};
+use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument};
+use pinion_catalog::{Collection, TimeSeries, core_catalog, series_index};
 use pinion_storage::TreeId;
+use pinion_wire::idl::Namespace;
 use pinion_wire::{Invocation, Reply, Result};
 use std::sync::Arc;
 
-use crate::acquire::{Acquired, acquire_read};
+use crate::acquire::{Acquired, acquire_stored};
 use crate::state::state;
 use crate::stats::{CollectionSizes, sizes_of};
 
@@ -76,7 +77,7 @@ pub(crate) async fn coll_stats(cmd: Invocation) -> Result<Reply> {
     let scale = scale_of(&reader)?;
     reader.finish()?;
     let mut out = Reply::new();
-    let acquired = acquire_read(&cmd.ctx, ns, None).await?;
+    let acquired = acquire_stored(&cmd.ctx, ns).await?;
     append_collection_stats(&mut out, &acquired, scale).await;
     Ok(out)
 }
@@ -105,17 +106,27 @@ pub(super) async fn append_collection_stats(out: &mut DocBuilder, acquired: &Acq
         .await
         .pop()
         .expect("one collection has one size");
-    append_storage_stats(out, collection, &size, scale);
+    append_storage_stats(out, acquired.ns(), collection, &size, scale);
+    if acquired.series().is_some() {
+        out.start_document("timeseries")
+            .append("bucketsNs", collection.ns.as_str());
+        append_number(out, "bucketCount", size.records as i64);
+        if let Some(average) = size.data_bytes.checked_div(size.records) {
+            append_number(out, "avgBucketSize", average as i64);
+        }
+        out.end();
+    }
 }
 
 fn append_storage_stats(
     out: &mut DocBuilder,
+    ns: &Namespace,
     collection: &Collection,
     size: &CollectionSizes,
     scale: i64,
 ) {
     let scaled = |bytes: u64| (bytes as i64) / scale;
-    out.append("ns", collection.ns.as_str());
+    out.append("ns", ns.as_str());
     append_number(out, "size", scaled(size.data_bytes));
     append_number(out, "count", size.records as i64);
     if let Some(average) = size.data_bytes.checked_div(size.records) {
@@ -162,7 +173,10 @@ pub(super) fn append_number(out: &mut DocBuilder, name: &str, value: i64) {
 }
 
 /// What `$indexStats` gives: one document for each index.
-pub(super) async fn index_stats(collection: &Collection) -> Vec<Bytes> {
+pub(super) async fn index_stats(
+    collection: &Collection,
+    series: Option<&TimeSeries>,
+) -> Vec<Bytes> {
     let id_index = collection
         .tree_is_id_index()
         .then(|| collection.options.id_index());
@@ -185,11 +199,18 @@ pub(super) async fn index_stats(collection: &Collection) -> Vec<Bytes> {
         .map(|index| (&*index.listed, index.made_ms, index.building.is_some()));
     let mut documents = Vec::new();
     for (place, (listed, made_ms, is_building)) in of_id.into_iter().chain(others).enumerate() {
+        let seen = match series {
+            None => Some(RawDocument::to_owned(listed)),
+            Some(series) => series_index(series, listed),
+        };
+        let Some(listed) = seen else {
+            continue;
+        };
         let ops: u64 = counts.iter().map(|core| core[place]).sum();
         let since_ms = made_ms.unwrap_or(state.shared.started_wall_ms);
         let mut out = DocBuilder::new();
         for field in ["name", "key"] {
-            let value = pinion_bson::get(listed, field);
+            let value = pinion_bson::get(&listed, field);
             out.append(field, value.expect("a specification has name and key"));
         }
         out.append("host", state.shared.options.host.as_str());
@@ -200,7 +221,7 @@ pub(super) async fn index_stats(collection: &Collection) -> Vec<Bytes> {
                 RawBsonRef::DateTime(DateTime::from_millis(since_ms)),
             )
             .end();
-        out.append("spec", listed);
+        out.append("spec", &*listed);
         if is_building {
             out.append("building", true);
         }

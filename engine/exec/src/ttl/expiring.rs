@@ -32,20 +32,32 @@ pub(super) async fn expiring() -> Vec<Expiring> {
         if collection.options.expire_after_secs.is_some() {
             found.push(of(None));
         }
-        let indexes = collection.ready_indexes().filter(|index| is_ttl(index));
+        let indexes = collection.ready_indexes();
+        let indexes = indexes.filter(|index| is_ttl(collection, index));
         found.extend(indexes.map(|index| of(Some(index.name().to_owned()))));
         pinion_runtime::yield_if_due().await;
     }
     found
 }
 
-/// Only keys that are the dates of one field tell when their documents expire.
-fn is_ttl(index: &Index) -> bool {
+/// Only keys that are the dates of one field tell when their documents expire, or the two ends of a
+/// bucket's times.
+fn is_ttl(collection: &Collection, index: &Index) -> bool {
     let spec = &index.spec;
+    let fields = match bucket_end(collection) {
+        Some(_) => 2,
+        None => 1,
+    };
     spec.expire_after_secs.is_some()
         && spec.ready
         && spec.kind == IndexKind::Btree
-        && spec.fields() == 1
+        && spec.fields() == fields
+}
+
+/// The field that tells the last time in a bucket, in a collection of buckets.
+fn bucket_end(collection: &Collection) -> Option<String> {
+    let series = collection.options.time_series.as_ref()?;
+    Some(format!("control.max.{}", series.time_field))
 }
 
 /// The last moment of which documents have expired.
@@ -62,7 +74,9 @@ impl Expiring {
         let Some(name) = &self.index else {
             return expired_by_id(collection, now_ms);
         };
-        let index = collection.index(name).filter(|index| is_ttl(index));
+        let index = collection
+            .index(name)
+            .filter(|index| is_ttl(collection, index));
         let Some(index) = index else {
             return Ok(None);
         };
@@ -72,7 +86,7 @@ impl Expiring {
             collation: index.spec.collation.clone(),
             ..Variables::default()
         };
-        let matcher = Matcher::parse_with(&filter_of(index, end), &variables)?;
+        let matcher = Matcher::parse_with(&filter_of(collection, index, end), &variables)?;
         let access = Access::Index(RangeAccess {
             ranges: vec![dates_until(index, end)],
             repeats: index.spec.is_multikey(),
@@ -86,7 +100,7 @@ impl Expiring {
 
 /// What documents of an index match that have expired. A document that has changed since its key
 /// was read must match it too, and the filter of the index.
-fn filter_of(index: &Index, end: DateTime) -> RawDocumentBuf {
+fn filter_of(collection: &Collection, index: &Index, end: DateTime) -> RawDocumentBuf {
     let (field, _) = pinion_bson::elements(&index.spec.key)
         .next()
         .expect("an index has a field");
@@ -94,7 +108,7 @@ fn filter_of(index: &Index, end: DateTime) -> RawDocumentBuf {
     filter.start_array("$and");
     filter
         .push_document()
-        .start_document(field)
+        .start_document(bucket_end(collection).as_deref().unwrap_or(field))
         .append_raw("$lte", RawBsonRef::DateTime(end))
         .end()
         .end();

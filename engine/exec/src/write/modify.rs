@@ -239,7 +239,7 @@ async fn modify(
 }
 
 /// The entry of an update or delete: a diff where there is a short one, otherwise the whole new document.
-async fn change_entry(
+pub(super) async fn change_entry(
     collection: &Collection,
     record: Option<i64>,
     id: pinion_bson::RawBsonRef<'_>,

@@ -121,7 +121,10 @@ pub(crate) async fn run(
     statement: &ModifyStatement,
     outcome: &mut ModifyOutcome,
 ) -> Result<()> {
-    let result = run_statement(ctx, acquired, statement, outcome).await;
+    let result = match acquired.series() {
+        None => run_statement(ctx, acquired, statement, outcome).await,
+        Some(_) => Box::pin(super::series::run(ctx, acquired, statement, outcome)).await,
+    };
     let changed = outcome.modified as u64;
     let written = match &*statement.change {
         Change::Delete => Written {

@@ -37,6 +37,7 @@ impl Stage {
             | StageKind::MergedGroup(_)
             | StageKind::MergedCount(_)
             | StageKind::Unwind(_)
+            | StageKind::Unpack(_)
             | StageKind::GeoNear(_)
             | StageKind::Densify(_)
             | StageKind::Sample(_) => MetaSet::default(),

@@ -36,10 +36,10 @@ pub(crate) mod tests;
 use std::sync::Arc;
 
 use pinion_bson::{RawArray, RawDocument, RawDocumentBuf};
+use pinion_collation::Collation;
 use pinion_wire::Result;
 
 use self::stage::{Stage, StageKind, limit_behind};
-use self::step::Step;
 use crate::expression::{MetaSet, Subject, Variables};
 use crate::index::IndexSpec;
 use crate::spill::Memory;
@@ -53,6 +53,7 @@ pub use outside::{
 pub use refused::no_search_server;
 pub use rules::{check_api_v1, check_read_concern, stage_outside_v1};
 pub use run::PipelineRun;
+pub(crate) use step::{Given, Step, Taken};
 pub use step::{Input, Want};
 
 /// A part of a pipeline.
@@ -97,10 +98,20 @@ impl Pipeline {
         })
     }
 
-    /// Chooses what a `$geoNear` at the front searches, where it does not say so: the field of the only geospatial index.
-    pub fn locate(&mut self, indexes: &[IndexSpec], namespace: &str) -> Result<()> {
+    /// Tells a stage at the front of the collection that is read. A `$geoNear` that does not say what it searches searches the
+    /// field of the only geospatial index; where buckets are unpacked, how their strings compare says which have to be.
+    pub fn locate(
+        &mut self,
+        indexes: &[IndexSpec],
+        collation: Option<&Arc<Collation>>,
+        namespace: &str,
+    ) -> Result<()> {
         match self.stages.first_mut().map(|stage| &mut stage.kind) {
             Some(StageKind::GeoNear(stage)) => stage.locate(indexes, namespace),
+            Some(StageKind::Unpack(unpack)) => {
+                unpack.locate(collation);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }

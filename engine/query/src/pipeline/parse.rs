@@ -21,6 +21,7 @@ use crate::limits::MAX_PIPELINE_STAGES;
 use crate::matcher::Matcher;
 use crate::number::exact_i64;
 use crate::projection::Projection;
+use crate::series::Unpack;
 use crate::sort::SortPattern;
 use crate::text::{element_text, value_text};
 use crate::value::{count, elements, first, is_empty, is_nan, is_number, items, type_name};
@@ -56,6 +57,7 @@ const SUPPORTED: &[&str] = &[
     "$out",
     "$merge",
     "$rankFusion",
+    "$_internalUnpackBucket",
 ];
 
 /// Stages that MongoDB has and this pipeline does not offer.
@@ -329,6 +331,7 @@ fn parse_stage(name: &str, spec: RawBsonRef<'_>, variables: &Variables) -> Resul
         "$unionWith" => outside(Outside::UnionWith(UnionWith::parse(spec, variables)?)),
         "$out" => outside(Outside::Out(OutputTo::parse(spec)?)),
         "$merge" => outside(Outside::Merge(Merge::parse(spec, variables)?)),
+        "$_internalUnpackBucket" => StageKind::Unpack(Unpack::parse(spec)?),
         "$sample" => StageKind::Sample(Sample::parse(spec, variables)?),
         "$bucketAuto" => StageKind::BucketAuto(BucketAuto::parse(spec, variables)?),
         name => return Err(refused(name, false)),

@@ -23,6 +23,7 @@ use crate::error::error;
 use crate::expression::{Expression, Subject};
 use crate::matcher::{Matcher, MetaSource};
 use crate::projection::Projection;
+use crate::series::{Unpack, Unpacking};
 use crate::sort::SortPattern;
 use crate::spill::Memory;
 use crate::text::{document_text, value_text};
@@ -63,6 +64,8 @@ pub(super) enum StageKind {
     Sample(Sample),
     /// The functions of `$setWindowFields`, behind its sort.
     Window(Arc<WindowFields>),
+    /// `$_internalUnpackBucket`.
+    Unpack(Unpack),
     /// What `$densify` makes, behind its sort.
     Densify(Arc<Densify>),
     /// The places of an input pipeline's documents.
@@ -101,6 +104,7 @@ impl Stage {
             StageKind::BucketAuto(buckets) => Box::new(Bucketing::new(buckets, memory)),
             StageKind::Sample(sample) => Box::new(Sorting::sample(sample, memory)),
             StageKind::Window(fields) => Box::new(Windows::new(fields, memory)),
+            StageKind::Unpack(unpack) => Box::new(Unpacking::new(unpack.form)),
             StageKind::Densify(densify) => Box::new(Densifying::new(densify)),
             StageKind::Rank(ranks) => Box::new(Ranking::new(ranks)),
             StageKind::Fuse(fusion) => Box::new(Fusing(fusion)),

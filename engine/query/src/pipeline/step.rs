@@ -39,7 +39,7 @@ pub enum Input {
 ///
 /// No call does more than one document's work. One that fails because its work was refused (see [`crate::work`]) has
 /// changed nothing, and is made again.
-pub(super) trait Step: std::fmt::Debug + Send {
+pub(crate) trait Step: std::fmt::Debug + Send {
     /// Takes the next document.
     fn take(&mut self, document: &Document) -> Result<Taken>;
 
@@ -66,7 +66,7 @@ pub(super) trait Step: std::fmt::Debug + Send {
 
 /// What a stage does with a document that it takes.
 #[derive(Debug)]
-pub(super) enum Taken {
+pub(crate) enum Taken {
     /// Nothing goes on for now.
     Kept,
     /// The document goes on as it is.
@@ -83,7 +83,7 @@ pub(super) enum Taken {
 
 /// What a stage has to give.
 #[derive(Debug)]
-pub(super) enum Given {
+pub(crate) enum Given {
     Document(Document),
     /// Nothing yet: the stage was at work, and is asked again.
     Working,
@@ -95,7 +95,7 @@ pub(super) enum Given {
 
 /// What a stage asks of the disk.
 #[derive(Debug)]
-pub(super) enum OnDisk {
+pub(crate) enum OnDisk {
     Request(DiskRequest),
     /// Nothing yet: the stage was at work, and is asked again.
     Working,

@@ -174,6 +174,14 @@ impl Update {
         matches!(self.kind, Kind::Replacement(_))
     }
 
+    /// The paths that operators change; `None` where the update is no list of operators.
+    pub fn operator_paths(&self) -> Option<impl Iterator<Item = &str>> {
+        match &self.kind {
+            Kind::Operators { entries, .. } => Some(entries.iter().map(|entry| entry.path.text())),
+            Kind::Replacement(_) | Kind::Pipeline(_) => None,
+        }
+    }
+
     /// Whether the filter's match must tell the array position (`$` in a path).
     pub fn needs_position(&self) -> bool {
         matches!(&self.kind, Kind::Operators { tree: None, .. })

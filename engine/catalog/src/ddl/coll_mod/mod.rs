@@ -13,7 +13,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use super::builds::check_no_build;
 use super::coordinator::{Commit, Coordinator, behind_gates, coordinate};
 use super::create::system_document;
-use super::locks::Scope;
+use super::series::scope_of;
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::entry::Collection;
@@ -22,6 +22,7 @@ use crate::options::{
     CollectionKind, CollectionOptions, TimeSeriesChange, ValidationAction, ValidationLevel,
     ViewDefinition,
 };
+use crate::series::{buckets_of, series_of, view_options};
 use crate::view::{SYSTEM_VIEWS, View};
 
 pub use index::{IndexChange, IndexName};
@@ -74,19 +75,68 @@ pub struct Modified {
 pub async fn coll_mod(ctx: &OpContext, ns: Namespace, change: CollMod) -> Result<Modified> {
     let by = ctx.clone();
     coordinate(ctx, move |c| async move {
-        let _lock = c.lock(Scope::one(&ns)).await;
+        let _lock = c.lock(scope_of(&ns)).await;
         match core_catalog().current().kind(&ns) {
             None => Err(Error::new(
                 ErrorCode::NAMESPACE_NOT_FOUND,
                 format!("ns does not exist: {ns}"),
             )),
             Some(CollectionKind::View) => c.modify_view(&ns, &change).await,
-            Some(CollectionKind::Collection | CollectionKind::TimeSeries) => {
-                c.modify_collection(&by, &ns, &change).await
+            Some(CollectionKind::Collection) => c.modify_collection(&by, &ns, &change).await,
+            Some(CollectionKind::TimeSeries) => {
+                options::check_for_series(&change)?;
+                // Of a series nothing is capped, and MongoDB does not look at how it would be.
+                let change = CollMod {
+                    capped_size: None,
+                    capped_max: None,
+                    index: change
+                        .index
+                        .map(|index| of_buckets(&ns, index))
+                        .transpose()?,
+                    ..change
+                };
+                c.modify_collection(&by, &buckets_of(&ns)?, &change).await
             }
         }
     })
     .await
+}
+
+/// Adds to the change of a collection of buckets that of its series.
+fn put_series(catalog: &Catalog, buckets: &Collection, change: &mut CatalogChange) -> Result<()> {
+    let Some(view) = series_of(&buckets.ns).and_then(|ns| catalog.view(&ns)) else {
+        return Ok(());
+    };
+    let asked = CollectionOptions {
+        time_series: buckets.options.time_series.clone(),
+        expire_after_secs: buckets.options.expire_after_secs,
+        ..view.options.clone()
+    };
+    let changed = View::new(
+        view.ns.clone(),
+        view.number,
+        view_options(&buckets.ns, &asked),
+    );
+    let holder = catalog.get(&Namespace::new(view.ns.db(), SYSTEM_VIEWS)?);
+    let document = holder.map(|holder| system_document(holder.tree(), &changed));
+    change.documents.extend(document);
+    change.views.push(changed);
+    Ok(())
+}
+
+/// The change of an index of a series as that of the index of its buckets.
+fn of_buckets(ns: &Namespace, change: IndexChange) -> Result<IndexChange> {
+    let catalog = core_catalog().current();
+    let series = catalog
+        .view(ns)
+        .and_then(|view| view.options.time_series.clone());
+    let which = match (change.which, series) {
+        (IndexName::Key(key), Some(series)) => {
+            IndexName::Key(crate::specs::bucket_key(&series.form(), &key)?)
+        }
+        (which, _) => which,
+    };
+    Ok(IndexChange { which, ..change })
 }
 
 fn invalid(message: impl Into<String>) -> Error {
@@ -100,7 +150,12 @@ impl Coordinator {
         ns: &Namespace,
         change: &CollMod,
     ) -> Result<Modified> {
-        let collection = core_catalog().get(ns).expect("its lock is held");
+        let Some(collection) = core_catalog().get(ns) else {
+            return Err(Error::new(
+                ErrorCode::NAMESPACE_NOT_FOUND,
+                format!("ns does not exist: {ns}"),
+            ));
+        };
         check_no_build(&collection)?;
         let options = options::changed(&collection.options, change)?;
         let index = match &change.index {
@@ -144,11 +199,12 @@ impl Coordinator {
             if let Some(plan) = prepared {
                 changed = plan.apply(changed, &mut dropped_trees)?;
             }
-            let change = CatalogChange {
-                puts: vec![changed],
+            let mut change = CatalogChange {
                 dropped_trees,
                 ..Default::default()
             };
+            put_series(catalog, &changed, &mut change)?;
+            change.puts.push(changed);
             Ok(Commit::command(ns, Some(current.uuid), o.clone(), change))
         };
         let ts = behind_gates(&gates, GateMode::Closed, self.commit(commit)).await?;

@@ -25,10 +25,15 @@ pub(super) fn changed(present: &CollectionOptions, change: &CollMod) -> Result<C
     if let Some(images) = change.pre_and_post_images {
         options.pre_and_post_images = images;
     }
-    if change.time_series.is_some() && options.time_series.is_none() {
-        return Err(invalid(
-            "collMod 'timeseries' options are only supported on time-series collections",
-        ));
+    if let Some(wanted) = change.time_series {
+        let Some(series) = &options.time_series else {
+            return Err(invalid(
+                "collMod 'timeseries' options are only supported on time-series collections",
+            ));
+        };
+        if let Some(changed) = series.changed(wanted).map_err(invalid)? {
+            options.time_series = Some(changed);
+        }
     }
     change_capped(&mut options, change)?;
     if let Some(expiry) = change.expire_after_secs {
@@ -54,6 +59,27 @@ fn change_capped(options: &mut CollectionOptions, change: &CollMod) -> Result<()
         max_documents: change.capped_max.unwrap_or(capped.max_documents),
     });
     Ok(())
+}
+
+/// Refuses what series do not have.
+pub(super) fn check_for_series(change: &CollMod) -> Result<()> {
+    let options = [
+        ("validator", change.validator.is_some()),
+        ("validationLevel", change.validation_level.is_some()),
+        ("validationAction", change.validation_action.is_some()),
+        ("viewOn", change.view_on.is_some()),
+        ("pipeline", change.pipeline.is_some()),
+        (
+            "changeStreamPreAndPostImages",
+            change.pre_and_post_images.is_some(),
+        ),
+    ];
+    match options.into_iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => Err(invalid(format!(
+            "option not supported on a time-series collection: {option}"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Refuses what only documents of its own would have a use for.

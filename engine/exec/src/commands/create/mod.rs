@@ -13,7 +13,7 @@ use pinion_query::parse_collation;
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-pub(super) use time_series::change as time_series_change;
+pub(super) use time_series::{change as time_series_change, of_output as time_series_of_output};
 pub(super) use validation::{
     action as validation_action, check_validator, level as validation_level,
 };
@@ -132,7 +132,6 @@ async fn options(
         let view = view::definition(ctx, ns, view_on, written.pipeline).await?;
         return view_options(options, view);
     }
-    refuse_what_is_not_built(&options)?;
     if let Some(validator) = &options.validator {
         check_validator(ctx, ns, validator).await?;
     }
@@ -198,17 +197,6 @@ fn capped(is_capped: bool, size: Option<i64>, max: Option<i64>) -> Result<Option
         size_bytes,
         max_documents: Capped::max_of(max.unwrap_or(0)).map_err(Error::bad_value)?,
     }))
-}
-
-/// Options whose collections cannot be read or written yet.
-fn refuse_what_is_not_built(options: &CollectionOptions) -> Result<()> {
-    match options.time_series {
-        Some(_) => Err(Error::new(
-            ErrorCode::NOT_IMPLEMENTED,
-            "BSON field 'create.timeseries' is not supported by this server",
-        )),
-        None => Ok(()),
-    }
 }
 
 /// Only documents with a time in their key can be too old.

@@ -1,7 +1,8 @@
 //! `timeseries`, of `create` and `collMod`.
 
+use pinion_bson::{DocBuilder, RawDocument};
 use pinion_catalog::{Granularity, TimeSeries, TimeSeriesChange};
-use pinion_wire::idl::{FieldReader, Namespace};
+use pinion_wire::idl::{FieldReader, Namespace, Path};
 use pinion_wire::{Error, Result};
 
 use super::invalid;
@@ -42,6 +43,16 @@ pub(super) fn read(reader: &FieldReader<'_, '_>) -> Result<Option<Written>> {
         },
         buckets: change(&series)?,
     }))
+}
+
+/// The option as `$out` has it.
+pub(in crate::commands) fn of_output(spec: &RawDocument, ns: &Namespace) -> Result<TimeSeries> {
+    let mut stage = DocBuilder::new();
+    stage.append("timeseries", spec);
+    let stage = stage.finish();
+    let reader = FieldReader::object(Path::root("$out"), &stage)?;
+    let written = read(&reader)?;
+    written.expect("it is there").resolve(ns)
 }
 
 fn field_name(series: &FieldReader<'_, '_>, field: &str, name: &str) -> Result<String> {

@@ -191,7 +191,7 @@ pub(super) async fn documents_of(
         FirstStage::Catalog(stage) => stage.documents(),
         FirstStage::ClusterCatalog(stage) => stage.documents(),
         FirstStage::IndexStats => match acquired.collection() {
-            Some(collection) => index_stats(collection).await,
+            Some(collection) => index_stats(collection, acquired.series()).await,
             None => Vec::new(),
         },
         FirstStage::PlanCacheStats => match acquired.collection() {

@@ -14,6 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pinion_catalog::TimeSeries;
 use pinion_clock::Timestamp;
 use pinion_query::{Document, Memory, Outside, Pipeline, PipelineRun, Segment, Variables};
 use pinion_wire::{OpContext, Result};
@@ -38,6 +39,8 @@ pub(crate) struct Surroundings {
     pub validation: Validation,
     /// What the stages may hold.
     pub memory: Memory,
+    /// What `$out` makes, if that is a time series.
+    pub out_series: Option<TimeSeries>,
     /// When the last write of `$out` or `$merge` took place.
     pub written: Cell<Option<Timestamp>>,
 }

@@ -6,27 +6,27 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::{RawBson, RawDocument, RawDocumentBuf};
 use pinion_catalog::{
-    CollectionOptions, DropTarget, Uuid, create_collection, create_indexes, drop_collection,
-    rename_collection,
+    CollectionKind, CollectionOptions, DropTarget, Uuid, core_catalog, create_collection,
+    create_indexes, drop_collection, rename_collection, replace_series, series_index,
 };
 use pinion_collation::Collation;
 use pinion_query::{
     Document, IndexSpec, Matcher, Merge, MergeWrite, NotMatched, OutputTo, Outside, Update,
-    Variables,
+    Variables, document_text,
 };
 use pinion_wire::idl::Namespace;
 use pinion_wire::limits::MAX_NAMESPACE_BYTES;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::{Node, Surroundings};
-use crate::acquire::{acquire_read, acquire_write};
+use crate::acquire::{acquire_read, acquire_stored, acquire_write};
 use crate::compute::compute;
 use crate::interrupt::is_interruption;
 use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS};
 use crate::state::state;
 use crate::write::{
     BatchOutcome, Change, InsertOptions, ModifyOutcome, ModifyStatement, insert_documents,
-    prepare_for_insert, run,
+    insert_measurements, prepare_for_insert, run,
 };
 
 pub(crate) struct OutNode {
@@ -64,7 +64,12 @@ impl OutNode {
                 return Err(error);
             }
         };
-        let ts = rename_collection(ctx, temporary, target, DropTarget::Yes, false).await?;
+        let is_series =
+            core_catalog().current().kind(&temporary) == Some(CollectionKind::TimeSeries);
+        let ts = match is_series {
+            true => replace_series(ctx, temporary, target).await?,
+            false => rename_collection(ctx, temporary, target, DropTarget::Yes, false).await?,
+        };
         self.around.written.set(Some(ts));
         Ok(None)
     }
@@ -76,27 +81,13 @@ impl OutNode {
         target: &Namespace,
     ) -> Result<Namespace, (Option<Namespace>, Error)> {
         let before = |error| (None, error);
-        let acquired = acquire_read(ctx, target.clone(), None)
-            .await
-            .map_err(before)?;
-        let (options, indexes) = match acquired.collection() {
-            None => (CollectionOptions::default(), Vec::new()),
-            Some(found) => {
-                if found.options.capped.is_some() {
-                    let why =
-                        format!("namespace '{target}' is capped so it can't be used for $out");
-                    return Err((None, Error::new(ErrorCode(17152), why)));
-                }
-                (found.options.clone(), found.index_requests())
-            }
-        };
-        drop(acquired);
+        let (options, indexes) = self.model(ctx, target).await.map_err(before)?;
         let name = format!("tmp.agg_out.{}", Uuid(state().random_bytes()));
         let temporary = Namespace::new(target.db(), &name).map_err(before)?;
         let failed = |error| (Some(temporary.clone()), error);
-        // One that is never renamed is gone with the next start of the node.
+        // One that is never renamed is gone with the next start of the node. A series takes its name by another way.
         let options = CollectionOptions {
-            temporary: true,
+            temporary: options.time_series.is_none(),
             ..options
         };
         create_collection(ctx, temporary.clone(), options)
@@ -133,6 +124,66 @@ impl OutNode {
     }
 }
 
+impl OutNode {
+    /// The options and the indexes of what takes the target's place.
+    async fn model(
+        &self,
+        ctx: &OpContext,
+        target: &Namespace,
+    ) -> Result<(CollectionOptions, Vec<RawDocumentBuf>)> {
+        let asked = self.around.out_series.as_ref();
+        let no_series = || {
+            Error::new(
+                ErrorCode(7_268_700),
+                "Cannot create a time-series collection from a non time-series collection.",
+            )
+        };
+        let acquired = match acquire_stored(ctx, target.clone()).await {
+            Err(error) if asked.is_some() && !is_interruption(&error) => return Err(no_series()),
+            acquired => acquired?,
+        };
+        let Some(found) = acquired.collection() else {
+            let options = CollectionOptions {
+                time_series: asked.cloned(),
+                ..CollectionOptions::default()
+            };
+            return Ok((options, Vec::new()));
+        };
+        let Some(series) = acquired.series() else {
+            if asked.is_some() {
+                return Err(no_series());
+            }
+            if found.options.capped.is_some() {
+                let why = format!("namespace '{target}' is capped so it can't be used for $out");
+                return Err(Error::new(ErrorCode(17152), why));
+            }
+            return Ok((found.options.clone(), found.index_requests()));
+        };
+        if let Some(asked) = asked
+            && asked != series
+        {
+            return Err(Error::new(
+                ErrorCode(7_406_103),
+                format!(
+                    "Time-series options inputted must match the existing time-series collection. Received: {} Found: {}",
+                    document_text(&asked.to_document()),
+                    document_text(&series.to_document())
+                ),
+            ));
+        }
+        let options = CollectionOptions {
+            validator: None,
+            clustered: None,
+            ..found.options.clone()
+        };
+        let indexes = found.index_requests();
+        let indexes = indexes
+            .iter()
+            .filter_map(|index| series_index(series, index));
+        Ok((options, indexes.collect()))
+    }
+}
+
 fn target_of(stage: &OutputTo, around: &Surroundings) -> Result<Namespace> {
     let db = stage.db.as_deref().unwrap_or(around.ns.db());
     if db.len() + 1 + stage.collection.len() > MAX_NAMESPACE_BYTES {
@@ -157,7 +208,13 @@ async fn insert(
         ordered,
         validation: around.validation,
     };
-    insert_documents(ctx, acquired, documents, options, &mut outcome).await?;
+    match acquired.series() {
+        None => insert_documents(ctx, acquired, documents, options, &mut outcome).await?,
+        Some(_) => {
+            let into = insert_measurements(ctx, acquired, documents, options, &mut outcome);
+            Box::pin(into).await?;
+        }
+    }
     around.written.set(around.written.get().max(outcome.last));
     match outcome.errors.into_iter().next() {
         Some(failure) => Err(failure.error),

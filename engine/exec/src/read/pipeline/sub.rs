@@ -34,6 +34,7 @@ pub(super) async fn open_pipeline(
             vars: vars.clone(),
             validation: around.validation,
             memory: around.memory.clone(),
+            out_series: None,
             written: Default::default(),
         })
     };
@@ -91,7 +92,8 @@ async fn open_over(
     let vars = &around.vars;
     let divide = || {
         let mut pipeline = pipeline.clone();
-        pipeline.locate(collection.index_specs(), collection.ns.as_str())?;
+        let collation = collection.collation.as_ref();
+        pipeline.locate(collection.index_specs(), collation, collection.ns.as_str())?;
         pipeline.divide(Some(collection.index_specs()), vars)
     };
     let parts = compute(ctx, divide).await?;

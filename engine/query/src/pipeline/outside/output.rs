@@ -1,6 +1,6 @@
 //! `$out`
 
-use pinion_bson::RawBsonRef;
+use pinion_bson::{RawBsonRef, RawDocumentBuf};
 use pinion_wire::Result;
 
 use crate::error::error;
@@ -15,6 +15,8 @@ pub struct OutputTo {
     /// None for the database of the command.
     pub db: Option<String>,
     pub collection: String,
+    /// What the collection is to be, if it is to be a time series; as it was written.
+    pub time_series: Option<RawDocumentBuf>,
 }
 
 impl OutputTo {
@@ -23,23 +25,20 @@ impl OutputTo {
             RawBsonRef::String(name) => OutputTo {
                 db: None,
                 collection: name.to_owned(),
+                time_series: None,
             },
             RawBsonRef::Document(spec) => {
-                let (mut db, mut collection) = (None, None);
+                let (mut db, mut collection, mut time_series) = (None, None, None);
                 check_duplicates("$out", spec)?;
                 for (name, value) in elements(spec) {
                     match name {
                         "db" => db = optional_text("$out.db", value)?,
                         "coll" => collection = optional_text("$out.coll", value)?,
-                        "timeseries" if matches!(value, RawBsonRef::Document(_)) => {
-                            return Err(error(
-                                238,
-                                "BSON field '$out.timeseries' is not supported by this server",
-                            ));
-                        }
-                        "timeseries" => {
-                            return Err(wrong_type("$out.timeseries", value, "object"));
-                        }
+                        "timeseries" => match value {
+                            RawBsonRef::Document(spec) => time_series = Some(spec.to_owned()),
+                            RawBsonRef::Null | RawBsonRef::Undefined => {}
+                            other => return Err(wrong_type("$out.timeseries", other, "object")),
+                        },
                         _ => return Err(unknown_field(&format!("$out.{name}"))),
                     }
                 }
@@ -48,6 +47,7 @@ impl OutputTo {
                     collection: collection
                         .ok_or_else(|| missing_field("$out.coll"))?
                         .to_owned(),
+                    time_series,
                 }
             }
             other => {

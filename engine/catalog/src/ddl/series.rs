@@ -1,0 +1,198 @@
+//! Time series made and replaced: always the view and the collection of its buckets together.
+
+use pinion_bson::{DocBuilder, rawdoc};
+use pinion_clock::Timestamp;
+use pinion_storage::TreeId;
+use pinion_wire::idl::Namespace;
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+
+use super::coordinator::{Commit, Coordinator, behind_gates, coordinate};
+use super::create::{check_database_case, system_document};
+use super::locks::Scope;
+use crate::catalog::Catalog;
+use crate::change::CatalogChange;
+use crate::entry::Collection;
+use crate::gates::GateMode;
+use crate::names::check_not_view;
+use crate::options::{CollectionKind, CollectionOptions, TimeSeries};
+use crate::series::{buckets_of, buckets_options, default_index, view_options};
+use crate::specs;
+use crate::view::{SYSTEM_VIEWS, View};
+
+/// What changes with a namespace: a series and its buckets change together.
+pub(super) fn scope_of(ns: &Namespace) -> Scope {
+    Scope::Namespaces(together(ns))
+}
+
+/// The namespace, and with a series its buckets, and the other way round.
+pub(super) fn together(ns: &Namespace) -> Vec<Namespace> {
+    let mut all = vec![ns.clone()];
+    match crate::series::series_of(ns) {
+        Some(series) => all.push(series),
+        // A name that is too long for buckets is that of no series.
+        None => all.extend(buckets_of(ns).ok()),
+    }
+    all
+}
+
+/// The collection that a command on indexes means.
+pub(super) struct Indexed {
+    pub ns: Namespace,
+    /// The series whose buckets it has, where that is what was named.
+    pub series: Option<TimeSeries>,
+}
+
+/// What a command on the indexes of this name means.
+///
+/// # Errors
+/// For a view.
+pub(super) fn indexed(catalog: &Catalog, ns: &Namespace) -> Result<Indexed> {
+    let named = catalog
+        .view(ns)
+        .and_then(|view| view.options.time_series.clone());
+    if let Some(series) = named {
+        return Ok(Indexed {
+            ns: buckets_of(ns)?,
+            series: Some(series),
+        });
+    }
+    check_not_view(catalog, ns)?;
+    Ok(Indexed {
+        ns: ns.clone(),
+        series: None,
+    })
+}
+
+impl Coordinator {
+    /// Makes a series, for a caller that holds the locks of both its namespaces. Buckets that are
+    /// there already without their series become its own if they are of the same kind.
+    pub(super) async fn create_series(
+        &self,
+        ns: &Namespace,
+        asked: CollectionOptions,
+    ) -> Result<Timestamp> {
+        let buckets = buckets_of(ns)?;
+        let options = buckets_options(&asked);
+        let view = View::new(ns.clone(), self.numbers(1), view_options(&buckets, &asked));
+        let mut made = self.new_collection(buckets.clone(), options);
+        if let Some(index) = asked.time_series.as_ref().and_then(default_index)
+            && let Ok(missing) = specs::missing(&made, &[index])
+        {
+            for wanted in missing.wanted {
+                made = made.with_index(wanted.into_index(TreeId(self.numbers(1))));
+            }
+        }
+        let mut o = DocBuilder::new();
+        o.append("create", ns.collection())
+            .append_all(&asked.to_document());
+        let holder = Namespace::new(ns.db(), SYSTEM_VIEWS)?;
+        let holder = self.new_collection(holder, CollectionOptions::default());
+        let compute = |catalog: &Catalog| {
+            check_database_case(catalog, ns.db())?;
+            let mut change = CatalogChange::default();
+            match catalog.get(&buckets) {
+                None => change.puts.push(made),
+                Some(present) if present.options == made.options => {}
+                Some(_) => return Err(other_buckets(&buckets)),
+            }
+            put_view(catalog, &mut change, holder, view);
+            Ok(Commit::command(ns, None, o.finish(), change))
+        };
+        self.commit(compute).await
+    }
+}
+
+fn other_buckets(buckets: &Namespace) -> Error {
+    Error::new(
+        ErrorCode::NAMESPACE_EXISTS,
+        format!("namespace {buckets} already exists, but with different options"),
+    )
+}
+
+/// Adds a view to a change, with its document, and the collection of the views if this is the first.
+pub(super) fn put_view(
+    catalog: &Catalog,
+    change: &mut CatalogChange,
+    holder: Collection,
+    view: View,
+) {
+    let tree = match catalog.get(&holder.ns) {
+        Some(present) => present.tree(),
+        None => {
+            let tree = holder.tree();
+            change.puts.push(holder);
+            tree
+        }
+    };
+    change.documents.push(system_document(tree, &view));
+    change.views.push(view);
+}
+
+/// Puts the buckets of one series in the place of those of another, which need not be there; the
+/// first series is gone then.
+///
+/// # Errors
+/// `NamespaceExists` when the name has become that of something else.
+pub async fn replace_series(ctx: &OpContext, from: Namespace, to: Namespace) -> Result<Timestamp> {
+    coordinate(ctx, move |c| async move {
+        let mut gates = together(&from);
+        gates.extend(together(&to));
+        let _lock = c.lock(Scope::Namespaces(gates.clone())).await;
+        let operation = c.replace(&from, &to);
+        behind_gates(&gates, GateMode::Closed, operation).await
+    })
+    .await
+}
+
+impl Coordinator {
+    async fn replace(&self, from: &Namespace, to: &Namespace) -> Result<Timestamp> {
+        let (from_buckets, to_buckets) = (buckets_of(from)?, buckets_of(to)?);
+        let number = self.numbers(1);
+        let holder = Namespace::new(to.db(), SYSTEM_VIEWS)?;
+        let holder = self.new_collection(holder, CollectionOptions::default());
+        let compute = |catalog: &Catalog| {
+            check_database_case(catalog, to.db())?;
+            let gone = || {
+                let why = format!("Source collection {from} does not exist");
+                Error::new(ErrorCode::NAMESPACE_NOT_FOUND, why)
+            };
+            let source = catalog.get(&from_buckets).ok_or_else(gone)?;
+            let view = catalog.view(from).ok_or_else(gone)?;
+            let mut change = CatalogChange {
+                puts: vec![source.renamed(to_buckets.clone(), false)],
+                removes: vec![view.number],
+                ..Default::default()
+            };
+            if let Some(holder) = catalog.get(&Namespace::new(from.db(), SYSTEM_VIEWS)?) {
+                change.documents.push(crate::change::SystemDocument {
+                    tree: holder.tree(),
+                    id: from.as_str().to_owned(),
+                    document: None,
+                });
+            }
+            if let Some(target) = catalog.get(&to_buckets) {
+                change.removes.push(target.number);
+                change.dropped_trees.extend(target.trees());
+            }
+            match catalog.kind(to) {
+                Some(CollectionKind::TimeSeries) => {}
+                None => {
+                    let options = view_options(&to_buckets, &view.options);
+                    let view = View::new(to.clone(), number, options);
+                    put_view(catalog, &mut change, holder, view);
+                }
+                Some(_) => {
+                    let why = format!("{to} is no time series any more");
+                    return Err(Error::new(ErrorCode::NAMESPACE_EXISTS, why));
+                }
+            }
+            let o = rawdoc! {
+                "renameCollection": from_buckets.as_str(),
+                "to": to_buckets.as_str(),
+                "stayTemp": false,
+            };
+            Ok(Commit::command(&from_buckets, Some(source.uuid), o, change))
+        };
+        self.commit(compute).await
+    }
+}

@@ -1,0 +1,326 @@
+//! Updates and deletes of measurements. A delete may ask for any measurements, and leaves buckets without them; an update
+//! changes the meta field, and so whole buckets.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pinion_bson::{DocBuilder, ObjectId, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_catalog::{
+    Collection, TimeSeries, core_catalog, document_id, from_write_error, set_multikey,
+    stored_document,
+};
+use pinion_query::{
+    Matcher, MultikeyPaths, Packing, SeriesForm, Update, Variables, bucket_filter, is_about_meta,
+    measurement_count, measurements, normal_meta, pack,
+};
+use pinion_storage::{Key, Read, TreeId, WriteError, storage};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+
+use super::buckets::{BucketWrite, build, read, start_of};
+use crate::acquire::{Acquired, acquire};
+use crate::compute::compute;
+use crate::interrupt::{check, pause};
+use crate::read::{ReadRequest, open_ids};
+use crate::write::backoff::Backoff;
+use crate::write::document::update_context;
+use crate::write::modify::Change;
+use crate::write::target::{ModifyOutcome, ModifyStatement};
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorCode::INVALID_OPTIONS, message)
+}
+
+/// Runs a statement on a series. Measurements changed before an error stay changed and are counted.
+pub(in crate::write) async fn run(
+    ctx: &OpContext,
+    mut acquired: Acquired,
+    statement: &ModifyStatement,
+    outcome: &mut ModifyOutcome,
+) -> Result<()> {
+    loop {
+        let Some(form) = acquired.series().map(TimeSeries::form) else {
+            return Err(invalid(format!(
+                "{} is no time series any more",
+                acquired.ns()
+            )));
+        };
+        refuse(&form, statement)?;
+        let Some(collection) = acquired.collection().cloned() else {
+            return Ok(());
+        };
+        let changing = Changing {
+            form: &form,
+            collection: &collection,
+            statement,
+        };
+        match changing.run(ctx, &acquired, outcome).await? {
+            Step::Done => return Ok(()),
+            // What is changed already is not found again: a delete has deleted it, and an update that finds it changes
+            // nothing but for operators that add to what is there, which a series of updates of one statement must not see.
+            Step::Left => acquired = acquire(ctx, acquired.leave()).await?,
+            Step::Multikey(paths) => {
+                let left = acquired.leave();
+                let ns = collection.ns.clone();
+                Box::pin(set_multikey(ctx, ns, collection.uuid, paths)).await?;
+                acquired = acquire(ctx, left).await?;
+            }
+        }
+    }
+}
+
+/// Refuses what MongoDB does not let happen to series.
+fn refuse(form: &SeriesForm, statement: &ModifyStatement) -> Result<()> {
+    if statement.sort.is_some() {
+        return Err(invalid(
+            "Cannot perform a findAndModify with sort on a time-series collection",
+        ));
+    }
+    let Change::Update(update) = &*statement.change else {
+        return Ok(());
+    };
+    if !statement.multi {
+        return Err(invalid(
+            "Cannot perform a non-multi update on a time-series collection",
+        ));
+    }
+    if statement.upsert {
+        return Err(invalid(
+            "Cannot perform an upsert on a time-series collection",
+        ));
+    }
+    let Some(meta) = &form.meta else {
+        return Err(invalid(
+            "Cannot perform an update on a time-series collection that does not have a metaField",
+        ));
+    };
+    if !is_about_meta(form, &statement.filter) {
+        return Err(invalid(format!(
+            "Cannot perform an update on a time-series collection when querying on a field that is not the metaField '{meta}'"
+        )));
+    }
+    let Some(mut paths) = update.operator_paths() else {
+        return Err(invalid(
+            "Cannot perform an update on a time-series collection other than with update operators",
+        ));
+    };
+    match paths.find(|path| form.meta_path(path).is_none()) {
+        Some(path) => Err(invalid(format!(
+            "Cannot perform an update on a time-series collection which updates a field that is not the metaField '{meta}': '{path}'"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// How far a statement came.
+enum Step {
+    Done,
+    /// The gate must be left for a while.
+    Left,
+    Multikey(Vec<(TreeId, MultikeyPaths)>),
+}
+
+/// What a bucket becomes.
+enum Becomes {
+    /// As it is.
+    Same { matched: usize },
+    Other {
+        /// `None` where nothing is left in it.
+        new: Option<RawDocumentBuf>,
+        changed: usize,
+        /// The last measurement that was deleted.
+        last: Option<RawDocumentBuf>,
+    },
+}
+
+struct Changing<'a> {
+    form: &'a SeriesForm,
+    collection: &'a Arc<Collection>,
+    statement: &'a ModifyStatement,
+}
+
+impl Changing<'_> {
+    async fn run(
+        &self,
+        ctx: &OpContext,
+        acquired: &Acquired,
+        outcome: &mut ModifyOutcome,
+    ) -> Result<Step> {
+        let statement = self.statement;
+        let collation = statement.matcher.collation();
+        let alike = collation == self.collection.collation.as_ref();
+        let variables = Variables {
+            collation: collation.cloned(),
+            ..Variables::default()
+        };
+        let filter = || {
+            let divided = bucket_filter(self.form, &statement.filter, alike);
+            Matcher::parse_with(&divided.buckets, &variables)
+        };
+        let matcher = compute(ctx, filter).await?;
+        let mut request = ReadRequest::new(self.collection.clone(), matcher);
+        request.hint = statement.hint.clone();
+        let mut targets = open_ids(ctx, acquired.source(), request).await?;
+        let deletes = matches!(&*statement.change, Change::Delete);
+        while let Some(key) = targets.next(ctx).await? {
+            pause(ctx).await?;
+            if let Some(paths) = self.change(ctx, &key, outcome).await? {
+                return Ok(Step::Multikey(paths));
+            }
+            if !statement.multi && outcome.matched > 0 {
+                return Ok(Step::Done);
+            }
+            // The lock of `fsync` does not wait for the end of a delete, which can begin again.
+            if deletes && core_catalog().gates().is_locked() {
+                return Ok(Step::Left);
+            }
+        }
+        Ok(Step::Done)
+    }
+
+    /// Changes one bucket; gives the indexes that must be multikey before.
+    async fn change(
+        &self,
+        ctx: &OpContext,
+        key: &Key,
+        outcome: &mut ModifyOutcome,
+    ) -> Result<Option<Vec<(TreeId, MultikeyPaths)>>> {
+        let mut backoff = Backoff::default();
+        loop {
+            check(ctx)?;
+            let Some(old) = read(self.collection, key).await? else {
+                return Ok(None);
+            };
+            let becomes = compute(ctx, || self.becomes(&old)).await?;
+            let (new, changed, last) = match becomes {
+                Becomes::Same { matched } => {
+                    outcome.matched += matched as i64;
+                    return Ok(None);
+                }
+                Becomes::Other { new, changed, last } => (new, changed, last),
+            };
+            let write = BucketWrite {
+                old: Some(old),
+                new: new.map(|new| Bytes::from(new.into_bytes())),
+            };
+            let built = build(ctx, self.collection, &write).await?;
+            if !built.newly_multikey.is_empty() {
+                return Ok(Some(built.newly_multikey));
+            }
+            let mut results = storage().execute(vec![built.statement], true).await;
+            match results.pop().expect("one statement has one result") {
+                Ok(ts) => {
+                    outcome.matched += changed as i64;
+                    outcome.modified += changed as i64;
+                    outcome.last = outcome.last.max(Some(ts));
+                    if self.statement.wants_documents {
+                        outcome.old = last.map(|last| Bytes::from(last.into_bytes()));
+                    }
+                    return Ok(None);
+                }
+                Err(WriteError::Conflict | WriteError::Missing { .. }) => {
+                    if !backoff.conflict(ctx).await? {
+                        return Err(from_write_error(WriteError::Conflict));
+                    }
+                }
+                Err(WriteError::CacheFull) => {
+                    if !backoff.cache_full(ctx).await? {
+                        return Err(from_write_error(WriteError::CacheFull));
+                    }
+                }
+                Err(error) => return Err(from_write_error(error)),
+            }
+        }
+    }
+
+    fn becomes(&self, old: &Read) -> Result<Becomes> {
+        let bucket = stored_document(&old.value);
+        match &*self.statement.change {
+            Change::Delete => self.without(bucket),
+            Change::Update(update) => self.with_meta(bucket, update),
+        }
+    }
+
+    /// The bucket without the measurements that match.
+    fn without(&self, bucket: &RawDocument) -> Result<Becomes> {
+        let (mut kept, mut last, mut changed) = (Vec::new(), None, 0);
+        for measurement in measurements(self.form, bucket)? {
+            let wanted = self.statement.multi || changed == 0;
+            match wanted && self.statement.matcher.matches(&measurement)? {
+                true => {
+                    changed += 1;
+                    last = Some(measurement);
+                }
+                false => kept.push(measurement),
+            }
+        }
+        if changed == 0 {
+            return Ok(Becomes::Same { matched: 0 });
+        }
+        let new = match kept.is_empty() {
+            true => None,
+            false => Some(self.repacked(bucket, &kept)?),
+        };
+        Ok(Becomes::Other { new, changed, last })
+    }
+
+    fn repacked(&self, bucket: &RawDocument, kept: &[RawDocumentBuf]) -> Result<RawDocumentBuf> {
+        let damaged = || Error::internal("a bucket has no time or no ObjectId");
+        let RawBsonRef::ObjectId(id) = document_id(bucket)? else {
+            return Err(damaged());
+        };
+        let meta = pinion_bson::get(bucket, "meta").map(RawBson::from);
+        let start_ms = start_of(self.form, bucket).ok_or_else(damaged)?;
+        let into = Packing::New {
+            id,
+            start_ms,
+            meta: meta.as_ref(),
+        };
+        let kept: Vec<&RawDocument> = kept.iter().map(|one| &**one).collect();
+        let packed = pack(self.form, self.collection.collation.as_deref(), into, &kept)?;
+        match packed.taken == kept.len() {
+            true => Ok(packed.bucket),
+            // It was written by somebody else, who puts more into a bucket than it holds here.
+            false => Err(invalid(format!(
+                "the bucket {} holds more than a bucket may",
+                ObjectId::to_hex(id)
+            ))),
+        }
+    }
+
+    /// The bucket with another meta value: what an update makes of a measurement that has nothing else.
+    fn with_meta(&self, bucket: &RawDocument, update: &Update) -> Result<Becomes> {
+        let matched = measurement_count(self.form, bucket);
+        let name = self.form.meta.as_deref().unwrap_or_default();
+        let mut before = DocBuilder::new();
+        if let Some(meta) = pinion_bson::get(bucket, "meta") {
+            before.append_raw(name, meta);
+        }
+        let before = before.finish();
+        let Some(position) = self.statement.matcher.matches_with_position(&before)? else {
+            return Ok(Becomes::Same { matched: 0 });
+        };
+        let context = update_context(false, position.array_index);
+        let Some(after) = update.apply(&before, &context)? else {
+            return Ok(Becomes::Same { matched });
+        };
+        let meta = pinion_bson::get(&after, name).map(normal_meta);
+        let mut out = DocBuilder::with_capacity(bucket.as_bytes().len());
+        for (field, value) in pinion_bson::elements(bucket) {
+            match (field, &meta) {
+                ("meta", _) => {}
+                ("data", Some(meta)) => {
+                    out.append_raw("meta", meta.as_raw_bson_ref());
+                    out.append_raw(field, value);
+                }
+                _ => {
+                    out.append_raw(field, value);
+                }
+            }
+        }
+        Ok(Becomes::Other {
+            new: Some(out.finish()),
+            changed: matched,
+            last: None,
+        })
+    }
+}
