@@ -6,7 +6,7 @@ use super::page::PagePtr;
 use crate::limits::{BLOCK_BYTES, MAX_TREE_HEIGHT};
 
 /// The state of one partition's page file at a checkpoint. Opaque outside: a manifest stores it, and opening takes it back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionRoots {
     /// Number of the checkpoint, counted by the partition.
     pub(crate) checkpoint: u64,
@@ -24,6 +24,40 @@ pub struct PartitionRoots {
 }
 
 impl PartitionRoots {
+    /// Length of the record in a manifest, whose layout stands there.
+    pub(crate) const BYTES: usize = 56;
+
+    pub(crate) fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(0, &self.checkpoint.to_le_bytes());
+        put(8, &self.timestamp.to_le_bytes());
+        put(16, &self.master_word.to_le_bytes());
+        put(24, &self.master_crc.to_le_bytes());
+        put(28, &[self.master_level]);
+        put(32, &self.free_word.to_le_bytes());
+        put(40, &self.free_crc.to_le_bytes());
+        put(48, &self.file_blocks.to_le_bytes());
+        bytes
+    }
+
+    /// None if the bytes are not such a record; they may have more than this program knows of.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<PartitionRoots> {
+        let bytes = bytes.get(..Self::BYTES)?;
+        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"));
+        let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
+        (bytes[28] < MAX_TREE_HEIGHT).then(|| PartitionRoots {
+            checkpoint: u64_at(0),
+            timestamp: u64_at(8),
+            master_word: u64_at(16),
+            master_crc: u32_at(24),
+            master_level: bytes[28],
+            free_word: u64_at(32),
+            free_crc: u32_at(40),
+            file_blocks: u64_at(48),
+        })
+    }
+
     /// The base's timestamp.
     pub fn timestamp(&self) -> Timestamp {
         Timestamp::from_u64(self.timestamp)

@@ -1,28 +1,41 @@
-//! The manifest's content and its bytes: a fixed header, then the archived body.
+//! The manifest's content and its bytes: a fixed header, then two tables.
 //!
 //! ```text
-//! 0 magic u64    8 version u32    12 crc32c u32 (of everything else)    16 generation u64
-//! 24 directory u64    32 body length u64    40 zeros .. 64    64 body    zeros up to a multiple of 4096
+//!   0 magic u64       8 version u32        12 crc32c u32 (its own four bytes read as zero)
+//!  16 generation u64  24 directory u64     32 epoch u64
+//!  40 partitions u16  42 hash version u16  44 flags u32 (1: spilled)
+//!  48 base u64        56 all_durable u64   64 retained_above u64
+//!  72 length of the header u32   76 number of cuts u32   80 length of a cut u32
+//!  84 length of a root u32       88 zeros .. 256
+//! cut:   0 epoch u64     8 at u64         16 discarded_through u64
+//! root:  0 checkpoint u64   8 timestamp u64   16 master_word u64   24 master_crc u32
+//!       28 master_level u8  29 zero (3)       32 free_word u64     40 free_crc u32   44 zero u32
+//!       48 file_blocks u64
 //! ```
 //!
-//! The version is 2 while some page file has spilled changes, and 1 otherwise; the bytes are alike.
+//! The cuts follow the header, one root for each partition follows them, zeros follow up to a
+//! multiple of 4096. A field that is added takes zeros of the header, or makes the records of a
+//! table longer: zero is what a manifest says that was written before, and a program that does not
+//! know the field passes over it. What such a program must not pass over is a flag, of which it
+//! refuses those that it does not know.
 
 use pinion_clock::Timestamp;
 
-use super::cuts::Cuts;
+use super::cuts::{Cut, Cuts};
 use crate::base::PartitionRoots;
-use crate::limits::BLOCK_BYTES;
+use crate::limits::{BLOCK_BYTES, MAX_PARTITIONS};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PINIONMF");
-const VERSION: u32 = 1;
-/// The version of a manifest by which some page file has spilled changes: a program that knows only the first would lose them.
-const VERSION_SPILLED: u32 = 2;
-const HEADER_BYTES: usize = 64;
+const VERSION: u32 = 3;
+/// Some page file has spilled changes: a program that does not know of them would lose them.
+const FLAG_SPILLED: u32 = 1;
+const HEADER_BYTES: usize = 256;
+const CUT_BYTES: usize = 24;
 /// The hash that places keys in partitions; a data directory keeps the one it was made with.
 pub(crate) const HASH_VERSION: u16 = 1;
 
 /// What is true of a data directory.
-#[derive(Clone, Debug, PartialEq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
     /// The random identity of the data directory.
     pub directory: u64,
@@ -44,8 +57,7 @@ pub struct Manifest {
     pub cuts: Cuts,
     /// One for each partition, in order.
     pub roots: Vec<PartitionRoots>,
-    /// Whether changes wait in some page file to be merged. The version in the header says so, not the body.
-    #[rkyv(with = rkyv::with::Skip)]
+    /// Whether changes wait in some page file to be merged.
     pub spilled: bool,
 }
 
@@ -57,6 +69,9 @@ impl Manifest {
 
     /// What must hold of every manifest; `Err` names what does not.
     fn check_sound(&self) -> Result<(), &'static str> {
+        if self.partitions == 0 || self.partitions > MAX_PARTITIONS {
+            return Err("its number of partitions is out of range");
+        }
         if self.roots.len() != usize::from(self.partitions) {
             return Err("it does not have one root for each partition");
         }
@@ -75,23 +90,42 @@ impl Manifest {
     pub(crate) fn encode(&self) -> Vec<u8> {
         self.check_sound()
             .expect("only sound manifests are written");
-        let body = rkyv::to_bytes::<rkyv::rancor::Error>(self)
-            .expect("serializing into memory does not fail");
-        let mut bytes = vec![0; (HEADER_BYTES + body.len()).next_multiple_of(BLOCK_BYTES)];
-        bytes[0..8].copy_from_slice(&MAGIC.to_le_bytes());
-        let version = if self.spilled {
-            VERSION_SPILLED
-        } else {
-            VERSION
-        };
-        bytes[8..12].copy_from_slice(&version.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.generation.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.directory.to_le_bytes());
-        bytes[32..40].copy_from_slice(&(body.len() as u64).to_le_bytes());
-        bytes[HEADER_BYTES..HEADER_BYTES + body.len()].copy_from_slice(&body);
+        let tables = self.cuts.0.len() * CUT_BYTES + self.roots.len() * PartitionRoots::BYTES;
+        let mut bytes = vec![0; (HEADER_BYTES + tables).next_multiple_of(BLOCK_BYTES)];
+        self.encode_header(&mut bytes);
+        let (cuts, roots) =
+            bytes[HEADER_BYTES..][..tables].split_at_mut(self.cuts.0.len() * CUT_BYTES);
+        for (cut, record) in self.cuts.0.iter().zip(cuts.chunks_exact_mut(CUT_BYTES)) {
+            put(record, 0, &cut.epoch.to_le_bytes());
+            put(record, 8, &cut.at.to_le_bytes());
+            put(record, 16, &cut.discarded_through.to_le_bytes());
+        }
+        let records = roots.chunks_exact_mut(PartitionRoots::BYTES);
+        for (root, record) in self.roots.iter().zip(records) {
+            record.copy_from_slice(&root.encode());
+        }
         let crc = checksum(&bytes);
-        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        put(&mut bytes, 12, &crc.to_le_bytes());
         bytes
+    }
+
+    fn encode_header(&self, bytes: &mut [u8]) {
+        let flags = if self.spilled { FLAG_SPILLED } else { 0 };
+        put(bytes, 0, &MAGIC.to_le_bytes());
+        put(bytes, 8, &VERSION.to_le_bytes());
+        put(bytes, 16, &self.generation.to_le_bytes());
+        put(bytes, 24, &self.directory.to_le_bytes());
+        put(bytes, 32, &self.epoch.to_le_bytes());
+        put(bytes, 40, &self.partitions.to_le_bytes());
+        put(bytes, 42, &self.hash_version.to_le_bytes());
+        put(bytes, 44, &flags.to_le_bytes());
+        put(bytes, 48, &self.base.to_le_bytes());
+        put(bytes, 56, &self.all_durable.to_le_bytes());
+        put(bytes, 64, &self.retained_above.to_le_bytes());
+        put(bytes, 72, &(HEADER_BYTES as u32).to_le_bytes());
+        put(bytes, 76, &(self.cuts.0.len() as u32).to_le_bytes());
+        put(bytes, 80, &(CUT_BYTES as u32).to_le_bytes());
+        put(bytes, 84, &(PartitionRoots::BYTES as u32).to_le_bytes());
     }
 
     /// Reads a manifest; the error says what is wrong with it.
@@ -99,41 +133,209 @@ impl Manifest {
         if bytes.len() < BLOCK_BYTES || !bytes.len().is_multiple_of(BLOCK_BYTES) {
             return Err(format!("it has {} bytes", bytes.len()));
         }
-        let u32_at =
-            |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        let u64_at =
-            |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        if u32_at(12) != checksum(bytes) {
+        if u32_at(bytes, 12) != checksum(bytes) {
             return Err("its checksum does not match".to_owned());
         }
-        if u64_at(0) != MAGIC {
+        if u64_at(bytes, 0) != MAGIC {
             return Err("it is not a manifest".to_owned());
         }
-        let version = u32_at(8);
-        if version != VERSION && version != VERSION_SPILLED {
+        let version = u32_at(bytes, 8);
+        if version != VERSION {
             return Err(format!(
-                "its version is {version}, and this program knows {VERSION} and {VERSION_SPILLED}"
+                "its version is {version}, and this program knows {VERSION}"
             ));
         }
-        let body_len = u64_at(32);
-        if body_len > (bytes.len() - HEADER_BYTES) as u64 {
-            return Err("its length is out of range".to_owned());
+        let flags = u32_at(bytes, 44);
+        if flags & !FLAG_SPILLED != 0 {
+            return Err(format!(
+                "it has flags that this program does not know ({flags:#x})"
+            ));
         }
-        let mut body = rkyv::util::AlignedVec::<16>::with_capacity(body_len as usize);
-        body.extend_from_slice(&bytes[HEADER_BYTES..HEADER_BYTES + body_len as usize]);
-        let mut manifest = rkyv::from_bytes::<Manifest, rkyv::rancor::Error>(&body)
-            .map_err(|error| format!("its body cannot be read: {error}"))?;
-        manifest.spilled = version == VERSION_SPILLED;
-        if manifest.generation != u64_at(16) || manifest.directory != u64_at(24) {
-            return Err("its header and its body do not belong together".to_owned());
-        }
+        let (cuts, roots) = tables(bytes)?;
+        let manifest = Manifest {
+            directory: u64_at(bytes, 24),
+            generation: u64_at(bytes, 16),
+            epoch: u64_at(bytes, 32),
+            partitions: u16_at(bytes, 40),
+            hash_version: u16_at(bytes, 42),
+            base: u64_at(bytes, 48),
+            all_durable: u64_at(bytes, 56),
+            retained_above: u64_at(bytes, 64),
+            cuts: Cuts(cuts.map(cut).collect()),
+            roots: roots
+                .map(PartitionRoots::decode)
+                .collect::<Option<_>>()
+                .ok_or("it has a root that is none")?,
+            spilled: flags & FLAG_SPILLED != 0,
+        };
         manifest.check_sound()?;
         Ok(manifest)
     }
+}
+
+type Records<'a> = std::slice::ChunksExact<'a, u8>;
+
+/// The records of the two tables, each at least as long as this program writes them.
+fn tables(bytes: &[u8]) -> Result<(Records<'_>, Records<'_>), String> {
+    let length = |at: usize| u32_at(bytes, at) as usize;
+    let (header, cuts, cut, root) = (length(72), length(76), length(80), length(84));
+    if header < HEADER_BYTES || cut < CUT_BYTES || root < PartitionRoots::BYTES {
+        return Err("its records are too short".to_owned());
+    }
+    // None of the products overflows: each factor is below 2^32.
+    let cuts_end = (cuts * cut).checked_add(header);
+    let roots_end = cuts_end.and_then(|end| end.checked_add(usize::from(u16_at(bytes, 40)) * root));
+    match (cuts_end, roots_end) {
+        (Some(middle), Some(end)) if end <= bytes.len() => Ok((
+            bytes[header..middle].chunks_exact(cut),
+            bytes[middle..end].chunks_exact(root),
+        )),
+        _ => Err("its length is out of range".to_owned()),
+    }
+}
+
+fn cut(record: &[u8]) -> Cut {
+    Cut {
+        epoch: u64_at(record, 0),
+        at: u64_at(record, 8),
+        discarded_through: u64_at(record, 16),
+    }
+}
+
+fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
+    bytes[at..at + value.len()].copy_from_slice(value);
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes"))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
 fn checksum(bytes: &[u8]) -> u32 {
     let crc = crc32c::crc32c(&bytes[..12]);
     let crc = crc32c::crc32c_append(crc, &[0; 4]);
     crc32c::crc32c_append(crc, &bytes[16..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(partitions: u16, cuts: u64) -> Manifest {
+        let root = |number: u64| PartitionRoots {
+            checkpoint: number,
+            timestamp: 40 + number,
+            master_word: 7 * number,
+            master_crc: 0xdead_beef,
+            master_level: 3,
+            free_word: number << 40,
+            free_crc: 9,
+            file_blocks: 1000 + number,
+        };
+        let cut = |epoch: u64| Cut {
+            epoch,
+            at: 30 + epoch,
+            discarded_through: 35 + epoch,
+        };
+        Manifest {
+            directory: 0x0123_4567_89ab_cdef,
+            generation: 12,
+            epoch: 90,
+            partitions,
+            hash_version: 1,
+            base: 50,
+            all_durable: 60,
+            retained_above: 45,
+            cuts: Cuts((1..=cuts).map(cut).collect()),
+            roots: (0..u64::from(partitions)).map(root).collect(),
+            spilled: partitions % 2 == 0,
+        }
+    }
+
+    fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+        let crc = checksum(&bytes);
+        put(&mut bytes, 12, &crc.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for (partitions, cuts) in [(1, 0), (2, 1), (8, 0), (64, 3), (256, 40)] {
+            let manifest = manifest(partitions, cuts);
+            let bytes = manifest.encode();
+            assert!(bytes.len().is_multiple_of(BLOCK_BYTES));
+            assert_eq!(Manifest::decode(&bytes), Ok(manifest));
+        }
+    }
+
+    #[test]
+    fn every_flip_is_seen() {
+        let good = manifest(3, 2).encode();
+        for bit in 0..good.len() * 8 {
+            let mut bytes = good.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Manifest::decode(&bytes).is_err(), "bit {bit}");
+        }
+        assert!(Manifest::decode(&good[..100]).is_err());
+        assert!(Manifest::decode(&[]).is_err());
+    }
+
+    /// A later program has a longer header and longer records; this one reads what it knows of.
+    #[test]
+    fn fields_of_later_programs_are_passed_over() {
+        let expected = manifest(3, 2);
+        let bytes = expected.encode();
+        let (header, cut, root) = (HEADER_BYTES + 64, CUT_BYTES + 8, PartitionRoots::BYTES + 16);
+        let mut longer = bytes[..HEADER_BYTES].to_vec();
+        longer.resize(header, 0xaa);
+        for record in bytes[HEADER_BYTES..][..2 * CUT_BYTES].chunks_exact(CUT_BYTES) {
+            longer.extend_from_slice(record);
+            longer.resize(longer.len() + cut - CUT_BYTES, 0xbb);
+        }
+        let roots = &bytes[HEADER_BYTES + 2 * CUT_BYTES..][..3 * PartitionRoots::BYTES];
+        for record in roots.chunks_exact(PartitionRoots::BYTES) {
+            longer.extend_from_slice(record);
+            longer.resize(longer.len() + root - PartitionRoots::BYTES, 0xcc);
+        }
+        longer.resize(longer.len().next_multiple_of(BLOCK_BYTES), 0);
+        put(&mut longer, 72, &(header as u32).to_le_bytes());
+        put(&mut longer, 80, &(cut as u32).to_le_bytes());
+        put(&mut longer, 84, &(root as u32).to_le_bytes());
+        assert_eq!(Manifest::decode(&sealed(longer)), Ok(expected));
+    }
+
+    /// Bytes with a good checksum that no manifest has.
+    #[test]
+    fn what_is_out_of_range_is_refused() {
+        let check = |at: usize, value: &[u8], expected: &str| {
+            let mut bytes = manifest(3, 2).encode();
+            put(&mut bytes, at, value);
+            let refused = Manifest::decode(&sealed(bytes)).unwrap_err();
+            assert!(refused.contains(expected), "{refused}");
+        };
+        check(0, b"PINIONSB", "not a manifest");
+        check(8, &2u32.to_le_bytes(), "version is 2");
+        check(44, &2u32.to_le_bytes(), "flags");
+        check(40, &0u16.to_le_bytes(), "number of partitions");
+        check(40, &u16::MAX.to_le_bytes(), "length is out of range");
+        check(64, &51u64.to_le_bytes(), "not retained");
+        check(48, &61u64.to_le_bytes(), "not durable");
+        check(32, &1u64.to_le_bytes(), "later epoch");
+        check(72, &u32::MAX.to_le_bytes(), "length is out of range");
+        check(76, &u32::MAX.to_le_bytes(), "length is out of range");
+        check(80, &23u32.to_le_bytes(), "too short");
+        check(84, &u32::MAX.to_le_bytes(), "length is out of range");
+        check(
+            HEADER_BYTES + 2 * CUT_BYTES + 28,
+            &[64],
+            "a root that is none",
+        );
+    }
 }

@@ -3,7 +3,7 @@
 use pinion_clock::Timestamp;
 
 /// From `epoch` on, entries of earlier epochs above `at` do not exist.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// The epoch that began with it.
     pub epoch: u64,
@@ -15,9 +15,7 @@ pub struct Cut {
 }
 
 /// The cuts that may still matter, by ascending epoch.
-#[derive(
-    Clone, Debug, Default, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize,
-)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cuts(pub Vec<Cut>);
 
 impl Cuts {
