@@ -364,6 +364,8 @@ RULES = [
      lambda c, a, b: name_of(c) == "renameCollection" and code(a) == 20 and code(b) in (26, 48) and c["renameCollection"] == c.get("to")),
     ("`renameCollection` may name the target by its UUID in 7.0", lambda c, a, b: name_of(c) == "renameCollection" and code(a) == 26 and code(b) == 14
      and bson_name(c.get("dropTarget")) == "binData"),
+    ("a `dropTarget` of null is refused since it may be a UUID", lambda c, a, b: name_of(c) == "renameCollection" and code(a) == 14 and code(b) != 14
+     and c.get("dropTarget", 0) is None),
     ("a namespace that cannot be: InvalidNamespace in 7.0, IllegalOperation in 4.4",
      lambda c, a, b: name_of(c) == "renameCollection" and code(a) == 73 and code(b) == 20),
     ("a comment may have any type since 4.4's release", lambda c, a, b: code(b) == 14 and ".comment'" in b["errmsg"] and "comment" in c and code(a) != 14),
