@@ -48,9 +48,9 @@ pub use pipeline::{
     check_api_v1, check_read_concern, no_search_server, stage_outside_v1,
 };
 pub use planner::{
-    Access, ExplainStage, Hint, IndexAccess, IndexFilter, Interval, Intervals, KeyBounds, KeyRange,
-    NearAccess, NearSearch, Outline, Plan, PlanRequest, QueryShape, ShownPlans, plan, plans,
-    query_planner, shown_hash,
+    Access, DistinctPlan, ExplainStage, Hint, IndexAccess, IndexFilter, Interval, Intervals,
+    KeyBounds, KeyRange, NearAccess, NearSearch, Outline, Plan, PlanRequest, QueryShape,
+    ShownPlans, distinct_plan, plan, plans, query_planner, shown_hash,
 };
 pub use projection::Projection;
 pub use series::{

@@ -21,8 +21,8 @@ use crate::acquire::{Acquired, ReadSource, acquire_viewed};
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::pause;
 use crate::limits::PART_BATCH_DOCUMENTS;
-use crate::read::{ReadRequest, Stream, collect_divided, open, parse_hint};
-use pinion_query::Hint;
+use crate::read::{Output, ReadRequest, Stream, collect_divided, open, parse_hint};
+use pinion_query::{DistinctPlan, Hint};
 
 /// A `distinct` as it is written.
 pub(super) struct DistinctCommand<'d> {
@@ -98,6 +98,25 @@ impl DistinctCommand<'_> {
 }
 
 impl Distinct {
+    /// The plan by an index that has every value once in its order, and the read that takes it: it gives the values, each
+    /// in a field without a name.
+    pub(super) fn by_index(
+        &self,
+        request: &ReadRequest,
+    ) -> Result<Option<(DistinctPlan, ReadRequest)>> {
+        let Some(found) = pinion_query::distinct_plan(&request.plan_request(), &self.key)? else {
+            return Ok(None);
+        };
+        let mut request = request.clone();
+        request.plan = Some(found.plan.clone());
+        request.output = Output::Distinct(found.field);
+        Ok(Some((found, request)))
+    }
+
+    pub(super) fn key(&self) -> &str {
+        &self.key
+    }
+
     /// The read that finds the documents.
     pub(super) fn request(&self, collection: Arc<Collection>) -> ReadRequest {
         let mut request = ReadRequest::new(collection, self.matcher.clone());
@@ -218,11 +237,17 @@ pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
         collation: parsed.matcher.collation().cloned(),
         ..Values::default()
     };
+    let mut path = parsed.key.as_str();
     let mut stream = match (acquired.view(), acquired.collection()) {
         (Some(_), _) => aggregate::stream_for(&cmd, &body, &acquired).await?,
         (None, Some(collection)) => {
-            let request = parsed.request(collection.clone());
-            if let Some(values) = in_parts(&cmd.ctx, acquired.source(), &request, &parsed).await? {
+            let mut request = parsed.request(collection.clone()).bound()?;
+            request.take_index_filter();
+            if let Some((_, by_index)) = parsed.by_index(&request)? {
+                (request, path) = (by_index, "");
+            } else if let Some(values) =
+                in_parts(&cmd.ctx, acquired.source(), &request, &parsed).await?
+            {
                 return Ok(reply(&values, false).await);
             }
             let opened = open(&cmd.ctx, acquired.source(), request, PART_BATCH_DOCUMENTS).await?;
@@ -236,7 +261,7 @@ pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
     while let Some(document) = stream.next(&cmd.ctx, PART_BATCH_DOCUMENTS).await? {
         pause(&cmd.ctx).await?;
         let document = stored_document(&document);
-        compute(&cmd.ctx, || values.add(document, &parsed.key)).await?;
+        compute(&cmd.ctx, || values.add(document, path)).await?;
         values.check()?;
     }
     Ok(reply(&values, acquired.view().is_some()).await)

@@ -9,6 +9,7 @@ use pinion_wire::idl::Path;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::delete::parse_delete;
+use super::distinct::Distinct;
 use super::update::{parse_update, read_options};
 use super::{aggregate, count, distinct, find, find_and_modify};
 use crate::acquire::{Acquired, ReadSource, acquire_read, acquire_viewed};
@@ -16,7 +17,7 @@ use crate::compute::{compute, compute_bytes};
 use crate::interrupt::pause;
 use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::read::{
-    Output, PartCounters, ReadRequest, StageFigures, Trial, append_execution, append_stage,
+    Choice, Output, PartCounters, ReadRequest, StageFigures, Trial, append_execution, append_stage,
     choose_to_explain, open,
 };
 use crate::state::state;
@@ -40,6 +41,7 @@ struct Explained {
     limit: Option<i64>,
     projection: Option<RawDocumentBuf>,
     top: Top,
+    distinct: Option<Distinct>,
     /// The stages of a pipeline that run on the merged documents.
     rest: Vec<RawDocumentBuf>,
 }
@@ -121,7 +123,7 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             let mut explained = plain(acquired, parsed.matcher.clone());
             explained.top = Top::Count;
             explained.reads(|collection| ReadRequest {
-                output: Output::Documents,
+                output: Output::Ids,
                 ..parsed.request(collection)
             });
             Ok(explained)
@@ -136,6 +138,7 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             acquired.check_text(&parsed.matcher)?;
             let mut explained = plain(acquired, parsed.matcher.clone());
             explained.reads(|collection| parsed.request(collection));
+            explained.distinct = Some(parsed);
             Ok(explained)
         }
         "update" | "delete" => parse_write(ctx, name, inner, db).await,
@@ -196,6 +199,7 @@ fn plain(acquired: Acquired, matcher: Matcher) -> Explained {
         limit: None,
         projection: None,
         top: Top::None,
+        distinct: None,
         rest: Vec::new(),
     }
 }
@@ -387,9 +391,22 @@ async fn tell(ctx: &OpContext, explained: &mut Explained, verbosity: Verbosity) 
     request.take_index_filter();
     let started = pinion_runtime::now();
     let source = explained.acquired.source();
-    let choice = choose_to_explain(ctx, source, &request).await?;
+    let by_index = match &explained.distinct {
+        Some(distinct) => distinct.by_index(&request)?,
+        None => None,
+    };
+    let choice = match &by_index {
+        Some((found, _)) => Choice::without_trial(vec![found.plan.clone()]),
+        None => choose_to_explain(ctx, source, &request).await?,
+    };
     let plan_request = request.plan_request();
     let stages = |plan: &Plan| {
+        if let (Some((found, _)), Some(distinct)) = (&by_index, &explained.distinct) {
+            return found.explain(&plan_request, distinct.key());
+        }
+        if matches!(explained.top, Top::Count) {
+            return plan.explain_count(&plan_request);
+        }
         let projection = explained.projection.as_deref();
         plan.explain(&plan_request, explained.skip, explained.limit, projection)
     };
@@ -413,6 +430,7 @@ async fn tell(ctx: &OpContext, explained: &mut Explained, verbosity: Verbosity) 
         trials.swap(0, best);
     }
     if verbosity >= Verbosity::ExecutionStats {
+        request = by_index.map_or(request, |(_, by_index)| by_index);
         request.plan = Some(choice.plan);
         execution = execute(ctx, source, request, &explained.top).await?;
     }

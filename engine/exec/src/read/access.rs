@@ -118,22 +118,24 @@ impl Access {
 
     /// The plan in a few words, as slow operations are told of.
     pub(crate) fn summary(&self) -> String {
-        let keys = |branch: &RangeAccess| match &branch.index {
-            Some(index) => document_text(index.key()),
-            None => "{ _id: 1 }".into(),
-        };
-        let scans = |stage: &str| {
-            let scan = |branch: &RangeAccess| format!("{stage} {}", keys(branch));
-            let all: Vec<String> = self.branches().iter().map(scan).collect();
-            all.join(", ")
-        };
         match self {
             Access::Nothing => "EOF".into(),
             Access::Id(_) => "IDHACK".into(),
             Access::Collection(_) => "COLLSCAN".into(),
-            Access::Index(_) | Access::Union(_) => scans("IXSCAN"),
-            Access::Near(_) => scans("GEO_NEAR"),
+            Access::Index(_) | Access::Union(_) => self.summary_of("IXSCAN"),
+            Access::Near(_) => self.summary_of("GEO_NEAR"),
         }
+    }
+
+    /// As [`Access::summary`], where each index is scanned by this stage.
+    pub(super) fn summary_of(&self, stage: &str) -> String {
+        let keys = |branch: &RangeAccess| match &branch.index {
+            Some(index) => document_text(index.key()),
+            None => "{ _id: 1 }".into(),
+        };
+        let scan = |branch: &RangeAccess| format!("{stage} {}", keys(branch));
+        let all: Vec<String> = self.branches().iter().map(scan).collect();
+        all.join(", ")
     }
 
     pub(crate) fn is_descending(&self) -> bool {

@@ -48,6 +48,11 @@ impl Watch {
 }
 
 impl Choice {
+    /// The first of these plans.
+    pub(crate) fn without_trial(plans: Vec<Plan>) -> Choice {
+        take(plans, 0)
+    }
+
     /// Under which key the cache has plans of the query.
     pub(crate) fn key(&self, request: &ReadRequest) -> PlanKey {
         let mut ways: Vec<Outline> = self.rejected.iter().map(Plan::outline).collect();
@@ -80,7 +85,7 @@ pub(super) async fn choose(
 ) -> Result<Choice> {
     let plans = plans_of(request).await?;
     if plans.len() == 1 || !request.is_cacheable() {
-        return Ok(first_of(plans));
+        return Ok(Choice::without_trial(plans));
     }
     let key = key_of(request, plans.iter().map(Plan::outline).collect());
     let state = state();
@@ -116,7 +121,7 @@ pub(crate) async fn choose_to_explain(
 ) -> Result<Choice> {
     let plans = plans_of(request).await?;
     if plans.len() == 1 {
-        return Ok(first_of(plans));
+        return Ok(Choice::without_trial(plans));
     }
     let trials = try_out(ctx, request, &plans, at).await?;
     let best = best_of(&trials);
@@ -128,10 +133,6 @@ pub(crate) async fn choose_to_explain(
 async fn plans_of(request: &ReadRequest) -> Result<Vec<Plan>> {
     let plans = || pinion_query::plans(&request.plan_request());
     compute_bytes(request.planning_bytes(), plans).await
-}
-
-fn first_of(plans: Vec<Plan>) -> Choice {
-    take(plans, 0)
 }
 
 fn take(mut plans: Vec<Plan>, place: usize) -> Choice {

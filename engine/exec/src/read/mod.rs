@@ -20,6 +20,7 @@ mod tail;
 mod trial;
 
 pub(crate) use access::{Access, RangeAccess};
+pub(crate) use choose::Choice;
 pub(crate) use cursor::{
     Cursor, CursorCounts, CursorTable, Filled, IdleCursor, Reads, core_of, fill, not_found,
 };

@@ -37,6 +37,8 @@ pub(crate) enum Output {
     Ids,
     /// Nothing but the number of documents, as items of eight bytes that are to be summed.
     Count,
+    /// The values of one of the fields of the index that is scanned, by its place: each once, in a field without a name.
+    Distinct(usize),
 }
 
 /// A read as all its parts know it.
@@ -49,6 +51,8 @@ pub(crate) struct PartSpec {
     /// A sort in memory; without one the access gives the order.
     pub sort: Option<SortPattern>,
     pub projection: Option<Projection>,
+    /// The paths that the projection keeps, where the index that is scanned has them all.
+    pub covered: Option<Vec<String>>,
     /// What tells of the documents what order and projection read beside them.
     pub meta_source: Option<MetaSource>,
     pub output: Output,
@@ -61,6 +65,25 @@ pub(crate) struct PartSpec {
 }
 
 impl PartSpec {
+    /// Whether documents are looked at that an index names.
+    pub(super) fn reads_documents(&self) -> bool {
+        self.filter.is_some()
+            || self.sort.is_some()
+            || matches!(self.output, Output::Documents | Output::Keys)
+    }
+
+    /// The plan in a few words.
+    pub(crate) fn summary(&self) -> String {
+        let is_scan = |access: &Access| matches!(access, Access::Index(_));
+        match self.output {
+            Output::Count if is_scan(&self.access) && !self.reads_documents() => {
+                self.access.summary_of("COUNT_SCAN")
+            }
+            Output::Distinct(_) => self.access.summary_of("DISTINCT_SCAN"),
+            _ => self.access.summary(),
+        }
+    }
+
     /// Whether greater order keys come first.
     pub(crate) fn descending(&self) -> bool {
         self.sort.is_none() && self.access.is_descending()
@@ -200,20 +223,10 @@ impl Part {
             State::Scanning(scan)
                 if self.spec.output == Output::Count && !self.spec.repeats_over_parts() =>
             {
-                let mut count = 0u64;
-                let mut last = Key::new();
-                while let Some(found) =
-                    next_match(scan, &self.spec, ctx, &mut batch.counters).await?
-                {
-                    count += 1;
-                    last = found.order;
-                    if self.spec.keep.is_some_and(|keep| count >= keep as u64) {
-                        break;
-                    }
-                }
+                let count = count_all(scan, &self.spec, ctx, &mut batch.counters).await?;
                 if count > 0 {
                     batch.items.push(Item {
-                        order: last,
+                        order: Key::new(),
                         id: None,
                         document: Ok(Bytes::copy_from_slice(&count.to_le_bytes())),
                     });
@@ -264,6 +277,33 @@ impl Part {
         let _ = &self.partition;
         Ok(batch)
     }
+}
+
+/// How many documents match, up to as many as are wanted.
+async fn count_all(
+    scan: &mut Scan,
+    spec: &PartSpec,
+    ctx: &OpContext,
+    counters: &mut PartCounters,
+) -> Result<u64> {
+    let most = spec.keep.map_or(u64::MAX, |keep| keep as u64);
+    let mut count = 0;
+    while count < most {
+        // What needs no look is passed over as far as possible; then the next one is looked at.
+        let passed = scan.pass(most - count);
+        match spec.access {
+            Access::Collection(_) => counters.docs_examined += passed,
+            _ => counters.keys_examined += passed,
+        }
+        counters.works += passed;
+        counters.matched += passed;
+        count += passed;
+        if count >= most || next_match(scan, spec, ctx, counters).await?.is_none() {
+            break;
+        }
+        count += 1;
+    }
+    Ok(count)
 }
 
 /// The next document that matches.

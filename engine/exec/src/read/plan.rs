@@ -11,6 +11,7 @@ use pinion_query::{
 use pinion_storage::{Key, KeyRange};
 
 use super::access::{Access, NearAccess, RangeAccess};
+use super::part::Output;
 use super::request::ReadRequest;
 use crate::limits::MAX_POINTS;
 
@@ -19,6 +20,8 @@ pub(super) struct Planned {
     pub access: Access,
     pub filter: Option<Matcher>,
     pub sort: Option<SortPattern>,
+    /// The paths that are told from the entries of the index.
+    pub covered: Option<Vec<String>>,
 }
 
 impl Planned {
@@ -28,16 +31,21 @@ impl Planned {
             access,
             filter: whole_filter(request),
             sort: request.sort.clone(),
+            covered: None,
         }
     }
 
     pub(super) fn new(request: &ReadRequest, plan: Plan) -> Planned {
         let is_sorted = !plan.needs_sort(request.sort.as_ref());
         let is_filtered = plan.filter_satisfied;
+        let is_covered =
+            plan.covered && request.output == Output::Documents && !request.show_record_id;
+        let kept = || request.projection.as_ref().and_then(|p| p.kept_paths());
         Planned {
             access: access_of(&request.collection, plan.access),
             filter: whole_filter(request).filter(|_| !is_filtered),
             sort: request.sort.clone().filter(|_| !is_sorted),
+            covered: is_covered.then(kept).flatten(),
         }
     }
 }
@@ -59,6 +67,7 @@ pub(super) fn by_id(request: &ReadRequest) -> Option<Planned> {
         filter: whole_filter(request).filter(|_| !alone),
         // One document is in every order.
         sort: None,
+        covered: None,
     })
 }
 

@@ -184,6 +184,7 @@ pub(super) async fn prepare(
         filter: planned.filter,
         sort: planned.sort,
         projection: request.projection.clone(),
+        covered: planned.covered,
         meta_source: request.meta_source(),
         output: request.output,
         show_record_id: request.show_record_id,
@@ -192,8 +193,7 @@ pub(super) async fn prepare(
         sort_room: memory.shared(memory.limits.sort, partitions.len()),
     });
     let summarised = spec.clone();
-    ctx.work()
-        .planned(Box::new(move || summarised.access.summary()));
+    ctx.work().planned(Box::new(move || summarised.summary()));
     Ok(Prepared {
         spec,
         partitions,
@@ -217,11 +217,11 @@ async fn plan(
     if let Some(access) = &request.access {
         return Ok((Planned::by(request, access.clone()), None));
     }
-    if let Some(planned) = by_id(request) {
-        return Ok((planned, None));
-    }
     if let Some(plan) = &request.plan {
         return Ok((Planned::new(request, plan.clone()), None));
+    }
+    if let Some(planned) = by_id(request) {
+        return Ok((planned, None));
     }
     let Choice { plan, watch, .. } = choose(ctx, request, at).await?;
     Ok((Planned::new(request, plan), watch))

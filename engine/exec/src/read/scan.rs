@@ -4,7 +4,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_catalog::{from_read_error, partition_of};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_catalog::{Index, entry_key, from_read_error, partition_of, stored_document};
 use pinion_runtime::Queue;
 use pinion_storage::{Cursor, Key, Partition, ReadAt, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -75,6 +76,7 @@ enum Entry {
     Named(Named),
 }
 
+#[derive(Clone)]
 pub(super) struct Named {
     pub order: Key,
     /// The key of the document.
@@ -158,6 +160,24 @@ impl Scan {
     }
 }
 
+impl Scan {
+    /// Passes over documents that are there and need no look: nothing but their number is wanted.
+    pub(super) fn pass(&mut self, most: u64) -> u64 {
+        match &mut self.walk {
+            Walk::Branches(walk)
+                if walk.seen.is_none()
+                    && self.spec.output == Output::Count
+                    && self.spec.filter.is_none() =>
+            {
+                let cursor = walk.cursor.as_mut();
+                let most = usize::try_from(most).unwrap_or(usize::MAX);
+                cursor.map_or(0, |cursor| cursor.pass(most)) as u64
+            }
+            _ => 0,
+        }
+    }
+}
+
 impl Branches {
     async fn next(
         &mut self,
@@ -178,6 +198,19 @@ impl Branches {
             Entry::Named(named) => named,
         };
         let branch = &branches[self.branch];
+        if let Output::Distinct(field) = spec.output {
+            return self
+                .next_value(named, field, spec, partition, at, counters)
+                .await;
+        }
+        if let Some(kept) = &spec.covered
+            && let Some(document) = covered_document(branch, &named, kept)?
+        {
+            return Ok(Some(named.found(document)));
+        }
+        if !spec.reads_documents() {
+            return Ok(Some(named.found(Bytes::new())));
+        }
         if !branch.is_apart() {
             let read = partition
                 .get(spec.collection.tree(), &named.id, at)
@@ -208,6 +241,52 @@ impl Branches {
         self.fetched = fetch(spec, branch, group, at).await?;
         self.fetched.reverse();
         Ok(self.fetched.pop())
+    }
+
+    /// The first value from this entry on, in a document of its own; the next entry is then the first with another one. What
+    /// is null in an entry may be missing, so documents are asked until one has it.
+    async fn next_value(
+        &mut self,
+        mut named: Named,
+        field: usize,
+        spec: &PartSpec,
+        partition: &Rc<Partition>,
+        at: ReadAt,
+        counters: &mut PartCounters,
+    ) -> Result<Option<Found>> {
+        let branches = spec.access.branches();
+        loop {
+            let branch = &branches[self.branch];
+            let index = branch.index.as_ref().expect("values are of an index");
+            let value = match value_of(index, &named, field)? {
+                Some(value) => Some(value),
+                None => {
+                    let path = index
+                        .spec
+                        .component_names()
+                        .nth(field)
+                        .expect("it has the field");
+                    let documents = fetch(spec, branch, vec![named.clone()], at).await?;
+                    counters.docs_examined += 1;
+                    let document = documents
+                        .first()
+                        .map(|found| stored_document(&found.document));
+                    document.and_then(|document| value_at(document, path))
+                }
+            };
+            if let Some(value) = value {
+                let next = behind_value(index, &named.order, field)?;
+                if let Some(cursor) = &mut self.cursor {
+                    counters.seeks += 1;
+                    cursor.seek(&next);
+                }
+                return Ok(Some(named.found(value)));
+            }
+            match self.next_entry(spec, partition, at, counters).await? {
+                Some(Entry::Named(next)) => named = next,
+                _ => return Ok(None),
+            }
+        }
     }
 
     /// The next entry of any branch.
@@ -274,7 +353,8 @@ impl Branches {
                 counters.dups_dropped += 1;
                 continue;
             }
-            let entry = (spec.output == Output::Keys && branch.index.is_some()).then(|| {
+            let tells = matches!(spec.output, Output::Keys | Output::Distinct(_));
+            let entry = ((tells || spec.covered.is_some()) && branch.index.is_some()).then(|| {
                 Box::new(ScannedEntry {
                     branch: turn,
                     key: key.clone(),
@@ -304,6 +384,97 @@ impl Branches {
     }
 }
 
+/// The values of an entry under their paths.
+fn values_of(index: &Index, named: &Named) -> Result<RawDocumentBuf> {
+    let entry = named
+        .entry
+        .as_ref()
+        .expect("it is kept where values are wanted");
+    entry_key(index, &entry.key, &entry.type_bits)
+}
+
+/// What an entry has of a document, as far as the paths go; `None` if a value is null, which may
+/// stand for one that is missing.
+fn covered_document(branch: &RangeAccess, named: &Named, kept: &[String]) -> Result<Option<Bytes>> {
+    let Some(index) = &branch.index else {
+        return Ok(None);
+    };
+    let values = values_of(index, named)?;
+    let mut fields: Vec<(&str, RawBsonRef<'_>)> = pinion_bson::elements(&values)
+        .filter(|(path, _)| kept.iter().any(|kept| kept == path))
+        .collect();
+    if fields
+        .iter()
+        .any(|(_, value)| matches!(value, RawBsonRef::Null))
+    {
+        return Ok(None);
+    }
+    fields.sort_by_key(|(path, _)| *path != "_id");
+    let mut out = DocBuilder::new();
+    append_paths(&mut out, &fields);
+    Ok(Some(Bytes::from(out.finish_bytes())))
+}
+
+/// Appends values at their paths. None of the paths leads through another one.
+fn append_paths(out: &mut DocBuilder, fields: &[(&str, RawBsonRef<'_>)]) {
+    let mut done: Vec<&str> = Vec::new();
+    for (path, value) in fields {
+        let Some((head, _)) = path.split_once('.') else {
+            out.append(path, *value);
+            continue;
+        };
+        if done.contains(&head) {
+            continue;
+        }
+        done.push(head);
+        let inner: Vec<(&str, RawBsonRef<'_>)> = fields
+            .iter()
+            .filter_map(|(path, value)| Some((path.split_once('.')?, *value)))
+            .filter(|((at, _), _)| *at == head)
+            .map(|((_, rest), value)| (rest, value))
+            .collect();
+        out.start_document(head);
+        append_paths(out, &inner);
+        out.end();
+    }
+}
+
+/// The value of a field of an entry, in a field without a name; `None` if it is null.
+fn value_of(index: &Index, named: &Named, field: usize) -> Result<Option<Bytes>> {
+    let values = values_of(index, named)?;
+    let value = pinion_bson::elements(&values).nth(field);
+    let (_, value) = value.expect("an entry has all fields of its index");
+    Ok((!matches!(value, RawBsonRef::Null)).then(|| unnamed(value)))
+}
+
+/// The value at a path of a document that has no arrays on the way.
+fn value_at(document: &RawDocument, path: &str) -> Option<Bytes> {
+    match path.split_once('.') {
+        None => pinion_bson::get(document, path).map(unnamed),
+        Some((head, rest)) => match pinion_bson::get(document, head)? {
+            RawBsonRef::Document(inner) => value_at(inner, rest),
+            _ => None,
+        },
+    }
+}
+
+fn unnamed(value: RawBsonRef<'_>) -> Bytes {
+    let mut out = DocBuilder::new();
+    out.append("", value);
+    Bytes::from(out.finish_bytes())
+}
+
+/// A key above all that have the same value in the field, and below those of the next one. What
+/// follows a value is the end of the fields or the type of the next, and neither is the highest
+/// byte; that follows where a string goes on behind a zero byte, which is another value.
+fn behind_value(index: &Index, key: &[u8], field: usize) -> Result<Key> {
+    let end = pinion_keystring::prefix_len(key, field as u32 + 1, index.spec.ordering);
+    let end = end.map_err(|_| damaged_index(index.name()))?;
+    let mut behind = Key::from_slice(&key[..end]);
+    behind.push(u8::MAX);
+    Ok(behind)
+}
+
 /// Branches come one after the other, in every part alike.
 fn ordered_by_branch(turn: usize, key: &[u8]) -> Key {
     let mut order = Key::from_slice(&(turn as u32).to_be_bytes());
@@ -326,9 +497,13 @@ pub(super) fn dangling(branch: &RangeAccess) -> Error {
 }
 
 pub(super) fn damaged(branch: &RangeAccess) -> Error {
+    damaged_index(name_of(branch))
+}
+
+fn damaged_index(name: &str) -> Error {
     Error::new(
         ErrorCode::DATA_CORRUPTION_DETECTED,
-        format!("an entry of index {} is damaged", name_of(branch)),
+        format!("an entry of index {name} is damaged"),
     )
 }
 

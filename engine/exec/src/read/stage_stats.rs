@@ -48,7 +48,7 @@ pub(crate) fn append_execution(out: &mut DocBuilder, stage: &ExplainStage, done:
 pub(crate) fn append_stage(stage: &ExplainStage, out: &mut DocBuilder, done: &StageFigures) {
     let c = &done.counters;
     let returned = match stage.name {
-        "IXSCAN" => c.keys_examined.saturating_sub(c.dups_dropped),
+        "IXSCAN" | "COUNT_SCAN" | "DISTINCT_SCAN" => c.keys_examined.saturating_sub(c.dups_dropped),
         "FETCH" | "COLLSCAN" => c.matched.max(done.returned),
         _ => done.returned,
     };
@@ -76,6 +76,10 @@ pub(crate) fn append_stage(stage: &ExplainStage, out: &mut DocBuilder, done: &St
                 .append("dupsTested", c.keys_examined as i32)
                 .append("dupsDropped", c.dups_dropped as i32);
         }
+        "COUNT_SCAN" | "DISTINCT_SCAN" => {
+            out.append("keysExamined", c.keys_examined as i32);
+        }
+        "PROJECTION_COVERED" | "PROJECTION_SIMPLE" | "PROJECTION_DEFAULT" => {}
         "IDHACK" => {
             out.append("keysExamined", c.keys_examined as i32)
                 .append("docsExamined", c.docs_examined as i32);

@@ -14,7 +14,7 @@ use pinion_storage::{PartitionId, storage};
 use pinion_wire::{ErrorCode, OpContext, Result};
 
 use super::item::PartCounters;
-use super::part::{Output, PartSpec, Tested, test_next};
+use super::part::{PartSpec, Tested, test_next};
 use super::plan::Planned;
 use super::request::ReadRequest;
 use super::scan::Scan;
@@ -80,8 +80,9 @@ fn spec_of(request: &ReadRequest, plan: &Plan, at: Timestamp) -> Arc<PartSpec> {
         filter: planned.filter,
         sort: planned.sort,
         projection: None,
+        covered: planned.covered,
         meta_source: None,
-        output: Output::Ids,
+        output: request.output,
         show_record_id: false,
         keep: request.kept(),
         at,
@@ -173,7 +174,9 @@ impl Runner {
         let mut trial = self.trial;
         let works = trial.counters.works.max(1) as f64;
         let bonus = (1.0 / (10.0 * works)).min(LEAST_BONUS);
-        let spared = 1.0 + f64::from(u8::from(self.spec.sort.is_none()));
+        let fetches = self.spec.covered.is_none() && self.spec.reads_documents();
+        let spared = [!fetches, self.spec.sort.is_none(), true].map(u8::from);
+        let spared = f64::from(spared.iter().sum::<u8>());
         trial.millis = millis;
         if !trial.failed {
             trial.score = 1.0

@@ -3,6 +3,7 @@
 use pinion_wire::Result;
 
 use super::candidate::{Candidate, Query, candidates};
+use super::covered::is_covered;
 use super::residual::residual;
 use super::{Access, Hint, IndexAccess, Plan, PlanRequest};
 use crate::error::error;
@@ -63,6 +64,7 @@ fn without_choice(request: &PlanRequest<'_>, sort: Option<&SortPattern>) -> Opti
             access: Access::Nothing,
             sort_provided: true,
             filter_satisfied: true,
+            covered: false,
         });
     }
     let index = request.indexes.iter().find(|index| index.is_id());
@@ -73,6 +75,7 @@ fn without_choice(request: &PlanRequest<'_>, sort: Option<&SortPattern>) -> Opti
             access: Access::Id(id.clone()),
             sort_provided: true,
             filter_satisfied: alone,
+            covered: false,
         });
     }
     let direction = sort.and_then(SortPattern::natural)?;
@@ -104,6 +107,7 @@ fn indexed(
             access: Access::Union(branches),
             sort_provided: false,
             filter_satisfied: false,
+            covered: false,
         };
         plans.insert(at_points, plan);
     }
@@ -144,11 +148,13 @@ fn hinted_in_vain(request: &PlanRequest<'_>, at: usize) -> pinion_wire::Error {
 fn finish(request: &PlanRequest<'_>, candidate: &Candidate) -> Plan {
     let access = candidate.access.clone();
     let conjuncts = request.matcher.root().conjuncts();
-    let rest = residual(request, &access, conjuncts);
+    let filter_satisfied = residual(request, &access, conjuncts).is_empty();
+    let is_sorted = request.sort.is_none_or(SortPattern::is_empty) || candidate.sort_provided;
     Plan {
+        covered: filter_satisfied && is_sorted && is_covered(request, &access),
         access: Access::Index(access),
         sort_provided: candidate.sort_provided,
-        filter_satisfied: rest.is_empty(),
+        filter_satisfied,
     }
 }
 
@@ -159,6 +165,7 @@ fn collection(request: &PlanRequest<'_>, sort: Option<&SortPattern>, direction: 
         access: Access::Collection(direction),
         sort_provided,
         filter_satisfied: request.matcher.is_empty(),
+        covered: false,
     }
 }
 

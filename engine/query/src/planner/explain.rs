@@ -141,6 +141,82 @@ pub fn query_planner(
     out.finish()
 }
 
+/// The stages of a `count`, which fetches no documents where the index decides the filter.
+pub(super) fn count_stages(plan: &Plan, request: &PlanRequest<'_>) -> ExplainStage {
+    match &plan.access {
+        Access::Index(access) if plan.filter_satisfied => match count_scan(access, request) {
+            Some(scan) => scan,
+            None => index_scan(access, request),
+        },
+        _ => stages(plan, request, None, None, None),
+    }
+}
+
+/// One range of keys of an index, as `COUNT_SCAN` tells it.
+fn count_scan(access: &IndexAccess, request: &PlanRequest<'_>) -> Option<ExplainStage> {
+    let index = access.spec(request.indexes);
+    let [_] = access.ranges[..] else {
+        return None;
+    };
+    let mut out = DocBuilder::new();
+    append_index(&mut out, index);
+    out.start_document("indexBounds");
+    let mut ends = Vec::new();
+    for (at, (name, intervals)) in pattern_names(index).zip(&access.bounds).enumerate() {
+        let [interval] = &intervals.0[..] else {
+            return None;
+        };
+        let low = (&interval.lower, interval.lower_inclusive);
+        let high = (&interval.upper, interval.upper_inclusive);
+        ends.push(match index.ordering.is_descending(at as u32) {
+            true => (name, high, low),
+            false => (name, low, high),
+        });
+    }
+    out.start_document("startKey");
+    for (name, (value, _), _) in &ends {
+        out.append(name, value.as_raw_bson_ref());
+    }
+    out.end();
+    out.append(
+        "startKeyInclusive",
+        ends.iter().all(|(_, (_, is_in), _)| *is_in),
+    );
+    out.start_document("endKey");
+    for (name, _, (value, _)) in &ends {
+        out.append(name, value.as_raw_bson_ref());
+    }
+    out.end();
+    out.append(
+        "endKeyInclusive",
+        ends.iter().all(|(_, _, (_, is_in))| *is_in),
+    );
+    out.end();
+    Some(ExplainStage::new("COUNT_SCAN", out, Vec::new()))
+}
+
+/// The stages of a `distinct` that goes from value to value of an index.
+pub(super) fn distinct_stages(
+    access: &IndexAccess,
+    request: &PlanRequest<'_>,
+    key: &str,
+) -> ExplainStage {
+    let scan = index_scan(access, request);
+    let mut details = DocBuilder::new();
+    details.append_all(&scan.details);
+    details
+        .append("isShardFiltering", false)
+        .append("isFetching", false);
+    let scan = ExplainStage::new("DISTINCT_SCAN", details, Vec::new());
+    let mut details = DocBuilder::new();
+    details
+        .start_document("transformBy")
+        .append("_id", 0i32)
+        .append(key, 1i32)
+        .end();
+    ExplainStage::new("PROJECTION_COVERED", details, vec![scan])
+}
+
 pub(super) fn stages(
     plan: &Plan,
     request: &PlanRequest<'_>,
@@ -203,6 +279,7 @@ pub(super) fn stages(
         Access::Index(access) if request.indexes[access.index].clustered => {
             clustered_scan(access, request, with_filter())
         }
+        Access::Index(access) if plan.covered => index_scan(access, request),
         Access::Index(access) => {
             let rest = residual(request, access, request.matcher.root().conjuncts());
             let mut details = DocBuilder::new();
@@ -261,7 +338,9 @@ pub(super) fn stages(
     {
         let mut details = DocBuilder::new();
         details.append("transformBy", RawBsonRef::Document(projection));
-        let name = if parsed.is_simple() {
+        let name = if plan.covered {
+            "PROJECTION_COVERED"
+        } else if parsed.is_simple() {
             "PROJECTION_SIMPLE"
         } else {
             "PROJECTION_DEFAULT"
@@ -320,35 +399,7 @@ fn direction_name(direction: Direction) -> &'static str {
 fn index_scan(access: &IndexAccess, request: &PlanRequest<'_>) -> ExplainStage {
     let index = access.spec(request.indexes);
     let mut out = DocBuilder::new();
-    out.append("keyPattern", RawBsonRef::Document(&index.key));
-    out.append("indexName", RawBsonRef::String(&index.name));
-    if let Some(collation) = &index.collation {
-        out.append("collation", RawBsonRef::Document(&collation.document()));
-    }
-    out.append("isMultiKey", RawBsonRef::Boolean(index.is_multikey()));
-    out.start_document("multiKeyPaths");
-    for (at, path) in index.paths().iter().enumerate() {
-        out.start_array(path.text());
-        for component in 0..path.components().len() {
-            if !index.is_multikey_component(at, component) {
-                continue;
-            }
-            let names: Vec<&str> = path.components()[..=component]
-                .iter()
-                .map(|c| &*c.name)
-                .collect();
-            out.push(RawBsonRef::String(&names.join(".")));
-        }
-        out.end();
-    }
-    out.end();
-    out.append(
-        "isUnique",
-        RawBsonRef::Boolean(index.unique || index.is_id()),
-    );
-    out.append("isSparse", RawBsonRef::Boolean(index.sparse));
-    out.append("isPartial", RawBsonRef::Boolean(index.filter.is_some()));
-    out.append("indexVersion", RawBsonRef::Int32(2));
+    append_index(&mut out, index);
     out.append(
         "direction",
         RawBsonRef::String(direction_name(access.direction)),
@@ -379,6 +430,39 @@ fn index_scan(access: &IndexAccess, request: &PlanRequest<'_>) -> ExplainStage {
     }
     out.end();
     ExplainStage::new("IXSCAN", out, Vec::new())
+}
+
+/// Appends what a scan tells of its index.
+fn append_index(out: &mut DocBuilder, index: &crate::index::IndexSpec) {
+    out.append("keyPattern", RawBsonRef::Document(&index.key));
+    out.append("indexName", RawBsonRef::String(&index.name));
+    if let Some(collation) = &index.collation {
+        out.append("collation", RawBsonRef::Document(&collation.document()));
+    }
+    out.append("isMultiKey", RawBsonRef::Boolean(index.is_multikey()));
+    out.start_document("multiKeyPaths");
+    for (at, path) in index.paths().iter().enumerate() {
+        out.start_array(path.text());
+        for component in 0..path.components().len() {
+            if !index.is_multikey_component(at, component) {
+                continue;
+            }
+            let names: Vec<&str> = path.components()[..=component]
+                .iter()
+                .map(|c| &*c.name)
+                .collect();
+            out.push(RawBsonRef::String(&names.join(".")));
+        }
+        out.end();
+    }
+    out.end();
+    out.append(
+        "isUnique",
+        RawBsonRef::Boolean(index.unique || index.is_id()),
+    );
+    out.append("isSparse", RawBsonRef::Boolean(index.sparse));
+    out.append("isPartial", RawBsonRef::Boolean(index.filter.is_some()));
+    out.append("indexVersion", RawBsonRef::Int32(2));
 }
 
 /// A filter's tree as messages about plans print it.

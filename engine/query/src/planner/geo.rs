@@ -149,6 +149,7 @@ pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
         access: Access::Near(Box::new(access)),
         sort_provided: request.sort.is_none_or(SortPattern::is_empty),
         filter_satisfied: false,
+        covered: false,
     })
 }
 

@@ -118,6 +118,7 @@ pub(super) fn plan(request: &PlanRequest<'_>, wanted: &KeyBounds) -> Result<Plan
         }),
         sort_provided: direction.is_some(),
         filter_satisfied: request.matcher.is_empty(),
+        covered: false,
     })
 }
 

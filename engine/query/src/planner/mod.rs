@@ -3,6 +3,8 @@
 mod bounds;
 mod candidate;
 mod choose;
+mod covered;
+mod distinct;
 mod explain;
 mod explain_text;
 mod geo;
@@ -34,6 +36,7 @@ use crate::projection::Projection;
 use crate::sort::{Direction, SortPattern};
 use crate::value::{count, field, first, is_empty};
 
+pub use distinct::{DistinctPlan, distinct_plan};
 pub use explain::{ExplainStage, ShownPlans, query_planner};
 pub use geo::{NearAccess, NearSearch};
 pub use interval::{Interval, Intervals};
@@ -162,6 +165,9 @@ pub struct Plan {
     pub sort_provided: bool,
     /// Every document of the access matches: the filter is empty, or the access decides all of it.
     pub filter_satisfied: bool,
+    /// The entries of the index have all that the projection keeps, but for fields that are null
+    /// in them, which may be missing.
+    pub covered: bool,
 }
 
 impl Plan {
@@ -193,6 +199,11 @@ pub fn plans(request: &PlanRequest<'_>) -> Result<Vec<Plan>> {
 }
 
 impl Plan {
+    /// The stages of a `count` by this plan.
+    pub fn explain_count(&self, request: &PlanRequest<'_>) -> ExplainStage {
+        explain::count_stages(self, request)
+    }
+
     /// The stages that explain prints, from the outermost.
     pub fn explain(
         &self,

@@ -54,6 +54,7 @@ pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
                 },
                 sort_provided: nothing,
                 filter_satisfied: nothing || (conjuncts.len() == 1 && text.is_decided_by_keys()),
+                covered: false,
             });
         }
     }
@@ -76,6 +77,7 @@ fn plan_alternatives(request: &PlanRequest<'_>, hinted: Option<usize>) -> Result
             access: Access::Union(branches),
             sort_provided: false,
             filter_satisfied: false,
+            covered: false,
         }),
         None => Err(planner_error(
             request,

@@ -174,6 +174,15 @@ impl BaseCursor {
         true
     }
 
+    /// Goes on by so many records, all of which the leaf has.
+    pub(crate) fn pass(&mut self, records: usize) {
+        let BaseCursor::On { leaf, index } = self else {
+            panic!("a base cursor passes over records from one on")
+        };
+        *index += records;
+        assert!(*index < leaf.page.len(), "a base cursor stays in its leaf");
+    }
+
     /// Goes on by one record within the leaf, or to its edge.
     pub(crate) fn advance(&mut self, direction: Direction) {
         if !self.advance_within(direction)

@@ -188,6 +188,78 @@ impl Cursor {
             .seek_within(self.from.as_ref().map(Key::as_slice), self.direction);
     }
 
+    /// Passes over records without looking at each, and gives how many: at most `most`, as many as are known to lie in the
+    /// range. Zero where the next must be looked at, by [`Cursor::next`]. Counting takes a search for each leaf in this way.
+    pub fn pass(&mut self, most: usize) -> usize {
+        if self.done || self.pin.is_err() || self.direction == Direction::Reverse {
+            return 0;
+        }
+        let in_leaf = self.to_pass_in_leaf().min(most);
+        if in_leaf > 0 {
+            self.base.pass(in_leaf);
+            self.from_base = true;
+            return in_leaf;
+        }
+        let ahead = self.to_pass_ahead().min(most);
+        if let Some((last, _)) = self.ahead.records.drain(..ahead).next_back() {
+            self.from = Bound::Excluded(last);
+        }
+        ahead
+    }
+
+    /// The records from the one on which the cursor stands in its leaf of the base, without the last of the leaf, so that the
+    /// one that was given last stays known; as far as they lie in the range, and no change lies among them.
+    fn to_pass_in_leaf(&self) -> usize {
+        let state = self.partition.state.borrow();
+        let Ok(view) = state.views.of(self.at) else {
+            return 0;
+        };
+        if self.base_number != view.number()
+            || !self.base_is_next(&state, view)
+            || (self.at == ReadAt::Newest && !state.intents.is_empty())
+        {
+            return 0;
+        }
+        let Some((page, index)) = self.base.standing() else {
+            return 0;
+        };
+        let in_range = match &self.range.upper {
+            Bound::Unbounded => page.len(),
+            Bound::Included(key) => page.search(key).map_or_else(|at| at, |at| at + 1),
+            Bound::Excluded(key) => page.search(key).unwrap_or_else(|at| at),
+        };
+        let mut end = in_range.min(page.len() - 1);
+        if !state.is_unchanged(view, self.tree)
+            && let Some((_, Some(changed))) = &self.changed
+        {
+            end = end.min(page.search(changed).unwrap_or_else(|at| at));
+        }
+        end.saturating_sub(index)
+    }
+
+    /// The records that were read ahead and come before that of the base.
+    fn to_pass_ahead(&self) -> usize {
+        let state = self.partition.state.borrow();
+        let Ok(view) = state.views.of(self.at) else {
+            return 0;
+        };
+        if self.from_base
+            || self.base_number != view.number()
+            || self.ahead.edits != state.active.edits()
+            || (self.at == ReadAt::Newest && !state.intents.is_empty())
+            || !self.base.is_ready()
+        {
+            return 0;
+        }
+        let records = &self.ahead.records;
+        match self.base.record() {
+            None => records.len(),
+            Some((page, index)) => {
+                records.partition_point(|(key, _)| page.compare(index, key).is_gt())
+            }
+        }
+    }
+
     /// Whether the end of the range was reached.
     pub fn is_done(&self) -> bool {
         self.done
