@@ -111,6 +111,10 @@ def test_what_monitors_read(client, collection):
     status = client.admin.command("serverStatus")
     assert status["locks"]["Collection"]["acquireCount"]["w"] > passed
     assert status["catalogStats"]["collections"] >= 1
+    builds = status["indexBuilds"]["total"]
+    collection.create_index("built")
+    status = client.admin.command("serverStatus")["indexBuilds"]
+    assert status == {"total": builds + 1, "killedDueToInsufficientDiskSpace": 0, "failedDueToDataCorruption": 0}
     assert client.admin.command("getDiagnosticData")["data"]["serverStatus"]["opcounters"]["insert"] >= 1
     assert client.admin.command("lockInfo")["lockInfo"] == []
     host = client.admin.command("hostInfo")["system"]

@@ -38,6 +38,9 @@ def test_idle_connections_are_shown_where_they_are_asked_for(client, node):
         assert idle({}) == []
         shown = idle({"idleConnections": True})
         assert shown and all("opid" not in op for op in shown)
+    tasks = lambda spec: {op.get("desc") for op in client.admin.aggregate([{"$currentOp": spec}]) if not op["active"]}
+    assert {"TTLMonitor", "clientcursormon"} <= tasks({"idleConnections": True})
+    assert "TTLMonitor" not in tasks({})
     fails(client.first, 1, {"$currentOp": {}}, 73)
 
 

@@ -36,6 +36,33 @@ use crate::uuid::Uuid;
 pub(crate) struct Builds {
     running: RefCell<BTreeMap<Uuid, Rc<Build>>>,
     numbered: Cell<i32>,
+    counts: Cell<BuildCounts>,
+}
+
+/// How many builds there were since the node started.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct BuildCounts {
+    pub total: u64,
+    /// Ended because the file system had too little room.
+    pub killed_by_low_disk: u64,
+    /// Failed on documents or pages that are damaged.
+    pub failed_on_damage: u64,
+}
+
+impl Builds {
+    fn count(&self, change: impl FnOnce(&mut BuildCounts)) {
+        let mut counts = self.counts.get();
+        change(&mut counts);
+        self.counts.set(counts);
+    }
+
+    fn count_failure(&self, error: &Error) {
+        self.count(|counts| match error.code {
+            ErrorCode::OUT_OF_DISK_SPACE => counts.killed_by_low_disk += 1,
+            ErrorCode::DATA_CORRUPTION_DETECTED => counts.failed_on_damage += 1,
+            _ => {}
+        });
+    }
 }
 
 /// A build under way.
@@ -148,6 +175,15 @@ pub async fn index_builds() -> Vec<BuildInfo> {
     submit_to(CoreId(0), Queue::Foreground, look).await
 }
 
+/// How many builds there were.
+pub async fn build_counts() -> BuildCounts {
+    let look = || async {
+        let coordinator = pinion_runtime::core_local::<Coordinator>();
+        coordinator.builds.counts.get()
+    };
+    submit_to(CoreId(0), Queue::Foreground, look).await
+}
+
 /// Ends the build with this number among the operations; false if there is none.
 pub async fn kill_build(op_id: i32) -> bool {
     let kill = move || async move {
@@ -238,10 +274,14 @@ impl Coordinator {
         let uuid = build.work.uuid;
         build.log_start();
         self.builds.running.borrow_mut().insert(uuid, build.clone());
+        self.builds.count(|counts| counts.total += 1);
         let (coordinator, running) = (self.clone(), build.clone());
         drop(spawn(Queue::Foreground, async move {
             let outcome = coordinator.build(&running).await;
             running.log_end(&outcome);
+            if let Err(error) = &outcome {
+                coordinator.builds.count_failure(error);
+            }
             coordinator.builds.running.borrow_mut().remove(&uuid);
             *running.outcome.borrow_mut() = Some(outcome);
             running.ended.notify_all();

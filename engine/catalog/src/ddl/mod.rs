@@ -16,7 +16,7 @@ mod rename;
 mod series;
 
 pub(crate) use builds::give_up_builds;
-pub use builds::{BuildInfo, end_builds, index_builds, kill_build};
+pub use builds::{BuildCounts, BuildInfo, build_counts, end_builds, index_builds, kill_build};
 pub use cloning::{CopyDocuments, clone_as_capped, convert_to_capped};
 pub use coll_mod::{CollMod, IndexChange, IndexName, Modified, PropertyChange, coll_mod};
 pub(crate) use coordinator::skip_numbers;

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawDocumentBuf};
 use pinion_catalog::{BuildInfo, core_catalog, stored_document};
 use pinion_query::Matcher;
+use pinion_runtime::{CoreId, Queue, submit_to};
 use pinion_wire::idl::{is_generic_argument, truthy};
 use pinion_wire::{ClientInfo, Error, ErrorCode, Invocation, Reply, Result, namespace_named};
 
@@ -79,6 +80,9 @@ pub(super) async fn operations(shown: Shown) -> Vec<RawDocumentBuf> {
             list.extend(idle.map(|client| describe_idle(client)));
         }
     }
+    if shown.idle_connections {
+        list.extend(idle_tasks().await);
+    }
     list.extend(builds.iter().enumerate().map(describe_build));
     list
 }
@@ -114,6 +118,27 @@ fn of_client(client: &ClientInfo, active: bool) -> DocBuilder {
     out.append("active", active)
         .append("currentOpTime", iso_now().as_str());
     out
+}
+
+/// The node's own tasks that wait for their next turn.
+async fn idle_tasks() -> Vec<RawDocumentBuf> {
+    let expires = submit_to(CoreId(0), Queue::Foreground, || async {
+        state().ttl.is_deleting()
+    });
+    let mut tasks = vec!["clientcursormon"];
+    if !expires.await {
+        tasks.push("TTLMonitor");
+    }
+    let describe = |task| {
+        let mut out = DocBuilder::new();
+        out.append("type", "op")
+            .append("host", state().shared.options.host.as_str())
+            .append("desc", task)
+            .append("active", false)
+            .append("currentOpTime", iso_now().as_str());
+        out.finish()
+    };
+    tasks.into_iter().map(describe).collect()
 }
 
 /// A connection whose client waits for nothing.

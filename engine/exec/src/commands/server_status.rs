@@ -11,7 +11,7 @@ use pinion_wire::{Invocation, Registry, Reply, Result, ServerCounters};
 
 use super::status_sections::{
     SystemSource, append_catalog, append_extra_info, append_locks, append_memory, append_network,
-    append_replicated,
+    append_index_builds, append_replicated,
 };
 use crate::metrics::{CounterValues, LatencyValues, TopEntry};
 use crate::read::CursorCounts;
@@ -195,6 +195,9 @@ async fn append_status(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
             .append("writers", c.active_writers as i32)
             .end();
         out.end();
+    }
+    if wanted("indexBuilds") {
+        append_index_builds(out).await;
     }
     if wanted("locks") {
         append_locks(out).await;

@@ -133,6 +133,19 @@ pub(super) async fn append_catalog(out: &mut DocBuilder) {
     out.end();
 }
 
+/// `indexBuilds`.
+pub(super) async fn append_index_builds(out: &mut DocBuilder) {
+    let counts = pinion_catalog::build_counts().await;
+    out.start_document("indexBuilds")
+        .append("total", counts.total as i64)
+        .append(
+            "killedDueToInsufficientDiskSpace",
+            counts.killed_by_low_disk as i64,
+        )
+        .append("failedDueToDataCorruption", counts.failed_on_damage as i64)
+        .end();
+}
+
 /// `locks`: operations share a collection's gate as with intent locks, changes of the catalog close it.
 pub(super) async fn append_locks(out: &mut DocBuilder) {
     let mut sum = GateCounts::default();

@@ -26,6 +26,11 @@ pub(crate) struct TtlMonitor {
 }
 
 impl TtlMonitor {
+    /// Whether a deletion is under way.
+    pub(crate) fn is_deleting(&self) -> bool {
+        self.running.borrow().is_some()
+    }
+
     /// Looks at the parameters again.
     pub(crate) fn parameters_changed(&self) {
         self.changed.notify_all();
