@@ -21,6 +21,7 @@ mod log_verbosity;
 mod ops;
 mod plan_cache;
 mod profile;
+mod query_settings;
 mod sessions;
 mod spill;
 mod state;

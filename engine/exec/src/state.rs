@@ -18,6 +18,7 @@ use crate::options::NodeOptions;
 use crate::parameters::Parameters;
 use crate::plan_cache::{IndexFilters, PlanCache};
 use crate::profile::Profiles;
+use crate::query_settings::SettingsTable;
 use crate::read::{CursorTable, PartTable};
 use crate::sessions::SessionTable;
 use crate::spill::NodeMemory;
@@ -54,6 +55,9 @@ pub struct NodeState {
     /// One that sets an index filter at a time; core 0 has it.
     pub(crate) index_filters_turn: Semaphore,
     pub(crate) open_buckets: RefCell<OpenBuckets>,
+    pub(crate) query_settings: RefCell<Arc<SettingsTable>>,
+    /// One that changes query settings at a time; core 0 has it.
+    pub(crate) query_settings_turn: Semaphore,
     rng: RefCell<Rng>,
     /// Seeds the streams of `$rand`.
     expression_rng: RefCell<Rng>,
@@ -107,6 +111,8 @@ impl NodeState {
             index_filters: RefCell::new(IndexFilters::default()),
             index_filters_turn: Semaphore::new(1),
             open_buckets: RefCell::new(OpenBuckets::default()),
+            query_settings: RefCell::default(),
+            query_settings_turn: Semaphore::new(1),
             rng: RefCell::new(rng),
             expression_rng: RefCell::new(pinion_runtime::random_stream("expressions")),
             object_ids: ObjectIds { process, counter },

@@ -4,6 +4,7 @@
 
 mod accumulator;
 mod collation;
+mod command_shape;
 mod error;
 mod expression;
 mod fulltext;
@@ -29,6 +30,7 @@ mod value;
 pub mod work;
 
 pub use collation::{has_strings, parse_collation, spend_sort_keys, with_sort_keys};
+pub use command_shape::{command_shape, find_of_one_id};
 pub use expression::{
     Expression, MetaKind, Metadata, Random, Subject, Value, Variables, check_field_path,
 };

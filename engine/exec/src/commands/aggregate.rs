@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use pinion_bson::{BinarySubtype, RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
 use pinion_catalog::{Collection, ResolvedView, TimeSeries};
@@ -17,9 +18,11 @@ use super::collation::{Asked, check_sources};
 use super::create::time_series_of_output;
 use super::cursors::{CursorRequest, first_batch};
 use super::first_stage::{FirstStage, Place, documents_of, first_stage, without_list_sessions};
+use super::query_settings::admitted;
 use super::variables::variables;
 use crate::acquire::{Acquired, acquire_viewed, check_view};
 use crate::compute::compute;
+use crate::query_settings::QuerySettings;
 use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
 use crate::read::{
     Node, PipelineStream, ReadRequest, Reads, Stream, Surroundings, open, parse_hint, run_divided,
@@ -53,6 +56,8 @@ pub(super) struct Aggregate {
     allow_disk_use: Option<bool>,
     /// What `$out` makes, if that is a time series.
     out_series: Option<TimeSeries>,
+    /// Those of the command, or of that in whose place it stands.
+    settings: Option<Arc<QuerySettings>>,
 }
 
 /// Reads the command; `explaining` when it stands inside an `explain`, which has no cursor.
@@ -236,6 +241,7 @@ impl AggregateCommand<'_> {
             hint: self.hint,
             validation: self.validation,
             allow_disk_use: self.allow_disk_use,
+            settings: None,
         })
     }
 }
@@ -285,6 +291,7 @@ impl Aggregate {
             validation: self.validation,
             memory: memory(self.allow_disk_use),
             out_series: self.out_series.clone(),
+            settings: self.settings.clone(),
             written: Default::default(),
         })
     }
@@ -316,6 +323,7 @@ impl Aggregate {
         request.sort = parts.sort.clone();
         request.hint = self.hint.clone();
         request.allow_disk_use = self.allow_disk_use;
+        request.settings = self.settings.clone();
         request.limit = parts.limit.map(|limit| limit as usize);
         request
     }
@@ -352,7 +360,8 @@ pub(super) async fn stream_for(
     acquired: &Acquired,
 ) -> Result<Stream> {
     let command = read(body, cmd.db(), false)?;
-    let parsed = command.parse(&cmd.ctx, acquired).await?;
+    let mut parsed = command.parse(&cmd.ctx, acquired).await?;
+    parsed.settings = admitted(cmd).await?;
     let around = parsed.surroundings(acquired);
     Ok(open_stream(&cmd.ctx, parsed, acquired, usize::MAX, &around)
         .await?
@@ -366,7 +375,8 @@ async fn answer(
     single_batch: bool,
 ) -> Result<Reply> {
     let first = command.batch_size.unwrap_or(DEFAULT_FIRST_BATCH);
-    let parsed = command.parse(&cmd.ctx, &acquired).await?;
+    let mut parsed = command.parse(&cmd.ctx, &acquired).await?;
+    parsed.settings = admitted(cmd).await?;
     pinion_runtime::yield_if_due().await;
     let mut out = Reply::new();
     let writes = parsed.pipeline.output().is_some();

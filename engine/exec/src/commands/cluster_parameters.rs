@@ -6,6 +6,7 @@ use pinion_runtime::{CoreId, Queue};
 use pinion_wire::idl::{Namespace, Types, missing_field};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
+use super::query_settings;
 use crate::acquire::acquire_read;
 use crate::cluster_parameters::{COLLECTION, NAMES, Set, append_set, known, parse, read_stored};
 use crate::read::{ReadRequest, open};
@@ -128,6 +129,10 @@ pub(crate) async fn load() -> Result<()> {
         .stream;
     while let Some(document) = stream.next_wanted(&ctx, NAMES.len()).await? {
         let document = pinion_catalog::stored_document(&document);
+        if document.get_str("_id").ok() == Some(query_settings::STORED_AS) {
+            query_settings::load(document).await;
+            continue;
+        }
         match read_stored(document) {
             Some((name, set)) => use_everywhere(name, set).await,
             None => {

@@ -15,6 +15,7 @@ use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::aggregate;
 use super::collation::Asked;
+use super::query_settings::admitted;
 use super::variables::of_filter;
 use super::views::Rewritten;
 use crate::acquire::{Acquired, ReadSource, acquire_viewed};
@@ -233,6 +234,7 @@ pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
     let acquired = acquire_viewed(&cmd.ctx, command.ns.clone(), command.uuid).await?;
     let body = command.rewritten(cmd.body());
     let parsed = command.parse(&cmd.ctx, &acquired).await?;
+    let settings = admitted(&cmd).await?;
     let mut values = Values {
         collation: parsed.matcher.collation().cloned(),
         ..Values::default()
@@ -242,7 +244,8 @@ pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
         (Some(_), _) => aggregate::stream_for(&cmd, &body, &acquired).await?,
         (None, Some(collection)) => {
             let mut request = parsed.request(collection.clone()).bound()?;
-            request.take_index_filter();
+            request.settings = settings;
+            request.restrict();
             if let Some((_, by_index)) = parsed.by_index(&request)? {
                 (request, path) = (by_index, "");
             } else if let Some(values) =

@@ -11,6 +11,7 @@ use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 use super::delete::parse_delete;
 use super::distinct::Distinct;
 use super::update::{parse_update, read_options};
+use super::query_settings::settings_of;
 use super::{aggregate, count, distinct, find, find_and_modify};
 use crate::acquire::{Acquired, ReadSource, acquire_read, acquire_viewed};
 use crate::compute::{compute, compute_bytes};
@@ -388,7 +389,7 @@ async fn tell(ctx: &OpContext, explained: &mut Explained, verbosity: Verbosity) 
         });
     };
     let mut request = request.bound()?;
-    request.take_index_filter();
+    request.restrict();
     let started = pinion_runtime::now();
     let source = explained.acquired.source();
     let by_index = match &explained.distinct {
@@ -449,6 +450,9 @@ async fn answer(
     inner: &RawDocument,
     verbosity: Verbosity,
 ) -> Result<Reply> {
+    if let Some(request) = &mut explained.request {
+        request.settings = settings_of(ctx, inner, cmd.db()).await?;
+    }
     let told = tell(ctx, &mut explained, verbosity).await?;
     let mut out = Reply::new();
     out.append("explainVersion", "1");

@@ -12,6 +12,7 @@ use super::aggregate;
 use super::collation::Asked;
 use super::cursors::{CursorRequest, append_cursor, first_batch};
 use super::express::{self, Ran};
+use super::query_settings::admitted;
 use super::variables::variables;
 use super::views::{Rewritten, check_sort, not_in_pipelines};
 use crate::acquire::{Acquired, acquire_viewed};
@@ -280,6 +281,7 @@ impl Find {
             access: None,
             plan: None,
             index_filter: None,
+            settings: None,
             projection_spec: self.projection_spec,
         }
     }
@@ -311,6 +313,7 @@ async fn answer(cmd: &Invocation, command: FindCommand<'_>, acquired: Acquired) 
         let single_batch = command.single_batch;
         return aggregate::answer_for(cmd, &body, acquired, single_batch).await;
     }
+    let settings = admitted(cmd).await?;
     let mut out = Reply::new();
     let mut request = CursorRequest {
         ns: command.ns.clone(),
@@ -328,7 +331,8 @@ async fn answer(cmd: &Invocation, command: FindCommand<'_>, acquired: Acquired) 
         return Ok(out);
     };
     let (ns, uuid) = (collection.ns.clone(), collection.uuid);
-    let read = find.into_request(collection.clone());
+    let mut read = find.into_request(collection.clone());
+    read.settings = settings;
     if let Some(tailing) = tailing {
         let indexes = Vec::new();
         request.reads = Some(Reads { ns, uuid, indexes });

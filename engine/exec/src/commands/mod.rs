@@ -33,6 +33,7 @@ mod names;
 mod parameters;
 mod plan_cache;
 mod profile;
+mod query_settings;
 mod reply;
 mod server_status;
 mod sessions;

@@ -249,6 +249,9 @@ async fn append_status(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
             .append("activeWriters", sums.profile_writers as i64)
             .end();
     }
+    if wanted("querySettings") {
+        super::query_settings::append_status(out);
+    }
     if wanted("storageEngine") {
         out.start_document("storageEngine")
             .append("name", "pinion")

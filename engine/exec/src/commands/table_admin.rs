@@ -4,7 +4,7 @@ use pinion_wire::{CommandSpec, Registry};
 
 use super::{
     cluster_parameters, compact, data_size, db_hash, indexes, lock_info, metadata, plan_cache,
-    profile, register, server_status, users,
+    profile, query_settings, register, server_status, users,
 };
 use crate::metrics::TopKind;
 
@@ -171,5 +171,21 @@ fn plans(r: &mut Registry) {
             .help("the indexes that queries may use, for the shapes that have such filters"),
         Some(TopKind::Command),
         plan_cache::list_filters,
+    );
+    register(
+        r,
+        spec("setQuerySettings")
+            .admin_only()
+            .help("set what commands of a shape may use, or that they are rejected"),
+        Some(TopKind::Command),
+        query_settings::set_query_settings,
+    );
+    register(
+        r,
+        spec("removeQuerySettings")
+            .admin_only()
+            .help("remove the settings of a shape"),
+        Some(TopKind::Command),
+        query_settings::remove_query_settings,
     );
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pinion_bson::{DocBuilder, RawDocumentBuf};
 use pinion_clock::Timestamp;
 use pinion_query::{Outline, Plan, QueryShape};
-use pinion_wire::{OpContext, Result};
+use pinion_wire::{ErrorCode, OpContext, Result};
 
 use super::item::PartCounters;
 use super::request::ReadRequest;
@@ -132,7 +132,18 @@ pub(crate) async fn choose_to_explain(
 
 async fn plans_of(request: &ReadRequest) -> Result<Vec<Plan>> {
     let plans = || pinion_query::plans(&request.plan_request());
-    compute_bytes(request.planning_bytes(), plans).await
+    match compute_bytes(request.planning_bytes(), plans).await {
+        // Settings under which there is no plan are passed over.
+        Err(error)
+            if error.code == ErrorCode::NO_QUERY_EXECUTION_PLANS && request.settings.is_some() =>
+        {
+            let mut without = request.clone();
+            without.settings = None;
+            let plans = || pinion_query::plans(&without.plan_request());
+            compute_bytes(without.planning_bytes(), plans).await
+        }
+        plans => plans,
+    }
 }
 
 fn take(mut plans: Vec<Plan>, place: usize) -> Choice {

@@ -213,12 +213,14 @@ where
     Fut: Future<Output = Result<T>> + 'static,
 {
     let at = source.timestamp(ctx).await?;
+    let mut request = request.clone();
+    request.restrict();
     let Prepared {
         spec,
         partitions,
         indexes,
         ..
-    } = prepare(ctx, request, at).await?;
+    } = prepare(ctx, &request, at).await?;
     if spec.access.reads_elsewhere() {
         return Ok(None);
     }

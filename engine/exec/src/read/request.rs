@@ -22,6 +22,7 @@ use super::stream::step_for;
 use crate::acquire::ReadSource;
 use crate::limits::{MAX_SNAPSHOT_RETRIES, PLANNED_PER_BYTE};
 use crate::plan_cache::SetFilter;
+use crate::query_settings::{IndexHints, QuerySettings};
 use crate::spill::memory;
 use crate::state::state;
 
@@ -48,6 +49,8 @@ pub(crate) struct ReadRequest {
     pub plan: Option<Plan>,
     /// The indexes that the query may use.
     pub index_filter: Option<Arc<SetFilter>>,
+    /// The settings of the command's shape, which go before hints and index filters.
+    pub settings: Option<Arc<QuerySettings>>,
     /// The projection as it was written, to be shown with the query.
     pub projection_spec: Option<RawDocumentBuf>,
 }
@@ -89,6 +92,7 @@ impl ReadRequest {
             access: None,
             plan: None,
             index_filter: None,
+            settings: None,
             projection_spec: None,
         }
     }
@@ -109,7 +113,7 @@ pub(crate) async fn open(
     wanted: usize,
 ) -> Result<Opened> {
     let mut request = request.bound()?;
-    request.take_index_filter();
+    request.restrict();
     let wanted = wanted
         .saturating_add(request.skip)
         .min(request.kept().unwrap_or(usize::MAX));
@@ -272,8 +276,25 @@ impl ReadRequest {
             .meta_source_for(self.sort.as_ref(), self.projection.as_ref())
     }
 
-    /// Takes on the index filter that is set for queries of this shape.
-    pub(crate) fn take_index_filter(&mut self) {
+    /// Takes on what query settings, or else an index filter, say of the indexes that it may use.
+    pub(crate) fn restrict(&mut self) {
+        let Some(hints) = self.index_hints() else {
+            return self.take_index_filter();
+        };
+        // The hint of the command is not looked at.
+        self.hint = match hints.indexes.is_empty() {
+            true => hints.natural.clone(),
+            false => None,
+        };
+    }
+
+    /// What the settings allow of the collection's indexes. Bounds of keys are bounds of the index that the command hints at.
+    fn index_hints(&self) -> Option<&IndexHints> {
+        let settings = self.settings.as_ref().filter(|_| self.key_bounds.is_none());
+        settings?.hints_for(&self.collection.ns)
+    }
+
+    fn take_index_filter(&mut self) {
         let state = state();
         let filters = state.index_filters.borrow();
         let uuid = self.collection.uuid;
@@ -294,7 +315,10 @@ impl ReadRequest {
             key_bounds: self.key_bounds.as_ref(),
             return_key: self.output == Output::Keys,
             indexes: self.collection.index_specs(),
-            filter: self.index_filter.as_ref().map(|set| &set.filter),
+            filter: match self.index_hints() {
+                Some(hints) => Some(&hints.indexes).filter(|allowed| !allowed.is_empty()),
+                None => self.index_filter.as_ref().map(|set| &set.filter),
+            },
         }
     }
 }

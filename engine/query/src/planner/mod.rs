@@ -70,6 +70,11 @@ pub struct IndexFilter {
 }
 
 impl IndexFilter {
+    /// Whether it names no index.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.keys.is_empty()
+    }
+
     fn allows(&self, index: &IndexSpec) -> bool {
         self.names.contains(&index.name)
             || (self.keys.iter()).any(|key| pinion_bson::compare_documents(key, &index.key).is_eq())

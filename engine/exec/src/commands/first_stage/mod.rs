@@ -35,8 +35,10 @@ pub(super) enum FirstStage {
     Sessions {
         of_users: bool,
     },
-    /// A list of things that this node has none of: query statistics are sampled at a rate of zero, and query settings
-    /// belong to replica sets.
+    QuerySettings {
+        with_shapes: bool,
+    },
+    /// A list of things that this node has none of: query statistics are sampled at a rate of zero.
     Nothing,
 }
 
@@ -126,9 +128,9 @@ pub(super) fn first_stage(stages: &RawArray, place: Place<'_>) -> Result<Option<
             FirstStage::PlanCacheStats
         }
         "$querySettings" => {
-            refusals::query_settings(spec)?;
+            let with_shapes = refusals::query_settings(spec)?;
             place.needs_none(name)?;
-            FirstStage::Nothing
+            FirstStage::QuerySettings { with_shapes }
         }
         "$queryStats" => {
             refusals::query_stats(spec, place)?;
@@ -186,6 +188,9 @@ pub(super) async fn documents_of(
             made.map(Document::into_bytes).collect()
         }
         FirstStage::Nothing | FirstStage::Sessions { of_users: true } => Vec::new(),
+        FirstStage::QuerySettings { with_shapes } => {
+            super::query_settings::documents(ctx, *with_shapes).await?
+        }
         FirstStage::Sessions { of_users: false } => super::sessions::list_local().await,
         FirstStage::CurrentOp(stage) => stage.documents().await,
         FirstStage::Catalog(stage) => stage.documents(),

@@ -65,7 +65,7 @@ pub(super) fn plan_cache_stats(spec: RawBsonRef<'_>) -> Result<()> {
 }
 
 /// `$querySettings` may ask for the shapes of queries.
-pub(super) fn query_settings(spec: RawBsonRef<'_>) -> Result<()> {
+pub(super) fn query_settings(spec: RawBsonRef<'_>) -> Result<bool> {
     let RawBsonRef::Document(spec) = spec else {
         return Err(Error::new(
             ErrorCode(7746800),
@@ -79,8 +79,9 @@ pub(super) fn query_settings(spec: RawBsonRef<'_>) -> Result<()> {
         let found = RawBsonRef::Null;
         return Err(reader.wrong_type("showDebugQueryShape", found, pinion_wire::idl::Types::BOOL));
     }
-    reader.opt_bool("showDebugQueryShape")?;
-    reader.finish()
+    let with_shapes = reader.opt_bool("showDebugQueryShape")?.unwrap_or(false);
+    reader.finish()?;
+    Ok(with_shapes)
 }
 
 /// `$queryStats` may ask for names that tell nothing.

@@ -27,6 +27,7 @@ pub(super) use self::run::RunNode;
 use self::sub::UnionNode;
 use super::merge::MergedStream;
 use crate::limits::PART_BATCH_DOCUMENTS;
+use crate::query_settings::QuerySettings;
 use crate::write::Validation;
 use pinion_wire::idl::Namespace;
 
@@ -41,6 +42,8 @@ pub(crate) struct Surroundings {
     pub memory: Memory,
     /// What `$out` makes, if that is a time series.
     pub out_series: Option<TimeSeries>,
+    /// What plans may use.
+    pub settings: Option<Arc<QuerySettings>>,
     /// When the last write of `$out` or `$merge` took place.
     pub written: Cell<Option<Timestamp>>,
 }

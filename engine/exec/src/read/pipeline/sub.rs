@@ -35,6 +35,7 @@ pub(super) async fn open_pipeline(
             validation: around.validation,
             memory: around.memory.clone(),
             out_series: None,
+            settings: around.settings.clone(),
             written: Default::default(),
         })
     };
@@ -100,6 +101,7 @@ async fn open_over(
     let mut request = ReadRequest::new(collection, parts.matcher);
     request.sort = parts.sort;
     request.allow_disk_use = Some(around.memory.disk);
+    request.settings = around.settings.clone();
     request.limit = parts.limit.map(|limit| limit as usize);
     let opened = Box::pin(open(ctx, held.source(), request, PART_BATCH_DOCUMENTS)).await?;
     let source = Node::Read(Box::new(opened.stream));
