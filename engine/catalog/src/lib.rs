@@ -29,11 +29,11 @@ mod specs;
 pub use build::{BuildLimits, BuildPhase};
 pub use catalog::{Catalog, CoreCatalog, core_catalog};
 pub use ddl::{
-    BuildCounts, BuildInfo, CollMod, CopyDocuments, DropTarget, Dropped, IndexChange, IndexName, IndexSelection,
-    IndexesCreated, Modified, PropertyChange, build_counts, clone_as_capped, coll_mod, convert_to_capped,
-    create_collection, create_indexes, drop_collection, drop_database, drop_indexes, end_builds,
-    ensure_collection, index_builds, kill_build, reindex, rename_collection, replace_series,
-    set_multikey,
+    BuildCounts, BuildInfo, CollMod, CopyDocuments, DropTarget, Dropped, IndexChange, IndexName,
+    IndexSelection, IndexesCreated, Modified, PropertyChange, build_counts, clone_as_capped,
+    coll_mod, convert_to_capped, create_collection, create_indexes, drop_collection, drop_database,
+    drop_indexes, end_builds, ensure_collection, index_builds, kill_build, reindex,
+    rename_collection, replace_series, set_multikey,
 };
 pub use entry::{BadRow, Clustering, Collection, Placement};
 pub use errors::{from_fatal, from_read_error, from_write_error};

@@ -22,8 +22,8 @@ use super::query_settings::admitted;
 use super::variables::variables;
 use crate::acquire::{Acquired, acquire_viewed, check_view};
 use crate::compute::compute;
-use crate::query_settings::QuerySettings;
 use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
+use crate::query_settings::QuerySettings;
 use crate::read::{
     Node, PipelineStream, ReadRequest, Reads, Stream, Surroundings, open, parse_hint, run_divided,
 };

@@ -10,8 +10,8 @@ use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::delete::parse_delete;
 use super::distinct::Distinct;
-use super::update::{parse_update, read_options};
 use super::query_settings::settings_of;
+use super::update::{parse_update, read_options};
 use super::{aggregate, count, distinct, find, find_and_modify};
 use crate::acquire::{Acquired, ReadSource, acquire_read, acquire_viewed};
 use crate::compute::{compute, compute_bytes};

@@ -138,7 +138,10 @@ fn check_representative(command: &RawDocument, db: &str) -> Result<()> {
         return refused(8_584_901, "system collections");
     }
     if find_of_one_id(command) {
-        return refused(7_746_606, "a query by nothing but _id, which is not planned");
+        return refused(
+            7_746_606,
+            "a query by nothing but _id, which is not planned",
+        );
     }
     Ok(())
 }

@@ -10,8 +10,8 @@ use pinion_wire::idl::truthy;
 use pinion_wire::{Invocation, Registry, Reply, Result, ServerCounters};
 
 use super::status_sections::{
-    SystemSource, append_catalog, append_extra_info, append_locks, append_memory, append_network,
-    append_index_builds, append_replicated,
+    SystemSource, append_catalog, append_extra_info, append_index_builds, append_locks,
+    append_memory, append_network, append_replicated,
 };
 use crate::metrics::{CounterValues, LatencyValues, TopEntry};
 use crate::read::CursorCounts;

@@ -123,7 +123,9 @@ fn read_hints(
         if hints.iter().any(|(of, _)| *of == ns) {
             return Err(Error::new(
                 ErrorCode(7_746_608),
-                format!("In 'settings': index hints for the namespace '{ns}' are given more than once"),
+                format!(
+                    "In 'settings': index hints for the namespace '{ns}' are given more than once"
+                ),
             ));
         }
         // A list without indexes restricts nothing.
@@ -184,7 +186,11 @@ mod tests {
     fn check(settings: RawDocumentBuf, expected: std::result::Result<bool, i32>) {
         let parsed = QuerySettings::parse(&settings);
         let found = parsed.map(|settings| !settings.hints.is_empty());
-        assert_eq!(found.map_err(|error| error.code.0), expected, "{settings:?}");
+        assert_eq!(
+            found.map_err(|error| error.code.0),
+            expected,
+            "{settings:?}"
+        );
     }
 
     #[test]

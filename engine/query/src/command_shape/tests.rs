@@ -48,14 +48,26 @@ fn finds() {
 #[test]
 fn what_asks_for_the_same_has_the_same_shape() {
     let of = |filter: RawDocumentBuf| rawdoc! { "find": "c", "filter": filter };
-    check_same(of(rawdoc! { "a": 1 }), of(rawdoc! { "a": { "$eq": 2i64 } }), true);
+    check_same(
+        of(rawdoc! { "a": 1 }),
+        of(rawdoc! { "a": { "$eq": 2i64 } }),
+        true,
+    );
     check_same(of(rawdoc! { "a": 1 }), of(rawdoc! { "a": "x" }), false);
     check_same(of(rawdoc! { "a": [1, 2] }), of(rawdoc! { "a": [3] }), true);
-    check_same(of(rawdoc! { "a": { "b": 1 } }), of(rawdoc! { "a": { "c": "x" } }), true);
+    check_same(
+        of(rawdoc! { "a": { "b": 1 } }),
+        of(rawdoc! { "a": { "c": "x" } }),
+        true,
+    );
     let hinted = rawdoc! { "find": "c", "filter": { "a": 1 }, "hint": "a_1", "batchSize": 5, "comment": "x" };
     check_same(of(rawdoc! { "a": 7 }), hinted, true);
     check_same(of(rawdoc! {}), rawdoc! { "find": "d", "filter": {} }, false);
-    check_same(of(rawdoc! {}), rawdoc! { "find": "c", "collation": { "locale": "fr" } }, false);
+    check_same(
+        of(rawdoc! {}),
+        rawdoc! { "find": "c", "collation": { "locale": "fr" } },
+        false,
+    );
 }
 
 #[test]
@@ -84,7 +96,10 @@ fn pipelines() {
 
 #[test]
 fn commands_that_have_none() {
-    assert_eq!(command_shape(&rawdoc! { "count": "c" }, "db").expect("small"), None);
+    assert_eq!(
+        command_shape(&rawdoc! { "count": "c" }, "db").expect("small"),
+        None
+    );
     assert_eq!(command_shape(&rawdoc! {}, "db").expect("small"), None);
 }
 
@@ -92,5 +107,9 @@ fn commands_that_have_none() {
 fn finds_by_one_id() {
     let is = |filter: RawDocumentBuf| find_of_one_id(&rawdoc! { "find": "c", "filter": filter });
     assert!(is(rawdoc! { "_id": 1 }) && is(rawdoc! { "_id": { "$eq": 1 } }));
-    assert!(!is(rawdoc! { "_id": { "$gt": 1 } }) && !is(rawdoc! { "_id": 1, "a": 1 }) && !is(rawdoc! {}));
+    assert!(
+        !is(rawdoc! { "_id": { "$gt": 1 } })
+            && !is(rawdoc! { "_id": 1, "a": 1 })
+            && !is(rawdoc! {})
+    );
 }

@@ -14,10 +14,9 @@ const ORDERS: [&str; 2] = ["sortBy", "sort"];
 /// The type of a value.
 fn kind(value: RawBsonRef<'_>) -> &'static str {
     match value.element_type() {
-        ElementType::Double
-        | ElementType::Int32
-        | ElementType::Int64
-        | ElementType::Decimal128 => "?number",
+        ElementType::Double | ElementType::Int32 | ElementType::Int64 | ElementType::Decimal128 => {
+            "?number"
+        }
         ElementType::String => "?string",
         ElementType::EmbeddedDocument => "?object",
         ElementType::Array => "?array<>",
