@@ -57,7 +57,8 @@ pub use options::{
 };
 pub use series::{BUCKETS_PREFIX, buckets_of, series_of};
 pub use specs::{
-    check_id_index_spec, check_index_specs, parse_index_spec, to_series as series_index,
+    check_id_index_spec, check_index_specs, parse_index_spec, series_index_key,
+    to_series as series_index,
 };
 pub use uuid::Uuid;
 pub use view::{ResolvedView, SYSTEM_VIEWS, View, for_each_source};

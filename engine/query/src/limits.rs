@@ -187,6 +187,9 @@ pub const MIN_BUCKET_MEASUREMENTS: usize = 10;
 /// Bytes of measurements that a bucket of few holds.
 pub const MAX_LARGE_BUCKET_BYTES: usize = 4 * 1024 * 1024;
 
+/// Most measurements that are wanted by time for which buckets are read only as far as they have to be.
+pub(crate) const MAX_FIRST_MEASUREMENTS: usize = 10_000;
+
 // A bucket has its values up to three times: as they are, and as its least and greatest ones.
 const _: () = assert!(3 * MAX_LARGE_BUCKET_BYTES < pinion_bson::MAX_USER_DOCUMENT_BYTES);
 const _: () = assert!(MAX_BUCKET_BYTES < MAX_LARGE_BUCKET_BYTES);

@@ -105,6 +105,13 @@ def test_a_series_answers_as_its_measurements_do(node):
         assert sorted(series.distinct("_id")) == sorted(plain.distinct("_id"))
         group = [{"$group": {"_id": {"$type": "$m"}, "n": {"$sum": 1}, "last": {"$max": "$t"}}}]
         assert normal(series.aggregate(group)) == normal(plain.aggregate(group))
+        for field in ("a", "c"):
+            ends = [{"$group": {"_id": "$m.s", "least": {"$min": f"${field}"}, "greatest": {"$max": f"${field}"}}}]
+            assert normal(series.aggregate(ends)) == normal(plain.aggregate(ends)), ends
+        for _ in range(40):
+            query, direction, most = random_filter(chance), chance.choice([1, -1]), chance.choice([1, 2, 30, 400])
+            ours, theirs = ([document["t"] for document in found.find(query).sort("t", direction).limit(most)] for found in (series, plain))
+            assert ours == theirs, (query, direction, most)
         for _ in range(25):
             query = random_filter(chance)
             if chance.randrange(3) and series.count_documents(query) < 200:
@@ -223,6 +230,31 @@ def test_indexes_are_those_of_measurements(node):
     assert "m.x_1_t_-1" not in series.index_information()
 
 
+def test_hints_and_hidden_indexes(node):
+    db = node.client().data
+    db.create_collection("series", timeseries=SERIES)
+    series = db.series
+    series.insert_many([{"t": at(3600 * n), "m": {"s": n % 5}, "n": n} for n in range(50)])
+    series.create_index([("m.s", 1), ("t", -1)], name="source")
+
+    def plan(**options):
+        explained = db.command("explain", {"find": "series", "filter": {"m.s": 3}, **options}, verbosity="queryPlanner")
+        return explained["stages"][0]["$cursor"]["queryPlanner"]["winningPlan"]["inputStage"]["indexName"]
+
+    assert plan(hint={"m.s": 1, "t": -1}) == plan(hint="source") == "source"
+    assert plan(hint={"m": 1, "t": 1}) == "m_1_t_1"
+    assert plan(sort={"t": -1}, limit=1) == "source"
+    assert [document["n"] for document in series.find({"m.s": 3}).sort("t", -1).limit(2)] == [48, 43]
+    assert code_of(lambda: list(series.find(hint={"n": 1}))) == 2
+    hidden = db.command("collMod", "series", index={"keyPattern": {"m.s": 1, "t": -1}, "hidden": True})
+    assert hidden["hidden_new"] is True
+    assert code_of(lambda: list(series.find(hint="source"))) == 2
+    assert code_of(db.command, "collMod", "series", index={"name": "source", "prepareUnique": True}) == 72
+    assert series.delete_many({"m.s": 3}, hint={"m": 1, "t": 1}).deleted_count == 10
+    assert series.count_documents({}) == 40
+    assert db.command("compact", "series")["ok"] == 1
+
+
 def test_out(node):
     db = node.client().data
     db.plain.insert_many([{"_id": n, "t": at(n), "m": n % 3, "x": n} for n in range(100)])
@@ -271,3 +303,8 @@ def test_measurements_expire():
         db.command("collMod", "series", expireAfterSeconds="off")
         [listed] = db.list_collections(filter={"name": "series"})
         assert "expireAfterSeconds" not in listed["options"]
+        # Only those of some sources.
+        db.create_collection("some", timeseries={**SERIES})
+        db.some.create_index("t", expireAfterSeconds=3600, partialFilterExpression={"m": {"$gt": 1}})
+        db.some.insert_many([{"t": now - datetime.timedelta(hours=hours), "m": m, "h": hours} for hours in (0, 9) for m in (1, 2)])
+        wait_until(lambda: sorted((document["m"], document["h"]) for document in db.some.find()) == [(1, 0), (1, 9), (2, 0)], 20)

@@ -21,8 +21,8 @@ use crate::text::render;
 
 pub(crate) use existing::{Missing, Wanted, missing, select};
 pub use id::check_id_index_spec;
-pub use series::to_series;
 pub(crate) use series::{bucket_key, to_buckets};
+pub use series::{series_index_key, to_series};
 
 /// Fields of a specification beside those that only some kinds of indexes have.
 const COMMON_FIELDS: [&str; 20] = [

@@ -7,7 +7,7 @@ use pinion_wire::{Error, ErrorCode, Result};
 
 use super::{cannot_create, flag, key_of, part};
 use crate::options::TimeSeries;
-use crate::text::render;
+use crate::text::{render, render_value};
 
 /// Under this name the index of a series has the specification that it was asked for with, where
 /// that cannot be told from its own.
@@ -31,8 +31,11 @@ pub(crate) fn to_buckets(series: &TimeSeries, listed: &RawDocument) -> Result<Ra
             )));
         }
     }
-    let is_on_meta = || pinion_bson::elements(key).all(|(name, _)| form.meta_path(name).is_some());
-    if flag(listed, "sparse") && !is_on_meta() {
+    let is_on_sources = || {
+        pinion_bson::elements(key)
+            .all(|(name, _)| name == form.time || form.meta_path(name).is_some())
+    };
+    if flag(listed, "sparse") && !is_on_sources() {
         return Err(invalid(
             "Sparse indexes on measurements are not supported on time-series collections",
         ));
@@ -85,6 +88,14 @@ fn check_expiry(
     }
 }
 
+/// The key of the index on the buckets of a series for the key of one on its measurements.
+///
+/// # Errors
+/// For kinds of indexes that buckets cannot have.
+pub fn series_index_key(series: &TimeSeries, key: &RawDocument) -> Result<RawDocumentBuf> {
+    bucket_key(&series.form(), key)
+}
+
 /// The key on the buckets for one on the measurements.
 ///
 /// # Errors
@@ -114,9 +125,16 @@ pub(crate) fn bucket_key(form: &SeriesForm, key: &RawDocument) -> Result<RawDocu
                 ));
             }
             (None, RawBsonRef::String(_)) => {
+                let what = match name == form.time {
+                    true => "the time field must be ascending or descending (numbers only)",
+                    false => {
+                        "measurement fields must be ascending or descending (numbers only) or '2dsphere'"
+                    }
+                };
                 return Err(cannot_create(format!(
-                    "Invalid index spec for time-series collection: {}. Indexes of this kind are supported on the metaField alone",
-                    render(key)
+                    "Invalid index spec for time-series collection: {}. Indexes on {what}: {}",
+                    render(key),
+                    render_value(value)
                 )));
             }
             (None, value) => {
@@ -209,6 +227,7 @@ mod tests {
             Ok(rawdoc! { "control.min.x.y": 1, "control.max.x.y": 1 }),
         );
         check(rawdoc! { "m": "hashed" }, Ok(rawdoc! { "meta": "hashed" }));
+        check(rawdoc! { "t": "hashed" }, Err(67));
         check(rawdoc! { "x": "hashed" }, Err(67));
         check(rawdoc! { "x": "2d" }, Err(67));
         check(rawdoc! { "x": "text" }, Err(72));
@@ -231,7 +250,7 @@ mod tests {
     fn options_of_indexes() {
         check_options(rawdoc! { "hidden": true }, Ok(()));
         check_options(rawdoc! { "unique": true }, Err(72));
-        check_options(rawdoc! { "sparse": true }, Err(72));
+        check_options(rawdoc! { "sparse": true }, Ok(()));
         check_options(rawdoc! { "expireAfterSeconds": 1 }, Err(72));
         let of = |filter: RawDocumentBuf| {
             rawdoc! { "expireAfterSeconds": 1, "partialFilterExpression": filter }

@@ -25,7 +25,8 @@ use crate::compute::compute;
 use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
 use crate::query_settings::QuerySettings;
 use crate::read::{
-    Node, PipelineStream, ReadRequest, Reads, Stream, Surroundings, open, parse_hint, run_divided,
+    Node, PipelineStream, ReadRequest, Reads, Stream, Surroundings, of_buckets, open, parse_hint,
+    run_divided,
 };
 use crate::spill::memory;
 use crate::write::Validation;
@@ -238,7 +239,7 @@ impl AggregateCommand<'_> {
             first,
             pipeline,
             vars,
-            hint: self.hint,
+            hint: of_buckets(self.hint, acquired.series()),
             validation: self.validation,
             allow_disk_use: self.allow_disk_use,
             settings: None,

@@ -12,7 +12,7 @@ use pinion_wire::idl::CommandReader;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::names::{named, not_found};
-use crate::acquire::acquire_read;
+use crate::acquire::acquire_stored;
 use crate::interrupt::interruptible;
 use crate::limits::{AUTO_COMPACT_INTERVAL, AUTO_COMPACT_POLL};
 use crate::state::state;
@@ -35,7 +35,7 @@ pub(crate) async fn compact(cmd: Invocation) -> Result<Reply> {
             "the oplog is no collection that could be compacted",
         ));
     }
-    let acquired = acquire_read(&cmd.ctx, ns, None).await?;
+    let acquired = acquire_stored(&cmd.ctx, ns).await?;
     if acquired.collection().is_none() {
         return Err(not_found(cmd.db(), name));
     }

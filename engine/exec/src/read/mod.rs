@@ -25,7 +25,7 @@ pub(crate) use cursor::{
     Cursor, CursorCounts, CursorTable, Filled, IdleCursor, Reads, core_of, fill, not_found,
 };
 pub(crate) use divided::{collect_divided, run_divided};
-pub(crate) use hint::parse_hint;
+pub(crate) use hint::{of_buckets, parse_hint};
 pub(crate) use item::PartCounters;
 pub(crate) use part::{Output, PartTable};
 pub(crate) use pipeline::{Node, PipelineStream, Surroundings};

@@ -8,5 +8,6 @@ mod divided;
 mod fsync_lock;
 mod keys;
 mod kinds;
+mod series;
 mod spills;
 mod ttl;

@@ -8,7 +8,6 @@ use super::{Pipeline, Stage};
 use crate::expression::Variables;
 use crate::index::IndexSpec;
 use crate::matcher::Matcher;
-use crate::series::{Unpack, bucket_filter};
 use crate::sort::SortPattern;
 use crate::value::{field, is_empty};
 
@@ -33,7 +32,7 @@ impl Pipeline {
         indexes: Option<&[IndexSpec]>,
         variables: &Variables,
     ) -> Result<PipelineParts> {
-        let mut parts = self.taken_apart(variables)?;
+        let mut parts = self.taken_apart(indexes, variables)?;
         if let Some(indexes) = indexes {
             parts.matcher = parts.matcher.with_text_index(indexes)?;
         }
@@ -47,7 +46,11 @@ impl Pipeline {
         Ok(parts)
     }
 
-    fn taken_apart(mut self, variables: &Variables) -> Result<PipelineParts> {
+    fn taken_apart(
+        mut self,
+        indexes: Option<&[IndexSpec]>,
+        variables: &Variables,
+    ) -> Result<PipelineParts> {
         if let Some(StageKind::GeoNear(stage)) = self.stages.first().map(|stage| &stage.kind) {
             let matcher = Matcher::parse_query(&stage.filter()?, variables)?;
             return Ok(self.behind_geo_near(matcher));
@@ -55,7 +58,7 @@ impl Pipeline {
         filters_before_sorts(&mut self.stages);
         if let Some(StageKind::Unpack(unpack)) = self.stages.first().map(|stage| &stage.kind) {
             let unpack = unpack.clone();
-            return self.behind_unpacking(&unpack, variables);
+            return self.behind_unpacking(unpack, indexes, variables);
         }
         let mut stages = self.stages.into_iter().peekable();
         let mut filters: Vec<RawDocumentBuf> = Vec::new();
@@ -92,38 +95,6 @@ impl Pipeline {
 }
 
 impl Pipeline {
-    /// The parts where buckets are unpacked at the front: only those are that may have measurements
-    /// which the filters behind let through.
-    fn behind_unpacking(self, unpack: &Unpack, variables: &Variables) -> Result<PipelineParts> {
-        let mut stages = self.stages.into_iter();
-        let mut rest: Vec<Stage> = stages.next().into_iter().collect();
-        let mut filters = Vec::new();
-        for stage in stages.by_ref() {
-            let StageKind::Match(matcher) = &stage.kind else {
-                rest.push(stage);
-                break;
-            };
-            let alike = unpack.collates_like(matcher);
-            let divided = bucket_filter(&unpack.form, matcher.filter(), alike);
-            filters.push(divided.buckets);
-            match divided.measurements {
-                None => {}
-                Some(left) if *left == *matcher.filter() => rest.push(stage),
-                Some(left) => {
-                    let matcher = Matcher::parse_with(&left, variables)?;
-                    rest.push(Stage::made("$match", &*left, StageKind::Match(matcher)));
-                }
-            }
-        }
-        rest.extend(stages);
-        Ok(PipelineParts {
-            matcher: Matcher::parse_with(&join_filters(&filters), variables)?,
-            sort: None,
-            limit: None,
-            rest: Pipeline { stages: rest },
-        })
-    }
-
     /// The parts where a `$geoNear` is at the front: it goes on to add distances to the documents
     /// that the filter gives in their order, each by itself, so that a limit behind it is one of
     /// the read.
@@ -157,7 +128,7 @@ fn filters_before_sorts(stages: &mut [Stage]) {
     }
 }
 
-fn join_filters(filters: &[RawDocumentBuf]) -> RawDocumentBuf {
+pub(super) fn join_filters(filters: &[RawDocumentBuf]) -> RawDocumentBuf {
     let mut out = DocBuilder::new();
     out.start_array("$and");
     for filter in filters.iter().filter(|filter| !is_empty(filter)) {

@@ -93,6 +93,9 @@ impl Division {
 
 /// Whether a stage looks at each document by itself.
 fn is_of_one_document(stage: &Stage) -> bool {
+    if let StageKind::Unpack(unpack) = &stage.kind {
+        return unpack.is_of_one_bucket();
+    }
     matches!(
         stage.kind,
         StageKind::Match(_)

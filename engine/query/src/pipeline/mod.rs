@@ -8,6 +8,7 @@ mod divide;
 mod division;
 mod document;
 mod facet;
+mod fields;
 mod fill;
 mod fusion;
 mod geo_near;
@@ -27,6 +28,7 @@ mod spec;
 mod stage;
 mod step;
 mod steps;
+mod unpacked;
 mod unwind;
 mod window;
 
@@ -47,6 +49,7 @@ use crate::spill::Memory;
 pub use divide::PipelineParts;
 pub use division::Division;
 pub use document::Document;
+pub(crate) use fields::FieldNames;
 pub use outside::{
     GraphLookup, Lookup, Merge, MergeWrite, NotMatched, OutputTo, Outside, Traversal, UnionWith,
 };

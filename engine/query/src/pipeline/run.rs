@@ -176,6 +176,7 @@ impl PipelineRun {
         let document = node.inbox.take().expect("looked at before");
         match taken {
             Taken::Kept => {}
+            Taken::KeptLast => self.finish_through(at),
             Taken::Passed => self.hand(at + 1, document),
             Taken::PassedLast => {
                 self.finish_through(at);

@@ -104,7 +104,7 @@ impl Stage {
             StageKind::BucketAuto(buckets) => Box::new(Bucketing::new(buckets, memory)),
             StageKind::Sample(sample) => Box::new(Sorting::sample(sample, memory)),
             StageKind::Window(fields) => Box::new(Windows::new(fields, memory)),
-            StageKind::Unpack(unpack) => Box::new(Unpacking::new(unpack.form)),
+            StageKind::Unpack(unpack) => Box::new(Unpacking::new(unpack)),
             StageKind::Densify(densify) => Box::new(Densifying::new(densify)),
             StageKind::Rank(ranks) => Box::new(Ranking::new(ranks)),
             StageKind::Fuse(fusion) => Box::new(Fusing(fusion)),

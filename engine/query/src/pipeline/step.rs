@@ -73,6 +73,8 @@ pub(crate) enum Taken {
     Passed,
     /// The document goes on as it is, and no further one will.
     PassedLast,
+    /// Nothing goes on any more, for this one or for a further one.
+    KeptLast,
     /// This one goes on in its place.
     Made(Document),
     /// What goes on is asked for with [`Step::give`].

@@ -4,8 +4,10 @@
 //! A bucket is a document of MongoDB's first version of the format: `{_id, control: {version: 1, min, max}, meta, data}`,
 //! where `data` has a document for each field of its measurements, with a value under each measurement's number.
 
+mod ends;
 mod extremes;
 mod filter;
+mod horizon;
 mod pack;
 mod unpack;
 
@@ -18,10 +20,12 @@ use pinion_wire::Result;
 use crate::error::error;
 use crate::value::{elements, type_name};
 
+pub(crate) use ends::Ends;
 pub use filter::{BucketFilter, bucket_filter, index_filter, is_about_meta, meta_filter};
+pub(crate) use horizon::{BucketOrder, Horizon};
 pub use pack::{Packed, Packing, bucket_id, measurement_count, normal_meta, pack, time_of};
 pub use unpack::measurements;
-pub(crate) use unpack::{Unpack, Unpacking};
+pub(crate) use unpack::{Gives, Unpack, Unpacking};
 
 /// What a series says about the form of its measurements and buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,30 +1,51 @@
 //! Buckets made into measurements again: `$_internalUnpackBucket`.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, RawElem, RawElems};
+use pinion_bson::{
+    DateTime, DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, RawElem, RawElems,
+};
 use pinion_collation::Collation;
 use pinion_wire::Result;
 
 use super::SeriesForm;
+use super::ends::Ends;
+use super::horizon::Horizon;
 use crate::error::error;
 use crate::matcher::Matcher;
-use crate::pipeline::{Document, Given, Step, Taken};
+use crate::pipeline::{Document, FieldNames, Given, Step, Taken};
 use crate::value::{elements, field};
 use crate::work;
 
-/// The stage's parsed specification.
+/// The stage's parsed specification, and what is known of the stages behind it.
 #[derive(Clone, Debug)]
 pub(crate) struct Unpack {
     pub form: SeriesForm,
+    /// The fields that are read of the measurements; `None` where that may be any.
+    pub include: Option<Arc<FieldNames>>,
+    pub gives: Gives,
     /// How the strings of the buckets compare; `None` where that is not known.
     buckets: Option<Option<Arc<Collation>>>,
+}
+
+/// Which measurements come out.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Gives {
+    #[default]
+    All,
+    /// Where a bucket's least and greatest values tell all, what has those in place of the measurements.
+    Ends(Arc<Ends>),
+    /// Those that may be among the first by time.
+    First(Box<Horizon>),
 }
 
 impl Unpack {
     pub(crate) fn parse(spec: RawBsonRef<'_>) -> Result<Unpack> {
         Ok(Unpack {
             form: SeriesForm::parse(spec)?,
+            include: None,
+            gives: Gives::All,
             buckets: None,
         })
     }
@@ -36,8 +57,37 @@ impl Unpack {
 
     /// Whether strings compare in a filter as they do in the buckets.
     pub(crate) fn collates_like(&self, matcher: &Matcher) -> bool {
-        let alike = |buckets: &Option<Arc<Collation>>| buckets.as_ref() == matcher.collation();
+        self.compares_by(matcher.collation())
+    }
+
+    /// Whether the strings of the buckets compare like this.
+    pub(crate) fn compares_by(&self, collation: Option<&Arc<Collation>>) -> bool {
+        let alike = |buckets: &Option<Arc<Collation>>| buckets.as_ref() == collation;
         self.buckets.as_ref().is_some_and(alike)
+    }
+
+    /// Whether what comes out of a bucket does not depend on other ones.
+    pub(crate) fn is_of_one_bucket(&self) -> bool {
+        !matches!(self.gives, Gives::First(_))
+    }
+
+    /// The specification, with the fields that come out.
+    pub(crate) fn to_document(&self) -> RawDocumentBuf {
+        let mut out = DocBuilder::new();
+        match &self.include {
+            Some(_) => out.start_array("include"),
+            None => out.start_array("exclude"),
+        };
+        for name in self.include.iter().flat_map(|names| names.iter()) {
+            out.push(name.as_str());
+        }
+        out.end();
+        out.append("timeField", self.form.time.as_str());
+        if let Some(meta) = &self.form.meta {
+            out.append("metaField", meta.as_str());
+        }
+        out.append("bucketMaxSpanSeconds", self.form.max_span_secs);
+        out.finish()
     }
 }
 
@@ -45,7 +95,11 @@ impl Unpack {
 #[derive(Debug)]
 pub(crate) struct Unpacking {
     form: SeriesForm,
+    include: Option<Arc<FieldNames>>,
+    gives: Gives,
     current: Option<Current>,
+    /// What stands for the measurements of a bucket.
+    instead: VecDeque<RawDocumentBuf>,
 }
 
 /// A bucket that gives a measurement at a time.
@@ -59,7 +113,9 @@ struct Current {
 #[derive(Debug)]
 struct Places {
     time: Column,
-    meta: bool,
+    /// Whether the time comes out.
+    with_time: bool,
+    with_meta: bool,
     others: Vec<Column>,
 }
 
@@ -75,17 +131,35 @@ struct Column {
 }
 
 impl Unpacking {
-    pub(crate) fn new(form: SeriesForm) -> Unpacking {
+    pub(crate) fn new(unpack: Unpack) -> Unpacking {
         Unpacking {
-            form,
+            form: unpack.form,
+            include: unpack.include,
+            gives: unpack.gives,
             current: None,
+            instead: VecDeque::new(),
         }
     }
 }
 
 impl Step for Unpacking {
     fn take(&mut self, document: &Document) -> Result<Taken> {
-        let places = Places::of(&self.form, document)?;
+        match &self.gives {
+            Gives::First(horizon) if horizon.ends_before(&self.form, document) => {
+                return Ok(Taken::KeptLast);
+            }
+            Gives::First(horizon) if horizon.hides(&self.form, document) => {
+                return Ok(Taken::Kept);
+            }
+            Gives::Ends(ends) => {
+                if let Some(instead) = ends.of(&self.form, document) {
+                    self.instead = instead;
+                    return Ok(Taken::Gives);
+                }
+            }
+            _ => {}
+        }
+        let places = Places::of(&self.form, self.include.as_deref(), document)?;
         self.current = places.map(|places| Current {
             bucket: document.clone(),
             places,
@@ -97,16 +171,32 @@ impl Step for Unpacking {
     }
 
     fn give(&mut self) -> Result<Given> {
+        if let Some(instead) = self.instead.pop_front() {
+            return Ok(Given::Document(instead.into()));
+        }
         let Some(Current { bucket, places }) = &mut self.current else {
             return Ok(Given::Nothing);
         };
-        match places.next(&self.form, bucket)? {
-            Some(measurement) => Ok(Given::Document(measurement.into())),
-            None => {
-                self.current = None;
-                Ok(Given::Nothing)
-            }
+        let Some((time, measurement)) = places.next(&self.form, bucket)? else {
+            self.current = None;
+            return Ok(Given::Nothing);
+        };
+        let wanted = match &self.gives {
+            Gives::First(horizon) => horizon.wants(time, &measurement)?,
+            _ => true,
+        };
+        // What was refused for its work has not moved on.
+        work::check()?;
+        places.move_on(bucket);
+        if let Gives::First(horizon) = &mut self.gives
+            && wanted
+        {
+            horizon.gives(time);
         }
+        Ok(match wanted {
+            true => Given::Document(measurement.into()),
+            false => Given::Working,
+        })
     }
 }
 
@@ -116,8 +206,9 @@ impl Step for Unpacking {
 /// When the bucket has another form than this node makes.
 pub fn measurements(form: &SeriesForm, bucket: &RawDocument) -> Result<Vec<RawDocumentBuf>> {
     let mut out = Vec::new();
-    if let Some(mut places) = Places::of(form, bucket)? {
-        while let Some(measurement) = places.next(form, bucket)? {
+    if let Some(mut places) = Places::of(form, None, bucket)? {
+        while let Some((_, measurement)) = places.next(form, bucket)? {
+            places.move_on(bucket);
             out.push(measurement);
         }
     }
@@ -132,11 +223,20 @@ impl Column {
         let elem = rest.next()?;
         Some((elem, rest.position()))
     }
+
+    /// The value of the measurement of this number, and the place behind it.
+    fn value<'b>(&self, bucket: &'b RawDocument, number: &[u8]) -> Option<(RawElem<'b>, usize)> {
+        self.next(bucket).filter(|(elem, _)| elem.name == number)
+    }
 }
 
 impl Places {
     /// The places of a bucket's first measurement; `None` where it has none.
-    fn of(form: &SeriesForm, bucket: &RawDocument) -> Result<Option<Places>> {
+    fn of(
+        form: &SeriesForm,
+        include: Option<&FieldNames>,
+        bucket: &RawDocument,
+    ) -> Result<Option<Places>> {
         let Some(RawBsonRef::Document(data)) = field(bucket, "data") else {
             return Err(error(
                 5_346_510,
@@ -144,6 +244,7 @@ impl Places {
             ));
         };
         check_version(bucket)?;
+        let comes_out = |name: &str| include.is_none_or(|names| names.contains(name));
         let base = bucket.as_bytes().as_ptr() as usize;
         let (mut time, mut others) = (None, Vec::new());
         for (name, column) in elements(data) {
@@ -161,47 +262,61 @@ impl Places {
             };
             match name == form.time {
                 true => time = Some(column),
-                false => others.push(column),
+                false if comes_out(name) => others.push(column),
+                false => {}
             }
         }
+        let with_meta = form.meta.as_deref().is_some_and(comes_out);
         Ok(time.map(|time| Places {
             time,
-            meta: form.meta.is_some() && field(bucket, "meta").is_some(),
+            with_time: comes_out(&form.time),
+            with_meta: with_meta && field(bucket, "meta").is_some(),
             others,
         }))
     }
 
-    /// The next measurement.
-    fn next(&mut self, form: &SeriesForm, bucket: &RawDocument) -> Result<Option<RawDocumentBuf>> {
-        let Some((time, behind)) = self.time.next(bucket) else {
+    /// The next measurement with its time.
+    fn next(
+        &self,
+        form: &SeriesForm,
+        bucket: &RawDocument,
+    ) -> Result<Option<(DateTime, RawDocumentBuf)>> {
+        let Some((time, _)) = self.time.next(bucket) else {
             return Ok(None);
         };
+        let at = match time.to_value() {
+            Some(RawBsonRef::DateTime(at)) => at,
+            _ => DateTime::from_millis(0),
+        };
         let mut out = DocBuilder::new();
-        out.append_elem_as(&form.time, &time);
-        if self.meta
+        if self.with_time {
+            out.append_elem_as(&form.time, &time);
+        }
+        if self.with_meta
             && let (Some(name), Some(meta)) = (&form.meta, field(bucket, "meta"))
         {
             out.append_raw(name, meta);
         }
-        let number = time.name;
-        let given = |column: &Column| {
-            let next = column.next(bucket);
-            next.filter(|(elem, _)| elem.name == number)
-        };
         for column in &self.others {
-            if let Some((elem, _)) = given(column) {
+            if let Some((elem, _)) = column.value(bucket, time.name) {
                 out.append_elem_as(&column.name, &elem);
             }
         }
-        // What was refused for its work has not moved on.
         work::spend_bytes(out.len())?;
+        Ok(Some((at, out.finish())))
+    }
+
+    /// Goes on behind that measurement.
+    fn move_on(&mut self, bucket: &RawDocument) {
+        let Some((time, behind)) = self.time.next(bucket) else {
+            return;
+        };
         for column in &mut self.others {
-            if let Some((_, behind)) = given(column) {
+            if let Some((_, behind)) = column.value(bucket, time.name) {
                 column.position = behind;
             }
         }
         self.time.position = behind;
-        Ok(Some(out.finish()))
     }
 }
 

@@ -105,6 +105,12 @@ pub(super) fn plan(collection: &Collection, change: &IndexChange) -> Result<Plan
     let Some(old) = find(collection, &change.which)? else {
         return id_index_untouched(change);
     };
+    let wants_unique = change.unique == Some(true) || change.prepare_unique == Some(true);
+    if collection.options.time_series.is_some() && wants_unique {
+        return Err(invalid(
+            "Unique indexes are not supported on collections clustered by _id or time-series collections",
+        ));
+    }
     let mut made = Making {
         listed: old.listed.clone(),
         reported: Vec::new(),
@@ -115,7 +121,9 @@ pub(super) fn plan(collection: &Collection, change: &IndexChange) -> Result<Plan
     if let Some(hidden) = change.hidden
         && hidden != old.spec.hidden
     {
-        if collection.ns.collection().starts_with("system.") {
+        // The index of a series is that of its buckets.
+        let is_series = collection.options.time_series.is_some();
+        if collection.ns.collection().starts_with("system.") && !is_series {
             return Err(Error::bad_value("Can't hide index on system collection"));
         }
         made.flag("hidden", Some(old.spec.hidden), hidden);

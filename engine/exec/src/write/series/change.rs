@@ -6,12 +6,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, ObjectId, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{
-    Collection, TimeSeries, core_catalog, document_id, from_write_error, set_multikey,
-    stored_document,
+    Collection, core_catalog, document_id, from_write_error, set_multikey, stored_document,
 };
 use pinion_query::{
-    Matcher, MultikeyPaths, Packing, SeriesForm, Update, Variables, bucket_filter, is_about_meta,
-    measurement_count, measurements, normal_meta, pack,
+    Hint, Matcher, MultikeyPaths, Packing, SeriesForm, Update, Variables, bucket_filter,
+    is_about_meta, measurement_count, measurements, normal_meta, pack,
 };
 use pinion_storage::{Key, Read, TreeId, WriteError, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -20,7 +19,7 @@ use super::buckets::{BucketWrite, build, read, start_of};
 use crate::acquire::{Acquired, acquire};
 use crate::compute::compute;
 use crate::interrupt::{check, pause};
-use crate::read::{ReadRequest, open_ids};
+use crate::read::{ReadRequest, Targets, check_still_there, of_buckets, open_ids};
 use crate::write::backoff::Backoff;
 use crate::write::document::update_context;
 use crate::write::modify::Change;
@@ -30,6 +29,15 @@ fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorCode::INVALID_OPTIONS, message)
 }
 
+/// The buckets of a statement, from the first hold of the series' gate to the last. A statement that was stopped goes on where
+/// it was: what it changed already must not be found a second time.
+struct Found {
+    collection: Arc<Collection>,
+    targets: Targets,
+    /// Found, and waiting until its indexes are multikey.
+    waiting: Option<Key>,
+}
+
 /// Runs a statement on a series. Measurements changed before an error stay changed and are counted.
 pub(in crate::write) async fn run(
     ctx: &OpContext,
@@ -37,31 +45,49 @@ pub(in crate::write) async fn run(
     statement: &ModifyStatement,
     outcome: &mut ModifyOutcome,
 ) -> Result<()> {
+    let mut found: Option<Found> = None;
     loop {
-        let Some(form) = acquired.series().map(TimeSeries::form) else {
+        if let Some(Found {
+            collection,
+            targets,
+            ..
+        }) = &found
+        {
+            check_still_there(&collection.ns, collection.uuid, &targets.indexes)?;
+        }
+        let Some(series) = acquired.series() else {
             return Err(invalid(format!(
                 "{} is no time series any more",
                 acquired.ns()
             )));
         };
+        let form = series.form();
         refuse(&form, statement)?;
-        let Some(collection) = acquired.collection().cloned() else {
+        let Some(collection) = acquired.collection() else {
             return Ok(());
         };
         let changing = Changing {
             form: &form,
-            collection: &collection,
+            collection,
             statement,
+            of_sources: is_about_meta(&form, &statement.filter),
         };
-        match changing.run(ctx, &acquired, outcome).await? {
+        if found.is_none() {
+            let hint = of_buckets(statement.hint.clone(), Some(series));
+            found = Some(Found {
+                collection: collection.clone(),
+                targets: changing.find(ctx, &acquired, hint).await?,
+                waiting: None,
+            });
+        }
+        let found = found.as_mut().expect("set before");
+        match changing.run(ctx, found, outcome).await? {
             Step::Done => return Ok(()),
-            // What is changed already is not found again: a delete has deleted it, and an update that finds it changes
-            // nothing but for operators that add to what is there, which a series of updates of one statement must not see.
             Step::Left => acquired = acquire(ctx, acquired.leave()).await?,
             Step::Multikey(paths) => {
+                let (ns, uuid) = (collection.ns.clone(), collection.uuid);
                 let left = acquired.leave();
-                let ns = collection.ns.clone();
-                Box::pin(set_multikey(ctx, ns, collection.uuid, paths)).await?;
+                Box::pin(set_multikey(ctx, ns, uuid, paths)).await?;
                 acquired = acquire(ctx, left).await?;
             }
         }
@@ -136,15 +162,18 @@ struct Changing<'a> {
     form: &'a SeriesForm,
     collection: &'a Arc<Collection>,
     statement: &'a ModifyStatement,
+    /// Whether the filter speaks of the meta field alone.
+    of_sources: bool,
 }
 
 impl Changing<'_> {
-    async fn run(
+    /// The buckets that may have measurements of the statement.
+    async fn find(
         &self,
         ctx: &OpContext,
         acquired: &Acquired,
-        outcome: &mut ModifyOutcome,
-    ) -> Result<Step> {
+        hint: Option<Hint>,
+    ) -> Result<Targets> {
         let statement = self.statement;
         let collation = statement.matcher.collation();
         let alike = collation == self.collection.collation.as_ref();
@@ -158,23 +187,37 @@ impl Changing<'_> {
         };
         let matcher = compute(ctx, filter).await?;
         let mut request = ReadRequest::new(self.collection.clone(), matcher);
-        request.hint = statement.hint.clone();
-        let mut targets = open_ids(ctx, acquired.source(), request).await?;
-        let deletes = matches!(&*statement.change, Change::Delete);
-        while let Some(key) = targets.next(ctx).await? {
+        request.hint = hint;
+        open_ids(ctx, acquired.source(), request).await
+    }
+
+    async fn run(
+        &self,
+        ctx: &OpContext,
+        found: &mut Found,
+        outcome: &mut ModifyOutcome,
+    ) -> Result<Step> {
+        loop {
+            let key = match found.waiting.take() {
+                Some(key) => key,
+                None => match found.targets.next(ctx).await? {
+                    Some(key) => key,
+                    None => return Ok(Step::Done),
+                },
+            };
             pause(ctx).await?;
             if let Some(paths) = self.change(ctx, &key, outcome).await? {
+                found.waiting = Some(key);
                 return Ok(Step::Multikey(paths));
             }
-            if !statement.multi && outcome.matched > 0 {
+            if !self.statement.multi && outcome.matched > 0 {
                 return Ok(Step::Done);
             }
-            // The lock of `fsync` does not wait for the end of a delete, which can begin again.
-            if deletes && core_catalog().gates().is_locked() {
+            // The lock of `fsync` does not wait for the end of this.
+            if core_catalog().gates().is_locked() {
                 return Ok(Step::Left);
             }
         }
-        Ok(Step::Done)
     }
 
     /// Changes one bucket; gives the indexes that must be multikey before.
@@ -240,8 +283,30 @@ impl Changing<'_> {
         }
     }
 
+    /// A measurement of the bucket as far as its source tells what it is.
+    fn source_of(&self, bucket: &RawDocument) -> RawDocumentBuf {
+        let mut source = DocBuilder::new();
+        if let (Some(name), Some(meta)) = (&self.form.meta, pinion_bson::get(bucket, "meta")) {
+            source.append_raw(name, meta);
+        }
+        source.finish()
+    }
+
     /// The bucket without the measurements that match.
     fn without(&self, bucket: &RawDocument) -> Result<Becomes> {
+        let count = measurement_count(self.form, bucket);
+        if self.of_sources && self.statement.multi && !self.statement.wants_documents && count > 0 {
+            return Ok(
+                match self.statement.matcher.matches(&*self.source_of(bucket))? {
+                    true => Becomes::Other {
+                        new: None,
+                        changed: count,
+                        last: None,
+                    },
+                    false => Becomes::Same { matched: 0 },
+                },
+            );
+        }
         let (mut kept, mut last, mut changed) = (Vec::new(), None, 0);
         for measurement in measurements(self.form, bucket)? {
             let wanted = self.statement.multi || changed == 0;
@@ -291,11 +356,7 @@ impl Changing<'_> {
     fn with_meta(&self, bucket: &RawDocument, update: &Update) -> Result<Becomes> {
         let matched = measurement_count(self.form, bucket);
         let name = self.form.meta.as_deref().unwrap_or_default();
-        let mut before = DocBuilder::new();
-        if let Some(meta) = pinion_bson::get(bucket, "meta") {
-            before.append_raw(name, meta);
-        }
-        let before = before.finish();
+        let before = self.source_of(bucket);
         let Some(position) = self.statement.matcher.matches_with_position(&before)? else {
             return Ok(Becomes::Same { matched: 0 });
         };
