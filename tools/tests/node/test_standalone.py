@@ -26,7 +26,7 @@ def test_what_a_standalone_has_no_part_in(client):
     assert code(client, {"createSearchIndexes": "c", "indexes": []}, "test") == 31082
     version = client.admin.command("getParameter", 1, featureCompatibilityVersion=1)["featureCompatibilityVersion"]["version"]
     assert code(client, {"setFeatureCompatibilityVersion": version}) == 7369100
-    assert code(client, {"setFeatureCompatibilityVersion": "4.4", "confirm": True}) == 2
+    assert code(client, {"setFeatureCompatibilityVersion": "4.4", "confirm": True}) == 4926900
     assert client.admin.command("setFeatureCompatibilityVersion", version, confirm=True)["ok"] == 1
 
 

@@ -152,7 +152,7 @@ async fn set_default_rw_concern(cmd: Invocation) -> Result<Reply> {
 async fn set_feature_compatibility_version(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let wanted = reader.str("setFeatureCompatibilityVersion")?;
-    let confirmed = reader.opt_bool("confirm")?.unwrap_or(false);
+    let confirmed = reader.opt_safe_bool("confirm")?.unwrap_or(false);
     reader.finish()?;
     let present = feature_version();
     if !confirmed {
@@ -166,10 +166,12 @@ async fn set_feature_compatibility_version(cmd: Invocation) -> Result<Reply> {
         ));
     }
     if wanted != present {
-        return Err(Error::bad_value(format!(
+        let code = ErrorCode(4_926_900);
+        let message = format!(
             "Invalid feature compatibility version value '{wanted}'; expected '{present}'. See \
              https://docs.mongodb.com/manual/release-notes/{present}-compatibility/#feature-compatibility."
-        )));
+        );
+        return Err(Error::new(code, message));
     }
     Ok(Reply::new())
 }

@@ -2,6 +2,7 @@
 
 mod absent;
 mod aggregate;
+mod apply_ops;
 mod bulk_replies;
 mod bulk_write;
 mod capped;

@@ -3,8 +3,8 @@
 use pinion_wire::{CommandSpec, Registry};
 
 use super::{
-    cluster_parameters, compact, data_size, db_hash, indexes, lock_info, metadata, plan_cache,
-    profile, query_settings, register, server_status, users,
+    apply_ops, cluster_parameters, compact, data_size, db_hash, indexes, lock_info, metadata,
+    plan_cache, profile, query_settings, register, server_status, users,
 };
 use crate::metrics::TopKind;
 
@@ -70,6 +70,14 @@ fn sizes_and_digests(r: &mut Registry) {
         spec("lockInfo").help("operations behind the gates of namespaces"),
         None,
         lock_info::lock_info,
+    );
+    register(
+        r,
+        spec("applyOps")
+            .write()
+            .help("apply operations as the oplog has them"),
+        None,
+        apply_ops::apply_ops,
     );
     register(
         r,

@@ -62,6 +62,8 @@ enum Kind {
         tree: Option<Node>,
     },
     Pipeline(Pipeline),
+    /// The difference of two documents, as the oplog has it.
+    Diff(RawDocumentBuf),
 }
 
 /// What an update needs to know beside the document.
@@ -81,6 +83,16 @@ impl Update {
     /// Parses an update; the errors are MongoDB's.
     pub fn parse(update: RawBsonRef<'_>) -> Result<Update> {
         Update::parse_with(update, None, &Variables::default())
+    }
+
+    /// An update that the oplog has as `{$v: 2, diff: ...}`.
+    pub fn from_diff(diff: &RawDocument) -> Update {
+        Update {
+            kind: Kind::Diff(diff.to_owned()),
+            keeps_empty_timestamps: true,
+            collation: None,
+            source_bytes: diff.as_bytes().len(),
+        }
     }
 
     /// Parses an update with its `arrayFilters`; a pipeline may use these variables, and strings
@@ -178,7 +190,7 @@ impl Update {
     pub fn operator_paths(&self) -> Option<impl Iterator<Item = &str>> {
         match &self.kind {
             Kind::Operators { entries, .. } => Some(entries.iter().map(|entry| entry.path.text())),
-            Kind::Replacement(_) | Kind::Pipeline(_) => None,
+            Kind::Replacement(_) | Kind::Pipeline(_) | Kind::Diff(_) => None,
         }
     }
 
@@ -202,6 +214,7 @@ impl Update {
                 replace(old, replacement, filler)?
             }
             Kind::Pipeline(pipeline) => replace(old, &pipeline.transform(old)?, None)?,
+            Kind::Diff(diff) => replace(old, &apply_diff(old, diff)?, None)?,
             Kind::Operators {
                 entries,
                 filters,
@@ -236,7 +249,9 @@ impl Update {
         // A replacement is compared as it was given: one that leaves out the `_id` always counts as a change.
         let same = match &self.kind {
             Kind::Replacement(replacement) => replacement.as_bytes() == old.as_bytes(),
-            Kind::Operators { .. } | Kind::Pipeline(_) => new.as_bytes() == old.as_bytes(),
+            Kind::Operators { .. } | Kind::Pipeline(_) | Kind::Diff(_) => {
+                new.as_bytes() == old.as_bytes()
+            }
         };
         if same && !rewrote {
             return Ok(None);
