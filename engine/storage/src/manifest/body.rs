@@ -255,7 +255,7 @@ mod tests {
             retained_above: 45,
             cuts: Cuts((1..=cuts).map(cut).collect()),
             roots: (0..u64::from(partitions)).map(root).collect(),
-            spilled: partitions % 2 == 0,
+            spilled: partitions.is_multiple_of(2),
         }
     }
 
