@@ -52,7 +52,7 @@ pub use pipeline::{
 pub use planner::{
     Access, DistinctPlan, ExplainStage, Hint, IndexAccess, IndexFilter, Interval, Intervals,
     KeyBounds, KeyRange, NearAccess, NearSearch, Outline, Plan, PlanRequest, QueryShape,
-    ShownPlans, distinct_plan, plan, plans, query_planner, shown_hash,
+    ShownPlans, SortedAccess, SortedField, distinct_plan, plan, plans, query_planner, shown_hash,
 };
 pub use projection::Projection;
 pub use series::{

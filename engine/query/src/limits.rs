@@ -172,6 +172,10 @@ pub const MAX_GRAPH_BYTES: usize = 100 * 1024 * 1024;
 /// Values that one round of such a search may look for (Pinion's own bound).
 pub const MAX_GRAPH_FRONTIER: usize = 1_000_000;
 
+/// Scans that one is taken apart into so that they can be merged in the order of a sort: MongoDB's
+/// `internalQueryMaxScansToExplode`.
+pub(crate) const MAX_EXPLODED_SCANS: usize = 200;
+
 /// Plans of one query that a trial may choose from.
 pub(crate) const MAX_PLANS: usize = 64;
 

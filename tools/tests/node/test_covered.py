@@ -130,3 +130,61 @@ def test_arrays_are_not_covered(client):
     c.create_index("a")
     assert list(c.find({"a": 1}, {"_id": 0, "a": 1})) == [{"a": [1, 2]}, {"a": 1}]
     assert c.distinct("a") == [1, 2] and c.count_documents({"a": {"$gte": 1}}) == 2
+
+
+MERGED = [({"a": {"$in": [1, 3, 5]}}, "SORT_MERGE"), ({"$or": [{"a": 1}, {"b": 2}]}, "SORT_MERGE"),
+          ({"$or": [{"a": {"$in": [0, 2]}}, {"b": {"$in": [1, 2]}, "a": {"$lt": 5}}]}, "SORT_MERGE"),
+          ({"$or": [{"t": "x"}, {"a": 1}]}, "SORT_MERGE"), ({"t": {"$in": ["x", "y"]}}, "SORT_MERGE"),
+          ({"$or": [{"a": {"$gt": 4}}, {"b": 2}]}, "SORT")]
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "unique"])
+def sortable(client, request):
+    """The same documents with indexes that end in the fields of a sort, and without."""
+    client.drop_database("covered")
+    with_, without = client.covered["with"], client.covered["without"]
+    chance = random.Random(9)
+    values = [0, 1, 1.5, Int64(2), "", "a", "a\x00", "a\x00b", "b", None, True, b"x", {"x": 1}]
+    documents = [{"_id": number, "a": chance.randrange(7), "b": chance.randrange(5), "c": chance.choice(values),
+                  "t": chance.sample(["x", "y", "z"], chance.randrange(4)), "u": chance.randrange(3)}
+                 for number in range(500)]
+    for collection in (with_, without):
+        collection.insert_many(documents)
+    for keys in ([("a", 1), ("c", 1), ("u", -1)], [("b", 1), ("c", -1), ("u", 1)], [("t", 1), ("c", 1), ("u", -1)]):
+        with_.create_index([*keys, ("_id", 1)], unique=request.param)
+    return with_, without
+
+
+def test_scans_are_merged_in_the_order_of_a_sort(sortable):
+    with_, without = sortable
+    for filter, stage in MERGED:
+        for sort in ([("c", 1), ("u", -1)], [("c", -1), ("u", 1)], [("c", 1)]):
+            told = explain(with_, {"find": "with", "filter": filter, "sort": dict(sort)})
+            assert stage in set(stages(told["queryPlanner"]["winningPlan"])), (filter, sort)
+            for options in ({}, {"skip": 5, "limit": 20}, {"batch_size": 7}):
+                found = [list(c.find(filter, sort=sort, **options)) for c in sortable]
+                keys = [[(one["c"], one["u"] if len(sort) > 1 else 0) for one in one_of] for one_of in found]
+                assert keys[0] == keys[1], (filter, sort, options)
+                if "limit" not in options:
+                    ids = [sorted(one["_id"] for one in one_of) for one_of in found]
+                    assert ids[0] == ids[1], (filter, sort, options)
+
+
+def test_a_merge_reads_no_more_than_is_asked_for(sortable):
+    command = {"find": "with", "filter": {"a": {"$in": [1, 3, 5]}}, "sort": {"c": 1}, "limit": 2}
+    told = explain(sortable[0], command)["executionStats"]
+    # Documents that lie apart from their entries are fetched in groups.
+    assert told["totalDocsExamined"] < 200 and told["nReturned"] == 2
+
+
+def test_a_count_of_everything_looks_at_nothing(client):
+    c = client.covered.everything
+    c.drop()
+    c.insert_many([{"_id": number} for number in range(20)])
+    for command, told in (({}, (20, 0)), ({"skip": 5, "limit": 3}, (3, 5)), ({"query": {}, "skip": 30}, (0, 20))):
+        stats = explain(c, {"count": "everything", **command})["executionStats"]
+        stage = stats["executionStages"]
+        assert stage["stage"] == "RECORD_STORE_FAST_COUNT" and stats["totalDocsExamined"] == 0
+        assert (stage["nCounted"], stage["nSkipped"]) == told
+    stage = explain(c, {"count": "everything", "hint": "_id_", "skip": 2})["executionStats"]["executionStages"]
+    assert (stage["stage"], stage["nCounted"], stage["nSkipped"]) == ("COUNT", 18, 2)

@@ -13,7 +13,7 @@ use super::variables::of_filter;
 use super::views::Rewritten;
 use crate::acquire::{Acquired, acquire_viewed};
 use crate::compute::compute;
-use crate::read::{Output, ReadRequest, open, parse_hint};
+use crate::read::{MergedStream, Output, ReadRequest, open, parse_hint};
 use pinion_query::Hint;
 
 /// A `count` as it is written.
@@ -31,7 +31,7 @@ pub(super) struct CountCommand<'d> {
 pub(super) struct Count {
     pub matcher: Matcher,
     hint: Option<Hint>,
-    skip: usize,
+    pub skip: usize,
     limit: Option<usize>,
 }
 
@@ -91,6 +91,17 @@ impl CountCommand<'_> {
 }
 
 impl Count {
+    /// What skip and limit leave of a sum.
+    pub(super) fn bounded(&self, total: u64) -> u64 {
+        let total = total.saturating_sub(self.skip as u64);
+        self.limit.map_or(total, |limit| total.min(limit as u64))
+    }
+
+    /// Whether no document has to be looked for.
+    pub(super) fn counts_all(&self) -> bool {
+        self.matcher.is_empty() && self.hint.is_none()
+    }
+
     /// The read that counts: skip and limit are applied to the sum.
     pub(super) fn request(&self, collection: Arc<Collection>) -> ReadRequest {
         let mut request = ReadRequest::new(collection, self.matcher.clone());
@@ -116,9 +127,7 @@ pub(crate) async fn count(cmd: Invocation) -> Result<Reply> {
             0
         }
     };
-    let total = total.saturating_sub(parsed.skip as u64);
-    let total = parsed.limit.map_or(total, |limit| total.min(limit as u64));
-    Ok(reply(total as i64))
+    Ok(reply(parsed.bounded(total) as i64))
 }
 
 fn reply(total: i64) -> Reply {
@@ -155,21 +164,28 @@ async fn run(
     acquired: &Acquired,
     collection: &Arc<Collection>,
 ) -> Result<u64> {
-    if parsed.matcher.is_empty() && parsed.hint.is_none() {
-        let tree = collection.tree();
-        let stats = crate::stats::tree_stats(vec![tree]).await;
-        return Ok(stats.get(&tree).map_or(0, |stats| stats.records));
+    if parsed.counts_all() {
+        return Ok(count_all(collection).await);
     }
     let request = parsed.request(collection.clone());
     let opened = open(ctx, acquired.source(), request, usize::MAX).await?;
     let mut stream = opened.stream;
+    sum(ctx, &mut stream).await
+}
+
+/// The sum of what the parts of a read have counted.
+pub(super) async fn sum(ctx: &OpContext, stream: &mut MergedStream) -> Result<u64> {
     let mut total = 0;
     while let Some(part) = stream.next_raw(ctx).await? {
-        total += u64::from_le_bytes(
-            part[..8]
-                .try_into()
-                .expect("a part's count has eight bytes"),
-        );
+        let count = part.first_chunk().expect("a part's count has eight bytes");
+        total += u64::from_le_bytes(*count);
     }
     Ok(total)
+}
+
+/// How many documents a collection has, which its trees know.
+pub(super) async fn count_all(collection: &Collection) -> u64 {
+    let tree = collection.tree();
+    let stats = crate::stats::tree_stats(vec![tree]).await;
+    stats.get(&tree).map_or(0, |stats| stats.records)
 }

@@ -8,6 +8,7 @@ use pinion_query::{ExplainStage, Matcher, Plan, ShownPlans, query_planner, shown
 use pinion_wire::idl::Path;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
+use super::count::{Count, count_all, sum};
 use super::delete::parse_delete;
 use super::distinct::Distinct;
 use super::query_settings::settings_of;
@@ -18,7 +19,7 @@ use crate::compute::{compute, compute_bytes};
 use crate::interrupt::pause;
 use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::read::{
-    Choice, Output, PartCounters, ReadRequest, StageFigures, Trial, append_execution, append_stage,
+    Choice, PartCounters, ReadRequest, StageFigures, Trial, append_execution, append_stage,
     choose_to_explain, open,
 };
 use crate::state::state;
@@ -50,7 +51,7 @@ struct Explained {
 /// The stage above the read.
 enum Top {
     None,
-    Count,
+    Count(Arc<Count>),
     Update(Arc<ModifyStatement>),
     Delete,
 }
@@ -122,11 +123,8 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             let parsed = command.parse(ctx, &acquired).await?;
             acquired.check_text(&parsed.matcher)?;
             let mut explained = plain(acquired, parsed.matcher.clone());
-            explained.top = Top::Count;
-            explained.reads(|collection| ReadRequest {
-                output: Output::Ids,
-                ..parsed.request(collection)
-            });
+            explained.reads(|collection| parsed.request(collection));
+            explained.top = Top::Count(Arc::new(parsed));
             Ok(explained)
         }
         "distinct" => {
@@ -334,9 +332,22 @@ async fn execute(
     top: &Top,
 ) -> Result<Execution> {
     let started = pinion_runtime::now();
+    let millis = || started.elapsed().as_millis() as u64;
+    if let Top::Count(count) = top
+        && count.counts_all()
+    {
+        return Ok(Execution {
+            returned: count_all(&request.collection).await,
+            millis: millis(),
+            ..Execution::default()
+        });
+    }
     let opened = open(ctx, source, request, PART_BATCH_DOCUMENTS).await?;
     let mut stream = opened.stream;
     let (mut returned, mut modified, mut upserted) = (0, 0, false);
+    if let Top::Count(_) = top {
+        returned = sum(ctx, &mut stream).await?;
+    }
     while let Some(document) = stream.next_wanted(ctx, PART_BATCH_DOCUMENTS).await? {
         pause(ctx).await?;
         returned += 1;
@@ -354,7 +365,7 @@ async fn execute(
         returned,
         modified,
         upserted,
-        millis: started.elapsed().as_millis() as u64,
+        millis: millis(),
         counters: *stream.counters(),
     })
 }
@@ -405,7 +416,7 @@ async fn tell(ctx: &OpContext, explained: &mut Explained, verbosity: Verbosity) 
         if let (Some((found, _)), Some(distinct)) = (&by_index, &explained.distinct) {
             return found.explain(&plan_request, distinct.key());
         }
-        if matches!(explained.top, Top::Count) {
+        if let Top::Count(_) = explained.top {
             return plan.explain_count(&plan_request);
         }
         let projection = explained.projection.as_deref();
@@ -513,7 +524,12 @@ fn append_command(out: &mut DocBuilder, inner: &RawDocument, db: &str) {
 fn topped(explained: &Explained, stage: ExplainStage) -> ExplainStage {
     match explained.top {
         Top::None => stage,
-        Top::Count => stage.below("COUNT"),
+        Top::Count(ref count)
+            if count.counts_all() && explained.acquired.collection().is_some() =>
+        {
+            ExplainStage::fast_count()
+        }
+        Top::Count(_) => stage.below("COUNT"),
         Top::Update(_) => stage.below("UPDATE"),
         Top::Delete => stage.below("DELETE"),
     }
@@ -534,8 +550,9 @@ fn append_plan(out: &mut DocBuilder, explained: &Explained, told: &Told, verbosi
         .append("totalKeysExamined", execution.counters.keys_examined as i32)
         .append("totalDocsExamined", execution.counters.docs_examined as i32);
     out.start_document("executionStages");
-    let statistics =
-        |stage: &ExplainStage, out: &mut DocBuilder| append_stats(stage, out, execution);
+    let statistics = |stage: &ExplainStage, out: &mut DocBuilder| {
+        append_stats(stage, out, execution, &explained.top)
+    };
     told.stage.write_plan(out, &statistics);
     out.end();
     if verbosity == Verbosity::AllPlansExecution {
@@ -551,8 +568,11 @@ fn append_plan(out: &mut DocBuilder, explained: &Explained, told: &Told, verbosi
 }
 
 /// What a stage did: what the command does on top gives nothing.
-fn append_stats(stage: &ExplainStage, out: &mut DocBuilder, execution: &Execution) {
-    let is_top = matches!(stage.name, "COUNT" | "UPDATE" | "DELETE");
+fn append_stats(stage: &ExplainStage, out: &mut DocBuilder, execution: &Execution, top: &Top) {
+    let is_top = matches!(
+        stage.name,
+        "COUNT" | "RECORD_STORE_FAST_COUNT" | "UPDATE" | "DELETE"
+    );
     let figures = StageFigures {
         counters: execution.counters,
         returned: if is_top { 0 } else { execution.returned },
@@ -561,17 +581,18 @@ fn append_stats(stage: &ExplainStage, out: &mut DocBuilder, execution: &Executio
         score: None,
     };
     append_stage(stage, out, &figures);
-    match stage.name {
-        "COUNT" => {
-            out.append("nCounted", execution.returned as i32)
-                .append("nSkipped", 0i32);
+    match (stage.name, top) {
+        ("COUNT" | "RECORD_STORE_FAST_COUNT", Top::Count(count)) => {
+            let skipped = execution.returned.min(count.skip as u64);
+            out.append("nCounted", count.bounded(execution.returned) as i32)
+                .append("nSkipped", skipped as i32);
         }
-        "UPDATE" => {
+        ("UPDATE", _) => {
             out.append("nMatched", execution.returned as i32)
                 .append("nWouldModify", execution.modified as i32)
                 .append("nWouldUpsert", i32::from(execution.upserted));
         }
-        "DELETE" => {
+        ("DELETE", _) => {
             out.append("nWouldDelete", execution.returned as i32);
         }
         _ => {}

@@ -276,6 +276,7 @@ impl Find {
                 Output::Documents
             },
             key_bounds: self.key_bounds,
+            reads_scores: false,
             show_record_id: self.show_record_id,
             allow_disk_use: self.allow_disk_use,
             access: None,

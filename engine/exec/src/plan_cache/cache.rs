@@ -277,6 +277,7 @@ mod tests {
             projection: None,
             hint: None,
             key_bounds: None,
+            reads_scores: false,
             return_key: false,
             indexes: &indexes,
             filter: None,

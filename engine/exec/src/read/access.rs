@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_catalog::{Collection, Index, IndexPlacement, Placement, partition_of};
-use pinion_query::document_text;
+use pinion_query::{SortedField, document_text};
 use pinion_storage::{
     Cursor, Direction, Key, KeyRange, Partition, PartitionId, ReadAt, TreeId, storage,
 };
@@ -89,6 +89,16 @@ pub(crate) struct NearAccess {
     pub planned: Arc<pinion_query::NearAccess>,
 }
 
+/// Scans of indexes each of which has the order of a sort.
+#[derive(Clone, Debug)]
+pub(crate) struct MergeAccess {
+    pub branches: Vec<RangeAccess>,
+    /// For each branch where its keys have the fields of the sort.
+    pub orders: Vec<Vec<SortedField>>,
+    /// No entry is in two of the branches: they are values of one index.
+    pub is_disjoint: bool,
+}
+
 /// The way to the documents.
 #[derive(Clone, Debug)]
 pub(crate) enum Access {
@@ -102,6 +112,8 @@ pub(crate) enum Access {
     Index(RangeAccess),
     /// The documents of any of these, each once.
     Union(Vec<RangeAccess>),
+    /// As `Union`, in the order of a sort.
+    Merge(MergeAccess),
     /// Documents by their distance.
     Near(NearAccess),
 }
@@ -112,6 +124,7 @@ impl Access {
             Access::Nothing | Access::Id(_) => &[],
             Access::Collection(access) | Access::Index(access) => std::slice::from_ref(access),
             Access::Union(branches) => branches,
+            Access::Merge(merge) => &merge.branches,
             Access::Near(near) => std::slice::from_ref(&near.branch),
         }
     }
@@ -122,7 +135,7 @@ impl Access {
             Access::Nothing => "EOF".into(),
             Access::Id(_) => "IDHACK".into(),
             Access::Collection(_) => "COLLSCAN".into(),
-            Access::Index(_) | Access::Union(_) => self.summary_of("IXSCAN"),
+            Access::Index(_) | Access::Union(_) | Access::Merge(_) => self.summary_of("IXSCAN"),
             Access::Near(_) => self.summary_of("GEO_NEAR"),
         }
     }
@@ -187,7 +200,7 @@ impl Access {
         match self {
             Access::Nothing | Access::Collection(_) => Vec::new(),
             Access::Id(_) => vec![collection.tree()],
-            Access::Index(_) | Access::Union(_) | Access::Near(_) => {
+            Access::Index(_) | Access::Union(_) | Access::Merge(_) | Access::Near(_) => {
                 let mut trees: Vec<TreeId> = self.branches().iter().map(tree_of).collect();
                 trees.sort();
                 trees.dedup();

@@ -4,6 +4,7 @@ mod access;
 mod choose;
 mod cursor;
 mod divided;
+mod entry_values;
 mod hint;
 mod item;
 mod merge;
@@ -14,6 +15,7 @@ mod plan;
 mod request;
 mod scan;
 mod sorted;
+mod sorted_walk;
 mod stage_stats;
 mod stream;
 mod tail;
@@ -27,6 +29,7 @@ pub(crate) use cursor::{
 pub(crate) use divided::{collect_divided, run_divided};
 pub(crate) use hint::{of_buckets, parse_hint};
 pub(crate) use item::PartCounters;
+pub(crate) use merge::MergedStream;
 pub(crate) use part::{Output, PartTable};
 pub(crate) use pipeline::{Node, PipelineStream, Surroundings};
 pub(crate) use request::{

@@ -165,6 +165,7 @@ impl NearWalk {
                 })
             });
             group.push(Named {
+                turn: 0,
                 order: key,
                 id,
                 entry,
@@ -216,6 +217,7 @@ impl NearWalk {
         };
         self.waiting_bytes -= waiting_bytes(&nearest.order, &nearest.id);
         let named = Named {
+            turn: 0,
             order: nearest.order,
             id: nearest.id,
             entry: nearest.entry,
@@ -243,7 +245,7 @@ async fn documents(
     at: ReadAt,
 ) -> Result<Vec<Found>> {
     if branch.is_apart() {
-        return fetch(spec, branch, entries, at).await;
+        return fetch(spec, entries, at).await;
     }
     let mut found = Vec::with_capacity(entries.len());
     for named in entries {

@@ -10,7 +10,7 @@ use pinion_query::{
 };
 use pinion_storage::{Key, KeyRange};
 
-use super::access::{Access, NearAccess, RangeAccess};
+use super::access::{Access, MergeAccess, NearAccess, RangeAccess};
 use super::part::Output;
 use super::request::ReadRequest;
 use crate::limits::MAX_POINTS;
@@ -95,6 +95,18 @@ fn access_of(collection: &Collection, access: PlannedAccess) -> Access {
                     repeats,
                 },
                 planned: Arc::from(near),
+            })
+        }
+        PlannedAccess::Merge(sorted) => {
+            let is_disjoint = sorted.iter().all(|sorted| sorted.branch.is_none());
+            let (branches, orders) = sorted
+                .into_iter()
+                .map(|sorted| (ranges_of(collection, sorted.scan), sorted.order))
+                .unzip();
+            Access::Merge(MergeAccess {
+                branches,
+                orders,
+                is_disjoint,
             })
         }
         PlannedAccess::Union(branches) => Access::Union(

@@ -39,6 +39,8 @@ pub(crate) struct ReadRequest {
     pub output: Output,
     /// `min` and `max`.
     pub key_bounds: Option<KeyBounds>,
+    /// What follows looks at the scores of a text search.
+    pub reads_scores: bool,
     /// Each document gets the key under which the collection holds it.
     pub show_record_id: bool,
     /// Whether a sort may spill, where the command says so.
@@ -87,6 +89,7 @@ impl ReadRequest {
             projection: None,
             output: Output::Documents,
             key_bounds: None,
+            reads_scores: false,
             show_record_id: false,
             allow_disk_use: None,
             access: None,
@@ -313,6 +316,7 @@ impl ReadRequest {
             projection: self.projection.as_ref(),
             hint: self.hint.as_ref(),
             key_bounds: self.key_bounds.as_ref(),
+            reads_scores: self.reads_scores,
             return_key: self.output == Output::Keys,
             indexes: self.collection.index_specs(),
             filter: match self.index_hints() {

@@ -4,17 +4,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_catalog::{Index, entry_key, from_read_error, partition_of, stored_document};
+use pinion_catalog::{from_read_error, partition_of, stored_document};
 use pinion_runtime::Queue;
 use pinion_storage::{Cursor, Key, Partition, ReadAt, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashSet;
 
 use super::access::{Access, RangeAccess};
+use super::entry_values::{behind_value, covered_document, value_at, value_of};
 use super::item::PartCounters;
 use super::near::NearWalk;
 use super::part::{Output, PartSpec};
+use super::sorted_walk::{SortedWalk, sorted_order};
 use crate::limits::FETCH_GROUP;
 
 /// A document that was found.
@@ -58,18 +59,40 @@ enum Walk {
 }
 
 struct Branches {
-    branch: usize,
-    /// Which of the branch's ranges the cursor walks.
-    range: usize,
-    cursor: Option<Cursor>,
+    entries: Entries,
     /// Documents already given, where several entries may name one.
     seen: Option<FxHashSet<Key>>,
     /// Documents fetched ahead from other partitions, in reverse.
     fetched: Vec<Found>,
 }
 
+/// In which order the entries of branches are walked.
+enum Entries {
+    /// Branch after branch.
+    InTurn(BranchWalk),
+    /// In the order of a sort that each branch has.
+    Sorted(SortedWalk),
+}
+
+/// The walk over the entries of one branch.
+pub(super) struct BranchWalk {
+    /// The place of the branch in the access.
+    turn: usize,
+    /// Which of the branch's ranges comes next.
+    range: usize,
+    cursor: Option<Cursor>,
+}
+
+/// Where a walk reads.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'p> {
+    pub spec: &'p PartSpec,
+    pub partition: &'p Rc<Partition>,
+    pub at: ReadAt,
+}
+
 /// One step of a walk over entries.
-enum Entry {
+pub(super) enum Entry {
     /// The document itself: an entry of the collection's own tree.
     Document(Found),
     /// An entry of an index and the document that it names.
@@ -78,6 +101,8 @@ enum Entry {
 
 #[derive(Clone)]
 pub(super) struct Named {
+    /// The place of its branch in the access.
+    pub turn: usize,
     pub order: Key,
     /// The key of the document.
     pub id: Key,
@@ -101,13 +126,7 @@ impl Scan {
         let walk = match &spec.access {
             Access::Id(key) => Walk::Id(Some(key.clone())),
             Access::Near(near) => Walk::Near(Box::new(NearWalk::new(near, spec.access.repeats()))),
-            access => Walk::Branches(Box::new(Branches {
-                branch: 0,
-                range: 0,
-                cursor: None,
-                seen: access.repeats().then(FxHashSet::default),
-                fetched: Vec::new(),
-            })),
+            access => Walk::Branches(Box::new(Branches::new(access))),
         };
         Scan {
             spec: spec.clone(),
@@ -153,8 +172,12 @@ impl Scan {
                 }))
             }
             Walk::Branches(walk) => {
-                walk.next(&self.spec, &self.partition, self.at, counters)
-                    .await
+                let place = Place {
+                    spec: &self.spec,
+                    partition: &self.partition,
+                    at: self.at,
+                };
+                walk.next(place, counters).await
             }
         }
     }
@@ -169,8 +192,8 @@ impl Scan {
                     && self.spec.output == Output::Count
                     && self.spec.filter.is_none() =>
             {
-                let cursor = walk.cursor.as_mut();
                 let most = usize::try_from(most).unwrap_or(usize::MAX);
+                let cursor = walk.entries.cursor();
                 cursor.map_or(0, |cursor| cursor.pass(most)) as u64
             }
             _ => 0,
@@ -179,29 +202,41 @@ impl Scan {
 }
 
 impl Branches {
+    fn new(access: &Access) -> Branches {
+        let (entries, repeats) = match access {
+            Access::Merge(merge) => {
+                let entries =
+                    Entries::Sorted(SortedWalk::new(merge.branches.len(), merge.is_disjoint));
+                (entries, merge.branches.iter().any(|branch| branch.repeats))
+            }
+            _ => (Entries::InTurn(BranchWalk::new(0)), access.repeats()),
+        };
+        Branches {
+            entries,
+            seen: repeats.then(FxHashSet::default),
+            fetched: Vec::new(),
+        }
+    }
+
     async fn next(
         &mut self,
-        spec: &PartSpec,
-        partition: &Rc<Partition>,
-        at: ReadAt,
+        place: Place<'_>,
         counters: &mut PartCounters,
     ) -> Result<Option<Found>> {
         if let Some(found) = self.fetched.pop() {
             return Ok(Some(found));
         }
-        let branches = spec.access.branches();
-        let Some(entry) = self.next_entry(spec, partition, at, counters).await? else {
+        let Some(entry) = self.next_entry(place, counters).await? else {
             return Ok(None);
         };
         let named = match entry {
             Entry::Document(found) => return Ok(Some(found)),
             Entry::Named(named) => named,
         };
-        let branch = &branches[self.branch];
+        let Place { spec, at, .. } = place;
+        let branch = &spec.access.branches()[named.turn];
         if let Output::Distinct(field) = spec.output {
-            return self
-                .next_value(named, field, spec, partition, at, counters)
-                .await;
+            return self.next_value(named, field, place, counters).await;
         }
         if let Some(kept) = &spec.covered
             && let Some(document) = covered_document(branch, &named, kept)?
@@ -212,33 +247,25 @@ impl Branches {
             return Ok(Some(named.found(Bytes::new())));
         }
         if !branch.is_apart() {
-            let read = partition
-                .get(spec.collection.tree(), &named.id, at)
-                .await
-                .map_err(from_read_error)?;
+            let tree = spec.collection.tree();
+            let read = place.partition.get(tree, &named.id, at).await;
             counters.docs_examined += 1;
-            return match read {
+            return match read.map_err(from_read_error)? {
                 Some(read) => Ok(Some(named.found(read.value))),
                 None => Err(dangling(branch)),
             };
         }
         // The entries of a unique index live apart from their documents: fetch those of a group of entries at once.
-        let turn = self.branch;
         let mut group = vec![named];
         while group.len() < FETCH_GROUP {
-            let Some(entry) = self
-                .next_entry_of(turn, spec, partition, at, counters)
-                .await?
-            else {
-                break;
-            };
-            match entry {
-                Entry::Named(named) => group.push(named),
-                Entry::Document(_) => unreachable!("the branch is an index"),
+            match self.next_alike(place, counters).await? {
+                Some(Entry::Named(named)) => group.push(named),
+                Some(Entry::Document(_)) => unreachable!("the branch is an index"),
+                None => break,
             }
         }
         counters.docs_examined += group.len() as u64;
-        self.fetched = fetch(spec, branch, group, at).await?;
+        self.fetched = fetch(spec, group, at).await?;
         self.fetched.reverse();
         Ok(self.fetched.pop())
     }
@@ -249,14 +276,11 @@ impl Branches {
         &mut self,
         mut named: Named,
         field: usize,
-        spec: &PartSpec,
-        partition: &Rc<Partition>,
-        at: ReadAt,
+        place: Place<'_>,
         counters: &mut PartCounters,
     ) -> Result<Option<Found>> {
-        let branches = spec.access.branches();
         loop {
-            let branch = &branches[self.branch];
+            let branch = &place.spec.access.branches()[named.turn];
             let index = branch.index.as_ref().expect("values are of an index");
             let value = match value_of(index, &named, field)? {
                 Some(value) => Some(value),
@@ -266,7 +290,7 @@ impl Branches {
                         .component_names()
                         .nth(field)
                         .expect("it has the field");
-                    let documents = fetch(spec, branch, vec![named.clone()], at).await?;
+                    let documents = fetch(place.spec, vec![named.clone()], place.at).await?;
                     counters.docs_examined += 1;
                     let document = documents
                         .first()
@@ -276,13 +300,13 @@ impl Branches {
             };
             if let Some(value) = value {
                 let next = behind_value(index, &named.order, field)?;
-                if let Some(cursor) = &mut self.cursor {
+                if let Some(cursor) = self.entries.cursor() {
                     counters.seeks += 1;
                     cursor.seek(&next);
                 }
                 return Ok(Some(named.found(value)));
             }
-            match self.next_entry(spec, partition, at, counters).await? {
+            match self.next_entry(place, counters).await? {
                 Some(Entry::Named(next)) => named = next,
                 _ => return Ok(None),
             }
@@ -292,37 +316,73 @@ impl Branches {
     /// The next entry of any branch.
     async fn next_entry(
         &mut self,
-        spec: &PartSpec,
-        partition: &Rc<Partition>,
-        at: ReadAt,
+        place: Place<'_>,
         counters: &mut PartCounters,
     ) -> Result<Option<Entry>> {
-        let branches = spec.access.branches().len();
-        while self.branch < branches {
-            if let Some(entry) = self
-                .next_entry_of(self.branch, spec, partition, at, counters)
-                .await?
-            {
+        let branches = place.spec.access.branches().len();
+        loop {
+            if let Some(entry) = self.next_alike(place, counters).await? {
                 return Ok(Some(entry));
             }
-            self.branch += 1;
-            self.range = 0;
-            self.cursor = None;
+            match &mut self.entries {
+                Entries::InTurn(walk) if walk.turn + 1 < branches => {
+                    *walk = BranchWalk::new(walk.turn + 1);
+                }
+                _ => return Ok(None),
+            }
         }
-        Ok(None)
     }
 
-    /// The next entry of one branch that names a document not given before.
-    async fn next_entry_of(
+    /// The next entry that is fetched as the one before: of the same branch, where they come in turn.
+    async fn next_alike(
         &mut self,
-        turn: usize,
-        spec: &PartSpec,
-        partition: &Rc<Partition>,
-        at: ReadAt,
+        place: Place<'_>,
         counters: &mut PartCounters,
     ) -> Result<Option<Entry>> {
-        let branches = spec.access.branches();
-        let branch = &branches[turn];
+        match &mut self.entries {
+            Entries::InTurn(walk) => walk.next(place, &mut self.seen, counters).await,
+            Entries::Sorted(walk) => {
+                let named = walk.next(place, &mut self.seen, counters).await?;
+                Ok(named.map(Entry::Named))
+            }
+        }
+    }
+}
+
+impl Entries {
+    /// The cursor of the branch whose turn it is.
+    fn cursor(&mut self) -> Option<&mut Cursor> {
+        match self {
+            Entries::InTurn(walk) => walk.cursor.as_mut(),
+            Entries::Sorted(_) => None,
+        }
+    }
+}
+
+impl BranchWalk {
+    pub(super) fn new(turn: usize) -> BranchWalk {
+        BranchWalk {
+            turn,
+            range: 0,
+            cursor: None,
+        }
+    }
+
+    /// The next entry that names a document not seen before.
+    pub(super) async fn next(
+        &mut self,
+        place: Place<'_>,
+        seen: &mut Option<FxHashSet<Key>>,
+        counters: &mut PartCounters,
+    ) -> Result<Option<Entry>> {
+        let Place {
+            spec,
+            partition,
+            at,
+        } = place;
+        let Some(branch) = spec.access.branches().get(self.turn) else {
+            return Ok(None);
+        };
         loop {
             let Some(cursor) = &mut self.cursor else {
                 if self.range >= branch.ranges.len() {
@@ -347,132 +407,61 @@ impl Branches {
                     Key::from_slice(&key[prefix..])
                 }
             };
-            if let Some(seen) = &mut self.seen
+            if let Some(seen) = seen
                 && !seen.insert(id.clone())
             {
                 counters.dups_dropped += 1;
                 continue;
             }
-            let tells = matches!(spec.output, Output::Keys | Output::Distinct(_));
-            let entry = ((tells || spec.covered.is_some()) && branch.index.is_some()).then(|| {
-                Box::new(ScannedEntry {
-                    branch: turn,
-                    key: key.clone(),
-                    type_bits: read.value.clone(),
-                })
-            });
-            let order = if branches.len() == 1 {
-                key
-            } else {
-                ordered_by_branch(turn, &key)
-            };
-            if branch.index.is_none() {
-                counters.docs_examined += 1;
-                if !matches!(spec.access, Access::Collection(_)) {
-                    counters.keys_examined += 1;
-                }
-                return Ok(Some(Entry::Document(Found {
-                    order,
-                    id,
-                    document: read.value,
-                    position: None,
-                    entry: None,
-                })));
-            }
-            return Ok(Some(Entry::Named(Named { order, id, entry })));
+            return Ok(Some(
+                self.entry(spec, branch, key, id, read.value, counters)?,
+            ));
         }
     }
-}
 
-/// The values of an entry under their paths.
-fn values_of(index: &Index, named: &Named) -> Result<RawDocumentBuf> {
-    let entry = named
-        .entry
-        .as_ref()
-        .expect("it is kept where values are wanted");
-    entry_key(index, &entry.key, &entry.type_bits)
-}
-
-/// What an entry has of a document, as far as the paths go; `None` if a value is null, which may
-/// stand for one that is missing.
-fn covered_document(branch: &RangeAccess, named: &Named, kept: &[String]) -> Result<Option<Bytes>> {
-    let Some(index) = &branch.index else {
-        return Ok(None);
-    };
-    let values = values_of(index, named)?;
-    let mut fields: Vec<(&str, RawBsonRef<'_>)> = pinion_bson::elements(&values)
-        .filter(|(path, _)| kept.iter().any(|kept| kept == path))
-        .collect();
-    if fields
-        .iter()
-        .any(|(_, value)| matches!(value, RawBsonRef::Null))
-    {
-        return Ok(None);
-    }
-    fields.sort_by_key(|(path, _)| *path != "_id");
-    let mut out = DocBuilder::new();
-    append_paths(&mut out, &fields);
-    Ok(Some(Bytes::from(out.finish_bytes())))
-}
-
-/// Appends values at their paths. None of the paths leads through another one.
-fn append_paths(out: &mut DocBuilder, fields: &[(&str, RawBsonRef<'_>)]) {
-    let mut done: Vec<&str> = Vec::new();
-    for (path, value) in fields {
-        let Some((head, _)) = path.split_once('.') else {
-            out.append(path, *value);
-            continue;
+    /// What was read as an entry of the access.
+    fn entry(
+        &self,
+        spec: &PartSpec,
+        branch: &RangeAccess,
+        key: Key,
+        id: Key,
+        value: Bytes,
+        counters: &mut PartCounters,
+    ) -> Result<Entry> {
+        let tells = matches!(spec.output, Output::Keys | Output::Distinct(_));
+        let entry = ((tells || spec.covered.is_some()) && branch.index.is_some()).then(|| {
+            Box::new(ScannedEntry {
+                branch: self.turn,
+                key: key.clone(),
+                type_bits: value.clone(),
+            })
+        });
+        let order = match &spec.access {
+            Access::Merge(merge) => sorted_order(branch, &merge.orders[self.turn], &key, &id)?,
+            access if access.branches().len() == 1 => key,
+            _ => ordered_by_branch(self.turn, &key),
         };
-        if done.contains(&head) {
-            continue;
+        if branch.index.is_none() {
+            counters.docs_examined += 1;
+            if !matches!(spec.access, Access::Collection(_)) {
+                counters.keys_examined += 1;
+            }
+            return Ok(Entry::Document(Found {
+                order,
+                id,
+                document: value,
+                position: None,
+                entry: None,
+            }));
         }
-        done.push(head);
-        let inner: Vec<(&str, RawBsonRef<'_>)> = fields
-            .iter()
-            .filter_map(|(path, value)| Some((path.split_once('.')?, *value)))
-            .filter(|((at, _), _)| *at == head)
-            .map(|((_, rest), value)| (rest, value))
-            .collect();
-        out.start_document(head);
-        append_paths(out, &inner);
-        out.end();
+        Ok(Entry::Named(Named {
+            turn: self.turn,
+            order,
+            id,
+            entry,
+        }))
     }
-}
-
-/// The value of a field of an entry, in a field without a name; `None` if it is null.
-fn value_of(index: &Index, named: &Named, field: usize) -> Result<Option<Bytes>> {
-    let values = values_of(index, named)?;
-    let value = pinion_bson::elements(&values).nth(field);
-    let (_, value) = value.expect("an entry has all fields of its index");
-    Ok((!matches!(value, RawBsonRef::Null)).then(|| unnamed(value)))
-}
-
-/// The value at a path of a document that has no arrays on the way.
-fn value_at(document: &RawDocument, path: &str) -> Option<Bytes> {
-    match path.split_once('.') {
-        None => pinion_bson::get(document, path).map(unnamed),
-        Some((head, rest)) => match pinion_bson::get(document, head)? {
-            RawBsonRef::Document(inner) => value_at(inner, rest),
-            _ => None,
-        },
-    }
-}
-
-fn unnamed(value: RawBsonRef<'_>) -> Bytes {
-    let mut out = DocBuilder::new();
-    out.append("", value);
-    Bytes::from(out.finish_bytes())
-}
-
-/// A key above all that have the same value in the field, and below those of the next one. What
-/// follows a value is the end of the fields or the type of the next, and neither is the highest
-/// byte; that follows where a string goes on behind a zero byte, which is another value.
-fn behind_value(index: &Index, key: &[u8], field: usize) -> Result<Key> {
-    let end = pinion_keystring::prefix_len(key, field as u32 + 1, index.spec.ordering);
-    let end = end.map_err(|_| damaged_index(index.name()))?;
-    let mut behind = Key::from_slice(&key[..end]);
-    behind.push(u8::MAX);
-    Ok(behind)
 }
 
 /// Branches come one after the other, in every part alike.
@@ -500,7 +489,7 @@ pub(super) fn damaged(branch: &RangeAccess) -> Error {
     damaged_index(name_of(branch))
 }
 
-fn damaged_index(name: &str) -> Error {
+pub(super) fn damaged_index(name: &str) -> Error {
     Error::new(
         ErrorCode::DATA_CORRUPTION_DETECTED,
         format!("an entry of index {name} is damaged"),
@@ -508,12 +497,7 @@ fn damaged_index(name: &str) -> Error {
 }
 
 /// Fetches the documents of these entries from the partitions where they are; the result keeps the order.
-pub(super) async fn fetch(
-    spec: &PartSpec,
-    branch: &RangeAccess,
-    entries: Vec<Named>,
-    at: ReadAt,
-) -> Result<Vec<Found>> {
+pub(super) async fn fetch(spec: &PartSpec, entries: Vec<Named>, at: ReadAt) -> Result<Vec<Found>> {
     let tree = spec.collection.tree();
     let mut by_core: std::collections::BTreeMap<pinion_runtime::CoreId, Vec<(usize, Key)>> =
         std::collections::BTreeMap::new();
@@ -554,7 +538,7 @@ pub(super) async fn fetch(
         .zip(documents)
         .map(|(named, document)| match document {
             Some(document) => Ok(named.found(document)),
-            None => Err(dangling(branch)),
+            None => Err(dangling(&spec.access.branches()[named.turn])),
         });
     found.collect()
 }

@@ -76,6 +76,10 @@ pub(crate) fn append_stage(stage: &ExplainStage, out: &mut DocBuilder, done: &St
                 .append("dupsTested", c.keys_examined as i32)
                 .append("dupsDropped", c.dups_dropped as i32);
         }
+        "OR" | "SORT_MERGE" => {
+            out.append("dupsTested", c.keys_examined as i32)
+                .append("dupsDropped", c.dups_dropped as i32);
+        }
         "COUNT_SCAN" | "DISTINCT_SCAN" => {
             out.append("keysExamined", c.keys_examined as i32);
         }

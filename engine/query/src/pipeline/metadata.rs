@@ -76,6 +76,11 @@ fn all(branches: &[(String, Pipeline)]) -> MetaSet {
 }
 
 impl Pipeline {
+    /// Whether the stages look at the scores of a text search.
+    pub fn reads_scores(&self) -> bool {
+        self.reads().contains(MetaKind::TextScore)
+    }
+
     /// What the stages read.
     pub(super) fn reads(&self) -> MetaSet {
         self.stages

@@ -9,6 +9,7 @@ use super::bounds::{Constraint, FilterStrings, constraints};
 use super::choose::usable;
 use super::implication::implies;
 use super::interval::{Interval, Intervals};
+use super::merge::exploded;
 use super::ranges::key_ranges;
 use super::{IndexAccess, PlanRequest};
 use crate::index::{IndexKind, IndexSpec};
@@ -23,6 +24,8 @@ pub(super) struct Candidate {
     pub points: usize,
     pub has_range: bool,
     pub sort_provided: bool,
+    /// The scans that have to be merged for the order of the sort; none where one has it.
+    pub exploded: Vec<IndexAccess>,
     /// It is a wildcard index, which one on the field itself is preferred to.
     pub wildcard: bool,
 }
@@ -134,7 +137,11 @@ fn candidate(
     let bounds = field_bounds(index, found);
     let constrained = bounds.first()?.1;
     let bounds: Vec<Intervals> = bounds.into_iter().map(|(bounds, _)| bounds).collect();
-    let candidate = bounded(at, index, query, bounds);
+    let exploded = exploded(at, index, query, &bounds);
+    let mut candidate = bounded(at, index, query, bounds);
+    if let Some(exploded) = exploded.filter(|_| !candidate.sort_provided) {
+        (candidate.exploded, candidate.sort_provided) = (exploded, true);
+    }
     // Without a bound the whole index would be read for the filter alone.
     let helps = constrained || candidate.sort_provided || query.hinted;
     helps.then_some(candidate)
@@ -168,6 +175,7 @@ pub(super) fn bounded(
         points,
         has_range,
         sort_provided: direction.is_some(),
+        exploded: Vec::new(),
         wildcard: false,
     }
 }
@@ -265,14 +273,10 @@ pub(super) fn sort_direction(
     }
     // With an array on the path of a field the order is that of the least key, which bounds may
     // have cut off.
-    if index.is_multikey()
-        && bounds
-            .iter()
-            .enumerate()
-            .any(|(at, b)| index.is_multikey_field(at) && !b.is_all())
-    {
-        return None;
-    }
+    let is_cut = bounds
+        .iter()
+        .enumerate()
+        .any(|(at, b)| index.is_multikey_field(at) && !b.is_all());
     // Strings are in the order of the index's collation.
     let ordered =
         |at: usize| index.collation.as_ref() == sort.collation() || !bounds[at].may_hold_strings();
@@ -288,12 +292,13 @@ pub(super) fn sort_direction(
         if bound_to_point {
             continue;
         }
-        while at < index.fields() && index.paths()[at] != *path && fixed(at) {
+        while at < index.fields() && index.paths()[at] != *path && bounds[at].single_point() {
             at += 1;
         }
         if at >= index.fields()
             || index.paths()[at] != *path
             || index.is_hashed_field(at)
+            || (is_cut && index.is_multikey_field(at))
             || !ordered(at)
         {
             return None;

@@ -4,8 +4,9 @@ use pinion_wire::Result;
 
 use super::candidate::{Candidate, Query, candidates};
 use super::covered::is_covered;
+use super::merge::by_sort;
 use super::residual::residual;
-use super::{Access, Hint, IndexAccess, Plan, PlanRequest};
+use super::{Access, Hint, Plan, PlanRequest, alternatives};
 use crate::error::error;
 use crate::index::{IndexKind, IndexSpec};
 use crate::limits::MAX_PLANS;
@@ -99,17 +100,12 @@ fn indexed(
     found.sort_by_key(rank);
     found.reverse();
     let at_points = found.partition_point(|candidate| candidate.points > 0);
-    let mut plans: Vec<Plan> = found.iter().map(|best| finish(request, best)).collect();
-    if (hinted.is_none() || plans.is_empty())
-        && let Some(branches) = union(request, root, hinted)?
-    {
-        let plan = Plan {
-            access: Access::Union(branches),
-            sort_provided: false,
-            filter_satisfied: false,
-            covered: false,
-        };
-        plans.insert(at_points, plan);
+    let finished = found.iter().filter_map(|best| finish(request, best));
+    let mut plans: Vec<Plan> = finished.collect();
+    if hinted.is_none() || plans.is_empty() {
+        let alternatives = alternatives::plans(request, sort, hinted)?;
+        let place = at_points.min(plans.len());
+        plans.splice(place..place, alternatives);
     }
     plans.truncate(MAX_PLANS);
     if plans.is_empty() {
@@ -145,17 +141,22 @@ fn hinted_in_vain(request: &PlanRequest<'_>, at: usize) -> pinion_wire::Error {
     planner_error(request, 291, message)
 }
 
-fn finish(request: &PlanRequest<'_>, candidate: &Candidate) -> Plan {
-    let access = candidate.access.clone();
+fn finish(request: &PlanRequest<'_>, candidate: &Candidate) -> Option<Plan> {
+    let access = &candidate.access;
     let conjuncts = request.matcher.root().conjuncts();
-    let filter_satisfied = residual(request, &access, conjuncts).is_empty();
+    let filter_satisfied = residual(request, access, conjuncts).is_empty();
     let is_sorted = request.sort.is_none_or(SortPattern::is_empty) || candidate.sort_provided;
-    Plan {
-        covered: filter_satisfied && is_sorted && is_covered(request, &access),
-        access: Access::Index(access),
+    let covered = filter_satisfied && is_sorted && is_covered(request, access);
+    let access = match (&candidate.exploded[..], request.sort) {
+        ([], _) | (_, None) => Access::Index(access.clone()),
+        (scans, Some(sort)) => Access::Merge(by_sort(request, sort, None, scans)?),
+    };
+    Some(Plan {
+        covered,
+        access,
         sort_provided: candidate.sort_provided,
         filter_satisfied,
-    }
+    })
 }
 
 /// A scan of the collection, which is in `_id` order.
@@ -213,39 +214,6 @@ pub(super) fn planner_error(
             super::explain::tree_text(request.matcher.root()),
         ),
     )
-}
-
-/// A scan for each branch of a `$or`, where each has an index, or where the hinted one serves all of them.
-pub(super) fn union(
-    request: &PlanRequest<'_>,
-    root: &Node,
-    hinted: Option<usize>,
-) -> Result<Option<Vec<IndexAccess>>> {
-    let branches = root.conjuncts().iter().find_map(|node| match node {
-        Node::Or(branches) => Some(branches),
-        _ => None,
-    });
-    let Some(branches) = branches else {
-        return Ok(None);
-    };
-    let mut scans = Vec::new();
-    for branch in branches {
-        let mut query = Query::new(request, vec![branch.conjuncts(), root.conjuncts()]);
-        query.hinted = hinted.is_some();
-        let mut found = Vec::new();
-        for (at, index) in usable(request).filter(|(at, _)| hinted.is_none_or(|h| h == *at)) {
-            found.extend(candidates(at, index, &query)?);
-        }
-        let best = found
-            .into_iter()
-            .filter(|c| c.points > 0 || c.has_range)
-            .max_by_key(|c| (c.points, c.has_range, !c.wildcard));
-        match best {
-            Some(best) => scans.push(best.access),
-            None => return Ok(None),
-        }
-    }
-    Ok(Some(scans))
 }
 
 /// The names of an index's pattern.

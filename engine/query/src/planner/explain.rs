@@ -4,7 +4,7 @@ use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::choose::pattern_names;
 use super::residual::residual;
-use super::{Access, IndexAccess, Plan, PlanRequest, explain_text};
+use super::{Access, IndexAccess, Plan, PlanRequest, explain_merge, explain_text};
 use crate::index::{IndexKind, IndexSpec};
 use crate::limits::MAX_SORT_BYTES;
 use crate::matcher::{Leaf, Matcher, Node, Predicate};
@@ -37,6 +37,11 @@ impl ExplainStage {
     /// What stands in the place of a plan where there is no collection.
     pub fn without_collection() -> ExplainStage {
         ExplainStage::end("nonExistentNamespace")
+    }
+
+    /// A count of all documents, which takes no look at them.
+    pub fn fast_count() -> ExplainStage {
+        ExplainStage::new("RECORD_STORE_FAST_COUNT", DocBuilder::new(), Vec::new())
     }
 
     /// A plan that gives nothing, with the reason.
@@ -148,6 +153,7 @@ pub(super) fn count_stages(plan: &Plan, request: &PlanRequest<'_>) -> ExplainSta
             Some(scan) => scan,
             None => index_scan(access, request),
         },
+        Access::Union(_) if plan.filter_satisfied => explain_merge::together(plan, request).0,
         _ => stages(plan, request, None, None, None),
     }
 }
@@ -282,12 +288,7 @@ pub(super) fn stages(
         Access::Index(access) if plan.covered => index_scan(access, request),
         Access::Index(access) => {
             let rest = residual(request, access, request.matcher.root().conjuncts());
-            let mut details = DocBuilder::new();
-            if !rest.is_empty() {
-                let filter = crate::matcher::serialize_all(&rest);
-                details.append("filter", RawBsonRef::Document(&filter));
-            }
-            ExplainStage::new("FETCH", details, vec![index_scan(access, request)])
+            fetch(&rest, index_scan(access, request))
         }
         Access::Near(access) => {
             let index = &request.indexes[access.index];
@@ -297,14 +298,7 @@ pub(super) fn stages(
             details.append("indexVersion", 2i32);
             ExplainStage::new(access.stage(), details, Vec::new())
         }
-        Access::Union(branches) => {
-            let scans = branches
-                .iter()
-                .map(|branch| index_scan(branch, request))
-                .collect();
-            let union = ExplainStage::new("OR", DocBuilder::new(), scans);
-            ExplainStage::new("FETCH", with_filter(), vec![union])
-        }
+        Access::Union(_) | Access::Merge(_) => explain_merge::fetched(plan, request),
     };
     let skip = skip.filter(|n| *n > 0);
     let limit = limit.filter(|n| *n > 0);
@@ -353,6 +347,16 @@ pub(super) fn stages(
     stage
 }
 
+/// Fetches documents, and looks at what is left of the filter.
+pub(super) fn fetch(rest: &[&Node], below: ExplainStage) -> ExplainStage {
+    let mut details = DocBuilder::new();
+    if !rest.is_empty() {
+        let filter = crate::matcher::serialize_all(rest);
+        details.append("filter", RawBsonRef::Document(&filter));
+    }
+    ExplainStage::new("FETCH", details, vec![below])
+}
+
 /// The index by which the collection is declared to be clustered.
 fn clustered_by<'a>(request: &PlanRequest<'a>) -> Option<&'a IndexSpec> {
     request.indexes.iter().find(|index| index.clustered)
@@ -396,7 +400,7 @@ fn direction_name(direction: Direction) -> &'static str {
     }
 }
 
-fn index_scan(access: &IndexAccess, request: &PlanRequest<'_>) -> ExplainStage {
+pub(super) fn index_scan(access: &IndexAccess, request: &PlanRequest<'_>) -> ExplainStage {
     let index = access.spec(request.indexes);
     let mut out = DocBuilder::new();
     append_index(&mut out, index);

@@ -35,7 +35,7 @@ fn is_prefix(node: &Node, access: &IndexAccess, request: &PlanRequest<'_>) -> bo
     before.any(|path| compares_with_one(node, path))
 }
 
-fn search(access: &IndexAccess, request: &PlanRequest<'_>) -> ExplainStage {
+pub(super) fn search(access: &IndexAccess, request: &PlanRequest<'_>) -> ExplainStage {
     let index = &request.indexes[access.index];
     let mut details = DocBuilder::new();
     details.start_document("indexPrefix");
@@ -54,11 +54,8 @@ fn search(access: &IndexAccess, request: &PlanRequest<'_>) -> ExplainStage {
     let mut scans: Vec<ExplainStage> = (0..terms).map(|_| term_scan(index)).collect();
     let sort = request.sort.map(|sort| sort.reads());
     let projection = request.projection.map(|projection| projection.reads());
-    let read = sort.into_iter().chain(projection);
-    let fetch = if read
-        .into_iter()
-        .any(|reads| reads.contains(MetaKind::TextScore))
-    {
+    let mut read = sort.into_iter().chain(projection);
+    let fetch = if request.reads_scores || read.any(|reads| reads.contains(MetaKind::TextScore)) {
         ExplainStage::new("TEXT_OR", DocBuilder::new(), scans)
     } else {
         if scans.len() > 1 {

@@ -1,16 +1,19 @@
 //! Plans: how a query finds its documents. Pure; the caller runs them.
 
+mod alternatives;
 mod bounds;
 mod candidate;
 mod choose;
 mod covered;
 mod distinct;
 mod explain;
+mod explain_merge;
 mod explain_text;
 mod geo;
 mod implication;
 mod interval;
 mod key_bounds;
+mod merge;
 mod ranges;
 mod residual;
 mod shape;
@@ -41,6 +44,7 @@ pub use explain::{ExplainStage, ShownPlans, query_planner};
 pub use geo::{NearAccess, NearSearch};
 pub use interval::{Interval, Intervals};
 pub use key_bounds::KeyBounds;
+pub use merge::{SortedAccess, SortedField};
 pub use ranges::KeyRange;
 pub use shape::{Outline, QueryShape, shown_hash};
 
@@ -54,6 +58,8 @@ pub struct PlanRequest<'a> {
     pub hint: Option<&'a Hint>,
     /// `min` and `max`.
     pub key_bounds: Option<&'a KeyBounds>,
+    /// What follows the read looks at the scores of a text search.
+    pub reads_scores: bool,
     /// Keys of the index are wanted in place of documents.
     pub return_key: bool,
     /// The indexes of the collection, the one on `_id` first.
@@ -130,6 +136,8 @@ pub enum Access {
     Index(IndexAccess),
     /// The documents of any of these, each once.
     Union(Vec<IndexAccess>),
+    /// As `Union`, in the order of the sort.
+    Merge(Vec<SortedAccess>),
     /// The documents by their distance from a point.
     Near(Box<NearAccess>),
 }
@@ -186,6 +194,7 @@ impl Plan {
         match &self.access {
             Access::Index(access) => vec![access.index],
             Access::Union(branches) => branches.iter().map(|b| b.index).collect(),
+            Access::Merge(branches) => branches.iter().map(|b| b.scan.index).collect(),
             Access::Near(access) => vec![access.index],
             _ => Vec::new(),
         }

@@ -62,6 +62,10 @@ impl Plan {
         match &self.access {
             Access::Index(access) => scan(access),
             Access::Union(branches) => branches.iter().for_each(scan),
+            // How many values there are is no part of the way.
+            Access::Merge(branches) => branches
+                .chunk_by(|one, next| one.scan.index == next.scan.index)
+                .for_each(|alike| scan(&alike[0].scan)),
             Access::Near(access) => out.extend_from_slice(&(access.index as u32).to_le_bytes()),
             Access::Collection(direction) => {
                 out.push(u8::from(*direction == Direction::Backward));

@@ -29,6 +29,7 @@ fn describe(indexes: &[IndexSpec], filter: RawDocumentBuf, sort: RawDocumentBuf)
         projection: None,
         hint: None,
         key_bounds: None,
+        reads_scores: false,
         return_key: false,
         filter: None,
         indexes,
@@ -58,6 +59,10 @@ fn describe(indexes: &[IndexSpec], filter: RawDocumentBuf, sort: RawDocumentBuf)
         Access::Collection(direction) => format!("collection {direction:?}"),
         Access::Index(access) => scan(access),
         Access::Union(branches) => branches.iter().map(scan).collect::<Vec<_>>().join(" or "),
+        Access::Merge(branches) => {
+            let scans: Vec<String> = branches.iter().map(|branch| scan(&branch.scan)).collect();
+            scans.join(" and ")
+        }
         Access::Near(access) => format!("near {}", access.index),
     };
     let sort = if plan.needs_sort(Some(&sort)) {
@@ -151,6 +156,63 @@ fn bounds() {
 }
 
 #[test]
+fn scans_are_merged_in_the_order_of_a_sort() {
+    let two = &[rawdoc! { "a": 1, "c": 1 }, rawdoc! { "b": 1, "c": -1 }];
+    let sort = || rawdoc! { "c": 1 };
+    let either = || rawdoc! { "$or": [{ "a": 1 }, { "b": 2 }] };
+    check(
+        two,
+        either(),
+        sort(),
+        "a_1_c_1 [1, 1]; [MinKey, MaxKey] and b_1_c_-1 [2, 2]; [MinKey, MaxKey] back",
+    );
+    check(
+        two,
+        rawdoc! { "a": { "$in": [1, 2] } },
+        sort(),
+        "a_1_c_1 [1, 1]; [MinKey, MaxKey] and a_1_c_1 [2, 2]; [MinKey, MaxKey]",
+    );
+    check(
+        two,
+        rawdoc! { "a": { "$in": [1, 2] } },
+        rawdoc! { "c": -1, "a": 1 },
+        "a_1_c_1 [1, 1]; [MinKey, MaxKey] back and a_1_c_1 [2, 2]; [MinKey, MaxKey] back",
+    );
+    check(
+        two,
+        rawdoc! { "$or": [{ "a": { "$in": [1, 2] } }, { "b": 2 }] },
+        sort(),
+        "b_1_c_-1 [2, 2]; [MinKey, MaxKey] back and \
+         a_1_c_1 [1, 1]; [MinKey, MaxKey] and a_1_c_1 [2, 2]; [MinKey, MaxKey]",
+    );
+    // One branch is without the order, the field before it bound to a range.
+    check(
+        two,
+        rawdoc! { "$or": [{ "a": { "$gt": 1 } }, { "b": 2 }] },
+        sort(),
+        "b_1_c_-1 [2, 2]; [MinKey, MaxKey] or a_1_c_1 (1, inf.0]; [MinKey, MaxKey] sort",
+    );
+    let mut many = pinion_bson::RawArrayBuf::new();
+    (0..=crate::limits::MAX_EXPLODED_SCANS as i32).for_each(|value| many.push(value));
+    let found = describe(&indexes(two), rawdoc! { "a": { "$in": many } }, sort());
+    assert!(found.ends_with("; [MinKey, MaxKey] sort"), "{found}");
+}
+
+#[test]
+fn an_array_that_is_bound_leaves_the_order_of_other_fields() {
+    let mut all = indexes(&[rawdoc! { "a": 1, "c": 1 }]);
+    let document = rawdoc! { "a": [1, 2], "c": 1 };
+    let keys = index_keys(&document, &all[1]).expect("keys");
+    all[1].merge_multikey(&keys.multikey.expect("an array"));
+    let check = |filter, sort, expected: &str| assert_eq!(describe(&all, filter, sort), expected);
+    let one = || rawdoc! { "a": 1 };
+    let order = "a_1_c_1 [1, 1]; [MinKey, MaxKey]";
+    check(one(), rawdoc! { "c": 1 }, order);
+    check(one(), rawdoc! { "a": 1, "c": 1 }, &format!("{order} sort"));
+    check(one(), rawdoc! { "a": 1 }, &format!("{order} sort"));
+}
+
+#[test]
 fn compound_indexes_and_sorts() {
     let ab = &[rawdoc! { "a": 1, "b": -1 }];
     check(
@@ -206,7 +268,7 @@ fn compound_indexes_and_sorts() {
         ab,
         rawdoc! { "a": { "$in": [1, 2] } },
         rawdoc! { "b": 1 },
-        "a_1_b_-1 [1, 1] [2, 2]; [MinKey, MaxKey] sort",
+        "a_1_b_-1 [1, 1]; [MinKey, MaxKey] back and a_1_b_-1 [2, 2]; [MinKey, MaxKey] back",
     );
     let two = &[rawdoc! { "a": 1 }, rawdoc! { "a": 1, "b": 1 }];
     check(
@@ -270,6 +332,7 @@ fn hints() {
             projection: None,
             hint: Some(&hint),
             key_bounds: None,
+            reads_scores: false,
             return_key: false,
             filter: None,
             indexes: &all,
@@ -381,6 +444,7 @@ fn ranges_hold_the_keys_of_matching_documents() {
                 projection: None,
                 hint: None,
                 key_bounds: None,
+                reads_scores: false,
                 return_key: false,
                 filter: None,
                 indexes: &all,
@@ -448,6 +512,7 @@ fn predicates_that_the_ranges_decide_are_not_looked_at_again() {
             projection: None,
             hint: None,
             key_bounds: None,
+            reads_scores: false,
             return_key: false,
             filter: None,
             indexes,
@@ -580,6 +645,7 @@ fn ranges_that_decide_hold_only_keys_of_matching_documents() {
                     projection: None,
                     hint: None,
                     key_bounds: None,
+                    reads_scores: false,
                     return_key: false,
                     filter: None,
                     indexes: &all,
@@ -691,6 +757,7 @@ fn a_hinted_wildcard_index_serves_every_branch_of_an_or_or_none() {
             projection: None,
             hint: Some(&hint),
             key_bounds: None,
+            reads_scores: false,
             return_key: false,
             filter: None,
             indexes: &all,

@@ -44,6 +44,7 @@ fn planned(indexes: &[IndexSpec], matcher: &Matcher, sort: Option<&SortPattern>)
         projection: None,
         hint: None,
         key_bounds: None,
+        reads_scores: false,
         return_key: false,
         filter: None,
         indexes,

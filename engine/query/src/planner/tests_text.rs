@@ -43,6 +43,7 @@ fn planned(
         projection: projection.as_ref(),
         hint: hint.as_ref(),
         key_bounds: None,
+        reads_scores: false,
         return_key: false,
         filter: None,
         indexes: &indexes,
@@ -104,7 +105,7 @@ fn alternatives_all_have_indexes() {
     let text = || with_text("dog", rawdoc! { "p": 1 });
     check(
         rawdoc! { "$or": [text(), { "n": 1 }] },
-        Ok("FETCH OR IXSCAN"),
+        Ok("FETCH OR TEXT_MATCH FETCH IXSCAN"),
     );
     check(rawdoc! { "$or": [text(), { "m": 1 }] }, Err(291));
     check(

@@ -4,8 +4,9 @@
 use pinion_bson::RawBson;
 use pinion_wire::Result;
 
+use super::alternatives;
 use super::candidate::{Candidate, Query, candidates};
-use super::choose::{find_hinted, planner_error, union, usable};
+use super::choose::{find_hinted, planner_error, usable};
 use super::interval::{Interval, Intervals};
 use super::ranges::key_ranges;
 use super::{Access, Hint, IndexAccess, Plan, PlanRequest};
@@ -68,23 +69,17 @@ pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
 
 /// The plan of a query whose `$text` stands in a `$or`.
 fn plan_alternatives(request: &PlanRequest<'_>, hinted: Option<usize>) -> Result<Plan> {
-    let branches = match (hinted, request.key_bounds) {
-        (None, None) => union(request, request.matcher.root(), None)?,
+    let plan = match (hinted, request.key_bounds) {
+        (None, None) => alternatives::plans(request, None, None)?.pop(),
         _ => None,
     };
-    match branches {
-        Some(branches) => Ok(Plan {
-            access: Access::Union(branches),
-            sort_provided: false,
-            filter_satisfied: false,
-            covered: false,
-        }),
-        None => Err(planner_error(
+    plan.ok_or_else(|| {
+        planner_error(
             request,
             291,
             "Failed to produce a solution for TEXT under OR - other non-TEXT clauses under OR have to be indexed as well.",
-        )),
-    }
+        )
+    })
 }
 
 /// The scan of a text index, where `$text` is among the predicates, and each field that stands in
@@ -119,6 +114,7 @@ pub(super) fn candidate(at: usize, index: &IndexSpec, query: &Query<'_>) -> Opti
         points: fields.before.len() + 1,
         has_range: true,
         sort_provided: false,
+        exploded: Vec::new(),
         wildcard: false,
     })
 }

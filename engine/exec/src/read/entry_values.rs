@@ -1,0 +1,105 @@
+//! What the entries of an index tell of the documents that they name.
+
+use bytes::Bytes;
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_catalog::{Index, entry_key};
+use pinion_storage::Key;
+use pinion_wire::Result;
+
+use super::access::RangeAccess;
+use super::scan::{Named, damaged_index};
+
+/// The values of an entry under their paths.
+fn values_of(index: &Index, named: &Named) -> Result<RawDocumentBuf> {
+    let entry = named
+        .entry
+        .as_ref()
+        .expect("it is kept where values are wanted");
+    entry_key(index, &entry.key, &entry.type_bits)
+}
+
+/// What an entry has of a document, as far as the paths go; `None` if a value is null, which may
+/// stand for one that is missing.
+pub(super) fn covered_document(
+    branch: &RangeAccess,
+    named: &Named,
+    kept: &[String],
+) -> Result<Option<Bytes>> {
+    let Some(index) = &branch.index else {
+        return Ok(None);
+    };
+    let values = values_of(index, named)?;
+    let mut fields: Vec<(&str, RawBsonRef<'_>)> = pinion_bson::elements(&values)
+        .filter(|(path, _)| kept.iter().any(|kept| kept == path))
+        .collect();
+    if fields
+        .iter()
+        .any(|(_, value)| matches!(value, RawBsonRef::Null))
+    {
+        return Ok(None);
+    }
+    fields.sort_by_key(|(path, _)| *path != "_id");
+    let mut out = DocBuilder::new();
+    append_paths(&mut out, &fields);
+    Ok(Some(Bytes::from(out.finish_bytes())))
+}
+
+/// Appends values at their paths. None of the paths leads through another one.
+fn append_paths(out: &mut DocBuilder, fields: &[(&str, RawBsonRef<'_>)]) {
+    let mut done: Vec<&str> = Vec::new();
+    for (path, value) in fields {
+        let Some((head, _)) = path.split_once('.') else {
+            out.append(path, *value);
+            continue;
+        };
+        if done.contains(&head) {
+            continue;
+        }
+        done.push(head);
+        let inner: Vec<(&str, RawBsonRef<'_>)> = fields
+            .iter()
+            .filter_map(|(path, value)| Some((path.split_once('.')?, *value)))
+            .filter(|((at, _), _)| *at == head)
+            .map(|((_, rest), value)| (rest, value))
+            .collect();
+        out.start_document(head);
+        append_paths(out, &inner);
+        out.end();
+    }
+}
+
+/// The value of a field of an entry, in a field without a name; `None` if it is null.
+pub(super) fn value_of(index: &Index, named: &Named, field: usize) -> Result<Option<Bytes>> {
+    let values = values_of(index, named)?;
+    let value = pinion_bson::elements(&values).nth(field);
+    let (_, value) = value.expect("an entry has all fields of its index");
+    Ok((!matches!(value, RawBsonRef::Null)).then(|| unnamed(value)))
+}
+
+/// The value at a path of a document that has no arrays on the way.
+pub(super) fn value_at(document: &RawDocument, path: &str) -> Option<Bytes> {
+    match path.split_once('.') {
+        None => pinion_bson::get(document, path).map(unnamed),
+        Some((head, rest)) => match pinion_bson::get(document, head)? {
+            RawBsonRef::Document(inner) => value_at(inner, rest),
+            _ => None,
+        },
+    }
+}
+
+fn unnamed(value: RawBsonRef<'_>) -> Bytes {
+    let mut out = DocBuilder::new();
+    out.append("", value);
+    Bytes::from(out.finish_bytes())
+}
+
+/// A key above all that have the same value in the field, and below those of the next one. What
+/// follows a value is the end of the fields or the type of the next, and neither is the highest
+/// byte; that follows where a string goes on behind a zero byte, which is another value.
+pub(super) fn behind_value(index: &Index, key: &[u8], field: usize) -> Result<Key> {
+    let end = pinion_keystring::prefix_len(key, field as u32 + 1, index.spec.ordering);
+    let end = end.map_err(|_| damaged_index(index.name()))?;
+    let mut behind = Key::from_slice(&key[..end]);
+    behind.push(u8::MAX);
+    Ok(behind)
+}
