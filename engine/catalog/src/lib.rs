@@ -53,7 +53,7 @@ pub use oplog::{
 };
 pub use options::{
     Capped, Clustered, CollectionKind, CollectionOptions, Granularity, TimeSeries,
-    TimeSeriesChange, ValidationAction, ValidationLevel, ViewDefinition,
+    TimeSeriesChange, ValidationAction, ValidationLevel, ViewDefinition, check_storage_engine,
 };
 pub use series::{BUCKETS_PREFIX, buckets_of, series_of};
 pub use specs::{

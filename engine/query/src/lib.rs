@@ -33,6 +33,7 @@ pub use collation::{has_strings, parse_collation, spend_sort_keys, with_sort_key
 pub use command_shape::{command_shape, find_of_one_id};
 pub use expression::{
     Expression, MetaKind, Metadata, Random, Subject, Value, Variables, check_field_path,
+    check_variable_name,
 };
 pub use fulltext::is_text_language;
 pub use index::{

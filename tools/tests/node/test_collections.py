@@ -157,3 +157,13 @@ def test_views_that_cannot_be(client):
     refused(lambda: database.command({"create": "w", "viewOn": "v", "pipeline": []}), 5)
     refused(lambda: database.command({"create": "v"}), 48)
     refused(lambda: database.command({"create": "system.views"}), 73)
+
+
+def test_names_that_the_node_looks_for_are_not_renamed(client):
+    client.renames.c.insert_one({})
+    rename = lambda old, new: client.admin.command({"renameCollection": old, "to": new})
+    for old, new in [("renames.c", "renames.system.views"), ("renames.system.views", "renames.d"), ("admin.system.version", "renames.d")]:
+        with pytest.raises(OperationFailure) as raised:
+            rename(old, new)
+        assert raised.value.code == 20, raised.value
+    rename("renames.c", "renames.d")

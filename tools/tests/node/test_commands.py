@@ -4,7 +4,7 @@ import time
 
 import pymongo
 import pytest
-from bson import Int64
+from bson import Binary, Int64
 from bson.son import SON
 from pymongo.errors import OperationFailure
 
@@ -373,10 +373,12 @@ def test_unknown_index_options_are_dropped_where_asked(client, collection):
         database.command({"createIndexes": name, "indexes": [spec]})
     database.command({"createIndexes": name, "indexes": [spec], "ignoreUnknownIndexOptions": True})
     assert collection.index_information()["a_1"] == {"v": 2, "key": [("a", 1)], "unique": True}
-    # What Pinion lacks is no unknown option.
-    with pytest.raises(OperationFailure, match="storageEngine"):
-        database.command({"createIndexes": name, "ignoreUnknownIndexOptions": True,
-                          "indexes": [{"key": {"b": 1}, "name": "b_1", "storageEngine": {"wiredTiger": {}}}]})
+    # What is meant for another engine is kept, if it is right.
+    engine = lambda settings: {"createIndexes": name, "ignoreUnknownIndexOptions": True,
+                               "indexes": [{"key": {"b": 1}, "name": "b_1", "storageEngine": settings}]}
+    fails(database, engine({"other": {}}), 72)
+    database.command(engine({"wiredTiger": {}}))
+    assert collection.index_information()["b_1"]["storageEngine"] == {"wiredTiger": {}}
 
 
 @pytest.mark.parametrize("explained", [
@@ -406,3 +408,29 @@ def test_an_explained_command_is_read_as_strictly_as_one_that_runs(client, expla
 )
 def test_javascript_is_switched_off(client, command, code, named):
     assert named in fails(client.refused, command, code)
+
+
+def test_variables_of_commands_have_names_and_no_document(client):
+    database = client.lets
+    database.c.insert_one({"_id": 1, "a": 2})
+    commands = [{"find": "c"}, {"aggregate": "c", "pipeline": [], "cursor": {}}, {"delete": "c", "deletes": [{"q": {"_id": 9}, "limit": 1}]},
+                {"update": "c", "updates": [{"q": {"_id": 9}, "u": {"$set": {"b": 1}}}]}, {"findAndModify": "c", "query": {"_id": 9}, "remove": True}]
+    for command in commands:
+        for name in ["1", "", "A", "_x", "$a", "a.b", "x-y", "NOW"]:
+            fails(database, {**command, "let": {name: 1}}, 9)
+        for value in ["$a", "$$ROOT", {"$add": [1, "$a"]}, {"$getField": "a"}]:
+            fails(database, {**command, "let": {"x": value}}, 4890500)
+        assert database.command({**command, "let": {"x": {"$add": [1, 2]}, "y": "$$x", "é": "$$NOW", "CURRENT": 5}})["ok"] == 1
+
+
+def test_reads_take_the_uuid_of_a_collection(client):
+    database = client.uuids
+    database.c.insert_many([{"_id": n} for n in range(3)])
+    uuid = next(database.list_collections())["info"]["uuid"]
+    assert len(database.command({"find": uuid})["cursor"]["firstBatch"]) == 3
+    assert database.command({"count": uuid})["n"] == 3
+    assert database.command({"distinct": uuid, "key": "_id"})["values"] == [0, 1, 2]
+    assert database.command({"listIndexes": uuid})["cursor"]["ns"] == "uuids.c"
+    fails(client.elsewhere, {"find": uuid}, 26)
+    fails(database, {"find": Binary(b"short", 4)}, 207)
+    fails(database, {"insert": uuid, "documents": [{}]}, 73)

@@ -1,6 +1,7 @@
 //! What a collection is created with: parsed once, compared as data, written back as MongoDB lists
 //! it.
 
+mod engine;
 pub(crate) mod stored;
 mod time_series;
 
@@ -10,6 +11,7 @@ use pinion_bson::{DocBuilder, RawArrayBuf, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_collation::Collation;
 use pinion_query::parse_collation;
 
+pub use engine::check_storage_engine;
 pub use time_series::{Granularity, TimeSeries, TimeSeriesChange};
 
 /// What a namespace stands for.

@@ -8,6 +8,7 @@ use pinion_wire::{Error, ErrorCode, Result};
 use super::series::ORIGINAL;
 use super::{FIELDS_OF_KINDS, cannot_create, filter, flag, key_of, kind_of, part, wrong_type};
 use crate::limits::MAX_TTL_SECS;
+use crate::options::check_storage_engine;
 use crate::text::{render, render_value};
 
 /// Checks one option by itself and appends it as it is stored.
@@ -52,7 +53,9 @@ pub(super) fn keep(
         "expireAfterSeconds" => {
             out.append(field, expire_after(value)?);
         }
-        "storageEngine" => check_storage_engine(value)?,
+        "storageEngine" => {
+            out.append("storageEngine", checked_engine(value)?);
+        }
         "clustered" => {
             check_bool(field, value)?;
             if super::is_truthy(value) {
@@ -176,16 +179,13 @@ fn expire_after(value: RawBsonRef<'_>) -> Result<i32> {
     Ok(seconds as i32)
 }
 
-/// Options for the engine of MongoDB say nothing here: what is given must be empty.
-fn check_storage_engine(value: RawBsonRef<'_>) -> Result<()> {
+/// Settings for another engine.
+fn checked_engine(value: RawBsonRef<'_>) -> Result<&RawDocument> {
     match value {
-        RawBsonRef::Document(options) if options.is_empty() => Err(cannot_create(
+        RawBsonRef::Document(engines) if engines.is_empty() => Err(cannot_create(
             "Empty \"storageEngine\" options are invalid. Please remove the field or include valid options.",
         )),
-        RawBsonRef::Document(_) => Err(Error::new(
-            ErrorCode::NOT_IMPLEMENTED,
-            "The index option 'storageEngine' is not supported",
-        )),
+        RawBsonRef::Document(engines) => check_storage_engine(engines).map(|()| engines),
         other => Err(wrong_type("storageEngine", "an object", other)),
     }
 }

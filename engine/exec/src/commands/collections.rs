@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_catalog::{Collection, CollectionKind, DropTarget, Uuid, View, core_catalog};
+use pinion_catalog::{
+    Collection, CollectionKind, DropTarget, SYSTEM_VIEWS, Uuid, View, core_catalog,
+};
 use pinion_query::Matcher;
 use pinion_wire::idl::{FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
@@ -99,12 +101,29 @@ pub(crate) async fn rename_collection(cmd: Invocation) -> Result<Reply> {
     let stays_temporary = reader.opt_bool("stayTemp")?.unwrap_or(false);
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.finish()?;
+    check_renamable(&from, &to)?;
     check_uuid(&from, uuid)?;
     let ts =
         pinion_catalog::rename_collection(&cmd.ctx, from, to, drop_target, stays_temporary).await?;
     let mut out = Reply::new();
     acknowledge(&cmd.ctx, Some(ts), &mut out).await?;
     Ok(out)
+}
+
+/// Refuses names that the node itself looks for.
+fn check_renamable(from: &Namespace, to: &Namespace) -> Result<()> {
+    let refused = |what: &str| {
+        let message = format!("renaming {what} is not allowed");
+        Err(Error::new(ErrorCode::ILLEGAL_OPERATION, message))
+    };
+    let either = |is: fn(&Namespace) -> bool| is(from) || is(to);
+    if either(|ns| ns.as_str() == "admin.system.version") {
+        return refused("the server configuration collection (admin.system.version)");
+    }
+    if either(|ns| ns.collection() == SYSTEM_VIEWS) {
+        return refused("system.views collection or renaming to system.views");
+    }
+    Ok(())
 }
 
 /// Whether a collection that has the new name goes: any, or the one with a UUID.

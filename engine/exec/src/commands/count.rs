@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::aggregate;
 use super::collation::Asked;
+use super::names::named_or_uuid;
 use super::variables::of_filter;
 use super::views::Rewritten;
 use crate::acquire::{Acquired, acquire_viewed};
@@ -38,7 +39,7 @@ pub(super) struct Count {
 /// Reads the command.
 pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<CountCommand<'d>> {
     let reader = CommandReader::new("count", body)?;
-    let ns = reader.namespace("count", db)?;
+    let ns = named_or_uuid(&reader, "count", db)?;
     let query = reader.opt_doc("query")?;
     let hint = parse_hint(reader.value("hint"))?;
     let skip = reader.opt_non_negative("skip")?.unwrap_or(0);

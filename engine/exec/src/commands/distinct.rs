@@ -15,6 +15,7 @@ use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::aggregate;
 use super::collation::Asked;
+use super::names::named_or_uuid;
 use super::query_settings::admitted;
 use super::variables::of_filter;
 use super::views::Rewritten;
@@ -45,7 +46,7 @@ pub(super) struct Distinct {
 /// Reads the command.
 pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<DistinctCommand<'d>> {
     let reader = CommandReader::new("distinct", body)?;
-    let ns = reader.namespace("distinct", db)?;
+    let ns = named_or_uuid(&reader, "distinct", db)?;
     let key = reader.str("key")?;
     if key.contains('\0') {
         return Err(Error::new(

@@ -12,6 +12,7 @@ use super::aggregate;
 use super::collation::Asked;
 use super::cursors::{CursorRequest, append_cursor, first_batch};
 use super::express::{self, Ran};
+use super::names::named_or_uuid;
 use super::query_settings::admitted;
 use super::variables::variables;
 use super::views::{Rewritten, check_sort, not_in_pipelines};
@@ -70,7 +71,7 @@ pub(super) struct Find {
 /// Reads the command. `explain` reads it too, so nothing in here depends on how the body came.
 pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<FindCommand<'d>> {
     let reader = CommandReader::new("find", body)?;
-    let ns = reader.namespace("find", db)?;
+    let ns = named_or_uuid(&reader, "find", db)?;
     let filter = reader.opt_owned_doc("filter")?;
     let sort = reader.opt_owned_doc("sort")?;
     let projection = reader.opt_owned_doc("projection")?;

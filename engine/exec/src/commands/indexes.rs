@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use super::acknowledge;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
+use super::names::named_or_uuid;
 use crate::acquire::{acquire_stored, check_uuid};
 use crate::read::Stream;
 use crate::state::state;
@@ -139,7 +140,7 @@ pub(crate) async fn re_index(cmd: Invocation) -> Result<Reply> {
 /// `listIndexes`.
 pub(crate) async fn list_indexes(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
-    let ns = reader.namespace("listIndexes", cmd.db())?;
+    let ns = named_or_uuid(&reader, "listIndexes", cmd.db())?;
     let batch_size = batch_size_of(reader.opt_doc("cursor")?, "listIndexes")?;
     let uuids = reader.opt_safe_bool("includeBuildUUIDs")?.unwrap_or(false);
     let info = reader

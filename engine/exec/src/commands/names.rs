@@ -1,5 +1,7 @@
 //! Names of collections as diagnostic commands take them: what cannot be a collection's name is one that is not there.
 
+use pinion_bson::{BinarySubtype, RawBsonRef};
+use pinion_catalog::{Uuid, core_catalog};
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Result};
 
@@ -13,6 +15,37 @@ pub(super) fn named(
     db: &str,
 ) -> Result<Option<Namespace>> {
     in_database(db, reader.collection(command)?)
+}
+
+/// The namespace in the command's own field, which may be the UUID of a collection.
+///
+/// # Errors
+/// NamespaceNotFound (26) where the database has no collection with the UUID.
+pub(super) fn named_or_uuid(
+    reader: &CommandReader<'_>,
+    command: &str,
+    db: &str,
+) -> Result<Namespace> {
+    let Some(RawBsonRef::Binary(binary)) = reader.value(command) else {
+        return reader.namespace(command, db);
+    };
+    if binary.subtype != BinarySubtype::Uuid {
+        return reader.namespace(command, db);
+    }
+    let Ok(bytes) = binary.bytes.try_into() else {
+        return Err(Error::new(
+            ErrorCode::INVALID_UUID,
+            "uuid must be a 16-byte binary field with UUID (4) subtype",
+        ));
+    };
+    let (uuid, catalog) = (Uuid(bytes), core_catalog().current());
+    match catalog.by_uuid(uuid) {
+        Some(collection) if collection.ns.db() == db => Ok(collection.ns.clone()),
+        _ => Err(Error::new(
+            ErrorCode::NAMESPACE_NOT_FOUND,
+            format!("Unable to resolve {uuid}"),
+        )),
+    }
 }
 
 /// The namespace of these two names; `None` for one that no collection can have.

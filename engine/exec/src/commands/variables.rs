@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use pinion_bson::{RawBson, RawDocument, RawDocumentBuf, Timestamp};
 use pinion_collation::Collation;
-use pinion_query::{Expression, Variables};
-use pinion_wire::{OpContext, Result};
+use pinion_query::{Expression, Variables, check_variable_name};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use crate::compute::compute;
 
@@ -26,8 +26,16 @@ pub(super) async fn variables(
     };
     let nothing = RawDocumentBuf::new();
     for (name, value) in pinion_bson::elements(definitions) {
+        check_variable_name(name, false)?;
         let evaluate = || {
             let expression = Expression::parse(value, &variables)?;
+            if expression.reads_document() {
+                return Err(Error::new(
+                    ErrorCode(4_890_500),
+                    "Command let Expression tried to access a field, but this is not allowed because Command let \
+                     expressions run before the query examines any documents.",
+                ));
+            }
             Ok(expression.evaluate(&nothing)?.as_ref().map(RawBson::from))
         };
         let value = compute(ctx, evaluate).await?;

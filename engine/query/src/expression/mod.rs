@@ -24,7 +24,7 @@ pub use meta::{MetaKind, Metadata, Subject};
 pub(crate) use meta::{MetaSet, NO_METADATA, sort_kind};
 pub(crate) use operators::{TimeUnit, is_expression_name};
 pub use parse::check_field_path;
-pub(crate) use parse::check_variable_name;
+pub use parse::check_variable_name;
 pub use random::Random;
 pub use value::Value;
 
@@ -80,6 +80,8 @@ pub struct Expression {
     slots: usize,
     /// What it reads beside the document.
     reads: MetaSet,
+    /// Whether it reads the document itself.
+    reads_document: bool,
 }
 
 impl Expression {
@@ -113,6 +115,11 @@ impl Expression {
     pub fn evaluate<'a>(&'a self, subject: impl Into<Subject<'a>>) -> Result<Value<'a>> {
         let subject = subject.into();
         self.evaluate_at(subject, subject.document)
+    }
+
+    /// Whether the value depends on a document.
+    pub fn reads_document(&self) -> bool {
+        self.reads_document
     }
 
     /// What the expression reads beside the document.

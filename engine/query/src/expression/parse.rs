@@ -100,6 +100,7 @@ pub(crate) struct Parser<'v> {
     scope: Vec<(String, usize)>,
     slots: usize,
     reads: MetaSet,
+    reads_document: bool,
     depth: usize,
     /// Whether comparisons are made by bytes, whatever the collation.
     by_bytes: bool,
@@ -112,6 +113,7 @@ impl<'v> Parser<'v> {
             scope: Vec::new(),
             slots: 0,
             reads: MetaSet::default(),
+            reads_document: false,
             depth: 0,
             by_bytes: false,
         }
@@ -159,7 +161,14 @@ impl<'v> Parser<'v> {
             root,
             slots: self.slots,
             reads: self.reads,
+            reads_document: self.reads_document,
         }
+    }
+
+    /// A path of the document.
+    pub(super) fn field(&mut self, path: FieldPath) -> Expr {
+        self.reads_document = true;
+        Expr::Field(path)
     }
 
     /// Notes that the expression reads something beside the document.
@@ -270,7 +279,7 @@ impl<'v> Parser<'v> {
             let path = parse_field_path(path)?;
             return Ok(match self.current() {
                 Some(current) => super::eval::path_in_constant(current, &path),
-                None => Expr::Field(path),
+                None => self.field(path),
             });
         };
         if rest.is_empty() {
@@ -293,10 +302,13 @@ impl<'v> Parser<'v> {
             }
         };
         match name {
-            "ROOT" => Ok(Expr::Root(path)),
+            "ROOT" => {
+                self.reads_document = true;
+                Ok(Expr::Root(path))
+            }
             "CURRENT" => Ok(match self.current() {
                 Some(current) => constant(current, path),
-                None => Expr::Field(path),
+                None => self.field(path),
             }),
             "REMOVE" => Ok(Expr::Remove),
             "NOW" => match self.variables.now_ms {
@@ -438,7 +450,7 @@ pub fn check_field_path(text: &str) -> Result<()> {
 }
 
 /// The rules for a variable's name, when it is used and when it is bound.
-pub(crate) fn check_variable_name(name: &str, reading: bool) -> Result<()> {
+pub fn check_variable_name(name: &str, reading: bool) -> Result<()> {
     let Some(first) = name.chars().next() else {
         return Err(failed_to_parse("empty variable names are not allowed"));
     };

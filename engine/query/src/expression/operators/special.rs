@@ -462,7 +462,7 @@ fn parse_get_field(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) ->
                 .ok_or_else(|| error(3041703, "$getField requires 'input' to be specified"))?;
             (field, input)
         }
-        other => (other, Expr::Field(Box::default())),
+        other => (other, parser.field(Box::default())),
     };
     let field = parser.parse(field)?;
     if let Expr::Literal(value) = &field
