@@ -99,6 +99,13 @@ pub const INSERT_GROUP_BYTES: usize = 4 * 1024 * 1024;
 /// Writes that one step of an insert hands to storage together, but for those of its last document:
 /// of documents that have many keys it takes fewer.
 pub(crate) const INSERT_STEP_WRITES: usize = 4096;
+/// Changes that one step of a multi-update or a multi-delete hands to storage together, and the
+/// writes of them but for those of the last.
+pub(crate) const MODIFY_STEP_STATEMENTS: usize = 256;
+pub(crate) const MODIFY_STEP_WRITES: usize = 4096;
+/// Bytes of documents, old and new, that a core prepares before what it has is written; one is
+/// always prepared.
+pub(crate) const PREPARED_BYTES: usize = 4 * 1024 * 1024;
 /// How often a write that conflicts is tried again before the client is told.
 pub const MAX_CONFLICT_RETRIES: u32 = 200;
 /// How often a write that finds no memory for changes waits for the checkpoint before the client is

@@ -4,26 +4,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawDocument};
-use pinion_catalog::{
-    Collection, OpEvent, OpKind, document_id, from_read_error, from_write_error, index_writes,
-    partition_of,
-};
+use pinion_catalog::{Collection, OpEvent, OpKind, from_write_error, partition_of};
 use pinion_clock::Timestamp;
 use pinion_query::{Matcher, MultikeyPaths, Update};
 use pinion_runtime::Queue;
-use pinion_storage::{
-    Entry, Expect, Key, Op, PartitionId, ReadAt, Statement, TreeId, Write, WriteError, storage,
-};
+use pinion_storage::{Entry, Key, PartitionId, TreeId, WriteError, storage};
 use pinion_wire::{OpContext, Result};
 
 use super::backoff::Backoff;
-use super::document::update_context;
-use super::insert::{duplicate_of, entry_of};
-use super::order::{first_error, first_taken};
-use super::validation::{Validation, check_document};
-use crate::compute::{compute, compute_bytes};
-use crate::interrupt::{check, is_interruption, pause};
-use crate::state::state;
+use super::insert::entry_of;
+use super::prepare::{Prepared, PreparedChange, prepare};
+use super::validation::Validation;
+use crate::compute::compute_bytes;
 
 /// What happens to the documents that match.
 #[derive(Debug)]
@@ -58,10 +50,7 @@ pub(crate) enum Modified {
         new: Option<Bytes>,
     },
     /// These indexes must be made multikey first; the caller does so and tries this document again.
-    NeedsMultikey {
-        key: Key,
-        trees: Vec<(TreeId, MultikeyPaths)>,
-    },
+    NeedsMultikey { trees: Vec<(TreeId, MultikeyPaths)> },
 }
 
 /// Changes one document, on its owner's core.
@@ -82,159 +71,48 @@ pub(crate) async fn modify_at_owner(
     .await
 }
 
-/// Changes several documents of one owner in this order, up to the first that fails.
-pub(crate) async fn modify_many_at(
-    request: &Arc<ModifyRequest>,
-    owner: pinion_runtime::CoreId,
-    keys: Vec<Key>,
-    ctx: &OpContext,
-) -> Vec<Result<Modified>> {
-    let (request, ctx) = (request.clone(), ctx.clone());
-    pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
-        let mut results = Vec::with_capacity(keys.len());
-        for key in keys {
-            let partition = partition_of(&request.collection, &key);
-            let result = modify(&request, partition, key, &ctx).await;
-            let failed = result.is_err();
-            results.push(result);
-            // The statement ends with its first error; what other owners are at goes on to the end of their group.
-            if failed {
-                break;
-            }
-            pinion_runtime::yield_if_due().await;
-        }
-        results
-    })
-    .await
-}
-
 async fn modify(
     request: &ModifyRequest,
     partition: PartitionId,
     key: Key,
     ctx: &OpContext,
 ) -> Result<Modified> {
-    let collection = &request.collection;
-    let owned = storage()
-        .partition(partition)
-        .expect("submitted to its owner");
-    let record = collection.record_of(&key);
     let mut backoff = Backoff::default();
     loop {
-        check(ctx)?;
-        let Some(read) = owned
-            .get(collection.tree(), &key, ReadAt::Newest)
-            .await
-            .map_err(from_read_error)?
-        else {
-            return Ok(Modified::NoMatch);
+        let (change, statement) = match prepare(request, partition, &key, ctx).await? {
+            Prepared::Nothing(modified) => return Ok(modified),
+            Prepared::NeedsMultikey(trees) => return Ok(Modified::NeedsMultikey { trees }),
+            Prepared::Change { change, statement } => (change, statement),
         };
-        if request.is_lookup {
-            let counters = &state().metrics.counters;
-            counters.keys_examined.inc();
-            counters.docs_examined.inc();
-            ctx.work().examined(1, 1);
-        }
-        let old = pinion_catalog::stored_document(&read.value);
-        let matches = || request.matcher.matches_with_position(old);
-        let Some(position) = compute(ctx, matches).await? else {
-            return Ok(Modified::NoMatch);
-        };
-        let id = document_id(old)?;
-        let computed = match &*request.change {
-            Change::Delete => None,
-            Change::Update(update) => {
-                let context = update_context(false, position.array_index);
-                match compute(ctx, || update.apply(old, &context)).await? {
-                    Some(new) => Some(Bytes::from(new.into_bytes())),
-                    None => {
-                        return Ok(Modified::Unchanged {
-                            document: request.wants_documents.then(|| read.value.clone()),
-                        });
-                    }
-                }
-            }
-        };
-        let new = computed
-            .as_ref()
-            .map(|bytes| pinion_catalog::stored_document(bytes));
-        if let Some(new) = new {
-            check_document(ctx, collection, request.validation, Some(old), new).await?;
-        }
-        pause(ctx).await?;
-        let hash = storage().partition_hash();
-        let entries = || index_writes(collection, partition, hash, record, Some(old), new, true);
-        let mut index = match compute(ctx, entries).await {
-            Ok(index) => index,
-            Err(error) => {
-                return Err(match new {
-                    _ if is_interruption(&error) => error,
-                    Some(new) => first_error(collection, record, id, Some(old), new, error).await,
-                    None => error,
-                });
-            }
-        };
-        if !index.newly_multikey.is_empty() {
-            return Ok(Modified::NeedsMultikey {
-                key,
-                trees: index.newly_multikey,
-            });
-        }
-        if state().shared.options.forget_index_entries && new.is_some() {
-            index.writes.pop();
-        }
-        let op = match &computed {
-            Some(bytes) => Op::Put(bytes.clone()),
-            None => Op::Delete,
-        };
-        let mut writes = Vec::with_capacity(1 + index.writes.len());
-        writes.push(Write {
-            partition,
-            tree: collection.tree(),
-            key: key.clone(),
-            op,
-            expect: Expect::Version(read.token),
-        });
-        writes.extend(index.writes.iter().cloned());
-        let entry = change_entry(collection, record, id, old, new).await?;
-        let mut results = storage()
-            .execute(
-                vec![Statement {
-                    writes,
-                    entry: Some(entry),
-                }],
-                true,
-            )
-            .await;
+        let mut results = storage().execute(vec![statement], true).await;
         match results.pop().expect("one statement has one result") {
-            Ok(ts) => {
-                let keep = |bytes: Bytes| request.wants_documents.then_some(bytes);
-                return Ok(Modified::Changed {
-                    ts,
-                    old: keep(read.value.clone()),
-                    new: computed.and_then(keep),
-                });
-            }
-            Err(WriteError::Conflict | WriteError::Missing { .. }) => {
-                if !backoff.conflict(ctx).await? {
-                    return Err(from_write_error(WriteError::Conflict));
-                }
-            }
-            Err(WriteError::CacheFull) => {
-                if !backoff.cache_full(ctx).await? {
-                    return Err(from_write_error(WriteError::CacheFull));
-                }
-            }
-            Err(WriteError::Duplicate { write, .. }) if write > 0 => {
-                state().metrics.counters.duplicate_key_errors.inc();
-                let error = duplicate_of(collection, &index.writes[write - 1]);
-                return Err(match new {
-                    Some(new) => first_taken(collection, record, id, Some(old), new, error).await,
-                    None => error,
-                });
-            }
-            Err(error) => return Err(from_write_error(error)),
+            Ok(ts) => return Ok(change.done(ts, request.wants_documents)),
+            Err(error) => retry(&mut backoff, &request.collection, &change, error, ctx).await?,
         }
+    }
+}
+
+/// Waits before a change is tried again that met another writer, or found no memory.
+///
+/// # Errors
+/// What the client is told of any other error, or if it was tried often enough.
+pub(super) async fn retry(
+    backoff: &mut Backoff,
+    collection: &Arc<Collection>,
+    change: &PreparedChange,
+    error: WriteError,
+    ctx: &OpContext,
+) -> Result<()> {
+    let (error, more) = match error {
+        WriteError::Conflict | WriteError::Missing { .. } | WriteError::NotReached => {
+            (WriteError::Conflict, backoff.conflict(ctx).await?)
+        }
+        WriteError::CacheFull => (error, backoff.cache_full(ctx).await?),
+        error => return Err(change.refused(collection, error).await),
+    };
+    match more {
+        true => Ok(()),
+        false => Err(from_write_error(error)),
     }
 }
 

@@ -1,20 +1,19 @@
 //! Statements that find their documents first: update, delete, findAndModify.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_catalog::{Collection, core_catalog, partition_of, set_multikey};
+use pinion_catalog::{Collection, core_catalog, set_multikey};
 use pinion_query::{Hint, Matcher, MultikeyPaths, SortPattern, Update};
-use pinion_runtime::CoreId;
-use pinion_storage::{Key, TreeId, storage};
+use pinion_storage::{Key, TreeId};
 use pinion_wire::{Error, ErrorCode, OpContext, Result, Written};
 
 use super::batch::BatchOutcome;
 use super::document::{prepare_for_insert, update_context};
+use super::group::change_group;
 use super::insert::{InsertOptions, insert_documents};
-use super::modify::{Change, Modified, ModifyRequest, modify_at_owner, modify_many_at};
+use super::modify::{Change, Modified, ModifyRequest, modify_at_owner};
 use super::validation::Validation;
 use crate::acquire::{Acquired, acquire};
 use crate::compute::compute;
@@ -76,7 +75,7 @@ pub(crate) struct ModifyOutcome {
 }
 
 impl ModifyOutcome {
-    fn count(&mut self, modified: Modified) -> bool {
+    pub(super) fn count(&mut self, modified: Modified) -> bool {
         match modified {
             Modified::NoMatch | Modified::NeedsMultikey { .. } => false,
             Modified::Unchanged { document } => {
@@ -228,7 +227,7 @@ async fn change_matching(
         ctx.work().planned(Box::new(|| "IDHACK".into()));
         let key = collection.id_key(id.as_raw_bson_ref());
         let modified = modify_at_owner(&request, key, ctx).await?;
-        if let Modified::NeedsMultikey { trees, .. } = modified {
+        if let Modified::NeedsMultikey { trees } = modified {
             return Ok(Step::Multikey(collection.clone(), trees));
         }
         outcome.count(modified);
@@ -246,7 +245,7 @@ async fn change_matching(
             return Ok(Step::Done);
         };
         return Ok(match modify_at_owner(&request, key, ctx).await? {
-            Modified::NeedsMultikey { trees, .. } => Step::Multikey(collection.clone(), trees),
+            Modified::NeedsMultikey { trees } => Step::Multikey(collection.clone(), trees),
             modified => {
                 if outcome.count(modified) {
                     Step::Done
@@ -283,46 +282,6 @@ async fn change_matching(
         if core_catalog().gates().is_locked() {
             return Ok(Step::Again);
         }
-    }
-}
-
-/// Changes a group of documents on all their owners at once. Returns the indexes that must be multikey for those it adds to
-/// `waiting`.
-pub(super) async fn change_group(
-    ctx: &OpContext,
-    request: &Arc<ModifyRequest>,
-    group: Vec<Key>,
-    waiting: &mut Vec<Key>,
-    outcome: &mut ModifyOutcome,
-) -> Result<Vec<(TreeId, MultikeyPaths)>> {
-    let mut by_owner: BTreeMap<CoreId, Vec<Key>> = BTreeMap::new();
-    for key in group {
-        let owner = storage().owner(partition_of(&request.collection, &key));
-        by_owner.entry(owner).or_default().push(key);
-    }
-    let results = pinion_runtime::join_all(
-        by_owner
-            .into_iter()
-            .map(|(owner, keys)| modify_many_at(request, owner, keys, ctx)),
-    )
-    .await;
-    let mut failed = None;
-    let mut multikey: Vec<(TreeId, MultikeyPaths)> = Vec::new();
-    for result in results.into_iter().flatten() {
-        match result {
-            Ok(Modified::NeedsMultikey { key, trees }) => {
-                waiting.push(key);
-                multikey.extend(trees);
-            }
-            Ok(modified) => {
-                outcome.count(modified);
-            }
-            Err(error) => failed = failed.or(Some(error)),
-        }
-    }
-    match failed {
-        Some(error) => Err(error),
-        None => Ok(multikey),
     }
 }
 

@@ -7,8 +7,9 @@ use pinion_query::Matcher;
 use pinion_runtime::Instant;
 use pinion_wire::{OpContext, Result};
 
+use super::group::change_group;
 use super::modify::{Change, ModifyRequest};
-use super::target::{ModifyOutcome, change_group};
+use super::target::ModifyOutcome;
 use super::validation::Validation;
 use crate::acquire::Acquired;
 use crate::limits::TARGET_GROUP;

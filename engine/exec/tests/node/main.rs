@@ -9,5 +9,6 @@ mod fsync_lock;
 mod keys;
 mod kinds;
 mod series;
+mod several;
 mod spills;
 mod ttl;
