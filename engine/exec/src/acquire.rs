@@ -160,10 +160,14 @@ pub(crate) async fn acquire_read(
 }
 
 /// Acquires for a read of a collection, or of the buckets of a series.
-pub(crate) async fn acquire_stored(ctx: &OpContext, ns: Namespace) -> Result<Acquired> {
+pub(crate) async fn acquire_stored(
+    ctx: &OpContext,
+    ns: Namespace,
+    uuid: Option<[u8; 16]>,
+) -> Result<Acquired> {
     let wanted = Wanted {
         views: Views::Series,
-        ..Wanted::read(ns, None)
+        ..Wanted::read(ns, uuid)
     };
     acquire(ctx, wanted).await
 }

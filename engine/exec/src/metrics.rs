@@ -2,12 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 use std::sync::Arc;
 
 use pinion_storage::TreeId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::limits::{LATENCY_BUCKETS, MIN_TOP_NAMESPACES, MIN_USED_INDEXES};
+use crate::write::SeriesCounts;
 
 /// A counter of one core; only its own core touches it.
 #[derive(Debug, Default)]
@@ -264,22 +266,22 @@ impl NamespaceValues {
     }
 }
 
-/// How often trees were used.
+/// What is counted of trees, most simply how often they were used.
 #[derive(Debug, Default)]
-struct TreeUses {
-    counts: FxHashMap<TreeId, u64>,
+struct TreeUses<T = u64> {
+    counts: FxHashMap<TreeId, T>,
     forget_at: usize,
 }
 
-impl TreeUses {
-    /// Counts one use. Now and then it forgets the trees that `exist` does not give, so it knows at most twice as many as
-    /// there are.
-    fn record<I>(&mut self, tree: TreeId, exist: impl FnOnce() -> I)
+impl<T: Copy + Default + AddAssign> TreeUses<T> {
+    /// Adds to the counts of a tree. Now and then it forgets the trees that `exist` does not give, so it knows at most twice
+    /// as many as there are.
+    fn add<I>(&mut self, tree: TreeId, more: T, exist: impl FnOnce() -> I)
     where
         I: IntoIterator<Item = TreeId>,
     {
         if let Some(count) = self.counts.get_mut(&tree) {
-            *count += 1;
+            *count += more;
             return;
         }
         if self.counts.len() >= self.forget_at.max(MIN_USED_INDEXES) {
@@ -287,11 +289,21 @@ impl TreeUses {
             self.counts.retain(|tree, _| exist.contains(tree));
             self.forget_at = 2 * self.counts.len();
         }
-        self.counts.insert(tree, 1);
+        self.counts.insert(tree, more);
     }
 
-    fn of(&self, tree: TreeId) -> u64 {
-        self.counts.get(&tree).copied().unwrap_or(0)
+    fn of(&self, tree: TreeId) -> T {
+        self.counts.get(&tree).copied().unwrap_or_default()
+    }
+}
+
+impl TreeUses {
+    /// Counts one use.
+    fn record<I>(&mut self, tree: TreeId, exist: impl FnOnce() -> I)
+    where
+        I: IntoIterator<Item = TreeId>,
+    {
+        self.add(tree, 1, exist);
     }
 }
 
@@ -307,6 +319,7 @@ pub struct Metrics {
     index_uses: RefCell<TreeUses>,
     collection_scans: RefCell<TreeUses>,
     tailing_scans: RefCell<TreeUses>,
+    series: RefCell<TreeUses<SeriesCounts>>,
 }
 
 impl Metrics {
@@ -382,6 +395,23 @@ impl Metrics {
     pub fn collection_scans(&self, tree: TreeId) -> (u64, u64) {
         let tailing = self.tailing_scans.borrow().of(tree);
         (self.collection_scans.borrow().of(tree), tailing)
+    }
+
+    /// Counts what became of measurements of a series, which is named by the tree of its buckets.
+    pub(crate) fn record_series<I>(
+        &self,
+        tree: TreeId,
+        counts: SeriesCounts,
+        exist: impl FnOnce() -> I,
+    ) where
+        I: IntoIterator<Item = TreeId>,
+    {
+        self.series.borrow_mut().add(tree, counts, exist);
+    }
+
+    /// What became of the measurements of a series.
+    pub(crate) fn of_series(&self, tree: TreeId) -> SeriesCounts {
+        self.series.borrow().of(tree)
     }
 
     /// A copy of what `top` shows.

@@ -255,6 +255,57 @@ def test_hints_and_hidden_indexes(node):
     assert db.command("compact", "series")["ok"] == 1
 
 
+def test_sources_by_their_distance(node):
+    db = node.client().data
+    db.create_collection("series", timeseries=SERIES)
+
+    def place(x):
+        return {"type": "Point", "coordinates": [x, 0]}
+
+    db.series.insert_many([{"t": at(n), "m": {"s": n % 5, "place": place(n % 5)}, "n": n} for n in range(50)])
+    near = {"near": place(3), "distanceField": "far"}
+    assert code_of(db.series.aggregate, [{"$geoNear": near}]) == 27
+    db.series.create_index([("m.place", "2dsphere")])
+    found = [(document["m"]["s"], round(document["far"])) for document in db.series.aggregate([{"$geoNear": near}])]
+    assert found[:10] == [(3, 0)] * 10 and sorted(found[10:30]) == [(2, 111319)] * 10 + [(4, 111319)] * 10
+    assert found[30:] == [(1, 222638)] * 10 + [(0, 333957)] * 10
+    some = {**near, "key": "m.place", "query": {"n": {"$gte": 40}}, "maxDistance": 150_000}
+    assert [document["n"] for document in db.series.aggregate([{"$geoNear": some}, {"$limit": 2}])] == [43, 48]
+    assert code_of(db.series.aggregate, [{"$geoNear": {**near, "key": "n"}}]) == 27
+    assert code_of(db.series.aggregate, [{"$match": {}}, {"$geoNear": near}]) == 40602
+
+
+def test_writes_are_explained(node):
+    db = node.client().data
+    db.create_collection("series", timeseries=SERIES)
+    db.series.insert_many([{"t": at(n), "m": n % 5, "n": n} for n in range(50)])
+
+    def plan(command):
+        return db.command("explain", command)["queryPlanner"]["winningPlan"]["stage"]
+
+    assert plan({"delete": "series", "deletes": [{"q": {"n": 3}, "limit": 0}]}) == "TS_MODIFY"
+    assert plan({"delete": "series", "deletes": [{"q": {"m": 3}, "limit": 0}]}) == "DELETE"
+    assert plan({"findAndModify": "series", "query": {"m": 3}, "remove": True}) == "TS_MODIFY"
+    update = {"q": {"m": 3}, "u": {"$set": {"m": 9}}}
+    assert plan({"update": "series", "updates": [{**update, "multi": True}]}) == "UPDATE"
+    assert code_of(plan, {"update": "series", "updates": [update]}) == 72
+    assert db.series.count_documents({"m": 3}) == 10
+
+
+def test_statistics(node):
+    db = node.client().data
+    db.create_collection("series", timeseries=SERIES)
+    db.series.insert_many([{"t": at(n), "m": 1, "n": n} for n in range(1500)])
+    db.series.insert_one({"t": at(5), "m": 2})
+    stats = db.command("collStats", "series")
+    told = stats["timeseries"]
+    assert (told["bucketsNs"], told["bucketCount"]) == ("data.system.buckets.series", 3) and "count" not in stats
+    assert (told["numBucketInserts"], told["numBucketUpdates"], told["numMeasurementsCommitted"]) == (3, 0, 1501)
+    assert (told["numBucketsOpenedDueToMetadata"], told["numBucketsClosedDueToCount"]) == (2, 1)
+    [stats] = db.series.aggregate([{"$collStats": {"storageStats": {}}}])
+    assert stats["storageStats"]["timeseries"]["bucketCount"] == 3
+
+
 def test_out(node):
     db = node.client().data
     db.plain.insert_many([{"_id": n, "t": at(n), "m": n % 3, "x": n} for n in range(100)])

@@ -35,7 +35,7 @@ pub(crate) async fn compact(cmd: Invocation) -> Result<Reply> {
             "the oplog is no collection that could be compacted",
         ));
     }
-    let acquired = acquire_stored(&cmd.ctx, ns).await?;
+    let acquired = acquire_stored(&cmd.ctx, ns, None).await?;
     if acquired.collection().is_none() {
         return Err(not_found(cmd.db(), name));
     }

@@ -14,7 +14,7 @@ use super::distinct::Distinct;
 use super::query_settings::settings_of;
 use super::update::{parse_update, read_options};
 use super::{aggregate, count, distinct, find, find_and_modify};
-use crate::acquire::{Acquired, ReadSource, acquire_read, acquire_viewed};
+use crate::acquire::{Acquired, ReadSource, acquire_stored, acquire_viewed};
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::pause;
 use crate::limits::PART_BATCH_DOCUMENTS;
@@ -24,7 +24,7 @@ use crate::read::{
 };
 use crate::state::state;
 use crate::version::COMPATIBLE_VERSION;
-use crate::write::ModifyStatement;
+use crate::write::{ModifyStatement, series_targets};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Verbosity {
@@ -54,6 +54,8 @@ enum Top {
     Count(Arc<Count>),
     Update(Arc<ModifyStatement>),
     Delete,
+    /// What changes the buckets of a series, by its name.
+    Buckets(&'static str),
 }
 
 /// `explain`.
@@ -227,7 +229,7 @@ async fn parse_find_and_modify(
     inner: &RawDocument,
 ) -> Result<Explained> {
     let command = find_and_modify::read(&cmd.ctx, inner, name, cmd.db()).await?;
-    let acquired = acquire_read(&cmd.ctx, command.ns.clone(), command.uuid).await?;
+    let acquired = acquire_stored(&cmd.ctx, command.ns.clone(), command.uuid).await?;
     let parsed = command.parse(&cmd.ctx, &acquired, acquired.collection().is_some());
     let parsed = parsed.await?;
     let db = cmd.db();
@@ -238,14 +240,12 @@ async fn parse_find_and_modify(
         ));
     }
     let statement = Arc::new(parsed.statement.bound(&acquired)?);
-    let mut explained = plain(acquired, statement.matcher.clone());
-    explained.targets(&statement);
-    explained.top = if parsed.remove {
+    let top = if parsed.remove {
         Top::Delete
     } else {
-        Top::Update(statement)
+        Top::Update(statement.clone())
     };
-    Ok(explained)
+    writing(&cmd.ctx, acquired, &statement, top).await
 }
 
 async fn parse_write(
@@ -292,7 +292,7 @@ async fn parse_write(
         ));
     };
     let options = read_options(ctx, &reader, db, name, field).await?;
-    let acquired = acquire_read(ctx, options.ns.clone(), options.uuid).await?;
+    let acquired = acquire_stored(ctx, options.ns.clone(), options.uuid).await?;
     let (statement, top) = if is_update {
         let spec = parse_update(root, document)?;
         let default = acquired.collation();
@@ -306,9 +306,29 @@ async fn parse_write(
         let statement = compute(ctx, || spec.statement(&options.vars, default)).await?;
         (Arc::new(statement.bound(&acquired)?), Top::Delete)
     };
-    let mut explained = plain(acquired, statement.matcher.clone());
-    explained.targets(&statement);
-    explained.top = top;
+    writing(ctx, acquired, &statement, top).await
+}
+
+/// A statement that writes: what finds its documents, or the buckets of its measurements, and what stands on top of that.
+async fn writing(
+    ctx: &OpContext,
+    acquired: Acquired,
+    statement: &ModifyStatement,
+    top: Top,
+) -> Result<Explained> {
+    let Some(of_series) = series_targets(ctx, &acquired, statement).await? else {
+        let mut explained = plain(acquired, statement.matcher.clone());
+        explained.targets(statement);
+        explained.top = top;
+        return Ok(explained);
+    };
+    let mut explained = plain(acquired, of_series.request.matcher.clone());
+    explained.top = Top::Buckets(match top {
+        Top::Delete if !of_series.of_sources => "TS_MODIFY",
+        Top::Delete => "DELETE",
+        _ => "UPDATE",
+    });
+    explained.request = Some(of_series.request);
     Ok(explained)
 }
 
@@ -532,6 +552,7 @@ fn topped(explained: &Explained, stage: ExplainStage) -> ExplainStage {
         Top::Count(_) => stage.below("COUNT"),
         Top::Update(_) => stage.below("UPDATE"),
         Top::Delete => stage.below("DELETE"),
+        Top::Buckets(name) => stage.below(name),
     }
 }
 
@@ -571,7 +592,7 @@ fn append_plan(out: &mut DocBuilder, explained: &Explained, told: &Told, verbosi
 fn append_stats(stage: &ExplainStage, out: &mut DocBuilder, execution: &Execution, top: &Top) {
     let is_top = matches!(
         stage.name,
-        "COUNT" | "RECORD_STORE_FAST_COUNT" | "UPDATE" | "DELETE"
+        "COUNT" | "RECORD_STORE_FAST_COUNT" | "UPDATE" | "DELETE" | "TS_MODIFY"
     );
     let figures = StageFigures {
         counters: execution.counters,

@@ -153,7 +153,7 @@ pub(crate) async fn list_indexes(cmd: Invocation) -> Result<Reply> {
             "The 'includeBuildUUIDs' and 'includeIndexBuildInfo' options cannot both be set to true",
         ));
     }
-    let acquired = acquire_stored(&cmd.ctx, ns.clone()).await?;
+    let acquired = acquire_stored(&cmd.ctx, ns.clone(), None).await?;
     let Some(collection) = acquired.collection() else {
         return Err(Error::new(
             ErrorCode::NAMESPACE_NOT_FOUND,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use crate::acquire::{Acquired, acquire_stored};
 use crate::state::state;
 use crate::stats::{CollectionSizes, sizes_of};
+use crate::write::SeriesCounts;
 
 fn scale_of(reader: &pinion_wire::idl::CommandReader<'_>) -> Result<i64> {
     Ok(reader.opt_at_least("scale", 1)?.unwrap_or(1))
@@ -77,7 +78,7 @@ pub(crate) async fn coll_stats(cmd: Invocation) -> Result<Reply> {
     let scale = scale_of(&reader)?;
     reader.finish()?;
     let mut out = Reply::new();
-    let acquired = acquire_stored(&cmd.ctx, ns).await?;
+    let acquired = acquire_stored(&cmd.ctx, ns, None).await?;
     append_collection_stats(&mut out, &acquired, scale).await;
     Ok(out)
 }
@@ -106,21 +107,26 @@ pub(super) async fn append_collection_stats(out: &mut DocBuilder, acquired: &Acq
         .await
         .pop()
         .expect("one collection has one size");
-    append_storage_stats(out, acquired.ns(), collection, &size, scale);
-    if acquired.series().is_some() {
-        out.start_document("timeseries")
-            .append("bucketsNs", collection.ns.as_str());
-        append_number(out, "bucketCount", size.records as i64);
-        if let Some(average) = size.data_bytes.checked_div(size.records) {
-            append_number(out, "avgBucketSize", average as i64);
-        }
-        out.end();
+    let series = match acquired.series() {
+        Some(_) => Some(series_counts(collection.tree()).await),
+        None => None,
+    };
+    append_storage_stats(out, (acquired.ns(), series), collection, &size, scale);
+}
+
+/// What became of the measurements of a series on all cores.
+async fn series_counts(tree: TreeId) -> SeriesCounts {
+    let of_core = move |_| async move { state().metrics.of_series(tree) };
+    let mut sum = SeriesCounts::default();
+    for counts in pinion_runtime::on_all_cores(of_core).await {
+        sum += counts;
     }
+    sum
 }
 
 fn append_storage_stats(
     out: &mut DocBuilder,
-    ns: &Namespace,
+    (ns, series): (&Namespace, Option<SeriesCounts>),
     collection: &Collection,
     size: &CollectionSizes,
     scale: i64,
@@ -128,9 +134,22 @@ fn append_storage_stats(
     let scaled = |bytes: u64| (bytes as i64) / scale;
     out.append("ns", ns.as_str());
     append_number(out, "size", scaled(size.data_bytes));
-    append_number(out, "count", size.records as i64);
-    if let Some(average) = size.data_bytes.checked_div(size.records) {
-        append_number(out, "avgObjSize", average as i64);
+    let average = size.data_bytes.checked_div(size.records);
+    let (count_name, average_name) = match series {
+        Some(_) => ("bucketCount", "avgBucketSize"),
+        None => ("count", "avgObjSize"),
+    };
+    if series.is_some() {
+        out.start_document("timeseries")
+            .append("bucketsNs", collection.ns.as_str());
+    }
+    append_number(out, count_name, size.records as i64);
+    if let Some(average) = average {
+        append_number(out, average_name, average as i64);
+    }
+    if let Some(counts) = series {
+        counts.append(out);
+        out.end();
     }
     out.append("numOrphanDocs", 0i32);
     append_number(out, "storageSize", scaled(size.storage_bytes));

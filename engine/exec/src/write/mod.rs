@@ -23,7 +23,7 @@ pub(crate) use document::prepare_for_insert;
 pub(crate) use insert::{InsertOptions, insert_documents};
 pub(crate) use modify::Change;
 pub(crate) use put::put_document;
-pub(crate) use series::{OpenBuckets, insert_measurements};
+pub(crate) use series::{OpenBuckets, SeriesCounts, insert_measurements, series_targets};
 pub(crate) use target::{ModifyOutcome, ModifyStatement, run, sort_beside};
 pub(crate) use through::{Deletion, DeletionTargets, delete_through};
 pub(crate) use validation::Validation;

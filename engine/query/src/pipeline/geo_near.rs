@@ -14,6 +14,7 @@ use crate::geo::Near;
 use crate::index::{IndexKind, IndexSpec};
 use crate::limits::{MAX_GEO_NEAR_KEY_COMPONENTS, MAX_PATH_COMPONENTS};
 use crate::path::Path;
+use crate::series::SeriesForm;
 use crate::value::{elements, field, is_true, type_name};
 use crate::work;
 
@@ -100,8 +101,13 @@ impl GeoNear {
     }
 
     /// Chooses the field that is searched, where the stage names none: that of the only index that
-    /// there is.
-    pub(super) fn locate(&mut self, indexes: &[IndexSpec], namespace: &str) -> Result<()> {
+    /// there is. The indexes of a series are those of its buckets.
+    pub(super) fn locate(
+        &mut self,
+        indexes: &[IndexSpec],
+        namespace: &str,
+        series: Option<&SeriesForm>,
+    ) -> Result<()> {
         if self.key.is_some() {
             return Ok(());
         }
@@ -122,7 +128,12 @@ impl GeoNear {
             }
             let mut fields = elements(&index.key);
             let field = fields.find(|(_, kind)| *kind == RawBsonRef::String(name));
-            self.key = field.map(|(field, _)| Path::parse(field));
+            let measured = |field: &str| match series {
+                Some(form) => form.measured_path(field),
+                None => Some(field.to_owned()),
+            };
+            let field = field.and_then(|(field, _)| measured(field));
+            self.key = field.map(|field| Path::parse(&field));
             return Ok(());
         }
         Err(no_index())
@@ -135,6 +146,27 @@ impl GeoNear {
         filter
             .append_all(&self.query)
             .append(key.text(), RawBsonRef::Document(&self.near.source));
+        Ok(filter.finish())
+    }
+
+    /// What is asked of the documents beside their distances.
+    pub(super) fn query(&self) -> &RawDocument {
+        &self.query
+    }
+
+    /// What a find of buckets is asked for, in the order of distances, if all measurements of a bucket have the same;
+    /// `query` is what is asked of the buckets beside that.
+    pub(super) fn bucket_filter(
+        &self,
+        form: &SeriesForm,
+        query: &RawDocument,
+    ) -> Result<RawDocumentBuf> {
+        let key = self.key.as_ref().ok_or_else(no_index)?;
+        let key = form.meta_path(key.text()).ok_or_else(no_index)?;
+        let mut filter = DocBuilder::new();
+        filter
+            .append_all(query)
+            .append(&key, RawBsonRef::Document(&self.near.source));
         Ok(filter.finish())
     }
 
@@ -403,7 +435,7 @@ mod tests {
             let near = rawdoc! { "near": [0, 0] };
             let mut stage = GeoNear::parse(RawBsonRef::Document(&near), &Variables::default())
                 .expect("the stage parses");
-            let located = stage.locate(&indexes, "d.c");
+            let located = stage.locate(&indexes, "d.c", None);
             let key = stage.key.map(|key| key.text().to_string());
             located.map(|()| key).map_err(|error| error.message)
         };

@@ -109,11 +109,17 @@ impl Pipeline {
         collation: Option<&Arc<Collation>>,
         namespace: &str,
     ) -> Result<()> {
-        match self.stages.first_mut().map(|stage| &mut stage.kind) {
-            Some(StageKind::GeoNear(stage)) => stage.locate(indexes, namespace),
-            Some(StageKind::Unpack(unpack)) => {
+        let mut stages = self.stages.iter_mut().map(|stage| &mut stage.kind);
+        match (stages.next(), stages.next()) {
+            (Some(StageKind::GeoNear(stage)), _) => stage.locate(indexes, namespace, None),
+            (Some(StageKind::Unpack(unpack)), behind) => {
                 unpack.locate(collation);
-                Ok(())
+                match behind {
+                    Some(StageKind::GeoNear(stage)) => {
+                        stage.locate(indexes, namespace, Some(&unpack.form))
+                    }
+                    _ => Ok(()),
+                }
             }
             _ => Ok(()),
         }

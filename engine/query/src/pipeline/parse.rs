@@ -151,7 +151,12 @@ pub(super) fn parse(stages: &RawArray, skip: usize, variables: &Variables) -> Re
             }
         }
     }
-    let first_of_all = usize::from(skip == 0);
+    // In a series the sources are searched, which the buckets tell.
+    let unpacks = matches!(
+        out.first().map(|stage| &stage.kind),
+        Some(StageKind::Unpack(_))
+    );
+    let first_of_all = usize::from(skip == 0) + usize::from(unpacks);
     if out
         .iter()
         .skip(first_of_all)

@@ -8,6 +8,7 @@ use pinion_wire::Result;
 
 use super::divide::join_filters;
 use super::fields::{FieldNames, add_expression, read_by};
+use super::geo_near::GeoNear;
 use super::stage::{StageKind, limit_behind};
 use super::{Pipeline, PipelineParts, Stage};
 use crate::expression::Variables;
@@ -38,6 +39,10 @@ impl Pipeline {
         indexes: Option<&[IndexSpec]>,
         variables: &Variables,
     ) -> Result<PipelineParts> {
+        if let Some(StageKind::GeoNear(stage)) = self.stages.get(1).map(|stage| &stage.kind) {
+            let stage = stage.clone();
+            return self.near_sources(unpack, &stage, variables);
+        }
         let mut divided = self.without_bucket_filters(unpack, variables)?;
         let indexes = indexes.unwrap_or_default();
         if !divided.sorts_sources()? && !divided.takes_first(indexes)? && divided.filters.is_empty()
@@ -52,6 +57,34 @@ impl Pipeline {
         let left = divided.filters.iter().chain(&divided.behind);
         divided.unpack.include = read_by(left).map(Arc::new);
         divided.into_parts(variables)
+    }
+
+    /// The parts where the sources are wanted by their distances: the buckets are found in that order, and a stage goes on to
+    /// tell the distance of each measurement.
+    fn near_sources(
+        self,
+        unpack: Unpack,
+        stage: &GeoNear,
+        variables: &Variables,
+    ) -> Result<PipelineParts> {
+        let alike = unpack.compares_by(variables.collation.as_ref());
+        let divided = bucket_filter(&unpack.form, stage.query(), alike);
+        let buckets = stage.bucket_filter(&unpack.form, &divided.buckets)?;
+        let mut stages = self.stages.into_iter();
+        let mut rest: Vec<Stage> = stages.next().into_iter().collect();
+        let behind: Vec<Stage> = stages.collect();
+        let limit = limit_behind(&behind[1..]).filter(|_| divided.measurements.is_none());
+        if let Some(left) = divided.measurements {
+            let matcher = Matcher::parse_with(&left, variables)?;
+            rest.push(Stage::made("$match", &*left, StageKind::Match(matcher)));
+        }
+        rest.extend(behind);
+        Ok(PipelineParts {
+            matcher: Matcher::parse_query(&buckets, variables)?,
+            sort: None,
+            limit: limit.and_then(|limit| i64::try_from(limit).ok()),
+            rest: Pipeline { stages: rest },
+        })
     }
 
     /// Takes the filters off the front, as far as they are those of buckets.

@@ -104,6 +104,12 @@ impl SeriesForm {
         })
     }
 
+    /// What a path into the meta value of a bucket is in a measurement; `None` for other paths.
+    pub(crate) fn measured_path(&self, path: &str) -> Option<String> {
+        let (meta, rest) = (self.meta.as_deref()?, path.strip_prefix("meta")?);
+        (rest.is_empty() || rest.starts_with('.')).then(|| format!("{meta}{rest}"))
+    }
+
     /// What a path into the meta field is in a bucket; `None` for other paths.
     pub fn meta_path(&self, path: &str) -> Option<String> {
         let rest = path.strip_prefix(self.meta.as_deref()?)?;

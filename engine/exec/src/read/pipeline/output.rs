@@ -138,7 +138,7 @@ impl OutNode {
                 "Cannot create a time-series collection from a non time-series collection.",
             )
         };
-        let acquired = match acquire_stored(ctx, target.clone()).await {
+        let acquired = match acquire_stored(ctx, target.clone(), None).await {
             Err(error) if asked.is_some() && !is_interruption(&error) => return Err(no_series()),
             acquired => acquired?,
         };

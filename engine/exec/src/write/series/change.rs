@@ -74,9 +74,10 @@ pub(in crate::write) async fn run(
         };
         if found.is_none() {
             let hint = of_buckets(statement.hint.clone(), Some(series));
+            let request = changing.request(ctx, hint).await?;
             found = Some(Found {
                 collection: collection.clone(),
-                targets: changing.find(ctx, &acquired, hint).await?,
+                targets: open_ids(ctx, acquired.source(), request).await?,
                 waiting: None,
             });
         }
@@ -92,6 +93,39 @@ pub(in crate::write) async fn run(
             }
         }
     }
+}
+
+/// The read that finds the buckets of a statement.
+pub(crate) struct SeriesTargets {
+    pub request: ReadRequest,
+    /// Whether all measurements of a bucket match or none.
+    pub of_sources: bool,
+}
+
+/// How the buckets of a statement are found; `None` where it does not change a series that is there.
+pub(crate) async fn series_targets(
+    ctx: &OpContext,
+    acquired: &Acquired,
+    statement: &ModifyStatement,
+) -> Result<Option<SeriesTargets>> {
+    let (Some(series), Some(collection)) = (acquired.series(), acquired.collection()) else {
+        return Ok(None);
+    };
+    let form = series.form();
+    refuse(&form, statement)?;
+    let of_sources = is_about_meta(&form, &statement.filter);
+    let changing = Changing {
+        form: &form,
+        collection,
+        statement,
+        of_sources,
+    };
+    let hint = of_buckets(statement.hint.clone(), Some(series));
+    let request = changing.request(ctx, hint).await?;
+    Ok(Some(SeriesTargets {
+        request,
+        of_sources: of_sources && statement.multi,
+    }))
 }
 
 /// Refuses what MongoDB does not let happen to series.
@@ -167,13 +201,8 @@ struct Changing<'a> {
 }
 
 impl Changing<'_> {
-    /// The buckets that may have measurements of the statement.
-    async fn find(
-        &self,
-        ctx: &OpContext,
-        acquired: &Acquired,
-        hint: Option<Hint>,
-    ) -> Result<Targets> {
+    /// The read of the buckets that may have measurements of the statement.
+    async fn request(&self, ctx: &OpContext, hint: Option<Hint>) -> Result<ReadRequest> {
         let statement = self.statement;
         let collation = statement.matcher.collation();
         let alike = collation == self.collection.collation.as_ref();
@@ -188,7 +217,7 @@ impl Changing<'_> {
         let matcher = compute(ctx, filter).await?;
         let mut request = ReadRequest::new(self.collection.clone(), matcher);
         request.hint = hint;
-        open_ids(ctx, acquired.source(), request).await
+        Ok(request)
     }
 
     async fn run(

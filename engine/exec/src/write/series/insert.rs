@@ -8,18 +8,20 @@ use bytes::Bytes;
 use pinion_bson::{DateTime, DocBuilder, RawBson, RawBsonRef, RawDocument};
 use pinion_catalog::{Collection, TimeSeries, from_write_error, set_multikey, stored_document};
 use pinion_query::{
-    Matcher, MultikeyPaths, Packing, SeriesForm, bucket_id, normal_meta, pack, time_of,
+    MAX_BUCKET_MEASUREMENTS, Matcher, MultikeyPaths, Packing, SeriesForm, bucket_id,
+    measurement_count, normal_meta, pack, time_of,
 };
 use pinion_storage::{Read, Statement, TreeId, WriteError, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::buckets::{BucketWrite, build, key_of, read, start_of};
+use super::counts::SeriesCounts;
 use super::open::OpenBucket;
 use crate::acquire::{Acquired, acquire};
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::{check, is_interruption, pause};
 use crate::limits::{SERIES_CONFLICTS, SERIES_ROUND_BYTES, SERIES_ROUND_SOURCES};
-use crate::read::{ReadRequest, open};
+use crate::read::{ReadRequest, existing_trees, open};
 use crate::state::state;
 use crate::write::backoff::Backoff;
 use crate::write::batch::BatchOutcome;
@@ -45,6 +47,25 @@ struct Source {
     conflicts: u32,
     /// The last bucket was found full: what has been looked for need not be looked for again.
     rolls_over: bool,
+    counts: SeriesCounts,
+}
+
+impl Source {
+    /// Counts a bucket that was written, and what led to it.
+    fn wrote(&mut self, collection: &Collection, measurements: usize, is_new: bool) {
+        let mut counts = std::mem::take(&mut self.counts);
+        counts.measurements += measurements as u64;
+        match is_new {
+            true => counts.bucket_inserts += 1,
+            false => counts.bucket_updates += 1,
+        }
+        if is_new && !self.rolls_over {
+            counts.opened_for_source += 1;
+        }
+        let tree = collection.tree();
+        let metrics = &state().metrics;
+        metrics.record_series(tree, counts, existing_trees);
+    }
 }
 
 /// A bucket that is about to be written.
@@ -53,6 +74,7 @@ struct Attempt {
     source: usize,
     taken: usize,
     bucket: OpenBucket,
+    is_new: bool,
     statement: Statement,
 }
 
@@ -140,6 +162,7 @@ async fn sources(form: &SeriesForm, documents: Vec<Pending>) -> Vec<Source> {
                 alone: false,
                 conflicts: 0,
                 rolls_over: false,
+                counts: SeriesCounts::default(),
             });
             sources.len() - 1
         });
@@ -352,6 +375,10 @@ impl Batch {
             let key = (collection.uuid, source.key.clone());
             state().open_buckets.borrow_mut().forget(&key, bucket.id);
             source.rolls_over = true;
+            match measurement_count(&form, stored_document(&old.value)) {
+                count if count >= MAX_BUCKET_MEASUREMENTS => source.counts.closed_by_count += 1,
+                _ => source.counts.closed_by_size += 1,
+            }
         }
         let (new, taken, bucket) = {
             let start_ms = series.bucket_start_ms(first_ms);
@@ -388,19 +415,21 @@ impl Batch {
                     source,
                     taken,
                     bucket,
+                    is_new,
                     statement,
                 } = attempt;
-                (statement, (source, taken, bucket))
+                (statement, (source, taken, bucket, is_new))
             })
             .unzip();
         let results = storage().execute(statements, false).await;
-        for (result, (place, taken, bucket)) in results.into_iter().zip(attempts) {
+        for (result, (place, taken, bucket, is_new)) in results.into_iter().zip(attempts) {
             let source = &mut self.sources[place];
             let key = (collection.uuid, source.key.clone());
             match result {
                 Ok(ts) => {
                     source.pending.truncate(source.pending.len() - taken);
                     source.conflicts = 0;
+                    source.wrote(collection, taken, is_new);
                     source.rolls_over = false;
                     state().open_buckets.borrow_mut().add(&key, bucket);
                     outcome.n += taken as i64;
@@ -447,6 +476,7 @@ async fn ready(
         source,
         taken,
         bucket,
+        is_new: write.old.is_none(),
         statement: built.statement,
     };
     Ok(Prepared::Ready(attempt, bytes))
@@ -515,7 +545,7 @@ async fn bucket_for(
     acquired: &Acquired,
     form: &SeriesForm,
     collection: &Arc<Collection>,
-    source: &Source,
+    source: &mut Source,
     time_ms: i64,
 ) -> Result<Option<Read>> {
     // So many writers of one source are better off with a bucket each.
@@ -540,7 +570,9 @@ async fn bucket_for(
     if source.rolls_over {
         return Ok(None);
     }
-    reopened(ctx, acquired, form, collection, source, time_ms).await
+    let found = reopened(ctx, acquired, form, collection, source, time_ms).await?;
+    source.counts.reopened += u64::from(found.is_some());
+    Ok(found)
 }
 
 /// Whether a bucket has the meta value of the source.

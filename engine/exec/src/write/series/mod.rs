@@ -2,9 +2,12 @@
 
 mod buckets;
 mod change;
+mod counts;
 mod insert;
 mod open;
 
+pub(crate) use change::series_targets;
+pub(crate) use counts::SeriesCounts;
 pub(crate) use insert::insert_measurements;
 pub(crate) use open::OpenBuckets;
 
