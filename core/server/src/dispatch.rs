@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_bson::{JsonMode, to_extended_json_limited};
+use pinion_bson::{DocBuilder, JsonMode, to_extended_json, to_extended_json_limited};
 use pinion_runtime::{Duration, now};
 use pinion_wire::idl::GenericArguments;
 use pinion_wire::{
@@ -238,16 +238,28 @@ impl<'a> Dispatch<'a> {
         let (error, reply) = (outcome.as_ref().err(), outcome.as_ref().ok());
         let (work, written) = (ctx.work(), ctx.work().written());
         let told = |documents: u64| (documents > 0).then_some(documents);
+        let (mut choice, mut locks) = (DocBuilder::new(), DocBuilder::new());
+        if let Some(plan) = work.plan() {
+            plan.append_choice(&mut choice);
+        }
+        work.append_locks(&mut locks);
+        let (choice, locks) = (choice.finish(), locks.finish());
+        let chosen = |name| pinion_bson::get(&choice, name);
+        let hash = |name| chosen(name).and_then(|hash| hash.as_str());
         tracing::info!(
             target: "COMMAND", id = 51_803u64, ctx = self.context(), r#type = "command", ns = namespace_named(ctx.command, &ctx.db, message.body()),
-            db = &*ctx.db, appName = ctx.client.app_name(), command = text, planSummary = work.plan_summary(),
+            db = &*ctx.db, appName = ctx.client.app_name(), command = display(&text), planSummary = work.plan_summary(),
+            planningTimeMicros = chosen("planningTimeMicros").and_then(|us| us.as_i64()),
             cursorid = work.cursor(), keysExamined = work.keys_examined(), docsExamined = work.docs_examined(),
-            hasSortStage = work.has_sort().then_some(true), usedDisk = work.used_disk().then_some(true),
-            cursorExhausted = work.is_exhausted().then_some(true),
+            fromMultiPlanner = chosen("fromMultiPlanner").map(|_| true), hasSortStage = work.has_sort().then_some(true), usedDisk = work.used_disk().then_some(true),
+            cursorExhausted = work.is_exhausted().then_some(true), numYields = work.yields(),
             nMatched = told(written.matched), nModified = told(written.modified), ninserted = told(written.inserted),
-            ndeleted = told(written.deleted), nUpserted = told(written.upserted), nreturned = work.documents_returned(), errCode = error.map(|error| error.code.0),
+            ndeleted = told(written.deleted), nUpserted = told(written.upserted), nreturned = work.documents_returned(),
+            queryHash = hash("queryHash"), planCacheShapeHash = hash("planCacheShapeHash"), planCacheKey = hash("planCacheKey"),
+            queryFramework = work.plan().map(|_| "classic"), errCode = error.map(|error| error.code.0),
             errMsg = error.map(|error| &*error.message), reslen = reply.map(|reply| reply.len() as u64),
-            remote = ctx.client.remote.map(tracing::field::display), protocol = "op_msg",
+            locks = display(to_extended_json(&locks, JsonMode::Relaxed)),
+            remote = ctx.client.remote.map(display), protocol = "op_msg",
             durationMillis = took.as_millis() as u64, "Slow query"
         );
     }

@@ -8,8 +8,8 @@ mod message;
 
 pub use command::{
     Attempt, ClientInfo, ClientMetadata, Command, CommandClass, CommandSpec, CompressorCounters,
-    Handler, HandlerFuture, Invocation, OpContext, OpShared, OpWork, OperationObserver,
-    PlanSummary, Prepared, Priority, Ran, ReadConcernSupport, Registry, Repeat, Repeatable,
+    GateKind, Handler, HandlerFuture, Invocation, OpContext, OpShared, OpWork, OperationObserver,
+    PlanReport, Prepared, Priority, Ran, ReadConcernSupport, Registry, Repeat, Repeatable,
     ServerCounters, SlowLine, Written, check_permitted, collection_named, interruption,
     namespace_named,
 };

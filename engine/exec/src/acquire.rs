@@ -17,7 +17,7 @@ use pinion_collation::Collation;
 use pinion_query::Matcher;
 use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
-use pinion_wire::{Error, ErrorCode, OpContext, Result};
+use pinion_wire::{Error, ErrorCode, GateKind, OpContext, Result};
 
 use crate::interrupt::interruptible;
 use crate::limits::INNER_GATE_TIMEOUT;
@@ -105,8 +105,7 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
     let mut view: Option<Box<ResolvedView>> = None;
     let (pass, collection) = loop {
         let ns = view.as_ref().map_or(&wanted.ns, |view| &view.on);
-        let gate = catalog.gates().enter(ns, wanted.access);
-        let pass = interruptible(ctx, gate).await?;
+        let pass = enter(ctx, ns, wanted.access).await?;
         let collection = catalog.get(ns);
         if collection.is_none() {
             let current = catalog.current();
@@ -135,6 +134,24 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
         source: ReadSource::Newest,
         _pass: pass,
     })
+}
+
+/// Passes the gate of a namespace, once it admits the access.
+async fn enter(ctx: &OpContext, ns: &Namespace, access: GateAccess) -> Result<Pass> {
+    let catalog = core_catalog();
+    let kind = match access {
+        GateAccess::Read => GateKind::Read,
+        GateAccess::Write => GateKind::Write,
+    };
+    if let Some(pass) = catalog.gates().try_enter(ns, access) {
+        ctx.work().passed_gate(kind, None);
+        return Ok(pass);
+    }
+    let began = pinion_runtime::now();
+    let pass = interruptible(ctx, catalog.gates().enter(ns, access)).await?;
+    let us = began.elapsed().as_micros() as u64;
+    ctx.work().passed_gate(kind, Some(us));
+    Ok(pass)
 }
 
 /// Acquires for a read that a view can answer.
@@ -290,11 +307,14 @@ pub(crate) async fn acquire_inner(
     let view = catalog.current().resolve_view(ns)?;
     let ns = view.as_ref().map_or(ns, |view| &view.on);
     let pass = match catalog.gates().try_enter(ns, GateAccess::Read) {
-        Some(pass) => Some(pass),
+        Some(pass) => {
+            ctx.work().passed_gate(GateKind::Read, None);
+            Some(pass)
+        }
         // Its DDL cannot go on before this operation has ended.
         None if ns == held => None,
         None => {
-            let entering = interruptible(ctx, catalog.gates().enter(ns, GateAccess::Read));
+            let entering = enter(ctx, ns, GateAccess::Read);
             match pinion_runtime::timeout(INNER_GATE_TIMEOUT, entering).await {
                 Ok(pass) => Some(pass?),
                 Err(_) => {

@@ -14,6 +14,7 @@ pub(crate) fn is_interruption(error: &Error) -> bool {
 pub(crate) async fn pause(ctx: &OpContext) -> Result<()> {
     if should_yield() {
         check(ctx)?;
+        ctx.work().yielded();
         yield_now().await;
     }
     Ok(())

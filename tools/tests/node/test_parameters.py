@@ -88,7 +88,7 @@ def test_slow_commands_are_logged_from_the_threshold_on():
         assert client.admin.command("profile", 0, slowms=0)["slowms"] == 1_000_000
         client.test.c.find_one({"_id": 5})
         slow = lines(node, msg="Slow query")
-        assert any('"find":"c"' in message["attr"]["command"] for message in slow)
+        assert any(message["attr"]["command"].get("find") == "c" for message in slow)
         assert client.admin.command("profile", -1)["slowms"] == 0
         client.test.c.create_index("a")
         list(client.test.c.find({"a": {"$gte": 0}}))
@@ -96,6 +96,7 @@ def test_slow_commands_are_logged_from_the_threshold_on():
         told = {message["attr"]["planSummary"]: message["attr"] for message in lines(node, msg="Slow query") if "planSummary" in message["attr"]}
         assert set(told) >= {"IDHACK", "IXSCAN { a: 1 }", "COLLSCAN"}
         assert told["IDHACK"]["docsExamined"] == told["IDHACK"]["nreturned"] == 1 and told["IDHACK"]["ns"] == "test.c"
+        assert told["COLLSCAN"]["locks"] == {"Collection": {"acquireCount": {"r": 1}}} and len(told["COLLSCAN"]["queryHash"]) == 8
         assert told["IXSCAN { a: 1 }"]["keysExamined"] == 0 and told["COLLSCAN"]["nreturned"] == 7
         assert told["COLLSCAN"]["docsExamined"] >= 7 and told["COLLSCAN"]["reslen"] > 7 * 14
 

@@ -67,6 +67,50 @@ def test_statements_are_written_one_by_one(database):
     assert "responseLength" not in every
 
 
+def stages(told):
+    while told:
+        yield told["stage"], told
+        told = told.get("inputStage")
+
+
+def test_stages_of_plans_are_written(database):
+    database.c.create_index("a")
+    database.c.insert_many([{"_id": i, "a": i % 5, "b": i} for i in range(50)])
+    database.command("profile", 2)
+    assert len(list(database.c.find({"a": 1, "b": {"$gt": 10}}, batch_size=5).sort("b", -1))) == 8
+    database.c.find_one({"_id": 7})
+    database.c.update_many({"a": {"$gte": 3}}, {"$set": {"c": 1}})
+    database.c.delete_one({"_id": 3})
+    assert database.c.count_documents({"a": 2}) == 10
+    database.command("count", "c", query={"a": 2})
+    database.command("count", "c")
+    database.command("distinct", "c", key="a")
+    found, more, by_id, updated, deleted, _, count, everything, distinct = written(database)
+    plan = dict(stages(found["execStats"]))
+    assert list(plan) == ["SORT", "FETCH", "IXSCAN"] and plan["SORT"]["nReturned"] == found["nreturned"] == 5
+    assert (plan["IXSCAN"]["keysExamined"], plan["FETCH"]["docsExamined"], plan["FETCH"]["nReturned"]) == (10, 10, 8)
+    assert plan["IXSCAN"]["indexBounds"] == {"a": ["[1, 1]"]} and plan["FETCH"]["filter"] == {"b": {"$gt": 10}}
+    assert more["execStats"]["nReturned"] == 8 and more["queryHash"] == found["queryHash"]
+    assert len(found["planCacheKey"]) == 8 and "queryHash" not in by_id
+    assert dict(stages(by_id["execStats"]))["IDHACK"]["docsExamined"] == 1
+    plan = dict(stages(updated["execStats"]))
+    assert list(plan) == ["UPDATE", "FETCH", "IXSCAN"]
+    assert (plan["UPDATE"]["nMatched"], plan["UPDATE"]["nWouldModify"], plan["FETCH"]["docsExamined"]) == (20, 20, 20)
+    assert deleted["execStats"]["nWouldDelete"] == 1
+    assert [stage for stage, _ in stages(count["execStats"])] == ["COUNT", "COUNT_SCAN"] and count["execStats"]["nCounted"] == 10
+    assert everything["execStats"]["stage"] == everything["planSummary"] == "RECORD_STORE_FAST_COUNT"
+    assert [stage for stage, _ in stages(distinct["execStats"])] == ["PROJECTION_COVERED", "DISTINCT_SCAN"]
+
+
+def test_locks_are_written(database):
+    database.command("profile", 2)
+    database.c.insert_one({"_id": 1})
+    list(database.c.find({"a": 1}))
+    inserted, found = written(database)
+    assert found["locks"] == {"Collection": {"acquireCount": {"r": 1}}}
+    assert inserted["locks"]["Collection"]["acquireCount"]["w"] >= 1
+
+
 def test_cursors_are_followed(database):
     database.c.insert_many([{"_id": i, "a": i} for i in range(5)])
     database.command("profile", 2)
@@ -108,8 +152,8 @@ def test_what_was_chosen_decides_on_the_log_too():
         database.command("profile", 0, filter="unset", sampleRate=0.0)
         database.c.insert_one({"_id": 2})
         slow = [line["attr"]["command"] for line in lines(node, msg="Slow query")]
-        of_data = [command for command in slow if '"d"' in command and "profile" not in command]
-        assert len(of_data) == 1 and '"insert":"c"' in of_data[0]
+        of_data = [command for command in slow if command["$db"] == "d" and "profile" not in command]
+        assert len(of_data) == 1 and of_data[0]["insert"] == "c"
         (changed, _) = lines(node, msg="Profiler settings changed")
         assert changed["attr"]["db"] == "d" and '"op"' in changed["attr"]["to"]
 

@@ -15,4 +15,4 @@ pub use registry::{
 };
 pub use repeat::{Attempt, Prepared, Ran, Repeat, Repeatable};
 pub use target::{collection_named, namespace_named};
-pub use work::{OpWork, PlanSummary, SlowLine, Written};
+pub use work::{GateKind, OpWork, PlanReport, SlowLine, Written};

@@ -1,12 +1,35 @@
 //! What an operation does while it runs, for what is reported of slow and profiled ones.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use pinion_bson::DocBuilder;
 
-/// Puts the plan of an operation into words, for those few operations of which it is told.
-pub type PlanSummary = Box<dyn Fn() -> String + Send + Sync>;
+/// Tells of the plan of an operation, for those few operations that are reported.
+pub trait PlanReport: Send + Sync {
+    /// The plan in a few words.
+    fn summary(&self) -> String;
+
+    /// Appends the hashes of the query and of its plans, if it has some, and how the plan was chosen.
+    fn append_choice(&self, out: &mut DocBuilder) {
+        let _ = out;
+    }
+
+    /// Appends what the plan's stages did, if that is known of each. `work` is all that the operation
+    /// did, which has taken so long by now.
+    fn append_stages(&self, out: &mut DocBuilder, work: &OpWork, millis: u64) {
+        let _ = (out, work, millis);
+    }
+}
+
+/// How often an operation passed gates of one kind.
+#[derive(Debug, Default)]
+struct Passes {
+    passed: AtomicU64,
+    waited: AtomicU64,
+    wait_us: AtomicU64,
+}
 
 /// What an operation has done so far, on whatever cores.
 #[derive(Default)]
@@ -24,7 +47,10 @@ pub struct OpWork {
     exhausted: AtomicBool,
     cursor: AtomicI64,
     slow_line: AtomicU8,
-    plan: OnceLock<PlanSummary>,
+    plan: OnceLock<Arc<dyn PlanReport>>,
+    yields: AtomicU64,
+    /// Of readers and of writers.
+    gates: [Passes; 2],
     originating: OnceLock<Bytes>,
 }
 
@@ -36,6 +62,13 @@ pub struct Written {
     pub inserted: u64,
     pub deleted: u64,
     pub upserted: u64,
+}
+
+/// What an operation passes a gate for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateKind {
+    Read = 0,
+    Write = 1,
 }
 
 /// Whether an operation has its line in the log.
@@ -74,8 +107,52 @@ impl OpWork {
     }
 
     /// Tells the plan; of an operation with several plans the first counts.
-    pub fn planned(&self, summary: PlanSummary) {
-        let _ = self.plan.set(summary);
+    pub fn planned(&self, plan: Arc<dyn PlanReport>) {
+        let _ = self.plan.set(plan);
+    }
+
+    /// Counts that the operation let others run.
+    pub fn yielded(&self) {
+        self.yields.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts that the operation passed the gate of a namespace, and how long it waited if it had to.
+    pub fn passed_gate(&self, access: GateKind, wait_us: Option<u64>) {
+        let passes = &self.gates[access as usize];
+        passes.passed.fetch_add(1, Ordering::Relaxed);
+        if let Some(us) = wait_us {
+            passes.waited.fetch_add(1, Ordering::Relaxed);
+            passes.wait_us.fetch_add(us, Ordering::Relaxed);
+        }
+    }
+
+    /// Appends the gates that were passed, in MongoDB's words: who is behind the gate of a namespace
+    /// holds the collection in an intent mode.
+    pub fn append_locks(&self, out: &mut DocBuilder) {
+        type Figure = fn(&Passes) -> &AtomicU64;
+        let figures: [(&str, Figure); 3] = [
+            ("acquireCount", |passes| &passes.passed),
+            ("acquireWaitCount", |passes| &passes.waited),
+            ("timeAcquiringMicros", |passes| &passes.wait_us),
+        ];
+        if self.gates.iter().all(|passes| passes.passed.load(Ordering::Relaxed) == 0) {
+            return;
+        }
+        out.start_document("Collection");
+        for (name, figure) in figures {
+            let counts = self.gates.each_ref().map(|passes| figure(passes).load(Ordering::Relaxed));
+            if counts == [0, 0] {
+                continue;
+            }
+            out.start_document(name);
+            for (mode, count) in ["r", "w"].into_iter().zip(counts) {
+                if count > 0 {
+                    out.append(mode, count as i64);
+                }
+            }
+            out.end();
+        }
+        out.end();
     }
 
     /// Tells that documents are sorted in memory.
@@ -118,9 +195,23 @@ impl OpWork {
         if statement.used_disk() {
             self.spilled();
         }
-        if let Some(summary) = statement.plan_summary() {
-            self.planned(Box::new(move || summary.clone()));
+        if let Some(plan) = statement.plan() {
+            self.planned(plan.clone());
         }
+        let moved = |from: &AtomicU64, to: &AtomicU64| {
+            to.fetch_add(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        };
+        moved(&statement.yields, &self.yields);
+        for (from, to) in statement.gates.iter().zip(&self.gates) {
+            moved(&from.passed, &to.passed);
+            moved(&from.waited, &to.waited);
+            moved(&from.wait_us, &to.wait_us);
+        }
+    }
+
+    /// How often the operation let others run.
+    pub fn yields(&self) -> u64 {
+        self.yields.load(Ordering::Relaxed)
     }
 
     pub fn keys_examined(&self) -> u64 {
@@ -181,7 +272,12 @@ impl OpWork {
 
     /// The plan in MongoDB's words, if the operation had one.
     pub fn plan_summary(&self) -> Option<String> {
-        self.plan.get().map(|summary| summary())
+        self.plan().map(|plan| plan.summary())
+    }
+
+    /// The plan, if the operation had one.
+    pub fn plan(&self) -> Option<&Arc<dyn PlanReport>> {
+        self.plan.get()
     }
 }
 
@@ -201,6 +297,8 @@ impl std::fmt::Debug for OpWork {
 
 #[cfg(test)]
 mod tests {
+    use pinion_bson::rawdoc;
+
     use super::*;
 
     #[test]
@@ -213,13 +311,32 @@ mod tests {
         };
         statement.examined(3, 2);
         statement.wrote(written);
-        statement.planned(Box::new(|| "COLLSCAN".into()));
+        statement.planned(Arc::new(Scan));
+        statement.passed_gate(GateKind::Write, Some(7));
         whole.add(&statement);
         whole.add(&statement);
         assert_eq!((whole.keys_examined(), whole.docs_examined()), (6, 4));
         assert_eq!(whole.written().matched, 4);
         assert_eq!(whole.plan_summary().as_deref(), Some("COLLSCAN"));
         assert!(!whole.has_sort());
+        let mut locks = DocBuilder::new();
+        whole.append_locks(&mut locks);
+        let expected = rawdoc! {
+            "Collection": {
+                "acquireCount": { "w": 2_i64 },
+                "acquireWaitCount": { "w": 2_i64 },
+                "timeAcquiringMicros": { "w": 14_i64 },
+            },
+        };
+        assert_eq!(locks.finish(), expected);
+    }
+
+    struct Scan;
+
+    impl PlanReport for Scan {
+        fn summary(&self) -> String {
+            "COLLSCAN".into()
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::variables::of_filter;
 use super::views::Rewritten;
 use crate::acquire::{Acquired, acquire_viewed};
 use crate::compute::compute;
-use crate::read::{MergedStream, Output, ReadRequest, open, parse_hint};
+use crate::read::{LeafReport, MergedStream, Output, ReadRequest, open, parse_hint};
 use pinion_query::Hint;
 
 /// A `count` as it is written.
@@ -27,6 +27,9 @@ pub(super) struct CountCommand<'d> {
     skip: usize,
     limit: Option<usize>,
 }
+
+/// The stage that counts all documents of a collection.
+pub(super) const FAST_COUNT: &str = "RECORD_STORE_FAST_COUNT";
 
 /// A parsed `count`.
 pub(super) struct Count {
@@ -166,6 +169,7 @@ async fn run(
     collection: &Arc<Collection>,
 ) -> Result<u64> {
     if parsed.counts_all() {
+        ctx.work().planned(Arc::new(LeafReport(FAST_COUNT)));
         return Ok(count_all(collection).await);
     }
     let request = parsed.request(collection.clone());

@@ -8,7 +8,7 @@ use pinion_query::{ExplainStage, Matcher, Plan, ShownPlans, query_planner, shown
 use pinion_wire::idl::Path;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-use super::count::{Count, count_all, sum};
+use super::count::{Count, FAST_COUNT, count_all, sum};
 use super::delete::parse_delete;
 use super::distinct::Distinct;
 use super::query_settings::settings_of;
@@ -547,7 +547,7 @@ fn topped(explained: &Explained, stage: ExplainStage) -> ExplainStage {
         Top::Count(ref count)
             if count.counts_all() && explained.acquired.collection().is_some() =>
         {
-            ExplainStage::fast_count()
+            ExplainStage::leaf(FAST_COUNT)
         }
         Top::Count(_) => stage.below("COUNT"),
         Top::Update(_) => stage.below("UPDATE"),
@@ -592,7 +592,7 @@ fn append_plan(out: &mut DocBuilder, explained: &Explained, told: &Told, verbosi
 fn append_stats(stage: &ExplainStage, out: &mut DocBuilder, execution: &Execution, top: &Top) {
     let is_top = matches!(
         stage.name,
-        "COUNT" | "RECORD_STORE_FAST_COUNT" | "UPDATE" | "DELETE" | "TS_MODIFY"
+        "COUNT" | FAST_COUNT | "UPDATE" | "DELETE" | "TS_MODIFY"
     );
     let figures = StageFigures {
         counters: execution.counters,
@@ -603,7 +603,7 @@ fn append_stats(stage: &ExplainStage, out: &mut DocBuilder, execution: &Executio
     };
     append_stage(stage, out, &figures);
     match (stage.name, top) {
-        ("COUNT" | "RECORD_STORE_FAST_COUNT", Top::Count(count)) => {
+        ("COUNT" | FAST_COUNT, Top::Count(count)) => {
             let skipped = execution.returned.min(count.skip as u64);
             out.append("nCounted", count.bounded(execution.returned) as i32)
                 .append("nSkipped", skipped as i32);

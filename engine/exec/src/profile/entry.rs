@@ -46,6 +46,13 @@ impl Ended<'_> {
             out.append("cursorid", cursor);
         }
         self.append_work(&mut out, work);
+        if let Some(plan) = work.plan() {
+            plan.append_choice(&mut out);
+            out.append("queryFramework", "classic");
+        }
+        out.start_document("locks");
+        work.append_locks(&mut out);
+        out.end();
         if let Some(bytes) = self.response_bytes {
             out.append("responseLength", bytes as i32);
         }
@@ -60,6 +67,7 @@ impl Ended<'_> {
         if let Some(plan) = work.plan_summary() {
             out.append("planSummary", plan.as_str());
         }
+        self.append_stages(&mut out, work);
         let ended = DateTime::from_millis(self.wall_ms);
         out.append("ts", RawBsonRef::DateTime(ended));
         let client = &self.ctx.client;
@@ -72,6 +80,35 @@ impl Ended<'_> {
         // There are no users on this node.
         out.start_array("allUsers").end().append("user", "");
         out.finish()
+    }
+
+    /// What the stages of the plan did, under that which writes.
+    fn append_stages(&self, out: &mut DocBuilder, work: &OpWork) {
+        let Some(plan) = work.plan() else {
+            return;
+        };
+        let millis = self.us / 1000;
+        let removes = || {
+            let remove = pinion_bson::get(self.command, "remove");
+            remove.is_some_and(pinion_wire::idl::truthy)
+        };
+        let write = match (self.op, self.ctx.command) {
+            ("update", _) => Some("UPDATE"),
+            ("remove", _) => Some("DELETE"),
+            (_, "findAndModify") if removes() => Some("DELETE"),
+            (_, "findAndModify") => Some("UPDATE"),
+            _ => None,
+        };
+        out.start_document("execStats");
+        if let Some(stage) = write {
+            append_write(out, stage, work, millis);
+            out.start_document("inputStage");
+        }
+        plan.append_stages(out, work, millis);
+        if write.is_some() {
+            out.end();
+        }
+        out.end();
     }
 
     /// What an operation did not do at all is left out, unless it is what its kind is there for.
@@ -102,8 +139,31 @@ impl Ended<'_> {
         if work.is_exhausted() {
             out.append("cursorExhausted", true);
         }
-        if planned {
-            out.append("queryFramework", "classic");
+        out.append("numYield", work.yields() as i64);
+    }
+}
+
+/// What the stage did that writes: it gives nothing.
+fn append_write(out: &mut DocBuilder, stage: &'static str, work: &OpWork, millis: u64) {
+    let (written, found) = (work.written(), work.docs_examined());
+    out.append("stage", stage)
+        .append("nReturned", 0i32)
+        .append("executionTimeMillisEstimate", millis as i64)
+        .append("works", found as i64 + 1)
+        .append("advanced", 0i32)
+        .append("needTime", found as i64)
+        .append("needYield", 0i32)
+        .append("saveState", work.yields() as i64)
+        .append("restoreState", work.yields() as i64)
+        .append("isEOF", 1i32);
+    match stage {
+        "UPDATE" => {
+            out.append("nMatched", written.matched as i64)
+                .append("nWouldModify", written.modified as i64)
+                .append("nWouldUpsert", written.upserted as i64);
+        }
+        _ => {
+            out.append("nWouldDelete", written.deleted as i64);
         }
     }
 }

@@ -23,6 +23,8 @@ pub(crate) struct Choice {
     pub rejected: Vec<Plan>,
     /// What a trial of them found, in the order in which they came; the place of the best.
     pub trial: Option<(Vec<Trial>, usize)>,
+    /// Which of several plans it is.
+    pub way: Option<Outline>,
     /// What the plan has to keep, if it was in the cache.
     pub watch: Option<Watch>,
 }
@@ -62,7 +64,7 @@ impl Choice {
     }
 }
 
-fn key_of(request: &ReadRequest, ways: Arc<[Outline]>) -> PlanKey {
+pub(super) fn key_of(request: &ReadRequest, ways: Arc<[Outline]>) -> PlanKey {
     PlanKey {
         uuid: request.collection.uuid,
         shape: QueryShape::of(&request.plan_request()),
@@ -95,13 +97,15 @@ pub(super) async fn choose(
         let partitions = pinion_storage::storage().partition_count() as u64;
         let most_works = works.max(1) * PLAN_EVICTION_RATIO * partitions;
         let mut choice = take(plans, place);
+        choice.way = Some(way);
         choice.watch = Some(Watch { key, most_works });
         return Ok(choice);
     }
     let trials = try_out(ctx, request, &plans, at).await?;
     let best = best_of(&trials);
+    let way = key.ways[best].clone();
     let decision = Decision {
-        way: key.ways[best].clone(),
+        way: way.clone(),
         works: trials[best].counters.works,
         shown: shown(request, &plans, &trials, best),
         index_filter_set: request.index_filter.is_some(),
@@ -109,6 +113,7 @@ pub(super) async fn choose(
     let now_ms = pinion_runtime::wall_ms();
     (state.plan_cache).record(key, &request.collection, decision, now_ms);
     let mut choice = take(plans, best);
+    choice.way = Some(way);
     choice.trial = Some((trials, best));
     Ok(choice)
 }
@@ -151,6 +156,7 @@ fn take(mut plans: Vec<Plan>, place: usize) -> Choice {
         plan: plans.remove(place),
         rejected: plans,
         trial: None,
+        way: None,
         watch: None,
     }
 }

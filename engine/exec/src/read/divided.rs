@@ -15,6 +15,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use super::item::PartCounters;
 use super::part::{Output, PartSpec, next_match};
 use super::pipeline::RunNode;
+use super::report::ReadReport;
 use super::request::{Prepared, ReadRequest, open, prepare};
 use super::scan::Scan;
 use crate::acquire::ReadSource;
@@ -219,8 +220,9 @@ where
         spec,
         partitions,
         indexes,
+        report,
         ..
-    } = prepare(ctx, &request, at).await?;
+    } = prepare(ctx, &Arc::new(request), at).await?;
     if spec.access.reads_elsewhere() {
         return Ok(None);
     }
@@ -228,6 +230,7 @@ where
     let parts = join_all(partitions.into_iter().map(|partition| {
         let found = FoundPart {
             spec: spec.clone(),
+            report: report.clone(),
             stop: stop.clone(),
         };
         let (part, ctx, stop) = (part_of(count), ctx.clone(), stop.clone());
@@ -250,6 +253,7 @@ where
 /// What one partition finds.
 struct FoundPart {
     spec: Arc<PartSpec>,
+    report: Arc<ReadReport>,
     /// Set once a part has failed: the others need not go on.
     stop: Arc<AtomicBool>,
 }
@@ -287,6 +291,8 @@ impl FoundWalk<'_> {
         if found.is_none() {
             let (done, counted) = (&self.counters, &state().metrics.counters);
             ctx.work().examined(done.keys_examined, done.docs_examined);
+            self.part.report.add(done);
+            self.part.report.ended();
             counted.keys_examined.add(done.keys_examined);
             counted.docs_examined.add(done.docs_examined);
         }

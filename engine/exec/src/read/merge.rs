@@ -14,6 +14,7 @@ use super::access::Access;
 use super::choose::Watch;
 use super::item::{Batch, Item, PartCounters};
 use super::part::{PartSpec, PartTable};
+use super::report::ReadReport;
 use crate::interrupt::check;
 use crate::limits::PART_BATCH_DOCUMENTS;
 
@@ -32,6 +33,9 @@ pub(crate) struct MergedStream {
     skip: usize,
     limit: Option<usize>,
     counters: PartCounters,
+    given: u64,
+    /// What is told of the read, to each operation that goes on with it.
+    report: Arc<ReadReport>,
     /// Documents already given, where the same one may come from several parts.
     seen: Option<FxHashSet<Key>>,
     /// Parts that only keep a snapshot readable.
@@ -47,6 +51,7 @@ impl MergedStream {
     /// Opens a part on each of the partitions and takes its first step there in the same message.
     pub(crate) async fn open(
         spec: Arc<PartSpec>,
+        report: Arc<ReadReport>,
         partitions: Vec<PartitionId>,
         ctx: &OpContext,
         step: StepSize,
@@ -60,6 +65,8 @@ impl MergedStream {
             skip,
             limit,
             counters: PartCounters::default(),
+            given: 0,
+            report,
             seen: spec.repeats_over_parts().then(FxHashSet::default),
             pins: Vec::new(),
             sorted: spec.sort.is_some(),
@@ -136,6 +143,8 @@ impl MergedStream {
     /// Takes over what a step of a part did.
     fn count(&mut self, ctx: &OpContext, step: &PartCounters) {
         self.counters.add(step);
+        self.report.add(step);
+        ctx.work().planned(self.report.clone());
         ctx.work().examined(step.keys_examined, step.docs_examined);
         self.look_at_plan();
     }
@@ -217,6 +226,7 @@ impl MergedStream {
                 self.refill(ctx, step).await?;
             }
             let Some(item) = self.pop() else {
+                self.report.ended();
                 return Ok(None);
             };
             if let (Some(seen), Some(id)) = (&mut self.seen, item.id)
@@ -230,7 +240,12 @@ impl MergedStream {
             }
             if let Some(limit) = &mut self.limit {
                 *limit -= 1;
+                if *limit == 0 {
+                    self.report.ended();
+                }
             }
+            self.given += 1;
+            self.report.given(self.given);
             let document = item.document.map_err(|error| *error)?;
             return Ok(Some((item.order, document)));
         }
@@ -255,6 +270,7 @@ impl MergedStream {
                     .await?;
             }
             let Some(item) = self.pop() else {
+                self.report.ended();
                 return Ok(None);
             };
             if let (Some(seen), Some(id)) = (&mut self.seen, item.id)

@@ -12,6 +12,7 @@ mod near;
 mod part;
 mod pipeline;
 mod plan;
+mod report;
 mod request;
 mod scan;
 mod sorted;
@@ -32,6 +33,7 @@ pub(crate) use item::PartCounters;
 pub(crate) use merge::MergedStream;
 pub(crate) use part::{Output, PartTable};
 pub(crate) use pipeline::{Node, PipelineStream, Surroundings};
+pub(crate) use report::LeafReport;
 pub(crate) use request::{
     ReadRequest, Targets, check_still_there, choose_to_explain, existing_trees, open, open_ids,
     parse_sort,

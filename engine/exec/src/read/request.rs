@@ -18,6 +18,7 @@ use super::choose::{self, Choice, Watch, choose};
 use super::merge::{MergedStream, StepSize};
 use super::part::{Output, PartSpec};
 use super::plan::{Planned, by_id};
+use super::report::{Chosen, ReadReport};
 use super::stream::step_for;
 use crate::acquire::ReadSource;
 use crate::limits::{MAX_SNAPSHOT_RETRIES, PLANNED_PER_BYTE};
@@ -117,6 +118,7 @@ pub(crate) async fn open(
 ) -> Result<Opened> {
     let mut request = request.bound()?;
     request.restrict();
+    let request = Arc::new(request);
     let wanted = wanted
         .saturating_add(request.skip)
         .min(request.kept().unwrap_or(usize::MAX));
@@ -138,7 +140,7 @@ pub(crate) async fn open(
 /// `SnapshotTooOld` when that is gone.
 pub(super) async fn open_at(
     ctx: &OpContext,
-    request: &ReadRequest,
+    request: &Arc<ReadRequest>,
     at: Timestamp,
     step: StepSize,
 ) -> Result<Opened> {
@@ -147,8 +149,10 @@ pub(super) async fn open_at(
         partitions,
         indexes,
         watch,
+        report,
     } = prepare(ctx, request, at).await?;
-    let stream = MergedStream::open(spec, partitions, ctx, step, request.skip, request.limit);
+    let (skip, limit) = (request.skip, request.limit);
+    let stream = MergedStream::open(spec, report, partitions, ctx, step, skip, limit);
     let mut stream = stream.await?;
     stream.watch(watch);
     Ok(Opened { stream, indexes })
@@ -159,16 +163,17 @@ pub(super) struct Prepared {
     pub spec: Arc<PartSpec>,
     pub partitions: Vec<PartitionId>,
     pub indexes: Vec<String>,
+    pub report: Arc<ReadReport>,
     watch: Option<Watch>,
 }
 
 /// Plans a read of the state at a timestamp.
 pub(super) async fn prepare(
     ctx: &OpContext,
-    request: &ReadRequest,
+    request: &Arc<ReadRequest>,
     at: Timestamp,
 ) -> Result<Prepared> {
-    let (planned, watch) = plan(ctx, request, at).await?;
+    let (planned, chosen, watch) = plan(ctx, request, at).await?;
     let indexes = planned.access.indexes();
     let counters = &state().metrics.counters;
     if planned.sort.is_some() {
@@ -199,12 +204,13 @@ pub(super) async fn prepare(
         at,
         sort_room: memory.shared(memory.limits.sort, partitions.len()),
     });
-    let summarised = spec.clone();
-    ctx.work().planned(Box::new(move || summarised.summary()));
+    let report = Arc::new(ReadReport::new(request.clone(), spec.clone(), chosen));
+    ctx.work().planned(report.clone());
     Ok(Prepared {
         spec,
         partitions,
         indexes,
+        report,
         watch,
     })
 }
@@ -220,18 +226,26 @@ async fn plan(
     ctx: &OpContext,
     request: &ReadRequest,
     at: Timestamp,
-) -> Result<(Planned, Option<Watch>)> {
+) -> Result<(Planned, Chosen, Option<Watch>)> {
     if let Some(access) = &request.access {
-        return Ok((Planned::by(request, access.clone()), None));
+        let planned = Planned::by(request, access.clone());
+        return Ok((planned, Chosen::default(), None));
     }
     if let Some(plan) = &request.plan {
-        return Ok((Planned::new(request, plan.clone()), None));
+        let planned = Planned::new(request, plan.clone());
+        return Ok((planned, Chosen::default(), None));
     }
     if let Some(planned) = by_id(request) {
-        return Ok((planned, None));
+        return Ok((planned, Chosen::default(), None));
     }
-    let Choice { plan, watch, .. } = choose(ctx, request, at).await?;
-    Ok((Planned::new(request, plan), watch))
+    let began = pinion_runtime::now();
+    let choice = choose(ctx, request, at).await?;
+    let chosen = Chosen {
+        way: choice.way,
+        is_tried: choice.trial.is_some(),
+        planning_us: began.elapsed().as_micros() as u64,
+    };
+    Ok((Planned::new(request, choice.plan), chosen, choice.watch))
 }
 
 /// Chooses the plan that explain tells of, which the read that it runs then takes.

@@ -244,6 +244,8 @@ impl Branches {
             return Ok(Some(named.found(document)));
         }
         if !spec.reads_documents() {
+            // Who asks for keys alone goes on to read the documents, in order to change them.
+            counters.docs_examined += u64::from(spec.output == Output::Ids);
             return Ok(Some(named.found(Bytes::new())));
         }
         if !branch.is_apart() {

@@ -2,6 +2,7 @@
 //! newer one.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_catalog::{from_read_error, record_of};
@@ -166,7 +167,7 @@ impl TailStream {
             ranges: vec![range],
             ..RangeAccess::everything(false)
         }));
-        let opened = open_at(ctx, &self.request, at, step_for(wanted)).await?;
+        let opened = open_at(ctx, &Arc::new(self.request.clone()), at, step_for(wanted)).await?;
         self.newest = Some(newest);
         Ok(Some(opened.stream))
     }

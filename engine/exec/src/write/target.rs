@@ -18,7 +18,7 @@ use super::validation::Validation;
 use crate::acquire::{Acquired, acquire};
 use crate::compute::compute;
 use crate::limits::TARGET_GROUP;
-use crate::read::{ReadRequest, Targets, check_still_there, open_ids, parse_sort};
+use crate::read::{LeafReport, ReadRequest, Targets, check_still_there, open_ids, parse_sort};
 use crate::state::state;
 
 /// One statement of `update` or `delete`, or a `findAndModify`.
@@ -224,7 +224,7 @@ async fn change_matching(
         is_lookup: id.is_some(),
     });
     if let Some(id) = id {
-        ctx.work().planned(Box::new(|| "IDHACK".into()));
+        ctx.work().planned(Arc::new(LeafReport("IDHACK")));
         let key = collection.id_key(id.as_raw_bson_ref());
         let modified = modify_at_owner(&request, key, ctx).await?;
         if let Modified::NeedsMultikey { trees } = modified {

@@ -39,9 +39,9 @@ impl ExplainStage {
         ExplainStage::end("nonExistentNamespace")
     }
 
-    /// A count of all documents, which takes no look at them.
-    pub fn fast_count() -> ExplainStage {
-        ExplainStage::new("RECORD_STORE_FAST_COUNT", DocBuilder::new(), Vec::new())
+    /// A stage that has nothing below it and tells no more than its name.
+    pub fn leaf(name: &'static str) -> ExplainStage {
+        ExplainStage::new(name, DocBuilder::new(), Vec::new())
     }
 
     /// A plan that gives nothing, with the reason.
