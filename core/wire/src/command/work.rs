@@ -135,12 +135,19 @@ impl OpWork {
             ("acquireWaitCount", |passes| &passes.waited),
             ("timeAcquiringMicros", |passes| &passes.wait_us),
         ];
-        if self.gates.iter().all(|passes| passes.passed.load(Ordering::Relaxed) == 0) {
+        if self
+            .gates
+            .iter()
+            .all(|passes| passes.passed.load(Ordering::Relaxed) == 0)
+        {
             return;
         }
         out.start_document("Collection");
         for (name, figure) in figures {
-            let counts = self.gates.each_ref().map(|passes| figure(passes).load(Ordering::Relaxed));
+            let counts = self
+                .gates
+                .each_ref()
+                .map(|passes| figure(passes).load(Ordering::Relaxed));
             if counts == [0, 0] {
                 continue;
             }

@@ -136,9 +136,7 @@ impl ReadReport {
         match (&self.request.access, &self.request.plan) {
             (Some(_), _) => Vec::new(),
             (None, Some(plan)) => vec![plan.clone()],
-            (None, None) => {
-                pinion_query::plans(&self.request.plan_request()).unwrap_or_default()
-            }
+            (None, None) => pinion_query::plans(&self.request.plan_request()).unwrap_or_default(),
         }
     }
 
@@ -158,7 +156,12 @@ impl ReadReport {
             _ => {
                 let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
                 let (skip, limit) = (count(request.skip), request.limit.map(count));
-                plan.explain(&asked, Some(skip), limit, request.projection_spec.as_deref())
+                plan.explain(
+                    &asked,
+                    Some(skip),
+                    limit,
+                    request.projection_spec.as_deref(),
+                )
             }
         })
     }
