@@ -2,17 +2,18 @@
 //! written in their order, so that behind the first that fails nothing is changed, on however many
 //! partitions they lie.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pinion_catalog::partition_of;
+use pinion_clock::Timestamp;
 use pinion_query::MultikeyPaths;
 use pinion_runtime::{CoreId, Queue};
-use pinion_storage::{Key, Statement, TreeId, WriteError, storage};
+use pinion_storage::{Expect, Key, Statement, TreeId, Write, WriteError, storage};
 use pinion_wire::{Error, OpContext, Result};
 
 use super::backoff::Backoff;
-use super::modify::{Modified, ModifyRequest, retry};
+use super::modify::{ModifyRequest, retry};
 use super::prepare::{Prepared, PreparedChange, prepare};
 use super::target::ModifyOutcome;
 use crate::limits::{MODIFY_STEP_STATEMENTS, MODIFY_STEP_WRITES, PREPARED_BYTES};
@@ -22,7 +23,7 @@ enum Stop {
     /// The next one is not prepared yet.
     Unprepared,
     Multikey(Vec<(TreeId, MultikeyPaths)>),
-    /// The next one was refused by storage.
+    /// The first one that storage has refused.
     Refused(Box<PreparedChange>, WriteError),
     Failed(Error),
 }
@@ -35,23 +36,25 @@ enum Stop {
 pub(super) async fn change_group(
     ctx: &OpContext,
     request: &Arc<ModifyRequest>,
-    group: Vec<Key>,
+    mut left: Vec<Key>,
     waiting: &mut Vec<Key>,
     outcome: &mut ModifyOutcome,
 ) -> Result<Vec<(TreeId, MultikeyPaths)>> {
-    let mut left: VecDeque<Key> = group.into();
     let mut backoff = Backoff::default();
     while !left.is_empty() {
-        let prepared = prepare_all(ctx, request, left.make_contiguous()).await;
-        let (done, stop) = write_in_order(prepared, outcome).await;
-        left.drain(..done);
-        if done > 0 {
+        let prepared = prepare_all(ctx, request, &left).await;
+        let (places, stop) = write_in_order(prepared, outcome).await;
+        if places.len() < left.len() {
             backoff = Backoff::default();
         }
+        left = places
+            .into_iter()
+            .map(|place| left[place].clone())
+            .collect();
         match stop {
             None | Some(Stop::Unprepared) => {}
             Some(Stop::Multikey(trees)) => {
-                waiting.extend(left);
+                waiting.append(&mut left);
                 return Ok(trees);
             }
             Some(Stop::Refused(change, error)) => {
@@ -113,22 +116,25 @@ async fn prepare_here(
     all
 }
 
-/// Writes what is prepared, up to the first that cannot be. How many are done, and why no more.
+/// Writes what is prepared, up to the first that cannot be. The places of those that are left, and
+/// why they are.
 async fn write_in_order(
     prepared: Vec<Option<Result<Prepared>>>,
     outcome: &mut ModifyOutcome,
-) -> (usize, Option<Stop>) {
-    let mut done = 0;
+) -> (Vec<usize>, Option<Stop>) {
+    let all = prepared.len();
     let mut stop = None;
     let mut step = Step::default();
-    for prepared in prepared {
+    // Where what is not in a step yet begins.
+    let mut begin = 0;
+    for (place, prepared) in prepared.into_iter().enumerate() {
         stop = match prepared {
             Some(Ok(Prepared::Nothing(modified))) => {
-                step.items.push(Item::Nothing(modified));
+                outcome.count(modified);
                 None
             }
             Some(Ok(Prepared::Change { change, statement })) => {
-                step.push(change, statement);
+                step.push(place, change, statement);
                 None
             }
             Some(Ok(Prepared::NeedsMultikey(trees))) => Some(Stop::Multikey(trees)),
@@ -138,34 +144,31 @@ async fn write_in_order(
         if stop.is_some() {
             break;
         }
+        begin = place + 1;
         if step.is_full() {
-            let (written, refused) = std::mem::take(&mut step).write(outcome).await;
-            done += written;
+            let (mut left, refused) = std::mem::take(&mut step).write(outcome).await;
             if refused.is_some() {
-                return (done, refused);
+                left.extend(begin..all);
+                return (left, refused);
             }
         }
     }
-    let (written, refused) = step.write(outcome).await;
-    (done + written, refused.or(stop))
+    let (mut left, refused) = step.write(outcome).await;
+    left.extend(begin..all);
+    (left, refused.or(stop))
 }
 
-/// What storage executes together.
+/// What is executed together.
 #[derive(Default)]
 struct Step {
-    items: Vec<Item>,
+    changes: Vec<(usize, PreparedChange)>,
     statements: Vec<Statement>,
     writes: usize,
 }
 
-enum Item {
-    Nothing(Modified),
-    Change(Box<PreparedChange>),
-}
-
 impl Step {
-    fn push(&mut self, change: PreparedChange, statement: Statement) {
-        self.items.push(Item::Change(Box::new(change)));
+    fn push(&mut self, place: usize, change: PreparedChange, statement: Statement) {
+        self.changes.push((place, change));
         self.writes += statement.writes.len();
         self.statements.push(statement);
     }
@@ -174,29 +177,64 @@ impl Step {
         self.statements.len() >= MODIFY_STEP_STATEMENTS || self.writes >= MODIFY_STEP_WRITES
     }
 
-    /// How many of the documents are done, and the first one that was refused.
-    async fn write(self, outcome: &mut ModifyOutcome) -> (usize, Option<Stop>) {
-        let mut results = match self.statements.is_empty() {
-            true => Vec::new(),
-            false => storage().execute(self.statements, true).await,
-        }
-        .into_iter();
-        let all = self.items.len();
-        for (done, item) in self.items.into_iter().enumerate() {
-            let change = match item {
-                Item::Nothing(modified) => {
-                    outcome.count(modified);
-                    continue;
-                }
-                Item::Change(change) => change,
-            };
-            match results.next().expect("each statement has one result") {
+    /// The places of what was refused, and the first of them.
+    async fn write(self, outcome: &mut ModifyOutcome) -> (Vec<usize>, Option<Stop>) {
+        let results = execute(self.statements).await;
+        assert_eq!(results.len(), self.changes.len(), "each has one result");
+        let (mut left, mut refused) = (Vec::new(), None);
+        for ((place, change), result) in self.changes.into_iter().zip(results) {
+            match result {
                 Ok(ts) => {
                     outcome.count(change.done(ts, false));
                 }
-                Err(error) => return (done, Some(Stop::Refused(change, error))),
+                Err(error) => {
+                    left.push(place);
+                    refused.get_or_insert_with(|| Stop::Refused(Box::new(change), error));
+                }
             }
         }
-        (all, None)
+        (left, refused)
     }
+}
+
+/// Executes statements in their order; those behind one that is refused are not reached. Where none
+/// can be refused but for meeting another writer, each owner does its own at once.
+async fn execute(statements: Vec<Statement>) -> Vec<std::result::Result<Timestamp, WriteError>> {
+    let owners: Option<Vec<CoreId>> = statements.iter().map(only_owner).collect();
+    let Some(owners) = owners.filter(|owners| owners.iter().any(|owner| *owner != owners[0]))
+    else {
+        return match statements.is_empty() {
+            true => Vec::new(),
+            false => storage().execute(statements, true).await,
+        };
+    };
+    let mut by_owner: BTreeMap<CoreId, (Vec<usize>, Vec<Statement>)> = BTreeMap::new();
+    let all = statements.len();
+    for (place, (owner, statement)) in owners.into_iter().zip(statements).enumerate() {
+        let (places, own) = by_owner.entry(owner).or_default();
+        places.push(place);
+        own.push(statement);
+    }
+    let executed = by_owner.into_iter().map(|(owner, (places, own))| {
+        pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
+            (places, storage().execute(own, false).await)
+        })
+    });
+    let mut results: Vec<_> = (0..all).map(|_| Err(WriteError::NotReached)).collect();
+    for (places, own) in pinion_runtime::join_all(executed).await {
+        for (place, result) in places.into_iter().zip(own) {
+            results[place] = result;
+        }
+    }
+    results
+}
+
+/// The one core that a statement concerns, if no write of it needs a value that nobody else has.
+fn only_owner(statement: &Statement) -> Option<CoreId> {
+    let owner = storage().owner(statement.writes[0].partition);
+    let is_of_owner = |write: &Write| {
+        storage().owner(write.partition) == owner
+            && matches!(write.expect, Expect::Any | Expect::Version(_))
+    };
+    statement.writes.iter().all(is_of_owner).then_some(owner)
 }
