@@ -167,3 +167,12 @@ def test_names_that_the_node_looks_for_are_not_renamed(client):
             rename(old, new)
         assert raised.value.code == 20, raised.value
     rename("renames.c", "renames.d")
+
+
+def test_every_collection_has_an_index_on_id(client):
+    database = client.auto
+    assert "deprecated" in database.command({"create": "c", "autoIndexId": True})["note"]
+    assert "replicated" in refused(lambda: database.command({"create": "d", "autoIndexId": False}), 50001)["errmsg"]
+    database.command({"create": "t", "temp": True})
+    assert list(database.command({"dbHash": 1})["collections"]) == ["c", "t"]
+    assert list(database.command({"dbHash": 1, "skipTempCollections": True})["collections"]) == ["c"]

@@ -24,6 +24,7 @@ def test_what_a_standalone_has_no_part_in(client):
     assert code(client, {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": b""}) == 334
     assert code(client, {"saslContinue": 1, "conversationId": 1, "payload": b""}) == 17
     assert code(client, {"createSearchIndexes": "c", "indexes": []}, "test") == 31082
+    assert client.admin.command("logout")["ok"] == 1
     version = client.admin.command("getParameter", 1, featureCompatibilityVersion=1)["featureCompatibilityVersion"]["version"]
     assert code(client, {"setFeatureCompatibilityVersion": version}) == 7369100
     assert code(client, {"setFeatureCompatibilityVersion": "4.4", "confirm": True}) == 4926900

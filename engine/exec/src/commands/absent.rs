@@ -90,6 +90,8 @@ pub(super) fn register_absent(r: &mut Registry) {
         let help = "authenticate this connection";
         register(r, spec(name).immediate().help(help), None, authenticate);
     }
+    let help = "be nobody again";
+    register(r, spec("logout").immediate().help(help), None, logout);
     for (name, help) in USERS {
         register(r, spec(name).write_concern().help(help), None, no_users);
     }
@@ -206,6 +208,14 @@ async fn authenticate(cmd: Invocation) -> Result<Reply> {
         ErrorCode::MECHANISM_UNAVAILABLE,
         format!("Received authentication for mechanism {mechanism} which is not enabled"),
     ))
+}
+
+/// `logout`: nobody is logged in.
+async fn logout(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.ignore(&["logout"]);
+    reader.finish()?;
+    Ok(Reply::new())
 }
 
 /// `createUser` and its relatives.

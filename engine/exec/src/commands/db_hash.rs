@@ -38,6 +38,9 @@ pub(crate) async fn db_hash(cmd: Invocation) -> Result<Reply> {
             only.insert(name.to_owned());
         }
     }
+    let skips_temporary = reader
+        .opt_safe_bool("skipTempCollections")?
+        .unwrap_or(false);
     reader.unsupported("$_internalReadAtClusterTime")?;
     reader.finish()?;
     let started = pinion_runtime::now();
@@ -45,6 +48,7 @@ pub(crate) async fn db_hash(cmd: Invocation) -> Result<Reply> {
     let mut collections: Vec<Arc<Collection>> = catalog
         .collections_of(cmd.db())
         .filter(|found| is_hashed(found))
+        .filter(|found| !(skips_temporary && found.options.temporary))
         .filter(|found| only.is_empty() || only.contains(found.ns.collection()))
         .cloned()
         .collect();

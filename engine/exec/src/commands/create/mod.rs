@@ -45,21 +45,43 @@ struct Written<'d> {
 pub(crate) async fn create(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let ns = reader.namespace("create", cmd.db())?;
+    let auto_index_id = reader.opt_safe_bool("autoIndexId")?;
     let written = read(&reader)?;
     reader.finish()?;
+    if auto_index_id == Some(false) {
+        return Err(without_id_index(&ns));
+    }
     let options = options(&cmd.ctx, &reader, &ns, written).await?;
     let created = pinion_catalog::create_collection(&cmd.ctx, ns, options).await?;
     let mut out = Reply::new();
+    if auto_index_id.is_some() {
+        out.append(
+            "note",
+            "The autoIndexId option is deprecated and will be removed in a future release",
+        );
+    }
     acknowledge(&cmd.ctx, created, &mut out).await?;
     Ok(out)
+}
+
+/// MongoDB makes collections without an index on `_id` in `local` alone, and this node nowhere.
+fn without_id_index(ns: &Namespace) -> Error {
+    if ns.db() == "local" {
+        return Error::new(
+            ErrorCode::NOT_IMPLEMENTED,
+            "BSON field 'create.autoIndexId' is not supported by this server",
+        );
+    }
+    Error::new(
+        ErrorCode(50_001),
+        format!("autoIndexId:false is not allowed for collection {ns} because it can be replicated"),
+    )
 }
 
 fn read<'d>(reader: &CommandReader<'d>) -> Result<Written<'d>> {
     let mut options = CollectionOptions::default();
     let capped = reader.opt_safe_bool("capped")?.unwrap_or(false);
     let (size, max) = (reader.opt_i64("size")?, reader.opt_i64("max")?);
-    reader.opt_safe_bool("autoIndexId")?;
-    reader.unsupported_unless("autoIndexId", pinion_wire::idl::truthy)?;
     let id_index = reader.opt_doc("idIndex")?;
     options.storage_engine = engine_options::read(reader, "storageEngine")?;
     options.index_storage_engine = engine_options::read_index_defaults(reader)?;
