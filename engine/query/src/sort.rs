@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_collation::Collation;
 use pinion_keystring::{Builder, Ordering, encode_id};
 use pinion_wire::Result;
@@ -10,7 +10,7 @@ use rustc_hash::FxHashSet;
 
 use crate::collation::spend_sort_keys;
 use crate::error::{bad_value, error};
-use crate::expression::{MetaKind, MetaSet, Subject, check_field_path, sort_kind};
+use crate::expression::{MetaKind, MetaSet, Metadata, Subject, check_field_path, sort_kind};
 use crate::keygen::{KeyError, keys, single_key};
 use crate::limits::MAX_KEY_PATTERN_FIELDS;
 use crate::path::Path;
@@ -200,21 +200,15 @@ impl SortPattern {
             return Ok(builder.finish().bytes);
         }
         let mut bytes_of = |key: &[RawBsonRef<'_>]| {
-            for (at, value) in key.iter().enumerate() {
-                match self.metas.iter().find(|(place, _)| *place == at) {
-                    Some((_, kind)) => builder.append(metadata.value(*kind).or_null()),
-                    None => builder.append(*value),
-                };
-            }
+            self.told(key, metadata).for_each(|value| {
+                builder.append(value);
+            });
             builder.finish().bytes
         };
         if let Some((key, _)) = single_key(document, &self.paths) {
             return Ok(bytes_of(&key));
         }
-        let keys = keys(document, &self.paths, false).map_err(|e| match e {
-            KeyError::Parallel(..) => bad_value("cannot sort with keys that are parallel arrays"),
-            other => key_error(other),
-        })?;
+        let keys = keys(document, &self.paths, false).map_err(parallel)?;
         // Of an array's keys the one that sorts first counts: the least ascending, the greatest descending.
         let mut least: Option<Vec<u8>> = None;
         for key in keys.keys {
@@ -224,6 +218,63 @@ impl SortPattern {
             }
         }
         Ok(least.unwrap_or_default())
+    }
+
+    /// The values of a key, with what is read beside the document in its place.
+    fn told<'k>(
+        &'k self,
+        key: &'k [RawBsonRef<'k>],
+        metadata: &'k Metadata,
+    ) -> impl Iterator<Item = RawBsonRef<'k>> {
+        key.iter().enumerate().map(|(at, value)| {
+            match self.metas.iter().find(|(place, _)| *place == at) {
+                Some((_, kind)) => metadata.or_null(*kind),
+                None => *value,
+            }
+        })
+    }
+
+    /// The values by which a document is sorted, one for each field of the pattern.
+    pub fn sort_values<'d>(&self, subject: impl Into<Subject<'d>>) -> Result<RawArrayBuf> {
+        let Subject { document, metadata } = subject.into();
+        let listed = |key: &[RawBsonRef<'_>]| {
+            let mut out = RawArrayBuf::new();
+            self.told(key, metadata)
+                .for_each(|value| out.push(RawBson::from(value)));
+            out
+        };
+        crate::work::spend_bytes(document.as_bytes().len())?;
+        if let [path] = &self.paths[..]
+            && path.text() == "_id"
+        {
+            let id = field(document, "_id").unwrap_or(RawBsonRef::Null);
+            return Ok(listed(&[id]));
+        }
+        if let Some((key, _)) = single_key(document, &self.paths) {
+            return Ok(listed(&key));
+        }
+        spend_sort_keys(self.collation.as_deref(), document.as_bytes().len())?;
+        let mut builder = Builder::with_collation(self.ordering, self.collation.clone());
+        let keys = keys(document, &self.paths, false).map_err(parallel)?;
+        let mut least: Option<(Vec<u8>, RawArrayBuf)> = None;
+        for key in keys.keys {
+            self.told(&key, metadata).for_each(|value| {
+                builder.append(value);
+            });
+            let bytes = builder.finish().bytes;
+            if least.as_ref().is_none_or(|(other, _)| bytes < *other) {
+                least = Some((bytes, listed(&key)));
+            }
+        }
+        Ok(least.map(|(_, values)| values).unwrap_or_default())
+    }
+}
+
+/// The error of a sort whose keys cannot be made.
+fn parallel(error: KeyError) -> pinion_wire::Error {
+    match error {
+        KeyError::Parallel(..) => bad_value("cannot sort with keys that are parallel arrays"),
+        other => key_error(other),
     }
 }
 
@@ -321,6 +372,36 @@ mod tests {
         check(rawdoc! { "a.c": 1 }, &documents, &[4, 5, 1, 2, 3]);
         check(rawdoc! { "a.0.b": 1 }, &documents, &[2, 4, 5, 1, 3]);
         check(rawdoc! { "a.1.b": 1 }, &documents, &[2, 3, 4, 5, 1]);
+    }
+
+    #[test]
+    fn the_values_of_a_key() {
+        let check =
+            |pattern: RawDocumentBuf, document: RawDocumentBuf, expected: RawDocumentBuf| {
+                let sort = SortPattern::parse(&pattern).expect("parses");
+                let values = sort.sort_values(&document).expect("a key");
+                assert_eq!(rawdoc! { "k": values }, expected, "{pattern:?}");
+            };
+        check(
+            rawdoc! { "a": 1 },
+            rawdoc! { "a": [3, 1] },
+            rawdoc! { "k": [1] },
+        );
+        check(
+            rawdoc! { "a": -1 },
+            rawdoc! { "a": [3, 1] },
+            rawdoc! { "k": [3] },
+        );
+        check(
+            rawdoc! { "a": 1, "b.c": -1 },
+            rawdoc! { "b": { "c": "x" } },
+            rawdoc! { "k": [null, "x"] },
+        );
+        check(
+            rawdoc! { "_id": 1 },
+            rawdoc! { "_id": [1] },
+            rawdoc! { "k": [[1]] },
+        );
     }
 
     #[test]

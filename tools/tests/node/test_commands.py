@@ -434,3 +434,21 @@ def test_reads_take_the_uuid_of_a_collection(client):
     fails(client.elsewhere, {"find": uuid}, 26)
     fails(database, {"find": Binary(b"short", 4)}, 207)
     fails(database, {"insert": uuid, "documents": [{}]}, 73)
+
+
+def test_a_projection_shows_how_documents_were_found(client):
+    database = client.metas
+    collection = database.c
+    collection.insert_many([{"_id": n, "a": n, "b": [n, n + 1]} for n in range(3)])
+    collection.create_index("a")
+    shown = lambda kind, **asked: [d.get("k") for d in database.command(
+        {"find": "c", "projection": {"_id": 1, "k": {"$meta": kind}}, **asked})["cursor"]["firstBatch"]]
+    assert shown("indexKey", hint="a_1") == [{"a": 0}, {"a": 1}, {"a": 2}]
+    assert shown("indexKey", filter={"_id": 1}) == [{"_id": 1}]
+    assert shown("indexKey") == [None] * 3
+    assert shown("sortKey", sort={"b": -1}) == [[3], [2], [1]]
+    assert shown("sortKey", sort={"a": 1, "x": 1}, limit=1) == [[0, None]]
+    fails(database, {"find": "c", "projection": {"k": {"$meta": "sortKey"}}}, 2)
+    records = database.command({"find": "c", "showRecordId": True})["cursor"]["firstBatch"]
+    assert shown("recordId") == [d["$recordId"] for d in records]
+    fails(database, {"findAndModify": "c", "update": {"$set": {"z": 1}}, "fields": {"k": {"$meta": "recordId"}}}, 115)

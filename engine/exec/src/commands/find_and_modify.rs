@@ -153,6 +153,7 @@ impl FindAndModifyCommand<'_> {
                 let parse = || Projection::parse_find(fields, &vars);
                 let projection = compute(ctx, parse).await?;
                 projection.check_filter(&matcher)?;
+                projection.refuse_outside_find()?;
                 matcher.check_metadata(sort.as_ref(), Some(&projection))?;
                 if self.new && projection.needs_position() {
                     return Err(Error::bad_value(

@@ -6,18 +6,19 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_bson::{
-    BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument, RawDocumentBuf,
+    BinarySubtype, DocBuilder, RawBinaryRef, RawBson, RawBsonRef, RawDocument, RawDocumentBuf,
 };
 use pinion_catalog::{Collection, document_id, entry_key, from_read_error, stored_document};
 use pinion_clock::Timestamp;
 use pinion_query::{
-    Matcher, MetaKind, MetaSource, Metadata, Projection, SharedRoom, SortPattern, Subject,
+    IndexKind, Matcher, MetaKind, MetaSource, Metadata, Projection, SharedRoom, SortPattern,
+    Subject,
 };
 use pinion_storage::{Key, Partition, PartitionId, SnapshotPin, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashMap;
 
-use super::access::Access;
+use super::access::{Access, RangeAccess};
 use super::item::{Batch, Item, PartCounters};
 use super::merge::StepSize;
 use super::scan::{Found, Scan};
@@ -55,6 +56,8 @@ pub(crate) struct PartSpec {
     pub covered: Option<Vec<String>>,
     /// What tells of the documents what order and projection read beside them.
     pub meta_source: Option<MetaSource>,
+    /// What the projection reads of how documents are found.
+    pub told: Told,
     pub output: Output,
     pub show_record_id: bool,
     /// How many documents the whole read wants, skipped ones included.
@@ -62,6 +65,45 @@ pub(crate) struct PartSpec {
     pub at: Timestamp,
     /// What the sort of all parts may hold.
     pub sort_room: SharedRoom,
+}
+
+/// What a projection reads of how a document is found.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// The key of the index that found it.
+    pub index_key: bool,
+    pub record_id: bool,
+    /// The order of which it has these values.
+    pub sort: Option<SortPattern>,
+}
+
+impl Told {
+    /// What a projection reads, of documents in an order that are found in a way.
+    pub(super) fn of(
+        projection: Option<&Projection>,
+        sort: Option<&SortPattern>,
+        access: &Access,
+    ) -> Told {
+        let Some(projection) = projection else {
+            return Told::default();
+        };
+        let is_text = |branch: &RangeAccess| {
+            let index = branch.index.as_ref();
+            index.is_some_and(|index| index.spec.kind == IndexKind::Text)
+        };
+        // The keys of a text index are shown to nobody.
+        let by_index = matches!(
+            access,
+            Access::Id(_) | Access::Index(_) | Access::Union(_) | Access::Merge(_)
+        ) && !access.branches().iter().any(is_text);
+        Told {
+            index_key: by_index && projection.reads_meta(MetaKind::IndexKey),
+            record_id: projection.reads_meta(MetaKind::RecordId),
+            sort: sort
+                .filter(|_| projection.reads_meta(MetaKind::SortKey))
+                .cloned(),
+        }
+    }
 }
 
 impl PartSpec {
@@ -334,11 +376,19 @@ pub(super) async fn metadata_of(
         let document = stored_document(&found.document);
         known = compute(ctx, || source.metadata(document)).await?;
     }
-    if let Some(projection) = &spec.projection
-        && projection.reads_meta(MetaKind::IndexKey)
-        && found.entry.is_some()
-    {
+    if spec.told.index_key {
         known = known.with(MetaKind::IndexKey, index_key(spec, found)?);
+    }
+    if spec.told.record_id {
+        let id = RawBson::from(record_id(&spec.collection, &found.id));
+        known = known.with(MetaKind::RecordId, id);
+    }
+    if let Some(sort) = &spec.told.sort {
+        let document = stored_document(&found.document);
+        let metadata = &known;
+        let subject = Subject { document, metadata };
+        let values = compute(ctx, || sort.sort_values(subject)).await?;
+        known = known.with(MetaKind::SortKey, values);
     }
     Ok(known)
 }
@@ -420,15 +470,19 @@ pub(super) async fn finish(
 /// bytes of a clustered collection's key.
 fn with_record_id(collection: &Collection, document: &RawDocument, id: &[u8]) -> Bytes {
     let mut out = DocBuilder::new();
-    let shown = match collection.record_of(id) {
+    out.append_all(document)
+        .append("$recordId", record_id(collection, id));
+    Bytes::from(out.finish_bytes())
+}
+
+fn record_id<'i>(collection: &Collection, id: &'i [u8]) -> RawBsonRef<'i> {
+    match collection.record_of(id) {
         Some(record) => RawBsonRef::Int64(record),
         None => RawBsonRef::Binary(RawBinaryRef {
             subtype: BinarySubtype::Generic,
             bytes: id,
         }),
-    };
-    out.append_all(document).append("$recordId", shown);
-    Bytes::from(out.finish_bytes())
+    }
 }
 
 /// What `returnKey` gives in place of the document.

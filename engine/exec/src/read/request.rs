@@ -16,7 +16,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use super::access::Access;
 use super::choose::{self, Choice, Watch, choose};
 use super::merge::{MergedStream, StepSize};
-use super::part::{Output, PartSpec};
+use super::part::{Output, PartSpec, Told};
 use super::plan::{Planned, by_id};
 use super::report::{Chosen, ReadReport};
 use super::stream::step_for;
@@ -190,6 +190,8 @@ pub(super) async fn prepare(
     }
     let partitions = planned.access.partitions(&request.collection);
     let memory = memory(request.allow_disk_use);
+    let sort = request.sort.as_ref();
+    let told = Told::of(request.projection.as_ref(), sort, &planned.access);
     let spec = Arc::new(PartSpec {
         collection: request.collection.clone(),
         access: planned.access,
@@ -198,6 +200,7 @@ pub(super) async fn prepare(
         projection: request.projection.clone(),
         covered: planned.covered,
         meta_source: request.meta_source(),
+        told,
         output: request.output,
         show_record_id: request.show_record_id,
         keep: request.kept(),

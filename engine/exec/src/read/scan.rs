@@ -431,7 +431,8 @@ impl BranchWalk {
         value: Bytes,
         counters: &mut PartCounters,
     ) -> Result<Entry> {
-        let tells = matches!(spec.output, Output::Keys | Output::Distinct(_));
+        let tells =
+            matches!(spec.output, Output::Keys | Output::Distinct(_)) || spec.told.index_key;
         let entry = ((tells || spec.covered.is_some()) && branch.index.is_some()).then(|| {
             Box::new(ScannedEntry {
                 branch: self.turn,

@@ -14,7 +14,7 @@ use pinion_storage::{PartitionId, storage};
 use pinion_wire::{ErrorCode, OpContext, Result};
 
 use super::item::PartCounters;
-use super::part::{PartSpec, Tested, test_next};
+use super::part::{PartSpec, Tested, Told, test_next};
 use super::plan::Planned;
 use super::request::ReadRequest;
 use super::scan::Scan;
@@ -82,6 +82,7 @@ fn spec_of(request: &ReadRequest, plan: &Plan, at: Timestamp) -> Arc<PartSpec> {
         projection: None,
         covered: planned.covered,
         meta_source: None,
+        told: Told::default(),
         output: request.output,
         show_record_id: false,
         keep: request.kept(),

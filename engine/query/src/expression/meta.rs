@@ -22,6 +22,10 @@ pub enum MetaKind {
     /// What stages that rank documents have given them.
     Score,
     ScoreDetails,
+    /// The key under which the collection holds the document.
+    RecordId,
+    /// The values by which a sort orders the document.
+    SortKey,
 }
 
 /// What a query knows of one document beside its fields.
@@ -72,6 +76,12 @@ impl Metadata {
         metadata
     }
 
+    /// What is known, or null.
+    pub(crate) fn or_null(&self, kind: MetaKind) -> RawBsonRef<'_> {
+        let known = self.0.iter().find(|(other, _)| *other == kind);
+        known.map_or(RawBsonRef::Null, |(_, value)| value.as_raw_bson_ref())
+    }
+
     pub(crate) fn value(&self, kind: MetaKind) -> Value<'_> {
         match self.0.iter().find(|(other, _)| *other == kind) {
             Some((_, value)) => Value::Ref(value.as_raw_bson_ref()),
@@ -103,13 +113,15 @@ impl<'a> From<&'a RawDocumentBuf> for Subject<'a> {
 }
 
 impl MetaKind {
-    const ALL: [MetaKind; 6] = [
+    const ALL: [MetaKind; 8] = [
         MetaKind::TextScore,
         MetaKind::GeoNearDistance,
         MetaKind::GeoNearPoint,
         MetaKind::IndexKey,
         MetaKind::Score,
         MetaKind::ScoreDetails,
+        MetaKind::RecordId,
+        MetaKind::SortKey,
     ];
 
     fn name(self) -> &'static str {
@@ -120,6 +132,19 @@ impl MetaKind {
             MetaKind::IndexKey => "indexKey",
             MetaKind::Score => "score",
             MetaKind::ScoreDetails => "scoreDetails",
+            MetaKind::RecordId => "recordId",
+            MetaKind::SortKey => "sortKey",
+        }
+    }
+
+    /// The error where something is read of which only a `find` tells, and only to its projection.
+    pub fn refuse_outside_find(self) -> Result<()> {
+        match self {
+            MetaKind::RecordId | MetaKind::SortKey => Err(error(
+                115,
+                format!("{{$meta: \"{}\"}} is not supported here", self.name()),
+            )),
+            _ => Ok(()),
         }
     }
 
@@ -131,6 +156,8 @@ impl MetaKind {
             MetaKind::GeoNearPoint => "$geoNear point",
             MetaKind::Score => "score",
             MetaKind::ScoreDetails => "scoreDetails",
+            MetaKind::RecordId => "record ID",
+            MetaKind::SortKey => "sort key",
             MetaKind::IndexKey => return Ok(()),
         };
         match given {
@@ -196,9 +223,10 @@ pub(super) fn parse(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -
     }
     match name {
         name if NEVER_GIVEN.contains(&name) => Ok(Expr::Remove),
-        "recordId" | "sortKey" | "timeseriesBucketMinTime" | "timeseriesBucketMaxTime" => Err(
-            error(115, format!("{{$meta: \"{name}\"}} is not supported")),
-        ),
+        "timeseriesBucketMinTime" | "timeseriesBucketMaxTime" => Err(error(
+            115,
+            format!("{{$meta: \"{name}\"}} is not supported"),
+        )),
         _ => Err(error(
             17308,
             format!("Unsupported argument to $meta: {name}"),
@@ -256,7 +284,7 @@ mod tests {
         };
         check_error(rawbson!("nope"), 17308);
         check_error(rawbson!(1), 17307);
-        check_error(rawbson!("recordId"), 115);
+        check_error(rawbson!("timeseriesBucketMinTime"), 115);
         assert!(parse(rawbson!({ "$meta": "searchScore" })).is_ok());
     }
 

@@ -4,6 +4,7 @@ use pinion_bson::{RawBson, RawDocument};
 use pinion_wire::Result;
 
 use super::{Leaf, Matcher, Node, Predicate};
+use crate::error::bad_value;
 use crate::expression::{MetaKind, MetaSet, Metadata};
 use crate::projection::Projection;
 use crate::sort::SortPattern;
@@ -45,8 +46,19 @@ impl Matcher {
         sort: Option<&SortPattern>,
         projection: Option<&Projection>,
     ) -> Result<()> {
+        self.reads()
+            .iter()
+            .try_for_each(MetaKind::refuse_outside_find)?;
+        let sorts = sort.is_some_and(|sort| sort.natural().is_none());
         let mut wanted = read_by(sort, projection).iter();
-        wanted.try_for_each(|kind| kind.check_given(self.tells().contains(kind)))
+        wanted.try_for_each(|kind| match kind {
+            MetaKind::RecordId => Ok(()),
+            MetaKind::SortKey if sorts => Ok(()),
+            MetaKind::SortKey => Err(bad_value(
+                "cannot use sortKey $meta projection without a sort",
+            )),
+            kind => kind.check_given(self.tells().contains(kind)),
+        })
     }
 
     /// What tells of the documents that the filter finds, as far as it is wanted; none where

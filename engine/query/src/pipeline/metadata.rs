@@ -110,6 +110,7 @@ impl Pipeline {
                         _ => known,
                     };
                     for kind in stage.reads().iter() {
+                        kind.refuse_outside_find()?;
                         kind.check_given(known.contains(kind))?;
                     }
                 }

@@ -166,6 +166,13 @@ impl Projection {
         self.root.reads()
     }
 
+    /// Refuses what only a `find` tells of its documents.
+    pub fn refuse_outside_find(&self) -> Result<()> {
+        self.reads()
+            .iter()
+            .try_for_each(MetaKind::refuse_outside_find)
+    }
+
     /// Whether something of this kind is read beside the documents.
     pub fn reads_meta(&self, kind: MetaKind) -> bool {
         self.reads().contains(kind)

@@ -74,7 +74,9 @@ fn without_id_index(ns: &Namespace) -> Error {
     }
     Error::new(
         ErrorCode(50_001),
-        format!("autoIndexId:false is not allowed for collection {ns} because it can be replicated"),
+        format!(
+            "autoIndexId:false is not allowed for collection {ns} because it can be replicated"
+        ),
     )
 }
 
