@@ -75,8 +75,12 @@ pub(super) fn exploded(
         if count > MAX_EXPLODED_SCANS {
             return None;
         }
+        // Where nothing can match there is no scan, and one of a single value is there already.
+        if count < 2 {
+            continue;
+        }
         let alike = [&singles(&bounds[..fields])[0], &bounds[fields..]].concat();
-        if count > 1 && sort_direction(index, &alike, sort).is_some() {
+        if sort_direction(index, &alike, sort).is_some() {
             let scan = |single: Vec<Intervals>| {
                 let bounds = [&single, &bounds[fields..]].concat();
                 bounded(at, index, query, bounds).access

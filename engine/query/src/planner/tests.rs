@@ -192,6 +192,9 @@ fn scans_are_merged_in_the_order_of_a_sort() {
         sort(),
         "b_1_c_-1 [2, 2]; [MinKey, MaxKey] or a_1_c_1 (1, inf.0]; [MinKey, MaxKey] sort",
     );
+    // Nothing can match, in any order.
+    let nothing = rawdoc! { "a": { "$gt": 5, "$lt": 3 } };
+    check(two, nothing, sort(), "a_1_c_1 ; [MinKey, MaxKey] sort");
     let mut many = pinion_bson::RawArrayBuf::new();
     (0..=crate::limits::MAX_EXPLODED_SCANS as i32).for_each(|value| many.push(value));
     let found = describe(&indexes(two), rawdoc! { "a": { "$in": many } }, sort());
