@@ -69,7 +69,7 @@ struct Branches {
 /// In which order the entries of branches are walked.
 enum Entries {
     /// Branch after branch.
-    InTurn(BranchWalk),
+    InTurn(Box<BranchWalk>),
     /// In the order of a sort that each branch has.
     Sorted(SortedWalk),
 }
@@ -209,7 +209,10 @@ impl Branches {
                     Entries::Sorted(SortedWalk::new(merge.branches.len(), merge.is_disjoint));
                 (entries, merge.branches.iter().any(|branch| branch.repeats))
             }
-            _ => (Entries::InTurn(BranchWalk::new(0)), access.repeats()),
+            _ => (
+                Entries::InTurn(Box::new(BranchWalk::new(0))),
+                access.repeats(),
+            ),
         };
         Branches {
             entries,
@@ -328,7 +331,7 @@ impl Branches {
             }
             match &mut self.entries {
                 Entries::InTurn(walk) if walk.turn + 1 < branches => {
-                    *walk = BranchWalk::new(walk.turn + 1);
+                    **walk = BranchWalk::new(walk.turn + 1);
                 }
                 _ => return Ok(None),
             }

@@ -123,7 +123,7 @@ pub(super) async fn prepare(
         expect: Expect::Version(read.token),
     });
     writes.append(&mut index.writes);
-    let new = change.new();
+    let new = change.after();
     let entry = change_entry(collection, change.record, document_id(old)?, old, new).await?;
     let statement = Statement {
         writes,
@@ -156,11 +156,11 @@ async fn new_form(request: &ModifyRequest, old: &RawDocument, ctx: &OpContext) -
 }
 
 impl PreparedChange {
-    fn old(&self) -> &RawDocument {
+    fn before(&self) -> &RawDocument {
         stored_document(&self.old)
     }
 
-    fn new(&self) -> Option<&RawDocument> {
+    fn after(&self) -> Option<&RawDocument> {
         self.new.as_deref().map(stored_document)
     }
 
@@ -169,7 +169,7 @@ impl PreparedChange {
         collection: &Collection,
         hash: PartitionHash,
     ) -> Result<pinion_catalog::IndexWrites> {
-        let (old, new) = (Some(self.old()), self.new());
+        let (old, new) = (Some(self.before()), self.after());
         index_writes(
             collection,
             self.partition,
@@ -193,10 +193,10 @@ impl PreparedChange {
 
     /// The error of a document that the indexes have no keys for.
     async fn first_error(&self, collection: &Arc<Collection>, error: Error) -> Error {
-        match (self.new(), document_id(self.old())) {
+        match (self.after(), document_id(self.before())) {
             _ if is_interruption(&error) => error,
             (Some(new), Ok(id)) => {
-                first_error(collection, self.record, id, Some(self.old()), new, error).await
+                first_error(collection, self.record, id, Some(self.before()), new, error).await
             }
             _ => error,
         }
@@ -217,9 +217,9 @@ impl PreparedChange {
             Ok(made) => duplicate_of(collection, &made.writes[write - 1]),
             Err(error) => return error,
         };
-        match (self.new(), document_id(self.old())) {
+        match (self.after(), document_id(self.before())) {
             (Some(new), Ok(id)) => {
-                first_taken(collection, self.record, id, Some(self.old()), new, error).await
+                first_taken(collection, self.record, id, Some(self.before()), new, error).await
             }
             _ => error,
         }
