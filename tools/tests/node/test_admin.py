@@ -303,15 +303,15 @@ def spilled():
         node.__exit__()
 
 
-def manifest_version(data):
+def manifest_flags(data):
     newest = sorted(data.glob("manifest-*"))[-1]
-    return struct.unpack_from("<I", newest.read_bytes(), 8)[0]
+    return struct.unpack_from("<I", newest.read_bytes(), 44)[0]
 
 
 def test_spilled_changes_are_shown_verified_and_opened(spilled):
     data = spilled.directory / "data"
-    # By this version a program that knows nothing of spilled changes refuses the directory.
-    assert manifest_version(data) == 2
+    # By this flag a program that knows nothing of spilled changes refuses the directory.
+    assert manifest_flags(data) == 1
     assert json.loads(printed(data, "superblock", "--json"))["manifest"]["spilled"] is True
     assert "with spilled changes" in printed(data, "superblock")
     assert "nothing is wrong" in printed(data, "verify")
@@ -346,7 +346,7 @@ def test_spilled_changes_are_shown_verified_and_opened(spilled):
     assert database.sparse.count_documents({"_id": {"$mod": [100, 1]}}) == 0 and database.small.count_documents({}) == 30
     assert spilled.stop() == 0
     # Closing merged them: any program that knows the directory may open it.
-    assert manifest_version(data) == 1
+    assert manifest_flags(data) == 0
     trees = {tree["ns"] or tree["ident"]: tree for tree in json.loads(printed(data, "tree", "--json"))["trees"]}
     assert "spilled changes" not in trees and trees["admin_test.sparse"]["spilledChanges"] == 0
     assert trees["admin_test.sparse"]["records"] == 7_920 and "nothing is wrong" in printed(data, "verify")
