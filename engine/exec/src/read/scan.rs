@@ -229,6 +229,12 @@ impl Branches {
         if let Some(found) = self.fetched.pop() {
             return Ok(Some(found));
         }
+        if let Entries::InTurn(walk) = &mut self.entries
+            && matches!(place.spec.access, Access::Collection(_))
+            && self.seen.is_none()
+        {
+            return walk.next_document(place, counters).await;
+        }
         let Some(entry) = self.next_entry(place, counters).await? else {
             return Ok(None);
         };
@@ -370,6 +376,40 @@ impl BranchWalk {
             turn,
             range: 0,
             cursor: None,
+        }
+    }
+
+    /// The next document of the collection's own tree: what [`BranchWalk::next`] comes to there,
+    /// without what other accesses need for each.
+    async fn next_document(
+        &mut self,
+        place: Place<'_>,
+        counters: &mut PartCounters,
+    ) -> Result<Option<Found>> {
+        let branch = &place.spec.access.branches()[0];
+        loop {
+            let Some(cursor) = &mut self.cursor else {
+                if self.range >= branch.ranges.len() {
+                    return Ok(None);
+                }
+                counters.seeks += 1;
+                let (collection, partition) = (&place.spec.collection, place.partition);
+                self.cursor = Some(branch.cursor(collection, partition, self.range, place.at));
+                self.range += 1;
+                continue;
+            };
+            let Some((key, read)) = cursor.next().await.map_err(from_read_error)? else {
+                self.cursor = None;
+                continue;
+            };
+            counters.docs_examined += 1;
+            return Ok(Some(Found {
+                order: key.clone(),
+                id: key,
+                document: read.value,
+                position: None,
+                entry: None,
+            }));
         }
     }
 
