@@ -3,6 +3,7 @@
 mod base;
 mod engine;
 mod inspect;
+mod layout;
 mod limits;
 mod manifest;
 mod marks;

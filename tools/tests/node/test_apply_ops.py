@@ -2,14 +2,7 @@
 
 import bson
 import pytest
-from pinion_node import Node
 from pymongo.errors import OperationFailure
-
-
-@pytest.fixture(scope="module")
-def node():
-    with Node("--cpus", "2") as node:
-        yield node
 
 
 @pytest.fixture

@@ -5,12 +5,6 @@ from pinion_node import Node
 from pymongo.errors import OperationFailure
 
 
-@pytest.fixture(scope="module")
-def node():
-    with Node("--cpus", "2") as node:
-        yield node
-
-
 @pytest.fixture
 def client(node):
     client = node.client()

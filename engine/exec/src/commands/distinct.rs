@@ -235,7 +235,11 @@ pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
     let acquired = acquire_viewed(&cmd.ctx, command.ns.clone(), command.uuid).await?;
     let body = command.rewritten(cmd.body());
     let parsed = command.parse(&cmd.ctx, &acquired).await?;
-    let settings = admitted(&cmd).await?;
+    let settings = match acquired.view() {
+        // The pipeline that a view makes of it is looked up itself.
+        Some(_) => None,
+        None => admitted(&cmd).await?,
+    };
     let mut values = Values {
         collation: parsed.matcher.collation().cloned(),
         ..Values::default()

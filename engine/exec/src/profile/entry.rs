@@ -114,7 +114,7 @@ impl Ended<'_> {
     /// What an operation did not do at all is left out, unless it is what its kind is there for.
     fn append_work(&self, out: &mut DocBuilder, work: &OpWork) {
         let written = work.written();
-        let planned = work.plan_summary().is_some();
+        let planned = work.plan().is_some();
         let mut count = |name: &str, count: u64, always: bool| {
             if count > 0 || always {
                 out.append(name, count as i64);

@@ -1,7 +1,7 @@
 //! What the entries of an index tell of the documents that they name.
 
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
 use pinion_catalog::{Index, entry_key};
 use pinion_storage::Key;
 use pinion_wire::Result;
@@ -76,18 +76,7 @@ pub(super) fn value_of(index: &Index, named: &Named, field: usize) -> Result<Opt
     Ok((!matches!(value, RawBsonRef::Null)).then(|| unnamed(value)))
 }
 
-/// The value at a path of a document that has no arrays on the way.
-pub(super) fn value_at(document: &RawDocument, path: &str) -> Option<Bytes> {
-    match path.split_once('.') {
-        None => pinion_bson::get(document, path).map(unnamed),
-        Some((head, rest)) => match pinion_bson::get(document, head)? {
-            RawBsonRef::Document(inner) => value_at(inner, rest),
-            _ => None,
-        },
-    }
-}
-
-fn unnamed(value: RawBsonRef<'_>) -> Bytes {
+pub(super) fn unnamed(value: RawBsonRef<'_>) -> Bytes {
     let mut out = DocBuilder::new();
     out.append("", value);
     Bytes::from(out.finish_bytes())

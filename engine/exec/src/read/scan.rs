@@ -11,7 +11,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashSet;
 
 use super::access::{Access, RangeAccess};
-use super::entry_values::{behind_value, covered_document, value_at, value_of};
+use super::entry_values::{behind_value, covered_document, unnamed, value_of};
 use super::item::PartCounters;
 use super::near::NearWalk;
 use super::part::{Output, PartSpec};
@@ -306,7 +306,9 @@ impl Branches {
                     let document = documents
                         .first()
                         .map(|found| stored_document(&found.document));
-                    document.and_then(|document| value_at(document, path))
+                    document
+                        .and_then(|document| pinion_bson::get_path(document, path))
+                        .map(unnamed)
                 }
             };
             if let Some(value) = value {

@@ -44,7 +44,7 @@ pub(super) async fn expiring() -> Vec<Expiring> {
 /// bucket's times.
 fn is_ttl(collection: &Collection, index: &Index) -> bool {
     let spec = &index.spec;
-    let fields = match bucket_end(collection) {
+    let fields = match collection.options.time_series {
         Some(_) => 2,
         None => 1,
     };

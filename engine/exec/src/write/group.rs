@@ -1,6 +1,7 @@
 //! Documents of a statement that changes several: they are prepared on all their owners at once and
 //! written in their order, so that behind the first that fails nothing is changed, on however many
-//! partitions they lie.
+//! partitions they lie. A document that meets another writer, or finds no memory, is tried again
+//! when those behind it may be changed already.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -198,7 +199,8 @@ impl Step {
 }
 
 /// Executes statements in their order; those behind one that is refused are not reached. Where none
-/// can be refused but for meeting another writer, each owner does its own at once.
+/// can be refused but for meeting another writer or finding no memory, each owner does its own at
+/// once, and goes on behind such a one.
 async fn execute(statements: Vec<Statement>) -> Vec<std::result::Result<Timestamp, WriteError>> {
     let owners: Option<Vec<CoreId>> = statements.iter().map(only_owner).collect();
     let Some(owners) = owners.filter(|owners| owners.iter().any(|owner| *owner != owners[0]))

@@ -120,10 +120,7 @@ pub(crate) async fn run(
     statement: &ModifyStatement,
     outcome: &mut ModifyOutcome,
 ) -> Result<()> {
-    let result = match acquired.series() {
-        None => run_statement(ctx, acquired, statement, outcome).await,
-        Some(_) => Box::pin(super::series::run(ctx, acquired, statement, outcome)).await,
-    };
+    let result = run_statement(ctx, acquired, statement, outcome).await;
     let changed = outcome.modified as u64;
     let written = match &*statement.change {
         Change::Delete => Written {
@@ -163,6 +160,10 @@ async fn run_statement(
         }) = &several
         {
             check_still_there(acquired.ns(), collection.uuid, &targets.indexes)?;
+        }
+        // The name may also have come to be that of a series while its gate was not held.
+        if acquired.series().is_some() {
+            return Box::pin(super::series::run(ctx, acquired, statement, outcome)).await;
         }
         let found = match acquired.collection() {
             Some(_) => {

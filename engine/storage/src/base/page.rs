@@ -30,6 +30,7 @@ use bytes::Bytes;
 use pinion_runtime::DmaBuf;
 
 use super::hint;
+use crate::layout::{checksum_around, u32_at, u64_at};
 use crate::limits::{BLOCK_BYTES, MAX_PAGE_BLOCKS, MAX_PAGE_BYTES, MAX_TREE_HEIGHT};
 use crate::types::{Key, TreeId, VersionToken};
 
@@ -216,7 +217,7 @@ impl Page {
         if bytes.len() < BLOCK_BYTES || !bytes.len().is_multiple_of(BLOCK_BYTES) {
             return Err("the page has no whole number of blocks");
         }
-        if checksum(&bytes) != u32_at(&bytes, CRC_AT) {
+        if checksum_around(&bytes, CRC_AT) != u32_at(&bytes, CRC_AT) {
             return Err("the checksum does not match");
         }
         Page::parse_layout(bytes)
@@ -713,7 +714,7 @@ pub(crate) fn build_payload(header: PageHeader, payload: &[u8], blocks: u64) -> 
 /// Gives a laid-out page its place and its checksum.
 pub(crate) fn seal(page: &mut [u8], block: u64, overflow: bool) -> PagePtr {
     page[BLOCK_AT..BLOCK_AT + 8].copy_from_slice(&block.to_le_bytes());
-    let crc = checksum(page);
+    let crc = checksum_around(page, CRC_AT);
     page[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     PagePtr {
         block,
@@ -745,12 +746,6 @@ fn encode_header(
     bytes
 }
 
-fn checksum(page: &[u8]) -> u32 {
-    let crc = crc32c::crc32c(&page[..CRC_AT]);
-    let crc = crc32c::crc32c_append(crc, &[0; 4]);
-    crc32c::crc32c_append(crc, &page[CRC_AT + 4..])
-}
-
 /// The first four bytes of a suffix as a number that orders like them; shorter suffixes are filled with zeros, so equal
 /// heads decide nothing.
 pub(crate) fn head_of(suffix: &[u8]) -> u32 {
@@ -762,14 +757,6 @@ pub(crate) fn head_of(suffix: &[u8]) -> u32 {
             u32::from_be_bytes(head)
         }
     }
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
 fn varint_len(value: usize) -> usize {
@@ -957,7 +944,7 @@ mod tests {
                 let at = (state >> 33) as usize % 1500;
                 bytes[at] = (state >> 20) as u8;
             }
-            let crc = checksum(&bytes);
+            let crc = checksum_around(&bytes, CRC_AT);
             bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
             if let Ok(page) = Page::parse(Bytes::from(bytes))
                 && matches!(page.kind(), PageKind::Leaf)

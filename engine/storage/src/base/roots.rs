@@ -3,6 +3,7 @@
 use pinion_clock::Timestamp;
 
 use super::page::PagePtr;
+use crate::layout::{put, u32_at, u64_at};
 use crate::limits::{BLOCK_BYTES, MAX_TREE_HEIGHT};
 
 /// The state of one partition's page file at a checkpoint. Opaque outside: a manifest stores it, and opening takes it back.
@@ -29,7 +30,7 @@ impl PartitionRoots {
 
     pub(crate) fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
-        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        let mut put = |at, value: &[u8]| put(&mut bytes, at, value);
         put(0, &self.checkpoint.to_le_bytes());
         put(8, &self.timestamp.to_le_bytes());
         put(16, &self.master_word.to_le_bytes());
@@ -44,17 +45,15 @@ impl PartitionRoots {
     /// None if the bytes are not such a record; they may have more than this program knows of.
     pub(crate) fn decode(bytes: &[u8]) -> Option<PartitionRoots> {
         let bytes = bytes.get(..Self::BYTES)?;
-        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"));
-        let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
         (bytes[28] < MAX_TREE_HEIGHT).then(|| PartitionRoots {
-            checkpoint: u64_at(0),
-            timestamp: u64_at(8),
-            master_word: u64_at(16),
-            master_crc: u32_at(24),
+            checkpoint: u64_at(bytes, 0),
+            timestamp: u64_at(bytes, 8),
+            master_word: u64_at(bytes, 16),
+            master_crc: u32_at(bytes, 24),
             master_level: bytes[28],
-            free_word: u64_at(32),
-            free_crc: u32_at(40),
-            file_blocks: u64_at(48),
+            free_word: u64_at(bytes, 32),
+            free_crc: u32_at(bytes, 40),
+            file_blocks: u64_at(bytes, 48),
         })
     }
 

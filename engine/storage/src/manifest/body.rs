@@ -23,6 +23,7 @@ use pinion_clock::Timestamp;
 
 use super::cuts::{Cut, Cuts};
 use crate::base::PartitionRoots;
+use crate::layout::{checksum_around, put, u16_at, u32_at, u64_at};
 use crate::limits::{BLOCK_BYTES, MAX_PARTITIONS};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PINIONMF");
@@ -30,6 +31,7 @@ const VERSION: u32 = 3;
 /// Some page file has spilled changes: a program that does not know of them would lose them.
 const FLAG_SPILLED: u32 = 1;
 const HEADER_BYTES: usize = 256;
+const CRC_AT: usize = 12;
 const CUT_BYTES: usize = 24;
 /// The hash that places keys in partitions; a data directory keeps the one it was made with.
 pub(crate) const HASH_VERSION: u16 = 1;
@@ -104,8 +106,8 @@ impl Manifest {
         for (root, record) in self.roots.iter().zip(records) {
             record.copy_from_slice(&root.encode());
         }
-        let crc = checksum(&bytes);
-        put(&mut bytes, 12, &crc.to_le_bytes());
+        let crc = checksum_around(&bytes, CRC_AT);
+        put(&mut bytes, CRC_AT, &crc.to_le_bytes());
         bytes
     }
 
@@ -133,7 +135,7 @@ impl Manifest {
         if bytes.len() < BLOCK_BYTES || !bytes.len().is_multiple_of(BLOCK_BYTES) {
             return Err(format!("it has {} bytes", bytes.len()));
         }
-        if u32_at(bytes, 12) != checksum(bytes) {
+        if u32_at(bytes, CRC_AT) != checksum_around(bytes, CRC_AT) {
             return Err("its checksum does not match".to_owned());
         }
         if u64_at(bytes, 0) != MAGIC {
@@ -202,28 +204,6 @@ fn cut(record: &[u8]) -> Cut {
     }
 }
 
-fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
-    bytes[at..at + value.len()].copy_from_slice(value);
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes"))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
-}
-
-fn checksum(bytes: &[u8]) -> u32 {
-    let crc = crc32c::crc32c(&bytes[..12]);
-    let crc = crc32c::crc32c_append(crc, &[0; 4]);
-    crc32c::crc32c_append(crc, &bytes[16..])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,8 +240,8 @@ mod tests {
     }
 
     fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
-        let crc = checksum(&bytes);
-        put(&mut bytes, 12, &crc.to_le_bytes());
+        let crc = checksum_around(&bytes, CRC_AT);
+        put(&mut bytes, CRC_AT, &crc.to_le_bytes());
         bytes
     }
 

@@ -15,6 +15,7 @@
 
 use pinion_clock::Timestamp;
 
+use crate::layout::{checksum_around, put, u16_at, u32_at, u64_at};
 use crate::limits::{BLOCK_BYTES, MAX_PARTITIONS};
 
 pub(crate) const SUPERBLOCK_BYTES: usize = BLOCK_BYTES;
@@ -68,12 +69,6 @@ impl Copy {
     }
 }
 
-fn checksum(block: &[u8]) -> u32 {
-    let crc = crc32c::crc32c(&block[..12]);
-    let crc = crc32c::crc32c_append(crc, &[0; 4]);
-    crc32c::crc32c_append(crc, &block[16..])
-}
-
 impl Superblock {
     /// The slot that this generation is written to.
     pub(crate) fn slot(&self) -> usize {
@@ -83,7 +78,7 @@ impl Superblock {
     pub(crate) fn encode(&self, block: &mut [u8]) {
         assert_eq!(block.len(), SUPERBLOCK_BYTES);
         block.fill(0);
-        let mut put = |at: usize, bytes: &[u8]| block[at..at + bytes.len()].copy_from_slice(bytes);
+        let mut put = |at, bytes: &[u8]| put(block, at, bytes);
         put(0, &MAGIC.to_le_bytes());
         put(8, &VERSION.to_le_bytes());
         put(16, &self.generation.to_le_bytes());
@@ -96,7 +91,7 @@ impl Superblock {
         put(56, &self.manifest_len.to_le_bytes());
         put(64, &self.all_durable.as_u64().to_le_bytes());
         put(72, &self.base.as_u64().to_le_bytes());
-        let crc = checksum(block);
+        let crc = checksum_around(block, 12);
         block[12..16].copy_from_slice(&crc.to_le_bytes());
     }
 
@@ -108,35 +103,29 @@ impl Superblock {
                 block.len()
             ));
         }
-        let u16_at =
-            |at: usize| u16::from_le_bytes(block[at..at + 2].try_into().expect("two bytes"));
-        let u32_at =
-            |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes"));
-        let u64_at =
-            |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
-        if u32_at(12) != checksum(block) {
+        if u32_at(block, 12) != checksum_around(block, 12) {
             return Err("its checksum does not match".to_owned());
         }
-        if u64_at(0) != MAGIC {
+        if u64_at(block, 0) != MAGIC {
             return Err("it is not a superblock".to_owned());
         }
-        if u32_at(8) != VERSION {
+        if u32_at(block, 8) != VERSION {
             return Err(format!(
                 "its version is {}, and this program knows {VERSION}",
-                u32_at(8)
+                u32_at(block, 8)
             ));
         }
         let superblock = Superblock {
-            generation: u64_at(16),
-            epoch: u64_at(24),
-            directory: u64_at(32),
-            partitions: u16_at(40),
-            hash_version: u16_at(42),
-            manifest_crc: u32_at(44),
-            manifest_generation: u64_at(48),
-            manifest_len: u64_at(56),
-            all_durable: Timestamp::from_u64(u64_at(64)),
-            base: Timestamp::from_u64(u64_at(72)),
+            generation: u64_at(block, 16),
+            epoch: u64_at(block, 24),
+            directory: u64_at(block, 32),
+            partitions: u16_at(block, 40),
+            hash_version: u16_at(block, 42),
+            manifest_crc: u32_at(block, 44),
+            manifest_generation: u64_at(block, 48),
+            manifest_len: u64_at(block, 56),
+            all_durable: Timestamp::from_u64(u64_at(block, 64)),
+            base: Timestamp::from_u64(u64_at(block, 72)),
         };
         if superblock.partitions == 0 || superblock.partitions > MAX_PARTITIONS {
             return Err(format!("it names {} partitions", superblock.partitions));

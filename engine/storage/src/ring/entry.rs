@@ -10,6 +10,7 @@
 
 use pinion_clock::Timestamp;
 
+use crate::layout::u64_at;
 use crate::limits::MAX_ENTRY_BYTES;
 
 pub(crate) const ENTRY_HEADER_BYTES: usize = 24;
@@ -74,8 +75,6 @@ impl EntryHeader {
 
     /// Reads a header; the error says what is wrong with it.
     pub(crate) fn decode(bytes: &[u8; ENTRY_HEADER_BYTES]) -> Result<EntryHeader, &'static str> {
-        let u64_at =
-            |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         if u16::from_le_bytes([bytes[6], bytes[7]]) != check_of(bytes) {
             return Err("the check of an entry header does not match");
         }
@@ -86,8 +85,8 @@ impl EntryHeader {
         let kind = EntryKind::from_code(u16::from_le_bytes([bytes[4], bytes[5]]))
             .ok_or("an entry kind is unknown")?;
         let (ts, predecessor) = (
-            Timestamp::from_u64(u64_at(8)),
-            Timestamp::from_u64(u64_at(16)),
+            Timestamp::from_u64(u64_at(bytes, 8)),
+            Timestamp::from_u64(u64_at(bytes, 16)),
         );
         if predecessor >= ts {
             return Err("an entry does not follow its predecessor");

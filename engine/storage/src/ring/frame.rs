@@ -22,12 +22,14 @@
 use pinion_clock::Timestamp;
 use pinion_runtime::sim;
 
+use crate::layout::{checksum_around, put, u16_at, u32_at, u64_at};
 use crate::limits::BLOCK_BYTES;
 
 pub(crate) const FRAME_BYTES: usize = BLOCK_BYTES;
 const SECTOR_BYTES: usize = 512;
 const SECTORS: usize = FRAME_BYTES / SECTOR_BYTES;
 const HEADER_BYTES: usize = 64;
+const CRC_AT: usize = 8;
 const STAMP_BYTES: usize = 4;
 const FIRST_PAYLOAD_BYTES: usize = SECTOR_BYTES - HEADER_BYTES;
 const NEXT_PAYLOAD_BYTES: usize = SECTOR_BYTES - STAMP_BYTES;
@@ -131,28 +133,6 @@ pub(crate) enum FrameState {
     Damaged(&'static str),
 }
 
-fn put(block: &mut [u8], at: usize, bytes: &[u8]) {
-    block[at..at + bytes.len()].copy_from_slice(bytes);
-}
-
-fn u16_at(block: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes(block[at..at + 2].try_into().expect("two bytes"))
-}
-
-fn u32_at(block: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes"))
-}
-
-fn u64_at(block: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"))
-}
-
-fn checksum(block: &[u8]) -> u32 {
-    let crc = crc32c::crc32c(&block[..8]);
-    let crc = crc32c::crc32c_append(crc, &[0; 4]);
-    crc32c::crc32c_append(crc, &block[12..])
-}
-
 /// The ranges of a frame that hold payload, in order.
 fn payload_ranges() -> impl Iterator<Item = core::ops::Range<usize>> {
     (0..SECTORS).map(|sector| {
@@ -208,8 +188,8 @@ pub(crate) fn encode(
         block[range.start + take..range.end].fill(0);
         rest = &rest[take..];
     }
-    let crc = checksum(block);
-    put(block, 8, &crc.to_le_bytes());
+    let crc = checksum_around(block, CRC_AT);
+    put(block, CRC_AT, &crc.to_le_bytes());
 }
 
 /// Where the block itself says that it belongs.
@@ -248,7 +228,7 @@ fn only_stamps_differ(block: &[u8], context: &FrameContext) -> bool {
             &context.stamp(sector).to_le_bytes(),
         );
     }
-    u32_at(&mended, 8) == checksum(&mended)
+    u32_at(&mended, CRC_AT) == checksum_around(&mended, CRC_AT)
 }
 
 /// Decides what `block` is. Bytes of a crashed or damaged disk are expected here; nothing panics.
@@ -266,7 +246,7 @@ pub(crate) fn classify(block: &[u8], context: &FrameContext, verify_checksum: bo
     if written + near == 0 {
         return FrameState::Blank;
     }
-    if verify_checksum && u32_at(block, 8) != checksum(block) {
+    if verify_checksum && u32_at(block, CRC_AT) != checksum_around(block, CRC_AT) {
         if written == SECTORS {
             return FrameState::Damaged("the checksum does not match");
         }

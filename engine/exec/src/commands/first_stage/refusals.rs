@@ -64,7 +64,7 @@ pub(super) fn plan_cache_stats(spec: RawBsonRef<'_>) -> Result<()> {
     }
 }
 
-/// `$querySettings` may ask for the shapes of queries.
+/// `$querySettings` may ask for the shapes of queries: gives whether it does.
 pub(super) fn query_settings(spec: RawBsonRef<'_>) -> Result<bool> {
     let RawBsonRef::Document(spec) = spec else {
         return Err(Error::new(

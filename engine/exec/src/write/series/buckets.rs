@@ -3,8 +3,7 @@
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_catalog::{
-    Collection, OpEvent, OpKind, document_id, from_read_error, index_writes, partition_of,
-    stored_document,
+    Collection, document_id, from_read_error, index_writes, partition_of, stored_document,
 };
 use pinion_query::{MultikeyPaths, SeriesForm};
 use pinion_runtime::Queue;
@@ -13,7 +12,7 @@ use pinion_storage::{
 };
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use super::super::insert::entry_of;
+use super::super::insert::{entry_of, insert_event};
 use super::super::modify::change_entry;
 use crate::compute::compute;
 
@@ -75,7 +74,7 @@ pub(super) async fn build(
     }];
     writes.extend(index.writes);
     let entry = match (old, new) {
-        (None, Some(new)) => inserted_entry(collection, new).await?,
+        (None, Some(new)) => entry_of(&insert_event(collection, new, None)).await?,
         (Some(old), new) => change_entry(collection, None, id, old, new).await?,
         (None, None) => unreachable!("a bucket is written or deleted"),
     };
@@ -86,23 +85,6 @@ pub(super) async fn build(
         },
         newly_multikey: index.newly_multikey,
     })
-}
-
-async fn inserted_entry(
-    collection: &Collection,
-    new: &RawDocument,
-) -> Result<pinion_storage::Entry> {
-    let event = OpEvent {
-        kind: OpKind::Insert,
-        ns: collection.ns.as_str(),
-        uuid: Some(collection.uuid),
-        record: None,
-        o: new,
-        o2: None,
-        wall_ms: pinion_runtime::wall_ms(),
-        session: None,
-    };
-    entry_of(&event).await
 }
 
 /// Of a field that is indexed, both the least and the greatest value are in the index, which cannot

@@ -213,9 +213,13 @@ impl Batch {
                     format!("the buckets of {} are not there", acquired.ns()),
                 ));
             };
+            let before = outcome.n;
             let found = self
                 .round(ctx, &acquired, &series, &collection, outcome)
                 .await?;
+            if outcome.n > before {
+                self.backoff = Backoff::default();
+            }
             if self.stopped {
                 return Ok(());
             }

@@ -51,11 +51,10 @@ impl OpenBuckets {
 
     /// Keeps a bucket in mind.
     pub(super) fn add(&mut self, source: &Source, bucket: OpenBucket) {
-        let known = match self.older.remove(source) {
+        let mut known = match self.older.remove(source) {
             Some(known) => known,
             None => self.newer.remove(source).unwrap_or_default(),
         };
-        let mut known = known;
         known.retain(|other| other.id != bucket.id);
         if known.len() == OPEN_BUCKETS_OF_SOURCE {
             known.remove(0);
