@@ -29,7 +29,7 @@ pub use dma::DmaBuf;
 pub use file::{File, OpenOptions};
 pub use limits::{ALIGN, BACKGROUND_SHARES, FOREGROUND_SHARES};
 pub use mesh::{call_on, on_all_cores, submit_to};
-pub use net::{Connection, Incoming, Listener, connect};
+pub use net::{Connection, Incoming, Listener, connect, resolve};
 pub use process::{
     RuntimeStats, is_shutdown_requested, request_shutdown, shutdown_requested, stats,
 };

@@ -1,7 +1,7 @@
 //! Sockets: listeners, accepted connections on their way to a core, and connections.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use bytes::{Bytes, BytesMut};
 
@@ -115,6 +115,21 @@ pub async fn connect(addr: SocketAddr) -> io::Result<Connection> {
         Backend::Sim(core) => sim::SimConnection::connect(core, addr)
             .await
             .map(|inner| Connection(ConnectionKind::Sim(inner))),
+    }
+}
+
+/// The addresses of a host, at least one. A simulated node knows no names, only addresses written out.
+///
+/// # Errors
+/// The name is unknown, or the resolver does not answer.
+pub async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
+    }
+    let is_real = context::with(|context| matches!(context.backend, Backend::Real(_)));
+    match is_real {
+        true => real::resolve(host, port).await,
+        false => Err(io::ErrorKind::NotFound.into()),
     }
 }
 

@@ -14,8 +14,8 @@ use bytes::{Bytes, BytesMut};
 use pinion_runtime::real::{RealOptions, StartError, available_cpus, choose_cpus, run};
 use pinion_runtime::{
     Connection, CoreId, DmaBuf, File, Listener, OpenOptions, Queue, compute_beside, connect,
-    core_count, core_id, fs, now, on_all_cores, request_shutdown, shutdown_requested, sleep, spawn,
-    stats, submit_to, timeout, yield_now,
+    core_count, core_id, fs, now, on_all_cores, request_shutdown, resolve, shutdown_requested,
+    sleep, spawn, stats, submit_to, timeout, yield_now,
 };
 
 /// Runs on this many cores, which share CPUs where the machine has fewer.
@@ -119,6 +119,18 @@ fn connections_are_handed_over_and_echo() {
         for client in clients {
             client.await.unwrap();
         }
+    });
+}
+
+#[test]
+fn host_names_are_resolved_without_holding_the_core() {
+    on_cores(1, |_| async {
+        let found = resolve("localhost", 27017).await.unwrap();
+        assert!(found.iter().any(|found| found.ip().is_loopback()));
+        assert!(found.iter().all(|found| found.port() == 27017));
+        let literal = resolve("192.0.2.1", 5).await.unwrap();
+        assert_eq!(literal, ["192.0.2.1:5".parse().unwrap()]);
+        assert!(resolve("no such host", 27017).await.is_err());
     });
 }
 

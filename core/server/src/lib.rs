@@ -10,9 +10,11 @@ mod direct;
 mod dispatch;
 mod frame;
 pub mod limits;
+mod remote;
 mod serve;
 mod unwind;
 
 pub use crate::core::ServerOptions;
 pub use direct::Direct;
+pub use remote::{Remote, RemoteError, RemoteReply};
 pub use serve::{drain, install, serve};

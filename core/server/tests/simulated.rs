@@ -12,7 +12,7 @@ use pinion_runtime::{
     Connection, Duration, Listener, connect, core_id, core_local, now, on_all_cores,
     request_shutdown, set_core_local, sleep,
 };
-use pinion_server::{ServerOptions, serve};
+use pinion_server::{Remote, RemoteError, ServerOptions, serve};
 use pinion_wire::{
     CommandSpec, CompressionState, Compressor, ErrorCode, Flags, Header, Message, OpCode, Registry,
     Reply, ServerCounters, encode_request, message_length, parse_message,
@@ -392,6 +392,46 @@ fn exhaust_streams() {
             client.command(rawdoc! { "ping": 1, "$db": "test" }).await,
             rawdoc! { "ok": 1.0 }
         );
+    });
+}
+
+#[test]
+fn a_node_runs_commands_on_another() {
+    run(3, ServerOptions::default(), |addr, _| async move {
+        let host = addr.ip().to_string();
+        let mut remote = Remote::open(&host, addr.port()).await.unwrap();
+        let echo = rawdoc! { "echo": 7, "$db": "test" };
+        let reply = remote.run(&echo).await.unwrap();
+        assert_eq!(reply.body().get_i32("echo").unwrap(), 7);
+
+        let unknown = rawdoc! { "unknown": 1, "$db": "test" };
+        let refused = remote.run(&unknown).await.unwrap_err();
+        assert_eq!(
+            refused.refusal().map(|e| e.code),
+            Some(ErrorCode::COMMAND_NOT_FOUND)
+        );
+
+        let countdown = rawdoc! { "countdown": 3, "$db": "test" };
+        remote.stream(&countdown).await.unwrap();
+        for left in (0..=3).rev() {
+            let reply = remote.next().await.unwrap();
+            assert_eq!(reply.body().get_i32("left").unwrap(), left);
+            assert_eq!(reply.more_to_come(), left > 0);
+        }
+        // A refusal and a stream leave the connection as it was.
+        assert!(remote.run(&echo).await.is_ok());
+
+        let nobody = Remote::open(&host, PORT + 1).await;
+        assert!(nobody.is_err());
+        assert!(Remote::open("a.name.nobody.has", PORT).await.is_err());
+        let shutdown = rawdoc! { "shutdown": 1, "$db": "admin" };
+        remote.run(&shutdown).await.unwrap();
+        let broken = loop {
+            if let Err(error) = remote.run(&echo).await {
+                break error;
+            }
+        };
+        assert!(matches!(broken, RemoteError::Broken(_)), "{broken:?}");
     });
 }
 

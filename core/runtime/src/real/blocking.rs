@@ -11,7 +11,7 @@ use std::task::{Poll, Waker};
 use super::core::RealCore;
 use super::limits::BLOCKING_QUEUE;
 
-type Job = Box<dyn FnOnce() + Send>;
+pub(super) type Job = Box<dyn FnOnce() + Send>;
 
 /// Where jobs are sent.
 #[derive(Clone)]
@@ -44,6 +44,21 @@ struct Slot<T> {
 pub(super) async fn run<T: Send + 'static>(
     f: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
+    run_by(f, |job| {
+        let sent = RealCore::current().blocking().0.try_send(job);
+        sent.map_err(|error| match error {
+            TrySendError::Full(_) => io::Error::other("too many directory operations are waiting"),
+            TrySendError::Disconnected(_) => io::Error::other("the node is stopping"),
+        })
+    })
+    .await
+}
+
+/// Runs `f` on the thread that `start` gives the job to.
+pub(super) async fn run_by<T: Send + 'static>(
+    f: impl FnOnce() -> io::Result<T> + Send + 'static,
+    start: impl FnOnce(Job) -> io::Result<()>,
+) -> io::Result<T> {
     // Shared with a thread that is no core; held for a move only.
     #[allow(clippy::disallowed_types)]
     let slot = Arc::new(std::sync::Mutex::new(Slot {
@@ -53,7 +68,7 @@ pub(super) async fn run<T: Send + 'static>(
     let answer = slot.clone();
     let job: Job = Box::new(move || {
         let result = catch_unwind(AssertUnwindSafe(f))
-            .unwrap_or_else(|_| Err(io::Error::other("a directory operation panicked")));
+            .unwrap_or_else(|_| Err(io::Error::other("a blocking operation panicked")));
         let waker = {
             let mut slot = answer
                 .lock()
@@ -65,15 +80,7 @@ pub(super) async fn run<T: Send + 'static>(
             waker.wake();
         }
     });
-    match RealCore::current().blocking().0.try_send(job) {
-        Ok(()) => {}
-        Err(TrySendError::Full(_)) => {
-            return Err(io::Error::other(
-                "too many directory operations are waiting",
-            ));
-        }
-        Err(TrySendError::Disconnected(_)) => return Err(io::Error::other("the node is stopping")),
-    }
+    start(job)?;
     poll_fn(move |context| {
         let mut slot = slot.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         match slot.result.take() {

@@ -87,6 +87,9 @@ pub(super) const COMPUTE_QUEUE: usize = 1024;
 /// See [`COMPUTE_QUEUE`].
 pub(super) const COMPUTE_RETRY: Duration = Duration::from_millis(5);
 
+/// Host names that are looked up at one time; each has a thread meanwhile.
+pub(super) const RESOLVING_AT_ONCE: usize = 16;
+
 const _: () = assert!(INPUT_LOW_BYTES < INPUT_HIGH_BYTES);
 const _: () = assert!(RECV_BUFFERS.is_power_of_two());
 const _: () = assert!(COMPLETION_ENTRIES >= SUBMISSION_ENTRIES);

@@ -35,7 +35,7 @@ pub(crate) use compute::compute;
 pub(crate) use core::RealCore;
 pub(crate) use file::RealFile;
 pub(crate) use fs::RealDirLock;
-pub(crate) use net::{RealConnection, RealIncoming, RealListener};
+pub(crate) use net::{RealConnection, RealIncoming, RealListener, resolve};
 pub(crate) use sys::fill_os_random;
 pub(crate) use task::RealYield;
 pub(crate) use timer::RealSleep;

@@ -2,6 +2,7 @@
 
 mod connection;
 mod listener;
+mod resolve;
 mod send;
 
 use std::cell::{Cell, RefCell};
@@ -11,6 +12,7 @@ use slab::Slab;
 
 pub(crate) use connection::RealConnection;
 pub(crate) use listener::{RealIncoming, RealListener};
+pub(crate) use resolve::resolve;
 
 use connection::Socket;
 use listener::Acceptor;

@@ -1,0 +1,205 @@
+//! The other direction: a connection that this node opens to another one, and the commands it sends there.
+
+use std::net::SocketAddr;
+use std::{fmt, io};
+
+use bytes::Bytes;
+use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_runtime::{Connection, connect, resolve};
+use pinion_wire::{Error, ErrorCode, Flags, Header, Message, encode_request, parse_message};
+
+use crate::frame::FrameReader;
+
+/// Why a command has no reply.
+#[derive(Debug)]
+pub enum RemoteError {
+    /// The connection could not be made, or broke. Whether the command had its effect is not known.
+    Broken(io::Error),
+    /// What came is no reply to what was sent.
+    Protocol(String),
+    /// The other node refused the command.
+    Refused(Box<Error>),
+}
+
+impl fmt::Display for RemoteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RemoteError::Broken(error) => error.fmt(f),
+            RemoteError::Protocol(what) => f.write_str(what),
+            RemoteError::Refused(error) => f.write_str(&error.message),
+        }
+    }
+}
+
+impl std::error::Error for RemoteError {}
+
+impl From<io::Error> for RemoteError {
+    fn from(error: io::Error) -> RemoteError {
+        RemoteError::Broken(error)
+    }
+}
+
+impl RemoteError {
+    /// What the other node answered, if it answered.
+    pub fn refusal(&self) -> Option<&Error> {
+        match self {
+            RemoteError::Refused(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// As a command of this node reports it: `HostUnreachable` where the other node did not answer.
+    pub fn into_error(self) -> Error {
+        match self {
+            RemoteError::Refused(error) => *error,
+            other => Error::new(ErrorCode::HOST_UNREACHABLE, other.to_string()),
+        }
+    }
+}
+
+/// One reply.
+#[derive(Clone, Debug)]
+pub struct RemoteReply {
+    message: Message,
+}
+
+impl RemoteReply {
+    /// The reply's document.
+    pub fn body(&self) -> &RawDocument {
+        self.message.body()
+    }
+
+    /// The bytes that the document is a part of, to keep parts of it without a copy.
+    pub fn body_bytes(&self) -> Bytes {
+        self.message.body_bytes()
+    }
+
+    /// Whether another reply follows by itself.
+    pub fn more_to_come(&self) -> bool {
+        self.message.flags().has(Flags::MORE_TO_COME)
+    }
+}
+
+/// A connection to another node. Commands are sent one after another; dropping it closes the connection.
+pub struct Remote {
+    connection: Connection,
+    frames: FrameReader,
+    last_request: i32,
+    /// The last reply said that another one follows by itself.
+    streaming: bool,
+}
+
+impl Remote {
+    /// Connects to a host: to the first of its addresses that answers.
+    pub async fn open(host: &str, port: u16) -> io::Result<Remote> {
+        let mut failure = io::Error::from(io::ErrorKind::NotFound);
+        for address in resolve(host, port).await? {
+            match Remote::connect(address).await {
+                Ok(remote) => return Ok(remote),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    /// Connects to an address.
+    pub async fn connect(address: SocketAddr) -> io::Result<Remote> {
+        Ok(Remote {
+            connection: connect(address).await?,
+            frames: FrameReader::default(),
+            last_request: 0,
+            streaming: false,
+        })
+    }
+
+    /// Sends a command, whose document names its database, and waits for the reply.
+    ///
+    /// # Errors
+    /// After any but `Refused` the connection is of no more use.
+    pub async fn run(&mut self, command: &RawDocument) -> Result<RemoteReply, RemoteError> {
+        self.send(command, Flags(0)).await?;
+        self.next().await
+    }
+
+    /// Sends a command whose replies may follow one another by themselves; [`Remote::next`] gives them.
+    pub async fn stream(&mut self, command: &RawDocument) -> Result<(), RemoteError> {
+        self.send(command, Flags::EXHAUST_ALLOWED).await
+    }
+
+    async fn send(&mut self, command: &RawDocument, flags: Flags) -> Result<(), RemoteError> {
+        self.last_request = self.last_request.wrapping_add(1);
+        self.streaming = false;
+        let request = encode_request(self.last_request, flags, command);
+        self.connection.send(request).await?;
+        Ok(())
+    }
+
+    /// The next reply.
+    ///
+    /// # Errors
+    /// As of [`Remote::run`].
+    pub async fn next(&mut self) -> Result<RemoteReply, RemoteError> {
+        let protocol = |what: &str| RemoteError::Protocol(what.to_owned());
+        let bytes = match self.frames.next(&self.connection).await {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
+            Err(error) => return Err(RemoteError::Protocol(error.to_string())),
+        };
+        let answered = Header::read(&bytes).map(|header| header.response_to);
+        // A reply that follows by itself answers, in MongoDB's numbering, the one before it.
+        if !self.streaming && answered != Some(self.last_request) {
+            return Err(protocol("a reply answers another request"));
+        }
+        let message = parse_message(bytes).map_err(|refused| protocol(&refused.error.message))?;
+        let reply = RemoteReply { message };
+        self.streaming = reply.more_to_come();
+        match error_of(reply.body()) {
+            None => Ok(reply),
+            Some(error) => Err(RemoteError::Refused(Box::new(error))),
+        }
+    }
+}
+
+/// The error that a reply reports, with the whole reply beside it.
+fn error_of(reply: &RawDocument) -> Option<Error> {
+    let number = |name| pinion_bson::get(reply, name).and_then(number_of);
+    if number("ok") == Some(1.0) {
+        return None;
+    }
+    let code = number("code").map_or(ErrorCode::UNKNOWN_ERROR, |code| ErrorCode(code as i32));
+    let message = pinion_bson::get(reply, "errmsg").and_then(|text| text.as_str());
+    let error = Error::new(code, message.unwrap_or("the reply has no errmsg"));
+    Some(error.with_extra(reply.to_owned()))
+}
+
+fn number_of(value: RawBsonRef<'_>) -> Option<f64> {
+    match value {
+        RawBsonRef::Double(n) => Some(n),
+        RawBsonRef::Int32(n) => Some(f64::from(n)),
+        RawBsonRef::Int64(n) => Some(n as f64),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pinion_bson::{RawDocumentBuf, rawdoc};
+
+    use super::*;
+
+    #[test]
+    fn errors_of_replies() {
+        let check = |reply: RawDocumentBuf, expected: Option<(i32, &str)>| {
+            let error = error_of(&reply);
+            let seen = error.as_ref().map(|error| (error.code.0, &*error.message));
+            assert_eq!(seen, expected, "{reply:?}");
+        };
+        check(rawdoc! { "ok": 1 }, None);
+        check(rawdoc! { "a": 2, "ok": 1.0 }, None);
+        check(rawdoc! { "ok": 1i64 }, None);
+        let refused = rawdoc! { "ok": 0.0, "errmsg": "no", "code": 10107 };
+        check(refused, Some((10107, "no")));
+        check(rawdoc! { "ok": 0 }, Some((8, "the reply has no errmsg")));
+        check(rawdoc! {}, Some((8, "the reply has no errmsg")));
+    }
+}
