@@ -92,6 +92,10 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ),
     ("engine/catalog", &["pinion-server"]),
     ("engine/exec", &["pinion-server"]),
+    (
+        "replication/protocol",
+        &["pinion-runtime", "pinion-storage", "pinion-server"],
+    ),
 ];
 
 /// Words and what to write instead.
@@ -136,6 +140,10 @@ fn manifest_folder(file: &File) -> Option<&str> {
 fn package_name(folder: &str) -> String {
     match folder {
         "tools/pinion" => "pinion".into(),
+        // Replication and sharding each have a protocol and a node.
+        _ if folder.starts_with("replication/") || folder.starts_with("sharding/") => {
+            format!("pinion-{}", folder.replace('/', "-"))
+        }
         _ => format!("pinion-{}", folder.rsplit('/').next().unwrap_or(folder)),
     }
 }

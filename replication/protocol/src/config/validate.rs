@@ -1,0 +1,76 @@
+//! What a set's members may not be together.
+
+use pinion_wire::{Error, Result};
+
+use super::Config;
+use super::limits::{MAX_MEMBERS, MAX_VOTERS};
+
+impl Config {
+    /// Whether a set can have this configuration.
+    ///
+    /// # Errors
+    /// The first rule that it breaks, as MongoDB tells it.
+    pub fn validate(&self) -> Result<()> {
+        let refuse = |message: String| Err(Error::bad_value(message));
+        if self.members.is_empty() || self.members.len() > MAX_MEMBERS {
+            return refuse(format!(
+                "Replica set configuration contains {} members, but must have at least 1 and no more than  {MAX_MEMBERS}",
+                self.members.len()
+            ));
+        }
+        self.validate_members()?;
+        let localhosts = self
+            .members
+            .iter()
+            .filter(|m| m.host.is_localhost())
+            .count();
+        if localhosts != 0 && localhosts != self.members.len() {
+            return refuse(format!(
+                "Either all host names in a replica set configuration must be localhost references, or none must be; found {localhosts} out of {}",
+                self.members.len()
+            ));
+        }
+        let voters = self.voters().count();
+        if voters == 0 || voters > MAX_VOTERS {
+            return refuse(format!(
+                "Replica set configuration contains {voters} voting members, but must be at least 1 and no more than {MAX_VOTERS}"
+            ));
+        }
+        if !self.members.iter().any(|member| member.is_electable()) {
+            return refuse(
+                "Replica set configuration must contain at least one non-arbiter member with priority > 0"
+                    .into(),
+            );
+        }
+        if self.protocol_version != 1 {
+            return refuse(format!(
+                "protocolVersion field value of {} is not 1",
+                self.protocol_version
+            ));
+        }
+        for mode in &self.settings.modes {
+            mode.check_satisfiable(&self.members)?;
+        }
+        Ok(())
+    }
+
+    fn validate_members(&self) -> Result<()> {
+        for (i, member) in self.members.iter().enumerate() {
+            member.validate()?;
+            for (j, other) in self.members.iter().enumerate().skip(i + 1) {
+                let same = |field: &str, value: String| {
+                    Err(Error::bad_value(format!(
+                        "Found two member configurations with same {field} field, members.{i}.{field} == members.{j}.{field} == {value}"
+                    )))
+                };
+                if member.id == other.id {
+                    return same("_id", member.id.to_string());
+                }
+                if member.host == other.host {
+                    return same("host", member.host.to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+}
