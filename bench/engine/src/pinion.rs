@@ -11,9 +11,9 @@ use pinion_clock::Timestamp;
 use pinion_runtime::real::{self, RealOptions};
 use pinion_runtime::{CoreId, Queue, join_all, should_yield, sleep, spawn, submit_to, yield_now};
 use pinion_storage::{
-    Applier, ApplyError, Direction, ENTRY_TS_OFFSET, Entry, Expect, Key as StoredKey, KeyRange, Op,
-    PartitionId, ReadAt, SnapshotPin, Statement, Storage, StorageOptions, TreeId, Write,
-    WriteError, open, storage,
+    Applier, ApplyError, Direction, ENTRY_TERM_OFFSET, ENTRY_TS_OFFSET, Entry, Expect,
+    Key as StoredKey, KeyRange, Op, PartitionId, ReadAt, SnapshotPin, Statement, Storage,
+    StorageOptions, TreeId, Write, WriteError, open, storage,
 };
 use serde_json::{Value, json};
 
@@ -32,19 +32,23 @@ const LOOK_FOR_REQUESTS: Duration = Duration::from_millis(1);
 /// How long a write that memory refused waits before it is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(5);
 
-/// The logged document: `{ts: timestamp, k: binary, v: binary}`. What comes before the timestamp, the key and the value.
+/// The logged document: `{ts: timestamp, t: i64, k: binary, v: binary}`. What comes before each value.
 const BEFORE_TS: &[u8] = b"\0\0\0\0\x11ts\0";
+const BEFORE_TERM: &[u8] = b"\x12t\0";
 const BEFORE_KEY: &[u8] = b"\x05k\0\x10\0\0\0\0";
 const BEFORE_VALUE: &[u8] = b"\x05v\0\0\0\0\0\0";
-const KEY_AT: usize = BEFORE_TS.len() + 8 + BEFORE_KEY.len();
+const KEY_AT: usize = ENTRY_TERM_OFFSET + 8 + BEFORE_KEY.len();
 const VALUE_AT: usize = KEY_AT + KEY_BYTES + BEFORE_VALUE.len();
 
 const _: () = assert!(BEFORE_TS.len() == ENTRY_TS_OFFSET && BEFORE_KEY[3] as usize == KEY_BYTES);
+const _: () = assert!(BEFORE_TS.len() + 8 + BEFORE_TERM.len() == ENTRY_TERM_OFFSET);
 
 fn entry(key: &Key, value: &[u8]) -> Entry {
     let len = VALUE_AT + value.len() + 1;
     let mut bytes = Vec::with_capacity(len);
     bytes.extend_from_slice(BEFORE_TS);
+    bytes.extend_from_slice(&[0; 8]);
+    bytes.extend_from_slice(BEFORE_TERM);
     bytes.extend_from_slice(&[0; 8]);
     bytes.extend_from_slice(BEFORE_KEY);
     bytes.extend_from_slice(key);

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
@@ -14,9 +15,9 @@ use pinion_runtime::{
     CoreId, Duration, Queue, join_all, now, sim, sleep, spawn, submit_to, timeout, yield_now,
 };
 use pinion_storage::{
-    Applier, ApplyError, Direction, Entry, Expect, Key, KeyRange, Op, PlantedFault, ReadAt,
-    ReadError, Statement, Storage, StorageOptions, StorageStats, TreeId, Write, WriteError, open,
-    storage,
+    Applier, ApplyError, Direction, ENTRY_TERM_OFFSET, ENTRY_TS_OFFSET, Entry, Expect, Inspector,
+    Key, KeyRange, Op, PlantedFault, ReadAt, ReadError, Statement, Storage, StorageOptions,
+    StorageStats, TreeId, Write, WriteError, open, storage,
 };
 
 const TREE: TreeId = TreeId(5);
@@ -68,7 +69,10 @@ fn options() -> StorageOptions {
 
 fn put(key: u64, value: Vec<u8>) -> Statement {
     let mut bytes = value.clone();
-    bytes.splice(0..0, *b"\0\0\0\0\x11ts\0\0\0\0\0\0\0\0\0");
+    bytes.splice(
+        0..0,
+        *b"\0\0\0\0\x11ts\0\0\0\0\0\0\0\0\0\x12t\0\0\0\0\0\0\0\0\0",
+    );
     let write = Write {
         partition: storage().partition_of_hash(&key.to_be_bytes()),
         tree: TREE,
@@ -133,6 +137,104 @@ fn a_group_commit_is_one_flush_of_each_ring() {
         }
         let after = stats(2).await;
         assert_eq!(after.ring_flushes - before.ring_flushes, 100);
+    });
+}
+
+/// Writes one key of each core, and both in one unit; the timestamps come in this order.
+async fn write_on_either_and_on_both() -> Vec<Timestamp> {
+    let on = |core: u16| {
+        (0u64..)
+            .map(|key| put(key, vec![7; 10]))
+            .find(|put| storage().owner(put.writes[0].partition) == CoreId(core))
+            .unwrap()
+    };
+    let mut both = on(0);
+    both.writes.extend(on(1).writes);
+    let statements = vec![on(0), on(1), both];
+    let outcomes = storage().execute(statements, true).await;
+    outcomes.into_iter().map(Result::unwrap).collect()
+}
+
+/// The optimes that stand in the documents of a closed directory's entries.
+async fn logged_optimes(dir: &Path) -> Vec<(Timestamp, i64)> {
+    let inspector = Inspector::open(dir).await.unwrap();
+    let mut log = inspector.entries(None).await.unwrap();
+    let mut optimes = Vec::new();
+    while let Some(entry) = log.next().await.unwrap() {
+        let document = entry.document.unwrap();
+        let word = |at: usize| document[at..at + 8].try_into().unwrap();
+        let ts = Timestamp::from_u64(u64::from_le_bytes(word(ENTRY_TS_OFFSET)));
+        assert_eq!(ts, entry.ts);
+        optimes.push((ts, i64::from_le_bytes(word(ENTRY_TERM_OFFSET))));
+    }
+    optimes
+}
+
+#[test]
+fn entries_carry_the_optime_they_were_written_at() {
+    let sim = Sim::new(7, SimOptions::default());
+    let written: Rc<RefCell<Vec<(Timestamp, i64)>>> = Rc::default();
+    let life = Rc::new(Cell::new(0));
+    let (expected, ended) = (written.clone(), life.clone());
+    let node = sim.add_node("node", 2, move |core| {
+        let (written, life) = (written.clone(), life.clone());
+        async move {
+            match (core, life.get()) {
+                (CoreId(0), 0) => {
+                    open(options())
+                        .await
+                        .unwrap()
+                        .recover(Nothing)
+                        .await
+                        .unwrap();
+                    for term in [None, Some(0), Some(3)] {
+                        for core in 0..2 {
+                            submit_to(CoreId(core), Queue::Foreground, move || async move {
+                                term.inspect(|&term| storage().set_term(term));
+                            })
+                            .await;
+                        }
+                        let timestamps = write_on_either_and_on_both().await;
+                        let term = term.unwrap_or(-1);
+                        written
+                            .borrow_mut()
+                            .extend(timestamps.iter().map(|&ts| (ts, term)));
+                    }
+                    let last = written.borrow().last().unwrap().0;
+                    storage().wait_durable(last).await.unwrap();
+                    life.set(1);
+                }
+                (CoreId(0), _) => {
+                    let found = logged_optimes(Path::new("/srv/pinion/data")).await;
+                    assert_eq!(found, *written.borrow());
+                    life.set(2);
+                }
+                _ => {}
+            }
+            std::future::pending().await
+        }
+    });
+    sim.run_until(|| ended.get() == 1).unwrap();
+    assert_eq!(expected.borrow().len(), 9);
+    sim.crash(node, Death::PowerCut);
+    sim.restart(node, 2);
+    sim.run_until(|| ended.get() == 2).unwrap();
+}
+
+#[test]
+fn an_entry_without_a_place_for_its_term_is_refused_before_it_has_a_timestamp() {
+    run(1, options(), |storage| async move {
+        let before = storage.last_allotted();
+        let mut statement = put(1, vec![7; 100]);
+        let bytes = &mut statement.entry.as_mut().unwrap().bytes;
+        bytes.drain(ENTRY_TS_OFFSET + 8..ENTRY_TERM_OFFSET + 8);
+        assert!(
+            caught(storage.execute(vec![statement], true))
+                .await
+                .is_none()
+        );
+        assert_eq!((storage.last_allotted(), storage.fatal()), (before, None));
+        write(1, vec![7; 100]).await.unwrap();
     });
 }
 

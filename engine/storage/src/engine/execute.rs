@@ -17,16 +17,14 @@ use smallvec::SmallVec;
 
 use super::allotment::Allotment;
 use super::batch::{Ahead, Part, Placement, check_sizes, divide};
+use super::entry::{Entry, append_to};
 use super::options::PlantedFault;
 use super::storage::{Storage, storage};
 use crate::limits::{LARGE_VALUE_BYTES, MAX_STEP_BYTES, MAX_STEP_STATEMENTS};
 use crate::partition::UnitId;
-use crate::ring::{EntryKind, Reservation, Ring, RingStopped};
+use crate::ring::{Reservation, Ring, RingStopped};
 use crate::sequencer::Allotted;
 use crate::types::{Fatal, Op, PartitionId, Write, WriteError};
-
-/// Where an entry carries its timestamp: behind the document's length, the element's type and the name `ts`.
-pub const ENTRY_TS_OFFSET: usize = 8;
 
 /// Writes that take place together or not at all, and the oplog entry that tells of them.
 #[derive(Clone, Debug)]
@@ -37,14 +35,6 @@ pub struct Statement {
     pub entry: Option<Entry>,
 }
 
-/// A complete oplog document whose first element is the timestamp `ts`. Its 8 bytes, at [`ENTRY_TS_OFFSET`], are filled
-/// in when the timestamp is allotted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The document's bytes.
-    pub bytes: Vec<u8>,
-}
-
 type Outcome = Result<Timestamp, WriteError>;
 
 /// With [`PlantedFault::PanicInCommit`] every so many timestamps end in a panic.
@@ -53,35 +43,6 @@ const PANIC_EVERY: u64 = 101;
 impl Statement {
     fn entry_len(&self) -> usize {
         self.entry.as_ref().map_or(0, |entry| entry.bytes.len())
-    }
-}
-
-/// Appends what tells of a statement; without an entry that is a link.
-fn append_to(
-    ring: &Ring,
-    reservation: &mut Reservation,
-    entry: &mut Option<Entry>,
-    ts: Timestamp,
-    predecessor: Timestamp,
-) {
-    match entry {
-        Some(entry) => {
-            entry.bytes[ENTRY_TS_OFFSET..ENTRY_TS_OFFSET + 8].copy_from_slice(&ts.to_bson_bytes());
-            ring.append(
-                reservation,
-                EntryKind::Logged,
-                ts,
-                predecessor,
-                &mut entry.bytes,
-            );
-        }
-        None => ring.append(
-            reservation,
-            EntryKind::Link,
-            ts,
-            predecessor,
-            &mut Vec::new(),
-        ),
     }
 }
 
@@ -101,7 +62,7 @@ impl Storage {
     /// [`Storage::wait_durable`]. Dropping the future may leave statements executed or not, each as a whole.
     ///
     /// # Panics
-    /// When an entry is shorter than a timestamp element, or a partition does not exist.
+    /// When an entry does not begin with `ts` and `t`, or a partition does not exist.
     pub async fn execute(&self, mut statements: Vec<Statement>, ordered: bool) -> Vec<Outcome> {
         let bytes: usize = statements.iter().map(Statement::entry_len).sum();
         // What one step takes, which is most, is not taken apart.
@@ -190,6 +151,11 @@ impl Storage {
             Ok(entered) => entered,
             Err(error) => return StepResult::all(step.len(), ordered, error),
         };
+        // Before anything is allotted, so that a wrong entry does not stop the node.
+        assert!(
+            (step.iter().filter_map(|statement| statement.entry.as_ref())).all(Entry::has_optime),
+            "an entry begins with ts and t"
+        );
         // What cannot fit fails by itself, and an ordered step ends before it.
         let oversized = step
             .iter()
@@ -378,7 +344,14 @@ impl Storage {
             let Allotted {
                 first, predecessor, ..
             } = *allotment.range();
-            append_to(ring, &mut reservation, entry, first, predecessor);
+            append_to(
+                ring,
+                &mut reservation,
+                entry,
+                first,
+                self.term.get(),
+                predecessor,
+            );
             if fault == PlantedFault::PanicInCommit && first.as_u64() % PANIC_EVERY == 0 {
                 panic!("planted between allotment and application");
             }
@@ -449,6 +422,7 @@ impl Storage {
                     &mut reservation,
                     &mut step[index].entry,
                     ts,
+                    self.term.get(),
                     predecessor,
                 );
                 timestamps.insert(index, ts);

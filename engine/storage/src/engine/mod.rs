@@ -4,6 +4,7 @@ mod allotment;
 mod batch;
 mod checkpoint;
 mod durability;
+mod entry;
 mod error;
 mod execute;
 mod horizon;
@@ -18,8 +19,9 @@ mod storage;
 mod visibility;
 mod waiters;
 
+pub use entry::{ENTRY_TERM_OFFSET, ENTRY_TS_OFFSET, Entry};
 pub use error::{ApplyError, OpenError};
-pub use execute::{ENTRY_TS_OFFSET, Entry, Statement};
+pub use execute::Statement;
 pub(crate) use open::partition_dir;
 pub use open::{Opened, open};
 pub use options::{PlantedFault, StorageOptions};

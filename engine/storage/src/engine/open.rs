@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-use pinion_clock::Timestamp;
+use pinion_clock::{Term, Timestamp};
 use pinion_runtime::sync::{Gate, Notify, Semaphore};
 use pinion_runtime::{
     CoreId, Queue, core_count, core_id, fs, join_all, random_stream, set_core_local, submit_to,
@@ -303,6 +303,7 @@ async fn open_core(
         fatal: RefCell::new(None),
         fatal_notify: Notify::new(),
         next_unit: Cell::new(0),
+        term: Cell::new(Term::UNINITIALIZED.0),
         gate: Gate::new(),
         memory_freed: Notify::new(),
         checkpoint_asked: Cell::new(false),

@@ -70,6 +70,8 @@ pub struct Storage {
     pub(super) fatal: RefCell<Option<Fatal>>,
     pub(super) fatal_notify: Notify,
     pub(super) next_unit: Cell<u64>,
+    /// See [`Storage::set_term`].
+    pub(super) term: Cell<i64>,
     /// Units and checkpoints in progress.
     pub(super) gate: Gate,
     /// Wakes whoever waits for memory, after each checkpoint.
@@ -188,6 +190,17 @@ impl Storage {
     /// Timestamps allotted from now on lie above `time`.
     pub fn advance_cluster_time(&self, time: Timestamp) {
         self.shared.words.sequencer.advance_cluster_time(time);
+    }
+
+    /// Entries that this core coordinates from now on carry `term` as their `t`; until the first call it is that of a
+    /// node without elections, -1. The term of a node is set on every core, before it takes writes in that term.
+    ///
+    /// # Panics
+    /// When the term goes back: entries of a higher one could then be followed by entries of a lower.
+    pub fn set_term(&self, term: i64) {
+        let current = self.term.get();
+        assert!(term >= current, "term {term} is below {current}");
+        self.term.set(term);
     }
 
     /// Completes when storage has failed and the node must stop.

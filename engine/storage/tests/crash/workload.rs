@@ -8,8 +8,9 @@ use bytes::Bytes;
 use pinion_clock::Timestamp;
 use pinion_runtime::{Duration, Queue, Rng, random_stream, sleep, submit_to};
 use pinion_storage::{
-    Applier, ApplyError, Direction, ENTRY_TS_OFFSET, Entry, Expect, Key, KeyRange, Op, PartitionId,
-    ReadAt, ReadError, Statement, Storage, TreeId, Write, WriteError, storage,
+    Applier, ApplyError, Direction, ENTRY_TERM_OFFSET, ENTRY_TS_OFFSET, Entry, Expect, Key,
+    KeyRange, Op, PartitionId, ReadAt, ReadError, Statement, Storage, TreeId, Write, WriteError,
+    storage,
 };
 
 /// Overwritten again and again.
@@ -77,11 +78,17 @@ fn writes(storage: &Storage, number: u64, attempt: &Attempt) -> Vec<Write> {
     attempt.keys.iter().map(write).chain(unique).collect()
 }
 
-/// A document as far as storage cares: length, `ts`, and the attempt behind it. Padded, so that entries span frames.
+/// Where an entry has its attempt: number, tree, unique prefix, how many keys, and these.
+const ATTEMPT_AT: usize = ENTRY_TERM_OFFSET + 8;
+
+/// A document as far as storage cares: length, `ts`, `t`, and the attempt behind it. Padded, so that entries span frames.
 fn entry(number: u64, attempt: &Attempt, padding: usize) -> Entry {
     let mut bytes = vec![0; 4];
     bytes.extend_from_slice(b"\x11ts\0");
     assert_eq!(bytes.len(), ENTRY_TS_OFFSET);
+    bytes.extend_from_slice(&[0; 8]);
+    bytes.extend_from_slice(b"\x12t\0");
+    assert_eq!(bytes.len(), ENTRY_TERM_OFFSET);
     bytes.extend_from_slice(&[0; 8]);
     let unique = attempt.unique.unwrap_or(u64::MAX);
     for word in [number, attempt.tree.0, unique, attempt.keys.len() as u64]
@@ -111,16 +118,18 @@ impl Applier for TestApplier {
             "the entry carries its timestamp"
         );
         let attempt = Attempt {
-            tree: TreeId(word(24)),
-            keys: (0..word(40) as usize).map(|at| word(48 + at * 8)).collect(),
-            unique: Some(word(32)).filter(|&prefix| prefix != u64::MAX),
+            tree: TreeId(word(ATTEMPT_AT + 8)),
+            keys: (0..word(ATTEMPT_AT + 24) as usize)
+                .map(|at| word(ATTEMPT_AT + 32 + at * 8))
+                .collect(),
+            unique: Some(word(ATTEMPT_AT + 16)).filter(|&prefix| prefix != u64::MAX),
             ts: Some(ts),
             durable: false,
             failed: false,
         };
         let storage = storage();
         storage
-            .apply_at(ts, writes(&storage, word(16), &attempt))
+            .apply_at(ts, writes(&storage, word(ATTEMPT_AT), &attempt))
             .await
     }
 }

@@ -1,0 +1,98 @@
+//! Entries of the oplog as writers hand them in: complete but for what is known only once a timestamp is allotted.
+
+use pinion_clock::Timestamp;
+
+use crate::ring::{EntryKind, Reservation, Ring};
+
+/// Where an entry carries its timestamp: behind the document's length, the element's type and the name `ts`.
+pub const ENTRY_TS_OFFSET: usize = 8;
+
+/// Where an entry carries its term: behind the timestamp, the element's type and the name `t`.
+pub const ENTRY_TERM_OFFSET: usize = ENTRY_TS_OFFSET + 8 + TERM_ELEMENT.len();
+
+/// The type and the name of the first element.
+const TS_ELEMENT: &[u8] = b"\x11ts\0";
+/// The type and the name of the second.
+const TERM_ELEMENT: &[u8] = b"\x12t\0";
+
+const _: () = assert!(ENTRY_TS_OFFSET == 4 + TS_ELEMENT.len() && ENTRY_TERM_OFFSET == 19);
+
+/// A complete oplog document whose first elements are the timestamp `ts` and the term `t`, an i64. Their values, 8 bytes each at
+/// [`ENTRY_TS_OFFSET`] and [`ENTRY_TERM_OFFSET`], are filled in when the timestamp is allotted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The document's bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl Entry {
+    /// Whether the document begins with a timestamp `ts` and an i64 `t`.
+    pub(super) fn has_optime(&self) -> bool {
+        let name_of = |value_at: usize, element: &[u8]| {
+            self.bytes.get(value_at - element.len()..value_at) == Some(element)
+        };
+        self.bytes.len() >= ENTRY_TERM_OFFSET + 8
+            && name_of(ENTRY_TS_OFFSET, TS_ELEMENT)
+            && name_of(ENTRY_TERM_OFFSET, TERM_ELEMENT)
+    }
+
+    fn set_optime(&mut self, ts: Timestamp, term: i64) {
+        // Anything else would overwrite another field, in the log and on every member that fetches the entry.
+        assert!(self.has_optime(), "an entry begins with ts and t");
+        self.bytes[ENTRY_TS_OFFSET..ENTRY_TS_OFFSET + 8].copy_from_slice(&ts.to_bson_bytes());
+        self.bytes[ENTRY_TERM_OFFSET..ENTRY_TERM_OFFSET + 8].copy_from_slice(&term.to_le_bytes());
+    }
+}
+
+/// Appends what tells of a statement at `ts` in `term`; without an entry that is a link.
+pub(super) fn append_to(
+    ring: &Ring,
+    reservation: &mut Reservation,
+    entry: &mut Option<Entry>,
+    ts: Timestamp,
+    term: i64,
+    predecessor: Timestamp,
+) {
+    let mut none = Vec::new();
+    let (kind, bytes) = match entry {
+        Some(entry) => {
+            entry.set_optime(ts, term);
+            (EntryKind::Logged, &mut entry.bytes)
+        }
+        None => (EntryKind::Link, &mut none),
+    };
+    ring.append(reservation, kind, ts, predecessor, bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_begins_with_a_timestamp_and_a_term() {
+        let check = |bytes: &[u8], expected: bool| {
+            let entry = Entry {
+                bytes: bytes.to_vec(),
+            };
+            assert_eq!(entry.has_optime(), expected, "{bytes:?}");
+        };
+        check(b"", false);
+        check(b"\x1c\0\0\0\x11ts\0........\x12t\0........\0", true);
+        check(b"\x1b\0\0\0\x11ts\0........\x12t\0.......", false);
+        check(b"\x18\0\0\0\x11ts\0........\x10t\0........\0", false);
+        check(b"\x1c\0\0\0\x11ts\0........\x12v\0........\0", false);
+        check(b"\x1c\0\0\0\x12ts\0........\x12t\0........\0", false);
+    }
+
+    #[test]
+    fn the_optime_is_all_that_is_filled_in() {
+        let mut entry = Entry {
+            bytes: b"\x1c\0\0\0\x11ts\0........\x12t\0........\0".to_vec(),
+        };
+        entry.set_optime(Timestamp::new(0x0403_0201, 0x0807_0605), 0x7f);
+        // In BSON a timestamp's increment comes first.
+        let expected =
+            b"\x1c\0\0\0\x11ts\0\x05\x06\x07\x08\x01\x02\x03\x04\x12t\0\x7f\0\0\0\0\0\0\0\0";
+        assert_eq!(entry.bytes, expected);
+    }
+}
