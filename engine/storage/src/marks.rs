@@ -116,6 +116,7 @@ impl CoreMarks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::watermarks::CoreSet;
 
     #[test]
     fn floors_follow_units_and_flushes() {
@@ -216,12 +217,16 @@ mod tests {
     fn only_cores_whose_wish_is_reached_are_woken() {
         let sequencer = Sequencer::new(ts(40));
         let marks = Watermarks::new(4);
-        marks.want_durable(0, Some(ts(10)));
-        marks.want_durable(3, Some(ts(41)));
-        let (reached, set) = marks.cores_wanting_durable(&sequencer);
-        assert_eq!(reached, ts(40));
-        assert_eq!(set.as_slice(), [0]);
-        marks.want_durable(0, None);
-        assert!(marks.cores_wanting_durable(&sequencer).1.is_empty());
+        let woken = |mark| marks.cores_wanting(&sequencer, mark);
+        assert_eq!(woken(Mark::Undurable), None);
+        marks.want(0, Mark::Undurable, Some(ts(10)));
+        marks.want(3, Mark::Undurable, Some(ts(41)));
+        assert_eq!(
+            woken(Mark::Undurable),
+            Some((ts(40), CoreSet::from_slice(&[0])))
+        );
+        assert_eq!(woken(Mark::Appending), None);
+        marks.want(0, Mark::Undurable, None);
+        assert_eq!(woken(Mark::Undurable), Some((ts(40), CoreSet::new())));
     }
 }

@@ -37,10 +37,8 @@ struct CoreWords {
     appending: AtomicU64,
     applying: AtomicU64,
     undurable: AtomicU64,
-    /// The lowest timestamp whose durability somebody on this core waits for.
-    wanted_durable_low: AtomicU64,
-    /// The lowest timestamp whose visibility somebody on this core waits for.
-    wanted_visible_low: AtomicU64,
+    /// For each mark the lowest timestamp that somebody on this core waits for it to pass.
+    wanted_low: [AtomicU64; 3],
 }
 
 impl CoreWords {
@@ -49,8 +47,7 @@ impl CoreWords {
             appending: AtomicU64::new(EMPTY),
             applying: AtomicU64::new(EMPTY),
             undurable: AtomicU64::new(EMPTY),
-            wanted_durable_low: AtomicU64::new(EMPTY),
-            wanted_visible_low: AtomicU64::new(EMPTY),
+            wanted_low: [const { EMPTY }; 3].map(AtomicU64::new),
         }
     }
 
@@ -60,6 +57,10 @@ impl CoreWords {
             Mark::Applying => &self.applying,
             Mark::Undurable => &self.undurable,
         }
+    }
+
+    fn wanted_low(&self, mark: Mark) -> &AtomicU64 {
+        &self.wanted_low[mark as usize]
     }
 }
 
@@ -101,55 +102,33 @@ impl Watermarks {
         Timestamp::from_u64(reached)
     }
 
-    /// Publishes the lowest timestamp whose durability is waited for on `core`. The caller looks at the
-    /// marks again afterwards: the fence orders this store before that look, as the one in
-    /// `cores_wanting_durable` orders the flushing core's mark before its look at what is wanted, so
-    /// at least one of the two sees the other.
-    pub(crate) fn want_durable(&self, core: usize, low: Option<Timestamp>) {
+    /// Publishes the lowest timestamp that is waited for on `core` until it is past `mark`. The caller looks at the
+    /// marks again afterwards: the fence orders this store before that look, as the one in `cores_wanting` orders
+    /// the store of a mark before its look at what is wanted, so at least one of the two sees the other.
+    pub(crate) fn want(&self, core: usize, mark: Mark, low: Option<Timestamp>) {
         let raw = low.map_or(EMPTY, Timestamp::as_u64);
         self.cores[core]
-            .wanted_durable_low
+            .wanted_low(mark)
             .store(raw, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// Publishes the lowest timestamp whose visibility is waited for on `core`.
-    pub(crate) fn want_visible(&self, core: usize, low: Option<Timestamp>) {
-        let raw = low.map_or(EMPTY, Timestamp::as_u64);
-        self.cores[core]
-            .wanted_visible_low
-            .store(raw, Ordering::SeqCst);
+    /// What everything at or below is past `mark`, and the cores on which somebody waits for no more than that. `None`
+    /// when nobody waits for this mark at all, which is found with one look at each core.
+    pub(crate) fn cores_wanting(
+        &self,
+        sequencer: &Sequencer,
+        mark: Mark,
+    ) -> Option<(Timestamp, CoreSet)> {
         fence(Ordering::SeqCst);
-    }
-
-    /// The cores on which somebody waits for the durability of a timestamp that is reached.
-    pub(crate) fn cores_wanting_durable(&self, sequencer: &Sequencer) -> (Timestamp, CoreSet) {
-        fence(Ordering::SeqCst);
-        let reached = self.reached(sequencer, Mark::Undurable);
-        (
-            reached,
-            self.wanting(reached, |words| &words.wanted_durable_low),
-        )
-    }
-
-    /// The cores on which somebody waits for the visibility of a timestamp that is reached.
-    pub(crate) fn cores_wanting_visible(&self, sequencer: &Sequencer) -> (Timestamp, CoreSet) {
-        fence(Ordering::SeqCst);
-        let reached = self.reached(sequencer, Mark::Applying);
-        (
-            reached,
-            self.wanting(reached, |words| &words.wanted_visible_low),
-        )
-    }
-
-    fn wanting(&self, reached: Timestamp, word: impl Fn(&CoreWords) -> &AtomicU64) -> CoreSet {
-        let mut set = CoreSet::new();
-        for (core, words) in self.cores.iter().enumerate() {
-            if word(words).load(Ordering::SeqCst) <= reached.as_u64() {
-                set.push(core as u16);
-            }
+        let wanted = |words: &CoreWords| words.wanted_low(mark).load(Ordering::SeqCst);
+        if self.cores.iter().all(|words| wanted(words) == EMPTY) {
+            return None;
         }
-        set
+        let reached = self.reached(sequencer, mark);
+        let cores = self.cores.iter().enumerate();
+        let wanting = cores.filter(|(_, words)| wanted(words) <= reached.as_u64());
+        Some((reached, wanting.map(|(core, _)| core as u16).collect()))
     }
 }
 

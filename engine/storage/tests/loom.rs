@@ -107,12 +107,12 @@ fn a_waiter_is_seen_by_the_flush_that_lifts_the_minimum() {
         let (other, wake) = (node.clone(), woken.clone());
         let flusher = thread::spawn(move || {
             other.marks.store(1, Mark::Undurable, None);
-            let (_, wanting) = other.marks.cores_wanting_durable(&other.sequencer);
-            if wanting.contains(&0) {
+            let wanting = other.marks.cores_wanting(&other.sequencer, Mark::Undurable);
+            if wanting.is_some_and(|(_, cores)| cores.contains(&0)) {
                 wake.store(true, Ordering::Relaxed);
             }
         });
-        node.marks.want_durable(0, Some(range.first));
+        node.marks.want(0, Mark::Undurable, Some(range.first));
         let satisfied = node.marks.reached(&node.sequencer, Mark::Undurable) >= range.first;
         flusher.join().unwrap();
         assert!(
@@ -132,19 +132,15 @@ fn one_of_two_lifting_cores_sees_the_waiter() {
         node.marks
             .store(2, Mark::Applying, Some(node.sequencer.last()));
         let range = node.sequencer.allot(2, 0);
-        node.marks.want_visible(0, Some(range.last));
+        node.marks.want(0, Mark::Applying, Some(range.last));
         let woken = Arc::new(AtomicBool::new(false));
         let lifts: Vec<_> = [1, 2]
             .map(|core| {
                 let (node, woken) = (node.clone(), woken.clone());
                 thread::spawn(move || {
                     node.marks.store(core, Mark::Applying, None);
-                    if !node
-                        .marks
-                        .cores_wanting_visible(&node.sequencer)
-                        .1
-                        .is_empty()
-                    {
+                    let wanting = node.marks.cores_wanting(&node.sequencer, Mark::Applying);
+                    if wanting.is_some_and(|(_, cores)| !cores.is_empty()) {
                         woken.store(true, Ordering::Relaxed);
                     }
                 })

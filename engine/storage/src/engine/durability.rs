@@ -3,7 +3,7 @@
 //! Each core runs one flusher. While a flush is on its way the next group gathers; nobody flushes for
 //! himself. A journaled write at T waits until everything at or below T is durable in all rings: its core
 //! asks the cores that still have such entries to flush at once, and the core whose flush lifts the
-//! minimum past T tells the cores that wait.
+//! minimum past T tells the cores that wait (see progress.rs).
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -17,14 +17,12 @@ use crate::ring::Ring;
 use crate::types::Fatal;
 use crate::watermarks::Mark;
 
-/// What this core has asked of, and told, one other core. At most one message of a kind is on its way.
+/// What this core has asked of one other core. At most one message is on its way.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Asking {
     flush_sent: bool,
     /// Flushing up to here was asked for.
     flush_high: Timestamp,
-    durable_sent: bool,
-    visible_sent: bool,
 }
 
 impl Storage {
@@ -36,29 +34,8 @@ impl Storage {
         {
             return Ok(());
         }
-        let waiting = self.durable.wait(ts);
-        self.publish_wanted_durable();
-        // Look again: a flush that completed before the wish was published has not seen it.
-        if self.all_durable() < ts {
-            self.ask_for_flushes(ts);
-            waiting.await;
-        } else {
-            drop(waiting);
-        }
-        self.publish_wanted_durable();
-        if self.durable.reached() >= ts {
-            Ok(())
-        } else {
-            Err(self.fatal().expect("only failure releases early"))
-        }
-    }
-
-    fn publish_wanted_durable(&self) {
-        let low = self.durable.range().map(|(low, _)| low);
-        self.shared
-            .words
-            .marks
-            .want_durable(usize::from(self.core.0), low);
+        self.wait_reached(Mark::Undurable, ts, || self.ask_for_flushes(ts))
+            .await
     }
 
     /// Every core with undurable entries at or below `ts` flushes at once.
@@ -79,7 +56,7 @@ impl Storage {
     }
 
     fn ask_core_to_flush(&self, core: CoreId) {
-        let Some((_, high)) = self.durable.range() else {
+        let Some((_, high)) = self.durable.waiters.range() else {
             return;
         };
         {
@@ -104,7 +81,7 @@ impl Storage {
                 .words
                 .marks
                 .floor(usize::from(core.0), Mark::Undurable);
-            if let (Some(floor), Some((_, high))) = (floor, this.durable.range())
+            if let (Some(floor), Some((_, high))) = (floor, this.durable.waiters.range())
                 && floor < high
             {
                 this.ask_core_to_flush(core);
@@ -188,7 +165,7 @@ impl Storage {
         self.shared
             .recorded_durable
             .fetch_max(all_durable.as_u64(), Ordering::SeqCst);
-        self.tell_durable_progress();
+        self.tell_progress(Mark::Undurable);
         let needed = self.ring_bytes_since(self.frames_sealed.get());
         if needed >= self.options.ring_bytes_per_checkpoint {
             self.ask_for_checkpoint();
@@ -205,89 +182,5 @@ impl Storage {
     /// Bytes written to this core's ring since it had so many frames.
     pub(super) fn ring_bytes_since(&self, frames: u64) -> u64 {
         (self.ring_frames() - frames) * crate::ring::FRAME_BYTES as u64
-    }
-
-    /// Wakes those, here and elsewhere, who waited for what is now durable.
-    fn tell_durable_progress(&self) {
-        let words = &self.shared.words;
-        let (reached, cores) = words.marks.cores_wanting_durable(&words.sequencer);
-        self.durable.advance(reached);
-        for core in cores
-            .into_iter()
-            .map(CoreId)
-            .filter(|&core| core != self.core)
-        {
-            self.tell_core_durable(core);
-        }
-    }
-
-    fn tell_core_durable(&self, core: CoreId) {
-        if std::mem::replace(
-            &mut self.asking.borrow_mut()[usize::from(core.0)].durable_sent,
-            true,
-        ) {
-            return;
-        }
-        let this = self.rc();
-        spawn(Queue::Foreground, async move {
-            submit_to(core, Queue::Foreground, move || async move {
-                let storage = storage();
-                storage.all_durable();
-                storage.publish_wanted_durable();
-            })
-            .await;
-            this.asking.borrow_mut()[usize::from(core.0)].durable_sent = false;
-            let words = &this.shared.words;
-            if words
-                .marks
-                .cores_wanting_durable(&words.sequencer)
-                .1
-                .contains(&core.0)
-            {
-                this.tell_core_durable(core);
-            }
-        });
-    }
-
-    /// Wakes those who waited for what is now visible.
-    pub(super) fn tell_visible_progress(&self) {
-        let words = &self.shared.words;
-        let (reached, cores) = words.marks.cores_wanting_visible(&words.sequencer);
-        self.visible.advance(reached);
-        for core in cores
-            .into_iter()
-            .map(CoreId)
-            .filter(|&core| core != self.core)
-        {
-            self.tell_core_visible(core);
-        }
-    }
-
-    fn tell_core_visible(&self, core: CoreId) {
-        if std::mem::replace(
-            &mut self.asking.borrow_mut()[usize::from(core.0)].visible_sent,
-            true,
-        ) {
-            return;
-        }
-        let this = self.rc();
-        spawn(Queue::Foreground, async move {
-            submit_to(core, Queue::Foreground, move || async move {
-                let storage = storage();
-                storage.visible();
-                storage.publish_wanted_visible();
-            })
-            .await;
-            this.asking.borrow_mut()[usize::from(core.0)].visible_sent = false;
-            let words = &this.shared.words;
-            if words
-                .marks
-                .cores_wanting_visible(&words.sequencer)
-                .1
-                .contains(&core.0)
-            {
-                this.tell_core_visible(core);
-            }
-        });
     }
 }

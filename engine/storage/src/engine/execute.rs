@@ -25,6 +25,7 @@ use crate::partition::UnitId;
 use crate::ring::{Reservation, Ring, RingStopped};
 use crate::sequencer::Allotted;
 use crate::types::{Fatal, Op, PartitionId, Write, WriteError};
+use crate::watermarks::Mark;
 
 /// Writes that take place together or not at all, and the oplog entry that tells of them.
 #[derive(Clone, Debug)]
@@ -362,7 +363,8 @@ impl Storage {
             outcomes.push(Some(Ok(first)));
         }
         drop(reservation);
-        self.tell_visible_progress();
+        self.tell_progress(Mark::Appending);
+        self.tell_progress(Mark::Applying);
         self.publish_memory();
         StepResult { outcomes, stopped }
     }
@@ -430,12 +432,13 @@ impl Storage {
             self.marks.hold_applying(allotment.range());
             held = Some(allotment.range().first);
             allotment.finish();
+            self.tell_progress(Mark::Appending);
         }
         drop(reservation);
         self.resolve_everywhere(owners, &units, &timestamps).await;
         if let Some(first) = held {
             self.marks.release_applying(first);
-            self.tell_visible_progress();
+            self.tell_progress(Mark::Applying);
         }
 
         let result = match stop {

@@ -13,6 +13,7 @@ mod open;
 mod options;
 mod pace;
 mod pressure;
+mod progress;
 mod recover;
 mod stats;
 mod storage;

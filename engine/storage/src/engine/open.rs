@@ -19,8 +19,8 @@ use super::durability::Asking;
 use super::error::OpenError;
 use super::horizon::Horizon;
 use super::options::StorageOptions;
+use super::progress::Progress;
 use super::storage::{Phase, Shared, Storage, owner_of, storage};
-use super::waiters::TimestampWaiters;
 use crate::base::{PartitionOptions, PartitionRoots};
 use crate::limits::{BLOCK_BYTES, MAX_PARTITIONS, MIN_SEGMENT_BYTES};
 use crate::manifest::{Cuts, HASH_VERSION, Manifest, ManifestStore, superblock_path};
@@ -292,8 +292,9 @@ async fn open_core(
         partitions,
         ring: RefCell::new(None),
         phase: Cell::new(Phase::Recovering),
-        durable: TimestampWaiters::default(),
-        visible: TimestampWaiters::default(),
+        durable: Progress::new(cores),
+        visible: Progress::new(cores),
+        appended: Progress::new(cores),
         flush_demand: Notify::new(),
         flush_requested: Cell::new(false),
         durable_when_idle: Cell::new(Timestamp::MIN),

@@ -14,7 +14,7 @@ use super::checkpoint::NodeState;
 use super::durability::Asking;
 use super::horizon::Horizon;
 use super::options::{PlantedFault, StorageOptions};
-use super::waiters::TimestampWaiters;
+use super::progress::Progress;
 use crate::marks::{CoreMarks, Words};
 use crate::partition::Partition;
 use crate::ring::Ring;
@@ -58,8 +58,9 @@ pub struct Storage {
     /// There once recovery is complete.
     pub(super) ring: RefCell<Option<Rc<Ring>>>,
     pub(super) phase: Cell<Phase>,
-    pub(super) durable: TimestampWaiters,
-    pub(super) visible: TimestampWaiters,
+    pub(super) durable: Progress,
+    pub(super) visible: Progress,
+    pub(super) appended: Progress,
     pub(super) flush_demand: Notify,
     pub(super) flush_requested: Cell<bool>,
     /// all_durable when the flusher last found nothing to do.
@@ -161,30 +162,17 @@ impl Storage {
 
     /// Everything at or below it is applied on every owner.
     pub fn visible(&self) -> Timestamp {
-        let reached = self
-            .shared
-            .words
-            .marks
-            .reached(&self.shared.words.sequencer, Mark::Applying);
-        self.visible.advance(reached)
+        self.reached(Mark::Applying)
     }
 
     /// Everything at or below it is durable, with nothing missing before it.
     pub fn all_durable(&self) -> Timestamp {
-        let reached = self
-            .shared
-            .words
-            .marks
-            .reached(&self.shared.words.sequencer, Mark::Undurable);
-        self.durable.advance(reached)
+        self.reached(Mark::Undurable)
     }
 
     /// Everything at or below it is in some ring's memory: what a reader of the oplog may see.
     pub fn oplog_read_timestamp(&self) -> Timestamp {
-        self.shared
-            .words
-            .marks
-            .reached(&self.shared.words.sequencer, Mark::Appending)
+        self.reached(Mark::Appending)
     }
 
     /// Timestamps allotted from now on lie above `time`.
@@ -240,8 +228,7 @@ impl Storage {
             return false;
         }
         *self.fatal.borrow_mut() = Some(fatal);
-        self.durable.release_all();
-        self.visible.release_all();
+        self.release_waiters();
         self.fatal_notify.notify_all();
         self.flush_demand.notify_all();
         self.memory_freed.notify_all();

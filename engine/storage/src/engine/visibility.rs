@@ -1,9 +1,10 @@
-//! Waiting until writes are applied on every owner.
+//! Waiting until writes are applied on every owner, or can be read in the log.
 
 use pinion_clock::Timestamp;
 
 use super::storage::Storage;
 use crate::types::Fatal;
+use crate::watermarks::Mark;
 
 impl Storage {
     /// The timestamp for a read over several partitions: the last one allotted, once everything at or below it is
@@ -23,27 +24,19 @@ impl Storage {
             return Ok(());
         }
         self.check_fatal()?;
-        let waiting = self.visible.wait(ts);
-        self.publish_wanted_visible();
-        // Look again: a core that lifted its mark before the wish was published has not seen it.
-        if self.visible() < ts {
-            waiting.await;
-        } else {
-            drop(waiting);
-        }
-        self.publish_wanted_visible();
-        if self.visible.reached() >= ts {
-            Ok(())
-        } else {
-            Err(self.fatal().expect("only failure releases early"))
-        }
+        self.wait_reached(Mark::Applying, ts, || ()).await
     }
 
-    pub(super) fn publish_wanted_visible(&self) {
-        let low = self.visible.range().map(|(low, _)| low);
-        self.shared
-            .words
-            .marks
-            .want_visible(usize::from(self.core.0), low);
+    /// Waits until the log can be read beyond `ts`: until [`Storage::oplog_read_timestamp`] is above it.
+    ///
+    /// # Errors
+    /// Storage has failed.
+    pub async fn wait_log_beyond(&self, ts: Timestamp) -> Result<(), Fatal> {
+        if self.oplog_read_timestamp() > ts {
+            return Ok(());
+        }
+        self.check_fatal()?;
+        let next = Timestamp::from_u64(ts.as_u64().saturating_add(1));
+        self.wait_reached(Mark::Appending, next, || ()).await
     }
 }
