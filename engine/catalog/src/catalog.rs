@@ -77,6 +77,11 @@ impl Catalog {
         self.views.get(ns.as_str())
     }
 
+    /// The view or the time series whose row has that number.
+    pub(crate) fn view_by_number(&self, number: u64) -> Option<&Arc<View>> {
+        self.views_by_number.get(&number)
+    }
+
     /// What the name stands for, if it stands for anything.
     pub fn kind(&self, ns: &Namespace) -> Option<CollectionKind> {
         match self.get(ns) {

@@ -132,13 +132,13 @@ pub struct Gates {
     /// Set on every core while the node is locked against writes, or about to be.
     locked: Cell<bool>,
     unlocked: Notify,
-    /// Changes of the catalog that have begun; core 0 has them all.
+    /// Changes of the catalog that have begun, which core 0 has, and steps of the applier.
     changes: Rc<Cell<usize>>,
     counts: Cell<GateCounts>,
 }
 
-/// Proof that a change of the catalog began while the node was not locked; it ends with this.
-pub(crate) struct ChangePass {
+/// Proof that a change of the catalog, or a step of the applier, began while the node was not locked; it ends with this.
+pub struct ChangePass {
     changes: Rc<Cell<usize>>,
 }
 
@@ -344,6 +344,16 @@ impl Gates {
     pub fn is_drained(&self) -> bool {
         let gates = self.gates.borrow();
         self.changes.get() == 0 && gates.values().all(|gate| gate.writers.get() == 0)
+    }
+
+    /// Begins a change of the catalog, or a step of the applier, once this core is not locked.
+    pub async fn begin_change(&self) -> ChangePass {
+        loop {
+            if let Some(pass) = self.try_change() {
+                return pass;
+            }
+            self.until_unlocked().await;
+        }
     }
 
     /// Begins a change of the catalog unless this core is locked.

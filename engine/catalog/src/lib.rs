@@ -29,15 +29,15 @@ mod specs;
 pub use build::{BuildLimits, BuildPhase};
 pub use catalog::{Catalog, CoreCatalog, core_catalog};
 pub use ddl::{
-    BuildCounts, BuildInfo, CollMod, CopyDocuments, DropTarget, Dropped, IndexChange, IndexName,
-    IndexSelection, IndexesCreated, Modified, PropertyChange, build_counts, clone_as_capped,
-    coll_mod, convert_to_capped, create_collection, create_indexes, drop_collection, drop_database,
-    drop_indexes, end_builds, ensure_collection, index_builds, kill_build, reindex,
-    rename_collection, replace_series, set_multikey,
+    ApplyMode, BuildCounts, BuildInfo, CollMod, CopyDocuments, DropTarget, Dropped, IndexChange,
+    IndexName, IndexSelection, IndexesCreated, LoggedCommand, Modified, PropertyChange,
+    apply_command, build_counts, clone_as_capped, coll_mod, convert_to_capped, create_collection,
+    create_indexes, drop_collection, drop_database, drop_indexes, end_builds, ensure_collection,
+    index_builds, kill_build, reindex, rename_collection, replace_series, set_multikey,
 };
 pub use entry::{BadRow, Clustering, Collection, Placement};
 pub use errors::{from_fatal, from_read_error, from_write_error};
-pub use gates::{GateAccess, GateCounts, GateMode, GateUse, Gates, Pass};
+pub use gates::{ChangePass, GateAccess, GateCounts, GateMode, GateUse, Gates, Pass};
 pub use index::{Building, Index, IndexPlacement};
 pub use interrupt::{check_interrupted, interruptible, poll_once};
 pub use keys::{
@@ -47,7 +47,7 @@ pub use keys::{
 };
 pub use limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, KILL_POLL, MAX_INDEXES};
 pub use names::{check_collection_uuid, check_creatable, check_not_view};
-pub use open::{load, reap, replay_change};
+pub use open::{load, reap};
 pub use oplog::{
     Observers, OpEvent, OpKind, OpObserver, SessionStamp, encode_apply_ops, encode_entry,
 };

@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use pinion_bson::RawDocument;
-use pinion_clock::Timestamp;
 use pinion_runtime::CoreId;
 use pinion_storage::{CATALOG_TREE, Direction, KeyRange, PartitionId, ReadAt, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::catalog::{Catalog, CoreCatalog, core_catalog};
-use crate::change::{CatalogChange, from_rows};
-use crate::ddl::{Coordinator, install_change};
+use crate::change::from_rows;
+use crate::ddl::Coordinator;
 use crate::entry::BadRow;
 use crate::errors::from_read_error;
 
@@ -65,29 +63,6 @@ async fn read_rows() -> Result<Catalog> {
             .map(|(key, value)| (key.as_slice(), value.as_ref())),
     )
     .map_err(damaged)
-}
-
-/// Applies the change that a replayed entry carries, if it carries one: rows, memory, dropped trees. Runs on core 0, after
-/// everything before the entry has been applied and before anything after it is.
-pub async fn replay_change(ts: Timestamp, o2: &RawDocument) -> Result<bool> {
-    let Some(change) = CatalogChange::from_o2(o2).map_err(damaged)? else {
-        return Ok(false);
-    };
-    let current = core_catalog().current();
-    for collection in &change.puts {
-        if let Some(before) = current.by_number(collection.number) {
-            crate::build::replay(ts, before, collection).await?;
-        }
-    }
-    drop(current);
-    storage()
-        .apply_at(ts, change.writes())
-        .await
-        .map_err(|error| {
-            Error::internal(format!("cannot replay a change of the catalog: {error}"))
-        })?;
-    install_change(&change, ts).await;
-    Ok(true)
 }
 
 /// Gives up the builds of indexes whose end recovery has not found, drops temporary collections, and frees the trees that no collection or index refers to:

@@ -34,6 +34,17 @@ pub(crate) struct CappedCollection {
 }
 
 impl CappedTable {
+    /// A record with this number came out of the log of another member. Who waits for more is woken, and the next one that is
+    /// inserted here has a greater number.
+    pub(crate) fn applied(&self, tree: TreeId, record: i64) {
+        if let Some(known) = self.collections.borrow().get(&tree) {
+            known
+                .newest
+                .set(known.newest.get().map(|newest| newest.max(record)));
+            known.notify();
+        }
+    }
+
     /// What is kept of the collection with this tree.
     pub(crate) fn of(&self, tree: TreeId) -> Rc<CappedCollection> {
         let mut collections = self.collections.borrow_mut();

@@ -35,12 +35,13 @@ mod ttl;
 mod version;
 mod write;
 
-pub use applier::{RecoveryApplier, apply};
+pub use applier::{Applier, ApplyCounts};
 pub use commands::{ProcessSource, ProcessUsage, SystemSource, register_commands};
 pub use metrics::{CounterValues, Counters};
 pub use node::{OpenNodeError, close_node, open_node};
 pub use options::{HostInfo, NodeOptions};
 pub use parameters::{LogControl, set_start_parameters};
+pub use pinion_catalog::ApplyMode;
 pub use profile::set_profile_defaults;
 pub use state::{NodeShared, NodeState, state};
 pub use version::keep_version;

@@ -123,9 +123,20 @@ pub const CAPPED_SWEEP: usize = 1024;
 pub const AWAIT_DATA: Duration = Duration::from_secs(1);
 /// How often one that waits looks whether its collection is still there.
 pub const AWAIT_POLL: Duration = Duration::from_millis(100);
-/// Oplog entries, and their bytes, that recovery hands to one core together.
-pub const REPLAY_BATCH_ENTRIES: usize = 1000;
-pub const REPLAY_BATCH_BYTES: usize = 1024 * 1024;
+/// Oplog entries, and their bytes, that the applier hands to one core together.
+pub(crate) const APPLY_BATCH_ENTRIES: usize = 1000;
+pub(crate) const APPLY_BATCH_BYTES: usize = 1024 * 1024;
+/// Entries, and their bytes, that one core decodes together,
+pub(crate) const DECODE_BATCH_ENTRIES: usize = 256;
+pub(crate) const DECODE_BATCH_BYTES: usize = 256 * 1024;
+/// and those that are not worth the way to another core.
+pub(crate) const DECODED_HERE_ENTRIES: usize = 8;
+pub(crate) const DECODED_HERE_BYTES: usize = 16 * 1024;
+/// Entries, and their bytes, that the applier has accepted and not applied.
+pub(crate) const APPLIER_ENTRIES: usize = 50_000;
+pub(crate) const APPLIER_BYTES: usize = 32 * 1024 * 1024;
+/// In recovery fewer: checkpoints, which make room there, wait until all of them are applied.
+pub(crate) const RECOVERY_BYTES: usize = 4 * 1024 * 1024;
 /// Log lines kept for `getLog`, on each core.
 pub const LOG_LINES: usize = 1024;
 /// Bytes of one kept log line.
@@ -162,6 +173,11 @@ pub const SERIES_ROUND_BYTES: usize = 8 * 1024 * 1024;
 pub const SERIES_CONFLICTS: u32 = 3;
 
 const _: () = assert!(PART_BATCH_BYTES <= MAX_BATCH_BYTES);
+const _: () =
+    assert!(DECODE_BATCH_ENTRIES <= APPLY_BATCH_ENTRIES && APPLY_BATCH_ENTRIES <= APPLIER_ENTRIES);
+const _: () =
+    assert!(DECODE_BATCH_BYTES <= APPLY_BATCH_BYTES && APPLY_BATCH_BYTES <= RECOVERY_BYTES);
+const _: () = assert!(RECOVERY_BYTES <= APPLIER_BYTES);
 
 /// The least that an index build may be given of memory, in MiB, and the most room, in MiB, that it can be told to leave.
 pub(crate) const LEAST_BUILD_MEMORY_MB: i64 = 50;

@@ -5,11 +5,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_bson::ObjectId;
-use pinion_catalog::Observers;
+use pinion_catalog::{ApplyMode, Observers};
 use pinion_runtime::{CoreId, Queue};
 use pinion_storage::{OpenError, RecoveryReport};
 
-use crate::applier::RecoveryApplier;
+use crate::applier::Applier;
 use crate::limits::{REAP_INTERVAL, SESSION_TIMEOUT};
 use crate::options::NodeOptions;
 use crate::spill::NodeMemory;
@@ -70,7 +70,7 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
         .await
         .map_err(OpenNodeError::Catalog)?;
     let report = opened
-        .recover(RecoveryApplier::default())
+        .recover(Applier::new(ApplyMode::Recovery))
         .await
         .map_err(OpenNodeError::Storage)?;
     pinion_catalog::reap()

@@ -116,7 +116,11 @@ pub(crate) async fn install(found: &Found) -> Result<()> {
 
 /// The number of documents in the collection.
 pub(crate) async fn documents(work: &Work) -> u64 {
-    let tree = work.collection.tree();
+    records(work.collection.tree()).await
+}
+
+/// The number of records in all partitions of a tree.
+pub(crate) async fn records(tree: TreeId) -> u64 {
     let counted = on_all_cores(move |_| async move {
         let partitions = (0..storage().partition_count()).map(PartitionId);
         let owned = partitions.filter_map(|partition| storage().partition(partition));

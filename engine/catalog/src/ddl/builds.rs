@@ -25,7 +25,7 @@ use crate::build::{self, BuildPhase, Found, Work};
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::entry::Collection;
-use crate::gates::{ChangePass, GateMode};
+use crate::gates::GateMode;
 use crate::index::Index;
 use crate::interrupt::interruptible;
 use crate::limits::{DRAINED_ENTRIES, MAX_DRAIN_PASSES};
@@ -200,6 +200,7 @@ pub async fn kill_build(op_id: i32) -> bool {
 /// Waits until no build is under way: they end soon once the node shuts down. Call it on core 0.
 pub async fn end_builds() {
     let coordinator = pinion_runtime::core_local::<Coordinator>();
+    coordinator.logged_builds.end_all().await;
     loop {
         let next = coordinator.builds.running.borrow().values().next().cloned();
         let Some(build) = next else { return };
@@ -293,7 +294,7 @@ impl Coordinator {
         let work = &build.work;
         let filled = self.fill(work).await;
         // From here on nobody waits for it with a lock of the namespace, nor for its pass.
-        let _pass = change_pass().await;
+        let _pass = core_catalog().gates().begin_change().await;
         let _lock = self.lock(Scope::one(&work.collection.ns)).await;
         let completed = match filled {
             Ok(found) => {
@@ -322,11 +323,11 @@ impl Coordinator {
     async fn fill(&self, work: &Arc<Work>) -> Result<Found> {
         let mut found = build::fill(work).await?;
         {
-            let _pass = change_pass().await;
+            let _pass = core_catalog().gates().begin_change().await;
             build::install(&found).await?;
         }
         for _ in 0..MAX_DRAIN_PASSES {
-            let _pass = change_pass().await;
+            let _pass = core_catalog().gates().begin_change().await;
             if build::drain_once(work, &mut found).await? <= DRAINED_ENTRIES {
                 break;
             }
@@ -415,16 +416,6 @@ impl Coordinator {
             Ok(Commit::command(ns, Some(current.uuid), o.finish(), change))
         };
         self.commit(gone).await
-    }
-}
-
-/// A pass for a change of the catalog, once the node is not locked.
-async fn change_pass() -> ChangePass {
-    loop {
-        if let Some(pass) = core_catalog().gates().try_change() {
-            return pass;
-        }
-        core_catalog().gates().until_unlocked().await;
     }
 }
 

@@ -20,10 +20,11 @@ use pinion_runtime::sync::Semaphore;
 use pinion_runtime::{CoreId, Queue, Rng};
 use pinion_storage::{Statement, TreeId};
 use pinion_wire::idl::Namespace;
-use pinion_wire::{ErrorCode, OpContext, Result, interruption};
+use pinion_wire::{Error, ErrorCode, OpContext, Result, interruption};
 
 use super::builds::Builds;
 use super::locks::{Lock, Locks, Scope};
+use super::logged_builds::LoggedBuilds;
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::errors::from_write_error;
@@ -42,6 +43,7 @@ pub(crate) struct Coordinator {
     given: Cell<u64>,
     rng: RefCell<Rng>,
     pub(super) builds: Builds,
+    pub(super) logged_builds: LoggedBuilds,
 }
 
 /// What a commit writes.
@@ -80,6 +82,7 @@ impl Coordinator {
             given: Cell::new(0),
             rng: RefCell::new(pinion_runtime::random_stream("catalog")),
             builds: Builds::default(),
+            logged_builds: LoggedBuilds::default(),
         }
     }
 
@@ -136,6 +139,25 @@ impl Coordinator {
         Ok(Some(ts))
     }
 
+    /// Writes a change that has its timestamp already and installs it on every core, before any other change. `compute` makes
+    /// it from the newest catalog.
+    pub(super) async fn apply_logged(
+        &self,
+        ts: Timestamp,
+        compute: impl FnOnce(&Catalog) -> Result<CatalogChange>,
+    ) -> Result<CatalogChange> {
+        let _turn = self.commits.acquire().await;
+        let change = compute(&core_catalog().current())?;
+        let applied = pinion_storage::storage()
+            .apply_at(ts, change.writes())
+            .await;
+        applied.map_err(|error| {
+            Error::internal(format!("cannot apply a change of the catalog: {error}"))
+        })?;
+        install_change(&change, ts).await;
+        Ok(change)
+    }
+
     /// As [`Coordinator::commit_with`], for a change that is not withheld.
     pub(super) async fn commit(
         &self,
@@ -150,7 +172,7 @@ impl Coordinator {
 
 /// Makes the change the current version on every core and lets go of its dropped trees. Runs on
 /// core 0.
-pub(crate) async fn install_change(change: &CatalogChange, ts: Timestamp) {
+async fn install_change(change: &CatalogChange, ts: Timestamp) {
     let next = Arc::new(change.apply_to(&core_catalog().current()));
     pinion_runtime::on_all_cores(move |_| {
         let next = next.clone();

@@ -4,6 +4,7 @@ mod locks;
 
 mod builds;
 mod coordinator;
+mod logged_builds;
 
 mod cloning;
 mod coll_mod;
@@ -15,16 +16,20 @@ mod reindex;
 mod rename;
 mod series;
 
+mod adapt;
+mod logged;
+
 pub(crate) use builds::give_up_builds;
 pub use builds::{BuildCounts, BuildInfo, build_counts, end_builds, index_builds, kill_build};
 pub use cloning::{CopyDocuments, clone_as_capped, convert_to_capped};
 pub use coll_mod::{CollMod, IndexChange, IndexName, Modified, PropertyChange, coll_mod};
+pub(crate) use coordinator::Coordinator;
 pub(crate) use coordinator::skip_numbers;
-pub(crate) use coordinator::{Coordinator, install_change};
 pub use create::{create_collection, ensure_collection};
 pub(crate) use drop::drop_temporary;
 pub use drop::{Dropped, drop_collection, drop_database};
 pub use indexes::{IndexSelection, IndexesCreated, create_indexes, drop_indexes};
+pub use logged::{ApplyMode, LoggedCommand, apply_command};
 pub use multikey::set_multikey;
 pub use reindex::reindex;
 pub use rename::{DropTarget, rename_collection};

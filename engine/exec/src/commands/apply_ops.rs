@@ -12,6 +12,7 @@ use pinion_wire::{Error, ErrorCode, Invocation, Message, OpContext, Reply, Resul
 use super::insert::InsertBatch;
 use super::{acknowledge, capped, coll_mod, collections, create, indexes};
 use crate::acquire::acquire_write;
+use crate::applier::update_of;
 use crate::interrupt::{check, is_interruption};
 use crate::limits::MAX_APPLY_OPS_DEPTH;
 use crate::write::{
@@ -388,30 +389,6 @@ async fn run_command(name: &str, invocation: Invocation) -> Result<Reply> {
         other => Err(Error::bad_value(format!(
             "Invalid key '{other}' found in field 'o'"
         ))),
-    }
-}
-
-/// What an entry of an update makes of the document: a difference, or a whole document; of old dumps operators too.
-fn update_of(o: &RawDocument) -> Result<Update> {
-    match (pinion_bson::get(o, "$v"), pinion_bson::get(o, "diff")) {
-        (Some(RawBsonRef::Int32(2)), Some(RawBsonRef::Document(diff))) => {
-            Ok(Update::from_diff(diff))
-        }
-        (Some(RawBsonRef::Int32(1)) | None, _) => {
-            let mut operators = DocBuilder::new();
-            for (name, value) in pinion_bson::elements(o).filter(|(name, _)| *name != "$v") {
-                operators.append_raw(name, value);
-            }
-            let update = Update::parse(RawBsonRef::Document(&operators.finish()))?;
-            Ok(update.keeping_empty_timestamps(true))
-        }
-        (Some(version), _) => Err(Error::new(
-            ErrorCode(4_772_604),
-            format!(
-                "Unrecognized value for '$v' (Version) field: {}",
-                pinion_query::value_text(version)
-            ),
-        )),
     }
 }
 

@@ -19,7 +19,7 @@ mod validation;
 
 pub(crate) use batch::{BatchOutcome, Upserted};
 pub(crate) use capped::insert_capped;
-pub(crate) use document::prepare_for_insert;
+pub(crate) use document::{prepare_for_insert, update_context};
 pub(crate) use insert::{InsertOptions, insert_documents};
 pub(crate) use modify::Change;
 pub(crate) use put::put_document;

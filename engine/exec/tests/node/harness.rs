@@ -10,7 +10,7 @@ use std::sync::Arc;
 use pinion_bson::{Bson, Document, RawDocument, RawDocumentBuf};
 use pinion_exec::{HostInfo, NodeOptions, close_node, open_node, register_commands};
 use pinion_runtime::sim::{Death, Sim, SimOptions};
-use pinion_runtime::{CoreId, Queue};
+use pinion_runtime::{CoreId, Duration, Queue};
 use pinion_storage::StorageOptions;
 use pinion_wire::idl::GenericArguments;
 use pinion_wire::{
@@ -241,6 +241,59 @@ pub fn with_node<Fut: Future<Output = ()> + 'static>(
     with_lives(seed, &[cores], partitions, move |_, client| script(client));
 }
 
+/// Runs a script on a fresh node that keeps all entries in its rings, cuts its power, and runs the other script beside what
+/// it leaves.
+pub fn with_whole_log<Fut: Future<Output = ()> + 'static>(
+    seed: u64,
+    cores: usize,
+    partitions: u16,
+    script: impl Fn(Client) -> Fut + 'static,
+    inspect: impl Fn() -> Pin<Box<dyn Future<Output = ()>>> + 'static,
+) {
+    let mut options = options(partitions);
+    options.storage.checkpoint_interval = Duration::from_secs(3600);
+    options.storage.ring_bytes_per_checkpoint = 1 << 30;
+    options.storage.stamp_bits = u32::BITS;
+    let sim = Sim::new(seed, SimOptions::default());
+    let done = Rc::new(Cell::new(0));
+    let (script, inspect) = (Rc::new(script), Rc::new(inspect));
+    let node = {
+        let done = done.clone();
+        sim.add_node("node", cores, move |core| {
+            let (done, script, inspect) = (done.clone(), script.clone(), inspect.clone());
+            if done.get() == 0 {
+                let script: Script = Rc::new(move |client| {
+                    let (done, script) = (done.clone(), script.clone());
+                    Box::pin(async move {
+                        script(client).await;
+                        done.set(1);
+                        std::future::pending::<()>().await;
+                    })
+                });
+                return node_main(core, options.clone(), script);
+            }
+            Box::pin(async move {
+                if core == CoreId(0) {
+                    inspect().await;
+                    done.set(2);
+                }
+            })
+        })
+    };
+    let reached = |turn| {
+        let done = done.clone();
+        let reached = sim.run_until(move || done.get() == turn);
+        assert!(
+            reached.is_ok(),
+            "seed {seed}: part {turn} did not end: {reached:?}"
+        );
+    };
+    reached(1);
+    sim.crash(node, Death::PowerCut);
+    sim.restart(node, 1);
+    reached(2);
+}
+
 /// Runs a script in each life of a node; the node is closed between them, and may have another number of cores in each.
 pub fn with_lives<Fut: Future<Output = ()> + 'static>(
     seed: u64,
@@ -248,7 +301,7 @@ pub fn with_lives<Fut: Future<Output = ()> + 'static>(
     partitions: u16,
     script: impl Fn(usize, Client) -> Fut + 'static,
 ) {
-    run_lives(seed, cores, partitions, None, script);
+    run_lives(seed, cores, options(partitions), None, script);
 }
 
 /// As `with_lives`, but the node is killed when a life's script is done.
@@ -258,13 +311,14 @@ pub fn with_crashes<Fut: Future<Output = ()> + 'static>(
     partitions: u16,
     script: impl Fn(usize, Client) -> Fut + 'static,
 ) {
-    run_lives(seed, cores, partitions, Some(Death::PowerCut), script);
+    let death = Some(Death::PowerCut);
+    run_lives(seed, cores, options(partitions), death, script);
 }
 
 fn run_lives<Fut: Future<Output = ()> + 'static>(
     seed: u64,
     cores: &[usize],
-    partitions: u16,
+    options: NodeOptions,
     death: Option<Death>,
     script: impl Fn(usize, Client) -> Fut + 'static,
 ) {
@@ -286,7 +340,6 @@ fn run_lives<Fut: Future<Output = ()> + 'static>(
             })
         })
     };
-    let options = options(partitions);
     let node = sim.add_node("node", cores[0], move |core| {
         node_main(core, options.clone(), run.clone())
     });

@@ -2,6 +2,7 @@
 
 mod harness;
 
+mod applier;
 mod basics;
 mod capped;
 mod divided;

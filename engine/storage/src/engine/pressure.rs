@@ -138,6 +138,17 @@ impl Storage {
         Box::pin(self.wait_under_pressure(first, pressure)).await
     }
 
+    /// Waits until changes to this core's partitions have room, but not for ever: whoever applies what is decided goes on
+    /// then, as the checkpoint that it waits for may wait for it.
+    pub async fn wait_for_room(&self) {
+        let is_full = || self.pressure_of(self.delta_bytes()) >= REFUSE_AT;
+        let deadline = now() + self.options.memory_wait;
+        while is_full() && self.fatal().is_none() && now() < deadline {
+            self.ask_for_checkpoint();
+            let _ = timeout(LOOK_AGAIN, self.memory_freed.notified()).await;
+        }
+    }
+
     async fn wait_under_pressure(
         &self,
         first: u64,

@@ -277,6 +277,18 @@ impl Storage {
             partition.drop_tree(tree, after);
         }
     }
+
+    /// Whether a tree of this core's partitions was dropped and is not gone from the base yet: nothing may be written to
+    /// another one under its number.
+    pub fn is_dropping(&self, tree: TreeId) -> bool {
+        self.owned().any(|partition| partition.is_dropping(tree))
+    }
+
+    /// Entries up to `ts`, which other members have allotted, are applied: reads see them, and what this node allots lies
+    /// above. Only while nothing else allots.
+    pub fn follow(&self, ts: Timestamp) {
+        self.shared.words.sequencer.advance_to(ts);
+    }
 }
 
 pub(super) fn owner_of(partition: PartitionId, cores: usize) -> CoreId {

@@ -272,6 +272,11 @@ impl Partition {
         self.forget_load(tree);
     }
 
+    /// Whether a tree was dropped and is still in the base, or in the changes of one who read it.
+    pub(crate) fn is_dropping(&self, tree: TreeId) -> bool {
+        self.state.borrow().dropped.contains_key(&tree)
+    }
+
     /// Memory in use.
     pub fn memory(&self) -> PartitionMemory {
         self.memory_of(&self.state.borrow())

@@ -1,0 +1,352 @@
+//! Changes of the catalog that a log tells of: this node's own, replayed, or that of another member.
+//!
+//! Whoever applies them has applied everything before, and applies nothing behind before they are done. Readers of a
+//! namespace are kept out while it changes, as by the operation that made the entry where it was made.
+
+use std::sync::Arc;
+
+use pinion_bson::RawDocument;
+use pinion_clock::Timestamp;
+use pinion_storage::TreeId;
+use pinion_wire::idl::Namespace;
+use pinion_wire::{Error, ErrorCode, Result};
+
+use super::adapt::adapted;
+use super::coordinator::{Coordinator, behind_gates};
+use super::locks::Scope;
+use super::logged_builds::load_missing;
+use crate::build;
+use crate::catalog::{Catalog, core_catalog};
+use crate::change::CatalogChange;
+use crate::entry::{BadRow, Collection};
+use crate::gates::GateMode;
+use crate::index::Index;
+use crate::uuid::Uuid;
+
+/// What the entries that are applied are to this node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ApplyMode {
+    /// Its own, behind the base that it has opened: nobody reads yet, and nothing of them is there.
+    Recovery,
+    /// Those of the member that it follows, in their order from where it is. What does not fit means that the two have
+    /// diverged, and is an error.
+    Secondary,
+    /// The same, over copies of collections that may be newer than the entries. All that cannot be done is passed over: an
+    /// entry that follows has the reason.
+    InitialSync,
+}
+
+/// An entry of the log that may change the catalog.
+pub struct LoggedCommand<'a> {
+    pub ts: Timestamp,
+    /// `database.$cmd`, or the collection of a no-op.
+    pub ns: &'a str,
+    /// Whether it is a command; a no-op otherwise, which may tell of arrays in indexes.
+    pub is_command: bool,
+    pub o: &'a RawDocument,
+    /// The rows of the catalog.
+    pub o2: Option<&'a RawDocument>,
+}
+
+impl LoggedCommand<'_> {
+    /// The name of the command.
+    fn name(&self) -> &str {
+        let first = pinion_bson::elements(self.o).next();
+        match self.is_command {
+            true => first.map_or("", |(name, _)| name),
+            false => "",
+        }
+    }
+
+    fn change(&self) -> Result<Option<CatalogChange>> {
+        let change = match self.o2 {
+            Some(o2) => CatalogChange::from_o2(o2).map_err(damaged)?,
+            None => None,
+        };
+        if change.is_none() && self.is_command {
+            return Err(Error::new(
+                ErrorCode::COMMAND_NOT_SUPPORTED,
+                format!(
+                    "the entry of the command '{}' on {} has no rows of the catalog, so no Pinion has written it",
+                    self.name(),
+                    self.ns
+                ),
+            ));
+        }
+        Ok(change)
+    }
+
+    /// Whom the change keeps out: readers too, unless all that it does is to make indexes. Nobody where it only tells of
+    /// arrays in indexes.
+    fn gates(&self) -> Option<GateMode> {
+        match self.name() {
+            "" => None,
+            "createIndexes" | "startIndexBuild" | "commitIndexBuild" | "abortIndexBuild" => {
+                Some(GateMode::NoWrites)
+            }
+            _ => Some(GateMode::Closed),
+        }
+    }
+}
+
+fn damaged(row: BadRow) -> Error {
+    Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, row.0)
+}
+
+/// Applies what an entry does to the catalog: rows, indexes, memory, dropped trees. Runs on core 0, after everything before
+/// the entry has been applied and before anything after it is. False where there is nothing to do.
+///
+/// # Errors
+/// The entry has no rows; on a secondary also if its rows do not fit into the catalog.
+pub async fn apply_command(command: LoggedCommand<'_>, mode: ApplyMode) -> Result<bool> {
+    let Some(change) = command.change()? else {
+        return Ok(false);
+    };
+    let coordinator = pinion_runtime::core_local::<Coordinator>();
+    let catalog = core_catalog().current();
+    match mode {
+        ApplyMode::Recovery => {
+            coordinator
+                .complete_indexes(command.ts, &catalog, &change, &[])
+                .await?;
+            coordinator.apply_logged(command.ts, |_| Ok(change)).await?;
+            Ok(true)
+        }
+        ApplyMode::Secondary => {
+            check_fits(&change, &command, &catalog)?;
+            coordinator.apply_fenced(&command, change).await?;
+            Ok(true)
+        }
+        ApplyMode::InitialSync => {
+            let Some(change) = adapted(change, command.name(), command.o, &catalog)? else {
+                return Ok(false);
+            };
+            free_trees(&change, &catalog).await?;
+            coordinator.apply_fenced(&command, change).await?;
+            Ok(true)
+        }
+    }
+}
+
+/// Refuses rows that do not stand where the entry was made as they would here.
+fn check_fits(
+    change: &CatalogChange,
+    command: &LoggedCommand<'_>,
+    catalog: &Catalog,
+) -> Result<()> {
+    let refuse = |what: String| {
+        let (name, ns) = (command.name(), command.ns);
+        Err(Error::new(
+            ErrorCode::OPLOG_OPERATION_UNSUPPORTED,
+            format!(
+                "the entry of the command '{name}' on {ns} does not fit into the catalog: {what}"
+            ),
+        ))
+    };
+    let mut next = catalog.clone();
+    for number in &change.removes {
+        next.remove(*number);
+    }
+    for row in &change.puts {
+        let (ns, number) = (&row.ns, row.number);
+        match (next.by_uuid(row.uuid), next.by_number(number)) {
+            (Some(known), _) if known.number != number => {
+                return refuse(format!(
+                    "{ns} has the number {}, not {number}",
+                    known.number
+                ));
+            }
+            (None, Some(other)) => {
+                return refuse(format!("the number {number} is that of {}", other.ns));
+            }
+            (None, None) if command.name() != "create" => {
+                return refuse(format!("there is no collection {}", row.uuid));
+            }
+            _ => {}
+        }
+        let is_taken = next.get(ns).is_some_and(|other| other.number != number);
+        if is_taken || next.view(ns).is_some() {
+            return refuse(format!("the name {ns} is taken"));
+        }
+        next.put(row.clone());
+    }
+    for view in &change.views {
+        let other = next.view(&view.ns).map(|other| other.number);
+        if next.get(&view.ns).is_some() || other.is_some_and(|other| other != view.number) {
+            return refuse(format!("the name {} is taken", view.ns));
+        }
+        next.put_view(view.clone());
+    }
+    Ok(())
+}
+
+/// The namespaces that a change is about, under their names before and after.
+fn concerned(change: &CatalogChange, catalog: &Catalog) -> Vec<Namespace> {
+    let mut found: Vec<Namespace> = Vec::new();
+    for number in &change.removes {
+        found.extend(catalog.by_number(*number).map(|gone| gone.ns.clone()));
+        found.extend(catalog.view_by_number(*number).map(|gone| gone.ns.clone()));
+    }
+    for row in &change.puts {
+        found.extend(
+            catalog
+                .by_number(row.number)
+                .map(|before| before.ns.clone()),
+        );
+        found.push(row.ns.clone());
+    }
+    for view in &change.views {
+        found.extend(
+            catalog
+                .view_by_number(view.number)
+                .map(|before| before.ns.clone()),
+        );
+        found.push(view.ns.clone());
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// Waits until the trees are gone that a change brings back under their numbers: what is still to be dropped would take with it
+/// what is written now.
+async fn free_trees(change: &CatalogChange, catalog: &Catalog) -> Result<()> {
+    let before = |row: &Collection| catalog.by_number(row.number).cloned();
+    let is_new = |row: &Collection, tree: &TreeId| {
+        before(row).is_none_or(|before| before.trees().all(|known| known != *tree))
+    };
+    let of_row = |row: &Collection| -> Vec<TreeId> {
+        row.trees().filter(|tree| is_new(row, tree)).collect()
+    };
+    let trees: Arc<[TreeId]> = change.puts.iter().flat_map(of_row).collect();
+    if trees.is_empty() {
+        return Ok(());
+    }
+    let dropping = pinion_runtime::on_all_cores(move |_| {
+        let trees = trees.clone();
+        async move {
+            let storage = pinion_storage::storage();
+            trees.iter().any(|tree| storage.is_dropping(*tree))
+        }
+    });
+    if dropping.await.contains(&true) {
+        let written = pinion_storage::storage().checkpoint().await;
+        written.map_err(crate::errors::from_fatal)?;
+    }
+    Ok(())
+}
+
+/// The indexes that a collection has ready after a change, and had not before it.
+fn made_ready(before: &Collection, after: &Collection) -> Vec<Index> {
+    let was_ready = |index: &Index| before.ready_indexes().any(|known| known.tree == index.tree);
+    let ready = after.ready_indexes().map(|index| Index::clone(index));
+    ready.filter(|index| !was_ready(index)).collect()
+}
+
+/// The builds that a collection has after a change, and had not before it, with their indexes.
+fn begun(before: &Collection, after: &Collection) -> Vec<(Uuid, Vec<Index>)> {
+    let known = before.builds();
+    let new = after
+        .builds()
+        .into_iter()
+        .filter(|build| !known.contains(build));
+    let indexes_of = |build: Uuid| {
+        let of_build = |index: &&Arc<Index>| index.building.is_some_and(|b| b.build == build);
+        let indexes = after.indexes.iter().filter(of_build);
+        (build, indexes.map(|index| Index::clone(index)).collect())
+    };
+    new.map(indexes_of).collect()
+}
+
+impl Coordinator {
+    /// Applies a change whose namespaces others read.
+    async fn apply_fenced(&self, command: &LoggedCommand<'_>, change: CatalogChange) -> Result<()> {
+        let catalog = core_catalog().current();
+        let namespaces = concerned(&change, &catalog);
+        let _pass = core_catalog().gates().begin_change().await;
+        let _lock = self.lock(Scope::Namespaces(namespaces.clone())).await;
+        // Waited for before anybody is kept out.
+        let built = self.end_logged_builds(&catalog, &change).await?;
+        let apply = async {
+            self.complete_indexes(command.ts, &catalog, &change, &built)
+                .await?;
+            self.apply_logged(command.ts, |_| Ok(change)).await
+        };
+        let change = match command.gates() {
+            Some(mode) => behind_gates(&namespaces, mode, apply).await?,
+            None => apply.await?,
+        };
+        for after in &change.puts {
+            let Some(before) = catalog.by_number(after.number) else {
+                continue;
+            };
+            for (build, indexes) in begun(before, after) {
+                let collection = Arc::new(after.clone());
+                self.logged_builds.start(&collection, indexes, build);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the builds that are complete by a change, and stops those that it gives up. Gives the former.
+    async fn end_logged_builds(
+        &self,
+        catalog: &Catalog,
+        change: &CatalogChange,
+    ) -> Result<Vec<Uuid>> {
+        let mut built = Vec::new();
+        let removed = change.removes.iter().filter_map(|n| catalog.by_number(*n));
+        for build in removed.flat_map(|gone| gone.builds()) {
+            self.logged_builds.stop(build).await;
+        }
+        for after in &change.puts {
+            let Some(before) = catalog.by_number(after.number) else {
+                continue;
+            };
+            let ready = made_ready(before, after);
+            for build in before.builds() {
+                let is_of_build =
+                    |index: &&Arc<Index>| index.building.is_some_and(|b| b.build == build);
+                let mut of_build = before.indexes.iter().filter(is_of_build);
+                if of_build.any(|index| ready.iter().any(|made| made.tree == index.tree)) {
+                    if self.logged_builds.finish(build).await? {
+                        built.push(build);
+                    }
+                } else if !after.builds().contains(&build) {
+                    self.logged_builds.stop(build).await;
+                }
+            }
+        }
+        Ok(built)
+    }
+
+    /// Completes the entries of the indexes that a change makes ready, but for those of the builds that `built` names. Their
+    /// trees are as a rule in the page files: where they are not, as the process that loaded them has ended before, the
+    /// entries are made anew.
+    async fn complete_indexes(
+        &self,
+        ts: Timestamp,
+        catalog: &Catalog,
+        change: &CatalogChange,
+        built: &[Uuid],
+    ) -> Result<()> {
+        for after in &change.puts {
+            let Some(before) = catalog.by_number(after.number) else {
+                continue;
+            };
+            let is_built = |made: &Index| {
+                before.indexes.iter().any(|index| {
+                    index.tree == made.tree
+                        && index.building.is_some_and(|b| built.contains(&b.build))
+                })
+            };
+            let mut made = made_ready(before, after);
+            made.retain(|made| !is_built(made));
+            if !made.is_empty() {
+                load_missing(after, made, self.uuid()).await?;
+            }
+            build::replay(ts, before, after).await?;
+        }
+        Ok(())
+    }
+}

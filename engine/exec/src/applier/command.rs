@@ -1,0 +1,66 @@
+//! Entries that may change the catalog: everything before them is applied, nothing behind them is.
+
+use pinion_bson::RawDocument;
+use pinion_catalog::{ApplyMode, LoggedCommand, apply_command};
+use pinion_clock::Timestamp;
+use pinion_storage::{ApplyError, storage};
+use pinion_wire::{Error, Result};
+
+use super::decode::{check_namespace, unknown};
+use super::documents::{Target, writes_of};
+use super::entry::{Entry, document, field, operations, text, validated};
+
+/// Applies an entry, on core 0. Gives how many operations were passed over.
+///
+/// # Errors
+/// It cannot be applied.
+pub(super) async fn apply_fence(
+    entry: Entry,
+    mode: ApplyMode,
+) -> std::result::Result<u64, ApplyError> {
+    let applied = async {
+        let whole = validated(&entry.bytes)?;
+        apply(entry.ts, whole, mode).await
+    };
+    applied.await.map_err(|error| entry.failed(error))
+}
+
+async fn apply(ts: Timestamp, entry: &RawDocument, mode: ApplyMode) -> Result<u64> {
+    check_namespace(entry)?;
+    let op = text(entry, "op")?;
+    match op {
+        "i" | "u" | "d" => {
+            let writes = match Target::of(entry, mode)? {
+                Some(target) => writes_of(entry, &target, mode).await?,
+                None => None,
+            };
+            let Some(writes) = writes else {
+                return Ok(1);
+            };
+            let applied = storage().apply_at(ts, writes).await;
+            applied.map_err(|error| Error::internal(error.0))?;
+            Ok(0)
+        }
+        "c" | "n" => {
+            let o = document(entry, "o")?;
+            if op == "c"
+                && let Some(list) = operations(o)?
+            {
+                let mut passed_over = 0;
+                for operation in list {
+                    passed_over += Box::pin(apply(ts, operation?, mode)).await?;
+                }
+                return Ok(passed_over);
+            }
+            let command = LoggedCommand {
+                ts,
+                ns: text(entry, "ns")?,
+                is_command: op == "c",
+                o,
+                o2: field(entry, "o2").and_then(|o2| o2.as_document()),
+            };
+            Ok(u64::from(!apply_command(command, mode).await?))
+        }
+        other => Err(unknown(other)),
+    }
+}

@@ -1,0 +1,112 @@
+//! Entries checked, and taken apart by the cores that own what they are about.
+
+use pinion_bson::RawDocument;
+use pinion_catalog::{ApplyMode, partition_of};
+use pinion_runtime::{CoreId, yield_if_due};
+use pinion_storage::{ApplyError, Key, storage};
+use pinion_wire::{Error, ErrorCode, Result};
+use smallvec::SmallVec;
+
+use super::documents::Target;
+use super::entry::{Entry, damaged, document, operations, text, validated};
+use crate::compute::compute_bytes;
+
+/// One operation of an entry, on one document.
+#[derive(Clone, Debug)]
+pub(super) struct Operation {
+    /// Its place in an `applyOps`; `None` if the entry is no more than this.
+    pub place: Option<usize>,
+    /// The document's key in its collection's tree.
+    pub key: Key,
+}
+
+pub(super) type Operations = SmallVec<[Operation; 1]>;
+
+/// An entry of documents, and what of it each core has to do.
+#[derive(Debug)]
+pub(super) struct Decoded {
+    pub entry: Entry,
+    pub by_owner: SmallVec<[(CoreId, Operations); 1]>,
+    /// Operations that nobody has to do.
+    pub passed_over: u64,
+}
+
+/// Decodes entries none of which is a fence, with the catalog that this core has. The bytes are valid afterwards.
+///
+/// # Errors
+/// The first that cannot be applied.
+pub(super) async fn decode(
+    batch: Vec<Entry>,
+    mode: ApplyMode,
+) -> std::result::Result<Vec<Decoded>, ApplyError> {
+    let mut decoded = Vec::with_capacity(batch.len());
+    for entry in batch {
+        let bytes = entry.bytes.len();
+        let taken_apart = compute_bytes(bytes, || validated(&entry.bytes).map(drop)).await;
+        let taken_apart = taken_apart.and_then(|()| take_apart(&entry, mode));
+        let (by_owner, passed_over) = taken_apart.map_err(|error| entry.failed(error))?;
+        decoded.push(Decoded {
+            entry,
+            by_owner,
+            passed_over,
+        });
+        yield_if_due().await;
+    }
+    Ok(decoded)
+}
+
+type ByOwner = SmallVec<[(CoreId, Operations); 1]>;
+
+fn take_apart(entry: &Entry, mode: ApplyMode) -> Result<(ByOwner, u64)> {
+    let whole = pinion_catalog::stored_document(&entry.bytes);
+    let (mut by_owner, mut passed_over) = (ByOwner::new(), 0);
+    let mut add = |place, operation: &RawDocument| -> Result<()> {
+        check_namespace(operation)?;
+        let Some(target) = Target::of(operation, mode)? else {
+            passed_over += 1;
+            return Ok(());
+        };
+        let owner = storage().owner(partition_of(&target.collection, &target.key));
+        let key = target.key;
+        let operation = Operation { place, key };
+        match by_owner.iter_mut().find(|(known, _)| *known == owner) {
+            Some((_, operations)) => operations.push(operation),
+            None => by_owner.push((owner, SmallVec::from_iter([operation]))),
+        }
+        Ok(())
+    };
+    match text(whole, "op")? {
+        "i" | "u" | "d" => add(None, whole)?,
+        "n" => {}
+        "c" => {
+            let list = operations(document(whole, "o")?)?;
+            let list = list.expect("other commands are fences");
+            for (place, operation) in list.enumerate() {
+                let operation = operation?;
+                match text(operation, "op")? {
+                    "i" | "u" | "d" => add(Some(place), operation)?,
+                    "n" => {}
+                    other => return Err(unknown(other)),
+                }
+            }
+        }
+        other => return Err(unknown(other)),
+    }
+    Ok((by_owner, passed_over))
+}
+
+pub(super) fn unknown(op: &str) -> Error {
+    damaged(format!("an oplog entry has the unknown op '{op}'"))
+}
+
+/// Refuses what members keep for themselves.
+pub(super) fn check_namespace(operation: &RawDocument) -> Result<()> {
+    let ns = text(operation, "ns")?;
+    match ns.strip_prefix("local.") {
+        None => Ok(()),
+        Some(_) => Err(Error::new(
+            ErrorCode::INVALID_NAMESPACE,
+            format!("an oplog entry is about {ns}, which is not replicated"),
+        )),
+    }
+}

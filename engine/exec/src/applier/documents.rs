@@ -1,0 +1,297 @@
+//! What an entry of one document writes: the document, and the entries of its collection's indexes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
+use pinion_catalog::{
+    ApplyMode, Clustering, Collection, Uuid, core_catalog, document_id, index_writes, partition_of,
+    stored_document,
+};
+use pinion_query::Update;
+use pinion_runtime::{Queue, core_id, submit_to};
+use pinion_storage::{Expect, Key, Op, PartitionId, ReadAt, TreeId, Write, storage};
+use pinion_wire::{Error, ErrorCode, Result};
+
+use super::entry::{damaged, document, field, text};
+use crate::compute::compute_bytes;
+use crate::write::update_context;
+
+/// What an entry of one document names.
+pub(super) struct Target {
+    pub collection: Arc<Collection>,
+    /// The number of its record, where the collection is ordered by these.
+    pub record: Option<i64>,
+    /// Its key in the collection's tree.
+    pub key: Key,
+}
+
+impl Target {
+    /// What the entry of one document names, in this core's catalog; `None` if the collection is gone and that may be.
+    ///
+    /// # Errors
+    /// The entry does not say it, or names a collection that must be there and is not.
+    pub(super) fn of(entry: &RawDocument, mode: ApplyMode) -> Result<Option<Target>> {
+        let named = document(entry, if text(entry, "op")? == "u" { "o2" } else { "o" })?;
+        let Some((collection, record)) = collection_of(entry, mode)? else {
+            return Ok(None);
+        };
+        let key = collection.document_key(document_id(named)?, record);
+        Ok(Some(Target {
+            collection,
+            record,
+            key,
+        }))
+    }
+
+    /// The same, of an entry whose key is known, and whose collection is there.
+    pub(super) fn with_key(entry: &RawDocument, key: Key, mode: ApplyMode) -> Result<Target> {
+        let found = collection_of(entry, mode)?;
+        let (collection, record) = found.expect("the catalog is as it was when the key was made");
+        Ok(Target {
+            collection,
+            record,
+            key,
+        })
+    }
+}
+
+/// The collection that an entry names, and the number of the record if the collection is ordered by these.
+fn collection_of(
+    entry: &RawDocument,
+    mode: ApplyMode,
+) -> Result<Option<(Arc<Collection>, Option<i64>)>> {
+    let uuid = field(entry, "ui")
+        .and_then(Uuid::from_bson)
+        .ok_or_else(|| damaged("an oplog entry has no ui"))?;
+    let catalog = core_catalog().current();
+    let collection = match catalog.by_uuid(uuid) {
+        Some(collection) => collection.clone(),
+        None if mode == ApplyMode::InitialSync => return Ok(None),
+        None => {
+            return Err(damaged(format!(
+                "an oplog entry names the unknown collection {uuid}"
+            )));
+        }
+    };
+    let record = match collection.clustering {
+        Clustering::Id => None,
+        Clustering::Record => match field(entry, "rid") {
+            Some(RawBsonRef::Int64(record)) => Some(record),
+            _ => return Err(damaged("an oplog entry of a capped collection has no rid")),
+        },
+    };
+    Ok(Some((collection, record)))
+}
+
+/// What an entry of one document writes; `None` if it is passed over.
+///
+/// # Errors
+/// It cannot be applied to the document that is there, or there is none.
+pub(super) async fn writes_of(
+    entry: &RawDocument,
+    target: &Target,
+    mode: ApplyMode,
+) -> Result<Option<Vec<Write>>> {
+    let (op, o) = (text(entry, "op")?, document(entry, "o")?);
+    let Target {
+        collection,
+        record,
+        key,
+    } = target;
+    let partition = partition_of(collection, key);
+    let old = match (op, mode) {
+        // Nothing is there before an insert: the base ends where replay begins.
+        ("i", ApplyMode::Recovery) => None,
+        // What is there may be put over unseen where no index has entries of it.
+        ("i", _) if collection.indexes.is_empty() => None,
+        _ => read(collection, partition, key).await?,
+    };
+    let new = match (op, &old) {
+        ("d", None) => return Ok(None),
+        ("d", Some(_)) => None,
+        ("i", _) => Some(Bytes::copy_from_slice(o.as_bytes())),
+        (_, Some(old)) => Some(updated(old, o, mode).await?),
+        (_, None) if mode == ApplyMode::InitialSync => return Ok(None),
+        (_, None) => {
+            return Err(Error::new(
+                ErrorCode::UPDATE_OPERATION_FAILED,
+                format!(
+                    "Failed to apply operation: {}: the document to update is not there",
+                    pinion_query::document_text(entry)
+                ),
+            ));
+        }
+    };
+    let bytes = [&old, &new].into_iter().flatten().map(Bytes::len).sum();
+    let hash = storage().partition_hash();
+    let made = || {
+        let old = old.as_ref().map(|bytes| stored_document(bytes));
+        let new = new.as_ref().map(|bytes| stored_document(bytes));
+        index_writes(collection, partition, hash, *record, old, new, false)
+    };
+    let made = compute_bytes(bytes, made).await?;
+    let mut writes = vec![Write {
+        partition,
+        tree: collection.tree(),
+        key: key.clone(),
+        op: new.map_or(Op::Delete, Op::Put),
+        expect: Expect::Any,
+    }];
+    writes.extend(made.writes);
+    Ok(Some(writes))
+}
+
+/// The document after an update: by a difference, by operators, or as a whole.
+async fn updated(old: &Bytes, o: &RawDocument, mode: ApplyMode) -> Result<Bytes> {
+    let apply = || {
+        if let (Some(RawBsonRef::Int32(2)), Some(RawBsonRef::Document(diff))) =
+            (field(o, "$v"), field(o, "diff"))
+        {
+            let new = pinion_query::apply_diff(stored_document(old), diff)?;
+            return Ok(Bytes::from(new.into_bytes()));
+        }
+        let mut names = pinion_bson::elements(o).map(|(name, _)| name);
+        if names.any(|name| name.starts_with('$')) {
+            return with_operators(old, o, mode);
+        }
+        Ok(Bytes::copy_from_slice(o.as_bytes()))
+    };
+    compute_bytes(old.len() + o.as_bytes().len(), apply).await
+}
+
+fn with_operators(old: &Bytes, o: &RawDocument, mode: ApplyMode) -> Result<Bytes> {
+    let mut new = old.clone();
+    let whole = change(&mut new, o);
+    match whole {
+        // The document is newer than the entry: what has no place in it was replaced later.
+        Err(error)
+            if error.code == ErrorCode::PATH_NOT_VIABLE && mode == ApplyMode::InitialSync =>
+        {
+            for (name, fields) in pinion_bson::elements(o) {
+                let RawBsonRef::Document(fields) = fields else {
+                    continue;
+                };
+                for (path, value) in pinion_bson::elements(fields) {
+                    let mut one = DocBuilder::new();
+                    one.start_document(name).append_raw(path, value);
+                    one.end();
+                    match change(&mut new, &one.finish()) {
+                        Err(error) if error.code != ErrorCode::PATH_NOT_VIABLE => {
+                            return Err(error);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        whole => whole?,
+    }
+    Ok(new)
+}
+
+fn change(document: &mut Bytes, o: &RawDocument) -> Result<()> {
+    let context = update_context(false, None);
+    if let Some(new) = update_of(o)?.apply(stored_document(document), &context)? {
+        *document = Bytes::from(new.into_bytes());
+    }
+    Ok(())
+}
+
+/// What an entry of an update makes of the document: a difference, or a whole document; of old dumps operators too.
+///
+/// # Errors
+/// An update of a version that there is not.
+pub(crate) fn update_of(o: &RawDocument) -> Result<Update> {
+    match (field(o, "$v"), field(o, "diff")) {
+        (Some(RawBsonRef::Int32(2)), Some(RawBsonRef::Document(diff))) => {
+            Ok(Update::from_diff(diff))
+        }
+        (Some(RawBsonRef::Int32(1)) | None, _) => {
+            let mut operators = DocBuilder::new();
+            for (name, value) in pinion_bson::elements(o).filter(|(name, _)| *name != "$v") {
+                operators.append_raw(name, value);
+            }
+            let update = Update::parse(RawBsonRef::Document(&operators.finish()))?;
+            Ok(update.keeping_empty_timestamps(true))
+        }
+        (Some(version), _) => Err(Error::new(
+            ErrorCode(4_772_604),
+            format!(
+                "Unrecognized value for '$v' (Version) field: {}",
+                pinion_query::value_text(version)
+            ),
+        )),
+    }
+}
+
+async fn read(
+    collection: &Arc<Collection>,
+    partition: PartitionId,
+    key: &[u8],
+) -> Result<Option<Bytes>> {
+    async fn get(partition: PartitionId, tree: TreeId, key: &[u8]) -> Result<Option<Bytes>> {
+        let owned = storage().partition(partition).expect("asked its owner");
+        let read = owned
+            .get(tree, key, ReadAt::Newest)
+            .await
+            .map_err(pinion_catalog::from_read_error)?;
+        Ok(read.map(|read| read.value))
+    }
+    let (owner, tree) = (storage().owner(partition), collection.tree());
+    if owner == core_id() {
+        return get(partition, tree, key).await;
+    }
+    let key = key.to_vec();
+    submit_to(owner, Queue::Foreground, move || async move {
+        get(partition, tree, &key).await
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pinion_bson::{RawDocumentBuf, rawdoc};
+
+    #[track_caller]
+    fn check(
+        old: RawDocumentBuf,
+        o: RawDocumentBuf,
+        expected: std::result::Result<RawDocumentBuf, i32>,
+    ) {
+        let update = update_of(&o);
+        let context = pinion_query::UpdateContext {
+            now_ms: 0,
+            timestamp: pinion_bson::Timestamp {
+                time: 1,
+                increment: 1,
+            },
+            insert: false,
+            position: None,
+        };
+        let found = update.and_then(|update| update.apply(&old, &context));
+        let found = found
+            .map(|new| new.unwrap_or(old))
+            .map_err(|error| error.code.0);
+        assert_eq!(found, expected, "{o:?}");
+    }
+
+    #[test]
+    fn updates_of_every_version() {
+        let old = || rawdoc! { "_id": 1, "a": { "b": 1 }, "c": 2 };
+        check(
+            old(),
+            rawdoc! { "$v": 2, "diff": { "u": { "c": 3 }, "sa": { "d": { "b": false } } } },
+            Ok(rawdoc! { "_id": 1, "a": {}, "c": 3 }),
+        );
+        check(
+            old(),
+            rawdoc! { "$v": 1, "$set": { "a.b": 2 }, "$unset": { "c": true } },
+            Ok(rawdoc! { "_id": 1, "a": { "b": 2 } }),
+        );
+        check(old(), rawdoc! { "$set": { "c": 2 } }, Ok(old()));
+        check(old(), rawdoc! { "$v": 1, "$set": { "c.d": 1 } }, Err(28));
+        check(old(), rawdoc! { "$v": 3 }, Err(4_772_604));
+    }
+}

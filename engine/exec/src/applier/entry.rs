@@ -1,0 +1,134 @@
+//! What an oplog entry says of itself.
+
+use bytes::Bytes;
+use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_clock::Timestamp;
+use pinion_storage::ApplyError;
+use pinion_wire::{Error, ErrorCode, Result};
+
+/// An entry on its way, with its number among all that the applier was given.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub number: u64,
+    pub ts: Timestamp,
+    pub bytes: Bytes,
+}
+
+impl Entry {
+    pub(super) fn failed(&self, error: Error) -> ApplyError {
+        ApplyError(format!("the entry of {}: {}", self.ts, error.message))
+    }
+}
+
+pub(super) fn damaged(what: impl Into<String>) -> Error {
+    Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, what)
+}
+
+pub(super) fn validated(bytes: &Bytes) -> Result<&RawDocument> {
+    pinion_bson::validate(bytes)
+        .map_err(|error| damaged(format!("an oplog entry is malformed: {error}")))
+}
+
+pub(super) fn field<'a>(entry: &'a RawDocument, name: &str) -> Option<RawBsonRef<'a>> {
+    pinion_bson::get(entry, name)
+}
+
+pub(super) fn document<'a>(entry: &'a RawDocument, name: &str) -> Result<&'a RawDocument> {
+    match field(entry, name) {
+        Some(RawBsonRef::Document(document)) => Ok(document),
+        _ => Err(damaged(format!("an oplog entry has no document '{name}'"))),
+    }
+}
+
+pub(super) fn text<'a>(entry: &'a RawDocument, name: &str) -> Result<&'a str> {
+    match field(entry, name) {
+        Some(RawBsonRef::String(text)) => Ok(text),
+        _ => Err(damaged(format!("an oplog entry has no {name}"))),
+    }
+}
+
+/// The operations of an `applyOps`; `None` for another command.
+pub(super) fn operations(
+    o: &RawDocument,
+) -> Result<Option<impl Iterator<Item = Result<&RawDocument>>>> {
+    let Some(RawBsonRef::Array(list)) = field(o, "applyOps") else {
+        return Ok(None);
+    };
+    // What is to be committed or given up later is not held anywhere until then.
+    for unsupported in ["prepare", "partialTxn"] {
+        if field(o, unsupported) == Some(RawBsonRef::Boolean(true)) {
+            return Err(Error::new(
+                ErrorCode::COMMAND_NOT_SUPPORTED,
+                format!("applyOps with '{unsupported}' is not supported"),
+            ));
+        }
+    }
+    let operation = |value| match value {
+        RawBsonRef::Document(operation) => Ok(operation),
+        _ => Err(damaged("applyOps holds a value that is no document")),
+    };
+    Ok(Some(pinion_bson::values(list).map(operation)))
+}
+
+/// Whether everything before the entry is to be applied before it, and it before everything behind: it may change the catalog.
+/// The bytes need not be valid; what cannot be read is no fence, and is refused later.
+pub(super) fn is_fence(bytes: &[u8]) -> bool {
+    let is_fence = |entry: &RawDocument| match field(entry, "op") {
+        Some(RawBsonRef::String("c")) => true,
+        Some(RawBsonRef::String("n")) => match field(entry, "o2") {
+            Some(RawBsonRef::Document(o2)) => field(o2, "rows").is_some(),
+            _ => false,
+        },
+        _ => false,
+    };
+    let Ok(entry) = RawDocument::from_bytes(bytes) else {
+        return false;
+    };
+    let of_documents = || {
+        match field(entry, "o") {
+        Some(RawBsonRef::Document(o)) => match field(o, "applyOps") {
+            Some(RawBsonRef::Array(list)) => pinion_bson::values(list).all(|operation| {
+                matches!(operation, RawBsonRef::Document(operation) if !is_fence(operation))
+            }),
+            _ => false,
+        },
+        _ => false,
+    }
+    };
+    is_fence(entry) && !of_documents()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pinion_bson::{RawDocumentBuf, rawdoc};
+
+    #[track_caller]
+    fn check(entry: RawDocumentBuf, fences: bool) {
+        assert_eq!(is_fence(entry.as_bytes()), fences, "{entry:?}");
+    }
+
+    #[test]
+    fn changes_of_the_catalog_fence() {
+        check(rawdoc! { "op": "i", "o": { "applyOps": 1 } }, false);
+        check(rawdoc! { "op": "c", "o": { "drop": "c" } }, true);
+        check(
+            rawdoc! { "op": "c", "o": { "applyOps": [{ "op": "i" }, { "op": "d" }] } },
+            false,
+        );
+        check(
+            rawdoc! { "op": "c", "o": { "applyOps": [{ "op": "i" }, { "op": "c" }] } },
+            true,
+        );
+        check(
+            rawdoc! { "op": "n", "o": { "msg": "periodic noop" } },
+            false,
+        );
+        check(rawdoc! { "op": "n", "o": {}, "o2": { "rows": [] } }, true);
+        check(rawdoc! { "op": "n", "o": {}, "o2": { "_id": 1 } }, false);
+        assert!(!is_fence(b"no document"));
+        let mut cut = rawdoc! { "op": "c", "o": { "drop": "c" } }.into_bytes();
+        cut.truncate(9);
+        assert!(!is_fence(&cut));
+    }
+}
