@@ -7,10 +7,10 @@ pub mod limits;
 mod message;
 
 pub use command::{
-    Attempt, ClientInfo, ClientMetadata, Command, CommandClass, CommandSpec, CompressorCounters,
-    GateKind, Handler, HandlerFuture, Invocation, OpContext, OpShared, OpWork, OperationObserver,
-    PlanReport, Prepared, Priority, Ran, ReadConcernSupport, Registry, Repeat, Repeatable,
-    ServerCounters, SlowLine, Written, check_permitted, collection_named, interruption,
+    AllowedOnSecondary, Attempt, ClientInfo, ClientMetadata, Command, CommandClass, CommandSpec,
+    CompressorCounters, GateKind, Handler, HandlerFuture, Invocation, OpContext, OpShared, OpWork,
+    OperationObserver, PlanReport, Prepared, Priority, Ran, ReadConcernSupport, Registry, Repeat,
+    Repeatable, ServerCounters, SlowLine, Written, check_permitted, collection_named, interruption,
     namespace_named,
 };
 pub use error::{Category, Error, ErrorCode, LabelContext, Result, labels, labels_for};

@@ -1,7 +1,7 @@
 //! The one door to a collection: every command that reads or changes documents comes in here.
 //!
 //! What has to hold at each access is checked here and nowhere else, in this order: the operation
-//! is not interrupted, the namespace's gate admits it, the name is no view's unless the caller can
+//! is not interrupted, the namespace's gate admits it, the node's state allows it, the name is no view's unless the caller can
 //! have one, the caller means the collection that has the name (`collectionUUID`), and the
 //! collection is there. Filters and pipelines are parsed behind the door, as what they mean depends
 //! on what the name stands for.
@@ -12,15 +12,17 @@ use pinion_catalog::{
     Collection, GateAccess, Pass, ResolvedView, TimeSeries, Uuid, check_collection_uuid,
     check_not_view, core_catalog, ensure_collection, from_fatal,
 };
-use pinion_clock::Timestamp;
+use pinion_clock::{OpTime, Timestamp};
 use pinion_collation::Collation;
 use pinion_query::Matcher;
 use pinion_storage::storage;
-use pinion_wire::idl::Namespace;
+use pinion_wire::idl::{Namespace, ReadConcernLevel};
 use pinion_wire::{Error, ErrorCode, GateKind, OpContext, Result};
 
 use crate::interrupt::interruptible;
 use crate::limits::INNER_GATE_TIMEOUT;
+use crate::state::state;
+use crate::topology::{Intent, check_access, is_own};
 
 /// Which state of the node a read sees. A standalone serves every read concern that it accepts from
 /// the newest state.
@@ -28,16 +30,59 @@ use crate::limits::INNER_GATE_TIMEOUT;
 pub(crate) enum ReadSource {
     /// Everything that was acknowledged before the read began.
     Newest,
+    /// What a member that follows another has applied, with nothing missing before it.
+    LastApplied,
+    /// What a majority of the set holds.
+    Majority,
+    /// `atClusterTime`.
+    At(Timestamp),
 }
 
 impl ReadSource {
+    /// What an operation reads of a namespace.
+    fn of(ctx: &OpContext, ns: &Namespace, intent: Intent) -> ReadSource {
+        let Some(view) = state().set_view() else {
+            return ReadSource::Newest;
+        };
+        // What a write looks for is what it changes, and a member is alone with what is its own.
+        if intent == Intent::Write || is_own(ns) {
+            return ReadSource::Newest;
+        }
+        let concern = ctx.args.read_concern.unwrap_or_default();
+        match (concern.at_cluster_time, concern.level) {
+            (Some(at), _) => ReadSource::At(at),
+            (None, Some(ReadConcernLevel::Majority)) => ReadSource::Majority,
+            _ if view.writable => ReadSource::Newest,
+            _ => ReadSource::LastApplied,
+        }
+    }
+
     /// The timestamp that a snapshot of this source has now.
+    ///
+    /// # Errors
+    /// The operation is interrupted, storage has failed, or no commit point is known yet.
     pub(crate) async fn timestamp(self, ctx: &OpContext) -> Result<Timestamp> {
         match self {
             ReadSource::Newest => interruptible(ctx, storage().read_timestamp())
                 .await?
                 .map_err(from_fatal),
+            ReadSource::LastApplied => Ok(storage().visible()),
+            ReadSource::Majority => committed(),
+            ReadSource::At(at) => Ok(at),
         }
+    }
+}
+
+/// The commit point, as far as all of it can be read here.
+fn committed() -> Result<Timestamp> {
+    let set = state().replica_set();
+    let point = set.map_or(OpTime::NULL, |set| set.commit_point());
+    match point.is_null() {
+        false => Ok(point.ts.min(storage().visible())),
+        true => Err(Error::new(
+            ErrorCode::READ_CONCERN_MAJORITY_NOT_AVAILABLE_YET,
+            "Read concern majority reads are currently not possible.",
+        )),
     }
 }
 
@@ -47,6 +92,9 @@ pub(crate) struct Wanted {
     pub ns: Namespace,
     /// `collectionUUID`.
     pub uuid: Option<Uuid>,
+    /// What the access does with documents, which says whether this node gives it.
+    pub intent: Intent,
+    /// What the gate has to admit.
     pub access: GateAccess,
     pub views: Views,
 }
@@ -66,12 +114,21 @@ impl Wanted {
         Wanted {
             ns,
             uuid: uuid.map(Uuid),
+            intent: Intent::Read,
             access: GateAccess::Read,
             views: Views::Refused,
         }
     }
 
     pub(crate) fn write(ns: Namespace, uuid: Option<[u8; 16]>) -> Wanted {
+        Wanted {
+            intent: Intent::Write,
+            ..Wanted::alone(ns, uuid)
+        }
+    }
+
+    /// For a read that takes the gate as a write does.
+    pub(crate) fn alone(ns: Namespace, uuid: Option<[u8; 16]>) -> Wanted {
         Wanted {
             access: GateAccess::Write,
             views: Views::Series,
@@ -106,6 +163,8 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
     let (pass, collection) = loop {
         let ns = view.as_ref().map_or(&wanted.ns, |view| &view.on);
         let pass = enter(ctx, ns, wanted.access).await?;
+        // Behind the gate, as the state may have changed while that was waited for.
+        check_access(ctx, ns, wanted.intent)?;
         let collection = catalog.get(ns);
         if collection.is_none() {
             let current = catalog.current();
@@ -128,10 +187,10 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
         check_collection_uuid(&catalog.current(), &wanted.ns, named, expected)?;
     }
     Ok(Acquired {
+        source: ReadSource::of(ctx, &wanted.ns, wanted.intent),
         wanted,
         view,
         collection,
-        source: ReadSource::Newest,
         _pass: pass,
     })
 }
@@ -326,10 +385,11 @@ pub(crate) async fn acquire_inner(
             }
         }
     };
+    check_access(ctx, ns, Intent::Read)?;
     Ok(Inner {
         collection: catalog.get(ns),
+        source: ReadSource::of(ctx, ns, Intent::Read),
         view,
-        source: ReadSource::Newest,
         _pass: pass,
     })
 }

@@ -26,6 +26,7 @@ mod sessions;
 mod spill;
 mod state;
 mod stats;
+mod topology;
 
 mod applier;
 mod commands;
@@ -44,4 +45,5 @@ pub use parameters::{LogControl, set_start_parameters};
 pub use pinion_catalog::ApplyMode;
 pub use profile::set_profile_defaults;
 pub use state::{NodeShared, NodeState, state};
+pub use topology::{LastWrite, MemberState, ReplicaSet, SetView, Waiting};
 pub use version::keep_version;

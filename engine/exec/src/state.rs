@@ -22,12 +22,15 @@ use crate::query_settings::SettingsTable;
 use crate::read::{CursorTable, PartTable};
 use crate::sessions::SessionTable;
 use crate::spill::NodeMemory;
+use crate::topology::ReplicaSet;
 use crate::ttl::TtlMonitor;
 use crate::write::OpenBuckets;
 
 /// The state of one core of a node.
 pub struct NodeState {
     pub(crate) shared: Arc<NodeShared>,
+    /// What drives this node as a member of a replica set; a standalone has none.
+    pub(crate) replica_set: RefCell<Option<Rc<dyn ReplicaSet>>>,
     pub(crate) metrics: Metrics,
     pub(crate) cursors: CursorTable,
     pub(crate) parts: PartTable,
@@ -91,6 +94,7 @@ impl NodeState {
         let counter = Cell::new(rng.next_u64() as u32 & 0x00ff_ffff);
         NodeState {
             shared,
+            replica_set: RefCell::new(None),
             metrics: Metrics::default(),
             cursors: CursorTable::new(),
             parts: PartTable::default(),

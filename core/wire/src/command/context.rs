@@ -43,6 +43,11 @@ impl ClientInfo {
         }
     }
 
+    /// Whether the node started the work itself.
+    pub fn is_internal(&self) -> bool {
+        self.remote.is_none()
+    }
+
     /// What the client told of itself in its first hello.
     pub fn metadata(&self) -> Option<&ClientMetadata> {
         self.metadata.get()

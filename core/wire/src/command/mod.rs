@@ -10,8 +10,8 @@ mod work;
 pub use context::{ClientInfo, ClientMetadata, OpContext, OpShared, Priority, interruption};
 pub use observer::{CompressorCounters, OperationObserver, ServerCounters};
 pub use registry::{
-    Command, CommandClass, CommandSpec, Handler, HandlerFuture, Invocation, ReadConcernSupport,
-    Registry, check_permitted,
+    AllowedOnSecondary, Command, CommandClass, CommandSpec, Handler, HandlerFuture, Invocation,
+    ReadConcernSupport, Registry, check_permitted,
 };
 pub use repeat::{Attempt, Prepared, Ran, Repeat, Repeatable};
 pub use target::{collection_named, namespace_named};

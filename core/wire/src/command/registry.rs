@@ -32,6 +32,15 @@ pub enum ReadConcernSupport {
     All,
 }
 
+/// Whether a member of a replica set runs a command while it accepts no clients' writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllowedOnSecondary {
+    Always,
+    /// Where the read preference of the command allows another member than the primary.
+    OptIn,
+    Never,
+}
+
 /// What the dispatcher and listCommands know of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct CommandSpec {
@@ -44,6 +53,7 @@ pub struct CommandSpec {
     /// Takes `writeConcern`; for others it is refused.
     pub supports_write_concern: bool,
     pub read_concern: ReadConcernSupport,
+    pub on_secondary: AllowedOnSecondary,
     /// Part of Stable API version 1, so allowed with `apiStrict`.
     pub in_api_v1: bool,
     /// Its arguments that may come as document sequences.
@@ -63,6 +73,7 @@ impl CommandSpec {
             admin_only: false,
             supports_write_concern: false,
             read_concern: ReadConcernSupport::Local,
+            on_secondary: AllowedOnSecondary::Always,
             in_api_v1: false,
             sequences: &[],
             immediate: false,
@@ -81,11 +92,12 @@ impl CommandSpec {
         self
     }
 
-    /// A read; it takes every read concern.
+    /// A read; it takes every read concern, and a secondary answers it to those who ask for that.
     #[must_use]
     pub const fn read(mut self) -> CommandSpec {
         self.class = CommandClass::Read;
         self.read_concern = ReadConcernSupport::All;
+        self.on_secondary = AllowedOnSecondary::OptIn;
         self
     }
 
@@ -96,17 +108,27 @@ impl CommandSpec {
         self
     }
 
-    /// A write; it takes a write concern.
+    /// A write; it takes a write concern, and primaries alone run it.
     #[must_use]
     pub const fn write(mut self) -> CommandSpec {
         self.class = CommandClass::Write;
         self.supports_write_concern = true;
+        self.on_secondary = AllowedOnSecondary::Never;
+        self
+    }
+
+    /// Takes a write concern, so it writes, and primaries alone run it: [`CommandSpec::on_secondary`] behind it says
+    /// otherwise.
+    #[must_use]
+    pub const fn write_concern(mut self) -> CommandSpec {
+        self.supports_write_concern = true;
+        self.on_secondary = AllowedOnSecondary::Never;
         self
     }
 
     #[must_use]
-    pub const fn write_concern(mut self) -> CommandSpec {
-        self.supports_write_concern = true;
+    pub const fn on_secondary(mut self, allowed: AllowedOnSecondary) -> CommandSpec {
+        self.on_secondary = allowed;
         self
     }
 

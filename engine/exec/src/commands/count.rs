@@ -12,7 +12,7 @@ use super::collation::Asked;
 use super::names::named_or_uuid;
 use super::variables::of_filter;
 use super::views::Rewritten;
-use crate::acquire::{Acquired, acquire_viewed};
+use crate::acquire::{Acquired, ReadSource, acquire_viewed};
 use crate::compute::compute;
 use crate::read::{LeafReport, MergedStream, Output, ReadRequest, open, parse_hint};
 use pinion_query::Hint;
@@ -101,9 +101,10 @@ impl Count {
         self.limit.map_or(total, |limit| total.min(limit as u64))
     }
 
-    /// Whether no document has to be looked for.
-    pub(super) fn counts_all(&self) -> bool {
-        self.matcher.is_empty() && self.hint.is_none()
+    /// Whether no document has to be looked for: the trees know how many there are now.
+    pub(super) fn counts_all(&self, source: ReadSource) -> bool {
+        let is_now = matches!(source, ReadSource::Newest | ReadSource::LastApplied);
+        is_now && self.matcher.is_empty() && self.hint.is_none()
     }
 
     /// The read that counts: skip and limit are applied to the sum.
@@ -168,7 +169,7 @@ async fn run(
     acquired: &Acquired,
     collection: &Arc<Collection>,
 ) -> Result<u64> {
-    if parsed.counts_all() {
+    if parsed.counts_all(acquired.source()) {
         ctx.work().planned(Arc::new(LeafReport(FAST_COUNT)));
         return Ok(count_all(collection).await);
     }

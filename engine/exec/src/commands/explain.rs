@@ -354,7 +354,7 @@ async fn execute(
     let started = pinion_runtime::now();
     let millis = || started.elapsed().as_millis() as u64;
     if let Top::Count(count) = top
-        && count.counts_all()
+        && count.counts_all(source)
     {
         return Ok(Execution {
             returned: count_all(&request.collection).await,
@@ -545,7 +545,8 @@ fn topped(explained: &Explained, stage: ExplainStage) -> ExplainStage {
     match explained.top {
         Top::None => stage,
         Top::Count(ref count)
-            if count.counts_all() && explained.acquired.collection().is_some() =>
+            if count.counts_all(explained.acquired.source())
+                && explained.acquired.collection().is_some() =>
         {
             ExplainStage::leaf(FAST_COUNT)
         }

@@ -13,7 +13,7 @@ use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Attempt, HandlerFuture, Invocation, Pattern, Repeat, Repeatable, Reply, Result};
 
 use super::cursors::{append_batch, append_cursor};
-use crate::acquire::{Acquired, Glance, acquire_viewed, glance, stay};
+use crate::acquire::{Acquired, Glance, ReadSource, acquire_viewed, glance, stay};
 use crate::interrupt::interruptible;
 use crate::limits::LARGE_BATCH_BYTES;
 use crate::metrics::{OpClass, TopKind};
@@ -124,7 +124,7 @@ fn integer(value: RawBsonRef<'_>) -> Option<i64> {
 /// What became of such a command.
 pub(super) enum Ran {
     Replied(Reply),
-    /// The collection is none of those whose documents are read as they are stored.
+    /// The documents are not read as they are stored, or not as they are now.
     NotPlain(Acquired),
 }
 
@@ -134,7 +134,7 @@ pub(super) async fn run(cmd: &Invocation, express: Express<'_>) -> Result<Ran> {
     let Express { ns, key, asked } = express;
     metrics.counters.query.inc();
     let acquired = acquire_viewed(&cmd.ctx, ns, None).await?;
-    if !acquired.is_plain() {
+    if !acquired.is_plain() || acquired.source() != ReadSource::Newest {
         return Ok(Ran::NotPlain(acquired));
     }
     let mut found = None;
@@ -232,7 +232,8 @@ struct RepeatedFind(Rc<FindById>);
 impl RepeatedFind {
     fn attempt(&self, id: RawBsonRef<'_>, started_ns: u64) -> Option<Attempt> {
         let find = &self.0;
-        if state().profiling.get() {
+        // The message says what it said when a node that accepts writes answered it, and such a node answers it again.
+        if state().profiling.get() || !state().is_writable() {
             return None;
         }
         let seen = glance(&find.ns, GateAccess::Read, |collection| {

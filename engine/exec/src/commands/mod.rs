@@ -66,6 +66,7 @@ use crate::interrupt::poll_once;
 use crate::metrics::{Metrics, OpClass, TopKind};
 use crate::profile::Profiled;
 use crate::state::state;
+use crate::topology;
 
 /// Registers a command with everything that surrounds it.
 fn register<F, Fut>(registry: &mut Registry, spec: CommandSpec, top: Option<TopKind>, handler: F)
@@ -86,6 +87,7 @@ where
     if cmd.ctx.args.help {
         return Ok(help(&cmd));
     }
+    topology::check_runs_here(&cmd.command.spec, &cmd.ctx)?;
     concern::check(&cmd)?;
     if let Some(lsid) = &cmd.ctx.args.lsid {
         state.sessions.touch(lsid, cmd.ctx.started_ns)?;

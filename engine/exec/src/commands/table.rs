@@ -1,6 +1,6 @@
 //! The table of commands.
 
-use pinion_wire::{CommandSpec, Registry};
+use pinion_wire::{AllowedOnSecondary, CommandSpec, Registry};
 
 use super::{
     aggregate, bulk_write, capped, coll_mod, collections, count, create, current_op, cursors,
@@ -29,7 +29,11 @@ fn data(r: &mut Registry) {
     );
     register(
         r,
-        spec("getMore").read().api_v1().help("continue a cursor"),
+        spec("getMore")
+            .read()
+            .on_secondary(AllowedOnSecondary::Always)
+            .api_v1()
+            .help("continue a cursor"),
         Some(TopKind::GetMore),
         cursors::get_more,
     );
@@ -111,6 +115,7 @@ fn data(r: &mut Registry) {
         spec("aggregate")
             .read()
             .write_concern()
+            .on_secondary(AllowedOnSecondary::OptIn)
             .api_v1()
             .help("run a pipeline"),
         Some(TopKind::Command),
@@ -121,6 +126,7 @@ fn data(r: &mut Registry) {
         spec("mapReduce")
             .aliases(&["mapreduce"])
             .write_concern()
+            .on_secondary(AllowedOnSecondary::OptIn)
             .help("group by functions in JavaScript, which there are none of"),
         Some(TopKind::Command),
         small::map_reduce,
@@ -201,6 +207,7 @@ fn definitions(r: &mut Registry) {
     register(
         r,
         spec("listIndexes")
+            .on_secondary(AllowedOnSecondary::OptIn)
             .api_v1()
             .help("the indexes of a collection"),
         Some(TopKind::Command),
@@ -209,6 +216,7 @@ fn definitions(r: &mut Registry) {
     register(
         r,
         spec("listCollections")
+            .on_secondary(AllowedOnSecondary::OptIn)
             .api_v1()
             .help("the collections of a database"),
         None,
@@ -217,6 +225,7 @@ fn definitions(r: &mut Registry) {
     register(
         r,
         spec("listDatabases")
+            .on_secondary(AllowedOnSecondary::OptIn)
             .admin_only()
             .api_v1()
             .help("the databases"),

@@ -1,6 +1,6 @@
 //! The table of commands that administrators and their tools send.
 
-use pinion_wire::{CommandSpec, Registry};
+use pinion_wire::{AllowedOnSecondary, CommandSpec, Registry};
 
 use super::{
     apply_ops, cluster_parameters, compact, data_size, db_hash, indexes, lock_info, metadata,
@@ -108,6 +108,7 @@ fn settings(r: &mut Registry) {
     register(
         r,
         spec("setClusterParameter")
+            .on_secondary(AllowedOnSecondary::Never)
             .admin_only()
             .help("change a setting of the cluster"),
         None,
@@ -115,13 +116,17 @@ fn settings(r: &mut Registry) {
     );
     register(
         r,
-        spec("usersInfo").help("users, of which there are none"),
+        spec("usersInfo")
+            .on_secondary(AllowedOnSecondary::OptIn)
+            .help("users, of which there are none"),
         None,
         users::users_info,
     );
     register(
         r,
-        spec("rolesInfo").help("roles, of which there are none"),
+        spec("rolesInfo")
+            .on_secondary(AllowedOnSecondary::OptIn)
+            .help("roles, of which there are none"),
         None,
         users::roles_info,
     );
@@ -139,20 +144,28 @@ fn encryption(r: &mut Registry) {
     let spec = CommandSpec::new;
     register(
         r,
-        spec("compactStructuredEncryptionData").help("compact an encrypted collection"),
+        spec("compactStructuredEncryptionData")
+            .on_secondary(AllowedOnSecondary::Never)
+            .help("compact an encrypted collection"),
         None,
         compact::compact_structured_encryption_data,
     );
     register(
         r,
-        spec("cleanupStructuredEncryptionData").help("clean up an encrypted collection"),
+        spec("cleanupStructuredEncryptionData")
+            .on_secondary(AllowedOnSecondary::Never)
+            .help("clean up an encrypted collection"),
         None,
         compact::cleanup_structured_encryption_data,
     );
 }
 
 fn plans(r: &mut Registry) {
-    let spec = CommandSpec::new;
+    let spec = |name| CommandSpec::new(name).on_secondary(AllowedOnSecondary::OptIn);
+    let setting = |name| {
+        let spec = CommandSpec::new(name).admin_only();
+        spec.on_secondary(AllowedOnSecondary::Never)
+    };
     register(
         r,
         spec("planCacheClear")
@@ -182,17 +195,14 @@ fn plans(r: &mut Registry) {
     );
     register(
         r,
-        spec("setQuerySettings")
-            .admin_only()
+        setting("setQuerySettings")
             .help("set what commands of a shape may use, or that they are rejected"),
         Some(TopKind::Command),
         query_settings::set_query_settings,
     );
     register(
         r,
-        spec("removeQuerySettings")
-            .admin_only()
-            .help("remove the settings of a shape"),
+        setting("removeQuerySettings").help("remove the settings of a shape"),
         Some(TopKind::Command),
         query_settings::remove_query_settings,
     );

@@ -8,7 +8,7 @@ use pinion_storage::{Direction, KeyRange, PartitionId, ReadAt, storage};
 use pinion_wire::idl::{CommandReader, Namespace, truthy};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-use crate::acquire::acquire_write;
+use crate::acquire::{Wanted, acquire};
 
 /// What one partition's part of `validate` found.
 #[derive(Default)]
@@ -87,7 +87,7 @@ pub(crate) async fn validate(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let ns = reader.namespace("validate", cmd.db())?;
     let options = options(&reader)?;
-    let acquired = acquire_write(&cmd.ctx, ns.clone(), None).await?;
+    let acquired = acquire(&cmd.ctx, Wanted::alone(ns.clone(), None)).await?;
     let Some(collection) = acquired.collection() else {
         return Err(Error::new(
             ErrorCode::NAMESPACE_NOT_FOUND,

@@ -69,7 +69,8 @@ async fn run(state: Rc<NodeState>) {
         if state.ttl.stopping.get() {
             return;
         }
-        if state.parameters.borrow().ttl.enabled {
+        // A secondary deletes what its primary deletes.
+        if state.parameters.borrow().ttl.enabled && state.is_writable() {
             pass(&state).await;
         }
     }
@@ -94,6 +95,7 @@ async fn rest(state: &NodeState) {
 fn may_go_on(state: &NodeState) -> bool {
     !state.ttl.stopping.get()
         && state.parameters.borrow().ttl.enabled
+        && state.is_writable()
         && !core_catalog().gates().is_locked()
 }
 

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::cell::RefCell;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -188,7 +189,8 @@ async fn attempt(op: i32, message: &Message) -> Result<pinion_wire::Reply, Error
     let command = registry.find(message.command_name())?.clone();
     let args = GenericArguments::parse(message.command_name(), message.body())?;
     let now = pinion_runtime::now().as_nanos();
-    let client = Arc::new(ClientInfo::internal());
+    let address = SocketAddr::from(([127, 0, 0, 1], 1));
+    let client = Arc::new(ClientInfo::new(1, address, address));
     let ctx = OpContext::new(
         op,
         client,

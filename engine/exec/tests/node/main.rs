@@ -12,4 +12,5 @@ mod kinds;
 mod series;
 mod several;
 mod spills;
+mod topology;
 mod ttl;

@@ -183,3 +183,18 @@ fn a_name_is_registered_once() {
         Ok(Reply::new())
     });
 }
+
+#[test]
+fn what_secondaries_run() {
+    let check = |spec: CommandSpec, expected| assert_eq!(spec.on_secondary, expected);
+    let spec = CommandSpec::new("x");
+    check(spec, AllowedOnSecondary::Always);
+    check(spec.read(), AllowedOnSecondary::OptIn);
+    check(spec.write(), AllowedOnSecondary::Never);
+    check(spec.write_concern(), AllowedOnSecondary::Never);
+    let writing_read = spec.read().write_concern();
+    check(
+        writing_read.on_secondary(AllowedOnSecondary::OptIn),
+        AllowedOnSecondary::OptIn,
+    );
+}

@@ -1,0 +1,307 @@
+//! The seam to the replica set: what a member tells the executor of its place in the set, and what the executor asks of
+//! whatever drives that member.
+//!
+//! The driver registers itself on each core with [`NodeState::set_replica_set`]; a standalone has none, and nothing here
+//! changes what it does. What the node may do now is read off one immutable [`SetView`], which the driver replaces whole.
+//! Source: replication document, "Replica Set Member States" and "Read Concern"; the messages are MongoDB's.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pinion_bson::RawDocumentBuf;
+use pinion_clock::{OpTime, Timestamp};
+use pinion_runtime::Instant;
+use pinion_wire::idl::{Namespace, ReadPreferenceMode, WriteConcern};
+use pinion_wire::{
+    AllowedOnSecondary, CommandClass, CommandSpec, Error, ErrorCode, OpContext, Registry, Result,
+};
+
+use crate::state::{NodeState, state};
+
+/// What a member of a replica set is doing, by the numbers and names that clients and other members know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum MemberState {
+    /// It has no configuration yet.
+    Startup = 0,
+    Primary = 1,
+    Secondary = 2,
+    /// It has data that is not fit to be read now.
+    Recovering = 3,
+    /// It copies all data from another member.
+    Startup2 = 5,
+    /// Nothing is known of it; never a member's own state.
+    Unknown = 6,
+    Arbiter = 7,
+    /// It does not answer; never a member's own state.
+    Down = 8,
+    Rollback = 9,
+    /// The configuration names it no longer.
+    Removed = 10,
+}
+
+impl MemberState {
+    pub const ALL: [MemberState; 10] = [
+        MemberState::Startup,
+        MemberState::Primary,
+        MemberState::Secondary,
+        MemberState::Recovering,
+        MemberState::Startup2,
+        MemberState::Unknown,
+        MemberState::Arbiter,
+        MemberState::Down,
+        MemberState::Rollback,
+        MemberState::Removed,
+    ];
+
+    /// As heartbeats and `replSetGetStatus` have it.
+    pub fn number(self) -> i32 {
+        self as i32
+    }
+
+    pub fn from_number(number: i32) -> Option<MemberState> {
+        MemberState::ALL
+            .into_iter()
+            .find(|state| state.number() == number)
+    }
+
+    /// `stateStr` of `replSetGetStatus`, which says `(not reachable/healthy)` in place of `DOWN`.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemberState::Startup => "STARTUP",
+            MemberState::Primary => "PRIMARY",
+            MemberState::Secondary => "SECONDARY",
+            MemberState::Recovering => "RECOVERING",
+            MemberState::Startup2 => "STARTUP2",
+            MemberState::Unknown => "UNKNOWN",
+            MemberState::Arbiter => "ARBITER",
+            MemberState::Down => "DOWN",
+            MemberState::Rollback => "ROLLBACK",
+            MemberState::Removed => "REMOVED",
+        }
+    }
+
+    /// Whether its data is of one moment of the set's history.
+    pub fn is_readable(self) -> bool {
+        matches!(self, MemberState::Primary | MemberState::Secondary)
+    }
+}
+
+/// What a member knows of its set at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SetView {
+    /// The name in the configuration; before there is one, that which the node was started with.
+    pub set_name: String,
+    pub state: MemberState,
+    /// It accepts clients' writes. A primary that still catches up or steps down does not.
+    pub writable: bool,
+    pub term: i64,
+    /// 0 while there is no configuration.
+    pub config_version: i64,
+    /// -1 where the configuration has none.
+    pub config_term: i64,
+    /// `topologyVersion.counter`: higher with each change of what `hello` tells.
+    pub counter: i64,
+    /// What `hello` tells of the set, in this order and each where it applies: `hosts`, `passives`, `arbiters`, `setName`,
+    /// `setVersion`, `secondary`, `primary`, `arbiterOnly`, `passive`, `hidden`, `secondaryDelaySecs`, `tags`, `me`,
+    /// `electionId`. Whether the node is writable is told by `hello` itself, in front of `secondary`. Empty while there is
+    /// no configuration.
+    pub hello: RawDocumentBuf,
+    /// The modes that a write concern may name, `majority` not among them.
+    pub modes: Vec<String>,
+    /// Members that bear data: the most that `w` can ask for.
+    pub data_members: u32,
+    /// Members that vote, and how many of them that bear data make a majority.
+    pub voters: u32,
+    pub write_majority: u32,
+    /// Whether commands that name no write concern wait for a majority (`{w: 1}` where arbiters could leave that unsatisfied).
+    pub default_is_majority: bool,
+    /// `writeConcernMajorityJournalDefault`.
+    pub journal_default: bool,
+}
+
+impl SetView {
+    pub fn has_config(&self) -> bool {
+        self.config_version > 0
+    }
+}
+
+/// The last write that a member has applied, and the last one that a majority has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LastWrite {
+    pub op_time: OpTime,
+    /// Milliseconds since 1970, as the primary told when it wrote.
+    pub wall_ms: i64,
+    pub majority_op_time: OpTime,
+    pub majority_wall_ms: i64,
+}
+
+/// Something that is waited for. It borrows nothing, so whoever waits may give up at any time.
+pub type Waiting<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// What drives this node as a member of a replica set, as one core sees it.
+pub trait ReplicaSet {
+    /// What is known now. Within a poll it does not change.
+    fn view(&self) -> Arc<SetView>;
+
+    /// Completes when the counter of the view is above this one.
+    fn wait_changed(&self, counter: i64) -> Waiting<()>;
+
+    fn last_write(&self) -> LastWrite;
+
+    /// The last entry that a majority holds and that this member has applied; null while none is known.
+    fn commit_point(&self) -> OpTime;
+
+    /// Waits until the commit point is at or above `ts`.
+    ///
+    /// # Errors
+    /// The node stops, or its history has parted from the set's at or below `ts`.
+    fn wait_committed(&self, ts: Timestamp) -> Waiting<Result<()>>;
+
+    /// Waits until members hold what was written up to `ts`, as the concern asks; on this one too it is journaled where that
+    /// is asked. The concern is complete: its `w` is not absent.
+    ///
+    /// # Errors
+    /// `UnknownReplWriteConcern` for a mode that the configuration lacks, `UnsatisfiableWriteConcern`, `WriteConcernFailed`
+    /// when the deadline passes, `PrimarySteppedDown` and the like when the node is no primary any more.
+    fn wait_write_concern(
+        &self,
+        ts: Timestamp,
+        concern: &WriteConcern,
+        deadline: Option<Instant>,
+    ) -> Waiting<Result<()>>;
+
+    /// Logs an entry that changes nothing and tells why, and gives its timestamp.
+    ///
+    /// # Errors
+    /// `NotWritablePrimary` on a node that is none.
+    fn write_noop(&self, why: &'static str) -> Waiting<Result<Timestamp>>;
+}
+
+impl NodeState {
+    /// Makes this core part of a member. Called on each core before it serves clients.
+    ///
+    /// # Panics
+    /// If the core is one already.
+    pub fn set_replica_set(&self, set: Rc<dyn ReplicaSet>) {
+        let before = self.replica_set.replace(Some(set));
+        assert!(before.is_none(), "a node is a member of one set");
+    }
+
+    /// The set that this node is, or is to be, a member of.
+    pub fn replica_set(&self) -> Option<Rc<dyn ReplicaSet>> {
+        self.replica_set.borrow().clone()
+    }
+
+    /// Whether the node was started as a member of a replica set.
+    pub fn is_member(&self) -> bool {
+        self.replica_set.borrow().is_some()
+    }
+
+    /// Whether clients may write what is replicated.
+    pub fn is_writable(&self) -> bool {
+        self.set_view().is_none_or(|view| view.writable)
+    }
+
+    /// What the node knows of its set; `None` on a standalone.
+    pub fn set_view(&self) -> Option<Arc<SetView>> {
+        self.replica_set.borrow().as_ref().map(|set| set.view())
+    }
+}
+
+/// The database that each member writes for itself.
+const LOCAL: &str = "local";
+/// The collection that each member writes for itself in whatever database.
+const PROFILE: &str = "system.profile";
+
+/// Whether a namespace is none of the set's, but each member's own.
+pub(crate) fn is_own(ns: &Namespace) -> bool {
+    ns.db() == LOCAL || ns.collection() == PROFILE
+}
+
+/// Refuses a command that a node in this state does not run: the rule for all commands, whether they come through the door
+/// or not.
+///
+/// # Errors
+/// Those of the NotPrimary family.
+pub(crate) fn check_runs_here(spec: &CommandSpec, ctx: &OpContext) -> Result<()> {
+    match state().set_view() {
+        Some(view) if &*ctx.db != LOCAL && !ctx.client.is_internal() => {
+            check_command(spec, ctx, &view)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_command(spec: &CommandSpec, ctx: &OpContext, view: &SetView) -> Result<()> {
+    if view.writable {
+        return Ok(());
+    }
+    let in_transaction = ctx.args.autocommit == Some(false);
+    match spec.on_secondary {
+        _ if in_transaction => return Err(not_primary()),
+        AllowedOnSecondary::Always => {}
+        AllowedOnSecondary::OptIn if allows_secondary(ctx) => {}
+        AllowedOnSecondary::OptIn => {
+            return Err(Error::new(
+                ErrorCode::NOT_PRIMARY_NO_SECONDARY_OK,
+                "not primary and secondaryOk=false",
+            ));
+        }
+        AllowedOnSecondary::Never => return Err(not_primary()),
+    }
+    // What looks after the node itself runs in every state.
+    let reads = spec.class == CommandClass::Read || spec.on_secondary == AllowedOnSecondary::OptIn;
+    let message = match view.state {
+        state if !reads || state.is_readable() => return Ok(()),
+        MemberState::Recovering => "node is recovering",
+        _ => "node is not in primary or recovering state",
+    };
+    Err(Error::new(ErrorCode::NOT_PRIMARY_OR_SECONDARY, message))
+}
+
+/// Whether the command may be answered by another member than the primary.
+fn allows_secondary(ctx: &OpContext) -> bool {
+    let preference = ctx.args.read_preference.unwrap_or_default();
+    preference != ReadPreferenceMode::Primary
+}
+
+/// What an access does with documents.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Intent {
+    Read,
+    Write,
+}
+
+/// Refuses an access that a node in this state does not give: the state may have changed since the command began.
+///
+/// A write that the node makes by itself is refused as a client's is: it would part this member's data from the set's. What
+/// it reads for itself it may read in every state.
+///
+/// # Errors
+/// Those of the NotPrimary family.
+pub(crate) fn check_access(ctx: &OpContext, ns: &Namespace, intent: Intent) -> Result<()> {
+    let Some(view) = state().set_view() else {
+        return Ok(());
+    };
+    if view.writable || is_own(ns) {
+        return Ok(());
+    }
+    match intent {
+        Intent::Write => Err(not_primary()),
+        Intent::Read if ctx.client.is_internal() => Ok(()),
+        Intent::Read => {
+            let registry = pinion_runtime::core_local::<Registry>();
+            match registry.lookup(ctx.command) {
+                Some(command) => check_command(&command.spec, ctx, &view),
+                None => Ok(()),
+            }
+        }
+    }
+}
+
+fn not_primary() -> Error {
+    Error::new(ErrorCode::NOT_WRITABLE_PRIMARY, "not primary")
+}
