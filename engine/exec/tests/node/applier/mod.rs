@@ -1,6 +1,7 @@
 //! Entries of one node applied to another, which has other partitions: both have the same documents and indexes then.
 
 mod faults;
+mod rules;
 mod source;
 mod target;
 
