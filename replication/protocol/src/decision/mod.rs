@@ -4,6 +4,11 @@
 //! the rules and their messages are MongoDB's. Times are milliseconds of one monotonic clock, which callers read.
 
 mod commit_point;
+mod election;
+mod limits;
+mod rollback;
+mod sync_source;
+mod vote;
 mod write_concern;
 
 use pinion_clock::OpTime;
@@ -13,6 +18,20 @@ use crate::config::Config;
 pub use commit_point::{
     advance_commit_point, commit_point_from_heartbeat, commit_point_from_sync_source,
 };
+pub use election::{
+    StepDown, StepDownAttempt, election_timeout_ms, has_lost_majority, may_step_down,
+    priority_takeover_delay_ms,
+};
+pub use limits::MAX_SYNC_SOURCE_LAG_SECS;
+pub use rollback::{
+    CommonPointError, CommonPointSearch, FirstBatch, FirstBatchVerdict, Oplog, SearchStep,
+    judge_first_batch,
+};
+pub use sync_source::{
+    BatchMetadata, ChangeReason, DenyList, Neighbour, SourceChoice, choose_sync_source,
+    should_change,
+};
+pub use vote::{LastVote, Verdict, VoteRequest, VoterState, judge_vote};
 pub use write_concern::{Holders, Wanted, check_satisfiable, find_mode, is_satisfied};
 
 /// How far a member has come, as this node knows it. Slices of positions are by the index of the member in the
