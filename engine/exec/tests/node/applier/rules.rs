@@ -4,11 +4,13 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use pinion_bson::{Document, RawArrayBuf, RawDocumentBuf, doc, rawdoc};
+use pinion_bson::{DocBuilder, Document, RawArrayBuf, RawDocumentBuf, doc, rawdoc};
+use pinion_catalog::{GateAccess, core_catalog};
 use pinion_clock::Timestamp;
 use pinion_exec::{Applier, ApplyMode};
 use pinion_runtime::{Duration, Queue, sleep, spawn};
 use pinion_storage::{ApplyError, storage};
+use pinion_wire::idl::Namespace;
 
 use crate::harness::{Client, column, with_node};
 
@@ -128,6 +130,38 @@ fn an_insert_over_a_document_replaces_its_index_entries() {
         assert_eq!(found, [doc! { "_id": 1, "n": 39 }]);
         let valid = client.ok(doc! { "validate": "c", "full": true }).await;
         assert_eq!(valid.get_bool("valid").ok(), Some(true), "{valid}");
+    });
+}
+
+#[test]
+fn a_change_of_the_catalog_waits_for_readers_and_keeps_new_ones_out() {
+    with_node(895, 2, 3, |client| async move {
+        let uuid = uuid_of(&client).await;
+        let ns = Namespace::parse("test.c").expect("a namespace");
+        let gone = core_catalog().get(&ns).expect("made");
+        let number = gone.number as i64;
+        let rows = rawdoc! {
+            "rows": [], "removed": [number], "dropped": [number], "documents": [], "next": number + 1,
+        };
+        let mut drop_it = DocBuilder::new();
+        drop_it
+            .append_all(&entry("c", "test.$cmd", uuid, rawdoc! { "drop": "c" }))
+            .append("o2", &*rows);
+        let drop_it = drop_it.finish();
+        let reading = core_catalog().gates().enter(&ns, GateAccess::Read).await;
+        let applying = spawn(
+            Queue::Foreground,
+            apply(ApplyMode::Secondary, vec![drop_it]),
+        );
+        sleep(Duration::from_millis(5)).await;
+        assert!(!applying.is_finished() && core_catalog().get(&ns).is_some());
+        let admitted = core_catalog().gates().try_enter(&ns, GateAccess::Read);
+        assert!(admitted.is_none(), "a reader in the middle of a drop");
+        drop(reading);
+        assert_eq!(applying.await.expect("not stopped"), Ok(0));
+        assert!(core_catalog().get(&ns).is_none());
+        let again = client.find(doc! { "find": "c" }).await;
+        assert_eq!(again, [doc! {}; 0]);
     });
 }
 
