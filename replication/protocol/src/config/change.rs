@@ -41,15 +41,22 @@ impl Initiate<'_> {
             ));
         }
         if config.version != 1 {
-            return Err(Config::incompatible(format!(
+            return Err(invalid(format!(
                 "Configuration used to initiate a replica set must  have version 1, but found {}",
                 config.version
+            )));
+        }
+        if config.term != NO_TERM {
+            return Err(invalid(format!(
+                "Configuration used to initiate a replica set cannot have a term, but found {}",
+                config.term
             )));
         }
         config.settings.replica_set_id = Some(self.replica_set_id);
         // The term of a set before its first election.
         config.term = 0;
-        config.validate()?;
+        let checked = config.validate();
+        checked.map_err(|error| invalid(error.message))?;
         Ok(config)
     }
 
@@ -68,6 +75,7 @@ impl Initiate<'_> {
                 tags: Vec::new(),
                 delay_secs: 0,
                 votes: 1,
+                newly_added: false,
             }],
             protocol_version: 1,
             write_concern_majority_journal_default: true,
@@ -117,7 +125,8 @@ pub fn find_self(config: &Config, is_self: impl Fn(&HostPort) -> bool) -> Result
     }
 }
 
-/// Whether a set may go from one configuration to another.
+/// Whether a set may go from one configuration to another. The new one has the set's identity: see
+/// [`Config::with_identity_of`].
 ///
 /// # Errors
 /// `NewReplicaSetConfigurationIncompatible` with the rule that is broken.
@@ -135,26 +144,31 @@ pub fn check_reconfig(old: &Config, new: &Config, force: bool) -> Result<()> {
             new.version, old.version, new.id
         ));
     }
-    if let (Some(before), Some(after)) = (old.replica_set_id(), new.replica_set_id())
-        && before != after
-    {
+    if old.replica_set_id() != new.replica_set_id() {
+        let shown = |id: Option<ObjectId>| id.map_or("none".to_owned(), |id| id.to_string());
         return refuse(format!(
-            "New and old configurations differ in replica set ID; old was {before}, and new is {after}"
+            "New and old configurations differ in replica set ID; old was {}, and new is {}",
+            shown(old.replica_set_id()),
+            shown(new.replica_set_id())
         ));
     }
     if new.config_server != old.config_server {
         return refuse("Cannot change the configsvr field of a replica set's configuration".into());
     }
     for member in &new.members {
-        let Some(before) = old.members.iter().find(|other| other.host == member.host) else {
-            continue;
-        };
-        if before.id != member.id {
+        let of_host = old.members.iter().find(|other| other.host == member.host);
+        if let Some(before) = of_host
+            && before.id != member.id
+        {
             return refuse(format!(
                 "New and old configurations both have members with host of {} but in the new configuration the _id field is {} and in the old configuration it is {} for replica set {}",
                 member.host, member.id, before.id, new.id
             ));
         }
+        // A member is the one with the same number, wherever it has moved.
+        let Some(before) = old.members.iter().find(|other| other.id == member.id) else {
+            continue;
+        };
         if before.arbiter_only != member.arbiter_only {
             return refuse(format!(
                 "New and old configurations differ in the setting of the arbiterOnly field for member {}; to make this change, remove then re-add the member",

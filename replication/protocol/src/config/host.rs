@@ -56,7 +56,7 @@ impl HostPort {
         let port = match port {
             None => DEFAULT_PORT,
             Some(port) => match port.parse::<u16>() {
-                Ok(number) if number > 0 => number,
+                Ok(number) if number > 0 && port.bytes().all(|b| b.is_ascii_digit()) => number,
                 _ => {
                     return Err(bad(&format!(
                         "Port number \"{port}\" out of range parsing HostAndPort"
@@ -101,7 +101,7 @@ mod tests {
         check("[::1]", Some(("::1", 27017, "[::1]:27017")));
         check("[fe80::1]:5", Some(("fe80::1", 5, "[fe80::1]:5")));
         for wrong in [
-            "", ":1", "a:", "a:0", "a:65536", "a:b", "a:1:2", "[::1", "[::1]x", "/tmp/x",
+            "", ":1", "a:", "a:0", "a:+1", "a:65536", "a:b", "a:1:2", "[::1", "[::1]x", "/tmp/x",
         ] {
             check(wrong, None);
         }

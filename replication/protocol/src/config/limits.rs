@@ -4,8 +4,8 @@
 pub const MAX_MEMBERS: usize = 50;
 /// Members that vote.
 pub const MAX_VOTERS: usize = 7;
-/// The `_id` of a member lies below this.
-pub(super) const MAX_MEMBER_ID: i64 = 255;
+/// The highest `_id` of a member.
+pub(super) const MAX_MEMBER_ID: i64 = i32::MAX as i64;
 pub(super) const MAX_VERSION: i64 = i32::MAX as i64;
 pub(super) const MAX_PRIORITY: f64 = 1000.0;
 /// 366 days.

@@ -22,15 +22,17 @@ pub struct Member {
     /// It applies entries only when they are so old.
     pub delay_secs: i64,
     pub votes: i64,
+    /// It does not count as a voter yet: a primary of MongoDB's marks members so until they have their data.
+    pub newly_added: bool,
 }
 
 impl Member {
     pub fn is_voter(&self) -> bool {
-        self.votes > 0
+        self.votes > 0 && !self.newly_added
     }
 
     pub fn is_electable(&self) -> bool {
-        !self.arbiter_only && self.priority > 0.0
+        !self.arbiter_only && !self.newly_added && self.priority > 0.0
     }
 
     pub(super) fn parse(path: Path<'_>, value: RawBsonRef<'_>) -> Result<Member> {
@@ -77,6 +79,7 @@ impl Member {
             tags,
             delay_secs: delay.or(delay_before).unwrap_or(0),
             votes: reader.opt_i64("votes")?.unwrap_or(1),
+            newly_added: reader.opt_safe_bool("newlyAdded")?.unwrap_or(false),
         };
         reader.ignore(&["horizons"]);
         if let Some(horizons) = reader.value("horizons")
@@ -108,6 +111,9 @@ impl Member {
         out.end()
             .append("secondaryDelaySecs", self.delay_secs)
             .append("votes", self.votes as i32);
+        if self.newly_added {
+            out.append("newlyAdded", true);
+        }
     }
 
     /// What one member by itself may not be.
@@ -129,7 +135,7 @@ impl Member {
             if !self.tags.is_empty() {
                 return refuse("Cannot set tags on arbiters.".into());
             }
-            if !self.is_voter() {
+            if self.votes == 0 {
                 return refuse("Arbiter must vote (cannot have 0 votes)".into());
             }
             if self.priority > 0.0 {
@@ -147,7 +153,7 @@ impl Member {
                 (self.delay_secs > 0, "when secondaryDelaySecs is used"),
                 (self.hidden, "when hidden=true"),
                 (!self.build_indexes, "when buildIndexes=false"),
-                (!self.is_voter(), "when non-voting (votes:0)"),
+                (self.votes == 0, "when non-voting (votes:0)"),
             ];
             if let Some((_, reason)) = reasons.iter().find(|(holds, _)| *holds) {
                 return refuse(format!("priority must be 0 {reason}"));

@@ -71,9 +71,8 @@ impl Config {
                 "Replica set configuration must have non-empty _id field",
             ));
         }
-        let version = reader
-            .opt_between("version", 1, limits::MAX_VERSION)?
-            .ok_or_else(|| pinion_wire::idl::missing_field(reader.path().field("version")))?;
+        let version = reader.opt_between("version", 1, limits::MAX_VERSION)?;
+        let version = version.unwrap_or(1);
         let term = reader.opt_at_least("term", NO_TERM)?.unwrap_or(NO_TERM);
         let mut members = Vec::new();
         let path = reader.path().field("members");
@@ -137,6 +136,14 @@ impl Config {
 
     pub fn replica_set_id(&self) -> Option<ObjectId> {
         self.settings.replica_set_id
+    }
+
+    /// The same configuration with the identity of the set where it names none, as an operator's seldom does.
+    #[must_use]
+    pub fn with_identity_of(mut self, current: &Config) -> Config {
+        let settings = &mut self.settings;
+        settings.replica_set_id = settings.replica_set_id.or(current.replica_set_id());
+        self
     }
 
     pub fn voters(&self) -> impl Iterator<Item = &Member> {

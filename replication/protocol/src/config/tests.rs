@@ -80,10 +80,6 @@ fn fields() {
         rawdoc! { "_id": "", "version": 1, "members": [] },
         Err((2, "non-empty _id")),
     );
-    check(
-        rawdoc! { "_id": "rs", "members": [] },
-        Err((40414, "version")),
-    );
     check(set(0, one()), Err((2, "version")));
     check(
         rawdoc! { "_id": "rs", "version": 1, "members": 7 },
@@ -102,7 +98,8 @@ fn fields() {
     check(of(rawdoc! { "host": "a:b" }), Err((9, "Port number")));
     check(of(rawdoc! { "tags": { "dc": 1 } }), Err((14, "tags")));
     check(of(rawdoc! { "tags": { "dc": "x" } }), Ok(()));
-    check(set(1, vec![member(256, rawdoc! {})]), Err((2, "_id")));
+    check(set(1, vec![member(256, rawdoc! {})]), Ok(()));
+    check(set(1, vec![member(-1, rawdoc! {})]), Err((2, "_id")));
     let horizon = rawdoc! { "horizons": { "out": "x:1" } };
     check(of(horizon), Err((2, "horizons are not supported")));
     let both = concat!("sl", "aveDelay");
@@ -352,7 +349,7 @@ fn the_first_configuration() {
     assert_eq!((alone.version, alone.term), (1, 0));
     assert_eq!(alone.replica_set_id(), Some(ObjectId::from_bytes(NEXT_ID)));
     let refused = |document, expected| check_outcome(initiate(document).map(drop), Err(expected));
-    refused(set(2, plain(0..1)), (103, "version 1, but found 2"));
+    refused(set(2, plain(0..1)), (93, "version 1, but found 2"));
     let other = rawdoc! { "_id": "other", "version": 1, "members": [{ "_id": 0, "host": "a" }] };
     refused(other, (93, "differs from command line set name"));
     let id = rawdoc! { "replicaSetId": ObjectId::from_bytes([1; 12]) };
@@ -361,7 +358,11 @@ fn the_first_configuration() {
         (93, "cannot contain 'replicaSetId'"),
     );
     refused(rawdoc! { "_id": "rs", "x": 1 }, (93, "missing"));
-    refused(set(1, vec![]), (2, "contains 0 members"));
+    refused(set(1, vec![]), (93, "contains 0 members"));
+    let of_term = rawdoc! { "_id": "rs", "term": 2, "members": [{ "_id": 0, "host": "a" }] };
+    refused(of_term, (93, "cannot have a term"));
+    let unversioned = rawdoc! { "_id": "rs", "members": [{ "_id": 0, "host": "a" }] };
+    assert_eq!(initiate(unversioned).unwrap().version, 1);
 }
 
 #[test]
@@ -418,6 +419,14 @@ fn changes() {
     refused(replaced(2, no_indexes), 103, "buildIndexes");
     // One voter fewer, as one member keeps its place without its vote.
     allowed(replaced(2, rawdoc! { "votes": 0, "priority": 0 }));
+    // The same member at another place.
+    let moved = rawdoc! { "host": "elsewhere", "arbiterOnly": true };
+    refused(replaced(2, moved), 103, "arbiterOnly");
+    allowed(replaced(2, rawdoc! { "host": "elsewhere" }));
+    // One that has no data yet does not count.
+    let mut added = plain(0..4);
+    added.push(member(4, rawdoc! { "newlyAdded": true }));
+    allowed(set(2, added));
     check(&three, &set(2, plain(0..5)), true, Ok(()));
     check(
         &three,
@@ -450,6 +459,11 @@ fn changes() {
         false,
         Err((103, "replica set ID")),
     );
+    // An operator's document that names no identity keeps the set's.
+    let (of_set, nameless) = (config(&named("rs", 1)), config(&set(3, plain(0..3))));
+    assert!(check_reconfig(&of_set, &nameless, false).is_err());
+    let named_so = nameless.with_identity_of(&of_set);
+    assert!(check_reconfig(&of_set, &named_so, false).is_ok());
     check(
         &three,
         &named("other", 1),
