@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::{fmt, io};
 
 use bytes::Bytes;
-use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_bson::RawDocument;
 use pinion_runtime::{Connection, connect, resolve};
+use pinion_wire::idl::{i32_clamped, truthy};
 use pinion_wire::{Error, ErrorCode, Flags, Header, Message, encode_request, parse_message};
 
 use crate::frame::FrameReader;
@@ -162,23 +163,15 @@ impl Remote {
 
 /// The error that a reply reports, with the whole reply beside it.
 fn error_of(reply: &RawDocument) -> Option<Error> {
-    let number = |name| pinion_bson::get(reply, name).and_then(number_of);
-    if number("ok") == Some(1.0) {
+    let field = |name| pinion_bson::get(reply, name);
+    if field("ok").is_some_and(truthy) {
         return None;
     }
-    let code = number("code").map_or(ErrorCode::UNKNOWN_ERROR, |code| ErrorCode(code as i32));
-    let message = pinion_bson::get(reply, "errmsg").and_then(|text| text.as_str());
+    let code = field("code").and_then(i32_clamped);
+    let code = code.map_or(ErrorCode::UNKNOWN_ERROR, ErrorCode);
+    let message = field("errmsg").and_then(|text| text.as_str());
     let error = Error::new(code, message.unwrap_or("the reply has no errmsg"));
     Some(error.with_extra(reply.to_owned()))
-}
-
-fn number_of(value: RawBsonRef<'_>) -> Option<f64> {
-    match value {
-        RawBsonRef::Double(n) => Some(n),
-        RawBsonRef::Int32(n) => Some(f64::from(n)),
-        RawBsonRef::Int64(n) => Some(n as f64),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

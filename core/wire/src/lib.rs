@@ -4,6 +4,7 @@ mod command;
 mod error;
 pub mod idl;
 pub mod limits;
+mod member_state;
 mod message;
 
 pub use command::{
@@ -14,6 +15,7 @@ pub use command::{
     namespace_named,
 };
 pub use error::{Category, Error, ErrorCode, LabelContext, Result, labels, labels_for};
+pub use member_state::MemberState;
 pub use message::{
     Answer, BadLength, CompressionError, CompressionState, Compressor, Documents, Flags, Header,
     Message, MessageKind, OpCode, ParseError, Pattern, Reply, ReplyFrame, encode_request,

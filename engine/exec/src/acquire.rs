@@ -22,7 +22,7 @@ use pinion_wire::{Error, ErrorCode, GateKind, OpContext, Result};
 use crate::interrupt::interruptible;
 use crate::limits::INNER_GATE_TIMEOUT;
 use crate::state::state;
-use crate::topology::{Intent, check_access, is_own};
+use crate::topology::{Intent, SetView, check_access, is_own};
 
 /// Which state of the node a read sees. A standalone serves every read concern that it accepts from
 /// the newest state.
@@ -40,8 +40,8 @@ pub(crate) enum ReadSource {
 
 impl ReadSource {
     /// What an operation reads of a namespace.
-    fn of(ctx: &OpContext, ns: &Namespace, intent: Intent) -> ReadSource {
-        let Some(view) = state().set_view() else {
+    fn of(view: Option<&SetView>, ctx: &OpContext, ns: &Namespace, intent: Intent) -> ReadSource {
+        let Some(view) = view else {
             return ReadSource::Newest;
         };
         // What a write looks for is what it changes, and a member is alone with what is its own.
@@ -160,11 +160,12 @@ pub(crate) struct Acquired {
 pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired> {
     let catalog = core_catalog();
     let mut view: Option<Box<ResolvedView>> = None;
-    let (pass, collection) = loop {
+    let (pass, collection, set) = loop {
         let ns = view.as_ref().map_or(&wanted.ns, |view| &view.on);
         let pass = enter(ctx, ns, wanted.access).await?;
         // Behind the gate, as the state may have changed while that was waited for.
-        check_access(ctx, ns, wanted.intent)?;
+        let set = state().set_view();
+        check_access(set.as_deref(), ctx, ns, wanted.intent)?;
         let collection = catalog.get(ns);
         if collection.is_none() {
             let current = catalog.current();
@@ -180,14 +181,14 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
                 continue;
             }
         }
-        break (pass, collection);
+        break (pass, collection, set);
     };
     if let Some(expected) = wanted.uuid {
         let named = collection.as_deref().filter(|_| view.is_none());
         check_collection_uuid(&catalog.current(), &wanted.ns, named, expected)?;
     }
     Ok(Acquired {
-        source: ReadSource::of(ctx, &wanted.ns, wanted.intent),
+        source: ReadSource::of(set.as_deref(), ctx, &wanted.ns, wanted.intent),
         wanted,
         view,
         collection,
@@ -385,10 +386,11 @@ pub(crate) async fn acquire_inner(
             }
         }
     };
-    check_access(ctx, ns, Intent::Read)?;
+    let set = state().set_view();
+    check_access(set.as_deref(), ctx, ns, Intent::Read)?;
     Ok(Inner {
         collection: catalog.get(ns),
-        source: ReadSource::of(ctx, ns, Intent::Read),
+        source: ReadSource::of(set.as_deref(), ctx, ns, Intent::Read),
         view,
         _pass: pass,
     })

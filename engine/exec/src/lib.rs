@@ -45,5 +45,5 @@ pub use parameters::{LogControl, set_start_parameters};
 pub use pinion_catalog::ApplyMode;
 pub use profile::set_profile_defaults;
 pub use state::{NodeShared, NodeState, state};
-pub use topology::{LastWrite, MemberState, ReplicaSet, SetView, Waiting};
+pub use topology::{LastWrite, ReplicaSet, SetView, Waiting};
 pub use version::keep_version;

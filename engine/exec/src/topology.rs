@@ -15,79 +15,11 @@ use pinion_clock::{OpTime, Timestamp};
 use pinion_runtime::Instant;
 use pinion_wire::idl::{Namespace, ReadPreferenceMode, WriteConcern};
 use pinion_wire::{
-    AllowedOnSecondary, CommandClass, CommandSpec, Error, ErrorCode, OpContext, Registry, Result,
+    AllowedOnSecondary, CommandClass, CommandSpec, Error, ErrorCode, Invocation, MemberState,
+    OpContext, Registry, Result,
 };
 
-use crate::state::{NodeState, state};
-
-/// What a member of a replica set is doing, by the numbers and names that clients and other members know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(i32)]
-pub enum MemberState {
-    /// It has no configuration yet.
-    Startup = 0,
-    Primary = 1,
-    Secondary = 2,
-    /// It has data that is not fit to be read now.
-    Recovering = 3,
-    /// It copies all data from another member.
-    Startup2 = 5,
-    /// Nothing is known of it; never a member's own state.
-    Unknown = 6,
-    Arbiter = 7,
-    /// It does not answer; never a member's own state.
-    Down = 8,
-    Rollback = 9,
-    /// The configuration names it no longer.
-    Removed = 10,
-}
-
-impl MemberState {
-    pub const ALL: [MemberState; 10] = [
-        MemberState::Startup,
-        MemberState::Primary,
-        MemberState::Secondary,
-        MemberState::Recovering,
-        MemberState::Startup2,
-        MemberState::Unknown,
-        MemberState::Arbiter,
-        MemberState::Down,
-        MemberState::Rollback,
-        MemberState::Removed,
-    ];
-
-    /// As heartbeats and `replSetGetStatus` have it.
-    pub fn number(self) -> i32 {
-        self as i32
-    }
-
-    pub fn from_number(number: i32) -> Option<MemberState> {
-        MemberState::ALL
-            .into_iter()
-            .find(|state| state.number() == number)
-    }
-
-    /// `stateStr` of `replSetGetStatus`, which says `(not reachable/healthy)` in place of `DOWN`.
-    pub fn name(self) -> &'static str {
-        match self {
-            MemberState::Startup => "STARTUP",
-            MemberState::Primary => "PRIMARY",
-            MemberState::Secondary => "SECONDARY",
-            MemberState::Recovering => "RECOVERING",
-            MemberState::Startup2 => "STARTUP2",
-            MemberState::Unknown => "UNKNOWN",
-            MemberState::Arbiter => "ARBITER",
-            MemberState::Down => "DOWN",
-            MemberState::Rollback => "ROLLBACK",
-            MemberState::Removed => "REMOVED",
-        }
-    }
-
-    /// Whether its data is of one moment of the set's history.
-    pub fn is_readable(self) -> bool {
-        matches!(self, MemberState::Primary | MemberState::Secondary)
-    }
-}
+use crate::state::NodeState;
 
 /// What a member knows of its set at one moment.
 #[derive(Clone, Debug, PartialEq)]
@@ -226,8 +158,9 @@ pub(crate) fn is_own(ns: &Namespace) -> bool {
 ///
 /// # Errors
 /// Those of the NotPrimary family.
-pub(crate) fn check_runs_here(spec: &CommandSpec, ctx: &OpContext) -> Result<()> {
-    match state().set_view() {
+pub(crate) fn check_runs_here(state: &NodeState, cmd: &Invocation) -> Result<()> {
+    let (spec, ctx) = (&cmd.command.spec, &cmd.ctx);
+    match state.set_view() {
         Some(view) if &*ctx.db != LOCAL && !ctx.client.is_internal() => {
             check_command(spec, ctx, &view)
         }
@@ -282,8 +215,13 @@ pub(crate) enum Intent {
 ///
 /// # Errors
 /// Those of the NotPrimary family.
-pub(crate) fn check_access(ctx: &OpContext, ns: &Namespace, intent: Intent) -> Result<()> {
-    let Some(view) = state().set_view() else {
+pub(crate) fn check_access(
+    view: Option<&SetView>,
+    ctx: &OpContext,
+    ns: &Namespace,
+    intent: Intent,
+) -> Result<()> {
+    let Some(view) = view else {
         return Ok(());
     };
     if view.writable || is_own(ns) {
@@ -295,7 +233,7 @@ pub(crate) fn check_access(ctx: &OpContext, ns: &Namespace, intent: Intent) -> R
         Intent::Read => {
             let registry = pinion_runtime::core_local::<Registry>();
             match registry.lookup(ctx.command) {
-                Some(command) => check_command(&command.spec, ctx, &view),
+                Some(command) => check_command(&command.spec, ctx, view),
                 None => Ok(()),
             }
         }

@@ -87,7 +87,7 @@ where
     if cmd.ctx.args.help {
         return Ok(help(&cmd));
     }
-    topology::check_runs_here(&cmd.command.spec, &cmd.ctx)?;
+    topology::check_runs_here(&state, &cmd)?;
     concern::check(&cmd)?;
     if let Some(lsid) = &cmd.ctx.args.lsid {
         state.sessions.touch(lsid, cmd.ctx.started_ns)?;

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use pinion_bson::{DateTime, Document, RawDocumentBuf, doc};
 use pinion_clock::{OpTime, Term, Timestamp};
-use pinion_exec::{LastWrite, MemberState, ReplicaSet, SetView, Waiting, state};
+use pinion_exec::{LastWrite, ReplicaSet, SetView, Waiting, state};
 use pinion_runtime::{Duration, Instant, on_all_cores, sleep, wall_ms};
 use pinion_storage::storage;
+use pinion_wire::MemberState;
 use pinion_wire::Result;
 use pinion_wire::idl::WriteConcern;
 
@@ -285,7 +286,7 @@ fn states_have_their_numbers_and_names() {
         ]
     );
     for state in MemberState::ALL {
-        assert_eq!(MemberState::from_number(state.number()), Some(state));
+        assert_eq!(MemberState::from_number(state.number().into()), Some(state));
     }
     assert_eq!(MemberState::from_number(4), None);
 }

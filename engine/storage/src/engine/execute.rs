@@ -132,21 +132,6 @@ impl Storage {
         outcomes
     }
 
-    /// Writes that are not logged: present at once and in the next checkpoint, not repeated by recovery. They are
-    /// checked and conflict as all others do.
-    pub async fn apply_unlogged(&self, writes: Vec<Write>) -> Outcome {
-        let mut outcomes = self
-            .execute(
-                vec![Statement {
-                    writes,
-                    entry: None,
-                }],
-                true,
-            )
-            .await;
-        outcomes.pop().expect("one statement has one outcome")
-    }
-
     async fn execute_step(&self, step: &mut Vec<Statement>, ordered: bool) -> StepResult {
         let (ring, _inside) = match self.enter() {
             Ok(entered) => entered,

@@ -31,7 +31,7 @@ pub use sync_source::{
     BatchMetadata, ChangeReason, DenyList, Neighbour, SourceChoice, choose_sync_source,
     should_change,
 };
-pub use vote::{LastVote, Verdict, VoteRequest, VoterState, judge_vote};
+pub use vote::{LastVote, Verdict, VoterState, judge_vote};
 pub use write_concern::{Holders, Wanted, check_satisfiable, find_mode, is_satisfied};
 
 /// How far a member has come, as this node knows it. Slices of positions are by the index of the member in the

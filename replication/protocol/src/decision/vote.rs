@@ -5,19 +5,7 @@
 use pinion_clock::{OpTime, Term};
 
 use crate::config::{Config, ConfigVersion};
-
-/// What a candidate asks with (`replSetRequestVotes`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VoteRequest {
-    pub set_name: String,
-    /// Of a dry run the candidate's present term, otherwise the one that it wants to be the primary of.
-    pub term: Term,
-    pub candidate_index: usize,
-    pub config: ConfigVersion,
-    pub last_applied: OpTime,
-    /// Only asks what the answer would be.
-    pub dry_run: bool,
-}
+use crate::message::VoteRequest;
 
 /// The vote that a member gave last. It is on disk before the candidate hears of it: a member that restarts must not
 /// vote twice in a term.
@@ -34,7 +22,8 @@ pub struct VoterState<'a> {
     /// Its own index in the configuration.
     pub me: usize,
     pub term: Term,
-    pub last_applied: OpTime,
+    /// The last entry of its oplog, applied or not.
+    pub last_written: OpTime,
     pub last_vote: Option<LastVote>,
     /// The indexes of the members that are up and say that they are primaries.
     pub healthy_primaries: &'a [usize],
@@ -85,10 +74,10 @@ fn refusal(me: &VoterState<'_>, request: &VoteRequest) -> Option<String> {
             request.set_name, me.config.id
         ));
     }
-    if request.last_applied < me.last_applied {
+    if request.last_written < me.last_written {
         return Some(format!(
             "candidate's data is staler than mine. candidate's last applied OpTime: {}, my last applied OpTime: {}",
-            request.last_applied, me.last_applied
+            request.last_written, me.last_written
         ));
     }
     if let Some(vote) = me.last_vote
@@ -137,7 +126,7 @@ mod tests {
             config,
             me: 2,
             term: Term(5),
-            last_applied: at(4, 10),
+            last_written: at(4, 10),
             last_vote: Some(LastVote {
                 term: Term(4),
                 candidate_index: 0,
@@ -156,7 +145,7 @@ mod tests {
                 term: 1,
                 version: 1,
             },
-            last_applied: at(4, 10),
+            last_written: at(4, 10),
             dry_run: false,
         }
     }
@@ -190,7 +179,7 @@ mod tests {
             Ok(()),
         );
         let ahead = VoteRequest {
-            last_applied: at(5, 1),
+            last_written: at(5, 1),
             term: Term(7),
             config: ConfigVersion {
                 term: 2,
@@ -240,7 +229,7 @@ mod tests {
         );
         // An entry of an older term is the staler one, whatever its timestamp.
         let stale = VoteRequest {
-            last_applied: at(3, 99),
+            last_written: at(3, 99),
             ..request()
         };
         check(

@@ -4,13 +4,12 @@
 
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_clock::{OpTime, Term, Timestamp};
-use pinion_wire::Result;
 use pinion_wire::idl::{CommandReader, FieldReader, Path};
+use pinion_wire::{MemberState, Result};
 
 use super::optime::{
     OpTimeAndWallTime, append_date, append_optime, opt_host, opt_optime_at, required, term,
 };
-use super::state::MemberState;
 use crate::config::{Config, ConfigVersion, HostPort, NO_TERM};
 
 /// The arguments of `replSetHeartbeat`, version 1 of them.

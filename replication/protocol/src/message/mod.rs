@@ -5,7 +5,6 @@ mod heartbeat;
 mod metadata;
 mod optime;
 mod position;
-mod state;
 mod votes;
 
 use pinion_bson::{DocBuilder, RawDocumentBuf};
@@ -15,7 +14,6 @@ pub use heartbeat::{HeartbeatRequest, HeartbeatResponse, UNINITIALIZED_VERSION};
 pub use metadata::{OPLOG_QUERY_DATA, OplogQueryMetadata, REPL_DATA, ReplSetMetadata};
 pub use optime::{OpTimeAndWallTime, append_optime, parse_optime};
 pub use position::{MemberPosition, UpdatePosition};
-pub use state::MemberState;
 pub use votes::{VoteRequest, VoteResponse};
 
 /// A command that one member sends another.

@@ -3,7 +3,7 @@
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, Timestamp as BsonTimestamp};
 use pinion_clock::{OpTime, Term};
 use pinion_wire::Result;
-use pinion_wire::idl::{FieldReader, Path, Types, missing_field, wrong_type};
+use pinion_wire::idl::{FieldReader, Path, missing_field};
 
 /// An entry of the oplog with the wall-clock time at which its primary wrote it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,18 +108,4 @@ pub(super) fn opt_host(
         None | Some("") | Some(":27017") => Ok(None),
         Some(text) => crate::config::HostPort::parse(text).map(Some),
     }
-}
-
-/// The elements of an array that all have to be documents.
-pub(super) fn documents<'d>(
-    path: Path<'_>,
-    array: &'d pinion_bson::RawArray,
-) -> Result<Vec<&'d RawDocument>> {
-    pinion_bson::values(array)
-        .enumerate()
-        .map(|(at, value)| match value {
-            RawBsonRef::Document(document) => Ok(document),
-            other => Err(wrong_type(path.index(at), other, Types::OBJECT)),
-        })
-        .collect()
 }

@@ -7,9 +7,7 @@ use pinion_wire::Result;
 use pinion_wire::idl::{CommandReader, FieldReader};
 
 use super::metadata::ReplSetMetadata;
-use super::optime::{
-    OpTimeAndWallTime, append_date, append_optime, documents, opt_optime_at, required,
-};
+use super::optime::{OpTimeAndWallTime, append_date, append_optime, opt_optime_at, required};
 
 /// How far one member is, as the sender knows.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,12 +34,11 @@ impl UpdatePosition {
     pub fn parse(body: &RawDocument) -> Result<UpdatePosition> {
         let reader = CommandReader::new("replSetUpdatePosition", body)?;
         reader.ignore(&["replSetUpdatePosition"]);
-        let path = reader.path().field("optimes");
+        let optimes = required(&reader, "optimes", reader.opt_objects("optimes")?)?;
+        let path = optimes.path();
         let mut positions = Vec::new();
-        for (at, entry) in documents(path, reader.array("optimes")?)?
-            .into_iter()
-            .enumerate()
-        {
+        for object in optimes {
+            let (at, entry) = object?;
             let entry = FieldReader::object(path.index(at), entry)?;
             positions.push(parse_position(&entry)?);
         }

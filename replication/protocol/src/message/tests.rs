@@ -2,7 +2,7 @@
 
 use pinion_bson::{DocBuilder, JsonMode, ObjectId, RawDocument, rawdoc, to_extended_json};
 use pinion_clock::{OpTime, Term, Timestamp};
-use pinion_wire::Result;
+use pinion_wire::{MemberState, Result};
 
 use super::*;
 use crate::config::{Config, ConfigVersion, HostPort};

@@ -8,16 +8,18 @@ use pinion_wire::Result;
 use pinion_wire::idl::{CommandReader, FieldReader, Path};
 
 use super::optime::{append_optime, opt_optime, required};
-use crate::config::{ConfigVersion, NO_TERM};
+use crate::config::{ConfigVersion, MAX_MEMBERS, NO_TERM};
 
-#[derive(Clone, Debug, PartialEq)]
+/// What a candidate asks with.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VoteRequest {
     pub set_name: String,
     /// A question whether the vote would be given; nothing follows from the answer.
     pub dry_run: bool,
+    /// Of a dry run the candidate's present term, otherwise the one that it wants to be the primary of.
     pub term: Term,
     /// The candidate's place in its configuration.
-    pub candidate_index: i64,
+    pub candidate_index: usize,
     pub config: ConfigVersion,
     /// The last entry of the candidate's oplog.
     pub last_written: OpTime,
@@ -34,11 +36,12 @@ impl VoteRequest {
         let applied = opt_optime(&reader, "lastAppliedOpTime")?;
         // MongoDB compares what is written since 8.0, and what is applied before.
         let written = opt_optime(&reader, "lastWrittenOpTime")?.or(applied);
+        let index = reader.opt_between("candidateIndex", 0, MAX_MEMBERS as i64 - 1)?;
         let request = VoteRequest {
             set_name: reader.str("setName")?.to_owned(),
             dry_run: reader.opt_safe_bool("dryRun")?.unwrap_or(false),
             term: Term(reader.i64("term")?),
-            candidate_index: reader.i64("candidateIndex")?,
+            candidate_index: required(&reader, "candidateIndex", index)? as usize,
             config: ConfigVersion {
                 version: reader.i64("configVersion")?,
                 term: reader.opt_i64("configTerm")?.unwrap_or(NO_TERM),
@@ -54,7 +57,7 @@ impl VoteRequest {
             .append("setName", self.set_name.as_str())
             .append("dryRun", self.dry_run)
             .append("term", self.term.0)
-            .append("candidateIndex", self.candidate_index)
+            .append("candidateIndex", self.candidate_index as i64)
             .append("configVersion", self.config.version)
             .append("configTerm", self.config.term);
         // Voters before MongoDB 8.0 refuse another name.

@@ -161,7 +161,7 @@ fn a_change_of_the_catalog_waits_for_readers_and_keeps_new_ones_out() {
         assert_eq!(applying.await.expect("not stopped"), Ok(0));
         assert!(core_catalog().get(&ns).is_none());
         let again = client.find(doc! { "find": "c" }).await;
-        assert_eq!(again, [doc! {}; 0]);
+        assert!(again.is_empty(), "{again:?}");
     });
 }
 
