@@ -204,6 +204,13 @@ impl DocBuilder {
         RawElems::new(&self.bytes[self.root..]).any(|e| e.name == name.as_bytes())
     }
 
+    /// The value of a field that has been appended to the outermost document, which must be the open one.
+    pub fn get(&self, name: &str) -> Option<RawBsonRef<'_>> {
+        assert!(self.open.is_empty(), "a nested document is open");
+        let mut elements = RawElems::new(&self.bytes[self.root..]);
+        elements.find(|e| e.name == name.as_bytes())?.to_value()
+    }
+
     /// The document's bytes, behind the prefix if there is one.
     ///
     /// # Panics

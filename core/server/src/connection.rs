@@ -208,6 +208,9 @@ impl Session<'_> {
         loop {
             let mut reply = self.run_command(&message).await;
             self.tell_metadata();
+            if reply.is_withheld() {
+                return Flow::Close;
+            }
             let next = reply.take_next().filter(|_| !self.core.is_draining());
             let close = reply.closes_connection();
             let sent = match message.wants_reply() {

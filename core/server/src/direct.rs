@@ -27,7 +27,7 @@ impl Direct {
         }
     }
 
-    /// The bytes of the reply to a message; `None` where the message is malformed or wants none.
+    /// The bytes of the reply to a message; `None` where the message is malformed, or has or wants none.
     pub async fn answer(&self, message: Bytes) -> Option<Bytes> {
         let dispatch = Dispatch::new(&self.core, &self.caller);
         if let Some(reply) = dispatch.repeat_now(&message).await {
@@ -42,6 +42,7 @@ impl Direct {
         let command = self.core.registry.find(message.command_name());
         let reply = dispatch.run(command, &message).await;
         let frame = ReplyFrame::answering(&message, self.core.next_request_id());
-        message.wants_reply().then(|| reply.encode(frame))
+        let answers = message.wants_reply() && !reply.is_withheld();
+        answers.then(|| reply.encode(frame))
     }
 }

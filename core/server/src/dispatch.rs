@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, JsonMode, to_extended_json, to_extended_json_limited};
+use pinion_bson::{DocBuilder, JsonMode, RawBsonRef, to_extended_json, to_extended_json_limited};
 use pinion_runtime::{Duration, now};
 use pinion_wire::idl::GenericArguments;
 use pinion_wire::{
@@ -175,11 +175,16 @@ impl<'a> Dispatch<'a> {
             self.log_slow(message, ctx, took, &outcome);
         }
         let mut reply = match outcome {
-            Ok(reply) => completed(reply),
+            Ok(reply) => labelled(ctx, completed(reply)),
             Err(error) => {
                 command.count_failure();
                 tracing::debug!(target: "COMMAND", id = 21_962u64, ctx = self.context(), command = command.spec.name, db = &*ctx.db, code = error.code.0, error = error.message, "Command failed");
-                error_reply(&error, &labels_for(error.code, None, label_context(ctx)))
+                let write_concern = error
+                    .extra
+                    .as_ref()
+                    .and_then(|extra| code_of(pinion_bson::get(extra, "writeConcernError")?));
+                let labels = labels_for(error.code, write_concern, label_context(ctx));
+                error_reply(&error, &labels)
             }
         };
         if let Some(observer) = observer {
@@ -282,6 +287,32 @@ fn invocation(command: &Rc<Command>, message: &Message, ctx: &OpContext) -> Invo
 fn completed(mut reply: Reply) -> Reply {
     reply.append_ok();
     reply
+}
+
+/// The reply of a command that succeeded but for its write concern, with the labels that the error of that has.
+fn labelled(ctx: &OpContext, mut reply: Reply) -> Reply {
+    // Others have no label for it.
+    if ctx.args.txn_number.is_none() || reply.contains("errorLabels") {
+        return reply;
+    }
+    let Some(code) = reply.get("writeConcernError").and_then(code_of) else {
+        return reply;
+    };
+    let labels = labels_for(ErrorCode::OK, Some(code), label_context(ctx));
+    if !labels.is_empty() {
+        reply.start_array("errorLabels");
+        for label in labels {
+            reply.push(label);
+        }
+        reply.end();
+    }
+    reply
+}
+
+/// The code of a write concern error.
+fn code_of(error: RawBsonRef<'_>) -> Option<ErrorCode> {
+    let code = pinion_bson::get(error.as_document()?, "code")?.as_i32()?;
+    Some(ErrorCode(code))
 }
 
 /// "conn7", as MongoDB's log names what runs for a connection.

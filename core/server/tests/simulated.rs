@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
-use pinion_bson::{RawDocument, RawDocumentBuf, rawdoc};
+use pinion_bson::{Binary, BinarySubtype, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use pinion_runtime::sim::{Sim, SimOptions};
 use pinion_runtime::{
     Connection, Duration, Listener, connect, core_id, core_local, now, on_all_cores,
@@ -14,8 +14,8 @@ use pinion_runtime::{
 };
 use pinion_server::{Remote, RemoteError, ServerOptions, serve};
 use pinion_wire::{
-    CommandSpec, CompressionState, Compressor, ErrorCode, Flags, Header, Message, OpCode, Registry,
-    Reply, ServerCounters, encode_request, message_length, parse_message,
+    CommandSpec, CompressionState, Compressor, Error, ErrorCode, Flags, Header, Message, OpCode,
+    Registry, Reply, ServerCounters, encode_request, message_length, parse_message,
 };
 
 const PORT: u16 = 27017;
@@ -67,6 +67,22 @@ fn registry(seen: Rc<Seen>) -> Registry {
             }
         },
     );
+    registry.register(CommandSpec::new("withhold"), |_| async {
+        let mut reply = Reply::new();
+        reply.withhold();
+        Ok(reply)
+    });
+    // Fails where it is told to, and its write concern with the code that it is told.
+    registry.register(CommandSpec::new("concern").write(), |inv| async move {
+        let failed = rawdoc! { "code": inv.body().get_i32("concern").unwrap_or(0) };
+        if inv.body().get_bool("fails").is_ok() {
+            let extra = rawdoc! { "writeConcernError": failed };
+            return Err(Error::bad_value("as asked").with_extra(extra));
+        }
+        let mut reply = Reply::new();
+        reply.append("writeConcernError", RawBsonRef::Document(&failed));
+        Ok(reply)
+    });
     registry.register(CommandSpec::new("panic"), |_| async { panic!("as asked") });
     registry.register(CommandSpec::new("shutdown").admin_only(), |_| async {
         request_shutdown();
@@ -224,6 +240,57 @@ fn commands_and_errors() {
             (rawdoc! { "insert": "c", "$db": "test" }, 40414),
         ] {
             assert_eq!(code(&client.command(body).await), expected);
+        }
+    });
+}
+
+#[test]
+fn a_reply_that_is_withheld_closes_the_connection() {
+    run(20, ServerOptions::default(), |addr, _| async move {
+        let mut client = Client::connect(addr).await;
+        let before = client.send(0, rawdoc! { "ping": 1, "$db": "test" }).await;
+        client
+            .send(0, rawdoc! { "withhold": 1, "$db": "test" })
+            .await;
+        client.send(0, rawdoc! { "ping": 1, "$db": "test" }).await;
+        let bytes = client.receive_bytes().await.expect("the reply before");
+        assert_eq!(Header::read(&bytes).unwrap().response_to, before);
+        assert!(client.receive_bytes().await.is_none());
+    });
+}
+
+#[test]
+fn retryable_writes_are_labelled_by_their_write_concern_too() {
+    run(21, ServerOptions::default(), |addr, _| async move {
+        let mut client = Client::connect(addr).await;
+        let lsid = rawdoc! { "id": Binary { subtype: BinarySubtype::Uuid, bytes: vec![7; 16] } };
+        for (code, retryable, fails, expected) in [
+            (91, true, false, true),
+            (91, true, true, true),
+            (91, false, false, false),
+            (100, true, false, false),
+        ] {
+            let mut body = rawdoc! { "concern": code, "$db": "test" };
+            if retryable {
+                body.append(cstr!("lsid"), lsid.clone());
+                body.append(cstr!("txnNumber"), 1i64);
+            }
+            if fails {
+                body.append(cstr!("fails"), true);
+            }
+            let reply = client.command(body).await;
+            let labels = reply.get_array("errorLabels").ok();
+            let labels: Vec<_> = labels.map_or(Vec::new(), |labels| {
+                pinion_bson::values(labels)
+                    .map(|label| label.as_str().unwrap())
+                    .collect()
+            });
+            let wanted: &[&str] = if expected {
+                &["RetryableWriteError"]
+            } else {
+                &[]
+            };
+            assert_eq!(labels, wanted, "{code} {retryable} {fails}: {reply:?}");
         }
     });
 }

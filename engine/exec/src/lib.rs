@@ -15,6 +15,7 @@ mod capped;
 mod cluster_parameters;
 mod compute;
 mod concern;
+mod fail_points;
 mod fsync_lock;
 mod interrupt;
 mod log_verbosity;
@@ -37,11 +38,13 @@ mod version;
 mod write;
 
 pub use applier::{Applier, ApplyCounts};
-pub use commands::{ProcessSource, ProcessUsage, SystemSource, register_commands};
+pub use commands::{
+    ProcessSource, ProcessUsage, SystemSource, register_commands, register_test_commands,
+};
 pub use metrics::{CounterValues, Counters};
 pub use node::{OpenNodeError, close_node, open_node};
 pub use options::{HostInfo, NodeOptions};
-pub use parameters::{LogControl, set_start_parameters};
+pub use parameters::{LogControl, set_start_parameters, test_commands_enabled};
 pub use pinion_catalog::ApplyMode;
 pub use profile::set_profile_defaults;
 pub use state::{NodeShared, NodeState, state};

@@ -53,6 +53,8 @@ pub(crate) const TRIAL_WORKS: u64 = 10_000;
 pub(crate) const TRIAL_RESULTS: u64 = 101;
 /// Bytes of all index filters together.
 pub(crate) const MAX_INDEX_FILTER_BYTES: usize = 16 * 1024 * 1024;
+/// How long it is waited before it is looked again how often a fail point has acted.
+pub(crate) const FAIL_POINT_POLL: Duration = Duration::from_millis(10);
 /// How deep operations of `applyOps` may stand in one another.
 pub(crate) const MAX_APPLY_OPS_DEPTH: usize = 10;
 /// Bytes of all query settings together, which are one stored document.

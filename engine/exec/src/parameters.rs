@@ -9,6 +9,7 @@ use pinion_runtime::Duration;
 use pinion_wire::idl::{f64_lossy, i64_exact, truthy};
 use pinion_wire::{Error, ErrorCode, Result, ServerCounters};
 
+use crate::fail_points;
 use crate::limits::{
     CURSOR_TIMEOUT, LEAST_BUILD_MEMORY_MB, MAX_SERVICE_DESCRIPTOR_BYTES,
     MIN_SPACE_BESIDE_SPILLS_BYTES, MOST_LEAST_FREE_MB, SESSION_TIMEOUT,
@@ -32,6 +33,8 @@ pub(crate) struct Parameters {
     /// Bytes on disk that nothing is spilled into.
     pub spilling_min_available_bytes: i64,
     pub ttl: TtlParameters,
+    /// Whether the commands of tests are there.
+    pub enable_test_commands: bool,
     /// What an automation agent calls the deployment; kept for it.
     pub automation_service_descriptor: Box<str>,
 }
@@ -61,6 +64,13 @@ pub(crate) fn server_counters() -> Rc<ServerCounters> {
     })
 }
 
+/// Whether the node was started with the commands of tests; asked when its parameters are set.
+pub fn test_commands_enabled() -> bool {
+    let state = crate::state::state();
+    let parameters = state.parameters.borrow();
+    parameters.enable_test_commands
+}
+
 /// Sets the parameters given at the start (`--setParameter name=value`) on this core.
 ///
 /// # Errors
@@ -68,6 +78,19 @@ pub(crate) fn server_counters() -> Rc<ServerCounters> {
 pub fn set_start_parameters(given: &[(String, String)]) -> std::result::Result<(), String> {
     let state = crate::state::state();
     for (name, text) in given {
+        if let Some(point) = name.strip_prefix(FAIL_POINT_PREFIX) {
+            let enables = |(name, text): &(String, String)| {
+                name == "enableTestCommands" && matches!(text.as_str(), "1" | "true")
+            };
+            if !given.iter().any(enables) {
+                return Err(format!(
+                    "--setParameter {name} is refused: fail points need enableTestCommands"
+                ));
+            }
+            fail_points::set_at_start(point, text)
+                .map_err(|error| format!("--setParameter {name}={text}: {}", error.message))?;
+            continue;
+        }
         if !Parameters::settable(name).1 {
             return Err(format!(
                 "--setParameter {name}={text} is not supported: unknown parameter, or it cannot be set"
@@ -97,6 +120,7 @@ impl Default for Parameters {
             allow_disk_use_by_default: true,
             spilling_min_available_bytes: MIN_SPACE_BESIDE_SPILLS_BYTES,
             ttl: TtlParameters::default(),
+            enable_test_commands: false,
             automation_service_descriptor: "".into(),
         }
     }
@@ -152,6 +176,7 @@ pub(crate) enum Setting {
     AutomationServiceDescriptor(Box<str>),
     Quiet(bool),
     NoTableScan(bool),
+    EnableTestCommands(bool),
     BuildMemory(i64),
     BuildLeastFree(i64),
     Memory(&'static MemoryLimit, usize),
@@ -159,6 +184,9 @@ pub(crate) enum Setting {
     SpillingMinAvailable(i64),
     Ttl(TtlSetting),
 }
+
+/// What stands before the name of a fail point where it is a parameter.
+pub(crate) const FAIL_POINT_PREFIX: &str = "failpoint.";
 
 /// All parameters that can be asked for, in order.
 pub(crate) const NAMES: [&str; 28] = [
@@ -217,7 +245,7 @@ impl Parameters {
                 out.append(name, self.cursor_timeout.as_millis() as i64);
             }
             "enableTestCommands" => {
-                out.append(name, false);
+                out.append(name, self.enable_test_commands);
             }
             "featureCompatibilityVersion" => {
                 out.start_document(name)
@@ -297,6 +325,7 @@ impl Parameters {
             | "ttlMonitorEnabled"
             | "ttlMonitorSleepSecs"
             | "ttlMonitorSubPassTargetSecs" => (true, true),
+            "enableTestCommands" => (false, true),
             _ => {
                 let is_limit = MemoryLimit::find(name).is_some();
                 (is_limit, is_limit)
@@ -357,6 +386,7 @@ impl Parameters {
             // Whatever is no zero, and not false or null.
             "quiet" => Setting::Quiet(truthy(value)),
             "notablescan" => Setting::NoTableScan(boolean()?),
+            "enableTestCommands" => Setting::EnableTestCommands(boolean()?),
             "maxIndexBuildMemoryUsageMegabytes" => {
                 let megabytes = at_least(LEAST_BUILD_MEMORY_MB)?;
                 Setting::BuildMemory(at_most(megabytes, i64::from(i32::MAX))?)
@@ -405,6 +435,7 @@ impl Parameters {
             }
             Setting::Quiet(value) => server_counters().quiet.set(*value),
             Setting::NoTableScan(value) => self.notablescan = *value,
+            Setting::EnableTestCommands(value) => self.enable_test_commands = *value,
             Setting::BuildMemory(value) => self.build_memory_mb = *value,
             Setting::BuildLeastFree(value) => self.build_least_free_mb = *value,
             Setting::Memory(limit, bytes) => limit.set(&mut self.memory, *bytes),

@@ -11,6 +11,7 @@ use pinion_runtime::{Instant, Rng};
 
 use crate::capped::CappedTable;
 use crate::cluster_parameters::ClusterParameters;
+use crate::fail_points::FailPoints;
 use crate::fsync_lock::FsyncLock;
 use crate::metrics::Metrics;
 use crate::ops::OpTable;
@@ -37,6 +38,7 @@ pub struct NodeState {
     pub(crate) sessions: SessionTable,
     pub(crate) ops: OpTable,
     pub(crate) fsync_lock: FsyncLock,
+    pub(crate) fail_points: FailPoints,
     pub(crate) parameters: RefCell<Parameters>,
     pub(crate) cluster_parameters: RefCell<ClusterParameters>,
     /// One that sets a cluster parameter at a time; core 0 has it.
@@ -101,6 +103,7 @@ impl NodeState {
             sessions: SessionTable::default(),
             ops: OpTable::default(),
             fsync_lock: FsyncLock::default(),
+            fail_points: FailPoints::default(),
             parameters: RefCell::new(Parameters::default()),
             cluster_parameters: RefCell::new(ClusterParameters::default()),
             cluster_parameters_turn: Semaphore::new(1),

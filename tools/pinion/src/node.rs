@@ -145,9 +145,6 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
     let results = on_all_cores(move |_| {
         let parameters = parameters.clone();
         async move {
-            let mut registry = Registry::new();
-            pinion_exec::register_commands(&mut registry);
-            set_core_local(Rc::new(registry));
             if let Some(log_control) = log_control {
                 set_core_local(Rc::new(log_control()));
             }
@@ -158,7 +155,14 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
                 set_core_local(Rc::new(SystemSource(Box::new(system))));
             }
             pinion_exec::set_profile_defaults(profile_level, profile_sample_rate);
-            pinion_exec::set_start_parameters(&parameters)
+            let set = pinion_exec::set_start_parameters(&parameters);
+            let mut registry = Registry::new();
+            pinion_exec::register_commands(&mut registry);
+            if pinion_exec::test_commands_enabled() {
+                pinion_exec::register_test_commands(&mut registry);
+            }
+            set_core_local(Rc::new(registry));
+            set
         }
     })
     .await;

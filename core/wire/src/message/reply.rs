@@ -29,6 +29,8 @@ pub struct Reply {
     /// stream.
     next: Option<RawDocumentBuf>,
     close_connection: bool,
+    /// The connection is closed instead of sending this.
+    withheld: bool,
     /// `ok` is an int, as in the replies that MongoDB makes out of those of other commands.
     ok_is_int: bool,
     /// What the command leaves for the next one like it.
@@ -54,6 +56,7 @@ impl Reply {
             fields: DocBuilder::with_prefix(buffer),
             next: None,
             close_connection: false,
+            withheld: false,
             ok_is_int: false,
             repeatable: None,
         }
@@ -93,6 +96,16 @@ impl Reply {
     pub fn close_connection(&mut self) -> &mut Reply {
         self.close_connection = true;
         self
+    }
+
+    /// Closes the connection at once: this reply is not sent.
+    pub fn withhold(&mut self) -> &mut Reply {
+        self.withheld = true;
+        self
+    }
+
+    pub fn is_withheld(&self) -> bool {
+        self.withheld
     }
 
     /// `ok` will be an int.
@@ -209,7 +222,8 @@ impl ReplyFrame {
     }
 }
 
-/// The reply to a command that failed: `ok: 0.0`, `errmsg`, `code`, `codeName`, further fields and labels.
+/// The reply to a command that failed: `ok: 0.0`, `errmsg`, `code`, `codeName`, further fields and labels. Where the further
+/// fields have `errorLabels`, these stand for all others; an empty list is left out.
 pub fn error_reply(error: &Error, more_labels: &[&'static str]) -> Reply {
     let mut reply = Reply::new();
     reply
@@ -218,6 +232,14 @@ pub fn error_reply(error: &Error, more_labels: &[&'static str]) -> Reply {
         .append("code", error.code.0)
         .append("codeName", &*error.code_name());
     if let Some(extra) = &error.extra {
+        let labels = pinion_bson::get(extra, "errorLabels").and_then(|labels| labels.as_array());
+        if labels.is_some_and(|labels| pinion_bson::values(labels).next().is_none()) {
+            let further = pinion_bson::elements(extra).filter(|(name, _)| *name != "errorLabels");
+            further.for_each(|(name, value)| {
+                reply.append_raw(name, value);
+            });
+            return reply;
+        }
         reply.append_all(extra);
     }
     let further = more_labels

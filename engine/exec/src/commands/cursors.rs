@@ -9,6 +9,7 @@ use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
 use crate::acquire::acquire_read;
 use crate::compute::compute_bytes;
+use crate::fail_points::{fails_get_more, time_out};
 use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
 use crate::read::{Cursor, Filled, Reads, Stream, core_of, fill, not_found};
 use crate::state::state;
@@ -177,6 +178,11 @@ async fn continue_cursor(
             "cannot set maxTimeMS on getMore command for a non-awaitData cursor",
         ));
     }
+    let fails_by_test = state.fail_points.any_is_on();
+    if fails_by_test && let Err(error) = fails_get_more(ctx, ns.as_str()).await {
+        state.cursors.check_in(id, cursor);
+        return Err(error);
+    }
     let mut guard = ForgetOnDrop { id, armed: true };
     // The time that the command which made the cursor had left counts. To one that waits for data the
     // time says how long.
@@ -185,6 +191,10 @@ async fn continue_cursor(
         (false, Some(left)) => Some((started + left).as_nanos()),
         (false, None) => ctx.deadline_ns,
         (true, _) => None,
+    };
+    let deadline_ns = match fails_by_test {
+        true => time_out(deadline_ns).await,
+        false => deadline_ns,
     };
     let ctx = ctx.clone().with_deadline(deadline_ns);
     let until = started + await_time(&ctx);

@@ -233,7 +233,8 @@ impl RepeatedFind {
     fn attempt(&self, id: RawBsonRef<'_>, started_ns: u64) -> Option<Attempt> {
         let find = &self.0;
         // The message says what it said when a node that accepts writes answered it, and such a node answers it again.
-        if state().profiling.get() || !state().is_writable() {
+        let state = state();
+        if state.profiling.get() || !state.is_writable() || state.fail_points.any_is_on() {
             return None;
         }
         let seen = glance(&find.ns, GateAccess::Read, |collection| {
@@ -246,7 +247,7 @@ impl RepeatedFind {
             Glance::Found(place) => Some(place),
         };
         if let Some(lsid) = &find.lsid {
-            state().sessions.touch(lsid, started_ns).ok()?;
+            state.sessions.touch(lsid, started_ns).ok()?;
         }
         let Some((tree, partition, key)) = place else {
             return Some(Attempt::Ran(find.finish(None, None, started_ns)));

@@ -21,6 +21,7 @@ mod delete;
 mod distinct;
 mod explain;
 mod express;
+mod fail_points;
 mod find;
 mod find_and_modify;
 mod first_stage;
@@ -58,6 +59,7 @@ use pinion_wire::{
 };
 
 pub(crate) use crate::concern::acknowledge;
+pub use fail_points::register_test_commands;
 pub use status_sections::{ProcessSource, ProcessUsage, SystemSource};
 pub use table::register_commands;
 
@@ -65,7 +67,7 @@ use crate::concern;
 use crate::interrupt::poll_once;
 use crate::metrics::{Metrics, OpClass, TopKind};
 use crate::profile::Profiled;
-use crate::state::state;
+use crate::state::{NodeState, state};
 use crate::topology;
 
 /// Registers a command with everything that surrounds it.
@@ -77,17 +79,34 @@ where
     registry.register(spec, move |cmd| run(cmd, top, handler));
 }
 
-async fn run<F, Fut>(mut cmd: Invocation, top: Option<TopKind>, handler: F) -> Result<Reply>
+async fn run<F, Fut>(cmd: Invocation, top: Option<TopKind>, handler: F) -> Result<Reply>
 where
     F: FnOnce(Invocation) -> Fut,
     Fut: Future<Output = Result<Reply>>,
 {
-    let state = state();
-    let metrics = &state.metrics;
     if cmd.ctx.args.help {
         return Ok(help(&cmd));
     }
-    topology::check_runs_here(&state, &cmd)?;
+    let state = state();
+    if state.fail_points.any_is_on() {
+        let handled = |cmd| run_counted(&state, cmd, top, handler);
+        return Box::pin(crate::fail_points::around(cmd, handled)).await;
+    }
+    run_counted(&state, cmd, top, handler).await
+}
+
+async fn run_counted<F, Fut>(
+    state: &NodeState,
+    mut cmd: Invocation,
+    top: Option<TopKind>,
+    handler: F,
+) -> Result<Reply>
+where
+    F: FnOnce(Invocation) -> Fut,
+    Fut: Future<Output = Result<Reply>>,
+{
+    let metrics = &state.metrics;
+    topology::check_runs_here(state, &cmd)?;
     concern::check(&cmd)?;
     if let Some(lsid) = &cmd.ctx.args.lsid {
         state.sessions.touch(lsid, cmd.ctx.started_ns)?;

@@ -1,18 +1,17 @@
 //! `getParameter` and `setParameter`.
 
-use pinion_bson::{DocBuilder, RawBsonRef, elements};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, elements};
 use pinion_wire::idl::{is_generic_argument, truthy};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
-use crate::parameters::{NAMES, Parameters};
+use crate::fail_points::{self, FailPoint};
+use crate::parameters::{FAIL_POINT_PREFIX, NAMES, Parameters, test_commands_enabled};
 use crate::state::state;
 
 /// `getParameter`.
 pub(crate) async fn get_parameter(cmd: Invocation) -> Result<Reply> {
     let body = cmd.body();
     let mut out = Reply::new();
-    let state = state();
-    let parameters = state.parameters.borrow();
     let (mut all, mut details) = (false, false);
     match pinion_bson::get(body, "getParameter") {
         Some(RawBsonRef::String("*")) => all = true,
@@ -33,8 +32,22 @@ pub(crate) async fn get_parameter(cmd: Invocation) -> Result<Reply> {
         }
         _ => {}
     }
+    let found = append_parameters(body, all, details, &mut out);
+    if found + append_fail_points(body, all, &mut out).await == 0 {
+        return Err(Error::new(
+            ErrorCode::INVALID_OPTIONS,
+            "no option found to get",
+        ));
+    }
+    Ok(out)
+}
+
+/// Appends the parameters that are asked for; tells how many.
+fn append_parameters(body: &RawDocument, all: bool, details: bool, out: &mut DocBuilder) -> usize {
+    let state = state();
+    let parameters = state.parameters.borrow();
     let mut found = 0;
-    let mut append = |name: &str, out: &mut DocBuilder| {
+    let mut append = |name: &str| {
         if details && NAMES.contains(&name) {
             out.start_document(name);
             parameters.append_as(name, "value", out);
@@ -48,23 +61,37 @@ pub(crate) async fn get_parameter(cmd: Invocation) -> Result<Reply> {
         }
     };
     if all {
-        for name in NAMES {
-            append(name, &mut out);
-        }
+        NAMES.into_iter().for_each(append);
     } else {
         for (name, _) in elements(body).skip(1) {
             if !is_generic_argument(name) {
-                append(name, &mut out);
+                append(name);
             }
         }
     }
-    if found == 0 {
-        return Err(Error::new(
-            ErrorCode::INVALID_OPTIONS,
-            "no option found to get",
-        ));
+    found
+}
+
+/// Whether a parameter is a fail point, which the command for them sets while the node runs.
+fn is_fail_point(name: &str) -> bool {
+    let point = name.strip_prefix(FAIL_POINT_PREFIX);
+    test_commands_enabled() && point.is_some_and(|point| FailPoint::named(point).is_ok())
+}
+
+/// Appends the fail points that are asked for, where there are any; tells how many.
+async fn append_fail_points(body: &RawDocument, all: bool, out: &mut DocBuilder) -> usize {
+    if !test_commands_enabled() {
+        return 0;
     }
-    Ok(out)
+    let mut found = 0;
+    for point in FailPoint::ALL {
+        let name = [FAIL_POINT_PREFIX, point.name()].concat();
+        if all || pinion_bson::get(body, &name).is_some() {
+            fail_points::append(point, &name, out).await;
+            found += 1;
+        }
+    }
+    found
 }
 
 /// `setParameter`: several parameters are checked first and set together, on every core.
@@ -77,7 +104,8 @@ pub(crate) async fn set_parameter(cmd: Invocation) -> Result<Reply> {
             continue;
         }
         let (runtime, _) = Parameters::settable(name);
-        if NAMES.contains(&name) && !runtime {
+        let is_start_only = NAMES.contains(&name) || is_fail_point(name);
+        if is_start_only && !runtime {
             return Err(Error::new(
                 ErrorCode::ILLEGAL_OPERATION,
                 format!("not allowed to change [{name}] at runtime"),

@@ -9,7 +9,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_bson::{Bson, Document, RawDocument, RawDocumentBuf};
-use pinion_exec::{HostInfo, NodeOptions, close_node, open_node, register_commands};
+use pinion_exec::{
+    HostInfo, NodeOptions, close_node, open_node, register_commands, register_test_commands,
+};
 use pinion_runtime::sim::{Death, Sim, SimOptions};
 use pinion_runtime::{CoreId, Duration, Queue};
 use pinion_storage::StorageOptions;
@@ -179,6 +181,9 @@ async fn dispatch(op: i32, body: RawDocumentBuf) -> Vec<u8> {
         Err(error) => error_reply(&error, &[]),
     };
     let _ = reply.take_next();
+    if reply.is_withheld() {
+        reply.append("withheld", true);
+    }
     let bytes = reply.encode(ReplyFrame::answering(&message, 1));
     // Behind the header: flags and the section's kind.
     bytes[21..].to_vec()
@@ -219,6 +224,7 @@ fn node_main(
     Box::pin(async move {
         let mut registry = Registry::new();
         register_commands(&mut registry);
+        register_test_commands(&mut registry);
         pinion_runtime::set_core_local(Rc::new(registry));
         if core == CoreId(0) {
             if let Err(error) = open_node(options).await {

@@ -6,6 +6,7 @@ mod applier;
 mod basics;
 mod capped;
 mod divided;
+mod fail_points;
 mod fsync_lock;
 mod keys;
 mod kinds;

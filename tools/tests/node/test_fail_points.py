@@ -1,0 +1,135 @@
+"""Fail points as drivers' tests use them, on a node that was started for tests; and that no other node has them."""
+
+import json
+
+import pymongo
+import pytest
+from pinion_node import Node, run
+from pymongo.errors import AutoReconnect, OperationFailure
+
+TEST_COMMANDS = ["--cpus", "2", "--setParameter", "enableTestCommands=1"]
+
+
+@pytest.fixture(scope="module")
+def node():
+    with Node(*TEST_COMMANDS) as running:
+        yield running
+
+
+def configure(client, mode, name="failCommand", **data):
+    command = {"configureFailPoint": name, "mode": mode, "data": data}
+    return client.admin.command(command)["count"]
+
+
+def fails(database, command, code):
+    with pytest.raises(OperationFailure) as caught:
+        database.command(command)
+    assert caught.value.code == code, caught.value.details
+    return caught.value.details
+
+
+def test_only_a_node_for_tests_has_them():
+    with Node() as plain:
+        client = plain.client()
+        fails(client.admin, {"configureFailPoint": "failCommand", "mode": "off"}, 59)
+        fails(client.admin, {"waitForFailPoint": "failCommand", "timesEntered": 1, "maxTimeMS": 1}, 59)
+        assert client.admin.command("getParameter", 1, enableTestCommands=1)["enableTestCommands"] is False
+        fails(client.admin, {"getParameter": 1, "failpoint.failCommand": 1}, 72)
+
+
+def test_names_and_modes(client):
+    assert client.admin.command("getParameter", 1, enableTestCommands=1)["enableTestCommands"] is True
+    assert fails(client.admin, {"configureFailPoint": "onPrimaryTransactionalWrite", "mode": "off"}, 266)["errmsg"] == (
+        "onPrimaryTransactionalWrite not found"
+    )
+    for mode, code in [("sometimes", 2), ({"times": -1}, 2), ({}, 2), (1, 14)]:
+        fails(client.admin, {"configureFailPoint": "failCommand", "mode": mode}, code)
+    fails(client.admin, {"configureFailPoint": "failCommand"}, 20)
+    fails(client.test, {"configureFailPoint": "failCommand", "mode": "off"}, 13)
+
+
+def test_a_command_fails_on_whichever_core_it_runs(node):
+    """Each of several connections is another core's; together they see the fault as often as it was told."""
+    with node.client() as client:
+        configure(client, {"times": 3}, failCommands=["find"], errorCode=8)
+    failed = 0
+    for _ in range(8):
+        with node.client(retryReads=False) as client:
+            try:
+                client.test.c.find_one({"_id": 1})
+            except OperationFailure as error:
+                assert error.code == 8
+                failed += 1
+    assert failed == 3
+
+
+def test_connections_close(node):
+    with node.client(retryReads=False) as client:
+        client.admin.command("ping")
+        configure(client, {"times": 1}, failCommands=["find"], closeConnection=True)
+        with pytest.raises(AutoReconnect):
+            client.test.c.find_one()
+        client.test.c.find_one()
+
+
+def test_labels_are_those_that_are_named(client):
+    configure(client, {"times": 1}, failCommands=["ping"], errorCode=8, errorLabels=["One", "Two"])
+    assert fails(client.test, {"ping": 1}, 8)["errorLabels"] == ["One", "Two"]
+    configure(client, {"times": 1}, failCommands=["ping"], errorCode=462, errorLabels=[])
+    assert "errorLabels" not in fails(client.test, {"ping": 1}, 462)
+    configure(client, {"times": 1}, failCommands=["ping"], errorCode=462)
+    assert fails(client.test, {"ping": 1}, 462)["errorLabels"] == ["SystemOverloadedError"]
+
+
+def test_only_the_application_that_is_named_is_meant(node):
+    """Its name is known from the very hello that brings it."""
+    with node.client() as client, node.client(appname="meant", retryReads=False) as meant:
+        configure(client, "alwaysOn", failCommands=["find"], appName="meant", errorCode=9)
+        client.test.c.find_one()
+        with pytest.raises(OperationFailure):
+            meant.test.c.find_one()
+        configure(client, "alwaysOn", failCommands=["hello", "isMaster"], appName="new", closeConnection=True)
+        with node.client(appname="new", serverSelectionTimeoutMS=500) as new, pytest.raises(pymongo.errors.ServerSelectionTimeoutError):
+            new.admin.command("ping")
+        client.admin.command("hello")
+        configure(client, "off")
+
+
+def test_write_concern_errors(client):
+    error = {"code": 64, "codeName": "WriteConcernTimeout", "errmsg": "waiting for replication timed out"}
+    configure(client, {"times": 1}, failCommands=["insert"], writeConcernError=error)
+    reply = client.test.command({"insert": "wce", "documents": [{}]}, check=False)
+    assert reply["writeConcernError"] == error and reply["n"] == 1
+    client.test.wce.drop()
+
+
+def test_the_time_of_an_operation_is_up(client):
+    client.test.times.insert_many({"_id": n} for n in range(9))
+    cursor = client.test.times.find(batch_size=2).max_time_ms(10_000)
+    next(cursor)
+    configure(client, "alwaysOn", name="maxTimeAlwaysTimeOut")
+    with pytest.raises(pymongo.errors.ExecutionTimeout):
+        list(cursor)
+    with pytest.raises(pymongo.errors.ExecutionTimeout):
+        client.test.command("ping", maxTimeMS=10_000)
+    configure(client, "off", name="maxTimeAlwaysTimeOut")
+    client.test.command("ping", maxTimeMS=10_000)
+    client.test.times.drop()
+
+
+def test_the_parameter():
+    given = {"mode": "alwaysOn", "data": {"failCommands": ["count"], "errorCode": 4}}
+    with Node(*TEST_COMMANDS, "--setParameter", f"failpoint.failCommand={json.dumps(given)}") as node:
+        client = node.client()
+        fails(client.test, {"count": "c"}, 4)
+        asked = client.admin.command({"getParameter": 1, "failpoint.failCommand": 1})["failpoint.failCommand"]
+        assert asked == {"mode": 1, "data": given["data"], "timesEntered": 1}
+        assert "failpoint.maxTimeNeverTimeOut" in client.admin.command("getParameter", "*")
+        fails(client.admin, {"setParameter": 1, "failpoint.failCommand": given}, 20)
+        assert configure(client, "off") == 1
+        client.test.command({"count": "c"})
+    for value, named in [("{", "failCommand"), ('{"mode": "no"}', "unknown mode"), ("7", "object")]:
+        status, output = run(*TEST_COMMANDS, "--dbpath", str(node.directory / "other"), "--setParameter", f"failpoint.failCommand={value}")
+        assert status != 0 and named in output, output
+    status, output = run("--dbpath", str(node.directory / "other"), "--setParameter", 'failpoint.failCommand={"mode": "off"}')
+    assert status != 0 and "enableTestCommands" in output
