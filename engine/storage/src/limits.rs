@@ -75,6 +75,19 @@ pub(crate) const ZERO_CHUNK_BYTES: usize = 1024 * 1024;
 /// Bytes of a segment read at a time while rings are scanned.
 pub(crate) const SCAN_CHUNK_BYTES: usize = 1024 * 1024;
 
+/// The latest flushed entries of each ring that are kept in memory for readers of the log.
+pub(crate) const LOG_TAIL_BYTES: usize = 8 * 1024 * 1024;
+
+/// Small entries that are copied for readers of the log share memory in pieces of at most so many bytes.
+pub(crate) const LOG_PIECE_BYTES: usize = 256 * 1024;
+
+/// Entries that a reader of the log gets from one ring at a time.
+pub(crate) const LOG_FETCH_BYTES: usize = 256 * 1024;
+
+/// A search in a segment ends when it is known to so many frames; so many are read at first to see what begins there.
+pub(crate) const SEEK_FRAMES: u32 = 16;
+pub(crate) const PROBE_FRAMES: u32 = 1;
+
 /// Frames laid out at once by a flush.
 pub(crate) const FLUSH_STEP_FRAMES: u64 = (1024 * 1024 / BLOCK_BYTES) as u64;
 
@@ -96,6 +109,7 @@ const _: () = assert!(MAX_PENDING_BYTES > 2 * MAX_ENTRY_BYTES);
 const _: () =
     assert!(SEGMENT_BYTES.is_multiple_of(BLOCK_BYTES as u64) && SEGMENT_BYTES >= MIN_SEGMENT_BYTES);
 const _: () = assert!(MAX_STEP_BYTES < MAX_PENDING_BYTES);
+const _: () = assert!(SEEK_FRAMES > 1 && PROBE_FRAMES > 0);
 const _: () = assert!(
     SCAN_CHUNK_BYTES.is_multiple_of(BLOCK_BYTES) && ZERO_CHUNK_BYTES.is_multiple_of(BLOCK_BYTES)
 );

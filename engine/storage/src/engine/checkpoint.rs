@@ -16,9 +16,11 @@ use pinion_runtime::{CoreId, Queue, fs, join_all, now, sim, spawn, submit_to, ti
 
 use super::options::PlantedFault;
 use super::pace::CorePace;
+use super::retention::LogRetention;
 use super::storage::{Phase, Shared, Storage, storage};
 use crate::base::PartitionRoots;
 use crate::manifest::{Manifest, ManifestStore};
+use crate::ring::RingFiles;
 use crate::types::{Fatal, PartitionId};
 
 /// What belongs to the node as a whole; core 0 has it.
@@ -30,8 +32,9 @@ pub(super) struct NodeState {
     /// One checkpoint at a time.
     pub(super) turn: Semaphore,
     pub(super) demand: Notify,
-    /// Segments of rings that no core writes any more, each with its last entry.
-    pub(super) foreign: RefCell<Vec<(PathBuf, Timestamp)>>,
+    /// The rings that no core writes any more.
+    pub(super) foreign: RefCell<Vec<RingFiles>>,
+    pub(super) retention: Cell<Option<LogRetention>>,
     /// Something besides entries is to be written: trees were dropped.
     pub(super) dirty: Cell<bool>,
     /// While no checkpoint may change the files: the last timestamp allotted to any write.
@@ -221,20 +224,22 @@ impl Storage {
             .map(|roots| roots.expect("every partition has an owner"))
             .collect();
 
+        let retained = self.choose_retained(c).await;
         self.write_manifest(|current| {
             let mut manifest = Manifest {
                 base: c.as_u64(),
                 all_durable: current.all_durable.max(c.as_u64()),
-                retained_above: c.as_u64(),
+                retained_above: retained.as_u64(),
                 roots: roots.clone(),
                 spilled,
                 ..current.clone()
             };
-            manifest.cuts.prune(c);
+            manifest.cuts.prune(retained);
             manifest
         })
         .await?;
         node.base.set(c);
+        self.publish_retained(retained);
         let recorded = &self.shared.recorded_durable;
         recorded.fetch_max(c.as_u64(), Ordering::SeqCst);
         sim::event("checkpoint install");
@@ -242,12 +247,12 @@ impl Storage {
         let installed = join_all((0..self.cores as u16).map(|core| {
             let roots = roots.clone();
             submit_to(CoreId(core), Queue::Background, move || async move {
-                storage().install_owned(c, &roots).await
+                storage().install_owned(retained, &roots).await
             })
         }))
         .await;
         installed.into_iter().collect::<Result<(), Fatal>>()?;
-        self.remove_foreign_segments(c).await?;
+        self.remove_foreign_segments(retained).await?;
         let counters = &self.counters;
         counters.checkpoints.set(counters.checkpoints.get() + 1);
         counters.checkpoint_last.set(now() - started);
@@ -301,7 +306,11 @@ impl Storage {
     }
 
     /// The manifest is durable: the new base takes over, and what only the old one needed may go.
-    async fn install_owned(&self, c: Timestamp, roots: &[PartitionRoots]) -> Result<(), Fatal> {
+    async fn install_owned(
+        &self,
+        retained: Timestamp,
+        roots: &[PartitionRoots],
+    ) -> Result<(), Fatal> {
         for partition in self.owned() {
             if self.options.planted_fault == PlantedFault::SuperblockBeforePages {
                 partition.hold_page_syncs(false).await?;
@@ -316,23 +325,18 @@ impl Storage {
             let failed = |error: std::io::Error| {
                 Fatal::new(format!("recycling ring segments failed: {error}"))
             };
-            ring.recycle(c).await.map_err(failed)?;
+            ring.recycle(retained).await.map_err(failed)?;
         }
         Ok(())
     }
 
-    async fn remove_foreign_segments(&self, c: Timestamp) -> Result<(), Fatal> {
-        let node = self.node_state();
-        let gone: Vec<PathBuf> = {
-            let mut foreign = node.foreign.borrow_mut();
-            let gone = foreign
-                .iter()
-                .filter(|(_, last)| *last <= c)
-                .map(|(path, _)| path.clone())
-                .collect();
-            foreign.retain(|(_, last)| *last > c);
-            gone
-        };
+    /// Removes the segments of rings without a core that hold nothing above `retained`.
+    async fn remove_foreign_segments(&self, retained: Timestamp) -> Result<(), Fatal> {
+        let mut gone: Vec<PathBuf> = Vec::new();
+        for files in self.node_state().foreign.borrow_mut().iter_mut() {
+            let done = files.segments.extract_if(.., |span| span.last <= retained);
+            gone.extend(done.map(|span| files.dir.segment_path(span.generation)));
+        }
         for path in gone {
             let failed = |error| Fatal::new(format!("removing {} failed: {error}", path.display()));
             fs::remove_file(&path).await.map_err(failed)?;

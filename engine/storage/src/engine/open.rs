@@ -20,6 +20,7 @@ use super::error::OpenError;
 use super::horizon::Horizon;
 use super::options::StorageOptions;
 use super::progress::Progress;
+use super::retention::{LogPins, LogWords};
 use super::storage::{Phase, Shared, Storage, owner_of, storage};
 use crate::base::{PartitionOptions, PartitionRoots};
 use crate::limits::{BLOCK_BYTES, MAX_PARTITIONS, MIN_SEGMENT_BYTES};
@@ -103,6 +104,7 @@ pub async fn open(options: StorageOptions) -> Result<Opened, OpenError> {
         recording_durable: AtomicU64::new(manifest.all_durable),
         unsealed: (0..cores).map(|_| AtomicU64::new(u64::MAX)).collect(),
         checkpoints_awaited: AtomicUsize::new(0),
+        log: LogWords::new(cores, manifest.retained_above),
     });
     let roots: Arc<[PartitionRoots]> = manifest.roots.clone().into();
     let node = NodeState {
@@ -111,6 +113,7 @@ pub async fn open(options: StorageOptions) -> Result<Opened, OpenError> {
         demand: Notify::new(),
         foreign: RefCell::default(),
         held: Cell::new(None),
+        retention: Cell::new(options.log_retention),
         dirty: Cell::new(false),
         base: Cell::new(manifest.base()),
         epoch: Cell::new(manifest.epoch),
@@ -310,6 +313,7 @@ async fn open_core(
         checkpoint_asked: Cell::new(false),
         frames_sealed: Cell::new(0),
         horizon: Horizon::default(),
+        log_pins: LogPins::default(),
         node,
         counters: super::stats::Counters::default(),
     }));

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use pinion_runtime::Duration;
 
+use super::retention::LogRetention;
 use crate::base::PartitionOptions;
-use crate::limits::SEGMENT_BYTES;
+use crate::limits::{LOG_TAIL_BYTES, SEGMENT_BYTES};
 use crate::ring::Stamps;
 
 /// In the few hundred frames of a simulated ring, stamps of two places are then near each other every few openings,
@@ -32,6 +33,11 @@ pub struct StorageOptions {
     pub segment_bytes: u64,
     /// Ring bytes of one core since the last checkpoint that start one.
     pub ring_bytes_per_checkpoint: u64,
+    /// How much of the log is kept beyond what recovery needs; nothing when absent.
+    pub log_retention: Option<LogRetention>,
+    /// With a retention: memory for the latest entries of each ring, beside those that are not on the device yet, so that
+    /// readers at the end of the log never touch the disk.
+    pub log_tail_bytes: usize,
     /// How long a write waits for memory before it is refused.
     pub memory_wait: Duration,
     /// Passed on to partitions; their cache is set from `cache_bytes`.
@@ -57,6 +63,8 @@ impl StorageOptions {
             checkpoint_interval: Duration::from_secs(60),
             segment_bytes: SEGMENT_BYTES,
             ring_bytes_per_checkpoint: crate::limits::RING_BYTES_PER_CHECKPOINT,
+            log_retention: None,
+            log_tail_bytes: LOG_TAIL_BYTES,
             memory_wait: Duration::from_secs(10),
             partition: PartitionOptions::default(),
             stamp_bits: u32::BITS,
@@ -73,6 +81,7 @@ impl StorageOptions {
             checkpoint_interval: Duration::from_millis(500),
             segment_bytes: 8 * 4096,
             ring_bytes_per_checkpoint: 256 * 1024,
+            log_tail_bytes: 16 * 1024,
             memory_wait: Duration::from_secs(2),
             partition: PartitionOptions::hostile(),
             stamp_bits: HOSTILE_STAMP_BITS,
@@ -82,6 +91,11 @@ impl StorageOptions {
 }
 
 impl StorageOptions {
+    /// What of the log's end each ring keeps in memory.
+    pub(super) fn tail_bytes(&self) -> usize {
+        self.log_retention.map_or(0, |_| self.log_tail_bytes)
+    }
+
     pub(super) fn stamps(&self) -> Stamps {
         Stamps::new(self.stamp_bits)
     }

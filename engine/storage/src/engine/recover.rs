@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
@@ -21,7 +20,9 @@ use super::options::PlantedFault;
 use super::storage::{Phase, Storage, storage};
 use crate::manifest::{Cut, Cuts, Manifest};
 use crate::recovery::{Chain, MergedLog, Verified, verify};
-use crate::ring::{EntryKind, Ring, RingDir, RingReader, RingStart, list_rings};
+use crate::ring::{
+    EntryKind, Ring, RingDir, RingFiles, RingReader, RingStart, SegmentSpan, list_rings,
+};
 use crate::types::{Fatal, TreeId, Write};
 
 /// Applies oplog entries again. It runs on core 0.
@@ -58,8 +59,25 @@ pub struct RecoveryReport {
 
 /// The segments of a ring, as recovery found them.
 struct FoundRing {
-    dir: RingDir,
+    files: RingFiles,
     generations: Vec<u64>,
+    /// The first entry of each segment.
+    firsts: Vec<Option<Timestamp>>,
+}
+
+impl FoundRing {
+    /// The first segment that may hold an entry above `base`: entries ascend.
+    fn begin(&self, base: Timestamp) -> u64 {
+        let begins_by = |first: &Option<Timestamp>| first.is_some_and(|first| first <= base);
+        let last = self.firsts.iter().rposition(begins_by);
+        last.map_or(0, |nth| self.generations[nth])
+    }
+
+    /// No entry above it touches the `nth` segment, which lies before [`FoundRing::begin`].
+    fn bound(&self, nth: usize) -> Timestamp {
+        let later = self.firsts[nth + 1..].iter().flatten();
+        later.copied().next().unwrap_or(Timestamp::MIN)
+    }
 }
 
 impl Opened {
@@ -72,8 +90,8 @@ impl Opened {
         let storage = self.storage;
         let started = now();
         sim::event("recovery begin");
-        let rings = storage.find_rings().await?;
         let manifest = storage.current_manifest();
+        let rings = storage.find_rings(&manifest).await?;
         let verified = storage.verify_rings(&rings, &manifest).await?;
         if verified.beyond > 0 {
             sim::event("recovery hole");
@@ -119,15 +137,40 @@ impl Storage {
             .clone()
     }
 
-    async fn find_rings(&self) -> Result<Vec<FoundRing>, OpenError> {
+    /// Looks at the beginning of each segment, so that those which the base has left behind need not be read.
+    async fn find_rings(&self, manifest: &Manifest) -> Result<Vec<FoundRing>, OpenError> {
         let dir = &self.options.dir;
         let doing = || OpenError::io(format!("listing the rings of {}", dir.display()));
         let mut found = Vec::new();
         for dir in list_rings(dir).await.map_err(doing())? {
             let generations = dir.generations().await.map_err(doing())?;
-            found.push(FoundRing { dir, generations });
+            let files = RingFiles {
+                dir,
+                directory: manifest.directory,
+                stamps: self.options.stamps(),
+                cuts: self.effective_cuts(manifest),
+                segments: Vec::new(),
+                through: Timestamp::MIN,
+            };
+            let mut firsts = Vec::new();
+            for &generation in &generations {
+                let first = files.first_of(generation).await;
+                firsts.push(first.map_err(OpenError::io("reading the rings"))?);
+            }
+            found.push(FoundRing {
+                files,
+                generations,
+                firsts,
+            });
         }
         Ok(found)
+    }
+
+    fn effective_cuts(&self, manifest: &Manifest) -> Cuts {
+        match self.options.planted_fault {
+            PlantedFault::EpochIgnored => Cuts::default(),
+            _ => manifest.cuts.clone(),
+        }
     }
 
     /// Readers over the segments for which `wanted` holds, by ring and generation.
@@ -138,19 +181,15 @@ impl Storage {
         wanted: impl Fn(u16, u64) -> bool,
     ) -> MergedLog {
         let fault = self.options.planted_fault;
-        let cuts = if fault == PlantedFault::EpochIgnored {
-            Cuts::default()
-        } else {
-            manifest.cuts.clone()
-        };
+        let cuts = self.effective_cuts(manifest);
         let readers = rings.iter().map(|ring| {
             let generations = ring
                 .generations
                 .iter()
                 .copied()
-                .filter(|&generation| wanted(ring.dir.ring, generation));
+                .filter(|&generation| wanted(ring.files.dir.ring, generation));
             RingReader::new(
-                ring.dir.clone(),
+                ring.files.dir.clone(),
                 manifest.directory,
                 self.options.stamps(),
                 cuts.clone(),
@@ -171,7 +210,13 @@ impl Storage {
             all_durable: Timestamp::from_u64(manifest.all_durable),
             check_links: self.options.planted_fault != PlantedFault::LinksIgnored,
         };
-        let mut log = self.readers(rings, manifest, |_, _| true);
+        let begins: BTreeMap<u16, u64> = rings
+            .iter()
+            .map(|ring| (ring.files.dir.ring, ring.begin(manifest.base())))
+            .collect();
+        let mut log = self.readers(rings, manifest, |ring, generation| {
+            generation >= begins[&ring]
+        });
         let verified = verify(&mut log, &chain)
             .await
             .map_err(OpenError::io("reading the rings"))?;
@@ -197,11 +242,11 @@ impl Storage {
         for &(ring, generation, last) in &verified.segments {
             let Some(found) = rings
                 .iter()
-                .find(|found| found.dir.ring == ring && last > manifest.base())
+                .find(|found| found.files.dir.ring == ring && last > manifest.base())
             else {
                 continue;
             };
-            let path = found.dir.segment_path(generation);
+            let path = found.files.dir.segment_path(generation);
             let file = File::open(&path, OpenOptions::write())
                 .await
                 .map_err(doing())?;
@@ -321,14 +366,7 @@ impl Storage {
         manifest: &Manifest,
         verified: &Verified,
     ) -> Result<(), OpenError> {
-        let base = self.node_state().base.get();
-        let last_of = |ring: u16, generation: u64| {
-            let mut found = verified
-                .segments
-                .iter()
-                .filter(|found| (found.0, found.1) == (ring, generation));
-            found.next().map_or(Timestamp::MIN, |&(_, _, last)| last)
-        };
+        let retained = self.retained_above();
         let mut starts: Vec<RingStart> = (0..self.cores as u16)
             .map(|ring| RingStart {
                 dir: RingDir::new(&self.options.dir, ring),
@@ -339,26 +377,29 @@ impl Storage {
                 next_generation: 1,
                 idle: Vec::new(),
                 sealed: Vec::new(),
+                cuts: manifest.cuts.clone(),
+                tail_bytes: self.options.tail_bytes(),
             })
             .collect();
-        let mut foreign: Vec<(PathBuf, Timestamp)> = Vec::new();
+        let mut foreign: Vec<RingFiles> = Vec::new();
         for ring in rings {
-            for &generation in &ring.generations {
-                let (path, last) = (
-                    ring.dir.segment_path(generation),
-                    last_of(ring.dir.ring, generation),
-                );
-                match starts.get_mut(usize::from(ring.dir.ring)) {
-                    Some(start) => {
-                        start.next_generation = generation + 1;
-                        if last <= base {
-                            start.idle.push(path)
-                        } else {
-                            start.sealed.push((path, last))
-                        }
-                    }
-                    None => foreign.push((path, last)),
+            let spans = self.spans_of(ring, verified).await?;
+            let dir = &ring.files.dir;
+            match starts.get_mut(usize::from(dir.ring)) {
+                Some(start) => {
+                    start.next_generation = spans.last().map_or(1, |span| span.generation + 1);
+                    let (idle, sealed): (Vec<_>, Vec<_>) =
+                        spans.into_iter().partition(|span| span.last <= retained);
+                    let paths = idle.iter().map(|span| dir.segment_path(span.generation));
+                    start.idle.extend(paths);
+                    start.sealed = sealed;
                 }
+                None => foreign.push(RingFiles {
+                    cuts: manifest.cuts.clone(),
+                    through: spans.iter().map(|span| span.last).max().unwrap_or_default(),
+                    segments: spans,
+                    ..ring.files.clone()
+                }),
             }
         }
         *self.node_state().foreign.borrow_mut() = foreign;
@@ -385,6 +426,31 @@ impl Storage {
             self.node_state().demand.notify_one();
         }
         Ok(())
+    }
+
+    /// What each segment of a ring holds, after the cut.
+    async fn spans_of(
+        &self,
+        ring: &FoundRing,
+        verified: &Verified,
+    ) -> Result<Vec<SegmentSpan>, OpenError> {
+        let mut spans = Vec::new();
+        for (nth, &generation) in ring.generations.iter().enumerate() {
+            let path = ring.files.dir.segment_path(generation);
+            let bytes = fs::file_len(&path).await;
+            let key = (ring.files.dir.ring, generation);
+            let read = verified
+                .segments
+                .iter()
+                .find(|read| (read.0, read.1) == key);
+            spans.push(SegmentSpan {
+                generation,
+                first: ring.firsts[nth].filter(|&first| first <= verified.last),
+                last: read.map_or_else(|| ring.bound(nth), |&(_, _, last)| last),
+                bytes: bytes.map_err(OpenError::io("starting the rings"))?,
+            });
+        }
+        Ok(spans)
     }
 
     async fn start_ring(&self, start: RingStart) -> Result<(), OpenError> {

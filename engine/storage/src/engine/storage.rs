@@ -15,6 +15,7 @@ use super::durability::Asking;
 use super::horizon::Horizon;
 use super::options::{PlantedFault, StorageOptions};
 use super::progress::Progress;
+use super::retention::{LogPins, LogWords};
 use crate::marks::{CoreMarks, Words};
 use crate::partition::Partition;
 use crate::ring::Ring;
@@ -34,6 +35,7 @@ pub(super) struct Shared {
     pub(super) unsealed: Vec<AtomicU64>,
     /// How many wait for a checkpoint to be complete, so that it should be soon.
     pub(super) checkpoints_awaited: AtomicUsize,
+    pub(super) log: LogWords,
 }
 
 /// How far this core's storage has come.
@@ -81,6 +83,7 @@ pub struct Storage {
     /// Frames in the ring when the changes of the last checkpoint were sealed: all before them is in the page files since.
     pub(super) frames_sealed: Cell<u64>,
     pub(super) horizon: Horizon,
+    pub(super) log_pins: LogPins,
     /// On core 0: what belongs to the node as a whole.
     pub(super) node: Option<NodeState>,
     pub(super) counters: super::stats::Counters,

@@ -1,10 +1,14 @@
 //! Entries on their way to the disk: a stream of bytes, of which large entries keep the memory that they came in.
 
+use std::ops::Range;
+
+use bytes::Bytes;
 use pinion_clock::Timestamp;
 
-use super::entry::EntryHeader;
+use super::entry::{ENTRY_HEADER_BYTES, EntryHeader};
 use super::frame::FRAME_PAYLOAD_BYTES;
-use crate::limits::{ENTRY_CHUNK_BYTES, LARGE_VALUE_BYTES, SPARE_ENTRIES_USE};
+use super::live::{Fetch, LogEntry};
+use crate::limits::{ENTRY_CHUNK_BYTES, LARGE_VALUE_BYTES, LOG_PIECE_BYTES, SPARE_ENTRIES_USE};
 
 /// Whole entries, with their headers, in timestamp order. The memory goes to and fro between the ring and its flushes: taken
 /// anew for each group it would be memory that the system must clear first.
@@ -22,7 +26,7 @@ pub(super) struct Entries {
 struct Large {
     /// Where in the stream it lies.
     at: usize,
-    bytes: Vec<u8>,
+    bytes: Bytes,
 }
 
 impl Large {
@@ -61,6 +65,15 @@ impl Chunks {
         }
     }
 
+    fn copy(&self, range: Range<usize>) -> Vec<u8> {
+        let mut copy = Vec::with_capacity(range.len());
+        while copy.len() < range.len() {
+            let piece = self.piece(range.start + copy.len());
+            copy.extend_from_slice(&piece[..piece.len().min(range.len() - copy.len())]);
+        }
+        copy
+    }
+
     /// Empties all, and frees the chunks if few of them were used.
     fn clear(&mut self) {
         let used = self.len.div_ceil(ENTRY_CHUNK_BYTES);
@@ -93,6 +106,17 @@ impl Entries {
         self.starts[..before].last().map(|&(_, ts)| ts)
     }
 
+    /// Timestamp of the first entry that begins in this part of the stream.
+    pub(super) fn first_in(&self, part: Range<usize>) -> Option<Timestamp> {
+        let before = self
+            .starts
+            .partition_point(|&(start, _)| start < part.start);
+        let first = self.starts.get(before);
+        first
+            .filter(|&&(start, _)| start < part.end)
+            .map(|&(_, ts)| ts)
+    }
+
     /// Appends an entry. The bytes of a large one are taken and not copied.
     pub(super) fn push(&mut self, header: &EntryHeader, entry: &mut Vec<u8>) {
         let header_bytes = header.encode();
@@ -104,9 +128,94 @@ impl Entries {
         } else {
             self.large.push(Large {
                 at: self.len - entry.len(),
-                bytes: std::mem::take(entry),
+                bytes: Bytes::from(std::mem::take(entry)),
             });
         }
+    }
+
+    /// The timestamp of the `nth` entry.
+    pub(super) fn timestamp(&self, nth: usize) -> Timestamp {
+        self.starts[nth].1
+    }
+
+    /// Bytes of the `nth` entry with its header.
+    fn len_of(&self, nth: usize) -> usize {
+        let end = self.starts.get(nth + 1).map_or(self.len, |&(at, _)| at);
+        end - self.starts[nth].0
+    }
+
+    /// The last entries that have no more than so many bytes together.
+    pub(super) fn last_within(&self, bytes: usize) -> Range<usize> {
+        let begin = self.len.saturating_sub(bytes);
+        self.starts.partition_point(|&(at, _)| at < begin)..self.starts.len()
+    }
+
+    /// Fetches entries above `after` and at or below `through`, oldest first; whether those were all.
+    pub(super) fn read_after(
+        &self,
+        after: Timestamp,
+        through: Timestamp,
+        fetch: &mut Fetch,
+    ) -> bool {
+        let from = self.starts.partition_point(|&(_, ts)| ts <= after);
+        let end = self.starts.partition_point(|&(_, ts)| ts <= through);
+        let fitting = (from..end).take_while(|&nth| fetch.has_room(self.len_of(nth)));
+        let to = from + fitting.count();
+        fetch.entries.extend(self.copy(from..to));
+        to >= end
+    }
+
+    /// Fetches entries below `before`, newest first; whether those were all.
+    pub(super) fn read_before(&self, before: Timestamp, fetch: &mut Fetch) -> bool {
+        let end = self.starts.partition_point(|&(_, ts)| ts < before);
+        let fitting = (0..end)
+            .rev()
+            .take_while(|&nth| fetch.has_room(self.len_of(nth)));
+        let from = end - fitting.count();
+        fetch.entries.extend(self.copy(from..end).into_iter().rev());
+        from == 0
+    }
+
+    /// Copies entries. Small ones that lie together share their memory, pieces of [`LOG_PIECE_BYTES`]; large ones share
+    /// that which they are in.
+    pub(super) fn copy(&self, range: Range<usize>) -> Vec<LogEntry> {
+        let mut copies = Vec::with_capacity(range.len());
+        let Some(&(begin, _)) = self.starts.get(range.start) else {
+            return copies;
+        };
+        let before = self.large.partition_point(|large| large.at < begin);
+        let passed: usize = self.large[..before].iter().map(|l| l.bytes.len()).sum();
+        let mut large = self.large[before..].iter().peekable();
+        let (mut small_at, mut nth) = (begin - passed, range.start);
+        while nth < range.end {
+            // Where each entry ends in the piece, and its bytes if they do not lie there.
+            let (mut len, first) = (0, nth);
+            let mut layout: Vec<(usize, Option<Bytes>)> = Vec::new();
+            while nth < range.end && (nth == first || len + self.len_of(nth) <= LOG_PIECE_BYTES) {
+                let body_at = self.starts[nth].0 + ENTRY_HEADER_BYTES;
+                let own = large.next_if(|large| large.at == body_at);
+                len += own.map_or(self.len_of(nth), |_| ENTRY_HEADER_BYTES);
+                layout.push((len, own.map(|large| large.bytes.clone())));
+                nth += 1;
+            }
+            let piece = Bytes::from(self.small.copy(small_at..small_at + len));
+            small_at += len;
+            let mut at = 0;
+            for (end, own) in layout {
+                let header = piece[at..].first_chunk().map(EntryHeader::decode);
+                let header = header.expect("a header").expect("as it was encoded");
+                let bytes = own.unwrap_or_else(|| piece.slice(at + ENTRY_HEADER_BYTES..end));
+                assert_eq!(bytes.len(), header.len as usize, "an entry is copied whole");
+                copies.push(LogEntry {
+                    ts: header.ts,
+                    predecessor: header.predecessor,
+                    kind: header.kind,
+                    bytes,
+                });
+                at = end;
+            }
+        }
+        copies
     }
 
     /// Empty, in the same memory, or in less if this was far less than it has room for.
@@ -217,7 +326,7 @@ impl<'a> PayloadReader<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::entry::{ENTRY_HEADER_BYTES, EntryKind};
+    use super::super::entry::EntryKind;
     use super::*;
 
     fn header(len: usize, ts: u64) -> EntryHeader {
@@ -326,6 +435,63 @@ mod tests {
     }
 
     #[test]
+    fn readers_get_each_entry_whole_and_as_many_as_fit() {
+        const LARGE: usize = LARGE_VALUE_BYTES;
+        let lens = [
+            76,
+            0,
+            LARGE,
+            LARGE - 1,
+            3,
+            LARGE + 5,
+            LARGE,
+            LARGE - 24,
+            900_000,
+            1,
+        ];
+        let (entries, stream) = pushed(&lens);
+        let check = |read: &[LogEntry]| {
+            for entry in read {
+                let nth = entry.ts.as_u64() as usize - 1;
+                let begin = entries.starts[nth].0 + ENTRY_HEADER_BYTES;
+                assert!(
+                    entry.bytes == stream[begin..begin + lens[nth]],
+                    "entry {nth}"
+                );
+                assert_eq!(entry.predecessor.as_u64(), nth as u64);
+            }
+        };
+        let ts = Timestamp::from_u64;
+        let count = lens.len() as u64;
+        for max_bytes in [1, 200, LARGE, 3 * LARGE, usize::MAX] {
+            let (mut at, mut before) = (0, count + 1);
+            loop {
+                let mut fetch = Fetch::new(max_bytes);
+                let all = entries.read_after(ts(at), ts(count - 1), &mut fetch);
+                check(&fetch.entries);
+                let read = fetch.entries.iter().map(|entry| entry.ts.as_u64());
+                let end = at + fetch.entries.len() as u64;
+                assert!(end > at && read.eq(at + 1..=end));
+                assert_eq!(all, end == count - 1);
+                at = end;
+                if all {
+                    break;
+                }
+            }
+            while before > 1 {
+                let mut fetch = Fetch::new(max_bytes);
+                let all = entries.read_before(ts(before), &mut fetch);
+                check(&fetch.entries);
+                let read = fetch.entries.iter().map(|entry| entry.ts.as_u64());
+                let begin = before - fetch.entries.len() as u64;
+                assert!(begin < before && read.eq((begin..before).rev()));
+                assert_eq!(all, begin == 1);
+                before = begin;
+            }
+        }
+    }
+
+    #[test]
     fn entries_are_found_by_where_they_begin() {
         let (entries, _) = pushed(&[76, 1000, LARGE_VALUE_BYTES]);
         assert_eq!(entries.last(), Some(Timestamp::from_u64(3)));
@@ -333,5 +499,8 @@ mod tests {
         assert_eq!(entries.last_before(100), Some(Timestamp::from_u64(1)));
         assert_eq!(entries.last_before(101), Some(Timestamp::from_u64(2)));
         assert_eq!(entries.last_before(usize::MAX), entries.last());
+        assert_eq!(entries.first_in(0..1), Some(Timestamp::from_u64(1)));
+        assert_eq!(entries.first_in(1..100), None);
+        assert_eq!(entries.first_in(1..101), Some(Timestamp::from_u64(2)));
     }
 }

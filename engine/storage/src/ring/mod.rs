@@ -3,8 +3,11 @@
 mod entries;
 mod entry;
 mod frame;
+mod live;
 mod reader;
+mod seek;
 mod segment;
+mod tail;
 mod writer;
 
 #[cfg(test)]
@@ -12,6 +15,7 @@ mod tests;
 
 pub(crate) use entry::EntryKind;
 pub(crate) use frame::{FRAME_BYTES, Stamps};
+pub(crate) use live::{FilesAfter, FilesBefore, LogEntry, RingFiles, RingPart, SegmentSpan};
 pub(crate) use reader::{BadFrame, LoggedEntry, RingReader, RingScan};
 pub(crate) use segment::{RingDir, list_rings};
 pub(crate) use writer::{Reservation, Ring, RingStart, RingStopped};

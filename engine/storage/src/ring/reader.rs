@@ -117,7 +117,18 @@ struct OpenSegment {
     offset: u64,
     chunk: DmaBuf,
     chunk_start: u64,
+    /// Whether the chunk behind the one that is read is read meanwhile.
+    ahead: bool,
     next_chunk: Option<(u64, JoinHandle<io::Result<DmaBuf>>)>,
+}
+
+/// The part of its segments that a reader goes through while the ring is in use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    /// Offset of the first frame, in the first segment.
+    pub(crate) from: u64,
+    /// Generation and offset of a frame: no entry is read that begins there or behind it.
+    pub(crate) end: Option<(u64, u64)>,
 }
 
 /// Reads the entries of one ring in order.
@@ -127,6 +138,7 @@ pub(crate) struct RingReader {
     stamps: Stamps,
     cuts: Cuts,
     verify_checksums: bool,
+    extent: Option<Extent>,
     waiting: VecDeque<u64>,
     open: Option<OpenSegment>,
     /// Bytes of the stream that are not yet handed out, from `at` on.
@@ -164,6 +176,7 @@ impl RingReader {
             stamps,
             cuts,
             verify_checksums,
+            extent: None,
             waiting: generations.into_iter().collect(),
             open: None,
             stream: Vec::new(),
@@ -176,6 +189,12 @@ impl RingReader {
             last_epoch: 0,
             scan: RingScan::default(),
         }
+    }
+
+    /// Reads no more than this part. What lies behind a blank frame of a segment is not looked at then: nothing exists there.
+    pub(crate) fn within(mut self, extent: Extent) -> RingReader {
+        self.extent = Some(extent);
+        self
     }
 
     pub(crate) fn ring(&self) -> u16 {
@@ -196,10 +215,24 @@ impl RingReader {
             if let Some(entry) = self.take_entry() {
                 return Ok(Some(entry));
             }
-            if !self.read_frame().await? {
+            if self.is_past_extent() || !self.read_frame().await? {
                 return Ok(None);
             }
         }
+    }
+
+    /// Whether no entry is under way that begins within the extent, nor any more can begin there.
+    fn is_past_extent(&self) -> bool {
+        let Some(end) = self.extent.and_then(|extent| extent.end) else {
+            return false;
+        };
+        let next = match (&self.open, self.waiting.front()) {
+            (Some(open), _) => (open.generation, open.offset),
+            (None, Some(&generation)) => (generation, 0),
+            (None, None) => return false,
+        };
+        let under_way = (self.entry_place.generation, self.entry_place.offset);
+        next >= end && (self.at == self.stream.len() || under_way >= end)
     }
 
     /// Hands out the entry at the front of the stream, if it is complete and exists.
@@ -295,7 +328,12 @@ impl RingReader {
             &context,
             self.verify_checksums,
         ) {
-            FrameState::Blank => self.lose_step(),
+            FrameState::Blank => {
+                self.lose_step();
+                if self.extent.is_some() {
+                    self.pass_segment();
+                }
+            }
             FrameState::Torn => {
                 self.scan.note_bad(place, None);
                 self.lose_step();
@@ -311,6 +349,12 @@ impl RingReader {
             FrameState::Valid(header) => self.take_frame(from, &header, place),
         }
         Ok(true)
+    }
+
+    /// Goes on with the next segment.
+    fn pass_segment(&mut self) {
+        let open = self.open.as_mut().expect("a segment is open");
+        open.offset = open.len;
     }
 
     fn take_frame(&mut self, from: usize, header: &FrameHeader, place: Place) {
@@ -386,13 +430,18 @@ impl RingReader {
                 {
                     self.lose_step();
                 }
+                let offset = match (self.scan.segments.last(), self.extent) {
+                    (None, Some(extent)) => extent.from,
+                    _ => 0,
+                };
                 self.scan.segments.push((generation, Timestamp::MIN));
                 let chunk = DmaBuf::zeroed(0);
                 self.open = Some(OpenSegment {
                     generation,
                     file,
                     len,
-                    offset: 0,
+                    offset,
+                    ahead: self.extent.is_none_or(|extent| extent.end.is_none()),
                     chunk,
                     chunk_start: 0,
                     next_chunk: None,
@@ -436,7 +485,8 @@ impl OpenSegment {
         };
         self.chunk_start = offset;
         let after = offset + self.chunk.len() as u64;
-        if after < self.len
+        if self.ahead
+            && after < self.len
             && self.chunk.len().is_multiple_of(FRAME_BYTES)
             && !self.chunk.is_empty()
         {

@@ -62,7 +62,6 @@ pub(crate) async fn list_rings(data_directory: &Path) -> io::Result<Vec<RingDir>
 #[derive(Clone)]
 pub(crate) struct SegmentFile {
     pub(crate) generation: u64,
-    pub(crate) path: PathBuf,
     pub(crate) file: File,
     /// Frames the file has room for.
     pub(crate) frames: u32,
@@ -92,7 +91,6 @@ impl SegmentFile {
         fs::sync_dir(&dir.path).await?;
         Ok(SegmentFile {
             generation,
-            path,
             file,
             frames: (bytes / FRAME_BYTES as u64) as u32,
         })
@@ -116,7 +114,6 @@ impl SegmentFile {
         );
         Ok(SegmentFile {
             generation,
-            path,
             file,
             frames: (bytes / FRAME_BYTES as u64) as u32,
         })

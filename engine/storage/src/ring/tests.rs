@@ -1,13 +1,15 @@
-//! What a reader makes of several epochs of one ring.
+//! What readers make of the files of one ring: several epochs, and entries that lie across frames and segments.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::rc::Rc;
 
 use pinion_clock::Timestamp;
-use pinion_runtime::{fs, sim};
+use pinion_runtime::{Queue, Rng, fs, sim, spawn};
 
-use super::entry::EntryKind;
-use super::frame::Stamps;
+use super::entry::{ENTRY_HEADER_BYTES, EntryKind};
+use super::frame::{FRAME_BYTES, FRAME_PAYLOAD_BYTES, Stamps};
+use super::live::{FilesAfter, FilesBefore, LogEntry};
 use super::reader::RingReader;
 use super::segment::RingDir;
 use super::writer::{Ring, RingStart};
@@ -26,33 +28,43 @@ fn stamps() -> Stamps {
     Stamps::new(u32::BITS)
 }
 
-/// Writes these entries in this epoch, into a segment of their own.
-async fn write(epoch: u64, generation: u64, entries: &[u64]) {
-    let ring: Rc<Ring> = Ring::start(RingStart {
+async fn start(epoch: u64, generation: u64, segment_bytes: u64, tail_bytes: usize) -> Rc<Ring> {
+    let start = RingStart {
         dir: dir(),
         directory: DIRECTORY,
         stamps: stamps(),
         epoch,
-        segment_bytes: 64 * 1024,
+        segment_bytes,
         next_generation: generation,
         idle: Vec::new(),
         sealed: Vec::new(),
-    })
-    .await
-    .unwrap();
-    for &entry in entries {
-        let mut space = ring.reserve([3].into_iter()).await.expect("it runs");
-        let (ts, before) = (Timestamp::from_u64(entry), Timestamp::from_u64(entry - 1));
-        ring.append(
-            &mut space,
-            EntryKind::Logged,
-            ts,
-            before,
-            &mut b"abc".to_vec(),
-        );
-    }
+        cuts: Cuts::default(),
+        tail_bytes,
+    };
+    Ring::start(start).await.unwrap()
+}
+
+async fn append(ring: &Rc<Ring>, ts: u64, mut bytes: Vec<u8>) {
+    let mut space = ring
+        .reserve([bytes.len()].into_iter())
+        .await
+        .expect("it runs");
+    let (ts, before) = (Timestamp::from_u64(ts), Timestamp::from_u64(ts - 1));
+    ring.append(&mut space, EntryKind::Logged, ts, before, &mut bytes);
+}
+
+async fn flush(ring: &Rc<Ring>) {
     let batch = ring.take_batch(Timestamp::MIN, 0).expect("there is room");
-    batch.write(&ring, true).await.unwrap();
+    batch.write(ring, true).await.unwrap();
+}
+
+/// Writes these entries in this epoch, into a segment of their own.
+async fn write(epoch: u64, generation: u64, entries: &[u64]) {
+    let ring = start(epoch, generation, 64 * 1024, 0).await;
+    for &entry in entries {
+        append(&ring, entry, b"abc".to_vec()).await;
+    }
+    flush(&ring).await;
 }
 
 /// The timestamps that a reader finds, and what it says of damage.
@@ -93,4 +105,124 @@ fn within_an_epoch_what_does_not_ascend_is_damage() {
     let (found, damage) = read(&[(1, 1, &[1, 2, 4, 5]), (1, 2, &[3, 6])]);
     assert_eq!(found, [1, 2, 4, 5, 6]);
     assert_eq!(damage, ["an entry is out of order"]);
+}
+
+const SEGMENT_FRAMES: usize = 4;
+/// What a segment holds of the stream.
+const SEGMENT: usize = SEGMENT_FRAMES * FRAME_PAYLOAD_BYTES;
+
+fn body(ts: u64, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at as u64 * 7 + ts) as u8).collect()
+}
+
+/// All entries above `after`, from files and then from memory.
+async fn read_forward(ring: &Ring, after: u64) -> Vec<LogEntry> {
+    let mut after = Timestamp::from_u64(after);
+    let mut read = VecDeque::new();
+    loop {
+        let part = ring.read_after(after, Timestamp::MAX, usize::MAX);
+        let Some(files) = part.files else {
+            assert!(part.complete);
+            read.extend(part.entries);
+            return read.into();
+        };
+        let mut forward = FilesAfter::open(&files, after).await.unwrap();
+        while forward.read(1, &mut read).await.unwrap() {}
+        after = files.through;
+    }
+}
+
+/// All entries below `before`, from memory and then from files.
+async fn read_backward(ring: &Ring, before: u64) -> Vec<LogEntry> {
+    let before = Timestamp::from_u64(before);
+    let part = ring.read_before(before, Timestamp::MIN, usize::MAX);
+    let mut read = VecDeque::from(part.entries);
+    if let Some(files) = part.files {
+        let reached = read.back().map_or(before, |entry| entry.ts);
+        let mut backward = FilesBefore::new(files, reached);
+        while backward.read(&mut read).await.unwrap() {}
+    }
+    read.into()
+}
+
+/// Writes entries of these lengths, each group with one flush, and reads them from every place in both directions.
+fn check_reading(tail_bytes: usize, flushes: Vec<Vec<usize>>) {
+    sim::block_on(1, async move {
+        fs::create_dir_all(&dir().path).await.unwrap();
+        let ring = start(1, 1, (SEGMENT_FRAMES * FRAME_BYTES) as u64, tail_bytes).await;
+        let preparing = ring.clone();
+        spawn(
+            Queue::Background,
+            async move { preparing.keep_prepared().await },
+        );
+        let lens: Vec<usize> = flushes.concat();
+        let mut end = 0;
+        for group in &flushes {
+            for &len in group {
+                end += 1;
+                append(&ring, end, body(end, len)).await;
+            }
+            flush(&ring).await;
+        }
+        for span in ring.spans() {
+            let part = ring.read_after(Timestamp::MIN, Timestamp::MAX, usize::MAX);
+            let first = match part.files {
+                Some(files) => files.first_of(span.generation).await.unwrap(),
+                None => continue,
+            };
+            assert_eq!(first, span.first, "{flushes:?}");
+        }
+        let check = |read: Vec<LogEntry>, expected: Vec<u64>| {
+            let found: Vec<u64> = read.iter().map(|entry| entry.ts.as_u64()).collect();
+            assert_eq!(found, expected, "{flushes:?}");
+            for (ts, entry) in found.into_iter().zip(read) {
+                assert!(
+                    entry.bytes == body(ts, lens[ts as usize - 1]),
+                    "{flushes:?}"
+                );
+            }
+        };
+        for from in 0..=end {
+            check(read_forward(&ring, from).await, (from + 1..=end).collect());
+            check(
+                read_backward(&ring, from + 1).await,
+                (1..=from).rev().collect(),
+            );
+        }
+    })
+}
+
+#[test]
+fn an_entry_is_read_whole_wherever_its_header_lies() {
+    for cut in 0..=ENTRY_HEADER_BYTES {
+        // The second entry begins so many bytes before the end of a frame, or of a segment.
+        for end in [FRAME_PAYLOAD_BYTES, SEGMENT, 2 * SEGMENT] {
+            let first = end - cut - ENTRY_HEADER_BYTES;
+            check_reading(0, vec![vec![first, 100, 10]]);
+            check_reading(0, vec![vec![first, 3 * SEGMENT], vec![5, 5]]);
+        }
+    }
+}
+
+/// The segment in which the last entry that is only in files ends has a first entry of its own, which is in memory.
+#[test]
+fn what_is_in_memory_follows_what_is_in_files() {
+    check_reading(1000, vec![vec![100, SEGMENT], vec![5, 5]]);
+    check_reading(1000, vec![vec![100, 3 * SEGMENT], vec![5], vec![5]]);
+    check_reading(1000, vec![vec![100, 3 * SEGMENT, 500, 400]]);
+}
+
+#[test]
+fn entries_of_all_lengths_are_found_from_everywhere() {
+    let mut rng = Rng::from_seed(5);
+    for _ in 0..40 {
+        let largest = [20, 2_000, 2 * SEGMENT as u64][rng.below(3) as usize];
+        let mut flushes = Vec::new();
+        for _ in 0..1 + rng.below(5) {
+            let group = 0..1 + rng.below(12);
+            flushes.push(group.map(|_| rng.below(largest) as usize).collect());
+        }
+        let tail_bytes = [0, 1000, 10_000][rng.below(3) as usize];
+        check_reading(tail_bytes, flushes);
+    }
 }

@@ -19,10 +19,13 @@ use pinion_runtime::{DmaBuf, fs, sim};
 use super::entries::Entries;
 use super::entry::{ENTRY_HEADER_BYTES, EntryHeader, EntryKind};
 use super::frame::{FRAME_BYTES, FRAME_PAYLOAD_BYTES, FrameContext, FrameHeader, Stamps, encode};
+use super::live::{Fetch, RingFiles, RingPart, SegmentSpan};
 use super::segment::{RingDir, SegmentFile};
+use super::tail::Tail;
 use crate::limits::{
     FLUSH_STEP_FRAMES, MAX_ENTRY_BYTES, MAX_IDLE_SEGMENTS, MAX_PENDING_BYTES, SPARE_SEGMENTS,
 };
+use crate::manifest::Cuts;
 
 /// What a ring needs to know when it starts.
 pub(crate) struct RingStart {
@@ -36,14 +39,20 @@ pub(crate) struct RingStart {
     pub(crate) next_generation: u64,
     /// Files whose content nobody needs.
     pub(crate) idle: Vec<PathBuf>,
-    /// Files whose content is needed until a checkpoint reaches the timestamp.
-    pub(crate) sealed: Vec<(PathBuf, Timestamp)>,
+    /// Segments whose content is needed until the log's first timestamp has passed them.
+    pub(crate) sealed: Vec<SegmentSpan>,
+    /// What earlier epochs lost.
+    pub(crate) cuts: Cuts,
+    /// Memory for the latest entries that are on the device already.
+    pub(crate) tail_bytes: usize,
 }
 
 struct Current {
     segment: SegmentFile,
     /// The next frame to write.
     next: u32,
+    /// The first entry that begins in this segment.
+    first: Option<Timestamp>,
     /// The last timestamp of any entry that touches this segment.
     last: Timestamp,
 }
@@ -53,9 +62,11 @@ struct State {
     /// Segments ready to be written.
     ready: VecDeque<SegmentFile>,
     idle: VecDeque<PathBuf>,
-    sealed: VecDeque<(PathBuf, Timestamp)>,
+    sealed: VecDeque<SegmentSpan>,
     next_generation: u64,
     pending: Entries,
+    /// What is on its way to the device, while it is.
+    writing: Option<Rc<Entries>>,
     /// The memory of the flush before.
     spare: Entries,
     /// The most frames that pending entries can take, whatever flushes they are divided into.
@@ -64,6 +75,7 @@ struct State {
     reserved_bytes: usize,
     /// Frames that the writer at the head of the queue waits for.
     wanted_frames: u64,
+    tail: Tail,
     stats: RingStats,
 }
 
@@ -87,6 +99,7 @@ pub(crate) struct Ring {
     epoch: u64,
     segment_bytes: u64,
     frames_per_segment: u64,
+    cuts: Cuts,
     state: RefCell<State>,
     /// Held by the one writer that waits for space, so that waiting is first come, first served.
     turnstile: Semaphore,
@@ -138,7 +151,7 @@ impl Drop for Wish<'_> {
 
 /// Everything that was pending, with its places on disk.
 pub(crate) struct FlushBatch {
-    entries: Entries,
+    entries: Rc<Entries>,
     runs: Vec<FrameRun>,
     /// What the headers of all frames say.
     directory: u64,
@@ -164,7 +177,30 @@ fn frames_for(entry_len: usize) -> u64 {
     (ENTRY_HEADER_BYTES + entry_len).div_ceil(FRAME_PAYLOAD_BYTES) as u64
 }
 
+impl Current {
+    fn span(&self) -> SegmentSpan {
+        SegmentSpan {
+            generation: self.segment.generation,
+            first: self.first,
+            last: self.last,
+            bytes: u64::from(self.next) * FRAME_BYTES as u64,
+        }
+    }
+}
+
 impl State {
+    /// What the segments hold, oldest first.
+    fn spans(&self) -> impl Iterator<Item = SegmentSpan> {
+        let current = self.current.as_ref().map(Current::span);
+        self.sealed.iter().copied().chain(current)
+    }
+
+    /// Entries that are not on the device yet, oldest first.
+    fn undurable(&self) -> impl DoubleEndedIterator<Item = &Entries> {
+        let writing = self.writing.iter().map(Rc::as_ref);
+        writing.chain([&self.pending])
+    }
+
     fn available_frames(&self, per_segment: u64) -> u64 {
         let current = self.current.as_ref().map_or(0, |current| {
             u64::from(current.segment.frames - current.next)
@@ -180,6 +216,7 @@ impl State {
 impl Ring {
     /// Makes the ring writable: its directory and one segment exist afterwards.
     pub(crate) async fn start(start: RingStart) -> io::Result<Rc<Ring>> {
+        let written = start.sealed.iter().map(|span| span.last).max();
         let ring = Rc::new(Ring {
             dir: start.dir,
             directory: start.directory,
@@ -187,6 +224,7 @@ impl Ring {
             epoch: start.epoch,
             segment_bytes: start.segment_bytes,
             frames_per_segment: start.segment_bytes / FRAME_BYTES as u64,
+            cuts: start.cuts,
             state: RefCell::new(State {
                 current: None,
                 ready: VecDeque::new(),
@@ -194,11 +232,13 @@ impl Ring {
                 sealed: start.sealed.into(),
                 next_generation: start.next_generation,
                 pending: Entries::default(),
+                writing: None,
                 spare: Entries::default(),
                 pending_frames: 0,
                 reserved_frames: 0,
                 reserved_bytes: 0,
                 wanted_frames: 0,
+                tail: Tail::new(start.tail_bytes, written.unwrap_or_default()),
                 stats: RingStats::default(),
             }),
             turnstile: Semaphore::new(1),
@@ -343,7 +383,9 @@ impl Ring {
             "a flush of {frames} frames, and {available} are available"
         );
         let spare = std::mem::take(&mut state.spare);
-        let entries = std::mem::replace(&mut state.pending, spare);
+        let entries = Rc::new(std::mem::replace(&mut state.pending, spare));
+        let before = state.writing.replace(entries.clone());
+        assert!(before.is_none(), "one flush at a time");
         state.pending_frames = 0;
         let mut runs = Vec::new();
         let mut changed_segment = false;
@@ -356,14 +398,13 @@ impl Ring {
             {
                 changed_segment = true;
                 if let Some(full) = state.current.take() {
-                    state
-                        .sealed
-                        .push_back((full.segment.path.clone(), full.last));
+                    state.sealed.push_back(full.span());
                 }
                 let segment = state.ready.pop_front().expect("frames were available");
                 state.current = Some(Current {
                     segment,
                     next: 0,
+                    first: None,
                     last: Timestamp::MIN,
                 });
             }
@@ -375,12 +416,14 @@ impl Ring {
                 frames: frame..frame + here,
             });
             current.next += here as u32;
+            let begin = frame as usize * FRAME_PAYLOAD_BYTES;
             frame += here;
             // The last entry that begins before the end of what this segment holds touches it.
             let end = (frame as usize * FRAME_PAYLOAD_BYTES).min(entries.len());
             if let Some(last) = entries.last_before(end) {
                 current.last = current.last.max(last);
             }
+            current.first = current.first.or(entries.first_in(begin..end));
         }
         state.stats.flushes += 1;
         state.stats.frames += frames;
@@ -453,14 +496,83 @@ impl Ring {
         Ok(())
     }
 
+    /// The entries above `after` and at or below `through`, oldest first.
+    pub(crate) fn read_after(
+        &self,
+        after: Timestamp,
+        through: Timestamp,
+        max_bytes: usize,
+    ) -> RingPart {
+        let state = self.state.borrow();
+        let mut fetch = Fetch::new(max_bytes);
+        let in_memory = after >= state.tail.floor();
+        let complete = in_memory
+            && state.tail.read_after(after, through, &mut fetch)
+            && state
+                .undurable()
+                .all(|entries| entries.read_after(after, through, &mut fetch));
+        RingPart {
+            entries: fetch.entries,
+            complete,
+            files: (!in_memory).then(|| self.files_after(&state, after)),
+        }
+    }
+
+    /// The entries below `before` and above `after`, newest first.
+    pub(crate) fn read_before(
+        &self,
+        before: Timestamp,
+        after: Timestamp,
+        max_bytes: usize,
+    ) -> RingPart {
+        let state = self.state.borrow();
+        let mut fetch = Fetch::new(max_bytes);
+        let complete = state
+            .undurable()
+            .rev()
+            .all(|entries| entries.read_before(before, &mut fetch))
+            && state.tail.read_before(before, &mut fetch);
+        let files = complete && after < state.tail.floor();
+        RingPart {
+            entries: fetch.entries,
+            complete,
+            files: files.then(|| self.files_after(&state, after)),
+        }
+    }
+
+    /// What the segments hold that have entries.
+    pub(crate) fn spans(&self) -> Vec<SegmentSpan> {
+        self.state.borrow().spans().collect()
+    }
+
+    /// The segments that hold entries above `after` which are not in memory any more.
+    fn files_after(&self, state: &State, after: Timestamp) -> RingFiles {
+        let through = state.tail.floor();
+        let mut segments: Vec<SegmentSpan> =
+            state.spans().filter(|span| span.last > after).collect();
+        // The last entry may end in a segment whose own first entry lies behind it.
+        let begins_later = |span: &SegmentSpan| span.first.is_some_and(|first| first > through);
+        if let Some(beyond) = segments.iter().position(begins_later) {
+            segments.truncate(beyond + 1);
+        }
+        RingFiles {
+            dir: self.dir.clone(),
+            directory: self.directory,
+            stamps: self.stamps,
+            cuts: self.cuts.clone(),
+            segments,
+            through,
+        }
+    }
+
     /// Gives up the segments all of whose entries lie at or below `below`, which a durable manifest
     /// records as the first retained timestamp.
     pub(crate) async fn recycle(&self, below: Timestamp) -> io::Result<()> {
         let mut done = Vec::new();
         {
             let mut state = self.state.borrow_mut();
-            while state.sealed.front().is_some_and(|&(_, last)| last <= below) {
-                done.push(state.sealed.pop_front().expect("just seen").0);
+            while let Some(oldest) = state.sealed.pop_front_if(|span| span.last <= below) {
+                done.push(self.dir.segment_path(oldest.generation));
             }
         }
         self.retire(done).await
@@ -514,7 +626,11 @@ impl FlushBatch {
                 run.segment.file.datasync().await?;
             }
         }
-        ring.state.borrow_mut().spare = self.entries.emptied();
+        let mut state = ring.state.borrow_mut();
+        state.tail.flushed(&self.entries);
+        state.writing = None;
+        let entries = Rc::into_inner(self.entries).expect("readers copy what they want");
+        state.spare = entries.emptied();
         Ok(())
     }
 
