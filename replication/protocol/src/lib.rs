@@ -6,3 +6,4 @@
 pub mod config;
 pub mod decision;
 pub mod message;
+pub mod node;

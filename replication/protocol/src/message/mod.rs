@@ -12,7 +12,8 @@ use pinion_bson::{DocBuilder, RawDocumentBuf};
 pub use commands::{StepDown, parse_freeze, parse_maintenance, parse_step_up, parse_sync_from};
 pub use heartbeat::{HeartbeatRequest, HeartbeatResponse, UNINITIALIZED_VERSION};
 pub use metadata::{OPLOG_QUERY_DATA, OplogQueryMetadata, REPL_DATA, ReplSetMetadata};
-pub use optime::{OpTimeAndWallTime, append_optime, parse_optime};
+pub(crate) use optime::append_date;
+pub use optime::{MAX_TERM, OpTimeAndWallTime, append_optime, parse_optime};
 pub use position::{MemberPosition, UpdatePosition};
 pub use votes::{VoteRequest, VoteResponse};
 

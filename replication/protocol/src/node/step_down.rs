@@ -1,0 +1,175 @@
+//! The end of a primary's time: by an operator, when another is ready; or at once, when it must.
+//!
+//! Source: replication document, "Step Down".
+
+use pinion_bson::RawDocumentBuf;
+use pinion_wire::{Error, ErrorCode, MemberState};
+
+use super::{CommandId, Effect, Node, Note, Pending, Role, Writers};
+use crate::decision::{self, StepDownAttempt, may_step_down};
+use crate::message::{Request, StepDown};
+
+/// A step-down that waits until another member could take over.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pub(super) id: CommandId,
+    terms: StepDownAttempt,
+}
+
+impl Attempt {
+    pub(super) fn deadline_ms(&self) -> u64 {
+        self.terms.wait_until_ms.min(self.terms.step_down_until_ms)
+    }
+}
+
+impl Node {
+    pub(super) fn step_down_command(&mut self, id: CommandId, args: StepDown) {
+        let terms = StepDownAttempt {
+            wait_until_ms: self.after_ms(args.catch_up_secs.saturating_mul(1000)),
+            step_down_until_ms: self.after_ms(args.period_secs.saturating_mul(1000)),
+            force: args.force,
+        };
+        let leader = match &mut self.role {
+            Role::Leader(leader) if leader.takes_writes() => leader,
+            _ => {
+                let error = Error::new(
+                    ErrorCode::NOT_WRITABLE_PRIMARY,
+                    "not primary so can't step down",
+                );
+                return self.reply(id, Err(error));
+            }
+        };
+        if leader.attempt.is_some() {
+            let error = Error::new(
+                ErrorCode::CONFLICTING_OPERATION_IN_PROGRESS,
+                "This node is already in the process of stepping down",
+            );
+            return self.reply(id, Err(error));
+        }
+        leader.attempt = Some(Attempt { id, terms });
+        // Without new writes others can catch up.
+        self.stop_writes();
+    }
+
+    fn stop_writes(&mut self) {
+        if self.writers == Writers::Allowed {
+            self.writers = Writers::Stopping;
+            self.effects.push(Effect::StopWrites);
+        }
+    }
+
+    pub(super) fn writes_stopped(&mut self) {
+        assert_eq!(self.writers, Writers::Stopping, "writers were told to stop");
+        self.writers = Writers::Stopped;
+    }
+
+    /// Ends an attempt to step down, if it can be decided now.
+    pub(super) fn try_step_down(&mut self) {
+        let Role::Leader(leader) = &self.role else {
+            return;
+        };
+        let Some(attempt) = &leader.attempt else {
+            return;
+        };
+        // Only now it is known what the last entry is.
+        if self.writers != Writers::Stopped {
+            return;
+        }
+        let config = self.config().expect("a primary is a member");
+        let me = self.self_index().expect("a primary is a member");
+        let positions = self.positions();
+        let secondaries = self.would_stand();
+        let now_ms = self.now.ms;
+        match may_step_down(config, me, &positions, &secondaries, attempt.terms, now_ms) {
+            Ok(decision::StepDown::Wait) => {}
+            Ok(decision::StepDown::Now) => self.complete_attempt(),
+            Err(error) => self.fail_attempt(error),
+        }
+    }
+
+    /// Of each member, whether it is a secondary that does not say that it would not stand for election.
+    fn would_stand(&self) -> Vec<bool> {
+        let peers = self.peers.iter().enumerate();
+        let stands = peers.map(|(at, peer)| {
+            Some(at) != self.self_index()
+                && peer.is_up()
+                && peer.state == MemberState::Secondary
+                && peer.electable != Some(false)
+        });
+        stands.collect()
+    }
+
+    /// The electable member of highest priority that has everything.
+    fn successor(&self) -> Option<usize> {
+        let last = self.written().optime;
+        let would_stand = self.would_stand();
+        let ready = self.others().filter(|(at, peer)| {
+            would_stand[*at]
+                && self.member(*at).is_electable()
+                && peer.position.written().optime >= last
+        });
+        let best = ready.max_by(|(a, _), (b, _)| {
+            let priority = |at: usize| self.member(at).priority;
+            priority(*a).total_cmp(&priority(*b)).then(b.cmp(a))
+        });
+        best.map(|(at, _)| at)
+    }
+
+    fn complete_attempt(&mut self) {
+        let successor = self.successor();
+        let Role::Leader(leader) = &mut self.role else {
+            panic!("only a primary steps down");
+        };
+        let attempt = leader.attempt.take().expect("a step-down was asked for");
+        self.abstains_until_ms = attempt.terms.step_down_until_ms;
+        self.step_down("an operator asked for it");
+        self.reply(attempt.id, Ok(RawDocumentBuf::new()));
+        let handoff = self.identity.parameters.election_handoff && !attempt.terms.force;
+        if let (true, Some(at)) = (handoff, successor) {
+            let host = self.member(at).host.clone();
+            let request = Request::StepUp { skip_dry_run: true };
+            let timeout_ms = self.election_timeout_ms();
+            self.send(host, request, timeout_ms, Pending::Handoff);
+        }
+    }
+
+    fn fail_attempt(&mut self, error: Error) {
+        let term = self.term;
+        let Role::Leader(leader) = &mut self.role else {
+            panic!("only a primary steps down");
+        };
+        let attempt = leader.attempt.take().expect("a step-down was asked for");
+        if leader.takes_writes() {
+            self.writers = Writers::Allowed;
+            self.effects.push(Effect::AllowWrites { term });
+        }
+        self.reply(attempt.id, Err(error));
+    }
+
+    /// This node is primary no more, whatever it was about; nothing happens if it was none.
+    pub(super) fn step_down(&mut self, why: &'static str) {
+        let Role::Leader(leader) = &mut self.role else {
+            return;
+        };
+        let attempt = leader.attempt.take();
+        self.role = Role::Follower;
+        self.primary = None;
+        self.note(Note::SteppedDown {
+            term: self.term,
+            reason: why,
+        });
+        self.stop_sync("this node is primary no more");
+        self.stop_writes();
+        if let Some(attempt) = attempt {
+            let error = Error::new(
+                ErrorCode::PRIMARY_STEPPED_DOWN,
+                "While waiting for secondaries to catch up before stepping down, this node decided to step down for other reasons",
+            );
+            self.reply(attempt.id, Err(error));
+        }
+        self.answer_committed_reconfigs();
+        self.interrupt_waiters();
+        self.report_anew();
+        self.retry_source_now();
+    }
+}
