@@ -33,7 +33,7 @@ impl Node {
     /// A member has come further.
     pub(super) fn positions_changed(&mut self) {
         self.advance_commit_point();
-        self.answer_satisfied();
+        self.waiters.look = true;
         self.report.dirty = true;
     }
 

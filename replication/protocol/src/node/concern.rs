@@ -15,6 +15,8 @@ use crate::decision::{Holders, Position, Wanted, check_satisfiable, find_mode, i
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     groups: Vec<Group>,
+    /// Whether some may be satisfied now.
+    pub(super) look: bool,
 }
 
 #[derive(Debug)]
@@ -46,7 +48,7 @@ impl Node {
             }
         };
         groups[at].waiting.insert((optime, id));
-        self.answer_satisfied();
+        self.waiters.look = true;
     }
 
     /// Whether the concern could ever be satisfied, and by this node.
@@ -72,7 +74,8 @@ impl Node {
 
     /// Answers those whose entries enough members hold.
     pub(super) fn answer_satisfied(&mut self) {
-        if self.waiters.groups.is_empty() {
+        let look = std::mem::take(&mut self.waiters.look);
+        if !look || self.waiters.groups.is_empty() {
             return;
         }
         let mut groups = std::mem::take(&mut self.waiters.groups);

@@ -436,3 +436,6 @@ impl Node {
 fn positive(value: i64) -> u64 {
     u64::try_from(value).expect("a checked setting is positive")
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,6 +51,8 @@ impl Node {
         self.keep_source();
         self.report_position();
         self.tell();
+        // Whoever is answered may read at once what is committed.
+        self.answer_satisfied();
     }
 
     /// A node becomes readable when it has applied what it lacked for being consistent.

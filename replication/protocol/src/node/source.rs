@@ -46,6 +46,9 @@ impl Node {
         if self.self_index().is_none() || self.is_arbiter() || self.writers != Writers::Stopped {
             return None;
         }
+        if self.peers.len() == 1 {
+            return None;
+        }
         match (&self.role, self.mode) {
             (Role::Leader(leader), _) => leader.is_catching_up().then_some(SyncPurpose::CatchUp),
             (_, Mode::InitialSync) => Some(SyncPurpose::InitialSync),
