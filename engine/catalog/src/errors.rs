@@ -18,6 +18,9 @@ pub fn from_write_error(error: WriteError) -> Error {
             ErrorCode::TEMPORARILY_UNAVAILABLE,
             "the part of the cache that holds changes is full; retry when the checkpoint has written them",
         ),
+        WriteError::Following => {
+            pinion_wire::interruption(ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE)
+        }
         WriteError::Fatal(fatal) => from_fatal(fatal),
         WriteError::Exists { .. } | WriteError::Duplicate { .. } => {
             Error::new(ErrorCode::DUPLICATE_KEY, "E11000 duplicate key error")

@@ -19,9 +19,10 @@ pub use base::{
     LevelReport, PartitionOptions, PartitionRoots, TreeReport, VerifyReport, verify_partition,
 };
 pub use engine::{
-    Applier, ApplyError, ENTRY_TERM_OFFSET, ENTRY_TS_OFFSET, Entry, LogCursor, LogPin,
-    LogReadError, LogRetention, LogStats, OpenError, Opened, PartitionHash, PlantedFault,
-    RecoveryReport, Statement, Storage, StorageOptions, StorageStats, open, storage, try_storage,
+    Applier, ApplyError, ENTRY_TERM_OFFSET, ENTRY_TS_OFFSET, Entry, ForeignEntry, LogCursor,
+    LogPin, LogReadError, LogRetention, LogStats, OpenError, Opened, PartitionHash, PlantedFault,
+    RecoveryReport, Statement, Storage, StorageOptions, StorageStats, Timeline, open, storage,
+    try_storage,
 };
 pub use inspect::{
     InspectError, Inspector, LogReader, PartitionReport, Problem, RingEntry, RingReport,

@@ -24,6 +24,8 @@ pub(crate) struct CoreMarks {
     /// The floor of the entries that a flush in flight carries, and of those appended since.
     flushing: Cell<Option<Timestamp>>,
     pending: Cell<Option<Timestamp>>,
+    /// Up to where entries that this core has logged for another node are applied, while others behind it are not.
+    unapplied: Cell<Option<Timestamp>>,
 }
 
 impl CoreMarks {
@@ -34,37 +36,80 @@ impl CoreMarks {
             applying: RefCell::default(),
             flushing: Cell::new(None),
             pending: Cell::new(None),
+            unapplied: Cell::new(None),
         }
     }
 
     fn applying_floor(&self) -> Option<Timestamp> {
-        self.applying
-            .borrow()
+        let applying = self.applying.borrow();
+        let units = applying
             .first_key_value()
-            .map(|(_, &predecessor)| predecessor)
+            .map(|(_, &predecessor)| predecessor);
+        // Whoever logs for another node has allotted nothing since the last of his units was resolved.
+        units.or(self.unapplied.get())
     }
 
     fn undurable_floor(&self) -> Option<Timestamp> {
         self.flushing.get().or(self.pending.get())
     }
 
-    /// Allots `count` timestamps. From here to `finish` nothing may await: the caller appends an
-    /// entry for each timestamp, and applies or calls `hold_applying`.
-    pub(crate) fn allot(&self, count: u64, wall_secs: u32) -> Allotted {
-        let Words { sequencer, marks } = &*self.words;
-        let bound = sequencer.last();
+    /// Stores the last allotted timestamp as the lower bound of what this core will have outstanding.
+    fn store_bounds(&self, bound: Timestamp) {
+        let marks = &self.words.marks;
         marks.store(self.core, Mark::Appending, Some(bound));
-        if self.applying.borrow().is_empty() {
+        if self.applying_floor().is_none() {
             marks.store(self.core, Mark::Applying, Some(bound));
         }
         if self.undurable_floor().is_none() {
             marks.store(self.core, Mark::Undurable, Some(bound));
         }
+    }
+
+    /// Allots `count` timestamps. From here to `finish` nothing may await: the caller appends an
+    /// entry for each timestamp, and applies or calls `hold_applying`.
+    pub(crate) fn allot(&self, count: u64, wall_secs: u32) -> Allotted {
+        let sequencer = &self.words.sequencer;
+        self.store_bounds(sequencer.last());
         let range = sequencer.allot(count, wall_secs);
         if self.pending.get().is_none() {
             self.pending.set(Some(range.predecessor));
         }
         range
+    }
+
+    /// Takes over timestamps up to `last` that another node has allotted; none of them is applied. From here to `finish`
+    /// nothing may await: the caller appends an entry for each. Nobody allots meanwhile, on any core.
+    pub(crate) fn follow_to(&self, last: Timestamp) {
+        let sequencer = &self.words.sequencer;
+        let bound = sequencer.last();
+        assert!(bound < last, "what is logged is newer than what was");
+        assert!(
+            self.applying.borrow().is_empty(),
+            "a unit of this core's own is unresolved"
+        );
+        // Before the last timestamp rises: a reader who finds it and no floor takes all up to it for applied and durable.
+        self.store_bounds(bound);
+        sequencer.advance_to(last);
+        if self.unapplied.get().is_none() {
+            self.unapplied.set(Some(bound));
+        }
+        if self.pending.get().is_none() {
+            self.pending.set(Some(bound));
+        }
+    }
+
+    /// What was taken over up to `ts` is applied.
+    pub(crate) fn set_applied(&self, ts: Timestamp) {
+        let last = self.words.sequencer.last();
+        assert!(ts <= last, "{ts} is applied and not logged");
+        if let Some(floor) = self.unapplied.get()
+            && ts > floor
+        {
+            self.unapplied.set((ts < last).then_some(ts));
+            self.words
+                .marks
+                .store(self.core, Mark::Applying, self.applying_floor());
+        }
     }
 
     /// The range is not applied when this step ends: visibility waits for `release_applying`.
@@ -158,6 +203,46 @@ mod tests {
         marks.flush_started();
         marks.flush_finished();
         check(13, 13, 13);
+    }
+
+    #[test]
+    fn entries_of_another_node_are_durable_and_applied_each_in_its_time() {
+        let words = Arc::new(Words {
+            sequencer: Sequencer::new(Timestamp::from_u64(10)),
+            marks: Watermarks::new(2),
+        });
+        let marks = CoreMarks::new(1, words.clone());
+        let ts = Timestamp::from_u64;
+        let check = |appended: u64, visible: u64, durable: u64| {
+            let reached = |mark| words.marks.reached(&words.sequencer, mark).as_u64();
+            let found = [Mark::Appending, Mark::Applying, Mark::Undurable].map(reached);
+            assert_eq!(found, [appended, visible, durable]);
+        };
+        marks.follow_to(ts(14));
+        check(10, 10, 10);
+        marks.finish();
+        check(14, 10, 10);
+        marks.flush_started();
+        marks.set_applied(ts(12));
+        check(14, 12, 10);
+        marks.follow_to(ts(20));
+        check(14, 12, 10);
+        marks.finish();
+        check(20, 12, 10);
+        marks.flush_finished();
+        check(20, 12, 14);
+        // What is known already changes nothing.
+        marks.set_applied(ts(11));
+        check(20, 12, 14);
+        marks.set_applied(ts(20));
+        check(20, 20, 14);
+        marks.flush_started();
+        marks.flush_finished();
+        check(20, 20, 20);
+        let range = marks.allot(1, 0);
+        assert_eq!((range.predecessor, range.first), (ts(20), ts(21)));
+        marks.finish();
+        check(21, 21, 20);
     }
 
     fn check_allot(last: u64, cluster: u64, wall: u32, count: u64, expected: (u64, u64)) {

@@ -57,7 +57,7 @@ impl Sequencer {
     }
 
     /// Continues after `last`. Only while nothing else allots: after recovery has found the last valid
-    /// entry, and on a secondary for entries that carry their timestamp.
+    /// entry, and for entries that another node has allotted. Their floors must be stored before, as `CoreMarks` does.
     pub(crate) fn advance_to(&self, last: Timestamp) {
         self.last.fetch_max(last.as_u64(), Ordering::SeqCst);
     }

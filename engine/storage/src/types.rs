@@ -245,6 +245,8 @@ pub enum WriteError {
     TooLarge,
     /// Memory for changes is exhausted; retry later.
     CacheFull,
+    /// The node does not lead: another one allots the timestamps.
+    Following,
     /// The node is no longer able to write.
     Fatal(Fatal),
 }
@@ -261,6 +263,7 @@ impl fmt::Display for WriteError {
             WriteError::NotReached => f.write_str("an earlier statement failed"),
             WriteError::TooLarge => f.write_str("a key or value is too large"),
             WriteError::CacheFull => f.write_str("no memory for further changes at present"),
+            WriteError::Following => f.write_str("the node follows another"),
             WriteError::Fatal(fatal) => write!(f, "storage has stopped: {fatal}"),
         }
     }

@@ -75,6 +75,41 @@ fn nothing_at_or_below_visible_is_unapplied() {
     });
 }
 
+/// Entries that another node has allotted: bound, the last timestamp rises, apply, true floor.
+fn follow(node: &Node, core: usize, last: u64) {
+    let bound = node.sequencer.last();
+    node.marks.store(core, Mark::Applying, Some(bound));
+    node.sequencer.advance_to(Timestamp::from_u64(last));
+    for ts in bound.as_u64() + 1..=last {
+        node.done[ts as usize].store(true, Ordering::Relaxed);
+        let floor = (ts < last).then(|| Timestamp::from_u64(ts));
+        node.marks.store(core, Mark::Applying, floor);
+    }
+}
+
+#[test]
+fn what_another_node_has_allotted_is_visible_when_it_is_applied() {
+    loom::model(|| {
+        let node = node(2, 4);
+        let other = node.clone();
+        let follower = thread::spawn(move || {
+            follow(&other, 0, 2);
+            follow(&other, 0, 3);
+        });
+        read(&node);
+        follower.join().unwrap();
+        // The next primary is this node, and another core of it writes.
+        let other = node.clone();
+        let writer = thread::spawn(move || write(&other, 1));
+        read(&node);
+        writer.join().unwrap();
+        assert_eq!(
+            node.marks.reached(&node.sequencer, Mark::Applying).as_u64(),
+            4
+        );
+    });
+}
+
 #[test]
 fn ranges_never_overlap_and_link_into_one_chain() {
     loom::model(|| {

@@ -5,6 +5,8 @@
 //! end, because an invariant did not hold on the way, stops storage on every core. A panic inside of a connection's
 //! task ends no more than its command elsewhere, and would go unnoticed here.
 
+use pinion_clock::Timestamp;
+
 use super::storage::Storage;
 use crate::sequencer::Allotted;
 use crate::types::Fatal;
@@ -22,6 +24,25 @@ impl<'s> Allotment<'s> {
         Allotment {
             storage,
             range: storage.marks.allot(count, wall_secs),
+            finished: false,
+        }
+    }
+
+    /// Takes over timestamps from `first` to `last` that another node has allotted. From here to `finish` nothing may await.
+    pub(super) fn of_another(
+        storage: &'s Storage,
+        first: Timestamp,
+        last: Timestamp,
+    ) -> Allotment<'s> {
+        let predecessor = storage.last_allotted();
+        storage.marks.follow_to(last);
+        Allotment {
+            storage,
+            range: Allotted {
+                predecessor,
+                first,
+                last,
+            },
             finished: false,
         }
     }

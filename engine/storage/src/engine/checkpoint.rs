@@ -1,8 +1,8 @@
 //! Checkpoints: merge every partition, make one manifest true, install, give up what is no longer needed.
 //!
-//! The checkpoint timestamp C is the last one allotted when it begins. It is durable and visible on every
-//! core before any partition seals its changes, so what is sealed holds every version at or below C. Writers
-//! go on all the time. Whatever an earlier manifest named stays untouched until the new one is durable.
+//! The checkpoint timestamp C is the last one allotted when it begins; on a member of a replica set no more than is stable,
+//! and while that follows another no more than is visible. It is durable and visible on every core before any partition
+//! seals its changes, so what is sealed holds every version at or below C. Writers go on all the time. Whatever an earlier manifest named stays untouched until the new one is durable.
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -153,14 +153,14 @@ impl Storage {
         let node = self.node_state();
         let _turn = node.turn.acquire().await;
         self.check_fatal()?;
-        let c = self.last_allotted();
         if let Some(held) = node.held.get() {
             assert!(
-                c == held,
+                self.last_allotted() == held,
                 "something was written while checkpoints are held"
             );
             return Ok(held);
         }
+        let c = self.timeline().checkpoint();
         // Nothing was written since.
         let idle = c == node.base.get() && !node.dirty.get();
         let merges = match spilling {
@@ -176,11 +176,23 @@ impl Storage {
         let c = self.hold_horizons();
         self.wait_durable(c).await?;
         self.wait_visible(c).await?;
+        assert!(
+            c >= node.base.get(),
+            "the base holds what is not stable, or not applied"
+        );
         let result = self.write_checkpoint(c, merges).await;
         if let Err(fatal) = &result {
             self.poison(fatal.clone());
         }
         result.map(|()| c)
+    }
+
+    /// Takes a checkpoint at `ts`, which lies above everything in the log. Call it on core 0, while nothing is written.
+    pub(super) async fn checkpoint_beyond_log(&self, ts: Timestamp) -> Result<(), Fatal> {
+        let _turn = self.node_state().turn.acquire().await;
+        self.check_fatal()?;
+        let written = self.write_checkpoint(ts, true).await;
+        written.inspect_err(|fatal| self.poison(fatal.clone()))
     }
 
     /// Whether changes wait to be merged in some partition.
@@ -205,6 +217,8 @@ impl Storage {
         let started = now();
         sim::event("checkpoint begin");
         node.dirty.set(false);
+        // What is stable now is so for whoever opens this.
+        let stable = self.stable_to_record();
         let merged = join_all((0..self.cores as u16).map(|core| {
             submit_to(CoreId(core), Queue::Background, move || async move {
                 storage().merge_owned(c, merges).await
@@ -232,6 +246,7 @@ impl Storage {
                 retained_above: retained.as_u64(),
                 roots: roots.clone(),
                 spilled,
+                stable: stable.map_or(current.stable, Timestamp::as_u64),
                 ..current.clone()
             };
             manifest.cuts.prune(retained);

@@ -207,11 +207,20 @@ impl Storage {
     }
 
     /// Where a step begins on a core: it can be logged there, and holds up the closing.
-    fn enter(&self) -> Result<(Rc<Ring>, GateGuard), WriteError> {
+    pub(super) fn enter(&self) -> Result<(Rc<Ring>, GateGuard), WriteError> {
         let ring = self.writable_ring()?;
         match self.gate.enter() {
             Ok(inside) => Ok((ring, inside)),
             Err(GateClosed) => Err(WriteError::Fatal(Fatal::new("storage is closing"))),
+        }
+    }
+
+    /// Looked at right before timestamps are allotted.
+    fn check_allots(&self) -> Result<(), WriteError> {
+        self.writable_ring()?;
+        match self.leads() {
+            true => Ok(()),
+            false => Err(WriteError::Following),
         }
     }
 
@@ -222,9 +231,7 @@ impl Storage {
         step: &[Statement],
     ) -> Result<Reservation, WriteError> {
         let reserved = ring.reserve(step.iter().map(Statement::entry_len)).await;
-        reserved.map_err(|RingStopped| {
-            WriteError::Fatal(self.fatal().expect("only failure stops a ring"))
-        })
+        reserved.map_err(|RingStopped| self.stopped())
     }
 
     /// A step in which the statement at `at` is too large: those before it come first, then it fails.
@@ -295,7 +302,7 @@ impl Storage {
             }
             prepared.clear();
         }
-        if let Err(error) = self.writable_ring() {
+        if let Err(error) = self.check_allots() {
             return StepResult::all(statements, ordered, error);
         }
         // From here to the end nothing awaits.
@@ -391,8 +398,8 @@ impl Storage {
             _ => placed[index].is_ok(),
         };
         let mut going: Vec<usize> = (0..step.len()).filter(|&index| goes_ahead(index)).collect();
-        // Storage may have failed or closed while intents were placed; nothing is allotted then.
-        let stop = self.writable_ring().err();
+        // Storage may have failed or closed, or follow another node, since intents were placed; nothing is allotted then.
+        let stop = self.check_allots().err();
         if stop.is_some() {
             going.clear();
         }

@@ -5,7 +5,8 @@
 //!
 //! A checkpoint at C needs the version of each key that is newest at C until the owner has sealed its changes. Core 0
 //! publishes a bound to every core *before* it chooses C, and each core takes its own away when it has sealed. A core looks
-//! at the bound after it has looked at the visible timestamp: if it finds none, what it saw was allotted before C was chosen.
+//! at the bound after it has looked at the visible and the stable timestamp: if it finds none, neither was above what C was
+//! chosen from.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -16,7 +17,7 @@ use pinion_runtime::{Instant, now};
 use super::storage::Storage;
 use crate::limits::SNAPSHOT_GRACE;
 
-/// Since when which timestamp is known to be visible, on one core.
+/// Since when which timestamp is known to be a possible horizon, on one core.
 #[derive(Default)]
 pub(super) struct Horizon {
     sampled: Cell<Option<(Instant, Timestamp)>>,
@@ -30,10 +31,11 @@ impl Storage {
         if before.is_some_and(|(taken, _)| now.saturating_since(taken) < SNAPSHOT_GRACE) {
             return;
         }
-        self.horizon.sampled.set(Some((now, self.visible())));
-        let Some((_, visible)) = before else { return };
+        let bound = self.timeline().horizon(self.is_short_of_memory());
+        self.horizon.sampled.set(Some((now, bound)));
+        let Some((_, bound)) = before else { return };
         let unsealed = self.shared.unsealed[usize::from(self.core.0)].load(Ordering::SeqCst);
-        let horizon = visible.min(Timestamp::from_u64(unsealed));
+        let horizon = bound.min(Timestamp::from_u64(unsealed));
         for partition in self.owned() {
             partition.raise_horizon(horizon);
         }
@@ -41,11 +43,11 @@ impl Storage {
 
     /// Chooses the timestamp of a checkpoint: nothing that it needs goes until [`Storage::unhold_horizon`] on each core.
     pub(super) fn hold_horizons(&self) -> Timestamp {
-        let bound = self.last_allotted();
+        let bound = self.timeline().checkpoint();
         for word in &self.shared.unsealed {
             word.store(bound.as_u64(), Ordering::SeqCst);
         }
-        self.last_allotted()
+        self.timeline().checkpoint()
     }
 
     /// This core has sealed its changes for the checkpoint.

@@ -21,7 +21,8 @@ use super::horizon::Horizon;
 use super::options::StorageOptions;
 use super::progress::Progress;
 use super::retention::{LogPins, LogWords};
-use super::storage::{Phase, Shared, Storage, owner_of, storage};
+use super::storage::{Phase, Role, Shared, Storage, owner_of, storage};
+use super::timeline::Bounds;
 use crate::base::{PartitionOptions, PartitionRoots};
 use crate::limits::{BLOCK_BYTES, MAX_PARTITIONS, MIN_SEGMENT_BYTES};
 use crate::manifest::{Cuts, HASH_VERSION, Manifest, ManifestStore, superblock_path};
@@ -105,6 +106,7 @@ pub async fn open(options: StorageOptions) -> Result<Opened, OpenError> {
         unsealed: (0..cores).map(|_| AtomicU64::new(u64::MAX)).collect(),
         checkpoints_awaited: AtomicUsize::new(0),
         log: LogWords::new(cores, manifest.retained_above),
+        bounds: Bounds::new(options.is_member, manifest.stable()),
     });
     let roots: Arc<[PartitionRoots]> = manifest.roots.clone().into();
     let node = NodeState {
@@ -231,6 +233,7 @@ async fn create(options: &StorageOptions) -> Result<ManifestStore, OpenError> {
         cuts: Cuts::default(),
         roots,
         spilled: false,
+        stable: 0,
     };
     ManifestStore::create(dir, manifest)
         .await
@@ -295,6 +298,7 @@ async fn open_core(
         partitions,
         ring: RefCell::new(None),
         phase: Cell::new(Phase::Recovering),
+        role: Cell::new(Role::Leading),
         durable: Progress::new(cores),
         visible: Progress::new(cores),
         appended: Progress::new(cores),

@@ -21,6 +21,9 @@ pub struct StorageOptions {
     /// Partitions of a new data directory; the number of cores when absent. An existing directory has its own number, and
     /// opening it with another one fails.
     pub partitions: Option<u16>,
+    /// The node is a member of a replica set: what lies above the stable timestamp ([`super::Storage::set_stable`]) may have
+    /// to be rolled back, so checkpoints do not hold it, and history is kept ([`super::Storage::set_oldest`]).
+    pub is_member: bool,
     /// Memory for pages and changes, over all cores.
     pub cache_bytes: u64,
     /// The part of `cache_bytes` that changes not yet in the base may take, in percent.
@@ -57,6 +60,7 @@ impl StorageOptions {
         StorageOptions {
             dir: dir.into(),
             partitions: None,
+            is_member: false,
             cache_bytes: 256 * 1024 * 1024,
             delta_percent: 40,
             journal_commit_interval: Duration::from_millis(100),

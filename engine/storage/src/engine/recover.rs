@@ -313,6 +313,8 @@ impl Storage {
         });
         self.on_all(|storage| async move { storage.owned().for_each(|p| p.begin_replay()) })
             .await;
+        let stable = self.timeline().stable;
+        let mut is_stable = true;
         let mut replayed = 0;
         while let Some((_, entry)) = log
             .next()
@@ -325,6 +327,10 @@ impl Storage {
             if entry.ts > cut {
                 break;
             }
+            if is_stable && entry.ts > stable {
+                is_stable = false;
+                self.keep_versions_from(stable, applier).await?;
+            }
             if entry.kind == EntryKind::Logged {
                 let failed = |error| OpenError::Apply {
                     ts: entry.ts,
@@ -333,7 +339,7 @@ impl Storage {
                 applier.apply(entry.ts, entry.bytes).await.map_err(failed)?;
             }
             replayed += 1;
-            if self.wants_checkpoint() {
+            if is_stable && self.wants_checkpoint() {
                 applier.barrier().await.map_err(|error| OpenError::Apply {
                     ts: entry.ts,
                     error,
@@ -352,8 +358,23 @@ impl Storage {
             .await
             .map_err(|error| OpenError::Apply { ts: cut, error })?;
         self.on_all(|storage| async move {
-            let end = storage.last_allotted();
-            storage.owned().for_each(|p| p.end_replay(end));
+            let (horizon, keeps) = (storage.timeline().horizon(false), storage.options.is_member);
+            storage.owned().for_each(|p| p.end_replay(horizon, keeps));
+        })
+        .await;
+        Ok(())
+    }
+
+    /// Everything up to `stable` is to be applied, and what comes now is not stable: a checkpoint will lie below it.
+    async fn keep_versions_from(
+        &self,
+        stable: Timestamp,
+        applier: &impl Applier,
+    ) -> Result<(), OpenError> {
+        let barrier = applier.barrier().await;
+        barrier.map_err(|error| OpenError::Apply { ts: stable, error })?;
+        self.on_all(move |storage| async move {
+            storage.owned().for_each(|p| p.keep_versions_from(stable))
         })
         .await;
         Ok(())

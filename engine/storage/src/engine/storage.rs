@@ -16,6 +16,7 @@ use super::horizon::Horizon;
 use super::options::{PlantedFault, StorageOptions};
 use super::progress::Progress;
 use super::retention::{LogPins, LogWords};
+use super::timeline::Bounds;
 use crate::marks::{CoreMarks, Words};
 use crate::partition::Partition;
 use crate::ring::Ring;
@@ -36,6 +37,16 @@ pub(super) struct Shared {
     /// How many wait for a checkpoint to be complete, so that it should be soon.
     pub(super) checkpoints_awaited: AtomicUsize,
     pub(super) log: LogWords,
+    pub(super) bounds: Bounds,
+}
+
+/// Who allots the timestamps of what this node logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// The node itself, on every core.
+    Leading,
+    /// Another node; one core logs what that has allotted.
+    Following { logger: CoreId },
 }
 
 /// How far this core's storage has come.
@@ -60,6 +71,7 @@ pub struct Storage {
     /// There once recovery is complete.
     pub(super) ring: RefCell<Option<Rc<Ring>>>,
     pub(super) phase: Cell<Phase>,
+    pub(super) role: Cell<Role>,
     pub(super) durable: Progress,
     pub(super) visible: Progress,
     pub(super) appended: Progress,
@@ -158,7 +170,7 @@ impl Storage {
         }
     }
 
-    /// The last timestamp allotted to any write of this node.
+    /// The last timestamp in the log: allotted to a write of this node, or logged for another.
     pub fn last_allotted(&self) -> Timestamp {
         self.shared.words.sequencer.last()
     }
@@ -255,6 +267,11 @@ impl Storage {
         }
     }
 
+    /// Why nothing is logged any more.
+    pub(super) fn stopped(&self) -> WriteError {
+        WriteError::Fatal(self.fatal().expect("only failure stops a ring"))
+    }
+
     pub(super) fn rc(&self) -> Rc<Storage> {
         self.this
             .upgrade()
@@ -285,12 +302,6 @@ impl Storage {
     /// another one under its number.
     pub fn is_dropping(&self, tree: TreeId) -> bool {
         self.owned().any(|partition| partition.is_dropping(tree))
-    }
-
-    /// Entries up to `ts`, which other members have allotted, are applied: reads see them, and what this node allots lies
-    /// above. Only while nothing else allots.
-    pub fn follow(&self, ts: Timestamp) {
-        self.shared.words.sequencer.advance_to(ts);
     }
 }
 

@@ -8,14 +8,23 @@ use crate::watermarks::Mark;
 
 impl Storage {
     /// The timestamp for a read over several partitions: the last one allotted, once everything at or below it is
-    /// applied. A read there sees every write that was acknowledged before this call.
+    /// applied. A read there sees every write that was acknowledged before this call. While the node follows another it is
+    /// what is applied by now.
     ///
     /// # Errors
     /// Storage has failed.
     pub async fn read_timestamp(&self) -> Result<Timestamp, Fatal> {
-        let ts = self.last_allotted();
+        let ts = self.readable();
         self.wait_visible(ts).await?;
         Ok(ts)
+    }
+
+    /// Where a read sees all that this node has acknowledged, once that is visible.
+    fn readable(&self) -> Timestamp {
+        match self.leads() {
+            true => self.last_allotted(),
+            false => self.visible(),
+        }
     }
 
     /// Waits until every write at or below `ts` is applied on its owners.

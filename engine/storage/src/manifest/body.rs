@@ -6,7 +6,7 @@
 //!  40 partitions u16  42 hash version u16  44 flags u32 (1: spilled)
 //!  48 base u64        56 all_durable u64   64 retained_above u64
 //!  72 length of the header u32   76 number of cuts u32   80 length of a cut u32
-//!  84 length of a root u32       88 zeros .. 256
+//!  84 length of a root u32       88 stable u64           96 zeros .. 256
 //! cut:   0 epoch u64     8 at u64         16 discarded_through u64
 //! root:  0 checkpoint u64   8 timestamp u64   16 master_word u64   24 master_crc u32
 //!       28 master_level u8  29 zero (3)       32 free_word u64     40 free_crc u32   44 zero u32
@@ -61,9 +61,16 @@ pub struct Manifest {
     pub roots: Vec<PartitionRoots>,
     /// Whether changes wait in some page file to be merged.
     pub spilled: bool,
+    /// What a member of a replica set will not roll back, as known when this was written, if that is above the base.
+    pub stable: u64,
 }
 
 impl Manifest {
+    /// Nothing at or below it will be rolled back.
+    pub(crate) fn stable(&self) -> Timestamp {
+        Timestamp::from_u64(self.stable.max(self.base))
+    }
+
     /// [`Manifest::base`] as a timestamp.
     pub(crate) fn base(&self) -> Timestamp {
         Timestamp::from_u64(self.base)
@@ -128,6 +135,7 @@ impl Manifest {
         put(bytes, 76, &(self.cuts.0.len() as u32).to_le_bytes());
         put(bytes, 80, &(CUT_BYTES as u32).to_le_bytes());
         put(bytes, 84, &(PartitionRoots::BYTES as u32).to_le_bytes());
+        put(bytes, 88, &self.stable.to_le_bytes());
     }
 
     /// Reads a manifest; the error says what is wrong with it.
@@ -169,6 +177,7 @@ impl Manifest {
                 .collect::<Option<_>>()
                 .ok_or("it has a root that is none")?,
             spilled: flags & FLAG_SPILLED != 0,
+            stable: u64_at(bytes, 88),
         };
         manifest.check_sound()?;
         Ok(manifest)
@@ -236,6 +245,7 @@ mod tests {
             cuts: Cuts((1..=cuts).map(cut).collect()),
             roots: (0..u64::from(partitions)).map(root).collect(),
             spilled: partitions.is_multiple_of(2),
+            stable: 40 + 30 * u64::from(partitions),
         }
     }
 

@@ -371,7 +371,9 @@ impl Partition {
             extents,
             deltas,
             expired,
-        } = state.views.reap(&self.pins.borrow(), limit);
+        } = state
+            .views
+            .reap(&self.pins.borrow(), self.history_from(), limit);
         self.expired_views.set(self.expired_views.get() + expired);
         if !extents.is_empty() {
             let idle = state.releasing.is_empty();

@@ -31,6 +31,8 @@ pub struct Partition {
     pub(super) pins: RefCell<BTreeMap<Timestamp, u32>>,
     /// Snapshots below it can be read only where a pin keeps them.
     pub(super) horizon: Cell<Timestamp>,
+    /// Snapshots from the horizon on are kept readable without a pin, as far as memory goes.
+    keeps_history: Cell<bool>,
     /// Old states that were given up while snapshots of them were open.
     pub(super) expired_views: Cell<u64>,
     /// Accounted bytes of deltas that are being dropped a piece at a time.
@@ -191,6 +193,7 @@ impl Partition {
             state: RefCell::new(state),
             pins: RefCell::default(),
             horizon: Cell::new(Timestamp::MIN),
+            keeps_history: Cell::new(false),
             expired_views: Cell::new(0),
             reclaiming: Rc::default(),
         })
@@ -225,11 +228,21 @@ impl Partition {
     /// From now on only pins keep snapshots below `horizon` readable; versions that nobody else would see go. Everything at
     /// or below it must be applied, and a checkpoint that is still to be sealed must not lie below it. It never goes back.
     pub(crate) fn raise_horizon(&self, horizon: Timestamp) {
-        self.horizon.set(self.horizon.get().max(horizon));
+        if horizon > self.horizon.get() {
+            self.horizon.set(horizon);
+            if self.keeps_history.get() {
+                self.reap_views();
+            }
+        }
+    }
+
+    /// Since when snapshots are kept readable that nobody has opened; none on a node without history.
+    pub(super) fn history_from(&self) -> Option<Timestamp> {
+        self.keeps_history.get().then_some(self.horizon.get())
     }
 
     /// While entries are applied again nobody reads an older state, and a checkpoint comes only when all are applied up to
-    /// its timestamp: the newest version of a key is enough. `end` ends that; what is applied by then ends there.
+    /// its timestamp: the newest version of a key is enough. [`Partition::end_replay`] ends that.
     pub(crate) fn begin_replay(&self) {
         assert!(
             self.pins.borrow().is_empty(),
@@ -238,9 +251,16 @@ impl Partition {
         self.horizon.set(Timestamp::MAX);
     }
 
-    /// See [`Partition::begin_replay`].
-    pub(crate) fn end_replay(&self, end: Timestamp) {
-        self.horizon.set(end);
+    /// During replay: the next checkpoint is at or above `stable`, and what is applied from now on lies above.
+    pub(crate) fn keep_versions_from(&self, stable: Timestamp) {
+        self.horizon.set(stable);
+    }
+
+    /// Ends what [`Partition::begin_replay`] began: all is applied, and the next checkpoint is at or above `horizon`. With
+    /// `keeps_history`, snapshots from the horizon on can be opened at any time.
+    pub(crate) fn end_replay(&self, horizon: Timestamp, keeps_history: bool) {
+        self.horizon.set(horizon);
+        self.keeps_history.set(keeps_history);
     }
 
     /// Every tree that has, or had since the last checkpoint, a key.

@@ -167,6 +167,11 @@ impl Retired {
             .is_some()
     }
 
+    /// Whether snapshots from `history` on may read it.
+    fn is_history(&self, history: Option<Timestamp>) -> bool {
+        history.is_some_and(|from| from < self.until)
+    }
+
     fn delta_bytes(&self) -> u64 {
         self.view
             .with_sealed(|sealed| sealed.map_or(0, |sealed| sealed.delta.bytes()))
@@ -245,13 +250,20 @@ impl Views {
         self.retired.iter().map(Retired::delta_bytes).sum()
     }
 
-    /// Lets go of the retired views that no reader is at and no pin needs, and beyond `limit` bytes of their deltas of the
-    /// oldest that pins do need: snapshots there end. A view between pinned ones gives up its delta and keeps its extents,
-    /// since what it frees may belong to an older one.
-    pub(crate) fn reap(&mut self, pins: &BTreeMap<Timestamp, u32>, limit: u64) -> Reaped {
+    /// Lets go of the retired views that no reader is at and neither pins nor the history that begins at `history` need, and
+    /// beyond `limit` bytes of their deltas of the oldest that these do need: snapshots there end. A view between others
+    /// gives up its delta and keeps its extents, since what it frees may belong to an older one.
+    pub(crate) fn reap(
+        &mut self,
+        pins: &BTreeMap<Timestamp, u32>,
+        history: Option<Timestamp>,
+        limit: u64,
+    ) -> Reaped {
         let mut reaped = Reaped::default();
         for retired in &mut self.retired {
-            if !retired.closed && !retired.is_held() && !retired.is_pinned(pins) {
+            let is_needed =
+                retired.is_held() || retired.is_pinned(pins) || retired.is_history(history);
+            if !retired.closed && !is_needed {
                 retired.closed = true;
                 reaped.deltas.extend(retired.view.take_sealed());
             }
@@ -264,7 +276,7 @@ impl Views {
             if !retired.closed && !retired.is_held() {
                 bytes -= retired.delta_bytes();
                 retired.closed = true;
-                reaped.expired += 1;
+                reaped.expired += u64::from(retired.is_pinned(pins));
                 reaped.deltas.extend(retired.view.take_sealed());
             }
         }

@@ -12,6 +12,7 @@ use pinion_runtime::{Duration, Queue, sleep, spawn};
 use pinion_storage::{ApplyError, storage};
 use pinion_wire::idl::Namespace;
 
+use super::target::log;
 use crate::harness::{Client, column, with_node};
 
 async fn uuid_of(client: &Client) -> [u8; 16] {
@@ -40,14 +41,17 @@ fn entry(op: &str, ns: &str, uuid: [u8; 16], o: RawDocumentBuf) -> RawDocumentBu
 /// Applies entries behind all that is there; gives how many operations were passed over.
 async fn apply(mode: ApplyMode, entries: Vec<RawDocumentBuf>) -> Result<u64, ApplyError> {
     let applier = Applier::new(mode);
-    let mut ts = storage().last_allotted();
+    let mut ts = storage().follow().await.expect("storage serves");
     for entry in entries {
         ts = ts.next();
-        applier.apply(ts, Bytes::from(entry.into_bytes())).await?;
+        let bytes = Bytes::from(entry.into_bytes());
+        log(ts, &bytes).await;
+        applier.apply(ts, bytes).await?;
     }
     applier.barrier().await?;
     assert_eq!(applier.applied(), ts);
-    storage().follow(ts);
+    storage().set_applied(ts);
+    storage().lead().await;
     Ok(applier.counts().passed_over)
 }
 
@@ -176,7 +180,7 @@ fn readers_see_all_of_an_apply_ops_or_nothing() {
                 .ok(doc! { "delete": "c", "deletes": [{ "q": {}, "limit": 0 }] })
                 .await;
             let applier = Rc::new(Applier::new(ApplyMode::Secondary));
-            let first = storage().last_allotted();
+            let first = storage().follow().await.expect("storage serves");
             let last = Timestamp::from_u64(first.as_u64() + 300);
             let visible = {
                 let applier = applier.clone();
@@ -184,7 +188,7 @@ fn readers_see_all_of_an_apply_ops_or_nothing() {
                     let mut applied = first;
                     while applied < last {
                         applied = applier.wait_beyond(applied).await.expect("applies");
-                        storage().follow(applied);
+                        storage().set_applied(applied);
                     }
                 })
             };
@@ -209,6 +213,7 @@ fn readers_see_all_of_an_apply_ops_or_nothing() {
                 let whole =
                     rawdoc! { "op": "c", "ns": "admin.$cmd", "o": { "applyOps": operations } };
                 let bytes = Bytes::from(whole.into_bytes());
+                log(ts, &bytes).await;
                 applier.apply(ts, bytes).await.expect("applies");
                 if round % 16 == 0 {
                     sleep(Duration::from_micros(100)).await;

@@ -8,7 +8,7 @@ use pinion_bson::{Bson, Document, doc};
 use pinion_clock::Timestamp;
 use pinion_exec::{Applier, ApplyMode};
 use pinion_runtime::{Duration, Queue, random_stream, sleep, spawn};
-use pinion_storage::storage;
+use pinion_storage::{ForeignEntry, storage};
 
 use super::source::{CAPPED, GENERATION};
 use crate::harness::{Client, column};
@@ -95,6 +95,7 @@ pub async fn follow(
     let readers: Vec<_> = (0..if read { 3 } else { 0 })
         .map(|number| spawn(Queue::Foreground, read_on(client.on(number), stop.clone())))
         .collect();
+    storage().follow().await.expect("storage serves");
     let mut next = 1u64 << 32;
     let mut result = Ok(());
     for Replayed { entries, mode } in passes {
@@ -126,13 +127,14 @@ async fn pass(
             let mut applied = Timestamp::MIN;
             while applied < last {
                 applied = applier.wait_beyond(applied).await?;
-                storage().follow(applied);
+                storage().set_applied(applied);
             }
             Ok::<(), pinion_storage::ApplyError>(())
         })
     };
     let mut rng = random_stream("fetcher");
     for (ts, (_, bytes)) in (first..).zip(&entries) {
+        log(Timestamp::from_u64(ts), bytes).await;
         applier
             .apply(Timestamp::from_u64(ts), bytes.clone())
             .await?;
@@ -145,6 +147,16 @@ async fn pass(
     assert_eq!(applier.applied(), last);
     assert_eq!(applier.counts().entries, entries.len() as u64);
     visible.await.expect("not stopped")
+}
+
+/// Logs an entry behind all that is logged.
+pub async fn log(ts: Timestamp, bytes: &Bytes) {
+    let entry = ForeignEntry {
+        ts,
+        predecessor: storage().last_allotted(),
+        bytes: bytes.clone(),
+    };
+    storage().log_at(&[entry]).await.expect("storage serves");
 }
 
 /// Reads what changes as a whole. Gives the number of its rounds.

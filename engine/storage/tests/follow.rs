@@ -1,0 +1,401 @@
+//! A member that follows another: entries are logged with the timestamps they came with, applied later, and there after a
+//! crash. Checkpoints stay at or below what is stable, and snapshots can be opened down to the oldest timestamp.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use pinion_clock::Timestamp;
+use pinion_runtime::sim::{Death, Sim, SimOptions};
+use pinion_runtime::{
+    CoreId, Duration, Queue, Rng, random_stream, sleep, spawn, submit_to, yield_now,
+};
+use pinion_storage::{
+    Applier, ApplyError, Entry, Expect, ForeignEntry, Key, Op, ReadAt, ReadError, Statement,
+    StorageOptions, TreeId, Write, WriteError, open, storage,
+};
+
+const TREE: TreeId = TreeId(5);
+const KEYS: u64 = 12;
+
+/// An entry: which key it sets, and to what.
+type Change = (Timestamp, u64, u64);
+
+/// The writes of every entry that there is, oldest first. What is not in the log of the node is still to be fetched.
+#[derive(Default)]
+struct Oplog(Vec<Change>);
+
+impl Oplog {
+    /// What a snapshot at `ts` has.
+    fn state(&self, ts: Timestamp) -> BTreeMap<u64, u64> {
+        let seen = self.0.iter().take_while(|change| change.0 <= ts);
+        seen.map(|&(_, key, value)| (key, value)).collect()
+    }
+
+    fn after(&self, ts: Timestamp) -> &[Change] {
+        &self.0[self.0.partition_point(|change| change.0 <= ts)..]
+    }
+
+    fn last(&self) -> Timestamp {
+        self.0.last().map_or(Timestamp::MIN, |change| change.0)
+    }
+}
+
+fn document(key: u64, value: u64) -> Vec<u8> {
+    let mut bytes = b"\0\0\0\0\x11ts\0\0\0\0\0\0\0\0\0\x12t\0\0\0\0\0\0\0\0\0".to_vec();
+    bytes.extend_from_slice(&key.to_le_bytes());
+    bytes.extend_from_slice(&value.to_le_bytes());
+    // Entries of many lengths, of which some take several frames.
+    bytes.resize(bytes.len() + (value % 6000) as usize, 7);
+    bytes
+}
+
+fn change_of(bytes: &[u8]) -> (u64, u64) {
+    let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    (number(27), number(35))
+}
+
+fn write(key: u64, value: u64) -> Write {
+    Write {
+        partition: storage().partition_of_hash(&key.to_be_bytes()),
+        tree: TREE,
+        key: Key::from_slice(&key.to_be_bytes()),
+        op: Op::Put(Bytes::copy_from_slice(&value.to_le_bytes())),
+        expect: Expect::Any,
+    }
+}
+
+/// Applies entries again, one by one.
+struct Replay;
+
+impl Applier for Replay {
+    async fn apply(&self, ts: Timestamp, entry: Bytes) -> Result<(), ApplyError> {
+        let (key, value) = change_of(&entry);
+        storage().apply_at(ts, vec![write(key, value)]).await
+    }
+}
+
+async fn read_at(ts: Timestamp) -> Result<BTreeMap<u64, u64>, ReadError> {
+    let mut state = BTreeMap::new();
+    for key in 0..KEYS {
+        let partition = storage().partition_of_hash(&key.to_be_bytes());
+        let owner = storage().owner(partition);
+        let read = submit_to(owner, Queue::Foreground, move || async move {
+            let owned = storage().partition(partition).expect("asked its owner");
+            owned
+                .get(TREE, &key.to_be_bytes(), ReadAt::At(ts))
+                .await
+                .map(|read| read.map(|read| u64::from_le_bytes(read.value[..].try_into().unwrap())))
+        });
+        if let Some(value) = read.await? {
+            state.insert(key, value);
+        }
+    }
+    Ok(state)
+}
+
+/// What all lives of one member share.
+struct Run {
+    seed: u64,
+    options: StorageOptions,
+    oplog: RefCell<Oplog>,
+    /// Durable, and told so.
+    acknowledged: Cell<Timestamp>,
+    stable: Cell<Timestamp>,
+    /// Nothing below it need be readable.
+    oldest: Cell<Timestamp>,
+    done: Cell<bool>,
+    counts: RefCell<BTreeMap<&'static str, u64>>,
+}
+
+impl Run {
+    fn count(&self, what: &'static str) {
+        *self.counts.borrow_mut().entry(what).or_default() += 1;
+    }
+
+    /// A timestamp around some entry, of which it is that or one that no entry has.
+    fn some_timestamp(&self, rng: &mut Rng) -> Timestamp {
+        let oplog = self.oplog.borrow();
+        let (ts, ..) = oplog.0[rng.below(oplog.0.len() as u64) as usize];
+        Timestamp::from_u64(ts.as_u64() - rng.below(2))
+    }
+
+    /// Adds entries of the primary, with timestamps that leave some out.
+    fn make_entries(&self, rng: &mut Rng, count: u64) {
+        let mut oplog = self.oplog.borrow_mut();
+        for _ in 0..count {
+            let ts = oplog.last().as_u64().max(100) + rng.between(1, 4);
+            let (key, value) = (rng.below(KEYS), rng.next_u64());
+            oplog.0.push((Timestamp::from_u64(ts), key, value));
+        }
+    }
+}
+
+fn raise(what: &Cell<Timestamp>, to: Timestamp) {
+    what.set(what.get().max(to));
+}
+
+async fn check_reads(run: &Run, at: Timestamp) {
+    let expected = run.oplog.borrow().state(at);
+    match read_at(at).await {
+        Ok(found) => {
+            assert_eq!(found, expected, "seed {}: at {at}", run.seed);
+            run.count("snapshots");
+        }
+        Err(ReadError::SnapshotTooOld) => {
+            let oldest = run.oldest.get();
+            assert!(
+                at < oldest,
+                "seed {}: {at} is gone, and {oldest} is the oldest",
+                run.seed
+            );
+            run.count("snapshots too old");
+        }
+        Err(error) => panic!("seed {}: {error}", run.seed),
+    }
+}
+
+/// Logs what is to be fetched, some entries at a time.
+async fn fetch(run: Rc<Run>, end: Timestamp) {
+    let mut rng = random_stream("fetcher");
+    while storage().last_allotted() < end {
+        let last = storage().last_allotted();
+        let count = rng.between(1, 40) as usize;
+        let batch: Vec<ForeignEntry> = {
+            let oplog = run.oplog.borrow();
+            let mut predecessor = last;
+            let next = oplog.after(last).iter().take(count);
+            next.map(|&(ts, key, value)| ForeignEntry {
+                ts,
+                predecessor: std::mem::replace(&mut predecessor, ts),
+                bytes: Bytes::from(document(key, value)),
+            })
+            .collect()
+        };
+        storage().log_at(&batch).await.expect("storage serves");
+        if rng.chance(0.3) {
+            let last = storage().last_allotted();
+            storage().wait_durable(last).await.expect("storage serves");
+            run.acknowledged.set(last);
+            run.count("acknowledged");
+        }
+        sleep(Duration::from_micros(rng.below(3000))).await;
+    }
+}
+
+/// Applies what is logged, far behind now and then. Entries of different keys are applied in any order.
+async fn apply(run: Rc<Run>, end: Timestamp) {
+    let mut rng = random_stream("applier");
+    let mut applied = storage().timeline().visible;
+    while applied < end {
+        let logged = storage().last_allotted();
+        let mut batch: Vec<Change> = {
+            let oplog = run.oplog.borrow();
+            let next = oplog
+                .after(applied)
+                .iter()
+                .take(rng.between(1, 60) as usize);
+            next.take_while(|change| change.0 <= logged)
+                .copied()
+                .collect()
+        };
+        if let Some(last) = batch.last().map(|change| change.0) {
+            batch.sort_by_key(|&(ts, key, _)| (key * 7919 % KEYS, ts));
+            for (ts, key, value) in batch {
+                let applied = storage().apply_at(ts, vec![write(key, value)]).await;
+                applied.expect("pages can be read");
+                yield_now().await;
+            }
+            applied = last;
+            storage().set_applied(applied);
+        }
+        sleep(Duration::from_micros(rng.below(2000))).await;
+    }
+}
+
+/// Raises what is stable and what is old, and takes checkpoints.
+async fn advance(run: Rc<Run>, stop: Rc<Cell<bool>>) {
+    let mut rng = random_stream("advance");
+    while !stop.get() {
+        if rng.chance(0.5) {
+            let last = storage().last_allotted();
+            raise(&run.stable, run.some_timestamp(&mut rng).min(last));
+            storage().set_stable(run.stable.get());
+        }
+        let stable = run.stable.get();
+        if rng.chance(0.2) {
+            raise(&run.oldest, run.some_timestamp(&mut rng).min(stable));
+            storage().set_oldest(run.oldest.get());
+        }
+        if rng.chance(0.2) {
+            let visible = storage().timeline().visible;
+            let at = storage().checkpoint().await.expect("storage serves");
+            let seed = run.seed;
+            assert!(at <= run.stable.get(), "seed {seed}: {at} is not stable");
+            assert!(at >= visible.min(stable));
+            let base = storage().partition(pinion_storage::PartitionId(0));
+            assert!(base.expect("this core's").base_timestamp() <= run.stable.get());
+            run.count("checkpoints");
+        }
+        sleep(Duration::from_micros(rng.below(4000))).await;
+    }
+}
+
+/// Reads at what is visible, and at older snapshots.
+async fn read(run: Rc<Run>, stop: Rc<Cell<bool>>) {
+    let mut rng = random_stream("reader");
+    while !stop.get() {
+        let at = storage().read_timestamp().await.expect("storage serves");
+        check_reads(&run, at).await;
+        let oldest = run.oldest.get();
+        let older = run.some_timestamp(&mut rng).min(at);
+        if older >= oldest || rng.chance(0.2) {
+            check_reads(&run, older).await;
+        }
+        sleep(Duration::from_micros(rng.below(1000))).await;
+    }
+}
+
+/// From an opening to a crash, or to the end of what there is to fetch.
+async fn life(run: Rc<Run>) {
+    let mut rng = random_stream("life");
+    let report = open(run.options.clone())
+        .await
+        .unwrap()
+        .recover(Replay)
+        .await;
+    let report = report.unwrap_or_else(|error| panic!("seed {}: {error}", run.seed));
+    let (seed, last) = (run.seed, storage().last_allotted());
+    // What is logged is there, whether it was applied or not.
+    assert_eq!(report.cut, last);
+    assert!(last >= run.acknowledged.get(), "seed {seed}: {last}");
+    assert!(report.base <= run.stable.get(), "seed {seed}: {report:?}");
+    let at = storage().timeline();
+    assert_eq!((at.visible, at.last), (last, last), "seed {seed}");
+    assert!(
+        at.stable <= run.stable.get().max(report.base),
+        "seed {seed}"
+    );
+    check_reads(&run, last).await;
+    if report.entries_replayed > 0 {
+        run.count("replayed");
+    }
+    raise(&run.oldest, at.stable);
+    storage().set_stable(run.stable.get());
+
+    assert_eq!(storage().follow().await.expect("storage serves"), last);
+    let refused = Statement {
+        writes: vec![write(0, 0)],
+        entry: Some(Entry {
+            bytes: document(0, 0),
+        }),
+    };
+    let outcome = storage().execute(vec![refused], true).await;
+    assert_eq!(outcome, vec![Err(WriteError::Following)]);
+    run.make_entries(&mut rng, 150);
+    let (end, stop) = (run.oplog.borrow().last(), Rc::new(Cell::new(false)));
+    let tasks = [
+        spawn(Queue::Foreground, advance(run.clone(), stop.clone())),
+        spawn(Queue::Foreground, read(run.clone(), stop.clone())),
+    ];
+    let logging = spawn(Queue::Foreground, fetch(run.clone(), end));
+    apply(run.clone(), end).await;
+    logging.await.expect("not stopped");
+    stop.set(true);
+    for task in tasks {
+        task.await.expect("not stopped");
+    }
+    // The next primary is this node: it allots above all that it has logged.
+    storage().lead().await;
+    for _ in 0..rng.below(5) {
+        let (key, value) = (rng.below(KEYS), rng.next_u64());
+        let written = Statement {
+            writes: vec![write(key, value)],
+            entry: Some(Entry {
+                bytes: document(key, value),
+            }),
+        };
+        let before = storage().last_allotted();
+        let ts = storage().execute(vec![written], true).await.pop();
+        let ts = ts.expect("one outcome").expect("written");
+        assert!(ts > before && before >= end, "{ts} behind {before}");
+        run.oplog.borrow_mut().0.push((ts, key, value));
+        storage().wait_durable(ts).await.expect("storage serves");
+        run.acknowledged.set(ts);
+        run.count("written as a primary");
+    }
+    check_reads(&run, storage().last_allotted()).await;
+    if rng.chance(0.5) {
+        storage().close().await;
+        run.count("closed");
+    }
+    run.done.set(true);
+}
+
+fn run_seed(seed: u64, counts: &mut BTreeMap<&'static str, u64>) {
+    let mut rng = Rng::from_seed(seed);
+    let mut options = StorageOptions::hostile("/srv/pinion/data");
+    options.is_member = true;
+    options.partitions = Some(1 + rng.below(4) as u16);
+    options.checkpoint_interval = Duration::from_millis([5, 50, 1000][rng.below(3) as usize]);
+    let run = Rc::new(Run {
+        seed,
+        options,
+        oplog: RefCell::default(),
+        acknowledged: Cell::default(),
+        stable: Cell::default(),
+        oldest: Cell::default(),
+        done: Cell::new(false),
+        counts: RefCell::default(),
+    });
+    let sim = Sim::new(seed, SimOptions::random(seed));
+    let main = run.clone();
+    let cores = 1 + rng.below(3) as usize;
+    let node = sim.add_node("node", cores, move |core| {
+        let run = main.clone();
+        async move {
+            match core {
+                CoreId(0) => life(run).await,
+                _ => {
+                    while !run.done.get() {
+                        sleep(Duration::from_millis(1)).await;
+                    }
+                }
+            }
+        }
+    });
+    for _ in 0..6 {
+        let limit = sim.now() + Duration::from_micros(20_000 + rng.below(1_500_000));
+        let clock = sim.handle();
+        sim.run_until(|| run.done.get() || !clock.is_running(node) || clock.now() > limit)
+            .unwrap_or_else(|stuck| panic!("seed {seed}: {stuck:?}"));
+        sim.crash(node, Death::PowerCut);
+        // What was lost is fetched again; nobody else has what this node wrote as a primary and lost.
+        run.done.set(false);
+        sim.restart(node, 1 + rng.below(3) as usize);
+    }
+    for (what, count) in run.counts.take() {
+        *counts.entry(what).or_default() += count;
+    }
+}
+
+#[test]
+fn a_member_has_what_it_has_logged_and_shows_what_it_has_applied() {
+    let mut counts = BTreeMap::new();
+    for seed in 0..40 {
+        run_seed(seed, &mut counts);
+    }
+    println!("{counts:#?}");
+    for what in [
+        "acknowledged",
+        "checkpoints",
+        "closed",
+        "replayed",
+        "snapshots",
+        "snapshots too old",
+        "written as a primary",
+    ] {
+        assert!(counts.contains_key(what), "nothing was {what}: {counts:?}");
+    }
+}
