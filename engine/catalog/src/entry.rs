@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf, Timestamp};
 use pinion_collation::Collation;
 use pinion_query::{IndexSpec, MultikeyPaths, Validator, Variables};
 use pinion_storage::TreeId;
@@ -212,20 +212,25 @@ impl Collection {
             && self.options.validation_level != Some(ValidationLevel::Off)
     }
 
-    /// The validator, for an operation at this time.
+    /// The validator, for an operation at this time, and at this cluster time where the node is in a cluster.
     ///
     /// # Errors
     /// Those of its parser: the validator may be of a time when more was understood.
     ///
     /// # Panics
     /// When there is none.
-    pub fn validator(&self, now_ms: i64) -> Result<Arc<Validator>, pinion_wire::Error> {
+    pub fn validator(
+        &self,
+        now_ms: i64,
+        cluster_time: Option<Timestamp>,
+    ) -> Result<Arc<Validator>, pinion_wire::Error> {
         if let Some(parsed) = self.validator.get() {
             return Ok(parsed.clone());
         }
         let filter = self.options.validator.as_ref().expect("asked before");
         let variables = Variables {
             now_ms: Some(now_ms),
+            cluster_time,
             collation: self.collation.clone(),
             ..Variables::default()
         };

@@ -19,6 +19,7 @@ mod fail_points;
 mod fsync_lock;
 mod interrupt;
 mod log_verbosity;
+mod member;
 mod ops;
 mod plan_cache;
 mod profile;
@@ -41,6 +42,7 @@ pub use applier::{Applier, ApplyCounts};
 pub use commands::{
     ProcessSource, ProcessUsage, SystemSource, register_commands, register_test_commands,
 };
+pub use member::log_note;
 pub use metrics::{CounterValues, Counters};
 pub use node::{OpenNodeError, close_node, open_node};
 pub use options::{HostInfo, NodeOptions};

@@ -32,6 +32,7 @@ mod insert;
 mod lock_info;
 mod metadata;
 mod names;
+mod oplog_note;
 mod parameters;
 mod plan_cache;
 mod profile;

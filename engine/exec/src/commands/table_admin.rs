@@ -4,7 +4,7 @@ use pinion_wire::{AllowedOnSecondary, CommandSpec, Registry};
 
 use super::{
     apply_ops, cluster_parameters, compact, data_size, db_hash, indexes, lock_info, metadata,
-    plan_cache, profile, query_settings, register, server_status, users,
+    oplog_note, plan_cache, profile, query_settings, register, server_status, users,
 };
 use crate::metrics::TopKind;
 
@@ -78,6 +78,15 @@ fn sizes_and_digests(r: &mut Registry) {
             .help("apply operations as the oplog has them"),
         None,
         apply_ops::apply_ops,
+    );
+    register(
+        r,
+        spec("appendOplogNote")
+            .admin_only()
+            .write_concern()
+            .help("write a note into the oplog"),
+        None,
+        oplog_note::append_oplog_note,
     );
     register(
         r,

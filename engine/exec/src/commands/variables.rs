@@ -8,6 +8,7 @@ use pinion_query::{Expression, Variables, check_variable_name};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use crate::compute::compute;
+use crate::member::cluster_time;
 
 /// The variables that a command's expressions may use. The values of `let` are expressions without a document.
 pub(super) async fn variables(
@@ -17,6 +18,7 @@ pub(super) async fn variables(
 ) -> Result<Variables> {
     let mut variables = Variables {
         now_ms: Some(pinion_runtime::wall_ms()),
+        cluster_time: cluster_time(),
         collation,
         random: crate::state::state().random(),
         ..Variables::default()
@@ -50,7 +52,7 @@ pub(super) async fn variables_of_write(
     definitions: Option<&RawDocument>,
 ) -> Result<Variables> {
     let mut variables = variables(ctx, definitions, None).await?;
-    variables.cluster_time = Some(Timestamp {
+    variables.cluster_time.get_or_insert(Timestamp {
         time: 0,
         increment: 0,
     });
@@ -60,6 +62,7 @@ pub(super) async fn variables_of_write(
 /// The variables of a filter in a command that has no `let`, and in which there is no `$$NOW`.
 pub(super) fn of_filter() -> Variables {
     Variables {
+        in_cluster: cluster_time().is_some(),
         random: crate::state::state().random(),
         ..Variables::default()
     }

@@ -8,6 +8,7 @@ use pinion_query::Validator;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use crate::compute::compute;
+use crate::member::cluster_time;
 
 /// Whether documents are checked: `bypassDocumentValidation` says that they are not.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -41,8 +42,8 @@ pub(super) async fn check_document(
     if validation == Validation::Bypassed || !collection.has_validator() {
         return Ok(());
     }
-    let now_ms = pinion_runtime::wall_ms();
-    let validator = compute(ctx, || collection.validator(now_ms)).await?;
+    let (now_ms, cluster_time) = (pinion_runtime::wall_ms(), cluster_time());
+    let validator = compute(ctx, || collection.validator(now_ms, cluster_time)).await?;
     let Some(details) = compute(ctx, || validator.check(new)).await? else {
         return Ok(());
     };

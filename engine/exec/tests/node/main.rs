@@ -10,6 +10,7 @@ mod fail_points;
 mod fsync_lock;
 mod keys;
 mod kinds;
+mod member_commands;
 mod series;
 mod several;
 mod spills;

@@ -76,7 +76,7 @@ fn view(member: MemberState, writable: bool) -> SetView {
 }
 
 /// Makes every core of the node a member in this state, which commits up to `committed`.
-async fn become_member(member: MemberState, writable: bool, committed: OpTime) {
+pub async fn become_member(member: MemberState, writable: bool, committed: OpTime) {
     on_all_cores(move |_| async move {
         let view = Arc::new(view(member, writable));
         let fake = pinion_runtime::try_core_local::<FakeSet>();

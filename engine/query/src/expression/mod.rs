@@ -37,6 +37,8 @@ pub struct Variables {
     pub now_ms: Option<i64>,
     /// `$$CLUSTER_TIME`, where there is one.
     pub cluster_time: Option<Timestamp>,
+    /// The node has a cluster time: where the variable is missing, it is because the command gives no times to expressions.
+    pub in_cluster: bool,
     /// The variables of the command's `let`, by name without the dollar signs.
     pub values: Vec<(String, RawBson)>,
     /// How strings compare; by their bytes without one.

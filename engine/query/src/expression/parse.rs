@@ -320,6 +320,7 @@ impl<'v> Parser<'v> {
             },
             "CLUSTER_TIME" => match self.variables.cluster_time {
                 Some(time) => Ok(given(RawBson::Timestamp(time), &path)),
+                None if self.variables.in_cluster => Err(unavailable(51144, name)),
                 None => Err(unavailable(10_071_200, name)),
             },
             "USER_ROLES" => Ok(constant(

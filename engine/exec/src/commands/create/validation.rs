@@ -8,6 +8,7 @@ use pinion_wire::{OpContext, Result};
 
 use super::invalid;
 use crate::compute::compute;
+use crate::member::cluster_time;
 
 pub(in crate::commands) fn level(reader: &FieldReader<'_, '_>) -> Result<Option<ValidationLevel>> {
     reader.opt_one_of("validationLevel", &ValidationLevel::NAMES)
@@ -41,6 +42,7 @@ pub(in crate::commands) async fn check_validator(
     }
     let variables = Variables {
         now_ms: Some(pinion_runtime::wall_ms()),
+        cluster_time: cluster_time(),
         ..Variables::default()
     };
     compute(ctx, || Validator::parse(validator, &variables)).await?;

@@ -1,0 +1,114 @@
+//! Commands that do on a member of a replica set what they do not on a standalone.
+
+use pinion_bson::{Bson, Document, Timestamp, doc};
+use pinion_clock::OpTime;
+use pinion_storage::storage;
+use pinion_wire::MemberState;
+
+use crate::harness::{Client, column, with_node};
+use crate::topology::become_member;
+
+async fn become_primary() {
+    become_member(MemberState::Primary, true, OpTime::NULL).await;
+}
+
+fn last_allotted() -> Timestamp {
+    let last = storage().last_allotted();
+    Timestamp {
+        time: last.secs(),
+        increment: last.inc(),
+    }
+}
+
+#[test]
+fn notes_in_the_oplog() {
+    with_node(1200, 2, 3, |client| async move {
+        let admin = client.at("admin");
+        let note = |data: Bson| doc! { "appendOplogNote": 1, "data": data };
+        let told = note(doc! { "a": 1 }.into());
+        let until = |limit: Timestamp| {
+            let mut note = told.clone();
+            note.insert("maxClusterTime", limit);
+            note
+        };
+        admin.fails(told.clone(), 76).await;
+        become_primary().await;
+        let before = last_allotted();
+        admin.ok(told.clone()).await;
+        let behind = last_allotted();
+        assert!(behind > before);
+        admin.fails(until(before), 209).await;
+        admin.fails(until(behind), 209).await;
+        assert_eq!(last_allotted(), behind);
+        admin
+            .ok(until(Timestamp {
+                time: u32::MAX,
+                increment: 1,
+            }))
+            .await;
+        assert!(last_allotted() > behind);
+        admin.fails(note(1.into()), 14).await;
+        admin.fails(doc! { "appendOplogNote": 1 }, 4).await;
+        admin
+            .fails(
+                doc! { "appendOplogNote": 1, "data": {}, "maxClusterTime": 1 },
+                14,
+            )
+            .await;
+        client.fails(told.clone(), 13).await;
+        become_member(MemberState::Secondary, false, OpTime::NULL).await;
+        admin.fails(told.clone(), 10107).await;
+    });
+}
+
+/// The type of `$$CLUSTER_TIME` in a projection, or the code of the error.
+async fn time_in(client: &Client, command: Document) -> Result<(), i32> {
+    let reply = client.run(command).await;
+    reply.get_i32("code").map_or(Ok(()), Err)
+}
+
+#[test]
+fn members_have_a_cluster_time() {
+    with_node(1210, 2, 3, |client| async move {
+        client
+            .ok(doc! { "insert": "c", "documents": [{ "_id": 1 }] })
+            .await;
+        let shown = doc! { "aggregate": "c", "pipeline": [{ "$project": { "t": "$$CLUSTER_TIME" } }], "cursor": {} };
+        let counted =
+            doc! { "count": "c", "query": { "$expr": { "$gt": ["$$CLUSTER_TIME", null] } } };
+        let later = doc! { "$expr": { "$lte": ["$t", "$$CLUSTER_TIME"] } };
+        let checked = |name: &str| doc! { "create": name, "validator": later.clone() };
+        assert_eq!(time_in(&client, shown.clone()).await, Err(10_071_200));
+        assert_eq!(time_in(&client, counted.clone()).await, Err(10_071_200));
+        assert_eq!(time_in(&client, checked("v")).await, Err(10_071_200));
+        become_primary().await;
+        let before = last_allotted();
+        let found = client.find(shown).await;
+        assert!(
+            column(&found, "t")[0].as_timestamp() >= Some(before),
+            "{found:?}"
+        );
+        // The filter of a count has no times.
+        assert_eq!(time_in(&client, counted).await, Err(51144));
+        assert_eq!(time_in(&client, checked("v")).await, Ok(()));
+        let insert = |t: Timestamp| doc! { "insert": "v", "documents": [{ "t": t }] };
+        client.ok(insert(before)).await;
+        let ahead = Timestamp {
+            time: u32::MAX,
+            increment: 1,
+        };
+        let reply = client.ok(insert(ahead)).await;
+        assert_eq!(reply.get_array("writeErrors").unwrap().len(), 1, "{reply}");
+        let stage = doc! { "$merge": { "into": "d", "whenMatched": [{ "$set": { "t": "$$CLUSTER_TIME" } }] } };
+        for _ in 0..2 {
+            client
+                .ok(doc! { "aggregate": "c", "pipeline": [stage.clone()], "cursor": {} })
+                .await;
+        }
+        let found = client.find(doc! { "find": "d" }).await;
+        assert!(
+            column(&found, "t")[0].as_timestamp() >= Some(before),
+            "{found:?}"
+        );
+    });
+}
