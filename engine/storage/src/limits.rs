@@ -84,6 +84,9 @@ pub(crate) const LOG_PIECE_BYTES: usize = 256 * 1024;
 /// Entries that a reader of the log gets from one ring at a time.
 pub(crate) const LOG_FETCH_BYTES: usize = 256 * 1024;
 
+/// Entries that are looked at to judge how many there are.
+pub(crate) const LOG_SAMPLE_ENTRIES: usize = 100;
+
 /// A search in a segment ends when it is known to so many frames; so many are read at first to see what begins there.
 pub(crate) const SEEK_FRAMES: u32 = 16;
 pub(crate) const PROBE_FRAMES: u32 = 1;

@@ -35,6 +35,8 @@ pub(super) struct NodeState {
     /// The rings that no core writes any more.
     pub(super) foreign: RefCell<Vec<RingFiles>>,
     pub(super) retention: Cell<Option<LogRetention>>,
+    /// Entries at or below it go with the next checkpoint, whatever the retention says.
+    pub(super) log_truncated: Cell<Timestamp>,
     /// Something besides entries is to be written: trees were dropped.
     pub(super) dirty: Cell<bool>,
     /// While no checkpoint may change the files: the last timestamp allotted to any write.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::io;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
@@ -63,6 +64,8 @@ struct FoundRing {
     generations: Vec<u64>,
     /// The first entry of each segment.
     firsts: Vec<Option<Timestamp>>,
+    /// Bytes of each segment, as far as it is written.
+    bytes: Vec<u64>,
 }
 
 impl FoundRing {
@@ -77,6 +80,23 @@ impl FoundRing {
     fn bound(&self, nth: usize) -> Timestamp {
         let later = self.firsts[nth + 1..].iter().flatten();
         later.copied().next().unwrap_or(Timestamp::MIN)
+    }
+
+    /// What each segment holds, after the cut.
+    fn spans(&self, verified: &Verified) -> Vec<SegmentSpan> {
+        let span_of = |(nth, &generation): (usize, &u64)| {
+            let key = (self.files.dir.ring, generation);
+            let mut read = verified.segments.iter();
+            let read = read.find(|read| (read.0, read.1) == key);
+            SegmentSpan {
+                generation,
+                first: self.firsts[nth].filter(|&first| first <= verified.last),
+                last: read.map_or_else(|| self.bound(nth), |&(_, _, last)| last),
+                bytes: self.bytes[nth],
+                entries: None,
+            }
+        };
+        self.generations.iter().enumerate().map(span_of).collect()
     }
 }
 
@@ -152,15 +172,18 @@ impl Storage {
                 segments: Vec::new(),
                 through: Timestamp::MIN,
             };
-            let mut firsts = Vec::new();
+            let (mut firsts, mut bytes) = (Vec::new(), Vec::new());
             for &generation in &generations {
-                let first = files.first_of(generation).await;
-                firsts.push(first.map_err(OpenError::io("reading the rings"))?);
+                let found = files.look_into(generation).await;
+                let (first, written) = found.map_err(OpenError::io("reading the rings"))?;
+                firsts.push(first);
+                bytes.push(written);
             }
             found.push(FoundRing {
                 files,
                 generations,
                 firsts,
+                bytes,
             });
         }
         Ok(found)
@@ -402,9 +425,10 @@ impl Storage {
                 tail_bytes: self.options.tail_bytes(),
             })
             .collect();
+        let doing = || OpenError::io("starting the rings");
         let mut foreign: Vec<RingFiles> = Vec::new();
         for ring in rings {
-            let spans = self.spans_of(ring, verified).await?;
+            let spans = ring.spans(verified);
             let dir = &ring.files.dir;
             match starts.get_mut(usize::from(dir.ring)) {
                 Some(start) => {
@@ -413,6 +437,9 @@ impl Storage {
                         spans.into_iter().partition(|span| span.last <= retained);
                     let paths = idle.iter().map(|span| dir.segment_path(span.generation));
                     start.idle.extend(paths);
+                    if self.options.log_retention.is_some() {
+                        self.trim(dir, &sealed).await.map_err(doing())?;
+                    }
                     start.sealed = sealed;
                 }
                 None => foreign.push(RingFiles {
@@ -424,7 +451,6 @@ impl Storage {
             }
         }
         *self.node_state().foreign.borrow_mut() = foreign;
-        let doing = || OpenError::io("starting the rings");
         for start in &starts {
             fs::create_dir_all(&start.dir.path).await.map_err(doing())?;
         }
@@ -449,29 +475,17 @@ impl Storage {
         Ok(())
     }
 
-    /// What each segment of a ring holds, after the cut.
-    async fn spans_of(
-        &self,
-        ring: &FoundRing,
-        verified: &Verified,
-    ) -> Result<Vec<SegmentSpan>, OpenError> {
-        let mut spans = Vec::new();
-        for (nth, &generation) in ring.generations.iter().enumerate() {
-            let path = ring.files.dir.segment_path(generation);
-            let bytes = fs::file_len(&path).await;
-            let key = (ring.files.dir.ring, generation);
-            let read = verified
-                .segments
-                .iter()
-                .find(|read| (read.0, read.1) == key);
-            spans.push(SegmentSpan {
-                generation,
-                first: ring.firsts[nth].filter(|&first| first <= verified.last),
-                last: read.map_or_else(|| ring.bound(nth), |&(_, _, last)| last),
-                bytes: bytes.map_err(OpenError::io("starting the rings"))?,
-            });
+    /// Takes from segments of which part was never written what a kept log would hold on the disk for nothing.
+    async fn trim(&self, dir: &RingDir, spans: &[SegmentSpan]) -> io::Result<()> {
+        for span in spans {
+            let path = dir.segment_path(span.generation);
+            if fs::file_len(&path).await? > span.bytes {
+                let file = File::open(&path, OpenOptions::write()).await?;
+                file.set_len(span.bytes).await?;
+                file.close().await?;
+            }
         }
-        Ok(spans)
+        Ok(())
     }
 
     async fn start_ring(&self, start: RingStart) -> Result<(), OpenError> {

@@ -17,6 +17,9 @@ use pinion_runtime::{CoreId, Duration, Queue, join_all, submit_to, wall_ms};
 
 use super::live_log::LogReadError;
 use super::storage::{Phase, Storage, storage};
+use crate::limits::{LOG_FETCH_BYTES, LOG_SAMPLE_ENTRIES};
+use crate::ring::{ENTRY_HEADER_BYTES, SegmentSpan};
+use crate::types::Fatal;
 
 /// How much of the log is kept beyond what recovery needs, counted over all rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub struct LogRetention {
 pub struct LogStats {
     /// Bytes of the segments that hold entries, as far as they are written.
     pub bytes: u64,
+    /// Entries, about: those that were there when the node started are not counted but judged by their bytes.
+    pub entries: u64,
     /// The oldest entry that can be read.
     pub first: Option<Timestamp>,
     /// The last entry that can be read, or timestamp that was used before there was any.
@@ -177,16 +182,24 @@ impl Storage {
     /// # Errors
     /// As of [`Storage::log_first`].
     pub async fn log_stats(&self) -> Result<LogStats, LogReadError> {
-        let segments = self.log_segments().await;
+        let mut oldest = self.log_after(Timestamp::MIN);
+        let sample = oldest
+            .next_batch(LOG_SAMPLE_ENTRIES, LOG_FETCH_BYTES)
+            .await?;
+        let retained = self.retained_above();
+        let mut segments = self.log_segments().await;
+        segments.retain(|span| span.last > retained);
+        let sample_bytes = sample.iter().map(|(_, entry)| entry.len() as u64).sum();
         Ok(LogStats {
-            bytes: segments.iter().map(|&(_, bytes)| bytes).sum(),
-            first: self.log_first().await?,
+            bytes: segments.iter().map(|span| span.bytes).sum(),
+            entries: count_entries(&segments, sample.len() as u64, sample_bytes),
+            first: sample.first().map(|&(ts, _)| ts),
             last: self.oplog_read_timestamp(),
         })
     }
 
-    /// The last entry and the bytes of every segment, of all rings.
-    async fn log_segments(&self) -> Vec<(Timestamp, u64)> {
+    /// What every segment of all rings holds.
+    async fn log_segments(&self) -> Vec<SegmentSpan> {
         let cores = (0..self.cores as u16).map(|core| {
             submit_to(CoreId(core), Queue::Foreground, || async {
                 storage().own_segments()
@@ -196,14 +209,31 @@ impl Storage {
     }
 
     /// Those of this core's ring, and with core 0 those of rings that no core writes.
-    fn own_segments(&self) -> Vec<(Timestamp, u64)> {
+    fn own_segments(&self) -> Vec<SegmentSpan> {
         let ring = self.ring.borrow();
         let mut spans = ring.as_ref().map_or(Vec::new(), |ring| ring.spans());
         if let Some(node) = &self.node {
             let foreign = node.foreign.borrow();
             spans.extend(foreign.iter().flat_map(|files| &files.segments));
         }
-        spans.iter().map(|span| (span.last, span.bytes)).collect()
+        spans
+    }
+
+    /// Gives up every entry at or below `through` that no pin keeps, whatever the retention says, with a checkpoint that
+    /// is complete when this returns: the log of a member that took over what another has begins behind that.
+    ///
+    /// # Errors
+    /// As of [`Storage::checkpoint`].
+    pub async fn truncate_log(&self, through: Timestamp) -> Result<(), Fatal> {
+        submit_to(CoreId(0), Queue::Foreground, move || async move {
+            let storage = storage();
+            let node = storage.node_state();
+            let truncated = node.log_truncated.get().max(through);
+            node.log_truncated.set(truncated);
+            node.dirty.set(true);
+        })
+        .await;
+        self.checkpoint().await.map(drop)
     }
 
     /// Where the log shall begin with the checkpoint at `c`. Call it on core 0, with the turn.
@@ -220,7 +250,9 @@ impl Storage {
                 first_to_keep(segments, current, limit, retention.bytes)
             }
         };
-        let chosen = self.shared.log.retire(wanted.max(current));
+        let truncated = self.node_state().log_truncated.get().min(c);
+        let wanted = wanted.max(truncated).max(current);
+        let chosen = self.shared.log.retire(wanted);
         assert!(
             chosen <= c.max(current),
             "the log keeps what is not in the base"
@@ -251,23 +283,34 @@ fn old_enough(retention: &LogRetention, now_secs: u64) -> Timestamp {
     Timestamp::new(u32::try_from(secs).unwrap_or(u32::MAX), 0)
 }
 
-/// The first timestamp of a log of these segments (last entry and bytes) that may go up to `limit`, and of which `keep`
-/// bytes stay.
+/// How many entries these segments hold, of which some are like the sample.
+fn count_entries(segments: &[SegmentSpan], sample_entries: u64, sample_bytes: u64) -> u64 {
+    let counted: u64 = segments.iter().filter_map(|span| span.entries).sum();
+    let others = segments.iter().filter(|span| span.entries.is_none());
+    let others_bytes: u64 = others.map(|span| span.bytes).sum();
+    let per_entry = sample_bytes.checked_div(sample_entries);
+    let judged = per_entry.map_or(0, |bytes| {
+        others_bytes / (bytes + ENTRY_HEADER_BYTES as u64)
+    });
+    counted + judged
+}
+
+/// The first timestamp of a log of these segments that may go up to `limit`, and of which `keep` bytes stay.
 fn first_to_keep(
-    mut segments: Vec<(Timestamp, u64)>,
+    mut segments: Vec<SegmentSpan>,
     current: Timestamp,
     limit: Timestamp,
     keep: u64,
 ) -> Timestamp {
-    segments.sort_unstable();
-    let mut bytes: u64 = segments.iter().map(|&(_, bytes)| bytes).sum();
+    segments.sort_unstable_by_key(|span| span.last);
+    let mut bytes: u64 = segments.iter().map(|span| span.bytes).sum();
     let mut first = current;
-    for (last, of_segment) in segments {
-        if last > limit || bytes - of_segment < keep {
+    for span in segments {
+        if span.last > limit || bytes - span.bytes < keep {
             break;
         }
-        bytes -= of_segment;
-        first = first.max(last);
+        bytes -= span.bytes;
+        first = first.max(span.last);
     }
     first
 }
@@ -280,11 +323,39 @@ mod tests {
         Timestamp::from_u64(raw)
     }
 
+    fn span(last: u64, bytes: u64, entries: Option<u64>) -> SegmentSpan {
+        SegmentSpan {
+            generation: 1,
+            first: None,
+            last: ts(last),
+            bytes,
+            entries,
+        }
+    }
+
+    #[test]
+    fn what_was_not_counted_is_judged_by_a_sample() {
+        let check = |segments: &[SegmentSpan], sample, expected: u64| {
+            let (entries, bytes) = sample;
+            assert_eq!(count_entries(segments, entries, bytes), expected);
+        };
+        check(&[], (0, 0), 0);
+        check(
+            &[span(1, 1000, Some(7)), span(2, 500, Some(5))],
+            (2, 60),
+            12,
+        );
+        check(&[span(1, 1000, None), span(2, 500, Some(5))], (10, 260), 25);
+        check(&[span(1, 1000, None)], (0, 0), 0);
+    }
+
     #[test]
     fn the_oldest_segments_go_while_enough_is_left() {
         let segments = [(30, 10), (10, 10), (20, 10), (40, 5)];
         let check = |limit: u64, keep: u64, expected: u64| {
-            let segments = segments.map(|(last, bytes)| (ts(last), bytes)).to_vec();
+            let segments = segments
+                .map(|(last, bytes)| span(last, bytes, None))
+                .to_vec();
             let first = first_to_keep(segments, ts(7), ts(limit), keep);
             assert_eq!(first, ts(expected), "limit {limit}, keep {keep}");
         };

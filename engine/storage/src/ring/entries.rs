@@ -106,15 +106,12 @@ impl Entries {
         self.starts[..before].last().map(|&(_, ts)| ts)
     }
 
-    /// Timestamp of the first entry that begins in this part of the stream.
-    pub(super) fn first_in(&self, part: Range<usize>) -> Option<Timestamp> {
-        let before = self
-            .starts
-            .partition_point(|&(start, _)| start < part.start);
-        let first = self.starts.get(before);
-        first
-            .filter(|&&(start, _)| start < part.end)
-            .map(|&(_, ts)| ts)
+    /// Timestamp of the first entry that begins in this part of the stream, and how many do.
+    pub(super) fn beginning_in(&self, part: Range<usize>) -> (Option<Timestamp>, u64) {
+        let before = |at: usize| self.starts.partition_point(|&(start, _)| start < at);
+        let beginning = &self.starts[before(part.start)..before(part.end)];
+        let first = beginning.first().map(|&(_, ts)| ts);
+        (first, beginning.len() as u64)
     }
 
     /// Appends an entry. The bytes of a large one are taken and not copied.
@@ -499,8 +496,16 @@ mod tests {
         assert_eq!(entries.last_before(100), Some(Timestamp::from_u64(1)));
         assert_eq!(entries.last_before(101), Some(Timestamp::from_u64(2)));
         assert_eq!(entries.last_before(usize::MAX), entries.last());
-        assert_eq!(entries.first_in(0..1), Some(Timestamp::from_u64(1)));
-        assert_eq!(entries.first_in(1..100), None);
-        assert_eq!(entries.first_in(1..101), Some(Timestamp::from_u64(2)));
+        assert_eq!(
+            entries.beginning_in(0..1),
+            (Some(Timestamp::from_u64(1)), 1)
+        );
+        assert_eq!(entries.beginning_in(1..100), (None, 0));
+        assert_eq!(
+            entries.beginning_in(1..101),
+            (Some(Timestamp::from_u64(2)), 1)
+        );
+        let whole = entries.beginning_in(0..entries.len());
+        assert_eq!(whole, (Some(Timestamp::from_u64(1)), 3));
     }
 }

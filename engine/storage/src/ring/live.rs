@@ -37,7 +37,10 @@ pub(crate) struct SegmentSpan {
     pub(crate) first: Option<Timestamp>,
     /// No entry that touches it lies above.
     pub(crate) last: Timestamp,
+    /// As far as it is written.
     pub(crate) bytes: u64,
+    /// How many begin in it, where that was counted.
+    pub(crate) entries: Option<u64>,
 }
 
 /// Some segments of a ring, and what is needed to read them.
@@ -118,14 +121,15 @@ impl RingFiles {
         above.copied().collect()
     }
 
-    /// The first entry of a segment that exists.
-    pub(crate) async fn first_of(&self, generation: u64) -> io::Result<Option<Timestamp>> {
+    /// The first existing entry of a segment, and how many bytes of it are written.
+    pub(crate) async fn look_into(&self, generation: u64) -> io::Result<(Option<Timestamp>, u64)> {
         let seeker = Seeker::open(self, generation).await?;
         let first = seeker.first().await?;
+        let frames = seeker.written_frames().await?;
         seeker.close().await?;
-        Ok(first
-            .filter(|start| start.ts <= self.cuts.limit(start.epoch))
-            .map(|start| start.ts))
+        let exists = first.filter(|start| start.ts <= self.cuts.limit(start.epoch));
+        let bytes = u64::from(frames) * FRAME_BYTES as u64;
+        Ok((exists.map(|start| start.ts), bytes))
     }
 
     /// A reader of the segments from the `nth` on.

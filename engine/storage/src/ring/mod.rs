@@ -13,7 +13,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use entry::EntryKind;
+pub(crate) use entry::{ENTRY_HEADER_BYTES, EntryKind};
 pub(crate) use frame::{FRAME_BYTES, Stamps};
 pub(crate) use live::{FilesAfter, FilesBefore, LogEntry, RingFiles, RingPart, SegmentSpan};
 pub(crate) use reader::{BadFrame, LoggedEntry, RingReader, RingScan};

@@ -68,6 +68,22 @@ impl Seeker {
         Ok(low..high)
     }
 
+    /// How many frames were written, of which a crash may have left the last ones in part.
+    pub(super) async fn written_frames(&self) -> io::Result<u32> {
+        // Most are full: then one look tells.
+        let (mut low, mut high, mut look) = (0, self.frames, self.frames.saturating_sub(1));
+        while low < high {
+            let offset = u64::from(look) * FRAME_BYTES as u64;
+            let chunk = self.file.read_at(offset, FRAME_BYTES).await?;
+            match block(&chunk, 0).map(|block| self.state(block, look)) {
+                None | Some(FrameState::Blank) => high = look,
+                Some(_) => low = look + 1,
+            }
+            look = low + (high - low) / 2;
+        }
+        Ok(low)
+    }
+
     /// The first entry of the segment.
     pub(super) async fn first(&self) -> io::Result<Option<Start>> {
         self.first_start(0..self.frames).await

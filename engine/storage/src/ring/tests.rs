@@ -166,11 +166,11 @@ fn check_reading(tail_bytes: usize, flushes: Vec<Vec<usize>>) {
         }
         for span in ring.spans() {
             let part = ring.read_after(Timestamp::MIN, Timestamp::MAX, usize::MAX);
-            let first = match part.files {
-                Some(files) => files.first_of(span.generation).await.unwrap(),
+            let found = match part.files {
+                Some(files) => files.look_into(span.generation).await.unwrap(),
                 None => continue,
             };
-            assert_eq!(first, span.first, "{flushes:?}");
+            assert_eq!(found, (span.first, span.bytes), "{flushes:?}");
         }
         let check = |read: Vec<LogEntry>, expected: Vec<u64>| {
             let found: Vec<u64> = read.iter().map(|entry| entry.ts.as_u64()).collect();

@@ -55,6 +55,8 @@ struct Current {
     first: Option<Timestamp>,
     /// The last timestamp of any entry that touches this segment.
     last: Timestamp,
+    /// How many begin in it.
+    entries: u64,
 }
 
 struct State {
@@ -184,6 +186,7 @@ impl Current {
             first: self.first,
             last: self.last,
             bytes: u64::from(self.next) * FRAME_BYTES as u64,
+            entries: Some(self.entries),
         }
     }
 }
@@ -406,6 +409,7 @@ impl Ring {
                     next: 0,
                     first: None,
                     last: Timestamp::MIN,
+                    entries: 0,
                 });
             }
             let current = state.current.as_mut().expect("just made sure");
@@ -423,7 +427,9 @@ impl Ring {
             if let Some(last) = entries.last_before(end) {
                 current.last = current.last.max(last);
             }
-            current.first = current.first.or(entries.first_in(begin..end));
+            let (first, beginning) = entries.beginning_in(begin..end);
+            current.first = current.first.or(first);
+            current.entries += beginning;
         }
         state.stats.flushes += 1;
         state.stats.frames += frames;
