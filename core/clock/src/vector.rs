@@ -99,6 +99,25 @@ impl fmt::Display for AdvanceError {
 
 impl std::error::Error for AdvanceError {}
 
+/// Refuses a cluster time from outside that would take a clock too far: past its maximum, or further ahead of the wall
+/// clock than `max_drift_secs`.
+///
+/// # Errors
+/// [`AdvanceError::BeyondMaximum`] and [`AdvanceError::TooFarAhead`].
+pub fn check_advance(
+    time: Timestamp,
+    now_secs: u32,
+    max_drift_secs: u32,
+) -> Result<(), AdvanceError> {
+    if time > MAX_CLUSTER_TIME {
+        return Err(AdvanceError::BeyondMaximum { time });
+    }
+    if time.secs().saturating_sub(now_secs) > max_drift_secs {
+        return Err(AdvanceError::TooFarAhead { time, now_secs });
+    }
+    Ok(())
+}
+
 /// The clock of one node. Ticking is this node's own doing; advancing is learning from others. No
 /// component ever goes back.
 #[derive(Clone, Debug)]
@@ -194,15 +213,7 @@ impl VectorClock {
         let config = learned(self.time.config, gossip.config);
         let topology = learned(self.time.topology, gossip.topology);
         if cluster > self.time.cluster {
-            if cluster > MAX_CLUSTER_TIME {
-                return Err(AdvanceError::BeyondMaximum { time: cluster });
-            }
-            if cluster.secs() > now_secs && cluster.secs() - now_secs > self.max_drift_secs {
-                return Err(AdvanceError::TooFarAhead {
-                    time: cluster,
-                    now_secs,
-                });
-            }
+            check_advance(cluster, now_secs, self.max_drift_secs)?;
         }
         match VectorTime::new(cluster, config, topology) {
             Some(time) => {

@@ -51,6 +51,12 @@ impl Sequencer {
         Timestamp::from_u64(self.last.load(Ordering::SeqCst))
     }
 
+    /// The highest time that was allotted or heard of.
+    pub(crate) fn cluster_time(&self) -> Timestamp {
+        let heard = self.cluster_time.load(Ordering::SeqCst);
+        self.last().max(Timestamp::from_u64(heard))
+    }
+
     /// Timestamps allotted from now on lie above `time`.
     pub(crate) fn advance_cluster_time(&self, time: Timestamp) {
         self.cluster_time.fetch_max(time.as_u64(), Ordering::SeqCst);

@@ -190,6 +190,11 @@ impl Storage {
         self.reached(Mark::Appending)
     }
 
+    /// The cluster time: the highest timestamp that was allotted here or heard of.
+    pub fn cluster_time(&self) -> Timestamp {
+        self.shared.words.sequencer.cluster_time()
+    }
+
     /// Timestamps allotted from now on lie above `time`.
     pub fn advance_cluster_time(&self, time: Timestamp) {
         self.shared.words.sequencer.advance_cluster_time(time);
