@@ -10,9 +10,9 @@ use pinion_bson::{DocBuilder, JsonMode, RawBsonRef, to_extended_json, to_extende
 use pinion_runtime::{Duration, now};
 use pinion_wire::idl::GenericArguments;
 use pinion_wire::{
-    Attempt, ClientInfo, Command, Error, ErrorCode, Flags, HandlerFuture, Invocation, LabelContext,
-    Message, OpContext, Prepared, Reply, Result, ServerCounters, SlowLine, check_permitted,
-    error_reply, labels_for, namespace_named,
+    Attempt, Category, ClientInfo, Command, Error, ErrorCode, Flags, HandlerFuture, Invocation,
+    LabelContext, Message, OpContext, Prepared, Reply, Result, ServerCounters, SlowLine,
+    append_labels, check_permitted, error_reply, labels_for, namespace_named,
 };
 
 use crate::core::ServerCore;
@@ -72,9 +72,8 @@ impl<'a> Dispatch<'a> {
             Err(_) => now().as_nanos(),
         };
         let took = Duration::from_nanos(ended_ns.saturating_sub(started_ns));
-        let told = self.core.registry.observer().is_some() || self.is_slow(took);
         let outcome = match ran {
-            Ok(ran) if !told => return Some(completed(ran.reply)),
+            Ok(ran) if !self.is_slow(took) => return Some(self.completed(ran.reply)),
             Ok(ran) => Ok(ran.reply),
             Err(panic) => Err(self.panicked(&known.command, &panic)),
         };
@@ -98,7 +97,7 @@ impl<'a> Dispatch<'a> {
             Ok(command) => self.run_command(command, message).await,
             Err(error) => {
                 tracing::debug!(target: "COMMAND", id = 21_965u64, ctx = self.context(), command = message.command_name(), "Command not found in registry");
-                error_reply(&error, &[])
+                self.failed(None, &error, &[])
             }
         }
     }
@@ -124,7 +123,7 @@ impl<'a> Dispatch<'a> {
                     Ok(ctx) => ctx,
                     Err(error) => {
                         command.count_failure();
-                        return error_reply(&error, &[]);
+                        return self.failed(None, &error, &[]);
                     }
                 };
                 *self.caller.running.borrow_mut() = Some(ctx.clone());
@@ -157,15 +156,6 @@ impl<'a> Dispatch<'a> {
         took: Duration,
         outcome: Result<Reply>,
     ) -> Reply {
-        let observer = self.core.registry.observer();
-        if let Some(observer) = observer {
-            observer.finished(
-                &command.spec,
-                ctx,
-                took.as_micros() as u64,
-                outcome.as_ref().err(),
-            );
-        }
         // Hello waits because its client asked it to.
         let is_slow = match ctx.work().slow_line() {
             SlowLine::ByTime => self.is_slow(took),
@@ -174,8 +164,8 @@ impl<'a> Dispatch<'a> {
         if is_slow && command.spec.name != "hello" {
             self.log_slow(message, ctx, took, &outcome);
         }
-        let mut reply = match outcome {
-            Ok(reply) => labelled(ctx, completed(reply)),
+        match outcome {
+            Ok(reply) => self.succeeded(command, ctx, reply),
             Err(error) => {
                 command.count_failure();
                 tracing::debug!(target: "COMMAND", id = 21_962u64, ctx = self.context(), command = command.spec.name, db = &*ctx.db, code = error.code.0, error = error.message, "Command failed");
@@ -184,13 +174,54 @@ impl<'a> Dispatch<'a> {
                     .as_ref()
                     .and_then(|extra| code_of(pinion_bson::get(extra, "writeConcernError")?));
                 let labels = labels_for(error.code, write_concern, label_context(ctx));
-                error_reply(&error, &labels)
+                let mut reply = self.failed(Some(ctx), &error, &labels);
+                // Whoever sends writes and waits for no reply learns in this way alone that they come to the wrong node.
+                if error.is(Category::NOT_PRIMARY) && !message.wants_reply() {
+                    reply.close_connection();
+                }
+                reply
             }
-        };
-        if let Some(observer) = observer {
-            observer.complete_reply(ctx, &mut reply);
         }
+    }
+
+    /// The reply of a command that succeeded.
+    fn succeeded(&self, command: &Command, ctx: &OpContext, mut reply: Reply) -> Reply {
+        reply.append_ok();
+        let failure = match command.spec.supports_write_concern {
+            true => reply.get("writeConcernError").and_then(code_of),
+            false => None,
+        };
+        if failure.is_some() {
+            let labels = labels_for(ErrorCode::OK, failure, label_context(ctx));
+            append_labels(&mut reply, &labels);
+        }
+        self.append_epilogue(Some(ctx), failure, &mut reply);
         reply
+    }
+
+    /// The reply of a read that repeated another and succeeded.
+    fn completed(&self, mut reply: Reply) -> Reply {
+        reply.append_ok();
+        self.append_epilogue(None, None, &mut reply);
+        reply
+    }
+
+    /// The reply of a command that failed.
+    fn failed(&self, ctx: Option<&OpContext>, error: &Error, labels: &[&'static str]) -> Reply {
+        let mut reply = error_reply(error, labels);
+        self.append_epilogue(ctx, Some(error.code), &mut reply);
+        reply
+    }
+
+    fn append_epilogue(
+        &self,
+        ctx: Option<&OpContext>,
+        failure: Option<ErrorCode>,
+        reply: &mut Reply,
+    ) {
+        if let Some(epilogue) = self.core.registry.epilogue() {
+            epilogue.append(ctx, failure, reply);
+        }
     }
 
     fn is_slow(&self, took: Duration) -> bool {
@@ -281,32 +312,6 @@ fn invocation(command: &Rc<Command>, message: &Message, ctx: &OpContext) -> Invo
         command: command.clone(),
         exhaust_allowed: message.flags().has(Flags::EXHAUST_ALLOWED),
     }
-}
-
-/// The reply of a command that succeeded.
-fn completed(mut reply: Reply) -> Reply {
-    reply.append_ok();
-    reply
-}
-
-/// The reply of a command that succeeded but for its write concern, with the labels that the error of that has.
-fn labelled(ctx: &OpContext, mut reply: Reply) -> Reply {
-    // Others have no label for it.
-    if ctx.args.txn_number.is_none() || reply.contains("errorLabels") {
-        return reply;
-    }
-    let Some(code) = reply.get("writeConcernError").and_then(code_of) else {
-        return reply;
-    };
-    let labels = labels_for(ErrorCode::OK, Some(code), label_context(ctx));
-    if !labels.is_empty() {
-        reply.start_array("errorLabels");
-        for label in labels {
-            reply.push(label);
-        }
-        reply.end();
-    }
-    reply
 }
 
 /// The code of a write concern error.

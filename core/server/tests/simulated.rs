@@ -6,7 +6,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
-use pinion_bson::{Binary, BinarySubtype, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
+use pinion_bson::{
+    Binary, BinarySubtype, DocBuilder, Document, RawBsonRef, RawDocument, RawDocumentBuf, cstr,
+    doc, elements, rawdoc,
+};
 use pinion_runtime::sim::{Sim, SimOptions};
 use pinion_runtime::{
     Connection, Duration, Listener, connect, core_id, core_local, now, on_all_cores,
@@ -15,7 +18,8 @@ use pinion_runtime::{
 use pinion_server::{Remote, RemoteError, ServerOptions, serve};
 use pinion_wire::{
     CommandSpec, CompressionState, Compressor, Error, ErrorCode, Flags, Header, Message, OpCode,
-    Registry, Reply, ServerCounters, encode_request, message_length, parse_message,
+    OpContext, Registry, Reply, ReplyEpilogue, ServerCounters, encode_request, message_length,
+    parse_message,
 };
 
 const PORT: u16 = 27017;
@@ -26,6 +30,18 @@ struct Seen {
     inserted: Cell<usize>,
     killed_with: Cell<i32>,
     served: Cell<bool>,
+}
+
+/// Tells behind the replies of some commands with what they failed, if they did.
+struct Failures;
+
+impl ReplyEpilogue for Failures {
+    fn append(&self, ctx: Option<&OpContext>, failure: Option<ErrorCode>, reply: &mut DocBuilder) {
+        let is_meant = ctx.is_some_and(|ctx| matches!(ctx.command, "ping" | "refuse" | "concern"));
+        if let Some(failure) = failure.filter(|_| is_meant) {
+            reply.append("failure", failure.0);
+        }
+    }
 }
 
 fn registry(seen: Rc<Seen>) -> Registry {
@@ -83,6 +99,10 @@ fn registry(seen: Rc<Seen>) -> Registry {
         reply.append("writeConcernError", RawBsonRef::Document(&failed));
         Ok(reply)
     });
+    registry.register(CommandSpec::new("refuse"), |_| async {
+        Err(Error::new(ErrorCode::NOT_WRITABLE_PRIMARY, "not primary"))
+    });
+    registry.set_epilogue(Rc::new(Failures));
     registry.register(CommandSpec::new("panic"), |_| async { panic!("as asked") });
     registry.register(CommandSpec::new("shutdown").admin_only(), |_| async {
         request_shutdown();
@@ -774,4 +794,47 @@ fn counters_move() {
     });
     sim.run_until_down(node).expect("the node ends");
     assert_eq!(*outcome.borrow(), Some((1, 1, 11, 1, 10, 1)));
+}
+
+#[test]
+fn failures_have_labels_and_an_epilogue() {
+    let retryable = |command: &str| {
+        let id = Binary {
+            subtype: BinarySubtype::Uuid,
+            bytes: vec![7; 16],
+        };
+        doc! { command: 189, "lsid": { "id": id }, "txnNumber": 1i64, "$db": "test" }
+    };
+    run(40, ServerOptions::default(), move |addr, _| async move {
+        let mut client = Client::connect(addr).await;
+        let mut check = async |command: Document, expected: &[&str], failure: Option<i32>| {
+            let command = RawDocumentBuf::try_from(&command).unwrap();
+            let reply = client.command(command).await;
+            let fields: Vec<&str> = elements(&reply).map(|(name, _)| name).collect();
+            assert_eq!(fields, expected);
+            assert_eq!(reply.get_i32("failure").ok(), failure);
+        };
+        let plain = |command: &str| doc! { command: 189, "$db": "test" };
+        check(plain("ping"), &["ok"], None).await;
+        let failed = ["ok", "errmsg", "code", "codeName", "failure"];
+        check(plain("refuse"), &failed, Some(10107)).await;
+        let labelled = ["ok", "errmsg", "code", "codeName", "errorLabels", "failure"];
+        check(retryable("refuse"), &labelled, Some(10107)).await;
+        let failed = ["writeConcernError", "ok", "failure"];
+        check(plain("concern"), &failed, Some(189)).await;
+        let labelled = ["writeConcernError", "ok", "errorLabels", "failure"];
+        check(retryable("concern"), &labelled, Some(189)).await;
+    });
+}
+
+#[test]
+fn a_write_to_the_wrong_member_that_wants_no_reply_ends_the_connection() {
+    run(41, ServerOptions::default(), |addr, _| async move {
+        let refuse = || rawdoc! { "refuse": 1, "$db": "test" };
+        let mut client = Client::connect(addr).await;
+        client.command(refuse()).await;
+        client.command(rawdoc! { "ping": 1, "$db": "test" }).await;
+        client.send(Flags::MORE_TO_COME.0, refuse()).await;
+        assert!(client.receive_bytes().await.is_none());
+    });
 }

@@ -10,14 +10,14 @@ mod message;
 pub use command::{
     AllowedOnSecondary, Attempt, ClientInfo, ClientMetadata, Command, CommandClass, CommandSpec,
     CompressorCounters, GateKind, Handler, HandlerFuture, Invocation, OpContext, OpShared, OpWork,
-    OperationObserver, PlanReport, Prepared, Priority, Ran, ReadConcernSupport, Registry, Repeat,
-    Repeatable, ServerCounters, SlowLine, Written, check_permitted, collection_named, interruption,
-    namespace_named,
+    PlanReport, Prepared, Priority, Ran, ReadConcernSupport, Registry, Repeat, Repeatable,
+    ReplyEpilogue, ServerCounters, SlowLine, Written, check_permitted, collection_named,
+    interruption, namespace_named,
 };
 pub use error::{Category, Error, ErrorCode, LabelContext, Result, labels, labels_for};
 pub use member_state::MemberState;
 pub use message::{
     Answer, BadLength, CompressionError, CompressionState, Compressor, Documents, Flags, Header,
-    Message, MessageKind, OpCode, ParseError, Pattern, Reply, ReplyFrame, encode_request,
-    error_reply, message_length, parse_message,
+    Message, MessageKind, OpCode, ParseError, Pattern, Reply, ReplyFrame, append_labels,
+    encode_request, error_reply, message_length, parse_message,
 };

@@ -96,7 +96,7 @@ pub trait ReplicaSet {
     /// is asked. The concern is complete: its `w` is not absent.
     ///
     /// # Errors
-    /// `UnknownReplWriteConcern` for a mode that the configuration lacks, `UnsatisfiableWriteConcern`, `WriteConcernFailed`
+    /// `UnknownReplWriteConcern` for a mode that the configuration lacks, `UnsatisfiableWriteConcern`, `WriteConcernTimeout`
     /// when the deadline passes, `PrimarySteppedDown` and the like when the node is no primary any more.
     fn wait_write_concern(
         &self,
@@ -144,7 +144,7 @@ impl NodeState {
 }
 
 /// The database that each member writes for itself.
-const LOCAL: &str = "local";
+pub(crate) const LOCAL: &str = "local";
 /// The collection that each member writes for itself in whatever database.
 const PROFILE: &str = "system.profile";
 

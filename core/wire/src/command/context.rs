@@ -2,14 +2,15 @@
 
 use std::net::SocketAddr;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use pinion_bson::{RawDocument, RawDocumentBuf};
+use pinion_clock::Timestamp;
 
 use super::work::OpWork;
 use crate::error::{Error, ErrorCode, Result};
-use crate::idl::{GenericArguments, Path, Types, wrong_type};
+use crate::idl::{GenericArguments, Path, ReadConcern, Types, wrong_type};
 use crate::limits::{MAX_APP_NAME_BYTES, MAX_CLIENT_METADATA_BYTES};
 
 /// Who sent an operation. One for each connection, shared by its operations.
@@ -168,6 +169,8 @@ pub struct OpContext {
     /// When the operation's time is up, in nanoseconds of the runtime's monotonic clock.
     pub deadline_ns: Option<u64>,
     pub priority: Priority,
+    /// What the operation reads: what it asked for, until the executor has completed that.
+    pub read_concern: ReadConcern,
 }
 
 /// The part of an OpContext that does not change, apart from the kill flag and the work.
@@ -185,6 +188,8 @@ pub struct OpShared {
     work: OpWork,
     /// The code of the interruption, 0 while there is none.
     killed: AtomicI32,
+    /// The timestamp of its last write, 0 while there is none.
+    written_at: AtomicU64,
 }
 
 impl OpContext {
@@ -198,7 +203,7 @@ impl OpContext {
         now_ns: u64,
     ) -> OpContext {
         let deadline_ns = deadline(&args, now_ns);
-        let killed = AtomicI32::new(0);
+        let read_concern = args.read_concern.unwrap_or_default();
         let shared = OpShared {
             op_id,
             client,
@@ -207,13 +212,15 @@ impl OpContext {
             args,
             started_ns: now_ns,
             work: OpWork::default(),
-            killed,
+            killed: AtomicI32::new(0),
+            written_at: AtomicU64::new(0),
         };
         OpContext {
             shared: Arc::new(shared),
             statement: None,
             deadline_ns,
             priority: Priority::Normal,
+            read_concern,
         }
     }
 
@@ -225,6 +232,7 @@ impl OpContext {
                 shared.started_ns = now_ns;
                 shared.work = OpWork::default();
                 *shared.killed.get_mut() = 0;
+                *shared.written_at.get_mut() = 0;
             }
             // Somebody still looks at the operation before it.
             None => {
@@ -237,6 +245,7 @@ impl OpContext {
                     started_ns: now_ns,
                     work: OpWork::default(),
                     killed: AtomicI32::new(0),
+                    written_at: AtomicU64::new(0),
                 });
             }
         }
@@ -281,6 +290,20 @@ impl OpContext {
     pub fn with_priority(mut self, priority: Priority) -> OpContext {
         self.priority = priority;
         self
+    }
+
+    /// The operation has written at this timestamp.
+    pub fn wrote(&self, ts: Timestamp) {
+        let written_at = &self.shared.written_at;
+        written_at.fetch_max(ts.as_u64(), Ordering::Relaxed);
+    }
+
+    /// The timestamp of the last write that the operation has told of.
+    pub fn written_at(&self) -> Option<Timestamp> {
+        match self.shared.written_at.load(Ordering::Relaxed) {
+            0 => None,
+            ts => Some(Timestamp::from_u64(ts)),
+        }
     }
 
     /// Interrupts the operation at its next check. The first interruption stays; false if there was one.

@@ -8,7 +8,7 @@ mod target;
 mod work;
 
 pub use context::{ClientInfo, ClientMetadata, OpContext, OpShared, Priority, interruption};
-pub use observer::{CompressorCounters, OperationObserver, ServerCounters};
+pub use observer::{CompressorCounters, ReplyEpilogue, ServerCounters};
 pub use registry::{
     AllowedOnSecondary, Command, CommandClass, CommandSpec, Handler, HandlerFuture, Invocation,
     ReadConcernSupport, Registry, check_permitted,

@@ -1,4 +1,4 @@
-//! What the layers below and above the registry tell each other: hooks of the dispatcher, and the counters of
+//! What the layers below and above the registry tell each other: a hook of the dispatcher, and the counters of
 //! the connection layer.
 
 use std::cell::{Cell, RefCell};
@@ -8,22 +8,17 @@ use std::sync::Arc;
 use pinion_bson::DocBuilder;
 
 use super::context::{ClientInfo, OpContext};
-use super::registry::CommandSpec;
-use crate::error::Error;
+use crate::error::ErrorCode;
 use crate::limits::DEFAULT_SLOW_MS;
 use crate::message::Compressor;
 
-/// Hooks that the dispatcher calls; one for each core, set with `Registry::set_observer`.
-pub trait OperationObserver {
-    /// A command is over: it took so long, and failed with this error if it failed.
-    fn finished(&self, spec: &CommandSpec, ctx: &OpContext, micros: u64, error: Option<&Error>) {
-        let _ = (spec, ctx, micros, error);
-    }
-
-    /// The reply is complete but for what belongs to every reply (`operationTime`, `$clusterTime`).
-    fn complete_reply(&self, ctx: &OpContext, reply: &mut DocBuilder) {
-        let _ = (ctx, reply);
-    }
+/// What a node puts behind every reply, whatever the command; one for each core, set with `Registry::set_epilogue`.
+pub trait ReplyEpilogue {
+    /// Appends it; all other fields are there.
+    ///
+    /// `ctx` is that of the command. There is none where the command is not known or its arguments are wrong, and of a read
+    /// that repeated another. `failure` is the code of the command's error, or that of its write concern.
+    fn append(&self, ctx: Option<&OpContext>, failure: Option<ErrorCode>, reply: &mut DocBuilder);
 }
 
 /// Bytes that one compressor took and gave.

@@ -9,7 +9,7 @@ use pinion_bson::RawDocument;
 use rustc_hash::FxHashMap;
 
 use super::context::OpContext;
-use super::observer::OperationObserver;
+use super::observer::ReplyEpilogue;
 use crate::error::{Error, ErrorCode, Result};
 use crate::idl::{CommandReader, Path, ReadConcernLevel, missing_field, unknown_field};
 use crate::message::{Documents, Message, MessageKind, Reply};
@@ -202,7 +202,7 @@ pub struct Registry {
     commands: Vec<Rc<Command>>,
     by_name: FxHashMap<&'static str, usize>,
     unknown: Cell<u64>,
-    observer: Option<Rc<dyn OperationObserver>>,
+    epilogue: Option<Rc<dyn ReplyEpilogue>>,
 }
 
 impl Registry {
@@ -233,13 +233,14 @@ impl Registry {
         }));
     }
 
-    /// Sets the hooks of the dispatcher.
-    pub fn set_observer(&mut self, observer: Rc<dyn OperationObserver>) {
-        self.observer = Some(observer);
+    /// Sets what stands behind every reply.
+    pub fn set_epilogue(&mut self, epilogue: Rc<dyn ReplyEpilogue>) {
+        self.epilogue = Some(epilogue);
     }
 
-    pub fn observer(&self) -> Option<&Rc<dyn OperationObserver>> {
-        self.observer.as_ref()
+    /// What stands behind every reply.
+    pub fn epilogue(&self) -> Option<&dyn ReplyEpilogue> {
+        self.epilogue.as_deref()
     }
 
     pub fn lookup(&self, name: &str) -> Option<&Rc<Command>> {

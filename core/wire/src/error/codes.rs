@@ -98,7 +98,7 @@ error_codes! {
     61 SHARD_KEY_NOT_FOUND "ShardKeyNotFound";
     62 OPLOG_OPERATION_UNSUPPORTED "OplogOperationUnsupported";
     63 OBSOLETE_STALE_SHARD_VERSION "OBSOLETE_StaleShardVersion";
-    64 WRITE_CONCERN_FAILED "WriteConcernFailed" [WRITE_CONCERN];
+    64 WRITE_CONCERN_TIMEOUT "WriteConcernTimeout" [WRITE_CONCERN];
     65 MULTIPLE_ERRORS_OCCURRED "MultipleErrorsOccurred";
     66 IMMUTABLE_FIELD "ImmutableField";
     67 CANNOT_CREATE_INDEX "CannotCreateIndex";

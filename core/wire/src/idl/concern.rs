@@ -3,9 +3,9 @@
 //! What a topology allows (no `w: 2` and no snapshot reads on a standalone) is decided by the executor.
 
 use pinion_bson::{Document, ElementType, RawBsonRef, RawDocument, elements};
-use pinion_clock::Timestamp;
+use pinion_clock::{OpTime, Term, Timestamp};
 
-use super::errors::{Path, Types, idl_type_name, wrong_type};
+use super::errors::{Path, Types, idl_type_name, missing_field, wrong_type};
 use super::numbers::{i64_clamped, is_number};
 use super::reader::FieldReader;
 use crate::error::{Error, ErrorCode, Result};
@@ -54,6 +54,15 @@ pub struct ReadConcern {
     pub level: Option<ReadConcernLevel>,
     pub after_cluster_time: Option<Timestamp>,
     pub at_cluster_time: Option<Timestamp>,
+    /// What members ask each other for.
+    pub after_op_time: Option<OpTime>,
+}
+
+impl ReadConcern {
+    /// Whether it asks for nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == ReadConcern::default()
+    }
 }
 
 /// Reads the document of `readConcern`.
@@ -63,10 +72,10 @@ pub fn parse_read_concern(document: &RawDocument) -> Result<ReadConcern> {
         level: reader.opt_one_of("level", &LEVELS)?,
         after_cluster_time: cluster_time(&reader, "afterClusterTime")?,
         at_cluster_time: cluster_time(&reader, "atClusterTime")?,
+        after_op_time: after_op_time(&reader)?,
     };
     reader.opt_one_of("provenance", &PROVENANCES)?;
     reader.ignore(&[
-        "afterOpTime",
         "allowTransactionTableSnapshot",
         "waitLastStableRecoveryTimestamp",
         "$replData",
@@ -86,6 +95,18 @@ pub fn parse_read_concern(document: &RawDocument) -> Result<ReadConcern> {
         ));
     }
     Ok(concern)
+}
+
+/// `afterOpTime: {ts, t}`; without a term it is compared by its timestamp alone.
+fn after_op_time(reader: &FieldReader<'_, '_>) -> Result<Option<OpTime>> {
+    let Some(reader) = reader.opt_object("afterOpTime")? else {
+        return Ok(None);
+    };
+    let ts = reader
+        .opt_timestamp("ts")?
+        .ok_or_else(|| missing_field(reader.path().field("ts")))?;
+    let term = reader.opt_i64("t")?.map_or(Term::UNINITIALIZED, Term);
+    Ok(Some(OpTime::new(ts, term)))
 }
 
 /// A cluster time is of BSON's any-type in MongoDB's definition, so null is refused too.

@@ -17,7 +17,7 @@ pub use compress::{CompressionError, CompressionState, Compressor};
 pub use header::{BadLength, Header, OpCode, message_length};
 pub use parse::{Answer, ParseError, parse_message};
 pub use pattern::Pattern;
-pub use reply::{Reply, ReplyFrame, encode_request, error_reply};
+pub use reply::{Reply, ReplyFrame, append_labels, encode_request, error_reply};
 
 /// A range within a message, whose length is bounded far below 2^32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

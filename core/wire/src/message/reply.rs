@@ -245,15 +245,21 @@ pub fn error_reply(error: &Error, more_labels: &[&'static str]) -> Reply {
     let further = more_labels
         .iter()
         .filter(|label| !error.labels.contains(*label));
-    let mut labels = error.labels.iter().chain(further).peekable();
-    if labels.peek().is_some() && !reply.contains("errorLabels") {
-        reply.start_array("errorLabels");
-        for label in labels {
-            reply.push(*label);
-        }
-        reply.end();
-    }
+    append_labels(&mut reply, error.labels.iter().chain(further));
     reply
+}
+
+/// Appends `errorLabels`, where there are any and the reply has none.
+pub fn append_labels<'a>(reply: &mut Reply, labels: impl IntoIterator<Item = &'a &'static str>) {
+    let mut labels = labels.into_iter().peekable();
+    if labels.peek().is_none() || reply.contains("errorLabels") {
+        return;
+    }
+    reply.start_array("errorLabels");
+    for label in labels {
+        reply.push(*label);
+    }
+    reply.end();
 }
 
 /// The bytes of an OP_MSG request with this body: what a client sends.
