@@ -48,7 +48,7 @@ impl ReadSource {
         if intent == Intent::Write || is_own(ns) {
             return ReadSource::Newest;
         }
-        let concern = ctx.args.read_concern.unwrap_or_default();
+        let concern = ctx.read_concern;
         match (concern.at_cluster_time, concern.level) {
             (Some(at), _) => ReadSource::At(at),
             (None, Some(ReadConcernLevel::Majority)) => ReadSource::Majority,

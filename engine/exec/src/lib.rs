@@ -13,6 +13,7 @@ mod parameters;
 mod acquire;
 mod capped;
 mod cluster_parameters;
+mod cluster_time;
 mod compute;
 mod concern;
 mod fail_points;

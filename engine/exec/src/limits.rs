@@ -184,3 +184,6 @@ const _: () = assert!(RECOVERY_BYTES <= APPLIER_BYTES);
 /// The least that an index build may be given of memory, in MiB, and the most room, in MiB, that it can be told to leave.
 pub(crate) const LEAST_BUILD_MEMORY_MB: i64 = 50;
 pub(crate) const MOST_LEAST_FREE_MB: i64 = 8 << 20;
+
+/// Members that a replica set may have.
+pub(crate) const MAX_MEMBERS: u32 = 50;

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_catalog::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, BuildLimits};
+use pinion_clock::DEFAULT_MAX_DRIFT_SECS;
 use pinion_query::MemoryLimits;
 use pinion_runtime::Duration;
 use pinion_wire::idl::{f64_lossy, i64_exact, truthy};
@@ -35,6 +36,8 @@ pub(crate) struct Parameters {
     pub ttl: TtlParameters,
     /// Whether the commands of tests are there.
     pub enable_test_commands: bool,
+    /// How far ahead of the wall clock a cluster time may be that a request tells.
+    pub max_clock_drift_secs: u32,
     /// What an automation agent calls the deployment; kept for it.
     pub automation_service_descriptor: Box<str>,
 }
@@ -121,6 +124,7 @@ impl Default for Parameters {
             spilling_min_available_bytes: MIN_SPACE_BESIDE_SPILLS_BYTES,
             ttl: TtlParameters::default(),
             enable_test_commands: false,
+            max_clock_drift_secs: DEFAULT_MAX_DRIFT_SECS,
             automation_service_descriptor: "".into(),
         }
     }
@@ -183,13 +187,14 @@ pub(crate) enum Setting {
     AllowDiskUseByDefault(bool),
     SpillingMinAvailable(i64),
     Ttl(TtlSetting),
+    MaxClockDrift(u32),
 }
 
 /// What stands before the name of a fail point where it is a parameter.
 pub(crate) const FAIL_POINT_PREFIX: &str = "failpoint.";
 
 /// All parameters that can be asked for, in order.
-pub(crate) const NAMES: [&str; 28] = [
+pub(crate) const NAMES: [&str; 29] = [
     "allowDiskUseByDefault",
     "authenticationMechanisms",
     "automationServiceDescriptor",
@@ -207,6 +212,7 @@ pub(crate) const NAMES: [&str; 28] = [
     "localLogicalSessionTimeoutMinutes",
     "logComponentVerbosity",
     "logLevel",
+    "maxAcceptableLogicalClockDriftSecs",
     "maxBSONDepth",
     "maxIndexBuildMemoryUsageMegabytes",
     "notablescan",
@@ -287,6 +293,9 @@ impl Parameters {
             "logLevel" => {
                 out.append(name, log_level());
             }
+            "maxAcceptableLogicalClockDriftSecs" => {
+                out.append(name, i64::from(self.max_clock_drift_secs));
+            }
             "maxBSONDepth" => {
                 out.append(name, pinion_bson::MAX_DEPTH as i32);
             }
@@ -326,6 +335,7 @@ impl Parameters {
             | "ttlMonitorSleepSecs"
             | "ttlMonitorSubPassTargetSecs" => (true, true),
             "enableTestCommands" => (false, true),
+            "maxAcceptableLogicalClockDriftSecs" => (false, true),
             _ => {
                 let is_limit = MemoryLimit::find(name).is_some();
                 (is_limit, is_limit)
@@ -394,6 +404,10 @@ impl Parameters {
             "indexBuildMinAvailableDiskSpaceMB" => {
                 Setting::BuildLeastFree(at_most(at_least(0)?, MOST_LEAST_FREE_MB)?)
             }
+            "maxAcceptableLogicalClockDriftSecs" => {
+                let secs = at_most(at_least(1)?, i64::from(i32::MAX))?;
+                Setting::MaxClockDrift(secs as u32)
+            }
             "allowDiskUseByDefault" => Setting::AllowDiskUseByDefault(boolean()?),
             "internalQuerySpillingMinAvailableDiskSpaceBytes" => {
                 Setting::SpillingMinAvailable(at_least(0)?)
@@ -441,6 +455,7 @@ impl Parameters {
             Setting::Memory(limit, bytes) => limit.set(&mut self.memory, *bytes),
             Setting::AllowDiskUseByDefault(value) => self.allow_disk_use_by_default = *value,
             Setting::SpillingMinAvailable(value) => self.spilling_min_available_bytes = *value,
+            Setting::MaxClockDrift(secs) => self.max_clock_drift_secs = *secs,
             Setting::Ttl(setting) => {
                 self.ttl.set(*setting);
                 crate::state::state().ttl.parameters_changed();

@@ -11,6 +11,7 @@ use pinion_runtime::{Instant, Rng};
 
 use crate::capped::CappedTable;
 use crate::cluster_parameters::ClusterParameters;
+use crate::concern::DefaultsCache;
 use crate::fail_points::FailPoints;
 use crate::fsync_lock::FsyncLock;
 use crate::metrics::Metrics;
@@ -43,6 +44,9 @@ pub struct NodeState {
     pub(crate) cluster_parameters: RefCell<ClusterParameters>,
     /// One that sets a cluster parameter at a time; core 0 has it.
     pub(crate) cluster_parameters_turn: Semaphore,
+    pub(crate) default_concerns: DefaultsCache,
+    /// One that sets the default concerns at a time; core 0 has it.
+    pub(crate) default_concerns_turn: Semaphore,
     pub(crate) profiles: RefCell<Profiles>,
     /// Whether some database is profiled.
     pub(crate) profiling: Cell<bool>,
@@ -107,6 +111,8 @@ impl NodeState {
             parameters: RefCell::new(Parameters::default()),
             cluster_parameters: RefCell::new(ClusterParameters::default()),
             cluster_parameters_turn: Semaphore::new(1),
+            default_concerns: DefaultsCache::default(),
+            default_concerns_turn: Semaphore::new(1),
             profiles: RefCell::new(Profiles::default()),
             profiling: Cell::new(false),
             auto_compact: Cell::new(0),

@@ -12,6 +12,7 @@ use pinion_wire::Result;
 use super::decode::Operations;
 use super::documents::{Target, writes_of};
 use super::entry::{Entry, damaged, document, operations};
+use crate::concern::{SETTINGS, forget_everywhere};
 use crate::limits::{APPLY_BATCH_BYTES, APPLY_BATCH_ENTRIES};
 use crate::state::state;
 
@@ -79,6 +80,7 @@ pub(super) async fn apply_batch(
     };
     let mut passed_over = 0;
     let mut elsewhere = Vec::new();
+    let mut has_settings = false;
     for item in batch {
         let Item { entry, operations } = &item;
         let whole = stored_document(&entry.bytes);
@@ -91,6 +93,8 @@ pub(super) async fn apply_batch(
             let others = storage.apply_here(entry.ts, writes).await;
             let others = others.map_err(|error| pinion_wire::Error::internal(error.0))?;
             elsewhere.extend(others.into_iter().map(|write| (entry.ts, write)));
+            let ns = &target.collection.ns;
+            has_settings |= (ns.db(), ns.collection()) == SETTINGS;
             if let Some(record) = target.record {
                 state().capped.applied(target.collection.tree(), record);
             }
@@ -101,6 +105,9 @@ pub(super) async fn apply_batch(
     }
     // What is written of unique indexes is keyed by its document, so it keeps its order behind that of the batch before.
     storage.apply_each(elsewhere).await?;
+    if has_settings && mode != ApplyMode::Recovery {
+        forget_everywhere().await;
+    }
     Ok(passed_over)
 }
 

@@ -55,20 +55,6 @@ pub(super) fn register_absent(r: &mut Registry) {
     );
     register(
         r,
-        admin("getDefaultRWConcern").help("default concerns"),
-        None,
-        get_default_rw_concern,
-    );
-    register(
-        r,
-        admin("setDefaultRWConcern")
-            .write_concern()
-            .help("change the default concerns"),
-        None,
-        set_default_rw_concern,
-    );
-    register(
-        r,
         admin("setFeatureCompatibilityVersion")
             .write_concern()
             .help("use the features of a version"),
@@ -122,32 +108,6 @@ async fn repl_set_initiate(_: Invocation) -> Result<Reply> {
         ErrorCode::NO_REPLICATION_ENABLED,
         "This node was not started with replication enabled.",
     ))
-}
-
-fn not_on_standalone(command: &str) -> Error {
-    Error::new(
-        ErrorCode(51300),
-        format!("'{command}' is not supported on standalone nodes."),
-    )
-}
-
-/// `getDefaultRWConcern`.
-async fn get_default_rw_concern(cmd: Invocation) -> Result<Reply> {
-    let reader = cmd.reader()?;
-    reader.opt_bool("inMemory")?;
-    reader.ignore(&["getDefaultRWConcern"]);
-    reader.finish()?;
-    Err(not_on_standalone("getDefaultRWConcern"))
-}
-
-/// `setDefaultRWConcern`.
-async fn set_default_rw_concern(cmd: Invocation) -> Result<Reply> {
-    let reader = cmd.reader()?;
-    reader.opt_doc("defaultReadConcern")?;
-    reader.opt_doc("defaultWriteConcern")?;
-    reader.ignore(&["setDefaultRWConcern"]);
-    reader.finish()?;
-    Err(not_on_standalone("setDefaultRWConcern"))
 }
 
 /// `setFeatureCompatibilityVersion`: the data files have one version, and there is none to go back to.

@@ -19,6 +19,7 @@ use super::update::{UpdateNames, UpdateOptions, UpdateSpec, read_update};
 use super::variables::variables_of_write;
 use crate::acquire::acquire_write;
 use crate::compute::compute;
+use crate::concern::written;
 use crate::interrupt::is_interruption;
 use crate::profile::ProfiledStatement;
 use crate::read::{Stream, parse_hint};
@@ -378,6 +379,9 @@ impl Bulk<'_> {
         let mut out = Reply::new();
         let concern = cmd.ctx.args.write_concern.as_ref();
         if concern.is_some_and(pinion_wire::idl::WriteConcern::is_unacknowledged) {
+            if let Some(ts) = self.last {
+                written(&cmd.ctx, ts).await;
+            }
             return Ok(out);
         }
         let request = CursorRequest::of_list(
@@ -387,7 +391,8 @@ impl Bulk<'_> {
         let results = Stream::List(self.replies.take_documents());
         first_batch(cmd, results, request, &mut out).await?;
         self.replies.append_counts(&mut out);
-        if self.last.is_some() || !self.replies.has_errors() {
+        let changed_nothing = self.last.is_none() && self.replies.has_errors();
+        if !changed_nothing || state().is_member() {
             super::acknowledge(&cmd.ctx, self.last, &mut out).await?;
         }
         Ok(out)

@@ -75,7 +75,9 @@ pub(crate) async fn set_cluster_parameter(cmd: Invocation) -> Result<Reply> {
         store(ctx, name, value)
     })
     .await?;
-    Ok(Reply::new())
+    let mut out = Reply::new();
+    super::acknowledge(&cmd.ctx, None, &mut out).await?;
+    Ok(out)
 }
 
 /// Stores a value and then has every core use it. One at a time on core 0, so that what is stored last holds.

@@ -3,12 +3,15 @@
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 use pinion_catalog::stored_document;
+use pinion_clock::Timestamp;
 use pinion_runtime::{Duration, Queue, compute_beside};
-use pinion_wire::idl::Namespace;
+use pinion_wire::idl::{Namespace, ReadConcern};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
 use crate::acquire::acquire_read;
+use crate::cluster_time::bson_time;
 use crate::compute::compute_bytes;
+use crate::concern;
 use crate::fail_points::{fails_get_more, time_out};
 use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
 use crate::read::{Cursor, Filled, Reads, Stream, core_of, fill, not_found};
@@ -60,6 +63,7 @@ pub(crate) async fn first_batch(
             ns: request.ns.clone(),
             reads: request.reads,
             session: ctx.args.lsid,
+            read_concern: ctx.read_concern,
             no_timeout: request.no_timeout,
             stream,
             stash,
@@ -73,14 +77,12 @@ pub(crate) async fn first_batch(
         id = state().cursors.insert(cursor)?;
     }
     ctx.work().left_cursor(id);
-    append_batch(
-        out,
-        "firstBatch",
-        &filled.documents,
+    let left = Left {
         id,
-        request.ns.as_str(),
-    )
-    .await;
+        ns: request.ns.as_str(),
+        at: ctx.read_concern.at_cluster_time,
+    };
+    append_batch(out, "firstBatch", &filled.documents, left).await;
     Ok(())
 }
 
@@ -89,33 +91,56 @@ pub(super) async fn append_batch(
     out: &mut DocBuilder,
     batch: &str,
     documents: &[Bytes],
-    id: i64,
-    ns: &str,
+    left: Left<'_>,
 ) {
     let bytes: usize = documents.iter().map(Bytes::len).sum();
     if bytes <= LARGE_BATCH_BYTES {
-        return append_cursor(out, batch, documents, id, ns);
+        return append_cursor(out, batch, documents, left);
     }
-    let append = || append_cursor(out, batch, documents, id, ns);
+    let append = || append_cursor(out, batch, documents, left);
     compute_beside(append).await;
 }
 
-/// Appends `cursor: {firstBatch | nextBatch, id, ns}`.
+/// What a batch leaves behind it.
+#[derive(Clone, Copy)]
+pub(crate) struct Left<'a> {
+    /// 0 for no cursor.
+    pub id: i64,
+    pub ns: &'a str,
+    /// The time of the snapshot, if the client asked for one.
+    pub at: Option<Timestamp>,
+}
+
+impl<'a> Left<'a> {
+    /// No cursor, and nothing that was read of a snapshot.
+    pub(crate) fn nothing(ns: &'a str) -> Left<'a> {
+        Left {
+            id: 0,
+            ns,
+            at: None,
+        }
+    }
+}
+
+/// Appends `cursor: {firstBatch | nextBatch, id, ns}`, and behind these `atClusterTime` of a snapshot.
 pub(crate) fn append_cursor(
     out: &mut DocBuilder,
     batch: &str,
     documents: &[Bytes],
-    id: i64,
-    ns: &str,
+    left: Left<'_>,
 ) {
     // Beside its bytes a document costs its index as a name, its type and a terminator.
     let bytes: usize = documents.iter().map(|document| document.len() + 8).sum();
-    out.reserve(bytes + ns.len() + 64);
+    out.reserve(bytes + left.ns.len() + 64);
     out.start_document("cursor").start_array(batch);
     for document in documents {
         out.push(stored_document(document));
     }
-    out.end().append("id", id).append("ns", ns).end();
+    out.end().append("id", left.id).append("ns", left.ns);
+    if let Some(at) = left.at {
+        out.append("atClusterTime", bson_time(at));
+    }
+    out.end();
 }
 
 /// `getMore`, wherever the cursor was made.
@@ -145,7 +170,7 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
         None | Some(0) => usize::MAX,
         Some(n) => n as usize,
     };
-    let (filled, next) = if core == pinion_runtime::core_id() {
+    let continued = if core == pinion_runtime::core_id() {
         continue_cursor(id, ns.clone(), max_documents, &cmd.ctx).await?
     } else {
         let (ns, ctx) = (ns.clone(), cmd.ctx.clone());
@@ -154,12 +179,28 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
         })
         .await?
     };
+    let next = continued.next;
+    concern::confirm(&cmd.ctx, &continued.read_concern).await?;
     let mut out = Reply::new();
-    append_batch(&mut out, "nextBatch", &filled, next, ns.as_str()).await;
+    let left = Left {
+        id: next,
+        ns: ns.as_str(),
+        at: continued.read_concern.at_cluster_time,
+    };
+    append_batch(&mut out, "nextBatch", &continued.documents, left).await;
     if cmd.exhaust_allowed && next != 0 {
         out.stream_next(cmd.body().to_owned());
     }
     Ok(out)
+}
+
+/// What a `getMore` has read.
+struct Continued {
+    documents: Vec<Bytes>,
+    /// The cursor that is left, or 0.
+    next: i64,
+    /// That of the command that made the cursor.
+    read_concern: ReadConcern,
 }
 
 async fn continue_cursor(
@@ -167,10 +208,11 @@ async fn continue_cursor(
     ns: Namespace,
     max_documents: usize,
     ctx: &OpContext,
-) -> Result<(Vec<Bytes>, i64)> {
+) -> Result<Continued> {
     let state = state();
     let mut cursor = state.cursors.check_out(id, &ns, ctx)?;
     let awaits_data = cursor.stream.awaiting().is_some();
+    let read_concern = cursor.read_concern;
     if ctx.args.max_time_ms.is_some() && !awaits_data {
         // Only a cursor that waits for data may be told how long. It is left as it was.
         state.cursors.check_in(id, cursor);
@@ -219,7 +261,11 @@ async fn continue_cursor(
         .add(documents.len() as u64);
     ctx.work().left_cursor(if exhausted { 0 } else { id });
     if exhausted {
-        return Ok((documents, 0));
+        return Ok(Continued {
+            documents,
+            next: 0,
+            read_concern,
+        });
     }
     let now = pinion_runtime::now();
     cursor.last_used = now;
@@ -230,7 +276,11 @@ async fn continue_cursor(
     }
     guard.armed = false;
     state.cursors.check_in(id, cursor);
-    Ok((documents, id))
+    Ok(Continued {
+        documents,
+        next: id,
+        read_concern,
+    })
 }
 
 /// How long one that awaits data waits.

@@ -20,6 +20,7 @@ use super::query_settings::admitted;
 use super::variables::of_filter;
 use super::views::Rewritten;
 use crate::acquire::{Acquired, ReadSource, acquire_viewed};
+use crate::cluster_time::bson_time;
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::pause;
 use crate::limits::PART_BATCH_DOCUMENTS;
@@ -256,7 +257,7 @@ pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
             } else if let Some(values) =
                 in_parts(&cmd.ctx, acquired.source(), &request, &parsed).await?
             {
-                return Ok(reply(&values, false).await);
+                return Ok(reply(&cmd.ctx, &values, false).await);
             }
             let opened = open(&cmd.ctx, acquired.source(), request, PART_BATCH_DOCUMENTS).await?;
             Stream::Merged(Box::new(opened.stream))
@@ -272,7 +273,7 @@ pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
         compute(&cmd.ctx, || values.add(document, path)).await?;
         values.check()?;
     }
-    Ok(reply(&values, acquired.view().is_some()).await)
+    Ok(reply(&cmd.ctx, &values, acquired.view().is_some()).await)
 }
 
 /// The values as the partitions find them, each among its own documents; `None` where the order of all documents decides
@@ -312,7 +313,7 @@ async fn in_parts(
     Ok(Some(merged).filter(|merged| merged.check().is_ok()))
 }
 
-async fn reply(values: &Values, of_view: bool) -> Reply {
+async fn reply(ctx: &OpContext, values: &Values, of_view: bool) -> Reply {
     let mut out = Reply::with_capacity(values.bytes + 64);
     if of_view {
         out.ok_as_int();
@@ -326,6 +327,9 @@ async fn reply(values: &Values, of_view: bool) -> Reply {
         fields.end();
     };
     compute_bytes(values.bytes, append).await;
+    if let Some(at) = ctx.read_concern.at_cluster_time {
+        out.append("atClusterTime", bson_time(at));
+    }
     out
 }
 

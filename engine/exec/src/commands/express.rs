@@ -7,18 +7,19 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument, RawElem, raw_elements};
 use pinion_catalog::{GateAccess, from_read_error, id_key, partition_of};
+use pinion_clock::Timestamp;
 use pinion_runtime::{Queue, call_on, submit_to};
 use pinion_storage::{Key, Partition, PartitionId, ReadAt, TreeId, storage};
-use pinion_wire::idl::{Lsid, Namespace};
+use pinion_wire::idl::{Lsid, Namespace, ReadConcernLevel};
 use pinion_wire::{Attempt, HandlerFuture, Invocation, Pattern, Repeat, Repeatable, Reply, Result};
 
-use super::cursors::{append_batch, append_cursor};
+use super::cursors::{Left, append_batch, append_cursor};
 use crate::acquire::{Acquired, Glance, ReadSource, acquire_viewed, glance, stay};
 use crate::interrupt::interruptible;
 use crate::limits::LARGE_BATCH_BYTES;
 use crate::metrics::{OpClass, TopKind};
 use crate::read::{LeafReport, existing_trees};
-use crate::state::state;
+use crate::state::{NodeState, state};
 
 /// Generic arguments that such a command may have. They have been read before.
 const GENERIC: [&[u8]; 8] = [
@@ -153,13 +154,23 @@ pub(super) async fn run(cmd: &Invocation, express: Express<'_>) -> Result<Ran> {
     let ns = acquired.ns();
     let mut out = empty_reply(found.as_ref(), ns);
     let documents = found.as_slice();
-    append_batch(&mut out, "firstBatch", documents, 0, ns.as_str()).await;
+    append_batch(
+        &mut out,
+        "firstBatch",
+        documents,
+        Left::nothing(ns.as_str()),
+    )
+    .await;
     if let Some((filter, id)) = asked
+        && cmd.ctx.read_concern.level != Some(ReadConcernLevel::Linearizable)
         && let Some(pattern) = Pattern::around(&cmd.message, filter, &id)
     {
+        let concern = cmd.ctx.args.read_concern.unwrap_or_default();
         let find = FindById {
             ns: acquired.into_ns(),
             lsid: cmd.ctx.args.lsid,
+            has_level: concern.level.is_some(),
+            after: concern.after_cluster_time,
         };
         let repeat = Box::new(RepeatedFind(Rc::new(find)));
         out.repeatable(Repeatable { pattern, repeat });
@@ -180,7 +191,7 @@ fn empty_reply(found: Option<&Bytes>, ns: &Namespace) -> Reply {
 }
 
 /// The newest version of the document with this key, wherever it is. One document needs no snapshot.
-async fn read(tree: TreeId, partition: PartitionId, key: Key) -> Result<Option<Bytes>> {
+pub(crate) async fn read(tree: TreeId, partition: PartitionId, key: Key) -> Result<Option<Bytes>> {
     let here = storage();
     let found = match here.partition(partition) {
         Some(partition) => partition.get(tree, &key, ReadAt::Newest).await,
@@ -201,9 +212,27 @@ async fn read(tree: TreeId, partition: PartitionId, key: Key) -> Result<Option<B
 struct FindById {
     ns: Namespace,
     lsid: Option<Lsid>,
+    /// Whether the message names a level. If it does not, it has the default, which may change.
+    has_level: bool,
+    /// `afterClusterTime`.
+    after: Option<Timestamp>,
 }
 
 impl FindById {
+    /// Whether the newest version is what the message asks for, and is there without waiting.
+    fn reads_newest(&self, state: &NodeState) -> bool {
+        if self.after.is_some_and(|after| storage().visible() < after) {
+            return false;
+        }
+        self.has_level || !state.is_member() || {
+            let default = state.default_concerns.known_read_level();
+            matches!(
+                default,
+                None | Some(ReadConcernLevel::Local | ReadConcernLevel::Available)
+            )
+        }
+    }
+
     /// Counts the find, and answers it.
     fn finish(
         &self,
@@ -218,7 +247,12 @@ impl FindById {
         }
         let mut reply = empty_reply(found, &self.ns);
         let documents = found.map(std::slice::from_ref).unwrap_or_default();
-        append_cursor(&mut reply, "firstBatch", documents, 0, self.ns.as_str());
+        append_cursor(
+            &mut reply,
+            "firstBatch",
+            documents,
+            Left::nothing(self.ns.as_str()),
+        );
         let top = Some((TopKind::Query, self.ns.as_str()));
         let ended_ns = super::finished(metrics, OpClass::Read, top, started_ns);
         pinion_wire::Ran { reply, ended_ns }
@@ -235,6 +269,9 @@ impl RepeatedFind {
         // The message says what it said when a node that accepts writes answered it, and such a node answers it again.
         let state = state();
         if state.profiling.get() || !state.is_writable() || state.fail_points.any_is_on() {
+            return None;
+        }
+        if !find.reads_newest(&state) {
             return None;
         }
         let seen = glance(&find.ns, GateAccess::Read, |collection| {

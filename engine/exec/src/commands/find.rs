@@ -10,7 +10,7 @@ use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
 use super::aggregate;
 use super::collation::Asked;
-use super::cursors::{CursorRequest, append_cursor, first_batch};
+use super::cursors::{CursorRequest, Left, append_cursor, first_batch};
 use super::express::{self, Ran};
 use super::names::named_or_uuid;
 use super::query_settings::admitted;
@@ -329,7 +329,11 @@ async fn answer(cmd: &Invocation, command: FindCommand<'_>, acquired: Acquired) 
     let find = command.parse(&cmd.ctx, &acquired).await?;
     let Some(collection) = acquired.collection() else {
         acquired.check_text(&find.matcher)?;
-        append_cursor(&mut out, "firstBatch", &[], 0, request.ns.as_str());
+        let left = Left {
+            at: cmd.ctx.read_concern.at_cluster_time,
+            ..Left::nothing(request.ns.as_str())
+        };
+        append_cursor(&mut out, "firstBatch", &[], left);
         return Ok(out);
     };
     let (ns, uuid) = (collection.ns.clone(), collection.uuid);

@@ -1,17 +1,20 @@
-//! `hello` and `isMaster`, as a standalone answers them; `ping`, `buildInfo`, `hostInfo` and other small talk.
+//! `hello` and `isMaster`, as a standalone and as a member of a replica set answer them; `ping`, `buildInfo`, `hostInfo` and other small talk.
 
 use std::sync::mpsc::TryRecvError;
 
 use pinion_bson::{DateTime, RawBsonRef, RawDocument};
+use pinion_clock::OpTime;
 use pinion_runtime::{Duration, sleep};
 use pinion_wire::idl::{CommandReader, Types, missing_field, wrong_type};
 use pinion_wire::{ClientMetadata, Compressor, Error, ErrorCode, Invocation, Reply, Result};
 
 use super::Gauge;
+use crate::cluster_time::{append_topology_version, bson_time};
 use crate::interrupt::interruptible;
 use crate::limits::SESSION_TIMEOUT;
 use crate::parameters::LogControl;
 use crate::state::state;
+use crate::topology::{LastWrite, ReplicaSet, SetView};
 use crate::version::COMPATIBLE_VERSION;
 
 /// With 25 a driver sends `bulkWrite`, and updates of one document with `sort`.
@@ -42,8 +45,12 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
     let version = reader.opt_doc("topologyVersion")?;
     // The handshake is open for what newer drivers add: fields that mean nothing here are passed over, as MongoDB does.
     let awaitable = version.is_some();
+    let state = state();
+    let set = state.replica_set();
     match (version, max_await) {
-        (Some(version), Some(max_await)) => await_change(cmd, version, max_await as u64).await?,
+        (Some(version), Some(max_await)) => {
+            await_change(cmd, version, max_await as u64, set.as_deref()).await?;
+        }
         (Some(_), None) => {
             return Err(Error::new(
                 ErrorCode(31368),
@@ -58,16 +65,23 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
         }
         (None, None) => {}
     }
-    let shared = &state().shared;
     let mut out = Reply::new();
     if hello_ok {
         out.append("helloOk", true);
     }
-    out.append(role, true);
-    out.start_document("topologyVersion")
-        .append("processId", shared.process_id)
-        .append("counter", 0i64)
-        .end();
+    let counter = match &set {
+        Some(set) => {
+            let view = set.view();
+            append_topology_version(&state, view.counter, &mut out);
+            append_member(&mut out, &view, &set.last_write(), role);
+            view.counter
+        }
+        None => {
+            out.append(role, true);
+            append_topology_version(&state, 0, &mut out);
+            0
+        }
+    };
     out.append(
         "maxBsonObjectSize",
         pinion_bson::MAX_USER_DOCUMENT_BYTES as i32,
@@ -100,9 +114,39 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
         out.end();
     }
     if cmd.exhaust_allowed && awaitable {
-        out.stream_next(next_await(cmd.body(), shared.process_id));
+        out.stream_next(next_await(cmd.body(), state.shared.process_id, counter));
     }
     Ok(out)
+}
+
+/// What a member tells of its set and of its place in it.
+fn append_member(out: &mut Reply, view: &SetView, last: &LastWrite, role: &str) {
+    if view.hello.is_empty() {
+        out.append(role, false)
+            .append("secondary", false)
+            .append("info", "Does not have a valid replica set config")
+            .append("isreplicaset", true);
+        return;
+    }
+    for (name, value) in pinion_bson::elements(&view.hello) {
+        if name == "secondary" {
+            out.append(role, view.writable);
+        }
+        out.append(name, value);
+    }
+    let op_time = |out: &mut Reply, name: &str, time: OpTime| {
+        out.start_document(name)
+            .append("ts", bson_time(time.ts))
+            .append("t", time.term.0)
+            .end();
+    };
+    let date = |ms| RawBsonRef::DateTime(DateTime::from_millis(ms));
+    out.start_document("lastWrite");
+    op_time(out, "opTime", last.op_time);
+    out.append("lastWriteDate", date(last.wall_ms));
+    op_time(out, "majorityOpTime", last.majority_op_time);
+    out.append("majorityWriteDate", date(last.majority_wall_ms))
+        .end();
 }
 
 /// Those that the client offers and this node has, in the client's order.
@@ -150,13 +194,17 @@ fn check_user_name(user: RawBsonRef<'_>) -> Result<()> {
 }
 
 /// The body of the next hello of a stream: the same, with the topology version just told.
-fn next_await(body: &RawDocument, process: pinion_bson::ObjectId) -> pinion_bson::RawDocumentBuf {
+fn next_await(
+    body: &RawDocument,
+    process: pinion_bson::ObjectId,
+    counter: i64,
+) -> pinion_bson::RawDocumentBuf {
     let mut next = pinion_bson::DocBuilder::with_capacity(body.as_bytes().len());
     for elem in pinion_bson::raw_elements(body) {
         if elem.name == b"topologyVersion" {
             next.start_document("topologyVersion")
                 .append("processId", process)
-                .append("counter", 0i64)
+                .append("counter", counter)
                 .end();
         } else {
             next.append_elem(&elem);
@@ -165,8 +213,13 @@ fn next_await(body: &RawDocument, process: pinion_bson::ObjectId) -> pinion_bson
     next.finish()
 }
 
-/// Waits as long as the client allows if it already knows this node's only topology.
-async fn await_change(cmd: &Invocation, version: &RawDocument, max_await_ms: u64) -> Result<()> {
+/// Waits as long as the client allows for another topology than it knows. A standalone has no other.
+async fn await_change(
+    cmd: &Invocation,
+    version: &RawDocument,
+    max_await_ms: u64,
+    set: Option<&dyn ReplicaSet>,
+) -> Result<()> {
     let malformed = || {
         Error::new(
             ErrorCode::BAD_VALUE,
@@ -181,7 +234,8 @@ async fn await_change(cmd: &Invocation, version: &RawDocument, max_await_ms: u64
     if process != state.shared.process_id {
         return Ok(());
     }
-    if counter > 0 {
+    let current = set.map_or(0, |set| set.view().counter);
+    if counter > current {
         return Err(Error::new(
             ErrorCode(31382),
             "Received a topology version with counter greater than the server topology version counter",
@@ -193,12 +247,18 @@ async fn await_change(cmd: &Invocation, version: &RawDocument, max_await_ms: u64
             "topologyVersion must have a non-negative counter",
         ));
     }
+    if counter < current {
+        return Ok(());
+    }
     let _waiting = Gauge::up(&state.metrics.counters.awaiting_topology);
-    interruptible(
-        &cmd.ctx,
-        pinion_runtime::sleep(Duration::from_millis(max_await_ms)),
-    )
-    .await
+    let max_await = Duration::from_millis(max_await_ms);
+    match set {
+        None => interruptible(&cmd.ctx, sleep(max_await)).await,
+        Some(set) => {
+            let changed = pinion_runtime::timeout(max_await, set.wait_changed(counter));
+            interruptible(&cmd.ctx, changed).await.map(drop)
+        }
+    }
 }
 
 /// `ping`.

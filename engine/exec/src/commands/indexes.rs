@@ -8,6 +8,7 @@ use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 use std::collections::VecDeque;
 
 use super::acknowledge;
+use super::commit_quorum::CommitQuorum;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
 use super::names::named_or_uuid;
 use crate::acquire::{acquire_stored, check_uuid};
@@ -36,9 +37,14 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
             }
         }
     }
-    if reader.has("commitQuorum") {
-        return Err(Error::bad_value("Standalones can't specify commitQuorum"));
-    }
+    let quorum = match (state().set_view(), reader.value("commitQuorum")) {
+        (None, None) => None,
+        (None, Some(_)) => {
+            return Err(Error::bad_value("Standalones can't specify commitQuorum"));
+        }
+        (Some(_), None) => Some(CommitQuorum::default()),
+        (Some(view), Some(value)) => Some(CommitQuorum::parse(value, &view)?),
+    };
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.ignore(&["v"]);
     reader.finish()?;
@@ -57,6 +63,10 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
         .append("numIndexesAfter", made.after as i32);
     if made.collection_made || made.after != made.before {
         out.append("createdCollectionAutomatically", made.collection_made);
+        // What is built with its collection is built at once.
+        if let Some(quorum) = quorum.filter(|_| !made.collection_made) {
+            quorum.append("commitQuorum", &mut out);
+        }
     }
     if made.after == made.before {
         out.append("note", "all indexes already exist");

@@ -10,6 +10,7 @@ pub(crate) mod cluster_parameters;
 mod coll_mod;
 mod collation;
 mod collections;
+mod commit_quorum;
 mod compact;
 mod count;
 mod create;
@@ -17,6 +18,7 @@ mod current_op;
 mod cursors;
 mod data_size;
 mod db_hash;
+mod default_concerns;
 mod delete;
 mod distinct;
 mod explain;
@@ -60,10 +62,12 @@ use pinion_wire::{
 };
 
 pub(crate) use crate::concern::acknowledge;
+pub(crate) use express::read as read_newest;
 pub use fail_points::register_test_commands;
 pub use status_sections::{ProcessSource, ProcessUsage, SystemSource};
 pub use table::register_commands;
 
+use crate::cluster_time;
 use crate::concern;
 use crate::interrupt::poll_once;
 use crate::metrics::{Metrics, OpClass, TopKind};
@@ -107,8 +111,9 @@ where
     Fut: Future<Output = Result<Reply>>,
 {
     let metrics = &state.metrics;
+    cluster_time::learn(state, &cmd.ctx)?;
     topology::check_runs_here(state, &cmd)?;
-    concern::check(&cmd)?;
+    concern::check(state, &cmd)?;
     if let Some(lsid) = &cmd.ctx.args.lsid {
         state.sessions.touch(lsid, cmd.ctx.started_ns)?;
     }
@@ -137,11 +142,17 @@ where
     let top = top.and_then(|kind| namespace_of(&cmd).map(|ns| (kind, ns)));
     let started = cmd.ctx.started_ns;
     let (ctx, command) = (cmd.ctx.clone(), cmd.message.body_bytes());
+    let is_member = state.is_member();
     let profiled = match state.profiling.get() {
         true => Profiled::begin(&ctx, &command),
         false => None,
     };
-    let mut handled = pin!(handler(cmd));
+    let mut handled = pin!(async move {
+        match is_member {
+            false => handler(cmd).await,
+            true => concern::surround(cmd, handler).await,
+        }
+    });
     // Most reads end in their first poll: nobody can see or stop them before, so they are not listed. But `$currentOp` lists
     // the aggregation that it stands in.
     let first = match active {

@@ -5,7 +5,9 @@ use pinion_wire::idl::WriteConcern;
 use pinion_wire::{Reply, Result};
 
 use crate::compute::compute_bytes;
+use crate::concern::written;
 use crate::limits::{ERROR_BYTES, TOLD_ERROR_BYTES, TOLD_ERRORS};
+use crate::state::state;
 use crate::write::BatchOutcome;
 
 /// Appends `n`, `nModified`, `upserted` and `writeErrors`.
@@ -62,12 +64,17 @@ pub(super) async fn acknowledged(
     // Who asked for no acknowledgement and yet for a reply learns that the command came, and nothing of its outcome.
     let concern = ctx.args.write_concern.as_ref();
     if concern.is_some_and(WriteConcern::is_unacknowledged) {
+        if let Some(ts) = outcome.last {
+            written(ctx, ts).await;
+        }
         return Ok(out);
     }
     let fields: &mut DocBuilder = &mut out;
     let append = || append_outcome(fields, outcome, is_update);
     compute_bytes(outcome.errors.len() * ERROR_BYTES, append).await;
-    if outcome.last.is_some() || outcome.errors.is_empty() {
+    // On a member also a write that has failed waits for what it saw.
+    let changed_nothing = outcome.last.is_none() && !outcome.errors.is_empty();
+    if !changed_nothing || state().is_member() {
         super::acknowledge(ctx, outcome.last, &mut out).await?;
     }
     Ok(out)

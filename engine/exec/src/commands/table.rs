@@ -1,5 +1,7 @@
 //! The table of commands.
 
+use std::rc::Rc;
+
 use pinion_wire::{AllowedOnSecondary, CommandSpec, Registry};
 
 use super::{
@@ -7,10 +9,12 @@ use super::{
     delete, distinct, explain, find, find_and_modify, fsync, hello, indexes, insert, parameters,
     register, server_status, sessions, small, stats, update, users, validate,
 };
+use crate::cluster_time::MemberEpilogue;
 use crate::metrics::TopKind;
 
 /// Registers every command of the executor. Called on each core for its own registry.
 pub fn register_commands(registry: &mut Registry) {
+    registry.set_epilogue(Rc::new(MemberEpilogue));
     data(registry);
     definitions(registry);
     conversation(registry);

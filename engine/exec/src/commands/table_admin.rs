@@ -3,8 +3,9 @@
 use pinion_wire::{AllowedOnSecondary, CommandSpec, Registry};
 
 use super::{
-    apply_ops, cluster_parameters, compact, data_size, db_hash, indexes, lock_info, metadata,
-    oplog_note, plan_cache, profile, query_settings, register, server_status, users,
+    apply_ops, cluster_parameters, compact, data_size, db_hash, default_concerns, indexes,
+    lock_info, metadata, oplog_note, plan_cache, profile, query_settings, register, server_status,
+    users,
 };
 use crate::metrics::TopKind;
 
@@ -100,6 +101,23 @@ fn sizes_and_digests(r: &mut Registry) {
 
 fn settings(r: &mut Registry) {
     let spec = CommandSpec::new;
+    register(
+        r,
+        spec("getDefaultRWConcern")
+            .admin_only()
+            .help("default concerns"),
+        None,
+        default_concerns::get_default_rw_concern,
+    );
+    register(
+        r,
+        spec("setDefaultRWConcern")
+            .admin_only()
+            .write_concern()
+            .help("change the default concerns"),
+        None,
+        default_concerns::set_default_rw_concern,
+    );
     register(
         r,
         spec("profile").help("what is written to system.profile, and what counts as slow"),

@@ -7,7 +7,7 @@ use pinion_bson::MAX_INTERNAL_DOCUMENT_BYTES;
 use pinion_catalog::{Uuid, stored_document};
 use pinion_query::element_text;
 use pinion_runtime::{CoreId, Instant, Rng};
-use pinion_wire::idl::{Lsid, Namespace};
+use pinion_wire::idl::{Lsid, Namespace, ReadConcern};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashMap;
 
@@ -45,6 +45,8 @@ pub(crate) struct Cursor {
     /// What it reads, if it reads a collection.
     pub reads: Option<Reads>,
     pub session: Option<Lsid>,
+    /// What the command that made it reads.
+    pub read_concern: ReadConcern,
     pub no_timeout: bool,
     /// `batchSize` of the command that made it, for a `getMore` without one.
     pub stream: Stream,

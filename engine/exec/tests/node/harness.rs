@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_bson::{Bson, Document, RawDocument, RawDocumentBuf};
+use pinion_bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_exec::{
     HostInfo, NodeOptions, close_node, open_node, register_commands, register_test_commands,
 };
@@ -17,8 +17,8 @@ use pinion_runtime::{CoreId, Duration, Queue};
 use pinion_storage::StorageOptions;
 use pinion_wire::idl::GenericArguments;
 use pinion_wire::{
-    ClientInfo, Error, Invocation, Message, OpContext, Registry, ReplyFrame, check_permitted,
-    error_reply,
+    ClientInfo, Error, ErrorCode, Invocation, Message, OpContext, Registry, ReplyFrame,
+    check_permitted, error_reply,
 };
 
 pub type Script = Rc<dyn Fn(Client) -> Pin<Box<dyn Future<Output = ()>>>>;
@@ -173,13 +173,25 @@ fn batch(cursor: &Document, name: &str) -> Vec<Document> {
 
 async fn dispatch(op: i32, body: RawDocumentBuf) -> Vec<u8> {
     let message = Message::from_body(body);
-    let mut reply = match attempt(op, &message).await {
+    let registry = pinion_runtime::core_local::<Registry>();
+    let (ctx, outcome) = match begin(op, &message) {
+        Ok(invocation) => {
+            let ctx = invocation.ctx.clone();
+            (Some(ctx), attempt(invocation).await)
+        }
+        Err(error) => (None, Err(error)),
+    };
+    let (mut reply, failure) = match outcome {
         Ok(mut reply) => {
             reply.append("ok", 1.0);
-            reply
+            let failure = reply.get("writeConcernError").and_then(code_of);
+            (reply, failure)
         }
-        Err(error) => error_reply(&error, &[]),
+        Err(error) => (error_reply(&error, &[]), Some(error.code)),
     };
+    if let Some(epilogue) = registry.epilogue() {
+        epilogue.append(ctx.as_ref(), failure, &mut reply);
+    }
     let _ = reply.take_next();
     if reply.is_withheld() {
         reply.append("withheld", true);
@@ -189,7 +201,12 @@ async fn dispatch(op: i32, body: RawDocumentBuf) -> Vec<u8> {
     bytes[21..].to_vec()
 }
 
-async fn attempt(op: i32, message: &Message) -> Result<pinion_wire::Reply, Error> {
+fn code_of(error: RawBsonRef<'_>) -> Option<ErrorCode> {
+    let code = pinion_bson::get(error.as_document()?, "code")?.as_i32()?;
+    Some(ErrorCode(code))
+}
+
+fn begin(op: i32, message: &Message) -> Result<Invocation, Error> {
     let registry = pinion_runtime::core_local::<Registry>();
     let command = registry.find(message.command_name())?.clone();
     let args = GenericArguments::parse(message.command_name(), message.body())?;
@@ -204,14 +221,18 @@ async fn attempt(op: i32, message: &Message) -> Result<pinion_wire::Reply, Error
         args,
         now,
     );
-    check_permitted(&command.spec, message, &ctx)?;
-    command.count_start();
-    let invocation = Invocation {
+    Ok(Invocation {
         message: message.clone(),
         ctx,
-        command: command.clone(),
+        command,
         exhaust_allowed: false,
-    };
+    })
+}
+
+async fn attempt(invocation: Invocation) -> Result<pinion_wire::Reply, Error> {
+    let command = invocation.command.clone();
+    check_permitted(&command.spec, &invocation.message, &invocation.ctx)?;
+    command.count_start();
     command.invoke(invocation).await
 }
 

@@ -1,15 +1,19 @@
 //! A whole node in the simulator: commands go into its registry, replies come out.
 
+mod fake_set;
 mod harness;
 
 mod applier;
 mod basics;
 mod capped;
+mod concerns;
+mod default_concerns;
 mod divided;
 mod fail_points;
 mod fsync_lock;
 mod keys;
 mod kinds;
+mod member;
 mod member_commands;
 mod series;
 mod several;

@@ -5,8 +5,8 @@ use pinion_clock::OpTime;
 use pinion_storage::storage;
 use pinion_wire::MemberState;
 
+use crate::fake_set::become_member;
 use crate::harness::{Client, column, with_node};
-use crate::topology::become_member;
 
 async fn become_primary() {
     become_member(MemberState::Primary, true, OpTime::NULL).await;

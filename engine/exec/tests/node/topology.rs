@@ -1,99 +1,13 @@
 //! What a node does in each state of a member of a replica set. The set is a fake: a view that the test sets.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-use std::sync::Arc;
-
-use pinion_bson::{DateTime, Document, RawDocumentBuf, doc};
-use pinion_clock::{OpTime, Term, Timestamp};
-use pinion_exec::{LastWrite, ReplicaSet, SetView, Waiting, state};
-use pinion_runtime::{Duration, Instant, on_all_cores, sleep, wall_ms};
+use pinion_bson::{DateTime, Document, doc};
+use pinion_clock::OpTime;
+use pinion_runtime::{Duration, sleep, wall_ms};
 use pinion_storage::storage;
 use pinion_wire::MemberState;
-use pinion_wire::Result;
-use pinion_wire::idl::WriteConcern;
 
+use crate::fake_set::{become_member, of_term_1};
 use crate::harness::{Client, column, with_node};
-
-/// A member whose view and commit point the test sets.
-struct FakeSet {
-    view: RefCell<Arc<SetView>>,
-    committed: RefCell<OpTime>,
-}
-
-impl ReplicaSet for FakeSet {
-    fn view(&self) -> Arc<SetView> {
-        self.view.borrow().clone()
-    }
-
-    fn wait_changed(&self, _: i64) -> Waiting<()> {
-        Box::pin(std::future::pending())
-    }
-
-    fn last_write(&self) -> LastWrite {
-        LastWrite::default()
-    }
-
-    fn commit_point(&self) -> OpTime {
-        *self.committed.borrow()
-    }
-
-    fn wait_committed(&self, _: Timestamp) -> Waiting<Result<()>> {
-        Box::pin(std::future::pending())
-    }
-
-    fn wait_write_concern(
-        &self,
-        _: Timestamp,
-        _: &WriteConcern,
-        _: Option<Instant>,
-    ) -> Waiting<Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn write_noop(&self, _: &'static str) -> Waiting<Result<Timestamp>> {
-        Box::pin(std::future::ready(Ok(storage().last_allotted())))
-    }
-}
-
-fn view(member: MemberState, writable: bool) -> SetView {
-    SetView {
-        set_name: "rs0".into(),
-        state: member,
-        writable,
-        term: 1,
-        config_version: 1,
-        config_term: 1,
-        counter: 1,
-        hello: RawDocumentBuf::new(),
-        modes: Vec::new(),
-        data_members: 3,
-        voters: 3,
-        write_majority: 2,
-        default_is_majority: true,
-        journal_default: true,
-    }
-}
-
-/// Makes every core of the node a member in this state, which commits up to `committed`.
-pub async fn become_member(member: MemberState, writable: bool, committed: OpTime) {
-    on_all_cores(move |_| async move {
-        let view = Arc::new(view(member, writable));
-        let fake = pinion_runtime::try_core_local::<FakeSet>();
-        if let Some(fake) = fake {
-            fake.view.replace(view);
-            fake.committed.replace(committed);
-            return;
-        }
-        let fake = Rc::new(FakeSet {
-            view: RefCell::new(view),
-            committed: RefCell::new(committed),
-        });
-        pinion_runtime::set_core_local(fake.clone());
-        state().set_replica_set(fake);
-    })
-    .await;
-}
 
 /// Runs a command on a member in this state and compares the code and message of its error, `None` where there is none.
 async fn check(
@@ -217,10 +131,6 @@ fn a_cursor_lives_on_when_its_node_is_no_primary_any_more() {
         check(&client, SECONDARY, more.clone(), None).await;
         check(&client, RECOVERING, more, IS_RECOVERING).await;
     });
-}
-
-fn of_term_1(ts: Timestamp) -> OpTime {
-    OpTime::new(ts, Term(1))
 }
 
 #[test]

@@ -1,0 +1,89 @@
+//! Cluster time on a member of a replica set: what requests tell of it, and what every reply tells.
+//!
+//! The sequencer is the clock: it allots timestamps above whatever cluster time it heard of. Clients need not be trusted with
+//! a signature while nobody has to authenticate; as MongoDB without authentication, a member signs with zeros.
+//! Source: sharding document, "The vector clock and causal consistency".
+
+use pinion_bson::{DocBuilder, RawBsonRef};
+use pinion_clock::{AdvanceError, SignedTime, Timestamp, check_advance};
+use pinion_storage::storage;
+use pinion_wire::idl::{ReadConcernLevel, append_cluster_time};
+use pinion_wire::{Category, Error, ErrorCode, OpContext, ReplyEpilogue, Result};
+
+use crate::state::{NodeState, try_state};
+use crate::topology::ReplicaSet;
+
+/// Takes in the cluster time that a request tells. A standalone passes over it.
+///
+/// # Errors
+/// `ClusterTimeFailsRateLimiter` for a time too far ahead of the wall clock, 40482 for one that no write could follow.
+pub(crate) fn learn(state: &NodeState, ctx: &OpContext) -> Result<()> {
+    let Some(told) = ctx.args.cluster_time else {
+        return Ok(());
+    };
+    if !state.is_member() || told.time <= storage().cluster_time() {
+        return Ok(());
+    }
+    let now_secs = (pinion_runtime::wall_ms() / 1000) as u32;
+    let max_drift_secs = state.parameters.borrow().max_clock_drift_secs;
+    check_advance(told.time, now_secs, max_drift_secs).map_err(refused)?;
+    storage().advance_cluster_time(told.time);
+    Ok(())
+}
+
+fn refused(error: AdvanceError) -> Error {
+    let code = match error {
+        AdvanceError::TooFarAhead { .. } => ErrorCode::CLUSTER_TIME_FAILS_RATE_LIMITER,
+        AdvanceError::BeyondMaximum { .. } | AdvanceError::OutOfOrder { .. } => ErrorCode(40482),
+    };
+    Error::new(code, error.to_string())
+}
+
+/// What a member puts behind every reply: `topologyVersion` where the client has to look for another member, `$clusterTime`
+/// and `operationTime`.
+pub(crate) struct MemberEpilogue;
+
+impl ReplyEpilogue for MemberEpilogue {
+    fn append(&self, ctx: Option<&OpContext>, failure: Option<ErrorCode>, reply: &mut DocBuilder) {
+        let Some(state) = try_state() else { return };
+        let Some(set) = state.replica_set() else {
+            return;
+        };
+        let moves_clients = Category::NOT_PRIMARY.and(Category::SHUTDOWN);
+        if failure.is_some_and(|code| code.is(moves_clients)) {
+            append_topology_version(&state, set.view().counter, reply);
+        }
+        // The operation's time first: it is not above the cluster time that is read after it.
+        let operation_time = operation_time(&*set, ctx);
+        append_cluster_time(reply, &SignedTime::unsigned(storage().cluster_time()));
+        reply.append("operationTime", bson_time(operation_time));
+    }
+}
+
+/// The time of what the operation wrote, or of the newest state that it could read.
+fn operation_time(set: &dyn ReplicaSet, ctx: Option<&OpContext>) -> Timestamp {
+    if let Some(written) = ctx.and_then(OpContext::written_at) {
+        return written;
+    }
+    let level = ctx.and_then(|ctx| ctx.read_concern.level);
+    match level {
+        Some(ReadConcernLevel::Majority) => set.commit_point().ts.min(storage().cluster_time()),
+        _ => storage().visible(),
+    }
+}
+
+/// Appends `topologyVersion`.
+pub(crate) fn append_topology_version(state: &NodeState, counter: i64, out: &mut DocBuilder) {
+    out.start_document("topologyVersion")
+        .append("processId", state.shared.process_id)
+        .append("counter", counter)
+        .end();
+}
+
+/// A timestamp as a BSON value.
+pub(crate) fn bson_time(ts: Timestamp) -> RawBsonRef<'static> {
+    RawBsonRef::Timestamp(pinion_bson::Timestamp {
+        time: ts.secs(),
+        increment: ts.inc(),
+    })
+}

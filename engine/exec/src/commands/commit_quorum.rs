@@ -1,0 +1,80 @@
+//! `commitQuorum` of an index build: which members must be ready before its index is there.
+
+use pinion_bson::{DocBuilder, RawBsonRef};
+use pinion_wire::idl::{i64_clamped, is_number};
+use pinion_wire::{Error, ErrorCode, Result};
+
+use crate::limits::MAX_MEMBERS;
+use crate::topology::SetView;
+
+/// Members that bear data and vote.
+const VOTING_MEMBERS: &str = "votingMembers";
+const MAJORITY: &str = "majority";
+
+/// A commit quorum that the configuration can satisfy.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum CommitQuorum {
+    Members(u32),
+    /// `votingMembers`, `majority`, or a mode of the configuration.
+    Mode(String),
+}
+
+impl Default for CommitQuorum {
+    fn default() -> CommitQuorum {
+        CommitQuorum::Mode(VOTING_MEMBERS.to_owned())
+    }
+}
+
+impl CommitQuorum {
+    /// Reads a `commitQuorum` and checks it against the configuration.
+    ///
+    /// # Errors
+    /// `FailedToParse` for what is none, `UnsatisfiableCommitQuorum` for more members than there are, and
+    /// `UnknownReplWriteConcern` for a mode that the configuration lacks.
+    pub(super) fn parse(value: RawBsonRef<'_>, view: &SetView) -> Result<CommitQuorum> {
+        match value {
+            RawBsonRef::String("") => Err(Error::failed_to_parse(
+                "commitQuorum can't be an empty string",
+            )),
+            RawBsonRef::String(mode) => {
+                let is_known = matches!(mode, VOTING_MEMBERS | MAJORITY)
+                    || view.modes.iter().any(|known| known == mode);
+                if is_known {
+                    return Ok(CommitQuorum::Mode(mode.to_owned()));
+                }
+                Err(Error::new(
+                    ErrorCode::UNKNOWN_REPL_WRITE_CONCERN,
+                    format!(
+                        "No write concern mode named '{mode}' found in replica set configuration"
+                    ),
+                ))
+            }
+            value if is_number(value) => {
+                let members = i64_clamped(value).unwrap_or(-1);
+                if !(0..=i64::from(MAX_MEMBERS)).contains(&members) {
+                    return Err(Error::failed_to_parse(format!(
+                        "commitQuorum has to be a non-negative number and not greater than {MAX_MEMBERS}; found: {members}"
+                    )));
+                }
+                let members = members as u32;
+                if members > view.data_members.min(view.voters) {
+                    return Err(Error::new(
+                        ErrorCode::UNSATISFIABLE_COMMIT_QUORUM,
+                        "Not enough data-bearing voting nodes",
+                    ));
+                }
+                Ok(CommitQuorum::Members(members))
+            }
+            _ => Err(Error::failed_to_parse(
+                "commitQuorum has to be a number or a string",
+            )),
+        }
+    }
+
+    pub(super) fn append(&self, name: &str, out: &mut DocBuilder) {
+        match self {
+            CommitQuorum::Members(members) => out.append(name, *members as i32),
+            CommitQuorum::Mode(mode) => out.append(name, mode.as_str()),
+        };
+    }
+}

@@ -1,0 +1,104 @@
+//! Read and write concerns: which of them a node refuses, what a command waits for before it runs, and what its reply waits
+//! for.
+//!
+//! Source: replication document, "Read Concern" and "Write Concern".
+
+mod defaults;
+mod read;
+mod write;
+
+use std::future::Future;
+
+use pinion_bson::RawBsonRef;
+use pinion_wire::idl::{ReadConcern, ReadConcernLevel, WriteConcern, WriteConcernW};
+use pinion_wire::{CommandClass, Error, ErrorCode, Invocation, Reply, Result};
+
+pub(crate) use defaults::{Change, DefaultsCache, SETTINGS, STORED_AS, forget_everywhere};
+pub(crate) use read::confirm;
+pub(crate) use write::{acknowledge, append_write_concern, wait, written};
+
+use crate::state::NodeState;
+
+/// Refuses the concerns of a command that this node does not take.
+pub(crate) fn check(state: &NodeState, cmd: &Invocation) -> Result<()> {
+    let concern = cmd.ctx.args.read_concern;
+    match state.set_view() {
+        Some(view) => concern.map_or(Ok(()), |concern| read::check(cmd, &concern, &view)),
+        None => check_alone(cmd),
+    }
+}
+
+/// Runs a command of a member: once what it reads is there, and to the end of what its read concern promises.
+pub(crate) async fn surround<F, Fut>(mut cmd: Invocation, handler: F) -> Result<Reply>
+where
+    F: FnOnce(Invocation) -> Fut,
+    Fut: Future<Output = Result<Reply>>,
+{
+    read::prepare(&mut cmd).await?;
+    let ctx = cmd.ctx.clone();
+    let reply = handler(cmd).await?;
+    confirm(&ctx, &ctx.read_concern).await?;
+    Ok(reply)
+}
+
+/// What a stage cannot be read with is told before what the node cannot be read with.
+fn check_stages(cmd: &Invocation, concern: &ReadConcern) -> Result<()> {
+    if cmd.name() == "aggregate"
+        && let Some(level) = concern.level
+        && let Some(RawBsonRef::Array(stages)) = pinion_bson::get(cmd.body(), "pipeline")
+    {
+        pinion_query::check_read_concern(stages, level)?;
+    }
+    Ok(())
+}
+
+/// Refuses what needs a replica set.
+fn check_alone(cmd: &Invocation) -> Result<()> {
+    let args = &cmd.ctx.args;
+    if args.txn_number.is_some() && cmd.command.spec.class != CommandClass::Command {
+        return Err(Error::new(
+            ErrorCode::ILLEGAL_OPERATION,
+            "Transaction numbers are only allowed on a replica set member or mongos",
+        ));
+    }
+    if let Some(concern) = &args.read_concern {
+        check_stages(cmd, concern)?;
+        match concern.level {
+            Some(ReadConcernLevel::Snapshot) => {
+                return Err(Error::new(
+                    ErrorCode::NOT_A_REPLICA_SET,
+                    "node needs to be a replica set member to use readConcern: snapshot",
+                ));
+            }
+            Some(ReadConcernLevel::Linearizable) => {
+                return Err(Error::new(
+                    ErrorCode::NOT_A_REPLICA_SET,
+                    "node needs to be a replica set member to use read concern",
+                ));
+            }
+            _ => {}
+        }
+        if concern.after_cluster_time.is_some() || concern.at_cluster_time.is_some() {
+            return Err(Error::new(
+                ErrorCode::ILLEGAL_OPERATION,
+                "Cannot specify afterClusterTime readConcern without replication enabled",
+            ));
+        }
+    }
+    if let Some(concern) = &args.write_concern {
+        check_write_concern(concern)?;
+    }
+    Ok(())
+}
+
+fn check_write_concern(concern: &WriteConcern) -> Result<()> {
+    match &concern.w {
+        Some(WriteConcernW::Members(members)) if *members > 1 => Err(Error::bad_value(
+            "cannot use 'w' > 1 when a host is not replicated",
+        )),
+        Some(WriteConcernW::Mode(mode)) => Err(Error::bad_value(format!(
+            "cannot use non-majority 'w' mode \"{mode}\" when a host is not a member of a replica set"
+        ))),
+        _ => Ok(()),
+    }
+}

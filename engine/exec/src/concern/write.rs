@@ -1,0 +1,261 @@
+//! Write concerns: which of them is a command's, and the wait that it asks for.
+
+use pinion_bson::{DocBuilder, RawDocumentBuf};
+use pinion_catalog::from_fatal;
+use pinion_clock::Timestamp;
+use pinion_runtime::Duration;
+use pinion_storage::storage;
+use pinion_wire::idl::{WriteConcern, WriteConcernW};
+use pinion_wire::{Error, ErrorCode, OpContext, Reply, Result};
+
+use super::defaults::{self, DefaultConcerns, SETTINGS};
+use crate::interrupt::{interruptible, is_interruption};
+use crate::state::state;
+use crate::topology::{LOCAL, ReplicaSet};
+
+/// A write concern that was not reached. The write has taken place all the same.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub error: Error,
+    applied: Applied,
+}
+
+/// The write concern that holds for a command, and where it comes from.
+#[derive(Clone, Debug, PartialEq)]
+struct Applied {
+    concern: WriteConcern,
+    provenance: &'static str,
+}
+
+impl Applied {
+    /// What holds on a member: the command's own, completed by the default.
+    fn on_member(given: Option<&WriteConcern>, defaults: &DefaultConcerns) -> Applied {
+        let given = given.filter(|given| **given != WriteConcern::default());
+        let default = defaults.write.clone();
+        let (default, source) = match default {
+            Some(default) => (default, "customDefault"),
+            None => (defaults.implicit_write.clone(), "implicitDefault"),
+        };
+        let (mut concern, provenance) = match given {
+            None => (default, source),
+            Some(given) if given.w.is_some() => (given.clone(), "clientSupplied"),
+            // Where the default is that of MongoDB before 5.0, what the command leaves open is not taken for a default.
+            Some(given) if source == "implicitDefault" && !is_majority(&default) => {
+                (given.clone(), "clientSupplied")
+            }
+            Some(given) => {
+                let completed = WriteConcern {
+                    w: default.w,
+                    journal: given.journal.or(default.journal),
+                    timeout_ms: given.timeout_ms,
+                };
+                (completed, source)
+            }
+        };
+        concern.w.get_or_insert(WriteConcernW::Members(1));
+        Applied {
+            concern,
+            provenance,
+        }
+    }
+
+    /// Whether more is waited for than that the write was applied here.
+    fn waits_for_others(&self) -> bool {
+        !matches!(self.concern.w, Some(WriteConcernW::Members(0 | 1)) | None)
+    }
+}
+
+fn is_majority(concern: &WriteConcern) -> bool {
+    concern.w == Some(WriteConcernW::Majority)
+}
+
+/// Notes that a command has written at `ts`, and has every core see what that may have changed of the default concerns.
+pub(crate) async fn written(ctx: &OpContext, ts: Timestamp) {
+    ctx.wrote(ts);
+    let db = &*ctx.db;
+    let may_be_settings = db == SETTINGS.0 || matches!(ctx.command, "bulkWrite" | "applyOps");
+    if may_be_settings && state().is_member() {
+        defaults::forget_everywhere().await;
+    }
+}
+
+/// Waits until a write at `ts` is as safe as its write concern asks for. Where it does not become so, the write has taken
+/// place all the same, and `out` says so: it gets a `writeConcernError`.
+///
+/// # Errors
+/// When the journal cannot be written any more.
+pub(crate) async fn acknowledge(
+    ctx: &OpContext,
+    ts: Option<Timestamp>,
+    out: &mut Reply,
+) -> Result<()> {
+    if let Some(ts) = ts {
+        written(ctx, ts).await;
+    }
+    if let Some(failure) = wait(ctx, ts).await? {
+        append_failure(out, &failure);
+    }
+    Ok(())
+}
+
+/// Waits as [`acknowledge`] does, and gives what it would append.
+///
+/// # Errors
+/// When the journal cannot be written any more.
+pub(crate) async fn wait(ctx: &OpContext, ts: Option<Timestamp>) -> Result<Option<Failure>> {
+    let given = ctx.args.write_concern.as_ref();
+    let set = match ctx.client.is_internal() {
+        true => None,
+        false => state().replica_set(),
+    };
+    let waited = match (set, given) {
+        (Some(set), _) if &*ctx.db != LOCAL => return wait_on_member(ctx, ts, &*set).await,
+        (_, None) => return Ok(None),
+        (_, Some(concern)) => wait_for_journal(ctx, ts, concern).await,
+    };
+    match waited {
+        Err(error) if is_interruption(&error) => {
+            let concern = given.cloned().unwrap_or_default();
+            let provenance = "clientSupplied";
+            let applied = Applied {
+                concern,
+                provenance,
+            };
+            Ok(Some(Failure { error, applied }))
+        }
+        waited => waited.map(|()| None),
+    }
+}
+
+async fn wait_for_journal(
+    ctx: &OpContext,
+    ts: Option<Timestamp>,
+    concern: &WriteConcern,
+) -> Result<()> {
+    let journaled =
+        concern.journal == Some(true) || (is_majority(concern) && concern.journal != Some(false));
+    if !journaled {
+        return Ok(());
+    }
+    // A write that changed nothing still tells what it saw, which must not be lost afterwards.
+    let ts = ts.unwrap_or_else(|| storage().last_allotted());
+    let durable = interruptible(ctx, storage().wait_durable(ts)).await?;
+    durable.map_err(from_fatal)
+}
+
+async fn wait_on_member(
+    ctx: &OpContext,
+    ts: Option<Timestamp>,
+    set: &dyn ReplicaSet,
+) -> Result<Option<Failure>> {
+    let defaults = state().default_concerns.get().await;
+    let applied = Applied::on_member(ctx.args.write_concern.as_ref(), &defaults);
+    let waited = if applied.waits_for_others() {
+        let ts = ts.unwrap_or_else(|| storage().last_allotted());
+        let mut concern = applied.concern.clone();
+        if is_majority(&concern) {
+            let by_default = set.view().journal_default;
+            concern.journal.get_or_insert(by_default);
+        }
+        let timeout = Duration::from_millis(u64::from(concern.timeout_ms));
+        let deadline = (concern.timeout_ms > 0).then(|| pinion_runtime::now() + timeout);
+        let reached = set.wait_write_concern(ts, &concern, deadline);
+        interruptible(ctx, reached)
+            .await
+            .and_then(|reached| reached)
+    } else {
+        wait_for_journal(ctx, ts, &applied.concern).await
+    };
+    match waited {
+        Ok(()) => Ok(None),
+        // Storage has failed: nothing is known of the write.
+        Err(error) if error.code == ErrorCode::INTERNAL_ERROR => Err(error),
+        Err(error) => Ok(Some(Failure { error, applied })),
+    }
+}
+
+/// As `CommandHelpers::appendCommandWCStatus` of MongoDB.
+#[cold]
+fn append_failure(out: &mut Reply, failure: &Failure) {
+    let Failure { error, applied } = failure;
+    out.start_document("writeConcernError")
+        .append("code", error.code.0)
+        .append("codeName", &*error.code_name())
+        .append("errmsg", error.message.as_str());
+    out.start_document("errInfo");
+    if error.code == ErrorCode::WRITE_CONCERN_TIMEOUT {
+        out.append("wtimeout", true);
+    }
+    out.start_document("writeConcern");
+    append_write_concern(out, &applied.concern);
+    out.append("provenance", applied.provenance);
+    out.end().end().end();
+}
+
+/// Appends the fields of a write concern as MongoDB shows them.
+pub(crate) fn append_write_concern(out: &mut DocBuilder, concern: &WriteConcern) {
+    match &concern.w {
+        Some(WriteConcernW::Members(members)) => out.append("w", i32::from(*members)),
+        Some(WriteConcernW::Majority) => out.append("w", "majority"),
+        Some(WriteConcernW::Mode(mode)) => out.append("w", mode.as_str()),
+        Some(WriteConcernW::Tags(tags)) => {
+            let tags = RawDocumentBuf::try_from(tags).expect("tags have numbers alone");
+            out.append("w", &*tags)
+        }
+        None => out.append("w", 1),
+    };
+    if let Some(journal) = concern.journal {
+        out.append("j", journal);
+    }
+    out.append("wtimeout", concern.timeout_ms as i32);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn concern(w: Option<WriteConcernW>, journal: Option<bool>, timeout_ms: u32) -> WriteConcern {
+        WriteConcern {
+            w,
+            journal,
+            timeout_ms,
+        }
+    }
+
+    #[track_caller]
+    fn check(
+        given: Option<WriteConcern>,
+        (custom, implicit): (Option<WriteConcern>, WriteConcernW),
+        expected: (WriteConcern, &'static str),
+    ) {
+        let defaults = DefaultConcerns {
+            write: custom,
+            implicit_write: concern(Some(implicit), None, 0),
+            ..DefaultConcerns::default()
+        };
+        let applied = Applied::on_member(given.as_ref(), &defaults);
+        assert_eq!((applied.concern, applied.provenance), expected, "{given:?}");
+    }
+
+    #[test]
+    fn the_default_completes_what_a_command_leaves_open() {
+        use WriteConcernW::{Majority, Members};
+        let implicit = || (None, Majority);
+        let majority = || concern(Some(Majority), None, 0);
+        check(None, implicit(), (majority(), "implicitDefault"));
+        let empty = Some(WriteConcern::default());
+        check(empty, implicit(), (majority(), "implicitDefault"));
+        let two = || concern(Some(Members(2)), None, 5);
+        check(Some(two()), implicit(), (two(), "clientSupplied"));
+        let timed = || Some(concern(None, None, 7));
+        let completed = concern(Some(Majority), None, 7);
+        check(timed(), implicit(), (completed, "implicitDefault"));
+        let journaled = Some(concern(None, Some(true), 0));
+        let one = concern(Some(Members(1)), Some(true), 0);
+        check(journaled, (None, Members(1)), (one, "clientSupplied"));
+        let custom = || (Some(two()), Majority);
+        check(None, custom(), (two(), "customDefault"));
+        let completed = concern(Some(Members(2)), None, 7);
+        check(timed(), custom(), (completed, "customDefault"));
+    }
+}
