@@ -5,6 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pinion_clock::Timestamp;
 use smallvec::SmallVec;
 
 /// One tree (a collection's documents or one index) in every partition's page file.
@@ -46,10 +47,44 @@ pub enum Op {
     /// Stores the value. The delta keeps this very buffer until a checkpoint, so it should not be a small slice of a
     /// large one.
     Put(Bytes),
+    /// Stores the value with the timestamp of its unit, as BSON has it, in the 8 bytes at `at`: for values that name the write
+    /// that they are part of.
+    PutStamped {
+        /// The value, whatever stands at `at`.
+        value: Bytes,
+        /// Where the timestamp goes.
+        at: usize,
+    },
     /// Removes the key; removing an absent key is allowed.
     Delete,
     /// Changes nothing: only the expectation is checked, and held until the unit is decided.
     Check,
+}
+
+impl Op {
+    /// The length of the value that is stored, if one is.
+    pub(crate) fn value_len(&self) -> Option<usize> {
+        match self {
+            Op::Put(value) | Op::PutStamped { value, .. } => Some(value.len()),
+            Op::Delete | Op::Check => None,
+        }
+    }
+
+    /// The value that is stored by a unit at `ts`, if one is.
+    ///
+    /// # Panics
+    /// When a stamp would lie outside of its value.
+    pub(crate) fn value_at(&self, ts: Timestamp) -> Option<Bytes> {
+        match self {
+            Op::Put(value) => Some(value.clone()),
+            Op::PutStamped { value, at } => {
+                let mut stamped = value.to_vec();
+                stamped[*at..*at + 8].copy_from_slice(&ts.to_bson_bytes());
+                Some(Bytes::from(stamped))
+            }
+            Op::Delete | Op::Check => None,
+        }
+    }
 }
 
 /// What must hold of a key, at newest, for its write to take place.
@@ -118,7 +153,7 @@ pub enum ReadAt {
     /// The newest committed state of the partition. Waits for a unit that is just being decided.
     Newest,
     /// The state at a timestamp at or below the visible timestamp.
-    At(pinion_clock::Timestamp),
+    At(Timestamp),
 }
 
 /// The direction of a cursor.
@@ -335,6 +370,21 @@ mod tests {
         check(b"a", Some(b"b"));
         check(b"a\xff", Some(b"b"));
         check(b"a\x00", Some(b"a\x01"));
+    }
+
+    #[test]
+    fn a_stamp_replaces_eight_bytes() {
+        let op = Op::PutStamped {
+            value: Bytes::from_static(b"ab........c"),
+            at: 2,
+        };
+        let ts = Timestamp::new(0x0403_0201, 0x0807_0605);
+        let expected = Bytes::from_static(b"ab\x05\x06\x07\x08\x01\x02\x03\x04c");
+        assert_eq!(
+            (op.value_at(ts), op.value_len()),
+            (Some(expected), Some(11))
+        );
+        assert_eq!(Op::Delete.value_at(ts), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::options::PlantedFault;
 use super::storage::Storage;
 use crate::limits::{MAX_ENTRY_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use crate::partition::{Partition, Prepared, UnitId};
-use crate::types::{Expect, Op, PartitionId, ReadError, Write, WriteError};
+use crate::types::{Expect, PartitionId, ReadError, Write, WriteError};
 
 /// The writes of one statement to one partition. They stay where the statement has them if they are all it has.
 pub(super) struct Part<'a> {
@@ -104,7 +104,10 @@ pub(super) fn check_sizes(statement: &Statement) -> Result<(), WriteError> {
         .is_none_or(|entry| entry.bytes.len() <= MAX_ENTRY_BYTES);
     let write_fits = |write: &Write| {
         write.key.len() <= MAX_KEY_BYTES
-            && !matches!(&write.op, Op::Put(value) if value.len() > MAX_VALUE_BYTES)
+            && write
+                .op
+                .value_len()
+                .is_none_or(|len| len <= MAX_VALUE_BYTES)
     };
     if entry_fits && statement.writes.iter().all(write_fits) {
         Ok(())
@@ -221,7 +224,7 @@ impl Storage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{Key, TreeId};
+    use crate::types::{Key, Op, TreeId};
 
     fn write(partition: u16, key: &[u8]) -> Write {
         Write {

@@ -10,6 +10,15 @@ pub const ENTRY_TS_OFFSET: usize = 8;
 /// Where an entry carries its term: behind the timestamp, the element's type and the name `t`.
 pub const ENTRY_TERM_OFFSET: usize = ENTRY_TS_OFFSET + 8 + TERM_ELEMENT.len();
 
+/// What stands behind the term in an entry that is linked to one before it: the beginning of a document with the optime of
+/// that one, `ts` and `t` again.
+const PREVIOUS_ELEMENT: &[u8] = b"\x03prevOpTime\0";
+const PREVIOUS_ELEMENT_OFFSET: usize = ENTRY_TERM_OFFSET + 8;
+/// Where a linked entry carries the timestamp of the one before it, and its term.
+const PREVIOUS_TS_OFFSET: usize =
+    PREVIOUS_ELEMENT_OFFSET + PREVIOUS_ELEMENT.len() + 4 + TS_ELEMENT.len();
+const PREVIOUS_TERM_OFFSET: usize = PREVIOUS_TS_OFFSET + 8 + TERM_ELEMENT.len();
+
 /// The type and the name of the first element.
 const TS_ELEMENT: &[u8] = b"\x11ts\0";
 /// The type and the name of the second.
@@ -19,6 +28,9 @@ const _: () = assert!(ENTRY_TS_OFFSET == 4 + TS_ELEMENT.len() && ENTRY_TERM_OFFS
 
 /// A complete oplog document whose first elements are the timestamp `ts` and the term `t`, an i64. Their values, 8 bytes each at
 /// [`ENTRY_TS_OFFSET`] and [`ENTRY_TERM_OFFSET`], are filled in when the timestamp is allotted.
+///
+/// Entries whose third element is `prevOpTime: {ts, t}` form a chain. Of those that are executed together each is linked to the
+/// one before it that took place; the first keeps what it came with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The document's bytes.
@@ -42,13 +54,39 @@ impl Entry {
         self.bytes[ENTRY_TS_OFFSET..ENTRY_TS_OFFSET + 8].copy_from_slice(&ts.to_bson_bytes());
         self.bytes[ENTRY_TERM_OFFSET..ENTRY_TERM_OFFSET + 8].copy_from_slice(&term.to_le_bytes());
     }
+
+    /// Whether the entry names the one before it in its chain.
+    pub(super) fn is_linked(&self) -> bool {
+        let is_at =
+            |at: usize, expected: &[u8]| self.bytes.get(at..at + expected.len()) == Some(expected);
+        is_at(PREVIOUS_ELEMENT_OFFSET, PREVIOUS_ELEMENT)
+            && is_at(PREVIOUS_TS_OFFSET - TS_ELEMENT.len(), TS_ELEMENT)
+            && is_at(PREVIOUS_TERM_OFFSET - TERM_ELEMENT.len(), TERM_ELEMENT)
+            && self.bytes.len() >= PREVIOUS_TERM_OFFSET + 8
+    }
+
+    /// Links the entry to the one at `ts` in `term`.
+    pub(super) fn set_previous(&mut self, ts: Timestamp, term: i64) {
+        assert!(
+            self.is_linked(),
+            "an entry of a chain names the one before it"
+        );
+        self.bytes[PREVIOUS_TS_OFFSET..PREVIOUS_TS_OFFSET + 8].copy_from_slice(&ts.to_bson_bytes());
+        self.bytes[PREVIOUS_TERM_OFFSET..PREVIOUS_TERM_OFFSET + 8]
+            .copy_from_slice(&term.to_le_bytes());
+    }
 }
+
+/// The last of the linked entries that were appended together.
+#[derive(Default)]
+pub(super) struct Chain(Option<Timestamp>);
 
 /// Appends what tells of a statement at `ts` in `term`; without an entry that is a link.
 pub(super) fn append_to(
     ring: &Ring,
     reservation: &mut Reservation,
     entry: &mut Option<Entry>,
+    chain: &mut Chain,
     ts: Timestamp,
     term: i64,
     predecessor: Timestamp,
@@ -57,6 +95,11 @@ pub(super) fn append_to(
     let (kind, bytes) = match entry {
         Some(entry) => {
             entry.set_optime(ts, term);
+            if entry.is_linked()
+                && let Some(previous) = chain.0.replace(ts)
+            {
+                entry.set_previous(previous, term);
+            }
             (EntryKind::Logged, &mut entry.bytes)
         }
         None => (EntryKind::Link, &mut none),
@@ -82,6 +125,26 @@ mod tests {
         check(b"\x18\0\0\0\x11ts\0........\x10t\0........\0", false);
         check(b"\x1c\0\0\0\x11ts\0........\x12v\0........\0", false);
         check(b"\x1c\0\0\0\x12ts\0........\x12t\0........\0", false);
+    }
+
+    #[test]
+    fn a_linked_entry_names_the_one_before_it() {
+        let linked = b"....\x11ts\0........\x12t\0........\x03prevOpTime\0....\x11ts\0........\x12t\0........\0\0";
+        let check = |bytes: &[u8], expected: bool| {
+            let entry = Entry {
+                bytes: bytes.to_vec(),
+            };
+            assert_eq!(entry.is_linked(), expected, "{bytes:?}");
+        };
+        check(linked, true);
+        check(&linked[..linked.len() - 3], false);
+        check(b"\x1c\0\0\0\x11ts\0........\x12t\0........\0", false);
+        let mut entry = Entry {
+            bytes: linked.to_vec(),
+        };
+        entry.set_previous(Timestamp::new(0x0403_0201, 0x0807_0605), 0x7f);
+        let expected = b"....\x11ts\0........\x12t\0........\x03prevOpTime\0....\x11ts\0\x05\x06\x07\x08\x01\x02\x03\x04\x12t\0\x7f\0\0\0\0\0\0\0\0\0";
+        assert_eq!(entry.bytes, expected);
     }
 
     #[test]

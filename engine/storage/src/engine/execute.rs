@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use super::allotment::Allotment;
 use super::batch::{Ahead, Part, Placement, check_sizes, divide};
-use super::entry::{Entry, append_to};
+use super::entry::{Chain, Entry, append_to};
 use super::options::PlantedFault;
 use super::storage::{Storage, storage};
 use crate::limits::{LARGE_VALUE_BYTES, MAX_STEP_BYTES, MAX_STEP_STATEMENTS};
@@ -116,6 +116,13 @@ impl Storage {
                 positions.push(position);
                 step.push(statement);
             }
+            let last = outcomes.iter().flatten().flatten().max();
+            if let Some(last) = last {
+                let entries = step.iter_mut().filter_map(|step| step.entry.as_mut());
+                for entry in entries.filter(|entry| entry.is_linked()) {
+                    entry.set_previous(*last, self.term.get());
+                }
+            }
             let result = self.execute_step(&mut step, ordered).await;
             stopped = result.stopped;
             // Put back, in order, what must be tried again.
@@ -192,7 +199,7 @@ impl Storage {
     ) -> (Vec<Statement>, Vec<Bytes>, StepResult) {
         let mut theirs = Vec::new();
         for write in step.iter_mut().flat_map(|statement| &mut statement.writes) {
-            if let Op::Put(value) = &mut write.op
+            if let Op::Put(value) | Op::PutStamped { value, .. } = &mut write.op
                 && value.len() < LARGE_VALUE_BYTES
             {
                 let copy = Bytes::copy_from_slice(value);
@@ -309,6 +316,7 @@ impl Storage {
         let wall_secs = (wall_ms() / 1000) as u32;
         let mut outcomes = Vec::with_capacity(statements);
         let mut stopped = false;
+        let mut chain = Chain::default();
         let mut begin = 0;
         let mut prepared = prepared.into_iter();
         for (entry, end) in entries {
@@ -341,6 +349,7 @@ impl Storage {
                 ring,
                 &mut reservation,
                 entry,
+                &mut chain,
                 first,
                 self.term.get(),
                 predecessor,
@@ -409,12 +418,14 @@ impl Storage {
         let mut held = None;
         if !going.is_empty() {
             let allotment = Allotment::new(&self, going.len() as u64, (wall_ms() / 1000) as u32);
+            let mut chain = Chain::default();
             for (nth, &index) in going.iter().enumerate() {
                 let (ts, predecessor) = allotment.range().nth(nth as u64);
                 append_to(
                     &ring,
                     &mut reservation,
                     &mut step[index].entry,
+                    &mut chain,
                     ts,
                     self.term.get(),
                     predecessor,

@@ -211,6 +211,11 @@ impl Storage {
         self.term.set(term);
     }
 
+    /// The term of the entries that this core coordinates now.
+    pub fn term(&self) -> i64 {
+        self.term.get()
+    }
+
     /// Completes when storage has failed and the node must stop.
     pub async fn failed(&self) -> Fatal {
         loop {

@@ -160,10 +160,6 @@ impl Intents {
 }
 
 fn cost(key: &Key, op: &Op) -> u64 {
-    let value = if let Op::Put(value) = op {
-        value.len()
-    } else {
-        0
-    };
+    let value = op.value_len().unwrap_or(0);
     INTENT_OVERHEAD_BYTES + 2 * key.len() as u64 + value as u64
 }

@@ -42,11 +42,10 @@ impl Model {
     }
 
     fn put(&mut self, ts: u64, write: &Write) {
-        let value = match &write.op {
-            Op::Check => return,
-            Op::Put(value) => Some(value.clone()),
-            Op::Delete => None,
-        };
+        if write.op == Op::Check {
+            return;
+        }
+        let value = write.op.value_at(Timestamp::from_u64(ts));
         self.history
             .entry((write.tree.0, write.key.to_vec()))
             .or_default()
@@ -151,10 +150,15 @@ impl Run {
     }
 
     fn write(&mut self) -> Write {
-        let op = if self.rng.chance(0.65) {
-            Op::Put(self.value())
-        } else {
-            Op::Delete
+        let op = match self.rng.chance(0.65) {
+            true => match self.value() {
+                value if value.len() >= 8 && self.rng.chance(0.2) => {
+                    let at = value.len() - 8;
+                    Op::PutStamped { value, at }
+                }
+                value => Op::Put(value),
+            },
+            false => Op::Delete,
         };
         Write {
             partition: ID,

@@ -255,7 +255,7 @@ impl Partition {
             let value = match intent.op {
                 Op::Check => continue,
                 Op::Put(value) => Some(value),
-                Op::Delete => None,
+                op => op.value_at(ts),
             };
             let after = value.as_ref().map(|value| value.len() as u64);
             let seq = state.sequence();
@@ -335,11 +335,10 @@ impl State {
         fact: &Fact,
         needed: &Needed<'_>,
     ) {
-        let value = match &write.op {
-            Op::Check => return,
-            Op::Put(value) => Some(value.clone()),
-            Op::Delete => None,
-        };
+        if write.op == Op::Check {
+            return;
+        }
+        let value = write.op.value_at(ts);
         let len = value.as_ref().map(|value| value.len() as u64);
         let seq = self.sequence();
         let version = Version { ts, seq, value };
@@ -378,11 +377,7 @@ impl State {
         // What the earlier writes of the same statement leave.
         let mut earlier: BTreeMap<(TreeId, &[u8]), Option<u64>> = BTreeMap::new();
         for (index, (write, fact)) in writes.iter().zip(&prepared.facts).enumerate() {
-            let value_len = if let Op::Put(value) = &write.op {
-                Some(value.len())
-            } else {
-                None
-            };
+            let value_len = write.op.value_len();
             if write.key.len() > MAX_KEY_BYTES || value_len.is_some_and(|len| len > MAX_VALUE_BYTES)
             {
                 return Err(WriteError::TooLarge);
