@@ -14,6 +14,7 @@ use pinion_storage::TreeId;
 use crate::index::Index;
 use crate::names::is_single_partition;
 use crate::options::{Clustered, CollectionOptions, ValidationLevel};
+use crate::scattered::is_scattered;
 use crate::uuid::Uuid;
 use pinion_wire::idl::Namespace;
 
@@ -24,6 +25,9 @@ pub enum Placement {
     Hashed,
     /// All in partition 0.
     One,
+    /// Beside the documents that retryable writes changed: there may be several forms of one document, the newest of which
+    /// counts ([`Collection::merged`]).
+    Scattered,
 }
 
 /// What orders a collection's documents in its tree.
@@ -41,11 +45,12 @@ impl Placement {
         match self {
             Placement::Hashed => "hashed",
             Placement::One => "one",
+            Placement::Scattered => "scattered",
         }
     }
 
     fn named(name: &str) -> Option<Placement> {
-        let all = [Placement::Hashed, Placement::One];
+        let all = [Placement::Hashed, Placement::One, Placement::Scattered];
         all.into_iter().find(|placement| placement.name() == name)
     }
 }
@@ -107,6 +112,8 @@ impl Collection {
         let is_capped = options.capped.is_some();
         let placement = if is_capped || is_single_partition(&ns) {
             Placement::One
+        } else if is_scattered(&ns) {
+            Placement::Scattered
         } else {
             Placement::Hashed
         };
@@ -190,7 +197,9 @@ impl Collection {
 
     /// Whether documents are found by their `_id` as it is, in the collection's own tree.
     pub fn is_plain(&self) -> bool {
-        self.clustering == Clustering::Id && self.options.collation.is_none()
+        self.clustering == Clustering::Id
+            && self.options.collation.is_none()
+            && self.placement != Placement::Scattered
     }
 
     /// The same collection with other options. They do not change where its documents live.

@@ -112,8 +112,22 @@ pub fn record_of(key: &[u8]) -> Option<i64> {
 /// The partition of the document with this id key.
 pub fn partition_of(collection: &Collection, id_key: &[u8]) -> PartitionId {
     match collection.placement {
-        Placement::Hashed => storage().partition_of_hash(id_key),
+        Placement::Hashed | Placement::Scattered => storage().partition_of_hash(id_key),
         Placement::One => PartitionId(0),
+    }
+}
+
+/// Whether a document with this `_id` can have this key in this partition.
+pub fn belongs(
+    collection: &Collection,
+    id: RawBsonRef<'_>,
+    key: &[u8],
+    partition: PartitionId,
+) -> bool {
+    let own = collection.document_key(id, collection.record_of(key));
+    match collection.placement {
+        Placement::Scattered => key.starts_with(&own),
+        _ => own[..] == *key && partition_of(collection, &own) == partition,
     }
 }
 

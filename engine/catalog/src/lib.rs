@@ -22,8 +22,10 @@ mod change;
 mod ddl;
 mod errors;
 mod keys;
+mod lsid;
 mod open;
 mod oplog;
+mod scattered;
 mod specs;
 
 pub use build::{BuildLimits, BuildPhase};
@@ -41,19 +43,24 @@ pub use gates::{ChangePass, GateAccess, GateCounts, GateMode, GateUse, Gates, Pa
 pub use index::{Building, Index, IndexPlacement};
 pub use interrupt::{check_interrupted, interruptible, poll_once};
 pub use keys::{
-    DocumentEntries, IndexEntry, IndexWrites, document_id, duplicate_entry, duplicate_id,
+    DocumentEntries, IndexEntry, IndexWrites, belongs, document_id, duplicate_entry, duplicate_id,
     entries_of, entry_key, entry_partition, id_key, index_writes, partition_of, prefix_len,
     record_key, record_of, stored_document,
 };
 pub use limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, KILL_POLL, MAX_INDEXES};
+pub use lsid::{NO_USER, append_lsid, lsid_document, read_lsid};
 pub use names::{check_collection_uuid, check_creatable, check_not_view};
 pub use open::{load, reap};
 pub use oplog::{
-    Observers, OpEvent, OpKind, OpObserver, SessionStamp, encode_apply_ops, encode_entry,
+    Observers, OpEvent, OpKind, OpObserver, RetryImage, SessionStamp, bson_timestamp,
+    encode_apply_ops, encode_entry,
 };
 pub use options::{
     Capped, Clustered, CollectionKind, CollectionOptions, Granularity, TimeSeries,
     TimeSeriesChange, ValidationAction, ValidationLevel, ViewDefinition, check_storage_engine,
+};
+pub use scattered::{
+    RETRY_IMAGES, SESSION_RECORDS, check_not_scattered, session_key, statement_key,
 };
 pub use series::{BUCKETS_PREFIX, buckets_of, series_of};
 pub use specs::{

@@ -1,17 +1,19 @@
 //! Oplog entries, and the observers through which every write passes before it has one.
 //!
-//! An entry is a complete oplog document: `{ts, t, v: 2, op, ns, ui, o, o2, wall}` and `lsid`, `txnNumber`, `stmtId` for a retryable
-//! statement, and `rid` for a record of a collection that is ordered by these. `ts` is the first field, because storage writes the timestamp at a fixed offset once it is allotted.
+//! An entry is a complete oplog document: `{ts, t, v: 2, op, ns, ui, o, o2, wall}`; `prevOpTime`, `lsid`, `txnNumber`, `stmtId` and
+//! `needsRetryImage` for a retryable statement, and `rid` for a record of a collection that is ordered by these. `ts`, `t` and
+//! `prevOpTime` come first, because storage fills them in at fixed offsets once the timestamp is allotted.
 //! Entries that change the catalog carry the changed rows in `o2`, so that replay makes exactly the same catalog.
 
 use std::rc::Rc;
 
-use pinion_bson::{
-    DateTime, DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp as BsonTimestamp,
-};
+use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, Timestamp as BsonTimestamp};
+use pinion_clock::{OpTime, Timestamp};
 use pinion_storage::{ENTRY_TS_OFFSET, Entry};
 use pinion_wire::Result;
+use pinion_wire::idl::Lsid;
 
+use crate::lsid::append_lsid;
 use crate::uuid::Uuid;
 
 /// What an entry does.
@@ -37,12 +39,38 @@ impl OpKind {
     }
 }
 
-/// The session fields of a retryable statement.
-#[derive(Clone, Debug)]
+/// Which document a retried `findAndModify` answers with, as it was before the write or after it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RetryImage {
+    Pre,
+    Post,
+}
+
+impl RetryImage {
+    /// As an entry's `needsRetryImage` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            RetryImage::Pre => "preImage",
+            RetryImage::Post => "postImage",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<RetryImage> {
+        let all = [RetryImage::Pre, RetryImage::Post];
+        all.into_iter().find(|image| image.name() == name)
+    }
+}
+
+/// What an entry says of the retryable statements that it is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionStamp {
-    pub lsid: RawDocumentBuf,
+    pub lsid: Lsid,
     pub txn_number: i64,
-    pub stmt_id: i32,
+    /// Usually one; several where one write is of several statements.
+    pub stmt_ids: Vec<i32>,
+    /// The last write of the same `txn_number`. Of statements that are executed together only the first keeps it.
+    pub previous: OpTime,
+    pub image: Option<RetryImage>,
 }
 
 /// One write, as observers see it before its timestamp is allotted.
@@ -94,7 +122,7 @@ impl Observers {
 
 /// The entry of a write that every observer has seen. It copies what the write tells, on any thread.
 pub fn encode_entry(event: &OpEvent<'_>) -> Entry {
-    let mut doc = begin_entry(256 + event.o.as_bytes().len());
+    let mut doc = begin_entry(256 + event.o.as_bytes().len(), event.session);
     append_operation(&mut doc, event);
     finish_entry(doc, event.wall_ms, event.session)
 }
@@ -109,7 +137,7 @@ pub fn encode_apply_ops(events: &[OpEvent<'_>]) -> Entry {
         .iter()
         .map(|event| 128 + event.o.as_bytes().len())
         .sum();
-    let mut doc = begin_entry(256 + bytes);
+    let mut doc = begin_entry(256 + bytes, None);
     doc.append("op", OpKind::Command.letter())
         .append("ns", "admin.$cmd")
         .start_document("o")
@@ -123,18 +151,22 @@ pub fn encode_apply_ops(events: &[OpEvent<'_>]) -> Entry {
     finish_entry(doc, events[0].wall_ms, None)
 }
 
-fn begin_entry(capacity: usize) -> DocBuilder {
+fn begin_entry(capacity: usize, session: Option<&SessionStamp>) -> DocBuilder {
     let mut doc = DocBuilder::with_capacity(capacity);
     // The allotted timestamp goes here.
-    doc.append(
-        "ts",
-        RawBsonRef::Timestamp(BsonTimestamp {
-            time: 0,
-            increment: 0,
-        }),
-    );
+    doc.append("ts", RawBsonRef::Timestamp(bson_timestamp(Timestamp::MIN)));
     // No term: a standalone has had no election.
-    doc.append("t", -1i64).append("v", 2i64);
+    doc.append("t", -1i64);
+    if let Some(session) = session {
+        doc.start_document("prevOpTime")
+            .append(
+                "ts",
+                RawBsonRef::Timestamp(bson_timestamp(session.previous.ts)),
+            )
+            .append("t", session.previous.term.0)
+            .end();
+    }
+    doc.append("v", 2i64);
     doc
 }
 
@@ -153,12 +185,38 @@ fn append_operation(doc: &mut DocBuilder, event: &OpEvent<'_>) {
     }
 }
 
+fn append_session(doc: &mut DocBuilder, session: &SessionStamp) {
+    append_lsid(doc, "lsid", &session.lsid);
+    doc.append("txnNumber", session.txn_number);
+    match session.stmt_ids.as_slice() {
+        [one] => {
+            doc.append("stmtId", *one);
+        }
+        several => {
+            doc.start_array("stmtId");
+            for id in several {
+                doc.push(*id);
+            }
+            doc.end();
+        }
+    }
+    if let Some(image) = session.image {
+        doc.append("needsRetryImage", image.name());
+    }
+}
+
+/// A timestamp as BSON has it.
+pub fn bson_timestamp(ts: Timestamp) -> BsonTimestamp {
+    BsonTimestamp {
+        time: ts.secs(),
+        increment: ts.inc(),
+    }
+}
+
 fn finish_entry(mut doc: DocBuilder, wall_ms: i64, session: Option<&SessionStamp>) -> Entry {
     doc.append("wall", RawBsonRef::DateTime(DateTime::from_millis(wall_ms)));
     if let Some(session) = session {
-        doc.append("lsid", &*session.lsid)
-            .append("txnNumber", session.txn_number)
-            .append("stmtId", session.stmt_id);
+        append_session(&mut doc, session);
     }
     let bytes = doc.finish_bytes();
     assert!(

@@ -85,7 +85,7 @@ pub(crate) async fn duplicates(
     index: &Arc<Index>,
 ) -> Result<Vec<Vec<RawBson>>> {
     let partitions = match collection.placement {
-        Placement::Hashed => storage().partition_count(),
+        Placement::Hashed | Placement::Scattered => storage().partition_count(),
         Placement::One => 1,
     };
     let mut found: Vec<Vec<RawBson>> = Vec::new();

@@ -130,7 +130,7 @@ impl Work {
     /// The number of partitions that the collection is in.
     pub(super) fn partitions(&self) -> u16 {
         match self.collection.placement {
-            Placement::Hashed => storage().partition_count(),
+            Placement::Hashed | Placement::Scattered => storage().partition_count(),
             Placement::One => 1,
         }
     }

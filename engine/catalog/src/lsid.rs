@@ -1,0 +1,64 @@
+//! The names of sessions, as documents have them.
+
+use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument};
+use pinion_wire::idl::Lsid;
+
+/// The digest of the user that sessions have whose client is no user: SHA-256 of nothing.
+pub const NO_USER: [u8; 32] = [
+    0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24,
+    0x27, 0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
+];
+
+/// Appends a session's name, `{id, uid}`; without a `uid` that of no user.
+pub fn append_lsid(out: &mut DocBuilder, name: &str, lsid: &Lsid) {
+    out.start_document(name);
+    append_parts(out, lsid);
+    out.end();
+}
+
+fn append_parts(out: &mut DocBuilder, lsid: &Lsid) {
+    let binary = |subtype, bytes| RawBsonRef::Binary(RawBinaryRef { subtype, bytes });
+    let uid = lsid.uid.as_ref().unwrap_or(&NO_USER);
+    out.append("id", binary(BinarySubtype::Uuid, lsid.id.as_slice()))
+        .append("uid", binary(BinarySubtype::Generic, uid.as_slice()));
+}
+
+/// A session's name as a document.
+pub fn lsid_document(lsid: &Lsid) -> pinion_bson::RawDocumentBuf {
+    let mut out = DocBuilder::with_capacity(96);
+    append_parts(&mut out, lsid);
+    out.finish()
+}
+
+/// Reads a session's name; `None` if the document is none. That of no user has a `uid` too.
+pub fn read_lsid(document: &RawDocument) -> Option<Lsid> {
+    let binary = |name, subtype| match pinion_bson::get(document, name) {
+        Some(RawBsonRef::Binary(binary)) if binary.subtype == subtype => Some(binary.bytes),
+        _ => None,
+    };
+    let uid = match pinion_bson::get(document, "uid") {
+        None => NO_USER,
+        Some(_) => binary("uid", BinarySubtype::Generic)?.try_into().ok()?,
+    };
+    Some(Lsid {
+        id: binary("id", BinarySubtype::Uuid)?.try_into().ok()?,
+        uid: Some(uid),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        let check = |uid: Option<[u8; 32]>, expected: [u8; 32]| {
+            let lsid = Lsid { id: [7; 16], uid };
+            let read = read_lsid(&lsid_document(&lsid)).expect("a name");
+            assert_eq!((read.id, read.uid), ([7; 16], Some(expected)));
+        };
+        check(None, NO_USER);
+        check(Some([1; 32]), [1; 32]);
+        assert_eq!(read_lsid(&pinion_bson::rawdoc! { "id": 1 }), None);
+    }
+}

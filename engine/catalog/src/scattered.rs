@@ -1,0 +1,105 @@
+//! The collections of what retryable writes leave behind. A write puts its record into the partition of the document that it
+//! changes, so that it stays a write of one partition; readers see the newest record of each session.
+//!
+//! Beside the fields that are shown a record has what is asked of it alone, as which statement it is of. There is one for each
+//! statement: their keys begin with that of the session.
+
+use pinion_bson::{RawDocumentBuf, rawdoc};
+use pinion_storage::Key;
+use pinion_wire::idl::{Lsid, Namespace};
+use pinion_wire::{Error, ErrorCode, Result};
+
+use crate::entry::{Collection, Placement};
+use crate::keys::id_key;
+use crate::lsid::lsid_document;
+use crate::view::ResolvedView;
+
+/// The last write of each session.
+pub const SESSION_RECORDS: &str = "config.transactions";
+/// The documents that retried `findAndModify` commands answer with.
+pub const RETRY_IMAGES: &str = "config.image_collection";
+
+pub(crate) fn is_scattered(ns: &Namespace) -> bool {
+    matches!(ns.as_str(), SESSION_RECORDS | RETRY_IMAGES)
+}
+
+/// What the keys of all records of a session begin with, each of its statements has its own behind that.
+pub fn session_key(lsid: &Lsid) -> Key {
+    id_key(pinion_bson::RawBsonRef::Document(&lsid_document(lsid)))
+}
+
+/// The key of the record of a statement.
+pub fn statement_key(lsid: &Lsid, stmt_id: i32) -> Key {
+    let mut key = session_key(lsid);
+    key.extend_from_slice(&(stmt_id as u32).to_be_bytes());
+    key
+}
+
+/// Refuses changes of what only retryable writes write.
+///
+/// # Errors
+/// `IllegalOperation`.
+pub fn check_not_scattered(ns: &Namespace) -> Result<()> {
+    match is_scattered(ns) {
+        true => Err(Error::new(
+            ErrorCode::ILLEGAL_OPERATION,
+            format!("{ns} is written by retryable writes alone"),
+        )),
+        false => Ok(()),
+    }
+}
+
+impl Collection {
+    /// What readers see of scattered documents: the newest form of each. `None` of any other collection.
+    pub fn merged(&self) -> Option<ResolvedView> {
+        if self.placement != Placement::Scattered {
+            return None;
+        }
+        // Documents are compared by their first fields first, so these say which is the newest.
+        let newest = match self.ns.as_str() {
+            RETRY_IMAGES => rawdoc! {
+                "txnNum": "$txnNum", "ts": "$ts", "imageKind": "$imageKind", "image": "$image",
+                "invalidated": "$invalidated", "invalidatedReason": "$invalidatedReason",
+            },
+            _ => rawdoc! {
+                "txnNum": "$txnNum", "lastWriteOpTime": "$lastWriteOpTime", "lastWriteDate": "$lastWriteDate",
+            },
+        };
+        Some(ResolvedView {
+            on: self.ns.clone(),
+            pipeline: merging(newest),
+            collation: None,
+            series: None,
+        })
+    }
+}
+
+fn merging(newest: RawDocumentBuf) -> Vec<RawDocumentBuf> {
+    vec![
+        rawdoc! { "$group": { "_id": "$_id", "newest": { "$max": newest } } },
+        rawdoc! { "$replaceWith": { "$mergeObjects": [{ "_id": "$_id" }, "$newest"] } },
+        rawdoc! { "$sort": { "_id": 1 } },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statements_have_keys_behind_that_of_their_session() {
+        let lsid = |id: u8| Lsid {
+            id: [id; 16],
+            uid: None,
+        };
+        let (session, next) = (session_key(&lsid(1)), session_key(&lsid(2)));
+        assert!(!next.starts_with(&session));
+        let of = |stmt_id| statement_key(&lsid(1), stmt_id);
+        assert!(of(0).starts_with(&session) && of(0) < of(1) && of(1) < of(256) && of(256) < next);
+        let named = Lsid {
+            id: [1; 16],
+            uid: Some(crate::lsid::NO_USER),
+        };
+        assert_eq!(session_key(&named), session);
+    }
+}
