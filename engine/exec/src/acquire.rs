@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use pinion_catalog::{
     Collection, GateAccess, Pass, ResolvedView, TimeSeries, Uuid, check_collection_uuid,
-    check_not_view, core_catalog, ensure_collection, from_fatal,
+    check_not_scattered, check_not_view, core_catalog, ensure_collection, from_fatal,
 };
 use pinion_clock::{OpTime, Timestamp};
 use pinion_collation::Collation;
@@ -179,6 +179,17 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
                     None => resolved,
                 }));
                 continue;
+            }
+        }
+        if view.is_none()
+            && let Some(found) = collection.as_deref()
+            && let Some(merged) = found.merged()
+        {
+            if wanted.intent == Intent::Write {
+                check_not_scattered(ns)?;
+            }
+            if wanted.views == Views::Resolved {
+                view = Some(Box::new(merged));
             }
         }
         break (pass, collection, set);
@@ -388,10 +399,14 @@ pub(crate) async fn acquire_inner(
     };
     let set = state().set_view();
     check_access(set.as_deref(), ctx, ns, Intent::Read)?;
+    let collection = catalog.get(ns);
     Ok(Inner {
-        collection: catalog.get(ns),
         source: ReadSource::of(set.as_deref(), ctx, ns, Intent::Read),
-        view,
+        view: match view {
+            None => collection.as_deref().and_then(Collection::merged),
+            view => view,
+        },
+        collection,
         _pass: pass,
     })
 }

@@ -50,6 +50,7 @@ pub use options::{HostInfo, NodeOptions};
 pub use parameters::{LogControl, set_start_parameters, test_commands_enabled};
 pub use pinion_catalog::ApplyMode;
 pub use profile::set_profile_defaults;
+pub use sessions::forget_all as forget_sessions;
 pub use state::{NodeShared, NodeState, state};
 pub use topology::{LastWrite, ReplicaSet, SetView, Waiting};
 pub use version::keep_version;

@@ -63,6 +63,12 @@ pub(crate) const MAX_QUERY_SETTINGS_BYTES: usize = 8 * 1024 * 1024;
 pub const MAX_CURSORS: usize = 100_000;
 /// Sessions remembered on one core.
 pub const MAX_SESSIONS: usize = 1_000_000;
+/// Sessions with retryable writes that one core knows; what it forgets is read from their records.
+pub(crate) const MAX_CATALOG_SESSIONS: usize = 100_000;
+/// So many of them are looked at for one that can be forgotten.
+pub(crate) const EVICTED_SESSIONS_LOOK: usize = 64;
+/// Statements of a session that are kept when its command has ended.
+pub(crate) const MAX_KEPT_STATEMENTS: usize = 1000;
 /// How long a stage that reads another collection waits for a DDL there, which may wait for the stage's own operation.
 pub const INNER_GATE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a cursor may idle, unless `cursorTimeoutMillis` says otherwise.

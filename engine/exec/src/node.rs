@@ -103,6 +103,7 @@ async fn reap_idle() {
         let timeout = state.parameters.borrow().cursor_timeout;
         let killed = state.cursors.reap(now - timeout);
         state.metrics.counters.cursors_timed_out.add(killed);
+        state.session_catalog.reap(now - SESSION_TIMEOUT);
         for lsid in state.sessions.reap(now - SESSION_TIMEOUT) {
             state.cursors.kill_session(&lsid);
         }

@@ -22,7 +22,7 @@ use crate::plan_cache::{IndexFilters, PlanCache};
 use crate::profile::Profiles;
 use crate::query_settings::SettingsTable;
 use crate::read::{CursorTable, PartTable};
-use crate::sessions::SessionTable;
+use crate::sessions::{SessionCatalog, SessionTable};
 use crate::spill::NodeMemory;
 use crate::topology::ReplicaSet;
 use crate::ttl::TtlMonitor;
@@ -37,6 +37,8 @@ pub struct NodeState {
     pub(crate) cursors: CursorTable,
     pub(crate) parts: PartTable,
     pub(crate) sessions: SessionTable,
+    /// Retryable writes of the sessions whose home this core is.
+    pub(crate) session_catalog: SessionCatalog,
     pub(crate) ops: OpTable,
     pub(crate) fsync_lock: FsyncLock,
     pub(crate) fail_points: FailPoints,
@@ -105,6 +107,7 @@ impl NodeState {
             cursors: CursorTable::new(),
             parts: PartTable::default(),
             sessions: SessionTable::default(),
+            session_catalog: SessionCatalog::default(),
             ops: OpTable::default(),
             fsync_lock: FsyncLock::default(),
             fail_points: FailPoints::default(),

@@ -5,16 +5,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 use pinion_catalog::{
-    ApplyMode, Clustering, Collection, Uuid, core_catalog, document_id, index_writes, partition_of,
-    stored_document,
+    ApplyMode, Clustering, Collection, OpKind, Uuid, core_catalog, document_id, index_writes,
+    partition_of, stored_document,
 };
 use pinion_query::Update;
 use pinion_runtime::{Queue, core_id, submit_to};
 use pinion_storage::{Expect, Key, Op, PartitionId, ReadAt, TreeId, Write, storage};
+use pinion_wire::idl::i64_exact;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use super::entry::{damaged, document, field, text};
 use crate::compute::compute_bytes;
+use crate::sessions::{RecordCollections, RecordedChange, record_writes, stamp_of};
 use crate::write::update_context;
 
 /// What an entry of one document names.
@@ -84,7 +86,8 @@ fn collection_of(
     Ok(Some((collection, record)))
 }
 
-/// What an entry of one document writes; `None` if it is passed over.
+/// What an entry of one document writes; `None` if it is passed over. Behind that of the document and its index entries comes
+/// what a retryable statement leaves behind, whatever has become of its document.
 ///
 /// # Errors
 /// It cannot be applied to the document that is there, or there is none.
@@ -93,6 +96,54 @@ pub(super) async fn writes_of(
     target: &Target,
     mode: ApplyMode,
 ) -> Result<Option<Vec<Write>>> {
+    let Some(session) = stamp_of(entry) else {
+        let change = change_of(entry, target, mode).await?;
+        return Ok(change.map(|change| change.writes));
+    };
+    let change = change_of(entry, target, mode).await?;
+    let is_passed_over = change.is_none();
+    let Change {
+        old,
+        new,
+        mut writes,
+    } = change.unwrap_or_default();
+    if let Some(collections) = RecordCollections::find() {
+        let kind = match text(entry, "op")? {
+            "i" => OpKind::Insert,
+            "u" => OpKind::Update,
+            _ => OpKind::Delete,
+        };
+        let wall_ms = match field(entry, "wall") {
+            Some(RawBsonRef::DateTime(wall)) => wall.timestamp_millis(),
+            _ => return Err(damaged("an oplog entry has no wall")),
+        };
+        let change = RecordedChange {
+            kind,
+            old: old.as_deref().map(stored_document),
+            new: new.as_deref().map(stored_document),
+            wall_ms,
+            term: field(entry, "t").and_then(i64_exact).unwrap_or(-1),
+            is_inconsistent: is_passed_over || mode == ApplyMode::InitialSync,
+        };
+        let partition = partition_of(&target.collection, &target.key);
+        writes.extend(record_writes(&collections, partition, &session, &change));
+    }
+    Ok((!writes.is_empty()).then_some(writes))
+}
+
+/// What becomes of a document, and what is written for that.
+#[derive(Default)]
+struct Change {
+    old: Option<Bytes>,
+    new: Option<Bytes>,
+    writes: Vec<Write>,
+}
+
+async fn change_of(
+    entry: &RawDocument,
+    target: &Target,
+    mode: ApplyMode,
+) -> Result<Option<Change>> {
     let (op, o) = (text(entry, "op")?, document(entry, "o")?);
     let Target {
         collection,
@@ -135,11 +186,11 @@ pub(super) async fn writes_of(
         partition,
         tree: collection.tree(),
         key: key.clone(),
-        op: new.map_or(Op::Delete, Op::Put),
+        op: new.clone().map_or(Op::Delete, Op::Put),
         expect: Expect::Any,
     }];
     writes.extend(made.writes);
-    Ok(Some(writes))
+    Ok(Some(Change { old, new, writes }))
 }
 
 /// The document after an update: by a difference, by operators, or as a whole.

@@ -16,7 +16,7 @@ use crate::applier::update_of;
 use crate::interrupt::{check, is_interruption};
 use crate::limits::MAX_APPLY_OPS_DEPTH;
 use crate::write::{
-    BatchOutcome, Change, InsertOptions, ModifyOutcome, ModifyStatement, Validation, run,
+    BatchOutcome, Change, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, Validation, run,
 };
 
 /// `applyOps`. Fields that it does not know it passes over, as MongoDB does.
@@ -256,6 +256,7 @@ impl Applying<'_> {
             options: InsertOptions {
                 ordered: true,
                 validation: self.validation,
+                stamps: Stamps::None,
             },
             keep_empty_timestamps: true,
         };
@@ -309,6 +310,7 @@ impl Applying<'_> {
             sort: None,
             validation: self.validation,
             wants_documents: false,
+            stamp: None,
         };
         let acquired = acquire_write(&self.cmd.ctx, ns, None).await?;
         let mut outcome = ModifyOutcome::default();

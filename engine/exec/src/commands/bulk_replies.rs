@@ -26,6 +26,8 @@ pub(super) struct Replies {
     pub modified: i64,
     pub upserted: i64,
     pub deleted: i64,
+    /// The statements of a retryable write that were executed before.
+    pub retried: Vec<i32>,
     errors: i64,
     bytes: usize,
     documents: VecDeque<Bytes>,

@@ -7,7 +7,7 @@ use pinion_clock::Timestamp;
 use pinion_collation::Collation;
 use pinion_query::Variables;
 use pinion_wire::idl::{FieldReader, Namespace, Path, unknown_field};
-use pinion_wire::{Documents, Error, Invocation, OpContext, Reply, Result};
+use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Result};
 use rustc_hash::FxHashSet;
 
 use super::bulk_replies::{Done, Replies};
@@ -15,6 +15,7 @@ use super::collation::Asked;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
 use super::delete::DeleteSpec;
 use super::insert::{InsertBatch, check_batch_size};
+use super::reply::append_retried;
 use super::update::{UpdateNames, UpdateOptions, UpdateSpec, read_update};
 use super::variables::variables_of_write;
 use crate::acquire::acquire_write;
@@ -23,8 +24,11 @@ use crate::concern::written;
 use crate::interrupt::is_interruption;
 use crate::profile::ProfiledStatement;
 use crate::read::{Stream, parse_hint};
+use crate::sessions::{self, ExecutedChange, RetryableWrite, StatementIds};
 use crate::state::state;
-use crate::write::{BatchOutcome, InsertOptions, ModifyOutcome, ModifyStatement, Validation, run};
+use crate::write::{
+    BatchOutcome, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, Validation, run,
+};
 
 const NAMES: UpdateNames = UpdateNames {
     filter: "filter",
@@ -56,9 +60,26 @@ enum OpKind<'d> {
 struct Options {
     ordered: bool,
     errors_only: bool,
+    ids: StatementIds,
     update: UpdateOptions,
     vars: Variables,
     batch_size: Option<usize>,
+}
+
+impl Options {
+    /// Parses an update or a delete.
+    fn statement(
+        &self,
+        kind: &OpKind<'_>,
+        default: Option<&Arc<Collation>>,
+    ) -> Result<ModifyStatement> {
+        let vars = &self.vars;
+        match kind {
+            OpKind::Update(spec) => spec.statement(vars, default, self.update),
+            OpKind::Delete(spec) => spec.statement(vars, default),
+            OpKind::Insert(_) => Err(Error::internal("an insert has no statement")),
+        }
+    }
 }
 
 async fn read_options(cmd: &Invocation) -> Result<Options> {
@@ -71,14 +92,14 @@ async fn read_options(cmd: &Invocation) -> Result<Options> {
     let keep_empty_timestamps = reader
         .opt_safe_bool("bypassEmptyTsReplacement")?
         .unwrap_or(false);
-    reader.opt_i32("stmtId")?;
-    reader.opt_array("stmtIds")?;
+    let ids = StatementIds::read(&reader)?;
     let batch_size = batch_size_of(reader.opt_doc("cursor")?, "bulkWrite")?;
     let vars = variables_of_write(&cmd.ctx, reader.opt_doc("let")?).await?;
     reader.finish()?;
     Ok(Options {
         ordered,
         errors_only,
+        ids,
         update: UpdateOptions {
             validation,
             keep_empty_timestamps,
@@ -180,20 +201,28 @@ pub(crate) async fn bulk_write(cmd: Invocation) -> Result<Reply> {
         pinion_runtime::yield_if_due().await;
         ops.push(read_op(path.index(index), document, targets.len())?);
     }
+    let retryable = sessions::begin(&cmd.ctx, options.ids.clone(), ops.len()).await?;
     let mut bulk = Bulk {
         ctx: &cmd.ctx,
+        retryable,
         replies: Replies::new(options.errors_only),
         options,
         targets,
         last: None,
     };
     bulk.run(&ops).await?;
+    if let Some(retryable) = bulk.retryable.take() {
+        bulk.replies.retried = retryable.take_retried();
+        retryable.end();
+    }
     bulk.reply(&cmd).await
 }
 
 /// The operations while they run.
 struct Bulk<'c> {
     ctx: &'c OpContext,
+    /// The command, if it is retryable.
+    retryable: Option<Box<RetryableWrite>>,
     options: Options,
     targets: Vec<Target>,
     replies: Replies,
@@ -207,11 +236,16 @@ impl Bulk<'_> {
         let mut at = 0;
         while at < ops.len() {
             pinion_runtime::yield_if_due().await;
+            if self.was_executed(at, &ops[at])? {
+                at += 1;
+                continue;
+            }
             let target = ops[at].target;
-            let inserts = ops[at..]
-                .iter()
-                .map_while(|op| match op.kind {
-                    OpKind::Insert(document) if op.target == target => Some(document),
+            let inserts = (ops[at..].iter().zip(at..))
+                .map_while(|(op, place)| match op.kind {
+                    OpKind::Insert(document) if op.target == target && self.is_new(place) => {
+                        Some(document)
+                    }
                     _ => None,
                 })
                 .collect::<Vec<_>>();
@@ -226,6 +260,45 @@ impl Bulk<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether an operation was not executed when the command was sent before.
+    fn is_new(&self, place: usize) -> bool {
+        let retryable = self.retryable.as_deref();
+        retryable.is_none_or(|retryable| retryable.is_new(place))
+    }
+
+    /// Answers for an operation that was executed when the command was sent before.
+    fn was_executed(&mut self, index: usize, op: &Op<'_>) -> Result<bool> {
+        let Some(retryable) = &self.retryable else {
+            return Ok(false);
+        };
+        let Some(executed) = retryable.executed(index)? else {
+            return Ok(false);
+        };
+        self.last = self.last.max(Some(executed.ts));
+        let is_update = matches!(op.kind, OpKind::Update(_));
+        let (mut upserted, mut modified) = (None, 0);
+        match executed.change {
+            ExecutedChange::Insert { id } if is_update => {
+                self.replies.upserted += 1;
+                upserted = id;
+            }
+            ExecutedChange::Insert { .. } => self.replies.inserted += 1,
+            ExecutedChange::Update => {
+                self.replies.matched += 1;
+                self.replies.modified += 1;
+                modified = 1;
+            }
+            ExecutedChange::Delete => self.replies.deleted += 1,
+        }
+        let done = Done {
+            n: 1,
+            modified: is_update.then_some(modified),
+            upserted: upserted.as_ref(),
+        };
+        self.replies.succeeded(index, done)?;
+        Ok(true)
     }
 
     async fn insert(
@@ -244,6 +317,10 @@ impl Bulk<'_> {
                     options: InsertOptions {
                         ordered: self.options.ordered,
                         validation: self.options.update.validation,
+                        stamps: self
+                            .retryable
+                            .as_deref()
+                            .map_or(Stamps::None, Stamps::Batch),
                     },
                     keep_empty_timestamps: self.options.update.keep_empty_timestamps,
                 };
@@ -300,7 +377,7 @@ impl Bulk<'_> {
             counters.delete.inc();
         }
         let mut done = ModifyOutcome::default();
-        let result = self.modify(op, &mut done).await;
+        let result = self.modify(index, op, &mut done).await;
         self.last = self.last.max(done.last);
         if is_update {
             counters.documents_updated.add(done.modified as u64);
@@ -333,16 +410,20 @@ impl Bulk<'_> {
         }
     }
 
-    async fn modify(&self, op: &Op<'_>, done: &mut ModifyOutcome) -> Result<()> {
+    async fn modify(&self, index: usize, op: &Op<'_>, done: &mut ModifyOutcome) -> Result<()> {
         let Target { ns, uuid } = &self.targets[op.target];
         let kind = match op.kind {
             OpKind::Delete(_) => "remove",
             _ => "update",
         };
         let Some(profiled) = ProfiledStatement::begin(self.ctx, kind, ns, op.document) else {
-            return self.modify_with(self.ctx, ns, *uuid, op, done).await;
+            return self
+                .modify_with(self.ctx, ns, *uuid, (index, op), done)
+                .await;
         };
-        let result = self.modify_with(profiled.ctx(), ns, *uuid, op, done).await;
+        let result = self
+            .modify_with(profiled.ctx(), ns, *uuid, (index, op), done)
+            .await;
         Box::pin(profiled.end(self.ctx, result.as_ref().err())).await;
         result
     }
@@ -352,27 +433,30 @@ impl Bulk<'_> {
         ctx: &OpContext,
         ns: &Namespace,
         uuid: Option<[u8; 16]>,
-        op: &Op<'_>,
+        (index, op): (usize, &Op<'_>),
         done: &mut ModifyOutcome,
     ) -> Result<()> {
         let acquired = acquire_write(ctx, ns.clone(), uuid).await?;
         let default = acquired.collation();
-        let parse = || self.statement(&op.kind, default);
+        let (retryable, options) = (self.retryable.as_deref(), &self.options);
+        let stamp = retryable.and_then(|retryable| retryable.stamp(ns, [index], None));
+        let parse = || {
+            let statement = options.statement(&op.kind, default)?;
+            if stamp.is_some() && statement.multi {
+                return Err(Error::new(
+                    ErrorCode::INVALID_OPTIONS,
+                    "Cannot use retryable writes with multi=true",
+                ));
+            }
+            Ok(statement)
+        };
         let statement = compute(ctx, parse).await?;
-        run(ctx, acquired, &statement, done).await
-    }
-
-    fn statement(
-        &self,
-        kind: &OpKind<'_>,
-        default: Option<&Arc<Collation>>,
-    ) -> Result<ModifyStatement> {
-        let vars = &self.options.vars;
-        match kind {
-            OpKind::Update(spec) => spec.statement(vars, default, self.options.update),
-            OpKind::Delete(spec) => spec.statement(vars, default),
-            OpKind::Insert(_) => Err(Error::internal("an insert has no statement")),
+        let statement = ModifyStatement { stamp, ..statement };
+        let result = run(ctx, acquired, &statement, done).await;
+        if let Some(retryable) = retryable {
+            done.tell(retryable, index, &statement);
         }
+        result
     }
 
     async fn reply(mut self, cmd: &Invocation) -> Result<Reply> {
@@ -391,6 +475,7 @@ impl Bulk<'_> {
         let results = Stream::List(self.replies.take_documents());
         first_batch(cmd, results, request, &mut out).await?;
         self.replies.append_counts(&mut out);
+        append_retried(&mut out, &self.replies.retried);
         let changed_nothing = self.last.is_none() && self.replies.has_errors();
         if !changed_nothing || state().is_member() {
             super::acknowledge(&cmd.ctx, self.last, &mut out).await?;

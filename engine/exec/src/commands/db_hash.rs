@@ -10,7 +10,9 @@ use pinion_query::{Hint, Matcher};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-use crate::acquire::acquire_read;
+use super::aggregate::stream_for;
+use super::views::Rewritten;
+use crate::acquire::{acquire_read, acquire_viewed};
 use crate::compute::{compute, compute_bytes};
 use crate::read::{ReadRequest, open, parse_sort};
 use crate::state::state;
@@ -55,7 +57,11 @@ pub(crate) async fn db_hash(cmd: Invocation) -> Result<Reply> {
     collections.sort_by(|a, b| a.ns.cmp(&b.ns));
     let mut digests = BTreeMap::new();
     for collection in &collections {
-        if let Some(digest) = digest_of(&cmd.ctx, collection).await? {
+        let digest = match collection.merged() {
+            None => digest_of(&cmd.ctx, collection).await?,
+            Some(_) => digest_of_merged(&cmd, collection).await?,
+        };
+        if let Some(digest) = digest {
             digests.insert(collection.ns.collection().to_owned(), digest);
         }
     }
@@ -125,6 +131,23 @@ async fn digest_of(ctx: &OpContext, collection: &Arc<Collection>) -> Result<Opti
         .stream;
     let mut digest = Md5::new();
     while let Some(document) = stream.next_wanted(ctx, usize::MAX).await? {
+        compute_bytes(document.len(), || digest.update(&document)).await;
+        pinion_runtime::yield_if_due().await;
+    }
+    Ok(Some(text(digest)))
+}
+
+/// The digest of what readers see of scattered documents: that is the same on members with other partitions, or copied from what
+/// another shows.
+async fn digest_of_merged(
+    cmd: &Invocation,
+    collection: &Arc<Collection>,
+) -> Result<Option<String>> {
+    let acquired = acquire_viewed(&cmd.ctx, collection.ns.clone(), None).await?;
+    let everything = Rewritten::new(&collection.ns).options(&RawDocumentBuf::new(), &[], None);
+    let mut stream = Box::pin(stream_for(cmd, &everything, &acquired)).await?;
+    let mut digest = Md5::new();
+    while let Some(document) = stream.next(&cmd.ctx, usize::MAX).await? {
         compute_bytes(document.len(), || digest.update(&document)).await;
         pinion_runtime::yield_if_due().await;
     }

@@ -11,12 +11,13 @@ use pinion_wire::{Error, Invocation, Reply, Result};
 use super::collation::Asked;
 use super::insert::check_batch_size;
 use super::reply::acknowledged;
-use super::update::batch_options;
+use super::update::{batch_options, check_retryable};
 use crate::acquire::acquire_write;
 use crate::compute::compute;
 use crate::interrupt::is_interruption;
 use crate::profile::ProfiledStatement;
 use crate::read::parse_hint;
+use crate::sessions;
 use crate::state::state;
 use crate::write::{BatchOutcome, Change, ModifyOutcome, ModifyStatement, Validation, run};
 use pinion_query::Hint;
@@ -82,6 +83,7 @@ impl DeleteSpec<'_> {
             sort: None,
             validation: Validation::default(),
             wants_documents: false,
+            stamp: None,
         })
     }
 }
@@ -98,10 +100,19 @@ pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
         pinion_runtime::yield_if_due().await;
         specs.push(parse_delete(path.index(index), document)?);
     }
+    let retryable = sessions::begin(&cmd.ctx, options.ids, specs.len()).await?;
     let mut outcome = BatchOutcome::default();
     let counters = &state().metrics.counters;
     for (index, spec) in specs.iter().enumerate() {
         pinion_runtime::yield_if_due().await;
+        let mut stamp = None;
+        if let Some(retryable) = &retryable {
+            if let Some(executed) = retryable.executed(index)? {
+                outcome.retried(index, executed);
+                continue;
+            }
+            stamp = retryable.stamp(&options.ns, [index], None);
+        }
         counters.delete.inc();
         let mut done = ModifyOutcome::default();
         let profiled =
@@ -109,9 +120,19 @@ pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
         let ctx = profiled.as_ref().map_or(&cmd.ctx, ProfiledStatement::ctx);
         let acquired = acquire_write(ctx, options.ns.clone(), options.uuid).await?;
         let default = acquired.collation();
-        let statement = || spec.statement(&options.vars, default);
+        let statement = || {
+            check_retryable(spec.multi && stamp.is_some(), "limit=0")?;
+            spec.statement(&options.vars, default)
+        };
         let result = match compute(ctx, statement).await {
-            Ok(statement) => run(ctx, acquired, &statement, &mut done).await,
+            Ok(statement) => {
+                let statement = ModifyStatement { stamp, ..statement };
+                let result = run(ctx, acquired, &statement, &mut done).await;
+                if let Some(retryable) = &retryable {
+                    done.tell(retryable, index, &statement);
+                }
+                result
+            }
             Err(error) => Err(error),
         };
         if let Some(profiled) = profiled {
@@ -133,6 +154,10 @@ pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
                 break;
             }
         }
+    }
+    if let Some(retryable) = retryable {
+        outcome.retried = retryable.take_retried();
+        retryable.end();
     }
     acknowledged(&cmd.ctx, &outcome, false).await
 }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_catalog::stored_document;
+use pinion_catalog::{RetryImage, stored_document};
 use pinion_query::{Hint, Matcher, Metadata, Projection, Subject, Update, Variables};
 use pinion_wire::idl::Namespace;
-use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
+use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::acknowledge;
 use super::collation::Asked;
@@ -15,6 +16,7 @@ use super::variables::variables_of_write;
 use crate::acquire::{Acquired, acquire_write};
 use crate::compute::{compute, compute_bytes};
 use crate::read::parse_hint;
+use crate::sessions::{self, Executed, ExecutedChange, RetryableWrite, StatementIds};
 use crate::state::state;
 use crate::write::{Change, ModifyOutcome, ModifyStatement, Validation, run, sort_beside};
 
@@ -35,6 +37,7 @@ pub(super) struct FindAndModifyCommand<'d> {
     vars: Variables,
     validation: Validation,
     collation: Asked,
+    pub ids: StatementIds,
 }
 
 /// A parsed `findAndModify`.
@@ -70,7 +73,7 @@ pub(super) async fn read<'d>(
     let keep_empty_timestamps = reader
         .opt_safe_bool("bypassEmptyTsReplacement")?
         .unwrap_or(false);
-    reader.opt_i32("stmtId")?;
+    let ids = StatementIds::one(reader.opt_i32("stmtId")?);
     let filters = array_filters(&reader)?;
     let collation = Asked::read(&reader)?;
     let vars = variables_of_write(ctx, reader.opt_doc("let")?).await?;
@@ -123,6 +126,7 @@ pub(super) async fn read<'d>(
         vars,
         validation,
         collation,
+        ids,
     })
 }
 
@@ -175,6 +179,7 @@ impl FindAndModifyCommand<'_> {
             sort,
             validation: self.validation,
             wants_documents: true,
+            stamp: None,
         };
         Ok(FindAndModify {
             statement,
@@ -189,12 +194,102 @@ impl FindAndModifyCommand<'_> {
 pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
     let name = cmd.message.command_name();
     let command = read(&cmd.ctx, cmd.body(), name, cmd.db()).await?;
+    let retryable = sessions::begin(&cmd.ctx, command.ids.clone(), 1).await?;
+    let executed = match &retryable {
+        Some(retryable) => retryable.executed(0)?,
+        None => None,
+    };
     let acquired = acquire_write(&cmd.ctx, command.ns.clone(), command.uuid).await?;
-    let projects = acquired.collection().is_some() || command.upsert;
+    let projects = acquired.collection().is_some() || command.upsert || executed.is_some();
     let mut parsed = command.parse(&cmd.ctx, &acquired, projects).await?;
-    parsed.statement = parsed.statement.bound(&acquired)?;
     let mut done = ModifyOutcome::default();
-    run(&cmd.ctx, acquired, &parsed.statement, &mut done).await?;
+    match (&retryable, executed) {
+        (Some(retryable), Some(executed)) => {
+            drop(acquired);
+            done = repeated(&parsed, retryable, executed).await?;
+        }
+        (retryable, _) => {
+            parsed.statement = parsed.statement.bound(&acquired)?;
+            if let Some(retryable) = retryable {
+                let image = Some(parsed.image());
+                parsed.statement.stamp = retryable.stamp(acquired.ns(), [0], image);
+            }
+            let result = run(&cmd.ctx, acquired, &parsed.statement, &mut done).await;
+            if let Some(retryable) = retryable {
+                done.tell(retryable, 0, &parsed.statement);
+            }
+            result?;
+            count(&parsed, &done);
+        }
+    }
+    let mut out = reply(&cmd.ctx, &parsed, &done).await?;
+    if let Some(retryable) = retryable {
+        if let [stmt_id] = retryable.take_retried()[..] {
+            out.append("retriedStmtId", stmt_id);
+        }
+        retryable.end();
+    }
+    acknowledge(&cmd.ctx, done.last, &mut out).await?;
+    Ok(out)
+}
+
+impl FindAndModify {
+    /// Which document it answers with.
+    fn image(&self) -> RetryImage {
+        match self.new {
+            true => RetryImage::Post,
+            false => RetryImage::Pre,
+        }
+    }
+}
+
+/// What the command did when it was executed before.
+async fn repeated(
+    parsed: &FindAndModify,
+    retryable: &RetryableWrite,
+    executed: Executed,
+) -> Result<ModifyOutcome> {
+    let mut done = ModifyOutcome {
+        last: Some(executed.ts),
+        ..ModifyOutcome::default()
+    };
+    let incompatible = |code| {
+        let what =
+            "findAndModify retry request is not compatible with previous write in the transaction";
+        Error::new(ErrorCode(code), format!("{what}, at {}", executed.ts))
+    };
+    match &executed.change {
+        ExecutedChange::Delete if !parsed.remove => return Err(incompatible(40606)),
+        ExecutedChange::Insert { .. } if !parsed.statement.upsert => {
+            return Err(incompatible(40608));
+        }
+        ExecutedChange::Update if parsed.remove => return Err(incompatible(40610)),
+        ExecutedChange::Insert { id } => done.upserted = id.clone(),
+        ExecutedChange::Update | ExecutedChange::Delete => {
+            done.matched = 1;
+            done.modified = 1;
+        }
+    }
+    let kind = parsed.image();
+    match (executed.image, kind) {
+        (Some(RetryImage::Pre), RetryImage::Post) => return Err(incompatible(40611)),
+        (Some(RetryImage::Post), RetryImage::Pre) => return Err(incompatible(40612)),
+        _ => {}
+    }
+    // Nothing was there before an upsert.
+    if done.upserted.is_some() && kind == RetryImage::Pre {
+        return Ok(done);
+    }
+    let (lsid, txn_number) = (retryable.lsid(), retryable.txn_number());
+    let image = sessions::image_of(lsid, txn_number, executed.ts, kind).await?;
+    match kind {
+        RetryImage::Pre => done.old = Some(image),
+        RetryImage::Post => done.new = Some(image),
+    }
+    Ok(done)
+}
+
+fn count(parsed: &FindAndModify, done: &ModifyOutcome) {
     let counters = &state().metrics.counters;
     if parsed.remove {
         counters.documents_deleted.add(done.modified as u64);
@@ -204,6 +299,9 @@ pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
     counters
         .documents_inserted
         .add(u64::from(done.upserted.is_some()));
+}
+
+async fn reply(ctx: &OpContext, parsed: &FindAndModify, done: &ModifyOutcome) -> Result<Reply> {
     let mut out = Reply::new();
     out.start_document("lastErrorObject");
     out.append(
@@ -223,40 +321,45 @@ pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
             out.append("value", RawBsonRef::Null);
         }
         Some(bytes) => {
-            counters.documents_returned.inc();
-            let document = stored_document(bytes);
-            match &parsed.projection {
-                Some(projection) => {
-                    let metadata = metadata_of(&cmd.ctx, &parsed.statement, projection, &done);
-                    let metadata = &metadata.await?;
-                    let apply = || {
-                        // Where the filter matched, which is in the old document.
-                        let position = match projection.needs_position() {
-                            true => parsed.statement.matcher.matches_with_position(document)?,
-                            false => None,
-                        };
-                        let index = position.and_then(|position| position.array_index);
-                        projection.apply(Subject { document, metadata }, index)
-                    };
-                    let projected = compute(&cmd.ctx, apply).await?;
-                    let fields: &mut DocBuilder = &mut out;
-                    let append = || {
-                        fields.append("value", &*projected);
-                    };
-                    compute_bytes(projected.as_bytes().len(), append).await;
-                }
-                None => {
-                    let fields: &mut DocBuilder = &mut out;
-                    let append = || {
-                        fields.append("value", document);
-                    };
-                    compute_bytes(bytes.len(), append).await;
-                }
-            };
+            state().metrics.counters.documents_returned.inc();
+            append_value(ctx, parsed, done, bytes, &mut out).await?;
         }
     }
-    acknowledge(&cmd.ctx, done.last, &mut out).await?;
     Ok(out)
+}
+
+async fn append_value(
+    ctx: &OpContext,
+    parsed: &FindAndModify,
+    done: &ModifyOutcome,
+    bytes: &Bytes,
+    fields: &mut DocBuilder,
+) -> Result<()> {
+    let document = stored_document(bytes);
+    let Some(projection) = &parsed.projection else {
+        let append = || {
+            fields.append("value", document);
+        };
+        compute_bytes(bytes.len(), append).await;
+        return Ok(());
+    };
+    let metadata = metadata_of(ctx, &parsed.statement, projection, done);
+    let metadata = &metadata.await?;
+    let apply = || {
+        // Where the filter matched, which is in the old document.
+        let position = match projection.needs_position() {
+            true => parsed.statement.matcher.matches_with_position(document)?,
+            false => None,
+        };
+        let index = position.and_then(|position| position.array_index);
+        projection.apply(Subject { document, metadata }, index)
+    };
+    let projected = compute(ctx, apply).await?;
+    let append = || {
+        fields.append("value", &*projected);
+    };
+    compute_bytes(projected.as_bytes().len(), append).await;
+    Ok(())
 }
 
 /// What the projection reads beside the document: of what was found, before it changed.

@@ -6,9 +6,10 @@ use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Res
 
 use super::reply::acknowledged;
 use crate::acquire::{Acquired, acquire_write};
+use crate::sessions::{self, RetryableWrite, StatementIds};
 use crate::state::state;
 use crate::write::{
-    BatchOutcome, InsertOptions, Validation, insert_documents, insert_measurements,
+    BatchOutcome, InsertOptions, Stamps, Validation, insert_documents, insert_measurements,
     prepare_for_insert,
 };
 
@@ -35,37 +36,66 @@ pub(crate) async fn insert(cmd: Invocation) -> Result<Reply> {
     let keep_empty_timestamps = reader
         .opt_safe_bool("bypassEmptyTsReplacement")?
         .unwrap_or(false);
-    reader.opt_i32("stmtId")?;
-    reader.opt_array("stmtIds")?;
+    let ids = StatementIds::read(&reader)?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.ignore(&["documents", "maxTimeMS"]);
     reader.unsupported("encryptionInformation")?;
     let documents = cmd.documents("documents")?;
     reader.finish()?;
     check_batch_size(&documents)?;
+    let retryable = sessions::begin(&cmd.ctx, ids, documents.len()).await?;
     let acquired = acquire_write(&cmd.ctx, ns, uuid).await?;
     let mut outcome = BatchOutcome::default();
-    let documents = documents.iter().enumerate();
     let batch = InsertBatch {
         options: InsertOptions {
             ordered,
             validation: Validation::unless(bypassed),
+            stamps: retryable.as_deref().map_or(Stamps::None, Stamps::Batch),
         },
         keep_empty_timestamps,
     };
-    batch
-        .insert(&cmd.ctx, acquired, documents, &mut outcome)
-        .await?;
+    let documents = documents.iter().enumerate();
+    match &retryable {
+        None => {
+            (batch.insert(&cmd.ctx, acquired, documents, &mut outcome)).await?;
+        }
+        Some(retryable) => {
+            let rest = not_inserted(retryable, documents, &mut outcome)?;
+            let rest = rest.into_iter();
+            (batch.insert(&cmd.ctx, acquired, rest, &mut outcome)).await?;
+        }
+    }
+    if let Some(retryable) = retryable {
+        outcome.retried = retryable.take_retried();
+        outcome.upserted.clear();
+        retryable.end();
+    }
     acknowledged(&cmd.ctx, &outcome, false).await
 }
 
+/// The documents that were not inserted when the command was sent before; the others are counted.
+fn not_inserted<'d>(
+    retryable: &RetryableWrite,
+    documents: impl Iterator<Item = (usize, &'d RawDocument)>,
+    outcome: &mut BatchOutcome,
+) -> Result<Vec<(usize, &'d RawDocument)>> {
+    let mut rest = Vec::new();
+    for (index, document) in documents {
+        match retryable.executed(index)? {
+            Some(executed) => outcome.retried(index, executed),
+            None => rest.push((index, document)),
+        }
+    }
+    Ok(rest)
+}
+
 /// How several documents are inserted.
-pub(super) struct InsertBatch {
-    pub options: InsertOptions,
+pub(super) struct InsertBatch<'s> {
+    pub options: InsertOptions<'s>,
     pub keep_empty_timestamps: bool,
 }
 
-impl InsertBatch {
+impl InsertBatch<'_> {
     /// Inserts documents, each with its place in the client's batch. What becomes of a single one stands in the outcome; an
     /// error is one of the whole command.
     pub(super) async fn insert<'d>(

@@ -52,6 +52,19 @@ pub(super) fn append_outcome(out: &mut DocBuilder, outcome: &BatchOutcome, is_up
         }
         out.end();
     }
+    append_retried(out, &outcome.retried);
+}
+
+/// Appends which statements of a retryable write were executed before.
+pub(super) fn append_retried(out: &mut DocBuilder, retried: &[i32]) {
+    if retried.is_empty() {
+        return;
+    }
+    out.start_array("retriedStmtIds");
+    for stmt_id in retried {
+        out.push(*stmt_id);
+    }
+    out.end();
 }
 
 /// The reply, once the batch is as safe as it was asked to be.

@@ -17,6 +17,7 @@ use crate::compute::compute;
 use crate::interrupt::is_interruption;
 use crate::profile::ProfiledStatement;
 use crate::read::parse_hint;
+use crate::sessions::{self, StatementIds};
 use crate::state::state;
 use crate::write::{
     BatchOutcome, Change, ModifyOutcome, ModifyStatement, Upserted, Validation, run, sort_beside,
@@ -182,6 +183,7 @@ impl UpdateSpec<'_> {
             sort,
             validation: options.validation,
             wants_documents: false,
+            stamp: None,
         })
     }
 }
@@ -191,6 +193,7 @@ pub(super) struct BatchOptions {
     pub ns: Namespace,
     pub uuid: Option<[u8; 16]>,
     pub ordered: bool,
+    pub ids: StatementIds,
     pub vars: Variables,
     pub update: UpdateOptions,
 }
@@ -226,8 +229,7 @@ pub(super) async fn read_options(
         && reader
             .opt_safe_bool("bypassEmptyTsReplacement")?
             .unwrap_or(false);
-    reader.opt_i32("stmtId")?;
-    reader.opt_array("stmtIds")?;
+    let ids = StatementIds::read(reader)?;
     let vars = variables_of_write(ctx, reader.opt_doc("let")?).await?;
     reader.unsupported("encryptionInformation")?;
     reader.ignore(&["runtimeConstants", "legacyRuntimeConstants"]);
@@ -238,6 +240,7 @@ pub(super) async fn read_options(
         ns,
         uuid,
         ordered,
+        ids,
         vars,
         update: UpdateOptions {
             validation,
@@ -258,10 +261,19 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
         pinion_runtime::yield_if_due().await;
         specs.push(parse_update(path.index(index), document)?);
     }
+    let retryable = sessions::begin(&cmd.ctx, options.ids, specs.len()).await?;
     let mut outcome = BatchOutcome::default();
     let counters = &state().metrics.counters;
     for (index, spec) in specs.iter().enumerate() {
         pinion_runtime::yield_if_due().await;
+        let mut stamp = None;
+        if let Some(retryable) = &retryable {
+            if let Some(executed) = retryable.executed(index)? {
+                outcome.retried(index, executed);
+                continue;
+            }
+            stamp = retryable.stamp(&options.ns, [index], None);
+        }
         counters.update.inc();
         let mut done = ModifyOutcome::default();
         let profiled =
@@ -269,9 +281,19 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
         let ctx = profiled.as_ref().map_or(&cmd.ctx, ProfiledStatement::ctx);
         let acquired = acquire_write(ctx, options.ns.clone(), options.uuid).await?;
         let default = acquired.collation();
-        let statement = || spec.statement(&options.vars, default, options.update);
+        let statement = || {
+            check_retryable(spec.multi && stamp.is_some(), "multi=true")?;
+            spec.statement(&options.vars, default, options.update)
+        };
         let result = match compute(ctx, statement).await {
-            Ok(statement) => run(ctx, acquired, &statement, &mut done).await,
+            Ok(statement) => {
+                let statement = ModifyStatement { stamp, ..statement };
+                let result = run(ctx, acquired, &statement, &mut done).await;
+                if let Some(retryable) = &retryable {
+                    done.tell(retryable, index, &statement);
+                }
+                result
+            }
             Err(error) => Err(error),
         };
         if let Some(profiled) = profiled {
@@ -300,5 +322,20 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
             }
         }
     }
+    if let Some(retryable) = retryable {
+        outcome.retried = retryable.take_retried();
+        retryable.end();
+    }
     acknowledged(&cmd.ctx, &outcome, true).await
+}
+
+/// Refuses what changes several documents as one statement: it cannot be told how far it came.
+pub(super) fn check_retryable(is_refused: bool, option: &str) -> Result<()> {
+    if !is_refused {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorCode::INVALID_OPTIONS,
+        format!("Cannot use (or request) retryable writes with {option}"),
+    ))
 }

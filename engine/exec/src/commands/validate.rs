@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawBsonRef};
-use pinion_catalog::{Collection, parse_index_spec};
+use pinion_catalog::{Collection, belongs, parse_index_spec};
 use pinion_storage::{Direction, KeyRange, PartitionId, ReadAt, storage};
 use pinion_wire::idl::{CommandReader, Namespace, truthy};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
@@ -255,9 +255,7 @@ async fn validate_partition(
         };
         let id = pinion_bson::get(document, "_id").unwrap_or(RawBsonRef::Null);
         let record = collection.record_of(&key);
-        let own_key = collection.document_key(id, record);
-        if own_key[..] != key[..] || pinion_catalog::partition_of(collection, &own_key) != partition
-        {
+        if !belongs(collection, id, &key, partition) {
             found.errors.push(format!(
                 "the document with _id {} is not where it belongs",
                 pinion_query::value_text(id)

@@ -17,15 +17,19 @@ pub(crate) use defaults::{Change, DefaultsCache, SETTINGS, STORED_AS, forget_eve
 pub(crate) use read::confirm;
 pub(crate) use write::{acknowledge, append_write_concern, wait, written};
 
+use crate::sessions;
 use crate::state::NodeState;
 
 /// Refuses the concerns of a command that this node does not take.
 pub(crate) fn check(state: &NodeState, cmd: &Invocation) -> Result<()> {
-    let concern = cmd.ctx.args.read_concern;
-    match state.set_view() {
-        Some(view) => concern.map_or(Ok(()), |concern| read::check(cmd, &concern, &view)),
-        None => check_alone(cmd),
+    let Some(view) = state.set_view() else {
+        return check_alone(cmd);
+    };
+    let args = &cmd.ctx.args;
+    if let Some(txn_number) = args.txn_number {
+        sessions::check_arguments(cmd, txn_number)?;
     }
+    (args.read_concern).map_or(Ok(()), |concern| read::check(cmd, &concern, &view))
 }
 
 /// Runs a command of a member: once what it reads is there, and to the end of what its read concern promises.

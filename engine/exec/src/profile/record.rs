@@ -14,7 +14,9 @@ use crate::acquire::acquire_write;
 use crate::compute::{compute, compute_bytes};
 use crate::limits::{MAX_PROFILE_WRITES, PROFILE_BYTES, PROFILE_WRITE_PATIENCE};
 use crate::state::state;
-use crate::write::{BatchOutcome, InsertOptions, Validation, insert_documents, prepare_for_insert};
+use crate::write::{
+    BatchOutcome, InsertOptions, Stamps, Validation, insert_documents, prepare_for_insert,
+};
 
 /// A command that may be profiled, recorded before it runs.
 pub(crate) struct Profiled {
@@ -221,6 +223,7 @@ async fn write(db: &str, entry: RawDocumentBuf) -> Result<()> {
     let options = InsertOptions {
         ordered: true,
         validation: Validation::Bypassed,
+        stamps: Stamps::None,
     };
     insert_documents(&ctx, acquired, vec![(0, document)], options, &mut outcome).await?;
     match outcome.errors.pop() {

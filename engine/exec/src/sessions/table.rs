@@ -1,4 +1,4 @@
-//! Logical sessions: those that clients named lately. On a standalone a session holds cursors and nothing else.
+//! The sessions that clients named lately. On a standalone a session holds cursors and nothing else.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

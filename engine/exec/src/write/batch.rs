@@ -4,6 +4,8 @@ use pinion_bson::RawBson;
 use pinion_clock::Timestamp;
 use pinion_wire::Error;
 
+use crate::sessions::{Executed, ExecutedChange};
+
 /// A statement that failed.
 #[derive(Debug)]
 pub(crate) struct StatementError {
@@ -26,6 +28,8 @@ pub(crate) struct BatchOutcome {
     pub modified: i64,
     pub upserted: Vec<Upserted>,
     pub errors: Vec<StatementError>,
+    /// The statements of a retryable write that were executed before, and are counted all the same.
+    pub retried: Vec<i32>,
     /// The newest timestamp of the batch, which a journaled acknowledgement waits for.
     pub last: Option<Timestamp>,
 }
@@ -33,6 +37,17 @@ pub(crate) struct BatchOutcome {
 impl BatchOutcome {
     pub(crate) fn wrote(&mut self, ts: Timestamp) {
         self.last = self.last.max(Some(ts));
+    }
+
+    /// Counts a statement of a retryable write that was executed before.
+    pub(crate) fn retried(&mut self, index: usize, executed: Executed) {
+        self.wrote(executed.ts);
+        self.n += 1;
+        match executed.change {
+            ExecutedChange::Insert { id: Some(id) } => self.upserted.push(Upserted { index, id }),
+            ExecutedChange::Update => self.modified += 1,
+            ExecutedChange::Insert { id: None } | ExecutedChange::Delete => {}
+        }
     }
 
     pub(crate) fn failed(&mut self, index: usize, error: Error) {

@@ -16,23 +16,25 @@ use pinion_catalog::{
     Capped, Collection, Observers, OpEvent, OpKind, document_id, encode_apply_ops, from_read_error,
     from_write_error, index_writes, record_key, record_of, stored_document,
 };
+use pinion_clock::{OpTime, Term};
 use pinion_runtime::{Queue, submit_to};
 use pinion_storage::{
     Direction, Entry, Expect, Key, KeyRange, Op, Partition, ReadAt, Statement, VersionToken, Write,
     WriteError, storage,
 };
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
+use smallvec::SmallVec;
 
 use super::backoff::Backoff;
-use super::insert::{
-    Attempt, Group, InsertOptions, Step, entry_of, insert_event, insert_writes, taken,
-};
+use super::insert::{Attempt, Group, InsertOptions, Stamps, Step, insert_statement, taken};
 use super::order::first_error;
+use super::unit::insert_event;
 use super::validation::{Validation, check_document};
 use crate::capped::{CappedCollection, RECORDS};
 use crate::compute::compute;
 use crate::interrupt::{interruptible, is_interruption, pause};
 use crate::limits::{EVICTION_GROUP, EVICTION_GROUP_BYTES};
+use crate::sessions::Stamp;
 use crate::state::state;
 
 /// Tries to insert a group of documents, on the core that owns them.
@@ -40,15 +42,31 @@ pub(super) async fn attempt(
     ctx: &OpContext,
     collection: &Arc<Collection>,
     group: &[(usize, Bytes)],
-    options: InsertOptions,
+    options: InsertOptions<'_>,
 ) -> Step {
     let (ctx, collection) = (ctx.clone(), collection.clone());
+    let stamps = group
+        .iter()
+        .map(|(index, _)| options.stamps.of(&collection, [*index]));
+    let how = How {
+        ordered: options.ordered,
+        validation: options.validation,
+        stamps: stamps.collect(),
+    };
     let group: Group = group.into();
     let owner = storage().owner(RECORDS);
     submit_to(owner, Queue::Foreground, move || async move {
-        attempt_here(&ctx, &collection, &group, options).await
+        attempt_here(&ctx, &collection, &group, how).await
     })
     .await
+}
+
+/// How documents are inserted, as the core that owns them is told.
+struct How {
+    ordered: bool,
+    validation: Validation,
+    /// That of each document.
+    stamps: SmallVec<[Option<Stamp>; 1]>,
 }
 
 /// Inserts documents in their order into a collection whose gates let nobody else in.
@@ -60,6 +78,7 @@ pub(crate) async fn insert_capped(
     let options = InsertOptions {
         ordered: true,
         validation: Validation::Bypassed,
+        stamps: Stamps::None,
     };
     let mut backoff = Backoff::default();
     let mut left: Vec<(usize, Bytes)> = documents.into_iter().enumerate().collect();
@@ -90,12 +109,12 @@ async fn attempt_here(
     ctx: &OpContext,
     collection: &Arc<Collection>,
     group: &Group,
-    options: InsertOptions,
+    mut how: How,
 ) -> Step {
     let mut step = Step::default();
     let capped = state().capped.of(collection.tree());
     let inserted = match interruptible(ctx, capped.turn()).await {
-        Ok(_turn) => insert_all(ctx, collection, &capped, group, options, &mut step).await,
+        Ok(_turn) => insert_all(ctx, collection, &capped, group, &mut how, &mut step).await,
         Err(error) => Err(error),
     };
     if let Err(error) = inserted {
@@ -114,19 +133,30 @@ async fn insert_all(
     collection: &Arc<Collection>,
     capped: &CappedCollection,
     group: &Group,
-    options: InsertOptions,
+    how: &mut How,
     step: &mut Step,
 ) -> Result<()> {
-    for (_, document) in group {
+    let mut last = None;
+    for ((_, document), stamp) in group.iter().zip(&mut how.stamps) {
         pause(ctx).await?;
         let record = capped.next_record(collection).await?;
-        let attempt = insert_one(ctx, collection, capped, document, record, options, step).await;
+        if let (Some(stamp), Some(ts)) = (&mut *stamp, last) {
+            stamp.session.previous = OpTime::new(ts, Term(storage().term()));
+        }
+        let new = NewDocument {
+            document,
+            record,
+            stamp: stamp.as_ref(),
+            validation: how.validation,
+        };
+        let attempt = insert_one(ctx, collection, capped, new, step).await;
         match &attempt {
-            Attempt::Done(_) => {
+            Attempt::Done(ts) => {
+                last = Some(*ts);
                 capped.inserted(record);
                 capped.notify();
             }
-            Attempt::Failed(error) if !options.ordered && !is_interruption(error) => {}
+            Attempt::Failed(error) if !how.ordered && !is_interruption(error) => {}
             _ => {
                 step.attempts.push(attempt);
                 return Ok(());
@@ -143,25 +173,39 @@ fn bounds_of(collection: &Collection) -> Capped {
     bounds.expect("only a capped collection is ordered by records")
 }
 
+/// A document on its way in.
+#[derive(Clone, Copy)]
+struct NewDocument<'a> {
+    document: &'a Bytes,
+    record: i64,
+    stamp: Option<&'a Stamp>,
+    validation: Validation,
+}
+
 async fn insert_one(
     ctx: &OpContext,
     collection: &Arc<Collection>,
     capped: &CappedCollection,
-    document: &Bytes,
-    record: i64,
-    options: InsertOptions,
+    new: NewDocument<'_>,
     step: &mut Step,
 ) -> Attempt {
+    let NewDocument {
+        document,
+        record,
+        stamp,
+        validation,
+    } = new;
     let raw = stored_document(document);
-    if let Err(error) = check_document(ctx, collection, options.validation, None, raw).await {
+    if let Err(error) = check_document(ctx, collection, validation, None, raw).await {
         return Attempt::Failed(error);
     }
-    let mut writes = match insert_writes(ctx, collection, document, Some(record)).await {
+    let built = insert_statement(ctx, collection, document, Some(record), stamp).await;
+    let mut statement = match built {
         Ok(built) if !built.newly_multikey.is_empty() => {
             step.multikey.extend(built.newly_multikey);
             return Attempt::Pending;
         }
-        Ok(built) => built.writes,
+        Ok(built) => built.statement,
         Err(error) if is_interruption(&error) => return Attempt::Failed(error),
         Err(error) => {
             let error = match document_id(raw) {
@@ -171,30 +215,16 @@ async fn insert_one(
             return Attempt::Failed(error);
         }
     };
-    let own = writes.len();
+    let own = statement.writes.len();
     let mut last_evicted = None;
-    let statement = async {
-        let evicted = oldest_beyond(collection, capped, 1, document.len() as u64).await?;
-        let event = insert_event(collection, raw, Some(record));
-        if evicted.is_empty() {
-            return Ok(Statement {
-                entry: Some(entry_of(&event).await?),
-                writes,
-            });
+    // An entry of several writes is that of a transaction if it names a session: what has to go then goes afterwards.
+    if stamp.is_none() {
+        let evict = evict_beside(ctx, collection, capped, new, &mut statement);
+        match evict.await {
+            Ok(last) => last_evicted = last,
+            Err(error) => return Attempt::Failed(error),
         }
-        let removal = removal(ctx, collection, evicted).await?;
-        last_evicted = removal.last();
-        writes.extend(removal.writes);
-        Ok(Statement {
-            entry: Some(entry_of_all(collection, Some(event), &removal.removed)?),
-            writes,
-        })
-    };
-    let statement: Result<Statement> = statement.await;
-    let statement = match statement {
-        Ok(statement) => statement,
-        Err(error) => return Attempt::Failed(error),
-    };
+    }
     let mut results = storage().execute(vec![statement], true).await;
     match results.pop().expect("one statement has one result") {
         Ok(ts) => {
@@ -219,6 +249,27 @@ async fn insert_one(
         }
         Err(error) => Attempt::Failed(from_write_error(error)),
     }
+}
+
+/// Makes the removal of what a document has no room beside a part of the statement that inserts it. Gives the newest record that
+/// is removed.
+async fn evict_beside(
+    ctx: &OpContext,
+    collection: &Arc<Collection>,
+    capped: &CappedCollection,
+    new: NewDocument<'_>,
+    statement: &mut Statement,
+) -> Result<Option<i64>> {
+    let evicted = oldest_beyond(collection, capped, 1, new.document.len() as u64).await?;
+    if evicted.is_empty() {
+        return Ok(None);
+    }
+    let removal = removal(ctx, collection, evicted).await?;
+    let last = removal.last();
+    let event = insert_event(collection, stored_document(new.document), Some(new.record));
+    statement.entry = Some(entry_of_all(collection, Some(event), &removal.removed)?);
+    statement.writes.extend(removal.writes);
+    Ok(last)
 }
 
 /// Removes what one statement had no room for: much, when the bounds have become smaller.

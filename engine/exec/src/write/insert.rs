@@ -5,13 +5,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::RawDocument;
 use pinion_catalog::{
-    Clustering, Collection, IndexWrites, Observers, OpEvent, OpKind, document_id, duplicate_entry,
-    duplicate_id, encode_entry, from_write_error, index_writes, partition_of, set_multikey,
+    Clustering, Collection, IndexWrites, document_id, duplicate_entry, duplicate_id,
+    from_write_error, index_writes, partition_of, set_multikey,
 };
 use pinion_clock::Timestamp;
 use pinion_query::MultikeyPaths;
 use pinion_storage::{
-    Entry, Expect, Op, PartitionHash, PartitionId, Statement, TreeId, Write, WriteError, storage,
+    Op, PartitionHash, PartitionId, Statement, TreeId, Write, WriteError, storage,
 };
 use pinion_wire::{OpContext, Result};
 use rustc_hash::FxHashMap;
@@ -22,27 +22,29 @@ use super::batch::BatchOutcome;
 use super::capped;
 use super::claims::Claims;
 use super::order::{first_error, first_taken};
+use super::unit::LoggedWrite;
 use super::validation::{Validation, check_document};
 use crate::acquire::{Acquired, acquire};
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::{check, is_interruption};
 use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS, INSERT_STEP_WRITES};
+use crate::sessions::{ExecutedChange, RetryableWrite, Stamp};
 use crate::state::state;
 
-/// What inserts one prepared document, and the indexes that it makes multikey.
-pub(super) struct InsertWrites {
-    pub writes: Vec<Write>,
+/// A statement that inserts one prepared document, and the indexes that it makes multikey.
+pub(super) struct InsertStatement {
+    pub statement: Statement,
     pub newly_multikey: Vec<(TreeId, MultikeyPaths)>,
 }
 
-/// Works out the writes that insert a prepared document, where its collection is ordered by them
-/// under the number `record`. That of the document is the first.
-pub(super) async fn insert_writes(
+/// Builds the statement that inserts a prepared document, where its collection is ordered by them under the number `record`.
+pub(super) async fn insert_statement(
     ctx: &OpContext,
     collection: &Collection,
     document: &Bytes,
     record: Option<i64>,
-) -> Result<InsertWrites> {
+    stamp: Option<&Stamp>,
+) -> Result<InsertStatement> {
     let raw = pinion_catalog::stored_document(document);
     let id = document_id(raw)?;
     let key = || collection.document_key(id, record);
@@ -57,64 +59,19 @@ pub(super) async fn insert_writes(
             .await?
         }
     };
-    let mut writes = Vec::with_capacity(1 + index.writes.len());
-    writes.push(Write {
+    let write = LoggedWrite {
+        collection,
         partition,
-        tree: collection.tree(),
         key,
-        op: Op::Put(document.clone()),
-        expect: Expect::Absent,
-    });
-    writes.extend(index.writes);
-    Ok(InsertWrites {
-        writes,
+        record,
+        old: None,
+        new: Some(document),
+        stamp,
+    };
+    Ok(InsertStatement {
+        statement: write.statement(index.writes).await?,
         newly_multikey: index.newly_multikey,
     })
-}
-
-/// A statement that inserts one prepared document, and the indexes that it makes multikey.
-struct InsertStatement {
-    statement: Statement,
-    newly_multikey: Vec<(TreeId, MultikeyPaths)>,
-}
-
-/// Builds the statement that inserts a prepared document.
-async fn insert_statement(
-    ctx: &OpContext,
-    collection: &Collection,
-    document: &Bytes,
-) -> Result<InsertStatement> {
-    let InsertWrites {
-        writes,
-        newly_multikey,
-    } = insert_writes(ctx, collection, document, None).await?;
-    let raw = pinion_catalog::stored_document(document);
-    let entry = entry_of(&insert_event(collection, raw, None)).await?;
-    Ok(InsertStatement {
-        statement: Statement {
-            writes,
-            entry: Some(entry),
-        },
-        newly_multikey,
-    })
-}
-
-/// An insert, as observers see it and as it is in the oplog.
-pub(super) fn insert_event<'a>(
-    collection: &'a Collection,
-    document: &'a RawDocument,
-    record: Option<i64>,
-) -> OpEvent<'a> {
-    OpEvent {
-        kind: OpKind::Insert,
-        ns: collection.ns.as_str(),
-        uuid: Some(collection.uuid),
-        o: document,
-        o2: None,
-        wall_ms: pinion_runtime::wall_ms(),
-        session: None,
-        record,
-    }
 }
 
 /// The index entries of a document that was not there before.
@@ -127,12 +84,6 @@ fn new_entries(
 ) -> Result<IndexWrites> {
     let new = Some(document);
     index_writes(collection, partition, hash, record, None, new, true)
-}
-
-/// Shows a write to this core's observers and makes its entry, beside the cores where that copies much.
-pub(super) async fn entry_of(event: &OpEvent<'_>) -> Result<Entry> {
-    pinion_runtime::core_local::<Observers>().show(event)?;
-    Ok(compute_bytes(event.o.as_bytes().len(), || encode_entry(event)).await)
 }
 
 /// The error of an insert that storage refused because a key is taken.
@@ -184,11 +135,46 @@ pub(crate) fn duplicate_of(collection: &Collection, write: &Write) -> pinion_wir
 }
 
 /// How documents are inserted.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct InsertOptions {
+#[derive(Clone, Copy)]
+pub(crate) struct InsertOptions<'s> {
     /// Whether the first that fails ends the batch.
     pub ordered: bool,
     pub validation: Validation,
+    /// Where each is a statement of its own, or a part of one, of a retryable write.
+    pub stamps: Stamps<'s>,
+}
+
+/// What goes into the entries of inserts that are retryable.
+#[derive(Clone, Copy)]
+pub(crate) enum Stamps<'s> {
+    None,
+    /// They are statements of their own, by their places in the client's batch.
+    Batch(&'s RetryableWrite),
+    /// There is one document, and its statement another one.
+    One(&'s Stamp),
+}
+
+impl Stamps<'_> {
+    /// That of a write of the documents at these places.
+    pub(super) fn of(
+        self,
+        collection: &Collection,
+        places: impl IntoIterator<Item = usize>,
+    ) -> Option<Stamp> {
+        match self {
+            Stamps::None => None,
+            Stamps::Batch(retryable) => retryable.stamp(&collection.ns, places, None),
+            Stamps::One(stamp) => Some(stamp.clone()),
+        }
+    }
+
+    /// A document was inserted by a write at `ts`.
+    pub(super) fn wrote(self, place: usize, ts: Timestamp) {
+        if let Stamps::Batch(retryable) = self {
+            let change = ExecutedChange::Insert { id: None };
+            retryable.wrote(place, ts, change, None);
+        }
+    }
 }
 
 /// What one step did with a group of documents.
@@ -218,7 +204,7 @@ pub(crate) async fn insert_documents(
     ctx: &OpContext,
     acquired: Acquired,
     documents: Vec<(usize, Bytes)>,
-    options: InsertOptions,
+    options: InsertOptions<'_>,
     outcome: &mut BatchOutcome,
 ) -> Result<()> {
     let ordered = options.ordered;
@@ -253,6 +239,7 @@ pub(crate) async fn insert_documents(
                 Attempt::Done(ts) => {
                     outcome.n += 1;
                     outcome.wrote(ts);
+                    options.stamps.wrote(index, ts);
                 }
                 Attempt::Failed(error) if is_interruption(&error) => return Err(error),
                 Attempt::Failed(error) => {
@@ -323,7 +310,7 @@ async fn attempt(
     ctx: &OpContext,
     collection: &Arc<Collection>,
     group: &[(usize, Bytes)],
-    options: InsertOptions,
+    options: InsertOptions<'_>,
     claims: &mut Claims,
 ) -> Step {
     let ordered = options.ordered;
@@ -333,7 +320,7 @@ async fn attempt(
     let mut places: SmallVec<[usize; 1]> = SmallVec::with_capacity(group.len());
     let mut multikey: Vec<(TreeId, MultikeyPaths)> = Vec::new();
     let mut writes = 0;
-    for (place, (_, document)) in group.iter().enumerate() {
+    for (place, (index, document)) in group.iter().enumerate() {
         attempts.push(Attempt::Pending);
         pinion_runtime::yield_if_due().await;
         let raw = pinion_catalog::stored_document(document);
@@ -341,7 +328,10 @@ async fn attempt(
         let checked = check_document(ctx, collection, options.validation, None, raw).await;
         let is_refused = checked.is_err();
         let built = match checked {
-            Ok(()) => insert_statement(ctx, collection, document).await,
+            Ok(()) => {
+                let stamp = options.stamps.of(collection, [*index]);
+                insert_statement(ctx, collection, document, None, stamp.as_ref()).await
+            }
             Err(error) => Err(error),
         };
         if let Ok(built) = &built

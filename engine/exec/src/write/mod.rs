@@ -15,12 +15,13 @@ mod rehearse;
 mod series;
 mod target;
 mod through;
+mod unit;
 mod validation;
 
 pub(crate) use batch::{BatchOutcome, Upserted};
 pub(crate) use capped::insert_capped;
 pub(crate) use document::{prepare_for_insert, update_context};
-pub(crate) use insert::{InsertOptions, insert_documents};
+pub(crate) use insert::{InsertOptions, Stamps, insert_documents};
 pub(crate) use modify::Change;
 pub(crate) use put::put_document;
 pub(crate) use series::{OpenBuckets, SeriesCounts, insert_measurements, series_targets};

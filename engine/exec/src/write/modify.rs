@@ -3,19 +3,17 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, RawDocument};
-use pinion_catalog::{Collection, OpEvent, OpKind, from_write_error, partition_of};
+use pinion_catalog::{Collection, from_write_error, partition_of};
 use pinion_clock::Timestamp;
 use pinion_query::{Matcher, MultikeyPaths, Update};
 use pinion_runtime::Queue;
-use pinion_storage::{Entry, Key, PartitionId, TreeId, WriteError, storage};
+use pinion_storage::{Key, PartitionId, TreeId, WriteError, storage};
 use pinion_wire::{OpContext, Result};
 
 use super::backoff::Backoff;
-use super::insert::entry_of;
 use super::prepare::{Prepared, PreparedChange, prepare};
 use super::validation::Validation;
-use crate::compute::compute_bytes;
+use crate::sessions::Stamp;
 
 /// What happens to the documents that match.
 #[derive(Debug)]
@@ -35,6 +33,8 @@ pub(crate) struct ModifyRequest {
     pub is_lookup: bool,
     /// Whether the caller wants to see the documents before and after.
     pub wants_documents: bool,
+    /// The retryable statement that it is.
+    pub stamp: Option<Stamp>,
 }
 
 /// What happened to one document.
@@ -114,40 +114,4 @@ pub(super) async fn retry(
         true => Ok(()),
         false => Err(from_write_error(error)),
     }
-}
-
-/// The entry of an update or delete: a diff where there is a short one, otherwise the whole new document.
-pub(super) async fn change_entry(
-    collection: &Collection,
-    record: Option<i64>,
-    id: pinion_bson::RawBsonRef<'_>,
-    old: &RawDocument,
-    new: Option<&RawDocument>,
-) -> Result<Entry> {
-    let mut key = DocBuilder::new();
-    key.append_raw("_id", id);
-    let key = key.finish();
-    let event = |kind, o, o2| OpEvent {
-        kind,
-        ns: collection.ns.as_str(),
-        uuid: Some(collection.uuid),
-        o,
-        o2,
-        wall_ms: pinion_runtime::wall_ms(),
-        session: None,
-        record,
-    };
-    let Some(new) = new else {
-        return entry_of(&event(OpKind::Delete, &key, None)).await;
-    };
-    let bytes = old.as_bytes().len() + new.as_bytes().len();
-    let changes = compute_bytes(bytes, || {
-        let diff = pinion_query::diff(old, new)?;
-        let mut o = DocBuilder::new();
-        o.append("$v", 2i32).append("diff", &*diff);
-        Some(o.finish())
-    });
-    let changes = changes.await;
-    let o = changes.as_deref().unwrap_or(new);
-    entry_of(&event(OpKind::Update, o, Some(&key))).await
 }

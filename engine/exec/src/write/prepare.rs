@@ -11,15 +11,15 @@ use pinion_catalog::{
 use pinion_clock::Timestamp;
 use pinion_query::MultikeyPaths;
 use pinion_storage::{
-    Expect, Key, Op, PartitionHash, PartitionId, ReadAt, Statement, TreeId, Write, WriteError,
-    storage,
+    Key, PartitionHash, PartitionId, ReadAt, Statement, TreeId, WriteError, storage,
 };
 use pinion_wire::{Error, OpContext, Result};
 
 use super::document::update_context;
 use super::insert::duplicate_of;
-use super::modify::{Change, Modified, ModifyRequest, change_entry};
+use super::modify::{Change, Modified, ModifyRequest};
 use super::order::{first_error, first_taken};
+use super::unit::LoggedWrite;
 use super::validation::check_document;
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::{check, is_interruption, pause};
@@ -114,21 +114,16 @@ pub(super) async fn prepare(
     if state().shared.options.forget_index_entries && change.new.is_some() {
         index.writes.pop();
     }
-    let mut writes = Vec::with_capacity(1 + index.writes.len());
-    writes.push(Write {
+    let write = LoggedWrite {
+        collection,
         partition,
-        tree: collection.tree(),
         key: key.clone(),
-        op: change.new.clone().map_or(Op::Delete, Op::Put),
-        expect: Expect::Version(read.token),
-    });
-    writes.append(&mut index.writes);
-    let new = change.after();
-    let entry = change_entry(collection, change.record, document_id(old)?, old, new).await?;
-    let statement = Statement {
-        writes,
-        entry: Some(entry),
+        record: change.record,
+        old: Some((old, read.token)),
+        new: change.new.as_ref(),
+        stamp: request.stamp.as_ref(),
     };
+    let statement = write.statement(index.writes).await?;
     Ok(Prepared::Change { change, statement })
 }
 

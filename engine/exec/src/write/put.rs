@@ -32,6 +32,7 @@ pub(crate) async fn put_document(
         sort: None,
         validation: Validation::default(),
         wants_documents: false,
+        stamp: None,
     };
     let acquired = acquire_write(ctx, ns, None).await?;
     run(ctx, acquired, &statement, &mut ModifyOutcome::default()).await

@@ -12,13 +12,14 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result, Written};
 use super::batch::BatchOutcome;
 use super::document::{prepare_for_insert, update_context};
 use super::group::change_group;
-use super::insert::{InsertOptions, insert_documents};
+use super::insert::{InsertOptions, Stamps, insert_documents};
 use super::modify::{Change, Modified, ModifyRequest, modify_at_owner};
 use super::validation::Validation;
 use crate::acquire::{Acquired, acquire};
 use crate::compute::compute;
 use crate::limits::TARGET_GROUP;
 use crate::read::{LeafReport, ReadRequest, Targets, check_still_there, open_ids, parse_sort};
+use crate::sessions::{ExecutedChange, RetryableWrite, Stamp};
 use crate::state::state;
 
 /// One statement of `update` or `delete`, or a `findAndModify`.
@@ -33,6 +34,8 @@ pub(crate) struct ModifyStatement {
     pub sort: Option<SortPattern>,
     pub validation: Validation,
     pub wants_documents: bool,
+    /// What goes into the entry of a retryable statement.
+    pub stamp: Option<Stamp>,
 }
 
 impl ModifyStatement {
@@ -92,6 +95,28 @@ impl ModifyOutcome {
                 self.new = new;
                 true
             }
+        }
+    }
+}
+
+impl ModifyOutcome {
+    /// Tells the retryable write what its statement at this place did, if it did something.
+    pub(crate) fn tell(
+        &self,
+        retryable: &RetryableWrite,
+        place: usize,
+        statement: &ModifyStatement,
+    ) {
+        let change = match (&self.upserted, &*statement.change) {
+            (Some(id), _) => ExecutedChange::Insert {
+                id: Some(id.clone()),
+            },
+            (None, _) if self.modified == 0 => return,
+            (None, Change::Update(_)) => ExecutedChange::Update,
+            (None, Change::Delete) => ExecutedChange::Delete,
+        };
+        if let (Some(stamp), Some(ts)) = (&statement.stamp, self.last) {
+            retryable.wrote(place, ts, change, stamp.session.image);
         }
     }
 }
@@ -222,6 +247,7 @@ async fn change_matching(
         change: statement.change.clone(),
         validation: statement.validation,
         wants_documents: statement.wants_documents,
+        stamp: statement.stamp.clone(),
         is_lookup: id.is_some(),
     });
     if let Some(id) = id {
@@ -312,6 +338,7 @@ async fn upsert(
     let options = InsertOptions {
         ordered: true,
         validation: statement.validation,
+        stamps: statement.stamp.as_ref().map_or(Stamps::None, Stamps::One),
     };
     let documents = vec![(0, document.clone())];
     insert_documents(ctx, acquired, documents, options, &mut batch).await?;

@@ -46,6 +46,7 @@ pub(crate) async fn delete_through(
         validation: Validation::default(),
         wants_documents: false,
         is_lookup: false,
+        stamp: None,
     });
     let mut read = ReadRequest::new(collection.clone(), deletion.matcher);
     read.access = Some(deletion.access);

@@ -15,6 +15,8 @@ mod keys;
 mod kinds;
 mod member;
 mod member_commands;
+mod retryable;
+mod retryable_durable;
 mod series;
 mod several;
 mod spills;

@@ -25,7 +25,7 @@ use crate::interrupt::is_interruption;
 use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS};
 use crate::state::state;
 use crate::write::{
-    BatchOutcome, Change, InsertOptions, ModifyOutcome, ModifyStatement, insert_documents,
+    BatchOutcome, Change, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, insert_documents,
     insert_measurements, prepare_for_insert, run,
 };
 
@@ -207,6 +207,7 @@ async fn insert(
     let options = InsertOptions {
         ordered,
         validation: around.validation,
+        stamps: Stamps::None,
     };
     match acquired.series() {
         None => insert_documents(ctx, acquired, documents, options, &mut outcome).await?,
@@ -339,6 +340,7 @@ impl MergeNode {
             hint: None,
             sort: None,
             wants_documents: false,
+            stamp: None,
             validation: self.around.validation,
         })
     }

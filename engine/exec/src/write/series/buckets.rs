@@ -7,14 +7,12 @@ use pinion_catalog::{
 };
 use pinion_query::{MultikeyPaths, SeriesForm};
 use pinion_runtime::Queue;
-use pinion_storage::{
-    Expect, Key, Op, PartitionId, Read, ReadAt, Statement, TreeId, Write, storage,
-};
+use pinion_storage::{Key, PartitionId, Read, ReadAt, Statement, TreeId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use super::super::insert::{entry_of, insert_event};
-use super::super::modify::change_entry;
+use super::super::unit::LoggedWrite;
 use crate::compute::compute;
+use crate::sessions::Stamp;
 
 /// The newest version of a bucket, wherever it is.
 pub(super) async fn read(collection: &Collection, key: &Key) -> Result<Option<Read>> {
@@ -54,6 +52,7 @@ pub(super) async fn build(
     ctx: &OpContext,
     collection: &Collection,
     write: &BucketWrite,
+    stamp: Option<&Stamp>,
 ) -> Result<Built> {
     let old = write.old.as_ref().map(|read| stored_document(&read.value));
     let new = write.new.as_deref().map(stored_document);
@@ -62,27 +61,17 @@ pub(super) async fn build(
     let (partition, hash) = (partition_of(collection, &key), storage().partition_hash());
     let entries = || index_writes(collection, partition, hash, None, old, new, true);
     let index = compute(ctx, entries).await.map_err(told_of_arrays)?;
-    let mut writes = vec![Write {
+    let logged = LoggedWrite {
+        collection,
         partition,
-        tree: collection.tree(),
         key,
-        op: write.new.clone().map_or(Op::Delete, Op::Put),
-        expect: match &write.old {
-            Some(read) => Expect::Version(read.token),
-            None => Expect::Absent,
-        },
-    }];
-    writes.extend(index.writes);
-    let entry = match (old, new) {
-        (None, Some(new)) => entry_of(&insert_event(collection, new, None)).await?,
-        (Some(old), new) => change_entry(collection, None, id, old, new).await?,
-        (None, None) => unreachable!("a bucket is written or deleted"),
+        record: None,
+        old: old.zip(write.old.as_ref().map(|read| read.token)),
+        new: write.new.as_ref(),
+        stamp,
     };
     Ok(Built {
-        statement: Statement {
-            writes,
-            entry: Some(entry),
-        },
+        statement: logged.statement(index.writes).await?,
         newly_multikey: index.newly_multikey,
     })
 }

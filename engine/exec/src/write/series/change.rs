@@ -274,7 +274,7 @@ impl Changing<'_> {
                 old: Some(old),
                 new: new.map(|new| Bytes::from(new.into_bytes())),
             };
-            let built = build(ctx, self.collection, &write).await?;
+            let built = build(ctx, self.collection, &write, self.statement.stamp.as_ref()).await?;
             if !built.newly_multikey.is_empty() {
                 return Ok(Some(built.newly_multikey));
             }

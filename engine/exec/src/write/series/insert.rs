@@ -22,6 +22,7 @@ use crate::compute::{compute, compute_bytes};
 use crate::interrupt::{check, is_interruption, pause};
 use crate::limits::{SERIES_CONFLICTS, SERIES_ROUND_BYTES, SERIES_ROUND_SOURCES};
 use crate::read::{ReadRequest, existing_trees, open};
+use crate::sessions::Stamp;
 use crate::state::state;
 use crate::write::backoff::Backoff;
 use crate::write::batch::BatchOutcome;
@@ -51,6 +52,17 @@ struct Source {
 }
 
 impl Source {
+    /// What goes into the entry of a bucket with the next measurements, if these are retryable.
+    fn stamp(
+        &self,
+        options: InsertOptions<'_>,
+        collection: &Collection,
+        taken: usize,
+    ) -> Option<Stamp> {
+        let next = self.pending.iter().rev().take(taken);
+        options.stamps.of(collection, next.map(|next| next.index))
+    }
+
     /// Counts a bucket that was written, and what led to it.
     fn wrote(&mut self, collection: &Collection, measurements: usize, is_new: bool) {
         let mut counts = std::mem::take(&mut self.counts);
@@ -83,7 +95,7 @@ pub(crate) async fn insert_measurements(
     ctx: &OpContext,
     acquired: Acquired,
     documents: Vec<(usize, Bytes)>,
-    options: InsertOptions,
+    options: InsertOptions<'_>,
     outcome: &mut BatchOutcome,
 ) -> Result<()> {
     let Some(form) = acquired.series().map(TimeSeries::form) else {
@@ -197,7 +209,7 @@ impl Batch {
         &mut self,
         ctx: &OpContext,
         mut acquired: Acquired,
-        options: InsertOptions,
+        options: InsertOptions<'_>,
         outcome: &mut BatchOutcome,
     ) -> Result<()> {
         while !self.stopped && self.sources.iter().any(|source| !source.pending.is_empty()) {
@@ -215,7 +227,7 @@ impl Batch {
             };
             let before = outcome.n;
             let found = self
-                .round(ctx, &acquired, &series, &collection, outcome)
+                .round(ctx, &acquired, (&series, &collection), options, outcome)
                 .await?;
             if outcome.n > before {
                 self.backoff = Backoff::default();
@@ -289,8 +301,8 @@ impl Batch {
         &mut self,
         ctx: &OpContext,
         acquired: &Acquired,
-        series: &TimeSeries,
-        collection: &Arc<Collection>,
+        (series, collection): (&TimeSeries, &Arc<Collection>),
+        options: InsertOptions<'_>,
         outcome: &mut BatchOutcome,
     ) -> Result<Found> {
         let mut found = Found::default();
@@ -301,7 +313,8 @@ impl Batch {
             if self.strict {
                 self.bring_first_to_the_end(place);
             }
-            match self.prepare(ctx, acquired, series, collection, place).await {
+            let into = (series, collection);
+            match self.prepare(ctx, acquired, into, options, place).await {
                 Ok(Prepared::Ready(attempt, size)) => {
                     bytes += size;
                     attempts.push(attempt);
@@ -319,7 +332,7 @@ impl Batch {
                 break;
             }
         }
-        self.execute(collection, attempts, &mut found, outcome)
+        self.execute(collection, attempts, options, &mut found, outcome)
             .await;
         Ok(found)
     }
@@ -355,8 +368,8 @@ impl Batch {
         &mut self,
         ctx: &OpContext,
         acquired: &Acquired,
-        series: &TimeSeries,
-        collection: &Arc<Collection>,
+        (series, collection): (&TimeSeries, &Arc<Collection>),
+        options: InsertOptions<'_>,
         place: usize,
     ) -> Result<Prepared> {
         let form = series.form();
@@ -374,7 +387,15 @@ impl Batch {
                     old: Some(old),
                     new: Some(packed.0),
                 };
-                return ready(ctx, collection, place, bucket, packed.1, write).await;
+                let into = (place, bucket, packed.1);
+                return ready(
+                    ctx,
+                    collection,
+                    into,
+                    write,
+                    source.stamp(options, collection, packed.1),
+                )
+                .await;
             }
             let key = (collection.uuid, source.key.clone());
             state().open_buckets.borrow_mut().forget(&key, bucket.id);
@@ -398,7 +419,8 @@ impl Batch {
             old: None,
             new: Some(new),
         };
-        ready(ctx, collection, place, bucket, taken, write).await
+        let stamp = source.stamp(options, collection, taken);
+        ready(ctx, collection, (place, bucket, taken), write, stamp).await
     }
 
     /// Writes the buckets, and takes out what is in them.
@@ -406,6 +428,7 @@ impl Batch {
         &mut self,
         collection: &Collection,
         attempts: Vec<Attempt>,
+        options: InsertOptions<'_>,
         found: &mut Found,
         outcome: &mut BatchOutcome,
     ) {
@@ -431,7 +454,9 @@ impl Batch {
             let key = (collection.uuid, source.key.clone());
             match result {
                 Ok(ts) => {
-                    source.pending.truncate(source.pending.len() - taken);
+                    for done in source.pending.drain(source.pending.len() - taken..) {
+                        options.stamps.wrote(done.index, ts);
+                    }
                     source.conflicts = 0;
                     source.wrote(collection, taken, is_new);
                     source.rolls_over = false;
@@ -466,12 +491,11 @@ enum Prepared {
 async fn ready(
     ctx: &OpContext,
     collection: &Collection,
-    source: usize,
-    bucket: OpenBucket,
-    taken: usize,
+    (source, bucket, taken): (usize, OpenBucket, usize),
     write: BucketWrite,
+    stamp: Option<Stamp>,
 ) -> Result<Prepared> {
-    let built = build(ctx, collection, &write).await?;
+    let built = build(ctx, collection, &write, stamp.as_ref()).await?;
     if !built.newly_multikey.is_empty() {
         return Ok(Prepared::Multikey(built.newly_multikey));
     }

@@ -2,8 +2,8 @@
 
 mod faults;
 mod rules;
-mod source;
-mod target;
+pub mod source;
+pub mod target;
 
 use std::cell::RefCell;
 use std::rc::Rc;

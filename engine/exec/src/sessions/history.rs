@@ -1,0 +1,323 @@
+//! What a session has executed of its latest retryable command.
+
+use std::collections::BTreeMap;
+
+use pinion_bson::RawBson;
+use pinion_catalog::{NO_USER, RetryImage, Uuid};
+use pinion_clock::{OpTime, Timestamp};
+use pinion_wire::idl::Lsid;
+use pinion_wire::{Error, ErrorCode, Result};
+
+use crate::limits::MAX_KEPT_STATEMENTS;
+
+/// What a statement did with its document, as its entry in the oplog says.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Change {
+    /// The `_id` is known where an answer may name it.
+    Insert {
+        id: Option<RawBson>,
+    },
+    Update,
+    Delete,
+}
+
+/// A statement that was executed.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Executed {
+    pub ts: Timestamp,
+    pub change: Change,
+    /// Which document its answer showed, which is kept.
+    pub image: Option<RetryImage>,
+}
+
+/// What a record says.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Record {
+    pub txn_number: i64,
+    pub last_write: OpTime,
+    /// `None` in a copy of what another node shows.
+    pub executed: Option<(i32, Executed)>,
+}
+
+/// The latest transaction number of a session, and what was executed of it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct History {
+    /// -1 before the first.
+    txn_number: i64,
+    /// The last write of that number.
+    last_write: OpTime,
+    statements: BTreeMap<i32, Executed>,
+    /// `statements` are all that this node can know; otherwise they are in the records alone.
+    are_loaded: bool,
+    /// Some were executed that this node does not know of.
+    is_incomplete: bool,
+}
+
+impl Default for History {
+    fn default() -> History {
+        History {
+            txn_number: -1,
+            last_write: OpTime::NULL,
+            statements: BTreeMap::new(),
+            are_loaded: true,
+            is_incomplete: false,
+        }
+    }
+}
+
+impl History {
+    /// Adds what a record says, in whatever order records come.
+    pub(super) fn add(&mut self, record: Record) {
+        if record.txn_number < self.txn_number {
+            return;
+        }
+        if record.txn_number > self.txn_number {
+            *self = History {
+                txn_number: record.txn_number,
+                ..History::default()
+            };
+        }
+        self.last_write = self.last_write.max(record.last_write);
+        match record.executed {
+            Some((stmt_id, executed)) => {
+                // A statement that wrote more than one document cannot be, so the newer one counts.
+                let known = self
+                    .statements
+                    .entry(stmt_id)
+                    .or_insert_with(|| executed.clone());
+                if known.ts < executed.ts {
+                    *known = executed;
+                }
+            }
+            None => self.is_incomplete = true,
+        }
+    }
+
+    /// Adds what another core's records say.
+    pub(super) fn merge(&mut self, other: History) {
+        if other.txn_number > self.txn_number {
+            *self = other;
+            return;
+        }
+        if other.txn_number < self.txn_number {
+            return;
+        }
+        self.last_write = self.last_write.max(other.last_write);
+        self.is_incomplete |= other.is_incomplete;
+        for (stmt_id, executed) in other.statements {
+            let known = self
+                .statements
+                .entry(stmt_id)
+                .or_insert_with(|| executed.clone());
+            if known.ts < executed.ts {
+                *known = executed;
+            }
+        }
+    }
+
+    /// Whether a command of this number needs no more than what is known here.
+    pub(super) fn suffices_for(&self, txn_number: i64) -> bool {
+        self.are_loaded || txn_number != self.txn_number
+    }
+
+    /// Begins a command, or goes on with one.
+    ///
+    /// # Errors
+    /// `TransactionTooOld` when the session has begun a later one.
+    pub(super) fn begin(&mut self, lsid: &Lsid, txn_number: i64) -> Result<()> {
+        if txn_number < self.txn_number {
+            return Err(Error::new(
+                ErrorCode::TRANSACTION_TOO_OLD,
+                format!(
+                    "Retryable write with txnNumber {txn_number} is prohibited on session {} because a newer retryable \
+                     write with txnNumber {} has already started on this session.",
+                    session_text(lsid),
+                    self.txn_number
+                ),
+            ));
+        }
+        if txn_number > self.txn_number {
+            *self = History {
+                txn_number,
+                ..History::default()
+            };
+        }
+        Ok(())
+    }
+
+    pub(super) fn last_write(&self) -> OpTime {
+        self.last_write
+    }
+
+    /// The statement, if it was executed.
+    ///
+    /// # Errors
+    /// `IncompleteTransactionHistory` when that cannot be told.
+    pub(super) fn executed(&self, lsid: &Lsid, stmt_id: i32) -> Result<Option<&Executed>> {
+        match self.statements.get(&stmt_id) {
+            Some(executed) => Ok(Some(executed)),
+            None if self.is_incomplete => Err(Error::new(
+                ErrorCode::INCOMPLETE_TRANSACTION_HISTORY,
+                format!(
+                    "Incomplete history detected for transaction {} on session {}",
+                    self.txn_number,
+                    session_text(lsid)
+                ),
+            )),
+            None => Ok(None),
+        }
+    }
+
+    pub(super) fn wrote(&mut self, stmt_id: i32, executed: Executed, term: pinion_clock::Term) {
+        let written = OpTime::new(executed.ts, term);
+        self.last_write = self.last_write.max(written);
+        self.statements.insert(stmt_id, executed);
+    }
+
+    /// Forgets the statements if they are many: they are in their records, and the next command asks for none of them.
+    pub(super) fn shrink(&mut self) {
+        if self.statements.len() > MAX_KEPT_STATEMENTS {
+            self.statements = BTreeMap::new();
+            self.are_loaded = false;
+        }
+    }
+}
+
+/// A session as messages have it.
+fn session_text(lsid: &Lsid) -> String {
+    use base64::Engine;
+    let uid = base64::engine::general_purpose::STANDARD.encode(lsid.uid.unwrap_or(NO_USER));
+    format!("{} - {uid} -  - ", Uuid(lsid.id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pinion_clock::Term;
+
+    const LSID: Lsid = Lsid {
+        id: [0x11; 16],
+        uid: None,
+    };
+
+    fn executed(ts: u64) -> Executed {
+        Executed {
+            ts: Timestamp::from_u64(ts),
+            change: Change::Update,
+            image: None,
+        }
+    }
+
+    fn record(txn_number: i64, ts: u64, stmt_id: Option<i32>) -> Record {
+        Record {
+            txn_number,
+            last_write: OpTime::new(Timestamp::from_u64(ts), Term(1)),
+            executed: stmt_id.map(|stmt_id| (stmt_id, executed(ts))),
+        }
+    }
+
+    /// Adds records in every order, and on two cores, and looks at what is known then.
+    fn check(records: &[Record], expected: (i64, u64, &[(i32, u64)], bool)) {
+        let all = records.len();
+        for first in 0..all {
+            for on_one in 0..=all {
+                let mut cores = [History::default(), History::default()];
+                for at in 0..all {
+                    let record = records[(first + at) % all].clone();
+                    cores[usize::from(at >= on_one)].add(record);
+                }
+                let [mut history, other] = cores;
+                history.merge(other);
+                let known: Vec<_> = history
+                    .statements
+                    .iter()
+                    .map(|(id, executed)| (*id, executed.ts.as_u64()))
+                    .collect();
+                let found = (
+                    history.txn_number,
+                    history.last_write.ts.as_u64(),
+                    known.as_slice(),
+                    history.is_incomplete,
+                );
+                assert_eq!(found, expected, "{records:?} from {first}, {on_one}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_latest_number_counts() {
+        check(&[record(3, 10, Some(0))], (3, 10, &[(0, 10)], false));
+        check(
+            &[
+                record(3, 10, Some(0)),
+                record(4, 12, Some(1)),
+                record(4, 11, Some(0)),
+                record(2, 5, Some(7)),
+            ],
+            (4, 12, &[(0, 11), (1, 12)], false),
+        );
+        check(
+            &[
+                record(4, 9, None),
+                record(4, 10, Some(1)),
+                record(3, 1, Some(0)),
+            ],
+            (4, 10, &[(1, 10)], true),
+        );
+    }
+
+    #[test]
+    fn older_numbers_are_refused_and_newer_ones_begin() {
+        let mut history = History::default();
+        history.begin(&LSID, 22).expect("the first");
+        assert_eq!(history.executed(&LSID, 0).expect("known"), None);
+        history.wrote(0, executed(5), Term(1));
+        assert_eq!(
+            history.executed(&LSID, 0).expect("known"),
+            Some(&executed(5))
+        );
+        assert_eq!(history.last_write().ts.as_u64(), 5);
+        let error = history.begin(&LSID, 21).expect_err("too old");
+        assert_eq!(error.code, ErrorCode::TRANSACTION_TOO_OLD);
+        assert_eq!(
+            error.message,
+            "Retryable write with txnNumber 21 is prohibited on session 11111111-1111-1111-1111-111111111111 - \
+             47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU= -  -  because a newer retryable write with txnNumber 22 has \
+             already started on this session."
+        );
+        history.begin(&LSID, 22).expect("the same");
+        assert_eq!(
+            history.executed(&LSID, 0).expect("known"),
+            Some(&executed(5))
+        );
+        history.begin(&LSID, 23).expect("a newer one");
+        assert_eq!(history.executed(&LSID, 0).expect("known"), None);
+        assert!(history.last_write().is_null());
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_executed_again() {
+        let mut history = History::default();
+        history.add(record(4, 9, None));
+        history.begin(&LSID, 4).expect("the same");
+        let error = history.executed(&LSID, 0).expect_err("nobody knows");
+        assert_eq!(error.code, ErrorCode::INCOMPLETE_TRANSACTION_HISTORY);
+        history.begin(&LSID, 5).expect("a newer one");
+        assert_eq!(history.executed(&LSID, 0).expect("known"), None);
+    }
+
+    #[test]
+    fn many_statements_are_left_to_their_records() {
+        let mut history = History::default();
+        history.begin(&LSID, 1).expect("the first");
+        for id in 0..=MAX_KEPT_STATEMENTS as i32 {
+            history.wrote(id, executed(1 + id as u64), Term(1));
+            if id == 3 {
+                history.shrink();
+                assert!(history.suffices_for(1));
+            }
+        }
+        history.shrink();
+        assert!(!history.suffices_for(1) && history.suffices_for(2));
+    }
+}

@@ -1,0 +1,23 @@
+//! Logical sessions: those that clients named lately, and on a member of a replica set the retryable writes of each.
+//!
+//! A session has a home, the core that its name hashes to. There its latest transaction number is known, and which of that
+//! number's statements have been executed; a write takes that along for its time (`catalog`), so two retries of one command do
+//! not run beside each other. What is known is read from the records that the statements themselves leave (`records`), whether
+//! this node executed them or applied them, so it can be forgotten at any time.
+
+mod catalog;
+mod history;
+mod load;
+mod records;
+mod retryable;
+mod statement_ids;
+mod table;
+
+pub(crate) use catalog::SessionCatalog;
+pub use catalog::forget_all;
+pub(crate) use history::{Change as ExecutedChange, Executed};
+pub(crate) use load::image_of;
+pub(crate) use records::{RecordCollections, RecordedChange, Stamp, record_writes, stamp_of};
+pub(crate) use retryable::{RetryableWrite, begin, check_arguments};
+pub(crate) use statement_ids::StatementIds;
+pub(crate) use table::{SessionTable, end, known, last_uses};

@@ -1,0 +1,333 @@
+//! The records that retryable statements leave, in the unit of the write and in the partition of its document.
+//!
+//! A record is a document of `config.transactions`, `{_id: lsid, txnNum, lastWriteOpTime: {ts, t}, lastWriteDate}`, and says
+//! besides which statement it is of: `{stmtId, op, docId, image}`. Each statement has a key of its own, which the same statement
+//! of the next transaction number overwrites. So what a session has executed can be told without the oplog, however far back
+//! that goes, and no record grows with the number of statements.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument};
+use pinion_catalog::{
+    Collection, OpKind, Placement, RETRY_IMAGES, RetryImage, SESSION_RECORDS, SessionStamp,
+    append_lsid, bson_timestamp, core_catalog, ensure_collection, read_lsid, session_key,
+    statement_key,
+};
+use pinion_clock::{OpTime, Timestamp};
+use pinion_storage::{Expect, Key, Op, PartitionId, Write};
+use pinion_wire::idl::Namespace;
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+
+use super::history::{Change, Executed, Record};
+
+/// The collections that records go to.
+#[derive(Clone, Debug)]
+pub(crate) struct RecordCollections {
+    pub records: Arc<Collection>,
+    /// Another's log may not have made it yet.
+    pub images: Option<Arc<Collection>>,
+}
+
+impl RecordCollections {
+    /// Those of this core's catalog, if they are there.
+    pub(crate) fn find() -> Option<RecordCollections> {
+        let catalog = core_catalog().current();
+        let found = |name| {
+            let collection: Option<&Arc<Collection>> = catalog.get_full(name);
+            collection.filter(|found| found.placement == Placement::Scattered)
+        };
+        Some(RecordCollections {
+            records: found(SESSION_RECORDS)?.clone(),
+            images: found(RETRY_IMAGES).cloned(),
+        })
+    }
+
+    /// Finds them, or makes them as a first write does.
+    ///
+    /// # Errors
+    /// They cannot be made here, or are what a standalone once made of their names.
+    pub(crate) async fn ensure(ctx: &OpContext) -> Result<Arc<RecordCollections>> {
+        let complete = || RecordCollections::find().filter(|found| found.images.is_some());
+        if let Some(found) = complete() {
+            return Ok(Arc::new(found));
+        }
+        for name in [SESSION_RECORDS, RETRY_IMAGES] {
+            ensure_collection(ctx, Namespace::parse(name)?).await?;
+        }
+        complete().map(Arc::new).ok_or_else(|| {
+            let what = format!(
+                "{SESSION_RECORDS} and {RETRY_IMAGES} must be dropped before this node can write retryably"
+            );
+            Error::new(ErrorCode::ILLEGAL_OPERATION, what)
+        })
+    }
+}
+
+/// The statements that a write is of, and where their records go.
+#[derive(Clone, Debug)]
+pub(crate) struct Stamp {
+    pub session: SessionStamp,
+    pub collections: Arc<RecordCollections>,
+}
+
+/// A change of a document, as its records tell of it.
+pub(crate) struct RecordedChange<'a> {
+    pub kind: OpKind,
+    pub old: Option<&'a RawDocument>,
+    pub new: Option<&'a RawDocument>,
+    /// As the entry has them.
+    pub wall_ms: i64,
+    pub term: i64,
+    /// What was changed need not be what the primary changed.
+    pub is_inconsistent: bool,
+}
+
+/// What the statements of a change leave in the partition of its document.
+pub(crate) fn record_writes(
+    collections: &RecordCollections,
+    partition: PartitionId,
+    session: &SessionStamp,
+    change: &RecordedChange<'_>,
+) -> Vec<Write> {
+    let write = |collection: &Collection, key: Key, (value, at): (Bytes, usize)| Write {
+        partition,
+        tree: collection.tree(),
+        key,
+        op: Op::PutStamped { value, at },
+        expect: Expect::Any,
+    };
+    let mut writes = Vec::with_capacity(session.stmt_ids.len() + 1);
+    for stmt_id in &session.stmt_ids {
+        let key = statement_key(&session.lsid, *stmt_id);
+        let record = encode(session, *stmt_id, change);
+        writes.push(write(&collections.records, key, record));
+    }
+    if let (Some(kind), Some(images)) = (session.image, &collections.images) {
+        let key = session_key(&session.lsid);
+        let image = encode_image(session, kind, change);
+        writes.push(write(images, key, image));
+    }
+    writes
+}
+
+/// Appends a timestamp that storage fills in; its offset.
+fn append_stamp(out: &mut DocBuilder, name: &str, nested: usize) -> usize {
+    out.append(name, RawBsonRef::Timestamp(bson_timestamp(Timestamp::MIN)));
+    // The document's length counts an end for itself and for each that is open in it.
+    out.len() - 1 - nested - 8
+}
+
+/// A record, and where its timestamp goes.
+fn encode(session: &SessionStamp, stmt_id: i32, change: &RecordedChange<'_>) -> (Bytes, usize) {
+    let mut out = DocBuilder::with_capacity(256);
+    append_lsid(&mut out, "_id", &session.lsid);
+    out.append("txnNum", session.txn_number)
+        .start_document("lastWriteOpTime");
+    let at = append_stamp(&mut out, "ts", 1);
+    out.append("t", change.term).end();
+    let date = DateTime::from_millis(change.wall_ms);
+    out.append("lastWriteDate", RawBsonRef::DateTime(date))
+        .append("stmtId", stmt_id)
+        .append("op", change.kind.letter());
+    // The answer to an update that inserted names what it inserted.
+    if change.kind == OpKind::Insert
+        && let Some(id) = change.new.and_then(|new| pinion_bson::get(new, "_id"))
+    {
+        out.append_raw("docId", id);
+    }
+    if let Some(image) = session.image {
+        out.append("image", image.name());
+    }
+    (Bytes::from(out.finish_bytes()), at)
+}
+
+fn encode_image(
+    session: &SessionStamp,
+    kind: RetryImage,
+    change: &RecordedChange<'_>,
+) -> (Bytes, usize) {
+    let image = match kind {
+        RetryImage::Pre => change.old,
+        RetryImage::Post => change.new,
+    };
+    let image = image.filter(|_| !change.is_inconsistent);
+    let mut out = DocBuilder::with_capacity(256 + image.map_or(0, |image| image.as_bytes().len()));
+    append_lsid(&mut out, "_id", &session.lsid);
+    out.append("txnNum", session.txn_number);
+    let at = append_stamp(&mut out, "ts", 0);
+    out.append("imageKind", kind.name());
+    match image {
+        Some(image) => out.append("image", image),
+        None => out.append("image", &*pinion_bson::RawDocumentBuf::new()),
+    };
+    out.append("invalidated", image.is_none());
+    if image.is_none() {
+        out.append("invalidatedReason", "initial sync");
+    }
+    (Bytes::from(out.finish_bytes()), at)
+}
+
+/// Reads a record. One that another node's view gave names no statement.
+///
+/// # Errors
+/// `DataCorruptionDetected`.
+pub(super) fn decode(document: &RawDocument) -> Result<Record> {
+    read(document).ok_or_else(|| {
+        let what = format!("a record of {SESSION_RECORDS} is malformed");
+        Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, what)
+    })
+}
+
+fn read(document: &RawDocument) -> Option<Record> {
+    let last = document.get_document("lastWriteOpTime").ok()?;
+    let last_write = OpTime::new(
+        timestamp(last, "ts")?,
+        pinion_clock::Term(last.get_i64("t").ok()?),
+    );
+    let executed = match pinion_bson::get(document, "stmtId") {
+        None => None,
+        Some(RawBsonRef::Int32(stmt_id)) => {
+            let change = match document.get_str("op").ok()? {
+                "i" => Change::Insert {
+                    id: pinion_bson::get(document, "docId").map(Into::into),
+                },
+                "u" => Change::Update,
+                "d" => Change::Delete,
+                _ => return None,
+            };
+            let image = pinion_bson::get(document, "image");
+            let image = match image {
+                Some(RawBsonRef::String(name)) => Some(RetryImage::named(name)?),
+                _ => None,
+            };
+            let ts = last_write.ts;
+            Some((stmt_id, Executed { ts, change, image }))
+        }
+        Some(_) => return None,
+    };
+    Some(Record {
+        txn_number: document.get_i64("txnNum").ok()?,
+        last_write,
+        executed,
+    })
+}
+
+pub(super) fn timestamp(document: &RawDocument, name: &str) -> Option<Timestamp> {
+    match pinion_bson::get(document, name) {
+        Some(RawBsonRef::Timestamp(ts)) => Some(Timestamp::new(ts.time, ts.increment)),
+        _ => None,
+    }
+}
+
+/// What an oplog entry says of the retryable statements that it is of; `None` if it is of none.
+pub(crate) fn stamp_of(entry: &RawDocument) -> Option<SessionStamp> {
+    let Some(RawBsonRef::Document(lsid)) = pinion_bson::get(entry, "lsid") else {
+        return None;
+    };
+    let stmt_ids = match pinion_bson::get(entry, "stmtId")? {
+        RawBsonRef::Int32(id) => vec![id],
+        RawBsonRef::Array(ids) => pinion_bson::values(ids)
+            .map(|id| match id {
+                RawBsonRef::Int32(id) => Some(id),
+                _ => None,
+            })
+            .collect::<Option<Vec<i32>>>()?,
+        _ => return None,
+    };
+    let image = match pinion_bson::get(entry, "needsRetryImage") {
+        Some(RawBsonRef::String(name)) => Some(RetryImage::named(name)?),
+        _ => None,
+    };
+    Some(SessionStamp {
+        lsid: read_lsid(lsid)?,
+        txn_number: entry.get_i64("txnNumber").ok()?,
+        stmt_ids,
+        previous: OpTime::NULL,
+        image,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pinion_bson::rawdoc;
+    use pinion_wire::idl::Lsid;
+
+    fn session(image: Option<RetryImage>) -> SessionStamp {
+        SessionStamp {
+            lsid: Lsid {
+                id: [3; 16],
+                uid: None,
+            },
+            txn_number: 7,
+            stmt_ids: vec![4],
+            previous: OpTime::NULL,
+            image,
+        }
+    }
+
+    fn stamped((value, at): (Bytes, usize), ts: Timestamp) -> pinion_bson::RawDocumentBuf {
+        let mut bytes = value.to_vec();
+        bytes[at..at + 8].copy_from_slice(&ts.to_bson_bytes());
+        pinion_bson::validate(&bytes).expect("valid").to_owned()
+    }
+
+    #[test]
+    fn records_are_read_as_they_are_written() {
+        let ts = Timestamp::new(100, 2);
+        let check = |kind: OpKind, image: Option<RetryImage>, expected: Change| {
+            let new = rawdoc! { "_id": "x", "a": 1 };
+            let change = RecordedChange {
+                kind,
+                old: None,
+                new: (kind != OpKind::Delete).then_some(&*new),
+                wall_ms: 5,
+                term: 9,
+                is_inconsistent: false,
+            };
+            let record = decode(&stamped(encode(&session(image), 4, &change), ts));
+            let expected = Record {
+                txn_number: 7,
+                last_write: OpTime::new(ts, pinion_clock::Term(9)),
+                executed: Some((
+                    4,
+                    Executed {
+                        ts,
+                        change: expected,
+                        image,
+                    },
+                )),
+            };
+            assert_eq!(record.expect("a record"), expected);
+        };
+        let id = Some(pinion_bson::RawBson::String("x".into()));
+        check(OpKind::Insert, None, Change::Insert { id });
+        check(OpKind::Update, Some(RetryImage::Post), Change::Update);
+        check(OpKind::Delete, Some(RetryImage::Pre), Change::Delete);
+        assert!(decode(&rawdoc! { "_id": 1 }).is_err());
+    }
+
+    #[test]
+    fn images_carry_the_time_of_their_write() {
+        let old = rawdoc! { "_id": 1, "a": 1 };
+        let change = |is_inconsistent| RecordedChange {
+            kind: OpKind::Delete,
+            old: Some(&old),
+            new: None,
+            wall_ms: 5,
+            term: 9,
+            is_inconsistent,
+        };
+        let encoded = |is_inconsistent| {
+            let change = change(is_inconsistent);
+            let image = encode_image(&session(None), RetryImage::Pre, &change);
+            stamped(image, Timestamp::new(100, 2))
+        };
+        let found = encoded(false);
+        assert_eq!(timestamp(&found, "ts"), Some(Timestamp::new(100, 2)));
+        assert_eq!(found.get_document("image").expect("an image"), &*old);
+        assert_eq!(found.get_bool("invalidated").ok(), Some(false));
+        assert_eq!(encoded(true).get_bool("invalidated").ok(), Some(true));
+    }
+}

@@ -1,0 +1,161 @@
+//! The one maker of logged writes of documents: the statement that changes one, with its index entries, its entry in the oplog,
+//! and what a retryable write leaves behind.
+
+use bytes::Bytes;
+use pinion_bson::{DocBuilder, RawDocument};
+use pinion_catalog::{
+    Collection, Observers, OpEvent, OpKind, document_id, encode_entry, stored_document,
+};
+use pinion_storage::{
+    Entry, Expect, Key, Op, PartitionId, Statement, VersionToken, Write, storage,
+};
+use pinion_wire::Result;
+
+use crate::compute::compute_bytes;
+use crate::sessions::{RecordedChange, Stamp, record_writes};
+
+/// A change of one document.
+pub(super) struct LoggedWrite<'a> {
+    pub collection: &'a Collection,
+    pub partition: PartitionId,
+    pub key: Key,
+    /// The number of its record, in a collection that is ordered by these.
+    pub record: Option<i64>,
+    /// The document that is changed, which must not have been changed meanwhile; `None` if there must be none.
+    pub old: Option<(&'a RawDocument, VersionToken)>,
+    /// `None` to delete it.
+    pub new: Option<&'a Bytes>,
+    /// The retryable statements that it is of.
+    pub stamp: Option<&'a Stamp>,
+}
+
+impl LoggedWrite<'_> {
+    /// The statement: the document first, then `index`, what is written of its index entries.
+    ///
+    /// # Errors
+    /// An observer refuses it.
+    pub(super) async fn statement(self, index: Vec<Write>) -> Result<Statement> {
+        let LoggedWrite {
+            collection,
+            partition,
+            key,
+            record,
+            old,
+            new,
+            stamp,
+        } = self;
+        let wall_ms = pinion_runtime::wall_ms();
+        let token = old.map(|(_, token)| token);
+        let documents = (old.map(|(old, _)| old), new.map(|new| stored_document(new)));
+        let (kind, entry) = entry(collection, record, documents, wall_ms, stamp).await?;
+        let records = match stamp {
+            Some(stamp) => stamp.writes(partition, kind, documents, wall_ms),
+            None => Vec::new(),
+        };
+        let mut writes = Vec::with_capacity(1 + index.len() + records.len());
+        writes.push(Write {
+            partition,
+            tree: collection.tree(),
+            key,
+            op: new.cloned().map_or(Op::Delete, Op::Put),
+            expect: token.map_or(Expect::Absent, Expect::Version),
+        });
+        writes.extend(index);
+        writes.extend(records);
+        Ok(Statement {
+            writes,
+            entry: Some(entry),
+        })
+    }
+}
+
+impl Stamp {
+    /// What the statements leave behind in the partition of the document that they change.
+    pub(super) fn writes(
+        &self,
+        partition: PartitionId,
+        kind: OpKind,
+        (old, new): (Option<&RawDocument>, Option<&RawDocument>),
+        wall_ms: i64,
+    ) -> Vec<Write> {
+        let change = RecordedChange {
+            kind,
+            old,
+            new,
+            wall_ms,
+            term: storage().term(),
+            is_inconsistent: false,
+        };
+        record_writes(&self.collections, partition, &self.session, &change)
+    }
+}
+
+/// The entry of a change of a document: of an update a diff where there is a short one, otherwise the whole new document.
+async fn entry(
+    collection: &Collection,
+    record: Option<i64>,
+    documents: (Option<&RawDocument>, Option<&RawDocument>),
+    wall_ms: i64,
+    stamp: Option<&Stamp>,
+) -> Result<(OpKind, Entry)> {
+    let event = |kind, o, o2| OpEvent {
+        kind,
+        ns: collection.ns.as_str(),
+        uuid: Some(collection.uuid),
+        o,
+        o2,
+        wall_ms,
+        session: stamp.map(|stamp| &stamp.session),
+        record,
+    };
+    let (old, new) = match documents {
+        (None, Some(new)) => {
+            let event = event(OpKind::Insert, new, None);
+            return Ok((OpKind::Insert, entry_of(&event).await?));
+        }
+        (Some(old), new) => (old, new),
+        (None, None) => unreachable!("a document is written or deleted"),
+    };
+    let mut key = DocBuilder::new();
+    key.append_raw("_id", document_id(old)?);
+    let key = key.finish();
+    let Some(new) = new else {
+        let event = event(OpKind::Delete, &key, None);
+        return Ok((OpKind::Delete, entry_of(&event).await?));
+    };
+    let bytes = old.as_bytes().len() + new.as_bytes().len();
+    let changes = compute_bytes(bytes, || {
+        let diff = pinion_query::diff(old, new)?;
+        let mut o = DocBuilder::new();
+        o.append("$v", 2i32).append("diff", &*diff);
+        Some(o.finish())
+    });
+    let changes = changes.await;
+    let o = changes.as_deref().unwrap_or(new);
+    let event = event(OpKind::Update, o, Some(&key));
+    Ok((OpKind::Update, entry_of(&event).await?))
+}
+
+/// Shows a write to this core's observers and makes its entry, beside the cores where that copies much.
+pub(super) async fn entry_of(event: &OpEvent<'_>) -> Result<Entry> {
+    pinion_runtime::core_local::<Observers>().show(event)?;
+    Ok(compute_bytes(event.o.as_bytes().len(), || encode_entry(event)).await)
+}
+
+/// An insert, as observers see it and as it is in the oplog.
+pub(super) fn insert_event<'a>(
+    collection: &'a Collection,
+    document: &'a RawDocument,
+    record: Option<i64>,
+) -> OpEvent<'a> {
+    OpEvent {
+        kind: OpKind::Insert,
+        ns: collection.ns.as_str(),
+        uuid: Some(collection.uuid),
+        o: document,
+        o2: None,
+        wall_ms: pinion_runtime::wall_ms(),
+        session: None,
+        record,
+    }
+}
