@@ -3,6 +3,8 @@
 //! Source: replication document, "Commit Point Propagation".
 
 use pinion_clock::OpTime;
+#[cfg(test)]
+use pinion_clock::Term;
 
 use super::{Node, Role};
 use crate::config::Config;
@@ -44,7 +46,10 @@ impl Node {
         }
         let config = self.config().expect("a primary is a member");
         let current = self.commit_point.optime;
-        let advanced = advance_commit_point(config, &self.positions(), self.term, current);
+        let positions = self.positions();
+        let advanced = advance_commit_point(config, &positions, self.term, current);
+        #[cfg(test)]
+        let advanced = advanced.or_else(|| self.planted_commit_point(&positions));
         let Some(optime) = advanced else {
             return;
         };
@@ -54,6 +59,15 @@ impl Node {
         );
         self.commit_point = OpTimeAndWallTime::new(optime, self.wall_of(optime));
         self.metrics.committed(optime, self.now);
+    }
+
+    #[cfg(test)]
+    fn planted_commit_point(&self, positions: &[Position]) -> Option<OpTime> {
+        let (config, current) = (self.config()?, self.commit_point.optime);
+        let terms = (0..self.term.0).rev().filter(|_| self.counts_older_terms);
+        let mut advanced =
+            terms.filter_map(|term| advance_commit_point(config, positions, Term(term), current));
+        advanced.next()
     }
 
     /// When an entry was written that some member is at.

@@ -121,6 +121,9 @@ pub struct Node {
     waiters: Waiters,
     told: Told,
     metrics: Metrics,
+    /// Planted by a test: entries of older terms are committed by counting.
+    #[cfg(test)]
+    counts_older_terms: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -227,6 +230,8 @@ impl Node {
             waiters: Waiters::default(),
             told: Told::default(),
             metrics: Metrics::default(),
+            #[cfg(test)]
+            counts_older_terms: false,
         };
         if let Some(config) = found.config {
             node.install(config, found.self_index);

@@ -3,6 +3,7 @@
 mod config;
 mod events;
 mod script;
+mod simulation;
 mod trace;
 
 /// Plays each script of `tests/node` and compares what the member does with what stands there.

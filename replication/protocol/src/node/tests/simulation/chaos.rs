@@ -1,0 +1,127 @@
+//! What goes wrong: members crash and are cut off, messages are lost, operators interfere.
+
+use super::world::{CHAOS_MS, ELECTION_TIMEOUT_MS, Event, Origin, World};
+use crate::message::StepDown;
+use crate::node::{Command, Input};
+
+type Outcome = Result<(), String>;
+
+impl World {
+    pub(super) fn interfere(&mut self) -> Outcome {
+        if self.now.ms >= CHAOS_MS {
+            return Ok(());
+        }
+        let after_ms = 50 + self.random.below(ELECTION_TIMEOUT_MS as u64);
+        self.at(0, 0, after_ms, Event::Chaos);
+        let at = self.random.below(self.members.len() as u64) as usize;
+        match self.random.below(10) {
+            0 | 1 => self.crash(at),
+            2 => self.cut_off(at),
+            3 => self.cut_one_way(at),
+            4 => self.cut.clear(),
+            5 => self.loss_percent = self.random.below(3) * 10,
+            6 => return self.crash_primary(),
+            7 => return self.operate(at),
+            8 => return self.reconfigure(),
+            _ => return self.copy_anew(at),
+        }
+        Ok(())
+    }
+
+    fn crash(&mut self, at: usize) {
+        if self.members[at].life.take().is_some() {
+            self.account.crashes += 1;
+            let after_ms = 1 + self.random.below(2 * ELECTION_TIMEOUT_MS as u64);
+            self.at(at, 0, after_ms, Event::Start);
+        }
+    }
+
+    fn primary(&self) -> Option<usize> {
+        self.members.iter().position(|member| {
+            let life = member.life.as_ref();
+            life.is_some_and(|life| life.node.is_writable_primary())
+        })
+    }
+
+    fn crash_primary(&mut self) -> Outcome {
+        if let Some(at) = self.primary() {
+            self.crash(at);
+        }
+        Ok(())
+    }
+
+    fn cut_off(&mut self, at: usize) {
+        for other in 0..self.members.len() {
+            self.cut.insert((at, other));
+            self.cut.insert((other, at));
+        }
+    }
+
+    fn cut_one_way(&mut self, at: usize) {
+        let other = self.random.below(self.members.len() as u64) as usize;
+        self.cut.insert((at, other));
+    }
+
+    fn operate(&mut self, at: usize) -> Outcome {
+        if self.members[at].life.is_none() {
+            return Ok(());
+        }
+        let command = match self.random.below(5) {
+            0 => Command::StepUp { skip_dry_run: true },
+            1 => Command::StepUp {
+                skip_dry_run: false,
+            },
+            2 => Command::Freeze { secs: 1 },
+            3 => Command::AbortPrimaryCatchUp,
+            _ => Command::StepDown(StepDown {
+                force: self.random.below(2) == 0,
+                period_secs: 2,
+                catch_up_secs: 1,
+            }),
+        };
+        self.command(at, command, Origin::Operator)
+    }
+
+    /// The primary gets a configuration with another priority, or with one voter more or less.
+    fn reconfigure(&mut self) -> Outcome {
+        let Some(at) = self.primary() else {
+            return Ok(());
+        };
+        let life = self.members[at].life.as_ref().expect("it lives");
+        let mut config = life.node.config().expect("it is a member").clone();
+        let self_index = life.node.self_index().expect("it is a member");
+        config.version += 1;
+        let other = self.random.below(config.members.len() as u64) as usize;
+        let member = &mut config.members[other];
+        if other == self_index || member.arbiter_only || self.random.below(2) == 0 {
+            if !member.arbiter_only && member.votes > 0 {
+                member.priority = 1.0 + self.random.below(3) as f64;
+            }
+        } else {
+            member.votes = 1 - member.votes;
+            member.priority = member.votes as f64;
+        }
+        let command = Command::Reconfig {
+            config,
+            self_index: Ok(self_index),
+            force: false,
+        };
+        self.command(at, command, Origin::Operator)
+    }
+
+    /// A member without a vote loses its data: those of one that has a vote are what a majority relies on.
+    fn copy_anew(&mut self, at: usize) -> Outcome {
+        let Some(life) = &self.members[at].life else {
+            return Ok(());
+        };
+        let node = &life.node;
+        let me = node
+            .self_index()
+            .and_then(|me| node.config()?.members.get(me));
+        let has_vote = me.is_none_or(|me| me.is_voter());
+        if has_vote || node.is_writable_primary() {
+            return Ok(());
+        }
+        self.step(at, Input::SyncNeeded)
+    }
+}
