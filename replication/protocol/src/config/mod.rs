@@ -14,6 +14,8 @@ use pinion_bson::{DocBuilder, ObjectId, RawDocument, RawDocumentBuf};
 use pinion_wire::idl::{FieldReader, Path};
 use pinion_wire::{Error, ErrorCode, Result};
 
+use crate::message::MAX_TERM;
+
 pub use change::{Initiate, check_reconfig, find_self};
 pub use host::HostPort;
 pub use limits::{MAX_MEMBERS, MAX_VOTERS};
@@ -73,7 +75,8 @@ impl Config {
         }
         let version = reader.opt_between("version", 1, limits::MAX_VERSION)?;
         let version = version.unwrap_or(1);
-        let term = reader.opt_at_least("term", NO_TERM)?.unwrap_or(NO_TERM);
+        let term = reader.opt_between("term", NO_TERM, MAX_TERM.0)?;
+        let term = term.unwrap_or(NO_TERM);
         let mut members = Vec::new();
         let path = reader.path().field("members");
         for (at, value) in pinion_bson::values(reader.array("members")?).enumerate() {

@@ -115,14 +115,17 @@ pub fn choose_sync_source(choice: &SourceChoice<'_>) -> Option<usize> {
     closest(choice, is_preferred).or_else(|| closest(choice, |_, _| true))
 }
 
-/// The quickest to answer of those that are ahead; of equals the last one.
+/// The quickest to answer of those that are ahead; of equals the last one. The primary need not be ahead: it syncs from
+/// nobody, so no two members wait for each other, and its next entry comes without another choice.
 fn closest(
     choice: &SourceChoice<'_>,
     accept: fn(&SourceChoice<'_>, usize) -> bool,
 ) -> Option<usize> {
     let candidates = (0..choice.config.members.len()).filter(|index| {
         choice.is_usable(*index)
-            && choice.neighbours[*index].last_applied > choice.last_fetched
+            && (choice.neighbours[*index].last_applied > choice.last_fetched
+                || (choice.primary == Some(*index)
+                    && choice.neighbours[*index].last_applied == choice.last_fetched))
             && accept(choice, *index)
     });
     candidates
@@ -293,6 +296,10 @@ mod tests {
         );
         check(
             choice(&set, &[me, seen(100, 9), seen(99, 3), seen(98, 5)]),
+            Some(1),
+        );
+        check(
+            choice(&set, &[me, seen(99, 9), seen(100, 3), seen(98, 5)]),
             None,
         );
         let down = Neighbour {

@@ -8,7 +8,8 @@ use pinion_wire::idl::{CommandReader, FieldReader, Path};
 use pinion_wire::{MemberState, Result};
 
 use super::optime::{
-    OpTimeAndWallTime, append_date, append_optime, opt_host, opt_optime_at, required, term,
+    OpTimeAndWallTime, append_date, append_optime, opt_host, opt_optime_at, required,
+    required_term, term,
 };
 use crate::config::{Config, ConfigVersion, HostPort, NO_TERM};
 
@@ -45,7 +46,7 @@ impl HeartbeatRequest {
             },
             sender: opt_host(&reader, "from")?,
             sender_id: reader.opt_i64("fromId")?.filter(|id| *id >= 0),
-            term: Term(reader.i64("term")?),
+            term: required_term(&reader, "term")?,
             primary_id: reader.opt_i64("primaryId")?.filter(|id| *id >= 0),
         };
         reader.finish()?;

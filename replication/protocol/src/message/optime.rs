@@ -70,8 +70,7 @@ pub fn parse_optime(path: Path<'_>, document: &RawDocument) -> Result<OpTime> {
     let ts = reader
         .opt_timestamp("ts")?
         .ok_or_else(|| missing_field(path.field("ts")))?;
-    let term = reader.opt_i64("t")?.unwrap_or(Term::UNINITIALIZED.0);
-    Ok(OpTime::new(ts, Term(term)))
+    Ok(OpTime::new(ts, term(&reader, "t")?))
 }
 
 /// An optime below a document.
@@ -97,9 +96,17 @@ pub(super) fn required<T>(reader: &FieldReader<'_, '_>, name: &str, value: Optio
     value.ok_or_else(|| missing_field(reader.path().field(name)))
 }
 
-/// A term or version, which older members leave out.
+/// A term, which older members leave out.
 pub(super) fn term(reader: &FieldReader<'_, '_>, name: &str) -> Result<Term> {
-    Ok(Term(reader.opt_i64(name)?.unwrap_or(Term::UNINITIALIZED.0)))
+    let term = reader.opt_between(name, Term::UNINITIALIZED.0, MAX_TERM.0)?;
+    Ok(term.map_or(Term::UNINITIALIZED, Term))
+}
+
+/// A term that must be there.
+pub(super) fn required_term(reader: &FieldReader<'_, '_>, name: &str) -> Result<Term> {
+    let given = reader.opt_i64(name)?;
+    required(reader, name, given)?;
+    term(reader, name)
 }
 
 /// The name of a host, where the empty text means none.

@@ -196,3 +196,51 @@ fn newer_members_tell_what_is_written() {
     assert_eq!(parsed.last_written(), at(20, 6).optime);
     assert_eq!(response().last_written(), at(8, 6).optime);
 }
+
+/// A term near the end of the numbers would leave a set that believes it without elections.
+#[test]
+fn terms_that_no_set_reaches_are_refused() {
+    fn check<T>(parse: impl Fn(i64) -> Result<T>) {
+        assert!(parse(MAX_TERM.0).is_ok());
+        for term in [MAX_TERM.0 + 1, i64::MAX] {
+            let refused = parse(term).err().expect("it is refused");
+            let expected = format!("value must be <= {}, actual value '{term}'", MAX_TERM.0);
+            assert!(refused.message.contains(&expected), "{}", refused.message);
+        }
+    }
+    check(|term| {
+        let mut request = votes();
+        request.term = Term(term);
+        VoteRequest::parse(&Request::Votes(request).to_bson())
+    });
+    check(|term| {
+        let mut request = votes();
+        request.last_written.term = Term(term);
+        VoteRequest::parse(&Request::Votes(request).to_bson())
+    });
+    check(|term| {
+        let mut request = heartbeat();
+        request.term = Term(term);
+        HeartbeatRequest::parse(&Request::Heartbeat(request).to_bson())
+    });
+    check(|term| {
+        let mut told = response();
+        told.term = Term(term);
+        HeartbeatResponse::parse(&told.to_bson())
+    });
+    check(|term| {
+        let mut told = metadata();
+        told.term = Term(term);
+        let mut out = DocBuilder::new();
+        told.append_to(&mut out);
+        ReplSetMetadata::of_message(&out.finish())
+    });
+    check(|term| {
+        let reply = rawdoc! { "term": term, "voteGranted": true };
+        VoteResponse::parse(&reply)
+    });
+    check(|term| {
+        let config = rawdoc! { "_id": "rs", "term": term, "members": [] };
+        Config::parse(&config)
+    });
+}

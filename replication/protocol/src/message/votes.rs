@@ -7,7 +7,7 @@ use pinion_clock::{OpTime, Term};
 use pinion_wire::Result;
 use pinion_wire::idl::{CommandReader, FieldReader, Path};
 
-use super::optime::{append_optime, opt_optime, required};
+use super::optime::{append_optime, opt_optime, required, required_term};
 use crate::config::{ConfigVersion, MAX_MEMBERS, NO_TERM};
 
 /// What a candidate asks with.
@@ -40,7 +40,7 @@ impl VoteRequest {
         let request = VoteRequest {
             set_name: reader.str("setName")?.to_owned(),
             dry_run: reader.opt_safe_bool("dryRun")?.unwrap_or(false),
-            term: Term(reader.i64("term")?),
+            term: required_term(&reader, "term")?,
             candidate_index: required(&reader, "candidateIndex", index)? as usize,
             config: ConfigVersion {
                 version: reader.i64("configVersion")?,
@@ -81,7 +81,7 @@ impl VoteResponse {
     pub fn parse(reply: &RawDocument) -> Result<VoteResponse> {
         let reader = FieldReader::object(Path::root("ReplSetRequestVotesResponse"), reply)?;
         Ok(VoteResponse {
-            term: Term(reader.i64("term")?),
+            term: required_term(&reader, "term")?,
             granted: reader.bool("voteGranted")?,
             reason: reader.opt_str("reason")?.unwrap_or_default().to_owned(),
         })

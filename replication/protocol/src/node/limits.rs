@@ -12,12 +12,12 @@ pub(super) const SOURCE_RETRY_MS: u64 = 1_000;
 pub(super) const POSITION_RETRY_MS: u64 = 1_000;
 /// A source that cannot be reached, or whose oplog is empty.
 pub(super) const DENY_UNREACHABLE_MS: u64 = 10_000;
-/// A source whose oplog does not serve this node.
-pub(super) const DENY_UNSUITABLE_MS: u64 = 60_000;
+/// A source whose oplog does not reach back to this node's end.
+pub(super) const DENY_TOO_STALE_MS: u64 = 60_000;
 /// A member that lags by more makes `replSetSyncFrom` warn.
 pub(super) const SYNC_FROM_WARNING_SECS: u32 = 10;
 /// A configuration that is forced gets a version beyond all that others may have made meanwhile.
 pub(super) const FORCED_VERSION_STEP: i64 = 10_000;
 pub(super) const FORCED_VERSION_SPREAD: u64 = 100_000;
 
-const _: () = assert!(DENY_UNREACHABLE_MS < DENY_UNSUITABLE_MS);
+const _: () = assert!(DENY_UNREACHABLE_MS < DENY_TOO_STALE_MS);

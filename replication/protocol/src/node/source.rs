@@ -5,7 +5,7 @@
 use pinion_clock::OpTime;
 
 use super::effect::SyncPurpose;
-use super::limits::{DENY_UNREACHABLE_MS, DENY_UNSUITABLE_MS, SOURCE_RETRY_MS};
+use super::limits::{DENY_TOO_STALE_MS, DENY_UNREACHABLE_MS, SOURCE_RETRY_MS};
 use super::{Effect, Fetched, Mode, Node, Note, Progress, Role, SourceFailure, Writers};
 use crate::config::HostPort;
 use crate::decision::{
@@ -156,7 +156,8 @@ impl Node {
     pub(super) fn source_failed(&mut self, source: &HostPort, failure: SourceFailure) {
         let deny_ms = match failure {
             SourceFailure::Unreachable | SourceFailure::NoOplog => DENY_UNREACHABLE_MS,
-            SourceFailure::TooStale | SourceFailure::Behind => DENY_UNSUITABLE_MS,
+            SourceFailure::TooStale => DENY_TOO_STALE_MS,
+            SourceFailure::Behind => SOURCE_RETRY_MS,
             SourceFailure::Stopped => 0,
         };
         if deny_ms > 0 {

@@ -1,6 +1,7 @@
 //! What goes wrong: members crash and are cut off, messages are lost, operators interfere.
 
-use super::world::{CHAOS_MS, ELECTION_TIMEOUT_MS, Event, Origin, World};
+use super::super::config::host;
+use super::world::{CHAOS_MS, ELECTION_TIMEOUT_MS, Event, Origin, World, name};
 use crate::message::StepDown;
 use crate::node::{Command, Input};
 
@@ -14,24 +15,25 @@ impl World {
         let after_ms = 50 + self.random.below(ELECTION_TIMEOUT_MS as u64);
         self.at(0, 0, after_ms, Event::Chaos);
         let at = self.random.below(self.members.len() as u64) as usize;
-        match self.random.below(10) {
-            0 | 1 => self.crash(at),
+        match self.random.below(12) {
+            0 | 1 => self.crash(at, 2 * ELECTION_TIMEOUT_MS as u64),
             2 => self.cut_off(at),
             3 => self.cut_one_way(at),
             4 => self.cut.clear(),
             5 => self.loss_percent = self.random.below(3) * 10,
             6 => return self.crash_primary(),
             7 => return self.operate(at),
-            8 => return self.reconfigure(),
+            8..=10 => return self.reconfigure(),
             _ => return self.copy_anew(at),
         }
         Ok(())
     }
 
-    fn crash(&mut self, at: usize) {
+    /// A member loses what it did not store, and starts again within this time.
+    pub(super) fn crash(&mut self, at: usize, within_ms: u64) {
         if self.members[at].life.take().is_some() {
             self.account.crashes += 1;
-            let after_ms = 1 + self.random.below(2 * ELECTION_TIMEOUT_MS as u64);
+            let after_ms = 1 + self.random.below(within_ms);
             self.at(at, 0, after_ms, Event::Start);
         }
     }
@@ -45,7 +47,7 @@ impl World {
 
     fn crash_primary(&mut self) -> Outcome {
         if let Some(at) = self.primary() {
-            self.crash(at);
+            self.crash(at, 2 * ELECTION_TIMEOUT_MS as u64);
         }
         Ok(())
     }
@@ -82,25 +84,40 @@ impl World {
         self.command(at, command, Origin::Operator)
     }
 
-    /// The primary gets a configuration with another priority, or with one voter more or less.
+    /// The primary gets a configuration with another priority, another vote, or a member more or less.
     fn reconfigure(&mut self) -> Outcome {
         let Some(at) = self.primary() else {
             return Ok(());
         };
         let life = self.members[at].life.as_ref().expect("it lives");
         let mut config = life.node.config().expect("it is a member").clone();
-        let self_index = life.node.self_index().expect("it is a member");
+        let me = life.node.self_index().expect("it is a member");
         config.version += 1;
         let other = self.random.below(config.members.len() as u64) as usize;
+        let mut hosts = (0..self.members.len()).map(|at| host(&name(at)));
+        let missing = hosts.find(|host| config.member_of(host).is_none());
+        let own_id = config.members[me].id;
         let member = &mut config.members[other];
-        if other == self_index || member.arbiter_only || self.random.below(2) == 0 {
-            if !member.arbiter_only && member.votes > 0 {
+        match (self.random.below(4), missing) {
+            (0 | 3, Some(missing)) => {
+                let mut added = member.clone();
+                let ids = config.members.iter().map(|member| member.id);
+                added.id = ids.max().unwrap_or(0) + 1;
+                added.host = missing;
+                config.members.push(added);
+            }
+            (1, _) if other != me => drop(config.members.remove(other)),
+            (2, _) if other != me && !member.arbiter_only => {
+                member.votes = 1 - member.votes;
+                member.priority = member.votes as f64;
+            }
+            _ if !member.arbiter_only && member.votes > 0 => {
                 member.priority = 1.0 + self.random.below(3) as f64;
             }
-        } else {
-            member.votes = 1 - member.votes;
-            member.priority = member.votes as f64;
+            _ => return Ok(()),
         }
+        let self_index = config.members.iter().position(|member| member.id == own_id);
+        let self_index = self_index.expect("the primary stays");
         let command = Command::Reconfig {
             config,
             self_index: Ok(self_index),

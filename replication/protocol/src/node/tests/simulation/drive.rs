@@ -6,7 +6,7 @@ use pinion_wire::idl::{WriteConcern, WriteConcernW};
 use super::super::config as names;
 use super::Planted;
 use super::oracle::Reported;
-use super::world::{Batch, Event, Fetch, Origin, World, index, name, progress};
+use super::world::{Batch, CHAOS_MS, Event, Fetch, Origin, World, index, name, progress};
 use crate::config::find_self;
 use crate::decision::{
     CommonPointSearch, FirstBatch, FirstBatchVerdict, Oplog, SearchStep, judge_first_batch,
@@ -40,7 +40,11 @@ impl World {
                 if self.planted != Planted::VoteNotDurable {
                     self.members[at].disk.vote = Some(vote);
                 }
-                self.step(at, Input::VoteStored(vote))
+                self.step(at, Input::VoteStored(vote))?;
+                if self.now.ms < CHAOS_MS && self.random.below(8) == 0 {
+                    self.crash(at, 30);
+                }
+                Ok(())
             }
             Event::StoredConfig(config) => {
                 self.members[at].disk.config = Some(config);
@@ -271,7 +275,7 @@ impl World {
         let entry = self.next_entry(at);
         self.life(at).log.push(entry);
         self.grown(at)?;
-        self.soon(at, 100, Event::Write);
+        self.soon(at, 250, Event::Write);
         let concern = WriteConcern {
             w: Some(WriteConcernW::Majority),
             ..WriteConcern::default()
@@ -384,7 +388,7 @@ impl World {
                 last_fetched,
             }),
         )?;
-        let within_ms = if is_news { 5 } else { 80 };
+        let within_ms = if is_news { 20 } else { 150 };
         self.soon(at, within_ms, Event::Fetch { session });
         Ok(())
     }

@@ -53,7 +53,7 @@ fn run(seed: u64, planted: Planted) -> Result<Account, String> {
 
 #[test]
 fn seeds_hold() {
-    let seeds = std::env::var("PINION_SEEDS").map_or(300, |seeds| seeds.parse().expect("a number"));
+    let seeds = std::env::var("PINION_SEEDS").map_or(200, |seeds| seeds.parse().expect("a number"));
     let mut total = Account::default();
     for seed in 1..=seeds {
         match run(seed, Planted::Nothing) {
