@@ -55,7 +55,7 @@ impl Node {
             self.step_down("the configuration gives this node no priority");
         }
         self.drop_source_that_left();
-        if self.mode == Mode::Startup && self_index.is_some() {
+        if self_index.is_some() && (self.mode == Mode::Startup || self.was_arbiter()) {
             self.begin_replication();
         }
         if let Role::Leader(leader) = &mut self.role {
@@ -65,6 +65,12 @@ impl Node {
         self.restart_heartbeats();
         self.postpone_election();
         self.positions_changed();
+    }
+
+    /// A member that is to bear data and has none, although it is past its initial sync.
+    fn was_arbiter(&self) -> bool {
+        let past = matches!(self.mode, Mode::Recovering | Mode::Secondary);
+        past && !self.is_arbiter() && self.written().optime.is_null()
     }
 
     /// What is fetched from one that is no member is not of this set any more.

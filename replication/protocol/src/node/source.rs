@@ -293,7 +293,8 @@ impl Node {
 
     /// A member with a configuration starts as what its data allow.
     pub(super) fn begin_replication(&mut self) {
-        if self.needs_initial_sync && !self.is_arbiter() {
+        let has_data = !self.needs_initial_sync && !self.written().optime.is_null();
+        if !has_data && !self.is_arbiter() {
             self.mode = Mode::InitialSync;
             self.effects.push(Effect::StartInitialSync);
         } else {

@@ -15,7 +15,7 @@ impl World {
         let after_ms = 50 + self.random.below(ELECTION_TIMEOUT_MS as u64);
         self.at(0, 0, after_ms, Event::Chaos);
         let at = self.random.below(self.members.len() as u64) as usize;
-        match self.random.below(12) {
+        match self.random.below(13) {
             0 | 1 => self.crash(at, 2 * ELECTION_TIMEOUT_MS as u64),
             2 => self.cut_off(at),
             3 => self.cut_one_way(at),
@@ -24,6 +24,7 @@ impl World {
             6 => return self.crash_primary(),
             7 => return self.operate(at),
             8..=10 => return self.reconfigure(),
+            11 => self.rival(at),
             _ => return self.copy_anew(at),
         }
         Ok(())
@@ -62,6 +63,17 @@ impl World {
     fn cut_one_way(&mut self, at: usize) {
         let other = self.random.below(self.members.len() as u64) as usize;
         self.cut.insert((at, other));
+    }
+
+    /// Two members that do not hear of each other stand for election in one term.
+    fn rival(&mut self, at: usize) {
+        let other = self.random.below(self.members.len() as u64) as usize;
+        self.cut.insert((at, other));
+        self.cut.insert((other, at));
+        for member in [at, other] {
+            let stand = Command::StepUp { skip_dry_run: true };
+            self.soon(member, 60, Event::Operator(stand));
+        }
     }
 
     fn operate(&mut self, at: usize) -> Outcome {

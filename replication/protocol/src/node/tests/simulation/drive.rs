@@ -41,7 +41,7 @@ impl World {
                     self.members[at].disk.vote = Some(vote);
                 }
                 self.step(at, Input::VoteStored(vote))?;
-                if self.now.ms < CHAOS_MS && self.random.below(8) == 0 {
+                if self.now.ms < CHAOS_MS && self.random.below(4) == 0 {
                     self.crash(at, 30);
                 }
                 Ok(())
@@ -81,6 +81,7 @@ impl World {
             }
             Event::Write => self.write(at),
             Event::Copied { session, log } => self.copied(at, session, log),
+            Event::Operator(command) => self.command(at, command, Origin::Operator),
             Event::RollBack { source } => self.roll_back(at, source),
             Event::Start | Event::Chaos => unreachable!("they happen to dead members too"),
         }

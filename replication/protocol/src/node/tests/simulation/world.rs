@@ -14,7 +14,8 @@ use crate::decision::LastVote;
 use crate::message::{OpTimeAndWallTime, OplogQueryMetadata, ReplSetMetadata, Request};
 use crate::node::random::Random;
 use crate::node::{
-    CommandId, Identity, Input, Node, Now, Parameters, Persisted, Progress, RequestId, SyncPurpose,
+    Command, CommandId, Identity, Input, Node, Now, Parameters, Persisted, Progress, RequestId,
+    SyncPurpose,
 };
 
 pub(super) const ELECTION_TIMEOUT_MS: i64 = 1_000;
@@ -122,6 +123,7 @@ pub(super) enum Event {
     RollBack {
         source: usize,
     },
+    Operator(Command),
     Start,
     Chaos,
 }
