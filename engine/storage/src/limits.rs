@@ -72,8 +72,9 @@ pub(crate) const MAX_IDLE_SEGMENTS: usize = 4;
 /// Bytes zeroed by one write while a segment is prepared.
 pub(crate) const ZERO_CHUNK_BYTES: usize = 1024 * 1024;
 
-/// Bytes of a segment read at a time while rings are scanned.
+/// Bytes of a segment read at a time while rings are scanned. Who reads the log of the running node begins with few.
 pub(crate) const SCAN_CHUNK_BYTES: usize = 1024 * 1024;
+pub(crate) const FIRST_CHUNK_BYTES: usize = 64 * 1024;
 
 /// The latest flushed entries of each ring that are kept in memory for readers of the log.
 pub(crate) const LOG_TAIL_BYTES: usize = 8 * 1024 * 1024;
@@ -114,5 +115,7 @@ const _: () =
 const _: () = assert!(MAX_STEP_BYTES < MAX_PENDING_BYTES);
 const _: () = assert!(SEEK_FRAMES > 1 && PROBE_FRAMES > 0);
 const _: () = assert!(
-    SCAN_CHUNK_BYTES.is_multiple_of(BLOCK_BYTES) && ZERO_CHUNK_BYTES.is_multiple_of(BLOCK_BYTES)
+    SCAN_CHUNK_BYTES.is_multiple_of(BLOCK_BYTES)
+        && FIRST_CHUNK_BYTES.is_multiple_of(BLOCK_BYTES)
+        && ZERO_CHUNK_BYTES.is_multiple_of(BLOCK_BYTES)
 );

@@ -56,6 +56,8 @@ pub struct LogCursor {
     position: Timestamp,
     /// That entry's predecessor, when there is such an entry and its predecessor must be there too.
     passed: Option<Timestamp>,
+    /// The last entry that the caller has.
+    given: Timestamp,
     /// Backwards, entries above it may lack their predecessors: those are being appended.
     no_holes_through: Timestamp,
     /// A batch was complete, so that what is behind it must not go unnoticed.
@@ -123,6 +125,7 @@ impl LogCursor {
             from,
             sources: Vec::new(),
             position: from,
+            given: from,
             passed: None,
             no_holes_through: Timestamp::MIN,
             begun: false,
@@ -132,9 +135,9 @@ impl LogCursor {
         }
     }
 
-    /// The timestamp of the last entry that was read, or where reading begins.
+    /// The timestamp of the last entry that was given out, or where reading begins.
     pub fn position(&self) -> Timestamp {
-        self.position
+        self.given
     }
 
     /// The next entries, each an oplog document: no more than `limit_entries`, nor more than `limit_bytes` of documents
@@ -158,8 +161,7 @@ impl LogCursor {
             false => Ok(()),
         })?;
         self.begun = true;
-        self.batch_bytes = 0;
-        Ok(std::mem::take(&mut self.batch))
+        Ok(self.take_batch(limit_entries, limit_bytes))
     }
 
     /// Forwards: waits until there is something behind what the last batch has seen.
@@ -168,6 +170,26 @@ impl LogCursor {
     /// Storage has failed.
     pub async fn wait(&self) -> Result<(), Fatal> {
         self.storage.wait_log_beyond(self.seen_through).await
+    }
+
+    /// Takes what was read. That can be more than fits when a call before this one had more room and was dropped.
+    fn take_batch(&mut self, entries: usize, bytes: usize) -> Vec<(Timestamp, Bytes)> {
+        let (mut fitting, mut taken) = (0, 0);
+        for (_, entry) in &self.batch {
+            if fitting > 0 && (fitting >= entries || taken + entry.len() > bytes) {
+                break;
+            }
+            fitting += 1;
+            taken += entry.len();
+        }
+        let rest = self.batch.split_off(fitting);
+        self.batch_bytes -= taken;
+        let batch = std::mem::replace(&mut self.batch, rest);
+        self.given = match (self.batch.is_empty(), batch.last()) {
+            (false, Some(&(last, _))) => last,
+            _ => self.position,
+        };
+        batch
     }
 
     async fn read_forward(&mut self, entries: usize, bytes: usize) -> Result<(), LogReadError> {

@@ -18,7 +18,7 @@ use super::frame::{
     payload,
 };
 use super::segment::RingDir;
-use crate::limits::SCAN_CHUNK_BYTES;
+use crate::limits::{FIRST_CHUNK_BYTES, SCAN_CHUNK_BYTES};
 use crate::manifest::Cuts;
 
 /// Bad frames remembered for the report; those before the last of them matter less and less.
@@ -117,8 +117,10 @@ struct OpenSegment {
     offset: u64,
     chunk: DmaBuf,
     chunk_start: u64,
-    /// Whether the chunk behind the one that is read is read meanwhile.
-    ahead: bool,
+    /// Whether the chunk behind the one that is read is read meanwhile, and for whom.
+    ahead: Option<Queue>,
+    /// How much is read at once: a reader of the live log may want but an entry.
+    chunk_bytes: u64,
     next_chunk: Option<(u64, JoinHandle<io::Result<DmaBuf>>)>,
 }
 
@@ -209,7 +211,7 @@ impl RingReader {
         self.dir.path.clone()
     }
 
-    /// The next existing entry, in timestamp order within the ring.
+    /// The next existing entry, in timestamp order within the ring. Dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> io::Result<Option<LoggedEntry>> {
         loop {
             if let Some(entry) = self.take_entry() {
@@ -416,12 +418,13 @@ impl RingReader {
     async fn advance(&mut self) -> io::Result<Option<Place>> {
         loop {
             if self.open.is_none() {
-                let Some(generation) = self.waiting.pop_front() else {
+                let Some(&generation) = self.waiting.front() else {
                     return Ok(None);
                 };
                 let file =
                     File::open(self.dir.segment_path(generation), OpenOptions::read()).await?;
                 let len = file.len().await? / FRAME_BYTES as u64 * FRAME_BYTES as u64;
+                self.waiting.pop_front();
                 if self
                     .scan
                     .segments
@@ -441,7 +444,15 @@ impl RingReader {
                     file,
                     len,
                     offset,
-                    ahead: self.extent.is_none_or(|extent| extent.end.is_none()),
+                    ahead: match self.extent {
+                        None => Some(Queue::Foreground),
+                        Some(Extent { end: None, .. }) => Some(Queue::Background),
+                        Some(Extent { end: Some(_), .. }) => None,
+                    },
+                    chunk_bytes: match self.extent {
+                        Some(Extent { end: None, .. }) => FIRST_CHUNK_BYTES as u64,
+                        _ => SCAN_CHUNK_BYTES as u64,
+                    },
                     chunk,
                     chunk_start: 0,
                     next_chunk: None,
@@ -485,7 +496,8 @@ impl OpenSegment {
         };
         self.chunk_start = offset;
         let after = offset + self.chunk.len() as u64;
-        if self.ahead
+        self.chunk_bytes = (self.chunk_bytes * 4).min(SCAN_CHUNK_BYTES as u64);
+        if let Some(queue) = self.ahead
             && after < self.len
             && self.chunk.len().is_multiple_of(FRAME_BYTES)
             && !self.chunk.is_empty()
@@ -493,17 +505,14 @@ impl OpenSegment {
             let (file, len) = (self.file.clone(), self.chunk_len(after));
             self.next_chunk = Some((
                 after,
-                spawn(
-                    Queue::Foreground,
-                    async move { file.read_at(after, len).await },
-                ),
+                spawn(queue, async move { file.read_at(after, len).await }),
             ));
         }
         Ok(())
     }
 
     fn chunk_len(&self, offset: u64) -> usize {
-        (self.len - offset).min(SCAN_CHUNK_BYTES as u64) as usize
+        (self.len - offset).min(self.chunk_bytes) as usize
     }
 }
 

@@ -202,7 +202,19 @@ async fn tail(run: Rc<Run>, from_start: bool) {
     loop {
         let done = run.working.get() == 0;
         let (entries, bytes) = (1 + rng.below(30), 1 + rng.below(100_000));
-        let batch = match cursor.next_batch(entries as usize, bytes as usize).await {
+        let reading = cursor.next_batch(entries as usize, bytes as usize);
+        let batch = match rng.chance(0.3) {
+            // The reader may be interrupted anywhere, and goes on where it was.
+            true => {
+                let patience = Duration::from_micros(rng.below(3_000));
+                match pinion_runtime::timeout(patience, reading).await {
+                    Ok(read) => read,
+                    Err(_) => continue,
+                }
+            }
+            false => reading.await,
+        };
+        let batch = match batch {
             Ok(batch) => batch,
             Err(LogReadError::PositionLost) => {
                 assert!(!run.plan.keeps_all());
@@ -244,7 +256,18 @@ async fn look_back(run: Rc<Run>) {
         let mut cursor = storage().log_backward(from);
         let mut read: Vec<(Timestamp, u64)> = Vec::new();
         let whole = loop {
-            match cursor.next_batch(1 + rng.below(30) as usize, 100_000).await {
+            let reading = cursor.next_batch(1 + rng.below(30) as usize, 100_000);
+            let read_now = match rng.chance(0.2) {
+                true => {
+                    let patience = Duration::from_micros(rng.below(3_000));
+                    match pinion_runtime::timeout(patience, reading).await {
+                        Ok(read) => read,
+                        Err(_) => continue,
+                    }
+                }
+                false => reading.await,
+            };
+            match read_now {
                 Ok(batch) if batch.is_empty() => break true,
                 Ok(batch) => read.extend(batch.iter().map(|(ts, e)| (*ts, number_of(*ts, e)))),
                 Err(LogReadError::PositionLost) => {
