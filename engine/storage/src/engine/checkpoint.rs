@@ -35,8 +35,8 @@ pub(super) struct NodeState {
     /// The rings that no core writes any more.
     pub(super) foreign: RefCell<Vec<RingFiles>>,
     pub(super) retention: Cell<Option<LogRetention>>,
-    /// Entries at or below it go with the next checkpoint, whatever the retention says.
-    pub(super) log_truncated: Cell<Timestamp>,
+    /// Nothing links to the entries at or below it: they go with the next checkpoint, whatever retention and pins say.
+    pub(super) log_begins_above: Cell<Timestamp>,
     /// Something besides entries is to be written: trees were dropped.
     pub(super) dirty: Cell<bool>,
     /// While no checkpoint may change the files: the last timestamp allotted to any write.
@@ -193,6 +193,7 @@ impl Storage {
     pub(super) async fn checkpoint_beyond_log(&self, ts: Timestamp) -> Result<(), Fatal> {
         let _turn = self.node_state().turn.acquire().await;
         self.check_fatal()?;
+        self.node_state().log_begins_above.set(ts);
         let written = self.write_checkpoint(ts, true).await;
         written.inspect_err(|fatal| self.poison(fatal.clone()))
     }

@@ -53,11 +53,11 @@ pub struct LogCursor {
     /// There once the first batch was asked for.
     sources: Vec<Source>,
     /// The last entry that was passed; before that where the first one is looked for.
-    position: Timestamp,
+    at: Timestamp,
     /// That entry's predecessor, when there is such an entry and its predecessor must be there too.
     passed: Option<Timestamp>,
     /// The last entry that the caller has.
-    given: Timestamp,
+    position: Timestamp,
     /// Backwards, entries above it may lack their predecessors: those are being appended.
     no_holes_through: Timestamp,
     /// A batch was complete, so that what is behind it must not go unnoticed.
@@ -124,8 +124,8 @@ impl LogCursor {
             direction,
             from,
             sources: Vec::new(),
+            at: from,
             position: from,
-            given: from,
             passed: None,
             no_holes_through: Timestamp::MIN,
             begun: false,
@@ -137,7 +137,7 @@ impl LogCursor {
 
     /// The timestamp of the last entry that was given out, or where reading begins.
     pub fn position(&self) -> Timestamp {
-        self.given
+        self.position
     }
 
     /// The next entries, each an oplog document: no more than `limit_entries`, nor more than `limit_bytes` of documents
@@ -185,9 +185,9 @@ impl LogCursor {
         let rest = self.batch.split_off(fitting);
         self.batch_bytes -= taken;
         let batch = std::mem::replace(&mut self.batch, rest);
-        self.given = match (self.batch.is_empty(), batch.last()) {
+        self.position = match (self.batch.is_empty(), batch.last()) {
             (false, Some(&(last, _))) => last,
-            _ => self.position,
+            _ => self.at,
         };
         batch
     }
@@ -198,8 +198,8 @@ impl LogCursor {
         loop {
             if self.sources.is_empty() {
                 let retained = self.storage.retained_above();
-                self.position = self.from.max(retained);
-                self.sources = self.find_sources(self.position, self.position).await?;
+                self.at = self.from.max(retained);
+                self.sources = self.find_sources(self.at, self.at).await?;
             }
             let storage = &self.storage;
             let lacking = self.sources.iter_mut();
@@ -208,7 +208,7 @@ impl LogCursor {
             match filled.into_iter().collect::<Result<(), LogReadError>>() {
                 // The log's beginning has moved on before anything was read of it.
                 Err(LogReadError::PositionLost) if self.passed.is_none() && !self.begun => {
-                    let moved = self.storage.retained_above() > self.position;
+                    let moved = self.storage.retained_above() > self.at;
                     assert!(moved, "a position is lost when it is not retained");
                     self.sources.clear();
                     continue;
@@ -245,12 +245,12 @@ impl LogCursor {
             };
             let head = &source.buffer[0];
             let follows = match self.passed {
-                Some(_) => head.predecessor == self.position,
-                None => head.predecessor <= self.position && self.position < head.ts,
+                Some(_) => head.predecessor == self.at,
+                None => head.predecessor <= self.at && self.at < head.ts,
             };
             if !follows {
-                self.storage.check_retained(self.position)?;
-                return Err(missing(head.ts, head.predecessor, self.position));
+                self.storage.check_retained(self.at)?;
+                return Err(missing(head.ts, head.predecessor, self.at));
             }
             if is_full(&self.batch, self.batch_bytes, head, entries, bytes) {
                 return Ok(Turn::Complete { end: false });
@@ -265,7 +265,7 @@ impl LogCursor {
             self.no_holes_through = self.storage.oplog_read_timestamp();
             let last = self.from.min(self.storage.last_allotted());
             let end = Timestamp::from_u64(last.as_u64().saturating_add(1));
-            self.position = end;
+            self.at = end;
             self.sources = self
                 .find_sources(end, self.storage.retained_above())
                 .await?;
@@ -287,27 +287,25 @@ impl LogCursor {
     /// Takes what the sources have, highest first, up to where one of them must be looked into again.
     fn merge_backward(&mut self, entries: usize, bytes: usize) -> Result<Turn, LogReadError> {
         let retained = self.storage.retained_above();
-        if self.passed.is_some() && retained >= self.position {
+        if self.passed.is_some() && retained >= self.at {
             return Err(LogReadError::PositionLost);
         }
         loop {
             if self.sources.iter().any(|source| !source.is_filled_down()) {
                 return Ok(Turn::Fill);
             }
-            let expected = self
-                .passed
-                .filter(|_| self.position <= self.no_holes_through);
+            let expected = self.passed.filter(|_| self.at <= self.no_holes_through);
             let heads = self.sources.iter_mut().filter(|s| !s.buffer.is_empty());
             let highest = heads.max_by_key(|source| source.buffer[0].ts);
             let Some(source) = highest.filter(|source| source.buffer[0].ts > retained) else {
                 return match expected.filter(|&before| before > retained) {
-                    Some(before) => Err(missing(self.position, before, Timestamp::MIN)),
+                    Some(before) => Err(missing(self.at, before, Timestamp::MIN)),
                     None => Ok(Turn::Complete { end: true }),
                 };
             };
             let head = &source.buffer[0];
             if let Some(before) = expected.filter(|&before| before != head.ts) {
-                return Err(missing(self.position, before, head.ts));
+                return Err(missing(self.at, before, head.ts));
             }
             if is_full(&self.batch, self.batch_bytes, head, entries, bytes) {
                 return Ok(Turn::Complete { end: false });
@@ -318,7 +316,7 @@ impl LogCursor {
     }
 
     fn pass(&mut self, entry: LogEntry) {
-        self.position = entry.ts;
+        self.at = entry.ts;
         self.passed = Some(entry.predecessor);
         match entry.kind {
             EntryKind::Logged => {

@@ -116,7 +116,7 @@ pub async fn open(options: StorageOptions) -> Result<Opened, OpenError> {
         foreign: RefCell::default(),
         held: Cell::new(None),
         retention: Cell::new(options.log_retention),
-        log_truncated: Cell::new(Timestamp::MIN),
+        log_begins_above: Cell::new(Timestamp::MIN),
         dirty: Cell::new(false),
         base: Cell::new(manifest.base()),
         epoch: Cell::new(manifest.epoch),

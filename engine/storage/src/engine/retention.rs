@@ -19,7 +19,6 @@ use super::live_log::LogReadError;
 use super::storage::{Phase, Storage, storage};
 use crate::limits::{LOG_FETCH_BYTES, LOG_SAMPLE_ENTRIES};
 use crate::ring::{ENTRY_HEADER_BYTES, SegmentSpan};
-use crate::types::Fatal;
 
 /// How much of the log is kept beyond what recovery needs, counted over all rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +64,12 @@ impl LogWords {
         }
     }
 
-    /// Announces that F shall be `wanted`; gives how far it may go, for the pins that there are.
-    fn retire(&self, wanted: Timestamp) -> Timestamp {
+    /// Announces that F shall be `wanted`; gives how far it may go, for the pins that there are. They keep nothing at or
+    /// below `at_least`.
+    fn retire(&self, wanted: Timestamp, at_least: Timestamp) -> Timestamp {
+        let wanted = wanted.max(at_least);
         let current = self.retained_above.load(Ordering::SeqCst);
+        let current = current.max(at_least.as_u64());
         self.retiring
             .store(wanted.as_u64().max(current), Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -219,23 +221,6 @@ impl Storage {
         spans
     }
 
-    /// Gives up every entry at or below `through` that no pin keeps, whatever the retention says, with a checkpoint that
-    /// is complete when this returns: the log of a member that took over what another has begins behind that.
-    ///
-    /// # Errors
-    /// As of [`Storage::checkpoint`].
-    pub async fn truncate_log(&self, through: Timestamp) -> Result<(), Fatal> {
-        submit_to(CoreId(0), Queue::Foreground, move || async move {
-            let storage = storage();
-            let node = storage.node_state();
-            let truncated = node.log_truncated.get().max(through);
-            node.log_truncated.set(truncated);
-            node.dirty.set(true);
-        })
-        .await;
-        self.checkpoint().await.map(drop)
-    }
-
     /// Where the log shall begin with the checkpoint at `c`. Call it on core 0, with the turn.
     pub(super) async fn choose_retained(&self, c: Timestamp) -> Timestamp {
         let current = self.retained_above();
@@ -250,9 +235,8 @@ impl Storage {
                 first_to_keep(segments, current, limit, retention.bytes)
             }
         };
-        let truncated = self.node_state().log_truncated.get().min(c);
-        let wanted = wanted.max(truncated).max(current);
-        let chosen = self.shared.log.retire(wanted);
+        let begins_above = self.node_state().log_begins_above.get();
+        let chosen = self.shared.log.retire(wanted.max(current), begins_above);
         assert!(
             chosen <= c.max(current),
             "the log keeps what is not in the base"
@@ -386,13 +370,17 @@ mod tests {
     fn a_pin_holds_the_beginning_back_or_comes_too_late() {
         let words = LogWords::new(2, 10);
         assert_eq!(words.pin(1, Some(ts(21))), ts(10));
-        assert_eq!(words.retire(ts(30)), ts(20));
+        assert_eq!(words.retire(ts(30), ts(0)), ts(20));
         assert_eq!(words.pin(0, Some(ts(15))), ts(20));
         // Lower than where the log begins already: it holds nothing, and its owner knows.
         words.retained_above.store(20, Ordering::SeqCst);
-        assert_eq!(words.retire(ts(30)), ts(20));
+        assert_eq!(words.retire(ts(30), ts(0)), ts(20));
         words.pin(0, None);
         words.pin(1, None);
-        assert_eq!(words.retire(ts(30)), ts(30));
+        assert_eq!(words.retire(ts(30), ts(0)), ts(30));
+        // What the log begins behind is gone whoever wants it.
+        words.pin(0, Some(ts(35)));
+        assert_eq!(words.retire(ts(30), ts(50)), ts(50));
+        assert_eq!(words.pin(1, Some(ts(45))), ts(50));
     }
 }

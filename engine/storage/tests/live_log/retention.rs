@@ -195,14 +195,21 @@ fn who_reads_backwards_comes_to_an_end_where_the_log_begins_meanwhile() {
 fn a_log_may_begin_anywhere() {
     run(&[2, 1], options(Some(u64::MAX)), |life| async move {
         let begin = life as u64 * 100;
-        write(begin..begin + 40).await;
-        let through = write(begin + 40..begin + 50).await;
-        storage().truncate_log(through).await.unwrap();
+        let last = write(begin..begin + 40).await;
+        let mut reader = storage().log_after(last);
+        assert_eq!(read(&mut reader).await, Ok(vec![]));
+        let pin = storage().pin_log(last).unwrap();
+        storage().follow().await.unwrap();
+        let above = Timestamp::from_u64(last.as_u64() + 1_000);
+        storage().begin_log_at(above).await.unwrap();
         assert_eq!(read_all().await, []);
+        drop(pin);
+        storage().lead().await;
         write(begin + 50..begin + 100).await;
+        assert_eq!(read(&mut reader).await, Err(LogReadError::PositionLost));
         assert!(read_all().await.iter().copied().eq(begin + 50..begin + 100));
-        let expired = read(&mut storage().log_backward(through)).await;
-        assert_eq!(expired, Ok(vec![]));
+        let behind = read(&mut storage().log_backward(above)).await;
+        assert_eq!(behind, Ok(vec![]));
     });
 }
 
