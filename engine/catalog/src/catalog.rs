@@ -10,7 +10,7 @@ use pinion_storage::TreeId;
 
 use crate::entry::Collection;
 use crate::gates::Gates;
-use crate::limits::FIRST_IDENT;
+use crate::limits::{FIRST_IDENT, FIRST_OWN_IDENT};
 use crate::options::CollectionKind;
 use crate::uuid::Uuid;
 use crate::view::View;
@@ -21,6 +21,7 @@ use pinion_wire::idl::Namespace;
 pub struct Catalog {
     version: u64,
     next_number: u64,
+    next_own_number: u64,
     by_name: OrdMap<Arc<str>, Arc<Collection>>,
     by_number: OrdMap<u64, Arc<Collection>>,
     by_uuid: OrdMap<Uuid, Arc<Collection>>,
@@ -34,6 +35,7 @@ impl Catalog {
         Catalog {
             version: 0,
             next_number: FIRST_IDENT,
+            next_own_number: FIRST_OWN_IDENT,
             by_name: OrdMap::new(),
             by_number: OrdMap::new(),
             by_uuid: OrdMap::new(),
@@ -50,6 +52,11 @@ impl Catalog {
     /// The next number for a collection or index.
     pub fn next_number(&self) -> u64 {
         self.next_number
+    }
+
+    /// The next number for a collection or index that is not replicated.
+    pub fn next_own_number(&self) -> u64 {
+        self.next_own_number
     }
 
     /// The collection of that name.
@@ -152,7 +159,7 @@ impl Catalog {
         let collection = Arc::new(collection);
         self.remove(collection.number);
         for tree in collection.trees() {
-            self.next_number = self.next_number.max(tree.0 + 1);
+            self.set_next_number(tree.0 + 1);
         }
         let name: Arc<str> = Arc::from(collection.ns.as_str());
         let displaced = self.by_name.insert(name, collection.clone());
@@ -168,7 +175,7 @@ impl Catalog {
     pub(crate) fn put_view(&mut self, view: View) {
         let view = Arc::new(view);
         self.remove(view.number);
-        self.next_number = self.next_number.max(view.number + 1);
+        self.set_next_number(view.number + 1);
         let name: Arc<str> = Arc::from(view.ns.as_str());
         let displaced = self.views.insert(name, view.clone());
         assert!(
@@ -190,13 +197,23 @@ impl Catalog {
         }
     }
 
+    /// Numbers below it are given out, of those that it is one of.
     pub(crate) fn set_next_number(&mut self, next: u64) {
-        self.next_number = self.next_number.max(next);
+        let counter = match is_own_number(next) {
+            true => &mut self.next_own_number,
+            false => &mut self.next_number,
+        };
+        *counter = next.max(*counter);
     }
 
     pub(crate) fn advance_version(&mut self) {
         self.version += 1;
     }
+}
+
+/// Whether a number is one for what is not replicated.
+pub(crate) fn is_own_number(number: u64) -> bool {
+    !TreeId(number).is_replicated()
 }
 
 /// The range of the names of one database. The character after the dot bounds them.

@@ -4,9 +4,10 @@ use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_storage::{CATALOG_TREE, Expect, Op, PartitionId, TreeId, Write};
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, is_own_number};
 use crate::entry::{BadRow, Collection};
 use crate::keys::id_key;
+use crate::limits::FIRST_OWN_IDENT;
 use crate::view::View;
 
 /// Everything one DDL operation does to the catalog. Its entry carries it whole.
@@ -22,7 +23,7 @@ pub struct CatalogChange {
     pub documents: Vec<SystemDocument>,
     /// Trees that nothing refers to afterwards.
     pub dropped_trees: Vec<TreeId>,
-    /// The next free number afterwards.
+    /// The next free number afterwards, of those of what is replicated or of the others.
     pub next_number: u64,
 }
 
@@ -51,8 +52,10 @@ impl SystemDocument {
     }
 }
 
-/// The key of the row that holds the next free number.
+/// The keys of the rows that hold the next free number, of what is replicated and of what is not.
 const COUNTER_ROW: u64 = 0;
+const OWN_COUNTER_ROW: u64 = TreeId::FIRST_UNREPLICATED.0;
+const _: () = assert!(OWN_COUNTER_ROW < FIRST_OWN_IDENT);
 
 fn row_key(number: u64) -> Vec<u8> {
     number.to_be_bytes().to_vec()
@@ -66,6 +69,29 @@ impl CatalogChange {
         self.removes.extend(other.removes);
         self.documents.extend(other.documents);
         self.dropped_trees.extend(other.dropped_trees);
+    }
+
+    /// Whether what it changes is replicated; `None` if it changes nothing.
+    ///
+    /// # Panics
+    /// If some of it is and some is not: no statement can be both.
+    pub(crate) fn is_replicated(&self) -> Option<bool> {
+        let puts = self.puts.iter().map(|collection| collection.number);
+        let views = self.views.iter().map(|view| view.number);
+        let trees = self.dropped_trees.iter().map(|tree| tree.0);
+        let documents = self.documents.iter().map(|document| document.tree.0);
+        let removes = self.removes.iter().copied();
+        let mut numbers = puts
+            .chain(views)
+            .chain(removes)
+            .chain(trees)
+            .chain(documents);
+        let own = is_own_number(numbers.next()?);
+        assert!(
+            numbers.all(|number| is_own_number(number) == own),
+            "a change of what is replicated and of what is not"
+        );
+        Some(!own)
     }
 
     /// The writes to the catalog's tree.
@@ -92,8 +118,12 @@ impl CatalogChange {
             expect: Expect::Any,
         }));
         writes.extend(self.documents.iter().map(SystemDocument::write));
+        let counter = match is_own_number(self.next_number) {
+            true => OWN_COUNTER_ROW,
+            false => COUNTER_ROW,
+        };
         writes.push(put(
-            COUNTER_ROW,
+            counter,
             pinion_bson::rawdoc! { "next": self.next_number as i64 },
         ));
         writes
@@ -232,7 +262,7 @@ pub(crate) fn from_rows<'a>(
         );
         let row = pinion_bson::validate(value)
             .map_err(|e| BadRow(format!("catalog row {number}: {e}")))?;
-        if number == COUNTER_ROW {
+        if number == COUNTER_ROW || number == OWN_COUNTER_ROW {
             let next = row
                 .get_i64("next")
                 .map_err(|_| BadRow("catalog row 0: no next".into()))?;

@@ -2,7 +2,7 @@
 //!
 //! A row has MongoDB's documented shape:
 //! `{ident, idxIdent: {name: ident, ...}, md: {ns, options: {uuid, ...}, indexes: [...]}, ns}`; `index.rs` has the elements of `indexes`. Its key in the catalog's tree is the collection's number, eight bytes big-endian;
-//! number 0 is the row that holds the next free number.
+//! number 0 is the row that holds the next free number, and 2^62 that of the next for what is not replicated.
 
 use std::sync::{Arc, OnceLock};
 
@@ -254,6 +254,12 @@ impl Collection {
     /// The collection's tree in each partition.
     pub fn tree(&self) -> TreeId {
         TreeId(self.number)
+    }
+
+    /// Whether what is written to it goes to the oplog. A collection that was made before nodes had numbers of their own goes
+    /// there whatever its name.
+    pub fn is_replicated(&self) -> bool {
+        self.tree().is_replicated()
     }
 
     /// The index of that name.

@@ -49,7 +49,7 @@ pub use keys::{
 };
 pub use limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, KILL_POLL, MAX_INDEXES};
 pub use lsid::{NO_USER, append_lsid, lsid_document, read_lsid};
-pub use names::{check_collection_uuid, check_creatable, check_not_view};
+pub use names::{check_collection_uuid, check_creatable, check_not_view, is_replicated};
 pub use open::{load, reap};
 pub use oplog::{
     Observers, OpEvent, OpKind, OpObserver, RetryImage, SessionStamp, bson_timestamp,

@@ -21,6 +21,8 @@ pub const MAX_VIEW_DEPTH: usize = 20;
 pub const MAX_VIEW_PIPELINE_BYTES: usize = 16 << 20;
 /// Tree identities below this are reserved for the engine itself.
 pub const FIRST_IDENT: u64 = 16;
+/// The first of the numbers for what is not replicated; the one before it is the key of the row that counts these.
+pub const FIRST_OWN_IDENT: u64 = pinion_storage::TreeId::FIRST_UNREPLICATED.0 + 1;
 /// Documents that an index build reads between two looks whether it should end.
 pub const BUILD_STEP_DOCUMENTS: u64 = 1024;
 /// How often it looks at the room on the file system.

@@ -23,8 +23,21 @@ const KNOWN_SYSTEM: [&str; 6] = [
 pub(crate) fn is_single_partition(ns: &Namespace) -> bool {
     let name = ns.collection();
     let is_system = name.starts_with("system.") && !name.starts_with(BUCKETS_PREFIX);
-    ns.db() == "local" || is_system
+    ns.db() == LOCAL || is_system
 }
+
+/// The database that each node writes for itself.
+const LOCAL: &str = "local";
+/// The collection that each node writes for itself in whatever database.
+const PROFILE: &str = "system.profile";
+
+/// Whether what is written to a collection of this name goes to the members of a set. Others are each node's own.
+pub fn is_replicated(ns: &Namespace) -> bool {
+    ns.db() != LOCAL && ns.collection() != PROFILE
+}
+
+/// The namespace that the command entries of [`LOCAL`] would have.
+pub(crate) const OWN_COMMANDS: &str = "local.$cmd";
 
 /// The namespace of a database's command entries, `database.$cmd`.
 pub(crate) fn command_namespace(ns: &Namespace) -> String {

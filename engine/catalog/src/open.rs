@@ -76,8 +76,7 @@ pub async fn reap() -> Result<()> {
     known.push(CATALOG_TREE);
     known.sort();
     // The entry that began a build may be lost while a checkpoint has its tree.
-    if let Some(highest) = storage().reap_unknown_trees(&known).await {
-        crate::ddl::skip_numbers(highest);
-    }
+    let reaped = storage().reap_unknown_trees(&known).await;
+    crate::ddl::skip_numbers(&reaped);
     Ok(())
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use pinion_catalog::{
     Collection, GateAccess, Pass, ResolvedView, TimeSeries, Uuid, check_collection_uuid,
     check_not_scattered, check_not_view, core_catalog, ensure_collection, from_fatal,
+    is_replicated,
 };
 use pinion_clock::{OpTime, Timestamp};
 use pinion_collation::Collation;
@@ -22,7 +23,7 @@ use pinion_wire::{Error, ErrorCode, GateKind, OpContext, Result};
 use crate::interrupt::interruptible;
 use crate::limits::INNER_GATE_TIMEOUT;
 use crate::state::state;
-use crate::topology::{Intent, SetView, check_access, is_own};
+use crate::topology::{Intent, SetView, check_access};
 
 /// Which state of the node a read sees. A standalone serves every read concern that it accepts from
 /// the newest state.
@@ -45,7 +46,7 @@ impl ReadSource {
             return ReadSource::Newest;
         };
         // What a write looks for is what it changes, and a member is alone with what is its own.
-        if intent == Intent::Write || is_own(ns) {
+        if intent == Intent::Write || !is_replicated(ns) {
             return ReadSource::Newest;
         }
         let concern = ctx.read_concern;

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_bson::RawDocumentBuf;
+use pinion_catalog::is_replicated;
 use pinion_clock::{OpTime, Timestamp};
 use pinion_runtime::Instant;
 use pinion_wire::idl::{Namespace, ReadPreferenceMode, WriteConcern};
@@ -145,13 +146,6 @@ impl NodeState {
 
 /// The database that each member writes for itself.
 pub(crate) const LOCAL: &str = "local";
-/// The collection that each member writes for itself in whatever database.
-const PROFILE: &str = "system.profile";
-
-/// Whether a namespace is none of the set's, but each member's own.
-pub(crate) fn is_own(ns: &Namespace) -> bool {
-    ns.db() == LOCAL || ns.collection() == PROFILE
-}
 
 /// Refuses a command that a node in this state does not run: the rule for all commands, whether they come through the door
 /// or not.
@@ -224,7 +218,7 @@ pub(crate) fn check_access(
     let Some(view) = view else {
         return Ok(());
     };
-    if view.writable || is_own(ns) {
+    if view.writable || !is_replicated(ns) {
         return Ok(());
     }
     match intent {

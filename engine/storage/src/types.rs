@@ -17,6 +17,13 @@ impl TreeId {
     pub(crate) const MASTER: TreeId = TreeId(0);
     /// The tree of changes that a checkpoint wrote and did not merge. Only an inspection of the pages shows it.
     pub const SPILLED: TreeId = TreeId(u64::MAX);
+    /// The trees from this number on are each node's own: what is written to them is not replicated.
+    pub const FIRST_UNREPLICATED: TreeId = TreeId(1 << 62);
+
+    /// Whether what is written to the tree goes to the oplog.
+    pub fn is_replicated(self) -> bool {
+        self < TreeId::FIRST_UNREPLICATED
+    }
 }
 
 impl fmt::Display for TreeId {

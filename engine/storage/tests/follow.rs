@@ -12,8 +12,8 @@ use pinion_runtime::{
     CoreId, Duration, Queue, Rng, random_stream, sleep, spawn, submit_to, yield_now,
 };
 use pinion_storage::{
-    Applier, ApplyError, Entry, Expect, ForeignEntry, Key, Op, ReadAt, ReadError, Statement,
-    StorageOptions, TreeId, Write, WriteError, open, storage,
+    Applier, ApplyError, Entry, Expect, ForeignEntry, Key, Op, PartitionId, ReadAt, ReadError,
+    Statement, StorageOptions, TreeId, Write, WriteError, open, storage,
 };
 
 const TREE: TreeId = TreeId(5);
@@ -95,6 +95,66 @@ async fn read_at(ts: Timestamp) -> Result<BTreeMap<u64, u64>, ReadError> {
     Ok(state)
 }
 
+const OWN_TREE: TreeId = TreeId(TreeId::FIRST_UNREPLICATED.0 + 3);
+const OWN_KEYS: [u64; 2] = [1, 2];
+
+/// Two keys that are set together, in every partition's eyes: their number counts the writes.
+fn own_statement(number: u64) -> Statement {
+    let mut value = number.to_le_bytes().to_vec();
+    value.resize(if number.is_multiple_of(4) { 9000 } else { 8 }, 7);
+    let write = |key: u64| Write {
+        partition: PartitionId(0),
+        tree: OWN_TREE,
+        key: Key::from_slice(&key.to_be_bytes()),
+        op: Op::Put(Bytes::from(value.clone())),
+        expect: Expect::Any,
+    };
+    Statement {
+        writes: OWN_KEYS.map(write).to_vec(),
+        entry: None,
+    }
+}
+
+/// The number of the last write, which each key and every snapshot must agree on.
+async fn read_own(seed: u64, at: ReadAt) -> u64 {
+    let read = submit_to(CoreId(0), Queue::Foreground, move || async move {
+        let owned = storage().partition(PartitionId(0)).expect("core 0's");
+        let mut found = Vec::new();
+        for key in OWN_KEYS {
+            let read = owned.get(OWN_TREE, &key.to_be_bytes(), at).await.unwrap();
+            found.push(read.map_or(0, |read| {
+                u64::from_le_bytes(read.value[..8].try_into().unwrap())
+            }));
+        }
+        found
+    });
+    let found = read.await;
+    assert_eq!(found[0], found[1], "seed {seed}: half of a write");
+    found[0]
+}
+
+/// Writes what is not replicated, whatever the node is just now.
+async fn write_own(run: Rc<Run>, stop: Rc<Cell<bool>>) {
+    let mut rng = random_stream("own");
+    while !stop.get() {
+        let number = run.own_written.get() + 1;
+        run.own_written.set(number);
+        let outcome = storage().execute(vec![own_statement(number)], true).await;
+        assert_eq!(outcome, vec![Ok(Timestamp::MIN)]);
+        let at = match rng.chance(0.5) {
+            true => ReadAt::Newest,
+            false => ReadAt::At(storage().timeline().visible),
+        };
+        assert_eq!(read_own(run.seed, at).await, number, "seed {}", run.seed);
+        if rng.chance(0.3) {
+            storage().wait_unreplicated().await.expect("storage serves");
+            run.own_durable.set(number);
+            run.count("own writes");
+        }
+        sleep(Duration::from_micros(rng.below(5000))).await;
+    }
+}
+
 /// What all lives of one member share.
 struct Run {
     seed: u64,
@@ -105,6 +165,9 @@ struct Run {
     stable: Cell<Timestamp>,
     /// Nothing below it need be readable.
     oldest: Cell<Timestamp>,
+    /// The numbers of this node's own writes: the last one, and the last that is durable.
+    own_written: Cell<u64>,
+    own_durable: Cell<u64>,
     done: Cell<bool>,
     counts: RefCell<BTreeMap<&'static str, u64>>,
 }
@@ -234,7 +297,7 @@ async fn advance(run: Rc<Run>, stop: Rc<Cell<bool>>) {
             let seed = run.seed;
             assert!(at <= run.stable.get(), "seed {seed}: {at} is not stable");
             assert!(at >= visible.min(stable));
-            let base = storage().partition(pinion_storage::PartitionId(0));
+            let base = storage().partition(PartitionId(0));
             assert!(base.expect("this core's").base_timestamp() <= run.stable.get());
             run.count("checkpoints");
         }
@@ -278,6 +341,13 @@ async fn life(run: Rc<Run>) {
         "seed {seed}"
     );
     check_reads(&run, last).await;
+    let own = read_own(seed, ReadAt::Newest).await;
+    let expected = run.own_durable.get()..=run.own_written.get();
+    assert!(
+        expected.contains(&own),
+        "seed {seed}: {own}, not {expected:?}"
+    );
+    run.own_written.set(own);
     if report.entries_replayed > 0 {
         run.count("replayed");
     }
@@ -298,6 +368,7 @@ async fn life(run: Rc<Run>) {
     let tasks = [
         spawn(Queue::Foreground, advance(run.clone(), stop.clone())),
         spawn(Queue::Foreground, read(run.clone(), stop.clone())),
+        spawn(Queue::Foreground, write_own(run.clone(), stop.clone())),
     ];
     let logging = spawn(Queue::Foreground, fetch(run.clone(), end));
     apply(run.clone(), end).await;
@@ -346,6 +417,8 @@ fn run_seed(seed: u64, counts: &mut BTreeMap<&'static str, u64>) {
         acknowledged: Cell::default(),
         stable: Cell::default(),
         oldest: Cell::default(),
+        own_written: Cell::default(),
+        own_durable: Cell::default(),
         done: Cell::new(false),
         counts: RefCell::default(),
     });
@@ -391,6 +464,7 @@ fn a_member_has_what_it_has_logged_and_shows_what_it_has_applied() {
         "acknowledged",
         "checkpoints",
         "closed",
+        "own writes",
         "replayed",
         "snapshots",
         "snapshots too old",

@@ -30,7 +30,7 @@ use crate::change::CatalogChange;
 use crate::errors::from_write_error;
 use crate::gates::GateMode;
 use crate::interrupt::interruptible;
-use crate::names::command_namespace;
+use crate::names::{OWN_COMMANDS, command_namespace, is_replicated};
 use crate::oplog::{Observers, OpEvent, OpKind};
 use crate::uuid::Uuid;
 
@@ -41,6 +41,8 @@ pub(crate) struct Coordinator {
     /// Numbers below this have been given out, some of them perhaps to operations that have not
     /// committed yet.
     given: Cell<u64>,
+    /// The same for what is not replicated.
+    own_given: Cell<u64>,
     rng: RefCell<Rng>,
     pub(super) builds: Builds,
     pub(super) logged_builds: LoggedBuilds,
@@ -80,6 +82,7 @@ impl Coordinator {
             locks: Locks::default(),
             commits: Semaphore::new(1),
             given: Cell::new(0),
+            own_given: Cell::new(0),
             rng: RefCell::new(pinion_runtime::random_stream("catalog")),
             builds: Builds::default(),
             logged_builds: LoggedBuilds::default(),
@@ -94,11 +97,30 @@ impl Coordinator {
         Uuid::random(&mut self.rng.borrow_mut())
     }
 
-    /// Gives out numbers for collections and indexes; the first of them.
-    pub(super) fn numbers(&self, count: u64) -> u64 {
-        let first = self.given.get().max(core_catalog().current().next_number());
-        self.given.set(first + count);
+    /// Gives out numbers for a collection of this name, or for what belongs to it; the first of them. What belongs to a
+    /// collection that is there is replicated as that is.
+    pub(super) fn numbers(&self, ns: &Namespace, count: u64) -> u64 {
+        let current = core_catalog().current();
+        let there = current.get(ns).map(|collection| collection.is_replicated());
+        let is_replicated = there.unwrap_or_else(|| is_replicated(ns));
+        let first = self.next_number(&current, is_replicated);
+        self.given(is_replicated).set(first + count);
         first
+    }
+
+    fn given(&self, is_replicated: bool) -> &Cell<u64> {
+        match is_replicated {
+            true => &self.given,
+            false => &self.own_given,
+        }
+    }
+
+    fn next_number(&self, catalog: &Catalog, is_replicated: bool) -> u64 {
+        let next = match is_replicated {
+            true => catalog.next_number(),
+            false => catalog.next_own_number(),
+        };
+        next.max(self.given(is_replicated).get())
     }
 
     /// Computes a change from the newest catalog, writes it with its entry and installs it on every
@@ -112,7 +134,12 @@ impl Coordinator {
         let Some(mut commit) = compute(&current)? else {
             return Ok(None);
         };
-        commit.change.next_number = self.given.get().max(current.next_number());
+        let is_replicated = commit.change.is_replicated();
+        let is_replicated = is_replicated.unwrap_or(commit.ns != OWN_COMMANDS);
+        commit.change.next_number = self.next_number(&current, is_replicated);
+        if !is_replicated {
+            return self.commit_own(commit.change).await.map(Some);
+        }
         let o2 = commit.change.to_o2();
         let event = OpEvent {
             kind: commit.kind,
@@ -137,6 +164,22 @@ impl Coordinator {
         let ts = results.pop().expect("asserted").map_err(from_write_error)?;
         install_change(&commit.change, ts).await;
         Ok(Some(ts))
+    }
+
+    /// Writes a change of what is not replicated: without an entry, and without a timestamp.
+    async fn commit_own(&self, change: CatalogChange) -> Result<Timestamp> {
+        let statement = Statement {
+            writes: change.writes(),
+            entry: None,
+        };
+        pinion_runtime::sim::event("ddl of what is not replicated");
+        let mut results = pinion_storage::storage()
+            .execute_unreplicated(vec![statement], true)
+            .await;
+        let ts = results.pop().expect("one statement has one result");
+        let ts = ts.map_err(from_write_error)?;
+        install_change(&change, ts).await;
+        Ok(ts)
     }
 
     /// Writes a change that has its timestamp already and installs it on every core, before any other change. `compute` makes
@@ -182,10 +225,13 @@ async fn install_change(change: &CatalogChange, ts: Timestamp) {
     drop_trees(change.dropped_trees.clone(), ts).await;
 }
 
-/// Gives out no number up to that of this tree. Runs on core 0.
-pub(crate) fn skip_numbers(highest: TreeId) {
-    let given = &pinion_runtime::core_local::<Coordinator>().given;
-    given.set(given.get().max(highest.0 + 1));
+/// Gives out no number up to those of these trees. Runs on core 0.
+pub(crate) fn skip_numbers(trees: &[TreeId]) {
+    let coordinator = pinion_runtime::core_local::<Coordinator>();
+    for tree in trees {
+        let given = coordinator.given(tree.is_replicated());
+        given.set(given.get().max(tree.0 + 1));
+    }
 }
 
 /// Trees that nothing refers to from `after` on go with the next checkpoint.

@@ -150,9 +150,9 @@ impl Coordinator {
 
     /// A collection that is about to be made.
     pub(super) fn new_collection(&self, ns: Namespace, options: CollectionOptions) -> Collection {
-        let mut made = Collection::new(ns, self.uuid(), self.numbers(1), options);
+        let mut made = Collection::new(ns.clone(), self.uuid(), self.numbers(&ns, 1), options);
         if made.clustering == Clustering::Record {
-            made = made.with_id_index(TreeId(self.numbers(1)));
+            made = made.with_id_index(TreeId(self.numbers(&ns, 1)));
         }
         made.made_ms = Some(pinion_runtime::wall_ms());
         made
@@ -162,8 +162,8 @@ impl Coordinator {
         let mut o = DocBuilder::new();
         o.append("create", ns.collection())
             .append_all(&options.to_document());
-        let view = View::new(ns.clone(), self.numbers(1), options);
         let system_views = Namespace::new(ns.db(), SYSTEM_VIEWS)?;
+        let view = View::new(ns.clone(), self.numbers(&system_views, 1), options);
         // Made in the same change, if this is the database's first view.
         let holder = self.new_collection(system_views, CollectionOptions::default());
         let compute = |catalog: &Catalog| {

@@ -154,7 +154,7 @@ impl Coordinator {
         let ns = &collection.ns;
         let mut last = Timestamp::MIN;
         for wanted in wanted {
-            let index = wanted.into_index(TreeId(self.numbers(1)));
+            let index = wanted.into_index(TreeId(self.numbers(ns, 1)));
             let mut o = DocBuilder::new();
             o.append("createIndexes", ns.collection())
                 .append_all(&index.listed);
@@ -180,7 +180,7 @@ impl Coordinator {
         build: Uuid,
     ) -> Result<Vec<Index>> {
         let ns = &collection.ns;
-        let first = self.numbers(2 * wanted.len() as u64);
+        let first = self.numbers(ns, 2 * wanted.len() as u64);
         let in_build = |(tree, wanted): (u64, specs::Wanted)| {
             let side = TreeId(tree + 1);
             wanted
@@ -214,7 +214,7 @@ impl Coordinator {
         collection: &Arc<Collection>,
         index: &Index,
     ) -> Result<Index> {
-        let moved = index.moved_to(TreeId(self.numbers(1)));
+        let moved = index.moved_to(TreeId(self.numbers(&collection.ns, 1)));
         let build = self.uuid();
         let o = listing("startIndexBuild", &collection.ns, build, [&moved]).finish();
         // The number is taken before anything is written under it: that of a build that fails or

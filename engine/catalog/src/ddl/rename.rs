@@ -12,7 +12,7 @@ use super::locks::Scope;
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::gates::GateMode;
-use crate::names::{check_collection_uuid, check_creatable};
+use crate::names::{check_collection_uuid, check_creatable, is_replicated};
 use crate::series::series_of;
 use crate::uuid::Uuid;
 
@@ -59,6 +59,12 @@ fn check(
         return Err(Error::new(
             ErrorCode::ILLEGAL_OPERATION,
             "Renaming system.buckets collections is not allowed",
+        ));
+    }
+    if is_replicated(from) != is_replicated(to) {
+        return Err(Error::new(
+            ErrorCode::ILLEGAL_OPERATION,
+            "Cannot rename collections between a replicated and an unreplicated database",
         ));
     }
     check_creatable(to)?;

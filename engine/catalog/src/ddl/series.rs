@@ -73,19 +73,20 @@ impl Coordinator {
     ) -> Result<Timestamp> {
         let buckets = buckets_of(ns)?;
         let options = buckets_options(&asked);
-        let view = View::new(ns.clone(), self.numbers(1), view_options(&buckets, &asked));
+        let holder = Namespace::new(ns.db(), SYSTEM_VIEWS)?;
+        let number = self.numbers(&holder, 1);
+        let view = View::new(ns.clone(), number, view_options(&buckets, &asked));
         let mut made = self.new_collection(buckets.clone(), options);
         if let Some(index) = asked.time_series.as_ref().and_then(default_index)
             && let Ok(missing) = specs::missing(&made, &[index])
         {
             for wanted in missing.wanted {
-                made = made.with_index(wanted.into_index(TreeId(self.numbers(1))));
+                made = made.with_index(wanted.into_index(TreeId(self.numbers(&buckets, 1))));
             }
         }
         let mut o = DocBuilder::new();
         o.append("create", ns.collection())
             .append_all(&asked.to_document());
-        let holder = Namespace::new(ns.db(), SYSTEM_VIEWS)?;
         let holder = self.new_collection(holder, CollectionOptions::default());
         let compute = |catalog: &Catalog| {
             check_database_case(catalog, ns.db())?;
@@ -147,8 +148,8 @@ pub async fn replace_series(ctx: &OpContext, from: Namespace, to: Namespace) -> 
 impl Coordinator {
     async fn replace(&self, from: &Namespace, to: &Namespace) -> Result<Timestamp> {
         let (from_buckets, to_buckets) = (buckets_of(from)?, buckets_of(to)?);
-        let number = self.numbers(1);
         let holder = Namespace::new(to.db(), SYSTEM_VIEWS)?;
+        let number = self.numbers(&holder, 1);
         let holder = self.new_collection(holder, CollectionOptions::default());
         let compute = |catalog: &Catalog| {
             check_database_case(catalog, to.db())?;

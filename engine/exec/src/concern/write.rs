@@ -139,7 +139,14 @@ async fn wait_for_journal(
     }
     // A write that changed nothing still tells what it saw, which must not be lost afterwards.
     let ts = ts.unwrap_or_else(|| storage().last_allotted());
-    let durable = interruptible(ctx, storage().wait_durable(ts)).await?;
+    let durable = async {
+        match ts == Timestamp::MIN {
+            // What is not replicated has no timestamp.
+            true => storage().wait_unreplicated().await,
+            false => storage().wait_durable(ts).await,
+        }
+    };
+    let durable = interruptible(ctx, durable).await?;
     durable.map_err(from_fatal)
 }
 
@@ -150,7 +157,9 @@ async fn wait_on_member(
 ) -> Result<Option<Failure>> {
     let defaults = state().default_concerns.get().await;
     let applied = Applied::on_member(ctx.args.write_concern.as_ref(), &defaults);
-    let waited = if applied.waits_for_others() {
+    // What is not replicated has no timestamp, and no other member.
+    let is_replicated = ts != Some(Timestamp::MIN);
+    let waited = if applied.waits_for_others() && is_replicated {
         let ts = ts.unwrap_or_else(|| storage().last_allotted());
         let mut concern = applied.concern.clone();
         if is_majority(&concern) {

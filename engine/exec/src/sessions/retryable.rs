@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use pinion_catalog::{NO_USER, RetryImage, SessionStamp};
+use pinion_catalog::{NO_USER, RetryImage, SessionStamp, is_replicated};
 use pinion_clock::{Term, Timestamp};
 use pinion_storage::storage;
 use pinion_wire::idl::{Lsid, Namespace};
@@ -15,7 +15,6 @@ use super::catalog::{CheckedOut, check_out};
 use super::history::{Change, Executed, History};
 use super::records::{RecordCollections, Stamp};
 use super::statement_ids::StatementIds;
-use crate::topology::is_own;
 
 /// A command whose statements are executed once, however often it is sent. It has its session alone while it lives.
 pub(crate) struct RetryableWrite {
@@ -148,7 +147,7 @@ impl RetryableWrite {
         places: impl IntoIterator<Item = usize>,
         image: Option<RetryImage>,
     ) -> Option<Stamp> {
-        if is_own(ns) {
+        if !is_replicated(ns) {
             return None;
         }
         Some(Stamp {

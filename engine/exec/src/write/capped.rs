@@ -267,7 +267,7 @@ async fn evict_beside(
     let removal = removal(ctx, collection, evicted).await?;
     let last = removal.last();
     let event = insert_event(collection, stored_document(new.document), Some(new.record));
-    statement.entry = Some(entry_of_all(collection, Some(event), &removal.removed)?);
+    statement.entry = entry_of_all(collection, Some(event), &removal.removed)?;
     statement.writes.extend(removal.writes);
     Ok(last)
 }
@@ -287,7 +287,7 @@ async fn evict_rest(
         let removal = removal(ctx, collection, evicted).await?;
         let last = removal.last();
         let statement = Statement {
-            entry: Some(entry_of_all(collection, None, &removal.removed)?),
+            entry: entry_of_all(collection, None, &removal.removed)?,
             writes: removal.writes,
         };
         let mut results = storage().execute(vec![statement], true).await;
@@ -422,12 +422,15 @@ async fn removal(
     Ok(out)
 }
 
-/// One entry of an insert and removals, each shown to the observers.
+/// One entry of an insert and removals, each shown to the observers; none of what is not replicated.
 fn entry_of_all(
     collection: &Collection,
     insert: Option<OpEvent<'_>>,
     removed: &[(RawDocumentBuf, i64)],
-) -> Result<Entry> {
+) -> Result<Option<Entry>> {
+    if !collection.is_replicated() {
+        return Ok(None);
+    }
     let deletes = removed.iter().map(|(id, record)| OpEvent {
         kind: OpKind::Delete,
         ..insert_event(collection, id, Some(*record))
@@ -437,5 +440,5 @@ fn entry_of_all(
     for event in &events {
         observers.show(event)?;
     }
-    Ok(encode_apply_ops(&events))
+    Ok(Some(encode_apply_ops(&events)))
 }

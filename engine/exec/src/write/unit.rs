@@ -44,6 +44,8 @@ impl LoggedWrite<'_> {
             new,
             stamp,
         } = self;
+        // What is each member's own leaves no record: no other member could tell of it.
+        let stamp = stamp.filter(|_| collection.is_replicated());
         let wall_ms = pinion_runtime::wall_ms();
         let token = old.map(|(_, token)| token);
         let documents = (old.map(|(old, _)| old), new.map(|new| stored_document(new)));
@@ -62,10 +64,7 @@ impl LoggedWrite<'_> {
         });
         writes.extend(index);
         writes.extend(records);
-        Ok(Statement {
-            writes,
-            entry: Some(entry),
-        })
+        Ok(Statement { writes, entry })
     }
 }
 
@@ -97,7 +96,7 @@ async fn entry(
     documents: (Option<&RawDocument>, Option<&RawDocument>),
     wall_ms: i64,
     stamp: Option<&Stamp>,
-) -> Result<(OpKind, Entry)> {
+) -> Result<(OpKind, Option<Entry>)> {
     let event = |kind, o, o2| OpEvent {
         kind,
         ns: collection.ns.as_str(),
@@ -111,7 +110,7 @@ async fn entry(
     let (old, new) = match documents {
         (None, Some(new)) => {
             let event = event(OpKind::Insert, new, None);
-            return Ok((OpKind::Insert, entry_of(&event).await?));
+            return Ok((OpKind::Insert, entry_of(collection, &event).await?));
         }
         (Some(old), new) => (old, new),
         (None, None) => unreachable!("a document is written or deleted"),
@@ -121,8 +120,11 @@ async fn entry(
     let key = key.finish();
     let Some(new) = new else {
         let event = event(OpKind::Delete, &key, None);
-        return Ok((OpKind::Delete, entry_of(&event).await?));
+        return Ok((OpKind::Delete, entry_of(collection, &event).await?));
     };
+    if !collection.is_replicated() {
+        return Ok((OpKind::Update, None));
+    }
     let bytes = old.as_bytes().len() + new.as_bytes().len();
     let changes = compute_bytes(bytes, || {
         let diff = pinion_query::diff(old, new)?;
@@ -133,13 +135,18 @@ async fn entry(
     let changes = changes.await;
     let o = changes.as_deref().unwrap_or(new);
     let event = event(OpKind::Update, o, Some(&key));
-    Ok((OpKind::Update, entry_of(&event).await?))
+    Ok((OpKind::Update, entry_of(collection, &event).await?))
 }
 
-/// Shows a write to this core's observers and makes its entry, beside the cores where that copies much.
-pub(super) async fn entry_of(event: &OpEvent<'_>) -> Result<Entry> {
+/// Shows a write to this core's observers and makes its entry, beside the cores where that copies much. What is not replicated
+/// has none, and nobody is shown it.
+async fn entry_of(collection: &Collection, event: &OpEvent<'_>) -> Result<Option<Entry>> {
+    if !collection.is_replicated() {
+        return Ok(None);
+    }
     pinion_runtime::core_local::<Observers>().show(event)?;
-    Ok(compute_bytes(event.o.as_bytes().len(), || encode_entry(event)).await)
+    let entry = compute_bytes(event.o.as_bytes().len(), || encode_entry(event));
+    Ok(Some(entry.await))
 }
 
 /// An insert, as observers see it and as it is in the oplog.

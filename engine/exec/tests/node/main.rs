@@ -15,6 +15,7 @@ mod keys;
 mod kinds;
 mod member;
 mod member_commands;
+mod own;
 mod retryable;
 mod retryable_durable;
 mod series;

@@ -15,6 +15,7 @@ use pinion_runtime::sync::{Notify, Semaphore};
 use pinion_runtime::{CoreId, Queue, fs, join_all, now, sim, spawn, submit_to, timeout};
 
 use super::options::PlantedFault;
+use super::own_log::OwnLog;
 use super::pace::CorePace;
 use super::retention::LogRetention;
 use super::storage::{Phase, Shared, Storage, storage};
@@ -41,8 +42,10 @@ pub(super) struct NodeState {
     pub(super) dirty: Cell<bool>,
     /// While no checkpoint may change the files: the last timestamp allotted to any write.
     pub(super) held: Cell<Option<Timestamp>>,
+    pub(super) released: Notify,
     pub(super) base: Cell<Timestamp>,
     pub(super) epoch: Cell<u64>,
+    pub(super) own: OwnLog,
 }
 
 /// Whether a checkpoint may leave changes to be merged later.
@@ -112,6 +115,8 @@ impl Storage {
             // One that has begun is to be complete first.
             let _awaits = storage.await_checkpoint();
             let _turn = node.turn.acquire().await;
+            // What is not replicated goes on when checkpoints are released; what of it was written is in the files.
+            let _ = storage.wait_own().await;
             let before = node.held.replace(Some(storage.last_allotted()));
             assert!(before.is_none(), "checkpoints are held twice");
         })
@@ -132,6 +137,7 @@ impl Storage {
                 storage.last_allotted() == held,
                 "something was written while checkpoints were held"
             );
+            storage.node_state().released.notify_all();
             // Whoever asked in vain may ask again.
             storage.clear_checkpoint_asked().await;
         })
@@ -242,6 +248,7 @@ impl Storage {
             .collect();
 
         let retained = self.choose_retained(c).await;
+        let own_base = node.own.sealed();
         self.write_manifest(|current| {
             let mut manifest = Manifest {
                 base: c.as_u64(),
@@ -250,9 +257,11 @@ impl Storage {
                 roots: roots.clone(),
                 spilled,
                 stable: stable.map_or(current.stable, Timestamp::as_u64),
+                own_base,
                 ..current.clone()
             };
             manifest.cuts.prune(retained);
+            manifest.own_cuts.prune(Timestamp::from_u64(own_base));
             manifest
         })
         .await?;
@@ -271,6 +280,7 @@ impl Storage {
         .await;
         installed.into_iter().collect::<Result<(), Fatal>>()?;
         self.remove_foreign_segments(retained).await?;
+        self.recycle_own(own_base).await?;
         let counters = &self.counters;
         counters.checkpoints.set(counters.checkpoints.get() + 1);
         counters.checkpoint_last.set(now() - started);
@@ -308,6 +318,9 @@ impl Storage {
     ) -> Result<Vec<(PartitionId, PartitionRoots, bool)>, Fatal> {
         for partition in self.owned() {
             partition.seal(c);
+        }
+        if let Some(node) = &self.node {
+            node.own.seal();
         }
         self.unhold_horizon();
         self.frames_sealed.set(self.ring_frames());

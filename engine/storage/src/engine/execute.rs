@@ -36,12 +36,18 @@ pub struct Statement {
     pub entry: Option<Entry>,
 }
 
-type Outcome = Result<Timestamp, WriteError>;
+pub(super) type Outcome = Result<Timestamp, WriteError>;
 
 /// With [`PlantedFault::PanicInCommit`] every so many timestamps end in a panic.
 const PANIC_EVERY: u64 = 101;
 
 impl Statement {
+    /// Whether it writes to trees that are not replicated; all of its writes are alike in that.
+    fn is_unreplicated(&self) -> bool {
+        let first = self.writes.first();
+        first.is_some_and(|write| !write.tree.is_replicated())
+    }
+
     fn entry_len(&self) -> usize {
         self.entry.as_ref().map_or(0, |entry| entry.bytes.len())
     }
@@ -65,6 +71,9 @@ impl Storage {
     /// # Panics
     /// When an entry does not begin with `ts` and `t`, or a partition does not exist.
     pub async fn execute(&self, mut statements: Vec<Statement>, ordered: bool) -> Vec<Outcome> {
+        if statements.first().is_some_and(Statement::is_unreplicated) {
+            return Box::pin(self.execute_unreplicated(statements, ordered)).await;
+        }
         let bytes: usize = statements.iter().map(Statement::entry_len).sum();
         // What one step takes, which is most, is not taken apart.
         let result = match statements.len() <= MAX_STEP_STATEMENTS && bytes <= MAX_STEP_BYTES {

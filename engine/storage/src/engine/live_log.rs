@@ -323,7 +323,7 @@ impl LogCursor {
                 self.batch_bytes += entry.bytes.len();
                 self.batch.push((entry.ts, entry.bytes));
             }
-            EntryKind::Link => {}
+            EntryKind::Link | EntryKind::Unreplicated => {}
         }
     }
 

@@ -14,6 +14,8 @@ mod loads;
 mod log_source;
 mod open;
 mod options;
+mod own_entry;
+mod own_log;
 mod pace;
 mod pressure;
 mod progress;
@@ -22,6 +24,7 @@ mod retention;
 mod stats;
 mod storage;
 mod timeline;
+mod unreplicated;
 mod visibility;
 mod waiters;
 

@@ -19,6 +19,7 @@ use super::durability::Asking;
 use super::error::OpenError;
 use super::horizon::Horizon;
 use super::options::StorageOptions;
+use super::own_log::OwnLog;
 use super::progress::Progress;
 use super::retention::{LogPins, LogWords};
 use super::storage::{Phase, Role, Shared, Storage, owner_of, storage};
@@ -115,11 +116,13 @@ pub async fn open(options: StorageOptions) -> Result<Opened, OpenError> {
         demand: Notify::new(),
         foreign: RefCell::default(),
         held: Cell::new(None),
+        released: Notify::new(),
         retention: Cell::new(options.log_retention),
         log_begins_above: Cell::new(Timestamp::MIN),
         dirty: Cell::new(false),
         base: Cell::new(manifest.base()),
         epoch: Cell::new(manifest.epoch),
+        own: OwnLog::default(),
         manifests: RefCell::new(Some(manifests)),
     };
     let opened = join_all((1..cores as u16).map(|core| {
@@ -131,7 +134,9 @@ pub async fn open(options: StorageOptions) -> Result<Opened, OpenError> {
     .await;
     opened.into_iter().collect::<Result<Vec<()>, OpenError>>()?;
     open_core(options, shared, &roots, Some(node)).await?;
-    Ok(Opened { storage: storage() })
+    let storage = storage();
+    storage.restore_own(&storage.current_manifest()).await?;
+    Ok(Opened { storage })
 }
 
 /// Makes a directory and those above it, and makes their names durable.
@@ -235,6 +240,9 @@ async fn create(options: &StorageOptions) -> Result<ManifestStore, OpenError> {
         roots,
         spilled: false,
         stable: 0,
+        has_own: false,
+        own_base: 0,
+        own_cuts: Cuts::default(),
     };
     ManifestStore::create(dir, manifest)
         .await

@@ -126,6 +126,7 @@ impl Opened {
         sim::count("torn frames", verified.torn_frames);
         sim::count("entries replayed", verified.entries);
         storage.make_durable(&rings, &manifest, &verified).await?;
+        storage.make_own_durable(&manifest).await?;
         sim::event("recovery cut");
         let manifest = storage.begin_epoch(&manifest, &verified).await?;
         sim::event("recovery replay");
@@ -148,7 +149,7 @@ impl Opened {
 }
 
 impl Storage {
-    fn current_manifest(&self) -> Manifest {
+    pub(super) fn current_manifest(&self) -> Manifest {
         let manifests = self.node_state().manifests.borrow();
         manifests
             .as_ref()
@@ -299,6 +300,7 @@ impl Storage {
             at: cut.as_u64(),
             discarded_through: verified.highest.as_u64(),
         });
+        next.own_cuts.add(self.own_cut(epoch));
         let node = self.node_state();
         let mut manifests = node
             .manifests
@@ -464,6 +466,7 @@ impl Storage {
         started
             .into_iter()
             .collect::<Result<Vec<()>, OpenError>>()?;
+        self.start_own(&self.current_manifest()).await?;
         spawn(Queue::Background, self.rc().run_checkpoints());
         // What was loaded may be more than there is memory for now, and then nobody could write to ask for a checkpoint.
         self.on_all(|storage| async move { storage.publish_memory() })
@@ -568,9 +571,9 @@ impl Storage {
     }
 
     /// Drops every tree that `known` does not name, on every core: those a crash left behind. Call it when recovery is
-    /// complete, before anything is written. Gives the highest that it dropped: nobody may use those again before the
-    /// checkpoint with which they go.
-    pub async fn reap_unknown_trees(&self, known: &[TreeId]) -> Option<TreeId> {
+    /// complete, before anything is written. Gives those that it dropped: nobody may use them again before the checkpoint with
+    /// which they go.
+    pub async fn reap_unknown_trees(&self, known: &[TreeId]) -> Vec<TreeId> {
         let known: std::sync::Arc<std::collections::BTreeSet<TreeId>> =
             std::sync::Arc::new(known.iter().copied().collect());
         let after = self.last_allotted();
@@ -583,8 +586,8 @@ impl Storage {
         .await
         .into_iter()
         .flatten()
-        .max();
-        if reaped.is_some() {
+        .collect::<Vec<TreeId>>();
+        if !reaped.is_empty() {
             submit_to(CoreId(0), Queue::Background, || async {
                 storage().node_state().dirty.set(true)
             })
@@ -597,13 +600,13 @@ impl Storage {
         &self,
         known: &std::collections::BTreeSet<TreeId>,
         after: Timestamp,
-    ) -> Option<TreeId> {
-        let mut reaped = None;
+    ) -> Vec<TreeId> {
+        let mut reaped = Vec::new();
         for partition in self.owned() {
             for tree in partition.tree_ids() {
                 if tree != TreeId::MASTER && !known.contains(&tree) {
                     partition.drop_tree(tree, after);
-                    reaped = reaped.max(Some(tree));
+                    reaped.push(tree);
                 }
             }
         }
@@ -623,6 +626,10 @@ impl Storage {
             let has_ring = storage.ring.borrow().is_some();
             storage.phase.set(Phase::Closed);
             storage.request_flush();
+            if let Some(node) = &storage.node {
+                node.own.wake_flusher();
+                node.own.ended().await;
+            }
             while has_ring && !storage.flusher_ended.get() {
                 storage.flusher_end.notified().await;
             }

@@ -257,6 +257,9 @@ impl Storage {
         self.fatal_notify.notify_all();
         self.flush_demand.notify_all();
         self.memory_freed.notify_all();
+        if let Some(node) = &self.node {
+            node.own.release();
+        }
         if let Some(ring) = &*self.ring.borrow() {
             ring.stop();
         }

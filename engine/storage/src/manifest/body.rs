@@ -3,18 +3,19 @@
 //! ```text
 //!   0 magic u64       8 version u32        12 crc32c u32 (its own four bytes read as zero)
 //!  16 generation u64  24 directory u64     32 epoch u64
-//!  40 partitions u16  42 hash version u16  44 flags u32 (1: spilled)
+//!  40 partitions u16  42 hash version u16  44 flags u32 (1: spilled, 2: own)
 //!  48 base u64        56 all_durable u64   64 retained_above u64
 //!  72 length of the header u32   76 number of cuts u32   80 length of a cut u32
-//!  84 length of a root u32       88 stable u64           96 zeros .. 256
+//!  84 length of a root u32       88 stable u64           96 own_base u64
+//! 104 number of own cuts u32   108 zeros .. 256
 //! cut:   0 epoch u64     8 at u64         16 discarded_through u64
 //! root:  0 checkpoint u64   8 timestamp u64   16 master_word u64   24 master_crc u32
 //!       28 master_level u8  29 zero (3)       32 free_word u64     40 free_crc u32   44 zero u32
 //!       48 file_blocks u64
 //! ```
 //!
-//! The cuts follow the header, one root for each partition follows them, zeros follow up to a
-//! multiple of 4096. A field that is added takes zeros of the header, or makes the records of a
+//! The cuts follow the header, one root for each partition follows them, then come the cuts of the ring of what is not
+//! replicated; zeros follow up to a multiple of 4096. A field that is added takes zeros of the header, or makes the records of a
 //! table longer: zero is what a manifest says that was written before, and a program that does not
 //! know the field passes over it. What such a program must not pass over is a flag, of which it
 //! refuses those that it does not know.
@@ -30,6 +31,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"PINIONMF");
 const VERSION: u32 = 3;
 /// Some page file has spilled changes: a program that does not know of them would lose them.
 const FLAG_SPILLED: u32 = 1;
+/// There is a ring of what is not replicated: a program that does not know of it would lose that.
+const FLAG_OWN: u32 = 2;
 const HEADER_BYTES: usize = 256;
 const CRC_AT: usize = 12;
 const CUT_BYTES: usize = 24;
@@ -63,6 +66,12 @@ pub struct Manifest {
     pub spilled: bool,
     /// What a member of a replica set will not roll back, as known when this was written, if that is above the base.
     pub stable: u64,
+    /// Whether there is a ring of what is not replicated.
+    pub has_own: bool,
+    /// The last entry of that ring that the base contains.
+    pub own_base: u64,
+    /// What earlier epochs lost of that ring.
+    pub own_cuts: Cuts,
 }
 
 impl Manifest {
@@ -90,7 +99,8 @@ impl Manifest {
         if self.base > self.all_durable {
             return Err("its base holds what was not durable");
         }
-        if self.cuts.0.iter().any(|cut| cut.epoch > self.epoch) {
+        let mut cuts = self.cuts.0.iter().chain(&self.own_cuts.0);
+        if cuts.any(|cut| cut.epoch > self.epoch) {
             return Err("it has a cut of a later epoch");
         }
         Ok(())
@@ -99,16 +109,15 @@ impl Manifest {
     pub(crate) fn encode(&self) -> Vec<u8> {
         self.check_sound()
             .expect("only sound manifests are written");
-        let tables = self.cuts.0.len() * CUT_BYTES + self.roots.len() * PartitionRoots::BYTES;
+        let (cuts, own) = (self.cuts.0.len(), self.own_cuts.0.len());
+        let roots = self.roots.len() * PartitionRoots::BYTES;
+        let tables = (cuts + own) * CUT_BYTES + roots;
         let mut bytes = vec![0; (HEADER_BYTES + tables).next_multiple_of(BLOCK_BYTES)];
         self.encode_header(&mut bytes);
-        let (cuts, roots) =
-            bytes[HEADER_BYTES..][..tables].split_at_mut(self.cuts.0.len() * CUT_BYTES);
-        for (cut, record) in self.cuts.0.iter().zip(cuts.chunks_exact_mut(CUT_BYTES)) {
-            put(record, 0, &cut.epoch.to_le_bytes());
-            put(record, 8, &cut.at.to_le_bytes());
-            put(record, 16, &cut.discarded_through.to_le_bytes());
-        }
+        let (cuts, rest) = bytes[HEADER_BYTES..][..tables].split_at_mut(cuts * CUT_BYTES);
+        let (roots, own_cuts) = rest.split_at_mut(roots);
+        encode_cuts(&self.cuts, cuts);
+        encode_cuts(&self.own_cuts, own_cuts);
         let records = roots.chunks_exact_mut(PartitionRoots::BYTES);
         for (root, record) in self.roots.iter().zip(records) {
             record.copy_from_slice(&root.encode());
@@ -119,7 +128,8 @@ impl Manifest {
     }
 
     fn encode_header(&self, bytes: &mut [u8]) {
-        let flags = if self.spilled { FLAG_SPILLED } else { 0 };
+        let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+        let flags = flag(self.spilled, FLAG_SPILLED) | flag(self.has_own, FLAG_OWN);
         put(bytes, 0, &MAGIC.to_le_bytes());
         put(bytes, 8, &VERSION.to_le_bytes());
         put(bytes, 16, &self.generation.to_le_bytes());
@@ -136,6 +146,8 @@ impl Manifest {
         put(bytes, 80, &(CUT_BYTES as u32).to_le_bytes());
         put(bytes, 84, &(PartitionRoots::BYTES as u32).to_le_bytes());
         put(bytes, 88, &self.stable.to_le_bytes());
+        put(bytes, 96, &self.own_base.to_le_bytes());
+        put(bytes, 104, &(self.own_cuts.0.len() as u32).to_le_bytes());
     }
 
     /// Reads a manifest; the error says what is wrong with it.
@@ -156,12 +168,12 @@ impl Manifest {
             ));
         }
         let flags = u32_at(bytes, 44);
-        if flags & !FLAG_SPILLED != 0 {
+        if flags & !(FLAG_SPILLED | FLAG_OWN) != 0 {
             return Err(format!(
                 "it has flags that this program does not know ({flags:#x})"
             ));
         }
-        let (cuts, roots) = tables(bytes)?;
+        let (cuts, roots, own_cuts) = tables(bytes)?;
         let manifest = Manifest {
             directory: u64_at(bytes, 24),
             generation: u64_at(bytes, 16),
@@ -178,6 +190,9 @@ impl Manifest {
                 .ok_or("it has a root that is none")?,
             spilled: flags & FLAG_SPILLED != 0,
             stable: u64_at(bytes, 88),
+            has_own: flags & FLAG_OWN != 0,
+            own_base: u64_at(bytes, 96),
+            own_cuts: Cuts(own_cuts.map(cut).collect()),
         };
         manifest.check_sound()?;
         Ok(manifest)
@@ -186,8 +201,8 @@ impl Manifest {
 
 type Records<'a> = std::slice::ChunksExact<'a, u8>;
 
-/// The records of the two tables, each at least as long as this program writes them.
-fn tables(bytes: &[u8]) -> Result<(Records<'_>, Records<'_>), String> {
+/// The records of the three tables, each at least as long as this program writes them.
+fn tables(bytes: &[u8]) -> Result<(Records<'_>, Records<'_>, Records<'_>), String> {
     let length = |at: usize| u32_at(bytes, at) as usize;
     let (header, cuts, cut, root) = (length(72), length(76), length(80), length(84));
     if header < HEADER_BYTES || cut < CUT_BYTES || root < PartitionRoots::BYTES {
@@ -196,12 +211,22 @@ fn tables(bytes: &[u8]) -> Result<(Records<'_>, Records<'_>), String> {
     // None of the products overflows: each factor is below 2^32.
     let cuts_end = (cuts * cut).checked_add(header);
     let roots_end = cuts_end.and_then(|end| end.checked_add(usize::from(u16_at(bytes, 40)) * root));
-    match (cuts_end, roots_end) {
-        (Some(middle), Some(end)) if end <= bytes.len() => Ok((
-            bytes[header..middle].chunks_exact(cut),
-            bytes[middle..end].chunks_exact(root),
+    let own_end = roots_end.and_then(|end| end.checked_add(length(104) * cut));
+    match (cuts_end, roots_end, own_end) {
+        (Some(cuts_end), Some(roots_end), Some(end)) if end <= bytes.len() => Ok((
+            bytes[header..cuts_end].chunks_exact(cut),
+            bytes[cuts_end..roots_end].chunks_exact(root),
+            bytes[roots_end..end].chunks_exact(cut),
         )),
         _ => Err("its length is out of range".to_owned()),
+    }
+}
+
+fn encode_cuts(cuts: &Cuts, bytes: &mut [u8]) {
+    for (cut, record) in cuts.0.iter().zip(bytes.chunks_exact_mut(CUT_BYTES)) {
+        put(record, 0, &cut.epoch.to_le_bytes());
+        put(record, 8, &cut.at.to_le_bytes());
+        put(record, 16, &cut.discarded_through.to_le_bytes());
     }
 }
 
@@ -246,6 +271,13 @@ mod tests {
             roots: (0..u64::from(partitions)).map(root).collect(),
             spilled: partitions.is_multiple_of(2),
             stable: 40 + 30 * u64::from(partitions),
+            has_own: partitions < 8,
+            own_base: 7,
+            own_cuts: Cuts(
+                (0..u64::from(partitions) / 3)
+                    .map(|nth| cut(nth + 1))
+                    .collect(),
+            ),
         }
     }
 
@@ -294,6 +326,9 @@ mod tests {
             longer.extend_from_slice(record);
             longer.resize(longer.len() + root - PartitionRoots::BYTES, 0xcc);
         }
+        let own_cuts = &bytes[HEADER_BYTES + 2 * CUT_BYTES + 3 * PartitionRoots::BYTES..];
+        longer.extend_from_slice(&own_cuts[..CUT_BYTES]);
+        longer.resize(longer.len() + cut - CUT_BYTES, 0xbb);
         longer.resize(longer.len().next_multiple_of(BLOCK_BYTES), 0);
         put(&mut longer, 72, &(header as u32).to_le_bytes());
         put(&mut longer, 80, &(cut as u32).to_le_bytes());
@@ -312,7 +347,8 @@ mod tests {
         };
         check(0, b"PINIONSB", "not a manifest");
         check(8, &2u32.to_le_bytes(), "version is 2");
-        check(44, &2u32.to_le_bytes(), "flags");
+        check(44, &4u32.to_le_bytes(), "flags");
+        check(104, &u32::MAX.to_le_bytes(), "length is out of range");
         check(40, &0u16.to_le_bytes(), "number of partitions");
         check(40, &u16::MAX.to_le_bytes(), "length is out of range");
         check(64, &51u64.to_le_bytes(), "not retained");

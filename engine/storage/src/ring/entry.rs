@@ -22,6 +22,8 @@ pub(crate) enum EntryKind {
     Logged,
     /// A link of the chain without a document: a write whose effect recovery does not need.
     Link,
+    /// Changes that are not replicated, in the ring of their own; its timestamps are their numbers.
+    Unreplicated,
 }
 
 impl EntryKind {
@@ -29,6 +31,7 @@ impl EntryKind {
         match self {
             EntryKind::Logged => 1,
             EntryKind::Link => 2,
+            EntryKind::Unreplicated => 3,
         }
     }
 
@@ -36,6 +39,7 @@ impl EntryKind {
         match code {
             1 => Some(EntryKind::Logged),
             2 => Some(EntryKind::Link),
+            3 => Some(EntryKind::Unreplicated),
             _ => None,
         }
     }

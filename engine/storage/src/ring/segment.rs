@@ -1,6 +1,6 @@
 //! Segment files: their names, their preparation, and what lies in a data directory.
 //!
-//! A ring is the directory `ring-NN`, its segments are `segment-GGGGGGGGGGGG` with their generation. A
+//! A ring is the directory `ring-NN`, or `ring-own`; its segments are `segment-GGGGGGGGGGGG` with their generation. A
 //! segment that may be reused is renamed to its next generation, and the directory is synced before
 //! a frame is written: whatever a file holds of an earlier generation is stale by its very name.
 
@@ -13,6 +13,9 @@ use super::frame::FRAME_BYTES;
 use crate::limits::ZERO_CHUNK_BYTES;
 
 const RING_PREFIX: &str = "ring-";
+/// The ring of what is not replicated: its number in frames, and its name in place of a number.
+const OWN_RING: u16 = u16::MAX;
+const OWN_RING_NAME: &str = "own";
 const SEGMENT_PREFIX: &str = "segment-";
 
 /// The directory of one ring.
@@ -27,6 +30,14 @@ impl RingDir {
         RingDir {
             ring,
             path: data_directory.join(format!("{RING_PREFIX}{ring:02}")),
+        }
+    }
+
+    /// The ring of what is not replicated. It is none of those that `list_rings` finds.
+    pub(crate) fn own(data_directory: &Path) -> RingDir {
+        RingDir {
+            ring: OWN_RING,
+            path: data_directory.join(format!("{RING_PREFIX}{OWN_RING_NAME}")),
         }
     }
 
