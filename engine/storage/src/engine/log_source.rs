@@ -83,7 +83,7 @@ impl Source {
             if let Some(files) = part.files {
                 let opened = FilesAfter::open(&files, after).await;
                 storage.check_retained(after)?;
-                self.files = Some(Files::After(Box::new(opened?)));
+                self.read_from(Files::After(Box::new(opened?)));
                 continue;
             }
             self.reached = match part.entries.last() {
@@ -144,7 +144,7 @@ impl Source {
             match part.files {
                 Some(files) => {
                     let files = FilesBefore::new(files, self.reached);
-                    self.files = Some(Files::Before(files));
+                    self.read_from(Files::Before(files));
                 }
                 None => self.ended = part.complete,
             }
@@ -152,13 +152,20 @@ impl Source {
         Ok(())
     }
 
+    /// Files that nobody else tells of are forgotten only now: the reader may be interrupted while they are opened.
+    fn read_from(&mut self, opened: Files) {
+        self.files = Some(opened);
+        if let Origin::Foreign(files) = &mut self.origin {
+            *files = None;
+        }
+    }
+
     async fn ask(
-        &mut self,
+        &self,
         part: impl FnOnce(&Storage) -> Result<RingPart, LogReadError> + Send + 'static,
     ) -> Result<RingPart, LogReadError> {
-        match &mut self.origin {
-            Origin::Core(core) => {
-                let core = *core;
+        match &self.origin {
+            &Origin::Core(core) => {
                 submit_to(
                     core,
                     Queue::Foreground,
@@ -169,7 +176,7 @@ impl Source {
             Origin::Foreign(files) => Ok(RingPart {
                 entries: Vec::new(),
                 complete: true,
-                files: files.take(),
+                files: files.clone(),
             }),
         }
     }

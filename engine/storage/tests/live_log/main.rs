@@ -376,12 +376,13 @@ fn run_seed(seed: u64, totals: &mut Totals) {
 
 #[test]
 fn every_reader_sees_each_entry_once_and_in_order() {
-    let seeds = match std::env::var("PINION_SEEDS") {
+    let seeds: Vec<u64> = match std::env::var("PINION_SEEDS") {
         Ok(text) => {
             let (first, last) = text.split_once("..").expect("first..last");
-            first.parse().expect("a number")..last.parse().expect("a number")
+            (first.parse().expect("a number")..last.parse().expect("a number")).collect()
         }
-        Err(_) => 0..24,
+        // In 319 a reader was interrupted while it opened a segment of a ring that no core has any more.
+        Err(_) => (0..24).chain([319]).collect(),
     };
     let mut totals = Totals::default();
     for seed in seeds {
