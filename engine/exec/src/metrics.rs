@@ -148,6 +148,8 @@ counters! {
     entries_replayed
     // metrics.operation
     killed_by_time killed_by_default_time killed_by_disconnect
+    // opcountersRepl
+    applied_inserts applied_updates applied_deletes applied_commands
     // profiler
     profiled
     // connections
@@ -157,6 +159,18 @@ counters! {
 }
 
 impl Counters {
+    /// Counts an operation of another member that was applied, by its kind in the oplog.
+    pub(crate) fn applied(&self, op: &str) {
+        match op {
+            "i" => self.applied_inserts.inc(),
+            "u" => self.applied_updates.inc(),
+            "d" => self.applied_deletes.inc(),
+            "c" => self.applied_commands.inc(),
+            // One that changes nothing.
+            _ => {}
+        }
+    }
+
     /// Counts a cursor that is gone, by how long it lived.
     pub(crate) fn cursor_ended(&self, lived_secs: u64, batches: u64) {
         if batches > 1 {

@@ -9,6 +9,7 @@ use pinion_wire::{Error, Result};
 use super::decode::{check_namespace, unknown};
 use super::documents::{Target, writes_of};
 use super::entry::{Entry, document, field, operations, text, validated};
+use crate::state::state;
 
 /// Applies an entry, on core 0. Gives how many operations were passed over.
 ///
@@ -25,6 +26,13 @@ pub(super) async fn apply_fence(
     applied.await.map_err(|error| entry.failed(error))
 }
 
+/// Counts an operation of another member.
+fn count(op: &str, mode: ApplyMode) {
+    if mode != ApplyMode::Recovery {
+        state().metrics.counters.applied(op);
+    }
+}
+
 async fn apply(ts: Timestamp, entry: &RawDocument, mode: ApplyMode) -> Result<u64> {
     check_namespace(entry)?;
     let op = text(entry, "op")?;
@@ -39,6 +47,7 @@ async fn apply(ts: Timestamp, entry: &RawDocument, mode: ApplyMode) -> Result<u6
             };
             let applied = storage().apply_at(ts, writes).await;
             applied.map_err(|error| Error::internal(error.0))?;
+            count(op, mode);
             Ok(0)
         }
         "c" | "n" => {
@@ -59,7 +68,11 @@ async fn apply(ts: Timestamp, entry: &RawDocument, mode: ApplyMode) -> Result<u6
                 o,
                 o2: field(entry, "o2").and_then(|o2| o2.as_document()),
             };
-            Ok(u64::from(!apply_command(command, mode).await?))
+            let did_something = apply_command(command, mode).await?;
+            if did_something {
+                count(op, mode);
+            }
+            Ok(u64::from(!did_something))
         }
         other => Err(unknown(other)),
     }

@@ -11,7 +11,7 @@ use pinion_wire::Result;
 
 use super::decode::Operations;
 use super::documents::{Target, writes_of};
-use super::entry::{Entry, damaged, document, operations};
+use super::entry::{Entry, damaged, document, operations, text};
 use crate::concern::{SETTINGS, forget_everywhere};
 use crate::limits::{APPLY_BATCH_BYTES, APPLY_BATCH_ENTRIES};
 use crate::state::state;
@@ -95,6 +95,9 @@ pub(super) async fn apply_batch(
             elsewhere.extend(others.into_iter().map(|write| (entry.ts, write)));
             let ns = &target.collection.ns;
             has_settings |= (ns.db(), ns.collection()) == SETTINGS;
+            if mode != ApplyMode::Recovery {
+                state().metrics.counters.applied(text(operation, "op")?);
+            }
             if let Some(record) = target.record {
                 state().capped.applied(target.collection.tree(), record);
             }

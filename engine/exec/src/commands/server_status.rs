@@ -242,7 +242,7 @@ async fn append_status(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
         }
         out.end();
     }
-    append_replicated(out, &wanted);
+    append_replicated(out, c, &wanted);
     if wanted("profiler") {
         out.start_document("profiler")
             .append("totalWrites", c.profiled as i64)

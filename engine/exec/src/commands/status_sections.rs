@@ -5,6 +5,8 @@ use pinion_catalog::{Collection, CollectionKind, GateCounts, View, core_catalog}
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Compressor, ServerCounters};
 
+use crate::metrics::CounterValues;
+
 /// What the process has used of the machine since it started.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessUsage {
@@ -183,12 +185,24 @@ pub(super) async fn append_locks(out: &mut DocBuilder) {
     out.end().end();
 }
 
-/// What a node without a replica set has never done: operations of a primary applied, and transactions.
-pub(super) fn append_replicated(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
+/// What a node does as a member of a replica set, and a standalone never: operations of a primary applied, and transactions.
+pub(super) fn append_replicated(
+    out: &mut DocBuilder,
+    counters: &CounterValues,
+    wanted: impl Fn(&str) -> bool,
+) {
     if wanted("opcountersRepl") {
         out.start_document("opcountersRepl");
-        for name in ["insert", "query", "update", "delete", "getmore", "command"] {
-            out.append(name, 0i64);
+        for (name, applied) in [
+            ("insert", counters.applied_inserts),
+            // The oplog has no reads.
+            ("query", 0),
+            ("update", counters.applied_updates),
+            ("delete", counters.applied_deletes),
+            ("getmore", 0),
+            ("command", counters.applied_commands),
+        ] {
+            out.append(name, applied as i64);
         }
         out.end();
     }

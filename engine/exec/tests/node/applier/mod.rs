@@ -6,8 +6,12 @@ pub mod source;
 pub mod target;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use bytes::Bytes;
+use pinion_bson::{Document, RawDocument, doc};
+use pinion_clock::Timestamp;
 use pinion_exec::ApplyMode;
 
 use self::source::{Source, recorded};
@@ -37,9 +41,40 @@ fn a_member_that_applies_the_log_of_another_has_the_same_documents() {
                     .await
                     .expect("applies");
                 assert_eq!(state_of(&client).await, expected, "seed {seed}");
+                let status = client.ok(doc! { "serverStatus": 1 }).await;
+                let counted = status.get_document("opcountersRepl").expect("a section");
+                let logged = operations_in(&source.entries);
+                for (name, letter) in [("insert", "i"), ("update", "u"), ("delete", "d")] {
+                    assert_eq!(counted.get_i64(name).ok(), Some(logged[letter]), "{name}");
+                }
+                assert!(counted.get_i64("command").unwrap() > 0, "{counted}");
+                assert_eq!(counted.get_i64("query").ok(), Some(0));
             }
         });
     }
+}
+
+/// How many operations of documents the entries have of each kind, those that take place together too.
+fn operations_in(entries: &[(Timestamp, Bytes)]) -> BTreeMap<String, i64> {
+    let mut found = BTreeMap::new();
+    let mut count = |operation: &Document| {
+        let op = operation.get_str("op").expect("an op").to_owned();
+        *found.entry(op).or_default() += 1;
+    };
+    for (_, bytes) in entries {
+        let whole = RawDocument::from_bytes(bytes).expect("an entry is a document");
+        let whole = Document::try_from(whole).expect("an entry is a document");
+        let together = whole
+            .get_document("o")
+            .and_then(|o| o.get_array("applyOps"));
+        match together {
+            Ok(list) => list
+                .iter()
+                .for_each(|each| count(each.as_document().unwrap())),
+            Err(_) => count(&whole),
+        }
+    }
+    found
 }
 
 /// The first pass makes what a clone would have, which is newer than where the entries begin.
