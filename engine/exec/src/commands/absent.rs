@@ -24,17 +24,15 @@ const REPLICATED: [(&str, &str); 9] = [
 ];
 
 /// Those that make and change users and roles, which would protect nothing while no connection authenticates.
-const USERS: [(&str, &str); 14] = [
+const USERS: [(&str, &str); 12] = [
     ("createUser", "make a user"),
     ("updateUser", "change a user"),
     ("dropUser", "drop a user"),
-    ("dropAllUsersFromDatabase", "drop the users of a database"),
     ("grantRolesToUser", "give roles to a user"),
     ("revokeRolesFromUser", "take roles from a user"),
     ("createRole", "make a role"),
     ("updateRole", "change a role"),
     ("dropRole", "drop a role"),
-    ("dropAllRolesFromDatabase", "drop the roles of a database"),
     ("grantPrivilegesToRole", "give privileges to a role"),
     ("revokePrivilegesFromRole", "take privileges from a role"),
     ("grantRolesToRole", "give roles to a role"),
@@ -80,6 +78,12 @@ pub(super) fn register_absent(r: &mut Registry) {
     register(r, spec("logout").immediate().help(help), None, logout);
     for (name, help) in USERS {
         register(r, spec(name).write_concern().help(help), None, no_users);
+    }
+    for (name, help) in [
+        ("dropAllUsersFromDatabase", "drop the users of a database"),
+        ("dropAllRolesFromDatabase", "drop the roles of a database"),
+    ] {
+        register(r, spec(name).write_concern().help(help), None, drop_none);
     }
     for name in [
         "createSearchIndexes",
@@ -187,6 +191,16 @@ async fn no_users(cmd: Invocation) -> Result<Reply> {
             cmd.name()
         ),
     ))
+}
+
+/// `dropAllUsersFromDatabase` and `dropAllRolesFromDatabase`, which tools send before they make any: there are none to drop.
+async fn drop_none(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.ignore(&[cmd.name()]);
+    reader.finish()?;
+    let mut out = Reply::new();
+    out.append("n", 0i32);
+    Ok(out)
 }
 
 /// `createSearchIndexes` and its relatives.

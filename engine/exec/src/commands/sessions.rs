@@ -2,7 +2,7 @@
 
 use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument};
 use pinion_catalog::NO_USER;
-use pinion_wire::idl::{FieldReader, Lsid, Path};
+use pinion_wire::idl::{CommandReader, FieldReader, Lsid, Path};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::limits::SESSION_TIMEOUT;
@@ -70,6 +70,12 @@ fn parse_lsid(path: Path<'_>, document: &RawDocument) -> Result<Lsid> {
 
 fn lsids(cmd: &Invocation, field: &str) -> Result<Vec<Lsid>> {
     let reader = cmd.reader()?;
+    let list = read_lsids(&reader, field)?;
+    reader.finish()?;
+    Ok(list)
+}
+
+fn read_lsids(reader: &CommandReader<'_>, field: &str) -> Result<Vec<Lsid>> {
     let mut list = Vec::new();
     if let Some(objects) = reader.opt_objects(field)? {
         let path = objects.path();
@@ -80,7 +86,6 @@ fn lsids(cmd: &Invocation, field: &str) -> Result<Vec<Lsid>> {
     } else {
         return Err(pinion_wire::idl::missing_field(reader.path().field(field)));
     }
-    reader.finish()?;
     Ok(list)
 }
 
@@ -90,9 +95,10 @@ pub(crate) async fn end_sessions(cmd: Invocation) -> Result<Reply> {
     Ok(Reply::new())
 }
 
-/// `killSessions`: those named, or all when none is named; with them what runs in them.
+/// `killSessions`: those named, or all when none is named; with them what runs in them. Fields that it does not know it
+/// passes over, as MongoDB does.
 pub(crate) async fn kill_sessions(cmd: Invocation) -> Result<Reply> {
-    let mut list = lsids(&cmd, "killSessions")?;
+    let mut list = read_lsids(&cmd.reader()?, "killSessions")?;
     if list.is_empty() {
         list = sessions::known().await;
     }

@@ -313,9 +313,7 @@ fn conversation(r: &mut Registry) {
     );
     register(
         r,
-        spec("killSessions")
-            .api_v1()
-            .help("kill sessions and what runs in them"),
+        spec("killSessions").help("kill sessions and what runs in them"),
         None,
         sessions::kill_sessions,
     );

@@ -61,6 +61,27 @@ fn notes_in_the_oplog() {
     });
 }
 
+#[test]
+fn what_members_list() {
+    with_node(1220, 2, 3, |client| async move {
+        let admin = client.at("admin");
+        let list = |spec: Bson| doc! { "aggregate": 1, "pipeline": [{ "$listSampledQueries": spec }], "cursor": {} };
+        admin.fails(list(doc! {}.into()), 20).await;
+        become_primary().await;
+        for spec in [doc! {}, doc! { "namespace": "d.c" }] {
+            let reply = admin.ok(list(spec.into())).await;
+            let batch = reply
+                .get_document("cursor")
+                .unwrap()
+                .get_array("firstBatch");
+            assert_eq!(batch.ok().map(Vec::len), Some(0), "{reply}");
+        }
+        admin.fails(list(doc! { "other": 1 }.into()), 40415).await;
+        admin.fails(list(1.into()), 6_876_001).await;
+        client.fails(list(doc! {}.into()), 73).await;
+    });
+}
+
 /// The type of `$$CLUSTER_TIME` in a projection, or the code of the error.
 async fn time_in(client: &Client, command: Document) -> Result<(), i32> {
     let reply = client.run(command).await;

@@ -17,6 +17,7 @@ use self::current_op::CurrentOp;
 use super::stats::index_stats;
 use crate::acquire::Acquired;
 use crate::compute::compute;
+use crate::state::state;
 
 pub(super) use self::current_op::Shown;
 
@@ -38,7 +39,7 @@ pub(super) enum FirstStage {
     QuerySettings {
         with_shapes: bool,
     },
-    /// A list of things that this node has none of: query statistics are sampled at a rate of zero.
+    /// A list of things that this node has none of: query statistics are sampled at a rate of zero, queries only in clusters.
     Nothing,
 }
 
@@ -136,6 +137,10 @@ pub(super) fn first_stage(stages: &RawArray, place: Place<'_>) -> Result<Option<
             refusals::query_stats(spec, place)?;
             FirstStage::Nothing
         }
+        "$listSampledQueries" => {
+            refusals::list_sampled_queries(spec, place)?;
+            FirstStage::Nothing
+        }
         _ => {
             place.needs_none(name)?;
             FirstStage::Documents(stages.to_owned())
@@ -157,7 +162,7 @@ fn makes_documents(name: &str) -> bool {
             | "$planCacheStats"
             | "$querySettings"
             | "$queryStats"
-    )
+    ) || (name == "$listSampledQueries" && state().is_member())
 }
 
 /// The pipeline with a filter in the place of a `$listSessions` in front, where the collection of sessions is read.

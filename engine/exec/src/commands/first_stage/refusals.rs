@@ -2,7 +2,7 @@
 
 use pinion_bson::{DocBuilder, RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
 use pinion_query::element_text;
-use pinion_wire::idl::{FieldReader, Path};
+use pinion_wire::idl::{FieldReader, Namespace, Path};
 use pinion_wire::{Error, ErrorCode, Result};
 
 use super::super::sessions::parse_list;
@@ -104,6 +104,25 @@ pub(super) fn query_stats(spec: RawBsonRef<'_>, place: Place<'_>) -> Result<()> 
         }
         transform.opt_binary("hmacKey")?;
         transform.finish()?;
+    }
+    reader.finish()
+}
+
+/// `$listSampledQueries` may name a collection.
+pub(super) fn list_sampled_queries(spec: RawBsonRef<'_>, place: Place<'_>) -> Result<()> {
+    let RawBsonRef::Document(spec) = spec else {
+        return Err(Error::new(
+            ErrorCode(6_876_001),
+            format!(
+                "$listSampledQueries must take a nested object but found: {}",
+                element_text("$listSampledQueries", spec)
+            ),
+        ));
+    };
+    place.needs_admin("$listSampledQueries")?;
+    let reader = FieldReader::object(Path::root("$listSampledQueries"), spec)?;
+    if let Some(ns) = reader.opt_str("namespace")? {
+        Namespace::parse(ns)?;
     }
     reader.finish()
 }
