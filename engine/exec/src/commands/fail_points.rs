@@ -1,7 +1,8 @@
-//! The commands of tests: `configureFailPoint` and `waitForFailPoint`.
+//! The commands of tests: `configureFailPoint` and `waitForFailPoint`, and those by which drivers see how a server treats
+//! versions of its API.
 
 use pinion_wire::idl::i64_exact;
-use pinion_wire::{CommandSpec, Error, Invocation, Registry, Reply, Result};
+use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
 
 use super::register;
 use crate::fail_points::{Configuration, FailPoint, configure, wait_entered};
@@ -21,6 +22,55 @@ pub fn register_test_commands(r: &mut Registry) {
         None,
         wait_for_fail_point,
     );
+    let spec = |name| CommandSpec::new(name);
+    register(
+        r,
+        spec("testVersion2").help("is not in version 1 of the API"),
+        None,
+        nothing,
+    );
+    register(
+        r,
+        spec("testVersions1And2")
+            .api_v1()
+            .help("is in versions 1 and 2 of the API"),
+        None,
+        nothing,
+    );
+    register(
+        r,
+        spec("testDeprecation")
+            .api_v1()
+            .help("is deprecated in version 1 of the API"),
+        None,
+        test_deprecation,
+    );
+    register(
+        r,
+        spec("testDeprecationInVersion2")
+            .api_v1()
+            .help("is deprecated in version 2 of the API"),
+        None,
+        nothing,
+    );
+}
+
+/// A command that does nothing.
+async fn nothing(_: Invocation) -> Result<Reply> {
+    Ok(Reply::new())
+}
+
+/// `testDeprecation`: fails where the client wants nothing that is deprecated.
+async fn test_deprecation(cmd: Invocation) -> Result<Reply> {
+    match cmd.ctx.args.api.deprecation_errors {
+        false => Ok(Reply::new()),
+        true => Err(Error::new(
+            ErrorCode::API_DEPRECATION_ERROR,
+            "Provided apiDeprecationErrors:true, but the command testDeprecation is deprecated in API Version 1. \
+             Information on deprecated commands and migrations in API Version 1 can be found at \
+             https://dochub.mongodb.org/core/manual-versioned-api",
+        )),
+    }
 }
 
 /// `configureFailPoint`. Fields that it does not know it passes over, as MongoDB does.

@@ -146,6 +146,23 @@ fn what_a_failed_command_answers() {
 }
 
 #[test]
+fn commands_of_versions_of_the_api() {
+    with_node(1170, 1, 1, |client| async move {
+        let check = async |name: &str, option: &str, expected: i32| {
+            let command = doc! { name: 1, "apiVersion": "1", option: true };
+            let code = client.run(command).await.get_i32("code").unwrap_or(0);
+            assert_eq!(code, expected, "{name} {option}");
+        };
+        check("testVersion2", "apiStrict", 323).await;
+        check("testVersion2", "apiDeprecationErrors", 0).await;
+        check("testVersions1And2", "apiStrict", 0).await;
+        check("testDeprecation", "apiStrict", 0).await;
+        check("testDeprecation", "apiDeprecationErrors", 324).await;
+        check("testDeprecationInVersion2", "apiDeprecationErrors", 0).await;
+    });
+}
+
+#[test]
 fn a_command_is_blocked() {
     with_node(1130, 2, 3, |client| async move {
         let block =
