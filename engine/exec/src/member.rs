@@ -35,7 +35,7 @@ pub async fn log_note(o: &RawDocument) -> Result<Timestamp> {
 
 /// `$$CLUSTER_TIME` of an operation that begins now; none where there is no cluster.
 pub(crate) fn cluster_time() -> Option<pinion_bson::Timestamp> {
-    let time = state().is_member().then(|| storage().last_allotted())?;
+    let time = state().is_member().then(|| storage().cluster_time())?;
     Some(pinion_bson::Timestamp {
         time: time.secs(),
         increment: time.inc(),

@@ -3,18 +3,18 @@
 use std::sync::mpsc::TryRecvError;
 
 use pinion_bson::{DateTime, RawBsonRef, RawDocument};
-use pinion_clock::OpTime;
 use pinion_runtime::{Duration, sleep};
 use pinion_wire::idl::{CommandReader, Types, missing_field, wrong_type};
 use pinion_wire::{ClientMetadata, Compressor, Error, ErrorCode, Invocation, Reply, Result};
 
 use super::Gauge;
-use crate::cluster_time::{append_topology_version, bson_time};
+use super::status_member::append_member;
+use crate::cluster_time::append_topology_version;
 use crate::interrupt::interruptible;
 use crate::limits::SESSION_TIMEOUT;
 use crate::parameters::LogControl;
 use crate::state::state;
-use crate::topology::{LastWrite, ReplicaSet, SetView};
+use crate::topology::ReplicaSet;
 use crate::version::COMPATIBLE_VERSION;
 
 /// With 25 a driver sends `bulkWrite`, and updates of one document with `sort`.
@@ -117,36 +117,6 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
         out.stream_next(next_await(cmd.body(), state.shared.process_id, counter));
     }
     Ok(out)
-}
-
-/// What a member tells of its set and of its place in it.
-fn append_member(out: &mut Reply, view: &SetView, last: &LastWrite, role: &str) {
-    if view.hello.is_empty() {
-        out.append(role, false)
-            .append("secondary", false)
-            .append("info", "Does not have a valid replica set config")
-            .append("isreplicaset", true);
-        return;
-    }
-    for (name, value) in pinion_bson::elements(&view.hello) {
-        if name == "secondary" {
-            out.append(role, view.writable);
-        }
-        out.append(name, value);
-    }
-    let op_time = |out: &mut Reply, name: &str, time: OpTime| {
-        out.start_document(name)
-            .append("ts", bson_time(time.ts))
-            .append("t", time.term.0)
-            .end();
-    };
-    let date = |ms| RawBsonRef::DateTime(DateTime::from_millis(ms));
-    out.start_document("lastWrite");
-    op_time(out, "opTime", last.op_time);
-    out.append("lastWriteDate", date(last.wall_ms));
-    op_time(out, "majorityOpTime", last.majority_op_time);
-    out.append("majorityWriteDate", date(last.majority_wall_ms))
-        .end();
 }
 
 /// Those that the client offers and this node has, in the client's order.

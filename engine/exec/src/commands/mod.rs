@@ -44,6 +44,7 @@ mod server_status;
 mod sessions;
 mod small;
 mod stats;
+mod status_member;
 mod status_sections;
 mod table;
 mod table_admin;

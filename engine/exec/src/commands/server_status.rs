@@ -176,6 +176,7 @@ async fn append_status(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
     if wanted("connections") {
         append_connections(out, &sums).await;
     }
+    super::status_member::append_sections(out, &wanted).await;
     if wanted("extra_info") {
         append_extra_info(out);
     }

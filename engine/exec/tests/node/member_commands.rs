@@ -1,11 +1,12 @@
 //! Commands that do on a member of a replica set what they do not on a standalone.
 
-use pinion_bson::{Bson, Document, Timestamp, doc};
+use pinion_bson::{Bson, Document, Timestamp, doc, rawdoc};
 use pinion_clock::OpTime;
+use pinion_exec::SetView;
 use pinion_storage::storage;
 use pinion_wire::MemberState;
 
-use crate::fake_set::become_member;
+use crate::fake_set::{become_member, become_with, view};
 use crate::harness::{Client, column, with_node};
 
 async fn become_primary() {
@@ -79,6 +80,49 @@ fn what_members_list() {
         admin.fails(list(doc! { "other": 1 }.into()), 40415).await;
         admin.fails(list(1.into()), 6_876_001).await;
         client.fails(list(doc! {}.into()), 73).await;
+    });
+}
+
+#[test]
+fn what_the_status_of_a_member_tells() {
+    with_node(1230, 2, 3, |client| async move {
+        let status = async || client.ok(doc! { "serverStatus": 1 }).await;
+        let standalone = status().await;
+        assert!(!standalone.contains_key("repl"), "{standalone}");
+        assert!(!standalone.contains_key("defaultRWConcern"));
+        become_primary().await;
+        let repl = status().await.get_document("repl").unwrap().clone();
+        assert!(repl.contains_key("info"), "{repl}");
+        let hello = rawdoc! { "hosts": ["a:1"], "setName": "rs0", "setVersion": 1, "secondary": false, "me": "a:1" };
+        let set = SetView {
+            hello,
+            ..view(MemberState::Primary, true)
+        };
+        become_with(set, OpTime::NULL).await;
+        let told = status().await;
+        let repl = told.get_document("repl").unwrap();
+        let names: Vec<_> = repl.keys().map(String::as_str).collect();
+        assert_eq!(
+            names,
+            [
+                "topologyVersion",
+                "hosts",
+                "setName",
+                "setVersion",
+                "isWritablePrimary",
+                "secondary",
+                "me",
+                "lastWrite"
+            ]
+        );
+        let defaults = told.get_document("defaultRWConcern").unwrap();
+        assert_eq!(
+            defaults.get_str("defaultWriteConcernSource").ok(),
+            Some("implicit")
+        );
+        let without = doc! { "serverStatus": 1, "repl": 0, "defaultRWConcern": 0 };
+        let without = client.ok(without).await;
+        assert!(!without.contains_key("repl") && !without.contains_key("defaultRWConcern"));
     });
 }
 

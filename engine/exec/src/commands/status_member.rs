@@ -1,0 +1,60 @@
+//! What a member of a replica set tells of its set, in `hello` and in sections of `serverStatus`.
+
+use pinion_bson::{DateTime, DocBuilder, RawBsonRef};
+use pinion_clock::OpTime;
+
+use crate::cluster_time::{append_topology_version, bson_time};
+use crate::state::state;
+use crate::topology::{LastWrite, SetView};
+
+/// The sections of `serverStatus` that a standalone does not have.
+pub(super) async fn append_sections(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
+    let state = state();
+    let Some(set) = state.replica_set() else {
+        return;
+    };
+    if wanted("defaultRWConcern") {
+        let defaults = state.default_concerns.get().await;
+        out.start_document("defaultRWConcern");
+        defaults.append_told(out);
+        out.end();
+    }
+    if wanted("repl") {
+        let view = set.view();
+        out.start_document("repl");
+        append_topology_version(&state, view.counter, out);
+        append_member(out, &view, &set.last_write(), "isWritablePrimary");
+        out.end();
+    }
+}
+
+/// What a member tells of its set and of its place in it; `role` is the name of the field that says whether clients may
+/// write.
+pub(super) fn append_member(out: &mut DocBuilder, view: &SetView, last: &LastWrite, role: &str) {
+    if view.hello.is_empty() {
+        out.append(role, false)
+            .append("secondary", false)
+            .append("info", "Does not have a valid replica set config")
+            .append("isreplicaset", true);
+        return;
+    }
+    for (name, value) in pinion_bson::elements(&view.hello) {
+        if name == "secondary" {
+            out.append(role, view.writable);
+        }
+        out.append(name, value);
+    }
+    let op_time = |out: &mut DocBuilder, name: &str, time: OpTime| {
+        out.start_document(name)
+            .append("ts", bson_time(time.ts))
+            .append("t", time.term.0)
+            .end();
+    };
+    let date = |ms| RawBsonRef::DateTime(DateTime::from_millis(ms));
+    out.start_document("lastWrite");
+    op_time(out, "opTime", last.op_time);
+    out.append("lastWriteDate", date(last.wall_ms));
+    op_time(out, "majorityOpTime", last.majority_op_time);
+    out.append("majorityWriteDate", date(last.majority_wall_ms))
+        .end();
+}
