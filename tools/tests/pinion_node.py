@@ -140,3 +140,83 @@ class Node:
     def clean(self):
         if self.own_directory:
             shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class ReplicaSet:
+    """Nodes that are members of one replica set. The first has the highest priority, so it is the first primary."""
+
+    def __init__(self, members=3, settings=None, options=()):
+        self.nodes = [Node("--replSet", "rs0", "--cpus", "2", *options) for _ in range(members)]
+        # Elections that nobody has to wait for long; one that fails over is timed with the defaults.
+        self.settings = {"electionTimeoutMillis": 2000} if settings is None else settings
+
+    @property
+    def config(self):
+        members = [
+            {"_id": at, "host": f"127.0.0.1:{node.port}", "priority": len(self.nodes) - at}
+            for at, node in enumerate(self.nodes)
+        ]
+        return {"_id": "rs0", "members": members, "settings": self.settings}
+
+    @property
+    def uri(self):
+        hosts = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        return f"mongodb://{hosts}/?replicaSet=rs0"
+
+    def client(self, **options):
+        """A client of the whole set."""
+        return pymongo.MongoClient(self.uri, **{"serverSelectionTimeoutMS": 30_000, **options})
+
+    def member(self, node, **options):
+        """A client of this member alone."""
+        return node.client(directConnection=True, **options)
+
+    def state(self, node):
+        """The number of the member's state; 0 while it has not read its configuration yet."""
+        with self.member(node) as client:
+            try:
+                return client.admin.command("replSetGetStatus")["myState"]
+            except pymongo.errors.OperationFailure as error:
+                assert error.code == 94, error
+                return 0
+
+    def primary(self, timeout_secs=40):
+        """The member that is primary, once there is one."""
+        found = []
+
+        def is_there():
+            for node in self.nodes:
+                if node.alive():
+                    with self.member(node) as client:
+                        if client.admin.command("hello")["isWritablePrimary"]:
+                            found.append(node)
+            return bool(found)
+
+        wait_until(is_there, timeout_secs)
+        return found[0]
+
+    def secondaries(self):
+        primary = self.primary()
+        return [node for node in self.nodes if node is not primary]
+
+    def hashes(self, node, database="test"):
+        with self.member(node) as client:
+            return client[database].command("dbHash", read_preference=pymongo.ReadPreference.SECONDARY_PREFERRED)["md5"]
+
+    def wait_alike(self, database="test", timeout_secs=30):
+        """Waits until every member has the same data."""
+        wait_until(lambda: len({self.hashes(node, database) for node in self.nodes}) == 1, timeout_secs)
+
+    def __enter__(self):
+        for node in self.nodes:
+            node.start()
+        with self.member(self.nodes[0]) as client:
+            client.admin.command("replSetInitiate", self.config)
+        self.primary()
+        for node in self.nodes:
+            wait_until(lambda node=node: self.state(node) in (1, 2), 40)
+        return self
+
+    def __exit__(self, *_):
+        for node in self.nodes:
+            node.__exit__()

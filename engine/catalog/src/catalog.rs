@@ -155,6 +155,14 @@ impl Catalog {
             .flat_map(|collection| collection.trees().collect::<Vec<_>>())
     }
 
+    /// The next version, which shows the node's log as a collection of so many bytes.
+    pub(crate) fn with_oplog(&self, size_bytes: i64) -> Catalog {
+        let mut next = self.clone();
+        next.put(Collection::oplog(size_bytes));
+        next.advance_version();
+        next
+    }
+
     pub(crate) fn put(&mut self, collection: Collection) {
         let collection = Arc::new(collection);
         self.remove(collection.number);

@@ -12,11 +12,19 @@ use pinion_query::{IndexSpec, MultikeyPaths, Validator, Variables};
 use pinion_storage::TreeId;
 
 use crate::index::Index;
+use crate::limits::OPLOG_NUMBER;
 use crate::names::is_single_partition;
-use crate::options::{Clustered, CollectionOptions, ValidationLevel};
+use crate::options::{Capped, Clustered, CollectionOptions, ValidationLevel};
 use crate::scattered::is_scattered;
 use crate::uuid::Uuid;
 use pinion_wire::idl::Namespace;
+
+pub(crate) fn oplog_namespace() -> Namespace {
+    Namespace::new("local", "oplog.rs").expect("the oplog's name is one")
+}
+
+/// The oplog has no row, so it gets no UUID by chance.
+const OPLOG_UUID: Uuid = Uuid(*b"local.oplog.rs\0\0");
 
 /// Where a collection's documents live.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +45,9 @@ pub enum Clustering {
     Id,
     /// Their number, in the order in which they came; the index on `_id` is one of the others.
     Record,
+    /// Their timestamps: they are the entries of the node's log, which is no tree, and there is no index on them. No row
+    /// says so.
+    Log,
 }
 
 impl Placement {
@@ -61,6 +72,7 @@ impl Clustering {
         match self {
             Clustering::Id => "id",
             Clustering::Record => "record",
+            Clustering::Log => "log",
         }
     }
 
@@ -136,6 +148,26 @@ impl Collection {
         }
     }
 
+    /// The oplog: what the node's log holds, as a capped collection of so many bytes that no row tells of.
+    pub(crate) fn oplog(size_bytes: i64) -> Collection {
+        let options = CollectionOptions {
+            capped: Some(Capped {
+                size_bytes,
+                max_documents: None,
+            }),
+            ..CollectionOptions::default()
+        };
+        Collection {
+            clustering: Clustering::Log,
+            ..Collection::new(oplog_namespace(), OPLOG_UUID, OPLOG_NUMBER, options)
+        }
+    }
+
+    /// Whether it is the node's log.
+    pub fn is_oplog(&self) -> bool {
+        self.clustering == Clustering::Log
+    }
+
     /// All indexes as the planner sees them: that on `_id`, then `indexes` in their order, which
     /// have that on `_id` among them where the collection's tree is ordered otherwise.
     pub fn index_specs(&self) -> &[IndexSpec] {
@@ -166,6 +198,7 @@ impl Collection {
         match self.clustering {
             Clustering::Id => place.checked_sub(1).map(|place| &self.indexes[place]),
             Clustering::Record => Some(&self.indexes[place]),
+            Clustering::Log => None,
         }
     }
 
@@ -296,7 +329,7 @@ impl Collection {
     /// The indexes but for that on `_id`, in the order they were made.
     pub fn secondary_indexes(&self) -> &[Arc<Index>] {
         match self.clustering {
-            Clustering::Id => &self.indexes,
+            Clustering::Id | Clustering::Log => &self.indexes,
             Clustering::Record => &self.indexes[1..],
         }
     }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_collation::Collation;
-use pinion_keystring::{TypeBits, decode_index_fields, encode_id_in, encode_index_entry_in};
+use pinion_keystring::{decode_index_fields, encode_id_in, encode_index_entry_in};
 use pinion_query::{MultikeyPaths, with_sort_keys};
 use pinion_storage::{Expect, Key, Op, PartitionHash, PartitionId, TreeId, Write, storage};
 use pinion_wire::{Error, ErrorCode, Result};
@@ -92,7 +92,7 @@ impl Collection {
     pub fn record_of(&self, key: &[u8]) -> Option<i64> {
         match self.clustering {
             Clustering::Id => None,
-            Clustering::Record => record_of(key),
+            Clustering::Record | Clustering::Log => record_of(key),
         }
     }
 }
@@ -104,7 +104,9 @@ pub fn record_key(record: i64) -> Key {
 
 /// The number of the record with this key.
 pub fn record_of(key: &[u8]) -> Option<i64> {
-    let decoded = pinion_keystring::decode_id(key, &TypeBits::new()).ok()?;
+    // Every one is a long: what is beyond the whole numbers of a double can be read with that alone.
+    let (_, long) = pinion_keystring::encode_id_with_types(RawBsonRef::Int64(0));
+    let decoded = pinion_keystring::decode_id(key, &long).ok()?;
     let (_, number) = pinion_bson::elements(&decoded).next()?;
     pinion_wire::idl::i64_exact(number)
 }

@@ -30,6 +30,7 @@ mod specs;
 
 pub use build::{BuildLimits, BuildPhase};
 pub use catalog::{Catalog, CoreCatalog, core_catalog};
+pub use ddl::show_oplog;
 pub use ddl::{
     ApplyMode, BuildCounts, BuildInfo, CollMod, CopyDocuments, DropTarget, Dropped, IndexChange,
     IndexName, IndexSelection, IndexesCreated, LoggedCommand, Modified, PropertyChange,
@@ -50,7 +51,7 @@ pub use keys::{
 pub use limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, KILL_POLL, MAX_INDEXES};
 pub use lsid::{NO_USER, append_lsid, lsid_document, read_lsid};
 pub use names::{check_collection_uuid, check_creatable, check_not_view, is_replicated};
-pub use open::{load, reap};
+pub use open::{end_unfinished, load, reap};
 pub use oplog::{
     Observers, OpEvent, OpKind, OpObserver, RetryImage, SessionStamp, bson_timestamp,
     encode_apply_ops, encode_entry,

@@ -23,6 +23,8 @@ pub const MAX_VIEW_PIPELINE_BYTES: usize = 16 << 20;
 pub const FIRST_IDENT: u64 = 16;
 /// The first of the numbers for what is not replicated; the one before it is the key of the row that counts these.
 pub const FIRST_OWN_IDENT: u64 = pinion_storage::TreeId::FIRST_UNREPLICATED.0 + 1;
+/// One of them stands for the oplog, which is no tree.
+pub const OPLOG_NUMBER: u64 = 15;
 /// Documents that an index build reads between two looks whether it should end.
 pub const BUILD_STEP_DOCUMENTS: u64 = 1024;
 /// How often it looks at the room on the file system.

@@ -19,6 +19,14 @@ const KNOWN_SYSTEM: [&str; 6] = [
     "system.sessions",
 ];
 
+/// The namespaces below `system.` that are of one database alone.
+const KNOWN_OF_DATABASES: [&str; 4] = [
+    "admin.system.keys",
+    "local.system.healthlog",
+    "local.system.replset",
+    "local.system.rollback.id",
+];
+
 /// True for collections that live in one partition: all of `local`, and `system.*` but for buckets.
 pub(crate) fn is_single_partition(ns: &Namespace) -> bool {
     let name = ns.collection();
@@ -53,7 +61,9 @@ pub fn check_creatable(ns: &Namespace) -> Result<()> {
             format!("Invalid collection name: {ns}"),
         ));
     }
-    if collection.starts_with("system.") && !KNOWN_SYSTEM.contains(&collection) {
+    let is_known =
+        || KNOWN_SYSTEM.contains(&collection) || KNOWN_OF_DATABASES.contains(&ns.as_str());
+    if collection.starts_with("system.") && !is_known() {
         return Err(Error::new(
             ErrorCode::INVALID_NAMESPACE,
             format!("Invalid system namespace: {ns}"),
@@ -133,5 +143,7 @@ mod tests {
     fn unknown_system_names_are_refused() {
         assert!(check_creatable(&Namespace::parse("d.system.foo").unwrap()).is_err());
         assert!(check_creatable(&Namespace::parse("d.system.js").unwrap()).is_ok());
+        assert!(check_creatable(&Namespace::parse("d.system.replset").unwrap()).is_err());
+        assert!(check_creatable(&Namespace::parse("local.system.replset").unwrap()).is_ok());
     }
 }

@@ -65,12 +65,17 @@ async fn read_rows() -> Result<Catalog> {
     .map_err(damaged)
 }
 
-/// Gives up the builds of indexes whose end recovery has not found, drops temporary collections, and frees the trees that no collection or index refers to:
-/// what an unfinished build or drop left behind.
-pub async fn reap() -> Result<()> {
+/// Gives up the builds of indexes whose end the log does not have, and drops temporary collections: what others have left
+/// unfinished. It writes, so a member of a replica set does so when it becomes the primary.
+pub async fn end_unfinished() -> Result<()> {
     crate::ddl::give_up_builds().await?;
+    crate::ddl::drop_temporary().await
+}
+
+/// Removes the files of builds, and frees the trees that no collection or index refers to: what an unfinished build or drop
+/// left behind.
+pub async fn reap() -> Result<()> {
     crate::build::remove_temporary().await;
-    crate::ddl::drop_temporary().await?;
     let catalog = core_catalog().current();
     let mut known: Vec<pinion_storage::TreeId> = catalog.trees().collect();
     known.push(CATALOG_TREE);

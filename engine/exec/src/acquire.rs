@@ -195,6 +195,12 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
         }
         break (pass, collection, set);
     };
+    if wanted.intent == Intent::Write && collection.as_deref().is_some_and(Collection::is_oplog) {
+        return Err(Error::new(
+            ErrorCode::INVALID_NAMESPACE,
+            format!("cannot write to {}", wanted.ns),
+        ));
+    }
     if let Some(expected) = wanted.uuid {
         let named = collection.as_deref().filter(|_| view.is_none());
         check_collection_uuid(&catalog.current(), &wanted.ns, named, expected)?;

@@ -19,6 +19,7 @@ mod concern;
 mod fail_points;
 mod fsync_lock;
 mod interrupt;
+mod local;
 mod log_verbosity;
 mod member;
 mod ops;
@@ -41,14 +42,20 @@ mod write;
 
 pub use applier::{Applier, ApplyCounts};
 pub use commands::{
-    ProcessSource, ProcessUsage, SystemSource, register_commands, register_test_commands,
+    MAX_WIRE_VERSION, ProcessSource, ProcessUsage, SystemSource, register_command,
+    register_commands, register_test_commands,
 };
-pub use member::log_note;
+pub use local::{read_local, write_local};
+pub use member::{
+    begin_as_primary, interrupt_writers, last_logged, log_note, no_writer_is_behind_a_gate,
+    show_oplog,
+};
 pub use metrics::{CounterValues, Counters};
 pub use node::{OpenNodeError, close_node, open_node};
 pub use options::{HostInfo, NodeOptions};
 pub use parameters::{LogControl, set_start_parameters, test_commands_enabled};
 pub use pinion_catalog::ApplyMode;
+pub use pinion_catalog::from_fatal;
 pub use profile::set_profile_defaults;
 pub use sessions::forget_all as forget_sessions;
 pub use state::{NodeShared, NodeState, state};

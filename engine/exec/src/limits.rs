@@ -193,3 +193,8 @@ pub(crate) const MOST_LEAST_FREE_MB: i64 = 8 << 20;
 
 /// Members that a replica set may have.
 pub(crate) const MAX_MEMBERS: u32 = 50;
+
+/// Entries that a read of the log takes first, and at most at once, and their bytes.
+pub(crate) const LOG_FIRST_BATCH_ENTRIES: usize = 16;
+pub(crate) const LOG_BATCH_ENTRIES: usize = 1024;
+pub(crate) const LOG_BATCH_BYTES: usize = 1 << 20;

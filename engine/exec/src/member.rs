@@ -1,11 +1,15 @@
-//! What a member of a replica set asks of the executor beside commands: entries of its own, and the time of its cluster.
+//! What a member of a replica set asks of the executor beside commands: entries of its own, its log, and the end of its
+//! clients' writes.
 
 use pinion_bson::RawDocument;
-use pinion_catalog::{Observers, OpEvent, OpKind, from_write_error};
-use pinion_clock::Timestamp;
-use pinion_storage::{Statement, storage};
-use pinion_wire::Result;
+use pinion_catalog::{Observers, OpEvent, OpKind, core_catalog, from_write_error, stored_document};
+use pinion_clock::{OpTime, Term, Timestamp};
 
+use pinion_storage::{LogRetention, Statement, storage};
+use pinion_wire::idl::i64_exact;
+use pinion_wire::{ErrorCode, Result};
+
+use crate::read::from_log_error;
 use crate::state::state;
 
 /// Logs an entry that changes nothing, and gives its timestamp.
@@ -40,4 +44,57 @@ pub(crate) fn cluster_time() -> Option<pinion_bson::Timestamp> {
         time: time.secs(),
         increment: time.inc(),
     })
+}
+
+/// What a node does first of all as a primary: it ends what the one before has left unfinished, and tells the version of the
+/// data.
+///
+/// # Errors
+/// It is no primary any more, or storage takes no writes.
+pub async fn begin_as_primary() -> Result<()> {
+    pinion_catalog::end_unfinished().await?;
+    crate::version::keep_version().await
+}
+
+/// Interrupts every write that a client has under way, on all cores: this node is no primary any more.
+pub async fn interrupt_writers() {
+    pinion_runtime::on_all_cores(|_| async {
+        let code = ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE;
+        state().ops.kill_writers(code);
+    })
+    .await;
+}
+
+/// Whether nothing on this core writes behind a gate, or changes the catalog. Of a node that takes no writes any more this
+/// holds for good once it was seen.
+pub fn no_writer_is_behind_a_gate() -> bool {
+    core_catalog().gates().is_drained()
+}
+
+/// The last entry of the node's log; null while there is none.
+///
+/// # Errors
+/// The log cannot be read.
+pub async fn last_logged() -> Result<OpTime> {
+    let mut newest = storage().log_backward(Timestamp::MAX);
+    let read = newest.next_batch(1, 1).await.map_err(from_log_error)?;
+    let Some((ts, entry)) = read.first() else {
+        return Ok(OpTime::NULL);
+    };
+    let term = pinion_bson::get(stored_document(entry), "t").and_then(i64_exact);
+    Ok(OpTime::new(
+        *ts,
+        Term(term.unwrap_or(Term::UNINITIALIZED.0)),
+    ))
+}
+
+/// Shows the node's log as `local.oplog.rs`, and keeps as much of it as is wanted; again with other limits.
+///
+/// # Errors
+/// A collection has that name already.
+pub async fn show_oplog(retention: LogRetention) -> Result<()> {
+    let size = retention.bytes.min(i64::MAX as u64) as i64;
+    pinion_catalog::show_oplog(size).await?;
+    storage().set_log_retention(Some(retention)).await;
+    Ok(())
 }

@@ -43,6 +43,7 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
         "a node is opened on core 0"
     );
     let storage_options = options.storage.clone();
+    let is_member = storage_options.is_member;
     let mut process_id = [0; 12];
     pinion_runtime::random_stream("process").fill_bytes(&mut process_id);
     let memory = NodeMemory::new(storage_options.cache_bytes);
@@ -73,6 +74,10 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
         .recover(Applier::new(ApplyMode::Recovery))
         .await
         .map_err(OpenNodeError::Storage)?;
+    if !is_member {
+        let ended = pinion_catalog::end_unfinished().await;
+        ended.map_err(OpenNodeError::Catalog)?;
+    }
     pinion_catalog::reap()
         .await
         .map_err(OpenNodeError::Catalog)?;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use pinion_runtime::Duration;
 use pinion_wire::idl::Lsid;
-use pinion_wire::{ErrorCode, OpContext};
+use pinion_wire::{CommandClass, ErrorCode, OpContext, Registry};
 
 /// A running operation.
 pub(crate) struct RunningOp {
@@ -68,6 +68,20 @@ impl OpTable {
             // The command that ends the session runs in it too.
             if op.ctx.args.lsid.as_ref() == Some(lsid) && !op.ctx.command.starts_with("kill") {
                 op.ctx.kill(ErrorCode::INTERRUPTED);
+            }
+        }
+    }
+
+    /// Interrupts what writes, with this code: the node accepts no writes any more. An aggregation that writes meets that at
+    /// its next write.
+    pub(crate) fn kill_writers(&self, code: ErrorCode) {
+        let registry = pinion_runtime::core_local::<Registry>();
+        for op in self.ops.borrow().values() {
+            let spec = registry.find(op.ctx.command).map(|command| command.spec);
+            if spec
+                .is_ok_and(|spec| spec.supports_write_concern && spec.class != CommandClass::Read)
+            {
+                op.ctx.kill(code);
             }
         }
     }

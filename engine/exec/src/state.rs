@@ -30,7 +30,7 @@ use crate::write::OpenBuckets;
 
 /// The state of one core of a node.
 pub struct NodeState {
-    pub(crate) shared: Arc<NodeShared>,
+    pub shared: Arc<NodeShared>,
     /// What drives this node as a member of a replica set; a standalone has none.
     pub(crate) replica_set: RefCell<Option<Rc<dyn ReplicaSet>>>,
     pub(crate) metrics: Metrics,
@@ -159,7 +159,7 @@ impl NodeState {
     }
 
     /// A new ObjectId: seconds, bytes of this core, a counter.
-    pub(crate) fn new_object_id(&self) -> ObjectId {
+    pub fn new_object_id(&self) -> ObjectId {
         let secs = (pinion_runtime::wall_ms() / 1000) as u32;
         let count = self.object_ids.counter.get();
         self.object_ids.counter.set((count + 1) & 0x00ff_ffff);

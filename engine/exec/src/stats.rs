@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pinion_catalog::{Collection, core_catalog};
-use pinion_storage::{PartitionId, StorageStats, TreeId, TreeStats, storage};
+use pinion_storage::{LogStats, PartitionId, StorageStats, TreeId, TreeStats, storage};
 
 /// The figures of one tree over all partitions.
 pub(crate) async fn tree_stats(trees: Vec<TreeId>) -> BTreeMap<TreeId, TreeStats> {
@@ -77,9 +77,21 @@ pub(crate) async fn sizes_of(collections: &[Arc<Collection>]) -> Vec<CollectionS
         .collect();
     let all = tree_stats(trees).await;
     let of = |tree: TreeId| all.get(&tree).copied().unwrap_or_default();
+    let log = match collections.iter().any(|collection| collection.is_oplog()) {
+        true => storage().log_stats().await.unwrap_or_default(),
+        false => LogStats::default(),
+    };
     collections
         .iter()
         .map(|collection| {
+            if collection.is_oplog() {
+                return CollectionSizes {
+                    records: log.entries,
+                    data_bytes: log.bytes,
+                    storage_bytes: log.bytes,
+                    indexes: Vec::new(),
+                };
+            }
             let own = of(collection.tree());
             // Documents are clustered by `_id`: its index takes no space of its own but the keys.
             let mut indexes = Vec::with_capacity(collection.index_count());

@@ -14,10 +14,10 @@ use pinion_bson::RawDocumentBuf;
 use pinion_catalog::is_replicated;
 use pinion_clock::{OpTime, Timestamp};
 use pinion_runtime::Instant;
-use pinion_wire::idl::{Namespace, ReadPreferenceMode, WriteConcern};
+use pinion_wire::idl::{GenericArguments, Namespace, ReadPreferenceMode, WriteConcern};
 use pinion_wire::{
     AllowedOnSecondary, CommandClass, CommandSpec, Error, ErrorCode, Invocation, MemberState,
-    OpContext, Registry, Result,
+    OpContext, Registry, Reply, Result,
 };
 
 use crate::state::NodeState;
@@ -93,6 +93,9 @@ pub trait ReplicaSet {
     /// The node stops, or its history has parted from the set's at or below `ts`.
     fn wait_committed(&self, ts: Timestamp) -> Waiting<Result<()>>;
 
+    /// Completes when the commit point is above `ts`.
+    fn wait_commit_beyond(&self, ts: Timestamp) -> Waiting<()>;
+
     /// Waits until members hold what was written up to `ts`, as the concern asks; on this one too it is journaled where that
     /// is asked. The concern is complete: its `w` is not absent.
     ///
@@ -105,6 +108,9 @@ pub trait ReplicaSet {
         concern: &WriteConcern,
         deadline: Option<Instant>,
     ) -> Waiting<Result<()>>;
+
+    /// Appends what another member asks of every reply: `$replData`, `$oplogQueryData`.
+    fn append_metadata(&self, args: &GenericArguments, out: &mut Reply);
 
     /// Logs an entry that changes nothing and tells why, and gives its timestamp.
     ///

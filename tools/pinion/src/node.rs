@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use pinion_bson::RawDocumentBuf;
 use pinion_exec::{HostInfo, LogControl, NodeOptions, ProcessSource, ProcessUsage, SystemSource};
+use pinion_replication_node::MemberOptions;
 use pinion_runtime::{
     CoreId, Duration, Listener, Queue, now, on_all_cores, request_shutdown, set_core_local, sleep,
     spawn,
@@ -22,6 +23,8 @@ pub struct NodeConfig {
     pub server: ServerOptions,
     /// Addresses to listen on; port 0 takes a free one.
     pub listen: Vec<SocketAddr>,
+    /// The set that the node is to be a member of.
+    pub member: Option<MemberOptions>,
     /// `--setParameter`, in order.
     pub set_parameters: Vec<(String, String)>,
     /// `--profile` and `--slowOpSampleRate`.
@@ -86,6 +89,7 @@ impl NodeConfig {
             node,
             server: ServerOptions::default(),
             listen: vec![any],
+            member: None,
             set_parameters: Vec::new(),
             profile: (0, 1.0),
             process: None,
@@ -114,22 +118,38 @@ pub async fn run_core(core: CoreId, config: Arc<NodeConfig>) -> Result<(), NodeE
         .first()
         .map_or(config.node.port, |listener| listener.local_addr().port());
     open(&config, port).await?;
-    if let Err(error) = pinion_exec::keep_version().await {
+    if config.member.is_none()
+        && let Err(error) = pinion_exec::keep_version().await
+    {
         tracing::warn!(target: "STORAGE", id = 7_100_030u64, error = error.message, "The version of the data files could not be stored");
     }
     spawn(Queue::Foreground, async {
         storage().failed().await;
         request_shutdown();
     });
+    if let Some(member) = config.member.clone() {
+        spawn(Queue::Foreground, drive_member(member));
+    }
     tracing::info!(target: "NETWORK", id = 23_016u64, ctx = "listener", port = u64::from(port), ssl = "off", "Waiting for connections");
     pinion_server::serve(listeners, config.server.clone()).await;
     close().await
+}
+
+/// Drives the member that the node is, or stops the node.
+async fn drive_member(member: MemberOptions) {
+    if let Err(error) = pinion_replication_node::start(member).await {
+        tracing::error!(target: "REPL", id = 21_415u64, error = error.message, "What the node keeps of its replica set cannot be read: it stops");
+        request_shutdown();
+    }
 }
 
 /// Opens the node that `config` describes and registers its commands on every core. Called on core 0.
 pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
     let mut options = config.node.clone();
     options.port = port;
+    if let Some((host, _)) = config.node.host.rsplit_once(':') {
+        options.host = format!("{host}:{port}");
+    }
     let recovered = pinion_exec::open_node(options)
         .await
         .map_err(|error| NodeError::Open(error.to_string()))?;
@@ -139,6 +159,11 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
         entriesDiscarded = recovered.entries_cut, tornFrames = recovered.torn_frames,
         durationMillis = recovered.took.as_millis() as u64, "Recovery complete"
     );
+    if let Some(member) = &config.member {
+        let joined = pinion_replication_node::join(member).await;
+        joined.map_err(|error| NodeError::Open(error.message))?;
+    }
+    let is_member = config.member.is_some();
     let parameters = Arc::new(config.set_parameters.clone());
     let (process, system, log_control) = (config.process, config.system, config.log_control);
     let (profile_level, profile_sample_rate) = config.profile;
@@ -158,6 +183,9 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
             let set = pinion_exec::set_start_parameters(&parameters);
             let mut registry = Registry::new();
             pinion_exec::register_commands(&mut registry);
+            if is_member {
+                pinion_replication_node::register_commands(&mut registry);
+            }
             if pinion_exec::test_commands_enabled() {
                 pinion_exec::register_test_commands(&mut registry);
             }

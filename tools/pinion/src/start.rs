@@ -215,6 +215,10 @@ impl Early {
 fn config(options: &Options, cores: usize, startup_warnings: Vec<String>) -> NodeConfig {
     let mut storage = StorageOptions::new(&options.dbpath);
     storage.partitions = options.partitions;
+    if let Some(member) = &options.replication {
+        storage.is_member = true;
+        storage.log_retention = Some(member.first_retention());
+    }
     storage.cache_bytes = options.cache_bytes;
     storage.journal_commit_interval = Duration::from_millis(options.journal_commit_interval_ms);
     storage.checkpoint_interval = match options.sync_delay_secs {
@@ -251,6 +255,7 @@ fn config(options: &Options, cores: usize, startup_warnings: Vec<String>) -> Nod
             slow_ms: options.slow_ms,
         },
         listen,
+        member: options.replication.clone(),
         set_parameters: options.set_parameters.clone(),
         profile: (options.profile_level, options.profile_sample_rate),
         process: Some(machine::process_usage),

@@ -23,7 +23,7 @@ def test_the_data_directory_is_made_and_locked(tmp_path):
 
 
 @pytest.mark.parametrize("options", [
-    ["--auth"], ["--replSet", "rs0"], ["--shardsvr"], ["--configsvr"], ["--keyFile", "x"], ["--tlsMode", "requireTLS"],
+    ["--auth"], ["--replSet", "rs0/a:1"], ["--shardsvr"], ["--configsvr"], ["--keyFile", "x"], ["--tlsMode", "requireTLS"],
     ["--tlsCertificateKeyFile", "x"], ["--storageEngine", "inMemory"], ["--nosuch"], ["--port", "x"], ["--fork"],
 ])
 def test_an_option_that_pinion_lacks_stops_the_start(tmp_path, options):
@@ -33,7 +33,7 @@ def test_an_option_that_pinion_lacks_stops_the_start(tmp_path, options):
 
 
 @pytest.mark.parametrize("text,named", [
-    ("replication:\n  replSetName: rs0\n", "--replSet"), ("security:\n  authorization: enabled\n", "--authorization"),
+    ("replication:\n  replSetName: a/b\n", "--replSet"), ("security:\n  authorization: enabled\n", "--authorization"),
     ("net:\n  tls:\n    mode: requireTLS\n", "--tlsMode"), ("sharding:\n  clusterRole: shardsvr\n", "--clusterRole"),
     ("storage:\n  nosuch: 1\n", "storage.nosuch"), ("storage: [", "YAML"),
 ])

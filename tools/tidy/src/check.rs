@@ -38,6 +38,7 @@ const TOP_LEVEL: &[&str] = &[
     "bench",
     "clippy.toml",
     "core",
+    "docs",
     "engine",
     "replication",
     "sharding",

@@ -44,6 +44,9 @@ pub struct GenericArguments {
     pub max_time_ms: Option<u32>,
     pub comment: Option<Box<RawBson>>,
     pub cluster_time: Option<SignedTime>,
+    /// The reply is to tell another member what this one knows of their set: `$replData`, and `$oplogQueryData`.
+    pub asks_repl_data: bool,
+    pub asks_oplog_query_data: bool,
     pub api: ApiParameters,
     /// The command is to tell what it does, and not to do it.
     pub help: bool,
@@ -123,6 +126,8 @@ impl GenericArguments {
             }
             let path = command.field(name);
             match name {
+                "$replData" => found.asks_repl_data = true,
+                "$oplogQueryData" => found.asks_oplog_query_data = true,
                 "lsid" => found.lsid = Some(parse_lsid(object(path, value)?)?),
                 "txnNumber" => match value {
                     RawBsonRef::Int64(n) => found.txn_number = Some(n),

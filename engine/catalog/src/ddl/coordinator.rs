@@ -17,7 +17,7 @@ use std::sync::Arc;
 use pinion_bson::RawDocumentBuf;
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::Semaphore;
-use pinion_runtime::{CoreId, Queue, Rng};
+use pinion_runtime::{CoreId, Queue, Rng, submit_to};
 use pinion_storage::{Statement, TreeId};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result, interruption};
@@ -201,6 +201,13 @@ impl Coordinator {
         Ok(change)
     }
 
+    /// Installs a version of the catalog whose change is none of the rows', before any other change.
+    async fn show(&self, change: impl FnOnce(&Catalog) -> Catalog) {
+        let _turn = self.commits.acquire().await;
+        let next = Arc::new(change(&core_catalog().current()));
+        install(next).await;
+    }
+
     /// As [`Coordinator::commit_with`], for a change that is not withheld.
     pub(super) async fn commit(
         &self,
@@ -216,13 +223,40 @@ impl Coordinator {
 /// Makes the change the current version on every core and lets go of its dropped trees. Runs on
 /// core 0.
 async fn install_change(change: &CatalogChange, ts: Timestamp) {
-    let next = Arc::new(change.apply_to(&core_catalog().current()));
+    install(Arc::new(change.apply_to(&core_catalog().current()))).await;
+    drop_trees(change.dropped_trees.clone(), ts).await;
+}
+
+async fn install(next: Arc<Catalog>) {
     pinion_runtime::on_all_cores(move |_| {
         let next = next.clone();
         async move { core_catalog().install(next) }
     })
     .await;
-    drop_trees(change.dropped_trees.clone(), ts).await;
+}
+
+/// Shows the node's log, of so many bytes, as a collection that clients read, or tells another size of it.
+///
+/// # Errors
+/// There is a collection or a view of its name.
+pub async fn show_oplog(size_bytes: i64) -> Result<()> {
+    submit_to(CoreId(0), Queue::Foreground, move || async move {
+        let ns = crate::entry::oplog_namespace();
+        let current = core_catalog().current();
+        let is_other = |found: &Arc<crate::Collection>| !found.is_oplog();
+        if current.get(&ns).is_some_and(is_other) || current.view(&ns).is_some() {
+            return Err(Error::new(
+                ErrorCode::NAMESPACE_EXISTS,
+                format!("{ns} is a collection of its own"),
+            ));
+        }
+        let coordinator = pinion_runtime::core_local::<Coordinator>();
+        coordinator
+            .show(|current| current.with_oplog(size_bytes))
+            .await;
+        Ok(())
+    })
+    .await
 }
 
 /// Gives out no number up to those of these trees. Runs on core 0.

@@ -24,6 +24,7 @@ pub use builds::{BuildCounts, BuildInfo, build_counts, end_builds, index_builds,
 pub use cloning::{CopyDocuments, clone_as_capped, convert_to_capped};
 pub use coll_mod::{CollMod, IndexChange, IndexName, Modified, PropertyChange, coll_mod};
 pub(crate) use coordinator::Coordinator;
+pub use coordinator::show_oplog;
 pub(crate) use coordinator::skip_numbers;
 pub use create::{create_collection, ensure_collection};
 pub(crate) use drop::drop_temporary;

@@ -78,6 +78,7 @@ fn collection_of(
     };
     let record = match collection.clustering {
         Clustering::Id => None,
+        Clustering::Log => return Err(damaged("an oplog entry writes to the oplog")),
         Clustering::Record => match field(entry, "rid") {
             Some(RawBsonRef::Int64(record)) => Some(record),
             _ => return Err(damaged("an oplog entry of a capped collection has no rid")),

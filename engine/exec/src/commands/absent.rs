@@ -5,6 +5,7 @@ use pinion_wire::idl::missing_field;
 use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
 
 use super::register;
+use crate::state::state;
 use crate::version::feature_version;
 
 /// Those that only members of a replica set have.
@@ -41,16 +42,18 @@ const USERS: [(&str, &str); 12] = [
 
 pub(super) fn register_absent(r: &mut Registry) {
     let spec = CommandSpec::new;
-    for (name, help) in REPLICATED {
-        register(r, spec(name).admin_only().help(help), None, not_replicated);
-    }
     let admin = |name| spec(name).admin_only();
-    register(
-        r,
-        admin("replSetInitiate").help("begin a replica set"),
-        None,
-        repl_set_initiate,
-    );
+    if !state().is_member() {
+        for (name, help) in REPLICATED {
+            register(r, admin(name).help(help), None, not_replicated);
+        }
+        register(
+            r,
+            admin("replSetInitiate").help("begin a replica set"),
+            None,
+            repl_set_initiate,
+        );
+    }
     register(
         r,
         admin("setFeatureCompatibilityVersion")

@@ -220,7 +220,7 @@ pub(crate) fn collection_info(collection: &Collection, name_only: bool) -> RawDo
             .append("readOnly", false)
             .append("uuid", collection.uuid.to_bson())
             .end();
-        if collection.options.clustered.is_none() {
+        if collection.options.clustered.is_none() && !collection.is_oplog() {
             out.append("idIndex", &*collection.options.id_index());
         }
     }

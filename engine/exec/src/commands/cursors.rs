@@ -1,11 +1,15 @@
 //! `getMore` and `killCursors`, and the reply that every cursor command gives.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 use pinion_catalog::stored_document;
 use pinion_clock::Timestamp;
 use pinion_runtime::{Duration, Queue, compute_beside};
-use pinion_wire::idl::{Namespace, ReadConcern};
+use pinion_wire::idl::{FieldReader, Namespace, ReadConcern, missing_field};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
 use crate::acquire::acquire_read;
@@ -161,7 +165,7 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
     let ns = Namespace::new(cmd.db(), collection)?;
     let batch_size = reader.opt_non_negative("batchSize")?;
     reader.opt_long("term")?;
-    reader.opt_doc("lastKnownCommittedOpTime")?;
+    let committed = last_known_committed(reader.opt_doc("lastKnownCommittedOpTime")?)?;
     reader.unsupported_unless_empty("includeQueryStatsMetrics")?;
     reader.finish()?;
     state().metrics.counters.getmore.inc();
@@ -171,11 +175,11 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
         Some(n) => n as usize,
     };
     let continued = if core == pinion_runtime::core_id() {
-        continue_cursor(id, ns.clone(), max_documents, &cmd.ctx).await?
+        continue_cursor(id, ns.clone(), max_documents, committed, &cmd.ctx).await?
     } else {
         let (ns, ctx) = (ns.clone(), cmd.ctx.clone());
         pinion_runtime::submit_to(core, Queue::Foreground, move || async move {
-            continue_cursor(id, ns, max_documents, &ctx).await
+            continue_cursor(id, ns, max_documents, committed, &ctx).await
         })
         .await?
     };
@@ -207,6 +211,7 @@ async fn continue_cursor(
     id: i64,
     ns: Namespace,
     max_documents: usize,
+    known_committed: Option<Timestamp>,
     ctx: &OpContext,
 ) -> Result<Continued> {
     let state = state();
@@ -250,7 +255,8 @@ async fn continue_cursor(
         let (Some(tail), Some(reads)) = (cursor.stream.awaiting(), &cursor.reads) else {
             break filled;
         };
-        if !filled.documents.is_empty() || !tail.wait(&ctx, reads, until).await? {
+        let waited = tail.wait(&ctx, reads, until);
+        if !filled.documents.is_empty() || !until_committed(known_committed, waited).await? {
             break filled;
         }
     };
@@ -281,6 +287,33 @@ async fn continue_cursor(
         next: id,
         read_concern,
     })
+}
+
+/// The commit point that another member knows, which asks for more of the oplog.
+fn last_known_committed(document: Option<&RawDocument>) -> Result<Option<Timestamp>> {
+    let Some(document) = document else {
+        return Ok(None);
+    };
+    let path = pinion_wire::idl::Path::root("getMore");
+    let path = path.field("lastKnownCommittedOpTime");
+    let ts = FieldReader::object(path, document)?.opt_timestamp("ts")?;
+    ts.map(Some).ok_or_else(|| missing_field(path.field("ts")))
+}
+
+/// Waits for data, but no longer than until more is committed than a member knows: that is news for it too.
+async fn until_committed(
+    known: Option<Timestamp>,
+    waited: impl Future<Output = Result<bool>>,
+) -> Result<bool> {
+    let (Some(known), Some(set)) = (known, state().replica_set()) else {
+        return waited.await;
+    };
+    let (mut waited, mut committed) = (pin!(waited), set.wait_commit_beyond(known));
+    poll_fn(|cx| match committed.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(Ok(false)),
+        Poll::Pending => waited.as_mut().poll(cx),
+    })
+    .await
 }
 
 /// How long one that awaits data waits.

@@ -18,7 +18,7 @@ use crate::topology::ReplicaSet;
 use crate::version::COMPATIBLE_VERSION;
 
 /// With 25 a driver sends `bulkWrite`, and updates of one document with `sort`.
-const MAX_WIRE_VERSION: i32 = 25;
+pub const MAX_WIRE_VERSION: i32 = 25;
 
 /// `hello`.
 pub(crate) async fn hello(cmd: Invocation) -> Result<Reply> {

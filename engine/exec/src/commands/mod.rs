@@ -65,6 +65,7 @@ use pinion_wire::{
 pub(crate) use crate::concern::acknowledge;
 pub(crate) use express::read as read_newest;
 pub use fail_points::register_test_commands;
+pub use hello::MAX_WIRE_VERSION;
 pub use status_sections::{ProcessSource, ProcessUsage, SystemSource};
 pub use table::register_commands;
 
@@ -83,6 +84,15 @@ where
     Fut: Future<Output = Result<Reply>> + 'static,
 {
     registry.register(spec, move |cmd| run(cmd, top, handler));
+}
+
+/// Registers a command of a layer above, with what surrounds every command.
+pub fn register_command<F, Fut>(registry: &mut Registry, spec: CommandSpec, handler: F)
+where
+    F: Fn(Invocation) -> Fut + Copy + 'static,
+    Fut: Future<Output = Result<Reply>> + 'static,
+{
+    register(registry, spec, None, handler);
 }
 
 async fn run<F, Fut>(cmd: Invocation, top: Option<TopKind>, handler: F) -> Result<Reply>
@@ -160,7 +170,7 @@ where
         Some(_) if ctx.command != "aggregate" => poll_once(handled.as_mut()).await,
         _ => None,
     };
-    let result = match first {
+    let mut result = match first {
         Some(result) => result,
         None => {
             let _running = state.ops.enter(ctx.clone(), command);
@@ -168,6 +178,11 @@ where
             handled.await
         }
     };
+    if (ctx.args.asks_repl_data || ctx.args.asks_oplog_query_data)
+        && let (Ok(reply), Some(set)) = (&mut result, state.replica_set())
+    {
+        set.append_metadata(&ctx.args, reply);
+    }
     let top = top.as_ref().map(|(kind, ns)| (*kind, ns.as_str()));
     let ended = finished(metrics, class, top, started);
     if let Some(profiled) = profiled {

@@ -129,6 +129,13 @@ impl Access {
         }
     }
 
+    /// Has a scan of the whole collection go over this range alone.
+    pub(super) fn narrow(&mut self, range: KeyRange) {
+        if let Access::Collection(access) = self {
+            access.ranges = vec![range];
+        }
+    }
+
     /// The plan in a few words, as slow operations are told of.
     pub(crate) fn summary(&self) -> String {
         match self {

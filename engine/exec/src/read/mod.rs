@@ -7,6 +7,7 @@ mod divided;
 mod entry_values;
 mod hint;
 mod item;
+mod log;
 mod merge;
 mod near;
 mod part;
@@ -30,6 +31,7 @@ pub(crate) use cursor::{
 pub(crate) use divided::{collect_divided, run_divided};
 pub(crate) use hint::{of_buckets, parse_hint};
 pub(crate) use item::PartCounters;
+pub(crate) use log::from_log_error;
 pub(crate) use merge::MergedStream;
 pub(crate) use part::{Output, PartTable};
 pub(crate) use pipeline::{Node, PipelineStream, Surroundings};

@@ -15,6 +15,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::access::Access;
 use super::choose::{self, Choice, Watch, choose};
+use super::log::log_range;
 use super::merge::{MergedStream, StepSize};
 use super::part::{Output, PartSpec, Told};
 use super::plan::{Planned, by_id};
@@ -248,7 +249,11 @@ async fn plan(
         is_tried: choice.trial.is_some(),
         planning_us: began.elapsed().as_micros() as u64,
     };
-    Ok((Planned::new(request, choice.plan), chosen, choice.watch))
+    let mut planned = Planned::new(request, choice.plan);
+    if request.collection.is_oplog() {
+        planned.access.narrow(log_range(request.matcher.filter()));
+    }
+    Ok((planned, chosen, choice.watch))
 }
 
 /// Chooses the plan that explain tells of, which the read that it runs then takes.

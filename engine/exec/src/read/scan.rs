@@ -13,6 +13,7 @@ use rustc_hash::FxHashSet;
 use super::access::{Access, RangeAccess};
 use super::entry_values::{behind_value, covered_document, unnamed, value_of};
 use super::item::PartCounters;
+use super::log::LogWalk;
 use super::near::NearWalk;
 use super::part::{Output, PartSpec};
 use super::sorted_walk::{SortedWalk, sorted_order};
@@ -56,6 +57,8 @@ enum Walk {
     Branches(Box<Branches>),
     /// Outward from a point.
     Near(Box<NearWalk>),
+    /// Over the node's log.
+    Log(Box<LogWalk>),
 }
 
 struct Branches {
@@ -126,6 +129,9 @@ impl Scan {
         let walk = match &spec.access {
             Access::Id(key) => Walk::Id(Some(key.clone())),
             Access::Near(near) => Walk::Near(Box::new(NearWalk::new(near, spec.access.repeats()))),
+            Access::Collection(access) if spec.collection.is_oplog() => {
+                Walk::Log(Box::new(LogWalk::new(access)))
+            }
             access => Walk::Branches(Box::new(Branches::new(access))),
         };
         Scan {
@@ -148,6 +154,7 @@ impl Scan {
                 // In a box, as few reads need its room.
                 Box::pin(walk.next(spec, partition, self.at, ctx, counters)).await
             }
+            Walk::Log(walk) => Box::pin(walk.next(counters)).await,
             Walk::Id(key) => {
                 let Some(key) = key.take() else {
                     return Ok(None);

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_catalog::{from_read_error, record_of};
+use pinion_catalog::{from_fatal, from_read_error, record_of};
 use pinion_clock::Timestamp;
 use pinion_runtime::{Instant, Queue, submit_to, timeout_at};
 use pinion_storage::{Direction, Key, KeyRange, ReadAt, TreeId, storage};
@@ -13,6 +13,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::access::{Access, RangeAccess};
 use super::cursor::Reads;
+use super::log::{before, check_log_position, log_range, newest_logged_behind};
 use super::merge::MergedStream;
 use super::request::{ReadRequest, existing_trees, open_at};
 use super::stream::step_for;
@@ -54,10 +55,14 @@ impl TailStream {
         (request.skip, request.limit, request.sort) = (0, None, None);
         let tree = request.collection.tree();
         state().metrics.record_tailing_scan(tree, existing_trees);
+        let newest = match request.collection.is_oplog() {
+            true => before(&log_range(request.matcher.filter())),
+            false => None,
+        };
         let mut stream = TailStream {
             request,
             source,
-            newest: None,
+            newest,
             current: None,
             given: None,
             skip,
@@ -117,6 +122,9 @@ impl TailStream {
         let (tree, Some(position)) = (self.request.collection.tree(), self.given.clone()) else {
             return Ok(());
         };
+        if self.request.collection.is_oplog() {
+            return check_log_position(&position).await;
+        }
         let owner = storage().owner(RECORDS);
         let found = submit_to(owner, Queue::Foreground, move || async move {
             check_position(tree, &position, ReadAt::Newest).await
@@ -148,6 +156,13 @@ impl TailStream {
         wanted: usize,
         at: Timestamp,
     ) -> Result<Option<MergedStream>> {
+        if self.request.collection.is_oplog() {
+            let newest = newest_logged_behind(self.newest.as_ref());
+            return match newest {
+                Some(newest) => self.open_through(ctx, wanted, at, newest).await,
+                None => Ok(None),
+            };
+        }
         let (tree, position) = (self.request.collection.tree(), self.newest.clone());
         let owner = storage().owner(RECORDS);
         let found = submit_to(owner, Queue::Foreground, move || async move {
@@ -156,6 +171,17 @@ impl TailStream {
         let Some(newest) = found.await? else {
             return Ok(None);
         };
+        self.open_through(ctx, wanted, at, newest).await
+    }
+
+    /// Opens a read of what is behind the newest record that was read, up to this one.
+    async fn open_through(
+        &mut self,
+        ctx: &OpContext,
+        wanted: usize,
+        at: Timestamp,
+        newest: Key,
+    ) -> Result<Option<MergedStream>> {
         let range = KeyRange {
             lower: match self.newest.clone() {
                 Some(position) => Bound::Excluded(position),
@@ -188,6 +214,15 @@ impl TailStream {
         loop {
             reads.check()?;
             let turn = until.min(pinion_runtime::now() + AWAIT_POLL);
+            if self.request.collection.is_oplog() {
+                let storage = storage();
+                let logged = storage.wait_log_beyond(Timestamp::from_u64(record as u64));
+                match interruptible(ctx, timeout_at(turn, logged)).await? {
+                    Ok(logged) => return logged.map(|()| true).map_err(from_fatal),
+                    Err(_) if turn == until => return Ok(false),
+                    Err(_) => continue,
+                }
+            }
             let waiting = ctx.clone();
             let owner = storage().owner(RECORDS);
             let has_come = submit_to(owner, Queue::Foreground, move || async move {
@@ -228,12 +263,17 @@ async fn check_position(tree: TreeId, position: &Key, at: ReadAt) -> Result<()> 
     let read = owned.get(tree, position, at).await;
     match read.map_err(from_read_error)? {
         Some(_) => Ok(()),
-        None => Err(Error::new(
-            ErrorCode::CAPPED_POSITION_LOST,
-            format!(
-                "CollectionScan died due to position in capped collection being deleted. Last seen record id: RecordId({})",
-                record_of(position).unwrap_or(0)
-            ),
-        )),
+        None => Err(position_lost(position)),
     }
+}
+
+/// The document of a position is gone, so that what was behind it may be gone as well.
+pub(super) fn position_lost(position: &Key) -> Error {
+    Error::new(
+        ErrorCode::CAPPED_POSITION_LOST,
+        format!(
+            "CollectionScan died due to position in capped collection being deleted. Last seen record id: RecordId({})",
+            record_of(position).unwrap_or(0)
+        ),
+    )
 }

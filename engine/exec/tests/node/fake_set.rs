@@ -10,8 +10,8 @@ use pinion_exec::{LastWrite, ReplicaSet, SetView, Waiting, state};
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{Instant, core_local, on_all_cores, sleep, timeout, try_core_local};
 use pinion_storage::storage;
-use pinion_wire::idl::WriteConcern;
-use pinion_wire::{Error, ErrorCode, MemberState, Result};
+use pinion_wire::idl::{GenericArguments, WriteConcern};
+use pinion_wire::{Error, ErrorCode, MemberState, Reply, Result};
 
 use crate::harness::Client;
 
@@ -59,6 +59,12 @@ impl ReplicaSet for FakeSet {
         self.committed.replace(of_term_1(ts));
         Box::pin(std::future::ready(Ok(())))
     }
+
+    fn wait_commit_beyond(&self, _: Timestamp) -> Waiting<()> {
+        Box::pin(std::future::pending())
+    }
+
+    fn append_metadata(&self, _: &GenericArguments, _: &mut Reply) {}
 
     fn wait_write_concern(
         &self,

@@ -38,6 +38,19 @@ impl Storage {
             .await
     }
 
+    /// Waits until more is durable than everything at or below `ts`. Nothing is flushed for its sake.
+    ///
+    /// # Errors
+    /// Storage has failed.
+    pub async fn wait_durable_beyond(&self, ts: Timestamp) -> Result<(), Fatal> {
+        if self.all_durable() > ts {
+            return Ok(());
+        }
+        self.check_fatal()?;
+        let next = Timestamp::from_u64(ts.as_u64().saturating_add(1));
+        self.wait_reached(Mark::Undurable, next, || ()).await
+    }
+
     /// Every core with undurable entries at or below `ts` flushes at once.
     fn ask_for_flushes(&self, ts: Timestamp) {
         if !self.marks.is_durable_here(ts) {

@@ -269,8 +269,7 @@ impl Storage {
     /// Flushes on demand, and at intervals; ends when storage fails or closes.
     async fn run_own_flusher(self: Rc<Self>, ring: Rc<Ring>) {
         let own = &self.node_state().own;
-        while self.fatal().is_none() && !(self.phase.get() == Phase::Closed && !ring.has_pending())
-        {
+        while self.fatal().is_none() && (self.phase.get() != Phase::Closed || ring.has_pending()) {
             if !own.requested.get() && !ring.is_pressed() {
                 let interval = self.options.journal_commit_interval;
                 let _ = timeout(interval, own.demand.notified()).await;

@@ -226,6 +226,8 @@ impl Storage {
         let current = self.retained_above();
         let wanted = match self.node_state().retention.get() {
             None => c,
+            // A log that begins anew behind what it held.
+            Some(_) if c > self.last_allotted() => c,
             // The rings are not there yet.
             Some(_) if self.phase.get() == Phase::Recovering => current,
             Some(retention) => {

@@ -6,7 +6,9 @@ use pinion_bson::RawDocumentBuf;
 use pinion_clock::Term;
 use pinion_wire::{Error, ErrorCode, MemberState, Result};
 
+use super::limits::SUSPICION_MS;
 use super::{AfterVote, CommandId, Node, Note, Pending, Role};
+use crate::config::HostPort;
 use crate::decision::LastVote;
 use crate::message::{MAX_TERM, Request, VoteRequest, VoteResponse};
 
@@ -60,6 +62,18 @@ impl Node {
         self.postpone_election();
         // Nothing is to be done if this node cannot stand: it looks again after the next time-out.
         self.stand(Reason::ElectionTimeout, None).ok();
+    }
+
+    /// If it is the primary that is gone, an election is due soon.
+    pub(super) fn suspect(&mut self, host: &HostPort) {
+        let is_primary = self
+            .primary
+            .is_some_and(|at| self.member(at).host == *host && Some(at) != self.self_index());
+        if let (true, Some(due)) = (is_primary, self.election_due_ms) {
+            let wait = self.random.next() % SUSPICION_MS;
+            let soon = self.after_ms(wait);
+            self.election_due_ms = Some(due.min(soon));
+        }
     }
 
     /// A set of one needs nobody's vote, so it does not wait.

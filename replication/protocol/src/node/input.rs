@@ -213,6 +213,9 @@ pub enum Input {
         source: HostPort,
         failure: SourceFailure,
     },
+    /// A member does not answer at all any more: its process is gone, or its machine. Others are not waited for as long as
+    /// the election timeout is then.
+    Unreachable(HostPort),
     /// The sync source's oplog does not continue this node's.
     NoCommonEntry {
         source: HostPort,

@@ -21,3 +21,11 @@ pub(super) const FORCED_VERSION_STEP: i64 = 10_000;
 pub(super) const FORCED_VERSION_SPREAD: u64 = 100_000;
 
 const _: () = assert!(DENY_UNREACHABLE_MS < DENY_TOO_STALE_MS);
+
+/// How long at most a member waits before it stands for election when it knows that the primary is gone: as long as that
+/// keeps apart those who have noticed together.
+pub(crate) const SUSPICION_MS: u64 = 200;
+
+/// For how long a new primary waits for every member to tell what it has. That a majority has told it is enough afterwards:
+/// one that is gone would not do so before its heartbeat times out.
+pub(crate) const CATCH_UP_HEARING_MS: u64 = 500;

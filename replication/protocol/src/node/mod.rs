@@ -262,6 +262,7 @@ impl Node {
             Input::NewPrimaryWritten { term, at } => self.new_primary_written(term, at),
             Input::Fetched(fetched) => self.fetched(&fetched),
             Input::SourceFailed { source, failure } => self.source_failed(&source, failure),
+            Input::Unreachable(host) => self.suspect(&host),
             Input::NoCommonEntry { source } => self.no_common_entry(source),
             Input::RolledBack(progress) => self.rolled_back(progress),
             Input::RollbackFailed => self.rollback_failed(),

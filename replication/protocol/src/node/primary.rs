@@ -5,6 +5,7 @@
 use pinion_clock::{OpTime, Term, Timestamp};
 use pinion_wire::{Error, ErrorCode, Result};
 
+use super::limits::CATCH_UP_HEARING_MS;
 use super::step_down::Attempt;
 use super::{Effect, Mode, Node, Note, Progress, Role, Writers};
 use crate::message::OpTimeAndWallTime;
@@ -29,6 +30,8 @@ enum Phase {
     CatchingUp {
         /// `None`: not everybody has told yet what they have.
         target: Option<OpTime>,
+        /// Until then everybody is listened to, and afterwards no more than a majority.
+        hearing_until_ms: u64,
         until_ms: Option<u64>,
     },
     /// Clients that wrote in an earlier term of this node may not have ended yet.
@@ -58,6 +61,11 @@ impl Leadership {
 
     pub(super) fn deadline_ms(&self) -> Option<u64> {
         let catch_up = match self.phase {
+            Phase::CatchingUp {
+                target: None,
+                hearing_until_ms,
+                until_ms,
+            } => Some(until_ms.map_or(hearing_until_ms, |until| until.min(hearing_until_ms))),
             Phase::CatchingUp { until_ms, .. } => until_ms,
             _ => None,
         };
@@ -80,6 +88,7 @@ impl Node {
             election_time: Timestamp::new(secs, 1),
             phase: Phase::CatchingUp {
                 target: None,
+                hearing_until_ms: self.after_ms(CATCH_UP_HEARING_MS),
                 until_ms,
             },
             first_of_term: OpTime::NULL,
@@ -109,7 +118,8 @@ impl Node {
 
     /// Looks whether there is more to catch up with.
     pub(super) fn check_catch_up(&mut self) {
-        let heard = self.others().all(|(_, peer)| peer.heard_since_restart);
+        let all_heard = self.others().all(|(_, peer)| peer.heard_since_restart);
+        let majority_heard = self.majority_heard_since_restart();
         let latest = self
             .others()
             .filter(|(_, peer)| peer.is_up())
@@ -125,7 +135,12 @@ impl Node {
             return;
         };
         match &mut leader.phase {
-            Phase::CatchingUp { target, until_ms } => {
+            Phase::CatchingUp {
+                target,
+                hearing_until_ms,
+                until_ms,
+            } => {
+                let heard = all_heard || (majority_heard && *hearing_until_ms <= now);
                 if until_ms.is_some_and(|until| until <= now) {
                     self.end_catch_up("timed out");
                 } else if heard && latest <= own {
@@ -147,6 +162,18 @@ impl Node {
             | Phase::WritingNewPrimary
             | Phase::Writable => {}
         }
+    }
+
+    /// Whether a majority of voters, this node among them, has told since the election what it has: whoever holds something
+    /// that a majority acknowledged is among them or has voted for this node.
+    fn majority_heard_since_restart(&self) -> bool {
+        let Some(config) = self.config() else {
+            return false;
+        };
+        let heard = self.others().filter(|(at, peer)| {
+            peer.heard_since_restart && peer.is_up() && config.members[*at].is_voter()
+        });
+        heard.count() + 1 >= config.majority_votes()
     }
 
     pub(super) fn end_catch_up(&mut self, outcome: &'static str) {

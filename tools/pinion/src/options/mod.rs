@@ -2,10 +2,13 @@
 
 mod file;
 mod parse;
+mod replication;
 mod table;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+
+use pinion_replication_node::MemberOptions;
 
 use crate::log::Rotation;
 
@@ -55,6 +58,8 @@ pub struct Options {
     pub partitions: Option<u16>,
     /// Most microseconds that a busy core spins before it parks.
     pub spin_micros: u64,
+    /// What makes the node a member of a replica set.
+    pub replication: Option<MemberOptions>,
     /// The arguments as given, for getCmdLineOpts.
     pub argv: Vec<String>,
     /// The options in the configuration file's shape (`path`, value as text or boolean), for getCmdLineOpts.

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, Command};
 
 use super::file::flatten;
+use super::replication::replication;
 use super::table::{OPTIONS, OptionSpec, Shape, Support};
 use super::{Given, Options};
 use crate::log::Rotation;
@@ -193,12 +194,12 @@ fn text(value: &Given) -> String {
 }
 
 /// The values given, read one by one with their ranges.
-struct Reader {
+pub(super) struct Reader {
     given: BTreeMap<&'static str, Vec<Given>>,
 }
 
 impl Reader {
-    fn last(&self, name: &str) -> Option<String> {
+    pub(super) fn last(&self, name: &str) -> Option<String> {
         self.given
             .get(name)
             .and_then(|values| values.last())
@@ -209,7 +210,7 @@ impl Reader {
         self.last(name).is_some_and(|value| value == "true")
     }
 
-    fn int(&self, name: &str, min: u64, max: u64) -> Result<Option<u64>, OptionError> {
+    pub(super) fn int(&self, name: &str, min: u64, max: u64) -> Result<Option<u64>, OptionError> {
         let Some(value) = self.last(name) else {
             return Ok(None);
         };
@@ -266,6 +267,7 @@ fn build(
             .int("partitions", 1, MAX_PARTITIONS)?
             .map(|n| n as u16),
         spin_micros: reader.int("spinMicros", 0, 10_000)?.unwrap_or(200),
+        replication: replication(&reader)?,
         argv,
         parsed,
     })
@@ -502,6 +504,42 @@ mod tests {
     }
 
     #[test]
+    fn members_of_a_set() {
+        let check = |args: &[&str], expected: Option<(&str, Option<u64>, u64)>| {
+            let set = run(args).unwrap().replication;
+            let found = set.as_ref().map(|set| {
+                (
+                    &*set.set_name,
+                    set.oplog_bytes,
+                    set.oplog_min_age.as_secs() / 60,
+                )
+            });
+            assert_eq!(found, expected, "{args:?}");
+        };
+        check(&[], None);
+        check(&["--replSet", "rs0"], Some(("rs0", None, 0)));
+        check(
+            &["--replSet=rs0", "--oplogSize=990"],
+            Some(("rs0", Some(990 << 20), 0)),
+        );
+        check(
+            &["--replSet=rs0", "--oplogMinRetentionHours", "1.5"],
+            Some(("rs0", None, 90)),
+        );
+        refused(&["--oplogSize", "990"], "--oplogSize needs --replSet");
+        refused(&["--replSet", "rs0/a:1,b:2"], "without its members");
+        refused(&["--replSet=rs0", "--oplogSize=0"], "--oplogSize");
+        refused(
+            &["--replSet=rs0", "--oplogMinRetentionHours=-1"],
+            "expected hours",
+        );
+        refused(
+            &["--replSet=rs0", "--enableMajorityReadConcern=false"],
+            "--enableMajorityReadConcern false is not supported",
+        );
+    }
+
+    #[test]
     fn what_is_not_there_stops_the_start() {
         for spec in OPTIONS {
             if let Support::No(_) = spec.support {
@@ -512,10 +550,6 @@ mod tests {
                 }
             }
         }
-        refused(
-            &["--replSet", "rs0"],
-            "--replSet is not supported: replica sets",
-        );
         refused(&["--storageEngine", "inMemory"], "one storage engine");
         assert!(run(&["--storageEngine", "wiredTiger"]).is_ok());
     }
@@ -533,7 +567,8 @@ mod tests {
         assert_eq!(run(&["--config", file]).unwrap().port, 27_099);
         assert_eq!(run(&["-f", file, "--port", "27100"]).unwrap().port, 27_100);
         std::fs::write(&path, "replication:\n  replSetName: rs0\n").unwrap();
-        refused(&["--config", file], "--replSet is not supported");
+        let options = run(&["--config", file]).unwrap();
+        assert_eq!(options.replication.unwrap().set_name, "rs0");
         std::fs::write(&path, "security:\n  authorization: enabled\n").unwrap();
         refused(
             &["--config", file],

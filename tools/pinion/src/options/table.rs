@@ -37,7 +37,6 @@ pub(super) struct OptionSpec {
 }
 
 const NO_SECURITY: &str = "authentication and encryption are not available in this version";
-const NO_REPLICATION: &str = "replica sets are not available in this version";
 const NO_SHARDING: &str = "sharding is not available in this version";
 
 const fn yes(
@@ -451,30 +450,32 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         Shape::Value,
         "the system's longest backlog is always used",
     ),
-    no(
+    yes(
         "replSet",
         "replication.replSetName",
         Shape::Value,
-        NO_REPLICATION,
+        "the replica set that this node is to be a member of",
     ),
-    no(
+    yes(
         "oplogSize",
         "replication.oplogSizeMB",
         Shape::Value,
-        NO_REPLICATION,
+        "megabytes of oplog that a member keeps",
     ),
-    no(
+    yes(
         "oplogMinRetentionHours",
         "storage.oplogMinRetentionHours",
         Shape::Value,
-        NO_REPLICATION,
+        "hours for which a member keeps its oplog, whatever its size",
     ),
-    no(
-        "enableMajorityReadConcern",
-        "replication.enableMajorityReadConcern",
-        Shape::Value,
-        NO_REPLICATION,
-    ),
+    OptionSpec {
+        name: "enableMajorityReadConcern",
+        short: '\0',
+        path: "replication.enableMajorityReadConcern",
+        shape: Shape::Value,
+        support: Support::Only("true", "a member always has majority reads"),
+        help: "",
+    },
     no("shardsvr", "", Shape::Switch, NO_SHARDING),
     no("configsvr", "", Shape::Switch, NO_SHARDING),
     no(

@@ -169,6 +169,7 @@ fn input(player: &Player, verb: &str, words: &Words<'_>) -> Option<Input> {
                 other => panic!("{other} is no failure"),
             },
         },
+        "unreachable" => Input::Unreachable(host(words.at(1))),
         "parted" => Input::NoCommonEntry {
             source: host(words.at(1)),
         },

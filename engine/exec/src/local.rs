@@ -1,0 +1,45 @@
+//! Documents of the `local` database that the node keeps for itself: the configuration of its set, its last vote.
+
+use pinion_bson::{RawDocument, RawDocumentBuf};
+use pinion_catalog::from_fatal;
+use pinion_query::Matcher;
+use pinion_storage::storage;
+use pinion_wire::idl::Namespace;
+use pinion_wire::{OpContext, Result};
+
+use crate::acquire::acquire_read;
+use crate::read::{ReadRequest, open};
+use crate::write::put_document;
+
+const DATABASE: &str = "local";
+
+fn context(command: &'static str) -> OpContext {
+    OpContext::internal(0, command, DATABASE, pinion_runtime::now().as_nanos())
+}
+
+/// The document with this `_id` of a collection of `local`, if it is there.
+///
+/// # Errors
+/// Those of a read.
+pub async fn read_local(collection: &str, id: &str) -> Result<Option<RawDocumentBuf>> {
+    let ctx = context("find");
+    let acquired = acquire_read(&ctx, Namespace::new(DATABASE, collection)?, None).await?;
+    let Some(found) = acquired.collection() else {
+        return Ok(None);
+    };
+    let filter = pinion_bson::rawdoc! { "_id": id };
+    let request = ReadRequest::new(found.clone(), Matcher::parse(&filter)?);
+    let mut stream = open(&ctx, acquired.source(), request, 1).await?.stream;
+    let document = stream.next_wanted(&ctx, 1).await?;
+    Ok(document.map(|bytes| pinion_catalog::stored_document(&bytes).to_owned()))
+}
+
+/// Stores the document with this `_id`, in place of the one that is there, and waits until it is on the device.
+///
+/// # Errors
+/// Those of a write; then the old document or the new one is there.
+pub async fn write_local(collection: &str, id: &str, document: &RawDocument) -> Result<()> {
+    let ns = Namespace::new(DATABASE, collection)?;
+    put_document(&context("update"), ns, id, document).await?;
+    storage().wait_unreplicated().await.map_err(from_fatal)
+}

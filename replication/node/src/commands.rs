@@ -1,0 +1,315 @@
+//! The commands of a member: of operators, and of other members.
+
+use std::future::Future;
+use std::rc::Rc;
+
+use pinion_bson::{RawBsonRef, RawDocumentBuf, rawdoc};
+use pinion_clock::Timestamp;
+use pinion_exec::{register_command, state};
+use pinion_replication_protocol::config::{Config, Initiate};
+use pinion_replication_protocol::message::{
+    HeartbeatRequest, StepDown, UpdatePosition, VoteRequest, parse_freeze, parse_maintenance,
+    parse_step_up, parse_sync_from,
+};
+use pinion_replication_protocol::node::{Command, Node};
+use pinion_runtime::{CoreId, Duration, Queue, submit_to};
+use pinion_wire::idl::WriteConcern;
+use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
+
+use crate::driver::{Driver, driver};
+use crate::effects::{locate, locate_for_initiate, new_set_id};
+
+/// Registers the commands of a member. Called on each core for its own registry.
+pub fn register_commands(r: &mut Registry) {
+    let admin = |name| CommandSpec::new(name).admin_only();
+    register_command(
+        r,
+        admin("replSetInitiate").help("begin a replica set"),
+        initiate,
+    );
+    register_command(
+        r,
+        admin("replSetReconfig").help("change the configuration"),
+        reconfig,
+    );
+    register_command(
+        r,
+        admin("replSetGetConfig").help("configuration of the replica set"),
+        get_config,
+    );
+    register_command(
+        r,
+        admin("replSetGetStatus").help("state of the replica set"),
+        get_status,
+    );
+    register_command(
+        r,
+        admin("replSetGetRBID").help("how often this member rolled back"),
+        get_rollback_id,
+    );
+    register_command(
+        r,
+        admin("replSetHeartbeat").help("sent by other members"),
+        heartbeat,
+    );
+    register_command(
+        r,
+        admin("replSetRequestVotes").help("sent by other members"),
+        request_votes,
+    );
+    register_command(
+        r,
+        admin("replSetUpdatePosition").help("sent by other members"),
+        update_position,
+    );
+    register_command(
+        r,
+        admin("replSetStepDown").help("be primary no longer"),
+        step_down,
+    );
+    register_command(
+        r,
+        admin("replSetStepUp").help("ask for election now"),
+        step_up,
+    );
+    register_command(
+        r,
+        admin("replSetFreeze").help("do not ask for election for a while"),
+        freeze,
+    );
+    register_command(
+        r,
+        admin("replSetMaintenance").help("be in maintenance mode"),
+        maintenance,
+    );
+    register_command(
+        r,
+        admin("replSetSyncFrom").help("replicate from this member"),
+        sync_from,
+    );
+    register_command(
+        r,
+        admin("replSetAbortPrimaryCatchUp").help("be primary without the newest entries"),
+        abort_catch_up,
+    );
+    register_command(
+        r,
+        admin("replSetResizeOplog").help("change how much of the oplog is kept"),
+        resize_oplog,
+    );
+    register_command(
+        r,
+        CommandSpec::new("_isSelf").help("which process this is"),
+        is_self,
+    );
+}
+
+/// Runs something where the member is driven.
+async fn at_driver<F, Fut>(run: F) -> Result<RawDocumentBuf>
+where
+    F: FnOnce(Rc<Driver>) -> Fut + Send + 'static,
+    Fut: Future<Output = Result<RawDocumentBuf>> + 'static,
+{
+    submit_to(CoreId(0), Queue::Foreground, move || async move {
+        match driver() {
+            Some(driver) => run(driver).await,
+            None => Err(Driver::not_initialized()),
+        }
+    })
+    .await
+}
+
+async fn answer<F, Fut>(run: F) -> Result<Reply>
+where
+    F: FnOnce(Rc<Driver>) -> Fut + Send + 'static,
+    Fut: Future<Output = Result<RawDocumentBuf>> + 'static,
+{
+    let document = at_driver(run).await?;
+    Ok(Reply::from_document(&document))
+}
+
+async fn command(command: Command) -> Result<Reply> {
+    answer(move |driver| async move { driver.command(command).await }).await
+}
+
+/// Waits until members hold what was written up to `ts`.
+///
+/// # Errors
+/// The concern cannot be satisfied, or this node is no primary any more.
+pub(crate) async fn await_members(ts: Timestamp, concern: WriteConcern) -> Result<()> {
+    let command = Command::AwaitWriteConcern { ts, concern };
+    at_driver(move |driver| async move { driver.command(command).await }).await?;
+    Ok(())
+}
+
+async fn initiate(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    let document = match reader.value("replSetInitiate") {
+        Some(RawBsonRef::Document(document)) => document.to_owned(),
+        _ => RawDocumentBuf::new(),
+    };
+    answer(move |driver| async move {
+        if driver.with_node(|node| node.config().is_some()) {
+            return Err(Error::new(
+                ErrorCode::ALREADY_INITIALIZED,
+                "already initialized",
+            ));
+        }
+        let asked = Initiate {
+            set_name: &driver.options.set_name,
+            document: &document,
+            host: driver.host.clone(),
+            replica_set_id: new_set_id(),
+        };
+        let config = asked.config()?;
+        let self_index = locate_for_initiate(&driver.peers, &config).await?;
+        driver
+            .command(Command::Initiate { config, self_index })
+            .await
+    })
+    .await
+}
+
+async fn reconfig(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    let document = reader.doc("replSetReconfig")?.to_owned();
+    let force = reader.value("force").is_some_and(pinion_wire::idl::truthy);
+    reader.ignore(&["maxTimeMS"]);
+    reader.finish()?;
+    answer(move |driver| async move {
+        let Some(current) = driver.with_node(|node| node.config().cloned()) else {
+            return Err(Driver::not_initialized());
+        };
+        let config = Config::parse(&document)?.with_identity_of(&current);
+        let self_index = locate(&driver.peers, &config).await;
+        let asked = Command::Reconfig {
+            config,
+            self_index,
+            force,
+        };
+        driver.command(asked).await
+    })
+    .await
+}
+
+async fn get_config(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.ignore(&["replSetGetConfig"]);
+    let with_status = reader.opt_safe_bool("commitmentStatus")?.unwrap_or(false);
+    reader.finish()?;
+    answer(move |driver| async move { driver.with_node(|node| node.get_config(with_status)) }).await
+}
+
+async fn get_status(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.ignore(&["replSetGetStatus", "initialSync"]);
+    reader.finish()?;
+    answer(|driver| async move {
+        driver.tell_progress();
+        let time = driver.time();
+        driver.with_node(|node| node.status(time, |_| ()))
+    })
+    .await
+}
+
+async fn get_rollback_id(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.ignore(&["replSetGetRBID"]);
+    reader.finish()?;
+    answer(|driver| async move { Ok(rawdoc! { "rbid": driver.with_node(Node::rollback_id) }) })
+        .await
+}
+
+async fn heartbeat(cmd: Invocation) -> Result<Reply> {
+    command(Command::Heartbeat(HeartbeatRequest::parse(cmd.body())?)).await
+}
+
+async fn request_votes(cmd: Invocation) -> Result<Reply> {
+    command(Command::Votes(VoteRequest::parse(cmd.body())?)).await
+}
+
+async fn update_position(cmd: Invocation) -> Result<Reply> {
+    command(Command::Position(UpdatePosition::parse(cmd.body())?)).await
+}
+
+async fn step_down(cmd: Invocation) -> Result<Reply> {
+    command(Command::StepDown(StepDown::parse(cmd.body())?)).await
+}
+
+async fn step_up(cmd: Invocation) -> Result<Reply> {
+    let skip_dry_run = parse_step_up(cmd.body())?;
+    command(Command::StepUp { skip_dry_run }).await
+}
+
+async fn freeze(cmd: Invocation) -> Result<Reply> {
+    let secs = parse_freeze(cmd.body())?;
+    command(Command::Freeze { secs }).await
+}
+
+async fn maintenance(cmd: Invocation) -> Result<Reply> {
+    let begins = parse_maintenance(cmd.body())?;
+    command(Command::Maintenance { begins }).await
+}
+
+async fn sync_from(cmd: Invocation) -> Result<Reply> {
+    let host = parse_sync_from(cmd.body())?;
+    command(Command::SyncFrom { host }).await
+}
+
+async fn abort_catch_up(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.ignore(&["replSetAbortPrimaryCatchUp"]);
+    reader.finish()?;
+    command(Command::AbortPrimaryCatchUp).await
+}
+
+async fn resize_oplog(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.ignore(&["replSetResizeOplog"]);
+    let within = |name: &str, least: f64, most: f64| -> Result<Option<f64>> {
+        let value = reader.opt_f64(name)?;
+        let bound = |relation, bound| {
+            Err(Error::bad_value(format!(
+                "BSON field '{name}' value must be {relation} {bound}, actual value '{}'",
+                value.unwrap_or(f64::NAN)
+            )))
+        };
+        match value {
+            Some(value) if value.is_nan() || value < least => bound(">=", least),
+            Some(value) if value > most => bound("<=", most),
+            value => Ok(value),
+        }
+    };
+    let megabytes = within("size", MIN_RESIZED_MB, MAX_RESIZED_MB)?;
+    let hours = within("minRetentionHours", 0.0, f64::MAX)?;
+    reader.finish()?;
+    answer(move |driver| async move {
+        let mut retention = driver.retention.get();
+        if let Some(megabytes) = megabytes {
+            retention.bytes = (megabytes * f64::from(1 << 20)) as u64;
+        }
+        if let Some(hours) = hours {
+            let secs = (hours * 3600.0).min(MAX_RETENTION_SECS);
+            retention.min_age = Duration::from_secs_f64(secs);
+        }
+        pinion_exec::show_oplog(retention).await?;
+        driver.retention.set(retention);
+        Ok(RawDocumentBuf::new())
+    })
+    .await
+}
+
+/// The bounds of `replSetResizeOplog`, as MongoDB's.
+const MIN_RESIZED_MB: f64 = 990.0;
+const MAX_RESIZED_MB: f64 = 1e9;
+/// A hundred years: longer is for ever.
+const MAX_RETENTION_SECS: f64 = 3.2e9;
+
+async fn is_self(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.ignore(&["_isSelf"]);
+    reader.finish()?;
+    let mut out = Reply::new();
+    out.append("id", state().shared.process_id);
+    Ok(out)
+}

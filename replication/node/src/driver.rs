@@ -1,0 +1,325 @@
+//! The driver of the state machine, on core 0: it tells the machine what happens and carries out what it wants done.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pinion_bson::RawDocumentBuf;
+use pinion_clock::{OpTime, Timestamp};
+use pinion_exec::state;
+use pinion_replication_protocol::config::HostPort;
+use pinion_replication_protocol::message::OpTimeAndWallTime;
+use pinion_replication_protocol::node::{
+    Command, CommandId, Identity, Input, Node, Now, Parameters, Persisted, Progress,
+};
+use pinion_runtime::sync::{Notify, OneshotSender, oneshot};
+use pinion_runtime::{
+    CoreId, JoinHandle, Queue, core_id, is_shutdown_requested, now, on_all_cores, sleep,
+    sleep_until, spawn, timeout_at, wall_ms,
+};
+use pinion_storage::{LogRetention, storage};
+use pinion_wire::{Error, ErrorCode, Result, interruption};
+
+use crate::MemberOptions;
+use crate::effects::Persist;
+use crate::follower::Follower;
+use crate::known::Known;
+use crate::limits::{MAX_OPLOG_BYTES, MIN_OPLOG_BYTES, OPLOG_SHARE, TICK_PAUSE};
+use crate::peers::Peers;
+use crate::persisted;
+use crate::seam::{CoreMember, Seam, core_member, wall_ms_of};
+use crate::terms::Terms;
+
+/// What drives this node's member. It lives on core 0.
+pub(crate) struct Driver {
+    pub(crate) options: MemberOptions,
+    /// How the node calls itself before a configuration names it.
+    pub(crate) host: HostPort,
+    node: RefCell<Node>,
+    pub(crate) peers: Rc<Peers>,
+    /// Commands that wait for the machine's answer.
+    waiting: RefCell<BTreeMap<CommandId, OneshotSender<Result<RawDocumentBuf>>>>,
+    last_request: Cell<u64>,
+    /// The machine's deadline may have changed.
+    due: Notify,
+    pub(crate) terms: RefCell<Terms>,
+    /// How much of the oplog is kept.
+    pub(crate) retention: Cell<LogRetention>,
+    pub(crate) follower: Follower,
+    /// What fetches from the sync source.
+    pub(crate) fetching: RefCell<Option<JoinHandle<()>>>,
+    last_told: Cell<Progress>,
+    /// What has to be durable, in this order.
+    pub(crate) persists: RefCell<VecDeque<Persist>>,
+    pub(crate) persist_due: Notify,
+    publishing: Cell<bool>,
+    unpublished: Cell<bool>,
+    pub(crate) published: Notify,
+}
+
+/// Makes every core part of a member, before it serves clients. Called on core 0.
+///
+/// # Errors
+/// The oplog cannot be shown as a collection.
+pub async fn join(options: &MemberOptions) -> Result<()> {
+    pinion_exec::show_oplog(retention(options).await?).await?;
+    let known = Arc::new(Known::before_start(&options.set_name));
+    on_all_cores(move |_| {
+        let known = known.clone();
+        async move {
+            let member = CoreMember::new(known);
+            state().set_replica_set(Rc::new(Seam(member.clone())));
+            pinion_runtime::set_core_local(member);
+        }
+    })
+    .await;
+    Ok(())
+}
+
+/// How much of its oplog a member keeps.
+async fn retention(options: &MemberOptions) -> Result<LogRetention> {
+    Ok(LogRetention {
+        bytes: match options.oplog_bytes {
+            Some(bytes) => bytes,
+            None => share_of_disk().await?,
+        },
+        min_age: options.oplog_min_age,
+    })
+}
+
+/// The bytes of oplog that a member keeps where nobody says how many: as mongod, a twentieth of what is free.
+async fn share_of_disk() -> Result<u64> {
+    let space = pinion_runtime::fs::space(storage().dir()).await;
+    let free = space
+        .map_err(|error| Error::internal(error.to_string()))?
+        .free_bytes;
+    Ok((free / OPLOG_SHARE).clamp(MIN_OPLOG_BYTES, MAX_OPLOG_BYTES))
+}
+
+/// Takes up what the node knows of its set, and drives the member from then on. Called on core 0 once the node listens.
+///
+/// # Errors
+/// What the node keeps of its set cannot be read.
+pub async fn start(options: MemberOptions) -> Result<()> {
+    assert!(core_id() == CoreId(0), "a member is driven on core 0");
+    let host = HostPort::parse(&state().shared.options.host)?;
+    let peers = Peers::new();
+    let config = persisted::config(&options.set_name).await?;
+    let last = pinion_exec::last_logged().await?;
+    let found = Persisted {
+        self_index: match &config {
+            Some(config) => crate::effects::locate(&peers, config).await.ok(),
+            None => None,
+        },
+        needs_initial_sync: !persisted::is_synced().await?,
+        config,
+        last_vote: persisted::last_vote().await?,
+        progress: Progress::all_at(with_wall(last)),
+        min_valid: OpTime::NULL,
+        rollback_id: persisted::rollback_id().await?,
+    };
+    let identity = Identity {
+        set_name: options.set_name.clone(),
+        host: host.clone(),
+        seed: pinion_runtime::random_stream("replication").next_u64(),
+        parameters: Parameters::default(),
+    };
+    let retention = retention(&options).await?;
+    let driver = Rc::new(Driver {
+        options,
+        host,
+        node: RefCell::new(Node::new(identity, found, time())),
+        peers,
+        waiting: RefCell::default(),
+        last_request: Cell::new(0),
+        due: Notify::new(),
+        terms: RefCell::new(Terms::starting_at(last)),
+        retention: Cell::new(retention),
+        follower: Follower::new(),
+        fetching: RefCell::default(),
+        last_told: Cell::new(Progress::default()),
+        persists: RefCell::default(),
+        persist_due: Notify::new(),
+        publishing: Cell::new(false),
+        unpublished: Cell::new(false),
+        published: Notify::new(),
+    });
+    pinion_runtime::set_core_local(driver.clone());
+    spawn(Queue::Foreground, driver.clone().keep_time());
+    spawn(Queue::Foreground, driver.clone().persist());
+    spawn(Queue::Foreground, driver.clone().watch_progress());
+    driver.follow().await?;
+    driver.tell(Input::Tick);
+    Ok(())
+}
+
+/// The driver; `None` while the node has not read what it knows of its set.
+pub(crate) fn driver() -> Option<Rc<Driver>> {
+    pinion_runtime::try_core_local::<Driver>()
+}
+
+fn time() -> Now {
+    Now {
+        ms: now().as_nanos() / 1_000_000,
+        wall_ms: wall_ms(),
+    }
+}
+
+pub(crate) fn with_wall(optime: OpTime) -> OpTimeAndWallTime {
+    OpTimeAndWallTime {
+        optime,
+        wall_ms: wall_ms_of(optime.ts),
+    }
+}
+
+impl Driver {
+    /// Tells the machine what happened, and sets about what it wants done.
+    pub(crate) fn tell(self: &Rc<Self>, input: Input) {
+        let effects = self.node.borrow_mut().step(time(), input);
+        for effect in effects {
+            self.perform(effect);
+        }
+        self.due.notify_one();
+    }
+
+    /// Tells how far this node's own storage is, if it is further.
+    pub(crate) fn tell_progress(self: &Rc<Self>) {
+        let progress = self.progress();
+        if progress != self.last_told.replace(progress) {
+            self.tell(Input::Progress(progress));
+        }
+    }
+
+    /// How far this node's own storage is.
+    pub(crate) fn progress(&self) -> Progress {
+        let (storage, terms) = (storage(), self.terms.borrow());
+        let at = |ts: Timestamp| with_wall(terms.optime(ts));
+        // In this order, so that none is told to be ahead of the one that it follows.
+        let (durable, applied) = (storage.all_durable(), storage.visible());
+        Progress {
+            written: at(storage.last_allotted()),
+            applied: at(applied),
+            durable: at(durable),
+        }
+    }
+
+    /// Looks at the machine.
+    pub(crate) fn with_node<T>(&self, look: impl FnOnce(&Node) -> T) -> T {
+        look(&self.node.borrow())
+    }
+
+    pub(crate) fn time(&self) -> Now {
+        time()
+    }
+
+    /// Has the machine answer a command.
+    ///
+    /// # Errors
+    /// Those of the command.
+    pub(crate) async fn command(self: &Rc<Self>, command: Command) -> Result<RawDocumentBuf> {
+        self.tell_progress();
+        let id = CommandId(self.last_request.get() + 1);
+        self.last_request.set(id.0);
+        let (answer, answered) = oneshot();
+        self.waiting.borrow_mut().insert(id, answer);
+        let _withdrawn = Withdraws { driver: self, id };
+        self.tell(Input::Command { id, command });
+        let stopped = || interruption(ErrorCode::INTERRUPTED_AT_SHUTDOWN);
+        answered.await.unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// The answer to a command.
+    pub(crate) fn answer(&self, id: CommandId, result: Result<RawDocumentBuf>) {
+        let waiting = self.waiting.borrow_mut().remove(&id);
+        // The client may have gone away.
+        let _ = waiting.map(|answer| answer.send(result));
+    }
+
+    /// Tells the machine when the time has come that it waits for.
+    async fn keep_time(self: Rc<Self>) {
+        while !is_shutdown_requested() {
+            let changed = self.due.notified();
+            let deadline = self.node.borrow().next_deadline_ms();
+            match deadline {
+                None => changed.await,
+                Some(ms) => {
+                    let at = pinion_runtime::Instant::from_nanos(ms.saturating_mul(1_000_000));
+                    if now() < at && timeout_at(at, changed).await.is_ok() {
+                        continue;
+                    }
+                    sleep_until(at).await;
+                    self.tell_progress();
+                    self.tell(Input::Tick);
+                    // The machine may have to wait for something else behind its deadline.
+                    sleep(TICK_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Tells the machine how far this node's oplog is durable, as it moves on.
+    async fn watch_progress(self: Rc<Self>) {
+        let storage = storage();
+        loop {
+            let durable = storage.all_durable();
+            self.tell_progress();
+            if storage.wait_durable_beyond(durable).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Sends every core what is known now. What changes while that is on its way is sent behind it.
+    pub(crate) fn publish(self: &Rc<Self>) {
+        self.unpublished.set(true);
+        if self.publishing.replace(true) {
+            return;
+        }
+        let driver = self.clone();
+        spawn(Queue::Foreground, async move {
+            while driver.unpublished.replace(false) {
+                let known = Arc::new(driver.known());
+                on_all_cores(move |_| {
+                    let known = known.clone();
+                    async move { core_member().replace(known) }
+                })
+                .await;
+            }
+            driver.publishing.set(false);
+            driver.published.notify_all();
+        });
+    }
+
+    /// Completes when every core knows what is known now.
+    pub(crate) async fn all_published(&self) {
+        while self.publishing.get() {
+            self.published.notified().await;
+        }
+    }
+
+    fn known(&self) -> Known {
+        Known::of(&self.node.borrow(), &self.terms.borrow())
+    }
+
+    pub(crate) fn not_initialized() -> Error {
+        Error::new(
+            ErrorCode::NOT_YET_INITIALIZED,
+            "no replset config has been received",
+        )
+    }
+}
+
+/// Takes a command back that nobody waits for any more.
+struct Withdraws<'d> {
+    driver: &'d Rc<Driver>,
+    id: CommandId,
+}
+
+impl Drop for Withdraws<'_> {
+    fn drop(&mut self) {
+        if self.driver.waiting.borrow_mut().remove(&self.id).is_some() {
+            self.driver.tell(Input::Withdrawn(self.id));
+        }
+    }
+}

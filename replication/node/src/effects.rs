@@ -1,0 +1,315 @@
+//! What the machine wants done, done.
+
+use std::rc::Rc;
+
+use pinion_bson::{ObjectId, rawdoc};
+use pinion_clock::{Term, Timestamp};
+use pinion_exec::{begin_as_primary, forget_sessions, interrupt_writers, log_note, state};
+use pinion_replication_protocol::config::{Config, HostPort, find_self};
+use pinion_replication_protocol::decision::LastVote;
+use pinion_replication_protocol::node::{Effect, Input, Note, SourceFailure, SyncPurpose};
+use pinion_runtime::{Queue, join_all, on_all_cores, sleep, spawn};
+use pinion_storage::storage;
+use pinion_wire::{Error, ErrorCode, Result};
+
+use crate::driver::{Driver, with_wall};
+use crate::limits::{HISTORY_SECS, SELF_CHECK, WRITERS_POLL};
+use crate::peers::Peers;
+use crate::persisted;
+
+/// What has to be on the device before the machine goes on.
+#[derive(Clone, Debug)]
+pub(crate) enum Persist {
+    Vote(LastVote),
+    Config(Box<Config>),
+}
+
+impl Driver {
+    pub(crate) fn perform(self: &Rc<Self>, effect: Effect) {
+        match effect {
+            Effect::Send {
+                id,
+                to,
+                request,
+                timeout_ms,
+            } => {
+                let driver = self.clone();
+                spawn(Queue::Foreground, async move {
+                    let limit = pinion_runtime::Duration::from_millis(timeout_ms);
+                    let reply = driver.peers.run(&to, &request.to_bson(), limit).await;
+                    let reply = reply.map(|reply| reply.body().to_owned());
+                    driver.tell_progress();
+                    driver.tell(Input::Response {
+                        id,
+                        reply: reply.map_err(|error| error.into_error()),
+                    });
+                });
+            }
+            Effect::Reply { id, result } => self.answer(id, result),
+            Effect::StoreVote(vote) => self.queue(Persist::Vote(vote)),
+            Effect::StoreConfig(config) => self.queue(Persist::Config(Box::new(config))),
+            Effect::LocateSelf(config) => {
+                let driver = self.clone();
+                spawn(Queue::Foreground, async move {
+                    let index = locate(&driver.peers, &config).await;
+                    driver.tell(Input::SelfLocated(index));
+                });
+            }
+            Effect::Initiate(config) => {
+                spawn(Queue::Foreground, self.clone().initiate(config));
+            }
+            Effect::StopWrites => {
+                spawn(Queue::Foreground, self.clone().stop_writes());
+            }
+            Effect::WriteNewPrimary { term } => {
+                spawn(Queue::Foreground, self.clone().begin_term(term));
+            }
+            Effect::Drain => {
+                spawn(Queue::Foreground, self.clone().drain());
+            }
+            Effect::StateChanged(_) | Effect::ViewChanged { .. } => self.publish(),
+            Effect::CommitPoint { stable, .. } => {
+                self.keep_history(stable.ts);
+                self.publish();
+            }
+            Effect::StartFetching {
+                source,
+                purpose: SyncPurpose::Steady | SyncPurpose::CatchUp,
+            } => {
+                let fetch = spawn(Queue::Foreground, self.clone().fetch(source));
+                self.fetching.replace(Some(fetch));
+            }
+            Effect::AllowWrites { .. } => {
+                self.publish();
+                spawn(Queue::Foreground, self.clone().begin_writable());
+            }
+            Effect::StopFetching => self.stop_fetching(),
+            Effect::StartFetching {
+                source,
+                purpose: SyncPurpose::InitialSync,
+            } => self.tell_later(Input::SourceFailed {
+                source,
+                failure: SourceFailure::Stopped,
+            }),
+            Effect::StartInitialSync => {
+                tracing::error!(target: "REPL", id = 7_400_002u64, "Initial sync is not available: this member stays without data");
+            }
+            Effect::StartRollback { .. } => {
+                tracing::error!(target: "REPL", id = 7_400_003u64, "Rollback is not available: this member's last writes part it from its set");
+                self.tell_later(Input::RollbackFailed);
+            }
+            Effect::Note(note) => tell_log(&note),
+        }
+    }
+
+    /// Nothing up to here is ever rolled back, so a checkpoint may hold it; of what is before some history is kept.
+    fn keep_history(&self, stable: Timestamp) {
+        if stable.is_null() {
+            return;
+        }
+        let storage = storage();
+        storage.set_stable(stable);
+        let oldest = stable.secs().saturating_sub(HISTORY_SECS);
+        storage.set_oldest(Timestamp::new(oldest, 0));
+    }
+
+    fn stop_fetching(&self) {
+        if let Some(fetch) = self.fetching.take() {
+            fetch.abort();
+        }
+    }
+
+    /// Tells the machine something in a step of its own.
+    fn tell_later(self: &Rc<Self>, input: Input) {
+        let driver = self.clone();
+        spawn(Queue::Foreground, async move { driver.tell(input) });
+    }
+
+    fn queue(&self, persist: Persist) {
+        self.persists.borrow_mut().push_back(persist);
+        self.persist_due.notify_one();
+    }
+
+    /// Makes votes and configurations durable, one after another.
+    pub(crate) async fn persist(self: Rc<Self>) {
+        loop {
+            let due = self.persist_due.notified();
+            let next = self.persists.borrow_mut().pop_front();
+            match next {
+                None => due.await,
+                Some(Persist::Vote(vote)) => match persisted::store_vote(vote).await {
+                    Ok(()) => self.tell(Input::VoteStored(vote)),
+                    // A vote that may be forgotten must not be told to anybody.
+                    Err(error) => stop_node("the last vote cannot be stored", &error),
+                },
+                Some(Persist::Config(config)) => {
+                    let stored = persisted::store_config(&config).await;
+                    self.tell(Input::ConfigStored(stored));
+                }
+            }
+        }
+    }
+
+    /// The first entry of a new set, and its configuration.
+    async fn initiate(self: Rc<Self>, config: Config) {
+        let begun = async {
+            self.lead().await;
+            let first = log_note(&rawdoc! { "msg": "initiating set" }).await?;
+            let written = storage().wait_durable(first).await;
+            written.map_err(pinion_exec::from_fatal)?;
+            persisted::store_synced().await?;
+            persisted::store_config(&config).await?;
+            self.terms.borrow_mut().begin(first, Term::UNINITIALIZED);
+            self.follow().await?;
+            Ok(self.progress())
+        };
+        let begun = begun.await;
+        self.tell(Input::Initiated(begun));
+    }
+
+    /// Ends all writes of clients: none passes the door any more, and those behind it come to their ends.
+    async fn stop_writes(self: Rc<Self>) {
+        self.publish();
+        self.all_published().await;
+        interrupt_writers().await;
+        let cores = pinion_runtime::core_count();
+        let mut ended = vec![false; cores];
+        while ended.contains(&false) {
+            let drained =
+                on_all_cores(|_| async { pinion_exec::no_writer_is_behind_a_gate() }).await;
+            for (ended, drained) in ended.iter_mut().zip(drained) {
+                *ended |= drained;
+            }
+            if ended.contains(&false) {
+                sleep(WRITERS_POLL).await;
+            }
+        }
+        if let Err(error) = self.follow().await {
+            return stop_node("the log cannot be followed", &error);
+        }
+        self.tell_progress();
+        self.tell(Input::WritesStopped);
+    }
+
+    /// Clients write, and the node does what a primary does first.
+    async fn begin_writable(self: Rc<Self>) {
+        self.all_published().await;
+        if let Err(error) = begin_as_primary().await {
+            tracing::warn!(target: "REPL", id = 7_400_004u64, error = error.message, "What a primary does first is not done");
+        }
+    }
+
+    /// Everything that was fetched is applied: a primary takes no more from others.
+    async fn drain(self: Rc<Self>) {
+        self.apply_all().await;
+        self.tell_progress();
+        self.tell(Input::Drained);
+    }
+
+    /// The first entry of a primary's term.
+    async fn begin_term(self: Rc<Self>, term: Term) {
+        // What was applied for another primary is not in them.
+        forget_sessions().await;
+        self.lead().await;
+        on_all_cores(move |_| async move { storage().set_term(term.0) }).await;
+        match log_note(&rawdoc! { "msg": "new primary" }).await {
+            Ok(first) => {
+                self.terms.borrow_mut().begin(first, term);
+                let at = with_wall(self.terms.borrow().optime(first));
+                self.tell_progress();
+                self.tell(Input::NewPrimaryWritten { term, at });
+            }
+            Err(error) => stop_node("the first entry of a term cannot be written", &error),
+        }
+    }
+}
+
+/// What a member cannot keep it must not act upon.
+pub(crate) fn stop_node(what: &str, error: &Error) {
+    tracing::error!(target: "REPL", id = 7_400_001u64, error = error.message, "{what}: the node stops");
+    pinion_runtime::request_shutdown();
+}
+
+/// The place of this node in a configuration: of the member that says to be this process.
+///
+/// # Errors
+/// As of [`find_self`].
+pub(crate) async fn locate(peers: &Peers, config: &Config) -> Result<usize> {
+    let asked = config
+        .members
+        .iter()
+        .map(|member| is_self(peers, &member.host));
+    let answers = join_all(asked).await;
+    let own: Vec<&HostPort> = config
+        .members
+        .iter()
+        .zip(answers)
+        .filter_map(|(member, is_self)| is_self.then_some(&member.host))
+        .collect();
+    find_self(config, |host| own.contains(&host))
+}
+
+async fn is_self(peers: &Peers, host: &HostPort) -> bool {
+    let command = rawdoc! { "_isSelf": 1, "$db": "admin" };
+    let reply = peers.run(host, &command, SELF_CHECK).await;
+    let process = state().shared.process_id;
+    let id = reply
+        .ok()
+        .and_then(|reply| reply.body().get_object_id("id").ok());
+    id == Some(process)
+}
+
+/// Refuses a configuration in which this node has no place, as `replSetInitiate` does.
+pub(crate) async fn locate_for_initiate(peers: &Peers, config: &Config) -> Result<usize> {
+    let located = locate(peers, config).await;
+    located.map_err(|error| Error::new(ErrorCode::INVALID_REPLICA_SET_CONFIG, error.message))
+}
+
+pub(crate) fn new_set_id() -> ObjectId {
+    state().new_object_id()
+}
+
+fn tell_log(note: &Note) {
+    match note {
+        Note::Election {
+            reason,
+            term,
+            dry_run,
+        } => {
+            tracing::info!(target: "ELECTION", id = 21_450u64, reason, term = term.0, dryRun = dry_run, "Starting an election");
+        }
+        Note::ElectionLost { term, reason } => {
+            tracing::info!(target: "ELECTION", id = 21_445u64, term = term.0, reason, "Not becoming primary");
+        }
+        Note::Elected { term } => {
+            tracing::info!(target: "ELECTION", id = 21_446u64, term = term.0, "Election succeeded, assuming primary role");
+        }
+        Note::SteppedDown { term, reason } => {
+            tracing::info!(target: "REPL", id = 21_475u64, term = term.0, reason, "Stepping down from primary");
+        }
+        Note::Voted {
+            term,
+            candidate_index,
+            refused,
+        } => {
+            let refused = refused.as_deref().unwrap_or_default();
+            tracing::info!(target: "ELECTION", id = 23_980u64, term = term.0, candidateIndex = candidate_index, refused, "Responding to vote request");
+        }
+        Note::CatchUp { outcome } => {
+            tracing::info!(target: "REPL", id = 21_363u64, outcome, "Exited primary catch-up mode");
+        }
+        Note::MemberDown { host, why } => {
+            tracing::info!(target: "REPL", id = 23_974u64, host = %host, why, "Heartbeat failed after max retries");
+        }
+        Note::NewSyncSource { source, why } => {
+            let source = source.as_ref().map(HostPort::to_string).unwrap_or_default();
+            tracing::info!(target: "REPL", id = 21_799u64, syncSource = source, why, "Sync source chosen");
+        }
+        Note::TooStale => {
+            tracing::error!(target: "REPL", id = 21_803u64, "Too stale to catch up");
+        }
+        Note::ConfigRefused { why } => {
+            tracing::warn!(target: "REPL", id = 21_417u64, why, "Ignoring a configuration received in a heartbeat");
+        }
+    }
+}

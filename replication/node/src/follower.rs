@@ -1,0 +1,189 @@
+//! What a member does with the entries that it has fetched: it logs them with the timestamps that they have, and applies them.
+//!
+//! One task does so for as long as the node runs, whoever the entries come from: a fetcher may be given up at any time, and
+//! what it has handed over is applied all the same.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use bytes::Bytes;
+use pinion_clock::{OpTime, Term, Timestamp};
+use pinion_exec::{Applier, ApplyMode, from_fatal};
+use pinion_runtime::sync::{OneshotSender, Receiver, Sender, channel, oneshot};
+use pinion_runtime::{Queue, spawn};
+use pinion_storage::{ForeignEntry, WriteError, storage};
+use pinion_wire::idl::i64_exact;
+use pinion_wire::{Error, Result};
+
+use crate::driver::Driver;
+use crate::effects::stop_node;
+use crate::limits::BATCHES_AHEAD;
+
+/// An entry of another member's oplog.
+#[derive(Clone, Debug)]
+pub(crate) struct Fetched {
+    pub(crate) optime: OpTime,
+    pub(crate) bytes: Bytes,
+}
+
+impl Fetched {
+    /// Reads the position of an entry.
+    ///
+    /// # Errors
+    /// It has no timestamp.
+    pub(crate) fn read(bytes: Bytes) -> Result<Fetched> {
+        let document = pinion_bson::RawDocument::from_bytes(&bytes)
+            .map_err(|error| Error::failed_to_parse(error.to_string()))?;
+        let ts = match pinion_bson::get(document, "ts") {
+            Some(pinion_bson::RawBsonRef::Timestamp(ts)) => Timestamp::new(ts.time, ts.increment),
+            _ => return Err(Error::failed_to_parse("an oplog entry has no ts")),
+        };
+        let term = pinion_bson::get(document, "t").and_then(i64_exact);
+        let term = term.map_or(Term::UNINITIALIZED, Term);
+        Ok(Fetched {
+            optime: OpTime::new(ts, term),
+            bytes,
+        })
+    }
+}
+
+enum Work {
+    Entries(Vec<Fetched>),
+    /// Told when everything before it is applied.
+    Barrier(OneshotSender<()>),
+}
+
+/// The way of fetched entries into this node. It lives on core 0.
+pub(crate) struct Follower {
+    work: RefCell<Option<Sender<Work>>>,
+    /// The last entry that was handed over; what is fetched next comes behind it.
+    last: Cell<OpTime>,
+}
+
+impl Follower {
+    pub(crate) fn new() -> Follower {
+        Follower {
+            work: RefCell::new(None),
+            last: Cell::new(OpTime::NULL),
+        }
+    }
+
+    /// The last entry that was handed over, or that was there before.
+    pub(crate) fn last(&self) -> OpTime {
+        self.last.get()
+    }
+}
+
+impl Driver {
+    /// From now on entries come from others: nobody on this node writes what is replicated.
+    pub(crate) async fn follow(self: &Rc<Self>) -> Result<()> {
+        let last = storage().follow().await.map_err(from_fatal)?;
+        self.follower.last.set(self.terms.borrow().optime(last));
+        let (sender, receiver) = channel(BATCHES_AHEAD);
+        *self.follower.work.borrow_mut() = Some(sender);
+        spawn(Queue::Foreground, self.clone().take_entries(receiver));
+        Ok(())
+    }
+
+    /// From now on this node writes entries of its own, above all that it has.
+    pub(crate) async fn lead(self: &Rc<Self>) {
+        self.apply_all().await;
+        *self.follower.work.borrow_mut() = None;
+        storage().lead().await;
+    }
+
+    /// Takes over entries that follow one another and the last ones; waits while too many are not applied yet.
+    pub(crate) async fn hand_over(&self, entries: Vec<Fetched>) {
+        let Some(last) = entries.last().map(|entry| entry.optime) else {
+            return;
+        };
+        let work = self.follower.work.borrow().clone();
+        let Some(work) = work else {
+            return;
+        };
+        // Sending may be given up while it waits, and then nothing is handed over.
+        if work.send(Work::Entries(entries)).await.is_ok() {
+            self.follower.last.set(last);
+        }
+    }
+
+    /// Waits until everything that was handed over is applied.
+    pub(crate) async fn apply_all(&self) {
+        let work = self.follower.work.borrow().clone();
+        let Some(work) = work else {
+            return;
+        };
+        let (done, applied) = oneshot();
+        if work.send(Work::Barrier(done)).await.is_ok() {
+            let _ = applied.await;
+        }
+    }
+
+    async fn take_entries(self: Rc<Self>, mut work: Receiver<Work>) {
+        let applier = Rc::new(Applier::new(ApplyMode::Secondary));
+        let telling = spawn(
+            Queue::Foreground,
+            self.clone().tell_applied(applier.clone()),
+        );
+        while let Some(work) = work.recv().await {
+            let done = match work {
+                Work::Entries(entries) => self.log_and_apply(&applier, entries).await,
+                Work::Barrier(done) => {
+                    let applied = applier.barrier().await;
+                    self.set_applied(applier.applied());
+                    let _ = done.send(());
+                    applied.map_err(|error| Error::internal(error.to_string()))
+                }
+            };
+            if let Err(error) = done {
+                stop_node("an oplog entry cannot be applied", &error);
+                return;
+            }
+        }
+        telling.abort();
+    }
+
+    async fn log_and_apply(&self, applier: &Applier, entries: Vec<Fetched>) -> Result<()> {
+        let mut predecessor = storage().last_allotted();
+        let mut logged = Vec::with_capacity(entries.len());
+        for entry in &entries {
+            let ts = entry.optime.ts;
+            logged.push(ForeignEntry {
+                ts,
+                predecessor,
+                bytes: entry.bytes.clone(),
+            });
+            self.terms.borrow_mut().begin(ts, entry.optime.term);
+            predecessor = ts;
+        }
+        storage()
+            .log_at(&logged)
+            .await
+            .map_err(|error| match error {
+                WriteError::Fatal(fatal) => from_fatal(fatal),
+                other => Error::internal(format!("{other:?}")),
+            })?;
+        for entry in entries {
+            let applied = applier.apply(entry.optime.ts, entry.bytes).await;
+            applied.map_err(|error| Error::internal(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Reads see what is applied, as it is.
+    async fn tell_applied(self: Rc<Self>, applier: Rc<Applier>) {
+        loop {
+            let seen = applier.applied();
+            self.set_applied(seen);
+            if applier.wait_beyond(seen).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn set_applied(&self, ts: Timestamp) {
+        if ts > storage().visible() {
+            storage().set_applied(ts);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! A member of a replica set: drives the state machine of `replication/protocol` with the node's clock, its connections to
+//! other members and its storage.
+//!
+//! The machine runs on core 0 ([`driver`]); every core has a copy of what clients need to know of it ([`seam`]), which core 0
+//! replaces whole. Commands of other members and of operators are taken to core 0 from whatever core they come in on.
+
+mod commands;
+mod driver;
+mod effects;
+mod fetch;
+mod follower;
+mod known;
+mod limits;
+mod peers;
+mod persisted;
+mod seam;
+mod terms;
+
+pub use commands::register_commands;
+pub use driver::{join, start};
+
+use pinion_runtime::Duration;
+use pinion_storage::LogRetention;
+
+/// What a node is told about the set that it is to be a member of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MemberOptions {
+    /// `--replSet`.
+    pub set_name: String,
+    /// Bytes of oplog to keep; a share of the disk when absent.
+    pub oplog_bytes: Option<u64>,
+    /// For how long the oplog is kept whatever its size.
+    pub oplog_min_age: Duration,
+}
+
+impl MemberOptions {
+    /// What storage is opened with, before it is known how large the disk is.
+    pub fn first_retention(&self) -> LogRetention {
+        LogRetention {
+            bytes: self.oplog_bytes.unwrap_or(limits::MIN_OPLOG_BYTES),
+            min_age: self.oplog_min_age,
+        }
+    }
+}

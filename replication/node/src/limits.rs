@@ -1,0 +1,48 @@
+//! Limits of a member's driver.
+
+use pinion_runtime::Duration;
+
+/// Connections that are left over and kept, to each member.
+pub(crate) const IDLE_CONNECTIONS: usize = 4;
+
+/// For how long one is kept.
+pub(crate) const IDLE_CONNECTION: Duration = Duration::from_secs(60);
+
+/// How long a host has to tell whether it is this node.
+pub(crate) const SELF_CHECK: Duration = Duration::from_secs(5);
+
+/// The pause between two looks at whether the writes under way have ended.
+pub(crate) const WRITERS_POLL: Duration = Duration::from_millis(1);
+
+/// Changes of the term that are remembered, of which one comes with each election.
+pub(crate) const MAX_TERMS: usize = 1024;
+
+/// The part of the free disk that the oplog takes by default, and its bounds.
+pub(crate) const OPLOG_SHARE: u64 = 20;
+pub(crate) const MIN_OPLOG_BYTES: u64 = 990 << 20;
+pub(crate) const MAX_OPLOG_BYTES: u64 = 50 << 30;
+
+/// The least time between two ticks of the machine.
+pub(crate) const TICK_PAUSE: Duration = Duration::from_millis(1);
+
+/// Batches of fetched entries that wait to be logged.
+pub(crate) const BATCHES_AHEAD: usize = 4;
+
+/// How often fetching begins anew with the same source before it is given up.
+pub(crate) const FETCH_RETRIES: u32 = 3;
+
+/// How long a source has beside the time that it is told to wait.
+pub(crate) const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a source may look for this node's last entry.
+pub(crate) const FIRST_FETCH_TIME: Duration = Duration::from_secs(60);
+
+/// How far back snapshots can be read, before the last entry that nothing can undo: MongoDB's
+/// `minSnapshotHistoryWindowInSeconds`.
+pub(crate) const HISTORY_SECS: u32 = 300;
+
+/// For how long a source may send nothing, beside the time that it is told to wait, before it is asked whether it is there.
+pub(crate) const SILENCE: Duration = Duration::from_millis(1000);
+
+/// How long it has to answer that.
+pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_millis(1000);

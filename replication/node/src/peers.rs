@@ -1,0 +1,114 @@
+//! Connections to the other members. Each command has one to itself while it runs; what is left over is kept for the next.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+
+use pinion_bson::{RawDocument, RawDocumentBuf, rawdoc};
+use pinion_replication_protocol::config::HostPort;
+use pinion_runtime::{Duration, Instant, now, timeout};
+use pinion_server::{Remote, RemoteError, RemoteReply};
+
+use crate::limits::{IDLE_CONNECTION, IDLE_CONNECTIONS};
+
+/// Connections of one core to other members.
+#[derive(Default)]
+pub(crate) struct Peers {
+    idle: RefCell<BTreeMap<HostPort, Vec<Idle>>>,
+}
+
+struct Idle {
+    remote: Remote,
+    since: Instant,
+}
+
+impl Peers {
+    pub(crate) fn new() -> Rc<Peers> {
+        Rc::default()
+    }
+
+    /// Runs a command on a member, which names its database, within a time. It may be run twice: a connection that was left
+    /// over may turn out to be closed.
+    ///
+    /// # Errors
+    /// `Broken` also when the time is up.
+    pub(crate) async fn run(
+        &self,
+        address: &HostPort,
+        command: &RawDocument,
+        limit: Duration,
+    ) -> Result<RemoteReply, RemoteError> {
+        let within = async {
+            if let Some(mut remote) = self.left_over(address) {
+                match remote.run(command).await {
+                    // The other side has closed it meanwhile, and others to it with it.
+                    Err(RemoteError::Broken(_)) => self.forget(address),
+                    reply => return self.keep(address, remote, reply),
+                }
+            }
+            let mut remote = connect(address).await?;
+            let reply = remote.run(command).await;
+            self.keep(address, remote, reply)
+        };
+        match timeout(limit, within).await {
+            Ok(reply) => reply,
+            Err(_) => Err(RemoteError::Broken(io::ErrorKind::TimedOut.into())),
+        }
+    }
+
+    /// A refusal leaves the connection as it was; anything else leaves it in the middle of something.
+    fn keep(
+        &self,
+        address: &HostPort,
+        remote: Remote,
+        reply: Result<RemoteReply, RemoteError>,
+    ) -> Result<RemoteReply, RemoteError> {
+        if matches!(reply, Ok(_) | Err(RemoteError::Refused(_))) {
+            self.give_back(address, remote);
+        }
+        reply
+    }
+
+    fn left_over(&self, address: &HostPort) -> Option<Remote> {
+        let mut idle = self.idle.borrow_mut();
+        let connections = idle.get_mut(address)?;
+        let now = now();
+        connections.retain(|idle| now.saturating_since(idle.since) < IDLE_CONNECTION);
+        connections.pop().map(|idle| idle.remote)
+    }
+
+    fn give_back(&self, address: &HostPort, remote: Remote) {
+        let mut idle = self.idle.borrow_mut();
+        let connections = idle.entry(address.clone()).or_default();
+        if connections.len() < IDLE_CONNECTIONS {
+            let since = now();
+            connections.push(Idle { remote, since });
+        }
+    }
+
+    /// Closes what is left over to a member: it has restarted, or is no member any more.
+    pub(crate) fn forget(&self, address: &HostPort) {
+        self.idle.borrow_mut().remove(address);
+    }
+}
+
+/// Opens a connection and introduces this node on it.
+pub(crate) async fn connect(address: &HostPort) -> Result<Remote, RemoteError> {
+    let mut remote = Remote::open(&address.host, address.port).await?;
+    remote.run(&introduction()).await?;
+    Ok(remote)
+}
+
+/// The first command on a connection between members.
+fn introduction() -> RawDocumentBuf {
+    rawdoc! {
+        "hello": 1,
+        "client": {
+            "driver": { "name": "NetworkInterfacePinion", "version": env!("CARGO_PKG_VERSION") },
+            "os": { "type": "Linux", "name": "Linux", "architecture": "", "version": "" },
+        },
+        "internalClient": { "minWireVersion": 0, "maxWireVersion": pinion_exec::MAX_WIRE_VERSION },
+        "$db": "admin",
+    }
+}

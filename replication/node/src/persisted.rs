@@ -1,0 +1,83 @@
+//! What a member keeps in its `local` database: the configuration, its last vote, and whether its data are complete.
+
+use pinion_bson::rawdoc;
+use pinion_clock::Term;
+use pinion_exec::{read_local, write_local};
+
+use pinion_replication_protocol::config::Config;
+use pinion_replication_protocol::decision::LastVote;
+use pinion_wire::idl::{FieldReader, Path};
+use pinion_wire::{Error, ErrorCode, Result};
+
+/// The configuration lies under the name of the set, as in MongoDB.
+const CONFIG: &str = "system.replset";
+const ELECTION: &str = "replset.election";
+const LAST_VOTE: &str = "lastVote";
+/// The data of this node are those of its set: the first member's by definition, others' after their initial sync.
+const SYNCED: &str = "replset.initialSyncId";
+const ROLLBACK_ID: &str = "system.rollback.id";
+
+/// The stored configuration of the set of this name.
+///
+/// # Errors
+/// It cannot be read, or breaks a rule.
+pub(crate) async fn config(set_name: &str) -> Result<Option<Config>> {
+    let stored = read_local(CONFIG, set_name).await?;
+    let config = stored
+        .map(|document| Config::parse(&document))
+        .transpose()?;
+    if let Some(config) = &config {
+        config.validate()?;
+    }
+    Ok(config)
+}
+
+pub(crate) async fn store_config(config: &Config) -> Result<()> {
+    write_local(CONFIG, &config.id, &config.to_bson()).await
+}
+
+/// The last vote that this node gave.
+///
+/// # Errors
+/// It cannot be read, or is no vote.
+pub(crate) async fn last_vote() -> Result<Option<LastVote>> {
+    let Some(document) = read_local(ELECTION, LAST_VOTE).await? else {
+        return Ok(None);
+    };
+    let reader = FieldReader::object(Path::root(ELECTION), &document)?;
+    let missing =
+        |name: &str| Error::new(ErrorCode::NO_SUCH_KEY, format!("{ELECTION} has no {name}"));
+    let term = reader.opt_i64("term")?.ok_or_else(|| missing("term"))?;
+    let candidate = reader.opt_i64("candidateIndex")?;
+    Ok(Some(LastVote {
+        term: Term(term),
+        candidate_index: candidate
+            .and_then(|index| usize::try_from(index).ok())
+            .ok_or_else(|| missing("candidateIndex"))?,
+    }))
+}
+
+pub(crate) async fn store_vote(vote: LastVote) -> Result<()> {
+    let document = rawdoc! {
+        "_id": LAST_VOTE,
+        "term": vote.term.0,
+        "candidateIndex": vote.candidate_index as i64,
+    };
+    write_local(ELECTION, LAST_VOTE, &document).await
+}
+
+/// Whether the data of this node are those of its set.
+pub(crate) async fn is_synced() -> Result<bool> {
+    Ok(read_local(SYNCED, SYNCED).await?.is_some())
+}
+
+pub(crate) async fn store_synced() -> Result<()> {
+    write_local(SYNCED, SYNCED, &rawdoc! { "_id": SYNCED }).await
+}
+
+/// How often this member has rolled back; 1 before the first time, as in MongoDB.
+pub(crate) async fn rollback_id() -> Result<i32> {
+    let stored = read_local(ROLLBACK_ID, "rollbackId").await?;
+    let id = stored.and_then(|document| document.get_i32("rollbackId").ok());
+    Ok(id.unwrap_or(1))
+}

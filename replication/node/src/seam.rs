@@ -1,0 +1,196 @@
+//! What a core of a member tells the executor: the copy that core 0 has last sent, and waiting for one that says more.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pinion_clock::{OpTime, Timestamp};
+use pinion_exec::{LastWrite, ReplicaSet, SetView, Waiting, log_note};
+use pinion_replication_protocol::message::{OplogQueryMetadata, ReplSetMetadata};
+use pinion_runtime::sync::Notify;
+use pinion_runtime::{Instant, timeout_at};
+use pinion_storage::storage;
+use pinion_wire::idl::{GenericArguments, WriteConcern, WriteConcernW};
+use pinion_wire::{Error, ErrorCode, Reply, Result};
+
+use crate::commands::await_members;
+use crate::known::Known;
+
+/// One core's part of a member.
+pub(crate) struct CoreMember {
+    known: RefCell<Arc<Known>>,
+    /// There is a new copy.
+    replaced: Notify,
+}
+
+impl CoreMember {
+    pub(crate) fn new(known: Arc<Known>) -> Rc<CoreMember> {
+        Rc::new(CoreMember {
+            known: RefCell::new(known),
+            replaced: Notify::new(),
+        })
+    }
+
+    pub(crate) fn known(&self) -> Arc<Known> {
+        self.known.borrow().clone()
+    }
+
+    /// Takes over what core 0 has sent.
+    pub(crate) fn replace(&self, known: Arc<Known>) {
+        if known.view.writable {
+            storage().set_term(known.view.term);
+        }
+        self.known.replace(known);
+        self.replaced.notify_all();
+    }
+
+    /// Waits until what is known gives an answer.
+    async fn wait_for<T>(&self, mut answer: impl FnMut(&Known) -> Option<T>) -> T {
+        loop {
+            let replaced = self.replaced.notified();
+            if let Some(answer) = answer(&self.known()) {
+                return answer;
+            }
+            replaced.await;
+        }
+    }
+
+    async fn hold(self: Rc<CoreMember>, ts: Timestamp, concern: WriteConcern) -> Result<()> {
+        let majority = concern.w == Some(WriteConcernW::Majority);
+        let journaled = concern.journal.unwrap_or(majority);
+        if journaled {
+            let durable = storage().wait_durable(ts).await;
+            durable.map_err(pinion_exec::from_fatal)?;
+        }
+        match concern.w {
+            None | Some(WriteConcernW::Members(0 | 1)) => Ok(()),
+            Some(WriteConcernW::Majority) => {
+                let optime = self.known().terms.optime(ts);
+                self.wait_for(|known| match known.is_committed(optime) {
+                    Ok(false) => None,
+                    Ok(true) => Some(Ok(())),
+                    Err(error) => Some(Err(error)),
+                })
+                .await
+            }
+            Some(_) => await_members(ts, concern).await,
+        }
+    }
+}
+
+/// This core's part of the member that the node is.
+pub(crate) fn core_member() -> Rc<CoreMember> {
+    pinion_runtime::core_local::<CoreMember>()
+}
+
+/// The seam's form of a core's part, which its waits can hold.
+pub(crate) struct Seam(pub(crate) Rc<CoreMember>);
+
+impl ReplicaSet for Seam {
+    fn view(&self) -> Arc<SetView> {
+        self.0.known.borrow().view.clone()
+    }
+
+    fn wait_changed(&self, counter: i64) -> Waiting<()> {
+        let member = self.0.clone();
+        Box::pin(async move {
+            let changed = |known: &Known| (known.view.counter > counter).then_some(());
+            member.wait_for(changed).await;
+        })
+    }
+
+    fn last_write(&self) -> LastWrite {
+        let known = self.0.known();
+        let op_time = known.terms.optime(storage().visible());
+        LastWrite {
+            op_time,
+            wall_ms: wall_ms_of(op_time.ts),
+            majority_op_time: known.committed.min(op_time),
+            majority_wall_ms: wall_ms_of(known.committed.min(op_time).ts),
+        }
+    }
+
+    fn commit_point(&self) -> OpTime {
+        self.0.known.borrow().committed
+    }
+
+    fn wait_committed(&self, ts: Timestamp) -> Waiting<Result<()>> {
+        let member = self.0.clone();
+        Box::pin(async move {
+            storage()
+                .wait_durable(ts)
+                .await
+                .map_err(pinion_exec::from_fatal)?;
+            let reached = |known: &Known| (known.committed.ts >= ts).then_some(());
+            member.wait_for(reached).await;
+            Ok(())
+        })
+    }
+
+    fn wait_commit_beyond(&self, ts: Timestamp) -> Waiting<()> {
+        let member = self.0.clone();
+        Box::pin(async move {
+            let beyond = |known: &Known| (known.committed.ts > ts).then_some(());
+            member.wait_for(beyond).await;
+        })
+    }
+
+    fn wait_write_concern(
+        &self,
+        ts: Timestamp,
+        concern: &WriteConcern,
+        deadline: Option<Instant>,
+    ) -> Waiting<Result<()>> {
+        let held = self.0.clone().hold(ts, concern.clone());
+        Box::pin(async move {
+            let Some(deadline) = deadline else {
+                return held.await;
+            };
+            timeout_at(deadline, held).await.unwrap_or_else(|_| {
+                Err(Error::new(
+                    ErrorCode::WRITE_CONCERN_TIMEOUT,
+                    "waiting for replication timed out",
+                ))
+            })
+        })
+    }
+
+    fn append_metadata(&self, args: &GenericArguments, out: &mut Reply) {
+        let known = self.0.known();
+        let Some((repl, query)) = &known.metadata else {
+            return;
+        };
+        let applied = known.terms.optime(storage().visible());
+        if args.asks_repl_data {
+            let last_visible = applied;
+            ReplSetMetadata {
+                last_visible,
+                ..repl.clone()
+            }
+            .append_to(out);
+        }
+        if args.asks_oplog_query_data {
+            let last_applied = known.terms.optime(storage().last_allotted());
+            OplogQueryMetadata {
+                last_applied,
+                ..query.clone()
+            }
+            .append_to(out);
+        }
+    }
+
+    fn write_noop(&self, why: &'static str) -> Waiting<Result<Timestamp>> {
+        let writable = self.0.known.borrow().view.writable;
+        Box::pin(async move {
+            if !writable {
+                return Err(Error::new(ErrorCode::NOT_WRITABLE_PRIMARY, "not primary"));
+            }
+            log_note(&pinion_bson::rawdoc! { "msg": why }).await
+        })
+    }
+}
+
+/// The wall clock time of an entry, to the second: what its timestamp says.
+pub(crate) fn wall_ms_of(ts: Timestamp) -> i64 {
+    i64::from(ts.secs()) * 1000
+}

@@ -1,0 +1,82 @@
+//! In which term each entry of the oplog was written, as far back as this node remembers.
+
+use std::collections::VecDeque;
+
+use pinion_clock::{OpTime, Term, Timestamp};
+
+use crate::limits::MAX_TERMS;
+
+/// The first timestamps of terms, in order. Storage knows entries by their timestamps alone; members compare them with terms.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Terms(VecDeque<(Timestamp, Term)>);
+
+impl Terms {
+    /// Everything from the last entry of the oplog on, as far as it is not said otherwise, is of its term.
+    pub(crate) fn starting_at(last: OpTime) -> Terms {
+        let mut terms = Terms::default();
+        if !last.is_null() {
+            terms.0.push_back((last.ts, last.term));
+        }
+        terms
+    }
+
+    /// Entries from `first` on are of a later term.
+    ///
+    /// # Panics
+    /// When timestamps or terms go back.
+    pub(crate) fn begin(&mut self, first: Timestamp, term: Term) {
+        if let Some((last, before)) = self.0.back() {
+            if term == *before {
+                return;
+            }
+            assert!(first > *last && term > *before, "terms go back");
+        }
+        self.0.push_back((first, term));
+        if self.0.len() > MAX_TERMS {
+            self.0.pop_front();
+        }
+    }
+
+    /// The entry at a timestamp, or the last one below it. What is older than all that is remembered counts to the oldest
+    /// term.
+    pub(crate) fn optime(&self, ts: Timestamp) -> OpTime {
+        if ts.is_null() {
+            return OpTime::NULL;
+        }
+        let known = self.0.iter().rev().find(|(first, _)| *first <= ts);
+        match known.or(self.0.front()) {
+            Some((_, term)) => OpTime::new(ts, *term),
+            None => OpTime::NULL,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terms_of_entries() {
+        let ts = |secs| Timestamp::new(secs, 1);
+        let at = |secs, term| OpTime::new(ts(secs), Term(term));
+        let mut terms = Terms::starting_at(at(10, 2));
+        terms.begin(ts(20), Term(4));
+        terms.begin(ts(25), Term(4));
+        terms.begin(ts(30), Term(5));
+        let check = |terms: &Terms, secs, term| assert_eq!(terms.optime(ts(secs)), at(secs, term));
+        for (secs, term) in [(5, 2), (10, 2), (19, 2), (20, 4), (29, 4), (30, 5), (99, 5)] {
+            check(&terms, secs, term);
+        }
+        assert_eq!(terms.optime(Timestamp::MIN), OpTime::NULL);
+        assert_eq!(Terms::default().optime(ts(1)), OpTime::NULL);
+    }
+
+    #[test]
+    fn they_are_bounded() {
+        let mut terms = Terms::default();
+        for n in 1..=MAX_TERMS as u32 + 5 {
+            terms.begin(Timestamp::new(n, 1), Term(i64::from(n)));
+        }
+        assert_eq!(terms.0.len(), MAX_TERMS);
+    }
+}
