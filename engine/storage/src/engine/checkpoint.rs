@@ -170,7 +170,8 @@ impl Storage {
         }
         let c = self.timeline().checkpoint();
         // Nothing was written since.
-        let idle = c == node.base.get() && !node.dirty.get();
+        let has_untimed = self.shared.has_untimed.load(Ordering::SeqCst);
+        let idle = c == node.base.get() && !node.dirty.get() && !has_untimed;
         let merges = match spilling {
             // Nothing but a merge frees the memory of what is spilled already.
             Spilling::WherePaying => idle && self.wants_checkpoint(),
@@ -195,13 +196,19 @@ impl Storage {
         result.map(|()| c)
     }
 
-    /// Takes a checkpoint at `ts`, which lies above everything in the log. Call it on core 0, while nothing is written.
+    /// Takes a checkpoint at `ts`, which lies above everything in the log, and begins the log behind it. Call it on core 0, while
+    /// nothing is logged.
     pub(super) async fn checkpoint_beyond_log(&self, ts: Timestamp) -> Result<(), Fatal> {
         let _turn = self.node_state().turn.acquire().await;
         self.check_fatal()?;
         self.node_state().log_begins_above.set(ts);
+        let last = self.last_allotted();
         let written = self.write_checkpoint(ts, true).await;
-        written.inspect_err(|fatal| self.poison(fatal.clone()))
+        written.inspect_err(|fatal| self.poison(fatal.clone()))?;
+        assert!(self.last_allotted() == last, "nobody else logs");
+        // Before the next checkpoint begins: its timestamp is not below the base.
+        self.shared.words.sequencer.advance_to(ts);
+        Ok(())
     }
 
     /// Whether changes wait to be merged in some partition.
@@ -226,6 +233,7 @@ impl Storage {
         let started = now();
         sim::event("checkpoint begin");
         node.dirty.set(false);
+        self.shared.has_untimed.store(false, Ordering::SeqCst);
         // What is stable now is so for whoever opens this.
         let stable = self.stable_to_record();
         let merged = join_all((0..self.cores as u16).map(|core| {

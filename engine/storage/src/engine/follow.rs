@@ -78,8 +78,8 @@ impl Storage {
         assert!(self.role.get() == logger, "this core does not follow");
     }
 
-    /// Begins the log of a node that has none behind `ts`: what an initial sync has brought is the state at that
-    /// timestamp, and the next entry links to it. When this returns a checkpoint holds that.
+    /// Begins the log anew behind `ts`: what an initial sync brings is the state at that timestamp, and the next entry links
+    /// to it. What the log has is no longer part of it. When this returns a checkpoint holds that.
     ///
     /// # Errors
     /// Storage has failed.
@@ -98,10 +98,7 @@ impl Storage {
         submit_to(CoreId(0), Queue::Background, move || async move {
             storage().checkpoint_beyond_log(ts).await
         })
-        .await?;
-        assert!(self.last_allotted() == last, "nobody else logs");
-        self.shared.words.sequencer.advance_to(ts);
-        Ok(())
+        .await
     }
 
     /// Appends entries to this core's ring, in their order. They are durable with the ring's next flush, as all entries are

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use pinion_clock::{Term, Timestamp};
 use pinion_runtime::sync::{Gate, Notify, Semaphore};
@@ -106,6 +106,7 @@ pub async fn open(options: StorageOptions) -> Result<Opened, OpenError> {
         recording_durable: AtomicU64::new(manifest.all_durable),
         unsealed: (0..cores).map(|_| AtomicU64::new(u64::MAX)).collect(),
         checkpoints_awaited: AtomicUsize::new(0),
+        has_untimed: AtomicBool::new(false),
         log: LogWords::new(cores, manifest.retained_above),
         bounds: Bounds::new(options.is_member, manifest.stable()),
     });

@@ -567,6 +567,13 @@ impl Storage {
     async fn apply_owned(&self, ts: Timestamp, writes: &[Write]) -> Result<(), ApplyError> {
         let partition = self.owned_partition(writes[0].partition);
         let applied = partition.apply_at(ts, writes).await;
+        // After the write: a checkpoint that takes the word back before it seals its changes has the write among them.
+        if ts.is_null() {
+            let has_untimed = &self.shared.has_untimed;
+            if !has_untimed.load(Ordering::Relaxed) {
+                has_untimed.store(true, Ordering::SeqCst);
+            }
+        }
         applied.map_err(|error| ApplyError(error.to_string()))
     }
 

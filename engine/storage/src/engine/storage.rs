@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::{Gate, Notify};
@@ -36,6 +36,9 @@ pub(super) struct Shared {
     pub(super) unsealed: Vec<AtomicU64>,
     /// How many wait for a checkpoint to be complete, so that it should be soon.
     pub(super) checkpoints_awaited: AtomicUsize,
+    /// Something was applied without a timestamp since the last checkpoint began, so that there is something to write though
+    /// no timestamp has moved.
+    pub(super) has_untimed: AtomicBool,
     pub(super) log: LogWords,
     pub(super) bounds: Bounds,
 }
