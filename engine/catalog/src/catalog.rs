@@ -6,11 +6,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use imbl::OrdMap;
+use pinion_bson::RawDocumentBuf;
 use pinion_storage::TreeId;
 
 use crate::entry::Collection;
 use crate::gates::Gates;
 use crate::limits::{FIRST_IDENT, FIRST_OWN_IDENT};
+use crate::names::is_replicated;
 use crate::options::CollectionKind;
 use crate::uuid::Uuid;
 use crate::view::View;
@@ -27,6 +29,7 @@ pub struct Catalog {
     by_uuid: OrdMap<Uuid, Arc<Collection>>,
     views: OrdMap<Arc<str>, Arc<View>>,
     views_by_number: OrdMap<u64, Arc<View>>,
+    is_partial: bool,
 }
 
 impl Catalog {
@@ -41,12 +44,44 @@ impl Catalog {
             by_uuid: OrdMap::new(),
             views: OrdMap::new(),
             views_by_number: OrdMap::new(),
+            is_partial: false,
         }
     }
 
     /// Rises by one with each change.
     pub fn version(&self) -> u64 {
         self.version
+    }
+
+    /// Whether the replicated collections are but a part of what another member has: a copy was begun, and is not complete.
+    pub fn is_partial(&self) -> bool {
+        self.is_partial
+    }
+
+    pub(crate) fn set_partial(&mut self, is_partial: bool) {
+        self.is_partial = is_partial;
+    }
+
+    /// The numbers above one, in order, with the rows of what is replicated.
+    pub(crate) fn rows_above(
+        &self,
+        number: u64,
+    ) -> impl Iterator<Item = (u64, Option<RawDocumentBuf>)> {
+        let range = (Bound::Excluded(number), Bound::Unbounded);
+        let mut collections = self.by_number.range(range).peekable();
+        let mut views = self.views_by_number.range(range).peekable();
+        std::iter::from_fn(move || {
+            let is_view = match (collections.peek(), views.peek()) {
+                (Some((collection, _)), Some((view, _))) => view < collection,
+                (collection, _) => collection.is_none(),
+            };
+            if is_view {
+                let (number, view) = views.next()?;
+                return Some((*number, is_replicated(&view.ns).then(|| view.to_row())));
+            }
+            let (number, found) = collections.next()?;
+            Some((*number, is_replicated(&found.ns).then(|| found.to_row())))
+        })
     }
 
     /// The next number for a collection or index.

@@ -7,7 +7,7 @@ use pinion_storage::{CATALOG_TREE, Expect, Op, PartitionId, TreeId, Write};
 use crate::catalog::{Catalog, is_own_number};
 use crate::entry::{BadRow, Collection};
 use crate::keys::id_key;
-use crate::limits::FIRST_OWN_IDENT;
+use crate::limits::{FIRST_IDENT, FIRST_OWN_IDENT};
 use crate::view::View;
 
 /// Everything one DDL operation does to the catalog. Its entry carries it whole.
@@ -25,6 +25,8 @@ pub struct CatalogChange {
     pub dropped_trees: Vec<TreeId>,
     /// The next free number afterwards, of those of what is replicated or of the others.
     pub next_number: u64,
+    /// Whether from now on the replicated collections are but a part of what another member has. No entry says so.
+    pub is_partial: Option<bool>,
 }
 
 /// A document of a system collection that a change writes or, without one, removes.
@@ -56,6 +58,9 @@ impl SystemDocument {
 const COUNTER_ROW: u64 = 0;
 const OWN_COUNTER_ROW: u64 = TreeId::FIRST_UNREPLICATED.0;
 const _: () = assert!(OWN_COUNTER_ROW < FIRST_OWN_IDENT);
+/// The key of the row that is there while another member's collections are copied.
+const PARTIAL_ROW: u64 = 1;
+const _: () = assert!(PARTIAL_ROW < FIRST_IDENT);
 
 fn row_key(number: u64) -> Vec<u8> {
     number.to_be_bytes().to_vec()
@@ -110,14 +115,20 @@ impl CatalogChange {
             .collect();
         let views = self.views.iter();
         writes.extend(views.map(|view| put(view.number, view.to_row())));
-        writes.extend(self.removes.iter().map(|number| Write {
+        let remove = |number: u64| Write {
             partition: PartitionId(0),
             tree: CATALOG_TREE,
-            key: row_key(*number).into(),
+            key: row_key(number).into(),
             op: Op::Delete,
             expect: Expect::Any,
-        }));
+        };
+        writes.extend(self.removes.iter().map(|number| remove(*number)));
         writes.extend(self.documents.iter().map(SystemDocument::write));
+        match self.is_partial {
+            Some(true) => writes.push(put(PARTIAL_ROW, pinion_bson::rawdoc! { "partial": true })),
+            Some(false) => writes.push(remove(PARTIAL_ROW)),
+            None => {}
+        }
         let counter = match is_own_number(self.next_number) {
             true => OWN_COUNTER_ROW,
             false => COUNTER_ROW,
@@ -205,6 +216,7 @@ impl CatalogChange {
             dropped_trees: numbers("dropped")?.into_iter().map(TreeId).collect(),
             next_number: u64::try_from(next)
                 .map_err(|_| BadRow("catalog change: next is negative".into()))?,
+            is_partial: None,
         }))
     }
 
@@ -222,6 +234,9 @@ impl CatalogChange {
             next.put_view(view.clone());
         }
         next.set_next_number(self.next_number);
+        if let Some(is_partial) = self.is_partial {
+            next.set_partial(is_partial);
+        }
         next.advance_version();
         next
     }
@@ -267,6 +282,10 @@ pub(crate) fn from_rows<'a>(
                 .get_i64("next")
                 .map_err(|_| BadRow("catalog row 0: no next".into()))?;
             catalog.set_next_number(next as u64);
+            continue;
+        }
+        if number == PARTIAL_ROW {
+            catalog.set_partial(true);
             continue;
         }
         let found = if View::is_row(row) {

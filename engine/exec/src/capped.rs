@@ -45,6 +45,13 @@ impl CappedTable {
         }
     }
 
+    /// The collections with these trees are gone, and others may come under their numbers.
+    pub(crate) fn forget(&self, trees: &[TreeId]) {
+        self.collections
+            .borrow_mut()
+            .retain(|tree, _| !trees.contains(tree));
+    }
+
     /// What is kept of the collection with this tree.
     pub(crate) fn of(&self, tree: TreeId) -> Rc<CappedCollection> {
         let mut collections = self.collections.borrow_mut();

@@ -33,6 +33,7 @@ mod stats;
 mod topology;
 
 mod applier;
+mod cloning;
 mod commands;
 mod node;
 mod read;
@@ -41,6 +42,9 @@ mod version;
 mod write;
 
 pub use applier::{Applier, ApplyCounts};
+pub use cloning::{
+    CloneTarget, ClonedDocument, begin_clone, clone_catalog, end_clone, parse_catalog_rows,
+};
 pub use commands::{
     MAX_WIRE_VERSION, ProcessSource, ProcessUsage, SystemSource, register_command,
     register_commands, register_test_commands,
@@ -54,8 +58,8 @@ pub use metrics::{CounterValues, Counters};
 pub use node::{OpenNodeError, close_node, open_node};
 pub use options::{HostInfo, NodeOptions};
 pub use parameters::{LogControl, set_start_parameters, test_commands_enabled};
-pub use pinion_catalog::ApplyMode;
 pub use pinion_catalog::from_fatal;
+pub use pinion_catalog::{ApplyMode, CatalogRows, is_replicated};
 pub use profile::set_profile_defaults;
 pub use sessions::forget_all as forget_sessions;
 pub use state::{NodeShared, NodeState, state};

@@ -140,6 +140,9 @@ pub(crate) const DECODE_BATCH_BYTES: usize = 256 * 1024;
 /// and those that are not worth the way to another core.
 pub(crate) const DECODED_HERE_ENTRIES: usize = 8;
 pub(crate) const DECODED_HERE_BYTES: usize = 16 * 1024;
+/// Copied documents that are written at once, and about how many bytes.
+pub(crate) const CLONE_STEP_DOCUMENTS: usize = 64;
+pub(crate) const CLONE_STEP_BYTES: usize = 256 * 1024;
 /// Entries, and their bytes, that the applier has accepted and not applied.
 pub(crate) const APPLIER_ENTRIES: usize = 50_000;
 pub(crate) const APPLIER_BYTES: usize = 32 * 1024 * 1024;

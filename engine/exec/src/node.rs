@@ -5,11 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_bson::ObjectId;
-use pinion_catalog::{ApplyMode, Observers};
+use pinion_catalog::{ApplyMode, Observers, core_catalog};
 use pinion_runtime::{CoreId, Queue};
 use pinion_storage::{OpenError, RecoveryReport};
 
 use crate::applier::Applier;
+use crate::cloning::PassedOver;
 use crate::limits::{REAP_INTERVAL, SESSION_TIMEOUT};
 use crate::options::NodeOptions;
 use crate::spill::NodeMemory;
@@ -70,10 +71,16 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
     pinion_catalog::load()
         .await
         .map_err(OpenNodeError::Catalog)?;
-    let report = opened
-        .recover(Applier::new(ApplyMode::Recovery))
-        .await
-        .map_err(OpenNodeError::Storage)?;
+    let report = match core_catalog().current().is_partial() {
+        false => opened.recover(Applier::new(ApplyMode::Recovery)).await,
+        // A part of a copy is of no use, and what was logged beside it has nothing to be applied to.
+        true => opened.recover(PassedOver).await,
+    };
+    let report = report.map_err(OpenNodeError::Storage)?;
+    if core_catalog().current().is_partial() {
+        let dropped = pinion_catalog::begin_copy().await;
+        dropped.map_err(OpenNodeError::Catalog)?;
+    }
     if !is_member {
         let ended = pinion_catalog::end_unfinished().await;
         ended.map_err(OpenNodeError::Catalog)?;

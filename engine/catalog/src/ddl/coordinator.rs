@@ -208,6 +208,11 @@ impl Coordinator {
         install(next).await;
     }
 
+    /// Waits for the change, if there is one, that is being written or installed.
+    pub(super) async fn settled(&self) {
+        let _turn = self.commits.acquire().await;
+    }
+
     /// As [`Coordinator::commit_with`], for a change that is not withheld.
     pub(super) async fn commit(
         &self,

@@ -210,7 +210,7 @@ fn concerned(change: &CatalogChange, catalog: &Catalog) -> Vec<Namespace> {
 
 /// Waits until the trees are gone that a change brings back under their numbers: what is still to be dropped would take with it
 /// what is written now.
-async fn free_trees(change: &CatalogChange, catalog: &Catalog) -> Result<()> {
+pub(super) async fn free_trees(change: &CatalogChange, catalog: &Catalog) -> Result<()> {
     let before = |row: &Collection| catalog.by_number(row.number).cloned();
     let is_new = |row: &Collection, tree: &TreeId| {
         before(row).is_none_or(|before| before.trees().all(|known| known != *tree))

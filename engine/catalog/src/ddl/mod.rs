@@ -17,6 +17,7 @@ mod rename;
 mod series;
 
 mod adapt;
+mod copied;
 mod logged;
 
 pub(crate) use builds::give_up_builds;
@@ -26,6 +27,7 @@ pub use coll_mod::{CollMod, IndexChange, IndexName, Modified, PropertyChange, co
 pub(crate) use coordinator::Coordinator;
 pub use coordinator::show_oplog;
 pub(crate) use coordinator::skip_numbers;
+pub use copied::{CatalogRows, begin_copy, end_copy, mark_copied, put_copied, replicated_rows};
 pub use create::{create_collection, ensure_collection};
 pub(crate) use drop::drop_temporary;
 pub use drop::{Dropped, drop_collection, drop_database};

@@ -157,7 +157,7 @@ async fn change_of(
         ("i", ApplyMode::Recovery) => None,
         // What is there may be put over unseen where no index has entries of it.
         ("i", _) if collection.indexes.is_empty() => None,
-        _ => read(collection, partition, key).await?,
+        _ => stored(collection, partition, key).await?,
     };
     let new = match (op, &old) {
         ("d", None) => return Ok(None),
@@ -277,7 +277,11 @@ pub(crate) fn update_of(o: &RawDocument) -> Result<Update> {
     }
 }
 
-async fn read(
+/// The document with this key in the collection's tree, as it is now.
+///
+/// # Errors
+/// Those of a read.
+pub(crate) async fn stored(
     collection: &Arc<Collection>,
     partition: PartitionId,
     key: &[u8],

@@ -38,7 +38,7 @@ use crate::limits::{
 };
 use crate::state::state;
 
-pub(crate) use self::documents::update_of;
+pub(crate) use self::documents::{stored, update_of};
 
 type Applied = Result<(), ApplyError>;
 

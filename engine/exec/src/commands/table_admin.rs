@@ -36,6 +36,15 @@ fn sizes_and_digests(r: &mut Registry) {
     );
     register(
         r,
+        spec("_replCatalogRows")
+            .admin_only()
+            .on_secondary(AllowedOnSecondary::Always)
+            .help("the catalog, for a member that copies this one"),
+        None,
+        crate::cloning::catalog_rows,
+    );
+    register(
+        r,
         spec("filemd5").help("digest of a file in GridFS"),
         None,
         db_hash::file_md5,

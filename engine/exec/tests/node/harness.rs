@@ -344,6 +344,19 @@ pub fn with_crashes<Fut: Future<Output = ()> + 'static>(
     run_lives(seed, cores, options(partitions), death, script);
 }
 
+/// As `with_lives` for a node that is to be a member of a replica set; with a death it is killed when a life's script is done.
+pub fn with_member<Fut: Future<Output = ()> + 'static>(
+    seed: u64,
+    cores: &[usize],
+    partitions: u16,
+    death: Option<Death>,
+    script: impl Fn(usize, Client) -> Fut + 'static,
+) {
+    let mut options = options(partitions);
+    options.storage.is_member = true;
+    run_lives(seed, cores, options, death, script);
+}
+
 fn run_lives<Fut: Future<Output = ()> + 'static>(
     seed: u64,
     cores: &[usize],

@@ -34,7 +34,7 @@ fn is_whole(entry: &Bytes) -> bool {
 }
 
 /// The last two entries of some document.
-fn last_two(entries: &Entries, rng: &mut Rng) -> (usize, usize) {
+pub fn last_two(entries: &Entries, rng: &mut Rng) -> (usize, usize) {
     let mut found = Vec::new();
     for second in 0..entries.len() {
         let Some(named) = about(&entries[second].1) else {

@@ -1,5 +1,6 @@
 //! Entries of one node applied to another, which has other partitions: both have the same documents and indexes then.
 
+mod cloned;
 mod faults;
 mod rules;
 pub mod source;

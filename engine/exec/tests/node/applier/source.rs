@@ -123,7 +123,7 @@ async fn logged() -> Vec<(Timestamp, Bytes)> {
     entries
 }
 
-async fn workload(client: &Client) {
+pub async fn workload(client: &Client) {
     prepare(client).await;
     let writers: Vec<_> = (0..3u16)
         .map(|number| spawn(Queue::Foreground, write(client.on(number), number)))
