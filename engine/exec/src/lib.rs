@@ -43,7 +43,8 @@ mod write;
 
 pub use applier::{Applier, ApplyCounts};
 pub use cloning::{
-    CloneTarget, ClonedDocument, begin_clone, clone_catalog, end_clone, parse_catalog_rows,
+    CloneTarget, ClonedDocument, begin_clone, clone_catalog, end_clone, has_partial_clone,
+    parse_catalog_rows,
 };
 pub use commands::{
     MAX_WIRE_VERSION, ProcessSource, ProcessUsage, SystemSource, register_command,

@@ -207,7 +207,7 @@ async fn get_status(cmd: Invocation) -> Result<Reply> {
     answer(|driver| async move {
         driver.tell_progress();
         let time = driver.time();
-        driver.with_node(|node| node.status(time, |_| ()))
+        driver.with_node(|node| node.status(time, |out| driver.append_initial_sync(out)))
     })
     .await
 }

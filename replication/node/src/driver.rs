@@ -24,6 +24,7 @@ use pinion_wire::{Error, ErrorCode, Result, interruption};
 use crate::MemberOptions;
 use crate::effects::Persist;
 use crate::follower::Follower;
+use crate::initial_sync::InitialSync;
 use crate::known::Known;
 use crate::limits::{MAX_OPLOG_BYTES, MIN_OPLOG_BYTES, OPLOG_SHARE, TICK_PAUSE};
 use crate::peers::Peers;
@@ -49,6 +50,8 @@ pub(crate) struct Driver {
     pub(crate) follower: Follower,
     /// What fetches from the sync source.
     pub(crate) fetching: RefCell<Option<JoinHandle<()>>>,
+    /// While the data of this node are copied.
+    pub(crate) initial_sync: RefCell<Option<Rc<InitialSync>>>,
     last_told: Cell<Progress>,
     /// What has to be durable, in this order.
     pub(crate) persists: RefCell<VecDeque<Persist>>,
@@ -107,15 +110,19 @@ pub async fn start(options: MemberOptions) -> Result<()> {
     let peers = Peers::new();
     let config = persisted::config(&options.set_name).await?;
     let last = pinion_exec::last_logged().await?;
+    let needs_initial_sync = !persisted::is_synced().await? || pinion_exec::has_partial_clone();
     let found = Persisted {
         self_index: match &config {
             Some(config) => crate::effects::locate(&peers, config).await.ok(),
             None => None,
         },
-        needs_initial_sync: !persisted::is_synced().await?,
+        needs_initial_sync,
         config,
         last_vote: persisted::last_vote().await?,
-        progress: Progress::all_at(with_wall(last)),
+        progress: match needs_initial_sync {
+            true => Progress::default(),
+            false => Progress::all_at(with_wall(last)),
+        },
         min_valid: OpTime::NULL,
         rollback_id: persisted::rollback_id().await?,
     };
@@ -138,6 +145,7 @@ pub async fn start(options: MemberOptions) -> Result<()> {
         retention: Cell::new(retention),
         follower: Follower::new(),
         fetching: RefCell::default(),
+        initial_sync: RefCell::default(),
         last_told: Cell::new(Progress::default()),
         persists: RefCell::default(),
         persist_due: Notify::new(),
@@ -193,6 +201,10 @@ impl Driver {
 
     /// How far this node's own storage is.
     pub(crate) fn progress(&self) -> Progress {
+        // What is logged beside a part of the data nobody may count upon.
+        if self.initial_sync.borrow().is_some() {
+            return Progress::default();
+        }
         let (storage, terms) = (storage(), self.terms.borrow());
         let at = |ts: Timestamp| with_wall(terms.optime(ts));
         // In this order, so that none is told to be ahead of the one that it follows.

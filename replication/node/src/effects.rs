@@ -7,7 +7,7 @@ use pinion_clock::{Term, Timestamp};
 use pinion_exec::{begin_as_primary, forget_sessions, interrupt_writers, log_note, state};
 use pinion_replication_protocol::config::{Config, HostPort, find_self};
 use pinion_replication_protocol::decision::LastVote;
-use pinion_replication_protocol::node::{Effect, Input, Note, SourceFailure, SyncPurpose};
+use pinion_replication_protocol::node::{Effect, Input, Note, SyncPurpose};
 use pinion_runtime::{Queue, join_all, on_all_cores, sleep, spawn};
 use pinion_storage::storage;
 use pinion_wire::{Error, ErrorCode, Result};
@@ -87,13 +87,8 @@ impl Driver {
             Effect::StartFetching {
                 source,
                 purpose: SyncPurpose::InitialSync,
-            } => self.tell_later(Input::SourceFailed {
-                source,
-                failure: SourceFailure::Stopped,
-            }),
-            Effect::StartInitialSync => {
-                tracing::error!(target: "REPL", id = 7_400_002u64, "Initial sync is not available: this member stays without data");
-            }
+            } => self.copy_from(source),
+            Effect::StartInitialSync => self.begin_initial_sync(),
             Effect::StartRollback { .. } => {
                 tracing::error!(target: "REPL", id = 7_400_003u64, "Rollback is not available: this member's last writes part it from its set");
                 self.tell_later(Input::RollbackFailed);
@@ -114,6 +109,7 @@ impl Driver {
     }
 
     fn stop_fetching(&self) {
+        self.stop_copying();
         if let Some(fetch) = self.fetching.take() {
             fetch.abort();
         }

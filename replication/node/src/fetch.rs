@@ -57,10 +57,22 @@ struct Fetch {
 impl Driver {
     /// Fetches from a source until it is of no use any more, or the future is dropped.
     pub(crate) async fn fetch(self: Rc<Self>, source: HostPort) {
+        match self.fetch_until_end(&source).await {
+            Some(failure) => self.tell(Input::SourceFailed { source, failure }),
+            None => self.tell(Input::NoCommonEntry { source }),
+        }
+    }
+
+    /// Fetches from a source until it is of no use any more, and gives why; `None` if its oplog does not have this node's last
+    /// entry.
+    pub(crate) async fn fetch_until_end(
+        self: &Rc<Self>,
+        source: &HostPort,
+    ) -> Option<SourceFailure> {
         let mut failures = 0;
         loop {
             let before = self.follower.last();
-            let end = match self.fetch_once(&source).await {
+            let end = match self.fetch_once(source).await {
                 Ok(never) => match never {},
                 Err(end) => end,
             };
@@ -70,7 +82,7 @@ impl Driver {
                 false => failures + 1,
             };
             let failure = match end {
-                End::Broken(why) if self.is_gone(&source).await => {
+                End::Broken(why) if self.is_gone(source).await => {
                     tracing::info!(target: "REPL", id = 7_400_005u64, source = %source, why, "The sync source is gone");
                     self.tell(Input::Unreachable(source.clone()));
                     SourceFailure::Unreachable
@@ -84,13 +96,9 @@ impl Driver {
                     SourceFailure::Unreachable
                 }
                 End::Failed(failure) => failure,
-                End::NoCommonEntry => {
-                    self.tell(Input::NoCommonEntry { source });
-                    return;
-                }
+                End::NoCommonEntry => return None,
             };
-            self.tell(Input::SourceFailed { source, failure });
-            return;
+            return Some(failure);
         }
     }
 

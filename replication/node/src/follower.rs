@@ -58,6 +58,8 @@ pub(crate) struct Follower {
     work: RefCell<Option<Sender<Work>>>,
     /// The last entry that was handed over; what is fetched next comes behind it.
     last: Cell<OpTime>,
+    /// Entries are logged, and applied by others.
+    logs_only: Cell<bool>,
 }
 
 impl Follower {
@@ -65,7 +67,18 @@ impl Follower {
         Follower {
             work: RefCell::new(None),
             last: Cell::new(OpTime::NULL),
+            logs_only: Cell::new(false),
         }
+    }
+
+    /// What is fetched next comes behind this entry.
+    pub(crate) fn set_last(&self, last: OpTime) {
+        self.last.set(last);
+    }
+
+    /// From now on entries that are handed over are logged and not applied, or applied again.
+    pub(crate) fn log_only(&self, logs_only: bool) {
+        self.logs_only.set(logs_only);
     }
 
     /// The last entry that was handed over, or that was there before.
@@ -163,6 +176,9 @@ impl Driver {
                 WriteError::Fatal(fatal) => from_fatal(fatal),
                 other => Error::internal(format!("{other:?}")),
             })?;
+        if self.follower.logs_only.get() {
+            return Ok(());
+        }
         for entry in entries {
             let applied = applier.apply(entry.optime.ts, entry.bytes).await;
             applied.map_err(|error| Error::internal(error.to_string()))?;

@@ -9,6 +9,7 @@ mod driver;
 mod effects;
 mod fetch;
 mod follower;
+mod initial_sync;
 mod known;
 mod limits;
 mod peers;

@@ -46,3 +46,23 @@ pub(crate) const SILENCE: Duration = Duration::from_millis(1000);
 
 /// How long it has to answer that.
 pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_millis(1000);
+
+/// Attempts of an initial sync, after which the node stops: MongoDB's `numInitialSyncAttempts`.
+pub(crate) const MAX_SYNC_ATTEMPTS: u32 = 10;
+
+/// Collections that each core copies at once. Each has a batch of documents in memory, and one on its way.
+pub(crate) const COPIES_PER_CORE: u16 = 2;
+
+/// How often in a row a read of the source is begun anew, and the pause before.
+pub(crate) const COPY_RETRIES: u32 = 10;
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// For how long an attempt waits for a source that is behind what this node has logged.
+pub(crate) const BEHIND_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often an attempt that waits looks whether it is to end.
+pub(crate) const HALT_POLL: Duration = Duration::from_millis(500);
+
+/// Entries of the log that are applied at once at the end of an initial sync.
+pub(crate) const APPLY_BATCH_ENTRIES: usize = 1000;
+pub(crate) const APPLY_BATCH_BYTES: usize = 4 << 20;

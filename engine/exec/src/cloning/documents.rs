@@ -61,6 +61,16 @@ impl CloneTarget {
         self.collection.borrow().uuid
     }
 
+    /// The number of the collection.
+    pub fn number(&self) -> u64 {
+        self.collection.borrow().number
+    }
+
+    /// How many indexes it has, with that on `_id`.
+    pub fn index_count(&self) -> usize {
+        self.collection.borrow().index_count()
+    }
+
     /// Whether documents come with the numbers of their records, which are their order.
     pub fn is_ordered_by_record(&self) -> bool {
         self.collection.borrow().clustering == Clustering::Record

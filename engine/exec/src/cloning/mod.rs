@@ -95,6 +95,11 @@ pub async fn end_clone() -> Result<()> {
     crate::commands::cluster_parameters::load().await
 }
 
+/// Whether this node was copying another member's data when it ended, so that it has none.
+pub fn has_partial_clone() -> bool {
+    core_catalog().current().is_partial()
+}
+
 /// Applies nothing of a log.
 pub(crate) struct PassedOver;
 

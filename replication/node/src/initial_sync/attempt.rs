@@ -1,0 +1,276 @@
+//! One attempt, step by step.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use pinion_clock::Timestamp;
+use pinion_exec::{
+    Applier, ApplyMode, CloneTarget, begin_clone, clone_catalog, end_clone, from_fatal,
+};
+use pinion_replication_protocol::config::HostPort;
+use pinion_replication_protocol::node::SourceFailure;
+use pinion_runtime::{CoreId, Queue, core_count, join_all, spawn, submit_to, timeout};
+use pinion_storage::{LogCursor, storage};
+use pinion_wire::Error;
+
+use super::documents::{Job, copy};
+use super::source::Source;
+use super::{Failed, Halt, InitialSync};
+use crate::driver::Driver;
+use crate::follower::Fetched;
+use crate::limits::{
+    APPLY_BATCH_BYTES, APPLY_BATCH_ENTRIES, BEHIND_PATIENCE, COPIES_PER_CORE, HALT_POLL,
+    RETRY_PAUSE,
+};
+use crate::persisted;
+use crate::terms::Terms;
+
+impl Driver {
+    /// Copies a source, and applies what its oplog got meanwhile.
+    ///
+    /// # Errors
+    /// Why the attempt has failed; the next one drops what it has brought.
+    pub(super) async fn copy(
+        self: &Rc<Self>,
+        sync: &Rc<InitialSync>,
+        host: &HostPort,
+        halt: &Halt,
+    ) -> Result<(), Failed> {
+        let mut source = Source::new(host.clone(), halt.clone());
+        // Nothing that was fetched before is under way any more.
+        self.apply_all().await;
+        self.follower.log_only(true);
+        let rollback_id = source.rollback_id().await?;
+        let begin = self.beginning(&mut source).await?;
+        sync.status
+            .borrow_mut()
+            .begin_at(rollback_id, begin.optime.ts);
+        begin_clone().await?;
+        self.begin_log(&begin).await?;
+
+        let fetch_ended = Rc::new(RefCell::new(None));
+        let fetching = {
+            let (driver, host, halt) = (self.clone(), host.clone(), halt.clone());
+            let ended = fetch_ended.clone();
+            spawn(Queue::Foreground, async move {
+                let failure = driver.fetch_until_end(&host).await;
+                ended.replace(Some(failure));
+                halt.set();
+            })
+        };
+        let done = async {
+            self.copy_all(sync, &mut source, halt).await?;
+            let stop = source.newest_entry(Timestamp::MAX).await?.optime.ts;
+            sync.status.borrow_mut().stop_at(stop);
+            let mut applying = Applying::behind(begin.optime.ts);
+            applying.apply_to(sync, stop, halt).await?;
+            if source.rollback_id().await? != rollback_id {
+                return Err(Failed::new("the source has rolled back"));
+            }
+            Ok(applying)
+        };
+        let done = done.await;
+        fetching.abort();
+        let _ = fetching.await;
+        // What was handed over is logged before anything else is.
+        self.apply_all().await;
+        let mut applying = match (done, fetch_ended.take()) {
+            (Ok(applying), _) => applying,
+            (Err(_), Some(failure)) => {
+                return Err(Failed {
+                    failure: failure.unwrap_or(SourceFailure::Stopped),
+                    ..Failed::new("the oplog of the source cannot be fetched")
+                });
+            }
+            (Err(failed), None) => return Err(failed),
+        };
+        // Fetching has ended, whoever has asked for it: what is logged is all there will be.
+        let last = storage().last_allotted();
+        applying.apply_to(sync, last, &Halt::default()).await?;
+        end_clone().await?;
+        persisted::store_synced().await?;
+        self.follower.set_last(self.terms.borrow().optime(last));
+        self.follower.log_only(false);
+        Ok(())
+    }
+
+    /// The entry behind which the source's are to be applied. This node's log goes on from there, so it is not before what
+    /// earlier attempts have logged.
+    async fn beginning(&self, source: &mut Source) -> Result<Fetched, Failed> {
+        let patience = pinion_runtime::now() + BEHIND_PATIENCE;
+        loop {
+            let begin = source.last_applied().await?;
+            let last = self.terms.borrow().optime(storage().last_allotted());
+            if begin.optime.ts > last.ts || begin.optime == last {
+                return Ok(begin);
+            }
+            if pinion_runtime::now() > patience {
+                return Err(Failed::new(
+                    "the source is behind what this node has logged",
+                ));
+            }
+            source.halt.pause(RETRY_PAUSE).await?;
+        }
+    }
+
+    /// Begins the log with this entry, which the data that is copied has in it.
+    async fn begin_log(&self, begin: &Fetched) -> Result<(), Failed> {
+        let (storage, ts) = (storage(), begin.optime.ts);
+        let last = storage.last_allotted();
+        self.terms.replace(Terms::starting_at(begin.optime));
+        if ts > last {
+            let before = ts.prev().expect("it is above another");
+            if before > last {
+                let begun = storage.begin_log_at(before).await;
+                begun.map_err(from_fatal)?;
+            }
+            self.hand_over(vec![begin.clone()]).await;
+            self.apply_all().await;
+            assert!(storage.last_allotted() == ts, "the first entry is logged");
+        } else {
+            self.follower.set_last(begin.optime);
+        }
+        if storage.visible() < ts {
+            storage.set_applied(ts);
+        }
+        storage.set_stable(ts);
+        storage.checkpoint().await.map_err(from_fatal)?;
+        Ok(())
+    }
+
+    /// Makes the source's collections and copies their documents, several at once on every core.
+    async fn copy_all(
+        &self,
+        sync: &Rc<InitialSync>,
+        source: &mut Source,
+        halt: &Halt,
+    ) -> Result<(), Failed> {
+        let mut waiting: VecDeque<CloneTarget> = VecDeque::new();
+        let mut above = Some(0);
+        while let Some(after) = above {
+            let found = source.catalog_rows(after).await?;
+            above = found.above;
+            for target in clone_catalog(found.rows, found.next_number).await? {
+                let mut status = sync.status.borrow_mut();
+                status.expect(target.ns().as_str(), target.index_count());
+                waiting.push_back(target);
+            }
+        }
+        let waiting = RefCell::new(waiting);
+        let copiers = (0..core_count() as u16 * COPIES_PER_CORE).map(|number| {
+            let core = CoreId(number % core_count() as u16);
+            copy_one_by_one(core, &waiting, sync, &source.host, halt)
+        });
+        let copied = join_all(copiers).await;
+        let mut failures: Vec<Failed> = copied.into_iter().filter_map(Result::err).collect();
+        // The first that failed by itself is the reason for the others.
+        failures.sort_by_key(|failed| failed.is_halted);
+        failures.into_iter().next().map_or(Ok(()), Err)?;
+        let (documents, bytes) = sync.status.borrow().totals();
+        tracing::info!(target: "INITSYNC", id = 21_183u64, documents, bytes, "Finished cloning data. Beginning oplog replay");
+        Ok(())
+    }
+}
+
+async fn copy_one_by_one(
+    core: CoreId,
+    waiting: &RefCell<VecDeque<CloneTarget>>,
+    sync: &InitialSync,
+    host: &HostPort,
+    halt: &Halt,
+) -> Result<(), Failed> {
+    loop {
+        let next = waiting.borrow_mut().pop_front();
+        let Some(target) = next else {
+            return Ok(());
+        };
+        halt.check()?;
+        let ns = target.ns();
+        let counters = {
+            let mut status = sync.status.borrow_mut();
+            let counters = status.expect(ns.as_str(), target.index_count());
+            status.collection_begins(ns.as_str());
+            counters
+        };
+        let job = Job {
+            target,
+            source: host.clone(),
+            halt: halt.clone(),
+            counters: counters.clone(),
+        };
+        let copied = submit_to(core, Queue::Background, move || copy(job)).await;
+        if copied.is_err() {
+            // The others need not go on.
+            halt.set();
+        }
+        copied?;
+        sync.status.borrow_mut().collection_ends(ns.as_str());
+        tracing::info!(target: "INITSYNC", id = 21_133u64, namespace = ns.as_str(), documents = counters.documents(), bytes = counters.bytes(), "Collection cloner finished");
+    }
+}
+
+/// This node's log, read and applied behind what is copied.
+struct Applying {
+    applier: Applier,
+    log: LogCursor,
+}
+
+impl Applying {
+    fn behind(begin: Timestamp) -> Applying {
+        Applying {
+            applier: Applier::new(ApplyMode::InitialSync),
+            log: storage().log_after(begin),
+        }
+    }
+
+    /// Applies everything up to a timestamp, which is logged or comes.
+    async fn apply_to(
+        &mut self,
+        sync: &InitialSync,
+        stop: Timestamp,
+        halt: &Halt,
+    ) -> Result<(), Failed> {
+        let failed = |error: &dyn std::fmt::Display| Failed::new(error.to_string());
+        while self.log.position() < stop {
+            halt.check()?;
+            let batch = self
+                .log
+                .next_batch(APPLY_BATCH_ENTRIES, APPLY_BATCH_BYTES)
+                .await;
+            let batch = batch.map_err(|error| failed(&error))?;
+            if batch.is_empty() {
+                // None is lost when it is not waited for to the end.
+                if let Ok(more) = timeout(HALT_POLL, self.log.wait()).await {
+                    more.map_err(from_fatal)?;
+                }
+                continue;
+            }
+            sync.status.borrow_mut().applied(batch.len() as u64);
+            for (ts, entry) in batch {
+                let applied = self.applier.apply(ts, entry).await;
+                applied.map_err(|error| failed(&error))?;
+            }
+            self.tell();
+        }
+        let applied = self.applier.barrier().await;
+        applied.map_err(|error| failed(&error))?;
+        self.tell();
+        Ok(())
+    }
+
+    /// What is applied goes into the base: it is given up as a whole or not at all.
+    fn tell(&self) {
+        let (storage, applied) = (storage(), self.applier.applied());
+        if applied > storage.visible() {
+            storage.set_applied(applied);
+            storage.set_stable(applied);
+        }
+    }
+}
+
+impl From<pinion_storage::Fatal> for Failed {
+    fn from(fatal: pinion_storage::Fatal) -> Failed {
+        Failed::from(Error::internal(fatal.to_string()))
+    }
+}

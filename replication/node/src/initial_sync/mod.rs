@@ -1,0 +1,230 @@
+//! Initial sync: a new member copies the data of another one, and applies what that one's oplog got meanwhile.
+//!
+//! An attempt has one source. From its last applied entry on the oplog of the source is fetched into this node's log, and
+//! applied when all collections are copied, up to what was the source's last entry then. What is copied in between may be of
+//! any time since the beginning; the entries make one state of it. If the source has rolled back meanwhile, or anything else
+//! goes wrong, the attempt was for nothing: the next one drops what it has brought.
+//!
+//! Source: replication document, "Initial Sync".
+
+mod attempt;
+mod documents;
+mod source;
+mod status;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pinion_bson::DocBuilder;
+use pinion_replication_protocol::config::HostPort;
+use pinion_replication_protocol::node::{Input, SourceFailure};
+use pinion_runtime::{Duration, JoinHandle, Queue, sleep, spawn, timeout};
+use pinion_server::RemoteError;
+use pinion_wire::Error;
+
+use self::status::Status;
+use crate::driver::Driver;
+use crate::effects::stop_node;
+use crate::limits::{HALT_POLL, MAX_SYNC_ATTEMPTS};
+
+/// An initial sync, from its first attempt to its end.
+pub(crate) struct InitialSync {
+    failed: Cell<u32>,
+    attempt: RefCell<Option<Attempt>>,
+    status: RefCell<Status>,
+}
+
+struct Attempt {
+    halt: Halt,
+    /// Nobody wants to hear how it ends.
+    given_up: Rc<Cell<bool>>,
+    task: JoinHandle<()>,
+}
+
+/// Whether an attempt is to end: asked before every step, on any core. What was begun of a step is always completed, as the
+/// next attempt must not meet it.
+#[derive(Clone, Default)]
+struct Halt(Arc<AtomicBool>);
+
+impl Halt {
+    fn set(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    fn check(&self) -> Result<(), Failed> {
+        match self.0.load(Ordering::SeqCst) {
+            true => Err(Failed::halted()),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits for something that may be dropped, for so long at most.
+    async fn within<T>(&self, limit: Duration, wait: impl Future<Output = T>) -> Result<T, Failed> {
+        let mut wait = std::pin::pin!(wait);
+        let end = pinion_runtime::now() + limit;
+        loop {
+            self.check()?;
+            if let Ok(done) = timeout(HALT_POLL, wait.as_mut()).await {
+                return Ok(done);
+            }
+            if pinion_runtime::now() >= end {
+                return Err(Failed::broken("the source does not answer"));
+            }
+        }
+    }
+
+    async fn pause(&self, pause: Duration) -> Result<(), Failed> {
+        self.check()?;
+        sleep(pause).await;
+        self.check()
+    }
+}
+
+/// Why an attempt has failed, and what that says of its source.
+#[derive(Clone, Debug)]
+struct Failed {
+    why: String,
+    failure: SourceFailure,
+    /// The source answered with this error.
+    code: Option<pinion_wire::ErrorCode>,
+    /// Something else has failed.
+    is_halted: bool,
+}
+
+impl Failed {
+    fn new(why: impl Into<String>) -> Failed {
+        Failed {
+            why: why.into(),
+            failure: SourceFailure::Stopped,
+            code: None,
+            is_halted: false,
+        }
+    }
+
+    fn halted() -> Failed {
+        Failed {
+            is_halted: true,
+            ..Failed::new("the attempt was given up")
+        }
+    }
+
+    /// Something came in the middle that may go better over another connection.
+    fn broken(why: impl Into<String>) -> Failed {
+        Failed {
+            failure: SourceFailure::Unreachable,
+            ..Failed::new(why)
+        }
+    }
+
+    fn is_broken(&self) -> bool {
+        self.failure == SourceFailure::Unreachable
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed::new(error.message)
+    }
+}
+
+impl From<RemoteError> for Failed {
+    fn from(error: RemoteError) -> Failed {
+        match error {
+            RemoteError::Refused(error) => Failed {
+                code: Some(error.code),
+                ..Failed::new(error.message)
+            },
+            other => Failed::broken(other.to_string()),
+        }
+    }
+}
+
+impl Driver {
+    /// This node has no data, or none that are of use: it copies those of the source that is named next.
+    pub(crate) fn begin_initial_sync(&self) {
+        self.initial_sync.replace(Some(Rc::new(InitialSync {
+            failed: Cell::new(0),
+            attempt: RefCell::default(),
+            status: RefCell::new(Status::new()),
+        })));
+    }
+
+    /// Begins an attempt, when the one before has ended.
+    pub(crate) fn copy_from(self: &Rc<Self>, source: HostPort) {
+        let sync = self.initial_sync.borrow().clone();
+        let sync = sync.expect("an initial sync begins before it has a source");
+        let before = sync.attempt.take();
+        let (halt, given_up) = (Halt::default(), Rc::new(Cell::new(false)));
+        let (driver, attempted) = (self.clone(), sync.clone());
+        let task = {
+            let (halt, given_up) = (halt.clone(), given_up.clone());
+            spawn(Queue::Foreground, async move {
+                if let Some(before) = before {
+                    before.halt.set();
+                    // How it has ended was reported by itself.
+                    let _ = before.task.await;
+                }
+                if !given_up.get() {
+                    driver.attempt(attempted, source, halt, given_up).await;
+                }
+            })
+        };
+        let attempt = Attempt {
+            halt,
+            given_up,
+            task,
+        };
+        sync.attempt.replace(Some(attempt));
+    }
+
+    /// Ends the attempt that is under way, if there is one.
+    pub(crate) fn stop_copying(&self) {
+        if let Some(sync) = &*self.initial_sync.borrow()
+            && let Some(attempt) = &*sync.attempt.borrow()
+        {
+            attempt.given_up.set(true);
+            attempt.halt.set();
+        }
+    }
+
+    /// Appends `initialSyncStatus` to what `replSetGetStatus` tells, while there is something to tell.
+    pub(crate) fn append_initial_sync(&self, out: &mut DocBuilder) {
+        if let Some(sync) = &*self.initial_sync.borrow() {
+            sync.status.borrow().append_to(out);
+        }
+    }
+
+    async fn attempt(
+        self: Rc<Self>,
+        sync: Rc<InitialSync>,
+        source: HostPort,
+        halt: Halt,
+        given_up: Rc<Cell<bool>>,
+    ) {
+        let number = sync.failed.get() + 1;
+        tracing::info!(target: "INITSYNC", id = 21_164u64, initialSyncAttempt = number, initialSyncMaxAttempts = MAX_SYNC_ATTEMPTS, source = %source, "Starting initial sync attempt");
+        sync.status.borrow_mut().begin_attempt(&source);
+        let failed = match self.copy(&sync, &source, &halt).await {
+            Ok(()) => {
+                tracing::info!(target: "INITSYNC", id = 21_163u64, source = %source, "Initial sync done");
+                self.initial_sync.replace(None);
+                return self.tell(Input::SyncDone(self.progress()));
+            }
+            Err(failed) => failed,
+        };
+        if given_up.get() {
+            return;
+        }
+        sync.failed.set(number);
+        sync.status.borrow_mut().attempt_failed(&failed.why);
+        tracing::warn!(target: "INITSYNC", id = 21_200u64, source = %source, error = failed.why, "Initial sync attempt failed");
+        if number >= MAX_SYNC_ATTEMPTS {
+            let what = "The maximum number of initial sync attempts has been reached";
+            return stop_node(what, &Error::internal(failed.why));
+        }
+        let failure = failed.failure;
+        self.tell(Input::SourceFailed { source, failure });
+    }
+}

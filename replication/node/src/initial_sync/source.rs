@@ -1,0 +1,174 @@
+//! What is asked of the source beside its documents.
+
+use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, Timestamp as BsonTimestamp, rawdoc};
+use pinion_clock::Timestamp;
+use pinion_exec::{CatalogRows, parse_catalog_rows};
+use pinion_replication_protocol::config::HostPort;
+use pinion_server::{Remote, RemoteReply};
+
+use super::{Failed, Halt};
+use crate::follower::Fetched;
+use crate::limits::{COPY_RETRIES, FETCH_TIMEOUT, FIRST_FETCH_TIME, RETRY_PAUSE};
+use crate::peers::connect;
+
+/// The source of an attempt, with a connection that is made anew when it breaks. It belongs to one core.
+pub(super) struct Source {
+    pub host: HostPort,
+    pub halt: Halt,
+    remote: Option<Remote>,
+}
+
+impl Source {
+    pub(super) fn new(host: HostPort, halt: Halt) -> Source {
+        Source {
+            host,
+            halt,
+            remote: None,
+        }
+    }
+
+    /// The connection: it is used by one command at a time, and given back when that has ended well.
+    pub(super) async fn take(&mut self) -> Result<Remote, Failed> {
+        match self.remote.take() {
+            Some(remote) => Ok(remote),
+            None => Ok(self
+                .halt
+                .within(FETCH_TIMEOUT, connect(&self.host))
+                .await??),
+        }
+    }
+
+    pub(super) fn give_back(&mut self, remote: Remote) {
+        self.remote = Some(remote);
+    }
+
+    async fn run_once(&mut self, command: &RawDocument) -> Result<RemoteReply, Failed> {
+        let mut remote = self.take().await?;
+        let reply = self
+            .halt
+            .within(FIRST_FETCH_TIME, remote.run(command))
+            .await?;
+        if matches!(reply, Ok(_) | Err(pinion_server::RemoteError::Refused(_))) {
+            self.give_back(remote);
+        }
+        Ok(reply?)
+    }
+
+    /// Runs a command that only reads; again if the connection breaks.
+    pub(super) async fn run(&mut self, command: &RawDocument) -> Result<RemoteReply, Failed> {
+        let mut tries = 0;
+        loop {
+            match self.run_once(command).await {
+                Err(failed) if failed.is_broken() && tries < COPY_RETRIES => {
+                    tries += 1;
+                    self.halt.pause(RETRY_PAUSE).await?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    pub(super) async fn rollback_id(&mut self) -> Result<i32, Failed> {
+        let reply = self
+            .run(&rawdoc! { "replSetGetRBID": 1, "$db": "admin" })
+            .await?;
+        let id = pinion_bson::get(reply.body(), "rbid").and_then(pinion_wire::idl::i32_clamped);
+        id.ok_or_else(|| Failed::new("the source does not tell its rollback id"))
+    }
+
+    /// The last entry that the source has applied: whatever is read of it from now on has that in it.
+    pub(super) async fn last_applied(&mut self) -> Result<Fetched, Failed> {
+        let hello = self.run(&rawdoc! { "hello": 1, "$db": "admin" }).await?;
+        let applied = hello
+            .body()
+            .get_document("lastWrite")
+            .and_then(|last| last.get_document("opTime"))
+            .and_then(|applied| applied.get_timestamp("ts"));
+        let applied =
+            applied.map_err(|_| Failed::new("the source does not tell what it has applied"))?;
+        self.newest_entry(Timestamp::new(applied.time, applied.increment))
+            .await
+    }
+
+    /// The newest entry of the source's oplog, at or below a timestamp.
+    pub(super) async fn newest_entry(&mut self, limit: Timestamp) -> Result<Fetched, Failed> {
+        let limit = BsonTimestamp {
+            time: limit.secs(),
+            increment: limit.inc(),
+        };
+        let find = rawdoc! {
+            "find": "oplog.rs",
+            "filter": { "ts": { "$lte": limit } },
+            "sort": { "$natural": -1 },
+            "limit": 1,
+            "$db": "local",
+            "$readPreference": { "mode": "secondaryPreferred" },
+        };
+        let reply = self.run(&find).await?;
+        let batch = batch_of(reply.body())?;
+        match pinion_bson::values(batch).next() {
+            Some(RawBsonRef::Document(entry)) => Ok(Fetched::read(
+                reply.body_bytes().slice_ref(entry.as_bytes()),
+            )?),
+            _ => Err(Failed {
+                failure: pinion_replication_protocol::node::SourceFailure::NoOplog,
+                ..Failed::new("the source has no oplog")
+            }),
+        }
+    }
+
+    /// The rows of the source's catalog above a number.
+    pub(super) async fn catalog_rows(&mut self, above: u64) -> Result<CatalogRows, Failed> {
+        let ask = rawdoc! {
+            "_replCatalogRows": 1,
+            "above": above as i64,
+            "$db": "admin",
+            "$readPreference": { "mode": "secondaryPreferred" },
+        };
+        let reply = self.run(&ask).await?;
+        Ok(parse_catalog_rows(reply.body())?)
+    }
+
+    /// How many documents a collection has, and of how many bytes, about.
+    pub(super) async fn size_of(&mut self, db: &str, collection: &str) -> (u64, u64) {
+        let ask = rawdoc! {
+            "collStats": collection,
+            "$db": db,
+            "$readPreference": { "mode": "secondaryPreferred" },
+        };
+        let number = |reply: &RawDocument, name| {
+            let value = pinion_bson::get(reply, name).and_then(pinion_wire::idl::i64_exact);
+            value
+                .and_then(|value| u64::try_from(value).ok())
+                .unwrap_or(0)
+        };
+        match self.run(&ask).await {
+            Ok(reply) => (number(reply.body(), "count"), number(reply.body(), "size")),
+            // It is told, and nothing depends on it.
+            Err(_) => (0, 0),
+        }
+    }
+}
+
+/// The documents of a reply to `find` or `getMore`.
+pub(super) fn batch_of(reply: &RawDocument) -> Result<&pinion_bson::RawArray, Failed> {
+    let cursor = reply.get_document("cursor");
+    let batch = cursor.and_then(|cursor| {
+        cursor
+            .get_array("firstBatch")
+            .or_else(|_| cursor.get_array("nextBatch"))
+    });
+    batch.map_err(|_| Failed::new("a reply of the source has no batch"))
+}
+
+/// Whether a document of the source's catalog is the row of the collection with this UUID, and in which database that is.
+pub(super) fn database_of(row: &RawDocumentBuf, uuid: &[u8; 16]) -> Option<String> {
+    let options = row
+        .get_document("md")
+        .and_then(|md| md.get_document("options"));
+    let found = pinion_bson::get(options.ok()?, "uuid");
+    let is_same = matches!(found, Some(RawBsonRef::Binary(binary)) if binary.bytes == uuid);
+    let ns = row.get_str("ns").ok()?;
+    let (db, _) = ns.split_once('.')?;
+    is_same.then(|| db.to_owned())
+}
