@@ -1,11 +1,15 @@
-"""Replica sets of real processes."""
+"""Replica sets of real processes: a set of one, and what a set of three survives."""
 
+import signal
 import time
 
 import pymongo
 import pytest
+from bson import Timestamp
 from pinion_node import Node, ReplicaSet, wait_until
+from pymongo import ReadPreference, WriteConcern
 from pymongo.errors import NotPrimaryError, OperationFailure
+from pymongo.read_concern import ReadConcern
 
 
 def fails(database, command, code):
@@ -17,6 +21,12 @@ def fails(database, command, code):
 @pytest.fixture(scope="module")
 def alone():
     with ReplicaSet(1) as members:
+        yield members
+
+
+@pytest.fixture(scope="module")
+def three():
+    with ReplicaSet(3) as members:
         yield members
 
 
@@ -75,3 +85,105 @@ def test_a_set_of_one_comes_back_in_a_later_term(alone):
         assert client.local["system.replset"].find_one()["_id"] == "rs0"
         # What the member keeps for itself is none of the oplog's.
         assert client.local["oplog.rs"].find_one({"ns": {"$regex": "^local"}}) is None
+
+
+def test_members_have_the_same_data(three):
+    client = three.client(w=3)
+    database = client.test
+    database.c.insert_many([{"_id": i, "a": i % 7} for i in range(2000)])
+    database.c.create_index("a")
+    database.c.update_many({"a": 3}, {"$inc": {"n": 1}})
+    database.c.delete_many({"a": 4})
+    database.capped.drop()
+    database.create_collection("capped", capped=True, size=4096)
+    database.capped.insert_many([{"x": i} for i in range(100)])
+    database.c.rename("renamed", dropTarget=True)
+    database.renamed.create_index("n", sparse=True)
+    three.wait_alike()
+    for node in three.secondaries():
+        with three.member(node) as member:
+            fails(member.test, {"insert": "renamed", "documents": [{}]}, 10107)
+            read = member.get_database("test", read_preference=ReadPreference.SECONDARY)
+            assert read.renamed.count_documents({"a": 5}) == 285
+            assert {index["name"] for index in read.renamed.list_indexes()} == {"_id_", "a_1", "n_1"}
+
+
+def test_concerns(three):
+    client = three.client()
+    collection = client.test.concerns
+    collection.insert_one({"_id": 1})
+    majority = collection.with_options(read_preference=ReadPreference.SECONDARY, read_concern=ReadConcern("majority"))
+    wait_until(lambda: majority.find_one({"_id": 1}))
+    assert collection.with_options(read_concern=ReadConcern("linearizable")).find_one({"_id": 1})
+    with client.start_session(causal_consistency=True) as session:
+        for at in range(20):
+            collection.insert_one({"_id": f"causal {at}"}, session=session)
+            secondary = collection.with_options(read_preference=ReadPreference.SECONDARY)
+            assert secondary.find_one({"_id": f"causal {at}"}, session=session)
+    four = collection.with_options(write_concern=WriteConcern(4, wtimeout=500))
+    with pytest.raises(pymongo.errors.WriteConcernError) as caught:
+        four.insert_one({"_id": 2})
+    assert caught.value.code == 100
+
+
+def test_the_primary_steps_down_and_another_follows_at_once(three):
+    before = three.primary()
+    with three.member(before) as client:
+        client.admin.command("replSetStepDown", 5, secondaryCatchUpPeriodSecs=4)
+        fails(client.test, {"insert": "c", "documents": [{}]}, 10107)
+    began = time.monotonic()
+    after = three.primary()
+    assert after is not before
+    assert time.monotonic() - began < 3
+    # The first member has the highest priority and takes over again.
+    wait_until(lambda: three.state(three.nodes[0]) == 1, 40)
+    with three.client(w="majority") as client:
+        client.test.c.insert_one({})
+    three.wait_alike()
+
+
+def test_an_oplog_ends_in_the_same_place_everywhere(three):
+    with three.client(w=3) as client:
+        client.test.c.insert_one({})
+
+    def last(node):
+        with three.member(node) as client:
+            return next(client.local["oplog.rs"].find().sort("$natural", -1).limit(1))
+
+    wait_until(lambda: len({(last(node)["ts"], last(node)["t"]) for node in three.nodes}) == 1)
+    assert last(three.nodes[0])["ts"] > Timestamp(1, 1)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_another_takes_over_when_the_primary_is_gone(how):
+    """With the default settings; nothing that a majority had is lost."""
+    with ReplicaSet(3, settings={}) as members:
+        with members.client(w="majority") as client:
+            client.test.c.insert_many([{"_id": i} for i in range(100)])
+        gone = members.primary()
+        gone.process.send_signal(how)
+        began = time.monotonic()
+        rest = [node for node in members.nodes if node is not gone]
+
+        def is_writable():
+            for node in rest:
+                with members.member(node) as client:
+                    if client.admin.command("hello")["isWritablePrimary"]:
+                        return True
+            return False
+
+        wait_until(is_writable, 30)
+        took = time.monotonic() - began
+        print(f"without a primary for {took:.2f} s")
+        with members.member(rest[0]) as client:
+            count = client.test.get_collection("c", read_preference=ReadPreference.SECONDARY_PREFERRED).count_documents({})
+        assert count == 100
+        if how == signal.SIGSTOP:
+            gone.process.send_signal(signal.SIGCONT)
+        else:
+            gone.process.wait()
+            gone.start()
+        wait_until(lambda: members.state(gone) in (1, 2), 40)
+        with members.client(w=3) as client:
+            client.test.c.insert_one({"_id": "after"})
+        members.wait_alike()
