@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pinion_bson::{RawArray, RawBsonRef, RawDocument};
 use pinion_collation::Collation;
-use pinion_query::{Matcher, Update, Variables};
+use pinion_query::{Matcher, Pipeline, Update, Variables};
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Path};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
@@ -259,7 +259,12 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
     let mut specs = Vec::with_capacity(documents.len());
     for (index, document) in documents.iter().enumerate() {
         pinion_runtime::yield_if_due().await;
-        specs.push(parse_update(path.index(index), document)?);
+        let spec = parse_update(path.index(index), document)?;
+        // What is no stage at all is told before any statement runs.
+        if let RawBsonRef::Array(stages) = spec.u {
+            compute(&cmd.ctx, || Pipeline::check_form(stages)).await?;
+        }
+        specs.push(spec);
     }
     let retryable = sessions::begin(&cmd.ctx, options.ids, specs.len()).await?;
     let mut outcome = BatchOutcome::default();

@@ -108,6 +108,16 @@ fn updates_and_deletes() {
             .find(doc! { "find": "c", "filter": { "a": { "$gt": 100 } } })
             .await;
         assert_eq!(column(&found, "_id"), ints(5..10));
+        // What is no stage at all fails the command, before any of its statements.
+        let updates = [
+            doc! { "q": { "_id": 3 }, "u": { "$set": { "b": 9 } } },
+            doc! { "q": { "_id": 4 }, "u": [{ "$nothing": true }] },
+        ];
+        client
+            .fails(doc! { "update": "c", "updates": updates.to_vec() }, 40324)
+            .await;
+        let nine = doc! { "find": "c", "filter": { "b": 9 } };
+        assert!(client.find(nine).await.is_empty());
         let reply = client.ok(doc! { "delete": "c", "deletes": [{ "q": { "a": { "$gt": 106 } }, "limit": 0 }, { "q": {}, "limit": 1 }] }).await;
         assert_eq!(reply.get_i32("n").ok(), Some(4));
         let found = client.find(doc! { "find": "c" }).await;
