@@ -171,6 +171,18 @@ class ReplicaSet:
         """A client of this member alone."""
         return node.client(directConnection=True, **options)
 
+    def add(self, *options):
+        """Starts one more member and puts it into the configuration; it copies the data by itself."""
+        node = Node("--replSet", "rs0", "--cpus", "2", *options)
+        node.start()
+        with self.client() as client:
+            config = client.admin.command("replSetGetConfig")["config"]
+            config["version"] += 1
+            config["members"].append({"_id": len(self.nodes), "host": f"127.0.0.1:{node.port}", "priority": 0.5})
+            client.admin.command("replSetReconfig", config)
+        self.nodes.append(node)
+        return node
+
     def state(self, node):
         """The number of the member's state; 0 while it has not read its configuration yet."""
         with self.member(node) as client:

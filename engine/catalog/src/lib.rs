@@ -62,7 +62,7 @@ pub use options::{
     TimeSeriesChange, ValidationAction, ValidationLevel, ViewDefinition, check_storage_engine,
 };
 pub use scattered::{
-    RETRY_IMAGES, SESSION_RECORDS, check_not_scattered, session_key, statement_key,
+    RETRY_IMAGES, SESSION_RECORDS, check_not_scattered, scattered_key, session_key, statement_key,
 };
 pub use series::{BUCKETS_PREFIX, buckets_of, series_of};
 pub use specs::{

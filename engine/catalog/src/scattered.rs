@@ -4,7 +4,7 @@
 //! Beside the fields that are shown a record has what is asked of it alone, as which statement it is of. There is one for each
 //! statement: their keys begin with that of the session.
 
-use pinion_bson::{RawDocumentBuf, rawdoc};
+use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_storage::Key;
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, Result};
@@ -33,6 +33,22 @@ pub fn statement_key(lsid: &Lsid, stmt_id: i32) -> Key {
     let mut key = session_key(lsid);
     key.extend_from_slice(&(stmt_id as u32).to_be_bytes());
     key
+}
+
+/// The key of a stored record: of a statement where it says which, otherwise of its session.
+///
+/// # Errors
+/// It has no session.
+pub fn scattered_key(record: &RawDocument) -> Result<Key> {
+    let missing = || Error::failed_to_parse("a record of a retryable write has no session");
+    let Some(id) = pinion_bson::get(record, "_id") else {
+        return Err(missing());
+    };
+    let mut key = id_key(id);
+    if let Some(RawBsonRef::Int32(stmt_id)) = pinion_bson::get(record, "stmtId") {
+        key.extend_from_slice(&(stmt_id as u32).to_be_bytes());
+    }
+    Ok(key)
 }
 
 /// Refuses changes of what only retryable writes write.

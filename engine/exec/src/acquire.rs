@@ -189,7 +189,7 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
             if wanted.intent == Intent::Write {
                 check_not_scattered(ns)?;
             }
-            if wanted.views == Views::Resolved {
+            if wanted.views == Views::Resolved && !ctx.args.raw_data {
                 view = Some(Box::new(merged));
             }
         }

@@ -1,6 +1,7 @@
 """Replica sets of real processes: a set of one, and what a set of three survives."""
 
 import signal
+import threading
 import time
 
 import pymongo
@@ -187,3 +188,47 @@ def test_another_takes_over_when_the_primary_is_gone(how):
         with members.client(w=3) as client:
             client.test.c.insert_one({"_id": "after"})
         members.wait_alike()
+
+
+def test_a_member_that_joins_later_copies_what_is_there():
+    with ReplicaSet(1) as members, members.client(w=1) as client:
+        database = client.test
+        database.c.insert_many([{"_id": i, "a": i % 10, "text": "x" * 100} for i in range(20_000)])
+        database.c.create_index("a")
+        database.c.create_index([("text", "text")])
+        database.create_collection("capped", capped=True, size=1 << 20)
+        database.capped.insert_many([{"x": i} for i in range(500)])
+        database.create_collection("view", viewOn="c", pipeline=[{"$match": {"a": 1}}])
+        client.other.u.create_index("u", unique=True)
+        client.other.u.insert_many([{"u": i} for i in range(1000)])
+        done = threading.Event()
+
+        def write():
+            at = 20_000
+            while not done.is_set():
+                database.c.insert_one({"_id": at, "a": at % 10})
+                database.c.update_one({"_id": at - 20_000}, {"$inc": {"n": 1}})
+                client.other.u.update_one({"u": at % 1000}, {"$set": {"u": at}})
+                at += 1
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            added = members.add()
+            wait_until(lambda: members.state(added) == 2, 60)
+        finally:
+            done.set()
+            writer.join()
+        with members.client(w=2) as acknowledged:
+            acknowledged.test.c.insert_one({"_id": "last"})
+        for name in ("test", "other"):
+            members.wait_alike(name)
+        with members.member(added) as copied:
+            copied = copied.get_database("test", read_preference=ReadPreference.SECONDARY)
+            assert {index["name"] for index in copied.c.list_indexes()} == {"_id_", "a_1", "text_text"}
+            assert [document["x"] for document in copied.capped.find()] == list(range(500))
+            assert copied.view.count_documents({}) >= 2000
+            assert copied.command("validate", "c")["valid"]
+        # It bears what the first one did, which need not come back.
+        config = client.admin.command("replSetGetConfig")["config"]
+        assert [member["votes"] for member in config["members"]] == [1, 1]

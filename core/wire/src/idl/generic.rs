@@ -47,6 +47,8 @@ pub struct GenericArguments {
     /// The reply is to tell another member what this one knows of their set: `$replData`, and `$oplogQueryData`.
     pub asks_repl_data: bool,
     pub asks_oplog_query_data: bool,
+    /// What a collection stores is to be read, and not what it shows.
+    pub raw_data: bool,
     pub api: ApiParameters,
     /// The command is to tell what it does, and not to do it.
     pub help: bool,
@@ -128,6 +130,7 @@ impl GenericArguments {
             match name {
                 "$replData" => found.asks_repl_data = true,
                 "$oplogQueryData" => found.asks_oplog_query_data = true,
+                "rawData" => found.raw_data = boolean(path, value)?,
                 "lsid" => found.lsid = Some(parse_lsid(object(path, value)?)?),
                 "txnNumber" => match value {
                     RawBsonRef::Int64(n) => found.txn_number = Some(n),

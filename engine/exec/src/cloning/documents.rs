@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::RawDocument;
 use pinion_catalog::{
-    Clustering, Collection, Uuid, core_catalog, document_id, index_writes, mark_copied,
-    partition_of, stored_document,
+    Clustering, Collection, Placement, Uuid, core_catalog, document_id, index_writes, mark_copied,
+    partition_of, scattered_key, stored_document,
 };
 use pinion_clock::Timestamp;
 use pinion_query::MultikeyPaths;
@@ -76,6 +76,11 @@ impl CloneTarget {
         self.collection.borrow().clustering == Clustering::Record
     }
 
+    /// Whether a document may be a later form of one that came before: they are to come in the order of their transaction numbers.
+    pub fn is_scattered(&self) -> bool {
+        self.collection.borrow().placement == Placement::Scattered
+    }
+
     /// Writes documents with their index entries; unlogged, and without a look at what is unique: what is not will not be at
     /// the end. With `over` some of them may be there already.
     ///
@@ -120,7 +125,10 @@ fn place(collection: &Collection, document: ClonedDocument) -> Result<Placed> {
             collection.ns
         )));
     }
-    let key = collection.document_key(document_id(whole)?, record);
+    let key = match collection.placement {
+        Placement::Scattered => scattered_key(whole)?,
+        _ => collection.document_key(document_id(whole)?, record),
+    };
     Ok(Placed {
         partition: partition_of(collection, &key),
         document,

@@ -44,7 +44,7 @@ pub(super) async fn copy(job: Job) -> Result<(), Failed> {
     let mut place = Place {
         db: job.target.ns().db().to_owned(),
         last: None,
-        over: false,
+        over: job.target.is_scattered(),
     };
     let (documents, bytes) = source
         .size_of(&place.db, job.target.ns().collection())
@@ -132,7 +132,14 @@ fn find(target: &CloneTarget, place: &Place) -> RawDocumentBuf {
     find.append("find", uuid.as_raw_bson_ref())
         .append("noCursorTimeout", true)
         .append("showRecordId", target.is_ordered_by_record());
-    if let Some(last) = &place.last {
+    if target.is_scattered() {
+        find.append("rawData", true).append("allowDiskUse", true);
+        find.start_document("sort")
+            .append("txnNum", 1)
+            .append("lastWriteOpTime", 1)
+            .append("ts", 1);
+        find.end();
+    } else if let Some(last) = &place.last {
         find.start_document("hint").append("_id", 1).end();
         find.start_document("min")
             .append_raw("_id", last.as_raw_bson_ref());
