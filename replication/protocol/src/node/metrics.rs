@@ -135,6 +135,7 @@ impl Node {
             append_date(out, "lastElectionDate", date(candidate.at_ms));
             out.append("electionTerm", candidate.term.0);
             append_optime(out, "lastCommittedOpTimeAtElection", candidate.committed);
+            append_optime(out, "lastSeenWrittenOpTimeAtElection", candidate.seen);
             append_optime(out, "lastSeenOpTimeAtElection", candidate.seen);
             out.append("numVotesNeeded", candidate.votes_needed as i32)
                 .append("priorityAtElection", candidate.priority)
@@ -156,6 +157,8 @@ impl Node {
             append_date(out, "lastVoteDate", date(participant.at_ms));
             out.append("electionCandidateMemberId", participant.candidate_id as i32)
                 .append("voteReason", participant.reason.as_str());
+            append_optime(out, "lastWrittenOpTimeAtElection", participant.written);
+            append_optime(out, "maxWrittenOpTimeInSet", participant.newest_in_set);
             append_optime(out, "lastAppliedOpTimeAtElection", participant.written);
             append_optime(out, "maxAppliedOpTimeInSet", participant.newest_in_set);
             out.append("priorityAtElection", participant.priority);

@@ -243,6 +243,8 @@ impl Node {
         leader.first_of_term = at.optime;
         self.progress.written = own.max(at);
         self.metrics.term_began(term, at);
+        // It may have become durable before.
+        self.metrics.committed(self.commit_point.optime, self.now);
         self.effects.push(Effect::AllowWrites { term });
         self.positions_changed();
     }

@@ -50,8 +50,13 @@ impl Node {
         self.change_config_as_primary();
         self.keep_source();
         self.report_position();
-        self.tell();
-        // Whoever is answered may read at once what is committed.
+        self.tell_view();
+        self.answer_waiters();
+    }
+
+    /// Whoever is answered may read at once what is committed.
+    pub(super) fn answer_waiters(&mut self) {
+        self.tell_commit_point();
         self.answer_satisfied();
     }
 
@@ -136,7 +141,7 @@ impl Node {
         due.into_iter().min()
     }
 
-    fn tell(&mut self) {
+    fn tell_view(&mut self) {
         let shown = Shown {
             state: self.told.state,
             writable: self.is_writable_primary(),
@@ -152,6 +157,9 @@ impl Node {
             }
             self.told.view = Some(shown);
         }
+    }
+
+    fn tell_commit_point(&mut self) {
         let (committed, stable) = (self.commit_point, self.stable_optime());
         if (committed.optime, stable) != (self.told.committed, self.told.stable) {
             assert!(

@@ -150,6 +150,7 @@ impl Node {
         if stale && purpose == SyncPurpose::Steady && !self.too_stale {
             self.too_stale = true;
             self.note(Note::TooStale);
+            self.follow_state();
         }
     }
 

@@ -102,7 +102,10 @@ impl Node {
             .append("health", 1.0)
             .append("state", state.number())
             .append("stateStr", state.name())
-            .append("uptime", ((now.ms - self.started_ms) / 1000) as i64);
+            .append(
+                "uptime",
+                (now.ms.saturating_sub(self.started_ms) / 1000) as i64,
+            );
         if !me.arbiter_only {
             append_position(out, &position, self.written());
         }
@@ -116,6 +119,12 @@ impl Node {
         if let Role::Leader(leader) = &self.role {
             append_election(out, leader.election_time);
         }
+        if self.maintenance > 0 {
+            out.append("maintenanceMode", i64::from(self.maintenance));
+        }
+        if self.too_stale {
+            out.append("tooStale", true);
+        }
         let id = self.config_id();
         out.append("configVersion", id.version as i32)
             .append("configTerm", id.term as i32)
@@ -125,7 +134,9 @@ impl Node {
 
     fn append_peer(&self, out: &mut DocBuilder, at: usize, peer: &Peer, now: Now) {
         let member = self.member(at);
-        let uptime = peer.up_since_ms.map_or(0, |since| (now.ms - since) / 1000);
+        let uptime = peer
+            .up_since_ms
+            .map_or(0, |since| now.ms.saturating_sub(since) / 1000);
         let state = match peer.state {
             MemberState::Down => "(not reachable/healthy)",
             state => state.name(),

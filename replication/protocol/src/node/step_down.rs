@@ -148,6 +148,8 @@ impl Node {
 
     /// This node is primary no more, whatever it was about; nothing happens if it was none.
     pub(super) fn step_down(&mut self, why: &'static str) {
+        // Who has what it waits for is not told that it may be lost.
+        self.answer_waiters();
         let Role::Leader(leader) = &mut self.role else {
             return;
         };

@@ -77,11 +77,26 @@ pub(super) fn happen(player: &mut Player, words: &[&str]) {
             player.step(Input::Tick);
         }
         "reply" | "fail" | "vote" | "ok" => respond(player, &words),
+        "stored" if player.votes.is_empty() => player.say("not asked"),
         "stored" => {
             let vote = player.votes.remove(0);
             player.step(Input::VoteStored(vote));
         }
-        verb => match input(player, verb, &words) {
+        "located" | "config" if player.config.is_none() => player.say("not asked"),
+        "config" => {
+            player.config = None;
+            player.step(Input::ConfigStored(match words.at(1) {
+                "stored" => Ok(()),
+                _ => Err(failure(ErrorCode::OPERATION_FAILED)),
+            }));
+        }
+        "located" => {
+            let config = player.config.take().expect("a configuration is there");
+            let found = config.member_of(&host(words.at(1)));
+            let missing = failure(ErrorCode::NODE_NOT_FOUND);
+            player.step(Input::SelfLocated(found.map(|(at, _)| at).ok_or(missing)));
+        }
+        verb => match input(verb, &words) {
             Some(input) => player.step(input),
             None => {
                 let command = command(player, verb, &words);
@@ -124,29 +139,21 @@ fn start(player: &mut Player, words: &Words<'_>) {
     };
     player.sent.clear();
     player.votes.clear();
+    player.config = None;
     player.node = Some(Node::new(identity, found, player.now));
     player.step(Input::Tick);
 }
 
-fn input(player: &Player, verb: &str, words: &Words<'_>) -> Option<Input> {
-    let error = |code| Error::new(code, "as the script says");
+fn failure(code: ErrorCode) -> Error {
+    Error::new(code, "as the script says")
+}
+
+fn input(verb: &str, words: &Words<'_>) -> Option<Input> {
     Some(match verb {
         "tick" => Input::Tick,
         "withdrawn" => Input::Withdrawn(CommandId(number(words.at(1)) as u64)),
-        "located" => Input::SelfLocated(match words.at(1) {
-            "none" => Err(error(ErrorCode::NODE_NOT_FOUND)),
-            name => {
-                let config = player.config.as_ref().expect("a configuration was told");
-                let found = config.member_of(&host(name));
-                Ok(found.expect("it is a member").0)
-            }
-        }),
-        "config" => Input::ConfigStored(match words.at(1) {
-            "stored" => Ok(()),
-            _ => Err(error(ErrorCode::OPERATION_FAILED)),
-        }),
         "initiated" => Input::Initiated(match words.at(1) {
-            "failed" => Err(error(ErrorCode::OPERATION_FAILED)),
+            "failed" => Err(failure(ErrorCode::OPERATION_FAILED)),
             _ => Ok(words.progress(1)),
         }),
         "progress" => Input::Progress(words.progress(1)),
@@ -311,7 +318,7 @@ fn positions(player: &mut Player, words: &Words<'_>) -> UpdatePosition {
     }
 }
 
-/// Answers the oldest request of a kind to a member.
+/// Answers the last request of a kind to a member: earlier ones are not waited for any more.
 fn respond(player: &mut Player, words: &Words<'_>) {
     let (verb, name) = (words.at(0), words.at(1));
     let fits = |sent: &Sent| {
@@ -323,10 +330,14 @@ fn respond(player: &mut Player, words: &Words<'_>) {
         };
         kind && sent.to == name
     };
-    let found = player.sent.iter().position(fits);
-    let sent = player
-        .sent
-        .remove(found.unwrap_or_else(|| panic!("{:?}: not asked", words.0)));
+    // Time may have passed in which it was to be asked.
+    if !player.sent.iter().any(fits) {
+        player.step(Input::Tick);
+    }
+    let Some(found) = player.sent.iter().rposition(fits) else {
+        return player.say("not asked");
+    };
+    let sent = player.sent.remove(found);
     let reply = match verb {
         "reply" => Ok(heartbeat_reply(words)),
         "vote" => Ok(VoteResponse {

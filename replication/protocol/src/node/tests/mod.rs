@@ -1,6 +1,7 @@
 //! Scripts of events with their full expected trace, and simulated sets.
 
 mod config;
+mod documents;
 mod events;
 mod script;
 mod simulation;
