@@ -18,7 +18,7 @@ use crate::message::MAX_TERM;
 
 pub use change::{Initiate, check_reconfig, find_self};
 pub use host::HostPort;
-pub use limits::{MAX_MEMBERS, MAX_VOTERS};
+pub use limits::{MAX_MEMBERS, MAX_VERSION, MAX_VOTERS};
 pub use member::Member;
 pub use modes::WriteMode;
 pub use settings::Settings;

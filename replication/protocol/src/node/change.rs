@@ -8,7 +8,7 @@ use pinion_wire::{Error, ErrorCode, MemberState, Result};
 use super::peer::Peer;
 use super::reconfig::Asked;
 use super::{Effect, Installed, Mode, Node, Note, Pending, Progress, Role};
-use crate::config::{Config, HostPort};
+use crate::config::{Config, HostPort, MAX_VERSION};
 
 /// A change that is under way.
 #[derive(Debug)]
@@ -189,7 +189,8 @@ impl Node {
         let Some(at) = self.member_with_data() else {
             return;
         };
-        if self.is_writable_primary() && self.check_commitment().is_ok() {
+        let has_room = config.version < MAX_VERSION;
+        if has_room && self.is_writable_primary() && self.check_commitment().is_ok() {
             config.members[at].newly_added = false;
             config.version += 1;
             self.store_config(config, self_index);

@@ -195,6 +195,11 @@ impl Node {
             let why = error.message.clone();
             self.note(Note::MemberDown { host, why });
         }
+        // A host that refuses connections has lost its process. One that is silent may be busy, or cut off from this node only.
+        if error.code == ErrorCode::HOST_UNREACHABLE {
+            let host = self.peers[at].host.clone();
+            self.suspect(&host);
+        }
         self.update_primary();
     }
 

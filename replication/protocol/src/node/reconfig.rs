@@ -11,7 +11,7 @@ use super::change::Change;
 use super::limits::{FORCED_VERSION_SPREAD, FORCED_VERSION_STEP};
 use super::quorum::Quorum;
 use super::{CommandId, Effect, Node, Role};
-use crate::config::{Config, ConfigVersion, NO_TERM, check_reconfig};
+use crate::config::{Config, ConfigVersion, MAX_VERSION, NO_TERM, check_reconfig};
 
 /// A change that an operator asked for.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ impl Node {
         if force {
             let spread = self.random.below(FORCED_VERSION_SPREAD) as i64;
             let step = FORCED_VERSION_STEP + spread;
-            new.version = new.version.max(old.version).saturating_add(step);
+            new.version = (new.version.max(old.version) + step).min(MAX_VERSION);
             new.term = NO_TERM;
         } else {
             new.term = self.term.0;

@@ -171,6 +171,11 @@ impl Node {
         if failure == SourceFailure::TooStale && is_member && !too_new.contains(source) {
             too_new.push(source.clone());
         }
+        if failure == SourceFailure::Unreachable
+            && let Some(at) = self.index_of(source)
+        {
+            self.peers[at].heartbeat.due_ms = self.now.ms;
+        }
         if self.is_source(source) {
             self.stop_sync("it failed");
             match deny_ms {

@@ -352,10 +352,10 @@ impl World {
         timeout_ms: u64,
     ) {
         let life = self.members[from].lives;
-        let failed = || Err(Error::new(ErrorCode::HOST_UNREACHABLE, "no answer"));
+        let failed = |code| Err(Error::new(code, "no answer"));
         let give_up = Event::Response {
             id,
-            reply: failed(),
+            reply: failed(ErrorCode::NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT),
         };
         self.at(from, life, timeout_ms.min(5_000), give_up);
         let Some(delay) = self.way(from, to) else {
@@ -372,7 +372,7 @@ impl World {
                 delay,
                 Event::Response {
                     id,
-                    reply: failed(),
+                    reply: failed(ErrorCode::HOST_UNREACHABLE),
                 },
             );
         }
