@@ -50,6 +50,7 @@ pub use commands::{
     MAX_WIRE_VERSION, ProcessSource, ProcessUsage, SystemSource, register_command,
     register_commands, register_test_commands,
 };
+pub use concern::forget_everywhere as forget_default_concerns;
 pub use local::{read_local, write_local};
 pub use member::{
     begin_as_primary, interrupt_writers, last_logged, log_note, no_writer_is_behind_a_gate,

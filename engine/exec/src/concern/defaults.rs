@@ -96,8 +96,9 @@ impl DefaultsCache {
     }
 }
 
-/// Has every core read the defaults again before it uses them.
-pub(crate) async fn forget_everywhere() {
+/// Has every core read the default concerns again before it uses them. Whatever changes documents in another way than by
+/// commands and the applier calls it: a rollback, the clone of an initial sync.
+pub async fn forget_everywhere() {
     pinion_runtime::on_all_cores(|_| async { state().default_concerns.forget() }).await;
 }
 

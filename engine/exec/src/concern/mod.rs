@@ -13,7 +13,8 @@ use pinion_bson::RawBsonRef;
 use pinion_wire::idl::{ReadConcern, ReadConcernLevel, WriteConcern, WriteConcernW};
 use pinion_wire::{CommandClass, Error, ErrorCode, Invocation, Reply, Result};
 
-pub(crate) use defaults::{Change, DefaultsCache, SETTINGS, STORED_AS, forget_everywhere};
+pub use defaults::forget_everywhere;
+pub(crate) use defaults::{Change, DefaultsCache, SETTINGS, STORED_AS};
 pub(crate) use read::confirm;
 pub(crate) use write::{acknowledge, append_write_concern, wait, written};
 
@@ -39,10 +40,17 @@ where
     Fut: Future<Output = Result<Reply>>,
 {
     read::prepare(&mut cmd).await?;
-    let ctx = cmd.ctx.clone();
-    let reply = handler(cmd).await?;
-    confirm(&ctx, &ctx.read_concern).await?;
-    Ok(reply)
+    let (ctx, command) = (cmd.ctx.clone(), cmd.command.clone());
+    match handler(cmd).await {
+        Ok(reply) => {
+            confirm(&ctx, &ctx.read_concern).await?;
+            Ok(reply)
+        }
+        Err(error) if command.spec.supports_write_concern => {
+            Err(write::complete_error(&ctx, error).await)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// What a stage cannot be read with is told before what the node cannot be read with.

@@ -79,6 +79,11 @@ pub(super) async fn prepare(cmd: &mut Invocation) -> Result<()> {
         return Ok(());
     }
     wait_until_there(&cmd.ctx, &*set, &concern).await?;
+    if concern.level == Some(ReadConcernLevel::Majority) && set.commit_point().is_null() {
+        // A node that has just started learns soon of what the others hold.
+        let any = Timestamp::MIN.next();
+        interruptible(&cmd.ctx, set.wait_committed(any)).await??;
+    }
     if concern.level == Some(ReadConcernLevel::Snapshot) && concern.at_cluster_time.is_none() {
         let committed = set.commit_point();
         if committed.is_null() {

@@ -73,7 +73,8 @@ fn is_majority(concern: &WriteConcern) -> bool {
 pub(crate) async fn written(ctx: &OpContext, ts: Timestamp) {
     ctx.wrote(ts);
     let db = &*ctx.db;
-    let may_be_settings = db == SETTINGS.0 || matches!(ctx.command, "bulkWrite" | "applyOps");
+    let names_others = matches!(ctx.command, "bulkWrite" | "applyOps" | "renameCollection");
+    let may_be_settings = db == SETTINGS.0 || names_others;
     if may_be_settings && state().is_member() {
         defaults::forget_everywhere().await;
     }
@@ -96,6 +97,31 @@ pub(crate) async fn acknowledge(
         append_failure(out, &failure);
     }
     Ok(())
+}
+
+/// A command that fails may have written before, and one that fails for what others wrote tells of that: both wait as a
+/// success does, and the error says so if it was in vain.
+pub(super) async fn complete_error(ctx: &OpContext, error: Error) -> Error {
+    let tells_of_data = matches!(
+        error.code,
+        ErrorCode::DUPLICATE_KEY | ErrorCode::NAMESPACE_NOT_FOUND | ErrorCode::NAMESPACE_EXISTS
+    );
+    let written_at = ctx.written_at();
+    if written_at.is_none() && !tells_of_data {
+        return error;
+    }
+    match wait(ctx, written_at).await {
+        Ok(Some(failure)) => {
+            let mut extra = DocBuilder::new();
+            if let Some(further) = &error.extra {
+                extra.append_all(further);
+            }
+            append_failure(&mut extra, &failure);
+            error.with_extra(extra.finish())
+        }
+        // The error stands, whatever became of the journal.
+        Ok(None) | Err(_) => error,
+    }
 }
 
 /// Waits as [`acknowledge`] does, and gives what it would append.
@@ -185,7 +211,7 @@ async fn wait_on_member(
 
 /// As `CommandHelpers::appendCommandWCStatus` of MongoDB.
 #[cold]
-fn append_failure(out: &mut Reply, failure: &Failure) {
+fn append_failure(out: &mut DocBuilder, failure: &Failure) {
     let Failure { error, applied } = failure;
     out.start_document("writeConcernError")
         .append("code", error.code.0)

@@ -1,6 +1,6 @@
 //! Read and write concerns on a member.
 
-use pinion_bson::{Document, Timestamp, doc};
+use pinion_bson::{Bson, Document, Timestamp, doc};
 use pinion_clock::OpTime;
 use pinion_storage::storage;
 use pinion_wire::{ErrorCode, MemberState};
@@ -123,6 +123,15 @@ fn a_write_concern_that_is_not_reached_is_told() {
                 "operationTime"
             ]
         );
+        // An error that tells of what another wrote is as safe as that.
+        let upsert = doc! { "findAndModify": "c", "query": { "a": 1 }, "update": { "_id": 1 }, "upsert": true };
+        let reply = client.run(upsert).await;
+        assert_eq!(reply.get_i32("code").ok(), Some(11000));
+        let found = reply.get_document("writeConcernError").unwrap();
+        assert_eq!(found.get_i32("code").ok(), Some(189));
+        fake().take_calls();
+        client.fails(doc! { "create": "c", "x": 1 }, 40415).await;
+        assert!(fake().take_calls().is_empty());
         fake().refuse(None);
         assert_eq!(client.find(doc! { "find": "c" }).await.len(), 3);
     });
@@ -269,6 +278,49 @@ fn snapshots_have_one_time() {
     });
 }
 
+/// Runs a find by `_id` as a driver sends it in a causally consistent session.
+async fn repeat_find(client: &Client, after: Timestamp, id: i32) -> Option<bool> {
+    let body = doc! {
+        "find": "c", "filter": { "_id": id }, "limit": 1, "$db": "test",
+        "readConcern": { "afterClusterTime": after }, "$clusterTime": { "clusterTime": after },
+    };
+    client.repeat(body).await
+}
+
+#[test]
+fn a_find_that_repeats_another_sees_what_it_is_to_see() {
+    with_node(1132, 2, 3, |client| async move {
+        primary().await;
+        client.ok(insert(1)).await;
+        let written = client.ok(insert(2)).await;
+        let after = written.get_timestamp("operationTime").unwrap();
+        let later = Timestamp {
+            time: after.time + 100,
+            increment: 1,
+        };
+        assert_eq!(repeat_find(&client, after, 1).await, None);
+        assert_eq!(repeat_find(&client, after, 2).await, Some(true));
+        assert_eq!(repeat_find(&client, after, 3).await, Some(false));
+        // Another time is another message, which tells of it and waits for it.
+        fake().take_calls();
+        assert_eq!(repeat_find(&client, later, 2).await, None);
+        assert_eq!(fake().take_calls(), ["waiting for clusterTime"]);
+        assert_eq!(repeat_find(&client, later, 2).await, Some(true));
+        // A node that has stepped down does not answer from what it read as a primary.
+        become_member(MemberState::Secondary, false, OpTime::NULL).await;
+        assert_eq!(repeat_find(&client, later, 2).await, None);
+        primary().await;
+        // Nor does one whose default is another now.
+        let plain = |id: i32| doc! { "find": "c", "filter": { "_id": id }, "$db": "test" };
+        assert_eq!(client.repeat(plain(1)).await, None);
+        assert_eq!(client.repeat(plain(2)).await, Some(true));
+        let set = doc! { "setDefaultRWConcern": 1, "defaultReadConcern": { "level": "majority" } };
+        client.at("admin").ok(set).await;
+        client.ok(insert(3)).await;
+        assert_eq!(client.repeat(plain(2)).await, None);
+    });
+}
+
 #[test]
 fn linearizable_reads_are_confirmed() {
     with_node(1131, 2, 3, |client| async move {
@@ -282,5 +334,51 @@ fn linearizable_reads_are_confirmed() {
             assert_eq!(client.find(command).await.len(), 1);
             assert_eq!(fake().take_calls(), ["linearizable read", "committed"]);
         }
+    });
+}
+
+/// Makes an index and compares what is told of its commit quorum.
+async fn check_quorum(client: &Client, quorum: Option<Bson>, expected: Result<&str, i32>) {
+    let mut command =
+        doc! { "createIndexes": "c", "indexes": [{ "key": { "a": 1 }, "name": "a" }] };
+    if let Some(quorum) = quorum {
+        command.insert("commitQuorum", quorum);
+    }
+    let shown = command.to_string();
+    let reply = client.run(command).await;
+    let told = match reply.get("commitQuorum") {
+        Some(told) => Ok(told.to_string()),
+        None => Err(reply.get_i32("code").unwrap_or_default()),
+    };
+    assert_eq!(told, expected.map(str::to_owned), "{shown}: {reply}");
+    client.run(doc! { "dropIndexes": "c", "index": "a" }).await;
+}
+
+#[test]
+fn commit_quorums() {
+    with_node(1133, 1, 2, |client| async move {
+        client.ok(insert(1)).await;
+        check_quorum(&client, Some(1.into()), Err(2)).await;
+        check_quorum(&client, None, Err(0)).await;
+        primary().await;
+        check_quorum(&client, None, Ok("\"votingMembers\"")).await;
+        for (quorum, expected) in [
+            (Bson::from("majority"), Ok("\"majority\"")),
+            ("dc".into(), Ok("\"dc\"")),
+            (3.into(), Ok("3")),
+            (0.0.into(), Ok("0")),
+            (4.into(), Err(278)),
+            (51.into(), Err(9)),
+            ((-1).into(), Err(9)),
+            ("".into(), Err(9)),
+            (true.into(), Err(9)),
+            ("x".into(), Err(79)),
+        ] {
+            check_quorum(&client, Some(quorum), expected).await;
+        }
+        // What is made with its collection is ready at once.
+        let fresh = doc! { "createIndexes": "d", "indexes": [{ "key": { "a": 1 }, "name": "a" }] };
+        let reply = client.ok(fresh).await;
+        assert!(!reply.contains_key("commitQuorum"), "{reply}");
     });
 }

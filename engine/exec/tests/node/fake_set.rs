@@ -1,6 +1,6 @@
 //! A replica set that is none: the node is a member whose view, commit point and waits the test sets.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -22,6 +22,8 @@ pub struct FakeSet {
     committed: RefCell<OpTime>,
     /// What a wait for a write concern comes to: an error with this code and text. Without one it is reached.
     refusal: RefCell<Option<(ErrorCode, &'static str)>>,
+    /// Nothing more is committed.
+    pub is_alone: Cell<bool>,
     /// What it was asked for: one line a call.
     pub calls: RefCell<Vec<String>>,
 }
@@ -53,9 +55,12 @@ impl ReplicaSet for FakeSet {
         *self.committed.borrow()
     }
 
-    /// The other members take in whatever is waited for.
+    /// The other members take in whatever is waited for, unless they are gone.
     fn wait_committed(&self, ts: Timestamp) -> Waiting<Result<()>> {
         self.call("committed");
+        if self.is_alone.get() {
+            return Box::pin(std::future::pending());
+        }
         self.committed.replace(of_term_1(ts));
         Box::pin(std::future::ready(Ok(())))
     }
@@ -157,6 +162,7 @@ pub async fn become_with(view: SetView, committed: OpTime) {
                 changed: Rc::new(Notify::new()),
                 committed: RefCell::new(committed),
                 refusal: RefCell::default(),
+                is_alone: Cell::new(false),
                 calls: RefCell::default(),
             });
             pinion_runtime::set_core_local(fake.clone());

@@ -17,8 +17,8 @@ use pinion_runtime::{CoreId, Duration, Queue};
 use pinion_storage::StorageOptions;
 use pinion_wire::idl::GenericArguments;
 use pinion_wire::{
-    ClientInfo, Error, ErrorCode, Invocation, Message, OpContext, Registry, ReplyFrame,
-    check_permitted, error_reply,
+    Attempt, ClientInfo, Error, ErrorCode, Flags, Invocation, Message, OpContext, Prepared,
+    Registry, Repeatable, ReplyFrame, check_permitted, encode_request, error_reply, parse_message,
 };
 
 pub type Script = Rc<dyn Fn(Client) -> Pin<Box<dyn Future<Output = ()>>>>;
@@ -49,6 +49,8 @@ pub struct Client {
     pub core: CoreId,
     pub db: &'static str,
     next_op: Rc<Cell<i32>>,
+    /// What the next find may be like.
+    prepared: Rc<RefCell<Option<Prepared>>>,
 }
 
 impl Client {
@@ -57,6 +59,7 @@ impl Client {
             core: CoreId(0),
             db: "test",
             next_op: Rc::new(Cell::new(1)),
+            prepared: Rc::default(),
         }
     }
 
@@ -134,6 +137,36 @@ impl Client {
         let errors = reply.get_array("writeErrors").expect("an error");
         let error = errors[0].as_document().expect("a document");
         assert_eq!(error.get_i32("code").ok(), Some(code), "{reply}");
+    }
+
+    /// Runs a find as its connection does. One that repeats the find before it is answered at once, which gives whether
+    /// there was a document; `None` for any other.
+    pub async fn repeat(&self, body: Document) -> Option<bool> {
+        let body = RawDocumentBuf::try_from(&body).expect("a command is a document");
+        let bytes = encode_request(1, Flags(0), &body);
+        let now_ns = pinion_runtime::now().as_nanos();
+        let attempt = self
+            .prepared
+            .borrow()
+            .as_ref()
+            .map(|known| known.run_now(&bytes, now_ns));
+        let ran = match attempt {
+            Some(Attempt::Ran(ran)) => Some(ran),
+            Some(Attempt::Asked(asked)) => asked.await,
+            Some(Attempt::Not) | None => None,
+        };
+        if let Some(ran) = ran {
+            let cursor = ran.reply.get("cursor").expect("a cursor");
+            let cursor = cursor.as_document().expect("a document");
+            let batch = cursor.get_array("firstBatch").expect("a batch");
+            return Some(!batch.is_empty());
+        }
+        let message = parse_message(bytes).expect("a valid message");
+        let invocation = begin(0, &message).expect("a command");
+        let (command, ctx) = (invocation.command.clone(), invocation.ctx.clone());
+        let left = attempt_and_take(invocation).await;
+        *self.prepared.borrow_mut() = left.map(|left| Prepared::new(left, command, ctx));
+        None
     }
 
     /// All documents of a find, through as many batches as it takes.
@@ -227,6 +260,10 @@ fn begin(op: i32, message: &Message) -> Result<Invocation, Error> {
         command,
         exhaust_allowed: false,
     })
+}
+
+async fn attempt_and_take(invocation: Invocation) -> Option<Box<Repeatable>> {
+    attempt(invocation).await.ok()?.take_repeatable()
 }
 
 async fn attempt(invocation: Invocation) -> Result<pinion_wire::Reply, Error> {

@@ -6,7 +6,7 @@ use pinion_runtime::{Duration, sleep, wall_ms};
 use pinion_storage::storage;
 use pinion_wire::MemberState;
 
-use crate::fake_set::{become_member, of_term_1};
+use crate::fake_set::{become_member, fake, of_term_1};
 use crate::harness::{Client, column, with_node};
 
 /// Runs a command on a member in this state and compares the code and message of its error, `None` where there is none.
@@ -153,7 +153,10 @@ fn majority_reads_see_what_is_committed() {
                 let by_id = doc! { "find": "c", "filter": { "_id": 2 } };
                 for (member, writable) in [PRIMARY, SECONDARY] {
                     become_member(member, writable, OpTime::NULL).await;
-                    client.fails(majority(doc! { "find": "c" }), 134).await;
+                    fake().is_alone.set(true);
+                    let bounded = doc! { "find": "c", "maxTimeMS": 20 };
+                    client.fails(majority(bounded), 50).await;
+                    fake().is_alone.set(false);
                     become_member(member, writable, committed).await;
                     let found = client.find(majority(doc! { "find": "c" })).await;
                     assert_eq!(column(&found, "_id"), [1.into()]);

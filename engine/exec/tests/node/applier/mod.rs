@@ -1,6 +1,7 @@
 //! Entries of one node applied to another, which has other partitions: both have the same documents and indexes then.
 
 mod cloned;
+mod defaults;
 mod faults;
 mod rules;
 pub mod source;
