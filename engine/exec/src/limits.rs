@@ -67,6 +67,14 @@ pub const MAX_SESSIONS: usize = 1_000_000;
 pub(crate) const MAX_CATALOG_SESSIONS: usize = 100_000;
 /// So many of them are looked at for one that can be forgotten.
 pub(crate) const EVICTED_SESSIONS_LOOK: usize = 64;
+/// How often the set is told which sessions are in use: MongoDB's `logicalSessionRefreshMillis`.
+pub(crate) const SESSION_REFRESH_INTERVAL: Duration = Duration::from_secs(5 * 60);
+/// Ended sessions that a core remembers until then.
+pub(crate) const MAX_ENDED_SESSIONS: usize = 100_000;
+/// Sessions whose records are removed after one look, for each core.
+pub(crate) const REAPED_SESSIONS: usize = 10_000;
+/// Records that are removed in one unit.
+pub(crate) const REAPED_RECORDS: usize = 1000;
 /// Statements of a session that are kept when its command has ended.
 pub(crate) const MAX_KEPT_STATEMENTS: usize = 1000;
 /// How long a stage that reads another collection waits for a DDL there, which may wait for the stage's own operation.

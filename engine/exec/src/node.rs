@@ -96,6 +96,7 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
     })
     .await;
     crate::ttl::start();
+    crate::sessions::start();
     Ok(report)
 }
 
@@ -103,6 +104,7 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
 pub async fn close_node() {
     pinion_catalog::end_builds().await;
     crate::ttl::stop().await;
+    crate::sessions::stop().await;
     pinion_storage::storage().close().await;
 }
 

@@ -22,7 +22,7 @@ use crate::plan_cache::{IndexFilters, PlanCache};
 use crate::profile::Profiles;
 use crate::query_settings::SettingsTable;
 use crate::read::{CursorTable, PartTable};
-use crate::sessions::{SessionCatalog, SessionTable};
+use crate::sessions::{SessionCatalog, SessionRefresh, SessionTable};
 use crate::spill::NodeMemory;
 use crate::topology::ReplicaSet;
 use crate::ttl::TtlMonitor;
@@ -39,6 +39,7 @@ pub struct NodeState {
     pub(crate) sessions: SessionTable,
     /// Retryable writes of the sessions whose home this core is.
     pub(crate) session_catalog: SessionCatalog,
+    pub(crate) session_refresh: SessionRefresh,
     pub(crate) ops: OpTable,
     pub(crate) fsync_lock: FsyncLock,
     pub(crate) fail_points: FailPoints,
@@ -108,6 +109,7 @@ impl NodeState {
             parts: PartTable::default(),
             sessions: SessionTable::default(),
             session_catalog: SessionCatalog::default(),
+            session_refresh: SessionRefresh::default(),
             ops: OpTable::default(),
             fsync_lock: FsyncLock::default(),
             fail_points: FailPoints::default(),

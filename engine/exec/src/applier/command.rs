@@ -9,6 +9,7 @@ use pinion_wire::{Error, Result};
 use super::decode::{check_namespace, unknown};
 use super::documents::{Target, writes_of};
 use super::entry::{Entry, document, field, operations, text, validated};
+use crate::sessions::{is_removal, removals};
 use crate::state::state;
 
 /// Applies an entry, on core 0. Gives how many operations were passed over.
@@ -39,6 +40,9 @@ async fn apply(ts: Timestamp, entry: &RawDocument, mode: ApplyMode) -> Result<u6
     match op {
         "i" | "u" | "d" => {
             let writes = match Target::of(entry, mode)? {
+                Some(target) if is_removal(entry, &target.collection) => {
+                    Some(removals(target.collection.tree(), &target.key).await?)
+                }
                 Some(target) => writes_of(entry, &target, mode).await?,
                 None => None,
             };

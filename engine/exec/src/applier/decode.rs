@@ -2,7 +2,7 @@
 
 use pinion_bson::RawDocument;
 use pinion_catalog::{ApplyMode, partition_of};
-use pinion_runtime::{CoreId, yield_if_due};
+use pinion_runtime::{CoreId, core_count, yield_if_due};
 use pinion_storage::{ApplyError, Key, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 use smallvec::SmallVec;
@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::documents::Target;
 use super::entry::{Entry, damaged, document, operations, text, validated};
 use crate::compute::compute_bytes;
+use crate::sessions::is_removal;
 
 /// One operation of an entry, on one document.
 #[derive(Clone, Debug)]
@@ -66,13 +67,20 @@ fn take_apart(entry: &Entry, mode: ApplyMode) -> Result<(ByOwner, u64)> {
             passed_over += 1;
             return Ok(());
         };
-        let owner = storage().owner(partition_of(&target.collection, &target.key));
-        let key = target.key;
-        let operation = Operation { place, key };
-        match by_owner.iter_mut().find(|(known, _)| *known == owner) {
-            Some((_, operations)) => operations.push(operation),
-            None => by_owner.push((owner, SmallVec::from_iter([operation]))),
+        let mut push = |owner, key| {
+            let operation = Operation { place, key };
+            match by_owner.iter_mut().find(|(known, _)| *known == owner) {
+                Some((_, operations)) => operations.push(operation),
+                None => by_owner.push((owner, SmallVec::from_iter([operation]))),
+            }
+        };
+        if is_removal(operation, &target.collection) {
+            // Whatever it wrote, the session has records beside that.
+            (0..core_count() as u16).for_each(|core| push(CoreId(core), target.key.clone()));
+            return Ok(());
         }
+        let owner = storage().owner(partition_of(&target.collection, &target.key));
+        push(owner, target.key);
         Ok(())
     };
     match text(whole, "op")? {

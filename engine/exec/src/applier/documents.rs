@@ -16,7 +16,9 @@ use pinion_wire::{Error, ErrorCode, Result};
 
 use super::entry::{damaged, document, field, text};
 use crate::compute::compute_bytes;
-use crate::sessions::{RecordCollections, RecordedChange, record_writes, stamp_of};
+use crate::sessions::{
+    RecordCollections, RecordedChange, is_removal, record_writes, removals_here, stamp_of,
+};
 use crate::write::update_context;
 
 /// What an entry of one document names.
@@ -87,7 +89,8 @@ fn collection_of(
     Ok(Some((collection, record)))
 }
 
-/// What an entry of one document writes; `None` if it is passed over. Behind that of the document and its index entries comes
+/// What an entry of one document writes, in the partitions of this core if it is the removal of a session's records; `None` if
+/// it is passed over. Behind that of the document and its index entries comes
 /// what a retryable statement leaves behind, whatever has become of its document.
 ///
 /// # Errors
@@ -97,6 +100,10 @@ pub(super) async fn writes_of(
     target: &Target,
     mode: ApplyMode,
 ) -> Result<Option<Vec<Write>>> {
+    if is_removal(entry, &target.collection) {
+        let writes = removals_here(target.collection.tree(), &target.key).await?;
+        return Ok((!writes.is_empty()).then_some(writes));
+    }
     let Some(session) = stamp_of(entry) else {
         let change = change_of(entry, target, mode).await?;
         return Ok(change.map(|change| change.writes));

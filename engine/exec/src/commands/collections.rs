@@ -17,6 +17,7 @@ use crate::compute::compute;
 use crate::interrupt::pause;
 use crate::profile;
 use crate::read::Stream;
+use crate::sessions::check_can_go;
 use crate::state::state;
 use crate::stats::database_sizes;
 
@@ -29,6 +30,7 @@ pub(crate) async fn drop(cmd: Invocation) -> Result<Reply> {
     reader.finish()?;
     check_uuid(&ns, uuid)?;
     check_not_profiling(&ns)?;
+    check_can_go(&ns)?;
     let mut out = Reply::new();
     let dropped = pinion_catalog::drop_collection(&cmd.ctx, ns.clone()).await?;
     let ts = dropped.as_ref().map(|dropped| dropped.ts);
@@ -78,7 +80,8 @@ pub(crate) async fn drop_database(cmd: Invocation) -> Result<Reply> {
     }
     reader.finish()?;
     let db = cmd.db().to_owned();
-    if db == "admin" {
+    // On a member, what retryable writes rely on is in `config`.
+    if db == "admin" || (db == "config" && state().is_member()) {
         return Err(Error::new(
             ErrorCode::ILLEGAL_OPERATION,
             format!("Dropping the '{db}' database is prohibited."),
@@ -102,6 +105,8 @@ pub(crate) async fn rename_collection(cmd: Invocation) -> Result<Reply> {
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.finish()?;
     check_renamable(&from, &to)?;
+    check_can_go(&from)?;
+    check_can_go(&to)?;
     check_uuid(&from, uuid)?;
     let ts =
         pinion_catalog::rename_collection(&cmd.ctx, from, to, drop_target, stays_temporary).await?;

@@ -1,10 +1,10 @@
-//! The commands of tests: `configureFailPoint` and `waitForFailPoint`, and those by which drivers see how a server treats
-//! versions of its API.
+//! The commands of tests: `configureFailPoint` and `waitForFailPoint`, those by which drivers see how a server treats versions
+//! of its API, and what has the node see to its sessions at once.
 
 use pinion_wire::idl::i64_exact;
 use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
 
-use super::register;
+use super::{register, sessions};
 use crate::fail_points::{Configuration, FailPoint, configure, wait_entered};
 
 /// Registers the commands that only a node has which was started with `enableTestCommands`.
@@ -21,6 +21,18 @@ pub fn register_test_commands(r: &mut Registry) {
         spec("waitForFailPoint").help("wait until a fault was shown"),
         None,
         wait_for_fail_point,
+    );
+    register(
+        r,
+        spec("refreshLogicalSessionCacheNow").help("tell the set which sessions are in use"),
+        None,
+        sessions::refresh_now,
+    );
+    register(
+        r,
+        spec("reapLogicalSessionCacheNow").help("remove what old sessions left behind"),
+        None,
+        sessions::reap_now,
     );
     let spec = |name| CommandSpec::new(name);
     register(

@@ -55,6 +55,7 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     }
     check_uuid(&ns, uuid)?;
     pinion_catalog::check_creatable(&ns)?;
+    pinion_catalog::check_not_scattered(&ns)?;
     pinion_catalog::check_index_specs(&specs)?;
     let limits = state().parameters.borrow().build_limits();
     let made = pinion_catalog::create_indexes(&cmd.ctx, ns, specs, limits).await?;

@@ -91,7 +91,9 @@ fn read_lsids(reader: &CommandReader<'_>, field: &str) -> Result<Vec<Lsid>> {
 
 /// `endSessions`: the client is done with them.
 pub(crate) async fn end_sessions(cmd: Invocation) -> Result<Reply> {
-    sessions::end(lsids(&cmd, "endSessions")?, false).await;
+    let ended = lsids(&cmd, "endSessions")?;
+    state().session_refresh.ended(&ended);
+    sessions::end(ended, false).await;
     Ok(Reply::new())
 }
 
@@ -252,6 +254,24 @@ pub(crate) async fn refresh_sessions(cmd: Invocation) -> Result<Reply> {
     for lsid in lsids(&cmd, "refreshSessions")? {
         state().sessions.touch(&lsid, cmd.ctx.started_ns)?;
     }
+    Ok(Reply::new())
+}
+
+/// `refreshLogicalSessionCacheNow`: what is done from time to time is done at once.
+pub(super) async fn refresh_now(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.ignore(&[cmd.name()]);
+    reader.finish()?;
+    sessions::tell().await?;
+    Ok(Reply::new())
+}
+
+/// `reapLogicalSessionCacheNow`.
+pub(super) async fn reap_now(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.ignore(&[cmd.name()]);
+    reader.finish()?;
+    sessions::reap().await?;
     Ok(Reply::new())
 }
 

@@ -206,6 +206,24 @@ async fn check_out_here(ctx: &OpContext, lsid: Lsid, txn_number: i64) -> Result<
     Ok(out)
 }
 
+/// Takes a session of which nothing need be known, if no write has it. It is unknown when it comes back.
+pub(super) async fn check_out_idle(lsid: Lsid) -> Option<CheckedOut> {
+    submit_to(home_of(&lsid), Queue::Background, move || async move {
+        let catalog = &state().session_catalog;
+        let session = catalog.session(&lsid).ok()?;
+        if session.is_out.replace(true) {
+            return None;
+        }
+        Some(CheckedOut {
+            lsid,
+            home: core_id(),
+            epoch: catalog.epoch.get(),
+            history: None,
+        })
+    })
+    .await
+}
+
 /// Forgets what this node knows of retryable writes, as their records may have changed without it: it was rolled back, or
 /// followed another member. Writes that are under way bring nothing back.
 pub async fn forget_all() {

@@ -97,7 +97,7 @@ pub(crate) async fn image_of(
 }
 
 /// Calls `f` with the session's documents in the partitions of this core.
-async fn for_each(
+pub(super) async fn for_each(
     tree: TreeId,
     session: &Key,
     mut f: impl FnMut(&RawDocument) -> Result<()>,

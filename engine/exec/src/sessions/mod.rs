@@ -9,6 +9,8 @@ mod catalog;
 mod history;
 mod load;
 mod records;
+mod refresh;
+mod removal;
 mod retryable;
 mod statement_ids;
 mod table;
@@ -17,7 +19,11 @@ pub(crate) use catalog::SessionCatalog;
 pub use catalog::forget_all;
 pub(crate) use history::{Change as ExecutedChange, Executed};
 pub(crate) use load::image_of;
-pub(crate) use records::{RecordCollections, RecordedChange, Stamp, record_writes, stamp_of};
+pub(crate) use records::{
+    RecordCollections, RecordedChange, Stamp, check_can_go, record_writes, stamp_of,
+};
+pub(crate) use refresh::{SessionRefresh, reap, start, stop, tell};
+pub(crate) use removal::{is_removal, removals, removals_here};
 pub(crate) use retryable::{RetryableWrite, begin, check_arguments};
 pub(crate) use statement_ids::StatementIds;
 pub(crate) use table::{SessionTable, end, known, last_uses};

@@ -23,7 +23,7 @@ pub(crate) use capped::insert_capped;
 pub(crate) use document::{prepare_for_insert, update_context};
 pub(crate) use insert::{InsertOptions, Stamps, insert_documents};
 pub(crate) use modify::Change;
-pub(crate) use put::put_document;
+pub(crate) use put::{put, put_document};
 pub(crate) use series::{OpenBuckets, SeriesCounts, insert_measurements, series_targets};
 pub(crate) use target::{ModifyOutcome, ModifyStatement, run, sort_beside};
 pub(crate) use through::{Deletion, DeletionTargets, delete_through};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{RawBsonRef, RawDocument, rawdoc};
+use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_query::{Matcher, Update, Variables};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
@@ -20,7 +20,16 @@ pub(crate) async fn put_document(
     id: &str,
     document: &RawDocument,
 ) -> Result<()> {
-    let filter = rawdoc! { "_id": id };
+    put(ctx, ns, rawdoc! { "_id": id }, document).await
+}
+
+/// The same of the document with the `_id` that the filter names.
+pub(crate) async fn put(
+    ctx: &OpContext,
+    ns: Namespace,
+    filter: RawDocumentBuf,
+    document: &RawDocument,
+) -> Result<()> {
     let update = Update::parse_with(RawBsonRef::Document(document), None, &Variables::default())?;
     let statement = ModifyStatement {
         matcher: Matcher::parse(&filter)?,

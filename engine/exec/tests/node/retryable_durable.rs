@@ -1,6 +1,6 @@
 //! What retryable writes leave behind: in the log, in `config.transactions`, after a crash, and on members that apply them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -8,12 +8,13 @@ use bytes::Bytes;
 use pinion_bson::{Binary, BinarySubtype, Bson, Document, RawDocument, doc};
 use pinion_clock::Timestamp;
 use pinion_exec::{Applier, ApplyMode};
+use pinion_runtime::{Duration, Queue, sleep, spawn};
 use pinion_storage::storage;
 
 use crate::applier::source::recording;
 use crate::applier::target::log;
-use crate::harness::{Client, with_crashes, with_lives, with_node};
-use crate::retryable::{SHAPES, become_primary, retryable};
+use crate::harness::{Client, column, with_crashes, with_lives, with_node};
+use crate::retryable::{SHAPES, become_primary, retryable, session_id};
 
 /// SHA-256 of nothing.
 const NO_USER: [u8; 32] = [
@@ -193,6 +194,65 @@ fn increments_that_may_have_happened_are_sent_again() {
     }
 }
 
+/// Power is cut in the middle of a command, at any moment. What was not acknowledged as durable is sent again.
+#[test]
+fn a_command_that_was_cut_off_is_sent_again() {
+    let mut cut_off = 0;
+    for (seed, (cores, partitions)) in (1350..).zip(SHAPES.into_iter().cycle().take(24)) {
+        // The numbers of the last command that was sent, and of the last that is durable.
+        let (sent, durable): (Rc<Cell<i64>>, Rc<Cell<i64>>) = Default::default();
+        let resent: Rc<Cell<u32>> = Rc::default();
+        let life = {
+            let resent = resent.clone();
+            move |life: usize, client: Client| {
+                let (sent, durable, resent) = (sent.clone(), durable.clone(), resent.clone());
+                async move {
+                    become_primary().await;
+                    if sent.get() > durable.get() {
+                        let reply = client.ok(increments(sent.get())).await;
+                        resent.set(resent.get() + u32::from(reply.contains_key("retriedStmtIds")));
+                        be_durable().await;
+                        durable.set(sent.get());
+                    }
+                    let sum = doc! { "aggregate": "c", "pipeline": [{ "$group": { "_id": null, "n": { "$sum": "$n" } } }], "cursor": {} };
+                    let found = client.find(sum).await;
+                    let expected =
+                        (sent.get() > 0).then(|| doc! { "_id": null, "n": 3 * sent.get() as i32 });
+                    assert_eq!(found, Vec::from_iter(expected), "seed {seed}, life {life}");
+                    let mut rng = pinion_runtime::random_stream("moment");
+                    let until = Duration::from_micros(rng.below(9000));
+                    drop(spawn(Queue::Foreground, async move {
+                        loop {
+                            sent.set(sent.get() + 1);
+                            client.ok(increments(sent.get())).await;
+                            be_durable().await;
+                            durable.set(sent.get());
+                        }
+                    }));
+                    sleep(until).await;
+                }
+            }
+        };
+        with_crashes(seed, &[cores, cores, 2, 1, 3], partitions, life);
+        cut_off += resent.get();
+    }
+    assert!(
+        cut_off > 10,
+        "{cut_off} commands were cut off behind a write"
+    );
+}
+
+/// Three statements, each on another document.
+fn increments(txn: i64) -> Document {
+    let updates: Vec<_> = (0..3)
+        .map(|i| {
+            let id = 3 * (txn % 5) + i;
+            doc! { "q": { "_id": id }, "u": { "$inc": { "n": 1 } }, "upsert": true }
+        })
+        .collect();
+    retryable(1, txn, doc! { "update": "c", "updates": updates })
+}
+
 fn timestamp(ts: Timestamp) -> Bson {
     Bson::Timestamp(pinion_bson::Timestamp {
         time: ts.secs(),
@@ -368,6 +428,19 @@ async fn config_of(client: &Client) -> Vec<Document> {
     all
 }
 
+/// Applies entries as a secondary does, and leads then.
+async fn follow(entries: &[(Timestamp, Bytes)]) {
+    let applier = Applier::new(ApplyMode::Secondary);
+    storage().follow().await.expect("storage serves");
+    for (ts, bytes) in entries {
+        log(*ts, bytes).await;
+        applier.apply(*ts, bytes.clone()).await.expect("applies");
+    }
+    applier.barrier().await.expect("applied");
+    storage().set_applied(applier.applied());
+    storage().lead().await;
+}
+
 #[test]
 fn a_member_that_has_applied_a_write_answers_for_it() {
     for (seed, (shape, target)) in
@@ -391,15 +464,7 @@ fn a_member_that_has_applied_a_write_answers_for_it() {
             let (entries, replies, config) =
                 (source.entries.clone(), replies.clone(), config.clone());
             async move {
-                let applier = Applier::new(ApplyMode::Secondary);
-                storage().follow().await.expect("storage serves");
-                for (ts, bytes) in entries.iter() {
-                    log(*ts, bytes).await;
-                    applier.apply(*ts, bytes.clone()).await.expect("applies");
-                }
-                applier.barrier().await.expect("applied");
-                storage().set_applied(applier.applied());
-                storage().lead().await;
+                follow(&entries).await;
                 become_primary().await;
                 pinion_exec::forget_sessions().await;
                 assert_eq!(config_of(&client).await, config, "seed {seed}");
@@ -408,4 +473,144 @@ fn a_member_that_has_applied_a_write_answers_for_it() {
             }
         });
     }
+}
+
+/// A session's document in `config.system.sessions`.
+async fn known_sessions(client: &Client) -> Vec<Bson> {
+    let known = client
+        .at("config")
+        .find(doc! { "find": "system.sessions" })
+        .await;
+    column(&known, "_id")
+}
+
+/// A node writes in sessions, and what these leave behind goes when they are over; what is in the log is enough for others.
+#[test]
+fn sessions_that_are_over_leave_nothing_behind() {
+    for (seed, (shape, target)) in
+        (1300..).zip(SHAPES.into_iter().zip([(2, 3), (1, 2), (2, 2), (3, 1)]))
+    {
+        let source = recording(seed, shape, |client| async move {
+            write_all(&client).await;
+            // One with many records.
+            let documents: Vec<_> = (0..1200).map(|i| doc! { "_id": 1000 + i }).collect();
+            let many = retryable(7, 1, doc! { "insert": "many", "documents": documents });
+            client.ok(many).await;
+            let admin = client.at("admin");
+            admin.ok(doc! { "refreshLogicalSessionCacheNow": 1 }).await;
+            assert_eq!(known_sessions(&client).await.len(), 7);
+            let indexes = client
+                .at("config")
+                .ok(doc! { "listIndexes": "system.sessions" })
+                .await;
+            let cursor = indexes.get_document("cursor").expect("a cursor");
+            let listed = cursor.get_array("firstBatch").expect("a batch")[1].as_document();
+            assert_eq!(
+                listed,
+                Some(
+                    &doc! { "v": 2, "key": { "lastUse": 1 }, "name": "lsidTTLIndex", "expireAfterSeconds": 1800 }
+                )
+            );
+            // One is ended, one is used on, and the others are not.
+            admin.ok(doc! { "endSessions": [session_id(3)] }).await;
+            sleep(Duration::from_secs(20 * 60)).await;
+            client.ok(with_session(2, doc! { "ping": 1 })).await;
+            admin.ok(doc! { "refreshLogicalSessionCacheNow": 1 }).await;
+            assert_eq!(known_sessions(&client).await.len(), 6);
+            sleep(Duration::from_secs(15 * 60)).await;
+            let begun = retryable(5, 10, doc! { "insert": "c", "documents": [{ "_id": 50 }] });
+            client.ok(begun).await;
+            admin.ok(doc! { "refreshLogicalSessionCacheNow": 1 }).await;
+            assert_eq!(
+                known_sessions(&client).await,
+                [2, 5].map(|id| Bson::Document(lsid(id)))
+            );
+            admin.ok(doc! { "reapLogicalSessionCacheNow": 1 }).await;
+            let config = client.at("config");
+            let left = config.find(doc! { "find": "transactions" }).await;
+            assert_eq!(
+                column(&left, "_id"),
+                [2, 5].map(|id| Bson::Document(lsid(id)))
+            );
+            let images = config.find(doc! { "find": "image_collection" }).await;
+            assert_eq!(column(&images, "_id"), [Bson::Document(lsid(2))]);
+            let valid = config.ok(doc! { "validate": "transactions" }).await;
+            assert_eq!(
+                valid
+                    .get_i64("nrecords")
+                    .or(valid.get_i32("nrecords").map(i64::from))
+                    .ok(),
+                Some(2),
+                "{valid}"
+            );
+            be_durable().await;
+        });
+        let (cores, partitions) = target;
+        with_node(seed, cores, partitions, move |client| {
+            let entries = source.entries.clone();
+            async move {
+                follow(&entries).await;
+                become_primary().await;
+                let config = client.at("config");
+                let left = config.find(doc! { "find": "transactions" }).await;
+                assert_eq!(
+                    column(&left, "_id"),
+                    [2, 5].map(|id| Bson::Document(lsid(id)))
+                );
+                let images = config.find(doc! { "find": "image_collection" }).await;
+                assert_eq!(column(&images, "_id"), [Bson::Document(lsid(2))]);
+            }
+        });
+    }
+}
+
+fn with_session(number: u8, mut command: Document) -> Document {
+    command.insert("lsid", session_id(number));
+    command
+}
+
+#[test]
+fn what_retryable_writes_rely_on_stays() {
+    with_node(1320, 2, 3, |client| async move {
+        write_all(&client).await;
+        let (config, admin) = (client.at("config"), client.at("admin"));
+        config.fails(doc! { "drop": "transactions" }, 20).await;
+        config.fails(doc! { "dropDatabase": 1 }, 20).await;
+        let rename = doc! { "renameCollection": "config.transactions", "to": "config.other" };
+        admin.fails(rename, 20).await;
+        let index = doc! { "createIndexes": "transactions", "indexes": [{ "key": { "a": 1 }, "name": "a" }] };
+        config.fails(index, 20).await;
+        let delete = doc! { "delete": "transactions", "deletes": [{ "q": {}, "limit": 0 }] };
+        config.fails(delete, 20).await;
+    });
+}
+
+/// What was copied from another member's view names no statements, so whether one was executed is not known.
+#[test]
+fn a_copied_history_is_incomplete() {
+    with_node(1330, 2, 3, |client| async move {
+        write_all(&client).await;
+        let catalog = pinion_catalog::core_catalog().current();
+        let uuid = |name: &str| catalog.get_full(name).expect("there").uuid;
+        let mut copied = config_of(&client).await[1].clone();
+        copied.insert("_id", lsid(8));
+        copied.insert("txnNum", 3i64);
+        let entry = doc! {
+            "op": "i", "ns": "config.transactions", "ui": Binary { subtype: BinarySubtype::Uuid, bytes: uuid("config.transactions").0.to_vec() }, "o": copied,
+        };
+        let entry = pinion_bson::RawDocumentBuf::try_from(&entry).expect("a document");
+        let ts = storage().last_allotted().next();
+        follow(&[(ts, Bytes::from(entry.into_bytes()))]).await;
+        become_primary().await;
+        pinion_exec::forget_sessions().await;
+        let insert = |txn| retryable(8, txn, doc! { "insert": "c", "documents": [{ "_id": 70 }] });
+        client.fails(insert(2), 225).await;
+        let message = client.fails(insert(3), 217).await;
+        assert_eq!(
+            message,
+            "Incomplete history detected for transaction 3 on session 08080808-0808-0808-0808-080808080808 - \
+             47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU= -  - "
+        );
+        client.ok(insert(4)).await;
+    });
 }

@@ -1,0 +1,245 @@
+//! Sessions of a replica set: those that are in use stand in `config.system.sessions`, from which they expire, and what the
+//! writes of those that are gone left behind is removed. A task of core 0 sees to both, on the primary.
+//!
+//! Source: sharding document, "The logical session cache".
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocumentBuf, rawdoc};
+use pinion_catalog::{
+    append_lsid, core_catalog, create_indexes, from_read_error, parse_index_spec, session_key,
+};
+use pinion_query::Matcher;
+use pinion_runtime::sync::Notify;
+use pinion_runtime::{
+    CoreId, JoinHandle, Queue, now, on_all_cores, spawn, submit_to, timeout, wall_ms,
+};
+use pinion_storage::{PartitionId, ReadAt, storage};
+use pinion_wire::idl::{Lsid, Namespace};
+use pinion_wire::{ErrorCode, OpContext, Result};
+
+use super::removal::{remove, unused_since};
+use super::table::last_uses;
+use crate::acquire::acquire_write;
+use crate::interrupt::pause;
+use crate::limits::{MAX_ENDED_SESSIONS, SESSION_REFRESH_INTERVAL, SESSION_TIMEOUT};
+use crate::state::{NodeState, state};
+use crate::write::{Change, ModifyOutcome, ModifyStatement, Validation, put, run};
+
+/// Where sessions are known to the whole set.
+const SESSIONS: &str = "config.system.sessions";
+const TTL_INDEX: &str = "lsidTTLIndex";
+
+/// The task, and what it is to do. That of core 0 is the node's.
+#[derive(Default)]
+pub(crate) struct SessionRefresh {
+    stopping: Cell<bool>,
+    wake: Notify,
+    /// What it does now.
+    running: RefCell<Option<OpContext>>,
+    task: RefCell<Option<JoinHandle<()>>>,
+    /// Up to when what was used is told.
+    told_ms: Cell<i64>,
+    /// The sessions that clients of this core have ended since.
+    ended: RefCell<BTreeSet<Lsid>>,
+}
+
+impl SessionRefresh {
+    /// Notes sessions that clients have ended. Those that are too many expire.
+    pub(crate) fn ended(&self, lsids: &[Lsid]) {
+        let mut ended = self.ended.borrow_mut();
+        let room = MAX_ENDED_SESSIONS.saturating_sub(ended.len());
+        ended.extend(lsids.iter().take(room));
+    }
+}
+
+/// Begins. Called on core 0.
+pub(crate) fn start() {
+    let state = state();
+    let task = spawn(Queue::Background, keep(state.clone()));
+    *state.session_refresh.task.borrow_mut() = Some(task);
+}
+
+/// Ends the task; when this returns it writes nothing any more. Called on core 0.
+pub(crate) async fn stop() {
+    let state = state();
+    let refresh = &state.session_refresh;
+    refresh.stopping.set(true);
+    if let Some(running) = &*refresh.running.borrow() {
+        running.kill(ErrorCode::INTERRUPTED_AT_SHUTDOWN);
+    }
+    refresh.wake.notify_all();
+    let task = refresh.task.borrow_mut().take();
+    if let Some(task) = task {
+        // One that was dropped has ended too.
+        let _ = task.await;
+    }
+}
+
+async fn keep(state: std::rc::Rc<NodeState>) {
+    let refresh = &state.session_refresh;
+    while !refresh.stopping.get() {
+        let woken = refresh.wake.notified();
+        if timeout(SESSION_REFRESH_INTERVAL, woken).await.is_ok() {
+            continue;
+        }
+        for (what, result) in [("refresh", tell().await), ("reap", reap().await)] {
+            if let Err(error) = result
+                && !refresh.stopping.get()
+            {
+                tracing::warn!(
+                    target: "CONTROL",
+                    id = 20_711u64,
+                    ctx = "LogicalSessionCacheRefresh",
+                    what,
+                    error = error.message.as_str(),
+                    "Failed to refresh sessions, will try again at the next refresh interval"
+                );
+            }
+        }
+    }
+}
+
+/// Whether this node keeps the sessions of a set.
+fn is_primary(state: &NodeState) -> bool {
+    state.is_member() && state.is_writable()
+}
+
+/// Runs work of the node's own that can be stopped, on core 0.
+async fn on_core_0<Fut: Future<Output = Result<()>> + 'static>(
+    work: impl FnOnce(OpContext) -> Fut + Send + 'static,
+) -> Result<()> {
+    submit_to(CoreId(0), Queue::Background, move || async move {
+        let state = state();
+        if !is_primary(&state) || state.session_refresh.stopping.get() {
+            return Ok(());
+        }
+        let ctx = OpContext::internal(0, "refreshSessions", "config", now().as_nanos());
+        *state.session_refresh.running.borrow_mut() = Some(ctx.clone());
+        let done = work(ctx).await;
+        *state.session_refresh.running.borrow_mut() = None;
+        done
+    })
+    .await
+}
+
+/// Tells the set which sessions are in use, and which were ended.
+///
+/// # Errors
+/// This node is no primary any more, or is stopped.
+pub(crate) async fn tell() -> Result<()> {
+    on_core_0(|ctx| async move { tell_with(&ctx).await }).await
+}
+
+async fn tell_with(ctx: &OpContext) -> Result<()> {
+    let ns = Namespace::parse(SESSIONS)?;
+    ensure_collection(ctx, &ns).await?;
+    let state = state();
+    let from_ms = state.session_refresh.told_ms.get();
+    let until_ms = wall_ms();
+    for (lsid, used_ms) in last_uses().await {
+        if used_ms < from_ms {
+            continue;
+        }
+        pause(ctx).await?;
+        let mut document = document(&lsid);
+        let date = DateTime::from_millis(used_ms);
+        document.append("lastUse", RawBsonRef::DateTime(date));
+        put(ctx, ns.clone(), named(&lsid), &document.finish()).await?;
+    }
+    let ended = on_all_cores(|_| async { state_ended() }).await;
+    for lsid in ended.into_iter().flatten() {
+        pause(ctx).await?;
+        forget(ctx, ns.clone(), &lsid).await?;
+    }
+    state.session_refresh.told_ms.set(until_ms);
+    Ok(())
+}
+
+fn state_ended() -> BTreeSet<Lsid> {
+    state().session_refresh.ended.take()
+}
+
+fn document(lsid: &Lsid) -> DocBuilder {
+    let mut document = DocBuilder::new();
+    append_lsid(&mut document, "_id", lsid);
+    document
+}
+
+/// The filter that finds a session.
+fn named(lsid: &Lsid) -> RawDocumentBuf {
+    document(lsid).finish()
+}
+
+async fn ensure_collection(ctx: &OpContext, ns: &Namespace) -> Result<()> {
+    let found = core_catalog().get(ns);
+    if found.is_some_and(|found| found.index(TTL_INDEX).is_some()) {
+        return Ok(());
+    }
+    let spec = rawdoc! {
+        "key": { "lastUse": 1 }, "name": TTL_INDEX,
+        "expireAfterSeconds": SESSION_TIMEOUT.as_secs() as i32,
+    };
+    let specs = vec![parse_index_spec(&spec, false)?];
+    let limits = state().parameters.borrow().build_limits();
+    create_indexes(ctx, ns.clone(), specs, limits).await?;
+    Ok(())
+}
+
+async fn forget(ctx: &OpContext, ns: Namespace, lsid: &Lsid) -> Result<()> {
+    let filter = named(lsid);
+    let statement = ModifyStatement {
+        matcher: Matcher::parse(&filter)?,
+        filter,
+        change: Arc::new(Change::Delete),
+        multi: false,
+        upsert: false,
+        hint: None,
+        sort: None,
+        validation: Validation::default(),
+        wants_documents: false,
+        stamp: None,
+    };
+    let acquired = acquire_write(ctx, ns, None).await?;
+    run(ctx, acquired, &statement, &mut ModifyOutcome::default()).await
+}
+
+/// Removes what sessions have left behind that have not written for long and are not in use.
+///
+/// # Errors
+/// This node is no primary any more, or is stopped.
+pub(crate) async fn reap() -> Result<()> {
+    on_core_0(|ctx| async move { reap_with(&ctx).await }).await
+}
+
+async fn reap_with(ctx: &OpContext) -> Result<()> {
+    let before_ms = wall_ms() - SESSION_TIMEOUT.as_millis() as i64;
+    for lsid in unused_since(ctx, before_ms).await? {
+        pause(ctx).await?;
+        if !is_in_use(&lsid).await? {
+            remove(ctx, &lsid, before_ms).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the set knows a session as one in use.
+async fn is_in_use(lsid: &Lsid) -> Result<bool> {
+    let Some(sessions) = core_catalog().get(&Namespace::parse(SESSIONS)?) else {
+        return Ok(false);
+    };
+    let (key, tree) = (session_key(lsid), sessions.tree());
+    let partition: PartitionId = pinion_catalog::partition_of(&sessions, &key);
+    submit_to(
+        storage().owner(partition),
+        Queue::Background,
+        move || async move {
+            let owned = storage().partition(partition).expect("asked its owner");
+            let read = owned.get(tree, &key, ReadAt::Newest).await;
+            Ok(read.map_err(from_read_error)?.is_some())
+        },
+    )
+    .await
+}

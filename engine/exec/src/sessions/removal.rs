@@ -1,0 +1,206 @@
+//! What retryable writes left behind, removed: that of sessions that are over.
+//!
+//! A removal is a deletion of the session's document, in the log too; a member that applies it removes what it has of the
+//! session in all of its partitions.
+
+use std::collections::BTreeMap;
+
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
+use pinion_catalog::{
+    Collection, GateAccess, Observers, OpEvent, OpKind, Placement, append_lsid, core_catalog,
+    from_read_error, from_write_error, read_lsid, session_key, stored_document,
+};
+use pinion_runtime::on_all_cores;
+use pinion_storage::{
+    Direction, Expect, Key, KeyRange, Op, PartitionId, ReadAt, Statement, TreeId, Write, storage,
+};
+use pinion_wire::idl::Lsid;
+use pinion_wire::{OpContext, Result};
+
+use super::catalog::check_out_idle;
+use super::records::RecordCollections;
+use crate::interrupt::{interruptible, pause};
+use crate::limits::{REAPED_RECORDS, REAPED_SESSIONS};
+
+/// Whether an entry of one document removes what a session has left behind.
+pub(crate) fn is_removal(entry: &RawDocument, collection: &Collection) -> bool {
+    collection.placement == Placement::Scattered
+        && matches!(pinion_bson::get(entry, "op"), Some(RawBsonRef::String("d")))
+}
+
+/// What removes the documents of a session from the partitions of this core.
+///
+/// # Errors
+/// A page cannot be read.
+pub(crate) async fn removals_here(tree: TreeId, session: &Key) -> Result<Vec<Write>> {
+    let storage = storage();
+    let mut writes = Vec::new();
+    for partition in (0..storage.partition_count()).map(PartitionId) {
+        let Some(owned) = storage.partition(partition) else {
+            continue;
+        };
+        let range = KeyRange::prefix(session);
+        let mut cursor = owned.cursor(tree, range, Direction::Forward, ReadAt::Newest);
+        while let Some((key, _)) = cursor.next().await.map_err(from_read_error)? {
+            writes.push(Write {
+                partition,
+                tree,
+                key,
+                op: Op::Delete,
+                expect: Expect::Any,
+            });
+        }
+    }
+    Ok(writes)
+}
+
+/// The same of the partitions of all cores.
+///
+/// # Errors
+/// A page cannot be read.
+pub(crate) async fn removals(tree: TreeId, session: &Key) -> Result<Vec<Write>> {
+    let session = session.clone();
+    let parts = on_all_cores(move |_| {
+        let session = session.clone();
+        async move { removals_here(tree, &session).await }
+    });
+    let parts: Result<Vec<Vec<Write>>> = parts.await.into_iter().collect();
+    Ok(parts?.into_iter().flatten().collect())
+}
+
+/// Sessions with records all of which are of before `before_ms`, in milliseconds since 1970: not more than
+/// [`REAPED_SESSIONS`] of each core's.
+///
+/// # Errors
+/// The operation is interrupted, or a page cannot be read.
+pub(super) async fn unused_since(ctx: &OpContext, before_ms: i64) -> Result<Vec<Lsid>> {
+    let Some(collections) = RecordCollections::find() else {
+        return Ok(Vec::new());
+    };
+    let (ctx, tree) = (ctx.clone(), collections.records.tree());
+    let parts = on_all_cores(move |_| {
+        let ctx = ctx.clone();
+        async move { last_dates_here(&ctx, tree, before_ms).await }
+    });
+    let mut last: BTreeMap<Lsid, i64> = BTreeMap::new();
+    for part in parts.await {
+        for (lsid, date_ms) in part? {
+            let known = last.entry(lsid).or_insert(date_ms);
+            *known = (*known).max(date_ms);
+        }
+    }
+    last.retain(|_, date_ms| *date_ms < before_ms);
+    Ok(last.into_keys().collect())
+}
+
+/// The last write of each session that this core has an old record of.
+async fn last_dates_here(
+    ctx: &OpContext,
+    tree: TreeId,
+    before_ms: i64,
+) -> Result<Vec<(Lsid, i64)>> {
+    let storage = storage();
+    let mut last: BTreeMap<Lsid, i64> = BTreeMap::new();
+    for partition in (0..storage.partition_count()).map(PartitionId) {
+        let Some(owned) = storage.partition(partition) else {
+            continue;
+        };
+        let all = KeyRange::all();
+        let mut cursor = owned.cursor(tree, all, Direction::Forward, ReadAt::Newest);
+        while let Some((_, read)) = cursor.next().await.map_err(from_read_error)? {
+            pause(ctx).await?;
+            let record = stored_document(&read.value);
+            let (Some(lsid), Some(RawBsonRef::DateTime(date))) = (
+                record.get_document("_id").ok().and_then(read_lsid),
+                pinion_bson::get(record, "lastWriteDate"),
+            ) else {
+                continue;
+            };
+            let date_ms = date.timestamp_millis();
+            if last.len() >= REAPED_SESSIONS && !last.contains_key(&lsid) {
+                continue;
+            }
+            let known = last.entry(lsid).or_insert(date_ms);
+            *known = (*known).max(date_ms);
+        }
+    }
+    // One of another partition may be newer.
+    last.retain(|_, date_ms| *date_ms < before_ms);
+    Ok(last.into_iter().collect())
+}
+
+/// Removes what a session has left behind, unless a write has it or it has gone on. Gives whether it did.
+///
+/// # Errors
+/// This node is no primary any more; the operation is interrupted; a page cannot be read.
+pub(super) async fn remove(ctx: &OpContext, lsid: &Lsid, before_ms: i64) -> Result<bool> {
+    let Some(collections) = RecordCollections::find() else {
+        return Ok(false);
+    };
+    // Writes of this session wait until its records are gone.
+    let Some(_session) = check_out_idle(*lsid).await else {
+        return Ok(false);
+    };
+    let records = &collections.records;
+    let gates = core_catalog();
+    let entering = gates.gates().enter(&records.ns, GateAccess::Write);
+    let _pass = interruptible(ctx, entering).await?;
+    let dates = last_date(records.tree(), lsid).await?;
+    if dates.is_none_or(|date_ms| date_ms >= before_ms) {
+        return Ok(false);
+    }
+    for collection in collections.images.iter().chain([records]) {
+        remove_from(collection, lsid).await?;
+    }
+    Ok(true)
+}
+
+/// When the session has written last.
+async fn last_date(tree: TreeId, lsid: &Lsid) -> Result<Option<i64>> {
+    let session = session_key(lsid);
+    let parts = on_all_cores(move |_| {
+        let session = session.clone();
+        async move {
+            let mut last = None;
+            super::load::for_each(tree, &session, |record| {
+                if let Some(RawBsonRef::DateTime(date)) = pinion_bson::get(record, "lastWriteDate")
+                {
+                    last = last.max(Some(date.timestamp_millis()));
+                }
+                Ok(())
+            })
+            .await?;
+            Ok(last)
+        }
+    });
+    let parts: Result<Vec<Option<i64>>> = parts.await.into_iter().collect();
+    Ok(parts?.into_iter().flatten().max())
+}
+
+/// The first of the units removes all on the members that apply it; a unit has a bound here.
+async fn remove_from(collection: &Collection, lsid: &Lsid) -> Result<()> {
+    let writes = removals(collection.tree(), &session_key(lsid)).await?;
+    let mut o = DocBuilder::new();
+    append_lsid(&mut o, "_id", lsid);
+    let o = o.finish();
+    for writes in writes.chunks(REAPED_RECORDS) {
+        let entry = pinion_runtime::core_local::<Observers>().entry(&OpEvent {
+            kind: OpKind::Delete,
+            ns: collection.ns.as_str(),
+            uuid: Some(collection.uuid),
+            o: &o,
+            o2: None,
+            wall_ms: pinion_runtime::wall_ms(),
+            session: None,
+            record: None,
+        })?;
+        let statement = Statement {
+            writes: writes.to_vec(),
+            entry: Some(entry),
+        };
+        let mut results = storage().execute(vec![statement], true).await;
+        let result = results.pop().expect("one statement has one result");
+        result.map_err(from_write_error)?;
+    }
+    Ok(())
+}
