@@ -83,6 +83,16 @@ pub(crate) struct Stamp {
     pub collections: Arc<RecordCollections>,
 }
 
+impl Stamp {
+    /// That of a document that is inserted, before which there was none that an answer could show. What it shows afterwards is
+    /// told where MongoDB reads it off the entry: no answer depends on how far back the oplog goes.
+    pub(crate) fn of_insert(mut self) -> Stamp {
+        let image = self.session.image;
+        self.session.image = image.filter(|image| *image == RetryImage::Post);
+        self
+    }
+}
+
 /// A change of a document, as its records tell of it.
 pub(crate) struct RecordedChange<'a> {
     pub kind: OpKind,

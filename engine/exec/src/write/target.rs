@@ -115,7 +115,11 @@ impl ModifyOutcome {
             (None, Change::Update(_)) => ExecutedChange::Update,
             (None, Change::Delete) => ExecutedChange::Delete,
         };
-        if let (Some(stamp), Some(ts)) = (&statement.stamp, self.last) {
+        let stamp = match &change {
+            ExecutedChange::Insert { .. } => statement.stamp.clone().map(Stamp::of_insert),
+            ExecutedChange::Update | ExecutedChange::Delete => statement.stamp.clone(),
+        };
+        if let (Some(stamp), Some(ts)) = (stamp, self.last) {
             retryable.wrote(place, ts, change, stamp.session.image);
         }
     }
@@ -335,10 +339,11 @@ async fn upsert(
     let made = upserted(ctx, statement, update).await?;
     let document = prepare_for_insert(&made, update.keeps_empty_timestamps()).await?;
     let mut batch = BatchOutcome::default();
+    let stamp = statement.stamp.clone().map(Stamp::of_insert);
     let options = InsertOptions {
         ordered: true,
         validation: statement.validation,
-        stamps: statement.stamp.as_ref().map_or(Stamps::None, Stamps::One),
+        stamps: stamp.as_ref().map_or(Stamps::None, Stamps::One),
     };
     let documents = vec![(0, document.clone())];
     insert_documents(ctx, acquired, documents, options, &mut batch).await?;

@@ -196,6 +196,14 @@ fn a_find_and_modify_that_is_sent_again_shows_the_same_document() {
                 doc! { "lastErrorObject": { "n": 1, "updatedExisting": false, "upserted": 50 }, "value": null },
             )
             .await;
+            // There was nothing to show before it: the image is still that of the write before.
+            let images = client
+                .at("config")
+                .find(doc! { "find": "image_collection" })
+                .await;
+            assert_eq!(images.len(), 1, "{images:?}");
+            assert_eq!(images[0].get_i64("txnNum").ok(), Some(3));
+            assert_eq!(images[0].get_bool("invalidated").ok(), Some(false));
             run(
                 5,
                 doc! { "query": { "_id": 51 }, "update": { "$inc": { "n": 5 } }, "upsert": true, "new": true },
