@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use pinion_bson::{ObjectId, rawdoc};
 use pinion_clock::{Term, Timestamp};
-use pinion_exec::{begin_as_primary, forget_sessions, interrupt_writers, log_note, state};
+use pinion_exec::{begin_as_primary, forget_default_concerns, forget_sessions, interrupt_writers, log_note, state};
 use pinion_replication_protocol::config::{Config, HostPort, find_self};
 use pinion_replication_protocol::decision::LastVote;
 use pinion_replication_protocol::node::{Effect, Input, Note, SyncPurpose};
@@ -206,6 +206,7 @@ impl Driver {
     async fn begin_term(self: Rc<Self>, term: Term) {
         // What was applied for another primary is not in them.
         forget_sessions().await;
+        forget_default_concerns().await;
         self.lead().await;
         on_all_cores(move |_| async move { storage().set_term(term.0) }).await;
         match log_note(&rawdoc! { "msg": "new primary" }).await {
