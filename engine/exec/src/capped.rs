@@ -52,6 +52,11 @@ impl CappedTable {
             .retain(|tree, _| !trees.contains(tree));
     }
 
+    /// Forgets everything: the data is another.
+    pub(crate) fn clear(&self) {
+        self.collections.borrow_mut().clear();
+    }
+
     /// What is kept of the collection with this tree.
     pub(crate) fn of(&self, tree: TreeId) -> Rc<CappedCollection> {
         let mut collections = self.collections.borrow_mut();

@@ -85,6 +85,8 @@ pub const CURSOR_TIMEOUT: Duration = Duration::from_secs(600);
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// How often idle cursors and sessions are looked for.
 pub const REAP_INTERVAL: Duration = Duration::from_secs(4);
+/// How often operations are told again to end that hold up the opening of the data directory.
+pub const PARKING_POLL: Duration = Duration::from_millis(10);
 /// So many errors of a batch have a text, however long that is,
 pub const TOLD_ERRORS: usize = 2;
 /// and the others until their texts have so many bytes.

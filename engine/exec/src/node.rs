@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use pinion_bson::ObjectId;
 use pinion_catalog::{ApplyMode, Observers, core_catalog};
+use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, Queue};
-use pinion_storage::{OpenError, RecoveryReport};
+use pinion_storage::{OpenError, Opened, RecoveryReport};
 
 use crate::applier::Applier;
 use crate::cloning::PassedOver;
@@ -97,6 +98,27 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
     .await;
     crate::ttl::start();
     crate::sessions::start();
+    Ok(report)
+}
+
+/// The catalog, the entries up to `limit`, and what a member knows of its data, when that is opened again.
+pub(crate) async fn recover_node(
+    opened: Opened,
+    limit: Timestamp,
+) -> Result<RecoveryReport, OpenNodeError> {
+    pinion_catalog::load()
+        .await
+        .map_err(OpenNodeError::Catalog)?;
+    let report = opened
+        .recover_up_to(limit, Applier::new(ApplyMode::Recovery))
+        .await
+        .map_err(OpenNodeError::Storage)?;
+    pinion_catalog::reap()
+        .await
+        .map_err(OpenNodeError::Catalog)?;
+    crate::commands::cluster_parameters::load()
+        .await
+        .map_err(OpenNodeError::Catalog)?;
     Ok(report)
 }
 

@@ -63,6 +63,12 @@ impl OpTable {
         }
     }
 
+    pub(crate) fn kill_all(&self, code: ErrorCode) {
+        for op in self.ops.borrow().values() {
+            op.ctx.kill(code);
+        }
+    }
+
     pub(crate) fn kill_session(&self, lsid: &Lsid) {
         for op in self.ops.borrow().values() {
             // The command that ends the session runs in it too.

@@ -18,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::ops::OpTable;
 use crate::options::NodeOptions;
 use crate::parameters::Parameters;
+use crate::parking::Parking;
 use crate::plan_cache::{IndexFilters, PlanCache};
 use crate::profile::Profiles;
 use crate::query_settings::SettingsTable;
@@ -41,6 +42,7 @@ pub struct NodeState {
     pub(crate) session_catalog: SessionCatalog,
     pub(crate) session_refresh: SessionRefresh,
     pub(crate) ops: OpTable,
+    pub(crate) parking: Parking,
     pub(crate) fsync_lock: FsyncLock,
     pub(crate) fail_points: FailPoints,
     pub(crate) parameters: RefCell<Parameters>,
@@ -111,6 +113,7 @@ impl NodeState {
             session_catalog: SessionCatalog::default(),
             session_refresh: SessionRefresh::default(),
             ops: OpTable::default(),
+            parking: Parking::default(),
             fsync_lock: FsyncLock::default(),
             fail_points: FailPoints::default(),
             parameters: RefCell::new(Parameters::default()),

@@ -12,8 +12,8 @@ use pinion_runtime::{
     CoreId, Duration, Queue, Rng, random_stream, sleep, spawn, submit_to, yield_now,
 };
 use pinion_storage::{
-    Applier, ApplyError, Entry, Expect, ForeignEntry, Key, Op, PartitionId, ReadAt, ReadError,
-    Statement, StorageOptions, TreeId, Write, WriteError, open, storage,
+    Applier, ApplyError, Entry, Expect, ForeignEntry, Key, Op, OpenError, PartitionId, ReadAt,
+    ReadError, Statement, StorageOptions, TreeId, Write, WriteError, open, storage,
 };
 
 const TREE: TreeId = TreeId(5);
@@ -35,6 +35,14 @@ impl Oplog {
 
     fn after(&self, ts: Timestamp) -> &[Change] {
         &self.0[self.0.partition_point(|change| change.0 <= ts)..]
+    }
+
+    /// The last entry at or below `ts`.
+    fn last_at(&self, ts: Timestamp) -> Timestamp {
+        let before = self.0.partition_point(|change| change.0 <= ts);
+        before
+            .checked_sub(1)
+            .map_or(Timestamp::MIN, |nth| self.0[nth].0)
     }
 
     fn last(&self) -> Timestamp {
@@ -188,7 +196,9 @@ impl Run {
     fn make_entries(&self, rng: &mut Rng, count: u64) {
         let mut oplog = self.oplog.borrow_mut();
         for _ in 0..count {
-            let ts = oplog.last().as_u64().max(100) + rng.between(1, 4);
+            // Up to what is stable there is no other history.
+            let last = oplog.last().max(self.stable.get()).as_u64().max(100);
+            let ts = last + rng.between(1, 4);
             let (key, value) = (rng.below(KEYS), rng.next_u64());
             oplog.0.push((Timestamp::from_u64(ts), key, value));
         }
@@ -320,6 +330,32 @@ async fn read(run: Rc<Run>, stop: Rc<Cell<bool>>) {
     }
 }
 
+/// Takes back what is above some timestamp that is not below what is stable, and has other entries there.
+async fn roll_back(run: &Run, rng: &mut Rng) {
+    let (seed, own) = (run.seed, run.own_written.get());
+    let stable = run.stable.get();
+    let last = storage().last_allotted();
+    let to = run.some_timestamp(rng).min(last).max(stable);
+    // From here on a crash may take it back or not.
+    let kept = run.acknowledged.get().min(run.oplog.borrow().last_at(to));
+    run.acknowledged.set(kept);
+    let closed = storage().close_to_reopen().await;
+    let opened = closed.open().await.unwrap();
+    let report = opened.recover_up_to(to, Replay).await.unwrap();
+    run.oplog.borrow_mut().0.retain(|change| change.0 <= to);
+    let kept = storage().last_allotted();
+    assert!(kept <= to && report.cut == kept, "seed {seed}: {report:?}");
+    let expected = run.oplog.borrow().last().max(report.base);
+    assert_eq!(kept, expected, "seed {seed}: up to {to}");
+    check_reads(run, kept).await;
+    let found = read_own(seed, ReadAt::Newest).await;
+    assert_eq!(found, own, "seed {seed}: what is not replicated");
+    run.own_durable.set(own);
+    if kept < last {
+        run.count("rolled back");
+    }
+}
+
 /// From an opening to a crash, or to the end of what there is to fetch.
 async fn life(run: Rc<Run>) {
     let mut rng = random_stream("life");
@@ -363,7 +399,25 @@ async fn life(run: Rc<Run>) {
     };
     let outcome = storage().execute(vec![refused], true).await;
     assert_eq!(outcome, vec![Err(WriteError::Following)]);
-    run.make_entries(&mut rng, 150);
+    follow_on(&run, &mut rng).await;
+    if rng.chance(0.5) {
+        roll_back(&run, &mut rng).await;
+        storage().set_stable(run.stable.get());
+        raise(&run.oldest, storage().timeline().stable);
+        storage().follow().await.expect("storage serves");
+        follow_on(&run, &mut rng).await;
+    }
+    lead_on(&run, &mut rng).await;
+    if rng.chance(0.5) {
+        storage().close().await;
+        run.count("closed");
+    }
+    run.done.set(true);
+}
+
+/// Follows through what there is to fetch.
+async fn follow_on(run: &Rc<Run>, rng: &mut Rng) {
+    run.make_entries(rng, 80);
     let (end, stop) = (run.oplog.borrow().last(), Rc::new(Cell::new(false)));
     let tasks = [
         spawn(Queue::Foreground, advance(run.clone(), stop.clone())),
@@ -377,6 +431,10 @@ async fn life(run: Rc<Run>) {
     for task in tasks {
         task.await.expect("not stopped");
     }
+}
+
+async fn lead_on(run: &Run, rng: &mut Rng) {
+    let end = storage().last_allotted();
     // The next primary is this node: it allots above all that it has logged.
     storage().lead().await;
     for _ in 0..rng.below(5) {
@@ -396,12 +454,49 @@ async fn life(run: Rc<Run>) {
         run.acknowledged.set(ts);
         run.count("written as a primary");
     }
-    check_reads(&run, storage().last_allotted()).await;
-    if rng.chance(0.5) {
+    check_reads(run, storage().last_allotted()).await;
+}
+
+/// Up to what is stable nothing is taken back; the directory is as it was then.
+#[test]
+fn what_is_stable_is_not_taken_back() {
+    let sim = Sim::new(3, SimOptions::default());
+    let node = sim.add_node("node", 1, |_| async {
+        let options = StorageOptions {
+            is_member: true,
+            ..StorageOptions::hostile("/srv/pinion/data")
+        };
+        let opened = open(options).await.unwrap();
+        opened.recover(Replay).await.unwrap();
+        let mut written = Vec::new();
+        for value in 0..10 {
+            let statement = Statement {
+                writes: vec![write(1, value)],
+                entry: Some(Entry {
+                    bytes: document(1, value),
+                }),
+            };
+            let outcome = storage().execute(vec![statement], true).await.pop();
+            written.push(outcome.unwrap().unwrap());
+        }
+        storage().set_stable(written[4]);
+        assert_eq!(storage().checkpoint().await.unwrap(), written[4]);
+        let reopening = storage().close_to_reopen().await;
+        let refused = reopening.open().await.unwrap();
+        let error = refused.recover_up_to(written[3], Replay).await;
+        let Err(OpenError::BeyondRollback { limit, stable }) = error else {
+            panic!("{error:?}")
+        };
+        assert_eq!((limit, stable), (written[3], written[4]));
+        let reopening = storage().close_to_reopen().await;
+        let opened = reopening.open().await.unwrap();
+        let report = opened.recover_up_to(written[6], Replay).await.unwrap();
+        assert_eq!((report.base, report.cut), (written[4], written[6]));
+        assert_eq!(report.entries_replayed, 2);
+        assert_eq!(read_at(written[6]).await.unwrap()[&1], 6);
         storage().close().await;
-        run.count("closed");
-    }
-    run.done.set(true);
+    });
+    sim.run_until_down(node).unwrap();
 }
 
 fn run_seed(seed: u64, counts: &mut BTreeMap<&'static str, u64>) {
@@ -456,7 +551,7 @@ fn run_seed(seed: u64, counts: &mut BTreeMap<&'static str, u64>) {
 #[test]
 fn a_member_has_what_it_has_logged_and_shows_what_it_has_applied() {
     let mut counts = BTreeMap::new();
-    for seed in 0..40 {
+    for seed in 0..36 {
         run_seed(seed, &mut counts);
     }
     println!("{counts:#?}");
@@ -466,6 +561,7 @@ fn a_member_has_what_it_has_logged_and_shows_what_it_has_applied() {
         "closed",
         "own writes",
         "replayed",
+        "rolled back",
         "snapshots",
         "snapshots too old",
         "written as a primary",

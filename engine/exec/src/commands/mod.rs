@@ -104,6 +104,10 @@ where
         return Ok(help(&cmd));
     }
     let state = state();
+    let _inside = match state.parking.enter() {
+        Some(inside) if !crate::reopen::is_unparked(cmd.name()) => Some(inside),
+        _ => Box::pin(crate::reopen::park(&state, &cmd)).await?,
+    };
     if state.fail_points.any_is_on() {
         let handled = |cmd| run_counted(&state, cmd, top, handler);
         return Box::pin(crate::fail_points::around(cmd, handled)).await;

@@ -104,6 +104,12 @@ impl<V> Default for PlanCache<V> {
 }
 
 impl<V> PlanCache<V> {
+    /// Forgets every plan.
+    pub(crate) fn forget(&self) {
+        let empty = PlanCache::<V>::default().0.into_inner();
+        drop(self.0.replace(empty));
+    }
+
     /// The plan to use, and the work that it promises.
     pub(crate) fn find(&self, key: &PlanKey, collection: &Arc<V>) -> Option<(Outline, u64)> {
         let mut entries = self.0.borrow_mut();

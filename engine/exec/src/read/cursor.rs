@@ -234,6 +234,10 @@ impl CursorTable {
         ids.into_iter().filter(|id| self.kill(*id)).count() as u64
     }
 
+    pub(crate) fn kill_all(&self) {
+        self.kill_where(|_| true);
+    }
+
     /// Kills the cursors of a session.
     pub(crate) fn kill_session(&self, session: &Lsid) -> u64 {
         self.kill_where(|slot| {

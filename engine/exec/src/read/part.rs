@@ -173,6 +173,12 @@ enum Slot {
 }
 
 impl PartTable {
+    /// Closes every part.
+    pub(crate) fn clear(&self) {
+        let closed = std::mem::take(&mut *self.parts.borrow_mut());
+        drop(closed);
+    }
+
     fn insert(&self, slot: Slot) -> u64 {
         let number = self.next.get();
         self.next.set(number + 1);

@@ -44,6 +44,7 @@ pub(crate) fn start() {
         "documents expire by a task of core 0"
     );
     let state = state();
+    state.ttl.stopping.set(false);
     let task = spawn(Queue::Background, run(state.clone()));
     *state.ttl.task.borrow_mut() = Some(task);
 }

@@ -307,6 +307,18 @@ pub fn with_node<Fut: Future<Output = ()> + 'static>(
     with_lives(seed, &[cores], partitions, move |_, client| script(client));
 }
 
+/// Runs a script on a fresh node with these options.
+pub fn with_options<Fut: Future<Output = ()> + 'static>(
+    seed: u64,
+    cores: usize,
+    options: NodeOptions,
+    script: impl Fn(Client) -> Fut + 'static,
+) {
+    run_lives(seed, &[cores], options, None, move |_, client| {
+        script(client)
+    });
+}
+
 /// Runs a script on a fresh node that keeps all entries in its rings, cuts its power, and runs the other script beside what
 /// it leaves.
 pub fn with_whole_log<Fut: Future<Output = ()> + 'static>(

@@ -16,6 +16,7 @@ mod kinds;
 mod member;
 mod member_commands;
 mod own;
+mod reopen;
 mod retryable;
 mod retryable_durable;
 mod series;

@@ -26,8 +26,8 @@ use crate::types::{Fatal, PartitionId};
 
 /// What belongs to the node as a whole; core 0 has it.
 pub(super) struct NodeState {
-    /// Keeps every other process out of the data directory.
-    pub(super) _lock: fs::DirLock,
+    /// Keeps every other process out of the data directory; handed on when that is opened again.
+    pub(super) lock: RefCell<Option<fs::DirLock>>,
     /// Taken while a new manifest is written.
     pub(super) manifests: RefCell<Option<ManifestStore>>,
     /// One checkpoint at a time.

@@ -69,6 +69,13 @@ pub enum OpenError {
         /// The error.
         error: io::Error,
     },
+    /// The directory was to be opened as of an earlier timestamp than it can be.
+    BeyondRollback {
+        /// Nothing above it was to be kept.
+        limit: Timestamp,
+        /// Everything at or below it cannot be taken back.
+        stable: Timestamp,
+    },
     /// An entry could not be applied again.
     Apply {
         /// Its timestamp.
@@ -180,6 +187,10 @@ impl fmt::Display for OpenError {
                 file.display()
             ),
             OpenError::Io { doing, error } => write!(f, "{doing}: {error}"),
+            OpenError::BeyondRollback { limit, stable } => write!(
+                f,
+                "everything above {limit} was to be taken back, and everything up to {stable} is stable"
+            ),
             OpenError::Apply { ts, error } => {
                 write!(f, "the entry at {ts} could not be applied: {error}")
             }

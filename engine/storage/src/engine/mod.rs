@@ -34,7 +34,7 @@ pub use execute::Statement;
 pub use follow::ForeignEntry;
 pub use live_log::{LogCursor, LogReadError};
 pub(crate) use open::partition_dir;
-pub use open::{Opened, open};
+pub use open::{Opened, Reopening, open};
 pub use options::{PlantedFault, StorageOptions};
 pub use recover::{Applier, RecoveryReport};
 pub use retention::{LogPin, LogRetention, LogStats};

@@ -69,6 +69,28 @@ pub async fn open(options: StorageOptions) -> Result<Opened, OpenError> {
             error,
         },
     })?;
+    open_locked(options, lock).await
+}
+
+/// A data directory that this process has closed and keeps others out of until it opens it again.
+pub struct Reopening {
+    pub(super) options: StorageOptions,
+    pub(super) lock: fs::DirLock,
+}
+
+impl Reopening {
+    /// Opens the directory again, as [`open`] does; every core has another storage afterwards.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub async fn open(self) -> Result<Opened, OpenError> {
+        open_locked(self.options, self.lock).await
+    }
+}
+
+async fn open_locked(options: StorageOptions, lock: fs::DirLock) -> Result<Opened, OpenError> {
+    let dir = options.dir.clone();
+    let doing = |what: &str| OpenError::io(format!("{what} {}", dir.display()));
     let exists = fs::exists(&superblock_path(&dir))
         .await
         .map_err(doing("looking into"))?;
@@ -112,7 +134,7 @@ pub async fn open(options: StorageOptions) -> Result<Opened, OpenError> {
     });
     let roots: Arc<[PartitionRoots]> = manifest.roots.clone().into();
     let node = NodeState {
-        _lock: lock,
+        lock: RefCell::new(Some(lock)),
         turn: Semaphore::new(1),
         demand: Notify::new(),
         foreign: RefCell::default(),
@@ -307,6 +329,7 @@ async fn open_core(
         options,
         partitions,
         ring: RefCell::new(None),
+        preparing: RefCell::new(None),
         phase: Cell::new(Phase::Recovering),
         role: Cell::new(Role::Leading),
         durable: Progress::new(cores),

@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::Notify;
-use pinion_runtime::{File, OpenOptions, Queue, fs, sim, spawn, timeout, wall_ms};
+use pinion_runtime::{File, JoinHandle, OpenOptions, Queue, fs, sim, spawn, timeout, wall_ms};
 
 use super::error::OpenError;
 use super::options::PlantedFault;
@@ -39,6 +39,7 @@ pub(super) struct OwnLog {
     requested: Cell<bool>,
     has_ended: Cell<bool>,
     end: Notify,
+    preparing: RefCell<Option<JoinHandle<()>>>,
     found: RefCell<Found>,
 }
 
@@ -82,10 +83,17 @@ impl OwnLog {
         self.demand.notify_one();
     }
 
-    /// Waits for the flusher to end, if there is one.
+    /// Waits for the tasks of the ring to end, if there is one.
     pub(super) async fn ended(&self) {
-        while self.ring.borrow().is_some() && !self.has_ended.get() {
+        let Some(ring) = self.ring() else { return };
+        while !self.has_ended.get() {
             self.end.notified().await;
+        }
+        ring.stop();
+        let preparing = self.preparing.borrow_mut().take();
+        if let Some(preparing) = preparing {
+            // One that was dropped has ended too.
+            let _ = preparing.await;
         }
     }
 
@@ -125,6 +133,7 @@ impl Storage {
             base: numbered(manifest.own_base),
             all_durable: numbered(manifest.own_base),
             check_links: self.options.planted_fault != PlantedFault::LinksIgnored,
+            limit: Timestamp::MAX,
         };
         let verified = verify(&mut readers(), &chain).await.map_err(reading())??;
         let mut log = readers();
@@ -231,13 +240,11 @@ impl Storage {
         *own.ring.borrow_mut() = Some(ring.clone());
         spawn(Queue::Foreground, self.rc().run_own_flusher(ring.clone()));
         let this = self.rc();
-        spawn(Queue::Background, async move {
-            if let Err(error) = ring.keep_prepared().await {
-                this.poison(Fatal::new(format!(
-                    "preparing a ring segment failed: {error}"
-                )));
-            }
-        });
+        let preparing = spawn(
+            Queue::Background,
+            async move { this.keep_prepared(&ring).await },
+        );
+        *own.preparing.borrow_mut() = Some(preparing);
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use pinion_runtime::{
 };
 
 use super::error::{ApplyError, OpenError};
-use super::open::Opened;
+use super::open::{Opened, Reopening};
 use super::options::PlantedFault;
 use super::storage::{Phase, Storage, storage};
 use crate::manifest::{Cut, Cuts, Manifest};
@@ -107,12 +107,32 @@ impl Opened {
     /// # Errors
     /// Damage: something that was durable is missing. The directory is unchanged then.
     pub async fn recover(self, applier: impl Applier) -> Result<RecoveryReport, OpenError> {
+        self.recover_up_to(Timestamp::MAX, applier).await
+    }
+
+    /// As [`Opened::recover`], but nothing above `limit` exists afterwards, however durable it was, except what is not
+    /// replicated.
+    ///
+    /// # Errors
+    /// [`OpenError::BeyondRollback`] if something above `limit` is in the base, or was said to be stable. The directory is
+    /// unchanged then.
+    pub async fn recover_up_to(
+        self,
+        limit: Timestamp,
+        applier: impl Applier,
+    ) -> Result<RecoveryReport, OpenError> {
         let storage = self.storage;
         let started = now();
         sim::event("recovery begin");
         let manifest = storage.current_manifest();
+        if manifest.stable() > limit {
+            return Err(OpenError::BeyondRollback {
+                limit,
+                stable: manifest.stable(),
+            });
+        }
         let rings = storage.find_rings(&manifest).await?;
-        let verified = storage.verify_rings(&rings, &manifest).await?;
+        let verified = storage.verify_rings(&rings, &manifest, limit).await?;
         if verified.beyond > 0 {
             sim::event("recovery hole");
         }
@@ -228,11 +248,13 @@ impl Storage {
         &self,
         rings: &[FoundRing],
         manifest: &Manifest,
+        limit: Timestamp,
     ) -> Result<Verified, OpenError> {
         let chain = Chain {
             base: manifest.base(),
             all_durable: Timestamp::from_u64(manifest.all_durable),
             check_links: self.options.planted_fault != PlantedFault::LinksIgnored,
+            limit,
         };
         let begins: BTreeMap<u16, u64> = rings
             .iter()
@@ -499,14 +521,21 @@ impl Storage {
         self.phase.set(Phase::Writable);
         spawn(Queue::Foreground, self.rc().run_flusher(ring.clone()));
         let this = self.rc();
-        spawn(Queue::Background, async move {
-            if let Err(error) = ring.keep_prepared().await {
-                this.poison(Fatal::new(format!(
-                    "preparing a ring segment failed: {error}"
-                )));
-            }
-        });
+        let preparing = spawn(
+            Queue::Background,
+            async move { this.keep_prepared(&ring).await },
+        );
+        *self.preparing.borrow_mut() = Some(preparing);
         Ok(())
+    }
+
+    /// Keeps segments of a ring ready until that is stopped.
+    pub(super) async fn keep_prepared(&self, ring: &Ring) {
+        if let Err(error) = ring.keep_prepared().await {
+            self.poison(Fatal::new(format!(
+                "preparing a ring segment failed: {error}"
+            )));
+        }
     }
 
     /// Applies writes at a timestamp they already have: recovery, and a secondary. Nothing is checked and nothing is
@@ -623,22 +652,54 @@ impl Storage {
     /// Takes a last checkpoint and stops: every later write fails. Call it on core 0, when nothing uses storage any
     /// more.
     pub async fn close(&self) {
-        self.on_all(|storage| async move { storage.gate.close().await })
-            .await;
-        self.release_checkpoints().await;
+        self.end_steps().await;
         if let Err(fatal) = self.checkpoint_thoroughly().await {
             tracing::error!(target: "STORAGE", id = 7_300_003u64, error = %fatal, "No checkpoint could be taken at the end");
         }
+        self.close_files().await;
+    }
+
+    /// Stops as [`Storage::close`] does, but takes no checkpoint: everything that is logged is durable, and nothing more is
+    /// in the base than was. The directory stays closed to other processes. Call it on core 0, when nothing uses storage any
+    /// more; what refers to it still, a cursor or a pin, can only be dropped.
+    pub async fn close_to_reopen(&self) -> Reopening {
+        self.end_steps().await;
+        self.close_files().await;
+        let node = self.node_state();
+        let lock = node.lock.borrow_mut().take();
+        Reopening {
+            options: self.options.clone(),
+            lock: lock.expect("storage is closed once"),
+        }
+    }
+
+    /// Lets no step begin any more, and waits for those that have.
+    async fn end_steps(&self) {
+        // A step may wait for that.
+        self.release_checkpoints().await;
+        self.on_all(|storage| async move { storage.gate.close().await })
+            .await;
+    }
+
+    async fn close_files(&self) {
         self.on_all(|storage| async move {
-            let has_ring = storage.ring.borrow().is_some();
+            let ring = storage.ring.borrow().clone();
             storage.phase.set(Phase::Closed);
             storage.request_flush();
             if let Some(node) = &storage.node {
                 node.own.wake_flusher();
                 node.own.ended().await;
             }
-            while has_ring && !storage.flusher_ended.get() {
-                storage.flusher_end.notified().await;
+            if let Some(ring) = ring {
+                while !storage.flusher_ended.get() {
+                    storage.flusher_end.notified().await;
+                }
+                ring.stop();
+            }
+            let preparing = storage.preparing.borrow_mut().take();
+            if let Some(preparing) = preparing {
+                // One that was dropped has ended too.
+                let _ = preparing.await;
             }
             for partition in storage.owned() {
                 partition.close().await;

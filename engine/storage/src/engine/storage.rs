@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::{Gate, Notify};
-use pinion_runtime::{CoreId, Queue, core_local, spawn, submit_to, try_core_local};
+use pinion_runtime::{CoreId, JoinHandle, Queue, core_local, spawn, submit_to, try_core_local};
 
 use super::checkpoint::NodeState;
 use super::durability::Asking;
@@ -73,6 +73,8 @@ pub struct Storage {
     pub(super) partitions: Vec<Option<Rc<Partition>>>,
     /// There once recovery is complete.
     pub(super) ring: RefCell<Option<Rc<Ring>>>,
+    /// The task that prepares segments of the ring.
+    pub(super) preparing: RefCell<Option<JoinHandle<()>>>,
     pub(super) phase: Cell<Phase>,
     pub(super) role: Cell<Role>,
     pub(super) durable: Progress,

@@ -165,6 +165,7 @@ impl Inspector {
                     base: manifest.base(),
                     all_durable: Timestamp::from_u64(manifest.all_durable),
                     check_links: true,
+                    limit: Timestamp::MAX,
                 };
                 let verified = verify(&mut log, &chain).await;
                 match verified.map_err(InspectError::io(&self.dir))? {

@@ -50,6 +50,8 @@ pub(crate) struct Chain {
     pub(crate) all_durable: Timestamp,
     /// False only under a planted fault.
     pub(crate) check_links: bool,
+    /// Where the chain is to end, however far it goes.
+    pub(crate) limit: Timestamp,
 }
 
 /// Reads everything once and decides. The outer error is the device's.
@@ -60,6 +62,8 @@ pub(crate) async fn verify(
     let mut last = chain.base;
     let (mut entries, mut bytes, mut beyond) = (0, 0, 0);
     let mut broken = false;
+    // The chain was followed to the limit: an entry behind that links to the last one before.
+    let mut reaches_limit = false;
     while let Some((_, entry)) = log.next().await? {
         if entry.ts <= chain.base {
             continue;
@@ -70,7 +74,8 @@ pub(crate) async fn verify(
             false => entry.predecessor == last,
         };
         broken |= chain.check_links && !is_linked;
-        if broken {
+        reaches_limit |= !broken && entry.ts > chain.limit;
+        if broken || reaches_limit {
             beyond += 1;
         } else {
             last = entry.ts;
@@ -78,7 +83,11 @@ pub(crate) async fn verify(
             bytes += entry.bytes.len() as u64;
         }
     }
-    if let Some(damage) = find_damage(log, chain, last) {
+    let must_reach = match reaches_limit {
+        true => last,
+        false => chain.limit,
+    };
+    if let Some(damage) = find_damage(log, chain, last, must_reach) {
         return Ok(Err(damage));
     }
     let scans = || {
@@ -113,7 +122,13 @@ fn may_hold_later(bad: &BadFrame, last: Timestamp) -> bool {
     bad.next.is_none_or(|next| next > last)
 }
 
-fn find_damage(log: &MergedLog, chain: &Chain, last: Timestamp) -> Option<Damage> {
+/// What shows that entries behind `last` are missing which were durable, as far as `must_reach`.
+fn find_damage(
+    log: &MergedLog,
+    chain: &Chain,
+    last: Timestamp,
+    must_reach: Timestamp,
+) -> Option<Damage> {
     let bad_frames = || {
         log.readers().iter().flat_map(|reader| {
             let scan: &RingScan = &reader.scan;
@@ -138,7 +153,8 @@ fn find_damage(log: &MergedLog, chain: &Chain, last: Timestamp) -> Option<Damage
         .map(|reader| reader.scan.all_durable)
         .max()
         .unwrap_or_default()
-        .max(chain.all_durable);
+        .max(chain.all_durable)
+        .min(must_reach);
     if durable <= last {
         return None;
     }

@@ -301,10 +301,11 @@ impl Ring {
         Ok(())
     }
 
-    /// Lets nobody wait for space any more: whatever would make some has ended.
+    /// Lets nobody wait for space any more, and prepares no more of it: storage has failed, or is closed.
     pub(crate) fn stop(&self) {
         self.stopped.set(true);
         self.space.notify_all();
+        self.preparation.notify_all();
     }
 
     fn try_reserve(&self, frames: u64, bytes: usize) -> bool {
@@ -459,9 +460,9 @@ impl Ring {
         state.spoken_for() + state.wanted_frames + self.frames_per_segment * SPARE_SEGMENTS as u64
     }
 
-    /// Keeps enough segments ready; runs as a background task until an error ends it.
+    /// Keeps enough segments ready; runs as a background task until an error ends it, or the ring is stopped.
     pub(crate) async fn keep_prepared(&self) -> io::Result<()> {
-        loop {
+        while !self.stopped.get() {
             let lacking = {
                 let state = self.state.borrow();
                 state.available_frames(self.frames_per_segment) < self.low_water(&state)
@@ -472,6 +473,7 @@ impl Ring {
                 self.preparation.notified().await;
             }
         }
+        Ok(())
     }
 
     async fn prepare_segment(&self, zeroed: bool) -> io::Result<()> {
