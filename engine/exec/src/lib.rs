@@ -53,7 +53,7 @@ pub use commands::{
     register_commands, register_test_commands,
 };
 pub use concern::forget_everywhere as forget_default_concerns;
-pub use local::{read_local, write_local};
+pub use local::{document_by_id, read_local, write_local};
 pub use member::{
     begin_as_primary, interrupt_writers, last_logged, log_note, no_writer_is_behind_a_gate,
     show_oplog,
@@ -65,6 +65,7 @@ pub use parameters::{LogControl, set_start_parameters, test_commands_enabled};
 pub use pinion_catalog::from_fatal;
 pub use pinion_catalog::{ApplyMode, CatalogRows, is_replicated};
 pub use profile::set_profile_defaults;
+pub use read::from_log_error;
 pub use reopen::reopen_at;
 pub use sessions::forget_all as forget_sessions;
 pub use state::{NodeShared, NodeState, state};

@@ -1,6 +1,6 @@
 //! Documents of the `local` database that the node keeps for itself: the configuration of its set, its last vote.
 
-use pinion_bson::{RawDocument, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::from_fatal;
 use pinion_query::Matcher;
 use pinion_storage::storage;
@@ -22,13 +22,30 @@ fn context(command: &'static str) -> OpContext {
 /// # Errors
 /// Those of a read.
 pub async fn read_local(collection: &str, id: &str) -> Result<Option<RawDocumentBuf>> {
+    read_by_id(
+        Namespace::new(DATABASE, collection)?,
+        RawBsonRef::String(id),
+    )
+    .await
+}
+
+/// The document with this `_id` of any collection, if it is there.
+///
+/// # Errors
+/// Those of a read.
+pub async fn document_by_id(ns: &str, id: RawBsonRef<'_>) -> Result<Option<RawDocumentBuf>> {
+    read_by_id(Namespace::parse(ns)?, id).await
+}
+
+async fn read_by_id(ns: Namespace, id: RawBsonRef<'_>) -> Result<Option<RawDocumentBuf>> {
     let ctx = context("find");
-    let acquired = acquire_read(&ctx, Namespace::new(DATABASE, collection)?, None).await?;
+    let acquired = acquire_read(&ctx, ns, None).await?;
     let Some(found) = acquired.collection() else {
         return Ok(None);
     };
-    let filter = pinion_bson::rawdoc! { "_id": id };
-    let request = ReadRequest::new(found.clone(), Matcher::parse(&filter)?);
+    let mut filter = DocBuilder::new();
+    filter.append_raw("_id", id);
+    let request = ReadRequest::new(found.clone(), Matcher::parse(&filter.finish())?);
     let mut stream = open(&ctx, acquired.source(), request, 1).await?.stream;
     let document = stream.next_wanted(&ctx, 1).await?;
     Ok(document.map(|bytes| pinion_catalog::stored_document(&bytes).to_owned()))

@@ -48,6 +48,8 @@ pub(crate) struct Driver {
     /// How much of the oplog is kept.
     pub(crate) retention: Cell<LogRetention>,
     pub(crate) follower: Follower,
+    /// What tells how far the oplog is durable.
+    watching: RefCell<Option<JoinHandle<()>>>,
     /// What fetches from the sync source.
     pub(crate) fetching: RefCell<Option<JoinHandle<()>>>,
     /// While the data of this node are copied.
@@ -144,6 +146,7 @@ pub async fn start(options: MemberOptions) -> Result<()> {
         terms: RefCell::new(Terms::starting_at(last)),
         retention: Cell::new(retention),
         follower: Follower::new(),
+        watching: RefCell::default(),
         fetching: RefCell::default(),
         initial_sync: RefCell::default(),
         last_told: Cell::new(Progress::default()),
@@ -156,7 +159,7 @@ pub async fn start(options: MemberOptions) -> Result<()> {
     pinion_runtime::set_core_local(driver.clone());
     spawn(Queue::Foreground, driver.clone().keep_time());
     spawn(Queue::Foreground, driver.clone().persist());
-    spawn(Queue::Foreground, driver.clone().watch_progress());
+    driver.watch_storage();
     driver.follow().await?;
     driver.tell(Input::Tick);
     Ok(())
@@ -267,6 +270,14 @@ impl Driver {
                     sleep(TICK_PAUSE).await;
                 }
             }
+        }
+    }
+
+    /// Watches the storage that there is now.
+    pub(crate) fn watch_storage(self: &Rc<Self>) {
+        let watching = spawn(Queue::Foreground, self.clone().watch_progress());
+        if let Some(before) = self.watching.replace(Some(watching)) {
+            before.abort();
         }
     }
 

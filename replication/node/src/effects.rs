@@ -4,7 +4,9 @@ use std::rc::Rc;
 
 use pinion_bson::{ObjectId, rawdoc};
 use pinion_clock::{Term, Timestamp};
-use pinion_exec::{begin_as_primary, forget_default_concerns, forget_sessions, interrupt_writers, log_note, state};
+use pinion_exec::{
+    begin_as_primary, forget_default_concerns, forget_sessions, interrupt_writers, log_note, state,
+};
 use pinion_replication_protocol::config::{Config, HostPort, find_self};
 use pinion_replication_protocol::decision::LastVote;
 use pinion_replication_protocol::node::{Effect, Input, Note, SyncPurpose};
@@ -89,16 +91,21 @@ impl Driver {
                 purpose: SyncPurpose::InitialSync,
             } => self.copy_from(source),
             Effect::StartInitialSync => self.begin_initial_sync(),
-            Effect::StartRollback { .. } => {
-                tracing::error!(target: "REPL", id = 7_400_003u64, "Rollback is not available: this member's last writes part it from its set");
-                self.tell_later(Input::RollbackFailed);
+            Effect::StartRollback {
+                source,
+                rollback_id,
+            } => {
+                spawn(
+                    Queue::Foreground,
+                    self.clone().roll_back(source, rollback_id),
+                );
             }
             Effect::Note(note) => tell_log(&note),
         }
     }
 
     /// Nothing up to here is ever rolled back, so a checkpoint may hold it; of what is before some history is kept.
-    fn keep_history(&self, stable: Timestamp) {
+    pub(crate) fn keep_history(&self, stable: Timestamp) {
         if stable.is_null() {
             return;
         }
@@ -108,17 +115,11 @@ impl Driver {
         storage.set_oldest(Timestamp::new(oldest, 0));
     }
 
-    fn stop_fetching(&self) {
+    pub(crate) fn stop_fetching(&self) {
         self.stop_copying();
         if let Some(fetch) = self.fetching.take() {
             fetch.abort();
         }
-    }
-
-    /// Tells the machine something in a step of its own.
-    fn tell_later(self: &Rc<Self>, input: Input) {
-        let driver = self.clone();
-        spawn(Queue::Foreground, async move { driver.tell(input) });
     }
 
     fn queue(&self, persist: Persist) {

@@ -21,7 +21,7 @@ use crate::limits::{FETCH_RETRIES, FETCH_TIMEOUT, FIRST_FETCH_TIME, PROBE_TIMEOU
 use crate::peers::connect;
 
 /// Why fetching ends.
-enum End {
+pub(crate) enum End {
     /// The connection broke, or the source refused: it may go better the next time.
     Broken(String),
     /// This source is of no use.
@@ -286,13 +286,13 @@ fn finish(command: &mut RawDocumentBuf) {
     }
 }
 
-fn cursor_of(reply: &RawDocument) -> i64 {
+pub(crate) fn cursor_of(reply: &RawDocument) -> i64 {
     let cursor = reply.get_document("cursor");
     cursor.and_then(|cursor| cursor.get_i64("id")).unwrap_or(0)
 }
 
 /// The entries of a batch, sharing the reply's memory.
-fn entries_of(reply: &RemoteReply) -> Result<Vec<Fetched>, End> {
+pub(crate) fn entries_of(reply: &RemoteReply) -> Result<Vec<Fetched>, End> {
     let body = reply.body();
     let malformed = || End::Broken("a reply to a read of the oplog has no batch".into());
     let Some(RawBsonRef::Document(cursor)) = pinion_bson::get(body, "cursor") else {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use pinion_clock::{OpTime, Term, Timestamp};
 use pinion_exec::{Applier, ApplyMode, from_fatal};
 use pinion_runtime::sync::{OneshotSender, Receiver, Sender, channel, oneshot};
-use pinion_runtime::{Queue, spawn};
+use pinion_runtime::{JoinHandle, Queue, spawn};
 use pinion_storage::{ForeignEntry, WriteError, storage};
 use pinion_wire::idl::i64_exact;
 use pinion_wire::{Error, Result};
@@ -56,6 +56,7 @@ enum Work {
 /// The way of fetched entries into this node. It lives on core 0.
 pub(crate) struct Follower {
     work: RefCell<Option<Sender<Work>>>,
+    task: RefCell<Option<JoinHandle<()>>>,
     /// The last entry that was handed over; what is fetched next comes behind it.
     last: Cell<OpTime>,
     /// Entries are logged, and applied by others.
@@ -66,6 +67,7 @@ impl Follower {
     pub(crate) fn new() -> Follower {
         Follower {
             work: RefCell::new(None),
+            task: RefCell::new(None),
             last: Cell::new(OpTime::NULL),
             logs_only: Cell::new(false),
         }
@@ -90,18 +92,34 @@ impl Follower {
 impl Driver {
     /// From now on entries come from others: nobody on this node writes what is replicated.
     pub(crate) async fn follow(self: &Rc<Self>) -> Result<()> {
-        let last = storage().follow().await.map_err(from_fatal)?;
-        self.follower.last.set(self.terms.borrow().optime(last));
+        storage().follow().await.map_err(from_fatal)?;
+        self.start_following();
+        Ok(())
+    }
+
+    /// Takes up what others send, behind what is logged. Storage follows already.
+    pub(crate) fn start_following(self: &Rc<Self>) {
+        let last = self.terms.borrow().optime(storage().last_allotted());
+        self.follower.last.set(last);
         let (sender, receiver) = channel(BATCHES_AHEAD);
         *self.follower.work.borrow_mut() = Some(sender);
-        spawn(Queue::Foreground, self.clone().take_entries(receiver));
-        Ok(())
+        let task = spawn(Queue::Foreground, self.clone().take_entries(receiver));
+        self.follower.task.replace(Some(task));
+    }
+
+    /// Takes nothing more, and completes when everything is applied that was taken.
+    pub(crate) async fn stop_following(&self) {
+        *self.follower.work.borrow_mut() = None;
+        let task = self.follower.task.take();
+        if let Some(task) = task {
+            // One that was dropped has ended too.
+            let _ = task.await;
+        }
     }
 
     /// From now on this node writes entries of its own, above all that it has.
     pub(crate) async fn lead(self: &Rc<Self>) {
-        self.apply_all().await;
-        *self.follower.work.borrow_mut() = None;
+        self.stop_following().await;
         storage().lead().await;
     }
 
@@ -153,6 +171,13 @@ impl Driver {
                 return;
             }
         }
+        if let Err(error) = applier.barrier().await {
+            stop_node(
+                "an oplog entry cannot be applied",
+                &Error::internal(error.to_string()),
+            );
+        }
+        self.set_applied(applier.applied());
         telling.abort();
     }
 

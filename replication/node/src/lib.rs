@@ -14,6 +14,7 @@ mod known;
 mod limits;
 mod peers;
 mod persisted;
+mod rollback;
 mod seam;
 mod terms;
 

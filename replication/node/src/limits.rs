@@ -66,3 +66,10 @@ pub(crate) const HALT_POLL: Duration = Duration::from_millis(500);
 /// Entries of the log that are applied at once at the end of an initial sync.
 pub(crate) const APPLY_BATCH_ENTRIES: usize = 1000;
 pub(crate) const APPLY_BATCH_BYTES: usize = 4 << 20;
+
+/// Entries, and their bytes, that a rollback reads at once of each oplog.
+pub(crate) const ROLLBACK_BATCH: usize = 1000;
+pub(crate) const ROLLBACK_BATCH_BYTES: usize = 16 << 20;
+
+/// Bytes that are written to a file of a rollback at once: whole blocks.
+pub(crate) const ROLLBACK_FILE_BYTES: usize = 1 << 20;

@@ -16,6 +16,7 @@ const LAST_VOTE: &str = "lastVote";
 /// The data of this node are those of its set: the first member's by definition, others' after their initial sync.
 const SYNCED: &str = "replset.initialSyncId";
 const ROLLBACK_ID: &str = "system.rollback.id";
+const ROLLBACK_ID_NAME: &str = "rollbackId";
 
 /// The stored configuration of the set of this name.
 ///
@@ -75,9 +76,14 @@ pub(crate) async fn store_synced() -> Result<()> {
     write_local(SYNCED, SYNCED, &rawdoc! { "_id": SYNCED }).await
 }
 
+pub(crate) async fn store_rollback_id(id: i32) -> Result<()> {
+    let document = rawdoc! { "_id": ROLLBACK_ID_NAME, "rollbackId": id };
+    write_local(ROLLBACK_ID, ROLLBACK_ID_NAME, &document).await
+}
+
 /// How often this member has rolled back; 1 before the first time, as in MongoDB.
 pub(crate) async fn rollback_id() -> Result<i32> {
-    let stored = read_local(ROLLBACK_ID, "rollbackId").await?;
+    let stored = read_local(ROLLBACK_ID, ROLLBACK_ID_NAME).await?;
     let id = stored.and_then(|document| document.get_i32("rollbackId").ok());
     Ok(id.unwrap_or(1))
 }

@@ -49,6 +49,13 @@ impl Terms {
             None => OpTime::NULL,
         }
     }
+
+    /// Entries above `last` are gone.
+    pub(crate) fn cut(&mut self, last: Timestamp) {
+        while self.0.len() > 1 && self.0.back().is_some_and(|(first, _)| *first > last) {
+            self.0.pop_back();
+        }
+    }
 }
 
 #[cfg(test)]
@@ -67,6 +74,8 @@ mod tests {
         for (secs, term) in [(5, 2), (10, 2), (19, 2), (20, 4), (29, 4), (30, 5), (99, 5)] {
             check(&terms, secs, term);
         }
+        terms.cut(ts(29));
+        check(&terms, 30, 4);
         assert_eq!(terms.optime(Timestamp::MIN), OpTime::NULL);
         assert_eq!(Terms::default().optime(ts(1)), OpTime::NULL);
     }

@@ -6,7 +6,7 @@ import time
 
 import pymongo
 import pytest
-from bson import Timestamp
+from bson import Timestamp, decode_all
 from pinion_node import Node, ReplicaSet, wait_until
 from pymongo import ReadPreference, WriteConcern
 from pymongo.errors import NotPrimaryError, OperationFailure
@@ -232,3 +232,47 @@ def test_a_member_that_joins_later_copies_what_is_there():
         # It bears what the first one did, which need not come back.
         config = client.admin.command("replSetGetConfig")["config"]
         assert [member["votes"] for member in config["members"]] == [1, 1]
+
+
+def test_what_only_the_old_primary_had_is_rolled_back():
+    with ReplicaSet(3) as members:
+        with members.client(w=3) as client:
+            client.test.c.insert_many([{"_id": i} for i in range(100)])
+            client.test.c.create_index("a")
+        old, rest = members.nodes[0], members.nodes[1:]
+        for node in rest:
+            node.kill()
+        with members.member(old, w=1, journal=True, retryWrites=False) as client:
+            client.test.c.insert_many([{"_id": f"lost {i}"} for i in range(50)])
+            client.test.c.update_one({"_id": 1}, {"$set": {"lost": True}})
+            client.test.c.delete_one({"_id": 2})
+            client.lost.c.insert_one({"_id": 1})
+            before = client.admin.command("replSetGetRBID")["rbid"]
+        old.kill()
+        for node in rest:
+            node.start()
+        wait_until(lambda: 1 in [members.state(node) for node in rest], 40)
+        primary = next(node for node in rest if members.state(node) == 1)
+        with members.member(primary, w=2) as client:
+            client.test.c.insert_many([{"_id": f"kept {i}"} for i in range(50)])
+        old.start()
+        wait_until(lambda: members.state(old) in (1, 2), 40)
+        members.wait_alike("test", 40)
+        members.wait_alike("lost", 40)
+        with members.member(old) as client:
+            read = client.get_database("test", read_preference=ReadPreference.SECONDARY_PREFERRED)
+            assert read.c.count_documents({}) == 150
+            assert read.c.find_one({"_id": 1}) == {"_id": 1} and read.c.find_one({"_id": 2})
+            assert read.command("validate", "c")["valid"]
+            assert client.admin.command("replSetGetRBID")["rbid"] > before
+        removed = list((old.directory / "data" / "rollback").rglob("*.bson"))
+        assert {path.parent.name for path in removed} == {"test.c", "lost.c"}
+        kept = {document["_id"]: document for path in removed for document in decode_all(path.read_bytes())}
+        assert kept["lost 7"] == {"_id": "lost 7"} and len(kept) == 51
+        # It takes writes and survives as any other member.
+        with members.client(w=3) as client:
+            client.test.c.insert_one({"_id": "after"})
+        old.kill()
+        old.start()
+        wait_until(lambda: members.state(old) in (1, 2), 40)
+        members.wait_alike()

@@ -109,7 +109,8 @@ pub(super) async fn check_log_position(position: &Key) -> Result<()> {
     }
 }
 
-pub(crate) fn from_log_error(error: LogReadError) -> Error {
+/// The error of a command that reads the log.
+pub fn from_log_error(error: LogReadError) -> Error {
     match error {
         LogReadError::PositionLost => Error::new(
             ErrorCode::CAPPED_POSITION_LOST,

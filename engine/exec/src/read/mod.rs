@@ -31,7 +31,7 @@ pub(crate) use cursor::{
 pub(crate) use divided::{collect_divided, run_divided};
 pub(crate) use hint::{of_buckets, parse_hint};
 pub(crate) use item::PartCounters;
-pub(crate) use log::from_log_error;
+pub use log::from_log_error;
 pub(crate) use merge::MergedStream;
 pub(crate) use part::{Output, PartTable};
 pub(crate) use pipeline::{Node, PipelineStream, Surroundings};

@@ -1,0 +1,344 @@
+//! Rollback: this node has entries that its set does not have, and gives them up.
+//!
+//! The point where the two oplogs part is looked for backwards; what the documents behind it are now is kept in files; then the
+//! data directory is opened again as of that point. What a majority holds is never given up: there the node stops.
+//!
+//! Source: replication document, "Rollback".
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use pinion_bson::{RawBson, RawBsonRef, RawDocument, rawdoc};
+use pinion_clock::{OpTime, Timestamp};
+use pinion_exec::{OpenNodeError, document_by_id, from_log_error, reopen_at, state};
+use pinion_replication_protocol::config::HostPort;
+use pinion_replication_protocol::decision::{CommonPointSearch, Oplog, SearchStep};
+use pinion_replication_protocol::node::Input;
+use pinion_runtime::{
+    DmaBuf, File, OpenOptions, Queue, fs, request_shutdown, spawn, timeout, wall_ms,
+};
+use pinion_server::Remote;
+use pinion_storage::storage;
+use pinion_wire::{Error, Result};
+
+use crate::driver::Driver;
+use crate::effects::stop_node;
+use crate::fetch::{cursor_of, entries_of};
+use crate::follower::Fetched;
+use crate::limits::{FETCH_TIMEOUT, ROLLBACK_BATCH, ROLLBACK_BATCH_BYTES, ROLLBACK_FILE_BYTES};
+use crate::peers::connect;
+use crate::persisted;
+
+/// The ids of documents, by the namespace in which the entries name them.
+type Affected = BTreeMap<String, Vec<RawBson>>;
+
+/// What a search has found.
+struct Parting {
+    common: OpTime,
+    rolled_back: u64,
+    affected: Affected,
+}
+
+/// Why there is no rollback.
+enum NoRollback {
+    /// The source cannot be read: another one may be.
+    Unreachable(String),
+    /// There is no point to go back to.
+    Impossible(Error),
+}
+
+impl From<Error> for NoRollback {
+    fn from(error: Error) -> NoRollback {
+        NoRollback::Impossible(error)
+    }
+}
+
+impl Driver {
+    /// Rolls back to where this node's oplog and the source's part.
+    pub(crate) async fn roll_back(self: Rc<Self>, source: HostPort, rollback_id: i32) {
+        self.stop_fetching();
+        self.stop_following().await;
+        let parting = match self.find_parting(&source).await {
+            Ok(parting) => parting,
+            Err(NoRollback::Unreachable(why)) => {
+                tracing::warn!(target: "ROLLBACK", id = 21_607u64, source = %source, why, "The common point of a rollback cannot be found now");
+                self.start_following();
+                return self.tell(Input::RollbackFailed);
+            }
+            Err(NoRollback::Impossible(error)) => {
+                return stop_node("a rollback is not possible", &error);
+            }
+        };
+        let Parting {
+            common,
+            rolled_back,
+            affected,
+        } = parting;
+        tracing::info!(target: "ROLLBACK", id = 21_593u64, source = %source, commonPoint = ?common, entries = rolled_back, "Transition to ROLLBACK");
+        if let Err(error) = keep_documents(&affected).await {
+            return stop_node("the documents of a rollback cannot be kept", &error);
+        }
+        match self.go_back(common.ts, rollback_id).await {
+            Ok(()) => {
+                tracing::info!(target: "ROLLBACK", id = 21_612u64, rollbackId = rollback_id, entries = rolled_back, "Rollback complete");
+                self.tell(Input::RolledBack(self.progress()));
+            }
+            Err(error) => stop_node("a rollback has failed", &error),
+        }
+    }
+
+    async fn go_back(self: &Rc<Self>, common: Timestamp, rollback_id: i32) -> Result<()> {
+        let highest = storage().last_allotted();
+        let reopened = reopen_at(common).await;
+        reopened.map_err(|error: OpenNodeError| Error::internal(error.to_string()))?;
+        // No timestamp is used again for something else.
+        storage().advance_cluster_time(highest);
+        pinion_exec::show_oplog(self.retention.get()).await?;
+        persisted::store_rollback_id(rollback_id).await?;
+        pinion_exec::forget_default_concerns().await;
+        self.terms.borrow_mut().cut(common);
+        self.keep_history(self.with_node(|node| node.stable_optime().ts).min(common));
+        self.watch_storage();
+        spawn(Queue::Foreground, async {
+            storage().failed().await;
+            request_shutdown();
+        });
+        self.start_following();
+        Ok(())
+    }
+
+    /// Reads both oplogs backwards until they meet.
+    async fn find_parting(&self, source: &HostPort) -> std::result::Result<Parting, NoRollback> {
+        let last = self.terms.borrow().optime(storage().last_allotted());
+        let committed = self.with_node(|node| node.commit_point().optime);
+        let mut search = CommonPointSearch::new(committed, last);
+        let mut local = Local::new();
+        let mut remote = Backwards::open(source).await?;
+        let mut affected = Affected::new();
+        let mut newest: Option<Fetched> = None;
+        loop {
+            let entry = match search.awaited() {
+                Oplog::Local => {
+                    // The one before was of this branch, and goes.
+                    if let Some(gone) = newest.take() {
+                        note(&gone, &mut affected)?;
+                    }
+                    newest = local.next().await?;
+                    newest.as_ref().map(|entry| entry.optime)
+                }
+                Oplog::Source => remote.next().await?.map(|entry| entry.optime),
+            };
+            let step = search.feed(entry);
+            let step = step.map_err(|error| Error::internal(error.to_string()))?;
+            if let SearchStep::Found {
+                common,
+                rolled_back,
+            } = step
+            {
+                return Ok(Parting {
+                    common,
+                    rolled_back,
+                    affected,
+                });
+            }
+        }
+    }
+}
+
+/// This node's oplog, from its end.
+struct Local {
+    cursor: pinion_storage::LogCursor,
+    ahead: std::vec::IntoIter<(Timestamp, bytes::Bytes)>,
+}
+
+impl Local {
+    fn new() -> Local {
+        Local {
+            cursor: storage().log_backward(Timestamp::MAX),
+            ahead: Vec::new().into_iter(),
+        }
+    }
+
+    async fn next(&mut self) -> Result<Option<Fetched>> {
+        if self.ahead.len() == 0 {
+            let read = self.cursor.next_batch(ROLLBACK_BATCH, ROLLBACK_BATCH_BYTES);
+            self.ahead = read.await.map_err(from_log_error)?.into_iter();
+        }
+        self.ahead
+            .next()
+            .map(|(_, entry)| Fetched::read(entry))
+            .transpose()
+    }
+}
+
+/// The source's oplog, from its end.
+struct Backwards {
+    remote: Remote,
+    cursor: i64,
+    ahead: std::vec::IntoIter<Fetched>,
+}
+
+impl Backwards {
+    async fn open(source: &HostPort) -> std::result::Result<Backwards, NoRollback> {
+        let remote = timeout(FETCH_TIMEOUT, connect(source)).await;
+        let remote = remote.map_err(|_| unreachable("it does not answer"))?;
+        let mut opened = Backwards {
+            remote: remote.map_err(|error| unreachable(&error.to_string()))?,
+            cursor: 0,
+            ahead: Vec::new().into_iter(),
+        };
+        let find = rawdoc! {
+            "find": "oplog.rs",
+            "sort": { "$natural": -1 },
+            "projection": { "ts": 1, "t": 1 },
+            "batchSize": ROLLBACK_BATCH as i32,
+            "$db": "local",
+            "$readPreference": { "mode": "secondaryPreferred" },
+        };
+        opened.ask(&find).await?;
+        Ok(opened)
+    }
+
+    async fn ask(&mut self, command: &RawDocument) -> std::result::Result<(), NoRollback> {
+        let reply = timeout(FETCH_TIMEOUT, self.remote.run(command)).await;
+        let reply = reply.map_err(|_| unreachable("it does not answer"))?;
+        let reply = reply.map_err(|error| unreachable(&error.to_string()))?;
+        self.cursor = cursor_of(reply.body());
+        let entries = entries_of(&reply).map_err(|_| unreachable("its reply has no batch"))?;
+        self.ahead = entries.into_iter();
+        Ok(())
+    }
+
+    async fn next(&mut self) -> std::result::Result<Option<Fetched>, NoRollback> {
+        if self.ahead.len() == 0 && self.cursor != 0 {
+            let more = rawdoc! {
+                "getMore": self.cursor,
+                "collection": "oplog.rs",
+                "batchSize": ROLLBACK_BATCH as i32,
+                "$db": "local",
+                "$readPreference": { "mode": "secondaryPreferred" },
+            };
+            self.ask(&more).await?;
+        }
+        Ok(self.ahead.next())
+    }
+}
+
+fn unreachable(why: &str) -> NoRollback {
+    NoRollback::Unreachable(why.to_owned())
+}
+
+/// Notes the documents that an entry has written.
+fn note(entry: &Fetched, affected: &mut Affected) -> Result<()> {
+    let document = RawDocument::from_bytes(&entry.bytes)
+        .map_err(|error| Error::failed_to_parse(error.to_string()))?;
+    let inner = pinion_bson::get(document, "o");
+    let operations = match inner {
+        Some(RawBsonRef::Document(o)) => pinion_bson::get(o, "applyOps"),
+        _ => None,
+    };
+    let Some(RawBsonRef::Array(operations)) = operations else {
+        note_operation(document, affected);
+        return Ok(());
+    };
+    for operation in pinion_bson::values(operations) {
+        if let RawBsonRef::Document(operation) = operation {
+            note_operation(operation, affected);
+        }
+    }
+    Ok(())
+}
+
+/// What is deleted is not there, so only inserts and updates name something that is lost.
+fn note_operation(operation: &RawDocument, affected: &mut Affected) {
+    let names_it = match pinion_bson::get(operation, "op").and_then(|op| op.as_str()) {
+        Some("i") => "o",
+        Some("u") => "o2",
+        _ => return,
+    };
+    let ns = pinion_bson::get(operation, "ns").and_then(|ns| ns.as_str());
+    let key = match pinion_bson::get(operation, names_it) {
+        Some(RawBsonRef::Document(key)) => pinion_bson::get(key, "_id"),
+        _ => None,
+    };
+    if let (Some(ns), Some(id)) = (ns, key) {
+        let ids = affected.entry(ns.to_owned()).or_default();
+        ids.push(RawBson::from(id));
+    }
+}
+
+/// Writes the documents as they are now to files of BSON below `rollback/`, as MongoDB does: one file for each collection.
+async fn keep_documents(affected: &Affected) -> Result<()> {
+    let io = |error: std::io::Error| Error::internal(error.to_string());
+    let date = wall_ms();
+    for (ns, ids) in affected {
+        let folder = state().shared.options.db_path.join("rollback").join(ns);
+        let mut file: Option<Kept> = None;
+        let mut seen = std::collections::BTreeSet::new();
+        for id in ids {
+            let name = pinion_bson::rawdoc! { "_id": id.clone() };
+            if !seen.insert(name.as_bytes().to_vec()) {
+                continue;
+            }
+            let Some(document) = document_by_id(ns, id.as_raw_bson_ref()).await? else {
+                continue;
+            };
+            let open = match &mut file {
+                Some(open) => open,
+                None => {
+                    fs::create_dir_all(&folder).await.map_err(io)?;
+                    let path = folder.join(format!("removed.{date}.bson"));
+                    let opened = File::open(&path, OpenOptions::create().truncate()).await;
+                    file.insert(Kept::new(opened.map_err(io)?))
+                }
+            };
+            open.add(document.as_bytes()).await.map_err(io)?;
+        }
+        if let Some(file) = file {
+            file.finish().await.map_err(io)?;
+            fs::sync_dir(&folder).await.map_err(io)?;
+        }
+    }
+    Ok(())
+}
+
+/// A file that is written from its beginning to its end.
+struct Kept {
+    file: File,
+    written: u64,
+    waiting: Vec<u8>,
+}
+
+impl Kept {
+    fn new(file: File) -> Kept {
+        Kept {
+            file,
+            written: 0,
+            waiting: Vec::new(),
+        }
+    }
+
+    async fn add(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.waiting.extend_from_slice(bytes);
+        while self.waiting.len() >= ROLLBACK_FILE_BYTES {
+            let rest = self.waiting.split_off(ROLLBACK_FILE_BYTES);
+            let part = std::mem::replace(&mut self.waiting, rest);
+            self.file
+                .write_at(self.written, DmaBuf::padded_copy(&part))
+                .await?;
+            self.written += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    async fn finish(self) -> std::io::Result<()> {
+        let len = self.written + self.waiting.len() as u64;
+        if !self.waiting.is_empty() {
+            let last = DmaBuf::padded_copy(&self.waiting);
+            self.file.write_at(self.written, last).await?;
+        }
+        self.file.set_len(len).await?;
+        self.file.datasync().await?;
+        self.file.close().await
+    }
+}
