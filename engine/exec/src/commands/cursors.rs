@@ -5,9 +5,9 @@ use std::pin::pin;
 use std::task::Poll;
 
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::stored_document;
-use pinion_clock::Timestamp;
+use pinion_clock::{OpTime, Timestamp};
 use pinion_runtime::{Duration, Queue, compute_beside};
 use pinion_wire::idl::{FieldReader, Namespace, ReadConcern, missing_field};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
@@ -165,7 +165,7 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
     let ns = Namespace::new(cmd.db(), collection)?;
     let batch_size = reader.opt_non_negative("batchSize")?;
     reader.opt_long("term")?;
-    let committed = last_known_committed(reader.opt_doc("lastKnownCommittedOpTime")?)?;
+    let committed = last_known_committed(reader.opt_doc(LAST_KNOWN_COMMITTED)?)?;
     reader.unsupported_unless_empty("includeQueryStatsMetrics")?;
     reader.finish()?;
     state().metrics.counters.getmore.inc();
@@ -193,7 +193,8 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
     };
     append_batch(&mut out, "nextBatch", &continued.documents, left).await;
     if cmd.exhaust_allowed && next != 0 {
-        out.stream_next(cmd.body().to_owned());
+        let told = state().replica_set().map(|set| set.commit_point());
+        out.stream_next(next_of_stream(cmd.body(), told));
     }
     Ok(out)
 }
@@ -289,13 +290,36 @@ async fn continue_cursor(
     })
 }
 
+/// The command that comes next in a stream of replies, when this reply has told the commit point `told`: the other member knows
+/// that then. If it stayed news, empty replies would follow one another without a pause.
+fn next_of_stream(body: &RawDocument, told: Option<OpTime>) -> RawDocumentBuf {
+    let (Some(_), Some(told)) = (pinion_bson::get(body, LAST_KNOWN_COMMITTED), told) else {
+        return body.to_owned();
+    };
+    let mut next = DocBuilder::new();
+    for (name, value) in pinion_bson::elements(body) {
+        if name == LAST_KNOWN_COMMITTED {
+            next.start_document(name)
+                .append("ts", bson_time(told.ts))
+                .append("t", told.term.0)
+                .end();
+        } else {
+            next.append(name, value);
+        }
+    }
+    next.finish()
+}
+
+/// The field of a `getMore` on the oplog that names the commit point which the other member knows.
+const LAST_KNOWN_COMMITTED: &str = "lastKnownCommittedOpTime";
+
 /// The commit point that another member knows, which asks for more of the oplog.
 fn last_known_committed(document: Option<&RawDocument>) -> Result<Option<Timestamp>> {
     let Some(document) = document else {
         return Ok(None);
     };
     let path = pinion_wire::idl::Path::root("getMore");
-    let path = path.field("lastKnownCommittedOpTime");
+    let path = path.field(LAST_KNOWN_COMMITTED);
     let ts = FieldReader::object(path, document)?.opt_timestamp("ts")?;
     ts.map(Some).ok_or_else(|| missing_field(path.field("ts")))
 }
@@ -419,4 +443,32 @@ pub(crate) fn batch_size_of(options: Option<&RawDocument>, command: &str) -> Res
     let size = reader.opt_non_negative("batchSize")?;
     reader.finish()?;
     Ok(size.map(|n| n as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use pinion_bson::rawdoc;
+    use pinion_clock::Term;
+
+    use super::*;
+
+    #[test]
+    fn a_stream_tells_a_commit_point_once() {
+        let check = |body: RawDocumentBuf, told: Option<OpTime>, expected: &RawDocument| {
+            assert_eq!(next_of_stream(&body, told).as_bytes(), expected.as_bytes());
+        };
+        let body = |ts: Timestamp, t: i64| {
+            rawdoc! {
+                "getMore": 1_i64,
+                LAST_KNOWN_COMMITTED: { "ts": bson_time(ts).to_raw_bson(), "t": t },
+                "$db": "local",
+            }
+        };
+        let (old, new) = (Timestamp::new(5, 1), Timestamp::new(9, 2));
+        let told = OpTime::new(new, Term(3));
+        check(body(old, 2), Some(told), &body(new, 3));
+        check(body(old, 2), None, &body(old, 2));
+        let plain = rawdoc! { "getMore": 1_i64, "$db": "test" };
+        check(plain.clone(), Some(told), &plain);
+    }
 }
