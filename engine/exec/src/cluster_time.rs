@@ -55,6 +55,10 @@ impl ReplyEpilogue for MemberEpilogue {
         }
         // The operation's time first: it is not above the cluster time that is read after it.
         let operation_time = operation_time(&*set, ctx);
+        // A client could not ask for what is after no time at all.
+        if operation_time.is_null() {
+            return;
+        }
         append_cluster_time(reply, &SignedTime::unsigned(storage().cluster_time()));
         reply.append("operationTime", bson_time(operation_time));
     }
