@@ -49,10 +49,15 @@ impl RemoteError {
         }
     }
 
-    /// As a command of this node reports it: `HostUnreachable` where the other node did not answer.
+    /// As a command of this node reports it: `HostUnreachable` where the other node cannot be reached,
+    /// `NetworkInterfaceExceededTimeLimit` where it did not answer in time.
     pub fn into_error(self) -> Error {
         match self {
             RemoteError::Refused(error) => *error,
+            RemoteError::Broken(error) if error.kind() == io::ErrorKind::TimedOut => Error::new(
+                ErrorCode::NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT,
+                error.to_string(),
+            ),
             other => Error::new(ErrorCode::HOST_UNREACHABLE, other.to_string()),
         }
     }

@@ -13,7 +13,7 @@ use pinion_replication_protocol::message::OpTimeAndWallTime;
 use pinion_replication_protocol::node::{
     Command, CommandId, Identity, Input, Node, Now, Parameters, Persisted, Progress,
 };
-use pinion_runtime::sync::{Notify, OneshotSender, oneshot};
+use pinion_runtime::sync::{Notify, OneshotSender, Semaphore, oneshot};
 use pinion_runtime::{
     CoreId, JoinHandle, Queue, core_id, is_shutdown_requested, now, on_all_cores, sleep,
     sleep_until, spawn, timeout_at, wall_ms,
@@ -48,6 +48,8 @@ pub(crate) struct Driver {
     /// How much of the oplog is kept.
     pub(crate) retention: Cell<LogRetention>,
     pub(crate) follower: Follower,
+    /// Whoever has storage lead or follow has the turn: they come to it in the order in which the machine asked for it.
+    pub(crate) role_turn: Semaphore,
     /// What tells how far the oplog is durable.
     watching: RefCell<Option<JoinHandle<()>>>,
     /// What fetches from the sync source.
@@ -146,6 +148,7 @@ pub async fn start(options: MemberOptions) -> Result<()> {
         terms: RefCell::new(Terms::starting_at(last)),
         retention: Cell::new(retention),
         follower: Follower::new(),
+        role_turn: Semaphore::new(1),
         watching: RefCell::default(),
         fetching: RefCell::default(),
         initial_sync: RefCell::default(),

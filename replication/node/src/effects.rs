@@ -149,6 +149,7 @@ impl Driver {
 
     /// The first entry of a new set, and its configuration.
     async fn initiate(self: Rc<Self>, config: Config) {
+        let _turn = self.role_turn.acquire().await;
         let begun = async {
             self.lead().await;
             let first = log_note(&rawdoc! { "msg": "initiating set" }).await?;
@@ -167,6 +168,8 @@ impl Driver {
     /// Ends all writes of clients: none passes the door any more, and those behind it come to their ends.
     async fn stop_writes(self: Rc<Self>) {
         self.publish();
+        // The first entry of the term may be about to be written.
+        let _turn = self.role_turn.acquire().await;
         self.all_published().await;
         interrupt_writers().await;
         let cores = pinion_runtime::core_count();
@@ -205,6 +208,7 @@ impl Driver {
 
     /// The first entry of a primary's term.
     async fn begin_term(self: Rc<Self>, term: Term) {
+        let _turn = self.role_turn.acquire().await;
         // What was applied for another primary is not in them.
         forget_sessions().await;
         forget_default_concerns().await;

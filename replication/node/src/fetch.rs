@@ -157,7 +157,7 @@ impl Driver {
     ) -> Result<(), End> {
         let mut last = self.follower.last();
         for entry in &entries {
-            if entry.optime.ts <= last.ts {
+            if entry.optime.ts <= last.ts || entry.optime.term < last.term {
                 return Err(End::Broken("the source's entries are out of order".into()));
             }
             last = entry.optime;
