@@ -29,6 +29,7 @@ use crate::known::Known;
 use crate::limits::{MAX_OPLOG_BYTES, MIN_OPLOG_BYTES, OPLOG_SHARE, TICK_PAUSE};
 use crate::peers::Peers;
 use crate::persisted;
+use crate::planted::PlantedFault;
 use crate::seam::{CoreMember, Seam, core_member, wall_ms_of};
 use crate::terms::Terms;
 
@@ -214,7 +215,10 @@ impl Driver {
         let (storage, terms) = (storage(), self.terms.borrow());
         let at = |ts: Timestamp| with_wall(terms.optime(ts));
         // In this order, so that none is told to be ahead of the one that it follows.
-        let (durable, applied) = (storage.all_durable(), storage.visible());
+        let (mut durable, applied) = (storage.all_durable(), storage.visible());
+        if self.options.planted_fault == PlantedFault::DurableBeforeFlush {
+            durable = storage.last_allotted();
+        }
         Progress {
             written: at(storage.last_allotted()),
             applied: at(applied),

@@ -10,6 +10,7 @@ use pinion_exec::{
 use pinion_replication_protocol::config::{Config, HostPort, find_self};
 use pinion_replication_protocol::decision::LastVote;
 use pinion_replication_protocol::node::{Effect, Input, Note, SyncPurpose};
+use pinion_runtime::sim::event;
 use pinion_runtime::{Queue, join_all, on_all_cores, sleep, spawn};
 use pinion_storage::storage;
 use pinion_wire::{Error, ErrorCode, Result};
@@ -18,6 +19,7 @@ use crate::driver::{Driver, with_wall};
 use crate::limits::{HISTORY_SECS, SELF_CHECK, WRITERS_POLL};
 use crate::peers::Peers;
 use crate::persisted;
+use crate::planted::PlantedFault;
 
 /// What has to be on the device before the machine goes on.
 #[derive(Clone, Debug)]
@@ -134,13 +136,22 @@ impl Driver {
             let next = self.persists.borrow_mut().pop_front();
             match next {
                 None => due.await,
+                Some(Persist::Vote(vote))
+                    if self.options.planted_fault == PlantedFault::VoteForgotten =>
+                {
+                    self.tell(Input::VoteStored(vote));
+                }
                 Some(Persist::Vote(vote)) => match persisted::store_vote(vote).await {
-                    Ok(()) => self.tell(Input::VoteStored(vote)),
+                    Ok(()) => {
+                        event("vote stored");
+                        self.tell(Input::VoteStored(vote));
+                    }
                     // A vote that may be forgotten must not be told to anybody.
                     Err(error) => stop_node("the last vote cannot be stored", &error),
                 },
                 Some(Persist::Config(config)) => {
                     let stored = persisted::store_config(&config).await;
+                    event("configuration stored");
                     self.tell(Input::ConfigStored(stored));
                 }
             }
@@ -187,6 +198,7 @@ impl Driver {
         if let Err(error) = self.follow().await {
             return stop_node("the log cannot be followed", &error);
         }
+        event("writes stopped");
         self.tell_progress();
         self.tell(Input::WritesStopped);
     }
@@ -202,6 +214,7 @@ impl Driver {
     /// Everything that was fetched is applied: a primary takes no more from others.
     async fn drain(self: Rc<Self>) {
         self.apply_all().await;
+        event("drained");
         self.tell_progress();
         self.tell(Input::Drained);
     }
@@ -216,6 +229,7 @@ impl Driver {
         on_all_cores(move |_| async move { storage().set_term(term.0) }).await;
         match log_note(&rawdoc! { "msg": "new primary" }).await {
             Ok(first) => {
+                event("term begun");
                 self.terms.borrow_mut().begin(first, term);
                 let at = with_wall(self.terms.borrow().optime(first));
                 self.tell_progress();
@@ -281,12 +295,15 @@ fn tell_log(note: &Note) {
             tracing::info!(target: "ELECTION", id = 21_450u64, reason, term = term.0, dryRun = dry_run, "Starting an election");
         }
         Note::ElectionLost { term, reason } => {
+            event("election lost");
             tracing::info!(target: "ELECTION", id = 21_445u64, term = term.0, reason, "Not becoming primary");
         }
         Note::Elected { term } => {
+            event("elected");
             tracing::info!(target: "ELECTION", id = 21_446u64, term = term.0, "Election succeeded, assuming primary role");
         }
         Note::SteppedDown { term, reason } => {
+            event("stepped down");
             tracing::info!(target: "REPL", id = 21_475u64, term = term.0, reason, "Stepping down from primary");
         }
         Note::Voted {
@@ -308,6 +325,7 @@ fn tell_log(note: &Note) {
             tracing::info!(target: "REPL", id = 21_799u64, syncSource = source, why, "Sync source chosen");
         }
         Note::TooStale => {
+            event("too stale");
             tracing::error!(target: "REPL", id = 21_803u64, "Too stale to catch up");
         }
         Note::ConfigRefused { why } => {

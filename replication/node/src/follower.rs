@@ -9,6 +9,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use pinion_clock::{OpTime, Term, Timestamp};
 use pinion_exec::{Applier, ApplyMode, from_fatal};
+use pinion_runtime::sim::event;
 use pinion_runtime::sync::{OneshotSender, Receiver, Sender, channel, oneshot};
 use pinion_runtime::{JoinHandle, Queue, spawn};
 use pinion_storage::{ForeignEntry, WriteError, storage};
@@ -181,7 +182,7 @@ impl Driver {
         telling.abort();
     }
 
-    async fn log_and_apply(&self, applier: &Applier, entries: Vec<Fetched>) -> Result<()> {
+    async fn log_and_apply(&self, applier: &Applier, mut entries: Vec<Fetched>) -> Result<()> {
         let mut predecessor = storage().last_allotted();
         let mut logged = Vec::with_capacity(entries.len());
         for entry in &entries {
@@ -201,9 +202,11 @@ impl Driver {
                 WriteError::Fatal(fatal) => from_fatal(fatal),
                 other => Error::internal(format!("{other:?}")),
             })?;
+        event("entries logged");
         if self.follower.logs_only.get() {
             return Ok(());
         }
+        self.options.planted_fault.spoil(&mut entries);
         for entry in entries {
             let applied = applier.apply(entry.optime.ts, entry.bytes).await;
             applied.map_err(|error| Error::internal(error.to_string()))?;

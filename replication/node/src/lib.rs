@@ -14,12 +14,14 @@ mod known;
 mod limits;
 mod peers;
 mod persisted;
+mod planted;
 mod rollback;
 mod seam;
 mod terms;
 
 pub use commands::register_commands;
 pub use driver::{join, start};
+pub use planted::PlantedFault;
 
 use pinion_runtime::Duration;
 use pinion_storage::LogRetention;
@@ -33,6 +35,9 @@ pub struct MemberOptions {
     pub oplog_bytes: Option<u64>,
     /// For how long the oplog is kept whatever its size.
     pub oplog_min_age: Duration,
+    /// A fault that tests plant to see whether they would find it.
+    #[doc(hidden)]
+    pub planted_fault: PlantedFault,
 }
 
 impl MemberOptions {

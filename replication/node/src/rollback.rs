@@ -14,6 +14,7 @@ use pinion_exec::{OpenNodeError, document_by_id, from_log_error, reopen_at, stat
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::decision::{CommonPointSearch, Oplog, SearchStep};
 use pinion_replication_protocol::node::Input;
+use pinion_runtime::sim::event;
 use pinion_runtime::{
     DmaBuf, File, OpenOptions, Queue, fs, request_shutdown, spawn, timeout, wall_ms,
 };
@@ -75,11 +76,13 @@ impl Driver {
             affected,
         } = parting;
         tracing::info!(target: "ROLLBACK", id = 21_593u64, source = %source, commonPoint = ?common, entries = rolled_back, "Transition to ROLLBACK");
+        event("rollback begin");
         if let Err(error) = keep_documents(&affected).await {
             return stop_node("the documents of a rollback cannot be kept", &error);
         }
         match self.go_back(common.ts, rollback_id).await {
             Ok(()) => {
+                event("rolled back");
                 tracing::info!(target: "ROLLBACK", id = 21_612u64, rollbackId = rollback_id, entries = rolled_back, "Rollback complete");
                 self.tell(Input::RolledBack(self.progress()));
             }

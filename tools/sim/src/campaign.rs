@@ -10,6 +10,41 @@ use std::time::Instant;
 
 use crate::fault::Fault;
 use crate::seed::{Outcome, run_seed};
+use crate::sets::run_set_seed;
+
+/// What seeds are run of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One node.
+    Node,
+    /// A replica set.
+    Set,
+}
+
+impl Kind {
+    pub fn run(self, seed: u64, fault: Fault, print_trace: bool) -> Outcome {
+        match self {
+            Kind::Node => run_seed(seed, fault, print_trace),
+            Kind::Set => run_set_seed(seed, fault, print_trace),
+        }
+    }
+
+    /// The faults that are planted.
+    fn faults(self) -> Vec<Fault> {
+        match self {
+            Kind::Node => Fault::all(),
+            Kind::Set => Fault::of_sets(),
+        }
+    }
+
+    /// What a campaign of at least [`FULL_CAMPAIGN`] seeds must have met.
+    fn must_happen(self) -> &'static [&'static str] {
+        match self {
+            Kind::Node => MUST_HAPPEN,
+            Kind::Set => MUST_HAPPEN_TO_SETS,
+        }
+    }
+}
 
 /// What every campaign of at least this many seeds must have met.
 const FULL_CAMPAIGN: u64 = 200;
@@ -77,6 +112,33 @@ const MUST_HAPPEN: &[&str] = &[
     "crash at index build drained",
 ];
 
+const MUST_HAPPEN_TO_SETS: &[&str] = &[
+    "sets compared",
+    "power cuts",
+    "kills",
+    "links cut",
+    "links cut one way",
+    "clocks jumped",
+    "event elected",
+    "event stepped down",
+    "event vote stored",
+    "event entries logged",
+    "event rolled back",
+    "writes acknowledged by a majority",
+    "writes acknowledged by one",
+    "catalog changes acknowledged",
+    "local reads",
+    "available reads",
+    "majority reads",
+    "snapshot reads",
+    "linearizable reads",
+    "crash at elected",
+    "crash at entries logged",
+    "crash at flush",
+    "crash at vote stored",
+    "crash at term begun",
+];
+
 /// Seeds that failed once and what was wrong then. Every campaign runs them.
 const KEPT: &[(u64, &str)] = &[
     (
@@ -91,17 +153,17 @@ const KEPT: &[(u64, &str)] = &[
 ];
 
 /// Runs these seeds and prints what they went through.
-pub fn campaign(first: u64, count: u64, fault: Fault) -> Result<(), String> {
+pub fn campaign(of: Kind, first: u64, count: u64, fault: Fault) -> Result<(), String> {
     let began = Instant::now();
     let mut seeds: Vec<u64> = (first..first + count).collect();
-    if fault == Fault::NONE {
+    if of == Kind::Node && fault == Fault::NONE {
         let kept = KEPT.iter().map(|(seed, _)| *seed);
         seeds.extend(kept.filter(|seed| !(first..first + count).contains(seed)));
     }
     let mut totals: BTreeMap<String, u64> = BTreeMap::new();
     let mut failed = 0;
     let all = seeds.len();
-    for (seed, outcome) in run_all(&seeds, fault, false) {
+    for (seed, outcome) in run_all(of, &seeds, fault, false) {
         for (name, number) in outcome.counts {
             *totals.entry(name).or_default() += number;
         }
@@ -114,8 +176,8 @@ pub fn campaign(first: u64, count: u64, fault: Fault) -> Result<(), String> {
         println!("{name}: {number}");
     }
     println!("{:.1} s", began.elapsed().as_secs_f64());
-    let absent: Vec<&&str> = MUST_HAPPEN
-        .iter()
+    let must_happen = of.must_happen().iter();
+    let absent: Vec<&&str> = must_happen
         .filter(|name| totals.get(**name).is_none_or(|number| *number == 0))
         .collect();
     let incomplete = count >= FULL_CAMPAIGN && fault == Fault::NONE && !absent.is_empty();
@@ -135,13 +197,13 @@ pub fn campaign(first: u64, count: u64, fault: Fault) -> Result<(), String> {
 }
 
 /// Plants each fault in turn and looks for a seed that finds it.
-pub fn faults(seeds: u64) -> Result<(), String> {
+pub fn faults(of: Kind, seeds: u64) -> Result<(), String> {
     let seeds: Vec<u64> = (1..=seeds).collect();
-    let all = Fault::all();
+    let all = of.faults();
     let mut missed = Vec::new();
     for fault in &all {
         let name = fault.name();
-        let outcomes = run_all(&seeds, *fault, true);
+        let outcomes = run_all(of, &seeds, *fault, true);
         let found = outcomes
             .into_iter()
             .find_map(|(seed, outcome)| Some((seed, outcome.problem?)));
@@ -169,7 +231,7 @@ pub fn faults(seeds: u64) -> Result<(), String> {
 }
 
 /// Runs seeds on all processors, in their order; with `until_failure` no further one begins when one has failed.
-fn run_all(seeds: &[u64], fault: Fault, until_failure: bool) -> Vec<(u64, Outcome)> {
+fn run_all(of: Kind, seeds: &[u64], fault: Fault, until_failure: bool) -> Vec<(u64, Outcome)> {
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (send, receive) = mpsc::channel();
@@ -182,7 +244,7 @@ fn run_all(seeds: &[u64], fault: Fault, until_failure: bool) -> Vec<(u64, Outcom
                     let Some(&seed) = seeds.get(place) else {
                         return;
                     };
-                    let outcome = guarded(seed, fault);
+                    let outcome = guarded(of, seed, fault);
                     stop.fetch_or(outcome.problem.is_some(), Ordering::Relaxed);
                     send.send((seed, outcome)).expect("the receiver waits");
                 }
@@ -196,8 +258,8 @@ fn run_all(seeds: &[u64], fault: Fault, until_failure: bool) -> Vec<(u64, Outcom
 }
 
 /// A panic is a failure of its seed, and the others still run.
-fn guarded(seed: u64, fault: Fault) -> Outcome {
-    std::panic::catch_unwind(|| run_seed(seed, fault, false)).unwrap_or_else(|panic| {
+fn guarded(of: Kind, seed: u64, fault: Fault) -> Outcome {
+    std::panic::catch_unwind(|| of.run(seed, fault, false)).unwrap_or_else(|panic| {
         let text = panic
             .downcast_ref::<String>()
             .cloned()

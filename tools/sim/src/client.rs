@@ -8,7 +8,6 @@ use pinion_runtime::{Connection, Duration, connect, sleep, timeout};
 
 const OP_MSG: i32 = 2013;
 const BODY_OFFSET: usize = 21;
-/// A request without an answer for so long has an unknown outcome.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const RECONNECT_EVERY: Duration = Duration::from_millis(20);
 
@@ -58,6 +57,8 @@ pub struct Client {
     address: SocketAddr,
     connection: Option<Connection>,
     request_id: i32,
+    /// A request without an answer for so long has an unknown outcome.
+    patience: Duration,
 }
 
 impl Client {
@@ -67,7 +68,13 @@ impl Client {
             address,
             connection: None,
             request_id: 0,
+            patience: REQUEST_TIMEOUT,
         }
+    }
+
+    /// Waits no longer than this for a connection or an answer.
+    pub fn within(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Sends a command and gives the reply's body.
@@ -75,8 +82,7 @@ impl Client {
         let connection = match &self.connection {
             Some(connection) => connection.clone(),
             None => {
-                let Ok(Ok(connection)) = timeout(REQUEST_TIMEOUT, connect(self.address)).await
-                else {
+                let Ok(Ok(connection)) = timeout(self.patience, connect(self.address)).await else {
                     sleep(RECONNECT_EVERY).await;
                     return Err(Failure::NotSent);
                 };
@@ -85,11 +91,7 @@ impl Client {
             }
         };
         self.request_id += 1;
-        let answer = timeout(
-            REQUEST_TIMEOUT,
-            exchange(&connection, self.request_id, body),
-        )
-        .await;
+        let answer = timeout(self.patience, exchange(&connection, self.request_id, body)).await;
         match answer {
             Ok(Some(reply)) => Ok(reply),
             Ok(None) | Err(_) => {

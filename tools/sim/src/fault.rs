@@ -1,5 +1,6 @@
 //! The faults that a campaign can plant: those of storage, and those of what stands above it.
 
+use pinion_replication_node::PlantedFault as MemberFault;
 use pinion_storage::PlantedFault;
 
 /// A planted fault, or none.
@@ -8,6 +9,8 @@ pub enum Fault {
     Storage(PlantedFault),
     /// An update removes the old entries of its document and forgets a new one.
     IndexEntryForgotten,
+    /// Of a member of a replica set.
+    Member(MemberFault),
 }
 
 impl Fault {
@@ -23,16 +26,27 @@ impl Fault {
         storage.chain(beyond).collect()
     }
 
+    /// Faults for a campaign of replica sets.
+    pub fn of_sets() -> Vec<Fault> {
+        MemberFault::ALL.into_iter().map(Fault::Member).collect()
+    }
+
     /// How a command line names it.
     pub fn name(self) -> String {
         match self {
             Fault::Storage(fault) => format!("{fault:?}"),
-            fault => format!("{fault:?}"),
+            Fault::Member(fault) => format!("{fault:?}"),
+            fault @ Fault::IndexEntryForgotten => format!("{fault:?}"),
         }
+    }
+
+    /// All faults of both.
+    pub fn every() -> impl Iterator<Item = Fault> {
+        Fault::all().into_iter().chain(Fault::of_sets())
     }
 
     /// The fault of this name.
     pub fn named(name: &str) -> Option<Fault> {
-        Fault::all().into_iter().find(|fault| fault.name() == name)
+        Fault::every().find(|fault| fault.name() == name)
     }
 }

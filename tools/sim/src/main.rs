@@ -5,16 +5,18 @@ mod campaign;
 mod check;
 mod client;
 mod fault;
+mod log;
 mod oracle;
 mod seed;
+mod sets;
 mod workload;
 
 use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
+use campaign::Kind;
 use fault::Fault;
-use seed::run_seed;
 
 fn command() -> Command {
     let number = |name: &'static str, default: &'static str, help: &'static str| {
@@ -23,6 +25,16 @@ fn command() -> Command {
     let plant = Arg::new("plant")
         .long("plant")
         .help("Plant a fault, which the campaign must then find");
+    let sets = Arg::new("sets")
+        .long("sets")
+        .num_args(0)
+        .action(ArgAction::SetTrue)
+        .help("of replica sets instead of one node");
+    let log = Arg::new("log")
+        .long("log")
+        .num_args(0)
+        .action(ArgAction::SetTrue)
+        .help("print what the nodes log");
     let trace = Arg::new("trace")
         .long("trace")
         .num_args(0)
@@ -36,18 +48,22 @@ fn command() -> Command {
                 .about("Runs many seeds")
                 .arg(number("seeds", "200", "how many"))
                 .arg(number("first", "1", "the first one"))
+                .arg(sets.clone())
                 .arg(plant.clone()),
         )
         .subcommand(
             Command::new("seed")
                 .about("Runs one seed and prints its trace hash")
                 .arg(number("number", "1", "which"))
+                .arg(sets.clone())
                 .arg(plant)
+                .arg(log)
                 .arg(trace),
         )
         .subcommand(
             Command::new("faults")
                 .about("Plants every fault in turn and fails unless each is found")
+                .arg(sets)
                 .arg(number("seeds", "200", "how many seeds each may take")),
         )
 }
@@ -61,25 +77,32 @@ fn number(matches: &ArgMatches, name: &str) -> Result<u64, String> {
         .map_err(|_| format!("--{name} takes a whole number, not '{text}'"))
 }
 
+fn kind(matches: &ArgMatches) -> Kind {
+    match matches.get_flag("sets") {
+        true => Kind::Set,
+        false => Kind::Node,
+    }
+}
+
 fn fault(matches: &ArgMatches) -> Result<Fault, String> {
     let Some(name) = matches.get_one::<String>("plant") else {
         return Ok(Fault::NONE);
     };
-    let names = || {
-        Fault::all()
-            .into_iter()
-            .map(Fault::name)
-            .collect::<Vec<_>>()
-    };
+    let names = || Fault::every().map(Fault::name).collect::<Vec<_>>();
     Fault::named(name).ok_or_else(|| format!("--plant knows {}", names().join(", ")))
 }
 
 fn main() -> ExitCode {
     let matches = command().get_matches();
+    let prints = matches.subcommand();
+    let prints = prints.is_some_and(|(name, matches)| name == "seed" && matches.get_flag("log"));
+    log::install(prints);
     let outcome = match matches.subcommand() {
         Some(("campaign", matches)) => campaign(matches),
         Some(("seed", matches)) => one(matches),
-        Some(("faults", matches)) => number(matches, "seeds").and_then(campaign::faults),
+        Some(("faults", matches)) => {
+            number(matches, "seeds").and_then(|seeds| campaign::faults(kind(matches), seeds))
+        }
         _ => Err("a subcommand is needed".into()),
     };
     match outcome {
@@ -93,12 +116,12 @@ fn main() -> ExitCode {
 
 fn campaign(matches: &ArgMatches) -> Result<(), String> {
     let (first, seeds) = (number(matches, "first")?, number(matches, "seeds")?.max(1));
-    campaign::campaign(first, seeds, fault(matches)?)
+    campaign::campaign(kind(matches), first, seeds, fault(matches)?)
 }
 
 fn one(matches: &ArgMatches) -> Result<(), String> {
     let number = number(matches, "number")?;
-    let outcome = run_seed(number, fault(matches)?, matches.get_flag("trace"));
+    let outcome = kind(matches).run(number, fault(matches)?, matches.get_flag("trace"));
     for (name, count) in &outcome.counts {
         println!("{name}: {count}");
     }

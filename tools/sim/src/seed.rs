@@ -76,7 +76,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    fn count(&mut self, name: &str, number: u64) {
+    pub fn count(&mut self, name: &str, number: u64) {
         *self.counts.entry(name.to_string()).or_default() += number;
     }
 }
@@ -162,6 +162,7 @@ fn config(partitions: u16, fault: Fault) -> NodeConfig {
     match fault {
         Fault::Storage(fault) => storage.planted_fault = fault,
         Fault::IndexEntryForgotten => forget_index_entries = true,
+        Fault::Member(_) => {}
     }
     NodeConfig::for_simulation(storage, PORT, forget_index_entries)
 }

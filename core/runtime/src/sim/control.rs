@@ -512,6 +512,14 @@ pub fn count(name: &'static str, number: u64) {
     }
 }
 
+/// The simulated node on which the caller runs, for its log; `None` elsewhere.
+pub fn node_name() -> Option<String> {
+    match &context::try_current()?.backend {
+        Backend::Sim(core) => Some(core.state().node().name.clone()),
+        Backend::Real(_) => None,
+    }
+}
+
 /// True when the caller runs in a simulation.
 pub fn is_simulated() -> bool {
     context::try_current().is_some_and(|context| matches!(context.backend, Backend::Sim(_)))

@@ -16,7 +16,8 @@ mod trace;
 mod world;
 
 pub use control::{
-    NodeId, Sim, SimHandle, SimStats, Stuck, block_on, count, event, is_simulated, run_cores,
+    NodeId, Sim, SimHandle, SimStats, Stuck, block_on, count, event, is_simulated, node_name,
+    run_cores,
 };
 pub use disk::DiskOp;
 pub use life::Death;

@@ -1,6 +1,6 @@
 //! The options of a member of a replica set.
 
-use pinion_replication_node::MemberOptions;
+use pinion_replication_node::{MemberOptions, PlantedFault};
 use pinion_runtime::Duration;
 
 use super::OptionError;
@@ -47,5 +47,6 @@ pub(super) fn replication(reader: &Reader) -> Result<Option<MemberOptions>, Opti
         set_name,
         oplog_bytes: oplog_mb.map(|mb| mb << 20),
         oplog_min_age: Duration::from_secs_f64(oplog_min_hours * 3600.0),
+        planted_fault: PlantedFault::None,
     }))
 }

@@ -1,0 +1,153 @@
+//! What clients wrote to the set and saw of it, and what may therefore be there.
+//!
+//! Every document has one writer, whose operations append their numbers to it. So a document tells which operations it has seen,
+//! whether one was executed twice, and whether one came behind a later one.
+//!
+//! Not checked: the order of operations on different documents.
+
+use std::collections::BTreeMap;
+
+use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
+
+/// One operation on a document.
+#[derive(Clone, Debug)]
+struct Operation {
+    number: i64,
+    /// A majority has acknowledged it, or a read of what a majority has has seen it: it stays for ever.
+    is_certain: bool,
+}
+
+/// What was found in a document.
+pub struct Found {
+    pub key: String,
+    pub operations: Vec<i64>,
+}
+
+impl Found {
+    /// Reads a document of the clients.
+    pub fn read(document: &RawDocument) -> Option<Found> {
+        let key = document.get_str("_id").ok()?.to_owned();
+        let array = document.get_array("ops").ok()?;
+        let operations: Option<Vec<i64>> = array
+            .into_iter()
+            .map(|value| match value {
+                Ok(RawBsonRef::Int64(number)) => Some(number),
+                _ => None,
+            })
+            .collect();
+        let operations = operations?;
+        let count = document.get_i32("n").ok()?;
+        (count as usize == operations.len()).then_some(Found { key, operations })
+    }
+}
+
+/// Operations that a read must show, by document.
+pub type Floor = BTreeMap<String, Vec<i64>>;
+
+#[derive(Default)]
+pub struct History {
+    documents: BTreeMap<String, Vec<Operation>>,
+    problem: Option<String>,
+    pub counts: BTreeMap<&'static str, u64>,
+}
+
+impl History {
+    /// The first thing that was wrong.
+    pub fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+
+    pub fn fail(&mut self, problem: String) {
+        self.problem.get_or_insert(problem);
+    }
+
+    pub fn count(&mut self, name: &'static str) {
+        *self.counts.entry(name).or_default() += 1;
+    }
+
+    fn operation(&mut self, key: &str, number: i64) -> &mut Operation {
+        let operations = self.documents.get_mut(key);
+        let mut operations = operations.into_iter().flatten();
+        let found = operations.find(|operation| operation.number == number);
+        found.expect("an operation that was sent")
+    }
+
+    /// An operation is about to be sent.
+    pub fn sent(&mut self, key: &str, number: i64) {
+        let operations = self.documents.entry(key.to_owned()).or_default();
+        operations.push(Operation {
+            number,
+            is_certain: false,
+        });
+    }
+
+    /// A majority has it.
+    pub fn acknowledged(&mut self, key: &str, number: i64) {
+        self.operation(key, number).is_certain = true;
+    }
+
+    /// What every read that begins now and sees all that a majority has acknowledged must show.
+    pub fn floor(&self) -> Floor {
+        let certain = |operations: &Vec<Operation>| {
+            let certain = operations.iter().filter(|operation| operation.is_certain);
+            certain.map(|operation| operation.number).collect()
+        };
+        let documents = self.documents.iter();
+        documents
+            .map(|(key, operations)| (key.clone(), certain(operations)))
+            .collect()
+    }
+
+    /// Checks documents that `who` has read: that each holds what was sent, once and in order, and what `floor` says.
+    pub fn check(&mut self, who: &str, documents: &[RawDocumentBuf], floor: &Floor) -> Vec<Found> {
+        let mut all = Vec::new();
+        for document in documents {
+            let Some(found) = Found::read(document) else {
+                self.fail(format!("{who} has read what nobody wrote: {document:?}"));
+                continue;
+            };
+            if let Err(problem) = self.check_document(&found) {
+                self.fail(format!("{who}: {}: {problem}", found.key));
+            }
+            all.push(found);
+        }
+        for (key, needed) in floor {
+            let found = all.iter().find(|found| found.key == *key);
+            let has = |number: &i64| found.is_some_and(|found| found.operations.contains(number));
+            if let Some(missing) = needed.iter().find(|number| !has(number)) {
+                let there = found.map(|found| &found.operations);
+                self.fail(format!(
+                    "{who}: {key}: operation {missing} is certain and not there: {there:?}"
+                ));
+            }
+        }
+        all
+    }
+
+    fn check_document(&self, found: &Found) -> Result<(), String> {
+        let operations = &found.operations;
+        if !operations.is_sorted_by(|a, b| a < b) {
+            return Err(format!("executed twice or out of order: {operations:?}"));
+        }
+        let sent = self.documents.get(&found.key);
+        let sent = sent.ok_or("nobody wrote this document")?;
+        for number in operations {
+            if !sent.iter().any(|operation| operation.number == *number) {
+                return Err(format!("operation {number} was never sent"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A majority has what this read has seen: it must never go away.
+    pub fn seen_by_majority(&mut self, found: &[Found]) {
+        for document in found {
+            let Some(sent) = self.documents.get_mut(&document.key) else {
+                continue;
+            };
+            for operation in sent {
+                operation.is_certain |= document.operations.contains(&operation.number);
+            }
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The judge: a client that no fault reaches. It begins the set, gives members orders, and finds at the end whether they agree.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use pinion_bson::{RawDocument, RawDocumentBuf, Timestamp, rawdoc};
+use pinion_runtime::{Duration, sleep};
+
+use super::workload::{COLLECTION, Shared};
+use crate::client::{Client, batch, error_code};
+
+const ANSWER: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long the probe of the end has to reach a majority.
+const PROBE_WTIMEOUT_MS: i32 = 2_000;
+
+/// What the judge is to do, and what came of it.
+#[derive(Default)]
+pub struct Orders {
+    /// Commands for members, whose answers do not matter.
+    pub commands: RefCell<VecDeque<(usize, RawDocumentBuf)>>,
+    /// The members have to agree by now.
+    pub compares: Cell<bool>,
+    pub begun: Cell<bool>,
+    pub agreed: Cell<bool>,
+    /// Why they do not agree yet.
+    pub disagreement: RefCell<String>,
+}
+
+/// What one member has.
+#[derive(PartialEq)]
+struct Contents {
+    applied: Timestamp,
+    /// Digests of collections, by database.
+    digests: BTreeMap<String, RawDocumentBuf>,
+    indexes: BTreeMap<String, Vec<RawDocumentBuf>>,
+}
+
+struct Judge {
+    shared: Rc<Shared>,
+    clients: Vec<Client>,
+    probes: i64,
+}
+
+/// Begins the set of these members, and then does what `orders` say.
+pub async fn judge(shared: Rc<Shared>, orders: Rc<Orders>, config: RawDocumentBuf) {
+    let clients = shared.members.iter();
+    let mut judge = Judge {
+        clients: clients
+            .map(|address| Client::new(*address).within(ANSWER))
+            .collect(),
+        shared: shared.clone(),
+        probes: 0,
+    };
+    let initiate = rawdoc! { "replSetInitiate": config, "$db": "admin" };
+    while !judge.is_begun(&initiate).await {
+        sleep(LOOK_EVERY).await;
+    }
+    orders.begun.set(true);
+    while !shared.stopped.get() {
+        sleep(LOOK_EVERY).await;
+        let order = orders.commands.borrow_mut().pop_front();
+        if let Some((member, command)) = order {
+            let _ = judge.clients[member].command(&command).await;
+        }
+        if orders.compares.get() && !orders.agreed.get() {
+            match judge.compare().await {
+                Ok(()) => orders.agreed.set(true),
+                Err(why) => *orders.disagreement.borrow_mut() = why,
+            }
+        }
+    }
+}
+
+impl Judge {
+    async fn ask(
+        &mut self,
+        member: usize,
+        command: &RawDocument,
+    ) -> Result<RawDocumentBuf, String> {
+        let name = command.iter().next();
+        let name = name.and_then(|first| Some(first.ok()?.0.to_string()));
+        let what = format!("member {member}: {}", name.unwrap_or_default());
+        let mut command = command.to_owned();
+        command.append(
+            pinion_bson::cstr!("$readPreference"),
+            rawdoc! { "mode": "secondaryPreferred" },
+        );
+        match self.clients[member].command(&command).await {
+            Ok(reply) if error_code(&reply) == 0 => Ok(reply),
+            Ok(reply) => Err(format!("{what}: {reply:?}")),
+            Err(failure) => Err(format!("{what}: {failure:?}")),
+        }
+    }
+
+    /// Whether every member has taken its place; the set is initiated where it is not yet.
+    async fn is_begun(&mut self, initiate: &RawDocument) -> bool {
+        let status = rawdoc! { "replSetGetStatus": 1_i32, "$db": "admin" };
+        if self.ask(0, &status).await.is_err() {
+            let _ = self.clients[0].command(initiate).await;
+            return false;
+        }
+        for member in 0..self.clients.len() {
+            let status = self.ask(member, &status).await;
+            let state = status
+                .ok()
+                .and_then(|status| status.get_i32("myState").ok());
+            if !matches!(state, Some(1 | 2)) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether a primary takes a write, and all members have the same and all that is certain.
+    async fn compare(&mut self) -> Result<(), String> {
+        self.probe().await?;
+        let mut first: Option<Contents> = None;
+        for member in 0..self.clients.len() {
+            let contents = self.contents(member).await?;
+            let Some(first) = &first else {
+                first = Some(contents);
+                continue;
+            };
+            if first.applied != contents.applied {
+                return Err(format!(
+                    "member {member} has applied {}, the first one {}",
+                    contents.applied, first.applied
+                ));
+            }
+            if *first != contents {
+                // Both are at the same entry: this will not pass.
+                let problem = first.difference(&contents);
+                let problem = format!("member {member} is unlike the first: {problem}");
+                self.shared.history.borrow_mut().fail(problem);
+            }
+        }
+        let floor = self.shared.history.borrow().floor();
+        for member in 0..self.clients.len() {
+            let documents = self.documents(member).await?;
+            let who = format!("member {member} at the end");
+            self.shared
+                .history
+                .borrow_mut()
+                .check(&who, &documents, &floor);
+        }
+        Ok(())
+    }
+
+    /// Some member takes a write that a majority acknowledges.
+    async fn probe(&mut self) -> Result<(), String> {
+        let mut answers = Vec::new();
+        self.probes += 1;
+        let write = rawdoc! {
+            "insert": "probes",
+            "documents": [{ "_id": self.probes }],
+            "writeConcern": { "w": "majority", "wtimeout": PROBE_WTIMEOUT_MS },
+            "$db": "sim",
+        };
+        for member in 0..self.clients.len() {
+            match self.ask(member, &write).await {
+                Ok(_) => return Ok(()),
+                Err(why) => answers.push(why),
+            }
+        }
+        Err(format!("no primary takes a write: {}", answers.join("; ")))
+    }
+
+    async fn documents(&mut self, member: usize) -> Result<Vec<RawDocumentBuf>, String> {
+        let find = rawdoc! {
+            "find": COLLECTION,
+            "batchSize": 1_000_000_i32,
+            "$db": "sim",
+        };
+        let reply = self.ask(member, &find).await?;
+        Ok(batch(&reply, "firstBatch"))
+    }
+
+    async fn applied(&mut self, member: usize) -> Result<Timestamp, String> {
+        let status = rawdoc! { "replSetGetStatus": 1_i32, "$db": "admin" };
+        let status = self.ask(member, &status).await?;
+        let applied = status
+            .get_document("optimes")
+            .and_then(|optimes| optimes.get_document("appliedOpTime"))
+            .and_then(|applied| applied.get_timestamp("ts"));
+        applied.map_err(|_| format!("member {member}: {status:?}"))
+    }
+
+    /// What a member has; nothing is applied while it is looked at.
+    async fn contents(&mut self, member: usize) -> Result<Contents, String> {
+        let applied = self.applied(member).await?;
+        let databases = rawdoc! { "listDatabases": 1_i32, "nameOnly": true, "$db": "admin" };
+        let databases = self.ask(member, &databases).await?;
+        let listed = databases.get_array("databases").into_iter().flatten();
+        let names: Vec<String> = listed
+            .filter_map(|database| {
+                let name = database.ok()?.as_document()?.get_str("name").ok()?;
+                (name != "local").then(|| name.to_owned())
+            })
+            .collect();
+        let (mut digests, mut indexes) = (BTreeMap::new(), BTreeMap::new());
+        for name in names {
+            let hash = rawdoc! { "dbHash": 1_i32, "$db": name.as_str() };
+            let hash = self.ask(member, &hash).await?;
+            let collections = hash.get_document("collections");
+            let collections = collections.map_err(|_| format!("{hash:?}"))?.to_owned();
+            for collection in collections
+                .iter()
+                .flatten()
+                .map(|(name, _)| name.to_string())
+            {
+                let list = rawdoc! { "listIndexes": collection.as_str(), "$db": name.as_str() };
+                // The merged collections have none.
+                if let Ok(list) = self.ask(member, &list).await {
+                    let path = format!("{name}.{collection}");
+                    indexes.insert(path, batch(&list, "firstBatch"));
+                }
+            }
+            digests.insert(name, collections);
+        }
+        if self.applied(member).await? != applied {
+            return Err(format!("member {member} is still applying"));
+        }
+        Ok(Contents {
+            applied,
+            digests,
+            indexes,
+        })
+    }
+}
+
+impl Contents {
+    /// What differs.
+    fn difference(&self, other: &Contents) -> String {
+        if self.digests != other.digests {
+            return format!("{:?} and {:?}", self.digests, other.digests);
+        }
+        format!("{:?} and {:?}", self.indexes, other.indexes)
+    }
+}

@@ -1,0 +1,409 @@
+//! One seed of a whole replica set: members with their clients, what happens to them, and whether they kept what they promised.
+
+mod chaos;
+mod history;
+mod judge;
+mod observer;
+mod session;
+mod workload;
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pinion_bson::{RawArrayBuf, RawDocumentBuf, rawdoc};
+use pinion_node::node::{NodeConfig, run_core};
+use pinion_replication_node::{MemberOptions, PlantedFault as MemberFault};
+use pinion_runtime::sim::{DiskFaults, NodeId, Sim, SimOptions};
+use pinion_runtime::{Duration, Instant, Rng};
+use pinion_storage::StorageOptions;
+
+use crate::fault::Fault;
+use crate::seed::Outcome;
+use chaos::Happening;
+use history::History;
+use judge::Orders;
+use observer::Sightings;
+use workload::Shared;
+
+const PORT: u16 = 27_017;
+const DATA: &str = "/data";
+const SET: &str = "sim";
+const PRIMARY: i32 = 1;
+/// How much of the oplog members keep.
+const OPLOG_BYTES: u64 = 256 << 20;
+/// Virtual time that a set has to begin.
+const BEGINNING: Duration = Duration::from_secs(120);
+/// Virtual time after the last fault within which a primary takes writes and all members agree.
+const HEALING: Duration = Duration::from_secs(240);
+/// Longest time between two happenings.
+const BETWEEN_MS: u64 = 6_000;
+const CALM_MS: u64 = 15_000;
+
+/// A member, as the run sees it.
+struct Member {
+    node: NodeId,
+    /// What the member's main function returned.
+    ended: Rc<RefCell<Option<Result<(), String>>>>,
+    /// When it is started again, where it is down.
+    restart_at: Option<Instant>,
+    /// It is to end in order.
+    is_ending: bool,
+}
+
+struct Run {
+    sim: Sim,
+    members: Vec<Member>,
+    shared: Rc<Shared>,
+    orders: Rc<Orders>,
+    sightings: Rc<RefCell<Sightings>>,
+    rng: Rng,
+    outcome: Outcome,
+}
+
+/// Runs one seed.
+pub fn run_set_seed(seed: u64, fault: Fault, print_trace: bool) -> Outcome {
+    crate::log::take_warnings();
+    let mut options = SimOptions::random(seed);
+    options.print_trace = print_trace;
+    let sim = Sim::new(seed, options);
+    let mut run = Run::new(sim, fault);
+    let result = run.run();
+    run.shared.stopped.set(true);
+    let problem = run.shared.history.borrow().problem().map(String::from);
+    let problem = problem.or(result.err());
+    let warnings = crate::log::take_warnings();
+    let mut outcome = run.totals();
+    outcome.problem = problem.map(|problem| match warnings.is_empty() {
+        true => problem,
+        false => format!("{problem}\n  {}", warnings.join("\n  ")),
+    });
+    outcome
+}
+
+impl Run {
+    fn new(sim: Sim, fault: Fault) -> Run {
+        let mut rng = sim.random_stream("campaign");
+        let count = [3, 3, 3, 4, 5][rng.below(5) as usize];
+        let members: Vec<Member> = (0..count)
+            .map(|at| add_member(&sim, at, &mut rng, fault))
+            .collect();
+        let addresses = members
+            .iter()
+            .map(|member| SocketAddr::new(sim.node_ip(member.node), PORT));
+        let shared = Rc::new(Shared {
+            members: addresses.collect(),
+            history: RefCell::new(History::default()),
+            paused: Cell::new(true),
+            active: Cell::new(0),
+            stopped: Cell::new(false),
+            alone: [0.0, 0.0, 0.1][rng.below(3) as usize],
+            pause_ms: [20, 100, 400][rng.below(3) as usize],
+        });
+        let orders: Rc<Orders> = Rc::default();
+        let sightings: Rc<RefCell<Sightings>> = Rc::default();
+        let config = set_config(&shared.members, &mut rng);
+        add_clients(&sim, &shared, &mut rng);
+        for (at, member) in members.iter().enumerate() {
+            let (shared, sightings, handle) = (shared.clone(), sightings.clone(), sim.handle());
+            let place = (at, member.node);
+            let rng = sim.random_stream(&format!("observer {at}"));
+            sim.add_node(&format!("observer-{at}"), 1, move |_| {
+                observer::observe(
+                    shared.clone(),
+                    sightings.clone(),
+                    handle.clone(),
+                    place,
+                    rng.clone(),
+                )
+            });
+        }
+        {
+            let (shared, orders) = (shared.clone(), orders.clone());
+            sim.add_node("judge", 1, move |_| {
+                judge::judge(shared.clone(), orders.clone(), config.clone())
+            });
+        }
+        Run {
+            sim,
+            members,
+            shared,
+            orders,
+            sightings,
+            rng,
+            outcome: Outcome::default(),
+        }
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        self.begin()?;
+        self.shared.paused.set(false);
+        let happenings = self.rng.between(3, 10);
+        self.pass_some(5_000)?;
+        for _ in 0..happenings {
+            let primary = self.primary();
+            let happening = Happening::draw(&mut self.rng, self.members.len(), primary);
+            self.outcome.count(happening.name(), 1);
+            tracing::info!(?happening, "happens");
+            self.let_happen(&happening)?;
+            let most = [500, BETWEEN_MS, CALM_MS][self.rng.below(3) as usize];
+            self.pass_some(most)?;
+            if self.rng.chance(0.6) {
+                self.heal();
+                self.pass_some(most)?;
+            }
+        }
+        self.end()
+    }
+
+    /// The member that was last seen to be primary.
+    fn primary(&self) -> usize {
+        let sightings = self.sightings.borrow();
+        let members = 0..self.members.len();
+        let mut primaries = members.filter(|member| sightings.seen(*member).state == PRIMARY);
+        primaries.next().unwrap_or(0)
+    }
+
+    /// Waits until the set is initiated and every member has its data.
+    fn begin(&mut self) -> Result<(), String> {
+        let deadline = self.sim.now() + BEGINNING;
+        while !self.orders.begun.get() {
+            if self.sim.now() >= deadline {
+                return Err("the set does not begin".into());
+            }
+            self.pass(Duration::from_millis(100))?;
+        }
+        Ok(())
+    }
+
+    /// Lets time pass, and starts members whose time has come.
+    fn pass(&mut self, duration: Duration) -> Result<(), String> {
+        let end = self.sim.now() + duration;
+        while self.sim.now() < end {
+            let slice = Duration::from_millis(20).min(end.saturating_since(self.sim.now()));
+            self.sim.run_for(slice.max(Duration::from_micros(1)));
+            self.look_after_members()?;
+            if let Some(problem) = self.shared.history.borrow().problem() {
+                return Err(problem.to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets some time pass, up to this.
+    fn pass_some(&mut self, most_ms: u64) -> Result<(), String> {
+        let lasts = self.rng.below(most_ms + 1);
+        self.pass(Duration::from_millis(lasts))
+    }
+
+    /// Notices members that have died, starts those whose time has come, and finds those that have stopped by themselves.
+    fn look_after_members(&mut self) -> Result<(), String> {
+        let now = self.sim.now();
+        for (at, member) in self.members.iter_mut().enumerate() {
+            if self.sim.is_running(member.node) {
+                continue;
+            }
+            if let Some(ended) = member.ended.borrow_mut().take()
+                && (!member.is_ending || ended.is_err())
+            {
+                return Err(format!("member {at} has stopped by itself: {ended:?}"));
+            }
+            let restart_at = *member
+                .restart_at
+                .get_or_insert_with(|| now + chaos::down_time(&mut self.rng));
+            if now >= restart_at {
+                member.restart_at = None;
+                member.is_ending = false;
+                let cores = self.rng.between(1, 3) as usize;
+                self.sim.restart(member.node, cores);
+            }
+        }
+        Ok(())
+    }
+
+    fn let_happen(&mut self, happening: &Happening) -> Result<(), String> {
+        let nodes: Vec<NodeId> = self.members.iter().map(|member| member.node).collect();
+        chaos::disturb(&self.sim, &nodes, happening, &mut self.rng);
+        if let Some(order) = chaos::command(happening, &mut self.rng) {
+            self.orders.commands.borrow_mut().push_back(order);
+        }
+        match happening {
+            Happening::Crash {
+                members,
+                at_event,
+                death,
+            } => {
+                for member in members {
+                    let node = nodes[*member];
+                    match at_event {
+                        Some((event, nth, after)) => {
+                            self.sim.crash_after(node, event, *nth, *after, *death);
+                        }
+                        None => self.sim.crash(node, *death),
+                    }
+                }
+            }
+            Happening::Shutdown(member) if self.sim.is_running(nodes[*member]) => {
+                self.members[*member].is_ending = true;
+                self.sim.terminate(nodes[*member]);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes all faults away; what is down comes back in its time.
+    fn heal(&self) {
+        self.sim.heal();
+        for member in &self.members {
+            self.sim.set_disk_faults(member.node, DiskFaults::default());
+            self.sim.cancel_crashes(member.node);
+        }
+    }
+
+    /// After the last fault: clients end, a primary takes writes, and all members come to the same.
+    fn end(&mut self) -> Result<(), String> {
+        self.heal();
+        // Clients that write meanwhile show that the set is there again.
+        self.pass_some(BETWEEN_MS)?;
+        self.shared.paused.set(true);
+        let deadline = self.sim.now() + HEALING;
+        while self.shared.active.get() > 0 {
+            if self.sim.now() >= deadline {
+                return Err("the clients do not end".into());
+            }
+            self.pass(Duration::from_millis(100))?;
+        }
+        self.orders.compares.set(true);
+        let deadline = self.sim.now() + HEALING;
+        while !self.orders.agreed.get() {
+            if self.sim.now() >= deadline {
+                let why = self.orders.disagreement.borrow();
+                return Err(format!("after {HEALING:?} without faults: {why}"));
+            }
+            self.pass(Duration::from_millis(100))?;
+        }
+        self.outcome.count("sets compared", 1);
+        Ok(())
+    }
+
+    /// What the seed went through.
+    fn totals(self) -> Outcome {
+        let mut outcome = self.outcome;
+        outcome.trace_hash = self.sim.trace_hash();
+        let stats = self.sim.stats();
+        for (event, number) in &stats.crashes_by_event {
+            outcome.count(&format!("crash at {event}"), *number);
+        }
+        for member in &self.members {
+            for (event, number) in self.sim.event_counts(member.node) {
+                outcome.count(&format!("event {event}"), number);
+            }
+        }
+        for (name, number) in [
+            ("power cuts", stats.power_cuts),
+            ("kills", stats.kills),
+            (
+                "terms with a writable primary",
+                self.sightings.borrow().terms(),
+            ),
+        ] {
+            outcome.count(name, number);
+        }
+        for (name, number) in &self.shared.history.borrow().counts {
+            outcome.count(name, *number);
+        }
+        outcome
+    }
+}
+
+fn add_member(sim: &Sim, at: usize, rng: &mut Rng, fault: Fault) -> Member {
+    let options = MemberOptions {
+        set_name: SET.into(),
+        oplog_bytes: Some(OPLOG_BYTES),
+        oplog_min_age: Duration::ZERO,
+        planted_fault: match fault {
+            Fault::Member(fault) => fault,
+            _ => MemberFault::None,
+        },
+    };
+    let mut storage = StorageOptions::hostile(DATA);
+    storage.is_member = true;
+    storage.log_retention = Some(options.first_retention());
+    storage.partitions = Some(rng.between(1, 6) as u16);
+    if let Fault::Storage(fault) = fault {
+        storage.planted_fault = fault;
+    }
+    let mut config = NodeConfig::for_simulation(storage, PORT, false);
+    // Members are the first nodes, whose addresses are known before they are made.
+    config.node.host = format!("10.0.0.{}:{PORT}", at + 1);
+    config.member = Some(options);
+    let host = config.node.host.clone();
+    let config = Arc::new(config);
+    let ended: Rc<RefCell<Option<Result<(), String>>>> = Rc::default();
+    let cores = rng.between(1, 3) as usize;
+    let node = {
+        let ended = ended.clone();
+        sim.add_node(&format!("member-{at}"), cores, move |core| {
+            let (config, ended) = (config.clone(), ended.clone());
+            async move {
+                let result = run_core(core, config).await;
+                if core.0 == 0 {
+                    *ended.borrow_mut() = Some(result.map_err(|why| why.to_string()));
+                }
+            }
+        })
+    };
+    assert_eq!(format!("{}:{PORT}", sim.node_ip(node)), host);
+    Member {
+        node,
+        ended,
+        restart_at: None,
+        is_ending: false,
+    }
+}
+
+/// The configuration of the set, with timeouts that make elections frequent.
+fn set_config(members: &[SocketAddr], rng: &mut Rng) -> RawDocumentBuf {
+    let with_priorities = rng.chance(0.3);
+    let mut list = RawArrayBuf::new();
+    for (at, address) in members.iter().enumerate() {
+        let priority = match with_priorities {
+            true => rng.between(1, 3) as f64,
+            false => 1.0,
+        };
+        list.push(rawdoc! { "_id": at as i32, "host": address.to_string(), "priority": priority });
+    }
+    let election_timeout = [1_000_i32, 2_000, 10_000][rng.below(3) as usize];
+    let heartbeat = [200_i32, 500, 2_000][rng.below(3) as usize];
+    let catch_up = [-1_i32, 2_000, 10_000][rng.below(3) as usize];
+    rawdoc! {
+        "_id": SET,
+        "members": list,
+        "settings": {
+            "electionTimeoutMillis": election_timeout,
+            "heartbeatIntervalMillis": heartbeat,
+            "catchUpTimeoutMillis": catch_up,
+            "chainingAllowed": rng.chance(0.7),
+        },
+    }
+}
+
+fn add_clients(sim: &Sim, shared: &Rc<Shared>, rng: &mut Rng) {
+    for number in 0..rng.between(2, 4) as usize {
+        let (shared, rng) = (
+            shared.clone(),
+            sim.random_stream(&format!("writer {number}")),
+        );
+        sim.add_node(&format!("writer-{number}"), 1, move |_| {
+            workload::work(shared.clone(), number, rng.clone())
+        });
+    }
+    if rng.chance(0.5) {
+        let (shared, rng) = (shared.clone(), sim.random_stream("catalog"));
+        sim.add_node("catalog", 1, move |_| {
+            workload::change_catalog(shared.clone(), rng.clone())
+        });
+    }
+}

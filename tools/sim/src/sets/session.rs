@@ -1,0 +1,203 @@
+//! A client of the whole set: a session that finds the primary, retries, and is causally consistent, as a driver's.
+
+use std::net::SocketAddr;
+
+use pinion_bson::{Binary, BinarySubtype, RawDocument, RawDocumentBuf, Timestamp, cstr, rawdoc};
+use pinion_runtime::{Duration, Rng, now, sleep};
+
+use crate::client::{Client, Failure, error_code};
+
+/// How long a client waits for one answer.
+const ANSWER: Duration = Duration::from_secs(8);
+/// For how long a write is retried before its client gives it up.
+pub const RETRYING: Duration = Duration::from_secs(40);
+const SEARCH_PAUSE_MS: u64 = 150;
+
+/// Answers that say nothing of a write but that it may go better elsewhere or later: NotWritablePrimary,
+/// NotPrimaryNoSecondaryOk, NotPrimaryOrSecondary, PrimarySteppedDown, ShutdownInProgress, InterruptedAtShutdown,
+/// InterruptedDueToReplStateChange, HostUnreachable, HostNotFound.
+const MOVED: [i32; 9] = [10_107, 13_435, 13_436, 189, 91, 11_600, 11_602, 6, 7];
+/// WriteConflict, TemporarilyUnavailable, WriteConcernTimeout (the write is there, and is asked for again), MaxTimeMSExpired,
+/// NotYetInitialized.
+const BUSY: [i32; 5] = [112, 365, 64, 50, 94];
+/// SnapshotTooOld, SnapshotUnavailable, ReadConcernMajorityNotAvailableYet, LinearizableReadConcernError, CursorNotFound: a read may
+/// be refused so.
+const UNREADABLE: [i32; 5] = [239, 246, 134, 151, 43];
+
+/// How a write ended.
+#[derive(Debug)]
+pub enum Written {
+    Acknowledged,
+    /// With an error that no client here provokes.
+    Refused(RawDocumentBuf),
+    Unknown,
+}
+
+/// Why a read gave nothing.
+#[derive(Debug)]
+pub enum Unread {
+    /// As happens when members come and go.
+    OfTheMoment,
+    Refused(RawDocumentBuf),
+}
+
+pub struct Session {
+    members: Vec<Client>,
+    /// Where the primary was last.
+    primary: usize,
+    id: [u8; 16],
+    txn_number: i64,
+    cluster_time: Option<RawDocumentBuf>,
+    /// The time of the last operation, which the next one must not see less of.
+    pub operation_time: Option<Timestamp>,
+    pub rng: Rng,
+}
+
+fn clients(members: &[SocketAddr], patience: Duration) -> Vec<Client> {
+    let members = members.iter();
+    members
+        .map(|address| Client::new(*address).within(patience))
+        .collect()
+}
+
+impl Session {
+    pub fn new(members: &[SocketAddr], mut rng: Rng) -> Session {
+        let mut id = [0; 16];
+        rng.fill_bytes(&mut id);
+        Session {
+            members: clients(members, ANSWER),
+            primary: 0,
+            id,
+            txn_number: 0,
+            cluster_time: None,
+            operation_time: None,
+            rng,
+        }
+    }
+
+    pub fn member_count(&self) -> usize {
+        self.members.len()
+    }
+
+    fn lsid(&self) -> RawDocumentBuf {
+        let id = Binary {
+            subtype: BinarySubtype::Uuid,
+            bytes: self.id.to_vec(),
+        };
+        rawdoc! { "id": id }
+    }
+
+    /// Sends a command to a member, with what this client knows of time.
+    pub async fn on(
+        &mut self,
+        member: usize,
+        body: &RawDocument,
+    ) -> Result<RawDocumentBuf, Failure> {
+        let mut body = body.to_owned();
+        if let Some(time) = &self.cluster_time {
+            body.append(cstr!("$clusterTime"), time.clone());
+        }
+        let reply = self.members[member].command(&body).await?;
+        self.learn(&reply);
+        Ok(reply)
+    }
+
+    fn learn(&mut self, reply: &RawDocument) {
+        if let Ok(time) = reply.get_document("$clusterTime") {
+            let at = |time: &RawDocument| time.get_timestamp("clusterTime").ok();
+            if at(time) > self.cluster_time.as_deref().and_then(at) {
+                self.cluster_time = Some(time.to_owned());
+            }
+        }
+        if let Ok(time) = reply.get_timestamp("operationTime") {
+            self.operation_time = self.operation_time.max(Some(time));
+        }
+    }
+
+    /// Looks for the primary, and gives its place.
+    async fn find_primary(&mut self) -> Option<usize> {
+        let first = self.rng.below(self.members.len() as u64) as usize;
+        for step in 0..self.members.len() {
+            let member = (first + step) % self.members.len();
+            let hello = rawdoc! { "hello": 1_i32, "$db": "admin" };
+            let Ok(reply) = self.on(member, &hello).await else {
+                continue;
+            };
+            if matches!(reply.get_bool("isWritablePrimary"), Ok(true)) {
+                return Some(member);
+            }
+        }
+        None
+    }
+
+    /// Executes a write once, on whichever member is primary, and retries it until its outcome is known.
+    pub async fn write(&mut self, body: &RawDocument) -> Written {
+        self.txn_number += 1;
+        let mut body = body.to_owned();
+        body.append(cstr!("lsid"), self.lsid());
+        body.append(cstr!("txnNumber"), self.txn_number);
+        self.retry(&body).await
+    }
+
+    /// Sends a command that may be executed twice until its outcome is known.
+    pub async fn retry(&mut self, body: &RawDocument) -> Written {
+        let deadline = now() + RETRYING;
+        while now() < deadline {
+            let reply = match self.on(self.primary, body).await {
+                Ok(reply) => reply,
+                Err(_) => {
+                    self.search().await;
+                    continue;
+                }
+            };
+            match error_code(&reply) {
+                0 => return Written::Acknowledged,
+                code if MOVED.contains(&code) => self.search().await,
+                code if BUSY.contains(&code) => sleep(Duration::from_millis(10)).await,
+                _ => return Written::Refused(reply),
+            }
+        }
+        Written::Unknown
+    }
+
+    async fn search(&mut self) {
+        match self.find_primary().await {
+            Some(member) => self.primary = member,
+            None => sleep(Duration::from_millis(self.rng.below(SEARCH_PAUSE_MS))).await,
+        }
+    }
+
+    /// Reads all documents of a collection of the clients from a member, or from the primary.
+    pub async fn read_all(
+        &mut self,
+        member: Option<usize>,
+        collection: &str,
+        concern: &RawDocument,
+    ) -> Result<Vec<RawDocumentBuf>, Unread> {
+        let member = member.unwrap_or(self.primary);
+        let find = rawdoc! {
+            "find": collection,
+            "batchSize": 1_000_000_i32,
+            "readConcern": concern.to_owned(),
+            "maxTimeMS": 4_000_i32,
+            "lsid": self.lsid(),
+            "$readPreference": { "mode": "secondaryPreferred" },
+            "$db": "sim",
+        };
+        let reply = self.on(member, &find).await;
+        let reply = reply.map_err(|_| Unread::OfTheMoment)?;
+        match error_code(&reply) {
+            0 => {}
+            code if MOVED.contains(&code) || BUSY.contains(&code) || UNREADABLE.contains(&code) => {
+                return Err(Unread::OfTheMoment);
+            }
+            _ => return Err(Unread::Refused(reply)),
+        }
+        let cursor = reply.get_document("cursor");
+        let id = cursor.and_then(|cursor| cursor.get_i64("id"));
+        if !matches!(id, Ok(0)) {
+            return Err(Unread::Refused(reply));
+        }
+        Ok(crate::client::batch(&reply, "firstBatch"))
+    }
+}

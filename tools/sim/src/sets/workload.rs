@@ -1,0 +1,308 @@
+//! What the clients of a set do: writers of documents of their own, which also read everybody's, and one that changes the catalog.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use pinion_bson::{RawArrayBuf, RawDocument, RawDocumentBuf, rawdoc};
+use pinion_runtime::{Duration, Rng, sleep};
+
+use super::history::{Floor, History};
+use super::session::{Session, Unread, Written};
+
+pub const COLLECTION: &str = "docs";
+/// Operations on one document, after which its writer takes another one.
+const OPERATIONS_OF_A_DOCUMENT: usize = 40;
+/// Documents that one insert makes at most.
+const MOST_AT_ONCE: u64 = 4;
+/// How long the set has to acknowledge a write before it says that it could not yet.
+const WTIMEOUT_MS: i32 = 5_000;
+/// NamespaceNotFound, IndexNotFound, NamespaceExists, IndexOptionsConflict, BackgroundOperationInProgressForNamespace, IndexBuildAborted:
+/// right answers to changes of the catalog that are sent twice.
+const DDL_REFUSALS: [i32; 6] = [26, 27, 48, 85, 12_587, 276];
+
+/// What clients, observers and the run share. All of a simulation is one thread.
+pub struct Shared {
+    pub members: Vec<SocketAddr>,
+    pub history: RefCell<History>,
+    /// Nobody begins anything while this is set.
+    pub paused: Cell<bool>,
+    /// Operations under way.
+    pub active: Cell<usize>,
+    /// Everybody ends.
+    pub stopped: Cell<bool>,
+    /// The part of the writes that only the primary acknowledges.
+    pub alone: f64,
+    /// Longest pause of a client between two operations.
+    pub pause_ms: u64,
+}
+
+struct Active(Rc<Shared>);
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.active.set(self.0.active.get() - 1);
+    }
+}
+
+impl Shared {
+    async fn begin(self: &Rc<Self>) -> Option<Active> {
+        while self.paused.get() {
+            sleep(Duration::from_millis(20)).await;
+            if self.stopped.get() {
+                return None;
+            }
+        }
+        self.active.set(self.active.get() + 1);
+        Some(Active(self.clone()))
+    }
+
+    fn fail(&self, problem: String) {
+        self.history.borrow_mut().fail(problem);
+    }
+
+    fn count(&self, name: &'static str) {
+        self.history.borrow_mut().count(name);
+    }
+}
+
+/// One writer.
+struct Writer {
+    shared: Rc<Shared>,
+    name: String,
+    session: Session,
+    rng: Rng,
+    /// Number of the last operation.
+    last: i64,
+    /// Its documents, with how many operations each has had.
+    documents: Vec<(String, usize)>,
+    /// What this client has written or read with majority concerns, and must see whenever it asks so again.
+    seen: BTreeMap<String, Vec<i64>>,
+}
+
+/// Writes and reads until everybody ends.
+pub async fn work(shared: Rc<Shared>, number: usize, mut rng: Rng) {
+    let session = Session::new(&shared.members, Rng::from_seed(rng.next_u64()));
+    let mut writer = Writer {
+        shared: shared.clone(),
+        name: format!("w{number}"),
+        session,
+        rng,
+        last: 0,
+        documents: Vec::new(),
+        seen: BTreeMap::new(),
+    };
+    while let Some(_active) = shared.begin().await {
+        match writer.rng.below(10) {
+            0..2 => writer.insert().await,
+            2..6 => writer.update().await,
+            _ => writer.read().await,
+        }
+        sleep(Duration::from_millis(writer.rng.below(shared.pause_ms + 1))).await;
+    }
+}
+
+impl Writer {
+    fn next(&mut self) -> i64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// The write concern of the next write, and whether a majority acknowledges it.
+    fn concern(&mut self) -> (RawDocumentBuf, bool) {
+        match self.rng.chance(self.shared.alone) {
+            true => (rawdoc! { "w": 1_i32 }, false),
+            false => (rawdoc! { "w": "majority", "wtimeout": WTIMEOUT_MS }, true),
+        }
+    }
+
+    async fn insert(&mut self) {
+        let count = 1 + self.rng.below(MOST_AT_ONCE);
+        let mut documents = RawArrayBuf::new();
+        let mut operations = Vec::new();
+        for _ in 0..count {
+            let number = self.next();
+            let key = format!("{}-{number}", self.name);
+            let pad = "p".repeat(self.rng.below(200) as usize);
+            documents.push(
+                rawdoc! { "_id": key.as_str(), "ops": [number], "n": 1_i32, "v": (number % 30) as i32, "pad": pad },
+            );
+            self.documents.push((key.clone(), 1));
+            operations.push((key, number));
+        }
+        let (concern, of_majority) = self.concern();
+        let command = rawdoc! { "insert": COLLECTION, "documents": documents, "writeConcern": concern, "$db": "sim" };
+        self.write(&command, operations, of_majority).await;
+    }
+
+    /// One of the newest documents, so that operations on one follow each other.
+    fn pick(&mut self) -> Option<String> {
+        let open: Vec<usize> = (0..self.documents.len())
+            .filter(|at| self.documents[*at].1 < OPERATIONS_OF_A_DOCUMENT)
+            .collect();
+        let newest = &open[open.len().saturating_sub(4)..];
+        if newest.is_empty() {
+            return None;
+        }
+        let at = newest[self.rng.below(newest.len() as u64) as usize];
+        self.documents[at].1 += 1;
+        Some(self.documents[at].0.clone())
+    }
+
+    async fn update(&mut self) {
+        let statements = 1 + self.rng.below(2);
+        let mut updates = RawArrayBuf::new();
+        let mut operations: Vec<(String, i64)> = Vec::new();
+        for _ in 0..statements {
+            let Some(key) = self.pick() else {
+                break;
+            };
+            let number = self.next();
+            // An operation whose insert was lost makes the document.
+            let change = rawdoc! { "$push": { "ops": number }, "$inc": { "n": 1_i32 }, "$set": { "v": (number % 30) as i32 } };
+            updates.push(rawdoc! { "q": { "_id": key.as_str() }, "u": change, "upsert": true });
+            operations.push((key, number));
+        }
+        let Some((key, number)) = operations.first().cloned() else {
+            return;
+        };
+        let (concern, of_majority) = self.concern();
+        let command = if self.rng.chance(0.25) {
+            operations.truncate(1);
+            let change = rawdoc! { "$push": { "ops": number }, "$inc": { "n": 1_i32 } };
+            rawdoc! { "findAndModify": COLLECTION, "query": { "_id": key.as_str() }, "update": change, "upsert": true, "new": true, "writeConcern": concern, "$db": "sim" }
+        } else {
+            rawdoc! { "update": COLLECTION, "updates": updates, "writeConcern": concern, "$db": "sim" }
+        };
+        self.write(&command, operations, of_majority).await;
+    }
+
+    /// Sends a write and records its outcome.
+    async fn write(
+        &mut self,
+        command: &RawDocument,
+        operations: Vec<(String, i64)>,
+        of_majority: bool,
+    ) {
+        for (key, number) in &operations {
+            self.shared.history.borrow_mut().sent(key, *number);
+        }
+        match self.session.write(command).await {
+            Written::Unknown => self.shared.count("writes of unknown outcome"),
+            Written::Refused(reply) => {
+                let problem = format!("{}: a write was refused: {reply:?}", self.name);
+                self.shared.fail(problem);
+            }
+            Written::Acknowledged if !of_majority => {
+                self.shared.count("writes acknowledged by one")
+            }
+            Written::Acknowledged => {
+                let mut history = self.shared.history.borrow_mut();
+                history.count("writes acknowledged by a majority");
+                for (key, number) in operations {
+                    history.acknowledged(&key, number);
+                    self.seen.entry(key).or_default().push(number);
+                }
+            }
+        }
+    }
+
+    async fn read(&mut self) {
+        let member = self.rng.below(self.session.member_count() as u64) as usize;
+        match self.rng.below(6) {
+            0 => self.read_with(Some(member), "local", false).await,
+            1 => self.read_with(Some(member), "available", false).await,
+            2 => self.read_with(None, "linearizable", false).await,
+            3 => self.read_with(Some(member), "snapshot", true).await,
+            4 => self.read_with(Some(member), "local", true).await,
+            _ => {
+                let causal = self.rng.chance(0.7);
+                self.read_with(Some(member), "majority", causal).await;
+            }
+        }
+    }
+
+    /// Reads everything and checks it. A causal read sees what this client has seen before with a majority's concern; a
+    /// linearizable one what anybody had acknowledged when it began.
+    async fn read_with(&mut self, member: Option<usize>, level: &'static str, causal: bool) {
+        let mut concern = rawdoc! { "level": level };
+        let causal = causal && self.session.operation_time.is_some();
+        if let (true, Some(time)) = (causal, self.session.operation_time) {
+            concern.append(pinion_bson::cstr!("afterClusterTime"), time);
+        }
+        let floor = match level {
+            "linearizable" => self.shared.history.borrow().floor(),
+            // A local read may see a branch of history that parted before what this client has seen.
+            "majority" | "snapshot" if causal => self.seen.clone(),
+            _ => Floor::new(),
+        };
+        let read = self.session.read_all(member, COLLECTION, &concern).await;
+        let documents = match read {
+            Ok(documents) => documents,
+            Err(Unread::OfTheMoment) => return self.shared.count("reads not answered"),
+            Err(Unread::Refused(reply)) => {
+                let problem = format!("{}: a {level} read was refused: {reply:?}", self.name);
+                return self.shared.fail(problem);
+            }
+        };
+        let mut history = self.shared.history.borrow_mut();
+        let place = member.map_or("the primary".to_owned(), |member| {
+            format!("member {member}")
+        });
+        let who = format!(
+            "{} by a {level} read on {place}, causal {causal}",
+            self.name
+        );
+        let found = history.check(&who, &documents, &floor);
+        history.count(match level {
+            "local" => "local reads",
+            "available" => "available reads",
+            "majority" => "majority reads",
+            "snapshot" => "snapshot reads",
+            _ => "linearizable reads",
+        });
+        if !matches!(level, "majority" | "snapshot" | "linearizable") {
+            return;
+        }
+        history.seen_by_majority(&found);
+        if causal {
+            // Later reads of this session see at least this.
+            self.seen = found
+                .into_iter()
+                .map(|found| (found.key, found.operations))
+                .collect();
+        }
+    }
+}
+
+/// Builds and drops an index and a collection, over and over.
+pub async fn change_catalog(shared: Rc<Shared>, mut rng: Rng) {
+    let mut session = Session::new(&shared.members, Rng::from_seed(rng.next_u64()));
+    while let Some(_active) = shared.begin().await {
+        let concern = rawdoc! { "w": "majority", "wtimeout": WTIMEOUT_MS };
+        let command = match rng.below(6) {
+            0 | 1 => {
+                rawdoc! { "createIndexes": COLLECTION, "indexes": [{ "key": { "v": 1_i32, "n": -1_i32 }, "name": "extra" }], "writeConcern": concern, "$db": "sim" }
+            }
+            2 => {
+                rawdoc! { "dropIndexes": COLLECTION, "index": "extra", "writeConcern": concern, "$db": "sim" }
+            }
+            3 => rawdoc! { "create": "side", "writeConcern": concern, "$db": "sim" },
+            4 => {
+                rawdoc! { "collMod": COLLECTION, "validationLevel": "off", "writeConcern": concern, "$db": "sim" }
+            }
+            _ => rawdoc! { "drop": "side", "writeConcern": concern, "$db": "sim" },
+        };
+        match session.retry(&command).await {
+            Written::Acknowledged => shared.count("catalog changes acknowledged"),
+            Written::Refused(reply)
+                if DDL_REFUSALS.contains(&crate::client::error_code(&reply)) => {}
+            Written::Refused(reply) => {
+                shared.fail(format!("a change of the catalog was refused: {reply:?}"))
+            }
+            Written::Unknown => shared.count("catalog changes of unknown outcome"),
+        }
+        sleep(Duration::from_millis(rng.below(3_000))).await;
+    }
+}
