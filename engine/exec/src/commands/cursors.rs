@@ -458,11 +458,14 @@ mod tests {
             assert_eq!(next_of_stream(&body, told).as_bytes(), expected.as_bytes());
         };
         let body = |ts: Timestamp, t: i64| {
-            rawdoc! {
-                "getMore": 1_i64,
-                LAST_KNOWN_COMMITTED: { "ts": bson_time(ts).to_raw_bson(), "t": t },
-                "$db": "local",
-            }
+            let mut body = DocBuilder::new();
+            body.append("getMore", 1i64)
+                .start_document(LAST_KNOWN_COMMITTED)
+                .append("ts", bson_time(ts))
+                .append("t", t)
+                .end()
+                .append("$db", "local");
+            body.finish()
         };
         let (old, new) = (Timestamp::new(5, 1), Timestamp::new(9, 2));
         let told = OpTime::new(new, Term(3));
