@@ -30,6 +30,9 @@ fn every_reply_tells_the_times() {
         let find = || doc! { "find": "c" };
         let before = client.ok(find()).await;
         assert_eq!(fields(&before), ["cursor", "ok"]);
+        // Before the first write there is no time to tell.
+        let written = doc! { "insert": "before", "documents": [{}] };
+        client.ok(written).await;
         become_member(MemberState::Primary, true, OpTime::NULL).await;
         let reply = client.ok(find()).await;
         assert_eq!(
@@ -91,6 +94,9 @@ fn every_reply_tells_the_times() {
 #[test]
 fn a_request_tells_the_cluster_time() {
     with_node(1101, 2, 3, |client| async move {
+        // Before the first write there is no time to tell.
+        let written = doc! { "insert": "before", "documents": [{}] };
+        client.ok(written).await;
         let secs = (wall_ms() / 1000) as u32;
         let with = |time: u32, increment: u32| {
             doc! { "ping": 1, "$clusterTime": {
