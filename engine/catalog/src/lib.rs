@@ -30,7 +30,6 @@ mod specs;
 
 pub use build::{BuildLimits, BuildPhase};
 pub use catalog::{Catalog, CoreCatalog, core_catalog};
-pub use ddl::show_oplog;
 pub use ddl::{
     ApplyMode, BuildCounts, BuildInfo, CatalogRows, CollMod, CopyDocuments, DropTarget, Dropped,
     IndexChange, IndexName, IndexSelection, IndexesCreated, LoggedCommand, Modified,
@@ -38,6 +37,7 @@ pub use ddl::{
     convert_to_capped, create_collection, create_indexes, drop_collection, drop_database,
     drop_indexes, end_builds, end_copy, ensure_collection, index_builds, kill_build, mark_copied,
     put_copied, reindex, rename_collection, replace_series, replicated_rows, set_multikey,
+    show_oplog,
 };
 pub use entry::{BadRow, Clustering, Collection, Placement};
 pub use errors::{from_fatal, from_read_error, from_write_error};

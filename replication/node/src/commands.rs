@@ -16,7 +16,7 @@ use pinion_runtime::{CoreId, Duration, Queue, submit_to};
 use pinion_wire::idl::WriteConcern;
 use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
 
-use crate::driver::{Driver, driver};
+use crate::driver::{Driver, driver, time};
 use crate::effects::{locate, locate_for_initiate, new_set_id};
 
 /// Registers the commands of a member. Called on each core for its own registry.
@@ -206,8 +206,7 @@ async fn get_status(cmd: Invocation) -> Result<Reply> {
     reader.finish()?;
     answer(|driver| async move {
         driver.tell_progress();
-        let time = driver.time();
-        driver.with_node(|node| node.status(time, |out| driver.append_initial_sync(out)))
+        driver.with_node(|node| node.status(time(), |out| driver.append_initial_sync(out)))
     })
     .await
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pinion_bson::RawDocumentBuf;
 use pinion_clock::{OpTime, Timestamp};
-use pinion_exec::state;
+use pinion_exec::{SetView, state};
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::message::OpTimeAndWallTime;
 use pinion_replication_protocol::node::{
@@ -25,7 +25,7 @@ use crate::MemberOptions;
 use crate::effects::Persist;
 use crate::follower::Follower;
 use crate::initial_sync::InitialSync;
-use crate::known::Known;
+use crate::known::{Known, set_view};
 use crate::limits::{MAX_OPLOG_BYTES, MIN_OPLOG_BYTES, OPLOG_SHARE, TICK_PAUSE};
 use crate::peers::Peers;
 use crate::persisted;
@@ -39,6 +39,8 @@ pub(crate) struct Driver {
     /// How the node calls itself before a configuration names it.
     pub(crate) host: HostPort,
     node: RefCell<Node>,
+    /// What the machine's view says, made when it has changed.
+    view: RefCell<Arc<SetView>>,
     pub(crate) peers: Rc<Peers>,
     /// Commands that wait for the machine's answer.
     waiting: RefCell<BTreeMap<CommandId, OneshotSender<Result<RawDocumentBuf>>>>,
@@ -138,10 +140,12 @@ pub async fn start(options: MemberOptions) -> Result<()> {
         parameters: Parameters::default(),
     };
     let retention = retention(&options).await?;
+    let node = Node::new(identity, found, time());
     let driver = Rc::new(Driver {
         options,
         host,
-        node: RefCell::new(Node::new(identity, found, time())),
+        view: RefCell::new(set_view(&node)),
+        node: RefCell::new(node),
         peers,
         waiting: RefCell::default(),
         last_request: Cell::new(0),
@@ -166,6 +170,7 @@ pub async fn start(options: MemberOptions) -> Result<()> {
     driver.watch_storage();
     driver.follow().await?;
     driver.tell(Input::Tick);
+    driver.publish_view();
     Ok(())
 }
 
@@ -174,7 +179,7 @@ pub(crate) fn driver() -> Option<Rc<Driver>> {
     pinion_runtime::try_core_local::<Driver>()
 }
 
-fn time() -> Now {
+pub(crate) fn time() -> Now {
     Now {
         ms: now().as_nanos() / 1_000_000,
         wall_ms: wall_ms(),
@@ -229,10 +234,6 @@ impl Driver {
     /// Looks at the machine.
     pub(crate) fn with_node<T>(&self, look: impl FnOnce(&Node) -> T) -> T {
         look(&self.node.borrow())
-    }
-
-    pub(crate) fn time(&self) -> Now {
-        time()
     }
 
     /// Has the machine answer a command.
@@ -300,6 +301,12 @@ impl Driver {
         }
     }
 
+    /// Sends every core what is known now, of which the machine's view has changed.
+    pub(crate) fn publish_view(self: &Rc<Self>) {
+        self.view.replace(set_view(&self.node.borrow()));
+        self.publish();
+    }
+
     /// Sends every core what is known now. What changes while that is on its way is sent behind it.
     pub(crate) fn publish(self: &Rc<Self>) {
         self.unpublished.set(true);
@@ -329,7 +336,8 @@ impl Driver {
     }
 
     fn known(&self) -> Known {
-        Known::of(&self.node.borrow(), &self.terms.borrow())
+        let (node, view, terms) = (self.node.borrow(), self.view.borrow(), self.terms.borrow());
+        Known::of(&node, &view, &terms)
     }
 
     pub(crate) fn not_initialized() -> Error {

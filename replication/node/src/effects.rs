@@ -71,7 +71,7 @@ impl Driver {
             Effect::Drain => {
                 spawn(Queue::Foreground, self.clone().drain());
             }
-            Effect::StateChanged(_) | Effect::ViewChanged { .. } => self.publish(),
+            Effect::StateChanged(_) | Effect::ViewChanged { .. } => self.publish_view(),
             Effect::CommitPoint { stable, .. } => {
                 self.keep_history(stable.ts);
                 self.publish();
@@ -84,7 +84,7 @@ impl Driver {
                 self.fetching.replace(Some(fetch));
             }
             Effect::AllowWrites { .. } => {
-                self.publish();
+                self.publish_view();
                 spawn(Queue::Foreground, self.clone().begin_writable());
             }
             Effect::StopFetching => self.stop_fetching(),
@@ -173,12 +173,19 @@ impl Driver {
             Ok(self.progress())
         };
         let begun = begun.await;
+        // One that has no configuration does not lead, and may be asked again.
+        if begun.is_err()
+            && storage().leads()
+            && let Err(error) = self.follow().await
+        {
+            return stop_node("the log cannot be followed", &error);
+        }
         self.tell(Input::Initiated(begun));
     }
 
     /// Ends all writes of clients: none passes the door any more, and those behind it come to their ends.
     async fn stop_writes(self: Rc<Self>) {
-        self.publish();
+        self.publish_view();
         // The first entry of the term may be about to be written.
         let _turn = self.role_turn.acquire().await;
         self.all_published().await;

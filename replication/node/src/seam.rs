@@ -65,8 +65,9 @@ impl CoreMember {
         match concern.w {
             None | Some(WriteConcernW::Members(0 | 1)) => Ok(()),
             Some(WriteConcernW::Majority) => {
-                let optime = self.known().terms.optime(ts);
-                self.wait_for(|known| match known.is_committed(optime) {
+                let known = self.known();
+                let (optime, since) = (known.terms.optime(ts), known.view.term);
+                self.wait_for(|known| match known.is_committed(optime, since) {
                     Ok(false) => None,
                     Ok(true) => Some(Ok(())),
                     Err(error) => Some(Err(error)),
@@ -170,6 +171,7 @@ impl ReplicaSet for Seam {
             .append_to(out);
         }
         if args.asks_oplog_query_data {
+            // Who syncs from this node chooses by what can be fetched: what is logged, as in the state machine.
             let last_applied = known.terms.optime(storage().last_allotted());
             OplogQueryMetadata {
                 last_applied,

@@ -1,21 +1,23 @@
 //! In which term each entry of the oplog was written, as far back as this node remembers.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use pinion_clock::{OpTime, Term, Timestamp};
 
 use crate::limits::MAX_TERMS;
 
 /// The first timestamps of terms, in order. Storage knows entries by their timestamps alone; members compare them with terms.
+/// A copy shares them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Terms(VecDeque<(Timestamp, Term)>);
+pub(crate) struct Terms(Arc<VecDeque<(Timestamp, Term)>>);
 
 impl Terms {
     /// Everything from the last entry of the oplog on, as far as it is not said otherwise, is of its term.
     pub(crate) fn starting_at(last: OpTime) -> Terms {
         let mut terms = Terms::default();
         if !last.is_null() {
-            terms.0.push_back((last.ts, last.term));
+            Arc::make_mut(&mut terms.0).push_back((last.ts, last.term));
         }
         terms
     }
@@ -31,9 +33,10 @@ impl Terms {
             }
             assert!(first > *last && term > *before, "terms go back");
         }
-        self.0.push_back((first, term));
-        if self.0.len() > MAX_TERMS {
-            self.0.pop_front();
+        let terms = Arc::make_mut(&mut self.0);
+        terms.push_back((first, term));
+        if terms.len() > MAX_TERMS {
+            terms.pop_front();
         }
     }
 
@@ -53,7 +56,7 @@ impl Terms {
     /// Entries above `last` are gone.
     pub(crate) fn cut(&mut self, last: Timestamp) {
         while self.0.len() > 1 && self.0.back().is_some_and(|(first, _)| *first > last) {
-            self.0.pop_back();
+            Arc::make_mut(&mut self.0).pop_back();
         }
     }
 }

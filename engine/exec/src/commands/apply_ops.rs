@@ -1,7 +1,5 @@
 //! `applyOps`: operations as the oplog has them, one after the other. Tools replay a dumped oplog by it.
 
-use std::sync::Arc;
-
 use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_catalog::{Uuid, core_catalog, interruptible};
 use pinion_clock::Timestamp;
@@ -301,16 +299,8 @@ impl Applying<'_> {
         done: &mut Done,
     ) -> Result<bool> {
         let statement = ModifyStatement {
-            filter,
-            matcher,
-            change: Arc::new(change),
-            multi: false,
-            upsert: false,
-            hint: None,
-            sort: None,
             validation: self.validation,
-            wants_documents: false,
-            stamp: None,
+            ..ModifyStatement::plain(matcher, filter, change)
         };
         let acquired = acquire_write(&self.cmd.ctx, ns, None).await?;
         let mut outcome = ModifyOutcome::default();

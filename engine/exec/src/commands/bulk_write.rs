@@ -27,7 +27,7 @@ use crate::read::{Stream, parse_hint};
 use crate::sessions::{self, ExecutedChange, RetryableWrite, StatementIds};
 use crate::state::state;
 use crate::write::{
-    BatchOutcome, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, Validation, run,
+    BatchOutcome, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, Validation, run_and_tell,
 };
 
 const NAMES: UpdateNames = UpdateNames {
@@ -452,11 +452,7 @@ impl Bulk<'_> {
         };
         let statement = compute(ctx, parse).await?;
         let statement = ModifyStatement { stamp, ..statement };
-        let result = run(ctx, acquired, &statement, done).await;
-        if let Some(retryable) = retryable {
-            done.tell(retryable, index, &statement);
-        }
-        result
+        run_and_tell(ctx, acquired, (index, &statement), retryable, done).await
     }
 
     async fn reply(mut self, cmd: &Invocation) -> Result<Reply> {

@@ -19,7 +19,9 @@ use crate::profile::ProfiledStatement;
 use crate::read::parse_hint;
 use crate::sessions;
 use crate::state::state;
-use crate::write::{BatchOutcome, Change, ModifyOutcome, ModifyStatement, Validation, run};
+use crate::write::{
+    BatchOutcome, Change, ModifyOutcome, ModifyStatement, Validation, run_and_tell,
+};
 use pinion_query::Hint;
 
 /// One element of `deletes`, syntax alone.
@@ -105,14 +107,11 @@ pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
     let counters = &state().metrics.counters;
     for (index, spec) in specs.iter().enumerate() {
         pinion_runtime::yield_if_due().await;
-        let mut stamp = None;
-        if let Some(retryable) = &retryable {
-            if let Some(executed) = retryable.executed(index)? {
-                outcome.retried(index, executed);
-                continue;
-            }
-            stamp = retryable.stamp(&options.ns, [index], None);
+        let retryable = retryable.as_deref();
+        if outcome.was_executed(index, retryable)? {
+            continue;
         }
+        let stamp = retryable.and_then(|retryable| retryable.stamp(&options.ns, [index], None));
         counters.delete.inc();
         let mut done = ModifyOutcome::default();
         let profiled =
@@ -127,11 +126,7 @@ pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
         let result = match compute(ctx, statement).await {
             Ok(statement) => {
                 let statement = ModifyStatement { stamp, ..statement };
-                let result = run(ctx, acquired, &statement, &mut done).await;
-                if let Some(retryable) = &retryable {
-                    done.tell(retryable, index, &statement);
-                }
-                result
+                run_and_tell(ctx, acquired, (index, &statement), retryable, &mut done).await
             }
             Err(error) => Err(error),
         };

@@ -18,7 +18,7 @@ use crate::compute::{compute, compute_bytes};
 use crate::read::parse_hint;
 use crate::sessions::{self, Executed, ExecutedChange, RetryableWrite, StatementIds};
 use crate::state::state;
-use crate::write::{Change, ModifyOutcome, ModifyStatement, Validation, run, sort_beside};
+use crate::write::{Change, ModifyOutcome, ModifyStatement, Validation, run_and_tell, sort_beside};
 
 /// A `findAndModify` as it is written.
 pub(super) struct FindAndModifyCommand<'d> {
@@ -214,11 +214,8 @@ pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
                 let image = Some(parsed.image());
                 parsed.statement.stamp = retryable.stamp(acquired.ns(), [0], image);
             }
-            let result = run(&cmd.ctx, acquired, &parsed.statement, &mut done).await;
-            if let Some(retryable) = retryable {
-                done.tell(retryable, 0, &parsed.statement);
-            }
-            result?;
+            let (ctx, place) = (&cmd.ctx, (0, &parsed.statement));
+            run_and_tell(ctx, acquired, place, retryable.as_deref(), &mut done).await?;
             count(&parsed, &done);
         }
     }

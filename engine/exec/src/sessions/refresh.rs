@@ -5,7 +5,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocumentBuf, rawdoc};
 use pinion_catalog::{
@@ -26,7 +25,7 @@ use crate::acquire::acquire_write;
 use crate::interrupt::pause;
 use crate::limits::{MAX_ENDED_SESSIONS, SESSION_REFRESH_INTERVAL, SESSION_TIMEOUT};
 use crate::state::{NodeState, state};
-use crate::write::{Change, ModifyOutcome, ModifyStatement, Validation, put, run};
+use crate::write::{Change, ModifyOutcome, ModifyStatement, put, run};
 
 /// Where sessions are known to the whole set.
 const SESSIONS: &str = "config.system.sessions";
@@ -190,18 +189,7 @@ async fn ensure_collection(ctx: &OpContext, ns: &Namespace) -> Result<()> {
 
 async fn forget(ctx: &OpContext, ns: Namespace, lsid: &Lsid) -> Result<()> {
     let filter = named(lsid);
-    let statement = ModifyStatement {
-        matcher: Matcher::parse(&filter)?,
-        filter,
-        change: Arc::new(Change::Delete),
-        multi: false,
-        upsert: false,
-        hint: None,
-        sort: None,
-        validation: Validation::default(),
-        wants_documents: false,
-        stamp: None,
-    };
+    let statement = ModifyStatement::plain(Matcher::parse(&filter)?, filter, Change::Delete);
     let acquired = acquire_write(ctx, ns, None).await?;
     run(ctx, acquired, &statement, &mut ModifyOutcome::default()).await
 }

@@ -2,9 +2,9 @@
 
 use pinion_bson::RawBson;
 use pinion_clock::Timestamp;
-use pinion_wire::Error;
+use pinion_wire::{Error, Result};
 
-use crate::sessions::{Executed, ExecutedChange};
+use crate::sessions::{Executed, ExecutedChange, RetryableWrite};
 
 /// A statement that failed.
 #[derive(Debug)]
@@ -37,6 +37,23 @@ pub(crate) struct BatchOutcome {
 impl BatchOutcome {
     pub(crate) fn wrote(&mut self, ts: Timestamp) {
         self.last = self.last.max(Some(ts));
+    }
+
+    /// Whether a statement was executed when its command was sent before; then it is counted.
+    pub(crate) fn was_executed(
+        &mut self,
+        index: usize,
+        retryable: Option<&RetryableWrite>,
+    ) -> Result<bool> {
+        let executed = match retryable {
+            Some(retryable) => retryable.executed(index)?,
+            None => None,
+        };
+        let was_executed = executed.is_some();
+        if let Some(executed) = executed {
+            self.retried(index, executed);
+        }
+        Ok(was_executed)
     }
 
     /// Counts a statement of a retryable write that was executed before.

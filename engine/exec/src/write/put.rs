@@ -1,7 +1,5 @@
 //! Documents that the node keeps for itself, by their `_id`.
 
-use std::sync::Arc;
-
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_query::{Matcher, Update, Variables};
 use pinion_wire::idl::Namespace;
@@ -9,7 +7,6 @@ use pinion_wire::{OpContext, Result};
 
 use super::modify::Change;
 use super::target::{ModifyOutcome, ModifyStatement, run};
-use super::validation::Validation;
 use crate::acquire::acquire_write;
 
 /// Replaces the document with this `_id` of its own, or makes it, and its collection with it. What is the same already is not
@@ -31,17 +28,10 @@ pub(crate) async fn put(
     document: &RawDocument,
 ) -> Result<()> {
     let update = Update::parse_with(RawBsonRef::Document(document), None, &Variables::default())?;
+    let matcher = Matcher::parse(&filter)?;
     let statement = ModifyStatement {
-        matcher: Matcher::parse(&filter)?,
-        filter,
-        change: Arc::new(Change::Update(update)),
-        multi: false,
         upsert: true,
-        hint: None,
-        sort: None,
-        validation: Validation::default(),
-        wants_documents: false,
-        stamp: None,
+        ..ModifyStatement::plain(matcher, filter, Change::Update(update))
     };
     let acquired = acquire_write(ctx, ns, None).await?;
     run(ctx, acquired, &statement, &mut ModifyOutcome::default()).await

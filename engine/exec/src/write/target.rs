@@ -39,6 +39,22 @@ pub(crate) struct ModifyStatement {
 }
 
 impl ModifyStatement {
+    /// Changes one document, and nothing more.
+    pub(crate) fn plain(matcher: Matcher, filter: RawDocumentBuf, change: Change) -> Self {
+        ModifyStatement {
+            filter,
+            matcher,
+            change: Arc::new(change),
+            multi: false,
+            upsert: false,
+            hint: None,
+            sort: None,
+            validation: Validation::default(),
+            wants_documents: false,
+            stamp: None,
+        }
+    }
+
     /// The same statement with its filter's `$text` searching the text index of its collection.
     pub(crate) fn bound(self, acquired: &Acquired) -> Result<ModifyStatement> {
         acquired.check_text(&self.matcher)?;
@@ -101,12 +117,7 @@ impl ModifyOutcome {
 
 impl ModifyOutcome {
     /// Tells the retryable write what its statement at this place did, if it did something.
-    pub(crate) fn tell(
-        &self,
-        retryable: &RetryableWrite,
-        place: usize,
-        statement: &ModifyStatement,
-    ) {
+    fn tell(&self, retryable: &RetryableWrite, place: usize, statement: &ModifyStatement) {
         let change = match (&self.upserted, &*statement.change) {
             (Some(id), _) => ExecutedChange::Insert {
                 id: Some(id.clone()),
@@ -123,6 +134,24 @@ impl ModifyOutcome {
             retryable.wrote(place, ts, change, stamp.session.image);
         }
     }
+}
+
+/// Runs the statement at this place of a command, and tells the command's retryable write what it did.
+///
+/// # Errors
+/// As of [`run`].
+pub(crate) async fn run_and_tell(
+    ctx: &OpContext,
+    acquired: Acquired,
+    (place, statement): (usize, &ModifyStatement),
+    retryable: Option<&RetryableWrite>,
+    done: &mut ModifyOutcome,
+) -> Result<()> {
+    let result = run(ctx, acquired, statement, done).await;
+    if let Some(retryable) = retryable {
+        done.tell(retryable, place, statement);
+    }
+    result
 }
 
 enum Step {
