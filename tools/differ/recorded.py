@@ -11,6 +11,9 @@ import zstandard
 from bson.son import SON
 
 import codec
+from made import RECORDED_SECS
+
+HELLO = ("hello", "isMaster", "ismaster")
 
 
 class Ended(Exception):
@@ -32,6 +35,16 @@ class Recording:
             seed, exchanges, size = struct.unpack_from("<III", self.data, at)
             self.programs[seed] = at + 12, exchanges
             at += 12 + size
+        RECORDED_SECS.append(self.answered_secs())
+
+    def answered_secs(self):
+        """When the recorded server answered: the first time that it told."""
+        for seed in self.programs:
+            for command, reply in self.exchanges(seed):
+                # A reply that holds no such field need not be read.
+                if b"\tlocalTime\0" in reply and next(iter(codec.decode(command))) in HELLO:
+                    return int(codec.decode(reply)["localTime"]) / 1000
+        raise NotRecorded("no reply of the recording tells the time")
 
     def exchanges(self, seed):
         """The commands and replies of one program, as bytes."""
