@@ -50,6 +50,8 @@ class Node:
         self.binary = binary or BINARY
         self.env = env
         self.log_file = log_file
+        # Which user the process is, by number; that of the tests unless one is given.
+        self.user = None
         self.process = None
         self.port = 0
         self.log = []
@@ -63,7 +65,7 @@ class Node:
         began = time.monotonic()
         self.process = subprocess.Popen(
             [self.binary, "--dbpath", str(self.directory / "data"), "--port", str(self.port), *self.options],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=self.env,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=self.env, user=self.user,
         )
         ready = threading.Event()
         self.log = []
