@@ -63,6 +63,8 @@ pub use node::{OpenNodeError, close_node, open_node};
 pub use options::{HostInfo, NodeOptions};
 pub use parameters::{LogControl, set_start_parameters, test_commands_enabled};
 pub use pinion_catalog::from_fatal;
+#[doc(hidden)]
+pub use pinion_catalog::plant_unfenced_reads;
 pub use pinion_catalog::{ApplyMode, CatalogRows, is_replicated};
 pub use profile::set_profile_defaults;
 pub use read::from_log_error;

@@ -60,6 +60,8 @@ pub(crate) struct Driver {
     /// While the data of this node are copied.
     pub(crate) initial_sync: RefCell<Option<Rc<InitialSync>>>,
     last_told: Cell<Progress>,
+    /// Storage is opened again as of an earlier time, which the machine is told of when that has ended.
+    pub(crate) reopens: Cell<bool>,
     /// What has to be durable, in this order.
     pub(crate) persists: RefCell<VecDeque<Persist>>,
     pub(crate) persist_due: Notify,
@@ -114,10 +116,20 @@ async fn share_of_disk() -> Result<u64> {
 pub async fn start(options: MemberOptions) -> Result<()> {
     assert!(core_id() == CoreId(0), "a member is driven on core 0");
     let host = HostPort::parse(&state().shared.options.host)?;
+    if options.planted_fault == PlantedFault::ReadersNotFenced {
+        pinion_exec::plant_unfenced_reads();
+    }
     let peers = Peers::new();
     let config = persisted::config(&options.set_name).await?;
     let last = pinion_exec::last_logged().await?;
     let needs_initial_sync = !persisted::is_synced().await? || pinion_exec::has_partial_clone();
+    let mut rollback_id = persisted::rollback_id().await?;
+    if config.is_some() {
+        // What was not durable when the process before this one ended is gone, as after a rollback: whoever copies this node's
+        // data may have seen it.
+        rollback_id = rollback_id.wrapping_add(1);
+        persisted::store_rollback_id(rollback_id).await?;
+    }
     let found = Persisted {
         self_index: match &config {
             Some(config) => crate::effects::locate(&peers, config).await.ok(),
@@ -131,13 +143,16 @@ pub async fn start(options: MemberOptions) -> Result<()> {
             false => Progress::all_at(with_wall(last)),
         },
         min_valid: OpTime::NULL,
-        rollback_id: persisted::rollback_id().await?,
+        rollback_id,
     };
     let identity = Identity {
         set_name: options.set_name.clone(),
         host: host.clone(),
         seed: pinion_runtime::random_stream("replication").next_u64(),
-        parameters: Parameters::default(),
+        parameters: Parameters {
+            counts_older_terms: options.planted_fault == PlantedFault::CommitOverTerms,
+            ..Parameters::default()
+        },
     };
     let retention = retention(&options).await?;
     let node = Node::new(identity, found, time());
@@ -158,6 +173,7 @@ pub async fn start(options: MemberOptions) -> Result<()> {
         fetching: RefCell::default(),
         initial_sync: RefCell::default(),
         last_told: Cell::new(Progress::default()),
+        reopens: Cell::new(false),
         persists: RefCell::default(),
         persist_due: Notify::new(),
         publishing: Cell::new(false),
@@ -205,6 +221,9 @@ impl Driver {
 
     /// Tells how far this node's own storage is, if it is further.
     pub(crate) fn tell_progress(self: &Rc<Self>) {
+        if self.reopens.get() {
+            return;
+        }
         let progress = self.progress();
         if progress != self.last_told.replace(progress) {
             self.tell(Input::Progress(progress));

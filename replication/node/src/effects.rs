@@ -230,7 +230,9 @@ impl Driver {
     async fn begin_term(self: Rc<Self>, term: Term) {
         let _turn = self.role_turn.acquire().await;
         // What was applied for another primary is not in them.
-        forget_sessions().await;
+        if self.options.planted_fault != PlantedFault::SessionsRemembered {
+            forget_sessions().await;
+        }
         forget_default_concerns().await;
         self.lead().await;
         on_all_cores(move |_| async move { storage().set_term(term.0) }).await;

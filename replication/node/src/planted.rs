@@ -16,19 +16,34 @@ pub enum PlantedFault {
     DurableBeforeFlush,
     /// A vote is told before it is on the device.
     VoteForgotten,
+    /// A primary commits what a majority holds of an older term.
+    CommitOverTerms,
     /// A member now and then does not apply an entry.
     EntrySkipped,
     /// A member now and then applies two changes of one document in the wrong order.
     EntriesReordered,
+    /// After a rollback a write is still there that was to go.
+    RollbackKeepsWrite,
+    /// A new primary goes by what it knew of retryable writes when it was primary before.
+    SessionsRemembered,
+    /// An initial sync now and then does not apply an entry that came while it copied.
+    InitialSyncSkips,
+    /// Readers go on while a member applies a command that changes what they read.
+    ReadersNotFenced,
 }
 
 impl PlantedFault {
     /// All faults, for a campaign that plants each.
-    pub const ALL: [PlantedFault; 4] = [
+    pub const ALL: [PlantedFault; 9] = [
         PlantedFault::DurableBeforeFlush,
         PlantedFault::VoteForgotten,
+        PlantedFault::CommitOverTerms,
         PlantedFault::EntrySkipped,
         PlantedFault::EntriesReordered,
+        PlantedFault::RollbackKeepsWrite,
+        PlantedFault::SessionsRemembered,
+        PlantedFault::InitialSyncSkips,
+        PlantedFault::ReadersNotFenced,
     ];
 
     /// Spoils what is to be applied, where that is the fault.
@@ -36,19 +51,39 @@ impl PlantedFault {
         match self {
             PlantedFault::EntrySkipped => skip(entries),
             PlantedFault::EntriesReordered => reorder(entries),
-            PlantedFault::None | PlantedFault::DurableBeforeFlush | PlantedFault::VoteForgotten => {
-            }
+            _ => {}
         }
+    }
+
+    /// What an initial sync applies in place of an entry.
+    pub(crate) fn of_initial_sync(self, ts: Timestamp, entry: Bytes) -> Bytes {
+        let skips = self == PlantedFault::InitialSyncSkips
+            && is_due(ts, SYNC_SKIPPED_OF)
+            && changed(&entry).is_some();
+        match skips {
+            true => Bytes::from(note_at(ts).into_bytes()),
+            false => entry,
+        }
+    }
+
+    /// Whether an entry that a rollback takes back is to stay applied.
+    pub(crate) fn keeps(self, gone: &Fetched) -> bool {
+        self == PlantedFault::RollbackKeepsWrite && is_insert(&gone.bytes)
     }
 }
 
 /// One entry of so many is skipped.
 const SKIPPED_OF: u32 = 61;
+const SYNC_SKIPPED_OF: u32 = 3;
+
+fn is_due(ts: Timestamp, of: u32) -> bool {
+    ts.secs().wrapping_add(ts.inc()).is_multiple_of(of)
+}
 
 fn skip(entries: &mut [Fetched]) {
     for entry in entries {
         let ts = entry.optime.ts;
-        if changed(entry).is_some() && ts.secs().wrapping_add(ts.inc()) % SKIPPED_OF == 0 {
+        if changed(&entry.bytes).is_some() && is_due(ts, SKIPPED_OF) {
             entry.bytes = Bytes::from(note_at(ts).into_bytes());
         }
     }
@@ -64,7 +99,7 @@ fn note_at(ts: Timestamp) -> RawDocumentBuf {
 
 fn reorder(entries: &mut [Fetched]) {
     for at in 1..entries.len() {
-        let (first, second) = (changed(&entries[at - 1]), changed(&entries[at]));
+        let (first, second) = (changed(&entries[at - 1].bytes), changed(&entries[at].bytes));
         if first.is_some() && first == second {
             let bytes = std::mem::take(&mut entries[at].bytes);
             let before = std::mem::replace(&mut entries[at - 1].bytes, bytes);
@@ -74,10 +109,16 @@ fn reorder(entries: &mut [Fetched]) {
 }
 
 /// The `_id` of the document that an update changes.
-fn changed(entry: &Fetched) -> Option<String> {
-    let document = RawDocument::from_bytes(&entry.bytes).ok()?;
+fn changed(entry: &[u8]) -> Option<String> {
+    let document = RawDocument::from_bytes(entry).ok()?;
     if pinion_bson::get(document, "op") != Some(RawBsonRef::String("u")) {
         return None;
     }
     Some(format!("{:?}", pinion_bson::get(document, "o2")?))
+}
+
+fn is_insert(entry: &[u8]) -> bool {
+    let document = RawDocument::from_bytes(entry).ok();
+    let op = document.and_then(|document| pinion_bson::get(document, "op"));
+    op == Some(RawBsonRef::String("i"))
 }

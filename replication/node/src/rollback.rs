@@ -10,7 +10,9 @@ use std::rc::Rc;
 
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, rawdoc};
 use pinion_clock::{OpTime, Timestamp};
-use pinion_exec::{OpenNodeError, document_by_id, from_log_error, reopen_at, state};
+use pinion_exec::{
+    Applier, ApplyMode, OpenNodeError, document_by_id, from_log_error, reopen_at, state,
+};
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::decision::{CommonPointSearch, Oplog, SearchStep};
 use pinion_replication_protocol::node::Input;
@@ -38,6 +40,8 @@ struct Parting {
     common: OpTime,
     rolled_back: u64,
     affected: Affected,
+    /// What a planted fault does not take back.
+    kept: Option<Fetched>,
 }
 
 /// Why there is no rollback.
@@ -74,14 +78,23 @@ impl Driver {
             common,
             rolled_back,
             affected,
+            kept,
         } = parting;
         tracing::info!(target: "ROLLBACK", id = 21_593u64, source = %source, commonPoint = ?common, entries = rolled_back, "Transition to ROLLBACK");
         event("rollback begin");
         if let Err(error) = keep_documents(&affected).await {
             return stop_node("the documents of a rollback cannot be kept", &error);
         }
-        match self.go_back(common.ts, rollback_id).await {
+        self.reopens.set(true);
+        let gone_back = self.go_back(common.ts, rollback_id).await;
+        self.reopens.set(false);
+        match gone_back {
             Ok(()) => {
+                if let Some(kept) = kept {
+                    let applier = Applier::new(ApplyMode::Secondary);
+                    let _ = applier.apply(common.ts, kept.bytes).await;
+                    let _ = applier.barrier().await;
+                }
                 event("rolled back");
                 tracing::info!(target: "ROLLBACK", id = 21_612u64, rollbackId = rollback_id, entries = rolled_back, "Rollback complete");
                 self.tell(Input::RolledBack(self.progress()));
@@ -91,13 +104,14 @@ impl Driver {
     }
 
     async fn go_back(self: &Rc<Self>, common: Timestamp, rollback_id: i32) -> Result<()> {
+        // First, as whoever copies this node's data must learn of it, even if this node dies on the way.
+        persisted::store_rollback_id(rollback_id).await?;
         let highest = storage().last_allotted();
         let reopened = reopen_at(common).await;
         reopened.map_err(|error: OpenNodeError| Error::internal(error.to_string()))?;
         // No timestamp is used again for something else.
         storage().advance_cluster_time(highest);
         pinion_exec::show_oplog(self.retention.get()).await?;
-        persisted::store_rollback_id(rollback_id).await?;
         pinion_exec::forget_default_concerns().await;
         self.terms.borrow_mut().cut(common);
         self.keep_history(self.with_node(|node| node.stable_optime().ts).min(common));
@@ -119,12 +133,16 @@ impl Driver {
         let mut remote = Backwards::open(source).await?;
         let mut affected = Affected::new();
         let mut newest: Option<Fetched> = None;
+        let mut kept = None;
         loop {
             let entry = match search.awaited() {
                 Oplog::Local => {
                     // The one before was of this branch, and goes.
                     if let Some(gone) = newest.take() {
                         note(&gone, &mut affected)?;
+                        if self.options.planted_fault.keeps(&gone) {
+                            kept = Some(gone);
+                        }
                     }
                     newest = local.next().await?;
                     newest.as_ref().map(|entry| entry.optime)
@@ -142,6 +160,7 @@ impl Driver {
                     common,
                     rolled_back,
                     affected,
+                    kept,
                 });
             }
         }

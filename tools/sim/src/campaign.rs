@@ -37,7 +37,15 @@ impl Kind {
         }
     }
 
-    /// What a campaign of at least [`FULL_CAMPAIGN`] seeds must have met.
+    /// How many seeds a campaign has that must meet everything.
+    fn full_campaign(self) -> u64 {
+        match self {
+            Kind::Node => 200,
+            Kind::Set => 60,
+        }
+    }
+
+    /// What such a campaign must have met.
     fn must_happen(self) -> &'static [&'static str] {
         match self {
             Kind::Node => MUST_HAPPEN,
@@ -46,8 +54,6 @@ impl Kind {
     }
 }
 
-/// What every campaign of at least this many seeds must have met.
-const FULL_CAMPAIGN: u64 = 200;
 const MUST_HAPPEN: &[&str] = &[
     "power cuts",
     "kills",
@@ -116,9 +122,22 @@ const MUST_HAPPEN_TO_SETS: &[&str] = &[
     "sets compared",
     "power cuts",
     "kills",
+    "shutdowns ordered",
     "links cut",
     "links cut one way",
+    "links slowed",
+    "links clogged",
     "clocks jumped",
+    "disks slowed",
+    "step-downs ordered",
+    "step-ups ordered",
+    "primaries stranded",
+    "elections torn",
+    "reconfigurations",
+    "members added and synced",
+    "members replaced and synced",
+    "event index build drained",
+    "event checkpoint end",
     "event elected",
     "event stepped down",
     "event vote stored",
@@ -132,11 +151,30 @@ const MUST_HAPPEN_TO_SETS: &[&str] = &[
     "majority reads",
     "snapshot reads",
     "linearizable reads",
+    "reads by an index",
+    "writes sent again",
     "crash at elected",
     "crash at entries logged",
     "crash at flush",
     "crash at vote stored",
     "crash at term begun",
+];
+
+/// What the line of a seed of sets tells, and what it counts.
+const TOLD_OF_SETS: &[(&str, &[&str])] = &[
+    ("crashes", &["power cuts", "kills"]),
+    ("cuts", &["links cut"]),
+    ("one-way cuts", &["links cut one way"]),
+    ("clogs", &["links clogged"]),
+    ("slow disks", &["disks slowed"]),
+    ("clock jumps", &["clocks jumped"]),
+    ("elections", &["event elected"]),
+    ("step-downs", &["event stepped down"]),
+    ("reconfigurations", &["reconfigurations"]),
+    ("members added", &["members added and synced"]),
+    ("members replaced", &["members replaced and synced"]),
+    ("rollbacks", &["event rolled back"]),
+    ("index builds", &["event index build drained"]),
 ];
 
 /// Seeds that failed once and what was wrong then. Every campaign runs them.
@@ -164,6 +202,9 @@ pub fn campaign(of: Kind, first: u64, count: u64, fault: Fault) -> Result<(), St
     let mut failed = 0;
     let all = seeds.len();
     for (seed, outcome) in run_all(of, &seeds, fault, false) {
+        if of == Kind::Set {
+            println!("seed {seed}: {}", told_of_set(&outcome));
+        }
         for (name, number) in outcome.counts {
             *totals.entry(name).or_default() += number;
         }
@@ -180,7 +221,7 @@ pub fn campaign(of: Kind, first: u64, count: u64, fault: Fault) -> Result<(), St
     let absent: Vec<&&str> = must_happen
         .filter(|name| totals.get(**name).is_none_or(|number| *number == 0))
         .collect();
-    let incomplete = count >= FULL_CAMPAIGN && fault == Fault::NONE && !absent.is_empty();
+    let incomplete = count >= of.full_campaign() && fault == Fault::NONE && !absent.is_empty();
     if incomplete {
         println!("never happened: {absent:?}");
     }
@@ -194,6 +235,16 @@ pub fn campaign(of: Kind, first: u64, count: u64, fault: Fault) -> Result<(), St
     } else {
         Err("run one with: pinion-sim seed --number N".into())
     }
+}
+
+fn told_of_set(outcome: &Outcome) -> String {
+    let told = TOLD_OF_SETS.iter().filter_map(|(what, names)| {
+        let counts = names.iter().filter_map(|name| outcome.counts.get(*name));
+        let count: u64 = counts.sum();
+        (count > 0).then(|| format!("{count} {what}"))
+    });
+    let told: Vec<String> = told.collect();
+    format!("{:.1} s; {}", outcome.took.as_secs_f64(), told.join(", "))
 }
 
 /// Plants each fault in turn and looks for a seed that finds it.
@@ -259,6 +310,15 @@ fn run_all(of: Kind, seeds: &[u64], fault: Fault, until_failure: bool) -> Vec<(u
 
 /// A panic is a failure of its seed, and the others still run.
 fn guarded(of: Kind, seed: u64, fault: Fault) -> Outcome {
+    let began = Instant::now();
+    let outcome = caught(of, seed, fault);
+    Outcome {
+        took: began.elapsed(),
+        ..outcome
+    }
+}
+
+fn caught(of: Kind, seed: u64, fault: Fault) -> Outcome {
     std::panic::catch_unwind(|| of.run(seed, fault, false)).unwrap_or_else(|panic| {
         let text = panic
             .downcast_ref::<String>()

@@ -73,6 +73,8 @@ pub struct Outcome {
     pub problem: Option<String>,
     pub trace_hash: u64,
     pub counts: BTreeMap<String, u64>,
+    /// The time of people that it took; only shown.
+    pub took: Duration,
 }
 
 impl Outcome {

@@ -213,6 +213,15 @@ impl SimHandle {
         self.world().start_life(&self.node(node), cores);
     }
 
+    /// Empties the disk of a node that is down: it is replaced by a new one.
+    ///
+    /// # Panics
+    /// If the node is running.
+    pub fn wipe_disk(&self, node: NodeId) {
+        assert!(!self.is_running(node), "only a node that is down gets a new disk");
+        self.node(node).disk.borrow_mut().wipe();
+    }
+
     /// Gives a node another main function, for its next start.
     pub fn set_main<F, Fut>(&self, node: NodeId, main: F)
     where

@@ -153,6 +153,12 @@ impl Disk {
         }
     }
 
+    /// Leaves nothing on it.
+    pub(super) fn wipe(&mut self) {
+        self.release_process();
+        self.inodes = BTreeMap::from([(ROOT, Inode::Directory(Directory::default()))]);
+    }
+
     fn next_change(&mut self) -> u64 {
         self.change += 1;
         self.change

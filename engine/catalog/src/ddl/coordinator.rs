@@ -45,6 +45,9 @@ pub(crate) struct Coordinator {
     own_given: Cell<u64>,
     rng: RefCell<Rng>,
     pub(super) builds: Builds,
+    /// A fault that the simulation plants to see whether it would find it: readers are not kept out while a logged command is
+    /// applied.
+    pub(super) reads_unfenced: Cell<bool>,
     pub(super) logged_builds: LoggedBuilds,
 }
 
@@ -85,6 +88,7 @@ impl Coordinator {
             own_given: Cell::new(0),
             rng: RefCell::new(pinion_runtime::random_stream("catalog")),
             builds: Builds::default(),
+            reads_unfenced: Cell::new(false),
             logged_builds: LoggedBuilds::default(),
         }
     }

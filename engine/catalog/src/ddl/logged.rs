@@ -93,6 +93,14 @@ fn damaged(row: BadRow) -> Error {
     Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, row.0)
 }
 
+/// Plants a fault that the simulation must find: from now on readers are not kept out while a logged command is applied.
+/// Called on core 0.
+#[doc(hidden)]
+pub fn plant_unfenced_reads() {
+    let coordinator = pinion_runtime::core_local::<Coordinator>();
+    coordinator.reads_unfenced.set(true);
+}
+
 /// Applies what an entry does to the catalog: rows, indexes, memory, dropped trees. Runs on core 0, after everything before
 /// the entry has been applied and before anything after it is. False where there is nothing to do.
 ///
@@ -272,7 +280,11 @@ impl Coordinator {
                 .await?;
             self.apply_logged(command.ts, |_| Ok(change)).await
         };
-        let change = match command.gates() {
+        let mut gates = command.gates();
+        if self.reads_unfenced.get() {
+            gates = gates.map(|mode| mode.min(GateMode::NoWrites));
+        }
+        let change = match gates {
             Some(mode) => behind_gates(&namespaces, mode, apply).await?,
             None => apply.await?,
         };

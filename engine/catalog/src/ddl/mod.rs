@@ -32,7 +32,7 @@ pub use create::{create_collection, ensure_collection};
 pub(crate) use drop::drop_temporary;
 pub use drop::{Dropped, drop_collection, drop_database};
 pub use indexes::{IndexSelection, IndexesCreated, create_indexes, drop_indexes};
-pub use logged::{ApplyMode, LoggedCommand, apply_command};
+pub use logged::{ApplyMode, LoggedCommand, apply_command, plant_unfenced_reads};
 pub use multikey::set_multikey;
 pub use reindex::reindex;
 pub use rename::{DropTarget, rename_collection};

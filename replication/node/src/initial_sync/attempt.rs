@@ -24,6 +24,7 @@ use crate::limits::{
     RETRY_PAUSE,
 };
 use crate::persisted;
+use crate::planted::PlantedFault;
 use crate::terms::Terms;
 
 impl Driver {
@@ -63,7 +64,7 @@ impl Driver {
             self.copy_all(sync, &mut source, halt).await?;
             let stop = source.newest_entry(Timestamp::MAX).await?.optime.ts;
             sync.status.borrow_mut().stop_at(stop);
-            let mut applying = Applying::behind(begin.optime.ts);
+            let mut applying = Applying::behind(begin.optime.ts, self.options.planted_fault);
             applying.apply_to(sync, stop, halt).await?;
             if source.rollback_id().await? != rollback_id {
                 return Err(Failed::new("the source has rolled back"));
@@ -214,11 +215,13 @@ async fn copy_one_by_one(
 struct Applying {
     applier: Applier,
     log: LogCursor,
+    planted_fault: PlantedFault,
 }
 
 impl Applying {
-    fn behind(begin: Timestamp) -> Applying {
+    fn behind(begin: Timestamp, planted_fault: PlantedFault) -> Applying {
         Applying {
+            planted_fault,
             applier: Applier::new(ApplyMode::InitialSync),
             log: storage().log_after(begin),
         }
@@ -248,6 +251,7 @@ impl Applying {
             }
             sync.status.borrow_mut().applied(batch.len() as u64);
             for (ts, entry) in batch {
+                let entry = self.planted_fault.of_initial_sync(ts, entry);
                 let applied = self.applier.apply(ts, entry).await;
                 applied.map_err(|error| failed(&error))?;
             }

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pinion_bson::DocBuilder;
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::node::{Input, SourceFailure};
+use pinion_runtime::sim::event;
 use pinion_runtime::{Duration, JoinHandle, Queue, sleep, spawn, timeout};
 use pinion_server::RemoteError;
 use pinion_wire::Error;
@@ -208,6 +209,7 @@ impl Driver {
         sync.status.borrow_mut().begin_attempt(&source);
         let failed = match self.copy(&sync, &source, &halt).await {
             Ok(()) => {
+                event("initial sync done");
                 tracing::info!(target: "INITSYNC", id = 21_163u64, source = %source, "Initial sync done");
                 self.initial_sync.replace(None);
                 return self.tell(Input::SyncDone(self.progress()));
@@ -217,6 +219,7 @@ impl Driver {
         if given_up.get() {
             return;
         }
+        event("initial sync failed");
         sync.failed.set(number);
         sync.status.borrow_mut().attempt_failed(&failed.why);
         tracing::warn!(target: "INITSYNC", id = 21_200u64, source = %source, error = failed.why, "Initial sync attempt failed");

@@ -94,6 +94,9 @@ pub struct Parameters {
     pub election_handoff: bool,
     /// `priorityTakeoverFreshnessWindowSeconds`.
     pub priority_takeover_freshness_secs: u32,
+    /// Planted by a test: entries of older terms are committed by counting.
+    #[doc(hidden)]
+    pub counts_older_terms: bool,
 }
 
 impl Default for Parameters {
@@ -101,6 +104,7 @@ impl Default for Parameters {
         Parameters {
             election_handoff: true,
             priority_takeover_freshness_secs: 2,
+            counts_older_terms: false,
         }
     }
 }

@@ -121,9 +121,6 @@ pub struct Node {
     waiters: Waiters,
     told: Told,
     metrics: Metrics,
-    /// Planted by a test: entries of older terms are committed by counting.
-    #[cfg(test)]
-    counts_older_terms: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -230,8 +227,6 @@ impl Node {
             waiters: Waiters::default(),
             told: Told::default(),
             metrics: Metrics::default(),
-            #[cfg(test)]
-            counts_older_terms: false,
         };
         if let Some(config) = found.config {
             node.install(config, found.self_index);

@@ -60,6 +60,14 @@ pub enum Happening {
         force: bool,
     },
     StepUp(usize),
+    /// A primary is cut off from all others while its clients ask for no majority: what they write is rolled back.
+    Strand(usize),
+    /// The primary dies, and the whole set loses power when the next one has just been elected.
+    TornElection(usize),
+    /// A member is added, or the configuration is changed otherwise.
+    Reconfig,
+    /// A member is removed from the set, loses its disk, and comes back.
+    Replace(usize),
 }
 
 impl Happening {
@@ -69,7 +77,7 @@ impl Happening {
             true => primary,
             false => rng.below(members as u64) as usize,
         };
-        match rng.below(14) {
+        match rng.below(20) {
             0..4 => Happening::draw_crash(rng, members, member),
             4 => Happening::Shutdown(member),
             5..8 => {
@@ -97,7 +105,11 @@ impl Happening {
                 member: primary,
                 force: rng.chance(0.4),
             },
-            _ => Happening::StepUp(member),
+            13 => Happening::StepUp(member),
+            14 | 15 => Happening::Strand(primary),
+            16 => Happening::TornElection(primary),
+            17 | 18 => Happening::Reconfig,
+            _ => Happening::Replace((primary + 1 + rng.below(members as u64 - 1) as usize) % members),
         }
     }
 
@@ -135,6 +147,10 @@ impl Happening {
             Happening::SlowDisk(_) => "disks slowed",
             Happening::StepDown { .. } => "step-downs ordered",
             Happening::StepUp(_) => "step-ups ordered",
+            Happening::Strand(_) => "primaries stranded",
+            Happening::TornElection(_) => "torn elections ordered",
+            Happening::Reconfig => "reconfigurations ordered",
+            Happening::Replace(_) => "replacements ordered",
         }
     }
 }
@@ -191,7 +207,11 @@ pub fn disturb(sim: &SimHandle, nodes: &[NodeId], happening: &Happening, rng: &m
         Happening::Crash { .. }
         | Happening::Shutdown(_)
         | Happening::StepDown { .. }
-        | Happening::StepUp(_) => {}
+        | Happening::StepUp(_)
+        | Happening::Strand(_)
+        | Happening::TornElection(_)
+        | Happening::Reconfig
+        | Happening::Replace(_) => {}
     }
 }
 

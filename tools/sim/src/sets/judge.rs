@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use pinion_bson::{RawDocument, RawDocumentBuf, Timestamp, rawdoc};
-use pinion_runtime::{Duration, sleep};
+use pinion_runtime::{Duration, now, sleep};
 
+use super::operator::{self, Change};
 use super::workload::{COLLECTION, Shared};
 use crate::client::{Client, batch, error_code};
 
@@ -15,11 +16,24 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long the probe of the end has to reach a majority.
 const PROBE_WTIMEOUT_MS: i32 = 2_000;
 
+/// How long a change of the configuration is tried.
+const RECONFIGURING: Duration = Duration::from_secs(30);
+
+/// One thing to do.
+pub enum Order {
+    /// A command for a member, whose answer does not matter.
+    Command(usize, RawDocumentBuf),
+    /// A change of the configuration, and whether a majority has it in the end.
+    Reconfig {
+        change: Change,
+        done: Rc<Cell<Option<bool>>>,
+    },
+}
+
 /// What the judge is to do, and what came of it.
 #[derive(Default)]
 pub struct Orders {
-    /// Commands for members, whose answers do not matter.
-    pub commands: RefCell<VecDeque<(usize, RawDocumentBuf)>>,
+    pub given: RefCell<VecDeque<Order>>,
     /// The members have to agree by now.
     pub compares: Cell<bool>,
     pub begun: Cell<bool>,
@@ -53,16 +67,24 @@ pub async fn judge(shared: Rc<Shared>, orders: Rc<Orders>, config: RawDocumentBu
         shared: shared.clone(),
         probes: 0,
     };
+    let count = operator::hosts(&config).len();
     let initiate = rawdoc! { "replSetInitiate": config, "$db": "admin" };
-    while !judge.is_begun(&initiate).await {
+    while !judge.is_begun(count, &initiate).await {
         sleep(LOOK_EVERY).await;
     }
     orders.begun.set(true);
     while !shared.stopped.get() {
         sleep(LOOK_EVERY).await;
-        let order = orders.commands.borrow_mut().pop_front();
-        if let Some((member, command)) = order {
-            let _ = judge.clients[member].command(&command).await;
+        let order = orders.given.borrow_mut().pop_front();
+        match order {
+            Some(Order::Command(member, command)) => {
+                let _ = judge.clients[member].command(&command).await;
+            }
+            Some(Order::Reconfig { change, done }) => {
+                let is_done = judge.change_config(change).await;
+                done.set(Some(is_done));
+            }
+            None => {}
         }
         if orders.compares.get() && !orders.agreed.get() {
             match judge.compare().await {
@@ -95,13 +117,13 @@ impl Judge {
     }
 
     /// Whether every member has taken its place; the set is initiated where it is not yet.
-    async fn is_begun(&mut self, initiate: &RawDocument) -> bool {
+    async fn is_begun(&mut self, count: usize, initiate: &RawDocument) -> bool {
         let status = rawdoc! { "replSetGetStatus": 1_i32, "$db": "admin" };
         if self.ask(0, &status).await.is_err() {
             let _ = self.clients[0].command(initiate).await;
             return false;
         }
-        for member in 0..self.clients.len() {
+        for member in 0..count {
             let status = self.ask(member, &status).await;
             let state = status
                 .ok()
@@ -113,11 +135,76 @@ impl Judge {
         true
     }
 
+    /// Changes the configuration; whether a majority has what it is then.
+    async fn change_config(&mut self, change: Change) -> bool {
+        let deadline = now() + RECONFIGURING;
+        let mut is_asked = false;
+        while now() < deadline {
+            match self.try_config(change, is_asked).await {
+                Ok(true) => {
+                    self.shared.history.borrow_mut().count("reconfigurations");
+                    return true;
+                }
+                Ok(false) => is_asked = true,
+                Err(why) => tracing::info!(why, ?change, "a reconfiguration has to wait"),
+            }
+            sleep(LOOK_EVERY * 4).await;
+        }
+        false
+    }
+
+    /// Looks whether a majority has a change, and asks for it where it is not there. False where it was asked for.
+    async fn try_config(&mut self, change: Change, is_asked: bool) -> Result<bool, String> {
+        let primary = self.find_primary().await?;
+        let (config, is_committed) = self.config(primary).await?;
+        let is_done = match change {
+            Change::Priority(_) => is_asked,
+            Change::Add(_) | Change::Remove(_) => change.is_done(&config, &self.shared.members),
+        };
+        if is_done {
+            return match is_committed {
+                true => Ok(true),
+                false => Err("no majority has it yet".into()),
+            };
+        }
+        let new = change.of(&config, &self.shared.members);
+        let reconfig = rawdoc! { "replSetReconfig": new, "$db": "admin" };
+        self.ask(primary, &reconfig).await?;
+        Ok(false)
+    }
+
+    async fn find_primary(&mut self) -> Result<usize, String> {
+        let hello = rawdoc! { "hello": 1_i32, "$db": "admin" };
+        for member in 0..self.clients.len() {
+            let reply = self.ask(member, &hello).await;
+            let reply = reply.as_ref().ok();
+            if reply.is_some_and(|reply| matches!(reply.get_bool("isWritablePrimary"), Ok(true))) {
+                return Ok(member);
+            }
+        }
+        Err("there is no primary".into())
+    }
+
+    /// The configuration of a primary, and whether a majority has it.
+    async fn config(&mut self, primary: usize) -> Result<(RawDocumentBuf, bool), String> {
+        let get = rawdoc! { "replSetGetConfig": 1_i32, "commitmentStatus": true, "$db": "admin" };
+        let reply = self.ask(primary, &get).await?;
+        let config = reply.get_document("config");
+        let config = config.map_err(|_| format!("{reply:?}"))?.to_owned();
+        let is_committed = matches!(reply.get_bool("commitmentStatus"), Ok(true));
+        Ok((config, is_committed))
+    }
+
     /// Whether a primary takes a write, and all members have the same and all that is certain.
     async fn compare(&mut self) -> Result<(), String> {
-        self.probe().await?;
+        let primary = self.probe().await?;
+        let (config, _) = self.config(primary).await?;
+        let hosts = operator::hosts(&config);
+        let members: Vec<usize> = (0..self.clients.len())
+            .filter(|at| hosts.contains(&self.shared.members[*at].to_string()))
+            .collect();
         let mut first: Option<Contents> = None;
-        for member in 0..self.clients.len() {
+        for member in members.iter().copied() {
             let contents = self.contents(member).await?;
             let Some(first) = &first else {
                 first = Some(contents);
@@ -137,7 +224,7 @@ impl Judge {
             }
         }
         let floor = self.shared.history.borrow().floor();
-        for member in 0..self.clients.len() {
+        for member in members {
             let documents = self.documents(member).await?;
             let who = format!("member {member} at the end");
             self.shared
@@ -148,8 +235,8 @@ impl Judge {
         Ok(())
     }
 
-    /// Some member takes a write that a majority acknowledges.
-    async fn probe(&mut self) -> Result<(), String> {
+    /// Some member takes a write that a majority acknowledges; which.
+    async fn probe(&mut self) -> Result<usize, String> {
         let mut answers = Vec::new();
         self.probes += 1;
         let write = rawdoc! {
@@ -160,7 +247,7 @@ impl Judge {
         };
         for member in 0..self.clients.len() {
             match self.ask(member, &write).await {
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(member),
                 Err(why) => answers.push(why),
             }
         }

@@ -4,6 +4,8 @@ mod chaos;
 mod history;
 mod judge;
 mod observer;
+mod operator;
+mod scenes;
 mod session;
 mod workload;
 
@@ -23,7 +25,7 @@ use crate::fault::Fault;
 use crate::seed::Outcome;
 use chaos::Happening;
 use history::History;
-use judge::Orders;
+use judge::{Order, Orders};
 use observer::Sightings;
 use workload::Shared;
 
@@ -60,6 +62,12 @@ struct Run {
     sightings: Rc<RefCell<Sightings>>,
     rng: Rng,
     outcome: Outcome,
+    /// A node that is no member at the beginning.
+    spare: Option<usize>,
+    /// The node that waits to be added.
+    outside: Option<usize>,
+    /// Members whose disks were replaced, with how often each had synced before.
+    replaced: Vec<(usize, u64)>,
 }
 
 /// Runs one seed.
@@ -86,7 +94,8 @@ impl Run {
     fn new(sim: Sim, fault: Fault) -> Run {
         let mut rng = sim.random_stream("campaign");
         let count = [3, 3, 3, 4, 5][rng.below(5) as usize];
-        let members: Vec<Member> = (0..count)
+        let spare = rng.chance(0.4).then_some(count);
+        let members: Vec<Member> = (0..count + usize::from(spare.is_some()))
             .map(|at| add_member(&sim, at, &mut rng, fault))
             .collect();
         let addresses = members
@@ -98,12 +107,12 @@ impl Run {
             paused: Cell::new(true),
             active: Cell::new(0),
             stopped: Cell::new(false),
-            alone: [0.0, 0.0, 0.1][rng.below(3) as usize],
+            alone: Cell::new([0.0, 0.1, 0.3][rng.below(3) as usize]),
             pause_ms: [20, 100, 400][rng.below(3) as usize],
         });
         let orders: Rc<Orders> = Rc::default();
         let sightings: Rc<RefCell<Sightings>> = Rc::default();
-        let config = set_config(&shared.members, &mut rng);
+        let config = set_config(&shared.members[..count], &mut rng);
         add_clients(&sim, &shared, &mut rng);
         for (at, member) in members.iter().enumerate() {
             let (shared, sightings, handle) = (shared.clone(), sightings.clone(), sim.handle());
@@ -133,7 +142,14 @@ impl Run {
             sightings,
             rng,
             outcome: Outcome::default(),
+            spare,
+            outside: spare,
+            replaced: Vec::new(),
         }
+    }
+
+    fn nodes(&self) -> Vec<NodeId> {
+        self.members.iter().map(|member| member.node).collect()
     }
 
     fn run(&mut self) -> Result<(), String> {
@@ -223,10 +239,11 @@ impl Run {
     }
 
     fn let_happen(&mut self, happening: &Happening) -> Result<(), String> {
-        let nodes: Vec<NodeId> = self.members.iter().map(|member| member.node).collect();
+        let nodes = self.nodes();
         chaos::disturb(&self.sim, &nodes, happening, &mut self.rng);
-        if let Some(order) = chaos::command(happening, &mut self.rng) {
-            self.orders.commands.borrow_mut().push_back(order);
+        if let Some((member, command)) = chaos::command(happening, &mut self.rng) {
+            let order = Order::Command(member, command);
+            self.orders.given.borrow_mut().push_back(order);
         }
         match happening {
             Happening::Crash {
@@ -248,6 +265,10 @@ impl Run {
                 self.members[*member].is_ending = true;
                 self.sim.terminate(nodes[*member]);
             }
+            Happening::Strand(primary) => self.strand(*primary)?,
+            Happening::TornElection(primary) => self.tear_election(*primary)?,
+            Happening::Reconfig => self.reconfigure(),
+            Happening::Replace(member) => self.replace(*member)?,
             _ => {}
         }
         Ok(())
@@ -285,6 +306,7 @@ impl Run {
             self.pass(Duration::from_millis(100))?;
         }
         self.outcome.count("sets compared", 1);
+        self.count_syncs();
         Ok(())
     }
 
@@ -400,7 +422,7 @@ fn add_clients(sim: &Sim, shared: &Rc<Shared>, rng: &mut Rng) {
             workload::work(shared.clone(), number, rng.clone())
         });
     }
-    if rng.chance(0.5) {
+    if rng.chance(0.7) {
         let (shared, rng) = (shared.clone(), sim.random_stream("catalog"));
         sim.add_node("catalog", 1, move |_| {
             workload::change_catalog(shared.clone(), rng.clone())

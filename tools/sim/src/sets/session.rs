@@ -51,6 +51,8 @@ pub struct Session {
     /// The time of the last operation, which the next one must not see less of.
     pub operation_time: Option<Timestamp>,
     pub rng: Rng,
+    /// The last write.
+    last: Option<RawDocumentBuf>,
 }
 
 fn clients(members: &[SocketAddr], patience: Duration) -> Vec<Client> {
@@ -72,6 +74,7 @@ impl Session {
             cluster_time: None,
             operation_time: None,
             rng,
+            last: None,
         }
     }
 
@@ -136,7 +139,14 @@ impl Session {
         let mut body = body.to_owned();
         body.append(cstr!("lsid"), self.lsid());
         body.append(cstr!("txnNumber"), self.txn_number);
+        self.last = Some(body.clone());
         self.retry(&body).await
+    }
+
+    /// Sends the last write again, as it was.
+    pub async fn again(&mut self) -> Option<Written> {
+        let last = self.last.clone()?;
+        Some(self.retry(&last).await)
     }
 
     /// Sends a command that may be executed twice until its outcome is known.
@@ -173,9 +183,10 @@ impl Session {
         member: Option<usize>,
         collection: &str,
         concern: &RawDocument,
+        hint: Option<RawDocumentBuf>,
     ) -> Result<Vec<RawDocumentBuf>, Unread> {
         let member = member.unwrap_or(self.primary);
-        let find = rawdoc! {
+        let mut find = rawdoc! {
             "find": collection,
             "batchSize": 1_000_000_i32,
             "readConcern": concern.to_owned(),
@@ -184,6 +195,9 @@ impl Session {
             "$readPreference": { "mode": "secondaryPreferred" },
             "$db": "sim",
         };
+        if let Some(hint) = hint {
+            find.append(cstr!("hint"), hint);
+        }
         let reply = self.on(member, &find).await;
         let reply = reply.map_err(|_| Unread::OfTheMoment)?;
         match error_code(&reply) {

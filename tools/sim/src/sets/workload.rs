@@ -10,14 +10,25 @@ use pinion_runtime::{Duration, Rng, sleep};
 
 use super::history::{Floor, History};
 use super::session::{Session, Unread, Written};
+use crate::client::error_code;
 
 pub const COLLECTION: &str = "docs";
 /// Operations on one document, after which its writer takes another one.
 const OPERATIONS_OF_A_DOCUMENT: usize = 40;
+/// Operations after which a writer pauses longer, and again after as many.
+const BUSY_OPERATIONS: u64 = 150;
 /// Documents that one insert makes at most.
 const MOST_AT_ONCE: u64 = 4;
 /// How long the set has to acknowledge a write before it says that it could not yet.
 const WTIMEOUT_MS: i32 = 5_000;
+/// How often a write is sent a second time though it was answered.
+const AGAIN: f64 = 0.15;
+/// IncompleteTransactionHistory.
+const INCOMPLETE_HISTORY: i32 = 217;
+/// How often a read goes by the index that comes and goes.
+const BY_INDEX: f64 = 0.4;
+/// BadValue (the index of the hint is not there), IndexNotFound, QueryPlanKilled: what a read by an index may be refused with.
+const NO_INDEX: [i32; 3] = [2, 27, 175];
 /// NamespaceNotFound, IndexNotFound, NamespaceExists, IndexOptionsConflict, BackgroundOperationInProgressForNamespace, IndexBuildAborted:
 /// right answers to changes of the catalog that are sent twice.
 const DDL_REFUSALS: [i32; 6] = [26, 27, 48, 85, 12_587, 276];
@@ -33,7 +44,7 @@ pub struct Shared {
     /// Everybody ends.
     pub stopped: Cell<bool>,
     /// The part of the writes that only the primary acknowledges.
-    pub alone: f64,
+    pub alone: Cell<f64>,
     /// Longest pause of a client between two operations.
     pub pause_ms: u64,
 }
@@ -93,13 +104,17 @@ pub async fn work(shared: Rc<Shared>, number: usize, mut rng: Rng) {
         documents: Vec::new(),
         seen: BTreeMap::new(),
     };
+    let mut operations = 0;
     while let Some(_active) = shared.begin().await {
         match writer.rng.below(10) {
-            0..2 => writer.insert().await,
-            2..6 => writer.update().await,
+            0 => writer.insert().await,
+            1..6 => writer.update().await,
             _ => writer.read().await,
         }
-        sleep(Duration::from_millis(writer.rng.below(shared.pause_ms + 1))).await;
+        operations += 1;
+        // Every read is of everything: a run of long virtual time must not take as much longer.
+        let pause_ms = shared.pause_ms * (1 + operations / BUSY_OPERATIONS);
+        sleep(Duration::from_millis(writer.rng.below(pause_ms + 1))).await;
     }
 }
 
@@ -111,7 +126,7 @@ impl Writer {
 
     /// The write concern of the next write, and whether a majority acknowledges it.
     fn concern(&mut self) -> (RawDocumentBuf, bool) {
-        match self.rng.chance(self.shared.alone) {
+        match self.rng.chance(self.shared.alone.get()) {
             true => (rawdoc! { "w": 1_i32 }, false),
             false => (rawdoc! { "w": "majority", "wtimeout": WTIMEOUT_MS }, true),
         }
@@ -185,11 +200,17 @@ impl Writer {
         operations: Vec<(String, i64)>,
         of_majority: bool,
     ) {
+        if self.rng.chance(AGAIN) {
+            self.write_again().await;
+        }
         for (key, number) in &operations {
             self.shared.history.borrow_mut().sent(key, *number);
         }
         match self.session.write(command).await {
             Written::Unknown => self.shared.count("writes of unknown outcome"),
+            Written::Refused(reply) if error_code(&reply) == INCOMPLETE_HISTORY => {
+                self.shared.count("writes of unknown outcome")
+            }
             Written::Refused(reply) => {
                 let problem = format!("{}: a write was refused: {reply:?}", self.name);
                 self.shared.fail(problem);
@@ -205,6 +226,19 @@ impl Writer {
                     self.seen.entry(key).or_default().push(number);
                 }
             }
+        }
+    }
+
+    /// Sends the last write once more, as if its answer had been lost: it must not be executed a second time.
+    async fn write_again(&mut self) {
+        match self.session.again().await {
+            Some(Written::Acknowledged) => self.shared.count("writes sent again"),
+            // What a `findAndModify` answered with is not known to a member that copied its data.
+            Some(Written::Refused(reply)) if error_code(&reply) != INCOMPLETE_HISTORY => {
+                let problem = format!("{}: a write sent again was refused: {reply:?}", self.name);
+                self.shared.fail(problem);
+            }
+            Some(Written::Refused(_) | Written::Unknown) | None => {}
         }
     }
 
@@ -237,9 +271,14 @@ impl Writer {
             "majority" | "snapshot" if causal => self.seen.clone(),
             _ => Floor::new(),
         };
-        let read = self.session.read_all(member, COLLECTION, &concern).await;
-        let documents = match read {
+        let by_index = self.rng.chance(BY_INDEX);
+        let hint = by_index.then(|| rawdoc! { "v": 1_i32, "n": -1_i32 });
+        let read = self.session.read_all(member, COLLECTION, &concern, hint);
+        let documents = match read.await {
             Ok(documents) => documents,
+            Err(Unread::Refused(reply)) if by_index && NO_INDEX.contains(&error_code(&reply)) => {
+                return self.shared.count("reads by an index that was not there");
+            }
             Err(Unread::OfTheMoment) => return self.shared.count("reads not answered"),
             Err(Unread::Refused(reply)) => {
                 let problem = format!("{}: a {level} read was refused: {reply:?}", self.name);
@@ -251,10 +290,13 @@ impl Writer {
             format!("member {member}")
         });
         let who = format!(
-            "{} by a {level} read on {place}, causal {causal}",
+            "{} by a {level} read on {place}, causal {causal}, by an index {by_index}",
             self.name
         );
         let found = history.check(&who, &documents, &floor);
+        if by_index {
+            history.count("reads by an index");
+        }
         history.count(match level {
             "local" => "local reads",
             "available" => "available reads",
@@ -297,7 +339,7 @@ pub async fn change_catalog(shared: Rc<Shared>, mut rng: Rng) {
         match session.retry(&command).await {
             Written::Acknowledged => shared.count("catalog changes acknowledged"),
             Written::Refused(reply)
-                if DDL_REFUSALS.contains(&crate::client::error_code(&reply)) => {}
+                if DDL_REFUSALS.contains(&error_code(&reply)) => {}
             Written::Refused(reply) => {
                 shared.fail(format!("a change of the catalog was refused: {reply:?}"))
             }

@@ -299,10 +299,12 @@ impl World {
             set_name: SET.into(),
             host,
             seed,
-            parameters: Parameters::default(),
+            parameters: Parameters {
+                counts_older_terms: self.planted == Planted::CommitOverTerms,
+                ..Parameters::default()
+            },
         };
-        let mut node = Node::new(identity, found, self.now);
-        node.counts_older_terms = self.planted == Planted::CommitOverTerms;
+        let node = Node::new(identity, found, self.now);
         member.life = Some(Life {
             node,
             applied: log.len(),

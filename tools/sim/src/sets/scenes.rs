@@ -1,0 +1,135 @@
+//! Scenes of a run: faults that make something rare happen only together, in this order.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use pinion_runtime::sim::{Death, DiskFaults};
+use pinion_runtime::Duration;
+
+use super::chaos::Happening;
+use super::judge::Order;
+use super::operator::Change;
+use super::{PRIMARY, Run, chaos};
+
+/// How long a scene waits for what it needs.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A primary that is cut off has noticed by then, and another one was elected.
+const MOST_STRANDED_MS: u64 = 20_000;
+/// How much slower disks are in a torn election.
+const TORN_SLOWNESS: u64 = 60;
+/// How long a new primary lives in one at most.
+const MOST_TORN_US: u64 = 120_000;
+
+impl Run {
+    /// A primary is cut off from the others, and its clients ask for no majority: what they write before it notices, or before
+    /// they do, is rolled back.
+    pub(super) fn strand(&mut self, primary: usize) -> Result<(), String> {
+        let usual = self.shared.alone.replace(1.0);
+        self.pass_some(500)?;
+        let cut = Happening::Cut {
+            apart: vec![primary],
+            one_way: false,
+        };
+        chaos::disturb(&self.sim, &self.nodes(), &cut, &mut self.rng);
+        self.pass_some(MOST_STRANDED_MS)?;
+        self.shared.alone.set(usual);
+        self.heal();
+        Ok(())
+    }
+
+    /// The primary dies. When another one is elected and has hardly begun, all lose power, on disks so slow that little of its
+    /// term is on any of them. Then all come back, and elect again.
+    pub(super) fn tear_election(&mut self, primary: usize) -> Result<(), String> {
+        let nodes = self.nodes();
+        let slow = DiskFaults {
+            slowness: self.rng.between(1, TORN_SLOWNESS),
+            ..DiskFaults::default()
+        };
+        for (at, node) in nodes.iter().enumerate() {
+            self.members[at].restart_at.get_or_insert(self.sim.now() + PATIENCE * 2);
+            if at == primary {
+                self.sim.crash(*node, Death::PowerCut);
+            } else {
+                self.sim.set_disk_faults(*node, slow.clone());
+                let after = Duration::from_micros(self.rng.below(MOST_TORN_US + 1));
+                let death = Death::PowerCut;
+                self.sim.crash_after(*node, "term begun", 1, after, death);
+            }
+        }
+        let others: Vec<usize> = (0..nodes.len())
+            .filter(|at| *at != primary && self.sim.is_running(nodes[*at]))
+            .collect();
+        let deadline = self.sim.now() + PATIENCE;
+        let has_fallen = |run: &Run| others.iter().any(|at| !run.sim.is_running(nodes[*at]));
+        while !has_fallen(self) && self.sim.now() < deadline {
+            self.pass(Duration::from_millis(1))?;
+        }
+        if has_fallen(self) {
+            self.outcome.count("elections torn", 1);
+            nodes.iter().for_each(|node| self.sim.crash(*node, Death::PowerCut));
+        }
+        self.heal();
+        for member in &mut self.members {
+            let wait = Duration::from_millis(self.rng.below(50));
+            member.restart_at = Some(self.sim.now() + wait);
+        }
+        self.pass_some(15_000)
+    }
+
+    /// Adds the member that is outside, or changes something else.
+    pub(super) fn reconfigure(&mut self) {
+        let change = match self.outside.take() {
+            Some(member) => Change::Add(member),
+            None => Change::Priority(self.rng.next_u64()),
+        };
+        self.order(change);
+    }
+
+    fn order(&mut self, change: Change) -> Rc<Cell<Option<bool>>> {
+        let done: Rc<Cell<Option<bool>>> = Rc::default();
+        self.orders.given.borrow_mut().push_back(Order::Reconfig {
+            change,
+            done: done.clone(),
+        });
+        done
+    }
+
+    /// Takes a member out of the set and its disk away. When a majority has the configuration without it, nobody counts upon
+    /// what it had, its vote neither.
+    pub(super) fn replace(&mut self, member: usize) -> Result<(), String> {
+        if self.outside.is_some() || self.sightings.borrow().seen(member).state == PRIMARY {
+            return Ok(());
+        }
+        let done = self.order(Change::Remove(member));
+        while done.get().is_none() {
+            self.pass(Duration::from_millis(100))?;
+        }
+        if done.get() == Some(true) {
+            let node = self.members[member].node;
+            self.sim.crash(node, Death::PowerCut);
+            self.sim.cancel_crashes(node);
+            self.sim.wipe_disk(node);
+            let before = self.sim.event_count(node, SYNCED);
+            self.replaced.push((member, before));
+            let wait = chaos::down_time(&mut self.rng);
+            self.members[member].restart_at = Some(self.sim.now() + wait);
+            self.members[member].ended.take();
+        }
+        self.order(Change::Add(member));
+        Ok(())
+    }
+
+    /// Initial syncs of members that were added, and of those whose disks were replaced.
+    pub(super) fn count_syncs(&mut self) {
+        let synced = |member: usize| self.sim.event_count(self.members[member].node, SYNCED);
+        let added = self.spare.filter(|member| synced(*member) > 0).iter().count();
+        let replaced = self.replaced.iter();
+        let replaced = replaced.filter(|(member, before)| synced(*member) > *before);
+        let replaced = replaced.count();
+        self.outcome.count("members added and synced", added as u64);
+        self.outcome
+            .count("members replaced and synced", replaced as u64);
+    }
+}
+
+const SYNCED: &str = "initial sync done";
