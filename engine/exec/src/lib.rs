@@ -65,7 +65,7 @@ pub use parameters::{LogControl, set_start_parameters, test_commands_enabled};
 pub use pinion_catalog::from_fatal;
 #[doc(hidden)]
 pub use pinion_catalog::plant_unfenced_reads;
-pub use pinion_catalog::{ApplyMode, CatalogRows, is_replicated};
+pub use pinion_catalog::{ApplyMode, CatalogRows, Uuid, is_replicated};
 pub use profile::set_profile_defaults;
 pub use read::from_log_error;
 pub use reopen::reopen_at;

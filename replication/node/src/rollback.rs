@@ -11,8 +11,7 @@ use std::rc::Rc;
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, rawdoc};
 use pinion_clock::{OpTime, Timestamp};
 use pinion_exec::{
-    Applier, ApplyMode, OpenNodeError, document_by_id, from_log_error, reopen_at, state,
-};
+    Applier, ApplyMode, OpenNodeError, document_by_id, from_log_error, reopen_at, state, Uuid};
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::decision::{CommonPointSearch, Oplog, SearchStep};
 use pinion_replication_protocol::node::Input;
@@ -32,8 +31,15 @@ use crate::limits::{FETCH_TIMEOUT, ROLLBACK_BATCH, ROLLBACK_BATCH_BYTES, ROLLBAC
 use crate::peers::connect;
 use crate::persisted;
 
-/// The ids of documents, by the namespace in which the entries name them.
-type Affected = BTreeMap<String, Vec<RawBson>>;
+/// The documents of one collection that entries have written.
+struct Written {
+    /// Its UUID, which names the folder that they are kept in; a name may hold what no folder may be called.
+    uuid: Uuid,
+    ids: Vec<RawBson>,
+}
+
+/// What entries have written, by the namespace in which they name it.
+type Affected = BTreeMap<String, Written>;
 
 /// What a search has found.
 struct Parting {
@@ -86,7 +92,7 @@ impl Driver {
             return stop_node("the documents of a rollback cannot be kept", &error);
         }
         self.reopens.set(true);
-        let gone_back = self.go_back(common.ts, rollback_id).await;
+        let gone_back = self.go_back(common, rollback_id).await;
         self.reopens.set(false);
         match gone_back {
             Ok(()) => {
@@ -103,18 +109,18 @@ impl Driver {
         }
     }
 
-    async fn go_back(self: &Rc<Self>, common: Timestamp, rollback_id: i32) -> Result<()> {
+    async fn go_back(self: &Rc<Self>, common: OpTime, rollback_id: i32) -> Result<()> {
         // First, as whoever copies this node's data must learn of it, even if this node dies on the way.
         persisted::store_rollback_id(rollback_id).await?;
         let highest = storage().last_allotted();
-        let reopened = reopen_at(common).await;
+        let reopened = reopen_at(common.ts).await;
         reopened.map_err(|error: OpenNodeError| Error::internal(error.to_string()))?;
         // No timestamp is used again for something else.
         storage().advance_cluster_time(highest);
         pinion_exec::show_oplog(self.retention.get()).await?;
         pinion_exec::forget_default_concerns().await;
         self.terms.borrow_mut().cut(common);
-        self.keep_history(self.with_node(|node| node.stable_optime().ts).min(common));
+        self.keep_history(self.with_node(|node| node.stable_optime().ts).min(common.ts));
         self.watch_storage();
         spawn(Queue::Foreground, async {
             storage().failed().await;
@@ -283,18 +289,27 @@ fn note_operation(operation: &RawDocument, affected: &mut Affected) {
         Some(RawBsonRef::Document(key)) => pinion_bson::get(key, "_id"),
         _ => None,
     };
-    if let (Some(ns), Some(id)) = (ns, key) {
-        let ids = affected.entry(ns.to_owned()).or_default();
-        ids.push(RawBson::from(id));
+    let uuid = match pinion_bson::get(operation, "ui") {
+        Some(RawBsonRef::Binary(binary)) => <[u8; 16]>::try_from(binary.bytes).ok(),
+        _ => None,
+    };
+    if let (Some(ns), Some(id), Some(uuid)) = (ns, key, uuid) {
+        let written = affected.entry(ns.to_owned()).or_insert_with(|| Written {
+            uuid: Uuid(uuid),
+            ids: Vec::new(),
+        });
+        written.ids.push(RawBson::from(id));
     }
 }
 
-/// Writes the documents as they are now to files of BSON below `rollback/`, as MongoDB does: one file for each collection.
+/// Writes the documents as they are now to files of BSON below `rollback/`, as MongoDB does: one file for each collection, in a
+/// folder that its UUID names.
 async fn keep_documents(affected: &Affected) -> Result<()> {
     let io = |error: std::io::Error| Error::internal(error.to_string());
     let date = wall_ms();
-    for (ns, ids) in affected {
-        let folder = state().shared.options.db_path.join("rollback").join(ns);
+    for (ns, Written { uuid, ids }) in affected {
+        let folder = state().shared.options.db_path.join("rollback");
+        let folder = folder.join(uuid.to_string());
         let mut file: Option<Kept> = None;
         let mut seen = std::collections::BTreeSet::new();
         for id in ids {

@@ -53,10 +53,15 @@ impl Terms {
         }
     }
 
-    /// Entries above `last` are gone.
-    pub(crate) fn cut(&mut self, last: Timestamp) {
-        while self.0.len() > 1 && self.0.back().is_some_and(|(first, _)| *first > last) {
-            Arc::make_mut(&mut self.0).pop_back();
+    /// Entries above `last` are gone. What is remembered may reach less far back than that, and says nothing of its term then.
+    pub(crate) fn cut(&mut self, last: OpTime) {
+        let terms = Arc::make_mut(&mut self.0);
+        while terms.back().is_some_and(|(first, _)| *first > last.ts) {
+            terms.pop_back();
+        }
+        if terms.back().is_none_or(|(_, term)| *term != last.term) && !last.is_null() {
+            terms.retain(|(_, term)| *term < last.term);
+            terms.push_back((last.ts, last.term));
         }
     }
 }
@@ -77,8 +82,13 @@ mod tests {
         for (secs, term) in [(5, 2), (10, 2), (19, 2), (20, 4), (29, 4), (30, 5), (99, 5)] {
             check(&terms, secs, term);
         }
-        terms.cut(ts(29));
+        terms.cut(at(29, 4));
         check(&terms, 30, 4);
+        // As it is after a start: all that was known is the term of the last entry.
+        let mut started = Terms::starting_at(at(40, 6));
+        started.cut(at(35, 3));
+        check(&started, 35, 3);
+        check(&started, 50, 3);
         assert_eq!(terms.optime(Timestamp::MIN), OpTime::NULL);
         assert_eq!(Terms::default().optime(ts(1)), OpTime::NULL);
     }
