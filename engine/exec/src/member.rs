@@ -32,6 +32,8 @@ pub async fn log_note(o: &RawDocument) -> Result<Timestamp> {
         writes: Vec::new(),
         entry: Some(entry),
     };
+    // Nothing is written while the node is locked.
+    let _pass = core_catalog().gates().begin_change().await;
     let mut results = storage().execute(vec![statement], true).await;
     let result = results.pop().expect("one statement has one result");
     result.map_err(from_write_error)

@@ -16,8 +16,14 @@ use crate::node::{OpenNodeError, recover_node};
 use crate::parking::Inside;
 use crate::state::{NodeState, state};
 
-/// Commands that do not touch what is stored, and may wait for long.
-const UNPARKED: [&str; 2] = ["hello", "isMaster"];
+/// Commands that do not touch what is stored: those that may wait for long, and those by which the set knows that this member
+/// is there, without which a primary that has no other would step down meanwhile.
+const UNPARKED: [&str; 4] = [
+    "hello",
+    "isMaster",
+    "replSetHeartbeat",
+    "replSetUpdatePosition",
+];
 
 pub(crate) fn is_unparked(command: &str) -> bool {
     UNPARKED.contains(&command)

@@ -18,6 +18,7 @@ use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Re
 
 use crate::driver::{Driver, driver, time};
 use crate::effects::{locate, locate_for_initiate, new_set_id};
+use crate::persisted;
 
 /// Registers the commands of a member. Called on each core for its own registry.
 pub fn register_commands(r: &mut Registry) {
@@ -286,6 +287,7 @@ async fn resize_oplog(cmd: Invocation) -> Result<Reply> {
         let mut retention = driver.retention.get();
         if let Some(megabytes) = megabytes {
             retention.bytes = (megabytes * f64::from(1 << 20)) as u64;
+            persisted::store_oplog_bytes(retention.bytes).await?;
         }
         if let Some(hours) = hours {
             let secs = (hours * 3600.0).min(MAX_RETENTION_SECS);

@@ -65,6 +65,8 @@ pub(crate) struct Driver {
     /// What has to be durable, in this order.
     pub(crate) persists: RefCell<VecDeque<Persist>>,
     pub(crate) persist_due: Notify,
+    /// Whoever stores something of those has the turn, or whoever opens the directory again.
+    pub(crate) storing: Semaphore,
     publishing: Cell<bool>,
     unpublished: Cell<bool>,
     pub(crate) published: Notify,
@@ -89,13 +91,22 @@ pub async fn join(options: &MemberOptions) -> Result<()> {
     Ok(())
 }
 
-/// How much of its oplog a member keeps.
+/// How much of its oplog a member keeps. Its size is what it was when the member began: a disk that fills does not make it
+/// shorter.
 async fn retention(options: &MemberOptions) -> Result<LogRetention> {
+    let bytes = match (persisted::oplog_bytes().await?, options.oplog_bytes) {
+        (Some(bytes), _) => bytes,
+        (None, asked) => {
+            let bytes = match asked {
+                Some(bytes) => bytes,
+                None => share_of_disk().await?,
+            };
+            persisted::store_oplog_bytes(bytes).await?;
+            bytes
+        }
+    };
     Ok(LogRetention {
-        bytes: match options.oplog_bytes {
-            Some(bytes) => bytes,
-            None => share_of_disk().await?,
-        },
+        bytes,
         min_age: options.oplog_min_age,
     })
 }
@@ -176,6 +187,7 @@ pub async fn start(options: MemberOptions) -> Result<()> {
         reopens: Cell::new(false),
         persists: RefCell::default(),
         persist_due: Notify::new(),
+        storing: Semaphore::new(1),
         publishing: Cell::new(false),
         unpublished: Cell::new(false),
         published: Notify::new(),

@@ -133,9 +133,13 @@ impl Driver {
     pub(crate) async fn persist(self: Rc<Self>) {
         loop {
             let due = self.persist_due.notified();
+            let turn = self.storing.acquire().await;
             let next = self.persists.borrow_mut().pop_front();
             match next {
-                None => due.await,
+                None => {
+                    drop(turn);
+                    due.await;
+                }
                 Some(Persist::Vote(vote))
                     if self.options.planted_fault == PlantedFault::VoteForgotten =>
                 {

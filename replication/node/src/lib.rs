@@ -44,7 +44,8 @@ impl MemberOptions {
     /// What storage is opened with, before it is known how large the disk is.
     pub fn first_retention(&self) -> LogRetention {
         LogRetention {
-            bytes: self.oplog_bytes.unwrap_or(limits::MIN_OPLOG_BYTES),
+            // Nothing is given up before it is known how much is kept.
+            bytes: self.oplog_bytes.unwrap_or(u64::MAX),
             min_age: self.oplog_min_age,
         }
     }

@@ -16,6 +16,8 @@ const LAST_VOTE: &str = "lastVote";
 /// The data of this node are those of its set: the first member's by definition, others' after their initial sync.
 const SYNCED: &str = "replset.initialSyncId";
 const ROLLBACK_ID: &str = "system.rollback.id";
+const OPLOG: &str = "replset.oplog";
+const OPLOG_SIZE: &str = "size";
 const ROLLBACK_ID_NAME: &str = "rollbackId";
 
 /// The stored configuration of the set of this name.
@@ -79,6 +81,21 @@ pub(crate) async fn store_synced() -> Result<()> {
 pub(crate) async fn store_rollback_id(id: i32) -> Result<()> {
     let document = rawdoc! { "_id": ROLLBACK_ID_NAME, "rollbackId": id };
     write_local(ROLLBACK_ID, ROLLBACK_ID_NAME, &document).await
+}
+
+/// How many bytes of oplog this member keeps: as in MongoDB what it began with, or what `replSetResizeOplog` made of it.
+pub(crate) async fn oplog_bytes() -> Result<Option<u64>> {
+    let stored = read_local(OPLOG, OPLOG_SIZE).await?;
+    let bytes = stored.and_then(|document| document.get_i64("bytes").ok());
+    Ok(bytes.and_then(|bytes| u64::try_from(bytes).ok()))
+}
+
+pub(crate) async fn store_oplog_bytes(bytes: u64) -> Result<()> {
+    let document = rawdoc! {
+        "_id": OPLOG_SIZE,
+        "bytes": i64::try_from(bytes).unwrap_or(i64::MAX),
+    };
+    write_local(OPLOG, OPLOG_SIZE, &document).await
 }
 
 /// How often this member has rolled back; 1 before the first time, as in MongoDB.

@@ -11,7 +11,8 @@ use std::rc::Rc;
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, rawdoc};
 use pinion_clock::{OpTime, Timestamp};
 use pinion_exec::{
-    Applier, ApplyMode, OpenNodeError, document_by_id, from_log_error, reopen_at, state, Uuid};
+    Applier, ApplyMode, OpenNodeError, Uuid, document_by_id, from_log_error, reopen_at, state,
+};
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::decision::{CommonPointSearch, Oplog, SearchStep};
 use pinion_replication_protocol::node::Input;
@@ -112,15 +113,20 @@ impl Driver {
     async fn go_back(self: &Rc<Self>, common: OpTime, rollback_id: i32) -> Result<()> {
         // First, as whoever copies this node's data must learn of it, even if this node dies on the way.
         persisted::store_rollback_id(rollback_id).await?;
-        let highest = storage().last_allotted();
+        let highest = storage().cluster_time();
+        let storing = self.storing.acquire().await;
         let reopened = reopen_at(common.ts).await;
+        drop(storing);
         reopened.map_err(|error: OpenNodeError| Error::internal(error.to_string()))?;
         // No timestamp is used again for something else.
         storage().advance_cluster_time(highest);
         pinion_exec::show_oplog(self.retention.get()).await?;
         pinion_exec::forget_default_concerns().await;
         self.terms.borrow_mut().cut(common);
-        self.keep_history(self.with_node(|node| node.stable_optime().ts).min(common.ts));
+        self.keep_history(
+            self.with_node(|node| node.stable_optime().ts)
+                .min(common.ts),
+        );
         self.watch_storage();
         spawn(Queue::Foreground, async {
             storage().failed().await;
@@ -333,7 +339,10 @@ async fn keep_documents(affected: &Affected) -> Result<()> {
         }
         if let Some(file) = file {
             file.finish().await.map_err(io)?;
-            fs::sync_dir(&folder).await.map_err(io)?;
+            let data = &state().shared.options.db_path;
+            for folder in [&folder, &data.join("rollback"), data] {
+                fs::sync_dir(folder).await.map_err(io)?;
+            }
         }
     }
     Ok(())

@@ -4,7 +4,7 @@
 //! Source: sharding document, "The logical session cache".
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocumentBuf, rawdoc};
 use pinion_catalog::{
@@ -15,7 +15,7 @@ use pinion_runtime::sync::Notify;
 use pinion_runtime::{
     CoreId, JoinHandle, Queue, now, on_all_cores, spawn, submit_to, timeout, wall_ms,
 };
-use pinion_storage::{PartitionId, ReadAt, storage};
+use pinion_storage::{Key, PartitionId, ReadAt, storage};
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{ErrorCode, OpContext, Result};
 
@@ -43,6 +43,8 @@ pub(crate) struct SessionRefresh {
     told_ms: Cell<i64>,
     /// The sessions that clients of this core have ended since.
     ended: RefCell<BTreeSet<Lsid>>,
+    /// Where the search for what is over goes on in partitions of this core; behind the end it begins anew.
+    pub(super) hands: RefCell<BTreeMap<PartitionId, Key>>,
 }
 
 impl SessionRefresh {

@@ -4,6 +4,7 @@
 //! session in all of its partitions.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 use pinion_catalog::{
@@ -21,6 +22,7 @@ use super::catalog::check_out_idle;
 use super::records::RecordCollections;
 use crate::interrupt::{interruptible, pause};
 use crate::limits::{REAPED_RECORDS, REAPED_SESSIONS};
+use crate::state::state;
 
 /// Whether an entry of one document removes what a session has left behind.
 pub(crate) fn is_removal(entry: &RawDocument, collection: &Collection) -> bool {
@@ -93,21 +95,28 @@ pub(super) async fn unused_since(ctx: &OpContext, before_ms: i64) -> Result<Vec<
     Ok(last.into_keys().collect())
 }
 
-/// The last write of each session that this core has an old record of.
+/// The last write of each session that this core has an old record of: of so many sessions, and the next time of those behind
+/// them, as most may be in use.
 async fn last_dates_here(
     ctx: &OpContext,
     tree: TreeId,
     before_ms: i64,
 ) -> Result<Vec<(Lsid, i64)>> {
     let storage = storage();
+    let state = state();
+    let hands = &state.session_refresh.hands;
     let mut last: BTreeMap<Lsid, i64> = BTreeMap::new();
     for partition in (0..storage.partition_count()).map(PartitionId) {
         let Some(owned) = storage.partition(partition) else {
             continue;
         };
-        let all = KeyRange::all();
-        let mut cursor = owned.cursor(tree, all, Direction::Forward, ReadAt::Newest);
-        while let Some((_, read)) = cursor.next().await.map_err(from_read_error)? {
+        let hand = hands.borrow_mut().remove(&partition);
+        let range = KeyRange {
+            lower: hand.map_or(Bound::Unbounded, Bound::Included),
+            upper: Bound::Unbounded,
+        };
+        let mut cursor = owned.cursor(tree, range, Direction::Forward, ReadAt::Newest);
+        while let Some((key, read)) = cursor.next().await.map_err(from_read_error)? {
             pause(ctx).await?;
             let record = stored_document(&read.value);
             let (Some(lsid), Some(RawBsonRef::DateTime(date))) = (
@@ -118,7 +127,8 @@ async fn last_dates_here(
             };
             let date_ms = date.timestamp_millis();
             if last.len() >= REAPED_SESSIONS && !last.contains_key(&lsid) {
-                continue;
+                hands.borrow_mut().insert(partition, key);
+                break;
             }
             let known = last.entry(lsid).or_insert(date_ms);
             *known = (*known).max(date_ms);

@@ -115,10 +115,13 @@ impl Storage {
             // One that has begun is to be complete first.
             let _awaits = storage.await_checkpoint();
             let _turn = node.turn.acquire().await;
-            // What is not replicated goes on when checkpoints are released; what of it was written is in the files.
-            let _ = storage.wait_own().await;
-            let before = node.held.replace(Some(storage.last_allotted()));
+            // From here on nothing is logged: what another node sends and what is not replicated go on when checkpoints are
+            // released. What was is to be in the files.
+            let held = storage.last_allotted();
+            let before = node.held.replace(Some(held));
             assert!(before.is_none(), "checkpoints are held twice");
+            let _ = storage.wait_durable(held).await;
+            let _ = storage.wait_own().await;
         })
         .await;
     }

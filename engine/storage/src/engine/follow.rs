@@ -103,7 +103,7 @@ impl Storage {
 
     /// Appends entries to this core's ring, in their order. They are durable with the ring's next flush, as all entries are
     /// ([`Storage::wait_durable`]), and visible when they are applied ([`Storage::set_applied`]). Of a future that is
-    /// dropped, or ends with an error, the first entries may be logged.
+    /// dropped, or ends with an error, the first entries may be logged. While checkpoints are held nothing is.
     ///
     /// # Errors
     /// [`WriteError::TooLarge`] for an entry beyond [`MAX_ENTRY_BYTES`], [`WriteError::Fatal`] if storage has failed.
@@ -132,11 +132,22 @@ impl Storage {
         Ok(())
     }
 
+    /// Completes at once on a core that does not hold checkpoints back: core 0 does, and logs.
+    async fn until_checkpoints_released(&self) {
+        if let Some(node) = &self.node {
+            while node.held.get().is_some() {
+                node.released.notified().await;
+            }
+        }
+    }
+
     async fn log_step(&self, step: &[ForeignEntry]) -> Result<(), WriteError> {
         let (ring, _inside) = self.enter()?;
         let lens = step.iter().map(|entry| entry.bytes.len());
         let reserved = ring.reserve(lens).await;
         let mut reservation = reserved.map_err(|RingStopped| self.stopped())?;
+        // While checkpoints are held no file changes.
+        self.until_checkpoints_released().await;
         self.writable_ring()?;
         self.assert_logger();
         let mut last = self.last_allotted();

@@ -17,7 +17,7 @@ use pinion_runtime::{
 
 use super::error::{ApplyError, OpenError};
 use super::open::{Opened, Reopening};
-use super::options::PlantedFault;
+use super::options::{PlantedFault, StorageOptions};
 use super::storage::{Phase, Storage, storage};
 use crate::manifest::{Cut, Cuts, Manifest};
 use crate::recovery::{Chain, MergedLog, Verified, verify};
@@ -668,7 +668,10 @@ impl Storage {
         let node = self.node_state();
         let lock = node.lock.borrow_mut().take();
         Reopening {
-            options: self.options.clone(),
+            options: StorageOptions {
+                log_retention: node.retention.get(),
+                ..self.options.clone()
+            },
             lock: lock.expect("storage is closed once"),
         }
     }

@@ -292,7 +292,7 @@ fn first_to_keep(
     let mut bytes: u64 = segments.iter().map(|span| span.bytes).sum();
     let mut first = current;
     for span in segments {
-        if span.last > limit || bytes - span.bytes < keep {
+        if span.last > limit || bytes.saturating_sub(span.bytes) < keep {
             break;
         }
         bytes -= span.bytes;

@@ -167,7 +167,10 @@ impl Driver {
                     // How it has ended was reported by itself.
                     let _ = before.task.await;
                 }
-                if !given_up.get() {
+                // The one before may have been successful in the end.
+                let goes_on = (driver.initial_sync.borrow().as_ref())
+                    .is_some_and(|sync| Rc::ptr_eq(sync, &attempted));
+                if goes_on && !given_up.get() {
                     driver.attempt(attempted, source, halt, given_up).await;
                 }
             })

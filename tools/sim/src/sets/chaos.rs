@@ -109,7 +109,9 @@ impl Happening {
             14 | 15 => Happening::Strand(primary),
             16 => Happening::TornElection(primary),
             17 | 18 => Happening::Reconfig,
-            _ => Happening::Replace((primary + 1 + rng.below(members as u64 - 1) as usize) % members),
+            _ => {
+                Happening::Replace((primary + 1 + rng.below(members as u64 - 1) as usize) % members)
+            }
         }
     }
 

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use pinion_runtime::sim::{Death, DiskFaults};
 use pinion_runtime::Duration;
+use pinion_runtime::sim::{Death, DiskFaults};
 
 use super::chaos::Happening;
 use super::judge::Order;
@@ -46,7 +46,9 @@ impl Run {
             ..DiskFaults::default()
         };
         for (at, node) in nodes.iter().enumerate() {
-            self.members[at].restart_at.get_or_insert(self.sim.now() + PATIENCE * 2);
+            self.members[at]
+                .restart_at
+                .get_or_insert(self.sim.now() + PATIENCE * 2);
             if at == primary {
                 self.sim.crash(*node, Death::PowerCut);
             } else {
@@ -66,7 +68,9 @@ impl Run {
         }
         if has_fallen(self) {
             self.outcome.count("elections torn", 1);
-            nodes.iter().for_each(|node| self.sim.crash(*node, Death::PowerCut));
+            nodes
+                .iter()
+                .for_each(|node| self.sim.crash(*node, Death::PowerCut));
         }
         self.heal();
         for member in &mut self.members {
@@ -122,7 +126,11 @@ impl Run {
     /// Initial syncs of members that were added, and of those whose disks were replaced.
     pub(super) fn count_syncs(&mut self) {
         let synced = |member: usize| self.sim.event_count(self.members[member].node, SYNCED);
-        let added = self.spare.filter(|member| synced(*member) > 0).iter().count();
+        let added = self
+            .spare
+            .filter(|member| synced(*member) > 0)
+            .iter()
+            .count();
         let replaced = self.replaced.iter();
         let replaced = replaced.filter(|(member, before)| synced(*member) > *before);
         let replaced = replaced.count();
