@@ -86,15 +86,15 @@ impl Driver {
             return stop_node("the documents of a rollback cannot be kept", &error);
         }
         self.reopens.set(true);
-        let gone_back = self.go_back(common.ts, rollback_id).await;
+        let gone_back = self.go_back(common, rollback_id).await;
+        if let Some(kept) = kept {
+            let applier = Applier::new(ApplyMode::Secondary);
+            let _ = applier.apply(common.ts, kept.bytes).await;
+            let _ = applier.barrier().await;
+        }
         self.reopens.set(false);
         match gone_back {
             Ok(()) => {
-                if let Some(kept) = kept {
-                    let applier = Applier::new(ApplyMode::Secondary);
-                    let _ = applier.apply(common.ts, kept.bytes).await;
-                    let _ = applier.barrier().await;
-                }
                 event("rolled back");
                 tracing::info!(target: "ROLLBACK", id = 21_612u64, rollbackId = rollback_id, entries = rolled_back, "Rollback complete");
                 self.tell(Input::RolledBack(self.progress()));
@@ -103,18 +103,18 @@ impl Driver {
         }
     }
 
-    async fn go_back(self: &Rc<Self>, common: Timestamp, rollback_id: i32) -> Result<()> {
+    async fn go_back(self: &Rc<Self>, common: OpTime, rollback_id: i32) -> Result<()> {
         // First, as whoever copies this node's data must learn of it, even if this node dies on the way.
         persisted::store_rollback_id(rollback_id).await?;
         let highest = storage().last_allotted();
-        let reopened = reopen_at(common).await;
+        let reopened = reopen_at(common.ts).await;
         reopened.map_err(|error: OpenNodeError| Error::internal(error.to_string()))?;
         // No timestamp is used again for something else.
         storage().advance_cluster_time(highest);
         pinion_exec::show_oplog(self.retention.get()).await?;
         pinion_exec::forget_default_concerns().await;
         self.terms.borrow_mut().cut(common);
-        self.keep_history(self.with_node(|node| node.stable_optime().ts).min(common));
+        self.keep_history(self.with_node(|node| node.stable_optime().ts).min(common.ts));
         self.watch_storage();
         spawn(Queue::Foreground, async {
             storage().failed().await;

@@ -53,10 +53,15 @@ impl Terms {
         }
     }
 
-    /// Entries above `last` are gone.
-    pub(crate) fn cut(&mut self, last: Timestamp) {
-        while self.0.len() > 1 && self.0.back().is_some_and(|(first, _)| *first > last) {
-            Arc::make_mut(&mut self.0).pop_back();
+    /// Entries above `last` are gone. It may lie before all that is remembered.
+    pub(crate) fn cut(&mut self, last: OpTime) {
+        let terms = Arc::make_mut(&mut self.0);
+        while terms.back().is_some_and(|(first, _)| *first > last.ts) {
+            terms.pop_back();
+        }
+        match terms.back() {
+            Some((_, term)) => assert!(*term == last.term, "an entry is of the term it was in"),
+            None => terms.push_back((last.ts, last.term)),
         }
     }
 }
@@ -77,8 +82,15 @@ mod tests {
         for (secs, term) in [(5, 2), (10, 2), (19, 2), (20, 4), (29, 4), (30, 5), (99, 5)] {
             check(&terms, secs, term);
         }
-        terms.cut(ts(29));
+        terms.cut(at(29, 4));
         check(&terms, 30, 4);
+        // A process that has read its last entry alone knows of no other term. A rollback told it to be of the later one, and the
+        // next entry of the term that it was in stopped the node: seed 20 of the simulated sets.
+        let mut terms = Terms::starting_at(at(30, 5));
+        terms.cut(at(22, 4));
+        check(&terms, 22, 4);
+        terms.begin(ts(24), Term(4));
+        check(&terms, 24, 4);
         assert_eq!(terms.optime(Timestamp::MIN), OpTime::NULL);
         assert_eq!(Terms::default().optime(ts(1)), OpTime::NULL);
     }
