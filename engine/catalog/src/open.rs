@@ -10,7 +10,7 @@ use crate::catalog::{Catalog, CoreCatalog, core_catalog};
 use crate::change::from_rows;
 use crate::ddl::Coordinator;
 use crate::entry::BadRow;
-use crate::errors::from_read_error;
+use crate::errors::{from_fatal, from_read_error};
 
 fn damaged(row: BadRow) -> Error {
     Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, row.0)
@@ -82,6 +82,13 @@ pub async fn reap() -> Result<()> {
     known.sort();
     // The entry that began a build may be lost while a checkpoint has its tree.
     let reaped = storage().reap_unknown_trees(&known).await;
+    if reaped.is_empty() {
+        return Ok(());
+    }
     crate::ddl::skip_numbers(&reaped);
+    // Another primary may give the same number to another tree. Its entries must not meet what this one holds, neither now nor
+    // when this process dies and replays them.
+    let written = storage().checkpoint().await;
+    written.map_err(from_fatal)?;
     Ok(())
 }

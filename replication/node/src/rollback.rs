@@ -94,14 +94,14 @@ impl Driver {
         }
         self.reopens.set(true);
         let gone_back = self.go_back(common, rollback_id).await;
+        if let Some(kept) = kept {
+            let applier = Applier::new(ApplyMode::Secondary);
+            let _ = applier.apply(common.ts, kept.bytes).await;
+            let _ = applier.barrier().await;
+        }
         self.reopens.set(false);
         match gone_back {
             Ok(()) => {
-                if let Some(kept) = kept {
-                    let applier = Applier::new(ApplyMode::Secondary);
-                    let _ = applier.apply(common.ts, kept.bytes).await;
-                    let _ = applier.barrier().await;
-                }
                 event("rolled back");
                 tracing::info!(target: "ROLLBACK", id = 21_612u64, rollbackId = rollback_id, entries = rolled_back, "Rollback complete");
                 self.tell(Input::RolledBack(self.progress()));

@@ -133,6 +133,7 @@ const MUST_HAPPEN_TO_SETS: &[&str] = &[
     "step-ups ordered",
     "primaries stranded",
     "elections torn",
+    "blackouts",
     "reconfigurations",
     "members added and synced",
     "members replaced and synced",

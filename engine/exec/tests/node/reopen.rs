@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use pinion_bson::{Bson, Document, doc};
 use pinion_exec::{OpenNodeError, reopen_at};
-use pinion_runtime::{Duration, Queue, sleep, spawn};
-use pinion_storage::{OpenError, storage};
+use pinion_runtime::{Duration, Queue, on_all_cores, sleep, spawn};
+use pinion_storage::{OpenError, TreeId, storage};
 
 use crate::harness::{Client, column, options, with_options};
 
@@ -143,5 +143,32 @@ fn what_is_stable_stays() {
         storage().lead().await;
         insert(&client, "c", 5..6).await;
         assert_eq!(ids(&client, "c").await, ints(0..6));
+    });
+}
+
+/// An index that was built on a branch that was given up lies in the base before the entry of its beginning is stable. Another
+/// primary gives its number to another index: seed 28 of the simulated sets found the old one in its place.
+#[test]
+fn trees_of_the_branch_that_is_given_up_are_gone_at_once() {
+    with_member(1320, 2, |client| async move {
+        insert(&client, "c", 0..30).await;
+        let kept = storage().last_allotted();
+        storage().set_stable(kept);
+        let index = doc! { "key": { "u": 1 }, "name": "u" };
+        client
+            .ok(doc! { "createIndexes": "c", "indexes": [index] })
+            .await;
+        storage().checkpoint().await.expect("storage serves");
+        storage().follow().await.expect("storage serves");
+        reopen_at(kept).await.expect("opens");
+        let left = on_all_cores(|_| async {
+            let trees = (1..200).map(TreeId);
+            trees
+                .filter(|tree| storage().is_dropping(*tree))
+                .collect::<Vec<TreeId>>()
+        });
+        assert_eq!(left.await.concat(), []);
+        storage().lead().await;
+        assert_eq!(ids(&client, "c").await, ints(0..30));
     });
 }

@@ -606,17 +606,16 @@ impl Storage {
         applied.map_err(|error| ApplyError(error.to_string()))
     }
 
-    /// Drops every tree that `known` does not name, on every core: those a crash left behind. Call it when recovery is
-    /// complete, before anything is written. Gives those that it dropped: nobody may use them again before the checkpoint with
-    /// which they go.
+    /// Drops every tree that `known` does not name, on every core: those a crash or a rollback left behind. Call it when
+    /// recovery is complete, before anything is written. Gives those that it dropped: nobody may use them again before the next
+    /// checkpoint, with which they go.
     pub async fn reap_unknown_trees(&self, known: &[TreeId]) -> Vec<TreeId> {
         let known: std::sync::Arc<std::collections::BTreeSet<TreeId>> =
             std::sync::Arc::new(known.iter().copied().collect());
-        let after = self.last_allotted();
         let reaped = join_all((0..self.cores as u16).map(|core| {
             let known = known.clone();
             submit_to(CoreId(core), Queue::Foreground, move || async move {
-                storage().reap_owned(&known, after)
+                storage().reap_owned(&known)
             })
         }))
         .await
@@ -632,18 +631,18 @@ impl Storage {
         reaped
     }
 
-    fn reap_owned(
-        &self,
-        known: &std::collections::BTreeSet<TreeId>,
-        after: Timestamp,
-    ) -> Vec<TreeId> {
+    fn reap_owned(&self, known: &std::collections::BTreeSet<TreeId>) -> Vec<TreeId> {
         let mut reaped = Vec::new();
         for partition in self.owned() {
             for tree in partition.tree_ids() {
-                if tree != TreeId::MASTER && !known.contains(&tree) {
-                    partition.drop_tree(tree, after);
-                    reaped.push(tree);
+                if tree == TreeId::MASTER || known.contains(&tree) {
+                    continue;
                 }
+                // One that an entry drops is there for whoever reads what was before. All others never were.
+                if !partition.is_dropping(tree) {
+                    partition.drop_tree(tree, Timestamp::MIN);
+                }
+                reaped.push(tree);
             }
         }
         reaped

@@ -64,6 +64,8 @@ pub enum Happening {
     Strand(usize),
     /// The primary dies, and the whole set loses power when the next one has just been elected.
     TornElection(usize),
+    /// All lose power at once, those that follow on slow disks, and the primary comes back last.
+    Blackout(usize),
     /// A member is added, or the configuration is changed otherwise.
     Reconfig,
     /// A member is removed from the set, loses its disk, and comes back.
@@ -77,7 +79,7 @@ impl Happening {
             true => primary,
             false => rng.below(members as u64) as usize,
         };
-        match rng.below(20) {
+        match rng.below(21) {
             0..4 => Happening::draw_crash(rng, members, member),
             4 => Happening::Shutdown(member),
             5..8 => {
@@ -109,9 +111,8 @@ impl Happening {
             14 | 15 => Happening::Strand(primary),
             16 => Happening::TornElection(primary),
             17 | 18 => Happening::Reconfig,
-            _ => {
-                Happening::Replace((primary + 1 + rng.below(members as u64 - 1) as usize) % members)
-            }
+            19 => Happening::Blackout(primary),
+            _ => Happening::Replace((primary + 1 + rng.below(members as u64 - 1) as usize) % members),
         }
     }
 
@@ -151,6 +152,7 @@ impl Happening {
             Happening::StepUp(_) => "step-ups ordered",
             Happening::Strand(_) => "primaries stranded",
             Happening::TornElection(_) => "torn elections ordered",
+            Happening::Blackout(_) => "blackouts",
             Happening::Reconfig => "reconfigurations ordered",
             Happening::Replace(_) => "replacements ordered",
         }
@@ -212,6 +214,7 @@ pub fn disturb(sim: &SimHandle, nodes: &[NodeId], happening: &Happening, rng: &m
         | Happening::StepUp(_)
         | Happening::Strand(_)
         | Happening::TornElection(_)
+        | Happening::Blackout(_)
         | Happening::Reconfig
         | Happening::Replace(_) => {}
     }

@@ -267,6 +267,7 @@ impl Run {
             }
             Happening::Strand(primary) => self.strand(*primary)?,
             Happening::TornElection(primary) => self.tear_election(*primary)?,
+            Happening::Blackout(primary) => self.black_out(*primary)?,
             Happening::Reconfig => self.reconfigure(),
             Happening::Replace(member) => self.replace(*member)?,
             _ => {}
@@ -354,6 +355,8 @@ fn add_member(sim: &Sim, at: usize, rng: &mut Rng, fault: Fault) -> Member {
     storage.is_member = true;
     storage.log_retention = Some(options.first_retention());
     storage.partitions = Some(rng.between(1, 6) as u16);
+    // A run lasts minutes of virtual time.
+    storage.checkpoint_interval = Duration::from_millis([500, 2_000, 5_000][rng.below(3) as usize]);
     if let Fault::Storage(fault) = fault {
         storage.planted_fault = fault;
     }

@@ -32,8 +32,11 @@ fn members(config: &RawDocument) -> Vec<&RawDocument> {
 }
 
 fn id(member: &RawDocument) -> i64 {
-    let id = pinion_bson::get(member, "_id").and_then(|id| id.as_f64());
-    id.unwrap_or(0.0) as i64
+    match pinion_bson::get(member, "_id") {
+        Some(RawBsonRef::Int32(id)) => i64::from(id),
+        Some(RawBsonRef::Int64(id)) => id,
+        other => panic!("a member has a number: {other:?}"),
+    }
 }
 
 impl Change {

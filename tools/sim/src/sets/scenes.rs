@@ -15,6 +15,9 @@ use super::{PRIMARY, Run, chaos};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A primary that is cut off has noticed by then, and another one was elected.
 const MOST_STRANDED_MS: u64 = 20_000;
+/// When the first come back in a blackout, and within which time it begins.
+const DARK: Duration = Duration::from_millis(2_500);
+const DARK_WITHIN_MS: u64 = 2_000;
 /// How much slower disks are in a torn election.
 const TORN_SLOWNESS: u64 = 60;
 /// How long a new primary lives in one at most.
@@ -80,6 +83,27 @@ impl Run {
         self.pass_some(15_000)
     }
 
+    /// All lose power at once while clients write. What a majority has acknowledged is on the disks of those that come back
+    /// first, however slow these are.
+    pub(super) fn black_out(&mut self, primary: usize) -> Result<(), String> {
+        let nodes = self.nodes();
+        let slow = DiskFaults {
+            slowness: self.rng.between(5, 100),
+            ..DiskFaults::default()
+        };
+        for (at, node) in nodes.iter().enumerate().filter(|(at, _)| *at != primary) {
+            self.sim.set_disk_faults(*node, slow.clone());
+            let wait = Duration::from_millis(self.rng.below(500));
+            self.members[at].restart_at.get_or_insert(self.sim.now() + DARK + wait);
+        }
+        let last = self.sim.now() + DARK + Duration::from_secs(15);
+        self.members[primary].restart_at.get_or_insert(last);
+        self.pass_some(DARK_WITHIN_MS)?;
+        nodes.iter().for_each(|node| self.sim.crash(*node, Death::PowerCut));
+        self.heal();
+        self.pass_some(15_000)
+    }
+
     /// Adds the member that is outside, or changes something else.
     pub(super) fn reconfigure(&mut self) {
         let change = match self.outside.take() {
@@ -90,6 +114,13 @@ impl Run {
     }
 
     fn order(&mut self, change: Change) -> Rc<Cell<Option<bool>>> {
+        if let Change::Add(member) = change
+            && self.rng.chance(0.6)
+        {
+            // So that clients write while it copies.
+            let slow = Happening::SlowLinks(member);
+            chaos::disturb(&self.sim, &self.nodes(), &slow, &mut self.rng);
+        }
         let done: Rc<Cell<Option<bool>>> = Rc::default();
         self.orders.given.borrow_mut().push_back(Order::Reconfig {
             change,

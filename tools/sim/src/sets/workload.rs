@@ -16,7 +16,7 @@ pub const COLLECTION: &str = "docs";
 /// Operations on one document, after which its writer takes another one.
 const OPERATIONS_OF_A_DOCUMENT: usize = 40;
 /// Operations after which a writer pauses longer, and again after as many.
-const BUSY_OPERATIONS: u64 = 150;
+const BUSY_OPERATIONS: u64 = 60;
 /// Documents that one insert makes at most.
 const MOST_AT_ONCE: u64 = 4;
 /// How long the set has to acknowledge a write before it says that it could not yet.
@@ -108,7 +108,7 @@ pub async fn work(shared: Rc<Shared>, number: usize, mut rng: Rng) {
     while let Some(_active) = shared.begin().await {
         match writer.rng.below(10) {
             0 => writer.insert().await,
-            1..6 => writer.update().await,
+            1..7 => writer.update().await,
             _ => writer.read().await,
         }
         operations += 1;
