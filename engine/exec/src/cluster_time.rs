@@ -1,29 +1,64 @@
 //! Cluster time on a member of a replica set: what requests tell of it, and what every reply tells.
 //!
-//! The sequencer is the clock: it allots timestamps above whatever cluster time it heard of. Clients need not be trusted with
-//! a signature while nobody has to authenticate; as MongoDB without authentication, a member signs with zeros.
+//! The sequencer is the clock: it allots timestamps above whatever cluster time it heard of. Where members have a key file
+//! clients can only hand on what a member has signed; where they have none everybody is trusted and, as in MongoDB without
+//! authentication, a member signs with zeros. Members are always trusted.
 //! Source: sharding document, "The vector clock and causal consistency".
 
+use std::rc::Rc;
+
 use pinion_bson::{DocBuilder, RawBsonRef};
-use pinion_clock::{AdvanceError, SignedTime, Timestamp, check_advance};
+use pinion_clock::{AdvanceError, KEY_BYTES, SignedTime, Timestamp, check_advance};
 use pinion_storage::storage;
 use pinion_wire::idl::{ReadConcernLevel, append_cluster_time};
 use pinion_wire::{Category, Error, ErrorCode, OpContext, ReplyEpilogue, Result};
 
 use crate::state::{NodeState, try_state};
+use crate::time_keys;
 use crate::topology::ReplicaSet;
 
-/// Takes in the cluster time that a request tells. A standalone passes over it.
+/// Takes in the cluster time that a request tells. A standalone passes over it. Where it was signed with a key that this node
+/// does not know it is given back, for [`learn_signed`].
 ///
 /// # Errors
-/// `ClusterTimeFailsRateLimiter` for a time too far ahead of the wall clock, 40482 for one that no write could follow.
-pub(crate) fn learn(state: &NodeState, ctx: &OpContext) -> Result<()> {
+/// `TimeProofMismatch` for one that no member has signed, `ClusterTimeFailsRateLimiter` for a time too far ahead of the wall
+/// clock, 40482 for one that no write could follow.
+pub(crate) fn learn(state: &NodeState, ctx: &OpContext) -> Result<Option<SignedTime>> {
     let Some(told) = ctx.args.cluster_time else {
-        return Ok(());
+        return Ok(None);
     };
     if !state.is_member() || told.time <= storage().cluster_time() {
-        return Ok(());
+        return Ok(None);
     }
+    if !ctx.client.is_trusted() && state.requires_members() {
+        // What a connection begins with may tell the time of a node that did not sign.
+        if told.proof == [0; KEY_BYTES] && BEGINNINGS.contains(&ctx.command) {
+            return Ok(None);
+        }
+        if !time_keys::is_genuine(state, &told)? {
+            return Ok(Some(told));
+        }
+    }
+    take_in(state, &told).map(|()| None)
+}
+
+/// Takes in a cluster time whose key this node did not know.
+///
+/// # Errors
+/// `KeyNotFound` if it does not come to know it, and those of [`learn`].
+pub(crate) async fn learn_signed(
+    state: &Rc<NodeState>,
+    ctx: &OpContext,
+    told: &SignedTime,
+) -> Result<()> {
+    time_keys::wait_genuine(state, ctx, told).await?;
+    take_in(state, told)
+}
+
+/// Commands that come before a client could have authenticated.
+const BEGINNINGS: [&str; 4] = ["hello", "isMaster", "saslStart", "saslContinue"];
+
+fn take_in(state: &NodeState, told: &SignedTime) -> Result<()> {
     let now_secs = (pinion_runtime::wall_ms() / 1000) as u32;
     let max_drift_secs = state.parameters.borrow().max_clock_drift_secs;
     check_advance(told.time, now_secs, max_drift_secs).map_err(refused)?;
@@ -59,7 +94,11 @@ impl ReplyEpilogue for MemberEpilogue {
         if operation_time.is_null() {
             return;
         }
-        append_cluster_time(reply, &SignedTime::unsigned(storage().cluster_time()));
+        // Without a key to sign it with the time is not told: nobody could use it.
+        let Some(signed) = time_keys::signed(&state, ctx, storage().cluster_time()) else {
+            return;
+        };
+        append_cluster_time(reply, &signed);
         reply.append("operationTime", bson_time(operation_time));
     }
 }

@@ -22,6 +22,7 @@ mod interrupt;
 mod local;
 mod log_verbosity;
 mod member;
+mod members;
 mod ops;
 mod parking;
 mod plan_cache;
@@ -31,6 +32,7 @@ mod sessions;
 mod spill;
 mod state;
 mod stats;
+mod time_keys;
 mod topology;
 
 mod applier;
@@ -58,6 +60,7 @@ pub use member::{
     begin_as_primary, interrupt_writers, last_logged, log_note, no_writer_is_behind_a_gate,
     show_oplog,
 };
+pub use members::{MEMBER_DATABASE, MEMBER_USER, MemberAuth};
 pub use metrics::{CounterValues, Counters};
 pub use node::{OpenNodeError, close_node, open_node};
 pub use options::{HostInfo, NodeOptions};

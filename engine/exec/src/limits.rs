@@ -67,6 +67,20 @@ pub const MAX_SESSIONS: usize = 1_000_000;
 pub(crate) const MAX_CATALOG_SESSIONS: usize = 100_000;
 /// So many of them are looked at for one that can be forgotten.
 pub(crate) const EVICTED_SESSIONS_LOOK: usize = 64;
+/// Keys for cluster times that are read: one comes every three months.
+pub(crate) const MAX_TIME_KEYS: usize = 1000;
+/// The least time between two looks at them.
+pub(crate) const KEY_PAUSE: Duration = Duration::from_millis(50);
+/// How long a request waits for the key that its cluster time was signed with.
+pub(crate) const KEY_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a majority has to hold new keys, before that is tried again.
+pub(crate) const KEY_COMMIT_PATIENCE: Duration = Duration::from_secs(10);
+/// How often the keys are looked at where nobody misses one.
+pub(crate) const KEY_LOOK_INTERVAL: Duration = Duration::from_secs(60 * 60);
+/// For how long a key is used: MongoDB's `KeysRotationIntervalSec`, three months.
+pub(crate) const KEYS_ROTATION_SECS: u32 = 90 * 24 * 60 * 60;
+/// Bytes of a refused command that its error tells of.
+pub(crate) const REFUSED_COMMAND_BYTES: usize = 2048;
 /// How often the set is told which sessions are in use: MongoDB's `logicalSessionRefreshMillis`.
 pub(crate) const SESSION_REFRESH_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// Ended sessions that a core remembers until then.

@@ -55,6 +55,7 @@ pub(crate) fn cluster_time() -> Option<pinion_bson::Timestamp> {
 /// It is no primary any more, or storage takes no writes.
 pub async fn begin_as_primary() -> Result<()> {
     pinion_catalog::end_unfinished().await?;
+    crate::time_keys::wake().await;
     crate::version::keep_version().await
 }
 

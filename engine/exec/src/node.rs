@@ -13,6 +13,7 @@ use pinion_storage::{OpenError, Opened, RecoveryReport};
 use crate::applier::Applier;
 use crate::cloning::PassedOver;
 use crate::limits::{REAP_INTERVAL, SESSION_TIMEOUT};
+use crate::members::MemberAccess;
 use crate::options::NodeOptions;
 use crate::spill::NodeMemory;
 use crate::state::{NodeShared, NodeState, state};
@@ -49,8 +50,10 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
     let mut process_id = [0; 12];
     pinion_runtime::random_stream("process").fill_bytes(&mut process_id);
     let memory = NodeMemory::new(storage_options.cache_bytes);
+    let member_access = options.member_auth.as_ref().map(MemberAccess::new);
     let shared = Arc::new(NodeShared {
         memory,
+        member_access,
         options,
         process_id: ObjectId::from_bytes(process_id),
         started: pinion_runtime::now(),
@@ -98,6 +101,7 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
     .await;
     crate::ttl::start();
     crate::sessions::start();
+    crate::time_keys::start();
     Ok(report)
 }
 
@@ -127,6 +131,7 @@ pub async fn close_node() {
     pinion_catalog::end_builds().await;
     crate::ttl::stop().await;
     crate::sessions::stop().await;
+    crate::time_keys::stop().await;
     pinion_storage::storage().close().await;
 }
 

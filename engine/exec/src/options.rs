@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use pinion_bson::RawDocumentBuf;
 use pinion_storage::StorageOptions;
 
+use crate::members::MemberAuth;
+
 /// Options of a node.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
@@ -22,6 +24,8 @@ pub struct NodeOptions {
     pub parsed: RawDocumentBuf,
     pub db_path: PathBuf,
     pub host_info: HostInfo,
+    /// The key file of the set that the node is a member of.
+    pub member_auth: Option<MemberAuth>,
     /// A fault that the simulation plants to see whether it would find it: an update forgets an index entry.
     #[doc(hidden)]
     pub forget_index_entries: bool,

@@ -12,7 +12,7 @@ use pinion_wire::{Error, ErrorCode, Result, ServerCounters};
 
 use crate::fail_points;
 use crate::limits::{
-    CURSOR_TIMEOUT, LEAST_BUILD_MEMORY_MB, MAX_SERVICE_DESCRIPTOR_BYTES,
+    CURSOR_TIMEOUT, KEYS_ROTATION_SECS, LEAST_BUILD_MEMORY_MB, MAX_SERVICE_DESCRIPTOR_BYTES,
     MIN_SPACE_BESIDE_SPILLS_BYTES, MOST_LEAST_FREE_MB, SESSION_TIMEOUT,
 };
 use crate::log_verbosity;
@@ -38,6 +38,8 @@ pub(crate) struct Parameters {
     pub enable_test_commands: bool,
     /// How far ahead of the wall clock a cluster time may be that a request tells.
     pub max_clock_drift_secs: u32,
+    /// For how long a key signs cluster times.
+    pub keys_rotation_secs: u32,
     /// What an automation agent calls the deployment; kept for it.
     pub automation_service_descriptor: Box<str>,
 }
@@ -125,6 +127,7 @@ impl Default for Parameters {
             ttl: TtlParameters::default(),
             enable_test_commands: false,
             max_clock_drift_secs: DEFAULT_MAX_DRIFT_SECS,
+            keys_rotation_secs: KEYS_ROTATION_SECS,
             automation_service_descriptor: "".into(),
         }
     }
@@ -188,13 +191,15 @@ pub(crate) enum Setting {
     SpillingMinAvailable(i64),
     Ttl(TtlSetting),
     MaxClockDrift(u32),
+    KeysRotation(u32),
 }
 
 /// What stands before the name of a fail point where it is a parameter.
 pub(crate) const FAIL_POINT_PREFIX: &str = "failpoint.";
 
 /// All parameters that can be asked for, in order.
-pub(crate) const NAMES: [&str; 29] = [
+pub(crate) const NAMES: [&str; 30] = [
+    "KeysRotationIntervalSec",
     "allowDiskUseByDefault",
     "authenticationMechanisms",
     "automationServiceDescriptor",
@@ -296,6 +301,9 @@ impl Parameters {
             "maxAcceptableLogicalClockDriftSecs" => {
                 out.append(name, i64::from(self.max_clock_drift_secs));
             }
+            "KeysRotationIntervalSec" => {
+                out.append(name, self.keys_rotation_secs as i32);
+            }
             "maxBSONDepth" => {
                 out.append(name, pinion_bson::MAX_DEPTH as i32);
             }
@@ -335,7 +343,7 @@ impl Parameters {
             | "ttlMonitorSleepSecs"
             | "ttlMonitorSubPassTargetSecs" => (true, true),
             "enableTestCommands" => (false, true),
-            "maxAcceptableLogicalClockDriftSecs" => (false, true),
+            "maxAcceptableLogicalClockDriftSecs" | "KeysRotationIntervalSec" => (false, true),
             _ => {
                 let is_limit = MemoryLimit::find(name).is_some();
                 (is_limit, is_limit)
@@ -408,6 +416,10 @@ impl Parameters {
                 let secs = at_most(at_least(1)?, i64::from(i32::MAX))?;
                 Setting::MaxClockDrift(secs as u32)
             }
+            "KeysRotationIntervalSec" => {
+                let secs = at_most(at_least(1)?, i64::from(i32::MAX))?;
+                Setting::KeysRotation(secs as u32)
+            }
             "allowDiskUseByDefault" => Setting::AllowDiskUseByDefault(boolean()?),
             "internalQuerySpillingMinAvailableDiskSpaceBytes" => {
                 Setting::SpillingMinAvailable(at_least(0)?)
@@ -456,6 +468,7 @@ impl Parameters {
             Setting::AllowDiskUseByDefault(value) => self.allow_disk_use_by_default = *value,
             Setting::SpillingMinAvailable(value) => self.spilling_min_available_bytes = *value,
             Setting::MaxClockDrift(secs) => self.max_clock_drift_secs = *secs,
+            Setting::KeysRotation(secs) => self.keys_rotation_secs = *secs,
             Setting::Ttl(setting) => {
                 self.ttl.set(*setting);
                 crate::state::state().ttl.parameters_changed();

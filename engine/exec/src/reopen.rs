@@ -79,6 +79,8 @@ pub async fn reopen_at(ts: Timestamp) -> std::result::Result<RecoveryReport, Ope
     followed.map_err(|fatal| OpenNodeError::Storage(OpenError::Fatal(fatal)))?;
     crate::ttl::start();
     on_all_cores(|_| async { state().parking.open() }).await;
+    // One that nobody else has is gone.
+    crate::time_keys::wake().await;
     Ok(report)
 }
 

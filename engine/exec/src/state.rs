@@ -14,6 +14,7 @@ use crate::cluster_parameters::ClusterParameters;
 use crate::concern::DefaultsCache;
 use crate::fail_points::FailPoints;
 use crate::fsync_lock::FsyncLock;
+use crate::members::{Conversations, MemberAccess};
 use crate::metrics::Metrics;
 use crate::ops::OpTable;
 use crate::options::NodeOptions;
@@ -25,6 +26,7 @@ use crate::query_settings::SettingsTable;
 use crate::read::{CursorTable, PartTable};
 use crate::sessions::{SessionCatalog, SessionRefresh, SessionTable};
 use crate::spill::NodeMemory;
+use crate::time_keys::TimeKeys;
 use crate::topology::ReplicaSet;
 use crate::ttl::TtlMonitor;
 use crate::write::OpenBuckets;
@@ -42,6 +44,7 @@ pub struct NodeState {
     pub(crate) session_catalog: SessionCatalog,
     pub(crate) session_refresh: SessionRefresh,
     pub(crate) ops: OpTable,
+    pub(crate) conversations: Conversations,
     pub(crate) parking: Parking,
     pub(crate) fsync_lock: FsyncLock,
     pub(crate) fail_points: FailPoints,
@@ -62,6 +65,8 @@ pub struct NodeState {
     /// The number of the last file that an operation of this core spilled into.
     last_spill_file: Cell<u64>,
     pub(crate) ttl: TtlMonitor,
+    /// What cluster times are signed with.
+    pub(crate) time_keys: TimeKeys,
     /// The capped collections whose documents this core owns.
     pub(crate) capped: CappedTable,
     pub(crate) plan_cache: PlanCache,
@@ -90,6 +95,8 @@ pub struct NodeShared {
     pub started_wall_ms: i64,
     /// What its operations hold.
     pub(crate) memory: NodeMemory,
+    /// How other members prove to be that, where they have to.
+    pub(crate) member_access: Option<MemberAccess>,
 }
 
 struct ObjectIds {
@@ -113,6 +120,7 @@ impl NodeState {
             session_catalog: SessionCatalog::default(),
             session_refresh: SessionRefresh::default(),
             ops: OpTable::default(),
+            conversations: Conversations::default(),
             parking: Parking::default(),
             fsync_lock: FsyncLock::default(),
             fail_points: FailPoints::default(),
@@ -127,6 +135,7 @@ impl NodeState {
             last_compact: Cell::new(0),
             last_spill_file: Cell::new(0),
             ttl: TtlMonitor::default(),
+            time_keys: TimeKeys::default(),
             capped: CappedTable::default(),
             plan_cache: PlanCache::default(),
             index_filters: RefCell::new(IndexFilters::default()),

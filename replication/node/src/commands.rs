@@ -45,22 +45,30 @@ pub fn register_commands(r: &mut Registry) {
     );
     register_command(
         r,
-        admin("replSetGetRBID").help("how often this member rolled back"),
+        admin("replSetGetRBID")
+            .for_members()
+            .help("how often this member rolled back"),
         get_rollback_id,
     );
     register_command(
         r,
-        admin("replSetHeartbeat").help("sent by other members"),
+        admin("replSetHeartbeat")
+            .for_members()
+            .help("sent by other members"),
         heartbeat,
     );
     register_command(
         r,
-        admin("replSetRequestVotes").help("sent by other members"),
+        admin("replSetRequestVotes")
+            .for_members()
+            .help("sent by other members"),
         request_votes,
     );
     register_command(
         r,
-        admin("replSetUpdatePosition").help("sent by other members"),
+        admin("replSetUpdatePosition")
+            .for_members()
+            .help("sent by other members"),
         update_position,
     );
     register_command(

@@ -12,6 +12,7 @@ mod follower;
 mod initial_sync;
 mod known;
 mod limits;
+mod login;
 mod peers;
 mod persisted;
 mod planted;

@@ -8,6 +8,12 @@ pub(crate) const IDLE_CONNECTIONS: usize = 4;
 /// For how long one is kept.
 pub(crate) const IDLE_CONNECTION: Duration = Duration::from_secs(60);
 
+/// Secrets that are kept of the keys, one for each member and each of its starts.
+pub(crate) const MAX_LOGINS: usize = 128;
+
+/// Iterations that another member may ask for: more than MongoDB's default, and no way to keep this one busy.
+pub(crate) const MAX_LOGIN_ITERATIONS: u32 = 100_000;
+
 /// How long a host has to tell whether it is this node.
 pub(crate) const SELF_CHECK: Duration = Duration::from_secs(5);
 

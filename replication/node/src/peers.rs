@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
-use pinion_bson::{RawDocument, RawDocumentBuf, rawdoc};
+use pinion_bson::{RawDocument, RawDocumentBuf, cstr, rawdoc};
 use pinion_replication_protocol::config::HostPort;
 use pinion_runtime::{Duration, Instant, now, timeout};
 use pinion_server::{Remote, RemoteError, RemoteReply};
 
 use crate::limits::{IDLE_CONNECTION, IDLE_CONNECTIONS};
+use crate::login::{Login, log_in};
 
 /// Connections of one core to other members.
 #[derive(Default)]
@@ -93,10 +94,23 @@ impl Peers {
     }
 }
 
-/// Opens a connection and introduces this node on it.
+/// Opens a connection, introduces this node on it and, where the set has a key, proves to have that.
+///
+/// # Errors
+/// `Refused` with `AuthenticationFailed` where either side does not have a key of the other's.
 pub(crate) async fn connect(address: &HostPort) -> Result<Remote, RemoteError> {
     let mut remote = Remote::open(&address.host, address.port).await?;
-    remote.run(&introduction()).await?;
+    let mut introduction = introduction();
+    let state = pinion_exec::state();
+    let Some(auth) = &state.shared.options.member_auth else {
+        remote.run(&introduction).await?;
+        return Ok(remote);
+    };
+    // Most often this saves one way there and back.
+    let login = Login::new()?;
+    introduction.append(cstr!("speculativeAuthenticate"), login.speculative());
+    let greeted = remote.run(&introduction).await?;
+    log_in(&mut remote, auth, login, greeted.body()).await?;
     Ok(remote)
 }
 

@@ -83,6 +83,7 @@ impl NodeConfig {
             argv: vec!["pinion".into()],
             parsed: pinion_bson::RawDocumentBuf::new(),
             host_info: HostInfo::default(),
+            member_auth: None,
             forget_index_entries,
         };
         Self {

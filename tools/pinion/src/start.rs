@@ -75,6 +75,7 @@ pub fn run(options: Options) -> Result<(), Stop> {
     if !options.loopback_only() {
         warnings.push("The server listens beyond localhost and has no authentication: anyone who reaches it can read and write all data".into());
     }
+    warnings.extend(member_warning(&options).map(Into::into));
     for text in &warnings {
         tracing::warn!(target: "CONTROL", id = 22_120u64, ctx = "initandlisten", tags = log::STARTUP_WARNINGS, "{text}");
     }
@@ -104,6 +105,22 @@ pub fn run(options: Options) -> Result<(), Stop> {
     }
     tracing::info!(target: "CONTROL", id = 20_565u64, ctx = "initandlisten", "Now exiting");
     Ok(())
+}
+
+/// What a member is open to, with a key of the set or without.
+fn member_warning(options: &Options) -> Option<&'static str> {
+    options.replication.as_ref()?;
+    Some(match &options.member_auth {
+        None => {
+            "The members of the replica set do not authenticate to each other, since there is no --keyFile: whoever reaches them can take part in the set"
+        }
+        Some(auth) if auth.is_transition => {
+            "--transitionToAuth lets members of the replica set in that have no key of its key file"
+        }
+        Some(_) => {
+            "--keyFile is for the members of the replica set alone. There are no users: no client has to authenticate, and every client can read and write all data"
+        }
+    })
 }
 
 fn outcome_of(outcome: Result<Vec<Result<(), NodeError>>, real::StartError>) -> Result<(), Stop> {
@@ -245,6 +262,7 @@ fn config(options: &Options, cores: usize, startup_warnings: Vec<String>) -> Nod
             cpus: cores as i32,
             ..host_info
         },
+        member_auth: options.member_auth.clone(),
         forget_index_entries: false,
     };
     NodeConfig {

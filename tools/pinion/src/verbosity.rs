@@ -42,7 +42,7 @@ pub const COMPONENTS: [&str; 20] = [
 
 static PARTS: [Component; COMPONENTS.len()] = [
     part("", 0),
-    part("", 0),
+    part("ACCESS", 0),
     part("COMMAND", 0),
     part("CONTROL", 0),
     part("", 0),

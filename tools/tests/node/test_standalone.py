@@ -21,7 +21,7 @@ def test_what_a_standalone_has_no_part_in(client):
         assert code(client, {name: 1}) == 76
     assert code(client, {"setDefaultRWConcern": 1, "defaultWriteConcern": {"w": 1}}) == 51300
     assert code(client, {"commitTransaction": 1}) == 125
-    assert code(client, {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": b""}) == 334
+    assert code(client, {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": b""}) == 18
     assert code(client, {"saslContinue": 1, "conversationId": 1, "payload": b""}) == 17
     assert code(client, {"createSearchIndexes": "c", "indexes": []}, "test") == 31082
     assert client.admin.command("logout")["ok"] == 1

@@ -51,6 +51,7 @@ const CRATE_ORDER: &[&str] = &[
     "core/collation",
     "core/keystring",
     "core/clock",
+    "core/auth",
     "core/wire",
     "core/runtime",
     "core/server",
@@ -73,6 +74,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("core/collation", &["pinion-runtime"]),
     ("core/keystring", &["pinion-runtime"]),
     ("core/clock", &["pinion-runtime", "pinion-bson"]),
+    ("core/auth", &["pinion-runtime", "pinion-bson"]),
     ("core/wire", &["pinion-runtime"]),
     (
         "core/runtime",

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use pinion_bson::{RawDocument, RawDocumentBuf};
@@ -22,6 +22,8 @@ pub struct ClientInfo {
     pub remote: Option<SocketAddr>,
     pub local: Option<SocketAddr>,
     metadata: OnceLock<ClientMetadata>,
+    /// It has authenticated as a member of this node's replica set.
+    is_member: AtomicBool,
 }
 
 impl ClientInfo {
@@ -31,6 +33,7 @@ impl ClientInfo {
             remote: Some(remote),
             local: Some(local),
             metadata: OnceLock::new(),
+            is_member: AtomicBool::new(false),
         }
     }
 
@@ -41,12 +44,28 @@ impl ClientInfo {
             remote: None,
             local: None,
             metadata: OnceLock::new(),
+            is_member: AtomicBool::new(false),
         }
     }
 
     /// Whether the node started the work itself.
     pub fn is_internal(&self) -> bool {
         self.remote.is_none()
+    }
+
+    /// Whether the connection has authenticated as a member of this node's replica set.
+    pub fn is_member(&self) -> bool {
+        self.is_member.load(Ordering::Relaxed)
+    }
+
+    /// Makes it a member's, or a client's again.
+    pub fn set_member(&self, is_member: bool) {
+        self.is_member.store(is_member, Ordering::Relaxed);
+    }
+
+    /// Whether the sender is the node itself, or a member that has authenticated.
+    pub fn is_trusted(&self) -> bool {
+        self.is_internal() || self.is_member()
     }
 
     /// What the client told of itself in its first hello.

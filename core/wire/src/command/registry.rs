@@ -60,6 +60,8 @@ pub struct CommandSpec {
     pub sequences: &'static [&'static str],
     /// Runs even while the node drains for shutdown, and is never counted against admission.
     pub immediate: bool,
+    /// Sent by other members of the set alone, who have to authenticate where the set has a key.
+    pub for_members: bool,
 }
 
 impl CommandSpec {
@@ -77,6 +79,7 @@ impl CommandSpec {
             in_api_v1: false,
             sequences: &[],
             immediate: false,
+            for_members: false,
         }
     }
 
@@ -153,6 +156,12 @@ impl CommandSpec {
     #[must_use]
     pub const fn immediate(mut self) -> CommandSpec {
         self.immediate = true;
+        self
+    }
+
+    #[must_use]
+    pub const fn for_members(mut self) -> CommandSpec {
+        self.for_members = true;
         self
     }
 

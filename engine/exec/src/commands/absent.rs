@@ -1,7 +1,6 @@
-//! Commands of what this node has no part in: replica sets, transactions, authentication, search. Each answers what a standalone
+//! Commands of what this node has no part in: replica sets, transactions, users, search. Each answers what a standalone
 //! of MongoDB answers, so that clients learn what is missing and not that the command is.
 
-use pinion_wire::idl::missing_field;
 use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
 
 use super::register;
@@ -74,12 +73,6 @@ pub(super) fn register_absent(r: &mut Registry) {
             end_transaction,
         );
     }
-    for name in ["saslStart", "saslContinue", "authenticate"] {
-        let help = "authenticate this connection";
-        register(r, spec(name).immediate().help(help), None, authenticate);
-    }
-    let help = "be nobody again";
-    register(r, spec("logout").immediate().help(help), None, logout);
     for (name, help) in USERS {
         register(r, spec(name).write_concern().help(help), None, no_users);
     }
@@ -158,32 +151,6 @@ async fn end_transaction(cmd: Invocation) -> Result<Reply> {
             format!("{} must be run within a transaction", cmd.name()),
         )),
     }
-}
-
-/// `saslStart` and its relatives: there are no users, and so no mechanism by which they would authenticate.
-async fn authenticate(cmd: Invocation) -> Result<Reply> {
-    if cmd.name() == "saslContinue" {
-        return Err(Error::new(
-            ErrorCode::PROTOCOL_ERROR,
-            "No SASL session state found",
-        ));
-    }
-    let reader = cmd.reader()?;
-    let mechanism = reader
-        .opt_str("mechanism")?
-        .ok_or_else(|| missing_field(reader.path().field("mechanism")))?;
-    Err(Error::new(
-        ErrorCode::MECHANISM_UNAVAILABLE,
-        format!("Received authentication for mechanism {mechanism} which is not enabled"),
-    ))
-}
-
-/// `logout`: nobody is logged in.
-async fn logout(cmd: Invocation) -> Result<Reply> {
-    let reader = cmd.reader()?;
-    reader.ignore(&["logout"]);
-    reader.finish()?;
-    Ok(Reply::new())
 }
 
 /// `createUser` and its relatives.

@@ -8,6 +8,7 @@ use pinion_wire::idl::{CommandReader, Types, missing_field, wrong_type};
 use pinion_wire::{ClientMetadata, Compressor, Error, ErrorCode, Invocation, Reply, Result};
 
 use super::Gauge;
+use super::authenticate::{append_mechanisms, append_speculative};
 use super::status_member::append_member;
 use crate::cluster_time::append_topology_version;
 use crate::interrupt::interruptible;
@@ -112,6 +113,12 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
             out.push(compressor.name());
         }
         out.end();
+    }
+    if let Some(user) = reader.value("saslSupportedMechs") {
+        append_mechanisms(user, &mut out);
+    }
+    if let Some(asked) = reader.opt_doc("speculativeAuthenticate")? {
+        append_speculative(cmd, asked, &mut out)?;
     }
     if cmd.exhaust_allowed && awaitable {
         out.stream_next(next_await(cmd.body(), state.shared.process_id, counter));

@@ -3,6 +3,7 @@
 mod absent;
 mod aggregate;
 mod apply_ops;
+mod authenticate;
 mod bulk_replies;
 mod bulk_write;
 mod capped;
@@ -56,6 +57,7 @@ mod views;
 
 use std::future::Future;
 use std::pin::pin;
+use std::rc::Rc;
 
 use pinion_wire::{
     CommandClass, CommandSpec, Error, ErrorCode, Invocation, OpContext, Registry, Reply, Result,
@@ -72,6 +74,7 @@ pub use table::register_commands;
 use crate::cluster_time;
 use crate::concern;
 use crate::interrupt::poll_once;
+use crate::members;
 use crate::metrics::{Metrics, OpClass, TopKind};
 use crate::profile::Profiled;
 use crate::state::{NodeState, state};
@@ -104,6 +107,7 @@ where
         return Ok(help(&cmd));
     }
     let state = state();
+    members::check(&state, &cmd)?;
     let _inside = match state.parking.enter() {
         Some(inside) if !crate::reopen::is_unparked(cmd.name()) => Some(inside),
         _ => Box::pin(crate::reopen::park(&state, &cmd)).await?,
@@ -116,7 +120,7 @@ where
 }
 
 async fn run_counted<F, Fut>(
-    state: &NodeState,
+    state: &Rc<NodeState>,
     mut cmd: Invocation,
     top: Option<TopKind>,
     handler: F,
@@ -126,7 +130,9 @@ where
     Fut: Future<Output = Result<Reply>>,
 {
     let metrics = &state.metrics;
-    cluster_time::learn(state, &cmd.ctx)?;
+    if let Some(told) = cluster_time::learn(state, &cmd.ctx)? {
+        Box::pin(cluster_time::learn_signed(state, &cmd.ctx, &told)).await?;
+    }
     topology::check_runs_here(state, &cmd)?;
     concern::check(state, &cmd)?;
     if let Some(lsid) = &cmd.ctx.args.lsid {

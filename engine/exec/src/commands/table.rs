@@ -21,6 +21,7 @@ pub fn register_commands(registry: &mut Registry) {
     diagnostics(registry);
     super::table_admin::administration(registry);
     super::absent::register_absent(registry);
+    super::authenticate::register_authentication(registry);
 }
 
 fn data(r: &mut Registry) {

@@ -38,6 +38,7 @@ fn sizes_and_digests(r: &mut Registry) {
         r,
         spec("_replCatalogRows")
             .admin_only()
+            .for_members()
             .on_secondary(AllowedOnSecondary::Always)
             .help("the catalog, for a member that copies this one"),
         None,

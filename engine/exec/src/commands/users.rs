@@ -1,8 +1,9 @@
-//! `usersInfo` and `rolesInfo` of a node that has neither users nor roles, and what its connections are told of themselves.
+//! `usersInfo` and `rolesInfo` of a node that has neither users nor roles of its own, and what its connections are told of themselves.
 
-use pinion_bson::{BinarySubtype, RawBinaryRef, RawBsonRef};
+use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef};
 use pinion_wire::{Error, Invocation, Reply, Result};
 
+use crate::members::{MEMBER_DATABASE, MEMBER_USER};
 use crate::state::state;
 
 /// `usersInfo`.
@@ -76,11 +77,22 @@ pub(crate) async fn connection_status(cmd: Invocation) -> Result<Reply> {
     reader.ignore(&["connectionStatus"]);
     reader.finish()?;
     let mut out = Reply::new();
-    out.start_document("authInfo")
-        .start_array("authenticatedUsers")
-        .end()
-        .start_array("authenticatedUserRoles")
-        .end();
+    out.start_document("authInfo");
+    let is_member = cmd.ctx.client.is_member();
+    for (list, name) in [
+        ("authenticatedUsers", "user"),
+        ("authenticatedUserRoles", "role"),
+    ] {
+        out.start_array(list);
+        if is_member {
+            let mut member = DocBuilder::new();
+            member
+                .append(name, MEMBER_USER)
+                .append("db", MEMBER_DATABASE);
+            out.push(&*member.finish());
+        }
+        out.end();
+    }
     if privileges {
         out.start_array("authenticatedUserPrivileges").end();
     }

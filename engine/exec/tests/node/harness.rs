@@ -39,6 +39,7 @@ pub fn options(partitions: u16) -> NodeOptions {
         parsed: RawDocumentBuf::new(),
         db_path: "/data".into(),
         host_info: HostInfo::default(),
+        member_auth: None,
         forget_index_entries: false,
     }
 }
@@ -51,6 +52,8 @@ pub struct Client {
     next_op: Rc<Cell<i32>>,
     /// What the next find may be like.
     prepared: Rc<RefCell<Option<Prepared>>>,
+    /// The one connection of all its commands; without one each comes on a connection of its own.
+    connection: Option<Arc<ClientInfo>>,
 }
 
 impl Client {
@@ -60,6 +63,16 @@ impl Client {
             db: "test",
             next_op: Rc::new(Cell::new(1)),
             prepared: Rc::default(),
+            connection: None,
+        }
+    }
+
+    /// The same client with a connection that all its commands come on.
+    pub fn connected(&self, connection_id: i32) -> Client {
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        Client {
+            connection: Some(Arc::new(ClientInfo::new(connection_id, address, address))),
+            ..self.clone()
         }
     }
 
@@ -83,8 +96,9 @@ impl Client {
         let op = self.next_op.get();
         self.next_op.set(op + 1);
         let op = op * 64 + i32::from(self.core.0);
+        let connection = self.connection.clone();
         let bytes = pinion_runtime::submit_to(self.core, Queue::Foreground, move || async move {
-            dispatch(op, body).await
+            dispatch(op, body, connection).await
         })
         .await;
         let reply = RawDocument::from_bytes(&bytes).expect("a reply is a document");
@@ -162,7 +176,8 @@ impl Client {
             return Some(!batch.is_empty());
         }
         let message = parse_message(bytes).expect("a valid message");
-        let invocation = begin(0, &message).expect("a command");
+        let connection = self.connection.clone();
+        let invocation = begin(0, &message, connection).expect("a command");
         let (command, ctx) = (invocation.command.clone(), invocation.ctx.clone());
         let left = attempt_and_take(invocation).await;
         *self.prepared.borrow_mut() = left.map(|left| Prepared::new(left, command, ctx));
@@ -204,10 +219,10 @@ fn batch(cursor: &Document, name: &str) -> Vec<Document> {
         .collect()
 }
 
-async fn dispatch(op: i32, body: RawDocumentBuf) -> Vec<u8> {
+async fn dispatch(op: i32, body: RawDocumentBuf, connection: Option<Arc<ClientInfo>>) -> Vec<u8> {
     let message = Message::from_body(body);
     let registry = pinion_runtime::core_local::<Registry>();
-    let (ctx, outcome) = match begin(op, &message) {
+    let (ctx, outcome) = match begin(op, &message, connection) {
         Ok(invocation) => {
             let ctx = invocation.ctx.clone();
             (Some(ctx), attempt(invocation).await)
@@ -239,13 +254,17 @@ fn code_of(error: RawBsonRef<'_>) -> Option<ErrorCode> {
     Some(ErrorCode(code))
 }
 
-fn begin(op: i32, message: &Message) -> Result<Invocation, Error> {
+fn begin(
+    op: i32,
+    message: &Message,
+    connection: Option<Arc<ClientInfo>>,
+) -> Result<Invocation, Error> {
     let registry = pinion_runtime::core_local::<Registry>();
     let command = registry.find(message.command_name())?.clone();
     let args = GenericArguments::parse(message.command_name(), message.body())?;
     let now = pinion_runtime::now().as_nanos();
     let address = SocketAddr::from(([127, 0, 0, 1], 1));
-    let client = Arc::new(ClientInfo::new(1, address, address));
+    let client = connection.unwrap_or_else(|| Arc::new(ClientInfo::new(1, address, address)));
     let ctx = OpContext::new(
         op,
         client,

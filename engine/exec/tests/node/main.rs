@@ -15,6 +15,7 @@ mod keys;
 mod kinds;
 mod member;
 mod member_commands;
+mod members;
 mod own;
 mod reopen;
 mod retryable;

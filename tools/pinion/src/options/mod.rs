@@ -1,6 +1,7 @@
 //! Start options: the command line and the YAML file, in mongod's names, checked and turned into one value.
 
 mod file;
+mod key_file;
 mod parse;
 mod replication;
 mod table;
@@ -8,6 +9,7 @@ mod table;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use pinion_exec::MemberAuth;
 use pinion_replication_node::MemberOptions;
 
 use crate::log::Rotation;
@@ -60,6 +62,8 @@ pub struct Options {
     pub spin_micros: u64,
     /// What makes the node a member of a replica set.
     pub replication: Option<MemberOptions>,
+    /// The key of the set, which its members prove to each other to have.
+    pub member_auth: Option<MemberAuth>,
     /// The arguments as given, for getCmdLineOpts.
     pub argv: Vec<String>,
     /// The options in the configuration file's shape (`path`, value as text or boolean), for getCmdLineOpts.

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, Command};
 
 use super::file::flatten;
+use super::key_file::member_auth;
 use super::replication::replication;
 use super::table::{OPTIONS, OptionSpec, Shape, Support};
 use super::{Given, Options};
@@ -206,7 +207,7 @@ impl Reader {
             .map(text)
     }
 
-    fn switch(&self, name: &str) -> bool {
+    pub(super) fn switch(&self, name: &str) -> bool {
         self.last(name).is_some_and(|value| value == "true")
     }
 
@@ -268,6 +269,7 @@ fn build(
             .map(|n| n as u16),
         spin_micros: reader.int("spinMicros", 0, 10_000)?.unwrap_or(200),
         replication: replication(&reader)?,
+        member_auth: member_auth(&reader)?,
         argv,
         parsed,
     })
@@ -537,6 +539,39 @@ mod tests {
             &["--replSet=rs0", "--enableMajorityReadConcern=false"],
             "--enableMajorityReadConcern false is not supported",
         );
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_methods)] // A file of the test's own.
+    fn members_with_a_key() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::temp_dir().join(format!("pinion-keys-{}", std::process::id()));
+        let file = path.to_str().unwrap();
+        std::fs::write(&path, "- first1\n- second\n").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(run(&["--replSet=rs0"]).unwrap().member_auth, None);
+        let with = |more: &[&str]| {
+            let args = [&["--replSet=rs0", "--keyFile", file], more].concat();
+            run(&args).map(|options| options.member_auth.unwrap())
+        };
+        let auth = with(&["--clusterAuthMode", "keyFile"]).unwrap();
+        assert_eq!(auth.keys.all(), ["first1", "second"]);
+        assert!(!auth.is_transition);
+        assert!(with(&["--transitionToAuth"]).unwrap().is_transition);
+        for mode in ["x509", "sendKeyFile", "sendX509"] {
+            let error = with(&["--clusterAuthMode", mode]).unwrap_err();
+            assert!(error.contains(&format!("--clusterAuthMode {mode} is not supported")));
+        }
+        refused(&["--keyFile", file], "--keyFile needs --replSet");
+        for option in ["--transitionToAuth", "--clusterAuthMode=keyFile"] {
+            refused(&["--replSet=rs0", option], "needs --keyFile");
+        }
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        refused(
+            &["--replSet=rs0", "--keyFile", file],
+            &format!("permissions on {file} are too open"),
+        );
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -36,7 +36,8 @@ pub(super) struct OptionSpec {
     pub help: &'static str,
 }
 
-const NO_SECURITY: &str = "authentication and encryption are not available in this version";
+const NO_SECURITY: &str = "encryption is not available in this version";
+const NO_USERS: &str = "there are no users in this version, so no client has to authenticate";
 const NO_SHARDING: &str = "sharding is not available in this version";
 
 const fn yes(
@@ -238,7 +239,7 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         short: '\0',
         path: "security.authorization",
         shape: Shape::Value,
-        support: Support::Only("disabled", NO_SECURITY),
+        support: Support::Only("disabled", NO_USERS),
         help: "",
     },
     OptionSpec {
@@ -333,25 +334,32 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         Shape::Switch,
         "the log goes to standard output or to a file",
     ),
-    no("auth", "", Shape::Switch, NO_SECURITY),
-    no("keyFile", "security.keyFile", Shape::Value, NO_SECURITY),
-    no(
-        "clusterAuthMode",
-        "security.clusterAuthMode",
+    no("auth", "", Shape::Switch, NO_USERS),
+    yes(
+        "keyFile",
+        "security.keyFile",
         Shape::Value,
-        NO_SECURITY,
+        "file with the key by which the members of the replica set know each other",
     ),
-    no(
+    OptionSpec {
+        name: "clusterAuthMode",
+        short: '\0',
+        path: "security.clusterAuthMode",
+        shape: Shape::Value,
+        support: Support::Only("keyFile", "members know each other by a key file alone"),
+        help: "",
+    },
+    yes(
         "transitionToAuth",
         "security.transitionToAuth",
         Shape::Switch,
-        NO_SECURITY,
+        "let members in that have no key yet, while the set is given one",
     ),
     no(
         "clusterIpSourceAllowlist",
         "security.clusterIpSourceAllowlist",
         Shape::Value,
-        NO_SECURITY,
+        "members know each other by a key file alone",
     ),
     no(
         "enableEncryption",

@@ -1,0 +1,204 @@
+//! `saslStart` and its relatives, by which members of the set authenticate. There are no users, so nobody else does.
+
+use pinion_auth::Hash;
+use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument};
+use pinion_wire::idl::{FieldReader, Path, Types, missing_field, wrong_type};
+use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
+
+use super::register;
+use crate::members::{self, Begun, MEMBER_DATABASE};
+use crate::state::state;
+
+/// The number of a connection's conversation: it has one at a time.
+const CONVERSATION: i32 = 1;
+
+pub(super) fn register_authentication(r: &mut Registry) {
+    let spec = |name| CommandSpec::new(name).immediate();
+    let help = "authenticate this connection";
+    register(r, spec("saslStart").help(help), None, sasl_start);
+    register(r, spec("saslContinue").help(help), None, sasl_continue);
+    register(r, spec("authenticate").help(help), None, authenticate);
+    register(r, spec("logout").help("be nobody again"), None, logout);
+}
+
+/// Which mechanism this is, of those that there are.
+fn mechanism(name: &str) -> Result<Hash> {
+    let known = [Hash::Sha1, Hash::Sha256];
+    let found = known.into_iter().find(|hash| hash.mechanism() == name);
+    found.ok_or_else(|| {
+        Error::new(
+            ErrorCode::MECHANISM_UNAVAILABLE,
+            format!("Received authentication for mechanism {name} which is not enabled"),
+        )
+    })
+}
+
+/// A payload, which is text as bytes or as a string. What is no text is nothing that a mechanism here could read.
+fn payload<'m>(path: Path<'_>, value: Option<RawBsonRef<'m>>) -> Result<&'m str> {
+    match value {
+        Some(RawBsonRef::String(text)) => Ok(text),
+        Some(RawBsonRef::Binary(binary)) => Ok(std::str::from_utf8(binary.bytes).unwrap_or("")),
+        Some(other) => Err(wrong_type(path, other, Types::BIN_DATA)),
+        None => Err(missing_field(path)),
+    }
+}
+
+/// What a client is told whom this node does not let in, whatever the reason.
+fn failed() -> Error {
+    Error::new(ErrorCode::AUTHENTICATION_FAILED, "Authentication failed.")
+}
+
+fn skips_empty(options: Option<&RawDocument>) -> bool {
+    let skips = options.and_then(|options| pinion_bson::get(options, "skipEmptyExchange"));
+    skips.is_some_and(pinion_wire::idl::truthy)
+}
+
+async fn sasl_start(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    let name = reader
+        .opt_str("mechanism")?
+        .ok_or_else(|| missing_field(reader.path().field("mechanism")))?;
+    let payload = payload(reader.path().field("payload"), reader.value("payload"))?;
+    let options = reader.opt_doc("options")?;
+    reader.ignore(&["saslStart", "autoAuthorize", "speculative", "db"]);
+    reader.finish()?;
+    let begun = Begun {
+        mechanism: mechanism(name)?,
+        database: cmd.db(),
+        payload,
+        skips_empty: skips_empty(options),
+    };
+    match members::start(&state(), &cmd.ctx.client, &begun) {
+        Ok(step) => {
+            let mut out = Reply::new();
+            append(&step.payload, step.is_done, &mut out);
+            Ok(out)
+        }
+        Err(why) => {
+            tell_failure(&cmd, &why, false);
+            Err(failed())
+        }
+    }
+}
+
+async fn sasl_continue(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    let payload = payload(reader.path().field("payload"), reader.value("payload"))?;
+    let conversation = reader.opt_i32("conversationId")?;
+    reader.ignore(&["saslContinue"]);
+    reader.finish()?;
+    let conversation =
+        conversation.ok_or_else(|| missing_field(reader.path().field("conversationId")))?;
+    let state = state();
+    let protocol = |what: &str| Err(Error::new(ErrorCode::PROTOCOL_ERROR, what));
+    if !state.conversations.is_under_way(&cmd.ctx.client) {
+        return protocol("No SASL session state found");
+    }
+    if conversation != CONVERSATION {
+        return protocol("sasl: Mismatched conversation id");
+    }
+    match members::continue_with(&state, &cmd.ctx.client, payload) {
+        Ok(step) => {
+            if step.is_done {
+                tracing::info!(target: "ACCESS", id = 5_286_306u64, ctx = format!("conn{}", cmd.ctx.client.connection_id), client = cmd.ctx.client.remote.map(tracing::field::display), "Successfully authenticated as a member of the set");
+            }
+            let mut out = Reply::new();
+            append(&step.payload, step.is_done, &mut out);
+            Ok(out)
+        }
+        Err(why) => {
+            tell_failure(&cmd, &why, false);
+            Err(failed())
+        }
+    }
+}
+
+/// What a hello begins that authenticates on its way: appends the answer, or nothing where the client will have to ask for it
+/// and is told then what is wrong.
+pub(super) fn append_speculative(
+    cmd: &Invocation,
+    asked: &RawDocument,
+    out: &mut DocBuilder,
+) -> Result<()> {
+    let reader = FieldReader::object(Path::root("speculativeAuthenticate"), asked)?;
+    let (Ok(Some(name)), Ok(Some(database))) = (reader.opt_str("mechanism"), reader.opt_str("db"))
+    else {
+        return Ok(());
+    };
+    let payload = payload(reader.path().field("payload"), reader.value("payload"));
+    let (Ok(payload), Ok(mechanism)) = (payload, mechanism(name)) else {
+        return Ok(());
+    };
+    let begun = Begun {
+        mechanism,
+        database,
+        payload,
+        skips_empty: skips_empty(reader.opt_doc("options").ok().flatten()),
+    };
+    match members::start(&state(), &cmd.ctx.client, &begun) {
+        Ok(step) => {
+            out.start_document("speculativeAuthenticate");
+            append(&step.payload, step.is_done, out);
+            out.end();
+        }
+        Err(why) => tell_failure(cmd, &why, true),
+    }
+    Ok(())
+}
+
+/// The mechanisms of a user, for a hello that asks for them: members have one, and nobody else is known.
+pub(super) fn append_mechanisms(user: RawBsonRef<'_>, out: &mut DocBuilder) {
+    let is_member = match user {
+        RawBsonRef::String(name) => name
+            .split_once('.')
+            .is_some_and(|(db, user)| (db, user) == (MEMBER_DATABASE, members::MEMBER_USER)),
+        RawBsonRef::Document(name) => {
+            let text = |part| pinion_bson::get(name, part).and_then(|part| part.as_str());
+            (text("db"), text("user")) == (Some(MEMBER_DATABASE), Some(members::MEMBER_USER))
+        }
+        _ => false,
+    };
+    if is_member && state().shared.member_access.is_some() {
+        out.start_array("saslSupportedMechs")
+            .push(Hash::Sha256.mechanism())
+            .end();
+    }
+}
+
+fn append(payload: &str, is_done: bool, out: &mut DocBuilder) {
+    let payload = RawBinaryRef {
+        subtype: BinarySubtype::Generic,
+        bytes: payload.as_bytes(),
+    };
+    out.append("conversationId", CONVERSATION)
+        .append("done", is_done)
+        .append("payload", RawBsonRef::Binary(payload));
+}
+
+/// The log says what was wrong.
+fn tell_failure(cmd: &Invocation, why: &str, is_speculative: bool) {
+    tracing::info!(target: "ACCESS", id = 5_286_307u64, ctx = format!("conn{}", cmd.ctx.client.connection_id), client = cmd.ctx.client.remote.map(tracing::field::display), isSpeculative = is_speculative, db = cmd.db(), error = why, "Failed to authenticate");
+}
+
+/// `authenticate`: by certificates, of which there are none.
+async fn authenticate(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    let name = reader
+        .opt_str("mechanism")?
+        .ok_or_else(|| missing_field(reader.path().field("mechanism")))?;
+    Err(Error::new(
+        ErrorCode::MECHANISM_UNAVAILABLE,
+        format!("Received authentication for mechanism {name} which is not enabled"),
+    ))
+}
+
+/// `logout`: of the database that members authenticate on.
+async fn logout(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.ignore(&["logout"]);
+    reader.finish()?;
+    if cmd.db() == MEMBER_DATABASE {
+        cmd.ctx.client.set_member(false);
+    }
+    Ok(Reply::new())
+}

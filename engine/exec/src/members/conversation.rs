@@ -1,0 +1,156 @@
+//! The SCRAM conversations that other members have with this node, one for each connection.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use pinion_auth::{ClientFirst, Hash, ITERATIONS, ServerConversation, nonce_text};
+use pinion_wire::ClientInfo;
+
+use super::{MEMBER_DATABASE, MEMBER_USER};
+use crate::state::NodeState;
+
+/// Random bytes of a nonce: MongoDB's.
+const NONCE_BYTES: usize = 24;
+
+/// The conversations of one core's connections.
+#[derive(Default)]
+pub(crate) struct Conversations {
+    under_way: RefCell<BTreeMap<i32, UnderWay>>,
+}
+
+struct UnderWay {
+    /// Whose it is. Those of connections that are gone are dropped with the next one that begins.
+    client: Weak<ClientInfo>,
+    next: Next,
+}
+
+/// What the client is to send.
+enum Next {
+    Proof {
+        conversation: ServerConversation,
+        skips_empty: bool,
+    },
+    /// An empty message, which clients send that do not know how to leave it out.
+    Empty,
+}
+
+impl Conversations {
+    fn put(&self, client: &Arc<ClientInfo>, next: Next) {
+        let mut under_way = self.under_way.borrow_mut();
+        under_way.retain(|_, other| other.client.strong_count() > 0);
+        let client_of_it = Arc::downgrade(client);
+        under_way.insert(
+            client.connection_id,
+            UnderWay {
+                client: client_of_it,
+                next,
+            },
+        );
+    }
+
+    fn take(&self, client: &ClientInfo) -> Option<Next> {
+        let taken = self.under_way.borrow_mut().remove(&client.connection_id);
+        Some(taken?.next)
+    }
+
+    /// Whether this connection is in the midst of one.
+    pub(crate) fn is_under_way(&self, client: &ClientInfo) -> bool {
+        self.under_way.borrow().contains_key(&client.connection_id)
+    }
+}
+
+/// What begins a conversation.
+pub(crate) struct Begun<'m> {
+    pub mechanism: Hash,
+    pub database: &'m str,
+    pub payload: &'m str,
+    pub skips_empty: bool,
+}
+
+/// What the server answers, and whether that was all.
+pub(crate) struct Step {
+    pub payload: String,
+    pub is_done: bool,
+}
+
+/// Why somebody is not let in. Clients are told no more than that they are not.
+pub(crate) type Refused = String;
+
+/// Begins a conversation; one that was under way on the connection ends.
+///
+/// # Errors
+/// Nobody of that name can be let in.
+pub(crate) fn start(
+    state: &NodeState,
+    client: &Arc<ClientInfo>,
+    begun: &Begun<'_>,
+) -> Result<Step, Refused> {
+    state.conversations.take(client);
+    let first = ClientFirst::parse(begun.payload).map_err(|error| error.to_string())?;
+    if first.user != MEMBER_USER || begun.database != MEMBER_DATABASE {
+        let (user, database) = (&first.user, begun.database);
+        return Err(format!(
+            "UserNotFound: Could not find user \"{user}\" for db \"{database}\""
+        ));
+    }
+    let access = state.shared.member_access.as_ref().ok_or(
+        "It is not possible to authenticate as the __system user on servers started without a --keyFile parameter",
+    )?;
+    if begun.mechanism != Hash::Sha256 {
+        return Err("members authenticate by SCRAM-SHA-256".into());
+    }
+    let mut nonce = [0; NONCE_BYTES];
+    pinion_runtime::os_random(&mut nonce);
+    let (conversation, payload) =
+        first.challenge(Hash::Sha256, &nonce_text(&nonce), &access.salt, ITERATIONS);
+    let next = Next::Proof {
+        conversation,
+        skips_empty: begun.skips_empty,
+    };
+    state.conversations.put(client, next);
+    Ok(Step {
+        payload,
+        is_done: false,
+    })
+}
+
+/// Goes on with the conversation of a connection, which ends if that fails.
+///
+/// # Errors
+/// The client did not prove to have a key.
+pub(crate) fn continue_with(
+    state: &NodeState,
+    client: &Arc<ClientInfo>,
+    payload: &str,
+) -> Result<Step, Refused> {
+    let none = "no conversation is under way";
+    let payload = match state.conversations.take(client).ok_or(none)? {
+        Next::Empty if payload.is_empty() => String::new(),
+        Next::Empty => return Err("the last message of a client is empty".into()),
+        Next::Proof {
+            conversation,
+            skips_empty,
+        } => {
+            let secrets = match &state.shared.member_access {
+                Some(access) => &access.secrets[..],
+                None => &[],
+            };
+            let proven = conversation.finish(payload, secrets);
+            let payload = proven.map_err(|error| error.to_string())?;
+            if !skips_empty {
+                state.conversations.put(client, Next::Empty);
+                return Ok(Step {
+                    payload,
+                    is_done: false,
+                });
+            }
+            payload
+        }
+    };
+    client.set_member(true);
+    Ok(Step {
+        payload,
+        is_done: true,
+    })
+}

@@ -1,0 +1,203 @@
+//! The task of core 0 that has the keys: it makes them on the primary, reads them on every member, and gives them to all cores.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use pinion_bson::rawdoc;
+use pinion_catalog::stored_document;
+use pinion_clock::{KEY_BYTES, Key, KeyId, KeyRing};
+use pinion_query::Matcher;
+use pinion_runtime::sync::Notify;
+use pinion_runtime::{
+    CoreId, Duration, JoinHandle, Queue, now, on_all_cores, sleep, spawn, submit_to, timeout,
+};
+use pinion_storage::storage;
+use pinion_wire::idl::Namespace;
+use pinion_wire::{ErrorCode, OpContext, Result};
+
+use super::document::{KeyDocument, PURPOSE};
+use crate::acquire::acquire_read;
+use crate::interrupt::interruptible;
+use crate::limits::{KEY_COMMIT_PATIENCE, KEY_LOOK_INTERVAL, KEY_PAUSE, MAX_TIME_KEYS};
+use crate::read::{ReadRequest, open};
+use crate::state::{NodeState, state};
+use crate::topology::ReplicaSet;
+use crate::write::put;
+
+const DATABASE: &str = "admin";
+const COLLECTION: &str = "system.keys";
+
+/// The task. That of core 0 is the node's.
+#[derive(Default)]
+pub(crate) struct Keeper {
+    is_stopping: Cell<bool>,
+    /// There is something to be looked at.
+    due: Notify,
+    /// What it does now.
+    running: RefCell<Option<OpContext>>,
+    task: RefCell<Option<JoinHandle<()>>>,
+    /// The keys that every core has.
+    given: RefCell<Vec<KeyDocument>>,
+}
+
+/// Begins, where members have a key file. Called on core 0.
+pub(crate) fn start() {
+    let state = state();
+    if state.shared.member_access.is_none() {
+        return;
+    }
+    let task = spawn(Queue::Background, keep(state.clone()));
+    *state.time_keys.keeper.task.borrow_mut() = Some(task);
+}
+
+/// Ends the task; when this returns it writes nothing any more. Called on core 0.
+pub(crate) async fn stop() {
+    let state = state();
+    let keeper = &state.time_keys.keeper;
+    keeper.is_stopping.set(true);
+    if let Some(running) = &*keeper.running.borrow() {
+        running.kill(ErrorCode::INTERRUPTED_AT_SHUTDOWN);
+    }
+    keeper.due.notify_one();
+    let task = keeper.task.borrow_mut().take();
+    if let Some(task) = task {
+        // One that was dropped has ended too.
+        let _ = task.await;
+    }
+}
+
+/// Has the task look at once: a key is missing, or this node is something else in its set than before.
+pub(crate) async fn wake() {
+    submit_to(CoreId(0), Queue::Background, || async {
+        state().time_keys.keeper.due.notify_one();
+    })
+    .await;
+}
+
+async fn keep(state: Rc<NodeState>) {
+    let keeper = &state.time_keys.keeper;
+    while !keeper.is_stopping.get() {
+        let looked = look(&state).await;
+        let next = match looked {
+            Ok(next) => next,
+            Err(error) => {
+                if !keeper.is_stopping.get() {
+                    tracing::info!(target: "CONTROL", id = 7_300_030u64, ctx = "KeysCollectionManager", error = error.message, "The keys for cluster times could not be read or made; it is tried again");
+                }
+                KEY_COMMIT_PATIENCE
+            }
+        };
+        let _ = timeout(next, keeper.due.notified()).await;
+        // However many miss a key, it is not looked for without a pause.
+        sleep(KEY_PAUSE).await;
+    }
+}
+
+/// Looks at the keys, and tells when that is to be done again.
+async fn look(state: &NodeState) -> Result<Duration> {
+    let Some(set) = state.replica_set() else {
+        return Ok(KEY_LOOK_INTERVAL);
+    };
+    if !set.view().state.is_readable() {
+        return Ok(KEY_LOOK_INTERVAL);
+    }
+    let ctx = OpContext::internal(0, "refreshTimeKeys", DATABASE, now().as_nanos());
+    let deadline = now() + KEY_COMMIT_PATIENCE;
+    let ctx = ctx.with_deadline(Some(deadline.as_nanos()));
+    let keeper = &state.time_keys.keeper;
+    *keeper.running.borrow_mut() = Some(ctx.clone());
+    let looked = look_with(&ctx, state, &*set).await;
+    *keeper.running.borrow_mut() = None;
+    looked
+}
+
+async fn look_with(ctx: &OpContext, state: &NodeState, set: &dyn ReplicaSet) -> Result<Duration> {
+    let keys = {
+        // While the data directory is opened again there is nothing to be read. Who does that wakes the task afterwards.
+        let Some(_inside) = state.parking.enter() else {
+            return Ok(KEY_LOOK_INTERVAL);
+        };
+        let keys = stored(ctx).await?;
+        match set.view().writable && make_missing(ctx, state, &keys).await? {
+            true => stored(ctx).await?,
+            false => keys,
+        }
+    };
+    let given = &state.time_keys.keeper.given;
+    if *given.borrow() != keys {
+        // All that was read is at or below this.
+        let seen = match set.view().writable {
+            true => storage().last_allotted(),
+            false => storage().visible(),
+        };
+        interruptible(ctx, set.wait_committed(seen)).await??;
+        let ring = ring_of(&keys);
+        on_all_cores(move |_| {
+            let ring = ring.clone();
+            async move { crate::state::state().time_keys.replace(ring) }
+        })
+        .await;
+        given.replace(keys);
+    }
+    Ok(until_next_expiry(&given.borrow()))
+}
+
+fn ring_of(keys: &[KeyDocument]) -> KeyRing {
+    let mut ring = KeyRing::new();
+    for key in keys {
+        ring.insert(key.id, key.key.clone(), key.expires_at);
+    }
+    ring
+}
+
+/// When the first of the keys that are valid now expires, the one after the next is to be made.
+fn until_next_expiry(keys: &[KeyDocument]) -> Duration {
+    let time = storage().cluster_time();
+    let expiries = keys.iter().map(|key| key.expires_at);
+    let next = expiries.filter(|expiry| *expiry > time).min();
+    let secs = next.map(|next| u64::from(next.secs() - time.secs()));
+    let until = secs.map_or(KEY_LOOK_INTERVAL, Duration::from_secs);
+    until.clamp(Duration::from_secs(1), KEY_LOOK_INTERVAL)
+}
+
+/// The keys that are stored, the newest of them if they are more than there can be.
+async fn stored(ctx: &OpContext) -> Result<Vec<KeyDocument>> {
+    let acquired = acquire_read(ctx, Namespace::new(DATABASE, COLLECTION)?, None).await?;
+    let Some(found) = acquired.collection() else {
+        return Ok(Vec::new());
+    };
+    let matcher = Matcher::parse(&rawdoc! { "purpose": PURPOSE })?;
+    let request = ReadRequest::new(found.clone(), matcher);
+    let mut stream = open(ctx, acquired.source(), request, MAX_TIME_KEYS)
+        .await?
+        .stream;
+    let mut keys = Vec::new();
+    while let Some(document) = stream.next_wanted(ctx, MAX_TIME_KEYS).await? {
+        keys.extend(KeyDocument::parse(stored_document(&document)));
+        // They come in the order of their names, which are the times at which they were made.
+        if keys.len() > MAX_TIME_KEYS {
+            keys.remove(0);
+        }
+    }
+    Ok(keys)
+}
+
+/// Makes the keys that are missing, and tells whether there were such.
+async fn make_missing(ctx: &OpContext, state: &NodeState, keys: &[KeyDocument]) -> Result<bool> {
+    let interval_secs = state.parameters.borrow().keys_rotation_secs;
+    let time = storage().cluster_time();
+    let missing = ring_of(keys).missing_keys(time, interval_secs);
+    for (at, expires_at) in missing.iter().enumerate() {
+        let mut key = [0; KEY_BYTES];
+        pinion_runtime::os_random(&mut key);
+        let made = KeyDocument {
+            id: KeyId(time.as_u64() as i64 + at as i64),
+            key: Key(key),
+            expires_at: *expires_at,
+        };
+        let ns = Namespace::new(DATABASE, COLLECTION)?;
+        put(ctx, ns, rawdoc! { "_id": made.id.0 }, &made.to_bson()).await?;
+        tracing::info!(target: "CONTROL", id = 7_300_031u64, ctx = "KeysCollectionManager", keyId = made.id.0, expiresAt = %expires_at, "A key for cluster times was made");
+    }
+    Ok(!missing.is_empty())
+}

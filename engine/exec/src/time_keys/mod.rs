@@ -1,0 +1,118 @@
+//! The keys that cluster times are signed with, where members have a key file: clients hand on times that members have signed,
+//! and cannot make the set's time go forward by themselves.
+//!
+//! Source: sharding document, "SignedComponentFormat" and "Key management". The keys are documents of `admin.system.keys`, which
+//! the primary makes and replication brings to all. A task of core 0 ([`keeper`]) reads them and gives them to every core. It
+//! gives out what a majority has alone: no time is ever signed with a key that a rollback takes away.
+
+mod document;
+mod keeper;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use pinion_clock::{KeyRing, SignedTime, Timestamp, VerifyError};
+use pinion_runtime::sync::Notify;
+use pinion_runtime::{Queue, now, sleep, spawn, timeout};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+
+use crate::interrupt::{check, interruptible};
+use crate::limits::{KEY_PATIENCE, KEY_PAUSE};
+use crate::state::{NodeState, state};
+
+pub(crate) use keeper::{Keeper, start, stop, wake};
+
+/// The keys that a core knows.
+#[derive(Default)]
+pub(crate) struct TimeKeys {
+    ring: RefCell<KeyRing>,
+    /// Core 0 has been told a moment ago that a key is missing.
+    has_asked: Cell<bool>,
+    /// There is another ring.
+    replaced: Notify,
+    pub(crate) keeper: Keeper,
+}
+
+impl TimeKeys {
+    fn replace(&self, ring: KeyRing) {
+        self.ring.replace(ring);
+        self.replaced.notify_all();
+    }
+
+    /// Has core 0 look for a key that is missing. Any number of such calls within a moment is one.
+    fn ask(&self) {
+        if self.has_asked.replace(true) {
+            return;
+        }
+        drop(spawn(Queue::Background, async {
+            wake().await;
+            sleep(KEY_PAUSE).await;
+            state().time_keys.has_asked.set(false);
+        }));
+    }
+}
+
+/// The cluster time as it is told to a client: signed where the set has a key file, but for those who are trusted. `None` while
+/// there is no key.
+pub(crate) fn signed(
+    state: &NodeState,
+    ctx: Option<&OpContext>,
+    time: Timestamp,
+) -> Option<SignedTime> {
+    let is_trusted = ctx.is_some_and(|ctx| ctx.client.is_trusted());
+    if is_trusted || state.shared.member_access.is_none() {
+        return Some(SignedTime::unsigned(time));
+    }
+    let signed = state.time_keys.ring.borrow().sign(time);
+    if signed.is_none() {
+        state.time_keys.ask();
+    }
+    signed
+}
+
+/// Whether a time is one that a member has signed; `false` where its key is not known yet.
+///
+/// # Errors
+/// `TimeProofMismatch`.
+pub(crate) fn is_genuine(state: &NodeState, told: &SignedTime) -> Result<bool> {
+    match state.time_keys.ring.borrow().verify(told) {
+        Ok(()) => Ok(true),
+        Err(VerifyError::UnknownKey(_)) => Ok(false),
+        Err(error @ VerifyError::Mismatch) => Err(Error::new(
+            ErrorCode::TIME_PROOF_MISMATCH,
+            error.to_string(),
+        )),
+    }
+}
+
+/// The same, of a time whose key this node does not know: another member may have made it a moment ago.
+///
+/// # Errors
+/// `KeyNotFound` when the key does not come, and `TimeProofMismatch`.
+pub(crate) async fn wait_genuine(
+    state: &Rc<NodeState>,
+    ctx: &OpContext,
+    told: &SignedTime,
+) -> Result<()> {
+    let patience = now() + KEY_PATIENCE;
+    loop {
+        let replaced = state.time_keys.replaced.notified();
+        state.time_keys.ask();
+        // The key may be on its way to this member, which nobody is told of.
+        let _ = interruptible(ctx, timeout(KEY_PAUSE, replaced)).await?;
+        check(ctx)?;
+        if is_genuine(state, told)? {
+            return Ok(());
+        }
+        if now() >= patience {
+            let (secs, inc) = (told.time.secs(), told.time.inc());
+            return Err(Error::new(
+                ErrorCode::KEY_NOT_FOUND,
+                format!(
+                    "No keys found for HMAC that is valid for time: {{ ts: Timestamp({secs}, {inc}) }} with id: {}",
+                    told.key_id.0
+                ),
+            ));
+        }
+    }
+}
