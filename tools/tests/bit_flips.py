@@ -37,6 +37,10 @@ def make(*options):
                 later = other.admin_test.get_collection("later", write_concern=pymongo.WriteConcern(j=True))
                 later.insert_many({"_id": f"{_}-{i}", "n": i} for i in range(300))
                 later.update_many({"n": {"$lt": 50}}, {"$set": {"small": True}})
+        # What is not replicated has a ring of its own.
+        notes = client.local.get_collection("notes", write_concern=pymongo.WriteConcern(j=True))
+        notes.insert_many({"_id": i, "text": "n" * 500} for i in range(200))
+        notes.delete_many({"_id": {"$lt": 20}})
         node.kill()
         return node
     except BaseException:
@@ -74,7 +78,7 @@ def checksummed(data):
         used = sum(length for file, _, length in pages if file == partition["file"])
         assert used + partition["freeBytes"] == partition["fileBytes"], partition
     frames = list(ring_frames(data))
-    assert len(frames) == sum(ring["validFrames"] for ring in report["oplog"]["rings"])
+    assert len(frames) == sum(ring["validFrames"] for ring in report["oplog"]["rings"] + report["own"]["rings"])
     return {
         "page": pages,
         "ring frame": frames,

@@ -157,6 +157,18 @@ impl Catalog {
             .map(|(_, collection)| collection)
     }
 
+    /// Collections and views that are each node's own and have numbers of those that members share, as older programs made
+    /// them.
+    pub fn wrongly_shared(&self) -> Vec<Namespace> {
+        let collections = self.collections();
+        let collections = collections.filter(|found| found.is_replicated());
+        let views = self.views_by_number.iter();
+        let views = views.filter(|(number, _)| !is_own_number(**number));
+        let all = collections.map(|found| &found.ns);
+        let all = all.chain(views.map(|(_, view)| &view.ns));
+        all.filter(|ns| !is_replicated(ns)).cloned().collect()
+    }
+
     /// The names of all databases, in order.
     pub fn databases(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
@@ -317,4 +329,31 @@ impl CoreCatalog {
 /// Before the node is open on this core.
 pub fn core_catalog() -> Rc<CoreCatalog> {
     pinion_runtime::core_local::<CoreCatalog>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::CollectionOptions;
+
+    fn made(ns: &str, number: u64) -> Collection {
+        let ns = Namespace::parse(ns).expect("a name");
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&number.to_le_bytes());
+        Collection::new(ns, Uuid(uuid), number, CollectionOptions::default())
+    }
+
+    #[test]
+    fn what_older_programs_made_for_this_node_alone_is_found() {
+        let mut catalog = Catalog::empty();
+        catalog.put(made("db.replicated", FIRST_IDENT));
+        catalog.put(made("local.own", FIRST_OWN_IDENT));
+        catalog.put(made("db.system.profile", FIRST_OWN_IDENT + 1));
+        assert!(catalog.wrongly_shared().is_empty());
+        catalog.put(made("local.system.replset", FIRST_IDENT + 1));
+        catalog.put(made("old.system.profile", FIRST_IDENT + 2));
+        let found = catalog.wrongly_shared();
+        let found: Vec<&str> = found.iter().map(Namespace::as_str).collect();
+        assert_eq!(found, ["local.system.replset", "old.system.profile"]);
+    }
 }

@@ -57,8 +57,8 @@ pub use commands::{
 pub use concern::forget_everywhere as forget_default_concerns;
 pub use local::{document_by_id, read_local, write_local};
 pub use member::{
-    begin_as_primary, interrupt_writers, last_logged, log_note, no_writer_is_behind_a_gate,
-    show_oplog,
+    begin_as_primary, check_own_collections, interrupt_writers, last_logged, log_note,
+    no_writer_is_behind_a_gate, show_oplog,
 };
 pub use members::{MEMBER_DATABASE, MEMBER_USER, MemberAuth};
 pub use metrics::{CounterValues, Counters};

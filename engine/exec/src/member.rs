@@ -91,6 +91,28 @@ pub async fn last_logged() -> Result<OpTime> {
     ))
 }
 
+/// Refuses a data directory with collections that are this node's own and that an older program keeps among those which all
+/// members share: they would be copied over, and be written while others lead.
+///
+/// # Errors
+/// There are some; the message says what to do.
+pub fn check_own_collections() -> Result<()> {
+    let found = core_catalog().current().wrongly_shared();
+    if found.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = found.iter().map(|ns| ns.as_str()).collect();
+    Err(pinion_wire::Error::new(
+        ErrorCode::ILLEGAL_OPERATION,
+        format!(
+            "an older version of Pinion made {} of this data directory, in a form that a member of a replica set cannot use: \
+             start the node without --replSet, drop what is named here (dump first what is still wanted), and start it with \
+             --replSet again",
+            names.join(", ")
+        ),
+    ))
+}
+
 /// Shows the node's log as `local.oplog.rs`, and keeps as much of it as is wanted; again with other limits.
 ///
 /// # Errors

@@ -25,8 +25,8 @@ pub use engine::{
     storage, try_storage,
 };
 pub use inspect::{
-    InspectError, Inspector, LogReader, PartitionReport, Problem, RingEntry, RingReport,
-    RingsReport, SegmentReport, SuperblockCopy,
+    InspectError, Inspector, LogReader, OwnChange, PartitionReport, Problem, RingEntry, RingReport,
+    RingsReport, SegmentReport, SuperblockCopy, own_changes,
 };
 pub use limits::{MAX_ENTRY_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 pub use manifest::{Cut, Cuts, Manifest, Superblock};

@@ -75,8 +75,9 @@ pub(crate) struct Driver {
 /// Makes every core part of a member, before it serves clients. Called on core 0.
 ///
 /// # Errors
-/// The oplog cannot be shown as a collection.
+/// The oplog cannot be shown as a collection, or the data directory is of a form that a member cannot have.
 pub async fn join(options: &MemberOptions) -> Result<()> {
+    pinion_exec::check_own_collections()?;
     pinion_exec::show_oplog(retention(options).await?).await?;
     let known = Arc::new(Known::before_start(&options.set_name));
     on_all_cores(move |_| {

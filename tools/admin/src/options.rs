@@ -26,6 +26,8 @@ pub enum Command {
 #[derive(Clone, Debug, Default)]
 pub struct RingFilter {
     pub summary: bool,
+    /// The ring of what is not replicated.
+    pub own: bool,
     pub canonical: bool,
     pub ring: Option<u16>,
     pub from: Option<Timestamp>,
@@ -73,6 +75,10 @@ fn command() -> clap::Command {
                 "Prints the entries of the rings, one line of extended JSON each, in timestamp order",
             )
             .arg(switch("summary", "Print rings, segments and frames instead of entries"))
+            .arg(
+                switch("own", "Print the writes that are not replicated, from their own ring, in their order")
+                    .conflicts_with_all(["ring", "from", "to", "ns"]),
+            )
             .arg(switch("canonical", "Print canonical extended JSON"))
             .arg(number("ring", "N", "Only this ring").value_parser(value_parser!(u16)))
             .arg(number("from", "TS", "Only entries at or above this timestamp: SECS or SECS:INC").value_parser(lowest))
@@ -117,6 +123,7 @@ pub fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, clap:
 fn ring_filter(matches: &ArgMatches) -> RingFilter {
     RingFilter {
         summary: matches.get_flag("summary"),
+        own: matches.get_flag("own"),
         canonical: matches.get_flag("canonical"),
         ring: matches.get_one("ring").copied(),
         from: matches.get_one("from").copied(),

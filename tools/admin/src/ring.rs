@@ -2,7 +2,7 @@
 
 use pinion_bson::{JsonMode, RawBsonRef, RawDocument, get, to_extended_json, validate, values};
 use pinion_clock::Timestamp;
-use pinion_storage::{Inspector, RingEntry, RingsReport};
+use pinion_storage::{Inspector, OwnChange, RingEntry, RingReport, RingsReport, own_changes};
 use serde_json::{Value, json};
 
 use crate::Failure;
@@ -21,6 +21,9 @@ pub async fn print(
         true => JsonMode::Canonical,
         false => JsonMode::Relaxed,
     };
+    if filter.own {
+        return print_own(inspector, filter, mode, out).await;
+    }
     let mut sound = inspector.problems().is_empty();
     let mut log = inspector.entries(filter.ring).await?;
     let mut printed = 0;
@@ -55,6 +58,67 @@ pub async fn print(
         printed += 1;
     }
     Ok(sound)
+}
+
+/// The writes that are not replicated. Their trees are named by their numbers, as `tree` shows them.
+async fn print_own(
+    inspector: &Inspector,
+    filter: &RingFilter,
+    mode: JsonMode,
+    out: &mut Output,
+) -> Result<bool, Failure> {
+    let mut sound = inspector.problems().is_empty();
+    let Some(mut log) = inspector.own_entries().await? else {
+        return Ok(sound);
+    };
+    let mut printed = 0;
+    while filter.limit.is_none_or(|limit| printed < limit) {
+        let Some(entry) = log.next().await? else {
+            break;
+        };
+        let head = format!(
+            "\"file\":{},\"offset\":{},\"epoch\":{},\"number\":{}",
+            json!(entry.file.display().to_string()),
+            entry.offset,
+            entry.epoch,
+            entry.ts.as_u64()
+        );
+        let changes = entry.document.as_deref().and_then(own_changes);
+        match changes {
+            Some(changes) => {
+                let changes: Vec<String> = changes.iter().map(|c| change(c, mode)).collect();
+                out.line(&format!("{{{head},\"changes\":[{}]}}", changes.join(",")))?;
+            }
+            None => {
+                sound = false;
+                let what = json!("it is not what was written");
+                out.line(&format!("{{{head},\"error\":{what}}}"))?;
+            }
+        }
+        printed += 1;
+    }
+    Ok(sound)
+}
+
+/// A change as JSON: a document as it is, other bytes in hexadecimal digits, and null for what is gone.
+fn change(change: &OwnChange, mode: JsonMode) -> String {
+    let value = match &change.value {
+        None => "null".to_owned(),
+        Some(bytes) if validate(bytes).is_ok() => match RawDocument::from_bytes(bytes) {
+            Ok(document) => to_extended_json(document, mode),
+            Err(_) => json!(hex(bytes)).to_string(),
+        },
+        Some(bytes) => json!(hex(bytes)).to_string(),
+    };
+    format!(
+        "{{\"tree\":{},\"key\":\"{}\",\"value\":{value}}}",
+        change.tree.0,
+        hex(&change.key)
+    )
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What storage knows of an entry, as the first fields of its line.
@@ -117,13 +181,24 @@ async fn summary(
     problems.append(&mut report.problems);
     report
         .rings
-        .retain(|ring| filter.ring.is_none_or(|only| only == ring.ring));
+        .retain(|ring| filter.ring.is_none_or(|only| only == ring.ring) && !filter.own);
+    let mut own = match filter.ring {
+        None => inspector.own().await?,
+        Some(_) => None,
+    };
+    if let Some(own) = &mut own {
+        problems.append(&mut own.problems);
+    }
     if out.json {
         let mut value = rings_json(&report);
+        value["own"] = own_json(own.as_ref());
         value["problems"] = output::problems(&problems);
         out.value(&value)?;
     } else {
         for line in rings_lines(&report) {
+            out.line(&line)?;
+        }
+        for line in own_lines(own.as_ref()) {
             out.line(&line)?;
         }
         out.problems(&problems)?;
@@ -133,30 +208,8 @@ async fn summary(
 
 /// Rings and segments as JSON, without problems.
 pub fn rings_json(report: &RingsReport) -> Value {
-    let last = |last: Option<Timestamp>| last.map(timestamp);
-    let rings = report.rings.iter().map(|ring| {
-        let segments = ring.segments.iter().map(|segment| {
-            json!({
-                "file": segment.file.display().to_string(),
-                "generation": segment.generation,
-                "bytes": segment.bytes,
-                "last": last(segment.last),
-            })
-        });
-        json!({
-            "ring": ring.ring,
-            "segments": segments.collect::<Vec<_>>(),
-            "validFrames": ring.valid_frames,
-            "tornFrames": ring.torn_frames,
-            "torn": output::problems(&ring.torn),
-            "damagedFrames": ring.damaged_frames,
-            "entries": ring.entries,
-            "entriesDiscarded": ring.discarded,
-            "highest": timestamp(ring.highest),
-        })
-    });
     json!({
-        "rings": rings.collect::<Vec<_>>(),
+        "rings": each_ring(report, &|ring| json!(ring.ring), &timestamp),
         "entriesToReplay": report.to_replay,
         "bytesToReplay": report.to_replay_bytes,
         "entriesBehindHole": report.beyond,
@@ -164,24 +217,84 @@ pub fn rings_json(report: &RingsReport) -> Value {
     })
 }
 
+/// The ring of what is not replicated as JSON, where there is one: as the others, with numbers in place of timestamps.
+pub fn own_json(report: Option<&RingsReport>) -> Value {
+    let Some(report) = report else {
+        return Value::Null;
+    };
+    let number = |ts: Timestamp| json!(ts.as_u64());
+    json!({
+        "rings": each_ring(report, &|_| json!("own"), &number),
+        "entriesToReplay": report.to_replay,
+        "bytesToReplay": report.to_replay_bytes,
+        "entriesBehindHole": report.beyond,
+        "last": number(report.last),
+    })
+}
+
+fn each_ring(
+    report: &RingsReport,
+    name: &dyn Fn(&RingReport) -> Value,
+    place: &dyn Fn(Timestamp) -> Value,
+) -> Vec<Value> {
+    let rings = report.rings.iter().map(|ring| {
+        let segments = ring.segments.iter().map(|segment| {
+            json!({
+                "file": segment.file.display().to_string(),
+                "generation": segment.generation,
+                "bytes": segment.bytes,
+                "last": segment.last.map(place),
+            })
+        });
+        json!({
+            "ring": name(ring),
+            "segments": segments.collect::<Vec<_>>(),
+            "validFrames": ring.valid_frames,
+            "tornFrames": ring.torn_frames,
+            "torn": output::problems(&ring.torn),
+            "damagedFrames": ring.damaged_frames,
+            "entries": ring.entries,
+            "entriesDiscarded": ring.discarded,
+            "highest": place(ring.highest),
+        })
+    });
+    rings.collect()
+}
+
 /// Rings and segments as lines, without problems.
 pub fn rings_lines(report: &RingsReport) -> Vec<String> {
+    lines(report, &|ring| ring.ring.to_string(), &|ts| ts.to_string())
+}
+
+/// As [`rings_lines`], of the ring of what is not replicated, where there is one.
+pub fn own_lines(report: Option<&RingsReport>) -> Vec<String> {
+    let number = |ts: Timestamp| ts.as_u64().to_string();
+    report.map_or_else(Vec::new, |report| {
+        lines(report, &|_| "own".to_owned(), &number)
+    })
+}
+
+fn lines(
+    report: &RingsReport,
+    name: &dyn Fn(&RingReport) -> String,
+    place: &dyn Fn(Timestamp) -> String,
+) -> Vec<String> {
     let mut lines = Vec::new();
     for ring in &report.rings {
         lines.push(format!(
             "ring {}: {} segments, {} frames, {} torn, {} damaged, {} entries, {} discarded by cuts, highest {}",
-            ring.ring,
+            name(ring),
             ring.segments.len(),
             ring.valid_frames,
             ring.torn_frames,
             ring.damaged_frames,
             ring.entries,
             ring.discarded,
-            ring.highest
+            place(ring.highest)
         ));
         for segment in &ring.segments {
             let last = match segment.last {
-                Some(last) => format!("last entry {last}"),
+                Some(last) => format!("last entry {}", place(last)),
                 None => "no entries".to_owned(),
             };
             lines.push(format!(
@@ -198,7 +311,7 @@ pub fn rings_lines(report: &RingsReport) -> Vec<String> {
         "{} entries of {} to replay, up to {}; {} behind a hole",
         report.to_replay,
         bytes(report.to_replay_bytes),
-        report.last,
+        place(report.last),
         report.beyond
     ));
     lines

@@ -11,6 +11,8 @@ use crate::{ring, tree};
 struct Found {
     partitions: Vec<(u16, PartitionReport)>,
     rings: RingsReport,
+    /// The ring of what is not replicated.
+    own: Option<RingsReport>,
     problems: Vec<Problem>,
     more_problems: u64,
 }
@@ -23,6 +25,7 @@ pub async fn print(
     let mut found = Found {
         partitions: Vec::new(),
         rings: RingsReport::default(),
+        own: None,
         problems: inspector.problems().to_vec(),
         more_problems: 0,
     };
@@ -38,6 +41,11 @@ pub async fn print(
     found.rings = inspector.rings().await?;
     found.problems.append(&mut found.rings.problems);
     found.more_problems += found.rings.more_problems;
+    found.own = inspector.own().await?;
+    if let Some(own) = &mut found.own {
+        found.problems.append(&mut own.problems);
+        found.more_problems += own.more_problems;
+    }
     match out.json {
         true => print_json(inspector, &found, extents, out)?,
         false => print_lines(inspector, &found, out)?,
@@ -63,6 +71,9 @@ fn print_lines(inspector: &Inspector, found: &Found, out: &mut Output) -> Result
         )?;
     }
     for line in ring::rings_lines(&found.rings) {
+        out.line(&line)?;
+    }
+    for line in ring::own_lines(found.own.as_ref()) {
         out.line(&line)?;
     }
     out.problems(&found.problems)?;
@@ -105,6 +116,7 @@ fn print_json(
         "manifests": manifests.collect::<Vec<_>>(),
         "partitions": partitions.collect::<Vec<_>>(),
         "oplog": ring::rings_json(&found.rings),
+        "own": ring::own_json(found.own.as_ref()),
         "problems": output::problems(&found.problems),
         "moreProblems": found.more_problems,
     });

@@ -79,6 +79,36 @@ def test_ring_entries_are_the_oplog(data):
     assert any(document["op"] == "c" and "drop" in document["o"] for document in documents)
 
 
+def test_writes_that_are_not_replicated_are_in_a_ring_of_their_own(data):
+    own = entries(data, "--own")
+    numbers = [entry["number"] for entry in own]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    changes = [change for entry in own for change in entry["changes"]]
+    notes = [change for change in changes if isinstance(change["value"], dict) and change["value"].get("text") == "n" * 500]
+    assert {note["value"]["_id"] for note in notes} == set(range(200))
+    (tree,) = {note["tree"] for note in notes}
+    assert tree >= 1 << 62
+    gone = {change["key"] for change in changes if change["tree"] == tree and change["value"] is None}
+    assert gone == {note["key"] for note in notes if note["value"]["_id"] < 20}
+    assert entries(data, "--own", "--limit", "3") == own[:3]
+    assert all(pathlib.Path(entry["file"]).parent.name == "ring-own" for entry in own)
+    summary = json.loads(printed(data, "ring", "--summary", "--json"))["own"]
+    assert [ring["ring"] for ring in summary["rings"]] == ["own"] and summary["last"] == numbers[-1]
+    assert 0 < summary["entriesToReplay"] <= len(own)
+    assert "ring own" in printed(data, "ring", "--summary") and "ring own" in printed(data, "verify")
+
+
+def test_a_bit_of_the_own_ring_that_is_flipped_is_named(broken):
+    frames = [frame for frame in bit_flips.ring_frames(broken) if "ring-own" in frame[0]]
+    assert frames
+    path, offset, length = frames[len(frames) // 2]
+    for bit in (7, 999, length * 8 - 1):
+        flip_bit(path, offset * 8 + bit)
+        assert (pathlib.Path(path), offset) in damage(broken), bit
+        flip_bit(path, offset * 8 + bit)
+    assert admin(broken, "verify").returncode == 0
+
+
 def test_ring_filters(data):
     everything = entries(data)
     middle = everything[len(everything) // 2]["ts"]["$timestamp"]

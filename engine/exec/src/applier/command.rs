@@ -9,6 +9,7 @@ use pinion_wire::{Error, Result};
 use super::decode::{check_namespace, unknown};
 use super::documents::{Target, writes_of};
 use super::entry::{Entry, document, field, operations, text, validated};
+use super::settings::Changed;
 use crate::sessions::{is_removal, removals};
 use crate::state::state;
 
@@ -22,7 +23,10 @@ pub(super) async fn apply_fence(
 ) -> std::result::Result<u64, ApplyError> {
     let applied = async {
         let whole = validated(&entry.bytes)?;
-        apply(entry.ts, whole, mode).await
+        let mut settings = Changed::default();
+        let passed_over = apply(entry.ts, whole, mode, &mut settings).await?;
+        settings.take_effect(mode).await;
+        Ok(passed_over)
     };
     applied.await.map_err(|error| entry.failed(error))
 }
@@ -34,7 +38,12 @@ fn count(op: &str, mode: ApplyMode) {
     }
 }
 
-async fn apply(ts: Timestamp, entry: &RawDocument, mode: ApplyMode) -> Result<u64> {
+async fn apply(
+    ts: Timestamp,
+    entry: &RawDocument,
+    mode: ApplyMode,
+    settings: &mut Changed,
+) -> Result<u64> {
     check_namespace(entry)?;
     let op = text(entry, "op")?;
     match op {
@@ -43,7 +52,10 @@ async fn apply(ts: Timestamp, entry: &RawDocument, mode: ApplyMode) -> Result<u6
                 Some(target) if is_removal(entry, &target.collection) => {
                     Some(removals(target.collection.tree(), &target.key).await?)
                 }
-                Some(target) => writes_of(entry, &target, mode).await?,
+                Some(target) => {
+                    settings.note(&target.collection.ns);
+                    writes_of(entry, &target, mode).await?
+                }
                 None => None,
             };
             let Some(writes) = writes else {
@@ -61,7 +73,7 @@ async fn apply(ts: Timestamp, entry: &RawDocument, mode: ApplyMode) -> Result<u6
             {
                 let mut passed_over = 0;
                 for operation in list {
-                    passed_over += Box::pin(apply(ts, operation?, mode)).await?;
+                    passed_over += Box::pin(apply(ts, operation?, mode, settings)).await?;
                 }
                 return Ok(passed_over);
             }
@@ -75,6 +87,13 @@ async fn apply(ts: Timestamp, entry: &RawDocument, mode: ApplyMode) -> Result<u6
             let did_something = apply_command(command, mode).await?;
             if did_something {
                 count(op, mode);
+            }
+            if op == "c" {
+                let db = text(entry, "ns")?.split('.').next().unwrap_or_default();
+                settings.note_command(db);
+                if field(o, "dropDatabase").is_some() && mode == ApplyMode::Secondary {
+                    crate::profile::forget(db).await;
+                }
             }
             Ok(u64::from(!did_something))
         }

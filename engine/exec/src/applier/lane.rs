@@ -12,7 +12,7 @@ use pinion_wire::Result;
 use super::decode::Operations;
 use super::documents::{Target, writes_of};
 use super::entry::{Entry, damaged, document, operations, text};
-use crate::concern::{SETTINGS, forget_everywhere};
+use super::settings::Changed;
 use crate::limits::{APPLY_BATCH_BYTES, APPLY_BATCH_ENTRIES};
 use crate::state::state;
 
@@ -71,7 +71,7 @@ pub(super) async fn apply_batch(
     mode: ApplyMode,
 ) -> std::result::Result<u64, ApplyError> {
     let storage = storage();
-    let _pass = match mode {
+    let pass = match mode {
         ApplyMode::Recovery => None,
         _ => {
             storage.wait_for_room().await;
@@ -80,7 +80,7 @@ pub(super) async fn apply_batch(
     };
     let mut passed_over = 0;
     let mut elsewhere = Vec::new();
-    let mut has_settings = false;
+    let mut settings = Changed::default();
     for item in batch {
         let Item { entry, operations } = &item;
         let whole = stored_document(&entry.bytes);
@@ -93,8 +93,7 @@ pub(super) async fn apply_batch(
             let others = storage.apply_here(entry.ts, writes).await;
             let others = others.map_err(|error| pinion_wire::Error::internal(error.0))?;
             elsewhere.extend(others.into_iter().map(|write| (entry.ts, write)));
-            let ns = &target.collection.ns;
-            has_settings |= (ns.db(), ns.collection()) == SETTINGS;
+            settings.note(&target.collection.ns);
             if mode != ApplyMode::Recovery {
                 state().metrics.counters.applied(text(operation, "op")?);
             }
@@ -108,9 +107,9 @@ pub(super) async fn apply_batch(
     }
     // What is written of unique indexes is keyed by its document, so it keeps its order behind that of the batch before.
     storage.apply_each(elsewhere).await?;
-    if has_settings && mode != ApplyMode::Recovery {
-        forget_everywhere().await;
-    }
+    // Behind the pass: what is read of them waits for gates as any read does.
+    drop(pass);
+    settings.take_effect(mode).await;
     Ok(passed_over)
 }
 

@@ -16,6 +16,7 @@ mod documents;
 mod entry;
 mod lane;
 mod progress;
+mod settings;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

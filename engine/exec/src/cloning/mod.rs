@@ -92,6 +92,7 @@ pub async fn end_clone() -> Result<()> {
     );
     pinion_catalog::end_copy().await?;
     storage.checkpoint().await.map_err(from_fatal)?;
+    crate::concern::forget_everywhere().await;
     crate::commands::cluster_parameters::load().await
 }
 

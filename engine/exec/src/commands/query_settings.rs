@@ -239,11 +239,6 @@ async fn use_everywhere(table: SettingsTable) {
     .await;
 }
 
-/// Has every core use what was stored.
-pub(super) async fn load(document: &RawDocument) {
-    use_everywhere(SettingsTable::read_stored(document)).await;
-}
-
 /// The documents of `$querySettings`; with the shapes, if those are wanted.
 pub(super) async fn documents(ctx: &OpContext, with_shapes: bool) -> Result<Vec<Bytes>> {
     let table = state().query_settings.borrow().clone();

@@ -14,7 +14,7 @@ mod loads;
 mod log_source;
 mod open;
 mod options;
-mod own_entry;
+pub(crate) mod own_entry;
 mod own_log;
 mod pace;
 mod pressure;

@@ -48,7 +48,7 @@ pub(super) fn encode(writes: &[Write]) -> Vec<u8> {
 }
 
 /// The changes of an entry; `None` if it is not one.
-pub(super) fn decode(mut bytes: &[u8]) -> Option<Vec<Write>> {
+pub(crate) fn decode(mut bytes: &[u8]) -> Option<Vec<Write>> {
     let mut writes = Vec::new();
     while !bytes.is_empty() {
         let (header, rest) = bytes.split_at_checked(HEADER_BYTES)?;

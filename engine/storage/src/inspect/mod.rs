@@ -8,4 +8,6 @@ mod rings;
 
 pub use directory::{Inspector, PartitionReport, SuperblockCopy};
 pub use problem::{InspectError, Problem};
-pub use rings::{LogReader, RingEntry, RingReport, RingsReport, SegmentReport};
+pub use rings::{
+    LogReader, OwnChange, RingEntry, RingReport, RingsReport, SegmentReport, own_changes,
+};

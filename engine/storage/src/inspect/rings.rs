@@ -9,8 +9,11 @@ use pinion_runtime::{File, OpenOptions, fs};
 
 use super::directory::Inspector;
 use super::problem::{InspectError, Problem};
+use crate::engine::own_entry;
+use crate::manifest::Cuts;
 use crate::recovery::{Chain, MergedLog, verify};
 use crate::ring::{EntryKind, FRAME_BYTES, RingDir, RingReader, Stamps, list_rings};
+use crate::types::{Key, Op, TreeId, Write};
 
 /// What one ring holds.
 #[derive(Clone, Debug)]
@@ -80,7 +83,7 @@ pub struct RingEntry {
     pub ts: Timestamp,
     /// The timestamp allotted right before it.
     pub predecessor: Timestamp,
-    /// The oplog document; none for an entry that only keeps the chain whole.
+    /// The oplog document; none for an entry that only keeps the chain whole. Of the ring of what is not replicated, a write.
     pub document: Option<Bytes>,
 }
 
@@ -101,72 +104,166 @@ impl LogReader {
             epoch: entry.epoch,
             ts: entry.ts,
             predecessor: entry.predecessor,
-            document: (entry.kind == EntryKind::Logged).then_some(entry.bytes),
+            document: (entry.kind != EntryKind::Link).then_some(entry.bytes),
         }))
     }
 }
 
+/// A change of [`Inspector::own_entries`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnChange {
+    /// The tree.
+    pub tree: TreeId,
+    /// Where in it.
+    pub key: Key,
+    /// What is there now; `None` if that is nothing any more.
+    pub value: Option<Bytes>,
+}
+
+/// What one write that is not replicated changes; `None` if the bytes are no such write.
+pub fn own_changes(entry: &[u8]) -> Option<Vec<OwnChange>> {
+    let change = |write: Write| OwnChange {
+        tree: write.tree,
+        key: write.key,
+        value: match write.op {
+            Op::Put(value) => Some(value),
+            _ => None,
+        },
+    };
+    Some(own_entry::decode(entry)?.into_iter().map(change).collect())
+}
+
+#[derive(Default)]
 struct Found {
-    log: MergedLog,
+    readers: Vec<RingReader>,
+    /// Each ring with the generations of its segments and their lengths.
     files: Vec<(RingDir, Vec<(u64, u64)>)>,
+}
+
+impl Found {
+    fn log(self) -> MergedLog {
+        MergedLog::new(self.readers)
+    }
 }
 
 impl Inspector {
     /// Readers over the rings, or over one of them.
     async fn find(&self, only: Option<u16>) -> Result<Found, InspectError> {
-        let directory = self.newest().map_or(0, |superblock| superblock.directory);
-        let (mut readers, mut files) = (Vec::new(), Vec::new());
+        let mut found = Found::default();
         let rings = list_rings(&self.dir)
             .await
             .map_err(InspectError::io(&self.dir))?;
         for ring in rings {
-            if only.is_some_and(|only| only != ring.ring) {
-                continue;
+            if only.is_none_or(|only| only == ring.ring) {
+                self.add(&mut found, ring, self.cuts()).await?;
             }
-            let generations = ring
-                .generations()
-                .await
-                .map_err(InspectError::io(&ring.path))?;
-            let mut segments = Vec::new();
-            for &generation in &generations {
-                let path = ring.segment_path(generation);
-                let bytes = fs::file_len(&path).await.map_err(InspectError::io(&path))?;
-                segments.push((generation, bytes));
-            }
-            readers.push(RingReader::new(
-                ring.clone(),
-                directory,
-                Stamps::new(u32::BITS),
-                self.cuts(),
-                generations,
-                true,
-            ));
-            files.push((ring, segments));
         }
-        Ok(Found {
-            log: MergedLog::new(readers),
-            files,
-        })
+        Ok(found)
+    }
+
+    async fn add(&self, found: &mut Found, ring: RingDir, cuts: Cuts) -> Result<(), InspectError> {
+        let directory = self.newest().map_or(0, |superblock| superblock.directory);
+        let generations = ring
+            .generations()
+            .await
+            .map_err(InspectError::io(&ring.path))?;
+        let mut segments = Vec::new();
+        for &generation in &generations {
+            let path = ring.segment_path(generation);
+            let bytes = fs::file_len(&path).await.map_err(InspectError::io(&path))?;
+            segments.push((generation, bytes));
+        }
+        found.readers.push(RingReader::new(
+            ring.clone(),
+            directory,
+            Stamps::new(u32::BITS),
+            cuts,
+            generations,
+            true,
+        ));
+        found.files.push((ring, segments));
+        Ok(())
     }
 
     /// The entries of all rings, or of one.
     pub async fn entries(&self, only: Option<u16>) -> Result<LogReader, InspectError> {
-        Ok(LogReader(self.find(only).await?.log))
+        Ok(LogReader(self.find(only).await?.log()))
     }
 
     /// Reads every frame and follows the chain of entries.
     pub async fn rings(&self) -> Result<RingsReport, InspectError> {
-        let Found { mut log, files } = self.find(None).await?;
-        let mut report = RingsReport::default();
+        let found = self.find(None).await?;
         // Without a manifest nobody knows where the chain begins: only the frames themselves can be checked.
-        match self.manifest() {
-            Some(manifest) => {
-                let chain = Chain {
-                    base: manifest.base(),
-                    all_durable: Timestamp::from_u64(manifest.all_durable),
-                    check_links: true,
-                    limit: Timestamp::MAX,
-                };
+        let chain = self.manifest().map(|manifest| Chain {
+            base: manifest.base(),
+            all_durable: Timestamp::from_u64(manifest.all_durable),
+            check_links: true,
+            limit: Timestamp::MAX,
+        });
+        self.report(found, chain).await
+    }
+
+    /// The ring of what is not replicated; `None` where there is none.
+    async fn find_own(&self) -> Result<Option<Found>, InspectError> {
+        let ring = RingDir::own(&self.dir);
+        let exists = fs::exists(&ring.path).await;
+        if !exists.map_err(InspectError::io(&ring.path))? {
+            return Ok(None);
+        }
+        let cuts = self.manifest().map(|manifest| manifest.own_cuts.clone());
+        let mut found = Found::default();
+        self.add(&mut found, ring, cuts.unwrap_or_default()).await?;
+        Ok(Some(found))
+    }
+
+    /// Reads every frame of the ring of what is not replicated, and follows its writes, which have numbers where other rings
+    /// have timestamps; `None` where there is no such ring.
+    pub async fn own(&self) -> Result<Option<RingsReport>, InspectError> {
+        let Some(found) = self.find_own().await? else {
+            return Ok(None);
+        };
+        let chain = self.manifest().map(|manifest| {
+            let base = Timestamp::from_u64(manifest.own_base);
+            Chain {
+                base,
+                all_durable: base,
+                check_links: true,
+                limit: Timestamp::MAX,
+            }
+        });
+        let mut report = self.report(found, chain).await?;
+        if let Some(mut entries) = self.own_entries().await? {
+            let io = || InspectError::io(&self.dir);
+            while let Some(entry) = entries.next().await.map_err(io())? {
+                if entry
+                    .document
+                    .is_some_and(|bytes| own_changes(&bytes).is_none())
+                {
+                    let what = "a write that is not replicated is not what was written";
+                    let problem = Problem::new(entry.file, entry.offset, what);
+                    report.problems.push(problem);
+                }
+            }
+        }
+        Ok(Some(report))
+    }
+
+    /// The writes that are not replicated, as [`own_changes`] reads them; `None` where there is no ring of them.
+    pub async fn own_entries(&self) -> Result<Option<LogReader>, InspectError> {
+        let found = self.find_own().await?;
+        Ok(found.map(|found| LogReader(found.log())))
+    }
+
+    async fn report(
+        &self,
+        found: Found,
+        chain: Option<Chain>,
+    ) -> Result<RingsReport, InspectError> {
+        let files = found.files.clone();
+        let mut log = found.log();
+        let mut report = RingsReport::default();
+        match chain {
+            Some(chain) => {
                 let verified = verify(&mut log, &chain).await;
                 match verified.map_err(InspectError::io(&self.dir))? {
                     Ok(verified) => {
