@@ -24,7 +24,6 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result, interruption};
 
 use super::builds::Builds;
 use super::locks::{Lock, Locks, Scope};
-use super::logged_builds::LoggedBuilds;
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::errors::from_write_error;
@@ -45,7 +44,6 @@ pub(crate) struct Coordinator {
     own_given: Cell<u64>,
     rng: RefCell<Rng>,
     pub(super) builds: Builds,
-    pub(super) logged_builds: LoggedBuilds,
 }
 
 /// What a commit writes.
@@ -85,7 +83,6 @@ impl Coordinator {
             own_given: Cell::new(0),
             rng: RefCell::new(pinion_runtime::random_stream("catalog")),
             builds: Builds::default(),
-            logged_builds: LoggedBuilds::default(),
         }
     }
 
@@ -228,7 +225,7 @@ impl Coordinator {
 /// Makes the change the current version on every core and lets go of its dropped trees. Runs on
 /// core 0.
 async fn install_change(change: &CatalogChange, ts: Timestamp) {
-    install(Arc::new(change.apply_to(&core_catalog().current()))).await;
+    install(Arc::new(change.apply_to(&core_catalog().current(), ts))).await;
     drop_trees(change.dropped_trees.clone(), ts).await;
 }
 
