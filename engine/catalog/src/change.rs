@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_clock::Timestamp;
 use pinion_storage::{CATALOG_TREE, Expect, Op, PartitionId, TreeId, Write};
 
 use crate::catalog::{Catalog, is_own_number};
@@ -220,15 +221,17 @@ impl CatalogChange {
         }))
     }
 
-    /// The catalog after this change.
-    pub fn apply_to(&self, catalog: &Catalog) -> Catalog {
+    /// The catalog after this change, which was made at `ts`.
+    pub fn apply_to(&self, catalog: &Catalog, ts: Timestamp) -> Catalog {
         let mut next = catalog.clone();
         for number in &self.removes {
             next.remove(*number);
         }
         // A rename that takes a dropped target's name has removed it above. Two renamed rows never swap names.
         for collection in &self.puts {
-            next.put(collection.clone());
+            let before = catalog.by_number(collection.number);
+            let seen = collection.clone().visible_after(before.map(|b| &**b), ts);
+            next.put(seen);
         }
         for view in &self.views {
             next.put_view(view.clone());

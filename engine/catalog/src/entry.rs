@@ -6,7 +6,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf, Timestamp};
+use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
+use pinion_clock::Timestamp;
 use pinion_collation::Collation;
 use pinion_query::{IndexSpec, MultikeyPaths, Validator, Variables};
 use pinion_storage::TreeId;
@@ -104,6 +105,8 @@ pub struct Collection {
     pub indexes: Vec<Arc<Index>>,
     /// When this process made it; `None` if an earlier one did.
     pub made_ms: Option<i64>,
+    /// When it came to be, or got its name. Null if that was before any snapshot that can be opened.
+    pub visible_from: Timestamp,
     specs: OnceLock<Arc<[IndexSpec]>>,
     validator: OnceLock<Arc<Validator>>,
 }
@@ -143,6 +146,7 @@ impl Collection {
             clustering,
             indexes: Vec::new(),
             made_ms: None,
+            visible_from: Timestamp::MIN,
             specs: OnceLock::new(),
             validator: OnceLock::new(),
         }
@@ -264,7 +268,7 @@ impl Collection {
     pub fn validator(
         &self,
         now_ms: i64,
-        cluster_time: Option<Timestamp>,
+        cluster_time: Option<pinion_bson::Timestamp>,
     ) -> Result<Arc<Validator>, pinion_wire::Error> {
         if let Some(parsed) = self.validator.get() {
             return Ok(parsed.clone());
@@ -311,6 +315,51 @@ impl Collection {
     /// The indexes that are complete.
     pub fn ready_indexes(&self) -> impl Iterator<Item = &Arc<Index>> {
         self.indexes.iter().filter(|index| index.building.is_none())
+    }
+
+    /// The same collection as one knows it that comes after `before`, by a change at `ts`: what is new is visible from there on.
+    pub(crate) fn visible_after(
+        mut self,
+        before: Option<&Collection>,
+        ts: Timestamp,
+    ) -> Collection {
+        self.visible_from = match before {
+            Some(before) if before.ns == self.ns => before.visible_from,
+            _ => ts,
+        };
+        for index in &mut self.indexes {
+            let known = before.and_then(|before| {
+                let mut ready = before.ready_indexes();
+                ready.find(|known| known.tree == index.tree)
+            });
+            let from = known.map_or(ts, |known| known.visible_from);
+            if index.visible_from != from {
+                Arc::make_mut(index).visible_from = from;
+            }
+        }
+        self
+    }
+
+    /// The same collection for a read of a snapshot at `ts`, which uses no index that was not ready by then.
+    pub fn seen_at(self: &Arc<Self>, ts: Timestamp) -> Arc<Collection> {
+        let is_unseen = |index: &Arc<Index>| index.visible_from > ts && index.building.is_none();
+        if !self.indexes.iter().any(is_unseen) {
+            return self.clone();
+        }
+        let indexes = self.indexes.iter().map(|index| match is_unseen(index) {
+            true => Arc::new(index.unseen()),
+            false => index.clone(),
+        });
+        Arc::new(self.with_indexes(indexes.collect()))
+    }
+
+    /// The same collection without the indexes that are being built.
+    pub fn without_builds(self: &Arc<Self>) -> Arc<Collection> {
+        if self.builds().is_empty() {
+            return self.clone();
+        }
+        let ready = self.ready_indexes().cloned();
+        Arc::new(self.with_indexes(ready.collect()))
     }
 
     /// Which builds of indexes are under way.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use pinion_bson::{
     BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument, RawDocumentBuf,
 };
+use pinion_clock::Timestamp;
 use pinion_query::{IndexSpec, MultikeyPaths};
 use pinion_storage::TreeId;
 
@@ -50,6 +51,8 @@ pub struct Index {
     pub made_ms: Option<i64>,
     /// While it is built.
     pub building: Option<Building>,
+    /// When it became ready: what a snapshot below sees is not all in it. Null if that was before any snapshot that can be opened.
+    pub visible_from: Timestamp,
 }
 
 /// An index that is being built: nobody reads it, and what is written of it waits in a tree of its own.
@@ -71,6 +74,7 @@ impl Index {
             tree,
             made_ms: Some(pinion_runtime::wall_ms()),
             building: None,
+            visible_from: Timestamp::MIN,
         }
     }
 
@@ -92,6 +96,16 @@ impl Index {
         Index {
             spec: Arc::new(spec),
             building: None,
+            ..self.clone()
+        }
+    }
+
+    /// The same index for a read whose snapshot is below its beginning: it is there, and not to be used.
+    pub(crate) fn unseen(&self) -> Index {
+        let mut spec = IndexSpec::clone(&self.spec);
+        spec.ready = false;
+        Index {
+            spec: Arc::new(spec),
             ..self.clone()
         }
     }
@@ -259,6 +273,7 @@ impl Index {
             placement,
             made_ms: None,
             building,
+            visible_from: Timestamp::MIN,
         }))
     }
 }
@@ -306,6 +321,7 @@ mod tests {
             tree: TreeId(17),
             made_ms: None,
             building: None,
+            visible_from: Timestamp::MIN,
         };
         change(&mut index);
         let mut row = DocBuilder::new();

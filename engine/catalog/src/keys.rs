@@ -236,8 +236,13 @@ pub fn index_writes(
     let mut out = IndexWrites::default();
     for index in &collection.indexes {
         let before = match old {
-            // Parallel arrays cannot have been indexed, so what is stored has entries.
-            Some(old) => entries_of(collection, index, old, record)?.entries,
+            // Parallel arrays cannot have been indexed, so what is stored has entries, unless it was there before the build of
+            // the index began.
+            Some(old) => match entries_of(collection, index, old, record) {
+                Ok(made) => made.entries,
+                Err(_) if index.building.is_some() => Vec::new(),
+                Err(error) => return Err(error),
+            },
             None => Vec::new(),
         };
         let after = match new {

@@ -65,10 +65,15 @@ async fn read_rows() -> Result<Catalog> {
     .map_err(damaged)
 }
 
-/// Gives up the builds of indexes whose end the log does not have, and drops temporary collections: what others have left
-/// unfinished. It writes, so a member of a replica set does so when it becomes the primary.
+/// Gives up the builds of indexes whose end the log does not have, and drops temporary collections: what a standalone has left
+/// unfinished.
 pub async fn end_unfinished() -> Result<()> {
     crate::ddl::give_up_builds().await?;
+    drop_temporary().await
+}
+
+/// Drops temporary collections. It writes, so a member of a replica set does so when it becomes the primary.
+pub async fn drop_temporary() -> Result<()> {
     crate::ddl::drop_temporary().await
 }
 

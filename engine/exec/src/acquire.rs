@@ -74,6 +74,36 @@ impl ReadSource {
     }
 }
 
+impl ReadSource {
+    /// A collection as a read of this source may use it: without the indexes that were not ready by its snapshot, which lack
+    /// what was written while they were built.
+    ///
+    /// # Errors
+    /// `SnapshotUnavailable` for a snapshot of a time before the collection was there, or had its name.
+    fn seen(self, collection: Option<Arc<Collection>>) -> Result<Option<Arc<Collection>>> {
+        let Some(found) = collection else {
+            return Ok(None);
+        };
+        // The snapshot is opened later, and is not older.
+        let at = match self {
+            ReadSource::Newest => return Ok(Some(found)),
+            ReadSource::LastApplied => storage().visible(),
+            ReadSource::Majority => committed().unwrap_or(Timestamp::MIN),
+            ReadSource::At(at) if at < found.visible_from => {
+                return Err(Error::new(
+                    ErrorCode::SNAPSHOT_UNAVAILABLE,
+                    format!(
+                        "Unable to read from a snapshot due to pending collection catalog changes; please retry the operation. Snapshot timestamp is {at}. Collection minimum is {}",
+                        found.visible_from
+                    ),
+                ));
+            }
+            ReadSource::At(at) => at,
+        };
+        Ok(Some(found.seen_at(at)))
+    }
+}
+
 /// The commit point, as far as all of it can be read here.
 fn committed() -> Result<Timestamp> {
     let set = state().replica_set();
@@ -205,11 +235,12 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
         let named = collection.as_deref().filter(|_| view.is_none());
         check_collection_uuid(&catalog.current(), &wanted.ns, named, expected)?;
     }
+    let source = ReadSource::of(set.as_deref(), ctx, &wanted.ns, wanted.intent);
     Ok(Acquired {
-        source: ReadSource::of(set.as_deref(), ctx, &wanted.ns, wanted.intent),
+        collection: source.seen(collection)?,
+        source,
         wanted,
         view,
-        collection,
         _pass: pass,
     })
 }
@@ -406,9 +437,10 @@ pub(crate) async fn acquire_inner(
     };
     let set = state().set_view();
     check_access(set.as_deref(), ctx, ns, Intent::Read)?;
-    let collection = catalog.get(ns);
+    let source = ReadSource::of(set.as_deref(), ctx, ns, Intent::Read);
+    let collection = source.seen(catalog.get(ns))?;
     Ok(Inner {
-        source: ReadSource::of(set.as_deref(), ctx, ns, Intent::Read),
+        source,
         view: match view {
             None => collection.as_deref().and_then(Collection::merged),
             view => view,

@@ -11,6 +11,7 @@ mod options;
 mod parameters;
 
 mod acquire;
+mod builds;
 mod capped;
 mod cluster_parameters;
 mod cluster_time;
@@ -46,6 +47,7 @@ mod version;
 mod write;
 
 pub use applier::{Applier, ApplyCounts};
+pub use builds::CommitQuorum;
 pub use cloning::{
     CloneTarget, ClonedDocument, begin_clone, clone_catalog, end_clone, has_partial_clone,
     parse_catalog_rows,
@@ -65,10 +67,10 @@ pub use metrics::{CounterValues, Counters};
 pub use node::{OpenNodeError, close_node, open_node};
 pub use options::{HostInfo, NodeOptions};
 pub use parameters::{LogControl, set_start_parameters, test_commands_enabled};
-pub use pinion_catalog::from_fatal;
 #[doc(hidden)]
 pub use pinion_catalog::plant_unfenced_reads;
 pub use pinion_catalog::{ApplyMode, CatalogRows, Uuid, is_replicated};
+pub use pinion_catalog::{begin_builds_anew, from_fatal};
 pub use profile::set_profile_defaults;
 pub use read::from_log_error;
 pub use reopen::reopen_at;

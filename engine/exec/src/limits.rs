@@ -93,6 +93,12 @@ pub(crate) const REAPED_RECORDS: usize = 1000;
 pub(crate) const MAX_KEPT_STATEMENTS: usize = 1000;
 /// How long a stage that reads another collection waits for a DDL there, which may wait for the stage's own operation.
 pub const INNER_GATE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often a build of indexes that waits for its set looks who is primary and who is ready, where nobody tells it.
+pub(crate) const BUILD_LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// How long it is waited before a vote about a build is sent again.
+pub(crate) const BUILD_VOTE_PAUSE: Duration = Duration::from_millis(500);
+/// Bytes of the reason that a member tells the primary why it cannot make a build.
+pub(crate) const MAX_ABORT_REASON_BYTES: usize = 1024;
 /// How long a cursor may idle, unless `cursorTimeoutMillis` says otherwise.
 pub const CURSOR_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long a session may idle.

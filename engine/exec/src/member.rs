@@ -48,15 +48,16 @@ pub(crate) fn cluster_time() -> Option<pinion_bson::Timestamp> {
     })
 }
 
-/// What a node does first of all as a primary: it ends what the one before has left unfinished, and tells the version of the
-/// data.
+/// What a node does first of all as a primary: it takes over or ends what the one before has left unfinished, and tells the
+/// version of the data. Builds of indexes go on by themselves.
 ///
 /// # Errors
 /// It is no primary any more, or storage takes no writes.
 pub async fn begin_as_primary() -> Result<()> {
-    pinion_catalog::end_unfinished().await?;
+    pinion_catalog::drop_temporary().await?;
     crate::time_keys::wake().await;
-    crate::version::keep_version().await
+    crate::version::keep_version().await?;
+    crate::builds::forget_ended().await
 }
 
 /// Interrupts every write that a client has under way, on all cores: this node is no primary any more.

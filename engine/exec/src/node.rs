@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_bson::ObjectId;
-use pinion_catalog::{ApplyMode, Observers, core_catalog};
+use pinion_catalog::{ApplyMode, Observers, begin_builds_anew, core_catalog};
 use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, Queue};
 use pinion_storage::{OpenError, Opened, RecoveryReport};
@@ -85,6 +85,7 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
         let dropped = pinion_catalog::begin_copy().await;
         dropped.map_err(OpenNodeError::Catalog)?;
     }
+    crate::builds::start();
     if !is_member {
         let ended = pinion_catalog::end_unfinished().await;
         ended.map_err(OpenNodeError::Catalog)?;
@@ -120,6 +121,8 @@ pub(crate) async fn recover_node(
     pinion_catalog::reap()
         .await
         .map_err(OpenNodeError::Catalog)?;
+    let begun = begin_builds_anew().await;
+    begun.map_err(OpenNodeError::Catalog)?;
     crate::commands::cluster_parameters::load()
         .await
         .map_err(OpenNodeError::Catalog)?;

@@ -20,6 +20,7 @@ use pinion_wire::{
     OpContext, Registry, Reply, Result,
 };
 
+use crate::builds::CommitQuorum;
 use crate::state::NodeState;
 
 /// What a member knows of its set at one moment.
@@ -112,6 +113,17 @@ pub trait ReplicaSet {
     /// Appends what another member asks of every reply: `$replData`, `$oplogQueryData`.
     fn append_metadata(&self, args: &GenericArguments, out: &mut Reply);
 
+    /// Whether the members that are ready, by their names in the configuration, are those that a build of indexes waits for.
+    /// Called on core 0.
+    fn is_commit_quorum_met(&self, quorum: &CommitQuorum, ready: &[String]) -> bool;
+
+    /// Runs a command on the primary, which names its database, and gives the reply. Called on core 0 of a node that is not
+    /// the primary itself.
+    ///
+    /// # Errors
+    /// The primary's; `NotWritablePrimary` where none is known, and `HostUnreachable` and the like where it does not answer.
+    fn run_on_primary(&self, command: RawDocumentBuf) -> Waiting<Result<RawDocumentBuf>>;
+
     /// Logs an entry that changes nothing and tells why, and gives its timestamp.
     ///
     /// # Errors
@@ -199,6 +211,24 @@ fn check_command(spec: &CommandSpec, ctx: &OpContext, view: &SetView) -> Result<
 fn allows_secondary(ctx: &OpContext) -> bool {
     let preference = ctx.args.read_preference.unwrap_or_default();
     preference != ReadPreferenceMode::Primary
+}
+
+/// Refuses a command that members send to one another where no other member can have sent it. All such commands are checked
+/// here.
+///
+/// # Errors
+/// `NoReplicationEnabled` on a standalone.
+pub(crate) fn check_from_member(state: &NodeState, cmd: &Invocation) -> Result<()> {
+    match state.set_view() {
+        Some(view) if view.has_config() => Ok(()),
+        _ => Err(Error::new(
+            ErrorCode::NO_REPLICATION_ENABLED,
+            format!(
+                "{} is a command of members of a replica set, and this node is none",
+                cmd.name()
+            ),
+        )),
+    }
 }
 
 /// What an access does with documents.

@@ -197,6 +197,8 @@ pub async fn start(options: MemberOptions) -> Result<()> {
     spawn(Queue::Foreground, driver.clone().keep_time());
     spawn(Queue::Foreground, driver.clone().persist());
     driver.watch_storage();
+    // Before anything is fetched: what comes to be durable beside them may be an entry that ends them.
+    pinion_exec::begin_builds_anew().await?;
     driver.follow().await?;
     driver.tell(Input::Tick);
     driver.publish_view();

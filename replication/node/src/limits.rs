@@ -2,6 +2,8 @@
 
 use pinion_runtime::Duration;
 
+/// How long a vote about a build of indexes may take at the primary, which waits for a majority.
+pub(crate) const BUILD_VOTE: Duration = Duration::from_secs(30);
 /// Connections that are left over and kept, to each member.
 pub(crate) const IDLE_CONNECTIONS: usize = 4;
 

@@ -4,9 +4,13 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use pinion_bson::RawDocumentBuf;
 use pinion_clock::{OpTime, Timestamp};
-use pinion_exec::{LastWrite, ReplicaSet, SetView, Waiting, log_note};
+use pinion_exec::{CommitQuorum, LastWrite, ReplicaSet, SetView, Waiting, log_note};
+use pinion_replication_protocol::config::HostPort;
+use pinion_replication_protocol::decision::{Readiness, is_ready};
 use pinion_replication_protocol::message::{OplogQueryMetadata, ReplSetMetadata};
+use pinion_replication_protocol::node::Node;
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{Instant, timeout_at};
 use pinion_storage::storage;
@@ -14,7 +18,9 @@ use pinion_wire::idl::{GenericArguments, WriteConcern, WriteConcernW};
 use pinion_wire::{Error, ErrorCode, Reply, Result};
 
 use crate::commands::await_members;
+use crate::driver::{Driver, driver};
 use crate::known::Known;
+use crate::limits::BUILD_VOTE;
 
 /// One core's part of a member.
 pub(crate) struct CoreMember {
@@ -179,6 +185,35 @@ impl ReplicaSet for Seam {
             }
             .append_to(out);
         }
+    }
+
+    fn is_commit_quorum_met(&self, quorum: &CommitQuorum, ready: &[String]) -> bool {
+        let hosts = ready.iter().filter_map(|host| HostPort::parse(host).ok());
+        let hosts: Vec<HostPort> = hosts.collect();
+        let wanted = match quorum {
+            CommitQuorum::Members(count) => Readiness::Members(*count as usize),
+            CommitQuorum::Mode(mode) => Readiness::Mode(mode),
+        };
+        let met = |driver: std::rc::Rc<Driver>| {
+            let is_met = |node: &Node| Some(is_ready(node.config()?, &hosts, wanted));
+            driver.with_node(is_met)
+        };
+        driver().and_then(met).unwrap_or(false)
+    }
+
+    fn run_on_primary(&self, command: RawDocumentBuf) -> Waiting<Result<RawDocumentBuf>> {
+        Box::pin(async move {
+            let driver = driver().ok_or_else(Driver::not_initialized)?;
+            let Some(primary) = driver.with_node(|node| node.view().primary) else {
+                return Err(Error::new(
+                    ErrorCode::NOT_WRITABLE_PRIMARY,
+                    "no primary is known",
+                ));
+            };
+            let reply = driver.peers.run(&primary, &command, BUILD_VOTE).await;
+            let reply = reply.map_err(|error| error.into_error())?;
+            Ok(reply.body().to_owned())
+        })
     }
 
     fn write_noop(&self, why: &'static str) -> Waiting<Result<Timestamp>> {

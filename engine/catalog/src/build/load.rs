@@ -13,8 +13,8 @@ use crate::errors::from_fatal;
 use crate::index::Index;
 use crate::limits::{LOAD_PART_BYTES, MERGE_STEP_ENTRIES};
 
-/// Loads the trees of all indexes in a partition, on its owner. They begin with the next
-/// checkpoint. Gives what entries of each index share their fields though it is unique.
+/// Loads the trees of all indexes in a partition, on its owner. They begin when
+/// they are installed. Gives what entries of each index share their fields though it is unique.
 pub(super) async fn load(work: Arc<Work>, partition: PartitionId) -> Result<Vec<SharedFields>> {
     let owned = storage().partition(partition).expect("asked its owner");
     let mut found = Vec::with_capacity(work.indexes.len());

@@ -6,7 +6,7 @@
 //! logged: the log has that a build began and how it ended. Replay keeps the side writes as writers
 //! do, and brings them over where the log says that the build was complete; all else that the index
 //! needs was in the page files before. A build whose end the log does not have is given up at the
-//! next start.
+//! next start, or begins anew on a member of a replica set.
 //!
 //! The side writes are a tree beside the index, not later versions in it: a checkpoint forgets a
 //! removal in the tree that it merges it into, and an entry loaded after that would come back for
@@ -30,6 +30,7 @@ use pinion_storage::{PartitionId, TreeId, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::errors::from_fatal;
+use crate::index::Index;
 
 pub(crate) use drain::{replay, side_value};
 pub(crate) use scan::check_room;
@@ -50,6 +51,13 @@ pub(crate) struct Found {
 }
 
 impl Found {
+    /// What was found out of shared fields is not all that there is: entries were brought over by a pass that did not come to
+    /// its end.
+    pub(crate) fn look_at_all(&mut self, work: &Work) {
+        let of_partition = || work.indexes.iter().map(|_| SharedFields::all()).collect();
+        self.shared = (0..work.partitions()).map(|_| of_partition()).collect();
+    }
+
     fn add(&mut self, shared: Vec<Vec<SharedFields>>) {
         if self.shared.is_empty() {
             self.shared = shared;
@@ -107,11 +115,19 @@ async fn fill_trees(work: &Arc<Work>) -> Result<Found> {
 }
 
 /// Makes the trees begin that were loaded.
-pub(crate) async fn install(found: &Found) -> Result<()> {
+pub(crate) async fn install(work: &Work, found: &Found) -> Result<()> {
     if found.entries > 0 {
-        storage().install_loads().await.map_err(from_fatal)?;
+        let trees: Vec<TreeId> = work.indexes.iter().map(|index| index.tree).collect();
+        let installed = storage().install_loads(&trees).await;
+        installed.map_err(from_fatal)?;
     }
     Ok(())
+}
+
+/// Forgets the entries of these indexes, those of a build that did not come to its end among them. Their side writes stay.
+pub(crate) async fn forget_entries<'a>(indexes: impl Iterator<Item = &'a Index>) -> Result<()> {
+    let trees: Vec<TreeId> = indexes.map(|index| index.tree).collect();
+    storage().clear_trees(&trees).await.map_err(from_fatal)
 }
 
 /// The number of documents in the collection.
@@ -133,10 +149,9 @@ pub(crate) async fn records(tree: TreeId) -> u64 {
 
 /// Brings over all that is left, and looks whether unique indexes are. Nobody writes to the
 /// collection meanwhile.
-pub(crate) async fn complete(work: &Arc<Work>, mut found: Found) -> Result<Found> {
-    while drain_once(work, &mut found).await? > 0 {}
-    check_unique(work, std::mem::take(&mut found.shared)).await?;
-    Ok(found)
+pub(crate) async fn complete(work: &Arc<Work>, found: &mut Found) -> Result<()> {
+    while drain_once(work, found).await? > 0 {}
+    check_unique(work, std::mem::take(&mut found.shared)).await
 }
 
 /// Brings over what was written since the build began or the last pass; how many entries that were.

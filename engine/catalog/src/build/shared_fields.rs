@@ -14,6 +14,14 @@ pub(crate) struct SharedFields {
 }
 
 impl SharedFields {
+    /// Nothing is known: all entries have to be looked at.
+    pub(super) fn all() -> SharedFields {
+        SharedFields {
+            fields: Vec::new(),
+            more: true,
+        }
+    }
+
     pub(super) fn note(&mut self, fields: &[u8]) {
         if self.fields.last().is_some_and(|last| last[..] == *fields) {
             return;

@@ -30,7 +30,7 @@ pub enum BuildPhase {
     Scanning,
     /// Sorted entries go into the index.
     Loading,
-    /// What was written meanwhile goes into the index.
+    /// What was written meanwhile goes into the index, now or when the set is ready for it.
     Draining,
 }
 
@@ -154,7 +154,8 @@ impl Work {
         storage().dir().join("_tmp")
     }
 
-    /// The reason to stop, if there is one. A client that has gone away is none.
+    /// The reason to stop, if there is one. A client that has gone away is none, nor is one that was sent to another primary: the
+    /// build is that of the set.
     pub(crate) fn check(&self) -> Result<()> {
         if self.progress.stopped.load(Ordering::Relaxed) {
             let reason = format!("Index build aborted: {}", self.uuid);
@@ -164,7 +165,9 @@ impl Work {
             return Err(interruption(ErrorCode::INTERRUPTED_AT_SHUTDOWN));
         }
         match self.ctx.killed() {
-            Some(ErrorCode::CLIENT_DISCONNECT) => Ok(()),
+            Some(
+                ErrorCode::CLIENT_DISCONNECT | ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
+            ) => Ok(()),
             _ => check_interrupted(&self.ctx),
         }
     }

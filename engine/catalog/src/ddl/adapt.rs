@@ -11,10 +11,12 @@ use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result};
 
+use super::logged_builds::indexes_of;
 use crate::catalog::Catalog;
 use crate::change::CatalogChange;
 use crate::entry::Collection;
 use crate::index::Index;
+use crate::uuid::Uuid;
 
 /// The change that is left of `change` on this catalog; `None` where nothing is.
 ///
@@ -114,7 +116,20 @@ impl Adapted<'_> {
                 }
             }
             "collMod" => Some(self.modified(present, row)),
-            "createIndexes" | "commitIndexBuild" => with_made(present, row, &names_of(command, o)),
+            "createIndexes" => with_made(present, row, &names_of(command, o)),
+            "startIndexBuild" => with_begun(present, row, o),
+            "commitIndexBuild" => self.built(present, row, &names_of(command, o)),
+            "abortIndexBuild" => {
+                let build = build_of(o);
+                let is_meant = |index: &&Arc<Index>| {
+                    index
+                        .building
+                        .is_some_and(|building| Some(building.build) == build)
+                };
+                let meant = present.indexes.iter().filter(is_meant);
+                let names: Vec<String> = meant.map(|index| index.name().to_owned()).collect();
+                self.without(present, &names)
+            }
             "dropIndexes" | "deleteIndexes" => self.without(present, &names_of(command, o)),
             "" => Some(present.with_multikey(&learned(present, row))),
             _ => None,
@@ -144,6 +159,34 @@ impl Adapted<'_> {
                 self.out.dropped_trees.push(known.tree);
             }
             changed = changed.with_replaced(known.name(), index);
+        }
+        changed
+    }
+
+    /// The collection with those of the row's indexes that have these names: what is being built becomes ready, what is missing
+    /// is made.
+    fn built(
+        &mut self,
+        present: &Collection,
+        row: &Collection,
+        names: &[String],
+    ) -> Option<Collection> {
+        let mut changed = with_made(present, row, names);
+        for index in row.ready_indexes() {
+            let Some(known) = present.index(index.name()) else {
+                continue;
+            };
+            // One of the same name may be that of a later build.
+            let Some(building) = known.building.filter(|_| known.tree == index.tree) else {
+                continue;
+            };
+            let mut ready = Index::clone(index);
+            if let Some(paths) = &known.spec.multikey {
+                ready = ready.with_multikey(paths);
+            }
+            self.out.dropped_trees.push(building.side);
+            let before = changed.as_ref().unwrap_or(present);
+            changed = Some(before.with_replaced(known.name(), ready));
         }
         changed
     }
@@ -203,6 +246,22 @@ fn with_made(present: &Collection, row: &Collection, names: &[String]) -> Option
     let missing: Vec<&Arc<Index>> = row.ready_indexes().filter(is_missing).collect();
     let with = |made: Collection, index: &&Arc<Index>| made.with_index(Index::clone(index));
     (!missing.is_empty()).then(|| missing.iter().fold(present.clone(), with))
+}
+
+/// The collection with the indexes of a build that has begun, as the row has them: none of those names is there.
+fn with_begun(present: &Collection, row: &Collection, o: &RawDocument) -> Option<Collection> {
+    let begun = indexes_of(row, build_of(o)?);
+    let missing = begun
+        .into_iter()
+        .filter(|index| present.index(index.name()).is_none());
+    let missing: Vec<Index> = missing.collect();
+    let with = |made: Collection, index: &Index| made.with_index(index.clone());
+    (!missing.is_empty()).then(|| missing.iter().fold(present.clone(), with))
+}
+
+/// The build that a command is about.
+fn build_of(o: &RawDocument) -> Option<Uuid> {
+    Uuid::from_bson(pinion_bson::get(o, "indexBuildUUID")?)
 }
 
 /// What the row knows of arrays in indexes that are here too.

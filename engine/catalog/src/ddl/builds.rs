@@ -13,22 +13,18 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawDocumentBuf};
 use pinion_clock::Timestamp;
-use pinion_runtime::sync::Notify;
+use pinion_runtime::sync::{Notified, Notify};
 use pinion_runtime::{CoreId, Instant, Queue, spawn, submit_to};
-use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use super::coordinator::{Commit, Coordinator, behind_gates, coordinate};
-use super::locks::Scope;
-use crate::build::{self, BuildPhase, Found, Work};
-use crate::catalog::{Catalog, core_catalog};
-use crate::change::CatalogChange;
+use super::build_run::End;
+use super::build_set::BuildName;
+use super::coordinator::{Coordinator, coordinate};
+use crate::build::{BuildPhase, Work};
 use crate::entry::Collection;
-use crate::gates::GateMode;
 use crate::index::Index;
 use crate::interrupt::interruptible;
-use crate::limits::{DRAINED_ENTRIES, MAX_DRAIN_PASSES};
 use crate::uuid::Uuid;
 
 /// The builds of a node. Lives on core 0 with the coordinator.
@@ -68,13 +64,31 @@ impl Builds {
 /// A build under way.
 pub(super) struct Build {
     pub work: Arc<Work>,
+    /// What the client has asked for of the set, until that is kept.
+    asked: RefCell<Option<RawDocumentBuf>>,
     /// Its number among the operations. Those of clients are positive.
     op_id: i32,
     started: Instant,
+    /// Its entries are made: it waits for others.
+    is_ready: Cell<bool>,
     /// Why somebody has ended it.
     ended_by: RefCell<Option<Error>>,
+    decided: Cell<Option<Decided>>,
+    /// The task has left the end of the build to whoever has decided about it; whether it had made all entries.
+    left: Cell<Option<bool>>,
     outcome: RefCell<Option<Result<Timestamp>>>,
-    ended: Notify,
+    changed: Notify,
+}
+
+/// Who ends a build in the place of its own task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Decided {
+    /// The applier has come to the entry of the commit: the task leaves when all entries are made.
+    Commit,
+    /// The applier has come to an entry that ends it without an index.
+    Abort,
+    /// The node is closed, or its data directory opened again.
+    Closing,
 }
 
 /// What others see of a build.
@@ -90,6 +104,18 @@ pub struct BuildInfo {
     pub total: u64,
     /// The specifications of its indexes.
     pub indexes: Vec<RawDocumentBuf>,
+    /// All that was there is in them: it waits for the set.
+    pub is_ready: bool,
+}
+
+impl BuildInfo {
+    /// What `currentOp` says of it.
+    pub fn message(&self) -> &'static str {
+        match self.is_ready {
+            true => "Index Build: waiting for next action before completing final phase",
+            false => self.phase.message(),
+        }
+    }
 }
 
 /// What an operation found in its way.
@@ -108,6 +134,64 @@ impl Build {
         );
         self.ended_by.borrow_mut().get_or_insert(error);
         self.work.progress.stop();
+        self.changed.notify_all();
+    }
+
+    fn decide(&self, decided: Decided) {
+        // One that is closed stays so.
+        if self.decided.get() != Some(Decided::Closing) {
+            self.decided.set(Some(decided));
+        }
+        if decided != Decided::Commit {
+            self.work.progress.stop();
+        }
+        self.changed.notify_all();
+    }
+
+    /// Why somebody has ended it.
+    pub(super) fn ended_by(&self) -> Option<Error> {
+        self.ended_by.borrow().clone()
+    }
+
+    pub(super) fn decided(&self) -> Option<Decided> {
+        self.decided.get()
+    }
+
+    pub(super) async fn until_decided(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.decided.get().is_some() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Completes when somebody has decided about the build, or ended it.
+    pub(super) fn changed(&self) -> Notified {
+        self.changed.notified()
+    }
+
+    pub(super) fn take_asked(&self) -> Option<RawDocumentBuf> {
+        self.asked.take()
+    }
+
+    pub(super) fn set_ready(&self) {
+        self.is_ready.set(true);
+    }
+
+    pub(super) fn name(&self) -> BuildName {
+        let Work {
+            collection,
+            indexes,
+            uuid,
+            ..
+        } = &*self.work;
+        BuildName {
+            uuid: *uuid,
+            collection: collection.uuid,
+            indexes: indexes.iter().map(|i| i.name().to_owned()).collect(),
+        }
     }
 
     fn log_start(&self) {
@@ -141,11 +225,26 @@ impl Build {
     /// Waits for the end.
     pub(super) async fn outcome(&self) -> Result<Timestamp> {
         loop {
-            let ended = self.ended.notified();
+            let changed = self.changed.notified();
             if let Some(outcome) = &*self.outcome.borrow() {
                 return outcome.clone();
             }
-            ended.await;
+            changed.await;
+        }
+    }
+
+    /// Waits until the task has left the end to whoever has decided about it; true if it had made all entries. False also
+    /// where it has come to an end of its own.
+    async fn until_left(&self) -> bool {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(made) = self.left.get() {
+                return made;
+            }
+            if self.outcome.borrow().is_some() {
+                return false;
+            }
+            changed.await;
         }
     }
 
@@ -161,6 +260,7 @@ impl Build {
             done,
             total,
             indexes: work.indexes.iter().map(|i| i.listed.clone()).collect(),
+            is_ready: self.is_ready.get(),
         }
     }
 }
@@ -186,24 +286,35 @@ pub async fn build_counts() -> BuildCounts {
 
 /// Ends the build with this number among the operations; false if there is none.
 pub async fn kill_build(op_id: i32) -> bool {
-    let kill = move || async move {
-        let coordinator = pinion_runtime::core_local::<Coordinator>();
-        let running = coordinator.builds.running.borrow();
-        let build = running.values().find(|build| build.op_id == op_id);
-        build
-            .inspect(|build| build.end("operation was interrupted"))
-            .is_some()
-    };
-    submit_to(CoreId(0), Queue::Foreground, kill).await
+    end_where(
+        move |build| build.op_id == op_id,
+        "operation was interrupted".into(),
+    )
+    .await
 }
 
-/// Waits until no build is under way: they end soon once the node shuts down. Call it on core 0.
+/// Ends a build that a member cannot make; false if there is none.
+pub async fn abort_build(uuid: Uuid, why: String) -> bool {
+    end_where(move |build| build.work.uuid == uuid, why).await
+}
+
+async fn end_where(is_meant: impl Fn(&Build) -> bool + Send + 'static, why: String) -> bool {
+    let end = move || async move {
+        let coordinator = pinion_runtime::core_local::<Coordinator>();
+        let running = coordinator.builds.running.borrow();
+        let build = running.values().find(|build| is_meant(build));
+        build.inspect(|build| build.end(&why)).is_some()
+    };
+    submit_to(CoreId(0), Queue::Foreground, end).await
+}
+
+/// Stops all builds, and waits until none does anything any more: the data directory is closed. Call it on core 0.
 pub async fn end_builds() {
     let coordinator = pinion_runtime::core_local::<Coordinator>();
-    coordinator.logged_builds.end_all().await;
     loop {
         let next = coordinator.builds.running.borrow().values().next().cloned();
         let Some(build) = next else { return };
+        build.decide(Decided::Closing);
         // How it ended is for those who asked for it.
         let _ = build.outcome().await;
     }
@@ -260,162 +371,73 @@ impl Coordinator {
         ended.for_each(|build| build.end(reason));
     }
 
-    /// Lets a build run whose beginning the catalog has.
-    pub(super) fn run(self: &Rc<Self>, work: Work) -> Rc<Build> {
+    /// Lets a build run whose beginning the catalog has. `asked` is what a client wants of the set.
+    pub(super) fn run(self: &Rc<Self>, work: Work, asked: Option<RawDocumentBuf>) -> Rc<Build> {
         let op_id = self.builds.numbered.get().checked_sub(1).unwrap_or(-1);
         self.builds.numbered.set(op_id);
         let build = Rc::new(Build {
             work: Arc::new(work),
+            asked: RefCell::new(asked),
             op_id,
             started: pinion_runtime::now(),
+            is_ready: Cell::new(false),
             ended_by: RefCell::default(),
+            decided: Cell::new(None),
+            left: Cell::new(None),
             outcome: RefCell::default(),
-            ended: Notify::new(),
+            changed: Notify::new(),
         });
-        let uuid = build.work.uuid;
         build.log_start();
-        self.builds.running.borrow_mut().insert(uuid, build.clone());
+        let uuid = build.work.uuid;
+        let displaced = (self.builds.running.borrow_mut()).insert(uuid, build.clone());
+        assert!(displaced.is_none(), "the build {uuid} runs twice");
         self.builds.count(|counts| counts.total += 1);
         let (coordinator, running) = (self.clone(), build.clone());
         drop(spawn(Queue::Foreground, async move {
-            let outcome = coordinator.build(&running).await;
-            running.log_end(&outcome);
-            if let Err(error) = &outcome {
-                coordinator.builds.count_failure(error);
+            match coordinator.build(&running).await {
+                End::Here(outcome) => coordinator.note_end(&running, outcome),
+                End::Left(made) => {
+                    running.left.set(Some(made));
+                    running.changed.notify_all();
+                }
             }
-            coordinator.builds.running.borrow_mut().remove(&uuid);
-            *running.outcome.borrow_mut() = Some(outcome);
-            running.ended.notify_all();
         }));
         build
     }
 
-    async fn build(&self, build: &Build) -> Result<Timestamp> {
-        let work = &build.work;
-        let filled = self.fill(work).await;
-        // From here on nobody waits for it with a lock of the namespace, nor for its pass.
-        let _pass = core_catalog().gates().begin_change().await;
-        let _lock = self.lock(Scope::one(&work.collection.ns)).await;
-        let completed = match filled {
-            Ok(found) => {
-                let commit = self.complete(work, found);
-                let gates = [work.collection.ns.clone()];
-                behind_gates(&gates, GateMode::NoWrites, commit).await
-            }
-            Err(error) => Err(error),
-        };
-        let Err(error) = completed else {
-            return completed;
-        };
-        let error = build.ended_by.borrow().clone().unwrap_or(error);
-        let error = build::failed(work, error);
-        // The next start gives it up.
-        if error.code != ErrorCode::INTERRUPTED_AT_SHUTDOWN {
-            let gates = [work.collection.ns.clone()];
-            let abort = self.abort(work, Some(&error));
-            behind_gates(&gates, GateMode::NoWrites, abort).await?;
+    /// The build with this UUID that runs here.
+    pub(super) fn running(&self, uuid: Uuid) -> Option<Rc<Build>> {
+        self.builds.running.borrow().get(&uuid).cloned()
+    }
+
+    fn note_end(&self, build: &Build, outcome: Result<Timestamp>) {
+        build.log_end(&outcome);
+        if let Err(error) = &outcome {
+            self.builds.count_failure(error);
         }
-        Err(error)
+        self.builds.running.borrow_mut().remove(&build.work.uuid);
+        build.outcome.replace(Some(outcome));
+        build.changed.notify_all();
     }
 
-    /// All that needs no lock of the namespace. While the node is locked against writes this waits
-    /// wherever it would change more than pages that nothing refers to.
-    async fn fill(&self, work: &Arc<Work>) -> Result<Found> {
-        let mut found = build::fill(work).await?;
-        {
-            let _pass = core_catalog().gates().begin_change().await;
-            build::install(&found).await?;
-        }
-        for _ in 0..MAX_DRAIN_PASSES {
-            let _pass = core_catalog().gates().begin_change().await;
-            if build::drain_once(work, &mut found).await? <= DRAINED_ENTRIES {
-                break;
-            }
-        }
-        Ok(found)
-    }
-
-    /// The end, behind the gates: what is left of the side writes, and the indexes ready.
-    async fn complete(&self, work: &Arc<Work>, found: Found) -> Result<Timestamp> {
-        work.check()?;
-        let found = build::complete(work, found).await?;
-        let ns = &work.collection.ns;
-        let o = listing("commitIndexBuild", ns, work.uuid, work.indexes.iter()).finish();
-        let ready = |catalog: &Catalog| {
-            let current = catalog.get(ns).expect("its lock is held");
-            let mut changed = Collection::clone(current);
-            let mut dropped_trees = Vec::new();
-            for index in work.indexes.iter() {
-                let known = current.index(index.name()).expect("only its build ends it");
-                let mut built = known.built();
-                for (_, paths) in found
-                    .multikey
-                    .iter()
-                    .filter(|(tree, _)| *tree == index.tree)
-                {
-                    built = built.with_multikey(paths);
-                }
-                dropped_trees.extend(index.building.map(|building| building.side));
-                changed = changed.with_replaced(index.name(), built);
-            }
-            let change = CatalogChange {
-                puts: vec![changed],
-                dropped_trees,
-                ..Default::default()
-            };
-            Ok(Commit::command(ns, Some(current.uuid), o, change))
+    /// Has the build end as the log says that it does. Waits until its task does nothing any more; true if all its entries
+    /// are made that were there to make.
+    pub(super) async fn leave_to_log(&self, uuid: Uuid, commits: bool) -> bool {
+        let Some(build) = self.running(uuid) else {
+            return false;
         };
-        self.commit(ready).await
+        build.decide(match commits {
+            true => Decided::Commit,
+            false => Decided::Abort,
+        });
+        build.until_left().await
     }
 
-    /// Takes the indexes of a build out of the catalog, and lets go of their trees.
-    async fn abort(&self, work: &Work, cause: Option<&Error>) -> Result<Timestamp> {
-        self.abort_build(&work.collection.ns, work.uuid, cause)
-            .await
-    }
-
-    async fn abort_build(
-        &self,
-        ns: &Namespace,
-        build: Uuid,
-        cause: Option<&Error>,
-    ) -> Result<Timestamp> {
-        let gone = |catalog: &Catalog| {
-            let current = catalog.get(ns).expect("its lock is held");
-            let is_of_build = |index: &&Arc<Index>| {
-                index
-                    .building
-                    .is_some_and(|building| building.build == build)
-            };
-            let indexes: Vec<Arc<Index>> = current
-                .indexes
-                .iter()
-                .filter(is_of_build)
-                .cloned()
-                .collect();
-            let names: Vec<String> = indexes.iter().map(|i| i.name().to_owned()).collect();
-            let trees: Vec<TreeId> = indexes.iter().flat_map(|index| index.trees()).collect();
-            let mut o = listing("abortIndexBuild", ns, build, indexes.iter().map(|i| &**i));
-            o.start_document("cause").append("ok", false);
-            match cause {
-                Some(error) => o
-                    .append("code", error.code.0)
-                    .append("codeName", &*error.code.name())
-                    .append("errmsg", error.message.as_str()),
-                None => o
-                    .append("code", ErrorCode::INDEX_BUILD_ABORTED.0)
-                    .append("codeName", &*ErrorCode::INDEX_BUILD_ABORTED.name())
-                    .append("errmsg", "the node was started before the build had ended"),
-            };
-            o.end();
-            let change = CatalogChange {
-                puts: vec![current.without_indexes(&names)],
-                dropped_trees: trees,
-                ..Default::default()
-            };
-            Ok(Commit::command(ns, Some(current.uuid), o.finish(), change))
-        };
-        self.commit(gone).await
+    /// The entry that ends a build is applied.
+    pub(super) fn ended_by_log(&self, uuid: Uuid, outcome: Result<Timestamp>) {
+        if let Some(build) = self.running(uuid) {
+            self.note_end(&build, outcome);
+        }
     }
 }
 
@@ -435,21 +457,4 @@ pub(super) fn listing<'a>(
     }
     o.end();
     o
-}
-
-/// Gives up the builds that the catalog has when recovery is complete. Runs on core 0, before
-/// anybody else uses it.
-pub(crate) async fn give_up_builds() -> Result<()> {
-    let coordinator = pinion_runtime::core_local::<Coordinator>();
-    let catalog = core_catalog().current();
-    for collection in catalog.collections() {
-        for build in collection.builds() {
-            tracing::info!(
-                target: "INDEX", id = 7_400_002u64, namespace = collection.ns.as_str(), buildUUID = %build,
-                "An index build that had not ended is given up"
-            );
-            coordinator.abort_build(&collection.ns, build, None).await?;
-        }
-    }
-    Ok(())
 }

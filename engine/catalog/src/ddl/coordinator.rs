@@ -24,7 +24,6 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result, interruption};
 
 use super::builds::Builds;
 use super::locks::{Lock, Locks, Scope};
-use super::logged_builds::LoggedBuilds;
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::errors::from_write_error;
@@ -48,7 +47,6 @@ pub(crate) struct Coordinator {
     /// A fault that the simulation plants to see whether it would find it: readers are not kept out while a logged command is
     /// applied.
     pub(super) reads_unfenced: Cell<bool>,
-    pub(super) logged_builds: LoggedBuilds,
 }
 
 /// What a commit writes.
@@ -89,7 +87,6 @@ impl Coordinator {
             rng: RefCell::new(pinion_runtime::random_stream("catalog")),
             builds: Builds::default(),
             reads_unfenced: Cell::new(false),
-            logged_builds: LoggedBuilds::default(),
         }
     }
 
@@ -232,7 +229,7 @@ impl Coordinator {
 /// Makes the change the current version on every core and lets go of its dropped trees. Runs on
 /// core 0.
 async fn install_change(change: &CatalogChange, ts: Timestamp) {
-    install(Arc::new(change.apply_to(&core_catalog().current()))).await;
+    install(Arc::new(change.apply_to(&core_catalog().current(), ts))).await;
     drop_trees(change.dropped_trees.clone(), ts).await;
 }
 

@@ -13,7 +13,7 @@ use pinion_query::MultikeyPaths;
 use pinion_runtime::{CoreId, Queue, submit_to};
 use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
-use pinion_wire::{Error, ErrorCode, Result};
+use pinion_wire::{Error, ErrorCode, Result, interruption};
 
 use super::coordinator::{Coordinator, behind_gates};
 use super::locks::Scope;
@@ -22,7 +22,6 @@ use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::entry::{BadRow, Collection};
 use crate::gates::GateMode;
-use crate::index::Index;
 use crate::limits::FIRST_IDENT;
 use crate::names::is_replicated;
 use crate::uuid::Uuid;
@@ -80,8 +79,8 @@ pub async fn begin_copy() -> Result<()> {
     on_coordinator(|coordinator| async move { coordinator.begin_copy().await }).await
 }
 
-/// Puts collections and views into the catalog as another member's rows have them. Indexes that are being built there are left
-/// out: they are made when the entry comes that completes them. Gives the collections.
+/// Puts collections and views into the catalog as another member's rows have them. Indexes that are being built there are built
+/// here too, when the copy is complete, unless the entry that completes them comes before. Gives the collections.
 ///
 /// # Errors
 /// A row that cannot be understood; a number that this node uses for a collection of its own.
@@ -154,7 +153,13 @@ impl Coordinator {
         let namespaces: Vec<Namespace> = named.chain(views().map(|view| view.ns.clone())).collect();
         let _lock = self.lock(Scope::Namespaces(namespaces.clone())).await;
         for build in collections().flat_map(|found| found.builds()) {
-            self.logged_builds.stop(build).await;
+            self.leave_to_log(build, false).await;
+            self.ended_by_log(
+                build,
+                Err(interruption(
+                    ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
+                )),
+            );
         }
         let numbers = collections().map(|found| found.number);
         let change = CatalogChange {
@@ -213,11 +218,8 @@ fn put_row(catalog: &Catalog, change: &mut CatalogChange, row: &RawDocument) -> 
     for tree in collection.trees() {
         check_number(catalog, tree.0, &collection.ns)?;
     }
-    let is_building = |index: &&Arc<Index>| index.building.is_some();
-    let building = collection.indexes.iter().filter(is_building);
-    let building: Vec<String> = building.map(|index| index.name().to_owned()).collect();
     take_name(catalog, change, &collection.ns)?;
-    change.puts.push(collection.without_indexes(&building));
+    change.puts.push(collection);
     Ok(())
 }
 

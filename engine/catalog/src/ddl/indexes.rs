@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawDocumentBuf, rawdoc};
 use pinion_clock::Timestamp;
+use pinion_runtime::timeout;
 use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
-use pinion_wire::{Error, ErrorCode, OpContext, Result};
+use pinion_wire::{Error, ErrorCode, OpContext, Result, interruption};
 
 use super::builds::{Build, Step, await_builds, check_no_build, listing};
 use super::coordinator::{
@@ -21,7 +22,7 @@ use crate::entry::Collection;
 use crate::gates::GateMode;
 use crate::index::{Building, Index};
 use crate::interrupt::check_interrupted;
-use crate::limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, MAX_INDEXES};
+use crate::limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, LONGEST_KILL_POLL, MAX_INDEXES};
 use crate::specs::{self, Missing};
 use crate::text::render;
 use crate::uuid::Uuid;
@@ -44,7 +45,8 @@ enum Begun {
 }
 
 /// Makes indexes out of checked specifications (`{v, key, name, ...}`), building them over the
-/// documents that are there. Others read and write the collection meanwhile.
+/// documents that are there. Others read and write the collection meanwhile. `asked` is what the client wants of the replica
+/// set: a document with `commitQuorum`.
 ///
 /// # Errors
 /// Those of the specifications, beside the indexes that are there; `OutOfDiskSpace`; of documents
@@ -54,11 +56,13 @@ pub async fn create_indexes(
     ns: Namespace,
     requested: Vec<RawDocumentBuf>,
     limits: BuildLimits,
+    asked: Option<RawDocumentBuf>,
 ) -> Result<IndexesCreated> {
     let requested: Arc<[RawDocumentBuf]> = requested.into();
     loop {
         let begin = {
             let (ctx, ns, requested) = (ctx.clone(), ns.clone(), requested.clone());
+            let asked = asked.clone();
             move |c: Rc<Coordinator>| async move {
                 let _lock = c.lock(scope_of(&ns)).await;
                 check_interrupted(&ctx)?;
@@ -69,22 +73,46 @@ pub async fn create_indexes(
                         .map(|spec| specs::to_buckets(series, spec))
                         .collect::<Result<_>>()?,
                 };
-                c.begin_build(&ctx, &ns, &requested, limits).await
+                c.begin_build(&ctx, &ns, &requested, limits, asked).await
             }
         };
-        let run = |_, begun| async move {
-            Ok(match begun {
-                Begun::Done(created) => Step::Done(created),
-                Begun::Waits(builds) => Step::Waits(builds),
-                Begun::Runs(build, created) => Step::Done(IndexesCreated {
-                    ts: Some(build.outcome().await?),
-                    ..created
-                }),
-            })
+        let run = {
+            let ctx = ctx.clone();
+            move |_, begun| {
+                let ctx = ctx.clone();
+                async move {
+                    Ok(match begun {
+                        Begun::Done(created) => Step::Done(created),
+                        Begun::Waits(builds) => Step::Waits(builds),
+                        Begun::Runs(build, created) => Step::Done(IndexesCreated {
+                            ts: Some(outcome_of(&ctx, &build).await?),
+                            ..created
+                        }),
+                    })
+                }
+            }
         };
         match coordinate_then(ctx, begin, run).await? {
             Step::Done(created) => return Ok(created),
             Step::Waits(builds) => await_builds(ctx, builds).await?,
+        }
+    }
+}
+
+/// Waits for the end of a build. A client whose node is no primary any more is told so, and the build goes on; whatever else
+/// interrupts the client ends the build, and the client hears how.
+async fn outcome_of(ctx: &OpContext, build: &Build) -> Result<Timestamp> {
+    let moved_on = ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE;
+    loop {
+        if let Ok(outcome) = timeout(LONGEST_KILL_POLL, build.outcome()).await {
+            return outcome;
+        }
+        if ctx.killed() == Some(moved_on) {
+            return Err(interruption(moved_on));
+        }
+        // The node waits for its clients before it stops the builds.
+        if pinion_runtime::is_shutdown_requested() {
+            return Err(interruption(ErrorCode::INTERRUPTED_AT_SHUTDOWN));
         }
     }
 }
@@ -97,6 +125,7 @@ impl Coordinator {
         ns: &Namespace,
         requested: &[RawDocumentBuf],
         limits: BuildLimits,
+        asked: Option<RawDocumentBuf>,
     ) -> Result<Begun> {
         let (collection, made) = self.ensure(ns).await?;
         let before = collection.index_count();
@@ -140,7 +169,7 @@ impl Coordinator {
             }
             build::check_room(&work(Vec::new())).await?;
             let indexes = self.start(&collection, wanted, uuid).await?;
-            Ok(Begun::Runs(self.run(work(indexes)), created))
+            Ok(Begun::Runs(self.run(work(indexes), asked), created))
         };
         behind_gates(&gates, GateMode::NoWrites, begin).await
     }
@@ -234,9 +263,9 @@ impl Coordinator {
         let work = Arc::new(Work::new(ctx, collection.clone(), indexes, build, limits));
         let built = async {
             build::check_room(&work).await?;
-            let found = build::fill(&work).await?;
-            build::install(&found).await?;
-            build::complete(&work, found).await
+            let mut found = build::fill(&work).await?;
+            build::install(&work, &found).await?;
+            build::complete(&work, &mut found).await
         };
         match built.await {
             Ok(_) => Ok(moved),

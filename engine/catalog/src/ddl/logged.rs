@@ -3,6 +3,7 @@
 //! Whoever applies them has applied everything before, and applies nothing behind before they are done. Readers of a
 //! namespace are kept out while it changes, as by the operation that made the entry where it was made.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_bson::RawDocument;
@@ -14,7 +15,7 @@ use pinion_wire::{Error, ErrorCode, Result};
 use super::adapt::adapted;
 use super::coordinator::{Coordinator, behind_gates};
 use super::locks::Scope;
-use super::logged_builds::load_missing;
+use super::logged_builds::{indexes_of, load_missing};
 use crate::build;
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
@@ -122,7 +123,7 @@ pub async fn apply_command(command: LoggedCommand<'_>, mode: ApplyMode) -> Resul
         }
         ApplyMode::Secondary => {
             check_fits(&change, &command, &catalog)?;
-            coordinator.apply_fenced(&command, change).await?;
+            coordinator.apply_fenced(&command, change, mode).await?;
             Ok(true)
         }
         ApplyMode::InitialSync => {
@@ -130,7 +131,7 @@ pub async fn apply_command(command: LoggedCommand<'_>, mode: ApplyMode) -> Resul
                 return Ok(false);
             };
             free_trees(&change, &catalog).await?;
-            coordinator.apply_fenced(&command, change).await?;
+            coordinator.apply_fenced(&command, change, mode).await?;
             Ok(true)
         }
     }
@@ -258,25 +259,55 @@ fn begun(before: &Collection, after: &Collection) -> Vec<(Uuid, Vec<Index>)> {
         .builds()
         .into_iter()
         .filter(|build| !known.contains(build));
-    let indexes_of = |build: Uuid| {
-        let of_build = |index: &&Arc<Index>| index.building.is_some_and(|b| b.build == build);
-        let indexes = after.indexes.iter().filter(of_build);
-        (build, indexes.map(|index| Index::clone(index)).collect())
-    };
-    new.map(indexes_of).collect()
+    new.map(|build| (build, indexes_of(after, build))).collect()
+}
+
+/// The builds that a change ends.
+#[derive(Default)]
+struct Ended {
+    /// All their entries are there.
+    built: Vec<Uuid>,
+    /// This node could not make them, though others could: they are made again from what the documents are now.
+    failed: Vec<(Uuid, Vec<Index>)>,
+    aborted: Vec<Uuid>,
+}
+
+impl Ended {
+    /// Tells those who wait for the builds.
+    fn tell(self, coordinator: &Coordinator, ts: Timestamp) {
+        let failed = self.failed.into_iter().map(|(build, _)| build);
+        for build in self.built.into_iter().chain(failed) {
+            coordinator.ended_by_log(build, Ok(ts));
+        }
+        for build in self.aborted {
+            let aborted = Error::new(
+                ErrorCode::INDEX_BUILD_ABORTED,
+                format!("Index build aborted: {build}"),
+            );
+            coordinator.ended_by_log(build, Err(aborted));
+        }
+    }
 }
 
 impl Coordinator {
     /// Applies a change whose namespaces others read.
-    async fn apply_fenced(&self, command: &LoggedCommand<'_>, change: CatalogChange) -> Result<()> {
+    async fn apply_fenced(
+        self: &Rc<Self>,
+        command: &LoggedCommand<'_>,
+        change: CatalogChange,
+        mode: ApplyMode,
+    ) -> Result<()> {
         let catalog = core_catalog().current();
         let namespaces = concerned(&change, &catalog);
+        // Waited for before anybody is kept out, and while the node may still be locked: a build needs a pass of its own.
+        let ended = self.end_logged_builds(&catalog, &change).await;
         let _pass = core_catalog().gates().begin_change().await;
         let _lock = self.lock(Scope::Namespaces(namespaces.clone())).await;
-        // Waited for before anybody is kept out.
-        let built = self.end_logged_builds(&catalog, &change).await?;
+        for (_, indexes) in &ended.failed {
+            build::forget_entries(indexes.iter()).await?;
+        }
         let apply = async {
-            self.complete_indexes(command.ts, &catalog, &change, &built)
+            self.complete_indexes(command.ts, &catalog, &change, &ended.built)
                 .await?;
             self.apply_logged(command.ts, |_| Ok(change)).await
         };
@@ -288,28 +319,30 @@ impl Coordinator {
             Some(mode) => behind_gates(&namespaces, mode, apply).await?,
             None => apply.await?,
         };
+        ended.tell(self, command.ts);
+        // The copy of another member's documents is not complete yet: they begin when it is.
+        if mode == ApplyMode::InitialSync {
+            return Ok(());
+        }
         for after in &change.puts {
             let Some(before) = catalog.by_number(after.number) else {
                 continue;
             };
             for (build, indexes) in begun(before, after) {
                 let collection = Arc::new(after.clone());
-                self.logged_builds.start(&collection, indexes, build);
+                self.run_logged(&collection, indexes, build);
             }
         }
         Ok(())
     }
 
-    /// Waits for the builds that are complete by a change, and stops those that it gives up. Gives the former.
-    async fn end_logged_builds(
-        &self,
-        catalog: &Catalog,
-        change: &CatalogChange,
-    ) -> Result<Vec<Uuid>> {
-        let mut built = Vec::new();
+    /// Waits for the builds that are complete by a change, and stops those that it gives up.
+    async fn end_logged_builds(&self, catalog: &Catalog, change: &CatalogChange) -> Ended {
+        let mut ended = Ended::default();
         let removed = change.removes.iter().filter_map(|n| catalog.by_number(*n));
         for build in removed.flat_map(|gone| gone.builds()) {
-            self.logged_builds.stop(build).await;
+            self.leave_to_log(build, false).await;
+            ended.aborted.push(build);
         }
         for after in &change.puts {
             let Some(before) = catalog.by_number(after.number) else {
@@ -317,19 +350,23 @@ impl Coordinator {
             };
             let ready = made_ready(before, after);
             for build in before.builds() {
-                let is_of_build =
-                    |index: &&Arc<Index>| index.building.is_some_and(|b| b.build == build);
-                let mut of_build = before.indexes.iter().filter(is_of_build);
-                if of_build.any(|index| ready.iter().any(|made| made.tree == index.tree)) {
-                    if self.logged_builds.finish(build).await? {
-                        built.push(build);
+                let of_build = indexes_of(before, build);
+                let is_made = |index: &Index| ready.iter().any(|made| made.tree == index.tree);
+                if of_build.iter().any(is_made) {
+                    let ran = self.running(build).is_some();
+                    match self.leave_to_log(build, true).await {
+                        true => ended.built.push(build),
+                        false if ran => ended.failed.push((build, of_build)),
+                        // Whoever has opened the directory finds all of its entries, or none.
+                        false => {}
                     }
                 } else if !after.builds().contains(&build) {
-                    self.logged_builds.stop(build).await;
+                    self.leave_to_log(build, false).await;
+                    ended.aborted.push(build);
                 }
             }
         }
-        Ok(built)
+        ended
     }
 
     /// Completes the entries of the indexes that a change makes ready, but for those of the builds that `built` names. Their

@@ -1,17 +1,16 @@
-//! Builds of indexes that the log of another member tells of: each begins with the entry of its beginning, runs beside the
-//! applier, and is waited for by the entry of its end.
+//! Builds of indexes that this process has not begun: those that the log of another member tells of, and those that the
+//! catalog has when a member's data directory is opened. They run as those of this node's own do.
 //!
-//! What is written meanwhile waits in the side writes, as in a build of this node's own; they are brought over when the entry
-//! of the end is applied, at its timestamp.
+//! What is written meanwhile waits in the side writes, as in every build; on a member that follows another they are brought
+//! over when the entry of the end is applied, at its timestamp.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_runtime::{JoinHandle, Queue, spawn};
 use pinion_wire::idl::GenericArguments;
-use pinion_wire::{ClientInfo, ErrorCode, OpContext, Result, interruption};
+use pinion_wire::{ClientInfo, OpContext, Result};
 
+use super::coordinator::Coordinator;
 use crate::build::{self, BuildLimits, Work};
 use crate::catalog::core_catalog;
 use crate::entry::Collection;
@@ -19,61 +18,52 @@ use crate::index::Index;
 use crate::limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES};
 use crate::uuid::Uuid;
 
-/// The builds that have begun and not ended. Lives on core 0 with the coordinator.
-#[derive(Default)]
-pub(crate) struct LoggedBuilds {
-    running: RefCell<BTreeMap<Uuid, LoggedBuild>>,
-}
-
-struct LoggedBuild {
-    work: Arc<Work>,
-    task: JoinHandle<Result<()>>,
-}
-
-impl LoggedBuilds {
+impl Coordinator {
     /// Begins a build whose indexes the catalog has as being built.
-    pub(super) fn start(&self, collection: &Arc<Collection>, indexes: Vec<Index>, build: Uuid) {
-        let work = Arc::new(work_on(collection, indexes, build));
-        let task = spawn(Queue::Foreground, load(work.clone()));
-        let displaced = self
-            .running
-            .borrow_mut()
-            .insert(build, LoggedBuild { work, task });
-        assert!(displaced.is_none(), "the build {build} begins twice");
+    pub(super) fn run_logged(
+        self: &Rc<Self>,
+        collection: &Arc<Collection>,
+        indexes: Vec<Index>,
+        build: Uuid,
+    ) {
+        self.run(work_on(collection, indexes, build), None);
     }
+}
 
-    /// Waits until the entries of all documents that were there at the beginning are in the indexes. False where this process
-    /// did not begin the build.
-    pub(super) async fn finish(&self, build: Uuid) -> Result<bool> {
-        let running = self.running.borrow_mut().remove(&build);
-        let Some(running) = running else {
-            return Ok(false);
-        };
-        match running.task.await {
-            Ok(loaded) => loaded.map_err(|error| build::failed(&running.work, error))?,
-            Err(_) => return Err(interruption(ErrorCode::INTERRUPTED_AT_SHUTDOWN)),
-        }
-        Ok(true)
-    }
+/// The indexes of a build that a collection has.
+pub(super) fn indexes_of(collection: &Collection, build: Uuid) -> Vec<Index> {
+    let is_of_build = |index: &&Arc<Index>| index.building.is_some_and(|b| b.build == build);
+    let indexes = collection.indexes.iter().filter(is_of_build);
+    indexes.map(|index| Index::clone(index)).collect()
+}
 
-    /// Stops a build, and waits until it does nothing any more.
-    pub(super) async fn stop(&self, build: Uuid) {
-        let running = self.running.borrow_mut().remove(&build);
-        if let Some(running) = running {
-            running.work.progress.stop();
-            // That it was stopped is no news.
-            let _ = running.task.await;
-        }
-    }
-
-    /// Stops all builds: the node is closed.
-    pub(super) async fn end_all(&self) {
-        loop {
-            let next = self.running.borrow().keys().next().copied();
-            let Some(build) = next else { return };
-            self.stop(build).await;
+/// Begins those builds anew that the catalog of a member has and that do not run here. What they have loaded may be of
+/// documents that are not there any more, or of a part of them alone, so it goes: nothing is in an index but what its build
+/// has read since. Call it on core 0, while nothing is applied.
+///
+/// # Errors
+/// Storage has failed.
+pub async fn begin_builds_anew() -> Result<()> {
+    let coordinator = pinion_runtime::core_local::<Coordinator>();
+    let _pass = core_catalog().gates().begin_change().await;
+    let catalog = core_catalog().current();
+    let mut found = Vec::new();
+    for collection in catalog.collections() {
+        for build in collection.builds() {
+            if coordinator.running(build).is_none() {
+                found.push((collection, build, indexes_of(collection, build)));
+            }
         }
     }
+    build::forget_entries(found.iter().flat_map(|(_, _, indexes)| indexes)).await?;
+    for (collection, build, indexes) in found {
+        tracing::info!(
+            target: "INDEX", id = 7_400_003u64, namespace = collection.ns.as_str(), buildUUID = %build,
+            "An index build begins anew"
+        );
+        coordinator.run_logged(collection, indexes, build);
+    }
+    Ok(())
 }
 
 fn work_on(collection: &Arc<Collection>, indexes: Vec<Index>, build: Uuid) -> Work {
@@ -90,14 +80,6 @@ fn work_on(collection: &Arc<Collection>, indexes: Vec<Index>, build: Uuid) -> Wo
         pinion_runtime::now().as_nanos(),
     );
     Work::new(&ctx, collection.clone(), indexes, build, limits)
-}
-
-/// Makes the entries of the documents that are there, and the trees that have them begin.
-async fn load(work: Arc<Work>) -> Result<()> {
-    let found = build::fill(&work).await?;
-    // While the node is locked no manifest is written.
-    let _pass = core_catalog().gates().begin_change().await;
-    build::install(&found).await
 }
 
 /// Loads those of these indexes that have no entries though the collection has documents. Nobody writes to it meanwhile.
@@ -121,5 +103,5 @@ pub(super) async fn load_missing(
     let work = Arc::new(work_on(&Arc::new(collection.clone()), missing, build));
     let found = build::fill(&work).await;
     let found = found.map_err(|error| build::failed(&work, error))?;
-    build::install(&found).await
+    build::install(&work, &found).await
 }

@@ -2,6 +2,8 @@
 
 mod locks;
 
+mod build_run;
+mod build_set;
 mod builds;
 mod coordinator;
 mod logged_builds;
@@ -20,8 +22,11 @@ mod adapt;
 mod copied;
 mod logged;
 
-pub(crate) use builds::give_up_builds;
-pub use builds::{BuildCounts, BuildInfo, build_counts, end_builds, index_builds, kill_build};
+pub(crate) use build_run::give_up_builds;
+pub use build_set::{BuildName, BuildSet, Waiting as BuildWaiting, set_build_set};
+pub use builds::{
+    BuildCounts, BuildInfo, abort_build, build_counts, end_builds, index_builds, kill_build,
+};
 pub use cloning::{CopyDocuments, clone_as_capped, convert_to_capped};
 pub use coll_mod::{CollMod, IndexChange, IndexName, Modified, PropertyChange, coll_mod};
 pub(crate) use coordinator::Coordinator;
@@ -33,6 +38,7 @@ pub(crate) use drop::drop_temporary;
 pub use drop::{Dropped, drop_collection, drop_database};
 pub use indexes::{IndexSelection, IndexesCreated, create_indexes, drop_indexes};
 pub use logged::{ApplyMode, LoggedCommand, apply_command, plant_unfenced_reads};
+pub use logged_builds::begin_builds_anew;
 pub use multikey::set_multikey;
 pub use reindex::reindex;
 pub use rename::{DropTarget, rename_collection};

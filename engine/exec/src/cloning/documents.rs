@@ -33,7 +33,7 @@ pub struct ClonedDocument {
 /// A collection of this node that another member's documents are copied into. It is used by one core at a time.
 #[derive(Clone, Debug)]
 pub struct CloneTarget {
-    /// As the catalog last had it.
+    /// As the catalog last had it, without what is being built: builds read the documents when all are there.
     collection: RefCell<Arc<Collection>>,
 }
 
@@ -49,7 +49,7 @@ type Multikey = Vec<(TreeId, MultikeyPaths)>;
 impl CloneTarget {
     pub(super) fn new(collection: Arc<Collection>) -> CloneTarget {
         CloneTarget {
-            collection: RefCell::new(collection),
+            collection: RefCell::new(collection.without_builds()),
         }
     }
 
@@ -108,7 +108,7 @@ impl CloneTarget {
             let uuid = collection.uuid;
             mark_copied(uuid, found).await?;
             if let Some(marked) = core_catalog().current().by_uuid(uuid) {
-                self.collection.replace(marked.clone());
+                self.collection.replace(marked.without_builds());
             }
         }
         Ok(())

@@ -61,7 +61,7 @@ async fn forget_capped() {
 }
 
 /// Makes collections, indexes and views as rows of another member have them, and gives what there is to copy documents into.
-/// Indexes that the other was still building come with the entry that completes them.
+/// Indexes that the other was still building are built here too when the copy is complete.
 ///
 /// # Errors
 /// A row that cannot be understood.
@@ -93,6 +93,7 @@ pub async fn end_clone() -> Result<()> {
     pinion_catalog::end_copy().await?;
     storage.checkpoint().await.map_err(from_fatal)?;
     crate::concern::forget_everywhere().await;
+    pinion_catalog::begin_builds_anew().await?;
     crate::commands::cluster_parameters::load().await
 }
 

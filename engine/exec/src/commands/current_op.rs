@@ -215,7 +215,7 @@ fn describe_build((place, build): (usize, &BuildInfo)) -> RawDocumentBuf {
         .append("buildUUID", build.uuid.to_bson())
         .append("$db", build.ns.db())
         .end();
-    let message = build.phase.message();
+    let message = build.message();
     let (done, total) = (build.done, build.total);
     let percent = (done * 100).checked_div(total).unwrap_or(100);
     out.append("numYields", 0i32).append(

@@ -8,10 +8,10 @@ use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 use std::collections::VecDeque;
 
 use super::acknowledge;
-use super::commit_quorum::CommitQuorum;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
 use super::names::named_or_uuid;
 use crate::acquire::{acquire_stored, check_uuid};
+use crate::builds::CommitQuorum;
 use crate::read::Stream;
 use crate::state::state;
 
@@ -58,7 +58,12 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     pinion_catalog::check_not_scattered(&ns)?;
     pinion_catalog::check_index_specs(&specs)?;
     let limits = state().parameters.borrow().build_limits();
-    let made = pinion_catalog::create_indexes(&cmd.ctx, ns, specs, limits).await?;
+    let asked = quorum.as_ref().map(|quorum| {
+        let mut asked = DocBuilder::new();
+        quorum.append("commitQuorum", &mut asked);
+        asked.finish()
+    });
+    let made = pinion_catalog::create_indexes(&cmd.ctx, ns, specs, limits, asked).await?;
     let mut out = Reply::new();
     out.append("numIndexesBefore", made.before as i32)
         .append("numIndexesAfter", made.after as i32);

@@ -6,8 +6,8 @@ use pinion_wire::{AllowedOnSecondary, CommandSpec, Registry};
 
 use super::{
     aggregate, bulk_write, capped, coll_mod, collections, count, create, current_op, cursors,
-    delete, distinct, explain, find, find_and_modify, fsync, hello, indexes, insert, parameters,
-    register, server_status, sessions, small, stats, update, users, validate,
+    delete, distinct, explain, find, find_and_modify, fsync, hello, index_builds, indexes, insert,
+    parameters, register, server_status, sessions, small, stats, update, users, validate,
 };
 use crate::cluster_time::MemberEpilogue;
 use crate::metrics::TopKind;
@@ -200,6 +200,31 @@ fn definitions(r: &mut Registry) {
         ddl("createIndexes").help("make indexes"),
         Some(TopKind::Command),
         indexes::create_indexes,
+    );
+    register(
+        r,
+        spec("setIndexCommitQuorum")
+            .write_concern()
+            .help("change which members a build of indexes waits for"),
+        None,
+        index_builds::set_commit_quorum,
+    );
+    register(
+        r,
+        spec("voteCommitIndexBuild")
+            .write_concern()
+            .admin_only()
+            .help("sent by other members"),
+        None,
+        index_builds::vote_commit,
+    );
+    register(
+        r,
+        spec("voteAbortIndexBuild")
+            .admin_only()
+            .help("sent by other members"),
+        None,
+        index_builds::vote_abort,
     );
     register(
         r,

@@ -185,7 +185,7 @@ async fn ensure_collection(ctx: &OpContext, ns: &Namespace) -> Result<()> {
     };
     let specs = vec![parse_index_spec(&spec, false)?];
     let limits = state().parameters.borrow().build_limits();
-    create_indexes(ctx, ns.clone(), specs, limits).await?;
+    create_indexes(ctx, ns.clone(), specs, limits, None).await?;
     Ok(())
 }
 

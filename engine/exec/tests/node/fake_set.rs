@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pinion_bson::{RawDocumentBuf, doc};
 use pinion_clock::{OpTime, Term, Timestamp};
-use pinion_exec::{LastWrite, ReplicaSet, SetView, Waiting, state};
+use pinion_exec::{CommitQuorum, LastWrite, ReplicaSet, SetView, Waiting, state};
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{Instant, core_local, on_all_cores, sleep, timeout, try_core_local};
 use pinion_storage::storage;
@@ -22,6 +22,10 @@ pub struct FakeSet {
     committed: RefCell<OpTime>,
     /// What a wait for a write concern comes to: an error with this code and text. Without one it is reached.
     refusal: RefCell<Option<(ErrorCode, &'static str)>>,
+    /// So many members have to be ready for a build of indexes.
+    pub ready_needed: Cell<usize>,
+    /// What the primary answers to the commands that it is sent; a code where it refuses.
+    pub primary_refuses: Cell<Option<ErrorCode>>,
     /// Nothing more is committed.
     pub is_alone: Cell<bool>,
     /// What it was asked for: one line a call.
@@ -90,6 +94,23 @@ impl ReplicaSet for FakeSet {
                 sleep(left).await;
             }
             Err(Error::new(code, text))
+        })
+    }
+
+    fn is_commit_quorum_met(&self, _: &CommitQuorum, ready: &[String]) -> bool {
+        ready.len() >= self.ready_needed.get()
+    }
+
+    fn run_on_primary(&self, command: RawDocumentBuf) -> Waiting<Result<RawDocumentBuf>> {
+        let first = pinion_bson::elements(&command).next();
+        let (name, _) = first.expect("a command has a name");
+        self.call(&format!("primary: {name}"));
+        let refused = self.primary_refuses.get();
+        Box::pin(async move {
+            match refused {
+                Some(code) => Err(Error::new(code, "refused")),
+                None => Ok(RawDocumentBuf::new()),
+            }
         })
     }
 
@@ -162,6 +183,8 @@ pub async fn become_with(view: SetView, committed: OpTime) {
                 changed: Rc::new(Notify::new()),
                 committed: RefCell::new(committed),
                 refusal: RefCell::default(),
+                ready_needed: Cell::new(0),
+                primary_refuses: Cell::new(None),
                 is_alone: Cell::new(false),
                 calls: RefCell::default(),
             });

@@ -5,6 +5,7 @@ mod harness;
 
 mod applier;
 mod basics;
+mod builds;
 mod capped;
 mod concerns;
 mod default_concerns;

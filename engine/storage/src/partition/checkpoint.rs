@@ -32,7 +32,7 @@ pub(super) struct Merged {
     trees: FxHashMap<TreeId, TreeRoot>,
     spilled: Option<Spilled>,
     freed: Vec<Extent>,
-    /// Trees that were loaded and begin with this checkpoint.
+    /// Trees that were loaded and begin with this manifest.
     loaded: Vec<(TreeId, Counts)>,
 }
 
@@ -112,16 +112,19 @@ impl Partition {
         Ok(roots)
     }
 
-    /// Puts the loaded trees that are complete among the others, durable on return; the base stays what it is otherwise.
-    /// None if there are none. No checkpoint is under way.
-    pub(crate) async fn merge_loads(&self) -> Result<Option<PartitionRoots>, Fatal> {
+    /// Puts those of the loaded trees that are complete among the others, durable on return; the base stays what it is
+    /// otherwise. None if there are none. No checkpoint is under way.
+    pub(crate) async fn merge_loads(
+        &self,
+        trees: &[TreeId],
+    ) -> Result<Option<PartitionRoots>, Fatal> {
         self.store.file.check()?;
         let view = self.state.borrow().views.current().clone();
         assert!(
             view.with_sealed(|sealed| sealed.is_none()),
             "a checkpoint is under way"
         );
-        let loads = self.install_loads();
+        let loads = self.install_loads(trees);
         if loads.is_empty() {
             return Ok(None);
         }
@@ -173,13 +176,6 @@ impl Partition {
         let mut merging = Merging::new(self, view, at, pace);
         let mut trees = view.trees.clone();
         let mut master_changes: BTreeMap<TreeId, Option<TreeRoot>> = BTreeMap::new();
-        let mut loaded = Vec::new();
-        for load in self.install_loads() {
-            merging.freed.extents.extend(load.freed);
-            trees.insert(load.tree, load.root);
-            master_changes.insert(load.tree, Some(load.root));
-            loaded.push((load.tree, load.root.counts));
-        }
         for tree in dropped {
             if let Some(root) = trees.remove(&tree) {
                 free_tree(&self.store, &mut merging.freed, tree, root).await?;
@@ -240,7 +236,7 @@ impl Partition {
             trees,
             spilled,
             freed: freed.extents,
-            loaded,
+            loaded: Vec::new(),
         })
     }
 

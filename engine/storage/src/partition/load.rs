@@ -20,18 +20,18 @@ pub(super) struct Load {
     taken: TakenExtents,
     /// Of a load that is complete.
     complete: Option<Complete>,
-    /// A checkpoint that is under way puts the tree among the others.
+    /// The manifest in the making puts the tree among the others.
     is_installing: bool,
 }
 
-/// A tree that is complete and that no checkpoint has yet.
+/// A tree that is complete and that no manifest has yet.
 struct Complete {
     root: TreeRoot,
     /// Of what was taken: pages that later ones have replaced.
     freed: Vec<Extent>,
 }
 
-/// A tree that begins with a checkpoint.
+/// A tree that begins with a manifest.
 pub(super) struct Loaded {
     pub tree: TreeId,
     pub root: TreeRoot,
@@ -83,11 +83,12 @@ impl Partition {
         }
     }
 
-    /// The trees that are complete: the checkpoint that asks puts them among the others.
-    pub(super) fn install_loads(&self) -> Vec<Loaded> {
+    /// Those of these trees that are complete: the manifest in the making puts them among the others.
+    pub(super) fn install_loads(&self, trees: &[TreeId]) -> Vec<Loaded> {
         let mut state = self.state.borrow_mut();
         let loads = state.loads.iter_mut();
         loads
+            .filter(|(tree, _)| trees.contains(tree))
             .filter_map(|(tree, load)| {
                 let Complete { root, freed } = load.complete.take()?;
                 load.is_installing = true;
@@ -101,14 +102,14 @@ impl Partition {
             .collect()
     }
 
-    /// What loads have taken that are not part of the checkpoint under way.
+    /// What loads have taken that are not part of the manifest in the making.
     pub(super) fn loading_extents(&self) -> Vec<Extent> {
         let state = self.state.borrow();
         let loads = state.loads.values().filter(|load| !load.is_installing);
         loads.flat_map(|load| load.taken.borrow().clone()).collect()
     }
 
-    /// Gives back what a complete load has taken, if no checkpoint has its tree.
+    /// Gives back what a complete load has taken, if no manifest has its tree.
     pub(super) fn forget_load(&self, tree: TreeId) {
         let mut state = self.state.borrow_mut();
         let waits = state.loads.get(&tree);
@@ -174,7 +175,8 @@ impl TreeLoad {
         Ok(())
     }
 
-    /// Leaves the tree to the next manifest, with which it begins: [`Storage::install_loads`].
+    /// Leaves the tree to [`Storage::install_loads`], with whose manifest it begins. No checkpoint puts it among the others: a
+    /// tree begins in all partitions at once, or in none.
     ///
     /// [`Storage::install_loads`]: crate::Storage::install_loads
     pub fn finish(self) {
@@ -182,7 +184,7 @@ impl TreeLoad {
         match self.root {
             Some(root) => {
                 let load = state.loads.get_mut(&self.tree);
-                let load = load.expect("it is known until a checkpoint has it");
+                let load = load.expect("it is known until a manifest has it");
                 load.complete = Some(Complete {
                     root,
                     freed: self.freed.extents,

@@ -119,16 +119,32 @@ fn check(end: End) {
                     partition.drop_tree(LOADED, Timestamp::from_u64(400));
                 }
                 assert_eq!(read_all(&partition).await, [], "before a manifest");
+                if end == End::Finished {
+                    // No checkpoint makes it begin, and no manifest that is about others.
+                    checkpoint(&partition, 440).await;
+                    assert_eq!(read_all(&partition).await, [], "nobody has asked for it");
+                    assert!(partition.merge_loads(&[OTHER]).await.unwrap().is_none());
+                    let roots = partition
+                        .merge_loads(&[LOADED])
+                        .await
+                        .unwrap()
+                        .expect("one");
+                    partition.install(roots);
+                }
                 if end == End::Installed {
                     write_other(&partition, 450).await;
                     let before = partition.base_timestamp();
-                    let roots = partition.merge_loads().await.unwrap().expect("one");
+                    let roots = partition
+                        .merge_loads(&[LOADED])
+                        .await
+                        .unwrap()
+                        .expect("one");
                     partition.install(roots);
                     assert_eq!(partition.base_timestamp(), before);
                     assert!(read_all(&partition).await == expected);
                     let report = verify_partition(ID, dir, &roots).await.unwrap();
                     assert_eq!(report.problems, []);
-                    assert!(partition.merge_loads().await.unwrap().is_none());
+                    assert!(partition.merge_loads(&[LOADED]).await.unwrap().is_none());
                 }
                 partition
             }

@@ -4,6 +4,7 @@
 //! the rules and their messages are MongoDB's. Times are milliseconds of one monotonic clock, which callers read.
 
 mod commit_point;
+mod commit_quorum;
 mod election;
 mod limits;
 mod rollback;
@@ -18,6 +19,7 @@ use crate::config::Config;
 pub use commit_point::{
     advance_commit_point, commit_point_from_heartbeat, commit_point_from_sync_source,
 };
+pub use commit_quorum::{Readiness, is_ready};
 pub use election::{
     StepDown, StepDownAttempt, election_timeout_ms, has_lost_majority, may_step_down,
     priority_takeover_delay_ms,

@@ -95,7 +95,7 @@ impl OutNode {
             .map_err(before)?;
         if !indexes.is_empty() {
             let limits = state().parameters.borrow().build_limits();
-            create_indexes(ctx, temporary.clone(), indexes, limits)
+            create_indexes(ctx, temporary.clone(), indexes, limits, None)
                 .await
                 .map_err(failed)?;
         }

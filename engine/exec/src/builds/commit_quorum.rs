@@ -11,9 +11,10 @@ use crate::topology::SetView;
 const VOTING_MEMBERS: &str = "votingMembers";
 const MAJORITY: &str = "majority";
 
-/// A commit quorum that the configuration can satisfy.
+/// A commit quorum, which the configuration could satisfy when it was given.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum CommitQuorum {
+pub enum CommitQuorum {
+    /// So many members. With none nobody is waited for, and no votes are kept.
     Members(u32),
     /// `votingMembers`, `majority`, or a mode of the configuration.
     Mode(String),
@@ -31,7 +32,7 @@ impl CommitQuorum {
     /// # Errors
     /// `FailedToParse` for what is none, `UnsatisfiableCommitQuorum` for more members than there are, and
     /// `UnknownReplWriteConcern` for a mode that the configuration lacks.
-    pub(super) fn parse(value: RawBsonRef<'_>, view: &SetView) -> Result<CommitQuorum> {
+    pub(crate) fn parse(value: RawBsonRef<'_>, view: &SetView) -> Result<CommitQuorum> {
         match value {
             RawBsonRef::String("") => Err(Error::failed_to_parse(
                 "commitQuorum can't be an empty string",
@@ -71,7 +72,26 @@ impl CommitQuorum {
         }
     }
 
-    pub(super) fn append(&self, name: &str, out: &mut DocBuilder) {
+    /// Reads one that is kept, whatever the configuration has become since; `None` for what is none.
+    pub(super) fn stored(value: RawBsonRef<'_>) -> Option<CommitQuorum> {
+        match value {
+            RawBsonRef::String(mode) if !mode.is_empty() => {
+                Some(CommitQuorum::Mode(mode.to_owned()))
+            }
+            value if is_number(value) => {
+                let members = u32::try_from(i64_clamped(value)?).ok()?;
+                Some(CommitQuorum::Members(members))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether nobody is waited for.
+    pub(crate) fn is_disabled(&self) -> bool {
+        *self == CommitQuorum::Members(0)
+    }
+
+    pub(crate) fn append(&self, name: &str, out: &mut DocBuilder) {
         match self {
             CommitQuorum::Members(members) => out.append(name, *members as i32),
             CommitQuorum::Mode(mode) => out.append(name, mode.as_str()),

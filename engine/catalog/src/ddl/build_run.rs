@@ -1,0 +1,316 @@
+//! What the task of a build does: it makes the entries of the documents that are there, and ends the build when it is this
+//! node's turn to.
+//!
+//! On a member of a replica set that is the primary's, and the member may become it, or cease to be it, at any moment: what
+//! the task does as primary fails then, and it waits for its next turn, or for the entry of another primary.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+
+use pinion_clock::Timestamp;
+use pinion_runtime::{Queue, sleep, spawn, timeout};
+use pinion_storage::TreeId;
+use pinion_wire::idl::Namespace;
+use pinion_wire::{Error, ErrorCode, Result, interruption};
+
+use super::build_set::{BuildSet, Waiting, build_set};
+use super::builds::{Build, Decided, listing};
+use super::coordinator::{Commit, Coordinator, behind_gates};
+use super::locks::Scope;
+use crate::build::{self, Found, Work};
+use crate::catalog::{Catalog, core_catalog};
+use crate::change::CatalogChange;
+use crate::entry::Collection;
+use crate::gates::GateMode;
+use crate::index::Index;
+use crate::interrupt::poll_once;
+use crate::limits::{DRAINED_ENTRIES, KILL_POLL, LONGEST_KILL_POLL, MAX_DRAIN_PASSES};
+use crate::uuid::Uuid;
+
+/// How the task of a build comes to its end.
+pub(super) enum End {
+    /// It has ended the build.
+    Here(Result<Timestamp>),
+    /// The log has an end of the build, and whoever applies that goes on. Whether all entries are made.
+    Left(bool),
+}
+
+/// What a wait for the set has come to.
+enum Turn {
+    /// It is for this node to end the build.
+    Ours,
+    /// It is to be given up.
+    Failed(Error),
+    Decided(Decided),
+}
+
+fn closed() -> End {
+    End::Here(Err(interruption(ErrorCode::INTERRUPTED_AT_SHUTDOWN)))
+}
+
+/// Whether it was refused because this node is no primary any more.
+fn is_of_role(error: &Error) -> bool {
+    matches!(
+        error.code,
+        ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE
+            | ErrorCode::NOT_WRITABLE_PRIMARY
+            | ErrorCode::PRIMARY_STEPPED_DOWN
+    )
+}
+
+impl Build {
+    /// Waits for the set, unless something else comes first; of a standalone it is always the turn.
+    async fn turn(
+        &self,
+        wait: impl FnOnce(Option<&dyn BuildSet>) -> Option<Waiting<()>>,
+        check: impl Fn() -> Result<()>,
+    ) -> Turn {
+        let Some(waiting) = wait(build_set().as_deref()) else {
+            return match self.decided() {
+                Some(decided) => Turn::Decided(decided),
+                None => Turn::Ours,
+            };
+        };
+        let mut waiting = pin!(waiting);
+        let mut poll = KILL_POLL;
+        loop {
+            let changed = self.changed();
+            if let Some(decided) = self.decided() {
+                return Turn::Decided(decided);
+            }
+            if let Err(error) = check() {
+                return Turn::Failed(error);
+            }
+            if poll_once(waiting.as_mut()).await.is_some() {
+                return Turn::Ours;
+            }
+            // The client may be interrupted without anybody telling the build.
+            poll = LONGEST_KILL_POLL.min(poll * 2);
+            if let Ok(true) = timeout(poll, first(waiting.as_mut(), changed)).await {
+                return Turn::Ours;
+            }
+        }
+    }
+}
+
+impl Coordinator {
+    pub(super) async fn build(&self, build: &Build) -> End {
+        let (work, set) = (&build.work, build_set());
+        if let (Some(asked), Some(set)) = (build.take_asked(), &set) {
+            set.begun(build.name(), asked).await;
+        }
+        let mut found = match self.fill(work).await {
+            Ok(found) => found,
+            Err(error) => return self.give_up(build, error).await,
+        };
+        build.set_ready();
+        loop {
+            let until = |set: Option<&dyn BuildSet>| set.map(|set| set.until_commit(build.name()));
+            match build.turn(until, || work.check()).await {
+                Turn::Ours => {}
+                Turn::Failed(error) => return self.give_up(build, error).await,
+                Turn::Decided(Decided::Closing) => return closed(),
+                Turn::Decided(_) => return End::Left(true),
+            }
+            match self.try_commit(work, &mut found).await {
+                Ok(ts) => {
+                    tell_ended(work.uuid);
+                    return End::Here(Ok(ts));
+                }
+                Err(error) if set.is_some() && is_of_role(&error) => {
+                    found.look_at_all(work);
+                    sleep(KILL_POLL).await;
+                }
+                Err(error) => return self.give_up(build, error).await,
+            }
+        }
+    }
+
+    /// All that needs no lock of the namespace, and that any member does. While the node is locked against writes this waits
+    /// wherever it would change more than pages that nothing refers to.
+    async fn fill(&self, work: &Arc<Work>) -> Result<Found> {
+        let found = build::fill(work).await?;
+        let _pass = core_catalog().gates().begin_change().await;
+        build::install(work, &found).await?;
+        Ok(found)
+    }
+
+    /// Brings over what was written meanwhile, and commits.
+    async fn try_commit(&self, work: &Arc<Work>, found: &mut Found) -> Result<Timestamp> {
+        for _ in 0..MAX_DRAIN_PASSES {
+            let _pass = core_catalog().gates().begin_change().await;
+            if build::drain_once(work, found).await? <= DRAINED_ENTRIES {
+                break;
+            }
+        }
+        // From here on nobody waits for it with a lock of the namespace, nor for its pass.
+        let _pass = core_catalog().gates().begin_change().await;
+        let _lock = self.lock(Scope::one(&work.collection.ns)).await;
+        let gates = [work.collection.ns.clone()];
+        behind_gates(&gates, GateMode::NoWrites, self.complete(work, found)).await
+    }
+
+    /// Ends a build without an index: the primary says so in its log, all others tell the primary.
+    async fn give_up(&self, build: &Build, error: Error) -> End {
+        let work = &build.work;
+        let error = build.ended_by().unwrap_or(error);
+        let error = build::failed(work, error);
+        let is_at_end = pinion_runtime::is_shutdown_requested();
+        // The next start gives it up, or begins anew. Until the node is closed it may follow another.
+        if error.code == ErrorCode::INTERRUPTED_AT_SHUTDOWN || is_at_end {
+            build.until_decided().await;
+        }
+        loop {
+            if let Some(left) = self.leave(build) {
+                return left;
+            }
+            let until = |set: Option<&dyn BuildSet>| {
+                set.map(|set| set.until_abort(build.name(), error.clone()))
+            };
+            if let Turn::Decided(_) = build.turn(until, || Ok(())).await {
+                return self.leave(build).expect("it is decided");
+            }
+            let aborted = async {
+                let _pass = core_catalog().gates().begin_change().await;
+                let _lock = self.lock(Scope::one(&work.collection.ns)).await;
+                let gates = [work.collection.ns.clone()];
+                let abort = self.write_abort(&work.collection.ns, work.uuid, Some(&error));
+                behind_gates(&gates, GateMode::NoWrites, abort).await
+            };
+            match aborted.await {
+                Ok(_) => {
+                    tell_ended(work.uuid);
+                    return End::Here(Err(error));
+                }
+                Err(refused) if build_set().is_some() && is_of_role(&refused) => {
+                    sleep(KILL_POLL).await;
+                }
+                Err(refused) => return End::Here(Err(refused)),
+            }
+        }
+    }
+
+    /// How a build that failed ends if somebody has decided about it.
+    fn leave(&self, build: &Build) -> Option<End> {
+        match build.decided()? {
+            Decided::Closing => Some(closed()),
+            Decided::Commit | Decided::Abort => Some(End::Left(false)),
+        }
+    }
+
+    /// The end, behind the gates: what is left of the side writes, and the indexes ready.
+    async fn complete(&self, work: &Arc<Work>, found: &mut Found) -> Result<Timestamp> {
+        work.check()?;
+        build::complete(work, found).await?;
+        let ns = &work.collection.ns;
+        let o = listing("commitIndexBuild", ns, work.uuid, work.indexes.iter()).finish();
+        let ready = |catalog: &Catalog| {
+            let current = catalog.get(ns).expect("its lock is held");
+            let mut changed = Collection::clone(current);
+            let mut dropped_trees = Vec::new();
+            for index in work.indexes.iter() {
+                let known = current.index(index.name()).expect("only its build ends it");
+                let mut built = known.built();
+                for (_, paths) in found
+                    .multikey
+                    .iter()
+                    .filter(|(tree, _)| *tree == index.tree)
+                {
+                    built = built.with_multikey(paths);
+                }
+                dropped_trees.extend(index.building.map(|building| building.side));
+                changed = changed.with_replaced(index.name(), built);
+            }
+            let change = CatalogChange {
+                puts: vec![changed],
+                dropped_trees,
+                ..Default::default()
+            };
+            Ok(Commit::command(ns, Some(current.uuid), o, change))
+        };
+        self.commit(ready).await
+    }
+
+    /// Takes the indexes of a build out of the catalog, and lets go of their trees.
+    async fn write_abort(
+        &self,
+        ns: &Namespace,
+        build: Uuid,
+        cause: Option<&Error>,
+    ) -> Result<Timestamp> {
+        let gone = |catalog: &Catalog| {
+            let current = catalog.get(ns).expect("its lock is held");
+            let is_of_build = |index: &&Arc<Index>| {
+                index
+                    .building
+                    .is_some_and(|building| building.build == build)
+            };
+            let indexes: Vec<Arc<Index>> = current
+                .indexes
+                .iter()
+                .filter(is_of_build)
+                .cloned()
+                .collect();
+            let names: Vec<String> = indexes.iter().map(|i| i.name().to_owned()).collect();
+            let trees: Vec<TreeId> = indexes.iter().flat_map(|index| index.trees()).collect();
+            let mut o = listing("abortIndexBuild", ns, build, indexes.iter().map(|i| &**i));
+            o.start_document("cause").append("ok", false);
+            match cause {
+                Some(error) => o
+                    .append("code", error.code.0)
+                    .append("codeName", &*error.code.name())
+                    .append("errmsg", error.message.as_str()),
+                None => o
+                    .append("code", ErrorCode::INDEX_BUILD_ABORTED.0)
+                    .append("codeName", &*ErrorCode::INDEX_BUILD_ABORTED.name())
+                    .append("errmsg", "the node was started before the build had ended"),
+            };
+            o.end();
+            let change = CatalogChange {
+                puts: vec![current.without_indexes(&names)],
+                dropped_trees: trees,
+                ..Default::default()
+            };
+            Ok(Commit::command(ns, Some(current.uuid), o.finish(), change))
+        };
+        self.commit(gone).await
+    }
+}
+
+/// What is kept of a build for the set goes behind it; nobody waits for that.
+fn tell_ended(uuid: Uuid) {
+    if let Some(set) = build_set() {
+        drop(spawn(Queue::Foreground, set.ended(uuid)));
+    }
+}
+
+/// Completes with the first of both; true if that is `one`.
+async fn first<A: Future + Unpin>(mut one: A, other: impl Future) -> bool {
+    let mut other = pin!(other);
+    poll_fn(|cx| {
+        if Pin::new(&mut one).poll(cx).is_ready() {
+            return Poll::Ready(true);
+        }
+        other.as_mut().poll(cx).map(|_| false)
+    })
+    .await
+}
+
+/// Gives up the builds that the catalog has when recovery is complete. Runs on core 0, before
+/// anybody else uses it.
+pub(crate) async fn give_up_builds() -> Result<()> {
+    let coordinator = pinion_runtime::core_local::<Coordinator>();
+    let catalog = core_catalog().current();
+    for collection in catalog.collections() {
+        for build in collection.builds() {
+            tracing::info!(
+                target: "INDEX", id = 7_400_002u64, namespace = collection.ns.as_str(), buildUUID = %build,
+                "An index build that had not ended is given up"
+            );
+            coordinator.write_abort(&collection.ns, build, None).await?;
+        }
+    }
+    Ok(())
+}
