@@ -18,6 +18,15 @@ pub fn from_write_error(error: WriteError) -> Error {
             ErrorCode::TEMPORARILY_UNAVAILABLE,
             "the part of the cache that holds changes is full; retry when the checkpoint has written them",
         ),
+        WriteError::UnitTooLarge => Error::new(
+            ErrorCode::TRANSACTION_TOO_LARGE_FOR_CACHE,
+            "the transaction's changes take more of the cache than one transaction may",
+        ),
+        WriteError::UnitEnded => Error::new(
+            ErrorCode::NO_SUCH_TRANSACTION,
+            "the transaction was aborted: this node no longer led, or was restarted",
+        ),
+        WriteError::SnapshotTooOld => from_read_error(ReadError::SnapshotTooOld),
         WriteError::Following => {
             pinion_wire::interruption(ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE)
         }

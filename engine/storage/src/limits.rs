@@ -51,6 +51,13 @@ pub const MAX_ENTRY_BYTES: usize = 17 * 1024 * 1024;
 /// Entries appended to one ring and not yet flushed. Appending waits above it; one largest entry always fits.
 pub(crate) const MAX_PENDING_BYTES: usize = 48 * 1024 * 1024;
 
+/// The entries of one unit that stays open until it is committed: they are appended in one step. The headers of as many small ones as
+/// that allows fit into what is left.
+pub const MAX_UNIT_ENTRY_BYTES: usize = MAX_PENDING_BYTES - 1024 * 1024;
+
+/// Entries of one such unit.
+pub(crate) const MAX_UNIT_ENTRIES: usize = 8192;
+
 /// Values and entries from this size on change hands as they are; smaller ones are copied to where others lie, which takes
 /// less time than the system takes to find memory of their own.
 pub(crate) const LARGE_VALUE_BYTES: usize = 256 * 1024;
@@ -110,6 +117,7 @@ pub(crate) const SNAPSHOT_GRACE: Duration = Duration::from_millis(100);
 pub(crate) const MAX_PARTITIONS: u16 = 1024;
 
 const _: () = assert!(MAX_PENDING_BYTES > 2 * MAX_ENTRY_BYTES);
+const _: () = assert!(MAX_UNIT_ENTRY_BYTES + 100 * MAX_UNIT_ENTRIES <= MAX_PENDING_BYTES);
 const _: () =
     assert!(SEGMENT_BYTES.is_multiple_of(BLOCK_BYTES as u64) && SEGMENT_BYTES >= MIN_SEGMENT_BYTES);
 const _: () = assert!(MAX_STEP_BYTES < MAX_PENDING_BYTES);

@@ -8,6 +8,8 @@ use bytes::Bytes;
 use pinion_clock::Timestamp;
 use smallvec::SmallVec;
 
+use crate::partition::UnitId;
+
 /// One tree (a collection's documents or one index) in every partition's page file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TreeId(pub u64);
@@ -159,8 +161,25 @@ pub struct Read {
 pub enum ReadAt {
     /// The newest committed state of the partition. Waits for a unit that is just being decided.
     Newest,
-    /// The state at a timestamp at or below the visible timestamp.
+    /// The state at a timestamp at or below the visible timestamp. Waits for a unit that is prepared at or below it.
     At(Timestamp),
+    /// The same, and over it what the unit has written itself.
+    In {
+        /// The timestamp.
+        at: Timestamp,
+        /// The unit.
+        unit: UnitId,
+    },
+}
+
+impl ReadAt {
+    /// The timestamp of a read that sees a snapshot.
+    pub(crate) fn snapshot(self) -> Option<Timestamp> {
+        match self {
+            ReadAt::Newest => None,
+            ReadAt::At(ts) | ReadAt::In { at: ts, .. } => Some(ts),
+        }
+    }
 }
 
 /// The direction of a cursor.
@@ -287,6 +306,12 @@ pub enum WriteError {
     TooLarge,
     /// Memory for changes is exhausted; retry later.
     CacheFull,
+    /// The intents of the unit take more memory than one unit may.
+    UnitTooLarge,
+    /// The unit was ended: the node no longer led, or storage was closed.
+    UnitEnded,
+    /// The snapshot that the unit reads is no longer available.
+    SnapshotTooOld,
     /// The node does not lead: another one allots the timestamps.
     Following,
     /// The node is no longer able to write.
@@ -305,6 +330,11 @@ impl fmt::Display for WriteError {
             WriteError::NotReached => f.write_str("an earlier statement failed"),
             WriteError::TooLarge => f.write_str("a key or value is too large"),
             WriteError::CacheFull => f.write_str("no memory for further changes at present"),
+            WriteError::UnitTooLarge => {
+                f.write_str("a unit's changes take more memory than one unit may")
+            }
+            WriteError::UnitEnded => f.write_str("the unit was ended"),
+            WriteError::SnapshotTooOld => f.write_str("the snapshot is no longer available"),
             WriteError::Following => f.write_str("the node follows another"),
             WriteError::Fatal(fatal) => write!(f, "storage has stopped: {fatal}"),
         }

@@ -23,6 +23,9 @@ pub struct PartitionOptions {
     pub extent_bytes: u32,
     /// A merge lets readers have its pages, and gives up those that they replace, whenever it has built so much.
     pub part_bytes: u64,
+    /// A fault that tests plant: single statements do not look at what other units hold.
+    #[doc(hidden)]
+    pub ignores_intents: bool,
 }
 
 impl Default for PartitionOptions {
@@ -37,6 +40,7 @@ impl Default for PartitionOptions {
             file_step_bytes: 16 * 1024 * 1024,
             extent_bytes: 1024 * 1024,
             part_bytes: 32 * 1024 * 1024,
+            ignores_intents: false,
         }
     }
 }
@@ -54,6 +58,7 @@ impl PartitionOptions {
             file_step_bytes: 4 * BLOCK_BYTES as u64,
             extent_bytes: 3 * BLOCK_BYTES as u32,
             part_bytes: 3 * BLOCK_BYTES as u64,
+            ignores_intents: false,
         }
     }
 

@@ -102,13 +102,6 @@ pub(super) fn check_sizes(statement: &Statement) -> Result<(), WriteError> {
         .entry
         .as_ref()
         .is_none_or(|entry| entry.bytes.len() <= MAX_ENTRY_BYTES);
-    let write_fits = |write: &Write| {
-        write.key.len() <= MAX_KEY_BYTES
-            && write
-                .op
-                .value_len()
-                .is_none_or(|len| len <= MAX_VALUE_BYTES)
-    };
     if entry_fits && statement.writes.iter().all(write_fits) {
         Ok(())
     } else {
@@ -121,6 +114,12 @@ pub(super) fn check_sizes(statement: &Statement) -> Result<(), WriteError> {
 pub(super) struct Ahead {
     /// Parts that were looked at and are not prepared yet.
     parts: usize,
+}
+
+/// Whether storage can hold the key and the value.
+pub(super) fn write_fits(write: &Write) -> bool {
+    let value_len = write.op.value_len();
+    write.key.len() <= MAX_KEY_BYTES && value_len.is_none_or(|len| len <= MAX_VALUE_BYTES)
 }
 
 /// What one core has to place for one statement.

@@ -258,7 +258,8 @@ impl Storage {
             .map(|roots| roots.expect("every partition has an owner"))
             .collect();
 
-        let retained = self.choose_retained(c).await;
+        let transaction = self.oldest_transaction(c).await;
+        let retained = self.choose_retained(c, transaction).await;
         let own_base = node.own.sealed();
         self.write_manifest(|current| {
             let mut manifest = Manifest {
@@ -269,6 +270,7 @@ impl Storage {
                 spilled,
                 stable: stable.map_or(current.stable, Timestamp::as_u64),
                 own_base,
+                transaction: transaction.map_or(0, Timestamp::as_u64),
                 ..current.clone()
             };
             manifest.cuts.prune(retained);
@@ -285,7 +287,9 @@ impl Storage {
         let installed = join_all((0..self.cores as u16).map(|core| {
             let roots = roots.clone();
             submit_to(CoreId(core), Queue::Background, move || async move {
-                storage().install_owned(retained, &roots).await
+                let storage = storage();
+                storage.forget_transactions(c);
+                storage.install_owned(retained, &roots).await
             })
         }))
         .await;

@@ -165,7 +165,8 @@ impl Storage {
         if let Some(at) = oversized {
             return Box::pin(self.execute_around(step, at, ordered)).await;
         }
-        if let Err(error) = self.wait_for_memory(step).await {
+        let writes = || step.iter().flat_map(|statement| &statement.writes);
+        if let Err(error) = self.wait_for_memory(writes).await {
             return StepResult::all(step.len(), ordered, error);
         }
         let owners = step
@@ -232,7 +233,7 @@ impl Storage {
     }
 
     /// Looked at right before timestamps are allotted.
-    fn check_allots(&self) -> Result<(), WriteError> {
+    pub(super) fn check_allots(&self) -> Result<(), WriteError> {
         self.writable_ring()?;
         match self.leads() {
             true => Ok(()),
@@ -460,7 +461,7 @@ impl Storage {
         (step, result)
     }
 
-    fn new_unit(&self) -> UnitId {
+    pub(super) fn new_unit(&self) -> UnitId {
         let number = self.next_unit.get();
         self.next_unit.set(number + 1);
         assert!(number < 1 << 48, "unit numbers are exhausted");

@@ -41,6 +41,8 @@ impl Storage {
     pub async fn follow(&self) -> Result<Timestamp, Fatal> {
         assert!(self.leads(), "the node follows already");
         self.set_role(Role::Following { logger: self.core }).await;
+        // Nobody places a statement any more, and those that were placed are seen: no unit is committed.
+        self.abort_open_units().await;
         // Units that had their timestamps are on their way to other cores.
         let last = self.last_allotted();
         self.wait_visible(last).await?;

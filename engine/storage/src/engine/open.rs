@@ -18,7 +18,7 @@ use super::checkpoint::NodeState;
 use super::durability::Asking;
 use super::error::OpenError;
 use super::horizon::Horizon;
-use super::options::StorageOptions;
+use super::options::{PlantedFault, StorageOptions};
 use super::own_log::OwnLog;
 use super::progress::Progress;
 use super::retention::{LogPins, LogWords};
@@ -131,6 +131,7 @@ async fn open_locked(options: StorageOptions, lock: fs::DirLock) -> Result<Opene
         has_untimed: AtomicBool::new(false),
         log: LogWords::new(cores, manifest.retained_above),
         bounds: Bounds::new(options.is_member, manifest.stable()),
+        incarnation: manifest.epoch,
     });
     let roots: Arc<[PartitionRoots]> = manifest.roots.clone().into();
     let node = NodeState {
@@ -266,6 +267,7 @@ async fn create(options: &StorageOptions) -> Result<ManifestStore, OpenError> {
         has_own: false,
         own_base: 0,
         own_cuts: Cuts::default(),
+        transaction: 0,
     };
     ManifestStore::create(dir, manifest)
         .await
@@ -293,6 +295,7 @@ fn partition_options(options: &StorageOptions, partitions: u16) -> PartitionOpti
         // What a merge has built and readers do not have yet is in memory beside what it replaces.
         part_bytes: (share(100 - options.delta_percent) / 16)
             .clamp(1, options.partition.part_bytes),
+        ignores_intents: options.planted_fault == PlantedFault::IntentsIgnored,
         ..options.partition.clone()
     }
 }
@@ -344,6 +347,9 @@ async fn open_core(
         fatal: RefCell::new(None),
         fatal_notify: Notify::new(),
         next_unit: Cell::new(0),
+        statements_under_way: RefCell::default(),
+        snapshots: RefCell::default(),
+        transactions: RefCell::default(),
         term: Cell::new(Term::UNINITIALIZED.0),
         gate: Gate::new(),
         memory_freed: Notify::new(),

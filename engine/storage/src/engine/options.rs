@@ -127,6 +127,10 @@ pub enum PlantedFault {
     LateWritesMissed,
     /// A unique index entry is written without looking for others.
     UniqueIntentSkipped,
+    /// A single statement does not look at what other units hold.
+    IntentsIgnored,
+    /// The commit of a unit is acknowledged before its owners have resolved it.
+    AcknowledgeBeforeResolve,
     /// Now and then a core panics between the allotment of a timestamp and its application.
     PanicInCommit,
 }
@@ -142,5 +146,11 @@ impl PlantedFault {
         PlantedFault::EpochIgnored,
         PlantedFault::UniqueIntentSkipped,
         PlantedFault::PanicInCommit,
+    ];
+
+    /// Those that only a client of units that stay open can meet.
+    pub const OF_OPEN_UNITS: [PlantedFault; 2] = [
+        PlantedFault::IntentsIgnored,
+        PlantedFault::AcknowledgeBeforeResolve,
     ];
 }

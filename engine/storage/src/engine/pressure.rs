@@ -8,12 +8,14 @@ use std::sync::atomic::Ordering;
 
 use pinion_runtime::{CoreId, Duration, Queue, now, sleep, spawn, submit_to, timeout};
 
-use super::execute::Statement;
 use super::storage::{Storage, storage};
-use crate::types::WriteError;
+use crate::partition::UnitId;
+use crate::types::{Write, WriteError};
 
 /// In thousandths of a core's share.
 pub(super) const CHECKPOINT_AT: u64 = 500;
+/// What the intents of open units may take: a checkpoint that was asked for must get below what asks for one.
+const OPEN_AT: u64 = 400;
 const HURRY_AT: u64 = 625;
 const DELAY_AT: u64 = 750;
 const REFUSE_AT: u64 = 950;
@@ -22,6 +24,7 @@ const LONGEST_DELAY_US: u64 = 20_000;
 /// How often a refused writer looks again, should no checkpoint wake it.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+const _: () = assert!(OPEN_AT < CHECKPOINT_AT);
 const _: () = assert!(CHECKPOINT_AT < HURRY_AT && HURRY_AT < DELAY_AT);
 const _: () = assert!(DELAY_AT < REFUSE_AT && REFUSE_AT < 1000);
 
@@ -118,11 +121,35 @@ impl Storage {
         }
     }
 
-    /// Delays a step, before it holds anything, by the pressure of the cores it writes to.
-    pub(super) async fn wait_for_memory(&self, step: &[Statement]) -> Result<(), WriteError> {
+    /// Refuses a unit that stays open what `bytes` more on this core would take of it, or of all open units: no checkpoint frees
+    /// that.
+    pub(super) fn check_open_memory(&self, unit: UnitId, bytes: u64) -> Result<(), WriteError> {
+        let (mut all, mut own) = (bytes, bytes);
+        for partition in self.owned() {
+            let (open, of_unit) = partition.open_bytes(unit);
+            all += open;
+            own += of_unit;
+        }
+        if self.pressure_of(own) > OPEN_AT {
+            return Err(WriteError::UnitTooLarge);
+        }
+        match self.pressure_of(all) > OPEN_AT {
+            true => Err(WriteError::CacheFull),
+            false => Ok(()),
+        }
+    }
+
+    /// Delays a step by the pressure of the cores it writes to, before it holds anything, or while it is a statement of a unit that
+    /// holds only what no checkpoint waits for.
+    pub(super) async fn wait_for_memory<'w, W>(
+        &self,
+        writes: impl Fn() -> W,
+    ) -> Result<(), WriteError>
+    where
+        W: Iterator<Item = &'w Write>,
+    {
         let pressure = || {
-            step.iter()
-                .flat_map(|statement| &statement.writes)
+            writes()
                 .map(|write| {
                     self.shared.pressure[usize::from(self.owner(write.partition).0)]
                         .load(Ordering::Relaxed)

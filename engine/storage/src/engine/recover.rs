@@ -32,6 +32,23 @@ pub trait Applier {
     /// complete when this returns; see [`Applier::barrier`].
     fn apply(&self, ts: Timestamp, entry: Bytes) -> impl Future<Output = Result<(), ApplyError>>;
 
+    /// Is shown an entry that the base contains, before anything is applied: all of them from the first of the oldest transaction on that
+    /// has entries there and its outcome, if any, only behind the base. What is prepared as of the base is to be made anew with
+    /// [`Storage::restore_prepared`] in [`Applier::looked_back`], and what has begun is to be noted with
+    /// [`Storage::transaction_begins`].
+    fn look_back(
+        &self,
+        _ts: Timestamp,
+        _entry: Bytes,
+    ) -> impl Future<Output = Result<(), ApplyError>> {
+        async { Ok(()) }
+    }
+
+    /// All was shown that there is to look back at, which may be nothing.
+    fn looked_back(&self) -> impl Future<Output = Result<(), ApplyError>> {
+        async { Ok(()) }
+    }
+
     /// Completes everything given to [`Applier::apply`] so far.
     fn barrier(&self) -> impl Future<Output = Result<(), ApplyError>> {
         async { Ok(()) }
@@ -150,6 +167,7 @@ impl Opened {
         sim::event("recovery cut");
         let manifest = storage.begin_epoch(&manifest, &verified).await?;
         sim::event("recovery replay");
+        storage.look_back(&rings, &manifest, &applier).await?;
         storage
             .replay(&rings, &manifest, &verified, &applier)
             .await?;
@@ -340,6 +358,55 @@ impl Storage {
         Ok(next)
     }
 
+    /// Shows the entries of the base from the oldest transaction on that it needs.
+    async fn look_back(
+        &self,
+        rings: &[FoundRing],
+        manifest: &Manifest,
+        applier: &impl Applier,
+    ) -> Result<(), OpenError> {
+        let base = manifest.base();
+        let failed = |ts| move |error| OpenError::Apply { ts, error };
+        self.on_all(|storage| async move { storage.owned().for_each(|p| p.begin_replay()) })
+            .await;
+        if let Some(first) = manifest.transaction() {
+            sim::event("recovery looks back");
+            let before = Timestamp::from_u64(first.as_u64() - 1);
+            let begins: BTreeMap<u16, u64> = rings
+                .iter()
+                .map(|ring| (ring.files.dir.ring, ring.begin(before)))
+                .collect();
+            let mut log = self.readers(rings, manifest, |ring, generation| {
+                generation >= begins[&ring]
+            });
+            let mut is_there = false;
+            while let Some((_, entry)) = log
+                .next()
+                .await
+                .map_err(OpenError::io("reading the rings"))?
+            {
+                if entry.ts > base {
+                    break;
+                }
+                is_there |= entry.ts == first;
+                if entry.ts >= first && entry.kind == EntryKind::Logged {
+                    let shown = applier.look_back(entry.ts, entry.bytes).await;
+                    shown.map_err(failed(entry.ts))?;
+                }
+                yield_if_due().await;
+            }
+            if !is_there {
+                return Err(OpenError::Damaged {
+                    file: self.options.dir.clone(),
+                    offset: 0,
+                    after: None,
+                    what: format!("the transaction that begins at {first} is not in the rings"),
+                });
+            }
+        }
+        applier.looked_back().await.map_err(failed(base))
+    }
+
     async fn replay(
         &self,
         rings: &[FoundRing],
@@ -358,8 +425,6 @@ impl Storage {
                 .get(&(ring, generation))
                 .is_some_and(|&last| last > base)
         });
-        self.on_all(|storage| async move { storage.owned().for_each(|p| p.begin_replay()) })
-            .await;
         let stable = self.timeline().stable;
         let mut is_stable = true;
         let mut replayed = 0;
@@ -681,6 +746,7 @@ impl Storage {
         self.release_checkpoints().await;
         self.on_all(|storage| async move { storage.gate.close().await })
             .await;
+        self.abort_open_units().await;
     }
 
     async fn close_files(&self) {

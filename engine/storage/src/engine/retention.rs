@@ -221,8 +221,13 @@ impl Storage {
         spans
     }
 
-    /// Where the log shall begin with the checkpoint at `c`. Call it on core 0, with the turn.
-    pub(super) async fn choose_retained(&self, c: Timestamp) -> Timestamp {
+    /// Where the log shall begin with the checkpoint at `c`, which needs that `transaction` can be read from its first entry on.
+    /// Call it on core 0, with the turn.
+    pub(super) async fn choose_retained(
+        &self,
+        c: Timestamp,
+        transaction: Option<Timestamp>,
+    ) -> Timestamp {
         let current = self.retained_above();
         let wanted = match self.node_state().retention.get() {
             None => c,
@@ -237,11 +242,13 @@ impl Storage {
                 first_to_keep(segments, current, limit, retention.bytes)
             }
         };
+        let needed = transaction.map_or(u64::MAX, |first| first.as_u64() - 1);
+        let wanted = wanted.min(Timestamp::from_u64(needed));
         let begins_above = self.node_state().log_begins_above.get();
         let chosen = self.shared.log.retire(wanted.max(current), begins_above);
         assert!(
-            chosen <= c.max(current),
-            "the log keeps what is not in the base"
+            chosen <= c.max(current) && transaction.is_none_or(|first| chosen < first),
+            "the log does not keep what is not in the base"
         );
         chosen
     }

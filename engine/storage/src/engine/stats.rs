@@ -55,6 +55,10 @@ pub struct StorageStats {
     pub retired_bytes: u64,
     /// Intents of units that are not decided yet.
     pub intents: u64,
+    /// Units that stay open until their client ends them, counted in each partition in which they hold something, and the
+    /// bytes of what they hold.
+    pub open_units: u64,
+    pub open_unit_bytes: u64,
 }
 
 impl std::ops::AddAssign for StorageStats {
@@ -87,6 +91,8 @@ impl std::ops::AddAssign for StorageStats {
         self.expired_views += other.expired_views;
         self.retired_bytes += other.retired_bytes;
         self.intents += other.intents;
+        self.open_units += other.open_units;
+        self.open_unit_bytes += other.open_unit_bytes;
     }
 }
 
@@ -121,6 +127,8 @@ impl Storage {
             let (memory, pages) = (partition.memory(), partition.page_stats());
             stats.cache_bytes += memory.cache_bytes;
             stats.intents += memory.intents;
+            stats.open_units += partition.open_units() as u64;
+            stats.open_unit_bytes += memory.open_bytes;
             stats.retired_bytes += memory.retired_bytes;
             stats.expired_views += partition.expired_views();
             stats.cache_budget_bytes += memory.cache_budget_bytes;

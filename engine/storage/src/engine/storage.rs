@@ -16,7 +16,10 @@ use super::horizon::Horizon;
 use super::options::{PlantedFault, StorageOptions};
 use super::progress::Progress;
 use super::retention::{LogPins, LogWords};
+use super::snapshots::HeldSnapshots;
 use super::timeline::Bounds;
+use super::transactions::Transactions;
+use super::units::StatementsUnderWay;
 use crate::marks::{CoreMarks, Words};
 use crate::partition::Partition;
 use crate::ring::Ring;
@@ -41,6 +44,8 @@ pub(super) struct Shared {
     pub(super) has_untimed: AtomicBool,
     pub(super) log: LogWords,
     pub(super) bounds: Bounds,
+    /// Tells one opening of the directory from another.
+    pub(super) incarnation: u64,
 }
 
 /// Who allots the timestamps of what this node logs.
@@ -90,6 +95,12 @@ pub struct Storage {
     pub(super) fatal: RefCell<Option<Fatal>>,
     pub(super) fatal_notify: Notify,
     pub(super) next_unit: Cell<u64>,
+    /// Statements of open units that are being placed on other cores.
+    pub(super) statements_under_way: StatementsUnderWay,
+    /// Snapshots of this core's partitions that are held for transactions.
+    pub(super) snapshots: HeldSnapshots,
+    /// Transactions whose log must be kept.
+    pub(super) transactions: Transactions,
     /// See [`Storage::set_term`].
     pub(super) term: Cell<i64>,
     /// Units and checkpoints in progress.

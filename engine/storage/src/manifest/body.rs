@@ -3,11 +3,11 @@
 //! ```text
 //!   0 magic u64       8 version u32        12 crc32c u32 (its own four bytes read as zero)
 //!  16 generation u64  24 directory u64     32 epoch u64
-//!  40 partitions u16  42 hash version u16  44 flags u32 (1: spilled, 2: own)
+//!  40 partitions u16  42 hash version u16  44 flags u32 (1: spilled, 2: own, 4: transaction)
 //!  48 base u64        56 all_durable u64   64 retained_above u64
 //!  72 length of the header u32   76 number of cuts u32   80 length of a cut u32
 //!  84 length of a root u32       88 stable u64           96 own_base u64
-//! 104 number of own cuts u32   108 zeros .. 256
+//! 104 number of own cuts u32   108 zero u32             112 transaction u64   120 zeros .. 256
 //! cut:   0 epoch u64     8 at u64         16 discarded_through u64
 //! root:  0 checkpoint u64   8 timestamp u64   16 master_word u64   24 master_crc u32
 //!       28 master_level u8  29 zero (3)       32 free_word u64     40 free_crc u32   44 zero u32
@@ -33,6 +33,9 @@ const VERSION: u32 = 3;
 const FLAG_SPILLED: u32 = 1;
 /// There is a ring of what is not replicated: a program that does not know of it would lose that.
 const FLAG_OWN: u32 = 2;
+/// There is a transaction that the base holds nothing of, though it has begun: a program that does not know of it would lose it.
+const FLAG_TRANSACTION: u32 = 4;
+const FLAGS: u32 = FLAG_SPILLED | FLAG_OWN | FLAG_TRANSACTION;
 const HEADER_BYTES: usize = 256;
 const CRC_AT: usize = 12;
 const CUT_BYTES: usize = 24;
@@ -72,12 +75,20 @@ pub struct Manifest {
     pub own_base: u64,
     /// What earlier epochs lost of that ring.
     pub own_cuts: Cuts,
+    /// The first entry of the oldest transaction that has entries in what the base contains, and its outcome behind that; 0 for
+    /// none.
+    pub transaction: u64,
 }
 
 impl Manifest {
     /// Nothing at or below it will be rolled back.
     pub(crate) fn stable(&self) -> Timestamp {
         Timestamp::from_u64(self.stable.max(self.base))
+    }
+
+    /// [`Manifest::transaction`], if there is one.
+    pub(crate) fn transaction(&self) -> Option<Timestamp> {
+        (self.transaction > 0).then(|| Timestamp::from_u64(self.transaction))
     }
 
     /// [`Manifest::base`] as a timestamp.
@@ -98,6 +109,10 @@ impl Manifest {
         }
         if self.base > self.all_durable {
             return Err("its base holds what was not durable");
+        }
+        let is_kept = self.retained_above < self.transaction && self.transaction <= self.base;
+        if self.transaction > 0 && !is_kept {
+            return Err("a transaction that it needs is not retained");
         }
         let mut cuts = self.cuts.0.iter().chain(&self.own_cuts.0);
         if cuts.any(|cut| cut.epoch > self.epoch) {
@@ -129,7 +144,9 @@ impl Manifest {
 
     fn encode_header(&self, bytes: &mut [u8]) {
         let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
-        let flags = flag(self.spilled, FLAG_SPILLED) | flag(self.has_own, FLAG_OWN);
+        let flags = flag(self.spilled, FLAG_SPILLED)
+            | flag(self.has_own, FLAG_OWN)
+            | flag(self.transaction > 0, FLAG_TRANSACTION);
         put(bytes, 0, &MAGIC.to_le_bytes());
         put(bytes, 8, &VERSION.to_le_bytes());
         put(bytes, 16, &self.generation.to_le_bytes());
@@ -148,6 +165,7 @@ impl Manifest {
         put(bytes, 88, &self.stable.to_le_bytes());
         put(bytes, 96, &self.own_base.to_le_bytes());
         put(bytes, 104, &(self.own_cuts.0.len() as u32).to_le_bytes());
+        put(bytes, 112, &self.transaction.to_le_bytes());
     }
 
     /// Reads a manifest; the error says what is wrong with it.
@@ -168,7 +186,7 @@ impl Manifest {
             ));
         }
         let flags = u32_at(bytes, 44);
-        if flags & !(FLAG_SPILLED | FLAG_OWN) != 0 {
+        if flags & !FLAGS != 0 {
             return Err(format!(
                 "it has flags that this program does not know ({flags:#x})"
             ));
@@ -193,7 +211,11 @@ impl Manifest {
             has_own: flags & FLAG_OWN != 0,
             own_base: u64_at(bytes, 96),
             own_cuts: Cuts(own_cuts.map(cut).collect()),
+            transaction: u64_at(bytes, 112),
         };
+        if (manifest.transaction > 0) != (flags & FLAG_TRANSACTION != 0) {
+            return Err("its flags do not say whether it needs a transaction".to_owned());
+        }
         manifest.check_sound()?;
         Ok(manifest)
     }
@@ -278,6 +300,7 @@ mod tests {
                     .map(|nth| cut(nth + 1))
                     .collect(),
             ),
+            transaction: if partitions < 3 { 0 } else { 46 },
         }
     }
 
@@ -347,7 +370,9 @@ mod tests {
         };
         check(0, b"PINIONSB", "not a manifest");
         check(8, &2u32.to_le_bytes(), "version is 2");
-        check(44, &4u32.to_le_bytes(), "flags");
+        check(44, &8u32.to_le_bytes(), "flags");
+        check(44, &3u32.to_le_bytes(), "needs a transaction");
+        check(112, &51u64.to_le_bytes(), "is not retained");
         check(104, &u32::MAX.to_le_bytes(), "length is out of range");
         check(40, &0u16.to_le_bytes(), "number of partitions");
         check(40, &u16::MAX.to_le_bytes(), "length is out of range");

@@ -72,6 +72,7 @@ impl Partition {
                 self.reclaim(delta.bytes(), std::iter::once(delta.into_keys()).collect());
             }
         }
+        state.settle_late();
         let delta = state.active.take();
         let ids = delta.tree_ids().into_iter();
         let counts = ids

@@ -14,6 +14,7 @@ use super::delta::Delta;
 use super::intents::Intents;
 use super::load::Load;
 use super::spill::{Loaded, Spilled};
+use super::units::Late;
 use super::view::{View, Views};
 use crate::base::{
     BaseCursor, Counts, Extent, PageStore, PartitionOptions, PartitionRoots, TreeRoot,
@@ -37,6 +38,8 @@ pub struct Partition {
     pub(super) expired_views: Cell<u64>,
     /// Accounted bytes of deltas that are being dropped a piece at a time.
     pub(super) reclaiming: Rc<Cell<u64>>,
+    /// Whoever waits for a unit is interrupted.
+    pub(super) closed: Cell<bool>,
 }
 
 /// What changes while the partition runs. Never borrowed across an await.
@@ -50,6 +53,8 @@ pub(super) struct State {
     pub dropped: BTreeMap<TreeId, Timestamp>,
     /// Which of the active delta's versions are in the tree of spilled changes.
     pub spilled: Option<Spilled>,
+    /// What was committed since the last seal at a timestamp of older states.
+    pub late: Vec<Late>,
     /// The number of the last version that was sealed.
     pub sealed_seq: u64,
     /// Bytes of the sealed delta that are in the active one again.
@@ -84,6 +89,8 @@ pub struct PartitionMemory {
     /// Intents of undecided units, and their number.
     pub intent_bytes: u64,
     pub intents: u64,
+    /// Bytes of the intents of open units.
+    pub open_bytes: u64,
     /// Pages in the cache.
     pub cache_bytes: u64,
     /// The cache's budget, which is what changes leave.
@@ -178,6 +185,7 @@ impl Partition {
             counts,
             dropped: BTreeMap::new(),
             spilled: None,
+            late: Vec::new(),
             sealed_seq: 0,
             restored_bytes: 0,
             merged: None,
@@ -196,6 +204,7 @@ impl Partition {
             keeps_history: Cell::new(false),
             expired_views: Cell::new(0),
             reclaiming: Rc::default(),
+            closed: Cell::new(false),
         })
     }
 
@@ -313,6 +322,7 @@ impl Partition {
             retired_bytes: state.views.retired_bytes() + self.reclaiming.get(),
             intent_bytes: state.intents.bytes(),
             intents: state.intents.len() as u64,
+            open_bytes: state.intents.open_bytes(),
             cache_bytes: self.store.cache.bytes(),
             cache_budget_bytes: self.store.cache.budget(),
         }
@@ -347,6 +357,8 @@ impl Partition {
 
     /// Closes the page file. Nothing is written: only a checkpoint makes changes durable.
     pub(crate) async fn close(&self) {
+        self.closed.set(true);
+        self.state.borrow().intents.wake_all();
         self.store.file.close().await;
     }
 }

@@ -13,7 +13,7 @@ use pinion_runtime::{Queue, sim, spawn, yield_if_due};
 
 use super::core::{Partition, State};
 use super::delta::{Chain, TreeDelta, newer};
-use super::read::{SnapshotPin, read_version};
+use super::read::{SnapshotPin, read_intent, read_version};
 use super::view::View;
 use crate::base::{BaseCursor, Stored, TreeRoot};
 use crate::types::{Direction, Key, KeyRange, Read, ReadAt, ReadError, TreeId, VersionToken};
@@ -80,10 +80,7 @@ impl Partition {
         direction: Direction,
         at: ReadAt,
     ) -> Cursor {
-        let pin = match at {
-            ReadAt::Newest => Ok(None),
-            ReadAt::At(ts) => self.pin(ts).map(Some),
-        };
+        let pin = at.snapshot().map(|ts| self.pin(ts)).transpose();
         let from = start(&range, direction);
         Cursor {
             partition: self
@@ -131,7 +128,7 @@ impl Cursor {
                     }
                 }
                 Step::End => self.done = true,
-                Step::Undecided(decided) => decided.notified().await,
+                Step::Undecided(decided) => self.partition.wait_decided(decided).await?,
                 Step::Load(view, root) => {
                     self.read_ahead(&view, &root);
                     let from = self.from.as_ref().map(Key::as_slice);
@@ -216,7 +213,7 @@ impl Cursor {
         };
         if self.base_number != view.number()
             || !self.base_is_next(&state, view)
-            || (self.at == ReadAt::Newest && !state.intents.is_empty())
+            || state.intents.concern(self.tree, self.at)
         {
             return 0;
         }
@@ -246,7 +243,7 @@ impl Cursor {
         if self.from_base
             || self.base_number != view.number()
             || self.ahead.edits != state.active.edits()
-            || (self.at == ReadAt::Newest && !state.intents.is_empty())
+            || state.intents.concern(self.tree, self.at)
             || !self.base.is_ready()
         {
             return 0;
@@ -277,7 +274,7 @@ impl Cursor {
             let view = state.views.of(self.at).ok()?;
             if self.base_number != view.number()
                 || !self.base_is_next(&state, view)
-                || (self.at == ReadAt::Newest && !state.intents.is_empty())
+                || state.intents.concern(self.tree, self.at)
             {
                 return None;
             }
@@ -306,7 +303,7 @@ impl Cursor {
             if self.from_base
                 || self.base_number != view.number()
                 || self.ahead.edits != state.active.edits()
-                || (self.at == ReadAt::Newest && !state.intents.is_empty())
+                || state.intents.concern(self.tree, self.at)
                 || !self.base.is_ready()
             {
                 return None;
@@ -406,10 +403,9 @@ impl Cursor {
                 return Ok(Step::Load(view.clone(), root));
             }
         }
-        // The common case: no change comes before the base's record, and nothing is being decided.
-        if self.base_is_next(&state, view)
-            && (self.at != ReadAt::Newest || state.intents.is_empty())
-        {
+        // The common case: no change comes before the base's record, and no unit changes what this read sees.
+        let concern = state.intents.concern(self.tree, self.at);
+        if !concern && self.base_is_next(&state, view) {
             let Some((page, index)) = self.base.record() else {
                 return Ok(Step::End);
             };
@@ -454,19 +450,21 @@ impl Cursor {
             }
         };
         let key = key.filter(|key| within(&self.range, key, self.direction));
-        if self.at == ReadAt::Newest
-            && let Some((held, decided)) =
-                state
-                    .intents
-                    .first_blocking(self.tree, from, self.direction)
-        {
-            let within = match (&key, self.direction) {
-                (Some(key), Direction::Forward) => held <= key,
-                (Some(key), Direction::Reverse) => held >= key,
-                (None, _) => self.range.contains(held),
-            };
-            if within {
+        if concern {
+            let own = self.own_until(&state, key.as_ref());
+            let to = own.as_ref().map(|(own, _)| own).or(key.as_ref());
+            let way = (from, to.map(Key::as_slice));
+            let range = (&self.range, self.direction);
+            let intents = &state.intents;
+            if let Some(decided) = intents.first_blocking(self.tree, way, range, self.at) {
                 return Ok(Step::Undecided(decided));
+            }
+            if let Some((own, read)) = own {
+                if use_base && key.as_ref() == Some(&own) {
+                    self.base.advance(self.direction);
+                }
+                self.from = Bound::Excluded(own.clone());
+                return Ok(read.map_or(Step::Skipped, |read| Step::Found(own, read)));
             }
         }
         let Some(key) = key else { return Ok(Step::End) };
@@ -491,6 +489,24 @@ impl Cursor {
             self.look_ahead(&state, view);
         }
         Ok(step)
+    }
+
+    /// What the unit that reads has itself written and comes next: before `key`, or that one.
+    fn own_until(&self, state: &State, key: Option<&Key>) -> Option<(Key, Option<Read>)> {
+        let ReadAt::In { unit, .. } = self.at else {
+            return None;
+        };
+        let from = self.from.as_ref().map(Key::as_slice);
+        let (own, intent) = state
+            .intents
+            .next_own(unit, self.tree, from, self.direction)
+            .filter(|(own, _)| within(&self.range, own, self.direction))?;
+        let is_next = match (key, self.direction) {
+            (None, _) => true,
+            (Some(key), Direction::Forward) => own <= key,
+            (Some(key), Direction::Reverse) => own >= key,
+        };
+        is_next.then(|| (own.clone(), read_intent(intent)))
     }
 
     /// Whether nothing that a delta has comes before the record of the base on which the cursor stands, or is that record.

@@ -69,9 +69,9 @@ impl Chain {
 
     /// The version that a read at `at` sees.
     pub(crate) fn visible(&self, at: ReadAt) -> Option<&Version> {
-        match at {
-            ReadAt::Newest => Some(self.newest()),
-            ReadAt::At(ts) => self.at(ts),
+        match at.snapshot() {
+            None => Some(self.newest()),
+            Some(ts) => self.at(ts),
         }
     }
 

@@ -10,6 +10,7 @@ mod load;
 mod merging;
 mod read;
 mod spill;
+mod units;
 mod view;
 mod write;
 
@@ -25,6 +26,7 @@ mod tests;
 pub use self::core::{PageStats, Partition, PartitionMemory};
 pub use cursor::Cursor;
 pub use intents::UnitId;
+pub(crate) use intents::{UnitState, cost as intent_cost};
 pub use load::TreeLoad;
 pub use read::SnapshotPin;
 pub(crate) use write::Prepared;

@@ -1,5 +1,8 @@
 //! A partition against a model: every version of every key in an ordered map, under random operations from a seed.
 //!
+//! Units that stay open are part of it: snapshot isolation, where the first committer wins, with reads of their own writes; and
+//! units that are prepared and committed late.
+//!
 //! Checked: newest reads, snapshot reads, cursors in both directions, seeks, expectations, intents, exact counts, pins, all
 //! while checkpoints run, caches of a few pages evict and the horizon rises over versions that nobody sees; after each checkpoint the page file verifies, and a partition
 //! opened anew from its roots has exactly the versions up to the checkpoint. Not checked here: crashes, which need rings.
@@ -12,6 +15,10 @@ use std::rc::Rc;
 use bytes::Bytes;
 use pinion_clock::Timestamp;
 use pinion_runtime::{JoinHandle, Queue, Rng, sim, spawn, yield_now};
+
+mod open_units;
+
+use open_units::{OpenUnit, Outcome, Prepared};
 
 use super::delta::TreeDelta;
 use super::{Cursor, Partition, SnapshotPin, UnitId};
@@ -72,6 +79,8 @@ struct OpenCursor {
     range: KeyRange,
     direction: Direction,
     last: Option<Vec<u8>>,
+    /// Of this unit, over what it has written.
+    unit: Option<UnitId>,
 }
 
 struct Run {
@@ -88,6 +97,11 @@ struct Run {
     pins: Vec<(u64, SnapshotPin)>,
     cursors: Vec<OpenCursor>,
     undecided: Vec<(UnitId, Vec<Write>)>,
+    open: Vec<OpenUnit>,
+    prepared: Vec<Prepared>,
+    /// What was prepared and committed, as long as a checkpoint does not hold it for sure.
+    outcomes: Vec<Outcome>,
+    met: open_units::Met,
     next_unit: u64,
     checkpoints: u64,
     /// How many of them left changes to be merged later, and how often a directory with such changes was opened.
@@ -118,6 +132,10 @@ impl Run {
             pins: Vec::new(),
             cursors: Vec::new(),
             undecided: Vec::new(),
+            open: Vec::new(),
+            prepared: Vec::new(),
+            outcomes: Vec::new(),
+            met: open_units::Met::default(),
             next_unit: 1,
             checkpoints: 0,
             spilled: 0,
@@ -169,10 +187,18 @@ impl Run {
         }
     }
 
+    /// Whether some unit holds the key.
     fn held(&self, write: &Write) -> bool {
-        self.undecided
-            .iter()
-            .flat_map(|(_, writes)| writes)
+        let key = (write.tree.0, write.key.to_vec());
+        self.decides(write) || self.open.iter().any(|unit| unit.held.contains_key(&key))
+    }
+
+    /// Whether a newest read waits for a unit before it reads the key.
+    fn decides(&self, write: &Write) -> bool {
+        let undecided = self.undecided.iter().flat_map(|(_, writes)| writes);
+        let prepared = self.prepared.iter().flat_map(|unit| &unit.writes);
+        undecided
+            .chain(prepared)
             .any(|w| w.tree == write.tree && w.key == write.key)
     }
 
@@ -217,10 +243,7 @@ impl Run {
                     write.expect = Expect::UniquePrefix { len };
                     let prefix = &write.key[..len];
                     let tree = write.tree.0;
-                    let undecided = self.undecided.iter().flat_map(|(_, writes)| writes);
-                    let held = undecided
-                        .clone()
-                        .any(|w| w.tree.0 == tree && w.key.starts_with(prefix));
+                    let held = self.is_held_with_prefix(tree, prefix, None);
                     let taken = self
                         .model
                         .scan(tree, u64::MAX)
@@ -263,7 +286,8 @@ impl Run {
     }
 
     async fn act(&mut self) {
-        match self.rng.below(100) {
+        match self.rng.below(140) {
+            100..=139 => self.act_on_units().await,
             0..=24 => self.write_now().await,
             25..=29 => self.apply_late().await,
             30..=36 => self.place().await,
@@ -320,6 +344,7 @@ impl Run {
             .iter()
             .map(|(ts, _)| *ts)
             .chain(self.cursors.iter().map(|c| c.at))
+            .chain(self.open.iter().map(|unit| unit.snapshot))
             .max()
             .unwrap_or(0);
         if ts <= oldest_open
@@ -380,9 +405,11 @@ impl Run {
 
     /// A timestamp that can be read at, without a pin or with one of those held.
     fn readable(&mut self) -> u64 {
+        // Later ones wait for what is prepared.
+        let last = self.last_unblocked();
         match self.pins.last() {
-            Some((ts, _)) if self.rng.chance(0.4) => *ts,
-            _ => self.rng.between(self.oldest(), self.now),
+            Some((ts, _)) if *ts <= last && self.rng.chance(0.4) => *ts,
+            _ => self.rng.between(self.oldest(), last),
         }
     }
 
@@ -397,6 +424,7 @@ impl Run {
             self.pins.clear();
             self.cursors.clear();
             self.horizon = self.now;
+            self.end_all_units();
         }
         self.partition
             .raise_horizon(Timestamp::from_u64(self.horizon));
@@ -405,7 +433,8 @@ impl Run {
             .pins
             .iter()
             .map(|(ts, _)| *ts)
-            .chain(self.cursors.iter().map(|cursor| cursor.at));
+            .chain(self.cursors.iter().map(|cursor| cursor.at))
+            .chain(self.open.iter().map(|unit| unit.snapshot));
         if self.horizon > 0 && !open.clone().any(|at| at == below) {
             let at = ReadAt::At(Timestamp::from_u64(below));
             let too_old = self.partition.get(TreeId(1), b"k", at).await;
@@ -415,7 +444,7 @@ impl Run {
 
     async fn read(&mut self) {
         let write = self.write();
-        if self.rng.chance(0.5) && !self.held(&write) {
+        if self.rng.chance(0.5) && !self.decides(&write) {
             let read = self
                 .partition
                 .get(write.tree, &write.key, ReadAt::Newest)
@@ -472,7 +501,7 @@ impl Run {
             self.range(),
             self.direction(),
         );
-        let newest = self.rng.chance(0.3) && self.undecided.is_empty();
+        let newest = self.rng.chance(0.3) && self.undecided.is_empty() && self.prepared.is_empty();
         let read_at = if newest {
             ReadAt::Newest
         } else {
@@ -525,6 +554,7 @@ impl Run {
             range,
             direction,
             last: None,
+            unit: None,
         });
     }
 
@@ -540,9 +570,13 @@ impl Run {
             Direction::Forward => key > from,
             Direction::Reverse => key < from,
         };
-        let mut records = self
-            .model
-            .scan(open.tree, open.at)
+        let unit = open
+            .unit
+            .and_then(|id| self.open.iter().find(|unit| unit.id == id));
+        let all = open_units::overlaid(&self.model, unit, open.tree, open.at);
+        let mut records = all
+            .iter()
+            .map(|(key, value)| (key.as_slice(), value))
             .filter(|(key, _)| open.range.contains(key));
         let accept = |key: &[u8]| match (&open.last, seeks) {
             (_, true) => key == &target[..] || beyond(&target, key),
@@ -575,7 +609,8 @@ impl Run {
     }
 
     fn pin(&mut self) {
-        let at = self.rng.between(self.oldest(), self.now);
+        let last = self.last_unblocked();
+        let at = self.rng.between(self.oldest(), last);
         let pin = self.partition.pin(Timestamp::from_u64(at)).unwrap();
         self.pins.push((at, pin));
     }
@@ -604,6 +639,7 @@ impl Run {
                 assert_eq!(roots.timestamp().as_u64(), c);
                 self.base = c;
                 self.roots = roots;
+                self.outcomes.retain(|outcome| outcome.at > c);
                 self.checkpoints += 1;
                 self.spilled += u64::from(self.partition.has_spilled());
                 let report = verify_partition(ID, Path::new(DIR), &roots).await.unwrap();
@@ -617,6 +653,7 @@ impl Run {
                     .iter()
                     .map(|(ts, _)| *ts)
                     .chain(self.cursors.iter().map(|c| c.at))
+                    .chain(self.open.iter().map(|unit| unit.snapshot))
                     .min();
                 if c > 0 && kept.is_none_or(|kept| kept >= c) {
                     assert_eq!(too_old.err(), Some(ReadError::SnapshotTooOld));
@@ -635,6 +672,7 @@ impl Run {
         self.pins.clear();
         self.horizon = 0;
         self.undecided.clear();
+        self.open.clear();
         self.partition.close().await;
         self.partition = Partition::open(ID, Path::new(DIR), self.roots, self.options.clone())
             .await
@@ -642,6 +680,7 @@ impl Run {
         for versions in self.model.history.values_mut() {
             versions.retain(|ts, _| *ts <= self.base);
         }
+        self.recover_prepared().await;
         self.reopened += 1;
         self.reopened_spilled += u64::from(self.partition.has_spilled());
         self.check_counts();
@@ -673,6 +712,7 @@ struct Met {
     /// Steps while readers had a part of what a checkpoint merged, and those in which sealed changes were given up.
     partly_merged: u64,
     given_up: u64,
+    units: open_units::Met,
 }
 
 /// Runs one seed.
@@ -685,6 +725,7 @@ fn check(seed: u64, options: PartitionOptions, steps: u32, met: &mut Met) {
         while !run.undecided.is_empty() {
             run.decide();
         }
+        run.end_all_units();
         run.scan().await;
         run.check_counts();
         run.reopen().await;
@@ -700,6 +741,7 @@ fn check(seed: u64, options: PartitionOptions, steps: u32, met: &mut Met) {
     met.loaded += run.reopened_spilled;
     met.partly_merged += run.partly_merged;
     met.given_up += run.given_up;
+    met.units += run.met;
 }
 
 /// A campaign runs more seeds: `PINION_SEEDS` tells how many times as many.
@@ -722,7 +764,9 @@ fn random_operations_on_tiny_pages() {
         loaded,
         partly_merged,
         given_up,
+        units,
     } = met;
+    units.check();
     assert!(
         spilled > 40 && loaded > 10,
         "{spilled} checkpoints spilled, {loaded} openings loaded what they left"

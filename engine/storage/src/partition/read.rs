@@ -8,9 +8,10 @@ use pinion_runtime::sync::Notify;
 
 use super::core::{Partition, State};
 use super::delta::{Delta, Needed, TreeDelta, Version, newer};
+use super::intents::Intent;
 use super::view::View;
 use crate::base::TreeRoot;
-use crate::types::{Read, ReadAt, ReadError, TreeId, VersionToken};
+use crate::types::{Op, Read, ReadAt, ReadError, TreeId, VersionToken};
 
 /// How far a lookup got without waiting.
 enum Look {
@@ -22,8 +23,8 @@ enum Look {
 }
 
 impl Partition {
-    /// The value of `key`. Does not yield when every page on the way is in memory and, for a newest read, no unit that
-    /// changes the key is being decided.
+    /// The value of `key`. Does not yield when every page on the way is in memory and no unit that changes the key is being
+    /// decided, for a newest read, or prepared. The future can be dropped at any time.
     pub async fn get(
         &self,
         tree: TreeId,
@@ -33,7 +34,7 @@ impl Partition {
         loop {
             match self.look(tree, key, at)? {
                 Look::Done(read) => return Ok(read),
-                Look::Undecided(decided) => decided.notified().await,
+                Look::Undecided(decided) => self.wait_decided(decided).await?,
                 Look::Load(_view, root) => {
                     // Whatever is committed while this waits, the state found here was newest when the read began.
                     let Some((stored, token)) = self.store.get(tree, &root, key).await? else {
@@ -62,21 +63,38 @@ impl Partition {
 
     /// Refuses a snapshot of which versions may be gone.
     fn check_horizon(&self, at: ReadAt) -> Result<(), ReadError> {
-        match at {
-            ReadAt::At(ts) if ts < self.horizon.get() && !self.pins.borrow().contains_key(&ts) => {
+        match at.snapshot() {
+            Some(ts) if ts < self.horizon.get() && !self.pins.borrow().contains_key(&ts) => {
                 Err(ReadError::SnapshotTooOld)
             }
             _ => Ok(()),
         }
     }
 
+    /// Waits until a unit is decided. What was found with it need not hold any more.
+    pub(super) async fn wait_decided(&self, decided: Notify) -> Result<(), ReadError> {
+        // What is prepared is decided by others, perhaps only when the partition is open again.
+        if !self.closed.get() {
+            decided.notified().await;
+        }
+        match self.closed.get() {
+            true => Err(ReadError::Interrupted),
+            false => Ok(()),
+        }
+    }
+
     fn look(&self, tree: TreeId, key: &[u8], at: ReadAt) -> Result<Look, ReadError> {
         self.check_horizon(at)?;
         let state = self.state.borrow();
-        if at == ReadAt::Newest
-            && let Some(decided) = state.intents.blocks_read(tree, key)
-        {
-            return Ok(Look::Undecided(decided));
+        if state.intents.concern(tree, at) {
+            if let ReadAt::In { unit, .. } = at
+                && let Some(intent) = state.intents.own(unit, tree, key)
+            {
+                return Ok(Look::Done(read_intent(intent)));
+            }
+            if let Some(decided) = state.intents.blocks_read(tree, key, at) {
+                return Ok(Look::Undecided(decided));
+            }
         }
         let view = state.views.of(at)?;
         let in_delta = state.with_visible(view, tree, key, at, |version| version.map(read_version));
@@ -134,6 +152,18 @@ pub(super) fn read_version(version: &Version) -> Option<Read> {
         value: value.clone(),
         token: VersionToken(version.seq),
     })
+}
+
+/// What a unit reads of a key that it changes itself. A stamp is not there before the unit is committed.
+pub(super) fn read_intent(intent: &Intent) -> Option<Read> {
+    match &intent.op {
+        Op::Put(value) | Op::PutStamped { value, .. } => Some(Read {
+            value: value.clone(),
+            token: VersionToken(intent.seq),
+        }),
+        Op::Delete => None,
+        Op::Check => unreachable!("a check changes nothing"),
+    }
 }
 
 impl State {

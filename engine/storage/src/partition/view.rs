@@ -7,9 +7,9 @@ use std::rc::Rc;
 use pinion_clock::Timestamp;
 use rustc_hash::FxHashMap;
 
-use super::delta::Delta;
+use super::delta::{Delta, Needed, Version};
 use crate::base::{Counts, Extent, PartitionRoots, TreeRoot};
-use crate::types::{ReadAt, ReadError, TreeId};
+use crate::types::{Key, ReadAt, ReadError, TreeId};
 
 /// The changes that a checkpoint merges; nothing is added to them any more.
 pub(crate) struct Sealed {
@@ -72,7 +72,7 @@ impl View {
     #[inline]
     pub(crate) fn root(&self, tree: TreeId, at: ReadAt) -> Option<TreeRoot> {
         if let Some(merged) = &*self.merged.borrow()
-            && !matches!(at, ReadAt::At(ts) if ts < merged.at)
+            && at.snapshot().is_none_or(|ts| ts >= merged.at)
             && let Some(root) = merged.trees.get(&tree)
         {
             return *root;
@@ -210,15 +210,43 @@ impl Views {
 
     /// The view that holds the state of a snapshot.
     pub(crate) fn of(&self, at: ReadAt) -> Result<&Rc<View>, ReadError> {
-        match at {
-            ReadAt::Newest => Ok(&self.current),
-            ReadAt::At(ts) if ts >= self.current.timestamp() => Ok(&self.current),
-            ReadAt::At(ts) => self
+        match at.snapshot() {
+            None => Ok(&self.current),
+            Some(ts) if ts >= self.current.timestamp() => Ok(&self.current),
+            Some(ts) => self
                 .retired
                 .iter()
                 .find(|retired| retired.holds(ts) && !retired.closed)
                 .map(|retired| &retired.view)
                 .ok_or(ReadError::SnapshotTooOld),
+        }
+    }
+
+    /// Whether a state of the base that is not the newest, or will not be for long, may be read at `ts`.
+    pub(crate) fn is_readable_below(&self, ts: Timestamp) -> bool {
+        let is_below = |sealed: Option<&Sealed>| sealed.is_some_and(|sealed| ts < sealed.at);
+        ts < self.current.timestamp() || self.current.with_sealed(is_below)
+    }
+
+    /// Gives a version that was committed late to every state that is read there. One that cannot take it ends.
+    pub(crate) fn insert_below(&mut self, tree: TreeId, key: &Key, version: &Version) {
+        // Older states are read at few timestamps; none of a key's versions is dropped for the new one.
+        let pins = BTreeMap::new();
+        let needed = Needed {
+            horizon: Timestamp::MIN,
+            pins: &pins,
+        };
+        for retired in &mut self.retired {
+            if retired.closed || retired.until <= version.ts {
+                continue;
+            }
+            let mut sealed = retired.view.sealed.borrow_mut();
+            match sealed.as_mut().and_then(Rc::get_mut) {
+                Some(sealed) => {
+                    sealed.delta.insert(tree, key, version.clone(), &needed);
+                }
+                None => retired.closed = true,
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::core::{Partition, State};
 use super::delta::{Needed, Newest, TreeDelta, Version, newer};
-use super::intents::{Intent, UnitId};
+use super::intents::{Intent, UnitId, UnitState};
 use super::view::View;
 use crate::base::{BaseCursor, TreeRoot};
 use crate::limits::{MAX_KEY_BYTES, MAX_PREFIX_WITNESSES, MAX_VALUE_BYTES};
@@ -23,7 +23,7 @@ use crate::types::{
 
 /// What the base says of one write. Consulted only while no delta has a version of the key.
 #[derive(Debug, Default)]
-struct Fact {
+pub(super) struct Fact {
     /// What the deltas said of the key, where they were asked before the base was.
     seen: Option<Seen>,
     /// Length of the value in the base, and its identity.
@@ -32,6 +32,8 @@ struct Fact {
     witnesses: Vec<Key>,
     /// There may be more of them.
     more: bool,
+    /// For a unit: the value in the base is another one than in its snapshot, which is older than the base.
+    pub(super) changed: bool,
 }
 
 /// What the deltas said of one key. It holds as long as they are not edited, so nobody searches them for it again.
@@ -47,9 +49,16 @@ struct Seen {
 
 /// What a statement needs to know of the base.
 pub(crate) struct Prepared {
-    view: Rc<View>,
+    pub(super) view: Rc<View>,
     number: u64,
-    facts: SmallVec<[Fact; 1]>,
+    pub(super) facts: SmallVec<[Fact; 1]>,
+}
+
+/// For whom writes are checked, where that is a unit that stays open.
+#[derive(Clone, Copy)]
+pub(super) struct Of {
+    pub unit: UnitId,
+    pub snapshot: Timestamp,
 }
 
 /// The newest live version of a key: its value's length, and its identity where it is known.
@@ -99,7 +108,11 @@ impl Partition {
         self.store.cache.misses.get()
     }
 
-    async fn gather(&self, writes: &[Write], expectations: bool) -> Result<Prepared, ReadError> {
+    pub(super) async fn gather(
+        &self,
+        writes: &[Write],
+        expectations: bool,
+    ) -> Result<Prepared, ReadError> {
         let view = self.state.borrow().views.current().clone();
         let number = view.number();
         let mut facts = SmallVec::with_capacity(writes.len());
@@ -192,10 +205,20 @@ impl Partition {
 
     /// Checks expectations and conflicts; changes nothing. [`WriteError::Conflict`] also if `prepared` is stale.
     pub(crate) fn check(&self, writes: &[Write], prepared: &Prepared) -> Result<(), WriteError> {
+        self.check_of(writes, prepared, None)
+    }
+
+    pub(super) fn check_of(
+        &self,
+        writes: &[Write],
+        prepared: &Prepared,
+        of: Option<Of>,
+    ) -> Result<(), WriteError> {
         if !self.is_current(prepared) {
             return Err(WriteError::Conflict);
         }
-        self.state.borrow().check(writes, prepared)
+        let ignores = self.store.options.ignores_intents;
+        self.state.borrow().check(writes, prepared, of, ignores)
     }
 
     /// Commits checked writes at `ts`, in the same poll as the check. `Timestamp::MIN` is for unreplicated writes, which
@@ -222,58 +245,8 @@ impl Partition {
     ) -> Result<(), WriteError> {
         self.check(writes, &prepared)?;
         let state = &mut *self.state.borrow_mut();
-        // Of several writes to one key the last counts, unless it only checks.
-        let mut last: BTreeMap<(TreeId, &[u8]), Intent> = BTreeMap::new();
-        for (write, fact) in writes.iter().zip(&prepared.facts) {
-            let intent = last.entry((write.tree, &write.key)).or_insert_with(|| {
-                let live = state.live(&prepared.view, write.tree, &write.key, fact);
-                Intent {
-                    unit,
-                    op: Op::Check,
-                    before: live.map(|live| live.len),
-                }
-            });
-            if write.op != Op::Check {
-                intent.op = write.op.clone();
-            }
-        }
-        let intents = last
-            .into_iter()
-            .map(|((tree, key), intent)| (tree, Key::from_slice(key), intent))
-            .collect();
-        state.intents.place(unit, intents);
+        state.place(unit, UnitState::Deciding, writes, &prepared);
         Ok(())
-    }
-
-    /// Commits a unit's intents at `ts`: all its keys of this partition become visible at once.
-    pub(crate) fn resolve(&self, unit: UnitId, ts: Timestamp) {
-        let pins = self.pins.borrow();
-        let needed = self.needed(&pins);
-        let state = &mut *self.state.borrow_mut();
-        let (intents, decided) = state.intents.take(unit);
-        for (tree, key, intent) in intents {
-            let value = match intent.op {
-                Op::Check => continue,
-                Op::Put(value) => Some(value),
-                op => op.value_at(ts),
-            };
-            let after = value.as_ref().map(|value| value.len() as u64);
-            let seq = state.sequence();
-            let version = Version { ts, seq, value };
-            state.active.insert(tree, &key, version, &needed);
-            state
-                .counts
-                .entry(tree)
-                .or_default()
-                .change(key.len(), intent.before, after);
-        }
-        decided.notify_all();
-    }
-
-    /// Forgets a unit's intents.
-    pub(crate) fn withdraw(&self, unit: UnitId) {
-        let (_, decided) = self.state.borrow_mut().intents.take(unit);
-        decided.notify_all();
     }
 
     /// Applies writes that were decided elsewhere or before: no checks, any order of timestamps. Does not yield when what
@@ -290,6 +263,39 @@ impl Partition {
 }
 
 impl State {
+    /// Holds the keys of checked writes for a unit.
+    pub(super) fn place(
+        &mut self,
+        unit: UnitId,
+        as_state: UnitState,
+        writes: &[Write],
+        prepared: &Prepared,
+    ) {
+        // Of several writes to one key the last counts, unless it only checks.
+        let mut last: BTreeMap<(TreeId, &[u8]), Intent> = BTreeMap::new();
+        for (write, fact) in writes.iter().zip(&prepared.facts) {
+            let seq = self.sequence();
+            let intent = last.entry((write.tree, &write.key)).or_insert_with(|| {
+                let live = self.live(&prepared.view, write.tree, &write.key, fact);
+                Intent {
+                    unit,
+                    op: Op::Check,
+                    before: live.map(|live| live.len),
+                    seq,
+                }
+            });
+            if write.op != Op::Check {
+                intent.op = write.op.clone();
+                intent.seq = seq;
+            }
+        }
+        let intents = last
+            .into_iter()
+            .map(|((tree, key), intent)| (tree, Key::from_slice(key), intent))
+            .collect();
+        self.intents.place(unit, as_state, intents);
+    }
+
     /// Whether a delta has a version of the key, so that the base says nothing of its newest state.
     fn is_masked(&self, view: &View, tree: TreeId, key: &[u8]) -> bool {
         self.with_visible(view, tree, key, ReadAt::Newest, |version| version.is_some())
@@ -368,7 +374,13 @@ impl State {
         }
     }
 
-    fn check(&self, writes: &[Write], prepared: &Prepared) -> Result<(), WriteError> {
+    fn check(
+        &self,
+        writes: &[Write],
+        prepared: &Prepared,
+        of: Option<Of>,
+        ignores_intents: bool,
+    ) -> Result<(), WriteError> {
         assert_eq!(
             writes.len(),
             prepared.facts.len(),
@@ -382,21 +394,33 @@ impl State {
             {
                 return Err(WriteError::TooLarge);
             }
-            if !self.intents.is_empty() && self.intents.get(write.tree, &write.key).is_some() {
-                return Err(WriteError::Conflict);
-            }
-            let live = match earlier.get(&(write.tree, write.key.as_slice())) {
-                Some(after) => after.map(|len| Live { len, token: None }),
-                None => self.live(&prepared.view, write.tree, &write.key, fact),
+            let own = match of {
+                Some(of) => self.check_first(&prepared.view, of, write, fact)?,
+                None if self.intents.is_empty() || ignores_intents => None,
+                None if self.intents.get(write.tree, &write.key).is_some() => {
+                    return Err(WriteError::Conflict);
+                }
+                None => None,
+            };
+            let live = match (earlier.get(&(write.tree, write.key.as_slice())), own) {
+                (Some(after), _) => after.map(|len| Live { len, token: None }),
+                (None, Some(own)) => own.op.value_len().map(|len| Live {
+                    len: len as u64,
+                    token: Some(VersionToken(own.seq)),
+                }),
+                (None, None) => self.live(&prepared.view, write.tree, &write.key, fact),
             };
             match (&write.expect, live) {
                 (Expect::Any, _) | (Expect::Absent, None) | (Expect::Present, Some(_)) => {}
                 (Expect::Absent, Some(_)) => return Err(WriteError::Exists { write: index }),
                 (Expect::Present, None) => return Err(WriteError::Missing { write: index }),
                 (Expect::Version(token), Some(live)) if live.token == Some(*token) => {}
+                // What a unit has read and not written is what it was: only the number may be another one.
+                (Expect::Version(_), Some(live))
+                    if of.is_some() && own.is_none() && live.token.is_some() => {}
                 (Expect::Version(_), _) => return Err(WriteError::Conflict),
                 (Expect::UniquePrefix { len }, _) => {
-                    self.check_unique(&prepared.view, write, index, *len, fact, &earlier)?;
+                    self.check_unique(&prepared.view, (index, write), *len, fact, &earlier, of)?;
                 }
             }
             if writes.len() > 1 && write.op != Op::Check {
@@ -409,11 +433,11 @@ impl State {
     fn check_unique(
         &self,
         view: &View,
-        write: &Write,
-        index: usize,
+        (index, write): (usize, &Write),
         len: usize,
         fact: &Fact,
         earlier: &BTreeMap<(TreeId, &[u8]), Option<u64>>,
+        of: Option<Of>,
     ) -> Result<(), WriteError> {
         let prefix = &write.key[..len];
         let tree = write.tree;
@@ -423,10 +447,18 @@ impl State {
                 existing_key: Key::from_slice(key),
             })
         };
-        let undecided =
-            |(key, intent): (&Key, &Intent)| *key != write.key && intent.op != Op::Check;
-        if !self.intents.is_empty() && self.intents.with_prefix(tree, prefix).any(undecided) {
-            return Err(WriteError::Conflict);
+        let unit = of.map(|of| of.unit);
+        for (key, intent) in self.intents.with_prefix(tree, prefix) {
+            if *key == write.key || !intent.changes() {
+                continue;
+            }
+            if Some(intent.unit) != unit {
+                return Err(WriteError::Conflict);
+            }
+            let is_overwritten = earlier.contains_key(&(tree, key.as_slice()));
+            if !is_overwritten && intent.op.value_len().is_some() {
+                return duplicate(key);
+            }
         }
         let mine = earlier
             .range((tree, prefix)..)
@@ -436,7 +468,24 @@ impl State {
                 return duplicate(key);
             }
         }
-        let removed = |key: &[u8]| earlier.contains_key(&(tree, key));
+        let is_own =
+            |key: &[u8]| unit.is_some_and(|unit| self.intents.own(unit, tree, key).is_some());
+        let removed = |key: &[u8]| earlier.contains_key(&(tree, key)) || is_own(key);
+        if let Some(of) = of {
+            let changed = |key: &Key| {
+                *key != write.key && !removed(key) && self.is_changed(view, tree, key, of.snapshot)
+            };
+            let active = self.active.tree(tree);
+            let in_active =
+                active.is_some_and(|delta| keys_with_prefix(delta, prefix).any(changed));
+            let in_sealed = view.with_sealed(|sealed| {
+                let delta = sealed.and_then(|sealed| sealed.delta.tree(tree));
+                delta.is_some_and(|delta| keys_with_prefix(delta, prefix).any(changed))
+            });
+            if in_active || in_sealed {
+                return Err(WriteError::Conflict);
+            }
+        }
         let live = |key: &Key| {
             *key != write.key
                 && !removed(key)

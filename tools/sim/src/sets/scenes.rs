@@ -94,12 +94,16 @@ impl Run {
         for (at, node) in nodes.iter().enumerate().filter(|(at, _)| *at != primary) {
             self.sim.set_disk_faults(*node, slow.clone());
             let wait = Duration::from_millis(self.rng.below(500));
-            self.members[at].restart_at.get_or_insert(self.sim.now() + DARK + wait);
+            self.members[at]
+                .restart_at
+                .get_or_insert(self.sim.now() + DARK + wait);
         }
         let last = self.sim.now() + DARK + Duration::from_secs(15);
         self.members[primary].restart_at.get_or_insert(last);
         self.pass_some(DARK_WITHIN_MS)?;
-        nodes.iter().for_each(|node| self.sim.crash(*node, Death::PowerCut));
+        nodes
+            .iter()
+            .for_each(|node| self.sim.crash(*node, Death::PowerCut));
         self.heal();
         self.pass_some(15_000)
     }
