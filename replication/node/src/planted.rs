@@ -34,7 +34,7 @@ pub enum PlantedFault {
 
 impl PlantedFault {
     /// All faults, for a campaign that plants each.
-    pub const ALL: [PlantedFault; 9] = [
+    pub const ALL: &[PlantedFault] = &[
         PlantedFault::DurableBeforeFlush,
         PlantedFault::VoteForgotten,
         PlantedFault::CommitOverTerms,

@@ -28,7 +28,8 @@ impl Fault {
 
     /// Faults for a campaign of replica sets.
     pub fn of_sets() -> Vec<Fault> {
-        MemberFault::ALL.into_iter().map(Fault::Member).collect()
+        let faults = MemberFault::ALL.iter().copied();
+        faults.map(Fault::Member).collect()
     }
 
     /// How a command line names it.

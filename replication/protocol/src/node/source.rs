@@ -215,8 +215,27 @@ impl Node {
                 ChangeReason::Cycle => "it has nothing new, and syncs from this node",
                 ChangeReason::Lags => "it lags behind another",
             });
+            if why == ChangeReason::OtherConfig {
+                self.leave_until_configs_agree(&fetched.source);
+            }
             self.retry_source_now();
         }
+    }
+
+    /// One of the two learns of the newer configuration soon. Until then the source would be left whenever it is chosen.
+    fn leave_until_configs_agree(&mut self, source: &HostPort) {
+        let until_ms = self.after_ms(SOURCE_RETRY_MS);
+        let deny_list = &mut self.sync.deny_list;
+        deny_list.deny(source.clone(), until_ms, self.now.ms);
+        if let Some(at) = self.index_of(source) {
+            self.peers[at].heartbeat.due_ms = self.now.ms;
+        }
+    }
+
+    /// With another configuration sources are what they are under it.
+    pub(super) fn retry_sources_of_config(&mut self) {
+        self.sync.deny_list.clear();
+        self.retry_source_now();
     }
 
     /// Whether another source would serve better.

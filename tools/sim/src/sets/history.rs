@@ -3,7 +3,7 @@
 //! Every document has one writer, whose operations append their numbers to it. So a document tells which operations it has seen,
 //! whether one was executed twice, and whether one came behind a later one.
 //!
-//! Not checked: the order of operations on different documents.
+//! Not checked: the order of operations on different documents; reads of an earlier time that go by an index.
 
 use std::collections::BTreeMap;
 

@@ -20,6 +20,14 @@ const DARK: Duration = Duration::from_millis(2_500);
 const DARK_WITHIN_MS: u64 = 2_000;
 /// How much slower disks are in a torn election.
 const TORN_SLOWNESS: u64 = 60;
+/// What a member goes through when it falls.
+const TEARS: [&str; 5] = [
+    "term begun",
+    "term begun",
+    "term begun",
+    "elected",
+    "vote stored",
+];
 /// How long a new primary lives in one at most.
 const MOST_TORN_US: u64 = 120_000;
 
@@ -48,6 +56,7 @@ impl Run {
             slowness: self.rng.between(1, TORN_SLOWNESS),
             ..DiskFaults::default()
         };
+        let event = TEARS[self.rng.below(TEARS.len() as u64) as usize];
         for (at, node) in nodes.iter().enumerate() {
             self.members[at]
                 .restart_at
@@ -58,7 +67,7 @@ impl Run {
                 self.sim.set_disk_faults(*node, slow.clone());
                 let after = Duration::from_micros(self.rng.below(MOST_TORN_US + 1));
                 let death = Death::PowerCut;
-                self.sim.crash_after(*node, "term begun", 1, after, death);
+                self.sim.crash_after(*node, event, 1, after, death);
             }
         }
         let others: Vec<usize> = (0..nodes.len())

@@ -271,7 +271,9 @@ impl Writer {
             "majority" | "snapshot" if causal => self.seen.clone(),
             _ => Floor::new(),
         };
-        let by_index = self.rng.chance(BY_INDEX);
+        // Those of an earlier time may be older than the index.
+        let of_the_past = matches!(level, "majority" | "snapshot");
+        let by_index = !of_the_past && self.rng.chance(BY_INDEX);
         let hint = by_index.then(|| rawdoc! { "v": 1_i32, "n": -1_i32 });
         let read = self.session.read_all(member, COLLECTION, &concern, hint);
         let documents = match read.await {
