@@ -168,7 +168,9 @@ async fn turn(leads: bool) {
     submit_to(CoreId(0), Queue::Foreground, move || async move {
         match leads {
             true => storage().lead().await,
-            false => drop(storage().follow().await.expect("storage serves")),
+            false => {
+                storage().follow().await.expect("storage serves");
+            }
         }
     })
     .await;
