@@ -73,3 +73,6 @@ pub(crate) const ROLLBACK_BATCH_BYTES: usize = 16 << 20;
 
 /// Bytes that are written to a file of a rollback at once: whole blocks.
 pub(crate) const ROLLBACK_FILE_BYTES: usize = 1 << 20;
+
+/// How often a member with a delay looks whether that has changed.
+pub(crate) const DELAY_POLL: Duration = Duration::from_secs(1);
