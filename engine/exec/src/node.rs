@@ -14,6 +14,7 @@ use crate::applier::Applier;
 use crate::cloning::PassedOver;
 use crate::limits::{REAP_INTERVAL, SESSION_TIMEOUT};
 use crate::options::NodeOptions;
+use crate::replication::NodeTickets;
 use crate::spill::NodeMemory;
 use crate::state::{NodeShared, NodeState, state};
 
@@ -51,6 +52,7 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
     let memory = NodeMemory::new(storage_options.cache_bytes);
     let shared = Arc::new(NodeShared {
         memory,
+        tickets: NodeTickets::default(),
         options,
         process_id: ObjectId::from_bytes(process_id),
         started: pinion_runtime::now(),

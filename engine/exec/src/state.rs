@@ -23,6 +23,7 @@ use crate::plan_cache::{IndexFilters, PlanCache};
 use crate::profile::Profiles;
 use crate::query_settings::SettingsTable;
 use crate::read::{CursorTable, PartTable};
+use crate::replication::{FlowControl, NodeTickets};
 use crate::sessions::{SessionCatalog, SessionRefresh, SessionTable};
 use crate::spill::NodeMemory;
 use crate::topology::ReplicaSet;
@@ -61,6 +62,7 @@ pub struct NodeState {
     pub(crate) last_compact: Cell<u64>,
     /// The number of the last file that an operation of this core spilled into.
     last_spill_file: Cell<u64>,
+    pub(crate) flow_control: FlowControl,
     pub(crate) ttl: TtlMonitor,
     /// The capped collections whose documents this core owns.
     pub(crate) capped: CappedTable,
@@ -90,6 +92,8 @@ pub struct NodeShared {
     pub started_wall_ms: i64,
     /// What its operations hold.
     pub(crate) memory: NodeMemory,
+    /// What writes take while the set lags.
+    pub(crate) tickets: NodeTickets,
 }
 
 struct ObjectIds {
@@ -126,6 +130,7 @@ impl NodeState {
             auto_compact: Cell::new(0),
             last_compact: Cell::new(0),
             last_spill_file: Cell::new(0),
+            flow_control: FlowControl::default(),
             ttl: TtlMonitor::default(),
             capped: CappedTable::default(),
             plan_cache: PlanCache::default(),

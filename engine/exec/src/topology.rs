@@ -112,6 +112,16 @@ pub trait ReplicaSet {
     /// Appends what another member asks of every reply: `$replData`, `$oplogQueryData`.
     fn append_metadata(&self, args: &GenericArguments, out: &mut Reply);
 
+    /// What the driver counts, as `metrics.repl` of `serverStatus` has it.
+    fn metrics(&self) -> Waiting<RawDocumentBuf> {
+        Box::pin(async { RawDocumentBuf::new() })
+    }
+
+    /// How often this member rolled back, and once more.
+    fn rollback_id(&self) -> Waiting<i32> {
+        Box::pin(async { 1 })
+    }
+
     /// Logs an entry that changes nothing and tells why, and gives its timestamp.
     ///
     /// # Errors

@@ -269,6 +269,7 @@ impl Driver {
             return Ok(());
         }
         self.options.planted_fault.spoil(&mut entries);
+        self.metrics.applied(entries.len());
         for entry in entries {
             let applied = applier.apply(entry.optime.ts, entry.bytes).await;
             applied.map_err(|error| Error::internal(error.to_string()))?;

@@ -4,16 +4,19 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use pinion_bson::RawDocumentBuf;
 use pinion_clock::{OpTime, Timestamp};
 use pinion_exec::{LastWrite, ReplicaSet, SetView, Waiting, log_note};
 use pinion_replication_protocol::message::{OplogQueryMetadata, ReplSetMetadata};
+use pinion_replication_protocol::node::Node;
 use pinion_runtime::sync::Notify;
-use pinion_runtime::{Instant, timeout_at};
+use pinion_runtime::{CoreId, Instant, Queue, submit_to, timeout_at};
 use pinion_storage::storage;
 use pinion_wire::idl::{GenericArguments, WriteConcern, WriteConcernW};
 use pinion_wire::{Error, ErrorCode, Reply, Result};
 
 use crate::commands::await_members;
+use crate::driver::driver;
 use crate::known::Known;
 
 /// One core's part of a member.
@@ -179,6 +182,18 @@ impl ReplicaSet for Seam {
             }
             .append_to(out);
         }
+    }
+
+    fn metrics(&self) -> Waiting<RawDocumentBuf> {
+        Box::pin(submit_to(CoreId(0), Queue::Foreground, || async {
+            driver().map_or_else(RawDocumentBuf::new, |driver| driver.metrics.document())
+        }))
+    }
+
+    fn rollback_id(&self) -> Waiting<i32> {
+        Box::pin(submit_to(CoreId(0), Queue::Foreground, || async {
+            driver().map_or(1, |driver| driver.with_node(Node::rollback_id))
+        }))
     }
 
     fn write_noop(&self, why: &'static str) -> Waiting<Result<Timestamp>> {

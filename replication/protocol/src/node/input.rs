@@ -3,10 +3,10 @@
 use pinion_bson::RawDocumentBuf;
 use pinion_clock::{OpTime, Term, Timestamp};
 use pinion_wire::Result;
-use pinion_wire::idl::WriteConcern;
+use pinion_wire::idl::{ReadPreferenceMode, WriteConcern};
 
 use crate::config::{Config, HostPort};
-use crate::decision::LastVote;
+use crate::decision::{ELECTION_OFFSET_FRACTION, LastVote, MAX_SYNC_SOURCE_LAG_SECS};
 use crate::message::{
     HeartbeatRequest, OpTimeAndWallTime, OplogQueryMetadata, ReplSetMetadata, StepDown,
     UpdatePosition, VoteRequest,
@@ -88,12 +88,22 @@ impl Persisted {
 }
 
 /// What a member may be told to do otherwise than by default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
     /// `enableElectionHandoff`.
     pub election_handoff: bool,
     /// `priorityTakeoverFreshnessWindowSeconds`.
     pub priority_takeover_freshness_secs: u32,
+    /// `replElectionTimeoutOffsetLimitFraction`.
+    pub election_offset_fraction: f64,
+    /// `maxSyncSourceLagSecs`.
+    pub max_sync_source_lag_secs: u32,
+    /// `enableOverrideClusterChainingSetting`: it syncs from others than the primary, whatever the configuration says.
+    pub override_chaining: bool,
+    /// `initialSyncSourceReadPreference`.
+    pub initial_sync_preference: Option<ReadPreferenceMode>,
+    /// `allowMultipleArbiters`.
+    pub multiple_arbiters: bool,
 }
 
 impl Default for Parameters {
@@ -101,6 +111,11 @@ impl Default for Parameters {
         Parameters {
             election_handoff: true,
             priority_takeover_freshness_secs: 2,
+            election_offset_fraction: ELECTION_OFFSET_FRACTION,
+            max_sync_source_lag_secs: MAX_SYNC_SOURCE_LAG_SECS,
+            override_chaining: false,
+            initial_sync_preference: None,
+            multiple_arbiters: false,
         }
     }
 }
