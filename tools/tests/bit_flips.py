@@ -78,7 +78,8 @@ def checksummed(data):
         used = sum(length for file, _, length in pages if file == partition["file"])
         assert used + partition["freeBytes"] == partition["fileBytes"], partition
     frames = list(ring_frames(data))
-    assert len(frames) == sum(ring["validFrames"] for ring in report["oplog"]["rings"] + report["own"]["rings"])
+    rings = report["oplog"]["rings"] + (report["own"] or {"rings": []})["rings"]
+    assert len(frames) == sum(ring["validFrames"] for ring in rings)
     return {
         "page": pages,
         "ring frame": frames,

@@ -280,6 +280,9 @@ impl<'a> Dispatch<'a> {
         }
         work.append_locks(&mut locks);
         let (choice, locks) = (choice.finish(), locks.finish());
+        let mut tickets = DocBuilder::new();
+        work.append_tickets(&mut tickets);
+        let tickets = tickets.finish();
         let chosen = |name| pinion_bson::get(&choice, name);
         let hash = |name| chosen(name).and_then(|hash| hash.as_str());
         tracing::info!(
@@ -295,6 +298,7 @@ impl<'a> Dispatch<'a> {
             queryFramework = work.plan().map(|_| "classic"), errCode = error.map(|error| error.code.0),
             errMsg = error.map(|error| &*error.message), reslen = reply.map(|reply| reply.len() as u64),
             locks = display(to_extended_json(&locks, JsonMode::Relaxed)),
+            flowControl = (!tickets.is_empty()).then(|| display(to_extended_json(&tickets, JsonMode::Relaxed))),
             remote = ctx.client.remote.map(display), protocol = "op_msg",
             durationMillis = took.as_millis() as u64, "Slow query"
         );

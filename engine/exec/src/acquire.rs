@@ -1,7 +1,7 @@
 //! The one door to a collection: every command that reads or changes documents comes in here.
 //!
-//! What has to hold at each access is checked here and nowhere else, in this order: the operation
-//! is not interrupted, the namespace's gate admits it, the node's state allows it, the name is no view's unless the caller can
+//! What has to hold at each access is checked here and nowhere else, in this order: a write has its ticket where the set lags,
+//! the operation is not interrupted, the namespace's gate admits it, the node's state allows it, the name is no view's unless the caller can
 //! have one, the caller means the collection that has the name (`collectionUUID`), and the
 //! collection is there. Filters and pipelines are parsed behind the door, as what they mean depends
 //! on what the name stands for.
@@ -22,6 +22,7 @@ use pinion_wire::{Error, ErrorCode, GateKind, OpContext, Result};
 
 use crate::interrupt::interruptible;
 use crate::limits::INNER_GATE_TIMEOUT;
+use crate::replication::take_ticket;
 use crate::state::state;
 use crate::topology::{Intent, SetView, check_access};
 
@@ -190,6 +191,9 @@ pub(crate) struct Acquired {
 /// Waits until the namespace's gate admits the access, and looks at what is behind it.
 pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired> {
     let catalog = core_catalog();
+    if wanted.intent == Intent::Write {
+        take_ticket(ctx, &wanted.ns).await?;
+    }
     let mut view: Option<Box<ResolvedView>> = None;
     let (pass, collection, set) = loop {
         let ns = view.as_ref().map_or(&wanted.ns, |view| &view.on);

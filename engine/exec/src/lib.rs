@@ -29,6 +29,7 @@ mod parking;
 mod plan_cache;
 mod profile;
 mod query_settings;
+mod replication;
 mod sessions;
 mod spill;
 mod state;
@@ -57,6 +58,7 @@ pub use commands::{
     register_commands, register_test_commands,
 };
 pub use concern::forget_everywhere as forget_default_concerns;
+pub use concern::has_default_write_concern;
 pub use local::{document_by_id, read_local, write_local};
 pub use member::{
     begin_as_primary, check_own_collections, interrupt_writers, last_logged, log_note,
@@ -74,6 +76,10 @@ pub use pinion_catalog::{begin_builds_anew, from_fatal};
 pub use profile::set_profile_defaults;
 pub use read::from_log_error;
 pub use reopen::reopen_at;
+pub use replication::{
+    FlowControlStatus, FlowSample, ReplicationParameters, flow_sample, replication_parameters,
+    set_tickets, tickets_ran_out,
+};
 pub use sessions::forget_all as forget_sessions;
 pub use state::{NodeShared, NodeState, state};
 pub use topology::{LastWrite, ReplicaSet, SetView, Waiting};

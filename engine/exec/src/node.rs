@@ -15,6 +15,7 @@ use crate::cloning::PassedOver;
 use crate::limits::{REAP_INTERVAL, SESSION_TIMEOUT};
 use crate::members::MemberAccess;
 use crate::options::NodeOptions;
+use crate::replication::NodeTickets;
 use crate::spill::NodeMemory;
 use crate::state::{NodeShared, NodeState, state};
 
@@ -54,6 +55,7 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
     let shared = Arc::new(NodeShared {
         memory,
         member_access,
+        tickets: NodeTickets::default(),
         options,
         process_id: ObjectId::from_bytes(process_id),
         started: pinion_runtime::now(),

@@ -16,6 +16,7 @@ use crate::limits::{
     MIN_SPACE_BESIDE_SPILLS_BYTES, MOST_LEAST_FREE_MB, SESSION_TIMEOUT,
 };
 use crate::log_verbosity;
+use crate::replication::{self, ReplicationParameters, ReplicationSetting};
 use crate::spill::MemoryLimit;
 use crate::ttl::{TtlParameters, TtlSetting};
 use crate::version::feature_version;
@@ -34,6 +35,7 @@ pub(crate) struct Parameters {
     /// Bytes on disk that nothing is spilled into.
     pub spilling_min_available_bytes: i64,
     pub ttl: TtlParameters,
+    pub replication: ReplicationParameters,
     /// Whether the commands of tests are there.
     pub enable_test_commands: bool,
     /// How far ahead of the wall clock a cluster time may be that a request tells.
@@ -101,11 +103,15 @@ pub fn set_start_parameters(given: &[(String, String)]) -> std::result::Result<(
                 "--setParameter {name}={text} is not supported: unknown parameter, or it cannot be set"
             ));
         }
+        let fraction = || match ReplicationParameters::takes_fraction(name) {
+            true => text.parse::<f64>().ok(),
+            false => None,
+        };
         let value = match (text.as_str(), text.parse::<i64>()) {
             ("true", _) => RawBsonRef::Boolean(true),
             ("false", _) => RawBsonRef::Boolean(false),
             (_, Ok(number)) => RawBsonRef::Int64(number),
-            (text, Err(_)) => RawBsonRef::String(text),
+            (text, Err(_)) => fraction().map_or(RawBsonRef::String(text), RawBsonRef::Double),
         };
         let setting = Parameters::parse(name, value)
             .map_err(|error| format!("--setParameter {name}={text}: {}", error.message))?;
@@ -125,6 +131,7 @@ impl Default for Parameters {
             allow_disk_use_by_default: true,
             spilling_min_available_bytes: MIN_SPACE_BESIDE_SPILLS_BYTES,
             ttl: TtlParameters::default(),
+            replication: ReplicationParameters::default(),
             enable_test_commands: false,
             max_clock_drift_secs: DEFAULT_MAX_DRIFT_SECS,
             keys_rotation_secs: KEYS_ROTATION_SECS,
@@ -190,6 +197,7 @@ pub(crate) enum Setting {
     AllowDiskUseByDefault(bool),
     SpillingMinAvailable(i64),
     Ttl(TtlSetting),
+    Replication(ReplicationSetting),
     MaxClockDrift(u32),
     KeysRotation(u32),
 }
@@ -197,8 +205,20 @@ pub(crate) enum Setting {
 /// What stands before the name of a fail point where it is a parameter.
 pub(crate) const FAIL_POINT_PREFIX: &str = "failpoint.";
 
+/// Whether there is a parameter of this name.
+pub(crate) fn is_known(name: &str) -> bool {
+    OWN_NAMES.contains(&name) || replication::NAMES.contains(&name)
+}
+
 /// All parameters that can be asked for, in order.
-pub(crate) const NAMES: [&str; 30] = [
+pub(crate) fn names() -> Vec<&'static str> {
+    let mut names = [&OWN_NAMES[..], &replication::NAMES].concat();
+    names.sort_unstable();
+    names
+}
+
+/// Those that are not of replication.
+const OWN_NAMES: [&str; 30] = [
     "KeysRotationIntervalSec",
     "allowDiskUseByDefault",
     "authenticationMechanisms",
@@ -317,7 +337,10 @@ impl Parameters {
                 Some(limit) => {
                     out.append(name, limit.get(&self.memory));
                 }
-                None => return self.ttl.append_as(parameter, name, out),
+                None => {
+                    return self.ttl.append_as(parameter, name, out)
+                        || self.replication.append_as(parameter, name, out);
+                }
             },
         }
         true
@@ -345,6 +368,9 @@ impl Parameters {
             "enableTestCommands" => (false, true),
             "maxAcceptableLogicalClockDriftSecs" | "KeysRotationIntervalSec" => (false, true),
             _ => {
+                if let Some(runtime) = ReplicationParameters::settable_at_runtime(name) {
+                    return (runtime, true);
+                }
                 let is_limit = MemoryLimit::find(name).is_some();
                 (is_limit, is_limit)
             }
@@ -428,6 +454,9 @@ impl Parameters {
                 if let Some(setting) = TtlSetting::parse(name, value) {
                     return setting.map(Setting::Ttl);
                 }
+                if let Some(setting) = ReplicationSetting::parse(name, value) {
+                    return setting.map(Setting::Replication);
+                }
                 if let Some(limit) = MemoryLimit::find(name) {
                     return Ok(Setting::Memory(limit, limit.parse(value)?));
                 }
@@ -469,6 +498,10 @@ impl Parameters {
             Setting::SpillingMinAvailable(value) => self.spilling_min_available_bytes = *value,
             Setting::MaxClockDrift(secs) => self.max_clock_drift_secs = *secs,
             Setting::KeysRotation(secs) => self.keys_rotation_secs = *secs,
+            Setting::Replication(setting) => {
+                self.replication.set(*setting);
+                crate::sessions::parameters_changed();
+            }
             Setting::Ttl(setting) => {
                 self.ttl.set(*setting);
                 crate::state::state().ttl.parameters_changed();

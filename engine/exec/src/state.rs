@@ -24,6 +24,7 @@ use crate::plan_cache::{IndexFilters, PlanCache};
 use crate::profile::Profiles;
 use crate::query_settings::SettingsTable;
 use crate::read::{CursorTable, PartTable};
+use crate::replication::{FlowControl, NodeTickets};
 use crate::sessions::{SessionCatalog, SessionRefresh, SessionTable};
 use crate::spill::NodeMemory;
 use crate::time_keys::TimeKeys;
@@ -64,6 +65,7 @@ pub struct NodeState {
     pub(crate) last_compact: Cell<u64>,
     /// The number of the last file that an operation of this core spilled into.
     last_spill_file: Cell<u64>,
+    pub(crate) flow_control: FlowControl,
     pub(crate) ttl: TtlMonitor,
     /// What cluster times are signed with.
     pub(crate) time_keys: TimeKeys,
@@ -97,6 +99,8 @@ pub struct NodeShared {
     pub(crate) memory: NodeMemory,
     /// How other members prove to be that, where they have to.
     pub(crate) member_access: Option<MemberAccess>,
+    /// What writes take while the set lags.
+    pub(crate) tickets: NodeTickets,
 }
 
 struct ObjectIds {
@@ -134,6 +138,7 @@ impl NodeState {
             auto_compact: Cell::new(0),
             last_compact: Cell::new(0),
             last_spill_file: Cell::new(0),
+            flow_control: FlowControl::default(),
             ttl: TtlMonitor::default(),
             time_keys: TimeKeys::default(),
             capped: CappedTable::default(),

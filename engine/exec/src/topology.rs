@@ -124,6 +124,16 @@ pub trait ReplicaSet {
     /// The primary's; `NotWritablePrimary` where none is known, and `HostUnreachable` and the like where it does not answer.
     fn run_on_primary(&self, command: RawDocumentBuf) -> Waiting<Result<RawDocumentBuf>>;
 
+    /// What the driver counts, as `metrics.repl` of `serverStatus` has it.
+    fn metrics(&self) -> Waiting<RawDocumentBuf> {
+        Box::pin(async { RawDocumentBuf::new() })
+    }
+
+    /// How often this member rolled back, and once more.
+    fn rollback_id(&self) -> Waiting<i32> {
+        Box::pin(async { 1 })
+    }
+
     /// Logs an entry that changes nothing and tells why, and gives its timestamp.
     ///
     /// # Errors

@@ -190,6 +190,9 @@ async fn reconfig(cmd: Invocation) -> Result<Reply> {
             return Err(Driver::not_initialized());
         };
         let config = Config::parse(&document)?.with_identity_of(&current);
+        if !force && config.default_is_majority() != current.default_is_majority() {
+            check_default_write_concern().await?;
+        }
         let self_index = locate(&driver.peers, &config).await;
         let asked = Command::Reconfig {
             config,
@@ -199,6 +202,17 @@ async fn reconfig(cmd: Invocation) -> Result<Reply> {
         driver.command(asked).await
     })
     .await
+}
+
+/// Commands that name no write concern must not wait for fewer members all of a sudden, or for more.
+async fn check_default_write_concern() -> Result<()> {
+    match pinion_exec::has_default_write_concern().await {
+        true => Ok(()),
+        false => Err(Error::new(
+            ErrorCode::NEW_REPLICA_SET_CONFIGURATION_INCOMPATIBLE,
+            "Reconfig attempted to install a config that would change the implicit default write concern. Use the setDefaultRWConcern command to set a cluster-wide write concern and try the reconfig again.",
+        )),
+    }
 }
 
 async fn get_config(cmd: Invocation) -> Result<Reply> {

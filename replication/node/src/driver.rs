@@ -11,7 +11,7 @@ use pinion_exec::{SetView, state};
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::message::OpTimeAndWallTime;
 use pinion_replication_protocol::node::{
-    Command, CommandId, Identity, Input, Node, Now, Parameters, Persisted, Progress,
+    Command, CommandId, Identity, Input, Node, Now, Persisted, Progress,
 };
 use pinion_runtime::sync::{Notify, OneshotSender, Semaphore, oneshot};
 use pinion_runtime::{
@@ -24,9 +24,11 @@ use pinion_wire::{Error, ErrorCode, Result, interruption};
 use crate::MemberOptions;
 use crate::effects::Persist;
 use crate::follower::Follower;
+use crate::idle::machine_parameters;
 use crate::initial_sync::InitialSync;
 use crate::known::{Known, set_view};
 use crate::limits::{MAX_OPLOG_BYTES, MIN_OPLOG_BYTES, OPLOG_SHARE, TICK_PAUSE};
+use crate::metrics::Metrics;
 use crate::peers::Peers;
 use crate::persisted;
 use crate::planted::PlantedFault;
@@ -51,6 +53,7 @@ pub(crate) struct Driver {
     /// How much of the oplog is kept.
     pub(crate) retention: Cell<LogRetention>,
     pub(crate) follower: Follower,
+    pub(crate) metrics: Metrics,
     /// Whoever has storage lead or follow has the turn: they come to it in the order in which the machine asked for it.
     pub(crate) role_turn: Semaphore,
     /// What tells how far the oplog is durable.
@@ -163,7 +166,7 @@ pub async fn start(options: MemberOptions) -> Result<()> {
         seed: pinion_runtime::random_stream("replication").next_u64(),
         parameters: Parameters {
             counts_older_terms: options.planted_fault == PlantedFault::CommitOverTerms,
-            ..Parameters::default()
+            ..machine_parameters()
         },
     };
     let retention = retention(&options).await?;
@@ -180,6 +183,7 @@ pub async fn start(options: MemberOptions) -> Result<()> {
         terms: RefCell::new(Terms::starting_at(last)),
         retention: Cell::new(retention),
         follower: Follower::new(),
+        metrics: Metrics::default(),
         role_turn: Semaphore::new(1),
         watching: RefCell::default(),
         fetching: RefCell::default(),
@@ -196,6 +200,8 @@ pub async fn start(options: MemberOptions) -> Result<()> {
     pinion_runtime::set_core_local(driver.clone());
     spawn(Queue::Foreground, driver.clone().keep_time());
     spawn(Queue::Foreground, driver.clone().persist());
+    spawn(Queue::Foreground, driver.clone().write_noops());
+    spawn(Queue::Foreground, driver.clone().control_flow());
     driver.watch_storage();
     // Before anything is fetched: what comes to be durable beside them may be an entry that ends them.
     pinion_exec::begin_builds_anew().await?;
@@ -227,7 +233,11 @@ pub(crate) fn with_wall(optime: OpTime) -> OpTimeAndWallTime {
 impl Driver {
     /// Tells the machine what happened, and sets about what it wants done.
     pub(crate) fn tell(self: &Rc<Self>, input: Input) {
-        let effects = self.node.borrow_mut().step(time(), input);
+        let effects = {
+            let mut node = self.node.borrow_mut();
+            node.set_parameters(machine_parameters());
+            node.step(time(), input)
+        };
         for effect in effects {
             self.perform(effect);
         }

@@ -5,7 +5,8 @@ use std::rc::Rc;
 use pinion_bson::{ObjectId, rawdoc};
 use pinion_clock::{Term, Timestamp};
 use pinion_exec::{
-    begin_as_primary, forget_default_concerns, forget_sessions, interrupt_writers, log_note, state,
+    begin_as_primary, forget_default_concerns, forget_sessions, interrupt_writers, log_note,
+    replication_parameters, state,
 };
 use pinion_replication_protocol::config::{Config, HostPort, find_self};
 use pinion_replication_protocol::decision::LastVote;
@@ -16,7 +17,7 @@ use pinion_storage::storage;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::driver::{Driver, with_wall};
-use crate::limits::{HISTORY_SECS, SELF_CHECK, WRITERS_POLL};
+use crate::limits::{SELF_CHECK, WRITERS_POLL};
 use crate::peers::Peers;
 use crate::persisted;
 use crate::planted::PlantedFault;
@@ -80,6 +81,7 @@ impl Driver {
                 source,
                 purpose: SyncPurpose::Steady | SyncPurpose::CatchUp,
             } => {
+                self.metrics.chose_source(&source);
                 let fetch = spawn(Queue::Foreground, self.clone().fetch(source));
                 self.fetching.replace(Some(fetch));
             }
@@ -91,7 +93,10 @@ impl Driver {
             Effect::StartFetching {
                 source,
                 purpose: SyncPurpose::InitialSync,
-            } => self.copy_from(source),
+            } => {
+                self.metrics.chose_source(&source);
+                self.copy_from(source);
+            }
             Effect::StartInitialSync => self.begin_initial_sync(),
             Effect::StartRollback {
                 source,
@@ -113,7 +118,8 @@ impl Driver {
         }
         let storage = storage();
         storage.set_stable(stable);
-        let oldest = stable.secs().saturating_sub(HISTORY_SECS);
+        let history_secs = replication_parameters().snapshot_history_secs;
+        let oldest = stable.secs().saturating_sub(history_secs.unsigned_abs());
         storage.set_oldest(Timestamp::new(oldest, 0));
     }
 

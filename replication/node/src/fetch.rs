@@ -5,19 +5,20 @@ use std::rc::Rc;
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, Timestamp as BsonTimestamp, rawdoc};
 use pinion_clock::{OpTime, Timestamp};
+use pinion_exec::replication_parameters;
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::decision::{FirstBatch, FirstBatchVerdict, judge_first_batch};
 use pinion_replication_protocol::message::{
     OPLOG_QUERY_DATA, OplogQueryMetadata, REPL_DATA, ReplSetMetadata,
 };
 use pinion_replication_protocol::node::{self, Input, SourceFailure};
-use pinion_runtime::{Duration, timeout};
+use pinion_runtime::{Duration, now, timeout};
 use pinion_server::{Remote, RemoteError, RemoteReply};
 use pinion_wire::{Error, ErrorCode};
 
 use crate::driver::Driver;
 use crate::follower::Fetched;
-use crate::limits::{FETCH_RETRIES, FETCH_TIMEOUT, FIRST_FETCH_TIME, PROBE_TIMEOUT, SILENCE};
+use crate::limits::{FETCH_TIMEOUT, PROBE_TIMEOUT, SILENCE};
 use crate::peers::connect;
 
 /// Why fetching ends.
@@ -87,7 +88,7 @@ impl Driver {
                     self.tell(Input::Unreachable(source.clone()));
                     SourceFailure::Unreachable
                 }
-                End::Broken(why) if failures <= FETCH_RETRIES => {
+                End::Broken(why) if failures <= self.fetcher_restarts() => {
                     tracing::info!(target: "REPL", id = 21_275u64, source = %source, why, failures, "Recreating cursor for oplog fetcher due to error");
                     continue;
                 }
@@ -100,6 +101,16 @@ impl Driver {
             };
             return Some(failure);
         }
+    }
+
+    /// How often fetching begins anew with the same source before it is given up.
+    fn fetcher_restarts(&self) -> u32 {
+        let set = replication_parameters();
+        let restarts = match self.initial_sync.borrow().is_some() {
+            true => set.initial_sync_fetcher_restarts,
+            false => set.steady_fetcher_restarts,
+        };
+        restarts.unsigned_abs()
     }
 
     /// Whether a member, which was to answer, does not answer anything.
@@ -116,6 +127,7 @@ impl Driver {
     ) -> Result<std::convert::Infallible, End> {
         let last = self.follower.last();
         let mut fetch = Fetch::open(source).await?;
+        self.metrics.opened();
         let reply = fetch.find(last, self.term()).await?;
         let entries = entries_of(&reply)?;
         let (repl, query) = metadata_of(reply.body())?;
@@ -138,7 +150,9 @@ impl Driver {
         let new = entries.into_iter().skip(1).collect();
         self.take_batch(source, &fetch, new, (repl, query)).await?;
         loop {
+            let asked = now();
             let reply = fetch.more(self.term(), self.committed()).await?;
+            self.metrics.batch(asked.elapsed());
             let metadata = metadata_of(reply.body())?;
             let entries = entries_of(&reply)?;
             self.take_batch(source, &fetch, entries, metadata).await?;
@@ -155,6 +169,8 @@ impl Driver {
         entries: Vec<Fetched>,
         (repl, query): (ReplSetMetadata, OplogQueryMetadata),
     ) -> Result<(), End> {
+        let bytes = entries.iter().map(|entry| entry.bytes.len()).sum();
+        self.metrics.fetched(entries.len(), bytes);
         let mut last = self.follower.last();
         for entry in &entries {
             if entry.optime.ts <= last.ts || entry.optime.term < last.term {
@@ -204,17 +220,19 @@ impl Fetch {
 
     /// The first batch, from this node's last entry on.
     async fn find(&mut self, last: OpTime, term: i64) -> Result<RemoteReply, End> {
+        let secs = replication_parameters().initial_find_secs.unsigned_abs();
+        let find_time = Duration::from_secs(secs.into());
         let mut find = rawdoc! {
             "find": "oplog.rs",
             "filter": { "ts": { "$gte": bson_ts(last.ts) } },
             "tailable": true,
             "awaitData": true,
-            "maxTimeMS": FIRST_FETCH_TIME.as_millis() as i64,
+            "maxTimeMS": find_time.as_millis() as i64,
             "term": term,
             "readConcern": { "level": "local", "afterClusterTime": BsonTimestamp { time: 0, increment: 1 } },
         };
         finish(&mut find);
-        let reply = timeout(FIRST_FETCH_TIME + FETCH_TIMEOUT, self.remote.run(&find));
+        let reply = timeout(find_time + FETCH_TIMEOUT, self.remote.run(&find));
         let reply = reply.await.map_err(|_| timed_out())??;
         self.cursor = cursor_of(reply.body());
         Ok(reply)
@@ -231,6 +249,12 @@ impl Fetch {
                 "lastKnownCommittedOpTime": { "ts": bson_ts(committed.ts), "t": committed.term.0 },
             };
             finish(&mut more);
+            if !replication_parameters().fetcher_uses_exhaust {
+                let reply = timeout(AWAIT + SILENCE, self.remote.run(&more));
+                let reply = reply.await.map_err(|_| timed_out())??;
+                self.cursor = cursor_of(reply.body());
+                return Ok(reply);
+            }
             self.remote.stream(&more).await?;
         }
         let reply = timeout(AWAIT + SILENCE, self.remote.next());

@@ -10,15 +10,15 @@ use bytes::Bytes;
 use pinion_clock::{OpTime, Term, Timestamp};
 use pinion_exec::{Applier, ApplyMode, from_fatal};
 use pinion_runtime::sim::event;
-use pinion_runtime::sync::{OneshotSender, Receiver, Sender, channel, oneshot};
-use pinion_runtime::{JoinHandle, Queue, spawn};
+use pinion_runtime::sync::{Notify, OneshotSender, Receiver, Sender, channel, oneshot};
+use pinion_runtime::{Duration, JoinHandle, Queue, spawn, timeout, wall_ms};
 use pinion_storage::{ForeignEntry, WriteError, storage};
 use pinion_wire::idl::i64_exact;
 use pinion_wire::{Error, Result};
 
 use crate::driver::Driver;
 use crate::effects::stop_node;
-use crate::limits::BATCHES_AHEAD;
+use crate::limits::{BATCHES_AHEAD, DELAY_POLL};
 
 /// An entry of another member's oplog.
 #[derive(Clone, Debug)]
@@ -62,6 +62,18 @@ pub(crate) struct Follower {
     last: Cell<OpTime>,
     /// Entries are logged, and applied by others.
     logs_only: Cell<bool>,
+    /// How many wait for all that was handed over: a delay does not hold it back then.
+    hurrying: Cell<u32>,
+    hurry: Notify,
+}
+
+/// While this lives, a delay holds nothing back.
+struct Hurry<'a>(&'a Follower);
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        self.0.hurrying.set(self.0.hurrying.get() - 1);
+    }
 }
 
 impl Follower {
@@ -71,7 +83,15 @@ impl Follower {
             task: RefCell::new(None),
             last: Cell::new(OpTime::NULL),
             logs_only: Cell::new(false),
+            hurrying: Cell::new(0),
+            hurry: Notify::new(),
         }
+    }
+
+    fn hurry(&self) -> Hurry<'_> {
+        self.hurrying.set(self.hurrying.get() + 1);
+        self.hurry.notify_all();
+        Hurry(self)
     }
 
     /// What is fetched next comes behind this entry.
@@ -110,6 +130,7 @@ impl Driver {
 
     /// Takes nothing more, and completes when everything is applied that was taken.
     pub(crate) async fn stop_following(&self) {
+        let _hurry = self.follower.hurry();
         *self.follower.work.borrow_mut() = None;
         let task = self.follower.task.take();
         if let Some(task) = task {
@@ -141,6 +162,7 @@ impl Driver {
 
     /// Waits until everything that was handed over is applied.
     pub(crate) async fn apply_all(&self) {
+        let _hurry = self.follower.hurry();
         let work = self.follower.work.borrow().clone();
         let Some(work) = work else {
             return;
@@ -159,7 +181,7 @@ impl Driver {
         );
         while let Some(work) = work.recv().await {
             let done = match work {
-                Work::Entries(entries) => self.log_and_apply(&applier, entries).await,
+                Work::Entries(entries) => self.take_in_time(&applier, entries).await,
                 Work::Barrier(done) => {
                     let applied = applier.barrier().await;
                     self.set_applied(applier.applied());
@@ -180,6 +202,46 @@ impl Driver {
         }
         self.set_applied(applier.applied());
         telling.abort();
+    }
+
+    /// Logs and applies entries, on a member with a delay when they are as old as it says.
+    async fn take_in_time(&self, applier: &Applier, mut entries: Vec<Fetched>) -> Result<()> {
+        loop {
+            let due = self.due_entries(&entries);
+            let later = entries.split_off(due);
+            if !entries.is_empty() {
+                self.log_and_apply(applier, entries).await?;
+            }
+            let Some(next) = later.first() else {
+                return Ok(());
+            };
+            let hurried = self.follower.hurry.notified();
+            let wait = self.until_due(next.optime.ts).min(DELAY_POLL);
+            if self.follower.hurrying.get() == 0 {
+                let _ = timeout(wait, hurried).await;
+            }
+            entries = later;
+        }
+    }
+
+    /// How many of the entries are old enough.
+    fn due_entries(&self, entries: &[Fetched]) -> usize {
+        if self.follower.logs_only.get() || self.follower.hurrying.get() > 0 || self.delay_ms() == 0
+        {
+            return entries.len();
+        }
+        entries.partition_point(|entry| self.until_due(entry.optime.ts).is_zero())
+    }
+
+    fn until_due(&self, ts: Timestamp) -> Duration {
+        let due = i64::from(ts.secs()) * 1000 + self.delay_ms();
+        Duration::from_millis(due.saturating_sub(wall_ms()).max(0) as u64)
+    }
+
+    /// `secondaryDelaySecs` of this member.
+    fn delay_ms(&self) -> i64 {
+        self.with_node(|node| node.delay_secs())
+            .saturating_mul(1000)
     }
 
     async fn log_and_apply(&self, applier: &Applier, mut entries: Vec<Fetched>) -> Result<()> {
@@ -207,6 +269,7 @@ impl Driver {
             return Ok(());
         }
         self.options.planted_fault.spoil(&mut entries);
+        self.metrics.applied(entries.len());
         for entry in entries {
             let applied = applier.apply(entry.optime.ts, entry.bytes).await;
             applied.map_err(|error| Error::internal(error.to_string()))?;

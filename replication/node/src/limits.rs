@@ -36,18 +36,11 @@ pub(crate) const TICK_PAUSE: Duration = Duration::from_millis(1);
 /// Batches of fetched entries that wait to be logged.
 pub(crate) const BATCHES_AHEAD: usize = 4;
 
-/// How often fetching begins anew with the same source before it is given up.
-pub(crate) const FETCH_RETRIES: u32 = 3;
-
 /// How long a source has beside the time that it is told to wait.
 pub(crate) const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a source may look for this node's last entry.
+/// How long a source may take for the first batch of a read while data are copied.
 pub(crate) const FIRST_FETCH_TIME: Duration = Duration::from_secs(60);
-
-/// How far back snapshots can be read, before the last entry that nothing can undo: MongoDB's
-/// `minSnapshotHistoryWindowInSeconds`.
-pub(crate) const HISTORY_SECS: u32 = 300;
 
 /// For how long a source may send nothing, beside the time that it is told to wait, before it is asked whether it is there.
 pub(crate) const SILENCE: Duration = Duration::from_millis(1000);
@@ -55,13 +48,10 @@ pub(crate) const SILENCE: Duration = Duration::from_millis(1000);
 /// How long it has to answer that.
 pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_millis(1000);
 
-/// Attempts of an initial sync, after which the node stops: MongoDB's `numInitialSyncAttempts`.
-pub(crate) const MAX_SYNC_ATTEMPTS: u32 = 10;
-
 /// Collections that each core copies at once. Each has a batch of documents in memory, and one on its way.
 pub(crate) const COPIES_PER_CORE: u16 = 2;
 
-/// How often in a row a read of the source is begun anew, and the pause before.
+/// How often in a row a question to the source is asked anew, and the pause before.
 pub(crate) const COPY_RETRIES: u32 = 10;
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
@@ -81,3 +71,9 @@ pub(crate) const ROLLBACK_BATCH_BYTES: usize = 16 << 20;
 
 /// Bytes that are written to a file of a rollback at once: whole blocks.
 pub(crate) const ROLLBACK_FILE_BYTES: usize = 1 << 20;
+
+/// How often flow control decides, as MongoDB's: tickets are for a second.
+pub(crate) const FLOW_PERIOD: Duration = Duration::from_secs(1);
+
+/// How often a member with a delay looks whether that has changed.
+pub(crate) const DELAY_POLL: Duration = Duration::from_secs(1);

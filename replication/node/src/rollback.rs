@@ -11,7 +11,8 @@ use std::rc::Rc;
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, rawdoc};
 use pinion_clock::{OpTime, Timestamp};
 use pinion_exec::{
-    Applier, ApplyMode, OpenNodeError, Uuid, document_by_id, from_log_error, reopen_at, state,
+    Applier, ApplyMode, OpenNodeError, Uuid, document_by_id, from_log_error, reopen_at,
+    replication_parameters, state,
 };
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::decision::{CommonPointSearch, Oplog, SearchStep};
@@ -89,7 +90,18 @@ impl Driver {
         } = parting;
         tracing::info!(target: "ROLLBACK", id = 21_593u64, source = %source, commonPoint = ?common, entries = rolled_back, "Transition to ROLLBACK");
         event("rollback begin");
-        if let Err(error) = keep_documents(&affected).await {
+        let set = replication_parameters();
+        let limit_secs = set.rollback_limit_secs.unsigned_abs();
+        let undone_secs = self.undone_secs(common.ts).await;
+        if undone_secs > limit_secs {
+            let why = format!(
+                "not willing to roll back more than {limit_secs} seconds of data. Have: {undone_secs} seconds"
+            );
+            return stop_node("a rollback is not possible", &Error::internal(why));
+        }
+        if set.create_rollback_data_files
+            && let Err(error) = keep_documents(&affected).await
+        {
             return stop_node("the documents of a rollback cannot be kept", &error);
         }
         self.reopens.set(true);
@@ -108,6 +120,15 @@ impl Driver {
             }
             Err(error) => stop_node("a rollback has failed", &error),
         }
+    }
+
+    /// Over how many seconds what goes was written: from the first entry behind the common point to the last.
+    async fn undone_secs(&self, common: Timestamp) -> u32 {
+        let mut log = storage().log_after(common);
+        let first = log.next_batch(1, 1).await.ok();
+        let first = first.and_then(|batch| batch.first().map(|(ts, _)| ts.secs()));
+        let last = storage().last_allotted().secs();
+        first.map_or(0, |first| last.saturating_sub(first))
     }
 
     async fn go_back(self: &Rc<Self>, common: OpTime, rollback_id: i32) -> Result<()> {

@@ -12,7 +12,7 @@ use pinion_replication_protocol::decision::{Readiness, is_ready};
 use pinion_replication_protocol::message::{OplogQueryMetadata, ReplSetMetadata};
 use pinion_replication_protocol::node::Node;
 use pinion_runtime::sync::Notify;
-use pinion_runtime::{Instant, timeout_at};
+use pinion_runtime::{CoreId, Instant, Queue, submit_to, timeout_at};
 use pinion_storage::storage;
 use pinion_wire::idl::{GenericArguments, WriteConcern, WriteConcernW};
 use pinion_wire::{Error, ErrorCode, Reply, Result};
@@ -214,6 +214,18 @@ impl ReplicaSet for Seam {
             let reply = reply.map_err(|error| error.into_error())?;
             Ok(reply.body().to_owned())
         })
+    }
+
+    fn metrics(&self) -> Waiting<RawDocumentBuf> {
+        Box::pin(submit_to(CoreId(0), Queue::Foreground, || async {
+            driver().map_or_else(RawDocumentBuf::new, |driver| driver.metrics.document())
+        }))
+    }
+
+    fn rollback_id(&self) -> Waiting<i32> {
+        Box::pin(submit_to(CoreId(0), Queue::Foreground, || async {
+            driver().map_or(1, |driver| driver.with_node(Node::rollback_id))
+        }))
     }
 
     fn write_noop(&self, why: &'static str) -> Waiting<Result<Timestamp>> {

@@ -1,5 +1,6 @@
 """Each driver runs the life of a small application with its defaults; its packages are installed below target/."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -49,6 +50,22 @@ def test_mongosh(node):
                  "--file", HERE / "mongosh" / "scenario.js", env={"HOME": str(home)})
     assert output.strip().splitlines()[-1] == "ok", output
     assert "Warning" not in output and "deprecat" not in output.lower(), output
+
+
+def test_mongosh_makes_a_set():
+    home = npm("mongosh")
+    nodes = [Node("--replSet", "rs0", "--cpus", "2") for _ in range(4)]
+    try:
+        for member in nodes:
+            member.start()
+        hosts = [f"127.0.0.1:{member.port}" for member in nodes]
+        output = run("node", home / "node_modules" / "mongosh" / "bin" / "mongosh.js", f"{nodes[0].uri}/?directConnection=true",
+                     "--quiet", "--norc", "--eval", f"globalThis.hosts = {json.dumps(hosts)}", "--file", HERE / "mongosh" / "set.js",
+                     env={"HOME": str(home)})
+        assert output.strip().splitlines()[-1] == "ok", output
+    finally:
+        for member in nodes:
+            member.__exit__()
 
 
 # What is typed at the prompt, and what must be in the answers, in this order.

@@ -51,6 +51,9 @@ pub struct OpWork {
     yields: AtomicU64,
     /// Of readers and of writers.
     gates: [Passes; 2],
+    /// Of flow control.
+    tickets: Passes,
+    awaits_ticket: AtomicBool,
     originating: OnceLock<Bytes>,
 }
 
@@ -162,6 +165,43 @@ impl OpWork {
         out.end();
     }
 
+    /// Tells whether the operation waits for a ticket of flow control now.
+    pub fn set_awaits_ticket(&self, awaits: bool) {
+        self.awaits_ticket.store(awaits, Ordering::Relaxed);
+    }
+
+    pub fn awaits_ticket(&self) -> bool {
+        self.awaits_ticket.load(Ordering::Relaxed)
+    }
+
+    /// Counts that the operation took a ticket of flow control, and how long it waited if it had to.
+    pub fn took_ticket(&self, wait_us: Option<u64>) {
+        self.tickets.passed.fetch_add(1, Ordering::Relaxed);
+        self.waited_for_ticket(wait_us);
+    }
+
+    /// Counts a wait for a ticket, whether or not one was taken.
+    pub fn waited_for_ticket(&self, wait_us: Option<u64>) {
+        if let Some(us) = wait_us {
+            self.tickets.waited.fetch_add(1, Ordering::Relaxed);
+            self.tickets.wait_us.fetch_add(us, Ordering::Relaxed);
+        }
+    }
+
+    /// Appends the tickets of flow control that were taken, as far as there were some.
+    pub fn append_tickets(&self, out: &mut DocBuilder) {
+        for (name, count) in [
+            ("acquireCount", &self.tickets.passed),
+            ("acquireWaitCount", &self.tickets.waited),
+            ("timeAcquiringMicros", &self.tickets.wait_us),
+        ] {
+            let count = count.load(Ordering::Relaxed);
+            if count > 0 {
+                out.append(name, count as i64);
+            }
+        }
+    }
+
     /// Tells that documents are sorted in memory.
     pub fn sorts(&self) {
         self.sorted.store(true, Ordering::Relaxed);
@@ -209,7 +249,8 @@ impl OpWork {
             to.fetch_add(from.load(Ordering::Relaxed), Ordering::Relaxed);
         };
         moved(&statement.yields, &self.yields);
-        for (from, to) in statement.gates.iter().zip(&self.gates) {
+        let tickets = [(&statement.tickets, &self.tickets)];
+        for (from, to) in statement.gates.iter().zip(&self.gates).chain(tickets) {
             moved(&from.passed, &to.passed);
             moved(&from.waited, &to.waited);
             moved(&from.wait_us, &to.wait_us);

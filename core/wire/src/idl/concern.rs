@@ -241,6 +241,28 @@ pub enum ReadPreferenceMode {
     Nearest,
 }
 
+impl ReadPreferenceMode {
+    const NAMED: [(&'static str, ReadPreferenceMode); 5] = [
+        ("primary", ReadPreferenceMode::Primary),
+        ("primaryPreferred", ReadPreferenceMode::PrimaryPreferred),
+        ("secondary", ReadPreferenceMode::Secondary),
+        ("secondaryPreferred", ReadPreferenceMode::SecondaryPreferred),
+        ("nearest", ReadPreferenceMode::Nearest),
+    ];
+
+    /// The mode of this name, if there is one.
+    pub fn named(name: &str) -> Option<ReadPreferenceMode> {
+        let mut all = Self::NAMED.into_iter();
+        all.find(|(known, _)| *known == name).map(|(_, mode)| mode)
+    }
+
+    pub fn name(self) -> &'static str {
+        let mut all = Self::NAMED.into_iter();
+        let found = all.find(|(_, mode)| *mode == self);
+        found.expect("every mode has a name").0
+    }
+}
+
 /// The mode of `$readPreference`. Tags, staleness and hedging only choose among members, which a client
 /// does before it sends the command; they are checked for their type.
 pub(super) fn parse_read_preference(document: &RawDocument) -> Result<ReadPreferenceMode> {
@@ -259,18 +281,13 @@ pub(super) fn parse_read_preference(document: &RawDocument) -> Result<ReadPrefer
             _ => {}
         }
     }
-    match mode {
-        "primary" => Ok(ReadPreferenceMode::Primary),
-        "primaryPreferred" => Ok(ReadPreferenceMode::PrimaryPreferred),
-        "secondary" => Ok(ReadPreferenceMode::Secondary),
-        "secondaryPreferred" => Ok(ReadPreferenceMode::SecondaryPreferred),
-        "nearest" => Ok(ReadPreferenceMode::Nearest),
-        other => Err(Error::bad_value(format!(
-            "Could not parse $readPreference mode '{other}'. Only the modes 'primary', 'primaryPreferred', \
+    ReadPreferenceMode::named(mode).ok_or_else(|| {
+        Error::bad_value(format!(
+            "Could not parse $readPreference mode '{mode}'. Only the modes 'primary', 'primaryPreferred', \
              'secondary', 'secondaryPreferred', and 'nearest' are supported. :: caused by :: Enumeration value \
-             '{other}' for field 'mode' is not a valid value."
-        ))),
-    }
+             '{mode}' for field 'mode' is not a valid value."
+        ))
+    })
 }
 
 #[cfg(test)]

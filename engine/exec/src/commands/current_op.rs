@@ -181,9 +181,10 @@ fn describe(op: &OpSnapshot, shown: Shown) -> RawDocumentBuf {
         .append("waitingForLock", false)
         .start_document("lockStats")
         .end();
-    out.append("waitingForFlowControl", false)
-        .start_document("flowControlStats")
-        .end();
+    out.append("waitingForFlowControl", work.awaits_ticket())
+        .start_document("flowControlStats");
+    work.append_tickets(&mut out);
+    out.end();
     out.finish()
 }
 

@@ -5,7 +5,7 @@ use pinion_wire::idl::{is_generic_argument, truthy};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::fail_points::{self, FailPoint};
-use crate::parameters::{FAIL_POINT_PREFIX, NAMES, Parameters, test_commands_enabled};
+use crate::parameters::{FAIL_POINT_PREFIX, Parameters, is_known, names, test_commands_enabled};
 use crate::state::state;
 
 /// `getParameter`.
@@ -48,7 +48,7 @@ fn append_parameters(body: &RawDocument, all: bool, details: bool, out: &mut Doc
     let parameters = state.parameters.borrow();
     let mut found = 0;
     let mut append = |name: &str| {
-        if details && NAMES.contains(&name) {
+        if details && is_known(name) {
             out.start_document(name);
             parameters.append_as(name, "value", out);
             let (runtime, startup) = Parameters::settable(name);
@@ -61,7 +61,7 @@ fn append_parameters(body: &RawDocument, all: bool, details: bool, out: &mut Doc
         }
     };
     if all {
-        NAMES.into_iter().for_each(append);
+        names().into_iter().for_each(append);
     } else {
         for (name, _) in elements(body).skip(1) {
             if !is_generic_argument(name) {
@@ -104,7 +104,7 @@ pub(crate) async fn set_parameter(cmd: Invocation) -> Result<Reply> {
             continue;
         }
         let (runtime, _) = Parameters::settable(name);
-        let is_start_only = NAMES.contains(&name) || is_fail_point(name);
+        let is_start_only = is_known(name) || is_fail_point(name);
         if is_start_only && !runtime {
             return Err(Error::new(
                 ErrorCode::ILLEGAL_OPERATION,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pinion_bson::{DateTime, DocBuilder, RawBsonRef};
+use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument};
 use pinion_catalog::core_catalog;
 use pinion_runtime::{CoreId, RuntimeStats};
 use pinion_wire::idl::truthy;
@@ -117,6 +117,9 @@ pub(crate) async fn server_status(cmd: Invocation) -> Result<Reply> {
     // Any field may name a section to leave out or to put in, so none is unknown.
     let wanted = |section: &str| pinion_bson::get(cmd.body(), section).is_none_or(truthy);
     append_status(&mut out, wanted).await;
+    if pinion_bson::get(cmd.body(), "oplog").is_some_and(truthy) {
+        super::status_member::append_oplog(&mut out).await?;
+    }
     Ok(out)
 }
 
@@ -271,7 +274,8 @@ async fn append_status(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
         append_memory(out);
     }
     if wanted("metrics") {
-        append_metrics(out, &sums);
+        let repl = super::status_member::metrics().await;
+        append_metrics(out, &sums, repl.as_deref());
     }
 }
 
@@ -455,7 +459,7 @@ async fn append_pinion(out: &mut DocBuilder) {
     out.end().end();
 }
 
-fn append_metrics(out: &mut DocBuilder, sums: &Sums) {
+fn append_metrics(out: &mut DocBuilder, sums: &Sums, repl: Option<&RawDocument>) {
     let c = &sums.counters;
     out.start_document("metrics");
     out.start_document("commands")
@@ -504,6 +508,9 @@ fn append_metrics(out: &mut DocBuilder, sums: &Sums) {
         .append("total", c.collection_scans as i64)
         .end()
         .end();
+    if let Some(repl) = repl {
+        out.append("repl", repl);
+    }
     out.start_document("ttl")
         .append("deletedDocuments", c.ttl_deleted_documents as i64)
         .append("passes", c.ttl_passes as i64)

@@ -1,9 +1,12 @@
 //! What a member of a replica set tells of its set, in `hello` and in sections of `serverStatus`.
 
-use pinion_bson::{DateTime, DocBuilder, RawBsonRef};
-use pinion_clock::OpTime;
+use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocumentBuf};
+use pinion_clock::{OpTime, Timestamp};
+use pinion_storage::storage;
+use pinion_wire::Result;
 
 use crate::cluster_time::{append_topology_version, bson_time};
+use crate::read::from_log_error;
 use crate::state::state;
 use crate::topology::{LastWrite, SetView};
 
@@ -19,13 +22,39 @@ pub(super) async fn append_sections(out: &mut DocBuilder, wanted: impl Fn(&str) 
         defaults.append_told(out);
         out.end();
     }
+    if wanted("flowControl") {
+        crate::replication::append_status(out).await;
+    }
     if wanted("repl") {
         let view = set.view();
         out.start_document("repl");
         append_topology_version(&state, view.counter, out);
         append_member(out, &view, &set.last_write(), "isWritablePrimary");
-        out.end();
+        out.append("rbid", set.rollback_id().await).end();
     }
+}
+
+/// The ends of the oplog, which are told to who asks for them.
+///
+/// # Errors
+/// The oplog cannot be read.
+pub(super) async fn append_oplog(out: &mut DocBuilder) -> Result<()> {
+    let Some(set) = state().replica_set() else {
+        return Ok(());
+    };
+    let oldest = storage().log_first().await.map_err(from_log_error)?;
+    let oldest = oldest.unwrap_or(Timestamp::MIN);
+    out.start_document("oplog")
+        .append("latestOptime", bson_time(set.last_write().op_time.ts))
+        .append("earliestOptime", bson_time(oldest))
+        .end();
+    Ok(())
+}
+
+/// `metrics.repl`; nothing where there is no set.
+pub(super) async fn metrics() -> Option<RawDocumentBuf> {
+    let set = state().replica_set()?;
+    Some(set.metrics().await)
 }
 
 /// What a member tells of its set and of its place in it; `role` is the name of the field that says whether clients may

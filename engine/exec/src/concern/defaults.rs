@@ -102,6 +102,11 @@ pub async fn forget_everywhere() {
     pinion_runtime::on_all_cores(|_| async { state().default_concerns.forget() }).await;
 }
 
+/// Whether `setDefaultRWConcern` has set a write concern.
+pub async fn has_default_write_concern() -> bool {
+    state().default_concerns.get().await.write.is_some()
+}
+
 /// `{w: "majority"}`, but where arbiters could keep that from being reached.
 fn implicit_write() -> WriteConcern {
     let is_majority = state()

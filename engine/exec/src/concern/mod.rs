@@ -13,8 +13,8 @@ use pinion_bson::RawBsonRef;
 use pinion_wire::idl::{ReadConcern, ReadConcernLevel, WriteConcern, WriteConcernW};
 use pinion_wire::{CommandClass, Error, ErrorCode, Invocation, Reply, Result};
 
-pub use defaults::forget_everywhere;
 pub(crate) use defaults::{Change, DefaultsCache, SETTINGS, STORED_AS};
+pub use defaults::{forget_everywhere, has_default_write_concern};
 pub(crate) use read::confirm;
 pub(crate) use write::{acknowledge, append_write_concern, wait, written};
 

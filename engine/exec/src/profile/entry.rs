@@ -53,6 +53,9 @@ impl Ended<'_> {
         out.start_document("locks");
         work.append_locks(&mut out);
         out.end();
+        out.start_document("flowControl");
+        work.append_tickets(&mut out);
+        out.end();
         if let Some(bytes) = self.response_bytes {
             out.append("responseLength", bytes as i32);
         }

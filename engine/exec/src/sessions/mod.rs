@@ -22,7 +22,7 @@ pub(crate) use load::image_of;
 pub(crate) use records::{
     RecordCollections, RecordedChange, Stamp, check_can_go, record_writes, stamp_of,
 };
-pub(crate) use refresh::{SessionRefresh, reap, start, stop, tell};
+pub(crate) use refresh::{SessionRefresh, parameters_changed, reap, start, stop, tell};
 pub(crate) use removal::{is_removal, removals, removals_here};
 pub(crate) use retryable::{RetryableWrite, begin, check_arguments};
 pub(crate) use statement_ids::StatementIds;

@@ -13,7 +13,7 @@ use pinion_catalog::{
 use pinion_query::Matcher;
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{
-    CoreId, JoinHandle, Queue, now, on_all_cores, spawn, submit_to, timeout, wall_ms,
+    CoreId, Duration, JoinHandle, Queue, now, on_all_cores, spawn, submit_to, timeout, wall_ms,
 };
 use pinion_storage::{Key, PartitionId, ReadAt, storage};
 use pinion_wire::idl::{Lsid, Namespace};
@@ -23,7 +23,8 @@ use super::removal::{remove, unused_since};
 use super::table::last_uses;
 use crate::acquire::acquire_write;
 use crate::interrupt::pause;
-use crate::limits::{MAX_ENDED_SESSIONS, SESSION_REFRESH_INTERVAL, SESSION_TIMEOUT};
+use crate::limits::{MAX_ENDED_SESSIONS, SESSION_TIMEOUT};
+use crate::replication::replication_parameters;
 use crate::state::{NodeState, state};
 use crate::write::{Change, ModifyOutcome, ModifyStatement, put, run};
 
@@ -63,6 +64,11 @@ pub(crate) fn start() {
     *state.session_refresh.task.borrow_mut() = Some(task);
 }
 
+/// How often sessions are told of may be another now.
+pub(crate) fn parameters_changed() {
+    state().session_refresh.wake.notify_all();
+}
+
 /// Ends the task; when this returns it writes nothing any more. Called on core 0.
 pub(crate) async fn stop() {
     let state = state();
@@ -83,7 +89,11 @@ async fn keep(state: std::rc::Rc<NodeState>) {
     let refresh = &state.session_refresh;
     while !refresh.stopping.get() {
         let woken = refresh.wake.notified();
-        if timeout(SESSION_REFRESH_INTERVAL, woken).await.is_ok() {
+        let ms = replication_parameters().session_refresh_ms.unsigned_abs();
+        if timeout(Duration::from_millis(ms.into()), woken)
+            .await
+            .is_ok()
+        {
             continue;
         }
         for (what, result) in [("refresh", tell().await), ("reap", reap().await)] {

@@ -6,15 +6,16 @@ use bytes::Bytes;
 use pinion_bson::{
     Binary, BinarySubtype, DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc,
 };
-use pinion_exec::{CloneTarget, ClonedDocument};
+use pinion_exec::{CloneTarget, ClonedDocument, replication_parameters};
 use pinion_replication_protocol::config::HostPort;
+use pinion_runtime::{Duration, now};
 use pinion_server::RemoteReply;
 use pinion_wire::ErrorCode;
 
 use super::source::{Source, batch_of, database_of};
 use super::status::CopyCounters;
 use super::{Failed, Halt};
-use crate::limits::{COPY_RETRIES, FIRST_FETCH_TIME, RETRY_PAUSE};
+use crate::limits::{FIRST_FETCH_TIME, RETRY_PAUSE};
 
 /// A collection that is to be copied. It may go to another core.
 pub(super) struct Job {
@@ -50,7 +51,8 @@ pub(super) async fn copy(job: Job) -> Result<(), Failed> {
         .size_of(&place.db, job.target.ns().collection())
         .await;
     job.counters.expect(documents, bytes);
-    let mut tries = 0;
+    // Since when nothing more has come.
+    let mut failing_since = None;
     loop {
         let before = job.counters.documents();
         let failed = match read(&job, &mut source, &mut place).await {
@@ -58,9 +60,9 @@ pub(super) async fn copy(job: Job) -> Result<(), Failed> {
             Err(failed) => failed,
         };
         if job.counters.documents() > before {
-            tries = 0;
+            failing_since = None;
         }
-        tries += 1;
+        let since = *failing_since.get_or_insert_with(now);
         let is_gone = |code| {
             matches!(
                 code,
@@ -76,7 +78,8 @@ pub(super) async fn copy(job: Job) -> Result<(), Failed> {
         } else if !failed.is_broken() && failed.code != Some(ErrorCode::CURSOR_NOT_FOUND) {
             return Err(failed);
         }
-        if tries > COPY_RETRIES {
+        let secs = replication_parameters().initial_sync_retry_secs;
+        if since.elapsed() >= Duration::from_secs(secs.unsigned_abs().into()) {
             return Err(failed);
         }
         place.over = true;

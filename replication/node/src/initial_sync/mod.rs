@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pinion_bson::DocBuilder;
+use pinion_exec::replication_parameters;
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::node::{Input, SourceFailure};
 use pinion_runtime::sim::event;
@@ -28,7 +29,7 @@ use pinion_wire::Error;
 use self::status::Status;
 use crate::driver::Driver;
 use crate::effects::stop_node;
-use crate::limits::{HALT_POLL, MAX_SYNC_ATTEMPTS};
+use crate::limits::HALT_POLL;
 
 /// An initial sync, from its first attempt to its end.
 pub(crate) struct InitialSync {
@@ -208,13 +209,15 @@ impl Driver {
         given_up: Rc<Cell<bool>>,
     ) {
         let number = sync.failed.get() + 1;
-        tracing::info!(target: "INITSYNC", id = 21_164u64, initialSyncAttempt = number, initialSyncMaxAttempts = MAX_SYNC_ATTEMPTS, source = %source, "Starting initial sync attempt");
+        let most = most_attempts();
+        tracing::info!(target: "INITSYNC", id = 21_164u64, initialSyncAttempt = number, initialSyncMaxAttempts = most, source = %source, "Starting initial sync attempt");
         sync.status.borrow_mut().begin_attempt(&source);
         let failed = match self.copy(&sync, &source, &halt).await {
             Ok(()) => {
                 event("initial sync done");
                 tracing::info!(target: "INITSYNC", id = 21_163u64, source = %source, "Initial sync done");
                 self.initial_sync.replace(None);
+                self.metrics.initial_sync_done();
                 return self.tell(Input::SyncDone(self.progress()));
             }
             Err(failed) => failed,
@@ -224,13 +227,21 @@ impl Driver {
         }
         event("initial sync failed");
         sync.failed.set(number);
+        self.metrics.attempt_failed(number >= most_attempts());
         sync.status.borrow_mut().attempt_failed(&failed.why);
         tracing::warn!(target: "INITSYNC", id = 21_200u64, source = %source, error = failed.why, "Initial sync attempt failed");
-        if number >= MAX_SYNC_ATTEMPTS {
+        if number >= most_attempts() {
             let what = "The maximum number of initial sync attempts has been reached";
             return stop_node(what, &Error::internal(failed.why));
         }
         let failure = failed.failure;
         self.tell(Input::SourceFailed { source, failure });
     }
+}
+
+/// Attempts after which the node stops.
+fn most_attempts() -> u32 {
+    replication_parameters()
+        .initial_sync_attempts
+        .unsigned_abs()
 }

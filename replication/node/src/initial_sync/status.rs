@@ -9,7 +9,7 @@ use pinion_clock::Timestamp;
 use pinion_replication_protocol::config::HostPort;
 use pinion_runtime::{Instant, now, wall_ms};
 
-use crate::limits::MAX_SYNC_ATTEMPTS;
+use super::most_attempts;
 
 /// What is counted of a collection while it is copied, on whatever core that is.
 #[derive(Default)]
@@ -204,7 +204,7 @@ impl Status {
         };
         out.start_document("initialSyncStatus")
             .append("failedInitialSyncAttempts", self.failed.len() as i32)
-            .append("maxFailedInitialSyncAttempts", MAX_SYNC_ATTEMPTS as i32);
+            .append("maxFailedInitialSyncAttempts", most_attempts() as i32);
         append_date(out, "initialSyncStart", self.whole.began_wall_ms);
         out.append("totalInitialSyncElapsedMillis", self.whole.millis())
             .start_array("initialSyncAttempts");

@@ -4,16 +4,15 @@
 
 use pinion_wire::{Error, ErrorCode, Result};
 
-use super::limits::ELECTION_OFFSET_PERCENT;
 use super::write_concern::{Holders, Wanted, is_satisfied};
 use super::{Position, assert_by_member};
 use crate::config::Config;
 
 /// How long after it last heard of a primary a member runs for election. The random part, of which `random` is any
-/// number, keeps members from running all at once.
-pub fn election_timeout_ms(config: &Config, random: u64) -> u64 {
+/// number, keeps members from running all at once; it is at most this fraction of the whole.
+pub fn election_timeout_ms(config: &Config, offset_fraction: f64, random: u64) -> u64 {
     let timeout = timeout_ms(config);
-    let offset_limit = timeout.saturating_mul(ELECTION_OFFSET_PERCENT) / 100;
+    let offset_limit = (timeout as f64 * offset_fraction).round() as u64;
     timeout + random % offset_limit.max(1)
 }
 
@@ -121,6 +120,7 @@ mod tests {
     use pinion_bson::rawdoc;
     use pinion_clock::OpTime;
 
+    use super::super::limits::ELECTION_OFFSET_FRACTION;
     use super::super::testing::{at, both, config, plain, with_settings};
     use super::*;
 
@@ -130,7 +130,10 @@ mod tests {
         fn check(timeout_ms: i64, random: u64, expected: u64) {
             let settings = rawdoc! { "electionTimeoutMillis": timeout_ms };
             let set = with_settings(&[rawdoc! {}], settings);
-            assert_eq!(election_timeout_ms(&set, random), expected);
+            assert_eq!(
+                election_timeout_ms(&set, ELECTION_OFFSET_FRACTION, random),
+                expected
+            );
         }
         check(10_000, 0, 10_000);
         check(10_000, 1_499, 11_499);

@@ -6,6 +6,7 @@
 mod commit_point;
 mod commit_quorum;
 mod election;
+mod flow_control;
 mod limits;
 mod rollback;
 mod sync_source;
@@ -24,7 +25,8 @@ pub use election::{
     StepDown, StepDownAttempt, election_timeout_ms, has_lost_majority, may_step_down,
     priority_takeover_delay_ms,
 };
-pub use limits::MAX_SYNC_SOURCE_LAG_SECS;
+pub use flow_control::{FlowControl, FlowDecision, FlowPeriod, FlowSettings, MAX_TICKETS};
+pub use limits::{ELECTION_OFFSET_FRACTION, MAX_SYNC_SOURCE_LAG_SECS};
 pub use rollback::{
     CommonPointError, CommonPointSearch, FirstBatch, FirstBatchVerdict, Oplog, SearchStep,
     judge_first_batch,

@@ -3,9 +3,10 @@
 //! Source: replication document, "Sync Source Selection" and "OplogQueryMetadata"; the two passes are MongoDB's.
 
 use pinion_clock::OpTime;
+use pinion_wire::idl::ReadPreferenceMode;
 
 use super::assert_by_member;
-use super::limits::{MAX_DENIED, MAX_SYNC_SOURCE_LAG_SECS, PINGS_PER_MEMBER};
+use super::limits::{MAX_DENIED, PINGS_PER_MEMBER};
 use crate::config::{Config, ConfigVersion, HostPort, Member};
 
 /// What heartbeats say of a member.
@@ -68,6 +69,10 @@ pub struct SourceChoice<'a> {
     pub pings: u64,
     /// A new primary that catches up may sync from anyone.
     pub ignore_chaining: bool,
+    /// Which members are sources, and which of those come first.
+    pub preference: ReadPreferenceMode,
+    /// How far behind the primary a source may be while another one is there.
+    pub max_lag_secs: u32,
     pub now_ms: u64,
 }
 
@@ -112,14 +117,34 @@ pub fn choose_sync_source(choice: &SourceChoice<'_>) -> Option<usize> {
                 && choice.neighbours[*primary].last_applied >= choice.last_fetched
         });
     }
-    closest(choice, is_preferred).or_else(|| closest(choice, |_, _| true))
+    let primary = |index| choice.primary == Some(index);
+    let any = |_| true;
+    let secondary = |index| !primary(index);
+    match choice.preference {
+        ReadPreferenceMode::Nearest => best(choice, &any),
+        ReadPreferenceMode::Primary => best(choice, &primary),
+        ReadPreferenceMode::PrimaryPreferred => {
+            best(choice, &primary).or_else(|| best(choice, &any))
+        }
+        ReadPreferenceMode::Secondary => best(choice, &secondary),
+        ReadPreferenceMode::SecondaryPreferred => {
+            best(choice, &secondary).or_else(|| best(choice, &any))
+        }
+    }
+}
+
+/// The closest of those that are wanted, by the rules of the first pass where it keeps them.
+fn best(choice: &SourceChoice<'_>, is_wanted: &dyn Fn(usize) -> bool) -> Option<usize> {
+    let preferred =
+        |choice: &SourceChoice<'_>, index| is_wanted(index) && is_preferred(choice, index);
+    closest(choice, &preferred).or_else(|| closest(choice, &|_, index| is_wanted(index)))
 }
 
 /// The quickest to answer of those that are ahead; of equals the last one. The primary need not be ahead: it syncs from
 /// nobody, so no two members wait for each other, and its next entry comes without another choice.
 fn closest(
     choice: &SourceChoice<'_>,
-    accept: fn(&SourceChoice<'_>, usize) -> bool,
+    accept: &dyn Fn(&SourceChoice<'_>, usize) -> bool,
 ) -> Option<usize> {
     let candidates = (0..choice.config.members.len()).filter(|index| {
         choice.is_usable(*index)
@@ -142,7 +167,7 @@ fn is_preferred(choice: &SourceChoice<'_>, index: usize) -> bool {
         .map(|primary| choice.neighbours[primary].last_applied);
     let lags = primary.is_some_and(|primary| {
         let applied = choice.neighbours[index].last_applied;
-        let oldest_secs = primary.ts.secs().saturating_sub(MAX_SYNC_SOURCE_LAG_SECS);
+        let oldest_secs = primary.ts.secs().saturating_sub(choice.max_lag_secs);
         (applied.term, applied.ts.secs()) < (primary.term, oldest_secs)
     });
     (member.is_voter() || !me.is_voter())
@@ -178,7 +203,7 @@ pub enum ChangeReason {
     NotAhead,
     /// It has nothing new, and syncs from this member.
     Cycle,
-    /// Another member is further ahead of it than [`MAX_SYNC_SOURCE_LAG_SECS`].
+    /// Another member is further ahead of it than a source may lag.
     Lags,
 }
 
@@ -220,7 +245,7 @@ pub fn should_change(
     if !choice.chaining_allowed() {
         return None;
     }
-    let goal_secs = applied.ts.secs().saturating_add(MAX_SYNC_SOURCE_LAG_SECS);
+    let goal_secs = applied.ts.secs().saturating_add(choice.max_lag_secs);
     let me = &choice.config.members[choice.me];
     let better = |other: usize| {
         let member = &choice.config.members[other];
@@ -238,6 +263,7 @@ pub fn should_change(
 mod tests {
     use pinion_bson::{RawDocumentBuf, rawdoc};
 
+    use super::super::limits::MAX_SYNC_SOURCE_LAG_SECS;
     use super::super::testing::{at, config, plain, with_settings};
     use super::*;
 
@@ -267,6 +293,8 @@ mod tests {
             requested: None,
             pings: 100,
             ignore_chaining: false,
+            preference: ReadPreferenceMode::Nearest,
+            max_lag_secs: MAX_SYNC_SOURCE_LAG_SECS,
             now_ms: 1_000,
         }
     }
@@ -498,6 +526,33 @@ mod tests {
         let two = plain(2);
         let removed = choice(&two, &near[..2]);
         check_change(removed, batch(105), Some(ChangeReason::NotMember));
+    }
+
+    #[test]
+    fn what_is_preferred() {
+        let set = plain(4);
+        let me = Neighbour::default();
+        let near = [me, seen(110, 9), seen(105, 3), seen(104, 5)];
+        let gone = [me, Neighbour::default(), seen(105, 3), seen(104, 5)];
+        let alone = [me, seen(110, 9), seen(99, 3), seen(99, 5)];
+        use ReadPreferenceMode::{
+            Nearest, Primary, PrimaryPreferred, Secondary, SecondaryPreferred,
+        };
+        for (preference, of_all, without_primary, without_others) in [
+            (Nearest, Some(2), Some(2), Some(1)),
+            (Primary, Some(1), None, Some(1)),
+            (PrimaryPreferred, Some(1), Some(2), Some(1)),
+            (Secondary, Some(2), Some(2), None),
+            (SecondaryPreferred, Some(2), Some(2), Some(1)),
+        ] {
+            let with = |near| SourceChoice {
+                preference,
+                ..choice(&set, near)
+            };
+            check(with(&near), of_all);
+            check(with(&gone), without_primary);
+            check(with(&alone), without_others);
+        }
     }
 
     #[test]

@@ -3,10 +3,10 @@
 use pinion_bson::RawDocumentBuf;
 use pinion_clock::{OpTime, Term, Timestamp};
 use pinion_wire::Result;
-use pinion_wire::idl::WriteConcern;
+use pinion_wire::idl::{ReadPreferenceMode, WriteConcern};
 
 use crate::config::{Config, HostPort};
-use crate::decision::LastVote;
+use crate::decision::{ELECTION_OFFSET_FRACTION, LastVote, MAX_SYNC_SOURCE_LAG_SECS};
 use crate::message::{
     HeartbeatRequest, OpTimeAndWallTime, OplogQueryMetadata, ReplSetMetadata, StepDown,
     UpdatePosition, VoteRequest,
@@ -88,7 +88,7 @@ impl Persisted {
 }
 
 /// What a member may be told to do otherwise than by default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
     /// `enableElectionHandoff`.
     pub election_handoff: bool,
@@ -97,6 +97,16 @@ pub struct Parameters {
     /// Planted by a test: entries of older terms are committed by counting.
     #[doc(hidden)]
     pub counts_older_terms: bool,
+    /// `replElectionTimeoutOffsetLimitFraction`.
+    pub election_offset_fraction: f64,
+    /// `maxSyncSourceLagSecs`.
+    pub max_sync_source_lag_secs: u32,
+    /// `enableOverrideClusterChainingSetting`: it syncs from others than the primary, whatever the configuration says.
+    pub override_chaining: bool,
+    /// `initialSyncSourceReadPreference`.
+    pub initial_sync_preference: Option<ReadPreferenceMode>,
+    /// `allowMultipleArbiters`.
+    pub multiple_arbiters: bool,
 }
 
 impl Default for Parameters {
@@ -105,6 +115,11 @@ impl Default for Parameters {
             election_handoff: true,
             priority_takeover_freshness_secs: 2,
             counts_older_terms: false,
+            election_offset_fraction: ELECTION_OFFSET_FRACTION,
+            max_sync_source_lag_secs: MAX_SYNC_SOURCE_LAG_SECS,
+            override_chaining: false,
+            initial_sync_preference: None,
+            multiple_arbiters: false,
         }
     }
 }

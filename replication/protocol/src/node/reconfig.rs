@@ -41,6 +41,11 @@ pub(super) struct AwaitsCommitment {
     term: Term,
 }
 
+fn arbiters(config: &Config) -> usize {
+    let members = config.members.iter();
+    members.filter(|member| member.arbiter_only).count()
+}
+
 impl Node {
     pub(super) fn initiate(&mut self, id: CommandId, config: Config, self_index: usize) {
         let refusal = if self.installed.is_some() {
@@ -52,7 +57,10 @@ impl Node {
             Some(in_progress("replSetInitiate"))
         } else {
             let valid = config.validate();
-            valid.and_then(|()| electable(&config, self_index)).err()
+            valid
+                .and_then(|()| self.check_arbiters(0, &config))
+                .and_then(|()| electable(&config, self_index))
+                .err()
         };
         match refusal {
             Some(error) => self.reply(id, Err(error)),
@@ -113,11 +121,24 @@ impl Node {
         }
         new.validate()?;
         check_reconfig(old, &new, force)?;
+        self.check_arbiters(arbiters(old), &new)?;
         let self_index = self_index?;
         if !force {
             electable(&new, self_index)?;
         }
         Ok((new, self_index))
+    }
+
+    /// A set gets no second arbiter: two of them could elect a primary that lacks what the majority acknowledged.
+    fn check_arbiters(&self, before: usize, new: &Config) -> Result<()> {
+        let now = arbiters(new);
+        if now <= before.max(1) || self.identity.parameters.multiple_arbiters {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorCode::INVALID_REPLICA_SET_CONFIG,
+            "Multiple arbiters are not allowed unless all nodes were started with with --setParameter 'allowMultipleArbiters=true'",
+        ))
     }
 
     pub(super) fn not_primary_for_reconfig(&self) -> Error {

@@ -89,7 +89,8 @@ impl Node {
         self.election_due_ms = stands.then(|| {
             let random = self.random.next();
             let config = self.config().expect("a secondary is a member");
-            self.after_ms(election_timeout_ms(config, random))
+            let fraction = self.identity.parameters.election_offset_fraction;
+            self.after_ms(election_timeout_ms(config, fraction, random))
         });
     }
 

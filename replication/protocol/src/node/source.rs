@@ -3,6 +3,7 @@
 //! Source: replication document, "Sync Source Selection".
 
 use pinion_clock::OpTime;
+use pinion_wire::idl::ReadPreferenceMode;
 
 use super::effect::SyncPurpose;
 use super::limits::{DENY_TOO_STALE_MS, DENY_UNREACHABLE_MS, SOURCE_RETRY_MS};
@@ -100,6 +101,7 @@ impl Node {
         purpose: SyncPurpose,
     ) -> SourceChoice<'a> {
         let me = self.self_index().expect("one that syncs is a member");
+        let parameters = &self.identity.parameters;
         let requested = self.sync.requested.as_ref();
         let requested = requested.and_then(|host| self.index_of(host));
         let ended = self
@@ -117,9 +119,24 @@ impl Node {
             deny_list: &self.sync.deny_list,
             requested: requested.filter(|at| *at != me),
             pings: ended.sum(),
-            ignore_chaining: purpose == SyncPurpose::CatchUp,
+            ignore_chaining: purpose == SyncPurpose::CatchUp || parameters.override_chaining,
+            preference: match purpose {
+                SyncPurpose::InitialSync => self.initial_sync_preference(),
+                SyncPurpose::Steady | SyncPurpose::CatchUp => ReadPreferenceMode::Nearest,
+            },
+            max_lag_secs: parameters.max_sync_source_lag_secs,
             now_ms: self.now.ms,
         }
+    }
+
+    /// Whom a member copies that nobody has told: the primary, if it votes.
+    fn initial_sync_preference(&self) -> ReadPreferenceMode {
+        let default = match self.me().is_some_and(|me| me.is_voter()) {
+            true => ReadPreferenceMode::PrimaryPreferred,
+            false => ReadPreferenceMode::Nearest,
+        };
+        let set = self.identity.parameters.initial_sync_preference;
+        set.unwrap_or(default)
     }
 
     fn last_fetched(&self) -> OpTime {

@@ -54,7 +54,8 @@ impl Node {
         };
         let random = self.random.next();
         let config = self.config().expect("a member has a configuration");
-        let offset_ms = election_timeout_ms(config, random) - self.election_timeout_ms();
+        let fraction = self.identity.parameters.election_offset_fraction;
+        let offset_ms = election_timeout_ms(config, fraction, random) - self.election_timeout_ms();
         self.takeover = Some(Takeover {
             reason,
             due_ms: self.after_ms(delay_ms.saturating_add(offset_ms)),

@@ -95,6 +95,11 @@ impl Node {
         self.rollback_id
     }
 
+    /// How old entries are to be that this node takes over (`secondaryDelaySecs`).
+    pub fn delay_secs(&self) -> i64 {
+        self.me().map_or(0, |me| me.delay_secs)
+    }
+
     /// From whom this node fetches.
     pub fn sync_source(&self) -> Option<&HostPort> {
         self.sync.source.as_ref().map(|source| &source.host)
