@@ -21,8 +21,8 @@ pub use base::{
 pub use engine::{
     Applier, ApplyError, ENTRY_TERM_OFFSET, ENTRY_TS_OFFSET, Entry, ForeignEntry, LogCursor,
     LogPin, LogReadError, LogRetention, LogStats, OpenError, OpenUnit, Opened, PartitionHash,
-    PlantedFault, PreparedUnit, RecoveryReport, Reopening, SnapshotHold, Statement, Storage, StorageOptions, StorageStats, Timeline, open,
-    storage, try_storage,
+    PlantedFault, PreparedUnit, RecoveryReport, Reopening, SnapshotHold, Statement, Storage,
+    StorageOptions, StorageStats, Timeline, open, storage, try_storage,
 };
 pub use inspect::{
     InspectError, Inspector, LogReader, PartitionReport, Problem, RingEntry, RingReport,

@@ -10,9 +10,9 @@ use pinion_clock::Timestamp;
 use pinion_runtime::sim::{Death, Sim, SimOptions};
 use pinion_runtime::{CoreId, Duration, Queue, join_all, now, sleep, spawn, submit_to, timeout};
 use pinion_storage::{
-    Applier, ApplyError, Direction, ENTRY_TERM_OFFSET, Entry, Expect, Key,
-    KeyRange, MAX_UNIT_ENTRY_BYTES, Op, OpenUnit, PartitionId, PreparedUnit, ReadAt, ReadError,
-    Statement, Storage, StorageOptions, StorageStats, TreeId, Write, WriteError, open, storage,
+    Applier, ApplyError, Direction, ENTRY_TERM_OFFSET, Entry, Expect, Key, KeyRange,
+    MAX_UNIT_ENTRY_BYTES, Op, OpenUnit, PartitionId, PreparedUnit, ReadAt, ReadError, Statement,
+    Storage, StorageOptions, StorageStats, TreeId, Write, WriteError, open, storage,
 };
 
 const TREE: TreeId = TreeId(5);
@@ -51,7 +51,12 @@ fn entry_of(told: Told, words: &[u64], writes: &[Write]) -> Entry {
         };
         bytes.push(write.tree.0 as u8);
         bytes.extend_from_slice(&write.key);
-        bytes.extend_from_slice(&value.as_ref().map_or(u32::MAX, |v| v.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(
+            &value
+                .as_ref()
+                .map_or(u32::MAX, |v| v.len() as u32)
+                .to_le_bytes(),
+        );
         bytes.extend_from_slice(&value.unwrap_or_default());
     }
     let len = bytes.len() as u32;
@@ -91,7 +96,10 @@ fn parse(entry: &Bytes) -> Parsed {
                 Op::Put(Bytes::from(value))
             }
         };
-        writes.push(Write { tree, ..write(key, op) });
+        writes.push(Write {
+            tree,
+            ..write(key, op)
+        });
     }
     Parsed {
         told,
@@ -282,7 +290,9 @@ async fn read(key: u64, at: ReadAt) -> Option<String> {
 
 /// Whether the read does not end by itself.
 async fn waits(key: u64, at: ReadAt) -> bool {
-    timeout(Duration::from_millis(50), read(key, at)).await.is_err()
+    timeout(Duration::from_millis(50), read(key, at))
+        .await
+        .is_err()
 }
 
 /// The keys of the tree in order, over all partitions, with their values.
@@ -360,7 +370,13 @@ fn a_unit_sees_what_it_wrote_and_others_see_it_whole() {
             assert!(unit.has_writes() && unit.bytes() > 0);
             let ts = storage.read_timestamp().await.unwrap();
             let olds: Vec<(u64, &str)> = (0..6).map(|key| (key, "old")).collect();
-            let mine = [(0, "old"), (1, "newer"), (2, "back"), (4, "old"), (5, "old")];
+            let mine = [
+                (0, "old"),
+                (1, "newer"),
+                (2, "back"),
+                (4, "old"),
+                (5, "old"),
+            ];
             for direction in [Direction::Forward, Direction::Reverse] {
                 assert_eq!(scan(inside(&unit), direction).await, pairs(&mine));
                 assert_eq!(scan(ReadAt::Newest, direction).await, pairs(&olds));
@@ -381,7 +397,10 @@ fn a_unit_sees_what_it_wrote_and_others_see_it_whole() {
             assert_eq!(scan(ReadAt::At(ts), Direction::Forward).await, pairs(&olds));
             assert_eq!(records().await, 5);
             let left = stats().await;
-            assert_eq!((left.open_units, left.intents, left.open_unit_bytes), (0, 0, 0));
+            assert_eq!(
+                (left.open_units, left.intents, left.open_unit_bytes),
+                (0, 0, 0)
+            );
         });
     }
 }
@@ -391,31 +410,51 @@ fn the_first_committer_wins() {
     run(2, options(), |storage| async move {
         execute(vec![put(1, "old"), put(2, "old")]).await.unwrap();
         let (mut one, mut two) = (begin().await, begin().await);
-        storage.write_unit(&mut one, vec![put(1, "one")]).await.unwrap();
+        storage
+            .write_unit(&mut one, vec![put(1, "one")])
+            .await
+            .unwrap();
         // What another holds, whether a unit or a statement wants it.
         let conflict = Err(WriteError::Conflict);
         let taken = storage.write_unit(&mut two, vec![put(5, "two"), put(1, "two")]);
         assert_eq!(taken.await, conflict);
-        assert_eq!(execute(vec![put(1, "alone")]).await, Err(WriteError::Conflict));
+        assert_eq!(
+            execute(vec![put(1, "alone")]).await,
+            Err(WriteError::Conflict)
+        );
         // Of the statement that failed nothing is left.
         assert_eq!(read(5, inside(&two)).await, None);
-        storage.write_unit(&mut one, vec![put(5, "one")]).await.unwrap();
+        storage
+            .write_unit(&mut one, vec![put(5, "one")])
+            .await
+            .unwrap();
         // What was committed since the snapshot, though it can be seen that nobody holds it.
-        execute(vec![put(2, "since"), put(8, "since")]).await.unwrap();
+        execute(vec![put(2, "since"), put(8, "since")])
+            .await
+            .unwrap();
         for late in [put(2, "two"), put(8, "two"), delete(8)] {
             assert_eq!(storage.write_unit(&mut two, vec![late]).await, conflict);
         }
         let check = write(2, Op::Check);
         assert_eq!(storage.write_unit(&mut two, vec![check]).await, conflict);
         commit(one, &[put(1, "one"), put(5, "one")]).await.unwrap();
-        assert_eq!(storage.write_unit(&mut two, vec![put(1, "two")]).await, conflict);
+        assert_eq!(
+            storage.write_unit(&mut two, vec![put(1, "two")]).await,
+            conflict
+        );
         // The rest it may write.
-        storage.write_unit(&mut two, vec![put(9, "two")]).await.unwrap();
+        storage
+            .write_unit(&mut two, vec![put(9, "two")])
+            .await
+            .unwrap();
         // The base tells as much as the delta, at least of what was changed.
         storage.checkpoint_merging_all().await.unwrap();
         let hold = storage.hold_snapshot(two.snapshot()).await;
         if hold.is_ok() {
-            assert_eq!(storage.write_unit(&mut two, vec![put(8, "two")]).await, conflict);
+            assert_eq!(
+                storage.write_unit(&mut two, vec![put(8, "two")]).await,
+                conflict
+            );
         }
         storage.abort_unit(two).await;
         assert_eq!(read(9, ReadAt::Newest).await, None);
@@ -441,7 +480,11 @@ fn a_snapshot_that_is_held_tells_what_changed_under_a_checkpoint() {
         sleep(Duration::from_secs(1)).await;
         for key in 0..40 {
             let changed = storage.write_unit(&mut unit, vec![put(key, "mine")]).await;
-            let expected = if key % 2 == 0 { Err(WriteError::Conflict) } else { Ok(()) };
+            let expected = if key % 2 == 0 {
+                Err(WriteError::Conflict)
+            } else {
+                Ok(())
+            };
             assert_eq!(changed, expected, "key {key}");
             let seen = if key % 2 == 0 { "old" } else { "mine" };
             assert_eq!(read(key, inside(&unit)).await.as_deref(), Some(seen));
@@ -473,7 +516,10 @@ fn what_is_expected_is_expected_of_what_the_unit_sees() {
         let own = storage.partition_of_hash(&0x0100u64.to_be_bytes());
         let shares = [1u64, 2].map(|key| storage.partition_of_hash(&key.to_be_bytes()) == own);
         match shares.contains(&true) {
-            true => assert!(matches!(taken, Err(WriteError::Duplicate { .. })), "{taken:?}"),
+            true => assert!(
+                matches!(taken, Err(WriteError::Duplicate { .. })),
+                "{taken:?}"
+            ),
             false => assert_eq!(taken, Ok(())),
         }
         let aborted = std::mem::replace(unit, begin().await);
@@ -491,10 +537,19 @@ fn a_check_holds_its_key() {
         execute(vec![put(1, "old")]).await.unwrap();
         let mut unit = begin().await;
         let check = write(1, Op::Check);
-        storage.write_unit(&mut unit, vec![check.clone()]).await.unwrap();
-        assert_eq!(execute(vec![put(1, "other")]).await, Err(WriteError::Conflict));
+        storage
+            .write_unit(&mut unit, vec![check.clone()])
+            .await
+            .unwrap();
+        assert_eq!(
+            execute(vec![put(1, "other")]).await,
+            Err(WriteError::Conflict)
+        );
         assert_eq!(read(1, inside(&unit)).await.as_deref(), Some("old"));
-        storage.write_unit(&mut unit, vec![put(1, "new")]).await.unwrap();
+        storage
+            .write_unit(&mut unit, vec![put(1, "new")])
+            .await
+            .unwrap();
         storage.write_unit(&mut unit, vec![check]).await.unwrap();
         assert_eq!(read(1, inside(&unit)).await.as_deref(), Some("new"));
         commit(unit, &[put(1, "new")]).await.unwrap();
@@ -527,7 +582,9 @@ fn a_commit_that_fails_leaves_nothing() {
             ]
             .concat(),
         });
-        let failed = storage.commit_unit(unit, entries.collect(), Vec::new()).await;
+        let failed = storage
+            .commit_unit(unit, entries.collect(), Vec::new())
+            .await;
         assert_eq!(failed, Err(WriteError::UnitTooLarge));
         assert_eq!((storage.last_allotted(), storage.fatal()), (last, None));
         assert_eq!(stats().await.intents, 0);
@@ -544,7 +601,10 @@ fn what_is_open_ends_when_the_node_follows() {
         let writes: Vec<Write> = (0..10).map(|key| put(key, "open")).collect();
         storage.write_unit(&mut open, writes.clone()).await.unwrap();
         let mut prepared = begin().await;
-        storage.write_unit(&mut prepared, vec![put(20, "kept")]).await.unwrap();
+        storage
+            .write_unit(&mut prepared, vec![put(20, "kept")])
+            .await
+            .unwrap();
         let prepared = prepare(prepared, &[put(20, "kept")]).await.unwrap();
         storage.follow().await.unwrap();
         assert_eq!(stats().await.open_units, 0);
@@ -560,7 +620,10 @@ fn what_is_open_ends_when_the_node_follows() {
         storage.abort_unit(idle).await;
         let at = prepared.prepare_timestamp();
         commit_prepared(&prepared, at).await.unwrap();
-        assert_eq!(scan(ReadAt::Newest, Direction::Forward).await, pairs(&[(20, "kept")]));
+        assert_eq!(
+            scan(ReadAt::Newest, Direction::Forward).await,
+            pairs(&[(20, "kept")])
+        );
     });
 }
 
@@ -651,7 +714,10 @@ fn a_chain_of_entries_is_committed_at_the_last() {
             .iter()
             .map(|write| entry_of(Told::Part, &[], std::slice::from_ref(write)))
             .collect();
-        let ts = storage.commit_unit(unit, entries, Vec::new()).await.unwrap();
+        let ts = storage
+            .commit_unit(unit, entries, Vec::new())
+            .await
+            .unwrap();
         assert_eq!(storage.last_allotted(), ts);
         assert!(ts.as_u64() >= before.as_u64() + 10);
         let earlier = Timestamp::from_u64(ts.as_u64() - 1);
@@ -663,16 +729,25 @@ fn a_chain_of_entries_is_committed_at_the_last() {
 #[test]
 fn readers_wait_for_what_is_prepared() {
     run(2, options(), |storage| async move {
-        execute(vec![put(1, "old"), put(2, "old"), put(3, "old")]).await.unwrap();
+        execute(vec![put(1, "old"), put(2, "old"), put(3, "old")])
+            .await
+            .unwrap();
         let before = storage.read_timestamp().await.unwrap();
         let hold = storage.hold_snapshot(before).await.unwrap();
         let writes = [put(1, "new"), delete(2), put(4, "new")];
         let mut unit = begin().await;
-        storage.write_unit(&mut unit, writes.to_vec()).await.unwrap();
+        storage
+            .write_unit(&mut unit, writes.to_vec())
+            .await
+            .unwrap();
         let unit = prepare(unit, &writes).await.unwrap();
         let prepared = unit.prepare_timestamp();
         // The visible timestamp is not held back.
         let later = execute(vec![put(9, "later")]).await.unwrap();
+        let holds = [
+            storage.hold_snapshot(prepared).await.unwrap(),
+            storage.hold_snapshot(later).await.unwrap(),
+        ];
         assert_eq!(storage.read_timestamp().await.unwrap(), later);
         assert_eq!(read(1, ReadAt::At(before)).await.as_deref(), Some("old"));
         assert_eq!(scan(ReadAt::At(before), Direction::Reverse).await.len(), 3);
@@ -686,7 +761,10 @@ fn readers_wait_for_what_is_prepared() {
         assert!(waits(1, inside(&other)).await);
         let held = storage.write_unit(&mut other, vec![put(4, "other")]).await;
         assert_eq!(held, Err(WriteError::Conflict));
-        assert_eq!(execute(vec![put(1, "other")]).await, Err(WriteError::Conflict));
+        assert_eq!(
+            execute(vec![put(1, "other")]).await,
+            Err(WriteError::Conflict)
+        );
         let reading = spawn(Queue::Foreground, read(1, ReadAt::At(later)));
         let commit = Timestamp::from_u64(prepared.as_u64());
         let ended = commit_prepared(&unit, commit).await.unwrap();
@@ -695,18 +773,27 @@ fn readers_wait_for_what_is_prepared() {
         assert_eq!(read(2, ReadAt::At(commit)).await, None);
         assert_eq!(read(1, ReadAt::At(before)).await.as_deref(), Some("old"));
         // It is over.
-        assert_eq!(commit_prepared(&unit, commit).await, Err(WriteError::UnitEnded));
+        assert_eq!(
+            commit_prepared(&unit, commit).await,
+            Err(WriteError::UnitEnded)
+        );
         assert_eq!(abort_prepared(&unit).await, Err(WriteError::UnitEnded));
         storage.abort_unit(other).await;
 
         let mut unit = begin().await;
-        storage.write_unit(&mut unit, writes.to_vec()).await.unwrap();
+        storage
+            .write_unit(&mut unit, writes.to_vec())
+            .await
+            .unwrap();
         let unit = prepare(unit, &writes).await.unwrap();
         let reading = spawn(Queue::Foreground, read(4, ReadAt::Newest));
         abort_prepared(&unit).await.unwrap();
         assert_eq!(reading.await.unwrap().as_deref(), Some("new"));
         assert_eq!(records().await, 4);
         storage.release_snapshot(hold).await;
+        for hold in holds {
+            storage.release_snapshot(hold).await;
+        }
     });
 }
 
@@ -716,7 +803,10 @@ fn a_late_commit_is_seen_by_older_snapshots() {
     run(2, options(), |storage| async move {
         execute(vec![put(1, "old"), put(2, "old")]).await.unwrap();
         let mut unit = begin().await;
-        storage.write_unit(&mut unit, vec![put(1, "new")]).await.unwrap();
+        storage
+            .write_unit(&mut unit, vec![put(1, "new")])
+            .await
+            .unwrap();
         let unit = prepare(unit, &[put(1, "new")]).await.unwrap();
         let mut holds = Vec::new();
         for _ in 0..4 {
@@ -731,7 +821,11 @@ fn a_late_commit_is_seen_by_older_snapshots() {
             for (nth, hold) in holds.iter().enumerate() {
                 let expected = if nth < 1 { "old" } else { "new" };
                 let found = read(1, ReadAt::At(hold.timestamp())).await;
-                assert_eq!(found.as_deref(), Some(expected), "round {round}, snapshot {nth}");
+                assert_eq!(
+                    found.as_deref(),
+                    Some(expected),
+                    "round {round}, snapshot {nth}"
+                );
             }
             execute(vec![put(3, "filler")]).await.unwrap();
             storage.checkpoint_merging_all().await.unwrap();
@@ -751,7 +845,10 @@ fn closing_interrupts_who_waits_for_what_is_prepared() {
         let reading = reading.clone();
         async move {
             let mut unit = begin().await;
-            storage.write_unit(&mut unit, vec![put(1, "new")]).await.unwrap();
+            storage
+                .write_unit(&mut unit, vec![put(1, "new")])
+                .await
+                .unwrap();
             let unit = prepare(unit, &[put(1, "new")]).await.unwrap();
             spawn(Queue::Foreground, async move {
                 let read = try_read(1, ReadAt::Newest).await;
@@ -820,11 +917,15 @@ fn what_is_open_is_gone_after_a_crash_and_what_is_committed_is_whole() {
                         entry_of(told, &[], part)
                     })
                     .collect();
-                let ts = storage.commit_unit(unit, entries, Vec::new()).await.unwrap();
+                let ts = storage
+                    .commit_unit(unit, entries, Vec::new())
+                    .await
+                    .unwrap();
                 storage.wait_durable(ts).await.unwrap();
             }
             _ => {
-                let mut expected: Vec<(u64, &str)> = (0..20).map(|key| (key, "committed")).collect();
+                let mut expected: Vec<(u64, &str)> =
+                    (0..20).map(|key| (key, "committed")).collect();
                 expected.push((60, "alone"));
                 let found = scan(ReadAt::Newest, Direction::Forward).await;
                 assert_eq!(found, pairs(&expected));
@@ -854,9 +955,15 @@ fn what_is_prepared_survives_crashes_whatever_checkpoints_come() {
             execute(vec![put(1, "old"), put(2, "old")]).await.unwrap();
             let writes = [put(1, "new"), delete(2), put(3, "new")];
             let mut unit = begin().await;
-            storage.write_unit(&mut unit, writes.to_vec()).await.unwrap();
+            storage
+                .write_unit(&mut unit, writes.to_vec())
+                .await
+                .unwrap();
             let unit = prepare(unit, &writes).await.unwrap();
-            storage.wait_durable(unit.prepare_timestamp()).await.unwrap();
+            storage
+                .wait_durable(unit.prepare_timestamp())
+                .await
+                .unwrap();
             fill().await;
             fill().await;
             return;
@@ -864,9 +971,17 @@ fn what_is_prepared_survives_crashes_whatever_checkpoints_come() {
         if life < 4 {
             assert_eq!(restored.len(), 1, "in life {life}");
             let (&ts, unit) = restored.first_key_value().unwrap();
-            assert!(storage.log_first().await.unwrap().is_some_and(|first| first <= ts));
+            assert!(
+                storage
+                    .log_first()
+                    .await
+                    .unwrap()
+                    .is_some_and(|first| first <= ts)
+            );
             assert_eq!(unit.prepare_timestamp(), ts);
-            assert!(waits(1, ReadAt::Newest).await && waits(3, ReadAt::At(storage.visible())).await);
+            assert!(
+                waits(1, ReadAt::Newest).await && waits(3, ReadAt::At(storage.visible())).await
+            );
             assert_eq!(records().await, 202);
             fill().await;
             if life == 3 {
@@ -875,7 +990,10 @@ fn what_is_prepared_survives_crashes_whatever_checkpoints_come() {
                 fill().await;
                 storage.wait_durable(ended).await.unwrap();
                 let kept = storage.log_first().await.unwrap();
-                assert!(kept.is_none_or(|first| first > ts), "the log is kept for nobody");
+                assert!(
+                    kept.is_none_or(|first| first > ts),
+                    "the log is kept for nobody"
+                );
             }
             return;
         }
@@ -912,7 +1030,10 @@ fn a_checkpoint_between_the_entries_of_a_transaction_keeps_them_all() {
                     entry_of(told, &[], std::slice::from_ref(write))
                 })
                 .collect();
-            let ts = storage.commit_unit(unit, entries, Vec::new()).await.unwrap();
+            let ts = storage
+                .commit_unit(unit, entries, Vec::new())
+                .await
+                .unwrap();
             // In the midst of them.
             storage.set_stable(Timestamp::from_u64(ts.as_u64() - 5));
             storage.checkpoint().await.unwrap();

@@ -220,7 +220,15 @@ impl Storage {
         for (nth, entry) in entries.iter_mut().enumerate() {
             let (ts, predecessor) = allotment.range().nth(nth as u64);
             let term = self.term.get();
-            append_to(&ring, &mut reservation, entry, &mut chain, ts, term, predecessor);
+            append_to(
+                &ring,
+                &mut reservation,
+                entry,
+                &mut chain,
+                ts,
+                term,
+                predecessor,
+            );
         }
         let range = allotment.range();
         let logged = Logged {

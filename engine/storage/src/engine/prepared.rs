@@ -102,13 +102,17 @@ impl Storage {
         let partitions = parts.iter().map(|part| part.partition).collect();
         let placed = join_all(parts.into_iter().map(|part| {
             let part = part.into_owned();
-            submit_to(self.owner(part.partition), Queue::Foreground, move || async move {
-                let storage = storage();
-                let partition = storage.owned_partition(part.partition);
-                let placed = partition.place_prepared(id, prepared, &part.writes).await;
-                storage.publish_memory();
-                placed
-            })
+            submit_to(
+                self.owner(part.partition),
+                Queue::Foreground,
+                move || async move {
+                    let storage = storage();
+                    let partition = storage.owned_partition(part.partition);
+                    let placed = partition.place_prepared(id, prepared, &part.writes).await;
+                    storage.publish_memory();
+                    placed
+                },
+            )
         }))
         .await;
         for placed in placed {

@@ -214,7 +214,9 @@ impl Storage {
         }))
         .await;
         sim::event("statement of an open unit placed");
-        let failed = placed.iter().find_map(|(_, _, placed)| placed.clone().err());
+        let failed = placed
+            .iter()
+            .find_map(|(_, _, placed)| placed.clone().err());
         let Some(error) = failed else {
             let bytes = placed.into_iter().filter_map(|(_, _, placed)| placed.ok());
             return Ok(bytes.sum());
@@ -325,7 +327,9 @@ impl Storage {
     /// Aborts every open unit: the node does not lead any more, or closes. Nobody places a statement meanwhile, on any core.
     pub(super) async fn abort_open_units(&self) {
         self.on_all(|storage| async move {
-            storage.owned().for_each(|partition| partition.withdraw_open());
+            storage
+                .owned()
+                .for_each(|partition| partition.withdraw_open());
             storage.publish_memory();
         })
         .await;

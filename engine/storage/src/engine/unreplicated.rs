@@ -67,8 +67,7 @@ impl Storage {
         }
         let closing = |GateClosed| WriteError::Fatal(Fatal::new("storage is closing"));
         let _inside = self.gate.enter().map_err(closing)?;
-        self.wait_for_memory(|| statement.writes.iter())
-            .await?;
+        self.wait_for_memory(|| statement.writes.iter()).await?;
         let node = self.node_state();
         while node.held.get().is_some() {
             node.released.notified().await;

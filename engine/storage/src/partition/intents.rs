@@ -276,7 +276,10 @@ impl Intents {
         );
         let before = holder.bytes;
         for (tree, key, op, seq) in std::mem::take(&mut holder.replaced).into_iter().rev() {
-            let held = self.trees.get_mut(&tree).and_then(|keys| keys.get_mut(&key));
+            let held = self
+                .trees
+                .get_mut(&tree)
+                .and_then(|keys| keys.get_mut(&key));
             let intent = held.expect("a held key");
             holder.bytes += value_cost(&op);
             holder.bytes -= value_cost(&intent.op);
@@ -388,7 +391,9 @@ impl Intents {
 
     /// Wakes all who wait for a unit, to look again.
     pub(crate) fn wake_all(&self) {
-        self.units.values().for_each(|unit| unit.decided.notify_all());
+        self.units
+            .values()
+            .for_each(|unit| unit.decided.notify_all());
     }
 }
 

@@ -501,8 +501,7 @@ impl Run {
             self.range(),
             self.direction(),
         );
-        let newest =
-            self.rng.chance(0.3) && self.undecided.is_empty() && self.prepared.is_empty();
+        let newest = self.rng.chance(0.3) && self.undecided.is_empty() && self.prepared.is_empty();
         let read_at = if newest {
             ReadAt::Newest
         } else {

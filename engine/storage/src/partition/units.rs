@@ -218,7 +218,8 @@ impl State {
         key: &[u8],
         snapshot: Timestamp,
     ) -> bool {
-        self.newest_at(view, tree, key).is_some_and(|ts| ts > snapshot)
+        self.newest_at(view, tree, key)
+            .is_some_and(|ts| ts > snapshot)
     }
 
     /// The first committer wins: a unit may write a key only if nobody has since its snapshot. Gives what the unit itself has done

@@ -108,7 +108,11 @@ impl Partition {
         self.store.cache.misses.get()
     }
 
-    pub(super) async fn gather(&self, writes: &[Write], expectations: bool) -> Result<Prepared, ReadError> {
+    pub(super) async fn gather(
+        &self,
+        writes: &[Write],
+        expectations: bool,
+    ) -> Result<Prepared, ReadError> {
         let view = self.state.borrow().views.current().clone();
         let number = view.number();
         let mut facts = SmallVec::with_capacity(writes.len());
@@ -416,14 +420,7 @@ impl State {
                     if of.is_some() && own.is_none() && live.token.is_some() => {}
                 (Expect::Version(_), _) => return Err(WriteError::Conflict),
                 (Expect::UniquePrefix { len }, _) => {
-                    self.check_unique(
-                        &prepared.view,
-                        (index, write),
-                        *len,
-                        fact,
-                        &earlier,
-                        of,
-                    )?;
+                    self.check_unique(&prepared.view, (index, write), *len, fact, &earlier, of)?;
                 }
             }
             if writes.len() > 1 && write.op != Op::Check {
@@ -471,14 +468,16 @@ impl State {
                 return duplicate(key);
             }
         }
-        let is_own = |key: &[u8]| unit.is_some_and(|unit| self.intents.own(unit, tree, key).is_some());
+        let is_own =
+            |key: &[u8]| unit.is_some_and(|unit| self.intents.own(unit, tree, key).is_some());
         let removed = |key: &[u8]| earlier.contains_key(&(tree, key)) || is_own(key);
         if let Some(of) = of {
             let changed = |key: &Key| {
                 *key != write.key && !removed(key) && self.is_changed(view, tree, key, of.snapshot)
             };
             let active = self.active.tree(tree);
-            let in_active = active.is_some_and(|delta| keys_with_prefix(delta, prefix).any(changed));
+            let in_active =
+                active.is_some_and(|delta| keys_with_prefix(delta, prefix).any(changed));
             let in_sealed = view.with_sealed(|sealed| {
                 let delta = sealed.and_then(|sealed| sealed.delta.tree(tree));
                 delta.is_some_and(|delta| keys_with_prefix(delta, prefix).any(changed))
