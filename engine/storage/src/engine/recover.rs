@@ -32,10 +32,10 @@ pub trait Applier {
     /// complete when this returns; see [`Applier::barrier`].
     fn apply(&self, ts: Timestamp, entry: Bytes) -> impl Future<Output = Result<(), ApplyError>>;
 
-    /// Is shown an entry that the base contains, before anything is applied: all of them from the first of the oldest transaction on that
-    /// has entries there and its outcome, if any, only behind the base. What is prepared as of the base is to be made anew with
-    /// [`Storage::restore_prepared`] in [`Applier::looked_back`], and what has begun is to be noted with
-    /// [`Storage::transaction_begins`].
+    /// Is shown an entry that the base contains, before anything is applied: all of them from the first of the oldest
+    /// transaction on that has entries there and its outcome, if any, only behind the base. What is prepared as of the
+    /// base is to be made anew with [`Storage::restore_prepared`] in [`Applier::looked_back`], and what has begun is to
+    /// be noted with [`Storage::transaction_begins`].
     fn look_back(
         &self,
         _ts: Timestamp,
@@ -672,8 +672,8 @@ impl Storage {
     }
 
     /// Drops every tree that `known` does not name, on every core: those a crash left behind. Call it when recovery is
-    /// complete, before anything is written. Gives those that it dropped: nobody may use them again before the checkpoint with
-    /// which they go.
+    /// complete, before anything is written. Gives those that it dropped: nobody may use them again before the checkpoint
+    /// with which they go.
     pub async fn reap_unknown_trees(&self, known: &[TreeId]) -> Vec<TreeId> {
         let known: std::sync::Arc<std::collections::BTreeSet<TreeId>> =
             std::sync::Arc::new(known.iter().copied().collect());
@@ -725,8 +725,8 @@ impl Storage {
     }
 
     /// Stops as [`Storage::close`] does, but takes no checkpoint: everything that is logged is durable, and nothing more is
-    /// in the base than was. The directory stays closed to other processes. Call it on core 0, when nothing uses storage any
-    /// more; what refers to it still, a cursor or a pin, can only be dropped.
+    /// in the base than was. The directory stays closed to other processes. Call it on core 0, when nothing uses storage
+    /// any more; what refers to it still, a cursor or a pin, can only be dropped.
     pub async fn close_to_reopen(&self) -> Reopening {
         self.end_steps().await;
         self.close_files().await;

@@ -327,7 +327,8 @@ fn check_first_committers(attempts: &BTreeMap<u64, Attempt>) {
             continue;
         };
         for other in attempts.values().filter(committed) {
-            let is_between = other.ts > Some(snapshot) && other.ts < Some(ts) && other.life == unit.life;
+            let is_between =
+                other.ts > Some(snapshot) && other.ts < Some(ts) && other.life == unit.life;
             let shared = other.keys.iter().find(|key| unit.keys.contains(key));
             assert!(
                 unit.tree != SHARED || !is_between || shared.is_none(),
