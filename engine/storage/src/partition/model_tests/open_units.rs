@@ -144,15 +144,6 @@ impl Run {
     }
 
     pub(super) async fn act_on_units(&mut self) {
-        // Half of the time nothing is open, so that merges give up what no snapshot needs.
-        if self.now / 300 % 2 == 1 {
-            match (self.open.is_empty(), self.prepared.is_empty()) {
-                (false, _) => self.end_open(),
-                (true, false) => self.end_prepared(),
-                (true, true) => self.step_cursor().await,
-            }
-            return;
-        }
         if self.open.is_empty() || (self.open.len() < 4 && self.rng.chance(0.1)) {
             return self.begin_open();
         }
