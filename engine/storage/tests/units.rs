@@ -744,6 +744,10 @@ fn readers_wait_for_what_is_prepared() {
         let prepared = unit.prepare_timestamp();
         // The visible timestamp is not held back.
         let later = execute(vec![put(9, "later")]).await.unwrap();
+        let holds = [
+            storage.hold_snapshot(prepared).await.unwrap(),
+            storage.hold_snapshot(later).await.unwrap(),
+        ];
         assert_eq!(storage.read_timestamp().await.unwrap(), later);
         assert_eq!(read(1, ReadAt::At(before)).await.as_deref(), Some("old"));
         assert_eq!(scan(ReadAt::At(before), Direction::Reverse).await.len(), 3);
@@ -787,6 +791,9 @@ fn readers_wait_for_what_is_prepared() {
         assert_eq!(reading.await.unwrap().as_deref(), Some("new"));
         assert_eq!(records().await, 4);
         storage.release_snapshot(hold).await;
+        for hold in holds {
+            storage.release_snapshot(hold).await;
+        }
     });
 }
 

@@ -1,9 +1,10 @@
 //! How units that stayed open end: committed, prepared, and what becomes of those that were prepared.
 //!
-//! All of it is one procedure. First every owner is told that the unit is decided now, so that newest reads wait, and is given
-//! what is written beside it; whatever fails does so here. Then timestamps are allotted as one range and the entries are
-//! appended, in one poll. Then every owner does what was decided, and only when all have done it does the coordinator let go
-//! of its applying mark and answer. It is a task of its own: a caller that goes away cannot leave it half done.
+//! All of it is one procedure. First every owner is told that the unit is decided now, so that newest reads wait, and is
+//! given what is written beside it; whatever fails does so here. Then timestamps are allotted as one range and the
+//! entries are appended, in one poll. Then every owner does what was decided, and only when all have done it does the
+//! coordinator let go of its applying mark and answer. It is a task of its own: a caller that goes away cannot leave it
+//! half done.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -70,11 +71,12 @@ pub(super) struct Logged {
 }
 
 impl Storage {
-    /// Commits the unit: `entries` are logged one behind the other, each but the first linked to the one before it if it is of a chain,
-    /// and all that the unit has written becomes visible at once, at the timestamp of the last, which is returned.
+    /// Commits the unit: `entries` are logged one behind the other, each but the first linked to the one before it if it
+    /// is of a chain, and all that the unit has written becomes visible at once, at the timestamp of the last, which is
+    /// returned.
     ///
-    /// `more` is written with it, but as an ordinary statement is: expectations and conflicts are those of the newest state, and
-    /// the unit's own keys are another's.
+    /// `more` is written with it, but as an ordinary statement is: expectations and conflicts are those of the newest
+    /// state, and the unit's own keys are another's.
     ///
     /// # Errors
     /// As of [`Storage::write_unit`]. Nothing is logged then, and the unit is aborted.
@@ -92,8 +94,9 @@ impl Storage {
     }
 
     /// Prepares the unit: its entries are logged, and what it has written is kept until [`Storage::commit_prepared`] or
-    /// [`Storage::abort_prepared`], over a change of who leads and over a restart if the entries are durable. Who reads at or above the
-    /// timestamp of the last entry, or the newest state, waits for that. `more` is written as of [`Storage::commit_unit`].
+    /// [`Storage::abort_prepared`], over a change of who leads and over a restart if the entries are durable. Who reads
+    /// at or above the timestamp of the last entry, or the newest state, waits for that. `more` is written as of
+    /// [`Storage::commit_unit`].
     ///
     /// # Errors
     /// As of [`Storage::commit_unit`].
@@ -266,8 +269,8 @@ impl Storage {
         Ok(logged)
     }
 
-    /// Tells every owner that the unit is decided, and places `more` beside it. Gives where something was placed; with an error, some
-    /// owners have done nothing.
+    /// Tells every owner that the unit is decided, and places `more` beside it. Gives where something was placed; with an
+    /// error, some owners have done nothing.
     async fn decide_everywhere(
         &self,
         ending: &Ending,

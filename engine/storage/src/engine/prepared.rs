@@ -4,8 +4,9 @@
 //! (transactions.rs), and recovery, or a node that follows, makes it anew from there.
 //!
 //! It is committed at a timestamp that the one who decides has chosen, at or above the one it was prepared at, while the
-//! entry that tells of that comes later. A checkpoint between the two may hold the values, if they were there when it was sealed. Whoever
-//! opens that base finds the prepared unit over them, reads wait for it, and the outcome is told again: it cannot be another one.
+//! entry that tells of that comes later. A checkpoint between the two may hold the values, if they were there when it was
+//! sealed. Whoever opens that base finds the prepared unit over them, reads wait for it, and the outcome is told again:
+//! it cannot be another one.
 
 use std::collections::BTreeSet;
 
@@ -47,12 +48,12 @@ impl PreparedUnit {
 }
 
 impl Storage {
-    /// Commits what was prepared, at `commit`: snapshots from there on see it. `entry` tells of that and has a timestamp of its own, at
-    /// which `more` is written; it is returned.
+    /// Commits what was prepared, at `commit`: snapshots from there on see it. `entry` tells of that and has a timestamp
+    /// of its own, at which `more` is written; it is returned.
     ///
     /// # Errors
-    /// As of [`Storage::commit_unit`], but the unit stays prepared. [`WriteError::UnitEnded`] if it has its outcome already, or is of an
-    /// earlier opening of the directory.
+    /// As of [`Storage::commit_unit`], but the unit stays prepared. [`WriteError::UnitEnded`] if it has its outcome
+    /// already, or is of an earlier opening of the directory.
     ///
     /// # Panics
     /// If it was prepared above `commit`.
@@ -82,9 +83,9 @@ impl Storage {
             .await
     }
 
-    /// Makes a unit anew that was prepared elsewhere, or before a restart: nothing is checked, `expect` is ignored, and the keys must
-    /// be held by nobody. `first` is the first entry that tells of it. Call it before what comes behind `prepared` in the log is
-    /// applied, or, for what is in the base, before anything is.
+    /// Makes a unit anew that was prepared elsewhere, or before a restart: nothing is checked, `expect` is ignored, and
+    /// the keys must be held by nobody. `first` is the first entry that tells of it. Call it before what comes behind
+    /// `prepared` in the log is applied, or, for what is in the base, before anything is.
     ///
     /// # Errors
     /// A page could not be read.

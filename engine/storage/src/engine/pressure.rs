@@ -1,8 +1,8 @@
 //! Memory for changes: published, and turned into delays, checkpoints and refusals.
 //!
 //! A core's share is its part of the node's memory for changes. At half of it a checkpoint is asked for, at
-//! five eighths one under way no longer rests, at three quarters writers are delayed in proportion, and at 95 % they wait for a checkpoint to free memory and
-//! are refused when that takes too long.
+//! five eighths one under way no longer rests, at three quarters writers are delayed in proportion, and at 95 % they wait
+//! for a checkpoint to free memory and are refused when that takes too long.
 
 use std::sync::atomic::Ordering;
 
@@ -121,8 +121,8 @@ impl Storage {
         }
     }
 
-    /// Refuses a unit that stays open what `bytes` more on this core would take of it, or of all open units: no checkpoint frees
-    /// that.
+    /// Refuses a unit that stays open what `bytes` more on this core would take of it, or of all open units: no
+    /// checkpoint frees that.
     pub(super) fn check_open_memory(&self, unit: UnitId, bytes: u64) -> Result<(), WriteError> {
         let (mut all, mut own) = (bytes, bytes);
         for partition in self.owned() {
@@ -139,8 +139,8 @@ impl Storage {
         }
     }
 
-    /// Delays a step by the pressure of the cores it writes to, before it holds anything, or while it is a statement of a unit that
-    /// holds only what no checkpoint waits for.
+    /// Delays a step by the pressure of the cores it writes to, before it holds anything, or while it is a statement of a
+    /// unit that holds only what no checkpoint waits for.
     pub(super) async fn wait_for_memory<'w, W>(
         &self,
         writes: impl Fn() -> W,

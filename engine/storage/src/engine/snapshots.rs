@@ -1,7 +1,7 @@
 //! Snapshots that are held on all partitions of the node, for transactions that read them over several statements.
 //!
-//! A cursor pins the snapshot of its partition while it lives. A transaction comes back to any partition, from any core, and
-//! between its statements nothing of it is there but plain data.
+//! A cursor pins the snapshot of its partition while it lives. A transaction comes back to any partition, from any core,
+//! and between its statements nothing of it is there but plain data.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -34,8 +34,8 @@ impl SnapshotHold {
 pub(super) type HeldSnapshots = RefCell<BTreeMap<UnitId, Vec<SnapshotPin>>>;
 
 impl Storage {
-    /// Keeps the state at `ts` readable on all partitions, unless memory for old versions runs out. A future that is dropped may leave it
-    /// held until the node closes.
+    /// Keeps the state at `ts` readable on all partitions, unless memory for old versions runs out. A future that is
+    /// dropped may leave it held until the node closes.
     ///
     /// # Errors
     /// [`ReadError::SnapshotTooOld`] if that state is gone already.

@@ -1,9 +1,9 @@
 //! Transactions whose entries are needed as a whole: those of several entries, and those that are prepared.
 //!
-//! A checkpoint at C holds nothing of a transaction whose first entry lies at or below C and whose outcome lies above: who opens
-//! that base needs all entries from the first on. So the log is kept from there, and the manifest names the first entry of the
-//! oldest such transaction, from which recovery looks back. A transaction is forgotten when a checkpoint is durable that
-//! holds its outcome.
+//! A checkpoint at C holds nothing of a transaction whose first entry lies at or below C and whose outcome lies above:
+//! who opens that base needs all entries from the first on. So the log is kept from there, and the manifest names the
+//! first entry of the oldest such transaction, from which recovery looks back. A transaction is forgotten when a
+//! checkpoint is durable that holds its outcome.
 //!
 //! Each core keeps those that it has coordinated. What a checkpoint at C needs to know is there before C is visible: the
 //! coordinator notes the begin in the poll that appends it, and the outcome before it lets go of its applying mark.
@@ -21,8 +21,8 @@ pub(super) type Transactions = RefCell<BTreeMap<Timestamp, Option<Timestamp>>>;
 
 impl Storage {
     /// A transaction of several entries begins in the log at `first`, and what it wrote is not applied yet. Both this and
-    /// [`Storage::transaction_ends`] are for who applies the log of another node, or recovers: on one core, and before the entry is said to be
-    /// applied.
+    /// [`Storage::transaction_ends`] are for who applies the log of another node, or recovers: on one core, and before
+    /// the entry is said to be applied.
     pub fn transaction_begins(&self, first: Timestamp) {
         self.transactions.borrow_mut().entry(first).or_insert(None);
     }

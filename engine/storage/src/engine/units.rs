@@ -1,11 +1,11 @@
 //! Units that stay open: the writes of a client's transaction, statement by statement, until it is committed or aborted.
 //!
-//! A statement places its writes as open intents on their owners, all of them or none. Readers pass them by, but for the unit
-//! itself ([`ReadAt::In`](crate::ReadAt::In)); writers of the same keys conflict, and so does the unit with what was committed
-//! since its snapshot: the first committer wins. How a unit ends is in outcome.rs.
+//! A statement places its writes as open intents on their owners, all of them or none. Readers pass them by, but for the
+//! unit itself ([`ReadAt::In`](crate::ReadAt::In)); writers of the same keys conflict, and so does the unit with what was
+//! committed since its snapshot: the first committer wins. How a unit ends is in outcome.rs.
 //!
-//! What is open is nowhere but in memory. A node that stops leading, or closes, aborts it, and whoever still has such a unit
-//! learns that by [`WriteError::UnitEnded`].
+//! What is open is nowhere but in memory. A node that stops leading, or closes, aborts it, and whoever still has such a
+//! unit learns that by [`WriteError::UnitEnded`].
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,10 +20,11 @@ use super::storage::{Storage, storage};
 use crate::partition::{UnitId, UnitState, intent_cost};
 use crate::types::{PartitionId, ReadError, Write, WriteError};
 
-/// A transaction's writes that stay open over several statements. It is plain data and goes with its client from core to core.
+/// A transaction's writes that stay open over several statements. It is plain data and goes with its client from core to
+/// core.
 ///
-/// Whoever holds it ends it, with [`Storage::commit_unit`], [`Storage::prepare_unit`] or [`Storage::abort_unit`]. What a unit that is
-/// dropped instead holds, it holds until the node stops leading or closes.
+/// Whoever holds it ends it, with [`Storage::commit_unit`], [`Storage::prepare_unit`] or [`Storage::abort_unit`]. What a
+/// unit that is dropped instead holds, it holds until the node stops leading or closes.
 #[derive(Debug)]
 #[must_use = "a unit is ended by whoever holds it"]
 pub struct OpenUnit {
@@ -92,14 +93,16 @@ impl Storage {
 
     /// Executes a statement of the unit: all its writes are placed, over those of earlier statements, or none.
     ///
-    /// What another unit holds, or was committed since the unit's snapshot, is [`WriteError::Conflict`]; otherwise what is expected of
-    /// a key is expected of what the unit sees: its own writes, and below them the snapshot. [`Expect::Version`](crate::Expect::Version) takes the
-    /// token of a read in this unit. A unit whose statement failed can go on.
+    /// What another unit holds, or was committed since the unit's snapshot, is [`WriteError::Conflict`]; otherwise what
+    /// is expected of a key is expected of what the unit sees: its own writes, and below them the snapshot.
+    /// [`Expect::Version`](crate::Expect::Version) takes the token of a read in this unit. A unit whose statement failed
+    /// can go on.
     ///
     /// The future may be dropped; the unit can only be aborted then, and the statement has taken place or not.
     ///
     /// # Errors
-    /// Beside those of an ordinary statement: [`WriteError::UnitTooLarge`], [`WriteError::UnitEnded`], [`WriteError::SnapshotTooOld`].
+    /// Beside those of an ordinary statement: [`WriteError::UnitTooLarge`], [`WriteError::UnitEnded`],
+    /// [`WriteError::SnapshotTooOld`].
     ///
     /// # Panics
     /// When a write is to a tree that is not replicated.
@@ -324,7 +327,8 @@ impl Storage {
         .await;
     }
 
-    /// Aborts every open unit: the node does not lead any more, or closes. Nobody places a statement meanwhile, on any core.
+    /// Aborts every open unit: the node does not lead any more, or closes. Nobody places a statement meanwhile, on any
+    /// core.
     pub(super) async fn abort_open_units(&self) {
         self.on_all(|storage| async move {
             storage

@@ -125,7 +125,8 @@ impl Intents {
         units
     }
 
-    /// Whether a read of the tree may meet an intent that it waits for, or that is its own: otherwise it need not look here.
+    /// Whether a read of the tree may meet an intent that it waits for, or that is its own: otherwise it need not look
+    /// here.
     #[inline]
     pub(crate) fn concern(&self, tree: TreeId, at: ReadAt) -> bool {
         if self.is_empty() {
@@ -159,8 +160,8 @@ impl Intents {
         (intent.changes() && !is_own && unit.state.blocks(at)).then(|| unit.decided.clone())
     }
 
-    /// What to wait for before reading on from `from` in `direction`, as far as `to` or, without that, to the end of the range:
-    /// the first intent on the way that would change a key for this read.
+    /// What to wait for before reading on from `from` in `direction`, as far as `to` or, without that, to the end of the
+    /// range: the first intent on the way that would change a key for this read.
     pub(crate) fn first_blocking(
         &self,
         tree: TreeId,
@@ -208,8 +209,8 @@ impl Intents {
             .take_while(move |(key, _)| key.starts_with(prefix))
     }
 
-    /// Records a statement's intents. Conflicts were checked before: a key held by another is a broken invariant. A unit that
-    /// is there already is open, and stays so; what it does to a key is replaced, but for a mere check.
+    /// Records a statement's intents. Conflicts were checked before: a key held by another is a broken invariant. A unit
+    /// that is there already is open, and stays so; what it does to a key is replaced, but for a mere check.
     pub(crate) fn place(
         &mut self,
         unit: UnitId,
@@ -265,7 +266,8 @@ impl Intents {
         }
     }
 
-    /// Takes an open unit's last statement back. Whatever else became of the unit meanwhile, nothing is left of that statement.
+    /// Takes an open unit's last statement back. Whatever else became of the unit meanwhile, nothing is left of that
+    /// statement.
     pub(crate) fn undo(&mut self, unit: UnitId) {
         let Some(holder) = self.units.get_mut(&unit) else {
             return;

@@ -9,7 +9,8 @@ use super::view::View;
 use super::write::{Fact, Of, Prepared};
 use crate::types::{Key, Op, ReadAt, ReadError, TreeId, Write, WriteError};
 
-/// A version that was committed, by an outcome that came later, at a timestamp that older states of the base may be read at.
+/// A version that was committed, by an outcome that came later, at a timestamp that older states of the base may be read
+/// at.
 pub(super) struct Late {
     tree: TreeId,
     key: Key,
@@ -33,8 +34,8 @@ impl Partition {
         Ok(prepared)
     }
 
-    /// The base does not say when a value was written. Where it is newer than the unit's snapshot, a key that no delta has was
-    /// changed if the snapshot has another value.
+    /// The base does not say when a value was written. Where it is newer than the unit's snapshot, a key that no delta
+    /// has was changed if the snapshot has another value.
     async fn compare_with_base(
         &self,
         snapshot: Timestamp,
@@ -138,8 +139,8 @@ impl Partition {
         }
     }
 
-    /// Commits a unit's intents at `ts`: all its keys of this partition become visible at once. `ts` lies above what was written
-    /// to these keys before.
+    /// Commits a unit's intents at `ts`: all its keys of this partition become visible at once. `ts` lies above what was
+    /// written to these keys before.
     pub(crate) fn resolve(&self, unit: UnitId, ts: Timestamp) {
         let pins = self.pins.borrow();
         let needed = self.needed(&pins);
@@ -195,8 +196,8 @@ impl State {
         self.active.insert(tree, &key, version, needed);
     }
 
-    /// Right before the active delta is sealed: it is asked for every timestamp, what it becomes only for those of its view. So
-    /// older states get what was committed late below them.
+    /// Right before the active delta is sealed: it is asked for every timestamp, what it becomes only for those of its
+    /// view. So older states get what was committed late below them.
     pub(super) fn settle_late(&mut self) {
         for Late { tree, key, version } in std::mem::take(&mut self.late) {
             self.views.insert_below(tree, &key, &version);
@@ -222,8 +223,8 @@ impl State {
             .is_some_and(|ts| ts > snapshot)
     }
 
-    /// The first committer wins: a unit may write a key only if nobody has since its snapshot. Gives what the unit itself has done
-    /// to the key.
+    /// The first committer wins: a unit may write a key only if nobody has since its snapshot. Gives what the unit itself
+    /// has done to the key.
     pub(super) fn check_first(
         &self,
         view: &View,

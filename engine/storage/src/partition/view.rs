@@ -117,8 +117,8 @@ impl View {
         assert!(before.is_none(), "a base is sealed over twice");
     }
 
-    /// Takes changes out of the sealed delta that are merged and published. No older state may be readable any more. None while
-    /// somebody has a share of the delta.
+    /// Takes changes out of the sealed delta that are merged and published. No older state may be readable any more. None
+    /// while somebody has a share of the delta.
     pub(crate) fn shorten_sealed<R>(
         &self,
         number: u64,
@@ -278,9 +278,9 @@ impl Views {
         self.retired.iter().map(Retired::delta_bytes).sum()
     }
 
-    /// Lets go of the retired views that no reader is at and neither pins nor the history that begins at `history` need, and
-    /// beyond `limit` bytes of their deltas of the oldest that these do need: snapshots there end. A view between others
-    /// gives up its delta and keeps its extents, since what it frees may belong to an older one.
+    /// Lets go of the retired views that no reader is at and neither pins nor the history that begins at `history` need,
+    /// and beyond `limit` bytes of their deltas of the oldest that these do need: snapshots there end. A view between
+    /// others gives up its delta and keeps its extents, since what it frees may belong to an older one.
     pub(crate) fn reap(
         &mut self,
         pins: &BTreeMap<Timestamp, u32>,

@@ -104,6 +104,8 @@ struct Totals {
     cut: u64,
     torn: u64,
     snapshots: u64,
+    units: u64,
+    aborted_units: u64,
     conflicts: u64,
     duplicates: u64,
     recoveries: u64,
@@ -219,6 +221,8 @@ fn run_seed(seed: u64, fault: PlantedFault, flips: bool, totals: &mut Totals) {
     totals.cut += oracle.cut;
     totals.torn += oracle.torn;
     totals.snapshots += oracle.snapshots;
+    totals.units += oracle.units;
+    totals.aborted_units += oracle.aborted_units;
     totals.conflicts += oracle.conflicts;
     totals.duplicates += oracle.duplicates;
     totals.recoveries += oracle.recoveries;
@@ -254,6 +258,8 @@ fn acknowledged_writes_survive_any_crash() {
         totals.cut,
         totals.torn,
         totals.snapshots,
+        totals.units,
+        totals.aborted_units,
         totals.conflicts,
     ] {
         assert!(
@@ -281,7 +287,8 @@ fn a_flipped_bit_is_refused_or_harmless() {
 /// The tests above would notice each of these faults.
 #[test]
 fn planted_faults_are_found() {
-    for fault in PlantedFault::ALL {
+    let faults = PlantedFault::ALL.into_iter();
+    for fault in faults.chain(PlantedFault::OF_OPEN_UNITS) {
         let flips = fault == PlantedFault::ChecksumNotChecked;
         let found = (0..200).find(|&seed| {
             let run = std::panic::AssertUnwindSafe(|| {
