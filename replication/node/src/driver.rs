@@ -164,10 +164,7 @@ pub async fn start(options: MemberOptions) -> Result<()> {
         set_name: options.set_name.clone(),
         host: host.clone(),
         seed: pinion_runtime::random_stream("replication").next_u64(),
-        parameters: Parameters {
-            counts_older_terms: options.planted_fault == PlantedFault::CommitOverTerms,
-            ..machine_parameters()
-        },
+        parameters: machine_parameters(options.planted_fault),
     };
     let retention = retention(&options).await?;
     let node = Node::new(identity, found, time());
@@ -235,7 +232,7 @@ impl Driver {
     pub(crate) fn tell(self: &Rc<Self>, input: Input) {
         let effects = {
             let mut node = self.node.borrow_mut();
-            node.set_parameters(machine_parameters());
+            node.set_parameters(machine_parameters(self.options.planted_fault));
             node.step(time(), input)
         };
         for effect in effects {

@@ -19,9 +19,10 @@ use pinion_storage::storage;
 
 use crate::driver::{Driver, time};
 use crate::limits::FLOW_PERIOD;
+use crate::planted::PlantedFault;
 
 /// What the state machine goes by.
-pub(crate) fn machine_parameters() -> Parameters {
+pub(crate) fn machine_parameters(planted_fault: PlantedFault) -> Parameters {
     let set = replication_parameters();
     Parameters {
         election_handoff: set.election_handoff,
@@ -31,6 +32,7 @@ pub(crate) fn machine_parameters() -> Parameters {
         override_chaining: set.override_chaining,
         initial_sync_preference: set.initial_sync_read_preference,
         multiple_arbiters: set.allow_multiple_arbiters,
+        counts_older_terms: planted_fault == PlantedFault::CommitOverTerms,
     }
 }
 
