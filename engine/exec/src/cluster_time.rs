@@ -8,7 +8,7 @@
 use std::rc::Rc;
 
 use pinion_bson::{DocBuilder, RawBsonRef};
-use pinion_clock::{AdvanceError, KEY_BYTES, SignedTime, Timestamp, check_advance};
+use pinion_clock::{AdvanceError, SignedTime, Timestamp, check_advance};
 use pinion_storage::storage;
 use pinion_wire::idl::{ReadConcernLevel, append_cluster_time};
 use pinion_wire::{Category, Error, ErrorCode, OpContext, ReplyEpilogue, Result};
@@ -31,12 +31,10 @@ pub(crate) fn learn(state: &NodeState, ctx: &OpContext) -> Result<Option<SignedT
         return Ok(None);
     }
     if !ctx.client.is_trusted() && state.requires_members() {
-        // What a connection begins with may tell the time of a node that did not sign.
-        if told.proof == [0; KEY_BYTES] && BEGINNINGS.contains(&ctx.command) {
-            return Ok(None);
-        }
         if !time_keys::is_genuine(state, &told)? {
-            return Ok(Some(told));
+            // Nobody is kept from looking at a member that does not know the set's time.
+            let is_passed_over = BEGINNINGS.contains(&ctx.command);
+            return Ok((!is_passed_over).then_some(told));
         }
     }
     take_in(state, &told).map(|()| None)
@@ -55,7 +53,7 @@ pub(crate) async fn learn_signed(
     take_in(state, told)
 }
 
-/// Commands that come before a client could have authenticated.
+/// What a connection begins with.
 const BEGINNINGS: [&str; 4] = ["hello", "isMaster", "saslStart", "saslContinue"];
 
 fn take_in(state: &NodeState, told: &SignedTime) -> Result<()> {

@@ -130,10 +130,11 @@ where
     Fut: Future<Output = Result<Reply>>,
 {
     let metrics = &state.metrics;
+    // First, since a member that has no data yet cannot know who signed a time.
+    topology::check_runs_here(state, &cmd)?;
     if let Some(told) = cluster_time::learn(state, &cmd.ctx)? {
         Box::pin(cluster_time::learn_signed(state, &cmd.ctx, &told)).await?;
     }
-    topology::check_runs_here(state, &cmd)?;
     concern::check(state, &cmd)?;
     if let Some(lsid) = &cmd.ctx.args.lsid {
         state.sessions.touch(lsid, cmd.ctx.started_ns)?;

@@ -15,6 +15,7 @@ use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{ErrorCode, OpContext, Result};
 
+use super::TimeKeys;
 use super::document::{KeyDocument, PURPOSE};
 use crate::acquire::acquire_read;
 use crate::interrupt::interruptible;
@@ -36,8 +37,9 @@ pub(crate) struct Keeper {
     /// What it does now.
     running: RefCell<Option<OpContext>>,
     task: RefCell<Option<JoinHandle<()>>>,
-    /// The keys that every core has.
-    given: RefCell<Vec<KeyDocument>>,
+    /// The keys that every core knows, and those of them that it signs with.
+    known: RefCell<Vec<KeyDocument>>,
+    lasting: RefCell<Vec<KeyDocument>>,
 }
 
 /// Begins, where members have a key file. Called on core 0.
@@ -123,23 +125,32 @@ async fn look_with(ctx: &OpContext, state: &NodeState, set: &dyn ReplicaSet) -> 
             false => keys,
         }
     };
-    let given = &state.time_keys.keeper.given;
-    if *given.borrow() != keys {
+    let keeper = &state.time_keys.keeper;
+    if *keeper.known.borrow() != keys {
+        give(&keys, TimeKeys::replace_known).await;
+        keeper.known.replace(keys.clone());
+    }
+    if *keeper.lasting.borrow() != keys {
         // All that was read is at or below this.
         let seen = match set.view().writable {
             true => storage().last_allotted(),
             false => storage().visible(),
         };
         interruptible(ctx, set.wait_committed(seen)).await??;
-        let ring = ring_of(&keys);
-        on_all_cores(move |_| {
-            let ring = ring.clone();
-            async move { crate::state::state().time_keys.replace(ring) }
-        })
-        .await;
-        given.replace(keys);
+        give(&keys, TimeKeys::replace_lasting).await;
+        keeper.lasting.replace(keys);
     }
-    Ok(until_next_expiry(&given.borrow()))
+    Ok(until_next_expiry(&keeper.lasting.borrow()))
+}
+
+/// Gives keys to every core.
+async fn give(keys: &[KeyDocument], replace: fn(&TimeKeys, KeyRing)) {
+    let ring = ring_of(keys);
+    on_all_cores(move |_| {
+        let ring = ring.clone();
+        async move { replace(&crate::state::state().time_keys, ring) }
+    })
+    .await;
 }
 
 fn ring_of(keys: &[KeyDocument]) -> KeyRing {

@@ -2,8 +2,9 @@
 //! and cannot make the set's time go forward by themselves.
 //!
 //! Source: sharding document, "SignedComponentFormat" and "Key management". The keys are documents of `admin.system.keys`, which
-//! the primary makes and replication brings to all. A task of core 0 ([`keeper`]) reads them and gives them to every core. It
-//! gives out what a majority has alone: no time is ever signed with a key that a rollback takes away.
+//! the primary makes and replication brings to all. A task of core 0 ([`keeper`]) reads them and gives them to every core. What
+//! is signed is checked with every key that is there; a time is signed with those alone that a majority has, since a rollback would
+//! take any other away.
 
 mod document;
 mod keeper;
@@ -25,18 +26,25 @@ pub(crate) use keeper::{Keeper, start, stop, wake};
 /// The keys that a core knows.
 #[derive(Default)]
 pub(crate) struct TimeKeys {
-    ring: RefCell<KeyRing>,
+    /// All of them.
+    known: RefCell<KeyRing>,
+    /// Those that a majority has.
+    lasting: RefCell<KeyRing>,
     /// Core 0 has been told a moment ago that a key is missing.
     has_asked: Cell<bool>,
-    /// There is another ring.
+    /// There are others than before.
     replaced: Notify,
     pub(crate) keeper: Keeper,
 }
 
 impl TimeKeys {
-    fn replace(&self, ring: KeyRing) {
-        self.ring.replace(ring);
+    fn replace_known(&self, ring: KeyRing) {
+        self.known.replace(ring);
         self.replaced.notify_all();
+    }
+
+    fn replace_lasting(&self, ring: KeyRing) {
+        self.lasting.replace(ring);
     }
 
     /// Has core 0 look for a key that is missing. Any number of such calls within a moment is one.
@@ -63,7 +71,7 @@ pub(crate) fn signed(
     if is_trusted || state.shared.member_access.is_none() {
         return Some(SignedTime::unsigned(time));
     }
-    let signed = state.time_keys.ring.borrow().sign(time);
+    let signed = state.time_keys.lasting.borrow().sign(time);
     if signed.is_none() {
         state.time_keys.ask();
     }
@@ -75,7 +83,7 @@ pub(crate) fn signed(
 /// # Errors
 /// `TimeProofMismatch`.
 pub(crate) fn is_genuine(state: &NodeState, told: &SignedTime) -> Result<bool> {
-    match state.time_keys.ring.borrow().verify(told) {
+    match state.time_keys.known.borrow().verify(told) {
         Ok(()) => Ok(true),
         Err(VerifyError::UnknownKey(_)) => Ok(false),
         Err(error @ VerifyError::Mismatch) => Err(Error::new(

@@ -284,11 +284,13 @@ fn clients_hand_on_what_members_sign() {
         client
             .fails(telling(&SignedTime::unsigned(ahead(1000))), 211)
             .await;
-        let mut hello = telling(&SignedTime::unsigned(ahead(1000)));
-        hello.remove("ping");
-        let mut begun = doc! { "hello": 1 };
-        begun.extend(hello);
-        client.ok(begun).await;
+        // What a connection begins with is answered all the same.
+        for passed_over in [unknown, SignedTime::unsigned(ahead(1000))] {
+            let mut hello = doc! { "hello": 1 };
+            let time = telling(&passed_over).remove("$clusterTime");
+            hello.insert("$clusterTime", time.unwrap());
+            client.ok(hello).await;
+        }
         assert_eq!(storage().cluster_time(), before);
         let old = SignedTime {
             time: pinion_clock::Timestamp::new(1, 1),
