@@ -20,8 +20,10 @@ const KNOWN_SYSTEM: [&str; 6] = [
 ];
 
 /// The namespaces below `system.` that are of one database alone.
-const KNOWN_OF_DATABASES: [&str; 4] = [
+const KNOWN_OF_DATABASES: [&str; 6] = [
     "admin.system.keys",
+    "config.system.indexBuilds",
+    "config.system.preimages",
     "local.system.healthlog",
     "local.system.replset",
     "local.system.rollback.id",

@@ -166,7 +166,7 @@ async fn kept<T: 'static>(work: impl Future<Output = Result<T>> + 'static) -> Re
 
 fn tell(what: &'static str, done: Result<()>) {
     if let Err(error) = done {
-        tracing::debug!(
+        tracing::warn!(
             target: "INDEX", id = 7_400_004u64, what, error = error.message.as_str(),
             "What a build of indexes tells its set could not be told"
         );
