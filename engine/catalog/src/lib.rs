@@ -36,8 +36,8 @@ pub use ddl::{
     PropertyChange, apply_command, begin_copy, build_counts, clone_as_capped, coll_mod,
     convert_to_capped, create_collection, create_indexes, drop_collection, drop_database,
     drop_indexes, end_builds, end_copy, ensure_collection, index_builds, kill_build, mark_copied,
-    plant_unfenced_reads, put_copied, reindex, rename_collection, replace_series, replicated_rows, set_multikey,
-    show_oplog,
+    plant_unfenced_reads, put_copied, reindex, rename_collection, replace_series, replicated_rows,
+    set_multikey, show_oplog,
 };
 pub use entry::{BadRow, Clustering, Collection, Placement};
 pub use errors::{from_fatal, from_read_error, from_write_error};

@@ -114,7 +114,10 @@ impl Driver {
         pinion_exec::show_oplog(self.retention.get()).await?;
         pinion_exec::forget_default_concerns().await;
         self.terms.borrow_mut().cut(common);
-        self.keep_history(self.with_node(|node| node.stable_optime().ts).min(common.ts));
+        self.keep_history(
+            self.with_node(|node| node.stable_optime().ts)
+                .min(common.ts),
+        );
         self.watch_storage();
         spawn(Queue::Foreground, async {
             storage().failed().await;

@@ -218,7 +218,10 @@ impl SimHandle {
     /// # Panics
     /// If the node is running.
     pub fn wipe_disk(&self, node: NodeId) {
-        assert!(!self.is_running(node), "only a node that is down gets a new disk");
+        assert!(
+            !self.is_running(node),
+            "only a node that is down gets a new disk"
+        );
         self.node(node).disk.borrow_mut().wipe();
     }
 

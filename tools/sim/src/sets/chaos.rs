@@ -112,7 +112,9 @@ impl Happening {
             16 => Happening::TornElection(primary),
             17 | 18 => Happening::Reconfig,
             19 => Happening::Blackout(primary),
-            _ => Happening::Replace((primary + 1 + rng.below(members as u64 - 1) as usize) % members),
+            _ => {
+                Happening::Replace((primary + 1 + rng.below(members as u64 - 1) as usize) % members)
+            }
         }
     }
 

@@ -17,7 +17,9 @@ pub enum Change {
 /// The hosts of a configuration.
 pub fn hosts(config: &RawDocument) -> Vec<String> {
     let members = members(config);
-    let hosts = members.iter().filter_map(|member| member.get_str("host").ok());
+    let hosts = members
+        .iter()
+        .filter_map(|member| member.get_str("host").ok());
     hosts.map(String::from).collect()
 }
 

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use pinion_runtime::sim::{Death, DiskFaults};
 use pinion_runtime::Duration;
+use pinion_runtime::sim::{Death, DiskFaults};
 
 use super::chaos::Happening;
 use super::judge::Order;
@@ -49,7 +49,9 @@ impl Run {
             ..DiskFaults::default()
         };
         for (at, node) in nodes.iter().enumerate() {
-            self.members[at].restart_at.get_or_insert(self.sim.now() + PATIENCE * 2);
+            self.members[at]
+                .restart_at
+                .get_or_insert(self.sim.now() + PATIENCE * 2);
             if at == primary {
                 self.sim.crash(*node, Death::PowerCut);
             } else {
@@ -69,7 +71,9 @@ impl Run {
         }
         if has_fallen(self) {
             self.outcome.count("elections torn", 1);
-            nodes.iter().for_each(|node| self.sim.crash(*node, Death::PowerCut));
+            nodes
+                .iter()
+                .for_each(|node| self.sim.crash(*node, Death::PowerCut));
         }
         self.heal();
         for member in &mut self.members {
@@ -90,12 +94,16 @@ impl Run {
         for (at, node) in nodes.iter().enumerate().filter(|(at, _)| *at != primary) {
             self.sim.set_disk_faults(*node, slow.clone());
             let wait = Duration::from_millis(self.rng.below(500));
-            self.members[at].restart_at.get_or_insert(self.sim.now() + DARK + wait);
+            self.members[at]
+                .restart_at
+                .get_or_insert(self.sim.now() + DARK + wait);
         }
         let last = self.sim.now() + DARK + Duration::from_secs(15);
         self.members[primary].restart_at.get_or_insert(last);
         self.pass_some(DARK_WITHIN_MS)?;
-        nodes.iter().for_each(|node| self.sim.crash(*node, Death::PowerCut));
+        nodes
+            .iter()
+            .for_each(|node| self.sim.crash(*node, Death::PowerCut));
         self.heal();
         self.pass_some(15_000)
     }
@@ -153,7 +161,11 @@ impl Run {
     /// Initial syncs of members that were added, and of those whose disks were replaced.
     pub(super) fn count_syncs(&mut self) {
         let synced = |member: usize| self.sim.event_count(self.members[member].node, SYNCED);
-        let added = self.spare.filter(|member| synced(*member) > 0).iter().count();
+        let added = self
+            .spare
+            .filter(|member| synced(*member) > 0)
+            .iter()
+            .count();
         let replaced = self.replaced.iter();
         let replaced = replaced.filter(|(member, before)| synced(*member) > *before);
         let replaced = replaced.count();

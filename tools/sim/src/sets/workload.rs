@@ -338,8 +338,7 @@ pub async fn change_catalog(shared: Rc<Shared>, mut rng: Rng) {
         };
         match session.retry(&command).await {
             Written::Acknowledged => shared.count("catalog changes acknowledged"),
-            Written::Refused(reply)
-                if DDL_REFUSALS.contains(&error_code(&reply)) => {}
+            Written::Refused(reply) if DDL_REFUSALS.contains(&error_code(&reply)) => {}
             Written::Refused(reply) => {
                 shared.fail(format!("a change of the catalog was refused: {reply:?}"))
             }
