@@ -142,7 +142,8 @@ impl Applier for TestApplier {
     }
 
     async fn looked_back(&self) -> Result<(), ApplyError> {
-        for (ts, writes) in std::mem::take(&mut *self.prepared.borrow_mut()) {
+        let prepared = std::mem::take(&mut *self.prepared.borrow_mut());
+        for (ts, writes) in prepared {
             let unit = storage().restore_prepared(ts, ts, writes).await?;
             self.restored.borrow_mut().insert(ts, unit);
         }
@@ -839,7 +840,8 @@ fn a_late_commit_is_seen_by_older_snapshots() {
 
 #[test]
 fn closing_interrupts_who_waits_for_what_is_prepared() {
-    let reading: Rc<RefCell<Option<Result<Option<String>, ReadError>>>> = Rc::default();
+    type Reading = Option<Result<Option<String>, ReadError>>;
+    let reading: Rc<RefCell<Reading>> = Rc::default();
     let found = reading.clone();
     run(2, options(), move |storage| {
         let reading = reading.clone();
