@@ -110,6 +110,15 @@ def test_members_have_the_same_data(three):
             assert {index["name"] for index in read.renamed.list_indexes()} == {"_id_", "a_1", "n_1"}
 
 
+def test_an_update_is_logged_as_a_difference(three):
+    client = three.client()
+    client.test.diffs.insert_one({"_id": 1, "a": 1, "b": [1, 2], "pad": "x" * 200})
+    client.test.diffs.update_one({"_id": 1}, {"$set": {"a": 2}, "$push": {"b": 3}})
+    entry = client.local.oplog.rs.find_one({"op": "u", "ns": "test.diffs"})
+    assert entry["o"] == {"$v": 2, "diff": {"u": {"a": 2}, "sb": {"a": True, "u2": 3}}}
+    assert entry["o2"] == {"_id": 1}
+
+
 def test_concerns(three):
     client = three.client()
     collection = client.test.concerns

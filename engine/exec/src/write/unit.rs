@@ -126,13 +126,7 @@ async fn entry(
         return Ok((OpKind::Update, None));
     }
     let bytes = old.as_bytes().len() + new.as_bytes().len();
-    let changes = compute_bytes(bytes, || {
-        let diff = pinion_query::diff(old, new)?;
-        let mut o = DocBuilder::new();
-        o.append("$v", 2i32).append("diff", &*diff);
-        Some(o.finish())
-    });
-    let changes = changes.await;
+    let changes = compute_bytes(bytes, || pinion_query::diff(old, new)).await;
     let o = changes.as_deref().unwrap_or(new);
     let event = event(OpKind::Update, o, Some(&key));
     Ok((OpKind::Update, entry_of(collection, &event).await?))
