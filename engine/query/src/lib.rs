@@ -4,6 +4,7 @@
 
 mod accumulator;
 mod collation;
+mod change_stream;
 mod command_shape;
 mod error;
 mod expression;
@@ -29,6 +30,11 @@ mod validator;
 mod value;
 pub mod work;
 
+pub use change_stream::{
+    BeforeChange, Change, ChangeStreamOptions, Event, FullDocument, Image, MAX_CHANGE_EVENT_BYTES,
+    Resume, ResumeToken, Scope, Seen, Start, TokenData, TransactionEnd, changes_of, check_stages,
+    split_event, transaction_end,
+};
 pub use collation::{has_strings, parse_collation, spend_sort_keys, with_sort_keys};
 pub use command_shape::{command_shape, find_of_one_id};
 pub use expression::{

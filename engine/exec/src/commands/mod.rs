@@ -6,6 +6,7 @@ mod apply_ops;
 mod bulk_replies;
 mod bulk_write;
 mod capped;
+mod change_stream;
 pub(crate) mod cluster_parameters;
 mod coll_mod;
 mod collation;

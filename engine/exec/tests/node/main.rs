@@ -6,6 +6,7 @@ mod harness;
 mod applier;
 mod basics;
 mod capped;
+mod change_streams;
 mod concerns;
 mod default_concerns;
 mod divided;
