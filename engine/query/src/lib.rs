@@ -3,8 +3,8 @@
 //! Everything here is pure: no I/O, no clock, no partitions. What the caller knows (the time, the indexes) is passed in.
 
 mod accumulator;
-mod collation;
 mod change_stream;
+mod collation;
 mod command_shape;
 mod error;
 mod expression;

@@ -70,13 +70,10 @@ pub(super) async fn answer(
     let vars = variables(ctx, asked.lets, asked.collation.clone()).await?;
     let mut stages = pinion_bson::RawArrayBuf::new();
     let count = pinion_bson::values(asked.stages).count();
-    let of_client = pinion_bson::values(asked.stages)
-        .take(count - usize::from(splits))
-        .skip(1);
-    for stage in of_client {
+    for stage in pinion_bson::values(asked.stages).take(count - usize::from(splits)) {
         stages.push(pinion_bson::RawBson::from(stage));
     }
-    let pipeline = compute(ctx, || Pipeline::parse_from(&stages, 0, &vars)).await?;
+    let pipeline = compute(ctx, || Pipeline::parse_from(&stages, 1, &vars)).await?;
     let request = ChangeRequest {
         options,
         scope,

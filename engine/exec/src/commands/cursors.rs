@@ -280,7 +280,9 @@ async fn continue_cursor(
         .counters
         .documents_returned
         .add(documents.len() as u64);
-    let token = cursor.stream.token_behind(&documents, cursor.stash.is_none());
+    let token = cursor
+        .stream
+        .token_behind(&documents, cursor.stash.is_none());
     ctx.work().left_cursor(if exhausted { 0 } else { id });
     if exhausted {
         return Ok(Continued {

@@ -11,8 +11,8 @@ use pinion_catalog::{Uuid, stored_document};
 use pinion_clock::Timestamp;
 use pinion_query::{
     Change, ChangeStreamOptions, Document, Event, Image, Input, MAX_CHANGE_EVENT_BYTES, Matcher,
-    Memory, Pipeline, PipelineRun, Resume, Scope, Seen, Start, TokenData, TransactionEnd, Variables,
-    Want, changes_of, split_event, transaction_end,
+    Memory, Pipeline, PipelineRun, Resume, Scope, Seen, Start, TokenData, TransactionEnd,
+    Variables, Want, changes_of, split_event, transaction_end,
 };
 use pinion_runtime::{Instant, timeout_at, yield_if_due};
 use pinion_storage::{LogCursor, LogReadError, storage};
@@ -24,9 +24,7 @@ use super::request::{ReadRequest, open};
 use crate::acquire::acquire_read;
 use crate::compute::{compute_bytes, offload};
 use crate::interrupt::{interruptible, pause};
-use crate::limits::{
-    AWAIT_POLL, CHANGE_BATCH_BYTES, CHANGE_BATCH_ENTRIES, CORE_BUDGET, MAX_TRANSACTION_PARTS,
-};
+use crate::limits::{CHANGE_BATCH_BYTES, CHANGE_BATCH_ENTRIES, CORE_BUDGET, MAX_TRANSACTION_PARTS};
 use crate::state::state;
 
 /// What a stream shows, and from where on.
@@ -67,6 +65,8 @@ pub(crate) struct ChangeStream {
     has_ended: bool,
     /// When a batch without events goes back to the client.
     until: Option<Instant>,
+    /// An entry was looked at since that was said.
+    has_looked: bool,
 }
 
 /// An entry of a transaction whose operations have not been shown.
@@ -143,16 +143,21 @@ impl ChangeStream {
             is_behind_all: false,
             has_ended: false,
             until: None,
+            has_looked: false,
             options,
         };
         let nothing = stream.step(Input::Go)?;
-        assert!(matches!(nothing, Want::Document), "no stage has anything yet");
+        assert!(
+            matches!(nothing, Want::Document),
+            "no stage has anything yet"
+        );
         Ok(stream)
     }
 
     /// Goes back to the client without an event from this time on.
     pub(crate) fn give_up_at(&mut self, until: Instant) {
         self.until = Some(until);
+        self.has_looked = false;
     }
 
     /// Nothing comes any more.
@@ -180,7 +185,10 @@ impl ChangeStream {
                 let found = look_up(ctx, ns, *uuid, key).await?;
                 event.full_document = found.map_or(Image::Null, Image::Document);
             }
-            let Some(document) = self.through_stages(ctx, event.into_document().into()).await? else {
+            let Some(document) = self
+                .through_stages(ctx, event.into_document().into())
+                .await?
+            else {
                 continue;
             };
             check_id(&document, &token.to_document())?;
@@ -218,10 +226,16 @@ impl ChangeStream {
             }
             let bound = committed();
             match self.ahead.front() {
+                // What comes next is looked at by the next batch, which then makes progress.
+                Some(_) if self.ran_out() => {
+                    self.is_behind_all = true;
+                    return Ok(None);
+                }
                 Some((ts, _)) if *ts <= bound => {
                     let (ts, entry) = self.ahead.pop_front().expect("just seen");
                     self.take(entry).await?;
                     self.seen_through = ts;
+                    self.has_looked = true;
                 }
                 Some(_) => {
                     self.seen_through = bound.max(self.seen_through);
@@ -230,7 +244,9 @@ impl ChangeStream {
                 }
                 None => {
                     let readable = storage().oplog_read_timestamp().min(bound);
-                    let read = self.log.next_batch(CHANGE_BATCH_ENTRIES, CHANGE_BATCH_BYTES);
+                    let read = self
+                        .log
+                        .next_batch(CHANGE_BATCH_ENTRIES, CHANGE_BATCH_BYTES);
                     self.ahead = interruptible(ctx, read).await?.map_err(from_error)?.into();
                     if self.ahead.is_empty() {
                         self.seen_through = readable.max(self.seen_through);
@@ -239,17 +255,14 @@ impl ChangeStream {
                     }
                 }
             }
-            if self.ran_out() && self.changes.is_empty() && self.parts.is_empty() {
-                self.is_behind_all = true;
-                return Ok(None);
-            }
             yield_if_due().await;
         }
     }
 
-    /// Whether the client waits for long enough.
+    /// Whether the client has waited for long enough.
     fn ran_out(&self) -> bool {
-        self.until.is_some_and(|until| pinion_runtime::now() >= until)
+        let until = self.until.filter(|_| self.has_looked);
+        until.is_some_and(|until| pinion_runtime::now() >= until)
     }
 
     /// Looks at an entry: what of it is shown.
@@ -377,21 +390,24 @@ impl ChangeStream {
                 return Ok(false);
             }
             let Some(set) = state().replica_set() else {
-                return Err(Error::internal("a change stream on a node that is no member"));
+                return Err(Error::internal(
+                    "a change stream on a node that is no member",
+                ));
             };
             // What is committed may be readable a moment later than that is known.
-            if committed() > self.seen_through && storage().oplog_read_timestamp() > self.seen_through {
+            if committed() > self.seen_through
+                && storage().oplog_read_timestamp() > self.seen_through
+            {
                 return Ok(true);
             }
             let beyond = set.wait_commit_beyond(self.seen_through);
-            let turn = until.min(now + AWAIT_POLL);
             match committed() > self.seen_through {
                 true => {
                     let soon = until.min(now + pinion_runtime::Duration::from_millis(1));
                     interruptible(ctx, pinion_runtime::sleep_until(soon)).await?;
                 }
                 false => {
-                    let _ = interruptible(ctx, timeout_at(turn, beyond)).await?;
+                    let _ = interruptible(ctx, timeout_at(until, beyond)).await?;
                 }
             }
         }

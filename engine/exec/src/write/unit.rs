@@ -4,8 +4,7 @@
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawDocument};
 use pinion_catalog::{
-    Collection, Observers, OpEvent, OpKind, document_id, encode_entry_with_image,
-    stored_document,
+    Collection, Observers, OpEvent, OpKind, document_id, encode_entry_with_image, stored_document,
 };
 use pinion_storage::{
     Entry, Expect, Key, Op, PartitionId, Statement, VersionToken, Write, storage,

@@ -18,8 +18,14 @@ fn batch(reply: &Document, name: &str) -> (Vec<Document>, Document, i64) {
     let cursor = reply.get_document("cursor").expect("a cursor");
     let events = cursor.get_array(name).expect("a batch").iter();
     let events = events.map(|event| event.as_document().expect("a document").clone());
-    let token = cursor.get_document("postBatchResumeToken").expect("a token");
-    (events.collect(), token.clone(), cursor.get_i64("id").expect("an id"))
+    let token = cursor
+        .get_document("postBatchResumeToken")
+        .expect("a token");
+    (
+        events.collect(),
+        token.clone(),
+        cursor.get_i64("id").expect("an id"),
+    )
 }
 
 /// The events of one `getMore`, and the token behind them.
@@ -32,7 +38,11 @@ async fn more(client: &Client, id: i64) -> (Vec<Document>, Document) {
     (events, token)
 }
 
-async fn opened(client: &Client, spec: Document, behind: Vec<Bson>) -> (Vec<Document>, Document, i64) {
+async fn opened(
+    client: &Client,
+    spec: Document,
+    behind: Vec<Bson>,
+) -> (Vec<Document>, Document, i64) {
     let mut pipeline = vec![Bson::Document(doc! { "$changeStream": spec })];
     pipeline.extend(behind);
     let reply = client
@@ -101,7 +111,9 @@ fn quiet_streams_have_tokens_that_move_on() {
         become_member(MemberState::Primary, true, OpTime::NULL).await;
         insert(&client, 0).await;
         commit_all().await;
-        let none = vec![Bson::Document(doc! { "$match": { "operationType": "delete" } })];
+        let none = vec![Bson::Document(
+            doc! { "$match": { "operationType": "delete" } },
+        )];
         let (events, first, id) = opened(&client, doc! {}, none.clone()).await;
         assert_eq!(events, []);
         for n in 1..400 {
@@ -141,13 +153,28 @@ fn a_statement_of_many_documents_shows_each() {
         while seen.len() < 500 {
             let (events, _) = more(&client, id).await;
             assert!(!events.is_empty(), "{} events", seen.len());
-            assert!(events.iter().all(|event| event.get_str("operationType").ok() == Some("update")));
+            assert!(
+                events
+                    .iter()
+                    .all(|event| event.get_str("operationType").ok() == Some("update"))
+            );
             let tokens = events.windows(2).map(|pair| {
-                let data = |event: &Document| event.get_document("_id").unwrap().get_str("_data").unwrap().to_owned();
+                let data = |event: &Document| {
+                    event
+                        .get_document("_id")
+                        .unwrap()
+                        .get_str("_data")
+                        .unwrap()
+                        .to_owned()
+                };
                 (data(&pair[0]), data(&pair[1]))
             });
             assert!(tokens.into_iter().all(|(before, behind)| before < behind));
-            seen.extend(ids(&events).into_iter().map(|id| id.as_i32().expect("a number")));
+            seen.extend(
+                ids(&events)
+                    .into_iter()
+                    .map(|id| id.as_i32().expect("a number")),
+            );
         }
         seen.sort_unstable();
         assert_eq!(seen, (0..500).collect::<Vec<_>>());

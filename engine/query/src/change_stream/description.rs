@@ -24,14 +24,21 @@ struct Described<'a> {
 }
 
 fn malformed(what: &str) -> pinion_wire::Error {
-    error(280, format!("an entry of the oplog has a diff that is none: {what}"))
+    error(
+        280,
+        format!("an entry of the oplog has a diff that is none: {what}"),
+    )
 }
 
 /// Appends `updateDescription` of an update's `o`.
 ///
 /// # Errors
 /// `ChangeStreamFatalError` when it is no diff.
-pub(super) fn append_description(o: &RawDocument, is_expanded: bool, out: &mut DocBuilder) -> Result<()> {
+pub(super) fn append_description(
+    o: &RawDocument,
+    is_expanded: bool,
+    out: &mut DocBuilder,
+) -> Result<()> {
     let mut described = Described {
         updated: DocBuilder::new(),
         removed: Vec::new(),
@@ -82,7 +89,8 @@ impl<'a> Described<'a> {
             }
             match component {
                 Component::Field(name) => {
-                    let is_number = at > 0 && !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit());
+                    let is_number =
+                        at > 0 && !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit());
                     is_ambiguous |= is_number || name.contains('.');
                     text.push_str(name);
                 }
@@ -134,7 +142,12 @@ impl<'a> Described<'a> {
         Ok(())
     }
 
-    fn below(&mut self, component: Component<'a>, diff: &'a RawDocument, depth: usize) -> Result<()> {
+    fn below(
+        &mut self,
+        component: Component<'a>,
+        diff: &'a RawDocument,
+        depth: usize,
+    ) -> Result<()> {
         self.path.push(component);
         let is_array = field(diff, "a") == Some(RawBsonRef::Boolean(true));
         let result = match is_array {

@@ -79,9 +79,7 @@ impl Scope {
                 self.has(from) || self.has(to)
             }
             Some(("dropDatabase", _)) => self.has_database(db),
-            Some((_, RawBsonRef::String(collection))) => {
-                self.has(&[db, ".", collection].concat())
-            }
+            Some((_, RawBsonRef::String(collection))) => self.has(&[db, ".", collection].concat()),
             _ => false,
         }
     }

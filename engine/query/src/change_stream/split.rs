@@ -40,7 +40,8 @@ pub fn split_event(
     // What each part has beside its fields.
     let frame = {
         let mut out = DocBuilder::new();
-        out.append("_id", &*token_of(0)).append("splitEvent", &*splits(1, 1));
+        out.append("_id", &*token_of(0))
+            .append("splitEvent", &*splits(1, 1));
         out.finish().as_bytes().len()
     };
     let mut fields: Vec<RawElem<'_>> = raw_elements(event)

@@ -115,7 +115,12 @@ fn changes_of_documents() {
     check(
         &collection(),
         rawdoc! { "fullDocumentBeforeChange": "whenAvailable" },
-        entry("d", "d.c", rawdoc! { "_id": 1 }, rawdoc! { "preImage": document.clone() }),
+        entry(
+            "d",
+            "d.c",
+            rawdoc! { "_id": 1 },
+            rawdoc! { "preImage": document.clone() },
+        ),
         &[rawdoc! {
             "operationType": "delete", "ns": ns(), "documentKey": { "_id": 1 }, "fullDocumentBeforeChange": document.clone(),
         }],
@@ -198,7 +203,8 @@ fn update_descriptions() {
 fn full_documents_of_updates() {
     let update = |more: RawDocumentBuf| {
         let mut all = pinion_bson::DocBuilder::new();
-        all.append_all(&rawdoc! { "o2": { "_id": 1 } }).append_all(&more);
+        all.append_all(&rawdoc! { "o2": { "_id": 1 } })
+            .append_all(&more);
         let o = rawdoc! { "$v": 2, "diff": { "u": { "a": 3 } } };
         entry("u", "d.c", o, all.finish())
     };
@@ -224,7 +230,8 @@ fn full_documents_of_updates() {
         let entry = Bytes::from(update(image()).into_bytes());
         let (changes, _) = changes_of(&collection(), &entry, &entry, 0);
         let made = options(spec).events(&collection(), &changes[0], since_ms);
-        made.map(|events| events.len()).map_err(|error| error.code.0)
+        made.map(|events| events.len())
+            .map_err(|error| error.code.0)
     };
     // The entry was written at 5000.
     for spec in [
@@ -242,7 +249,12 @@ fn commands() {
     let drop = || command(rawdoc! { "drop": "c" }, rawdoc! {});
     let dropped = || rawdoc! { "operationType": "drop", "ns": ns() };
     let invalidate = || rawdoc! { "operationType": "invalidate" };
-    check(&collection(), rawdoc! {}, drop(), &[dropped(), invalidate()]);
+    check(
+        &collection(),
+        rawdoc! {},
+        drop(),
+        &[dropped(), invalidate()],
+    );
     check(&database(), rawdoc! {}, drop(), &[dropped()]);
     let rename = |from: &str, to: &str| {
         command(
@@ -269,7 +281,12 @@ fn commands() {
         &[renamed("b", "c"), invalidate()],
     );
     check(&collection(), rawdoc! {}, rename("d.b", "d.e"), &[]);
-    check(&database(), rawdoc! {}, rename("d.b", "d.e"), &[renamed("b", "e")]);
+    check(
+        &database(),
+        rawdoc! {},
+        rename("d.b", "d.e"),
+        &[renamed("b", "e")],
+    );
     let gone = || command(rawdoc! { "dropDatabase": 1 }, rawdoc! {});
     let told = || rawdoc! { "operationType": "dropDatabase", "ns": { "db": "d" } };
     check(&collection(), rawdoc! {}, gone(), &[]);
@@ -298,7 +315,8 @@ fn expanded_events() {
     let made = || rawdoc! { "operationDescription": { "indexes": [index()] } };
     let create = rawdoc! { "createIndexes": "c", "v": 2, "key": { "a": 1 }, "name": "a_1" };
     check_expanded(command(create, rawdoc! {}), "createIndexes", made());
-    let commit = rawdoc! { "commitIndexBuild": "c", "indexBuildUUID": uuid(), "indexes": [index()] };
+    let commit =
+        rawdoc! { "commitIndexBuild": "c", "indexBuildUUID": uuid(), "indexes": [index()] };
     check_expanded(command(commit, rawdoc! {}), "createIndexes", made());
     check_expanded(
         command(
@@ -319,7 +337,8 @@ fn expanded_events() {
             "stateBeforeChange": { "collectionOptions": { "uuid": uuid() }, "indexOptions": { "hidden": false } },
         },
     );
-    let started = rawdoc! { "startIndexBuild": "c", "indexBuildUUID": uuid(), "indexes": [index()] };
+    let started =
+        rawdoc! { "startIndexBuild": "c", "indexBuildUUID": uuid(), "indexes": [index()] };
     check(&collection(), expanded(), command(started, rawdoc! {}), &[]);
 }
 
@@ -333,7 +352,10 @@ fn operations_that_take_place_together() {
         rawdoc! {},
         entry("c", "admin.$cmd", o.clone(), session),
     );
-    let kinds: Vec<_> = found.iter().map(|event| event.get_str("operationType").ok()).collect();
+    let kinds: Vec<_> = found
+        .iter()
+        .map(|event| event.get_str("operationType").ok())
+        .collect();
     assert_eq!(kinds, [Some("insert"), Some("delete")]);
     for (event, place) in found.iter().zip([0, 2]) {
         assert_eq!(event.get_i64("txnNumber").ok(), Some(7));
@@ -442,7 +464,10 @@ fn a_stream_goes_on_behind_its_token() {
     assert_eq!(after.look(&token(1)).ok(), Some(Seen::Yes));
     assert_eq!(after.look(&token(2)).ok(), Some(Seen::No));
     let mut lost = resume(data(1, true));
-    assert_eq!(lost.look(&token(2)).err().map(|error| error.code.0), Some(280));
+    assert_eq!(
+        lost.look(&token(2)).err().map(|error| error.code.0),
+        Some(280)
+    );
     let mut quiet = resume(TokenData::high_water_mark(ts(9, 2)));
     assert_eq!(quiet.look(&token(0)).ok(), Some(Seen::No));
     let mut inside = resume(TokenData {
@@ -461,13 +486,19 @@ fn specifications() {
     };
     check(rawbson!({}), None);
     check(rawbson!(1), Some(6_188_500));
-    check(rawbson!({ "fullDocument": null, "resumeAfter": null }), None);
+    check(
+        rawbson!({ "fullDocument": null, "resumeAfter": null }),
+        None,
+    );
     check(rawbson!({ "fullDocument": "Default" }), Some(2));
     check(rawbson!({ "fullDocument": 1 }), Some(14));
     check(rawbson!({ "showExpandedEvents": null }), Some(14));
     check(rawbson!({ "bogus": 1 }), Some(40415));
     check(rawbson!({ "resumeAfter": {} }), Some(40647));
-    check(rawbson!({ "resumeAfter": { "_data": "00", "_typeBits": 1 } }), Some(40648));
+    check(
+        rawbson!({ "resumeAfter": { "_data": "00", "_typeBits": 1 } }),
+        Some(40648),
+    );
     check(rawbson!({ "resumeAfter": { "_data": "" } }), Some(40649));
     check(rawbson!({ "resumeAfter": { "_data": "xyz" } }), Some(9));
     check(rawbson!({ "resumeAfter": { "_data": "00" } }), Some(50811));
@@ -479,8 +510,14 @@ fn specifications() {
         .token()
         .to_document()
     };
-    check(rawbson!({ "resumeAfter": token(false), "startAfter": token(false) }), Some(50865));
-    check(rawbson!({ "resumeAfter": token(false), "startAtOperationTime": ts(1, 2) }), Some(40674));
+    check(
+        rawbson!({ "resumeAfter": token(false), "startAfter": token(false) }),
+        Some(50865),
+    );
+    check(
+        rawbson!({ "resumeAfter": token(false), "startAtOperationTime": ts(1, 2) }),
+        Some(40674),
+    );
     check(rawbson!({ "resumeAfter": token(true) }), Some(260));
     check(rawbson!({ "startAfter": token(true) }), None);
     check(rawbson!({ "showSystemEvents": true }), Some(238));
@@ -497,10 +534,16 @@ fn stages_behind_a_stream() {
     };
     let split = || rawdoc! { "$changeStreamSplitLargeEvent": {} };
     check(vec![], Ok(false));
-    check(vec![rawdoc! { "$match": {} }, rawdoc! { "$unset": "a" }], Ok(false));
+    check(
+        vec![rawdoc! { "$match": {} }, rawdoc! { "$unset": "a" }],
+        Ok(false),
+    );
     check(vec![rawdoc! { "$match": {} }, split()], Ok(true));
     check(vec![split(), rawdoc! { "$match": {} }], Err(7_182_802));
-    check(vec![rawdoc! { "$changeStreamSplitLargeEvent": 1 }], Err(7_182_800));
+    check(
+        vec![rawdoc! { "$changeStreamSplitLargeEvent": 1 }],
+        Err(7_182_800),
+    );
     check(vec![rawdoc! { "$group": { "_id": 1 } }], Err(20));
     check(vec![rawdoc! { "$changeStream": {} }], Err(40602));
 }
@@ -526,7 +569,10 @@ fn large_events_in_parts() {
         });
         Ok(parts.collect::<Vec<_>>())
     };
-    let first = ((Some(1), Some(2)), vec!["operationType".to_owned(), "c".into(), "a".into()]);
+    let first = (
+        (Some(1), Some(2)),
+        vec!["operationType".to_owned(), "c".into(), "a".into()],
+    );
     let second = ((Some(2), Some(2)), vec!["b".to_owned()]);
     assert_eq!(parts(0, 700), Ok(vec![first, second.clone()]));
     assert_eq!(parts(1, 700), Ok(vec![second]));

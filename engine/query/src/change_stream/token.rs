@@ -174,7 +174,8 @@ impl ResumeToken {
             None => Ok(TypeBits::new()),
         };
         let values = bits.and_then(|bits| decode(&self.bytes, Ordering::default(), &bits));
-        let values = values.map_err(|corrupt| error(50811, format!("Bad resume token: {corrupt}")))?;
+        let values =
+            values.map_err(|corrupt| error(50811, format!("Bad resume token: {corrupt}")))?;
         let mut values = elements(&values).map(|(_, value)| value).peekable();
         let Some(RawBsonRef::Timestamp(cluster_time)) = values.next() else {
             return Err(bad(40649, "it does not begin with a timestamp"));
@@ -202,7 +203,12 @@ impl ResumeToken {
                 values.next();
                 from_invalidate
             }
-            _ => return Err(bad(50872, "it does not say whether it is of an invalidation")),
+            _ => {
+                return Err(bad(
+                    50872,
+                    "it does not say whether it is of an invalidation",
+                ));
+            }
         };
         let uuid = match values.next() {
             None | Some(RawBsonRef::Null) => None,
@@ -215,7 +221,12 @@ impl ResumeToken {
         let identifier = match values.next() {
             None => None,
             Some(RawBsonRef::Document(identifier)) => Some(identifier.to_owned()),
-            Some(_) => return Err(bad(50797, "what tells its event from others is no document")),
+            Some(_) => {
+                return Err(bad(
+                    50797,
+                    "what tells its event from others is no document",
+                ));
+            }
         };
         let fragment = match values.next() {
             None => None,
@@ -239,7 +250,9 @@ impl ResumeToken {
 fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+    digits
+        .map(|digit| char::from(DIGITS[usize::from(digit)]))
+        .collect()
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {

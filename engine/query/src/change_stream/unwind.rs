@@ -89,7 +89,11 @@ fn concerns(scope: &Scope, operation: &RawDocument) -> bool {
     if !scope.may_concern(operation) {
         return false;
     }
-    match (is_command(operation), field(operation, "ns"), o_of(operation)) {
+    match (
+        is_command(operation),
+        field(operation, "ns"),
+        o_of(operation),
+    ) {
         (false, _, _) => true,
         (true, Some(RawBsonRef::String(ns)), Some(o)) => scope.has_command(ns, o),
         _ => false,
@@ -116,7 +120,8 @@ pub fn transaction_end(entry: &RawDocument) -> TransactionEnd {
         return TransactionEnd::Whole;
     };
     // Statements of retryable writes are linked to each other as well.
-    let is_of_transaction = field(entry, "txnNumber").is_some() && field(entry, "stmtId").is_none()
+    let is_of_transaction = field(entry, "txnNumber").is_some()
+        && field(entry, "stmtId").is_none()
         && field(entry, "multiOpType").is_none();
     let is_operations = field(o, "applyOps").is_some();
     if !is_of_transaction || !(is_operations || field(o, "commitTransaction").is_some()) {

@@ -105,8 +105,9 @@ fn is_in_v1(name: &str, spec: RawBsonRef<'_>) -> bool {
         ("$collStats", RawBsonRef::Document(spec)) => {
             elements(spec).all(|(option, _)| option == "count")
         }
-        ("$changeStream", RawBsonRef::Document(spec)) => !elements(spec)
-            .any(|(option, _)| OUTSIDE_V1_OF_STREAMS.contains(&option)),
+        ("$changeStream", RawBsonRef::Document(spec)) => {
+            !elements(spec).any(|(option, _)| OUTSIDE_V1_OF_STREAMS.contains(&option))
+        }
         _ => !OUTSIDE_V1.contains(&name),
     }
 }
