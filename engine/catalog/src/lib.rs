@@ -56,7 +56,7 @@ pub use names::{check_collection_uuid, check_creatable, check_not_view, is_repli
 pub use open::{drop_temporary, end_unfinished, load, reap};
 pub use oplog::{
     Observers, OpEvent, OpKind, OpObserver, RetryImage, SessionStamp, bson_timestamp,
-    encode_apply_ops, encode_entry,
+    encode_apply_ops, encode_entry, encode_entry_with_image,
 };
 pub use options::{
     Capped, Clustered, CollectionKind, CollectionOptions, Granularity, TimeSeries,

@@ -1,13 +1,17 @@
 //! Oplog entries, and the observers through which every write passes before it has one.
 //!
 //! An entry is a complete oplog document: `{ts, t, v: 2, op, ns, ui, o, o2, wall}`; `prevOpTime`, `lsid`, `txnNumber`, `stmtId` and
-//! `needsRetryImage` for a retryable statement, and `rid` for a record of a collection that is ordered by these. `ts`, `t` and
+//! `needsRetryImage` for a retryable statement, `rid` for a record of a collection that is ordered by these, and `preImage`, the
+//! document before the write, of a collection whose change streams show it. `ts`, `t` and
 //! `prevOpTime` come first, because storage fills them in at fixed offsets once the timestamp is allotted.
 //! Entries that change the catalog carry the changed rows in `o2`, so that replay makes exactly the same catalog.
 
 use std::rc::Rc;
 
-use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, Timestamp as BsonTimestamp};
+use pinion_bson::{
+    DateTime, DocBuilder, MAX_USER_DOCUMENT_BYTES, RawBsonRef, RawDocument,
+    Timestamp as BsonTimestamp,
+};
 use pinion_clock::{OpTime, Timestamp};
 use pinion_storage::{ENTRY_TS_OFFSET, Entry};
 use pinion_wire::Result;
@@ -124,6 +128,21 @@ impl Observers {
 pub fn encode_entry(event: &OpEvent<'_>) -> Entry {
     let mut doc = begin_entry(256 + event.o.as_bytes().len(), event.session);
     append_operation(&mut doc, event);
+    finish_entry(doc, event.wall_ms, event.session)
+}
+
+/// As [`encode_entry`], with the document as it was before the write: change streams show it, on whatever member. It lives as
+/// long as the entry. One that is too large for an entry beside what the write tells is left out.
+pub fn encode_entry_with_image(event: &OpEvent<'_>, image: Option<&RawDocument>) -> Entry {
+    let image = image.filter(|image| {
+        image.as_bytes().len() + event.o.as_bytes().len() <= MAX_USER_DOCUMENT_BYTES
+    });
+    let bytes = event.o.as_bytes().len() + image.map_or(0, |image| image.as_bytes().len());
+    let mut doc = begin_entry(256 + bytes, event.session);
+    append_operation(&mut doc, event);
+    if let Some(image) = image {
+        doc.append("preImage", image);
+    }
     finish_entry(doc, event.wall_ms, event.session)
 }
 

@@ -7,6 +7,7 @@ mod authenticate;
 mod bulk_replies;
 mod bulk_write;
 mod capped;
+mod change_stream;
 pub(crate) mod cluster_parameters;
 mod coll_mod;
 mod collation;

@@ -22,6 +22,13 @@ pub(crate) enum Change {
     Delete,
 }
 
+impl Change {
+    /// Whether the new document is given whole.
+    pub(super) fn is_replacement(&self) -> bool {
+        matches!(self, Change::Update(update) if update.is_replacement())
+    }
+}
+
 /// One statement's change, shared by all cores that take part in it.
 #[derive(Debug)]
 pub(crate) struct ModifyRequest {

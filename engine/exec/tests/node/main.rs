@@ -7,6 +7,7 @@ mod applier;
 mod basics;
 mod builds;
 mod capped;
+mod change_streams;
 mod concerns;
 mod default_concerns;
 mod divided;
