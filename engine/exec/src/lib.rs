@@ -32,6 +32,7 @@ mod spill;
 mod state;
 mod stats;
 mod topology;
+mod transactions;
 
 mod applier;
 mod cloning;

@@ -9,6 +9,7 @@ use pinion_catalog::{ApplyMode, Observers, core_catalog};
 use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, Queue};
 use pinion_storage::{OpenError, Opened, RecoveryReport};
+use pinion_wire::ErrorCode;
 
 use crate::applier::Applier;
 use crate::cloning::PassedOver;
@@ -94,6 +95,7 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
         .map_err(OpenNodeError::Catalog)?;
     pinion_runtime::on_all_cores(|_| async {
         pinion_runtime::spawn(Queue::Background, reap_idle());
+        crate::transactions::start();
     })
     .await;
     crate::ttl::start();
@@ -127,6 +129,7 @@ pub async fn close_node() {
     pinion_catalog::end_builds().await;
     crate::ttl::stop().await;
     crate::sessions::stop().await;
+    crate::transactions::abort_all(ErrorCode::INTERRUPTED_AT_SHUTDOWN).await;
     pinion_storage::storage().close().await;
 }
 

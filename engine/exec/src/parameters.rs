@@ -38,6 +38,10 @@ pub(crate) struct Parameters {
     pub enable_test_commands: bool,
     /// How far ahead of the wall clock a cluster time may be that a request tells.
     pub max_clock_drift_secs: u32,
+    /// How old a transaction may become, in seconds.
+    pub transaction_lifetime_secs: i32,
+    /// How long a statement of a transaction waits for a gate, in milliseconds; negative for as long as it takes.
+    pub transaction_lock_timeout_ms: i32,
     /// What an automation agent calls the deployment; kept for it.
     pub automation_service_descriptor: Box<str>,
 }
@@ -125,6 +129,8 @@ impl Default for Parameters {
             ttl: TtlParameters::default(),
             enable_test_commands: false,
             max_clock_drift_secs: DEFAULT_MAX_DRIFT_SECS,
+            transaction_lifetime_secs: 60,
+            transaction_lock_timeout_ms: 5,
             automation_service_descriptor: "".into(),
         }
     }
@@ -188,13 +194,15 @@ pub(crate) enum Setting {
     SpillingMinAvailable(i64),
     Ttl(TtlSetting),
     MaxClockDrift(u32),
+    TransactionLifetime(i32),
+    TransactionLockTimeout(i32),
 }
 
 /// What stands before the name of a fail point where it is a parameter.
 pub(crate) const FAIL_POINT_PREFIX: &str = "failpoint.";
 
 /// All parameters that can be asked for, in order.
-pub(crate) const NAMES: [&str; 29] = [
+pub(crate) const NAMES: [&str; 31] = [
     "allowDiskUseByDefault",
     "authenticationMechanisms",
     "automationServiceDescriptor",
@@ -215,9 +223,11 @@ pub(crate) const NAMES: [&str; 29] = [
     "maxAcceptableLogicalClockDriftSecs",
     "maxBSONDepth",
     "maxIndexBuildMemoryUsageMegabytes",
+    "maxTransactionLockRequestTimeoutMillis",
     "notablescan",
     "quiet",
     "syncdelay",
+    "transactionLifetimeLimitSeconds",
     "ttlIndexDeleteTargetDocs",
     "ttlIndexDeleteTargetTimeMS",
     "ttlMonitorBatchDeletes",
@@ -299,6 +309,12 @@ impl Parameters {
             "maxBSONDepth" => {
                 out.append(name, pinion_bson::MAX_DEPTH as i32);
             }
+            "maxTransactionLockRequestTimeoutMillis" => {
+                out.append(name, self.transaction_lock_timeout_ms);
+            }
+            "transactionLifetimeLimitSeconds" => {
+                out.append(name, self.transaction_lifetime_secs);
+            }
             "notablescan" => {
                 out.append(name, self.notablescan);
             }
@@ -326,8 +342,10 @@ impl Parameters {
             | "internalQuerySpillingMinAvailableDiskSpaceBytes"
             | "logComponentVerbosity"
             | "logLevel"
+            | "maxTransactionLockRequestTimeoutMillis"
             | "notablescan"
             | "quiet"
+            | "transactionLifetimeLimitSeconds"
             | "ttlIndexDeleteTargetDocs"
             | "ttlIndexDeleteTargetTimeMS"
             | "ttlMonitorBatchDeletes"
@@ -408,6 +426,15 @@ impl Parameters {
                 let secs = at_most(at_least(1)?, i64::from(i32::MAX))?;
                 Setting::MaxClockDrift(secs as u32)
             }
+            "transactionLifetimeLimitSeconds" => {
+                let secs = at_most(at_least(1)?, i64::from(i32::MAX))?;
+                Setting::TransactionLifetime(secs as i32)
+            }
+            "maxTransactionLockRequestTimeoutMillis" => {
+                let ms = at_most(number()?, i64::from(i32::MAX))?;
+                // All negative ones mean the same.
+                Setting::TransactionLockTimeout(ms.max(-1) as i32)
+            }
             "allowDiskUseByDefault" => Setting::AllowDiskUseByDefault(boolean()?),
             "internalQuerySpillingMinAvailableDiskSpaceBytes" => {
                 Setting::SpillingMinAvailable(at_least(0)?)
@@ -456,6 +483,8 @@ impl Parameters {
             Setting::AllowDiskUseByDefault(value) => self.allow_disk_use_by_default = *value,
             Setting::SpillingMinAvailable(value) => self.spilling_min_available_bytes = *value,
             Setting::MaxClockDrift(secs) => self.max_clock_drift_secs = *secs,
+            Setting::TransactionLifetime(secs) => self.transaction_lifetime_secs = *secs,
+            Setting::TransactionLockTimeout(ms) => self.transaction_lock_timeout_ms = *ms,
             Setting::Ttl(setting) => {
                 self.ttl.set(*setting);
                 crate::state::state().ttl.parameters_changed();

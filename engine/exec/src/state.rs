@@ -26,6 +26,7 @@ use crate::read::{CursorTable, PartTable};
 use crate::sessions::{SessionCatalog, SessionRefresh, SessionTable};
 use crate::spill::NodeMemory;
 use crate::topology::ReplicaSet;
+use crate::transactions::Transactions;
 use crate::ttl::TtlMonitor;
 use crate::write::OpenBuckets;
 
@@ -41,6 +42,7 @@ pub struct NodeState {
     /// Retryable writes of the sessions whose home this core is.
     pub(crate) session_catalog: SessionCatalog,
     pub(crate) session_refresh: SessionRefresh,
+    pub(crate) transactions: Transactions,
     pub(crate) ops: OpTable,
     pub(crate) parking: Parking,
     pub(crate) fsync_lock: FsyncLock,
@@ -112,6 +114,7 @@ impl NodeState {
             sessions: SessionTable::default(),
             session_catalog: SessionCatalog::default(),
             session_refresh: SessionRefresh::default(),
+            transactions: Transactions::default(),
             ops: OpTable::default(),
             parking: Parking::default(),
             fsync_lock: FsyncLock::default(),

@@ -4,7 +4,8 @@
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawDocument};
 use pinion_catalog::{
-    Collection, Observers, OpEvent, OpKind, document_id, encode_entry, stored_document,
+    Collection, Observers, OpEvent, OpKind, document_id, encode_entry, encode_operation,
+    stored_document,
 };
 use pinion_storage::{
     Entry, Expect, Key, Op, PartitionId, Statement, VersionToken, Write, storage,
@@ -27,6 +28,17 @@ pub(super) struct LoggedWrite<'a> {
     pub new: Option<&'a Bytes>,
     /// The retryable statements that it is of.
     pub stamp: Option<&'a Stamp>,
+    /// It is one of a transaction, whose entry tells of it.
+    pub in_transaction: bool,
+}
+
+/// How the log tells of a write.
+#[derive(Clone, Copy)]
+enum Form {
+    /// By an entry of its own.
+    Entry,
+    /// As one of the operations of a transaction's entry.
+    Operation,
 }
 
 impl LoggedWrite<'_> {
@@ -43,13 +55,18 @@ impl LoggedWrite<'_> {
             old,
             new,
             stamp,
+            in_transaction,
         } = self;
         // What is each member's own leaves no record: no other member could tell of it.
         let stamp = stamp.filter(|_| collection.is_replicated());
         let wall_ms = pinion_runtime::wall_ms();
         let token = old.map(|(_, token)| token);
         let documents = (old.map(|(old, _)| old), new.map(|new| stored_document(new)));
-        let (kind, entry) = entry(collection, record, documents, wall_ms, stamp).await?;
+        let form = match in_transaction {
+            true => Form::Operation,
+            false => Form::Entry,
+        };
+        let (kind, entry) = entry(collection, record, documents, wall_ms, (stamp, form)).await?;
         let records = match stamp {
             Some(stamp) => stamp.writes(partition, kind, documents, wall_ms),
             None => Vec::new(),
@@ -95,7 +112,7 @@ async fn entry(
     record: Option<i64>,
     documents: (Option<&RawDocument>, Option<&RawDocument>),
     wall_ms: i64,
-    stamp: Option<&Stamp>,
+    (stamp, form): (Option<&Stamp>, Form),
 ) -> Result<(OpKind, Option<Entry>)> {
     let event = |kind, o, o2| OpEvent {
         kind,
@@ -110,7 +127,7 @@ async fn entry(
     let (old, new) = match documents {
         (None, Some(new)) => {
             let event = event(OpKind::Insert, new, None);
-            return Ok((OpKind::Insert, entry_of(collection, &event).await?));
+            return Ok((OpKind::Insert, entry_of(collection, &event, form).await?));
         }
         (Some(old), new) => (old, new),
         (None, None) => unreachable!("a document is written or deleted"),
@@ -120,7 +137,7 @@ async fn entry(
     let key = key.finish();
     let Some(new) = new else {
         let event = event(OpKind::Delete, &key, None);
-        return Ok((OpKind::Delete, entry_of(collection, &event).await?));
+        return Ok((OpKind::Delete, entry_of(collection, &event, form).await?));
     };
     if !collection.is_replicated() {
         return Ok((OpKind::Update, None));
@@ -135,18 +152,25 @@ async fn entry(
     let changes = changes.await;
     let o = changes.as_deref().unwrap_or(new);
     let event = event(OpKind::Update, o, Some(&key));
-    Ok((OpKind::Update, entry_of(collection, &event).await?))
+    Ok((OpKind::Update, entry_of(collection, &event, form).await?))
 }
 
 /// Shows a write to this core's observers and makes its entry, beside the cores where that copies much. What is not replicated
 /// has none, and nobody is shown it.
-async fn entry_of(collection: &Collection, event: &OpEvent<'_>) -> Result<Option<Entry>> {
+async fn entry_of(
+    collection: &Collection,
+    event: &OpEvent<'_>,
+    form: Form,
+) -> Result<Option<Entry>> {
     if !collection.is_replicated() {
         return Ok(None);
     }
     pinion_runtime::core_local::<Observers>().show(event)?;
-    let entry = compute_bytes(event.o.as_bytes().len(), || encode_entry(event));
-    Ok(Some(entry.await))
+    let encode = || match form {
+        Form::Entry => encode_entry(event),
+        Form::Operation => encode_operation(event),
+    };
+    Ok(Some(compute_bytes(event.o.as_bytes().len(), encode).await))
 }
 
 /// An insert, as observers see it and as it is in the oplog.

@@ -23,4 +23,5 @@ mod series;
 mod several;
 mod spills;
 mod topology;
+mod transactions;
 mod ttl;

@@ -69,6 +69,7 @@ pub(super) async fn build(
         old: old.zip(write.old.as_ref().map(|read| read.token)),
         new: write.new.as_ref(),
         stamp,
+        in_transaction: false,
     };
     Ok(Built {
         statement: logged.statement(index.writes).await?,
