@@ -170,6 +170,67 @@ pub fn encode_apply_ops(events: &[OpEvent<'_>]) -> Entry {
     finish_entry(doc, events[0].wall_ms, None)
 }
 
+/// What an entry says of one write, alone: as an element of the `applyOps` of a transaction. Every observer has seen it.
+pub fn encode_operation(event: &OpEvent<'_>) -> Entry {
+    let mut doc = DocBuilder::with_capacity(160 + event.o.as_bytes().len());
+    append_operation(&mut doc, event);
+    Entry {
+        bytes: doc.finish_bytes(),
+    }
+}
+
+/// Which of a transaction's entries one is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TransactionPart {
+    /// The only one.
+    Whole,
+    /// More come behind it.
+    Partial,
+    /// The last of several, of so many operations in all.
+    Last { count: i64 },
+}
+
+/// An entry of a transaction: operations as [`encode_operation`] makes them, which take place with the last of its entries.
+pub fn encode_transaction(
+    lsid: &Lsid,
+    txn_number: i64,
+    part: TransactionPart,
+    operations: &[bytes::Bytes],
+    wall_ms: i64,
+) -> Entry {
+    let session = SessionStamp {
+        lsid: *lsid,
+        txn_number,
+        stmt_ids: Vec::new(),
+        previous: OpTime::NULL,
+        image: None,
+    };
+    let bytes: usize = operations
+        .iter()
+        .map(|operation| 16 + operation.len())
+        .sum();
+    let mut doc = begin_entry(256 + bytes, Some(&session));
+    doc.append("op", OpKind::Command.letter())
+        .append("ns", "admin.$cmd")
+        .start_document("o")
+        .start_array("applyOps");
+    for operation in operations {
+        doc.push(crate::keys::stored_document(operation));
+    }
+    doc.end();
+    match part {
+        TransactionPart::Whole => {}
+        TransactionPart::Partial => {
+            doc.append("partialTxn", true);
+        }
+        TransactionPart::Last { count } => {
+            doc.append("count", count);
+        }
+    }
+    doc.end();
+    finish_entry(doc, wall_ms, Some(&session))
+}
+
 fn begin_entry(capacity: usize, session: Option<&SessionStamp>) -> DocBuilder {
     let mut doc = DocBuilder::with_capacity(capacity);
     // The allotted timestamp goes here.
@@ -208,6 +269,8 @@ fn append_session(doc: &mut DocBuilder, session: &SessionStamp) {
     append_lsid(doc, "lsid", &session.lsid);
     doc.append("txnNumber", session.txn_number);
     match session.stmt_ids.as_slice() {
+        // A transaction is none of them.
+        [] => {}
         [one] => {
             doc.append("stmtId", *one);
         }

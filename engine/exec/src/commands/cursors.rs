@@ -20,6 +20,7 @@ use crate::fail_points::{fails_get_more, time_out};
 use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
 use crate::read::{Cursor, Filled, Reads, Stream, core_of, fill, not_found};
 use crate::state::state;
+use crate::transactions::is_in;
 
 /// What a command that makes a cursor asks for.
 pub(crate) struct CursorRequest {
@@ -68,6 +69,7 @@ pub(crate) async fn first_batch(
             ns: request.ns.clone(),
             reads: request.reads,
             session: ctx.args.lsid,
+            transaction: ctx.args.txn_number.filter(|_| is_in(ctx)),
             read_concern: ctx.read_concern,
             no_timeout: request.no_timeout,
             stream,

@@ -50,6 +50,7 @@ mod status_member;
 mod status_sections;
 mod table;
 mod table_admin;
+pub(crate) mod transactions;
 mod update;
 mod users;
 mod validate;

@@ -4,7 +4,8 @@
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawDocument};
 use pinion_catalog::{
-    Collection, Observers, OpEvent, OpKind, document_id, encode_entry_with_image, stored_document,
+    Collection, Observers, OpEvent, OpKind, document_id, encode_entry_with_image, encode_operation,
+    stored_document,
 };
 use pinion_storage::{
     Entry, Expect, Key, Op, PartitionId, Statement, VersionToken, Write, storage,
@@ -29,6 +30,17 @@ pub(super) struct LoggedWrite<'a> {
     pub is_replacement: bool,
     /// The retryable statements that it is of.
     pub stamp: Option<&'a Stamp>,
+    /// It is one of a transaction, whose entry tells of it.
+    pub in_transaction: bool,
+}
+
+/// How the log tells of a write.
+#[derive(Clone, Copy)]
+enum Form {
+    /// By an entry of its own.
+    Entry,
+    /// As one of the operations of a transaction's entry.
+    Operation,
 }
 
 impl LoggedWrite<'_> {
@@ -46,19 +58,24 @@ impl LoggedWrite<'_> {
             new,
             is_replacement,
             stamp,
+            in_transaction,
         } = self;
         // What is each member's own leaves no record: no other member could tell of it.
         let stamp = stamp.filter(|_| collection.is_replicated());
         let wall_ms = pinion_runtime::wall_ms();
         let token = old.map(|(_, token)| token);
         let documents = (old.map(|(old, _)| old), new.map(|new| stored_document(new)));
+        let form = match in_transaction {
+            true => Form::Operation,
+            false => Form::Entry,
+        };
         let told = Told {
             record,
             documents,
             is_replacement,
             wall_ms,
         };
-        let (kind, entry) = entry(collection, told, stamp).await?;
+        let (kind, entry) = entry(collection, told, (stamp, form)).await?;
         let records = match stamp {
             Some(stamp) => stamp.writes(partition, kind, documents, wall_ms),
             None => Vec::new(),
@@ -111,7 +128,7 @@ struct Told<'a> {
 async fn entry(
     collection: &Collection,
     told: Told<'_>,
-    stamp: Option<&Stamp>,
+    (stamp, form): (Option<&Stamp>, Form),
 ) -> Result<(OpKind, Option<Entry>)> {
     let Told {
         record,
@@ -132,7 +149,7 @@ async fn entry(
     let (old, new) = match documents {
         (None, Some(new)) => {
             let event = event(OpKind::Insert, new, None);
-            return Ok((OpKind::Insert, entry_of(collection, &event, None).await?));
+            return Ok((OpKind::Insert, entry_of(collection, &event, form, None).await?));
         }
         (Some(old), new) => (old, new),
         (None, None) => unreachable!("a document is written or deleted"),
@@ -143,7 +160,7 @@ async fn entry(
     let key = key.finish();
     let Some(new) = new else {
         let event = event(OpKind::Delete, &key, None);
-        return Ok((OpKind::Delete, entry_of(collection, &event, image).await?));
+        return Ok((OpKind::Delete, entry_of(collection, &event, form, image).await?));
     };
     if !collection.is_replicated() {
         return Ok((OpKind::Update, None));
@@ -161,7 +178,7 @@ async fn entry(
     let changes = changes.await;
     let o = changes.as_deref().unwrap_or(new);
     let event = event(OpKind::Update, o, Some(&key));
-    Ok((OpKind::Update, entry_of(collection, &event, image).await?))
+    Ok((OpKind::Update, entry_of(collection, &event, form, image).await?))
 }
 
 /// Shows a write to this core's observers and makes its entry, beside the cores where that copies much. What is not replicated
@@ -169,6 +186,7 @@ async fn entry(
 async fn entry_of(
     collection: &Collection,
     event: &OpEvent<'_>,
+    form: Form,
     image: Option<&RawDocument>,
 ) -> Result<Option<Entry>> {
     if !collection.is_replicated() {
@@ -176,8 +194,11 @@ async fn entry_of(
     }
     pinion_runtime::core_local::<Observers>().show(event)?;
     let bytes = event.o.as_bytes().len() + image.map_or(0, |image| image.as_bytes().len());
-    let entry = compute_bytes(bytes, || encode_entry_with_image(event, image));
-    Ok(Some(entry.await))
+    let encode = || match form {
+        Form::Entry => encode_entry_with_image(event, image),
+        Form::Operation => encode_operation(event),
+    };
+    Ok(Some(compute_bytes(bytes, encode).await))
 }
 
 /// An insert, as observers see it and as it is in the oplog.

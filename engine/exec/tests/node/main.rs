@@ -26,4 +26,5 @@ mod series;
 mod several;
 mod spills;
 mod topology;
+mod transactions;
 mod ttl;

@@ -70,6 +70,7 @@ pub(super) async fn build(
         new: write.new.as_ref(),
         is_replacement: false,
         stamp,
+        in_transaction: false,
     };
     Ok(Built {
         statement: logged.statement(index.writes).await?,
