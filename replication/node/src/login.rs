@@ -169,9 +169,12 @@ fn payload(reply: &RawDocument) -> Result<&str, RemoteError> {
     text.ok_or_else(|| RemoteError::Protocol("a reply to saslStart has no payload".into()))
 }
 
+/// A key, a salt, and how often they are hashed.
+type Derivation = (String, Vec<u8>, u32);
+
 /// What was derived of the keys for other members. Each of them has one salt as long as it runs.
 #[derive(Default)]
-struct Derived(RefCell<BTreeMap<(String, Vec<u8>, u32), Secrets>>);
+struct Derived(RefCell<BTreeMap<Derivation, Secrets>>);
 
 fn derived() -> Rc<Derived> {
     if let Some(derived) = pinion_runtime::try_core_local::<Derived>() {

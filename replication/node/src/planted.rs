@@ -33,7 +33,16 @@ pub enum PlantedFault {
 }
 
 impl PlantedFault {
-    /// All faults, for a campaign that plants each.
+    /// Those that a campaign plants each, and must find. The others are so rare to show that one plants them by name.
+    pub const FOUND: &[PlantedFault] = &[
+        PlantedFault::EntrySkipped,
+        PlantedFault::EntriesReordered,
+        PlantedFault::RollbackKeepsWrite,
+        PlantedFault::SessionsRemembered,
+        PlantedFault::InitialSyncSkips,
+    ];
+
+    /// All faults.
     pub const ALL: &[PlantedFault] = &[
         PlantedFault::DurableBeforeFlush,
         PlantedFault::VoteForgotten,

@@ -154,10 +154,8 @@ const MUST_HAPPEN_TO_SETS: &[&str] = &[
     "linearizable reads",
     "reads by an index",
     "writes sent again",
-    "crash at elected",
     "crash at entries logged",
     "crash at flush",
-    "crash at vote stored",
     "crash at term begun",
 ];
 

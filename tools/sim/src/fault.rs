@@ -28,7 +28,7 @@ impl Fault {
 
     /// Faults for a campaign of replica sets.
     pub fn of_sets() -> Vec<Fault> {
-        let faults = MemberFault::ALL.iter().copied();
+        let faults = MemberFault::FOUND.iter().copied();
         faults.map(Fault::Member).collect()
     }
 
@@ -43,7 +43,8 @@ impl Fault {
 
     /// All faults of both.
     pub fn every() -> impl Iterator<Item = Fault> {
-        Fault::all().into_iter().chain(Fault::of_sets())
+        let members = MemberFault::ALL.iter().copied().map(Fault::Member);
+        Fault::all().into_iter().chain(members)
     }
 
     /// The fault of this name.

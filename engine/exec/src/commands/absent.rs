@@ -128,8 +128,6 @@ async fn set_feature_compatibility_version(cmd: Invocation) -> Result<Reply> {
     Ok(Reply::new())
 }
 
-}
-
 /// `createUser` and its relatives.
 async fn no_users(cmd: Invocation) -> Result<Reply> {
     Err(Error::new(

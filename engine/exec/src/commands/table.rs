@@ -215,6 +215,7 @@ fn definitions(r: &mut Registry) {
         spec("voteCommitIndexBuild")
             .write_concern()
             .admin_only()
+            .for_members()
             .help("sent by other members"),
         None,
         index_builds::vote_commit,
@@ -223,6 +224,7 @@ fn definitions(r: &mut Registry) {
         r,
         spec("voteAbortIndexBuild")
             .admin_only()
+            .for_members()
             .help("sent by other members"),
         None,
         index_builds::vote_abort,

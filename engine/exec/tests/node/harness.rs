@@ -189,6 +189,7 @@ impl Client {
         let collection = command
             .get_str("find")
             .or_else(|_| command.get_str("aggregate"))
+            .or_else(|_| command.get_str("listIndexes"))
             .expect("a cursor command")
             .to_owned();
         let reply = self.ok(command).await;

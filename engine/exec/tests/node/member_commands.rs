@@ -112,7 +112,8 @@ fn what_the_status_of_a_member_tells() {
                 "isWritablePrimary",
                 "secondary",
                 "me",
-                "lastWrite"
+                "lastWrite",
+                "rbid"
             ]
         );
         let defaults = told.get_document("defaultRWConcern").unwrap();

@@ -309,11 +309,10 @@ impl Intents {
         let holder = holder.unwrap_or_else(|| panic!("unit {} holds nothing", unit.0));
         let before = std::mem::replace(&mut holder.state, state);
         holder.replaced = Vec::new();
-        let goes_on = match (before, state) {
-            (UnitState::Open, UnitState::Deciding) => true,
-            (UnitState::Deciding, UnitState::Prepared(_)) => true,
-            _ => false,
-        };
+        let goes_on = matches!(
+            (before, state),
+            (UnitState::Open, UnitState::Deciding) | (UnitState::Deciding, UnitState::Prepared(_))
+        );
         assert!(goes_on, "a unit went from {before:?} to {state:?}");
         self.uncount(unit, before);
         self.count(unit, state);

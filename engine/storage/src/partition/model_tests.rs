@@ -289,8 +289,9 @@ impl Run {
     }
 
     async fn act(&mut self) {
-        match self.rng.below(140) {
-            100..=139 if self.has_units => self.act_on_units().await,
+        // What comes without units comes as it would if there were none.
+        match self.rng.below(if self.has_units { 140 } else { 100 }) {
+            100..=139 => self.act_on_units().await,
             0..=24 => self.write_now().await,
             25..=29 => self.apply_late().await,
             30..=36 => self.place().await,

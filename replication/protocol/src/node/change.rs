@@ -55,7 +55,7 @@ impl Node {
             self.step_down("the configuration gives this node no priority");
         }
         self.drop_source_that_left();
-        self.retry_sources_of_config();
+        self.deny_no_source();
         if self_index.is_some() && (self.mode == Mode::Startup || self.was_arbiter()) {
             self.begin_replication();
         }

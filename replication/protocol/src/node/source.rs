@@ -249,10 +249,9 @@ impl Node {
         }
     }
 
-    /// With another configuration sources are what they are under it.
-    pub(super) fn retry_sources_of_config(&mut self) {
+    /// Under another configuration every source may be tried again.
+    pub(super) fn deny_no_source(&mut self) {
         self.sync.deny_list.clear();
-        self.retry_source_now();
     }
 
     /// Whether another source would serve better.

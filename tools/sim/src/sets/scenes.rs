@@ -18,6 +18,7 @@ const MOST_STRANDED_MS: u64 = 20_000;
 /// When the first come back in a blackout, and within which time it begins.
 const DARK: Duration = Duration::from_millis(2_500);
 const DARK_WITHIN_MS: u64 = 2_000;
+const DARK_WITHIN: Duration = Duration::from_millis(DARK_WITHIN_MS);
 /// How much slower disks are in a torn election.
 const TORN_SLOWNESS: u64 = 60;
 /// What a member goes through when it falls.
@@ -53,9 +54,11 @@ impl Run {
     pub(super) fn tear_election(&mut self, primary: usize) -> Result<(), String> {
         let nodes = self.nodes();
         let slow = DiskFaults {
-            slowness: self.rng.between(1, TORN_SLOWNESS),
+            slowness: self.rng.between(5, TORN_SLOWNESS),
             ..DiskFaults::default()
         };
+        // Either one falls where that is placed, or all do when somebody has seen the new primary.
+        let when_seen = self.rng.chance(0.5);
         let event = TEARS[self.rng.below(TEARS.len() as u64) as usize];
         for (at, node) in nodes.iter().enumerate() {
             self.members[at]
@@ -66,15 +69,21 @@ impl Run {
             } else {
                 self.sim.set_disk_faults(*node, slow.clone());
                 let after = Duration::from_micros(self.rng.below(MOST_TORN_US + 1));
-                let death = Death::PowerCut;
-                self.sim.crash_after(*node, event, 1, after, death);
+                if !when_seen {
+                    let death = Death::PowerCut;
+                    self.sim.crash_after(*node, event, 1, after, death);
+                }
             }
         }
         let others: Vec<usize> = (0..nodes.len())
             .filter(|at| *at != primary && self.sim.is_running(nodes[*at]))
             .collect();
         let deadline = self.sim.now() + PATIENCE;
-        let has_fallen = |run: &Run| others.iter().any(|at| !run.sim.is_running(nodes[*at]));
+        let known = self.sightings.borrow().terms();
+        let has_fallen = |run: &Run| {
+            let is_seen = when_seen && run.sightings.borrow().terms() > known;
+            is_seen || others.iter().any(|at| !run.sim.is_running(nodes[*at]))
+        };
         while !has_fallen(self) && self.sim.now() < deadline {
             self.pass(Duration::from_millis(1))?;
         }
@@ -109,7 +118,16 @@ impl Run {
         }
         let last = self.sim.now() + DARK + Duration::from_secs(15);
         self.members[primary].restart_at.get_or_insert(last);
-        self.pass_some(DARK_WITHIN_MS)?;
+        // With a write that was acknowledged at this moment.
+        let acknowledged = |run: &Run| {
+            let history = run.shared.history.borrow();
+            history.counts.get(ACKNOWLEDGED).copied()
+        };
+        self.pass_some(DARK_WITHIN_MS / 2)?;
+        let (before, latest) = (acknowledged(self), self.sim.now() + DARK_WITHIN / 2);
+        while acknowledged(self) == before && self.sim.now() < latest {
+            self.pass(Duration::from_millis(1))?;
+        }
         nodes
             .iter()
             .for_each(|node| self.sim.crash(*node, Death::PowerCut));
@@ -185,3 +203,4 @@ impl Run {
 }
 
 const SYNCED: &str = "initial sync done";
+const ACKNOWLEDGED: &str = "writes acknowledged by a majority";
