@@ -66,7 +66,7 @@ pub(super) async fn insert_statement(
         record,
         old: None,
         new: Some(document),
-        is_replacement: false,
+        update: None,
         stamp,
     };
     Ok(InsertStatement {

@@ -121,7 +121,7 @@ pub(super) async fn prepare(
         record: change.record,
         old: Some((old, read.token)),
         new: change.new.as_ref(),
-        is_replacement: request.change.is_replacement(),
+        update: request.change.update(),
         stamp: request.stamp.as_ref(),
     };
     let statement = write.statement(index.writes).await?;
