@@ -28,10 +28,6 @@ pub struct Attempt {
     pub keys: Vec<u64>,
     /// A prefix that no other attempt may take.
     pub unique: Option<u64>,
-    /// What it read, if it was a unit that stayed open.
-    pub snapshot: Option<Timestamp>,
-    /// In which life of the node it was attempted: timestamps that a crash has cut off come again.
-    pub life: u64,
     pub ts: Option<Timestamp>,
     pub durable: bool,
     pub failed: bool,
@@ -47,9 +43,6 @@ pub struct Oracle {
     pub duplicates: u64,
     pub refusals: u64,
     pub snapshots: u64,
-    /// Units that stayed open and were committed, and those that were aborted or refused.
-    pub units: u64,
-    pub aborted_units: u64,
     pub replayed: u64,
     pub cut: u64,
     pub torn: u64,
@@ -130,8 +123,6 @@ impl Applier for TestApplier {
                 .map(|at| word(ATTEMPT_AT + 32 + at * 8))
                 .collect(),
             unique: Some(word(ATTEMPT_AT + 16)).filter(|&prefix| prefix != u64::MAX),
-            snapshot: None,
-            life: 0,
             ts: Some(ts),
             durable: false,
             failed: false,
@@ -163,8 +154,6 @@ pub async fn client(oracle: SharedOracle, count: u64) {
             tree,
             keys,
             unique,
-            snapshot: None,
-            life: oracle.recoveries,
             ts: None,
             durable: false,
             failed: false,
@@ -191,16 +180,8 @@ pub async fn client(oracle: SharedOracle, count: u64) {
             }
         });
         let statements = statements.collect();
-        let statements: Vec<Statement> = statements;
         let ordered = rng.chance(0.5);
-        let outcomes = match batch == 1 && rng.chance(0.4) {
-            true => {
-                let statement = statements.into_iter().next().expect("a batch of one");
-                let attempt = &attempts[0];
-                vec![in_a_unit(&storage, &oracle, &mut rng, attempt, statement).await]
-            }
-            false => storage.execute(statements, ordered).await,
-        };
+        let outcomes = storage.execute(statements, ordered).await;
         let mut last = None;
         for ((number, _), outcome) in attempts.iter().zip(outcomes) {
             let mut oracle = oracle.borrow_mut();
@@ -241,99 +222,6 @@ pub async fn client(oracle: SharedOracle, count: u64) {
         }
         if rng.chance(0.2) {
             sleep(Duration::from_micros(rng.below(3_000))).await;
-        }
-    }
-}
-
-/// A statement as a transaction: a part at a time, with what it wrote read in between. What it wants to take back is
-/// [`WriteError::NotReached`].
-async fn in_a_unit(
-    storage: &Rc<Storage>,
-    oracle: &SharedOracle,
-    rng: &mut Rng,
-    (number, attempt): &(u64, Attempt),
-    statement: Statement,
-) -> Result<Timestamp, WriteError> {
-    let ts = storage.read_timestamp().await.map_err(WriteError::Fatal)?;
-    let mut unit = storage.begin_unit(ts);
-    let hold = match rng.chance(0.5) {
-        true => storage.hold_snapshot(ts).await.ok(),
-        false => None,
-    };
-    let at = ReadAt::In {
-        at: ts,
-        unit: unit.id(),
-    };
-    let mut writes = statement.writes;
-    let mut placed = Ok(());
-    let mut done = 0;
-    while placed.is_ok() && !writes.is_empty() {
-        let rest = writes.split_off(1 + rng.below(writes.len() as u64) as usize);
-        let count = writes.len();
-        placed = storage.write_unit(&mut unit, writes).await;
-        writes = rest;
-        if let Err(WriteError::Duplicate { write, .. }) = &mut placed {
-            *write += done;
-        }
-        done += count;
-        for &key in attempt.keys.iter().take(done).filter(|_| placed.is_ok()) {
-            let read = try_read(storage, attempt.tree, key, at).await;
-            // Without a hold the snapshot may be gone.
-            if read != Err(ReadError::SnapshotTooOld) {
-                assert_eq!(read, Ok(Some(*number)), "a unit reads what it wrote");
-            }
-        }
-        if rng.chance(0.3) {
-            sleep(Duration::from_micros(rng.below(5_000))).await;
-        }
-    }
-    if placed.is_ok() && rng.chance(0.15) {
-        placed = Err(WriteError::NotReached);
-    }
-    let committed = match placed {
-        Ok(()) => {
-            let entries = statement.entry.into_iter().collect();
-            storage.commit_unit(unit, entries, Vec::new()).await
-        }
-        Err(error) => {
-            storage.abort_unit(unit).await;
-            Err(error)
-        }
-    };
-    if let Some(hold) = hold {
-        storage.release_snapshot(hold).await;
-    }
-    let oracle = &mut *oracle.borrow_mut();
-    match committed {
-        Ok(_) => {
-            oracle.units += 1;
-            oracle.attempts.get_mut(number).unwrap().snapshot = Some(ts);
-        }
-        Err(_) => oracle.aborted_units += 1,
-    }
-    // Of those, the oracle of single statements knows only the conflict.
-    committed.map_err(|error| match error {
-        WriteError::UnitTooLarge => WriteError::CacheFull,
-        WriteError::SnapshotTooOld => WriteError::Conflict,
-        error => error,
-    })
-}
-
-/// Nobody else has written what a unit wrote between its snapshot and its commit.
-fn check_first_committers(attempts: &BTreeMap<u64, Attempt>) {
-    let committed = |attempt: &&Attempt| attempt.tree == SHARED && attempt.ts.is_some();
-    for (number, unit) in attempts {
-        let (Some(snapshot), Some(ts)) = (unit.snapshot, unit.ts) else {
-            continue;
-        };
-        for other in attempts.values().filter(committed) {
-            let is_between =
-                other.ts > Some(snapshot) && other.ts < Some(ts) && other.life == unit.life;
-            let shared = other.keys.iter().find(|key| unit.keys.contains(key));
-            assert!(
-                unit.tree != SHARED || !is_between || shared.is_none(),
-                "attempt {number} read at {snapshot} and was committed at {ts}, and {other:?} came in between"
-            );
         }
     }
 }
@@ -453,7 +341,6 @@ async fn check_unique(storage: &Rc<Storage>) -> BTreeMap<u64, u64> {
 pub async fn check_state(oracle: &SharedOracle) {
     let storage = storage();
     let attempts = oracle.borrow().attempts.clone();
-    check_first_committers(&attempts);
     let unique = check_unique(&storage).await;
     let (mut present, mut lost) = (None, Vec::new());
     // Which timestamp each shared key has at least, by what was acknowledged as durable.
