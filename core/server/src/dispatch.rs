@@ -335,6 +335,7 @@ fn label_context(ctx: &OpContext) -> LabelContext {
         in_transaction,
         is_commit_or_abort: matches!(ctx.command, "commitTransaction" | "abortTransaction"),
         is_retryable_write: ctx.args.txn_number.is_some() && !in_transaction,
+        is_change_stream: ctx.work().is_of_change_stream(),
         ..LabelContext::default()
     }
 }

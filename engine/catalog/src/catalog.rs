@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use pinion_bson::RawDocumentBuf;
+use pinion_clock::Timestamp;
 use pinion_storage::TreeId;
 
 use crate::entry::Collection;
@@ -30,6 +31,8 @@ pub struct Catalog {
     views: OrdMap<Arc<str>, Arc<View>>,
     views_by_number: OrdMap<u64, Arc<View>>,
     is_partial: bool,
+    /// When collections were made, renamed, or got or lost indexes, in this process, by their numbers.
+    changed_at: OrdMap<u64, Timestamp>,
 }
 
 impl Catalog {
@@ -45,6 +48,36 @@ impl Catalog {
             views: OrdMap::new(),
             views_by_number: OrdMap::new(),
             is_partial: false,
+            changed_at: OrdMap::new(),
+        }
+    }
+
+    /// Snapshots below it do not have the collection, or not all entries of its indexes. Null if there are no such.
+    pub fn changed_at(&self, number: u64) -> Timestamp {
+        let known = self.changed_at.get(&number);
+        known.copied().unwrap_or(Timestamp::MIN)
+    }
+
+    /// Notes which collections are other ones than in the version before this one, which took place at `ts`.
+    pub(crate) fn note_changes<'a>(
+        &mut self,
+        before: &Catalog,
+        changed: impl Iterator<Item = &'a Collection>,
+        removed: &[u64],
+        ts: Timestamp,
+    ) {
+        for number in removed {
+            self.changed_at.remove(number);
+        }
+        for collection in changed {
+            let trees = |found: &Collection| found.trees().collect::<Vec<_>>();
+            let known = before.by_number(collection.number);
+            let is_same = |known: &Arc<Collection>| {
+                known.ns == collection.ns && trees(known) == trees(collection)
+            };
+            if !known.is_some_and(is_same) {
+                self.changed_at.insert(collection.number, ts);
+            }
         }
     }
 

@@ -26,6 +26,8 @@ pub struct CatalogChange {
     pub dropped_trees: Vec<TreeId>,
     /// The next free number afterwards, of those of what is replicated or of the others.
     pub next_number: u64,
+    /// What the entry says beside this, to those who read of the change: as it was before.
+    pub told: Option<RawDocumentBuf>,
     /// Whether from now on the replicated collections are but a part of what another member has. No entry says so.
     pub is_partial: Option<bool>,
 }
@@ -170,6 +172,9 @@ impl CatalogChange {
             o2.end();
         }
         o2.end().append("next", self.next_number as i64);
+        if let Some(told) = &self.told {
+            o2.append_all(told);
+        }
         o2.finish()
     }
 
@@ -217,6 +222,7 @@ impl CatalogChange {
             dropped_trees: numbers("dropped")?.into_iter().map(TreeId).collect(),
             next_number: u64::try_from(next)
                 .map_err(|_| BadRow("catalog change: next is negative".into()))?,
+            told: None,
             is_partial: None,
         }))
     }

@@ -1,13 +1,17 @@
 //! Oplog entries, and the observers through which every write passes before it has one.
 //!
 //! An entry is a complete oplog document: `{ts, t, v: 2, op, ns, ui, o, o2, wall}`; `prevOpTime`, `lsid`, `txnNumber`, `stmtId` and
-//! `needsRetryImage` for a retryable statement, and `rid` for a record of a collection that is ordered by these. `ts`, `t` and
+//! `needsRetryImage` for a retryable statement, `rid` for a record of a collection that is ordered by these, and `preImage`, the
+//! document before the write, of a collection whose change streams show it. `ts`, `t` and
 //! `prevOpTime` come first, because storage fills them in at fixed offsets once the timestamp is allotted.
 //! Entries that change the catalog carry the changed rows in `o2`, so that replay makes exactly the same catalog.
 
 use std::rc::Rc;
 
-use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, Timestamp as BsonTimestamp};
+use pinion_bson::{
+    DateTime, DocBuilder, MAX_USER_DOCUMENT_BYTES, RawBsonRef, RawDocument,
+    Timestamp as BsonTimestamp,
+};
 use pinion_clock::{OpTime, Timestamp};
 use pinion_storage::{ENTRY_TS_OFFSET, Entry};
 use pinion_wire::Result;
@@ -127,6 +131,21 @@ pub fn encode_entry(event: &OpEvent<'_>) -> Entry {
     finish_entry(doc, event.wall_ms, event.session)
 }
 
+/// As [`encode_entry`], with the document as it was before the write: change streams show it, on whatever member. It lives as
+/// long as the entry. One that is too large for an entry beside what the write tells is left out.
+pub fn encode_entry_with_image(event: &OpEvent<'_>, image: Option<&RawDocument>) -> Entry {
+    let image = image.filter(|image| {
+        image.as_bytes().len() + event.o.as_bytes().len() <= MAX_USER_DOCUMENT_BYTES
+    });
+    let bytes = event.o.as_bytes().len() + image.map_or(0, |image| image.as_bytes().len());
+    let mut doc = begin_entry(256 + bytes, event.session);
+    append_operation(&mut doc, event);
+    if let Some(image) = image {
+        doc.append("preImage", image);
+    }
+    finish_entry(doc, event.wall_ms, event.session)
+}
+
 /// The entry of several writes of documents that take place together, each of which every observer
 /// has seen.
 ///
@@ -149,6 +168,67 @@ pub fn encode_apply_ops(events: &[OpEvent<'_>]) -> Entry {
     }
     doc.end().end();
     finish_entry(doc, events[0].wall_ms, None)
+}
+
+/// What an entry says of one write, alone: as an element of the `applyOps` of a transaction. Every observer has seen it.
+pub fn encode_operation(event: &OpEvent<'_>) -> Entry {
+    let mut doc = DocBuilder::with_capacity(160 + event.o.as_bytes().len());
+    append_operation(&mut doc, event);
+    Entry {
+        bytes: doc.finish_bytes(),
+    }
+}
+
+/// Which of a transaction's entries one is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TransactionPart {
+    /// The only one.
+    Whole,
+    /// More come behind it.
+    Partial,
+    /// The last of several, of so many operations in all.
+    Last { count: i64 },
+}
+
+/// An entry of a transaction: operations as [`encode_operation`] makes them, which take place with the last of its entries.
+pub fn encode_transaction(
+    lsid: &Lsid,
+    txn_number: i64,
+    part: TransactionPart,
+    operations: &[bytes::Bytes],
+    wall_ms: i64,
+) -> Entry {
+    let session = SessionStamp {
+        lsid: *lsid,
+        txn_number,
+        stmt_ids: Vec::new(),
+        previous: OpTime::NULL,
+        image: None,
+    };
+    let bytes: usize = operations
+        .iter()
+        .map(|operation| 16 + operation.len())
+        .sum();
+    let mut doc = begin_entry(256 + bytes, Some(&session));
+    doc.append("op", OpKind::Command.letter())
+        .append("ns", "admin.$cmd")
+        .start_document("o")
+        .start_array("applyOps");
+    for operation in operations {
+        doc.push(crate::keys::stored_document(operation));
+    }
+    doc.end();
+    match part {
+        TransactionPart::Whole => {}
+        TransactionPart::Partial => {
+            doc.append("partialTxn", true);
+        }
+        TransactionPart::Last { count } => {
+            doc.append("count", count);
+        }
+    }
+    doc.end();
+    finish_entry(doc, wall_ms, Some(&session))
 }
 
 fn begin_entry(capacity: usize, session: Option<&SessionStamp>) -> DocBuilder {
@@ -189,6 +269,8 @@ fn append_session(doc: &mut DocBuilder, session: &SessionStamp) {
     append_lsid(doc, "lsid", &session.lsid);
     doc.append("txnNumber", session.txn_number);
     match session.stmt_ids.as_slice() {
+        // A transaction is none of them.
+        [] => {}
         [one] => {
             doc.append("stmtId", *one);
         }

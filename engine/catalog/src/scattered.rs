@@ -79,6 +79,7 @@ impl Collection {
             },
             _ => rawdoc! {
                 "txnNum": "$txnNum", "lastWriteOpTime": "$lastWriteOpTime", "lastWriteDate": "$lastWriteDate",
+                "state": "$state",
             },
         };
         Some(ResolvedView {

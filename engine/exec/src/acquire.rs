@@ -16,7 +16,7 @@ use pinion_catalog::{
 use pinion_clock::{OpTime, Timestamp};
 use pinion_collation::Collation;
 use pinion_query::Matcher;
-use pinion_storage::storage;
+use pinion_storage::{UnitId, storage};
 use pinion_wire::idl::{Namespace, ReadConcernLevel};
 use pinion_wire::{Error, ErrorCode, GateKind, OpContext, Result};
 
@@ -25,6 +25,7 @@ use crate::limits::INNER_GATE_TIMEOUT;
 use crate::replication::take_ticket;
 use crate::state::state;
 use crate::topology::{Intent, SetView, check_access};
+use crate::transactions::{self, InUnit, Running};
 
 /// Which state of the node a read sees. A standalone serves every read concern that it accepts from
 /// the newest state.
@@ -38,6 +39,8 @@ pub(crate) enum ReadSource {
     Majority,
     /// `atClusterTime`.
     At(Timestamp),
+    /// The snapshot of a transaction, and what it has written.
+    In(InUnit),
 }
 
 impl ReadSource {
@@ -70,7 +73,15 @@ impl ReadSource {
                 .map_err(from_fatal),
             ReadSource::LastApplied => Ok(storage().visible()),
             ReadSource::Majority => committed(),
-            ReadSource::At(at) => Ok(at),
+            ReadSource::At(at) | ReadSource::In(InUnit { at, .. }) => Ok(at),
+        }
+    }
+
+    /// The unit whose writes it sees beside that.
+    pub(crate) fn unit(self) -> Option<UnitId> {
+        match self {
+            ReadSource::In(InUnit { unit, .. }) => Some(unit),
+            _ => None,
         }
     }
 }
@@ -87,7 +98,8 @@ impl ReadSource {
         };
         // The snapshot is opened later, and is not older.
         let at = match self {
-            ReadSource::Newest => return Ok(Some(found)),
+            // A transaction refuses what has changed since its snapshot.
+            ReadSource::Newest | ReadSource::In(_) => return Ok(Some(found)),
             ReadSource::LastApplied => storage().visible(),
             ReadSource::Majority => committed().unwrap_or(Timestamp::MIN),
             ReadSource::At(at) if at < found.visible_from => {
@@ -184,8 +196,8 @@ pub(crate) struct Acquired {
     view: Option<Box<ResolvedView>>,
     collection: Option<Arc<Collection>>,
     source: ReadSource,
-    /// Dropped last: whatever is read of the collection is read behind the gate.
-    _pass: Pass,
+    /// Dropped last: whatever is read of the collection is read behind the gate. A transaction keeps its own.
+    _pass: Option<Pass>,
 }
 
 /// Waits until the namespace's gate admits the access, and looks at what is behind it.
@@ -194,10 +206,18 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
     if wanted.intent == Intent::Write {
         take_ticket(ctx, &wanted.ns).await?;
     }
+    let transaction = transactions::of(ctx);
     let mut view: Option<Box<ResolvedView>> = None;
     let (pass, collection, set) = loop {
         let ns = view.as_ref().map_or(&wanted.ns, |view| &view.on);
-        let pass = enter(ctx, ns, wanted.access).await?;
+        let pass = match &transaction {
+            None => Some(enter(ctx, ns, wanted.access).await?),
+            // Most operations are in none: they need no room for it.
+            Some(running) => {
+                Box::pin(running.enter_gate(ctx, ns, wanted.access)).await?;
+                None
+            }
+        };
         // Behind the gate, as the state may have changed while that was waited for.
         let set = state().set_view();
         check_access(set.as_deref(), ctx, ns, wanted.intent)?;
@@ -239,7 +259,14 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
         let named = collection.as_deref().filter(|_| view.is_none());
         check_collection_uuid(&catalog.current(), &wanted.ns, named, expected)?;
     }
-    let source = ReadSource::of(set.as_deref(), ctx, &wanted.ns, wanted.intent);
+    if let Some(running) = &transaction {
+        let ns = view.as_ref().map_or(&wanted.ns, |view| &view.on);
+        running.check_unchanged(ns, collection.as_deref(), wanted.intent)?;
+    }
+    let source = match &transaction {
+        None => ReadSource::of(set.as_deref(), ctx, &wanted.ns, wanted.intent),
+        Some(running) => ReadSource::In(running.reads()),
+    };
     Ok(Acquired {
         collection: source.seen(collection)?,
         source,
@@ -250,7 +277,7 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
 }
 
 /// Passes the gate of a namespace, once it admits the access.
-async fn enter(ctx: &OpContext, ns: &Namespace, access: GateAccess) -> Result<Pass> {
+pub(crate) async fn enter(ctx: &OpContext, ns: &Namespace, access: GateAccess) -> Result<Pass> {
     let catalog = core_catalog();
     let kind = match access {
         GateAccess::Read => GateKind::Read,
@@ -378,7 +405,14 @@ impl Acquired {
     pub(crate) async fn create(self, ctx: &OpContext) -> Result<(Acquired, Option<Timestamp>)> {
         // Held on to, the pass would be waited for by a DDL that this one has to wait for.
         let wanted = self.leave();
+        let transaction = transactions::of(ctx);
+        if let Some(running) = &transaction {
+            Box::pin(running.leave_gates(&wanted.ns)).await;
+        }
         let made = Box::pin(ensure_collection(ctx, wanted.ns.clone())).await?;
+        if let Some(running) = transaction.filter(|_| made.is_some()) {
+            running.made(&wanted.ns);
+        }
         Ok((acquire(ctx, wanted).await?, made))
     }
 }
@@ -419,6 +453,10 @@ pub(crate) async fn acquire_inner(
     let catalog = core_catalog();
     let view = catalog.current().resolve_view(ns)?;
     let ns = view.as_ref().map_or(ns, |view| &view.on);
+    let transaction = transactions::of(ctx);
+    if let Some(running) = &transaction {
+        return acquire_in(ctx, running, ns, view.clone()).await;
+    }
     let pass = match catalog.gates().try_enter(ns, GateAccess::Read) {
         Some(pass) => {
             ctx.work().passed_gate(GateKind::Read, None);
@@ -451,6 +489,26 @@ pub(crate) async fn acquire_inner(
         },
         collection,
         _pass: pass,
+    })
+}
+
+/// The same for a statement of a transaction, which keeps its passes.
+async fn acquire_in(
+    ctx: &OpContext,
+    running: &Running,
+    ns: &Namespace,
+    view: Option<ResolvedView>,
+) -> Result<Inner> {
+    running.enter_gate(ctx, ns, GateAccess::Read).await?;
+    let set = state().set_view();
+    check_access(set.as_deref(), ctx, ns, Intent::Read)?;
+    let collection = core_catalog().get(ns);
+    running.check_unchanged(ns, collection.as_deref(), Intent::Read)?;
+    Ok(Inner {
+        source: ReadSource::In(running.reads()),
+        view,
+        collection,
+        _pass: None,
     })
 }
 

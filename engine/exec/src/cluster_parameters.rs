@@ -174,6 +174,13 @@ impl ClusterParameters {
         append_set(name, &set, out);
     }
 
+    /// After how many seconds a document as it was before a change is not shown any more; none where the log alone says.
+    pub(crate) fn images_expire_secs(&self) -> Option<i64> {
+        let set = self.set.get(CHANGE_STREAM_OPTIONS)?;
+        let images = set.value.get_document("preAndPostImages").ok()?;
+        images.get_i64("expireAfterSeconds").ok()
+    }
+
     /// The time that reads have whose commands name none.
     pub(crate) fn default_max_time_ms(&self) -> Option<u64> {
         let set = self.set.get(DEFAULT_MAX_TIME_MS)?;

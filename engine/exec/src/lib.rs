@@ -36,6 +36,7 @@ mod state;
 mod stats;
 mod time_keys;
 mod topology;
+mod transactions;
 
 mod applier;
 mod cloning;

@@ -91,6 +91,15 @@ pub(crate) const REAPED_SESSIONS: usize = 10_000;
 pub(crate) const REAPED_RECORDS: usize = 1000;
 /// Statements of a session that are kept when its command has ended.
 pub(crate) const MAX_KEPT_STATEMENTS: usize = 1000;
+/// Bytes of the operations of a transaction: what storage logs at once.
+pub(crate) const MAX_TRANSACTION_BYTES: usize = pinion_storage::MAX_UNIT_ENTRY_BYTES - 1024 * 1024;
+/// Bytes of the operations that one entry of a transaction has at most, unless it has one alone.
+pub(crate) const TRANSACTION_ENTRY_BYTES: usize = 16 * 1024 * 1024 - 64 * 1024;
+/// Bytes of the keys of the documents that one statement of a transaction changes.
+pub(crate) const TRANSACTION_TARGET_BYTES: usize = 64 * 1024 * 1024;
+/// Entries of a transaction that are read from the log at once, and their bytes.
+pub(crate) const CHAIN_READ_ENTRIES: usize = 16;
+pub(crate) const CHAIN_READ_BYTES: usize = 32 * 1024 * 1024;
 /// How long a stage that reads another collection waits for a DDL there, which may wait for the stage's own operation.
 pub const INNER_GATE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a build of indexes that waits for its set looks who is primary and who is ready, where nobody tells it.
@@ -231,3 +240,8 @@ pub(crate) const MAX_MEMBERS: u32 = 50;
 pub(crate) const LOG_FIRST_BATCH_ENTRIES: usize = 16;
 pub(crate) const LOG_BATCH_ENTRIES: usize = 1024;
 pub(crate) const LOG_BATCH_BYTES: usize = 1 << 20;
+/// Entries of the log, and their bytes, that a change stream holds before it looks at them: thousands of streams may wait.
+pub(crate) const CHANGE_BATCH_ENTRIES: usize = 256;
+pub(crate) const CHANGE_BATCH_BYTES: usize = 256 * 1024;
+/// Entries of one transaction, whose times a change stream keeps until it has come to them.
+pub(crate) const MAX_TRANSACTION_PARTS: usize = 100_000;

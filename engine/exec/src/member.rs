@@ -60,13 +60,15 @@ pub async fn begin_as_primary() -> Result<()> {
     crate::builds::forget_ended().await
 }
 
-/// Interrupts every write that a client has under way, on all cores: this node is no primary any more.
+/// Interrupts every write that a client has under way, on all cores, and aborts all transactions: this node is no primary any
+/// more.
 pub async fn interrupt_writers() {
     pinion_runtime::on_all_cores(|_| async {
         let code = ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE;
         state().ops.kill_writers(code);
     })
     .await;
+    crate::transactions::abort_all(ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE).await;
 }
 
 /// Whether nothing on this core writes behind a gate, or changes the catalog. Of a node that takes no writes any more this

@@ -136,6 +136,9 @@ counters! {
     bucket_auto_spills bucket_auto_spilled_records bucket_auto_spilled_bytes bucket_auto_spilled_storage_bytes
     window_fields_spills window_fields_spilled_records window_fields_spilled_bytes window_fields_spilled_storage_bytes
     write_conflicts duplicate_key_errors
+    // transactions
+    retried_commands retried_statements session_records
+    transactions_started transactions_committed transactions_aborted
     // metrics.cursor
     cursors_opened cursors_timed_out cursors_multi_batch
     cursors_within_1s cursors_within_5s cursors_within_15s cursors_within_30s cursors_within_1m

@@ -9,6 +9,7 @@ use pinion_catalog::{ApplyMode, Observers, begin_builds_anew, core_catalog};
 use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, Queue};
 use pinion_storage::{OpenError, Opened, RecoveryReport};
+use pinion_wire::ErrorCode;
 
 use crate::applier::Applier;
 use crate::cloning::PassedOver;
@@ -100,6 +101,7 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
         .map_err(OpenNodeError::Catalog)?;
     pinion_runtime::on_all_cores(|_| async {
         pinion_runtime::spawn(Queue::Background, reap_idle());
+        crate::transactions::start();
     })
     .await;
     crate::ttl::start();
@@ -137,6 +139,7 @@ pub async fn close_node() {
     crate::ttl::stop().await;
     crate::sessions::stop().await;
     crate::time_keys::stop().await;
+    crate::transactions::abort_all(ErrorCode::INTERRUPTED_AT_SHUTDOWN).await;
     pinion_storage::storage().close().await;
 }
 

@@ -42,6 +42,10 @@ pub(crate) struct Parameters {
     pub max_clock_drift_secs: u32,
     /// For how long a key signs cluster times.
     pub keys_rotation_secs: u32,
+    /// How old a transaction may become, in seconds.
+    pub transaction_lifetime_secs: i32,
+    /// How long a statement of a transaction waits for a gate, in milliseconds; negative for as long as it takes.
+    pub transaction_lock_timeout_ms: i32,
     /// What an automation agent calls the deployment; kept for it.
     pub automation_service_descriptor: Box<str>,
 }
@@ -135,6 +139,8 @@ impl Default for Parameters {
             enable_test_commands: false,
             max_clock_drift_secs: DEFAULT_MAX_DRIFT_SECS,
             keys_rotation_secs: KEYS_ROTATION_SECS,
+            transaction_lifetime_secs: 60,
+            transaction_lock_timeout_ms: 5,
             automation_service_descriptor: "".into(),
         }
     }
@@ -200,6 +206,8 @@ pub(crate) enum Setting {
     Replication(ReplicationSetting),
     MaxClockDrift(u32),
     KeysRotation(u32),
+    TransactionLifetime(i32),
+    TransactionLockTimeout(i32),
 }
 
 /// What stands before the name of a fail point where it is a parameter.
@@ -218,7 +226,7 @@ pub(crate) fn names() -> Vec<&'static str> {
 }
 
 /// Those that are not of replication.
-const OWN_NAMES: [&str; 30] = [
+const OWN_NAMES: [&str; 32] = [
     "KeysRotationIntervalSec",
     "allowDiskUseByDefault",
     "authenticationMechanisms",
@@ -240,9 +248,11 @@ const OWN_NAMES: [&str; 30] = [
     "maxAcceptableLogicalClockDriftSecs",
     "maxBSONDepth",
     "maxIndexBuildMemoryUsageMegabytes",
+    "maxTransactionLockRequestTimeoutMillis",
     "notablescan",
     "quiet",
     "syncdelay",
+    "transactionLifetimeLimitSeconds",
     "ttlIndexDeleteTargetDocs",
     "ttlIndexDeleteTargetTimeMS",
     "ttlMonitorBatchDeletes",
@@ -327,6 +337,12 @@ impl Parameters {
             "maxBSONDepth" => {
                 out.append(name, pinion_bson::MAX_DEPTH as i32);
             }
+            "maxTransactionLockRequestTimeoutMillis" => {
+                out.append(name, self.transaction_lock_timeout_ms);
+            }
+            "transactionLifetimeLimitSeconds" => {
+                out.append(name, self.transaction_lifetime_secs);
+            }
             "notablescan" => {
                 out.append(name, self.notablescan);
             }
@@ -357,8 +373,10 @@ impl Parameters {
             | "internalQuerySpillingMinAvailableDiskSpaceBytes"
             | "logComponentVerbosity"
             | "logLevel"
+            | "maxTransactionLockRequestTimeoutMillis"
             | "notablescan"
             | "quiet"
+            | "transactionLifetimeLimitSeconds"
             | "ttlIndexDeleteTargetDocs"
             | "ttlIndexDeleteTargetTimeMS"
             | "ttlMonitorBatchDeletes"
@@ -446,6 +464,15 @@ impl Parameters {
                 let secs = at_most(at_least(1)?, i64::from(i32::MAX))?;
                 Setting::KeysRotation(secs as u32)
             }
+            "transactionLifetimeLimitSeconds" => {
+                let secs = at_most(at_least(1)?, i64::from(i32::MAX))?;
+                Setting::TransactionLifetime(secs as i32)
+            }
+            "maxTransactionLockRequestTimeoutMillis" => {
+                let ms = at_most(number()?, i64::from(i32::MAX))?;
+                // All negative ones mean the same.
+                Setting::TransactionLockTimeout(ms.max(-1) as i32)
+            }
             "allowDiskUseByDefault" => Setting::AllowDiskUseByDefault(boolean()?),
             "internalQuerySpillingMinAvailableDiskSpaceBytes" => {
                 Setting::SpillingMinAvailable(at_least(0)?)
@@ -502,6 +529,8 @@ impl Parameters {
                 self.replication.set(*setting);
                 crate::sessions::parameters_changed();
             }
+            Setting::TransactionLifetime(secs) => self.transaction_lifetime_secs = *secs,
+            Setting::TransactionLockTimeout(ms) => self.transaction_lock_timeout_ms = *ms,
             Setting::Ttl(setting) => {
                 self.ttl.set(*setting);
                 crate::state::state().ttl.parameters_changed();

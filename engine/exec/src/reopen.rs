@@ -101,6 +101,7 @@ async fn drain() {
 /// Forgets what this core knows of the data.
 fn forget(state: &NodeState) {
     state.parts.clear();
+    state.transactions.clear();
     state.capped.clear();
     state.auto_compact.set(0);
     *state.open_buckets.borrow_mut() = Default::default();

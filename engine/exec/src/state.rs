@@ -29,6 +29,7 @@ use crate::sessions::{SessionCatalog, SessionRefresh, SessionTable};
 use crate::spill::NodeMemory;
 use crate::time_keys::TimeKeys;
 use crate::topology::ReplicaSet;
+use crate::transactions::Transactions;
 use crate::ttl::TtlMonitor;
 use crate::write::OpenBuckets;
 
@@ -44,6 +45,7 @@ pub struct NodeState {
     /// Retryable writes of the sessions whose home this core is.
     pub(crate) session_catalog: SessionCatalog,
     pub(crate) session_refresh: SessionRefresh,
+    pub(crate) transactions: Transactions,
     pub(crate) ops: OpTable,
     pub(crate) conversations: Conversations,
     pub(crate) parking: Parking,
@@ -123,6 +125,7 @@ impl NodeState {
             sessions: SessionTable::default(),
             session_catalog: SessionCatalog::default(),
             session_refresh: SessionRefresh::default(),
+            transactions: Transactions::default(),
             ops: OpTable::default(),
             conversations: Conversations::default(),
             parking: Parking::default(),

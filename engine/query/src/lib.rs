@@ -3,6 +3,7 @@
 //! Everything here is pure: no I/O, no clock, no partitions. What the caller knows (the time, the indexes) is passed in.
 
 mod accumulator;
+mod change_stream;
 mod collation;
 mod command_shape;
 mod error;
@@ -29,6 +30,11 @@ mod validator;
 mod value;
 pub mod work;
 
+pub use change_stream::{
+    BeforeChange, Change, ChangeStreamOptions, Event, FullDocument, Image, MAX_CHANGE_EVENT_BYTES,
+    Resume, ResumeToken, Scope, Seen, Start, TokenData, TransactionEnd, changes_of, check_stages,
+    split_event, transaction_end,
+};
 pub use collation::{has_strings, parse_collation, spend_sort_keys, with_sort_keys};
 pub use command_shape::{command_shape, find_of_one_id};
 pub use expression::{

@@ -45,6 +45,7 @@ pub struct OpWork {
     sorted: AtomicBool,
     used_disk: AtomicBool,
     exhausted: AtomicBool,
+    reads_changes: AtomicBool,
     cursor: AtomicI64,
     slow_line: AtomicU8,
     plan: OnceLock<Arc<dyn PlanReport>>,
@@ -84,6 +85,16 @@ pub enum SlowLine {
 }
 
 impl OpWork {
+    /// It opens or continues a change stream, which clients are told whether to resume when it fails.
+    pub fn reads_changes(&self) {
+        self.reads_changes.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it opens or continues a change stream.
+    pub fn is_of_change_stream(&self) -> bool {
+        self.reads_changes.load(Ordering::Relaxed)
+    }
+
     /// Counts keys of indexes and documents that were looked at.
     pub fn examined(&self, keys: u64, docs: u64) {
         self.keys_examined.fetch_add(keys, Ordering::Relaxed);

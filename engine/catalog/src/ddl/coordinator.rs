@@ -229,7 +229,10 @@ impl Coordinator {
 /// Makes the change the current version on every core and lets go of its dropped trees. Runs on
 /// core 0.
 async fn install_change(change: &CatalogChange, ts: Timestamp) {
-    install(Arc::new(change.apply_to(&core_catalog().current(), ts))).await;
+    let before = core_catalog().current();
+    let mut next = change.apply_to(&before, ts);
+    next.note_changes(&before, change.puts.iter(), &change.removes, ts);
+    install(Arc::new(next)).await;
     drop_trees(change.dropped_trees.clone(), ts).await;
 }
 

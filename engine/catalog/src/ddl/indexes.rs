@@ -422,6 +422,7 @@ impl Coordinator {
                 let change = CatalogChange {
                     puts: vec![current.without_indexes(std::slice::from_ref(name))],
                     dropped_trees: vec![index.tree],
+                    told: Some(rawdoc! { "index": index.listed.clone() }),
                     ..Default::default()
                 };
                 let o = rawdoc! { "dropIndexes": ns.collection(), "index": name.as_str() };

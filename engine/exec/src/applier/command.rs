@@ -7,7 +7,7 @@ use pinion_storage::{ApplyError, storage};
 use pinion_wire::{Error, Result};
 
 use super::decode::{check_namespace, unknown};
-use super::documents::{Target, writes_of};
+use super::documents::{Target, commit_write, writes_of};
 use super::entry::{Entry, document, field, operations, text, validated};
 use super::settings::Changed;
 use crate::sessions::{is_removal, removals};
@@ -22,9 +22,16 @@ pub(super) async fn apply_fence(
     mode: ApplyMode,
 ) -> std::result::Result<u64, ApplyError> {
     let applied = async {
-        let whole = validated(&entry.bytes)?;
         let mut settings = Changed::default();
-        let passed_over = apply(entry.ts, whole, mode, &mut settings).await?;
+        let mut passed_over = 0;
+        for part in entry.parts() {
+            passed_over += apply(entry.ts, validated(part)?, mode, &mut settings).await?;
+        }
+        let record = commit_write(validated(&entry.bytes)?)?;
+        if !record.is_empty() {
+            let applied = storage().apply_at(entry.ts, record).await;
+            applied.map_err(|error| Error::internal(error.0))?;
+        }
         settings.take_effect(mode).await;
         Ok(passed_over)
     };

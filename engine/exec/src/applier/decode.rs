@@ -10,15 +10,25 @@ use smallvec::SmallVec;
 use super::documents::Target;
 use super::entry::{Entry, damaged, document, operations, text, validated};
 use crate::compute::compute_bytes;
-use crate::sessions::is_removal;
+use crate::sessions::{CommitStamp, RecordCollections, is_removal};
 
 /// One operation of an entry, on one document.
 #[derive(Clone, Debug)]
 pub(super) struct Operation {
-    /// Its place in an `applyOps`; `None` if the entry is no more than this.
-    pub place: Option<usize>,
+    pub place: Place,
     /// The document's key in its collection's tree.
     pub key: Key,
+}
+
+/// Where an operation stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// The entry is no more than this.
+    Whole,
+    /// In the `applyOps` of one of the entries that take place together, by its place there.
+    Listed { part: usize, place: usize },
+    /// In none: it records the commit of the entry's transaction.
+    Commit,
 }
 
 pub(super) type Operations = SmallVec<[Operation; 1]>;
@@ -42,8 +52,9 @@ pub(super) async fn decode(
 ) -> std::result::Result<Vec<Decoded>, ApplyError> {
     let mut decoded = Vec::with_capacity(batch.len());
     for entry in batch {
-        let bytes = entry.bytes.len();
-        let taken_apart = compute_bytes(bytes, || validated(&entry.bytes).map(drop)).await;
+        let bytes = entry.len();
+        let validate = || entry.parts().try_for_each(|part| validated(part).map(drop));
+        let taken_apart = compute_bytes(bytes, validate).await;
         let taken_apart = taken_apart.and_then(|()| take_apart(&entry, mode));
         let (by_owner, passed_over) = taken_apart.map_err(|error| entry.failed(error))?;
         decoded.push(Decoded {
@@ -56,46 +67,60 @@ pub(super) async fn decode(
     Ok(decoded)
 }
 
+fn push(by_owner: &mut ByOwner, owner: CoreId, operation: Operation) {
+    match by_owner.iter_mut().find(|(known, _)| *known == owner) {
+        Some((_, operations)) => operations.push(operation),
+        None => by_owner.push((owner, SmallVec::from_iter([operation]))),
+    }
+}
+
 type ByOwner = SmallVec<[(CoreId, Operations); 1]>;
 
 fn take_apart(entry: &Entry, mode: ApplyMode) -> Result<(ByOwner, u64)> {
     let whole = pinion_catalog::stored_document(&entry.bytes);
     let (mut by_owner, mut passed_over) = (ByOwner::new(), 0);
-    let mut add = |place, operation: &RawDocument| -> Result<()> {
+    let mut add = |place: Place, operation: &RawDocument| -> Result<()> {
         check_namespace(operation)?;
         let Some(target) = Target::of(operation, mode)? else {
             passed_over += 1;
             return Ok(());
         };
-        let mut push = |owner, key| {
-            let operation = Operation { place, key };
-            match by_owner.iter_mut().find(|(known, _)| *known == owner) {
-                Some((_, operations)) => operations.push(operation),
-                None => by_owner.push((owner, SmallVec::from_iter([operation]))),
-            }
-        };
         if is_removal(operation, &target.collection) {
             // Whatever it wrote, the session has records beside that.
-            (0..core_count() as u16).for_each(|core| push(CoreId(core), target.key.clone()));
+            for core in 0..core_count() as u16 {
+                let key = target.key.clone();
+                push(&mut by_owner, CoreId(core), Operation { place, key });
+            }
             return Ok(());
         }
         let owner = storage().owner(partition_of(&target.collection, &target.key));
-        push(owner, target.key);
+        let key = target.key;
+        push(&mut by_owner, owner, Operation { place, key });
         Ok(())
     };
     match text(whole, "op")? {
-        "i" | "u" | "d" => add(None, whole)?,
+        "i" | "u" | "d" => add(Place::Whole, whole)?,
         "n" => {}
         "c" => {
-            let list = operations(document(whole, "o")?)?;
-            let list = list.expect("other commands are fences");
-            for (place, operation) in list.enumerate() {
-                let operation = operation?;
-                match text(operation, "op")? {
-                    "i" | "u" | "d" => add(Some(place), operation)?,
-                    "n" => {}
-                    other => return Err(unknown(other)),
+            for (part, bytes) in entry.parts().enumerate() {
+                let whole = pinion_catalog::stored_document(bytes);
+                let list = operations(document(whole, "o")?)?;
+                let list = list.expect("other commands are fences");
+                for (place, operation) in list.enumerate() {
+                    let operation = operation?;
+                    match text(operation, "op")? {
+                        "i" | "u" | "d" => add(Place::Listed { part, place }, operation)?,
+                        "n" => {}
+                        other => return Err(unknown(other)),
+                    }
                 }
+            }
+            if let (Some(commit), Some(found)) = (CommitStamp::of(whole), RecordCollections::find())
+            {
+                let key = commit.key();
+                let owner = storage().owner(partition_of(&found.records, &key));
+                let place = Place::Commit;
+                push(&mut by_owner, owner, Operation { place, key });
             }
         }
         other => return Err(unknown(other)),

@@ -17,7 +17,8 @@ use pinion_wire::{Error, ErrorCode, Result};
 use super::entry::{damaged, document, field, text};
 use crate::compute::compute_bytes;
 use crate::sessions::{
-    RecordCollections, RecordedChange, is_removal, record_writes, removals_here, stamp_of,
+    CommitStamp, RecordCollections, RecordedChange, is_removal, record_writes, removals_here,
+    stamp_of,
 };
 use crate::write::update_context;
 
@@ -121,10 +122,7 @@ pub(super) async fn writes_of(
             "u" => OpKind::Update,
             _ => OpKind::Delete,
         };
-        let wall_ms = match field(entry, "wall") {
-            Some(RawBsonRef::DateTime(wall)) => wall.timestamp_millis(),
-            _ => return Err(damaged("an oplog entry has no wall")),
-        };
+        let wall_ms = wall_of(entry)?;
         let change = RecordedChange {
             kind,
             old: old.as_deref().map(stored_document),
@@ -137,6 +135,25 @@ pub(super) async fn writes_of(
         writes.extend(record_writes(&collections, partition, &session, &change));
     }
     Ok((!writes.is_empty()).then_some(writes))
+}
+
+/// What records that the transaction of an entry is committed; nothing where there is no record of any.
+///
+/// # Errors
+/// The entry is damaged.
+pub(super) fn commit_write(entry: &RawDocument) -> Result<Vec<Write>> {
+    let (Some(commit), Some(found)) = (CommitStamp::of(entry), RecordCollections::find()) else {
+        return Ok(Vec::new());
+    };
+    let term = field(entry, "t").and_then(i64_exact).unwrap_or(-1);
+    Ok(vec![commit.write(&found.records, wall_of(entry)?, term)])
+}
+
+fn wall_of(entry: &RawDocument) -> Result<i64> {
+    match field(entry, "wall") {
+        Some(RawBsonRef::DateTime(wall)) => Ok(wall.timestamp_millis()),
+        _ => Err(damaged("an oplog entry has no wall")),
+    }
 }
 
 /// What becomes of a document, and what is written for that.

@@ -1,5 +1,7 @@
 //! What an oplog entry says of itself.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_clock::Timestamp;
@@ -12,9 +14,21 @@ pub(super) struct Entry {
     pub number: u64,
     pub ts: Timestamp,
     pub bytes: Bytes,
+    /// The entries before it whose operations take place with those of this one.
+    pub before: Arc<[Bytes]>,
 }
 
 impl Entry {
+    /// The entries whose operations take place together, this one last.
+    pub(super) fn parts(&self) -> impl Iterator<Item = &Bytes> {
+        self.before.iter().chain([&self.bytes])
+    }
+
+    /// Bytes of all of them.
+    pub(super) fn len(&self) -> usize {
+        self.parts().map(Bytes::len).sum()
+    }
+
     pub(super) fn failed(&self, error: Error) -> ApplyError {
         ApplyError(format!("the entry of {}: {}", self.ts, error.message))
     }
@@ -55,13 +69,11 @@ pub(super) fn operations(
         return Ok(None);
     };
     // What is to be committed or given up later is not held anywhere until then.
-    for unsupported in ["prepare", "partialTxn"] {
-        if field(o, unsupported) == Some(RawBsonRef::Boolean(true)) {
-            return Err(Error::new(
-                ErrorCode::COMMAND_NOT_SUPPORTED,
-                format!("applyOps with '{unsupported}' is not supported"),
-            ));
-        }
+    if field(o, "prepare") == Some(RawBsonRef::Boolean(true)) {
+        return Err(Error::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED,
+            "applyOps with 'prepare' is not supported",
+        ));
     }
     let operation = |value| match value {
         RawBsonRef::Document(operation) => Ok(operation),

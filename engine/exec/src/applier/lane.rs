@@ -3,14 +3,15 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
+use bytes::Bytes;
 use pinion_bson::RawDocument;
 use pinion_catalog::{ApplyMode, core_catalog, stored_document};
 use pinion_runtime::yield_if_due;
 use pinion_storage::{ApplyError, storage};
 use pinion_wire::Result;
 
-use super::decode::Operations;
-use super::documents::{Target, writes_of};
+use super::decode::{Operations, Place};
+use super::documents::{Target, commit_write, writes_of};
 use super::entry::{Entry, damaged, document, operations, text};
 use super::settings::Changed;
 use crate::limits::{APPLY_BATCH_BYTES, APPLY_BATCH_ENTRIES};
@@ -55,7 +56,7 @@ impl Lane {
             && bytes < APPLY_BATCH_BYTES
             && let Some(item) = waiting.pop_front()
         {
-            bytes += item.entry.bytes.len();
+            bytes += item.entry.len();
             batch.push(item);
         }
         batch
@@ -83,8 +84,14 @@ pub(super) async fn apply_batch(
     let mut settings = Changed::default();
     for item in batch {
         let Item { entry, operations } = &item;
-        let whole = stored_document(&entry.bytes);
-        let done = for_each(whole, operations, async |operation, key| {
+        let done = for_each(entry, operations, async |operation, key| {
+            let Some(operation) = operation else {
+                let writes = commit_write(stored_document(&entry.bytes))?;
+                let others = storage.apply_here(entry.ts, writes).await;
+                let others = others.map_err(|error| pinion_wire::Error::internal(error.0))?;
+                assert!(others.is_empty(), "a record goes to its owner");
+                return Ok(());
+            };
             let target = Target::with_key(operation, key, mode)?;
             let Some(writes) = writes_of(operation, &target, mode).await? else {
                 passed_over += 1;
@@ -113,26 +120,36 @@ pub(super) async fn apply_batch(
     Ok(passed_over)
 }
 
-/// Calls `f` with each of the operations, in their order, and its key.
+/// Calls `f` with each of the operations, in their order, and its key; without one for the record of a commit.
 async fn for_each(
-    whole: &RawDocument,
+    entry: &Entry,
     wanted: &Operations,
-    mut f: impl AsyncFnMut(&RawDocument, pinion_storage::Key) -> Result<()>,
+    mut f: impl AsyncFnMut(Option<&RawDocument>, pinion_storage::Key) -> Result<()>,
 ) -> Result<()> {
+    let parts: Vec<&Bytes> = entry.parts().collect();
     let mut listed = None;
     for operation in wanted {
-        let Some(place) = operation.place else {
-            f(whole, operation.key.clone()).await?;
-            continue;
+        let key = operation.key.clone();
+        let (part, place) = match operation.place {
+            Place::Whole => {
+                f(Some(stored_document(&entry.bytes)), key).await?;
+                continue;
+            }
+            Place::Commit => {
+                f(None, key).await?;
+                continue;
+            }
+            Place::Listed { part, place } => (part, place),
         };
-        if listed.is_none() {
-            listed = operations(document(whole, "o")?)?.map(Iterator::enumerate);
+        if listed.as_ref().is_none_or(|(open, _)| *open != part) {
+            let list = operations(document(stored_document(parts[part]), "o")?)?;
+            listed = list.map(|list| (part, list.enumerate()));
         }
         let found = listed
             .as_mut()
-            .and_then(|listed| listed.find(|(at, _)| *at == place));
+            .and_then(|(_, list)| list.find(|(at, _)| *at == place));
         let (_, found) = found.ok_or_else(|| damaged("applyOps has lost an operation"))?;
-        f(found?, operation.key.clone()).await?;
+        f(Some(found?), key).await?;
     }
     Ok(())
 }

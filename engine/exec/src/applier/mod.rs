@@ -7,9 +7,12 @@
 //! by its document and so keeps its order too. An `applyOps` of documents is divided between the lanes: readers do not see its
 //! timestamp before all of them are beyond it.
 //!
+//! A transaction of several entries is applied with its last one (`chain`), and none of them counts as applied before.
+//!
 //! An entry that may change the catalog is a *fence*: it is applied when everything before it is, and nothing behind it is even
 //! decoded before. The gates of what it changes are closed meanwhile, on every core.
 
+mod chain;
 mod command;
 mod decode;
 mod documents;
@@ -21,6 +24,7 @@ mod settings;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_catalog::ApplyMode;
@@ -29,6 +33,7 @@ use pinion_runtime::sync::Notify;
 use pinion_runtime::{CoreId, Queue, core_count, core_id, spawn, submit_to};
 use pinion_storage::ApplyError;
 
+use self::chain::Chain;
 use self::decode::{Decoded, decode};
 use self::entry::{Entry, is_fence};
 use self::lane::{Item, Lane, apply_batch};
@@ -78,6 +83,8 @@ struct Shared {
     /// The core that decodes next.
     decoder: Cell<u16>,
     lanes: Vec<Lane>,
+    /// The transaction whose last entry is yet to come.
+    chain: RefCell<Option<Chain>>,
     progress: RefCell<Progress>,
     counts: Cell<ApplyCounts>,
     /// There is something to do for the task that moves entries on.
@@ -97,6 +104,7 @@ impl Applier {
             decoding: RefCell::default(),
             decoder: Cell::new(core_id().0),
             lanes: (0..core_count()).map(|_| Lane::default()).collect(),
+            chain: RefCell::default(),
             progress: RefCell::default(),
             counts: Cell::default(),
             wake: Notify::new(),
@@ -129,21 +137,34 @@ impl Applier {
         state().metrics.counters.entries_replayed.inc();
         shared.count(1, 0);
         let number = shared.progress.borrow_mut().accept(ts, bytes.len());
-        let fences = is_fence(&bytes);
-        let entry = Entry { number, ts, bytes };
-        shared
-            .waiting
-            .borrow_mut()
-            .push_back(Waiting { entry, fences });
+        let entry = Entry {
+            number,
+            ts,
+            bytes,
+            before: Arc::default(),
+        };
+        let chain = shared.chain.take();
+        let chained = chain::link(chain, entry, shared.mode).await;
+        let (chain, complete) = chained.inspect_err(|error| shared.fail(error.clone()))?;
+        *shared.chain.borrow_mut() = chain;
+        if let Some(entry) = complete {
+            let fences = entry.parts().any(|part| is_fence(part));
+            let waiting = Waiting { entry, fences };
+            shared.waiting.borrow_mut().push_back(waiting);
+        }
         shared.wake.notify_one();
         Ok(())
     }
 
-    /// Waits until everything that was accepted is applied.
+    /// Waits until everything that was accepted is applied. Of a transaction whose last entry is yet to come nothing is.
     ///
     /// # Errors
     /// As of [`Applier::apply`].
     pub async fn barrier(&self) -> Applied {
+        if let Some(chain) = &mut *self.shared.chain.borrow_mut() {
+            chain.let_pass();
+        }
+        self.shared.advance();
         self.wait_until(|progress| progress.is_idle()).await
     }
 
@@ -200,6 +221,12 @@ impl pinion_storage::Applier for Applier {
         Applier::apply(self, ts, entry).await
     }
 
+    async fn look_back(&self, ts: Timestamp, entry: Bytes) -> Applied {
+        let chain = self.shared.chain.take();
+        *self.shared.chain.borrow_mut() = chain::look_back(chain, ts, entry);
+        Ok(())
+    }
+
     async fn barrier(&self) -> Applied {
         Applier::barrier(self).await
     }
@@ -221,6 +248,10 @@ impl Shared {
     }
 
     fn has_room(&self) -> bool {
+        // Nothing that waits for the rest of a transaction gives room before that is here.
+        if self.chain.borrow().is_some() {
+            return true;
+        }
         let progress = self.progress.borrow();
         let bytes = match self.mode {
             ApplyMode::Recovery => RECOVERY_BYTES,
@@ -330,7 +361,7 @@ impl Shared {
             && bytes < DECODE_BATCH_BYTES
             && let Some(next) = waiting.pop_front_if(|next| !next.fences)
         {
-            bytes += next.entry.bytes.len();
+            bytes += next.entry.len();
             batch.push(next.entry);
         }
         batch
@@ -338,7 +369,7 @@ impl Shared {
 
     /// The core for a batch: this one for what is not worth the way, otherwise all in turn.
     fn decoder_of(&self, batch: &[Entry]) -> CoreId {
-        let bytes: usize = batch.iter().map(|entry| entry.bytes.len()).sum();
+        let bytes: usize = batch.iter().map(Entry::len).sum();
         if batch.len() <= DECODED_HERE_ENTRIES && bytes <= DECODED_HERE_BYTES {
             return core_id();
         }
@@ -406,7 +437,8 @@ impl Shared {
         let lanes = self.lanes.iter().filter_map(Lane::floor);
         let decoding = self.decoding.borrow().front().map(|next| next.first);
         let waiting = self.waiting.borrow().front().map(|next| next.entry.number);
-        let floor = lanes.chain(decoding).chain(waiting).min();
+        let chain = self.chain.borrow().as_ref().and_then(Chain::floor);
+        let floor = lanes.chain(decoding).chain(waiting).chain(chain).min();
         let floor = floor.unwrap_or_else(|| progress.next());
         if progress.advance(floor) {
             self.changed.notify_all();

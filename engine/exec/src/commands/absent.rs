@@ -1,4 +1,4 @@
-//! Commands of what this node has no part in: replica sets, transactions, users, search. Each answers what a standalone
+//! Commands of what this node has no part in: replica sets, users, search. Each answers what a standalone
 //! of MongoDB answers, so that clients learn what is missing and not that the command is.
 
 use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
@@ -62,17 +62,6 @@ pub(super) fn register_absent(r: &mut Registry) {
         None,
         set_feature_compatibility_version,
     );
-    for name in ["commitTransaction", "abortTransaction"] {
-        register(
-            r,
-            admin(name)
-                .api_v1()
-                .write_concern()
-                .help("end a transaction"),
-            None,
-            end_transaction,
-        );
-    }
     for (name, help) in USERS {
         register(r, spec(name).write_concern().help(help), None, no_users);
     }
@@ -137,20 +126,6 @@ async fn set_feature_compatibility_version(cmd: Invocation) -> Result<Reply> {
         return Err(Error::new(code, message));
     }
     Ok(Reply::new())
-}
-
-/// `commitTransaction` and `abortTransaction`: a standalone begins no transaction.
-async fn end_transaction(cmd: Invocation) -> Result<Reply> {
-    match cmd.ctx.args.txn_number {
-        Some(_) => Err(Error::new(
-            ErrorCode::ILLEGAL_OPERATION,
-            "Transaction numbers are only allowed on a replica set member or mongos",
-        )),
-        None => Err(Error::new(
-            ErrorCode::COMMAND_FAILED,
-            format!("{} must be run within a transaction", cmd.name()),
-        )),
-    }
 }
 
 /// `createUser` and its relatives.

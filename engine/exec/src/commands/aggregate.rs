@@ -14,6 +14,7 @@ use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::acknowledge;
+use super::change_stream;
 use super::collation::{Asked, check_sources};
 use super::create::time_series_of_output;
 use super::cursors::{CursorRequest, first_batch};
@@ -187,6 +188,17 @@ impl AggregateCommand<'_> {
         check_api_v1(self.stages)
     }
 
+    /// Refuses to explain what reads no collection but the log.
+    pub(super) fn check_explainable(&self) -> Result<()> {
+        match change_stream::specification(self.stages) {
+            None => Ok(()),
+            Some(_) => Err(Error::new(
+                ErrorCode::COMMAND_NOT_SUPPORTED,
+                "explain of a $changeStream is not supported by this server",
+            )),
+        }
+    }
+
     /// Acquires the collection that the pipeline reads.
     pub(super) async fn acquire(&self, ctx: &OpContext) -> Result<Acquired> {
         // Without a collection there is none whose UUID could be meant.
@@ -336,6 +348,20 @@ pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
     let command = read(cmd.body(), cmd.db(), false)?;
     if cmd.ctx.args.api.strict {
         command.check_strict()?;
+    }
+    if let Some(spec) = change_stream::specification(command.stages)
+        && !command.explain
+    {
+        let asked = change_stream::Asked {
+            ns: &command.ns,
+            collectionless: command.collectionless,
+            stages: command.stages,
+            lets: command.lets,
+            collation: command.collation.or(None),
+            batch_size: command.batch_size,
+            has_uuid: command.uuid.is_some(),
+        };
+        return Box::pin(change_stream::answer(&cmd, asked, spec)).await;
     }
     if command.explain {
         return super::explain::explain_aggregate(&cmd, cmd.body()).await;

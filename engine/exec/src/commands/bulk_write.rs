@@ -21,11 +21,11 @@ use super::variables::variables_of_write;
 use crate::acquire::acquire_write;
 use crate::compute::compute;
 use crate::concern::written;
-use crate::interrupt::is_interruption;
 use crate::profile::ProfiledStatement;
 use crate::read::{Stream, parse_hint};
 use crate::sessions::{self, ExecutedChange, RetryableWrite, StatementIds};
 use crate::state::state;
+use crate::transactions::{ends_command, fail, is_in};
 use crate::write::{
     BatchOutcome, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, Validation, run_and_tell,
 };
@@ -201,6 +201,9 @@ pub(crate) async fn bulk_write(cmd: Invocation) -> Result<Reply> {
         pinion_runtime::yield_if_due().await;
         ops.push(read_op(path.index(index), document, targets.len())?);
     }
+    let mut options = options;
+    // Behind the first that fails a transaction is over.
+    options.ordered |= is_in(&cmd.ctx);
     let retryable = sessions::begin(&cmd.ctx, options.ids.clone(), ops.len()).await?;
     let mut bulk = Bulk {
         ctx: &cmd.ctx,
@@ -330,7 +333,7 @@ impl Bulk<'_> {
                     .map(|(place, document)| (first + place, *document));
                 batch.insert(ctx, acquired, places, &mut outcome).await?;
             }
-            Err(error) if is_interruption(&error) => return Err(error),
+            Err(error) if ends_command(ctx, &error) => return Err(error),
             Err(error) => {
                 let failing = if self.options.ordered {
                     1
@@ -385,7 +388,7 @@ impl Bulk<'_> {
             counters.documents_deleted.add(done.modified as u64);
         }
         match result {
-            Err(error) if is_interruption(&error) => Err(error),
+            Err(error) if ends_command(self.ctx, &error) => Err(error),
             Err(error) => self.replies.failed(index, &error, is_update),
             Ok(()) if is_update => {
                 self.replies.matched += done.matched;
@@ -456,6 +459,9 @@ impl Bulk<'_> {
     }
 
     async fn reply(mut self, cmd: &Invocation) -> Result<Reply> {
+        if self.replies.has_errors() {
+            fail(&cmd.ctx);
+        }
         let mut out = Reply::new();
         let concern = cmd.ctx.args.write_concern.as_ref();
         if concern.is_some_and(pinion_wire::idl::WriteConcern::is_unacknowledged) {

@@ -12,17 +12,20 @@ use pinion_wire::{ClientInfo, Error, ErrorCode, Invocation, Reply, Result, names
 
 use super::first_stage::Shown;
 use super::sessions::append_lsid;
+use crate::cluster_time::bson_time;
 use crate::compute::compute;
 use crate::ops::OpSnapshot;
 use crate::parameters::server_counters;
 use crate::read::IdleCursor;
 use crate::state::state;
+use crate::transactions::{self, OpenShown};
 
 /// `currentOp`: the fields beside its options are a filter.
 pub(crate) async fn current_op(cmd: Invocation) -> Result<Reply> {
     let mut filter = DocBuilder::new();
     let mut shown = Shown {
         truncated: true,
+        idle_sessions: true,
         ..Shown::default()
     };
     for (name, value) in pinion_bson::elements(cmd.body()).skip(1) {
@@ -61,15 +64,24 @@ pub(super) async fn operations(shown: Shown) -> Vec<RawDocumentBuf> {
     let parts = pinion_runtime::on_all_cores(|_| async {
         let state = state();
         let clients = server_counters().clients();
-        (state.ops.snapshot(), state.cursors.idle(), clients)
+        let transactions = (transactions::running(), transactions::idle());
+        let (ops, cursors) = (state.ops.snapshot(), state.cursors.idle());
+        (ops, cursors, clients, transactions)
     })
     .await;
     let builds = pinion_catalog::index_builds().await;
     let running = parts.iter().flat_map(|(ops, ..)| ops);
     let busy: BTreeSet<i32> = running.map(|op| op.ctx.client.connection_id).collect();
     let mut list = Vec::new();
-    for (ops, cursors, clients) in parts {
-        list.extend(ops.iter().map(|op| describe(op, shown)));
+    for (ops, cursors, clients, (running, idle)) in parts {
+        list.extend(ops.iter().map(|op| {
+            let lsid = op.ctx.args.lsid.filter(|_| transactions::is_in(&op.ctx));
+            let of_op = |shown: &&OpenShown| lsid.is_some_and(|lsid| lsid.id == shown.lsid.id);
+            describe(op, shown, running.iter().find(of_op))
+        }));
+        if shown.idle_sessions {
+            list.extend(idle.iter().map(describe_session));
+        }
         if shown.idle_cursors {
             list.extend(cursors.iter().map(|cursor| describe_cursor(cursor, shown)));
         }
@@ -146,7 +158,7 @@ fn describe_idle(client: &ClientInfo) -> RawDocumentBuf {
     of_client(client, false).finish()
 }
 
-fn describe(op: &OpSnapshot, shown: Shown) -> RawDocumentBuf {
+fn describe(op: &OpSnapshot, shown: Shown, transaction: Option<&OpenShown>) -> RawDocumentBuf {
     let ctx = &op.ctx;
     let mut out = of_client(&ctx.client, true);
     out.append("opid", ctx.op_id);
@@ -159,6 +171,9 @@ fn describe(op: &OpSnapshot, shown: Shown) -> RawDocumentBuf {
     out.append("op", kind_of(ctx.command))
         .append("ns", ns.as_str());
     append_command(&mut out, "command", &op.command, shown);
+    if let Some(transaction) = transaction {
+        append_transaction(&mut out, transaction);
+    }
     let work = ctx.work();
     if let Some(plan) = work.plan_summary() {
         out.append("planSummary", plan.as_str());
@@ -186,6 +201,62 @@ fn describe(op: &OpSnapshot, shown: Shown) -> RawDocumentBuf {
     work.append_tickets(&mut out);
     out.end();
     out.finish()
+}
+
+/// A session whose transaction waits for its next statement.
+fn describe_session(transaction: &OpenShown) -> RawDocumentBuf {
+    let shared = state().shared.clone();
+    let mut out = DocBuilder::new();
+    out.append("type", "idleSession")
+        .append("host", shared.options.host.as_str())
+        .append("desc", "inactive transaction");
+    append_lsid(&mut out, "lsid", &transaction.lsid);
+    append_transaction(&mut out, transaction);
+    out.append("waitingForLock", false).append("active", false);
+    out.start_document("locks").end();
+    out.finish()
+}
+
+/// Appends `transaction`: one that is open, as operations and sessions show it.
+fn append_transaction(out: &mut DocBuilder, transaction: &OpenShown) {
+    let iso = |ms| {
+        let date = pinion_bson::DateTime::from_millis(ms);
+        date.try_to_rfc3339_string().unwrap_or_default()
+    };
+    out.start_document("transaction")
+        .start_document("parameters")
+        .append("txnNumber", transaction.number)
+        .append("autocommit", false)
+        .start_document("readConcern");
+    let concern = &transaction.read_concern;
+    if let Some(level) = concern.level {
+        out.append("level", level.name());
+    }
+    for (name, time) in [
+        ("afterClusterTime", concern.after_cluster_time),
+        ("atClusterTime", concern.at_cluster_time),
+    ] {
+        if let Some(time) = time {
+            out.append(name, bson_time(time));
+        }
+    }
+    let open_us = transaction.started.elapsed().as_micros() as i64;
+    let active_us = (transaction.active.as_micros() as i64).min(open_us);
+    out.end().end();
+    out.append("readTimestamp", bson_time(transaction.at));
+    out.append(
+        "startWallClockTime",
+        iso(transaction.started_wall_ms).as_str(),
+    )
+    .append("timeOpenMicros", open_us)
+    .append("timeActiveMicros", active_us)
+    .append("timeInactiveMicros", open_us - active_us);
+    if let Some(expires) = transaction.expires {
+        let left_ms = expires.saturating_since(pinion_runtime::now()).as_millis();
+        let date = iso(pinion_runtime::wall_ms() + left_ms as i64);
+        out.append("expiryTime", date.as_str());
+    }
+    out.end();
 }
 
 /// A build of indexes, which goes on beside the command that asked for it.

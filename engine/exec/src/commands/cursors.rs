@@ -20,6 +20,7 @@ use crate::fail_points::{fails_get_more, time_out};
 use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
 use crate::read::{Cursor, Filled, Reads, Stream, core_of, fill, not_found};
 use crate::state::state;
+use crate::transactions::is_in;
 
 /// What a command that makes a cursor asks for.
 pub(crate) struct CursorRequest {
@@ -58,6 +59,7 @@ pub(crate) async fn first_batch(
     counters
         .documents_returned
         .add(filled.documents.len() as u64);
+    let token = stream.token_behind(&filled.documents, stash.is_none());
     let mut id = 0;
     if !filled.exhausted && !request.single_batch {
         let body = cmd.body().as_bytes();
@@ -67,6 +69,7 @@ pub(crate) async fn first_batch(
             ns: request.ns.clone(),
             reads: request.reads,
             session: ctx.args.lsid,
+            transaction: ctx.args.txn_number.filter(|_| is_in(ctx)),
             read_concern: ctx.read_concern,
             no_timeout: request.no_timeout,
             stream,
@@ -85,6 +88,7 @@ pub(crate) async fn first_batch(
         id,
         ns: request.ns.as_str(),
         at: ctx.read_concern.at_cluster_time,
+        token: token.as_deref(),
     };
     append_batch(out, "firstBatch", &filled.documents, left).await;
     Ok(())
@@ -113,6 +117,8 @@ pub(crate) struct Left<'a> {
     pub ns: &'a str,
     /// The time of the snapshot, if the client asked for one.
     pub at: Option<Timestamp>,
+    /// Where a change stream goes on.
+    pub token: Option<&'a RawDocument>,
 }
 
 impl<'a> Left<'a> {
@@ -122,11 +128,13 @@ impl<'a> Left<'a> {
             id: 0,
             ns,
             at: None,
+            token: None,
         }
     }
 }
 
-/// Appends `cursor: {firstBatch | nextBatch, id, ns}`, and behind these `atClusterTime` of a snapshot.
+/// Appends `cursor: {firstBatch | nextBatch, id, ns}`, with `postBatchResumeToken` of a change stream in front of the last two,
+/// and behind these `atClusterTime` of a snapshot.
 pub(crate) fn append_cursor(
     out: &mut DocBuilder,
     batch: &str,
@@ -140,7 +148,11 @@ pub(crate) fn append_cursor(
     for document in documents {
         out.push(stored_document(document));
     }
-    out.end().append("id", left.id).append("ns", left.ns);
+    out.end();
+    if let Some(token) = left.token {
+        out.append("postBatchResumeToken", token);
+    }
+    out.append("id", left.id).append("ns", left.ns);
     if let Some(at) = left.at {
         out.append("atClusterTime", bson_time(at));
     }
@@ -190,6 +202,7 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
         id: next,
         ns: ns.as_str(),
         at: continued.read_concern.at_cluster_time,
+        token: continued.token.as_deref(),
     };
     append_batch(&mut out, "nextBatch", &continued.documents, left).await;
     if cmd.exhaust_allowed && next != 0 {
@@ -206,6 +219,8 @@ struct Continued {
     next: i64,
     /// That of the command that made the cursor.
     read_concern: ReadConcern,
+    /// Where a change stream goes on.
+    token: Option<RawDocumentBuf>,
 }
 
 async fn continue_cursor(
@@ -217,7 +232,7 @@ async fn continue_cursor(
 ) -> Result<Continued> {
     let state = state();
     let mut cursor = state.cursors.check_out(id, &ns, ctx)?;
-    let awaits_data = cursor.stream.awaiting().is_some();
+    let awaits_data = cursor.stream.awaits_data();
     let read_concern = cursor.read_concern;
     if ctx.args.max_time_ms.is_some() && !awaits_data {
         // Only a cursor that waits for data may be told how long. It is left as it was.
@@ -246,6 +261,10 @@ async fn continue_cursor(
     };
     let ctx = ctx.clone().with_deadline(deadline_ns);
     let until = started + await_time(&ctx);
+    if let Stream::Changes(stream) = &mut cursor.stream {
+        ctx.work().reads_changes();
+        stream.give_up_at(until);
+    }
     ctx.work().continues(cursor.originating.clone());
     let Filled {
         documents,
@@ -253,10 +272,7 @@ async fn continue_cursor(
     } = loop {
         let filled = next_batch(&mut cursor, &ctx, max_documents).await?;
         // Whatever of the collection is held while it waits, a DDL would wait for.
-        let (Some(tail), Some(reads)) = (cursor.stream.awaiting(), &cursor.reads) else {
-            break filled;
-        };
-        let waited = tail.wait(&ctx, reads, until);
+        let waited = cursor.stream.wait(&ctx, cursor.reads.as_ref(), until);
         if !filled.documents.is_empty() || !until_committed(known_committed, waited).await? {
             break filled;
         }
@@ -266,12 +282,16 @@ async fn continue_cursor(
         .counters
         .documents_returned
         .add(documents.len() as u64);
+    let token = cursor
+        .stream
+        .token_behind(&documents, cursor.stash.is_none());
     ctx.work().left_cursor(if exhausted { 0 } else { id });
     if exhausted {
         return Ok(Continued {
             documents,
             next: 0,
             read_concern,
+            token,
         });
     }
     let now = pinion_runtime::now();
@@ -287,6 +307,7 @@ async fn continue_cursor(
         documents,
         next: id,
         read_concern,
+        token,
     })
 }
 

@@ -14,11 +14,11 @@ use super::reply::acknowledged;
 use super::update::{batch_options, check_retryable};
 use crate::acquire::acquire_write;
 use crate::compute::compute;
-use crate::interrupt::is_interruption;
 use crate::profile::ProfiledStatement;
 use crate::read::parse_hint;
 use crate::sessions;
 use crate::state::state;
+use crate::transactions::{ends_command, is_in};
 use crate::write::{
     BatchOutcome, Change, ModifyOutcome, ModifyStatement, Validation, run_and_tell,
 };
@@ -141,11 +141,11 @@ pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
             outcome.wrote(ts);
         }
         if let Err(error) = result {
-            if is_interruption(&error) {
+            if ends_command(&cmd.ctx, &error) {
                 return Err(error);
             }
             outcome.failed(index, error);
-            if options.ordered {
+            if options.ordered || is_in(&cmd.ctx) {
                 break;
             }
         }

@@ -146,6 +146,7 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
         "findAndModify" | "findandmodify" => parse_find_and_modify(cmd, name, inner).await,
         "aggregate" => {
             let command = aggregate::read(inner, db, true)?;
+            command.check_explainable()?;
             let acquired = command.acquire(ctx).await?;
             parse_pipeline(ctx, command, acquired).await
         }

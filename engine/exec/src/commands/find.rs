@@ -6,7 +6,7 @@ use pinion_bson::{RawDocument, RawDocumentBuf};
 use pinion_catalog::Collection;
 use pinion_query::{Hint, KeyBounds, Matcher, Projection, SortPattern};
 use pinion_wire::idl::{CommandReader, Namespace};
-use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
+use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::aggregate;
 use super::collation::Asked;
@@ -21,6 +21,7 @@ use crate::compute::compute;
 use crate::limits::DEFAULT_FIRST_BATCH;
 use crate::read::{Output, ReadRequest, Reads, Stream, TailStream, open, parse_hint, parse_sort};
 use crate::state::state;
+use crate::transactions::is_in;
 
 /// A `find` as it is written: nothing in here depends on what its namespace stands for.
 pub(super) struct FindCommand<'d> {
@@ -280,6 +281,7 @@ impl Find {
             reads_scores: false,
             show_record_id: self.show_record_id,
             allow_disk_use: self.allow_disk_use,
+            unit: None,
             access: None,
             plan: None,
             index_filter: None,
@@ -340,6 +342,12 @@ async fn answer(cmd: &Invocation, command: FindCommand<'_>, acquired: Acquired) 
     let mut read = find.into_request(collection.clone());
     read.settings = settings;
     if let Some(tailing) = tailing {
+        if is_in(&cmd.ctx) {
+            return Err(Error::new(
+                ErrorCode::INVALID_OPTIONS,
+                "It is illegal to open a tailable cursor in a transaction",
+            ));
+        }
         let indexes = Vec::new();
         request.reads = Some(Reads { ns, uuid, indexes });
         let (ctx, awaits_data) = (&cmd.ctx, tailing == Tailing::AwaitData);

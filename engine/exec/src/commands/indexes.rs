@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
-use pinion_catalog::{BuildInfo, Index, IndexSelection, series_index};
+use pinion_catalog::{BuildInfo, Index, IndexSelection, core_catalog, series_index};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 use std::collections::VecDeque;
@@ -14,6 +14,8 @@ use crate::acquire::{acquire_stored, check_uuid};
 use crate::builds::CommitQuorum;
 use crate::read::Stream;
 use crate::state::state;
+use crate::stats::tree_stats;
+use crate::transactions::{self, Running, not_empty};
 
 /// `createIndexes`.
 pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
@@ -63,7 +65,14 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
         quorum.append("commitQuorum", &mut asked);
         asked.finish()
     });
-    let made = pinion_catalog::create_indexes(&cmd.ctx, ns, specs, limits, asked).await?;
+    let transaction = transactions::of(&cmd.ctx);
+    if let Some(running) = &transaction {
+        prepare_for(running, &ns, &specs).await?;
+    }
+    let made = pinion_catalog::create_indexes(&cmd.ctx, ns.clone(), specs, limits, asked).await?;
+    if let Some(running) = transaction.filter(|_| made.ts.is_some()) {
+        running.made(&ns);
+    }
     let mut out = Reply::new();
     out.append("numIndexesBefore", made.before as i32)
         .append("numIndexesAfter", made.after as i32);
@@ -79,6 +88,31 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     }
     acknowledge(&cmd.ctx, made.ts, &mut out).await?;
     Ok(out)
+}
+
+/// Lets the catalog make indexes for a transaction, of a collection that has no documents. Indexes that are there already are
+/// not made.
+///
+/// # Errors
+/// `OperationNotSupportedInTransaction`.
+async fn prepare_for(running: &Running, ns: &Namespace, specs: &[RawDocumentBuf]) -> Result<()> {
+    if let Some(collection) = core_catalog().get(ns) {
+        let is_there = |spec: &RawDocumentBuf| {
+            spec.get_str("name")
+                .is_ok_and(|name| name == "_id_" || collection.index(name).is_some())
+        };
+        if specs.iter().all(is_there) {
+            return Ok(());
+        }
+        let tree = collection.tree();
+        let stats = tree_stats(vec![tree]).await;
+        let has_documents = stats.get(&tree).is_some_and(|stats| stats.records > 0);
+        if has_documents || running.has_written(collection.uuid) {
+            return Err(not_empty(ns));
+        }
+    }
+    running.leave_gates(ns).await;
+    Ok(())
 }
 
 /// `dropIndexes` and `deleteIndexes`.

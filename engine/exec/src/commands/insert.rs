@@ -8,6 +8,7 @@ use super::reply::acknowledged;
 use crate::acquire::{Acquired, acquire_write};
 use crate::sessions::{self, RetryableWrite, StatementIds};
 use crate::state::state;
+use crate::transactions::{is_in, no_measurements};
 use crate::write::{
     BatchOutcome, InsertOptions, Stamps, Validation, insert_documents, insert_measurements,
     prepare_for_insert,
@@ -124,6 +125,7 @@ impl InsertBatch<'_> {
         let (before, failed) = (outcome.n, outcome.errors.len());
         let result = match acquired.series() {
             None => insert_documents(ctx, acquired, prepared, self.options, outcome).await,
+            Some(_) if is_in(ctx) => Err(no_measurements(acquired.ns())),
             Some(_) => {
                 let into = insert_measurements(ctx, acquired, prepared, self.options, outcome);
                 Box::pin(into).await

@@ -8,6 +8,7 @@ use crate::compute::compute_bytes;
 use crate::concern::written;
 use crate::limits::{ERROR_BYTES, TOLD_ERROR_BYTES, TOLD_ERRORS};
 use crate::state::state;
+use crate::transactions;
 use crate::write::BatchOutcome;
 
 /// Appends `n`, `nModified`, `upserted` and `writeErrors`.
@@ -73,6 +74,9 @@ pub(super) async fn acknowledged(
     outcome: &BatchOutcome,
     is_update: bool,
 ) -> Result<Reply> {
+    if !outcome.errors.is_empty() {
+        transactions::fail(ctx);
+    }
     let mut out = Reply::new();
     // Who asked for no acknowledgement and yet for a reply learns that the command came, and nothing of its outcome.
     let concern = ctx.args.write_concern.as_ref();

@@ -247,6 +247,9 @@ async fn append_status(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
         out.end();
     }
     append_replicated(out, c, &wanted);
+    if wanted("transactions") {
+        super::transactions::append_status(out, c).await;
+    }
     if wanted("profiler") {
         out.start_document("profiler")
             .append("totalWrites", c.profiled as i64)

@@ -185,7 +185,7 @@ pub(super) async fn append_locks(out: &mut DocBuilder) {
     out.end().end();
 }
 
-/// What a node does as a member of a replica set, and a standalone never: operations of a primary applied, and transactions.
+/// What a node does as a member of a replica set, and a standalone never: operations of a primary applied.
 pub(super) fn append_replicated(
     out: &mut DocBuilder,
     counters: &CounterValues,
@@ -203,20 +203,6 @@ pub(super) fn append_replicated(
             ("command", counters.applied_commands),
         ] {
             out.append(name, applied as i64);
-        }
-        out.end();
-    }
-    if wanted("transactions") {
-        out.start_document("transactions");
-        for name in [
-            "currentActive",
-            "currentInactive",
-            "currentOpen",
-            "totalAborted",
-            "totalCommitted",
-            "totalStarted",
-        ] {
-            out.append(name, 0i64);
         }
         out.end();
     }

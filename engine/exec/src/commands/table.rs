@@ -7,7 +7,8 @@ use pinion_wire::{AllowedOnSecondary, CommandSpec, Registry};
 use super::{
     aggregate, bulk_write, capped, coll_mod, collections, count, create, current_op, cursors,
     delete, distinct, explain, find, find_and_modify, fsync, hello, index_builds, indexes, insert,
-    parameters, register, server_status, sessions, small, stats, update, users, validate,
+    parameters, register, server_status, sessions, small, stats, transactions, update, users,
+    validate,
 };
 use crate::cluster_time::MemberEpilogue;
 use crate::metrics::TopKind;
@@ -356,6 +357,19 @@ fn conversation(r: &mut Registry) {
         spec("killAllSessionsByPattern").help("kill all sessions"),
         None,
         sessions::kill_all_sessions_by_pattern,
+    );
+    let ends = |name| spec(name).admin_only().api_v1().write_concern();
+    register(
+        r,
+        ends("commitTransaction").help("commit a transaction"),
+        None,
+        transactions::commit_transaction,
+    );
+    register(
+        r,
+        ends("abortTransaction").help("abort a transaction"),
+        None,
+        transactions::abort_transaction,
     );
 }
 

@@ -14,11 +14,11 @@ use super::reply::acknowledged;
 use super::variables::{variables_of_write, with_constants};
 use crate::acquire::acquire_write;
 use crate::compute::compute;
-use crate::interrupt::is_interruption;
 use crate::profile::ProfiledStatement;
 use crate::read::parse_hint;
 use crate::sessions::{self, StatementIds};
 use crate::state::state;
+use crate::transactions::{ends_command, is_in};
 use crate::write::{
     BatchOutcome, Change, ModifyOutcome, ModifyStatement, Upserted, Validation, run_and_tell,
     sort_beside,
@@ -312,11 +312,11 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
             outcome.upserted.push(Upserted { index, id });
         }
         if let Err(error) = result {
-            if is_interruption(&error) {
+            if ends_command(&cmd.ctx, &error) {
                 return Err(error);
             }
             outcome.failed(index, error);
-            if options.ordered {
+            if options.ordered || is_in(&cmd.ctx) {
                 break;
             }
         }

@@ -15,11 +15,12 @@ use pinion_wire::{CommandClass, Error, ErrorCode, Invocation, Reply, Result};
 
 pub(crate) use defaults::{Change, DefaultsCache, SETTINGS, STORED_AS};
 pub use defaults::{forget_everywhere, has_default_write_concern};
-pub(crate) use read::confirm;
+pub(crate) use read::{confirm, prepare_transaction};
 pub(crate) use write::{acknowledge, append_write_concern, wait, written};
 
 use crate::sessions;
 use crate::state::NodeState;
+use crate::transactions;
 
 /// Refuses the concerns of a command that this node does not take.
 pub(crate) fn check(state: &NodeState, cmd: &Invocation) -> Result<()> {
@@ -27,8 +28,10 @@ pub(crate) fn check(state: &NodeState, cmd: &Invocation) -> Result<()> {
         return check_alone(cmd);
     };
     let args = &cmd.ctx.args;
-    if let Some(txn_number) = args.txn_number {
-        sessions::check_arguments(cmd, txn_number)?;
+    match args.txn_number {
+        Some(_) if transactions::is_in(&cmd.ctx) => transactions::check_command(cmd)?,
+        Some(_) => sessions::check_arguments(cmd)?,
+        None => {}
     }
     (args.read_concern).map_or(Ok(()), |concern| read::check(cmd, &concern, &view))
 }
@@ -39,6 +42,9 @@ where
     F: FnOnce(Invocation) -> Fut,
     Fut: Future<Output = Result<Reply>>,
 {
+    if transactions::is_in(&cmd.ctx) {
+        return Box::pin(transactions::run(cmd, handler)).await;
+    }
     read::prepare(&mut cmd).await?;
     let (ctx, command) = (cmd.ctx.clone(), cmd.command.clone());
     match handler(cmd).await {

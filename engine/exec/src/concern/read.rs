@@ -12,6 +12,7 @@ use super::check_stages;
 use crate::interrupt::interruptible;
 use crate::state::state;
 use crate::topology::{ReplicaSet, SetView};
+use crate::transactions::check_level;
 
 /// Refuses what no member reads, and what this one cannot read now.
 pub(super) fn check(cmd: &Invocation, concern: &ReadConcern, view: &SetView) -> Result<()> {
@@ -78,7 +79,11 @@ pub(super) async fn prepare(cmd: &mut Invocation) -> Result<()> {
     if concern.is_empty() {
         return Ok(());
     }
-    wait_until_there(&cmd.ctx, &*set, &concern).await?;
+    let committed = matches!(
+        concern.level,
+        Some(ReadConcernLevel::Majority | ReadConcernLevel::Snapshot)
+    );
+    wait_until_there(&cmd.ctx, &*set, &concern, committed).await?;
     if concern.level == Some(ReadConcernLevel::Majority) && set.commit_point().is_null() {
         // A node that has just started learns soon of what the others hold.
         let any = Timestamp::MIN.next();
@@ -98,6 +103,25 @@ pub(super) async fn prepare(cmd: &mut Invocation) -> Result<()> {
     Ok(())
 }
 
+/// Completes the read concern of a transaction, that of its first statement, and returns once what it reads is there. What else
+/// it reads need not be committed: it is when the transaction's commit is.
+///
+/// # Errors
+/// `InvalidOptions`; the operation is interrupted; storage has failed.
+pub(crate) async fn prepare_transaction(cmd: &Invocation) -> Result<ReadConcern> {
+    let state = state();
+    let mut concern = cmd.ctx.args.read_concern.unwrap_or_default();
+    if concern.is_empty() {
+        concern.level = state.default_concerns.get().await.read;
+    }
+    check_level(concern.level)?;
+    if let Some(set) = state.replica_set() {
+        let committed = concern.at_cluster_time.is_some();
+        wait_until_there(&cmd.ctx, &*set, &concern, committed).await?;
+    }
+    Ok(concern)
+}
+
 /// Whether the default read concern is that of a command that names none.
 fn takes_default(cmd: &Invocation) -> bool {
     let spec = &cmd.command.spec;
@@ -112,11 +136,8 @@ async fn wait_until_there(
     ctx: &OpContext,
     set: &dyn ReplicaSet,
     concern: &ReadConcern,
+    committed: bool,
 ) -> Result<()> {
-    let committed = matches!(
-        concern.level,
-        Some(ReadConcernLevel::Majority | ReadConcernLevel::Snapshot)
-    );
     if let Some(OpTime { ts, .. }) = concern.after_op_time {
         return wait_for(ctx, set, ts, committed).await;
     }

@@ -12,6 +12,7 @@ use super::defaults::{self, DefaultConcerns, SETTINGS};
 use crate::interrupt::{interruptible, is_interruption};
 use crate::state::state;
 use crate::topology::{LOCAL, ReplicaSet};
+use crate::transactions::is_in;
 
 /// A write concern that was not reached. The write has taken place all the same.
 #[derive(Debug)]
@@ -90,6 +91,10 @@ pub(crate) async fn acknowledge(
     ts: Option<Timestamp>,
     out: &mut Reply,
 ) -> Result<()> {
+    // A statement of a transaction is as safe as the commit will be.
+    if is_in(ctx) && !matches!(ctx.command, "commitTransaction" | "abortTransaction") {
+        return Ok(());
+    }
     if let Some(ts) = ts {
         written(ctx, ts).await;
     }

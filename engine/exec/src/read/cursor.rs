@@ -15,6 +15,7 @@ use super::request::check_still_there;
 use super::stream::Stream;
 use crate::limits::{MAX_BATCH_BYTES, MAX_CURSORS};
 use crate::state::{state, try_state};
+use crate::transactions::is_in;
 
 /// Bits of a cursor's id that name its core.
 const CORE_BITS: u32 = 12;
@@ -45,6 +46,8 @@ pub(crate) struct Cursor {
     /// What it reads, if it reads a collection.
     pub reads: Option<Reads>,
     pub session: Option<Lsid>,
+    /// The number of the transaction that made it.
+    pub transaction: Option<i64>,
     /// What the command that made it reads.
     pub read_concern: ReadConcern,
     pub no_timeout: bool,
@@ -75,6 +78,7 @@ impl Drop for Cursor {
 
 struct Pinned {
     session: Option<Lsid>,
+    transaction: Option<i64>,
     op: OpContext,
 }
 
@@ -181,8 +185,11 @@ impl CursorTable {
             ));
         }
         check_session(id, cursor.session.as_ref(), ctx.args.lsid.as_ref())?;
+        let asked = ctx.args.txn_number.filter(|_| is_in(ctx));
+        check_transaction(id, cursor.transaction, asked)?;
         let pinned = Pinned {
             session: cursor.session,
+            transaction: cursor.transaction,
             op: ctx.clone(),
         };
         match std::mem::replace(slot, Slot::Pinned(pinned)) {
@@ -246,6 +253,17 @@ impl CursorTable {
                 Slot::Pinned(pinned) => &pinned.session,
             };
             owner.as_ref() == Some(session)
+        })
+    }
+
+    /// Kills the cursors of a transaction.
+    pub(crate) fn kill_transaction(&self, session: &Lsid, number: i64) -> u64 {
+        self.kill_where(|slot| {
+            let (owner, transaction) = match slot {
+                Slot::Idle(cursor) => (&cursor.session, cursor.transaction),
+                Slot::Pinned(pinned) => (&pinned.session, pinned.transaction),
+            };
+            transaction == Some(number) && owner.is_some_and(|owner| owner.id == session.id)
         })
     }
 
@@ -327,6 +345,28 @@ fn check_session(id: i64, owner: Option<&Lsid>, user: Option<&Lsid>) -> Result<(
         )),
         _ => Ok(()),
     }
+}
+
+fn check_transaction(id: i64, made_in: Option<i64>, asked_in: Option<i64>) -> Result<()> {
+    let (code, what) = match (made_in, asked_in) {
+        (None, Some(asked)) => (
+            50739,
+            format!("was not created in a transaction, in transaction {asked}"),
+        ),
+        (Some(made), None) => (
+            50740,
+            format!("was created in transaction {made}, without a txnNumber"),
+        ),
+        (Some(made), Some(asked)) if made != asked => (
+            50741,
+            format!("was created in transaction {made}, in transaction {asked}"),
+        ),
+        _ => return Ok(()),
+    };
+    Err(Error::new(
+        ErrorCode(code),
+        format!("Cannot run getMore on cursor {id}, which {what}"),
+    ))
 }
 
 /// One batch of documents, and whether anything follows.

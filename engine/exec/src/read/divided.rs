@@ -215,6 +215,7 @@ where
 {
     let at = source.timestamp(ctx).await?;
     let mut request = request.clone();
+    request.unit = source.unit();
     request.restrict();
     let Prepared {
         spec,

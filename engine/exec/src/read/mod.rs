@@ -1,6 +1,7 @@
 //! Reads: plan parts on each partition's owner, merged in order on the core of the connection.
 
 mod access;
+mod changes;
 mod choose;
 mod cursor;
 mod divided;
@@ -24,6 +25,7 @@ mod tail;
 mod trial;
 
 pub(crate) use access::{Access, RangeAccess};
+pub(crate) use changes::{ChangeRequest, ChangeStream};
 pub(crate) use choose::Choice;
 pub(crate) use cursor::{
     Cursor, CursorCounts, CursorTable, Filled, IdleCursor, Reads, core_of, fill, not_found,

@@ -14,7 +14,7 @@ use pinion_query::{
     IndexKind, Matcher, MetaKind, MetaSource, Metadata, Projection, SharedRoom, SortPattern,
     Subject,
 };
-use pinion_storage::{Key, Partition, PartitionId, SnapshotPin, storage};
+use pinion_storage::{Key, Partition, PartitionId, ReadAt, SnapshotPin, UnitId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashMap;
 
@@ -63,6 +63,8 @@ pub(crate) struct PartSpec {
     /// How many documents the whole read wants, skipped ones included.
     pub keep: Option<usize>,
     pub at: Timestamp,
+    /// Whose writes are read beside the state at that time.
+    pub unit: Option<UnitId>,
     /// What the sort of all parts may hold.
     pub sort_room: SharedRoom,
 }
@@ -107,6 +109,14 @@ impl Told {
 }
 
 impl PartSpec {
+    /// Which state is read.
+    pub(super) fn read_at(&self) -> ReadAt {
+        match self.unit {
+            Some(unit) => ReadAt::In { at: self.at, unit },
+            None => ReadAt::At(self.at),
+        }
+    }
+
     /// Whether documents are looked at that an index names.
     pub(super) fn reads_documents(&self) -> bool {
         self.filter.is_some()

@@ -9,7 +9,7 @@ use pinion_collation::Collation;
 use pinion_query::{
     Hint, KeyBounds, Matcher, MetaSource, Plan, PlanRequest, Projection, QueryShape, SortPattern,
 };
-use pinion_storage::{Key, PartitionId, TreeId};
+use pinion_storage::{Key, PartitionId, TreeId, UnitId};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -47,6 +47,8 @@ pub(crate) struct ReadRequest {
     pub show_record_id: bool,
     /// Whether a sort may spill, where the command says so.
     pub allow_disk_use: Option<bool>,
+    /// The unit whose writes are read beside the snapshot.
+    pub unit: Option<UnitId>,
     /// The way to the documents, where it is known: nothing is planned then.
     pub access: Option<Access>,
     /// The plan, where it was chosen before.
@@ -94,6 +96,7 @@ impl ReadRequest {
             reads_scores: false,
             show_record_id: false,
             allow_disk_use: None,
+            unit: None,
             access: None,
             plan: None,
             index_filter: None,
@@ -118,6 +121,7 @@ pub(crate) async fn open(
     wanted: usize,
 ) -> Result<Opened> {
     let mut request = request.bound()?;
+    request.unit = source.unit();
     request.restrict();
     let request = Arc::new(request);
     let wanted = wanted
@@ -206,6 +210,7 @@ pub(super) async fn prepare(
         show_record_id: request.show_record_id,
         keep: request.kept(),
         at,
+        unit: request.unit,
         sort_room: memory.shared(memory.limits.sort, partitions.len()),
     });
     let report = Arc::new(ReadReport::new(request.clone(), spec.clone(), chosen));

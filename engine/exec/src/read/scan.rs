@@ -137,7 +137,7 @@ impl Scan {
         Scan {
             spec: spec.clone(),
             partition,
-            at: ReadAt::At(spec.at),
+            at: spec.read_at(),
             walk,
         }
     }

@@ -87,6 +87,7 @@ fn spec_of(request: &ReadRequest, plan: &Plan, at: Timestamp) -> Arc<PartSpec> {
         show_record_id: false,
         keep: request.kept(),
         at,
+        unit: request.unit,
         sort_room: memory.shared(memory.limits.sort, 1),
     })
 }

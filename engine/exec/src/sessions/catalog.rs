@@ -1,25 +1,27 @@
-//! The sessions with retryable writes whose home is this core, and who has them now.
+//! The sessions with retryable writes and transactions whose home is this core, and who has them now.
 //!
 //! Source: sharding document, "The logical session catalog".
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::rc::Rc;
 
+use pinion_clock::OpTime;
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{
-    CoreId, Instant, Queue, call_on, core_count, core_id, on_all_cores, spawn, submit_to,
+    CoreId, Duration, Instant, Queue, call_on, core_count, core_id, on_all_cores, spawn, submit_to,
     try_core_local,
 };
 use pinion_wire::idl::Lsid;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use super::history::History;
+use super::history::{History, session_text};
 use super::load::load;
 use crate::interrupt::interruptible;
 use crate::limits::{EVICTED_SESSIONS_LOOK, MAX_CATALOG_SESSIONS};
 use crate::state::{NodeState, state};
+use crate::transactions::{Admitted, Asked, OpenTransaction, TxnState, admit};
 
 /// One session at home.
 struct Session {
@@ -29,6 +31,14 @@ struct Session {
     freed: Notify,
     /// `None` if it must be read from the records, and while a write has it.
     history: RefCell<Option<History>>,
+    /// The transaction that is in progress, while no command has it.
+    open: RefCell<Option<Box<OpenTransaction>>>,
+    /// The command of a transaction that has the session.
+    holder: RefCell<Option<OpContext>>,
+    /// When the transaction in progress is too old.
+    expires: Cell<Option<Instant>>,
+    /// The transaction is to be aborted once its command brings it back.
+    is_doomed: Cell<bool>,
     last_used: Cell<Instant>,
 }
 
@@ -36,6 +46,8 @@ struct Session {
 #[derive(Default)]
 pub(crate) struct SessionCatalog {
     sessions: RefCell<BTreeMap<Lsid, Rc<Session>>>,
+    /// Those that have a transaction in progress.
+    in_transactions: RefCell<BTreeSet<Lsid>>,
     /// Changes when what is known may be wrong, and what a write brings back with it.
     epoch: Cell<u64>,
     /// Where the look for a session that can go begins.
@@ -58,6 +70,10 @@ impl SessionCatalog {
             is_out: Cell::new(false),
             freed: Notify::new(),
             history: RefCell::default(),
+            open: RefCell::default(),
+            holder: RefCell::default(),
+            expires: Cell::new(None),
+            is_doomed: Cell::new(false),
             last_used: Cell::new(pinion_runtime::now()),
         });
         self.sessions.borrow_mut().insert(*lsid, session.clone());
@@ -91,31 +107,131 @@ impl SessionCatalog {
         sessions.retain(|_, session| !is_idle(session) || session.last_used.get() >= before);
     }
 
-    fn check_in(&self, lsid: &Lsid, epoch: u64, history: Option<History>) {
-        let sessions = self.sessions.borrow();
-        let session = sessions
-            .get(lsid)
-            .expect("one that is out is not forgotten");
-        assert!(
-            session.is_out.replace(false),
-            "one that is in was brought back"
-        );
-        let history = history.filter(|_| epoch == self.epoch.get());
+    fn check_in(&self, lsid: &Lsid, brought: Brought) {
+        let session = self.sessions.borrow().get(lsid).cloned();
+        let session = session.expect("one that is out is not forgotten");
+        assert!(session.is_out.get(), "one that is in was brought back");
+        session.holder.replace(None);
+        let is_doomed = session.is_doomed.take() || brought.is_doomed;
+        let is_known = brought.epoch == self.epoch.get();
+        let history = brought.history.filter(|_| is_known);
+        match brought.open {
+            Some(open) if is_doomed || !is_known => {
+                let (lsid, session) = (*lsid, session.clone());
+                drop(spawn(Queue::Foreground, async move {
+                    abort(&lsid, &session, open, history).await;
+                }));
+            }
+            open => self.put_in(lsid, &session, open, history),
+        }
+    }
+
+    /// The session is in again, with what is known of it.
+    fn put_in(
+        &self,
+        lsid: &Lsid,
+        session: &Session,
+        open: Option<Box<OpenTransaction>>,
+        history: Option<History>,
+    ) {
+        if open.is_none() {
+            self.in_transactions.borrow_mut().remove(lsid);
+            session.expires.set(None);
+        }
+        *session.open.borrow_mut() = open;
         *session.history.borrow_mut() = history;
         session.last_used.set(pinion_runtime::now());
+        session.is_out.set(false);
         session.freed.notify_all();
+    }
+
+    /// Those that have a transaction in progress.
+    pub(crate) fn with_transactions(&self) -> Vec<Lsid> {
+        self.in_transactions.borrow().iter().copied().collect()
+    }
+
+    pub(crate) fn has_transaction(&self, lsid: &Lsid) -> bool {
+        self.in_transactions.borrow().contains(lsid)
+    }
+
+    /// Those whose transaction has become too old by now.
+    pub(crate) fn expired(&self, now: Instant) -> Vec<Lsid> {
+        let sessions = self.sessions.borrow();
+        let in_transactions = self.in_transactions.borrow();
+        let is_over = |lsid: &&Lsid| {
+            let expires = sessions.get(lsid).and_then(|session| session.expires.get());
+            expires.is_some_and(|expires| expires <= now)
+        };
+        in_transactions.iter().filter(is_over).copied().collect()
+    }
+
+    /// Calls `f` with each transaction that no command has.
+    pub(crate) fn for_each_idle(&self, mut f: impl FnMut(&OpenTransaction, Option<Instant>)) {
+        let sessions = self.sessions.borrow();
+        for lsid in self.in_transactions.borrow().iter() {
+            if let Some(session) = sessions.get(lsid)
+                && let Some(open) = &*session.open.borrow()
+            {
+                f(open, session.expires.get());
+            }
+        }
+    }
+
+    /// Aborts the transaction of a session. If a command has it, that is interrupted with this code, and it is aborted when it
+    /// comes back.
+    pub(crate) async fn abort(&self, lsid: &Lsid, code: ErrorCode) {
+        let session = self.sessions.borrow().get(lsid).cloned();
+        let Some(session) = session else { return };
+        if session.is_out.get() {
+            session.is_doomed.set(self.has_transaction(lsid));
+            // One that ends it anyway may wait for its write concern for longer.
+            if let Some(holder) = &*session.holder.borrow()
+                && !matches!(holder.command, "commitTransaction" | "abortTransaction")
+            {
+                holder.kill(code);
+            }
+            return;
+        }
+        let Some(open) = session.open.take() else {
+            return;
+        };
+        session.is_out.set(true);
+        let history = session.history.take();
+        abort(lsid, &session, open, history).await;
     }
 
     fn forget(&self) {
         self.epoch.set(self.epoch.get() + 1);
         for session in self.sessions.borrow().values() {
-            *session.history.borrow_mut() = None;
+            // That of a transaction in progress goes with it.
+            if session.open.borrow().is_none() {
+                *session.history.borrow_mut() = None;
+            }
         }
     }
 }
 
+/// Aborts the transaction of a session that is out, and brings the session back.
+async fn abort(
+    lsid: &Lsid,
+    session: &Session,
+    open: Box<OpenTransaction>,
+    history: Option<History>,
+) {
+    open.abort().await;
+    let history = history.map(|mut history| {
+        history.end_transaction(TxnState::Aborted);
+        history
+    });
+    // What is left of a node that has ended needs nothing.
+    if let Some(state) = try_core_local::<NodeState>() {
+        session.is_doomed.set(false);
+        state.session_catalog.put_in(lsid, session, None, history);
+    }
+}
+
 fn is_idle(session: &Rc<Session>) -> bool {
-    !session.is_out.get() && Rc::strong_count(session) == 1
+    !session.is_out.get() && session.open.borrow().is_none() && Rc::strong_count(session) == 1
 }
 
 /// The core at which a session is known.
@@ -125,18 +241,29 @@ fn home_of(lsid: &Lsid) -> CoreId {
     CoreId((random % core_count() as u64) as u16)
 }
 
-/// A session that this write has alone. It is brought back when this is dropped, as it was unless something may have been
+/// What a command brings back with a session.
+struct Brought {
+    epoch: u64,
+    history: Option<History>,
+    open: Option<Box<OpenTransaction>>,
+    /// Its transaction is to be aborted.
+    is_doomed: bool,
+}
+
+/// A session that this command has alone. It is brought back when this is dropped, as it was unless something may have been
 /// written.
-pub(super) struct CheckedOut {
+pub(crate) struct CheckedOut {
     lsid: Lsid,
     home: CoreId,
     epoch: u64,
     /// `None` if what is known at home must be read again.
     history: Option<History>,
+    open: Option<Box<OpenTransaction>>,
+    is_doomed: bool,
 }
 
 impl CheckedOut {
-    pub(super) fn lsid(&self) -> &Lsid {
+    pub(crate) fn lsid(&self) -> &Lsid {
         &self.lsid
     }
 
@@ -148,6 +275,41 @@ impl CheckedOut {
     pub(super) fn put_back(&mut self, history: History) {
         self.history = Some(history);
     }
+
+    /// The last write of the latest number.
+    pub(crate) fn last_write(&self) -> OpTime {
+        self.history
+            .as_ref()
+            .map_or(OpTime::NULL, History::last_write)
+    }
+
+    pub(crate) fn take_open(&mut self) -> Option<Box<OpenTransaction>> {
+        self.open.take()
+    }
+
+    pub(crate) fn put_open(&mut self, open: Box<OpenTransaction>) {
+        let before = self.open.replace(open);
+        assert!(before.is_none(), "a session has one transaction");
+    }
+
+    /// The transaction in progress, if there is one, has come to its end, by this write if it was committed with one.
+    pub(crate) fn end_transaction(&mut self, state: TxnState, written: OpTime) {
+        let Some(history) = &mut self.history else {
+            return;
+        };
+        if history.active().transaction != Some(TxnState::InProgress) {
+            return;
+        }
+        match state {
+            TxnState::Committed => history.committed(written),
+            state => history.end_transaction(state),
+        }
+    }
+
+    /// Has its transaction aborted when it is brought back.
+    pub(crate) fn doom(&mut self) {
+        self.is_doomed = true;
+    }
 }
 
 impl Drop for CheckedOut {
@@ -156,10 +318,16 @@ impl Drop for CheckedOut {
         if !pinion_runtime::is_core() {
             return;
         }
-        let (lsid, epoch, history) = (self.lsid, self.epoch, self.history.take());
+        let lsid = self.lsid;
+        let brought = Brought {
+            epoch: self.epoch,
+            history: self.history.take(),
+            open: self.open.take(),
+            is_doomed: self.is_doomed,
+        };
         let bring_back = move || {
             if let Some(state) = try_core_local::<NodeState>() {
-                state.session_catalog.check_in(&lsid, epoch, history);
+                state.session_catalog.check_in(&lsid, brought);
             }
         };
         match self.home == core_id() {
@@ -169,19 +337,68 @@ impl Drop for CheckedOut {
     }
 }
 
-/// Waits until no other write has the session, and begins the command with this number in it.
+/// Waits until no other command has the session, and begins a retryable write with this number in it. A transaction that is in
+/// progress with a lower one is aborted.
 ///
 /// # Errors
-/// `TransactionTooOld`, `TooManyLogicalSessions`; the operation is interrupted; a record cannot be read.
+/// `TransactionTooOld`, `InvalidOptions`, `TooManyLogicalSessions`; the operation is interrupted; a record cannot be read.
 pub(super) async fn check_out(ctx: &OpContext, lsid: Lsid, txn_number: i64) -> Result<CheckedOut> {
     let (home, ctx) = (home_of(&lsid), ctx.clone());
     submit_to(home, Queue::Foreground, move || async move {
-        check_out_here(&ctx, lsid, txn_number).await
+        let (_, mut out) = check_out_here(&ctx, lsid, txn_number).await?;
+        let history = out.history.as_mut().expect("it was read");
+        history.begin(&lsid, txn_number)?;
+        abort_before(&mut out).await;
+        Ok(out)
     })
     .await
 }
 
-async fn check_out_here(ctx: &OpContext, lsid: Lsid, txn_number: i64) -> Result<CheckedOut> {
+/// Waits until no other command has the session, and gives it to one of a transaction.
+///
+/// # Errors
+/// As of [`admit`]; `TooManyLogicalSessions`; the operation is interrupted; a record cannot be read.
+pub(crate) async fn check_out_transaction(
+    ctx: &OpContext,
+    lsid: Lsid,
+    txn_number: i64,
+    asked: Asked,
+    lifetime: Duration,
+) -> Result<(CheckedOut, Admitted)> {
+    let (home, ctx) = (home_of(&lsid), ctx.clone());
+    submit_to(home, Queue::Foreground, move || async move {
+        let (session, mut out) = check_out_here(&ctx, lsid, txn_number).await?;
+        let history = out.history.as_mut().expect("it was read");
+        let active = history.active();
+        let admitted = admit(active, asked, txn_number, &session_text(&lsid))?;
+        if admitted == Admitted::Begins {
+            history.begin_transaction(txn_number);
+            abort_before(&mut out).await;
+            session.expires.set(Some(pinion_runtime::now() + lifetime));
+        }
+        if admitted != Admitted::IsCommitted {
+            let catalog = &state().session_catalog;
+            catalog.in_transactions.borrow_mut().insert(lsid);
+        }
+        session.is_doomed.set(false);
+        session.holder.replace(Some(ctx));
+        Ok((out, admitted))
+    })
+    .await
+}
+
+/// Aborts the transaction that is in progress: a later number has begun.
+async fn abort_before(out: &mut CheckedOut) {
+    if let Some(open) = out.take_open() {
+        open.abort().await;
+    }
+}
+
+async fn check_out_here(
+    ctx: &OpContext,
+    lsid: Lsid,
+    txn_number: i64,
+) -> Result<(Rc<Session>, CheckedOut)> {
     let state = state();
     let session = state.session_catalog.session(&lsid)?;
     loop {
@@ -197,13 +414,13 @@ async fn check_out_here(ctx: &OpContext, lsid: Lsid, txn_number: i64) -> Result<
         home: core_id(),
         epoch: state.session_catalog.epoch.get(),
         history: known.filter(|known| known.suffices_for(txn_number)),
+        open: session.open.take(),
+        is_doomed: false,
     };
     if out.history.is_none() {
         out.history = Some(load(&lsid).await?);
     }
-    let history = out.history.as_mut().expect("it was read");
-    history.begin(&lsid, txn_number)?;
-    Ok(out)
+    Ok((session, out))
 }
 
 /// Takes a session of which nothing need be known, if no write has it. It is unknown when it comes back.
@@ -211,7 +428,7 @@ pub(super) async fn check_out_idle(lsid: Lsid) -> Option<CheckedOut> {
     submit_to(home_of(&lsid), Queue::Background, move || async move {
         let catalog = &state().session_catalog;
         let session = catalog.session(&lsid).ok()?;
-        if session.is_out.replace(true) {
+        if session.open.borrow().is_some() || session.is_out.replace(true) {
             return None;
         }
         Some(CheckedOut {
@@ -219,6 +436,8 @@ pub(super) async fn check_out_idle(lsid: Lsid) -> Option<CheckedOut> {
             home: core_id(),
             epoch: catalog.epoch.get(),
             history: None,
+            open: None,
+            is_doomed: false,
         })
     })
     .await

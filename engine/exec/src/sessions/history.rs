@@ -9,6 +9,7 @@ use pinion_wire::idl::Lsid;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::limits::MAX_KEPT_STATEMENTS;
+use crate::transactions::{Active, TxnState};
 
 /// What a statement did with its document, as its entry in the oplog says.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,8 +36,17 @@ pub(crate) struct Executed {
 pub(super) struct Record {
     pub txn_number: i64,
     pub last_write: OpTime,
-    /// `None` in a copy of what another node shows.
-    pub executed: Option<(i32, Executed)>,
+    pub what: Recorded,
+}
+
+/// What it is of.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Recorded {
+    Statement(i32, Executed),
+    /// A transaction that was committed.
+    Commit,
+    /// A copy of what another node shows does not say so.
+    Unknown,
 }
 
 /// The latest transaction number of a session, and what was executed of it.
@@ -51,6 +61,8 @@ pub(super) struct History {
     are_loaded: bool,
     /// Some were executed that this node does not know of.
     is_incomplete: bool,
+    /// The number is that of a transaction.
+    transaction: Option<TxnState>,
 }
 
 impl Default for History {
@@ -61,6 +73,7 @@ impl Default for History {
             statements: BTreeMap::new(),
             are_loaded: true,
             is_incomplete: false,
+            transaction: None,
         }
     }
 }
@@ -78,8 +91,8 @@ impl History {
             };
         }
         self.last_write = self.last_write.max(record.last_write);
-        match record.executed {
-            Some((stmt_id, executed)) => {
+        match record.what {
+            Recorded::Statement(stmt_id, executed) => {
                 // A statement that wrote more than one document cannot be, so the newer one counts.
                 let known = self
                     .statements
@@ -89,7 +102,8 @@ impl History {
                     *known = executed;
                 }
             }
-            None => self.is_incomplete = true,
+            Recorded::Commit => self.transaction = Some(TxnState::Committed),
+            Recorded::Unknown => self.is_incomplete = true,
         }
     }
 
@@ -104,6 +118,7 @@ impl History {
         }
         self.last_write = self.last_write.max(other.last_write);
         self.is_incomplete |= other.is_incomplete;
+        self.transaction = self.transaction.or(other.transaction);
         for (stmt_id, executed) in other.statements {
             let known = self
                 .statements
@@ -126,14 +141,24 @@ impl History {
     /// `TransactionTooOld` when the session has begun a later one.
     pub(super) fn begin(&mut self, lsid: &Lsid, txn_number: i64) -> Result<()> {
         if txn_number < self.txn_number {
+            let newer = match self.transaction {
+                Some(_) => "transaction",
+                None => "retryable write",
+            };
             return Err(Error::new(
                 ErrorCode::TRANSACTION_TOO_OLD,
                 format!(
-                    "Retryable write with txnNumber {txn_number} is prohibited on session {} because a newer retryable \
-                     write with txnNumber {} has already started on this session.",
+                    "Retryable write with txnNumber {txn_number} is prohibited on session {} because a newer {newer} \
+                     with txnNumber {} has already started on this session.",
                     session_text(lsid),
                     self.txn_number
                 ),
+            ));
+        }
+        if txn_number == self.txn_number && self.transaction.is_some() {
+            return Err(Error::new(
+                ErrorCode::INVALID_OPTIONS,
+                "Must specify autocommit=false on all operations of a multi-statement transaction.",
             ));
         }
         if txn_number > self.txn_number {
@@ -143,6 +168,39 @@ impl History {
             };
         }
         Ok(())
+    }
+
+    /// What the latest number is of.
+    pub(super) fn active(&self) -> Active {
+        Active {
+            number: self.txn_number,
+            transaction: self.transaction,
+        }
+    }
+
+    /// A transaction begins, with a number above all before.
+    pub(super) fn begin_transaction(&mut self, txn_number: i64) {
+        assert!(txn_number > self.txn_number, "a number is that of one");
+        *self = History {
+            txn_number,
+            transaction: Some(TxnState::InProgress),
+            ..History::default()
+        };
+    }
+
+    /// The transaction has come to its end.
+    pub(super) fn end_transaction(&mut self, state: TxnState) {
+        let before = self.transaction.replace(state);
+        assert!(
+            before == Some(TxnState::InProgress) && state != TxnState::InProgress,
+            "a transaction ends once"
+        );
+    }
+
+    /// The transaction was committed by this write.
+    pub(super) fn committed(&mut self, written: OpTime) {
+        self.end_transaction(TxnState::Committed);
+        self.last_write = written;
     }
 
     pub(super) fn last_write(&self) -> OpTime {
@@ -184,7 +242,7 @@ impl History {
 }
 
 /// A session as messages have it.
-fn session_text(lsid: &Lsid) -> String {
+pub(crate) fn session_text(lsid: &Lsid) -> String {
     use base64::Engine;
     let uid = base64::engine::general_purpose::STANDARD.encode(lsid.uid.unwrap_or(NO_USER));
     format!("{} - {uid} -  - ", Uuid(lsid.id))
@@ -212,7 +270,10 @@ mod tests {
         Record {
             txn_number,
             last_write: OpTime::new(Timestamp::from_u64(ts), Term(1)),
-            executed: stmt_id.map(|stmt_id| (stmt_id, executed(ts))),
+            what: match stmt_id {
+                Some(stmt_id) => Recorded::Statement(stmt_id, executed(ts)),
+                None => Recorded::Unknown,
+            },
         }
     }
 

@@ -11,15 +11,15 @@ use bytes::Bytes;
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument};
 use pinion_catalog::{
     Collection, OpKind, Placement, RETRY_IMAGES, RetryImage, SESSION_RECORDS, SessionStamp,
-    append_lsid, bson_timestamp, check_not_scattered, core_catalog, ensure_collection, read_lsid,
-    session_key, statement_key,
+    append_lsid, bson_timestamp, check_not_scattered, core_catalog, ensure_collection,
+    partition_of, read_lsid, session_key, statement_key,
 };
 use pinion_clock::{OpTime, Timestamp};
 use pinion_storage::{Expect, Key, Op, PartitionId, Write};
-use pinion_wire::idl::Namespace;
+use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use super::history::{Change, Executed, Record};
+use super::history::{Change, Executed, Record, Recorded};
 use crate::state::state;
 
 /// The collections that records go to.
@@ -164,6 +164,66 @@ fn encode(session: &SessionStamp, stmt_id: i32, change: &RecordedChange<'_>) -> 
     (Bytes::from(out.finish_bytes()), at)
 }
 
+/// What `state` says in the record of a transaction.
+const COMMITTED: &str = "committed";
+
+/// The record of a transaction that is committed, and where its timestamp goes.
+fn encode_commit(commit: &CommitStamp, wall_ms: i64, term: i64) -> (Bytes, usize) {
+    let mut out = DocBuilder::with_capacity(192);
+    append_lsid(&mut out, "_id", &commit.lsid);
+    out.append("txnNum", commit.txn_number)
+        .start_document("lastWriteOpTime");
+    let at = append_stamp(&mut out, "ts", 1);
+    out.append("t", term).end();
+    let date = DateTime::from_millis(wall_ms);
+    out.append("lastWriteDate", RawBsonRef::DateTime(date))
+        .append("state", COMMITTED);
+    (Bytes::from(out.finish_bytes()), at)
+}
+
+/// The transaction that an entry commits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct CommitStamp {
+    pub lsid: Lsid,
+    pub txn_number: i64,
+}
+
+impl CommitStamp {
+    /// What an oplog entry says of the transaction that it commits; `None` if it commits none.
+    pub(crate) fn of(entry: &RawDocument) -> Option<CommitStamp> {
+        let Some(RawBsonRef::Document(lsid)) = pinion_bson::get(entry, "lsid") else {
+            return None;
+        };
+        entry.get_document("o").ok()?.get_array("applyOps").ok()?;
+        // Statements that are retryable say which they are.
+        if pinion_bson::get(entry, "stmtId").is_some() {
+            return None;
+        }
+        Some(CommitStamp {
+            lsid: read_lsid(lsid)?,
+            txn_number: entry.get_i64("txnNumber").ok()?,
+        })
+    }
+
+    /// The key of its record.
+    pub(crate) fn key(&self) -> Key {
+        session_key(&self.lsid)
+    }
+
+    /// What says that it is committed. It is written with the transaction.
+    pub(crate) fn write(&self, records: &Collection, wall_ms: i64, term: i64) -> Write {
+        let key = self.key();
+        let (value, at) = encode_commit(self, wall_ms, term);
+        Write {
+            partition: partition_of(records, &key),
+            tree: records.tree(),
+            key,
+            op: Op::PutStamped { value, at },
+            expect: Expect::Any,
+        }
+    }
+}
+
 fn encode_image(
     session: &SessionStamp,
     kind: RetryImage,
@@ -207,8 +267,12 @@ fn read(document: &RawDocument) -> Option<Record> {
         timestamp(last, "ts")?,
         pinion_clock::Term(last.get_i64("t").ok()?),
     );
-    let executed = match pinion_bson::get(document, "stmtId") {
-        None => None,
+    let what = match pinion_bson::get(document, "stmtId") {
+        None => match pinion_bson::get(document, "state") {
+            None => Recorded::Unknown,
+            Some(RawBsonRef::String(COMMITTED)) => Recorded::Commit,
+            Some(_) => return None,
+        },
         Some(RawBsonRef::Int32(stmt_id)) => {
             let change = match document.get_str("op").ok()? {
                 "i" => Change::Insert {
@@ -224,14 +288,14 @@ fn read(document: &RawDocument) -> Option<Record> {
                 _ => None,
             };
             let ts = last_write.ts;
-            Some((stmt_id, Executed { ts, change, image }))
+            Recorded::Statement(stmt_id, Executed { ts, change, image })
         }
         Some(_) => return None,
     };
     Some(Record {
         txn_number: document.get_i64("txnNum").ok()?,
         last_write,
-        executed,
+        what,
     })
 }
 
@@ -274,7 +338,6 @@ pub(crate) fn stamp_of(entry: &RawDocument) -> Option<SessionStamp> {
 mod tests {
     use super::*;
     use pinion_bson::rawdoc;
-    use pinion_wire::idl::Lsid;
 
     fn session(image: Option<RetryImage>) -> SessionStamp {
         SessionStamp {
@@ -312,14 +375,14 @@ mod tests {
             let expected = Record {
                 txn_number: 7,
                 last_write: OpTime::new(ts, pinion_clock::Term(9)),
-                executed: Some((
+                what: Recorded::Statement(
                     4,
                     Executed {
                         ts,
                         change: expected,
                         image,
                     },
-                )),
+                ),
             };
             assert_eq!(record.expect("a record"), expected);
         };
@@ -328,6 +391,22 @@ mod tests {
         check(OpKind::Update, Some(RetryImage::Post), Change::Update);
         check(OpKind::Delete, Some(RetryImage::Pre), Change::Delete);
         assert!(decode(&rawdoc! { "_id": 1 }).is_err());
+    }
+
+    #[test]
+    fn a_commit_is_read_as_it_is_written() {
+        let commit = CommitStamp {
+            lsid: session(None).lsid,
+            txn_number: 7,
+        };
+        let ts = Timestamp::new(100, 2);
+        let expected = Record {
+            txn_number: 7,
+            last_write: OpTime::new(ts, pinion_clock::Term(9)),
+            what: Recorded::Commit,
+        };
+        let record = decode(&stamped(encode_commit(&commit, 5, 9), ts));
+        assert_eq!(record.expect("a record"), expected);
     }
 
     #[test]

@@ -15,6 +15,8 @@ use super::catalog::{CheckedOut, check_out};
 use super::history::{Change, Executed, History};
 use super::records::{RecordCollections, Stamp};
 use super::statement_ids::StatementIds;
+use crate::state::state;
+use crate::transactions::is_in;
 
 /// A command whose statements are executed once, however often it is sent. It has its session alone while it lives.
 pub(crate) struct RetryableWrite {
@@ -27,27 +29,11 @@ pub(crate) struct RetryableWrite {
     retried: RefCell<Vec<i32>>,
 }
 
-/// Refuses what a member does not do with a transaction number: commands that are not retried, and transactions.
+/// Refuses a transaction number in a command that is not retried, outside of a transaction.
 ///
 /// # Errors
-/// `NotARetryableWriteCommand`, `NoSuchTransaction`, `CommandNotSupported`.
-pub(crate) fn check_arguments(cmd: &Invocation, txn_number: i64) -> Result<()> {
-    let args = &cmd.ctx.args;
-    if args.start_transaction {
-        return Err(Error::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED,
-            "Transactions are not supported by this server",
-        ));
-    }
-    if args.autocommit == Some(false) {
-        return Err(Error::new(
-            ErrorCode::NO_SUCH_TRANSACTION,
-            format!(
-                "Given transaction number {txn_number} does not match any in-progress transactions. The active \
-                 transaction number is -1"
-            ),
-        ));
-    }
+/// 50768.
+pub(crate) fn check_arguments(cmd: &Invocation) -> Result<()> {
     match cmd.command.spec.name {
         "insert" | "update" | "delete" | "findAndModify" | "bulkWrite" => Ok(()),
         name => Err(Error::new(
@@ -70,7 +56,7 @@ pub(crate) async fn begin(
     statements: usize,
 ) -> Result<Option<Box<RetryableWrite>>> {
     match (ctx.args.txn_number, &ctx.args.lsid) {
-        (Some(txn_number), Some(lsid)) => {
+        (Some(txn_number), Some(lsid)) if !is_in(ctx) => {
             // In a box, as most commands need no room for it.
             Box::pin(begin_retryable(ctx, *lsid, txn_number, ids, statements))
                 .await
@@ -136,7 +122,13 @@ impl RetryableWrite {
 
     /// The numbers of the statements that were executed before.
     pub(crate) fn take_retried(&self) -> Vec<i32> {
-        self.retried.take()
+        let retried = self.retried.take();
+        if !retried.is_empty() {
+            let counters = &state().metrics.counters;
+            counters.retried_commands.inc();
+            counters.retried_statements.add(retried.len() as u64);
+        }
+        retried
     }
 
     /// What goes into the entry of a write of these statements; `None` where the namespace is this member's own, as nobody
@@ -172,6 +164,7 @@ impl RetryableWrite {
     ) {
         let executed = Executed { ts, change, image };
         let term = Term(storage().term());
+        state().metrics.counters.session_records.inc();
         let mut history = self.history.borrow_mut();
         history.wrote(self.ids.of(place), executed, term);
     }

@@ -9,6 +9,7 @@ use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::limits::MAX_SESSIONS;
 use crate::state::state;
+use crate::transactions;
 
 #[derive(Clone, Copy, Debug)]
 struct Session {
@@ -75,8 +76,9 @@ impl SessionTable {
     }
 }
 
-/// Ends sessions on every core: their cursors are killed, their operations interrupted.
+/// Ends sessions on every core: their cursors are killed, their transactions aborted, their operations interrupted.
 pub(crate) async fn end(lsids: Vec<Lsid>, interrupt: bool) {
+    transactions::abort_sessions(&lsids).await;
     let lsids = std::sync::Arc::new(lsids);
     pinion_runtime::on_all_cores(move |_| {
         let lsids = lsids.clone();

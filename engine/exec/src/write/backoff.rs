@@ -6,6 +6,7 @@ use pinion_wire::{OpContext, Result};
 use crate::interrupt::check;
 use crate::limits::{MAX_CACHE_FULL_RETRIES, MAX_CONFLICT_RETRIES};
 use crate::state::state;
+use crate::transactions::is_in;
 
 /// Counts the attempts of one statement.
 #[derive(Default)]
@@ -20,7 +21,8 @@ impl Backoff {
         check(ctx)?;
         self.conflicts += 1;
         state().metrics.counters.write_conflicts.inc();
-        if self.conflicts > MAX_CONFLICT_RETRIES {
+        // What a transaction has read does not change: it is tried again as a whole, by its client.
+        if self.conflicts > MAX_CONFLICT_RETRIES || is_in(ctx) {
             return Ok(false);
         }
         if self.conflicts < 4 {
@@ -38,7 +40,7 @@ impl Backoff {
     pub(crate) async fn cache_full(&mut self, ctx: &OpContext) -> Result<bool> {
         check(ctx)?;
         self.full += 1;
-        if self.full > MAX_CACHE_FULL_RETRIES {
+        if self.full > MAX_CACHE_FULL_RETRIES || is_in(ctx) {
             return Ok(false);
         }
         pinion_runtime::sleep(Duration::from_millis(20 + state().jitter(20))).await;

@@ -15,9 +15,11 @@ use pinion_wire::{Error, OpContext, Result};
 
 use super::backoff::Backoff;
 use super::modify::{ModifyRequest, retry};
+use super::perform;
 use super::prepare::{Prepared, PreparedChange, prepare};
 use super::target::ModifyOutcome;
 use crate::limits::{MODIFY_STEP_STATEMENTS, MODIFY_STEP_WRITES, PREPARED_BYTES};
+use crate::transactions::is_in;
 
 /// Why not all of a group was written.
 enum Stop {
@@ -44,7 +46,7 @@ pub(super) async fn change_group(
     let mut backoff = Backoff::default();
     while !left.is_empty() {
         let prepared = prepare_all(ctx, request, &left).await;
-        let (places, stop) = write_in_order(prepared, outcome).await;
+        let (places, stop) = write_in_order(ctx, prepared, outcome).await;
         if places.len() < left.len() {
             backoff = Backoff::default();
         }
@@ -120,6 +122,7 @@ async fn prepare_here(
 /// Writes what is prepared, up to the first that cannot be. The places of those that are left, and
 /// why they are.
 async fn write_in_order(
+    ctx: &OpContext,
     prepared: Vec<Option<Result<Prepared>>>,
     outcome: &mut ModifyOutcome,
 ) -> (Vec<usize>, Option<Stop>) {
@@ -147,14 +150,14 @@ async fn write_in_order(
         }
         begin = place + 1;
         if step.is_full() {
-            let (mut left, refused) = std::mem::take(&mut step).write(outcome).await;
+            let (mut left, refused) = std::mem::take(&mut step).write(ctx, outcome).await;
             if refused.is_some() {
                 left.extend(begin..all);
                 return (left, refused);
             }
         }
     }
-    let (mut left, refused) = step.write(outcome).await;
+    let (mut left, refused) = step.write(ctx, outcome).await;
     left.extend(begin..all);
     (left, refused.or(stop))
 }
@@ -179,8 +182,15 @@ impl Step {
     }
 
     /// The places of what was refused, and the first of them.
-    async fn write(self, outcome: &mut ModifyOutcome) -> (Vec<usize>, Option<Stop>) {
-        let results = execute(self.statements).await;
+    async fn write(
+        self,
+        ctx: &OpContext,
+        outcome: &mut ModifyOutcome,
+    ) -> (Vec<usize>, Option<Stop>) {
+        let results = match is_in(ctx) {
+            false => execute(self.statements).await,
+            true => perform::execute(ctx, self.statements, true).await,
+        };
         assert_eq!(results.len(), self.changes.len(), "each has one result");
         let (mut left, mut refused) = (Vec::new(), None);
         for ((place, change), result) in self.changes.into_iter().zip(results) {

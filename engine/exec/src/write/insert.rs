@@ -6,7 +6,7 @@ use bytes::Bytes;
 use pinion_bson::RawDocument;
 use pinion_catalog::{
     Clustering, Collection, IndexWrites, document_id, duplicate_entry, duplicate_id,
-    from_write_error, index_writes, partition_of, set_multikey,
+    from_write_error, index_writes, partition_of,
 };
 use pinion_clock::Timestamp;
 use pinion_query::MultikeyPaths;
@@ -21,7 +21,9 @@ use super::backoff::Backoff;
 use super::batch::BatchOutcome;
 use super::capped;
 use super::claims::Claims;
+use super::multikey::mark_multikey;
 use super::order::{first_error, first_taken};
+use super::perform::execute;
 use super::unit::LoggedWrite;
 use super::validation::{Validation, check_document};
 use crate::acquire::{Acquired, acquire};
@@ -30,6 +32,7 @@ use crate::interrupt::{check, is_interruption};
 use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS, INSERT_STEP_WRITES};
 use crate::sessions::{ExecutedChange, RetryableWrite, Stamp};
 use crate::state::state;
+use crate::transactions::{ends_command, is_in};
 
 /// A statement that inserts one prepared document, and the indexes that it makes multikey.
 pub(super) struct InsertStatement {
@@ -66,7 +69,9 @@ pub(super) async fn insert_statement(
         record,
         old: None,
         new: Some(document),
+        is_replacement: false,
         stamp,
+        in_transaction: is_in(ctx),
     };
     Ok(InsertStatement {
         statement: write.statement(index.writes).await?,
@@ -207,6 +212,9 @@ pub(crate) async fn insert_documents(
     options: InsertOptions<'_>,
     outcome: &mut BatchOutcome,
 ) -> Result<()> {
+    let mut options = options;
+    // Behind the first that fails a transaction is over.
+    options.ordered |= is_in(ctx);
     let ordered = options.ordered;
     let mut backoff = Backoff::default();
     let mut claims = Claims::default();
@@ -242,7 +250,7 @@ pub(crate) async fn insert_documents(
                     outcome.wrote(ts);
                     options.stamps.wrote(index, ts);
                 }
-                Attempt::Failed(error) if is_interruption(&error) => return Err(error),
+                Attempt::Failed(error) if ends_command(ctx, &error) => return Err(error),
                 Attempt::Failed(error) => {
                     outcome.failed(index, error);
                     stop |= ordered;
@@ -259,8 +267,7 @@ pub(crate) async fn insert_documents(
         // A DDL or the lock of `fsync` does not wait for the end of a long batch.
         let left = acquired.leave();
         if !multikey.is_empty() {
-            let ns = collection.ns.clone();
-            Box::pin(set_multikey(ctx, ns, collection.uuid, multikey)).await?;
+            mark_multikey(ctx, &collection.ns, collection.uuid, multikey).await?;
         } else if conflict || full {
             let more = if full {
                 Box::pin(backoff.cache_full(ctx)).await?
@@ -273,7 +280,11 @@ pub(crate) async fn insert_documents(
                 } else {
                     WriteError::Conflict
                 };
-                outcome.failed(again[0].0, from_write_error(error));
+                let error = from_write_error(error);
+                if ends_command(ctx, &error) {
+                    return Err(error);
+                }
+                outcome.failed(again[0].0, error);
                 if ordered {
                     return Ok(());
                 }
@@ -383,7 +394,7 @@ async fn attempt(
     // The write of each document that found its key taken.
     let mut found_taken: FxHashMap<usize, usize> = FxHashMap::default();
     if !statements.is_empty() {
-        let results = storage().execute(statements, ordered).await;
+        let results = execute(ctx, statements, ordered).await;
         assert!(
             results.len() == places.len(),
             "each statement has one result"

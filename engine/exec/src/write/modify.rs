@@ -11,15 +11,24 @@ use pinion_storage::{Key, PartitionId, TreeId, WriteError, storage};
 use pinion_wire::{OpContext, Result};
 
 use super::backoff::Backoff;
+use super::perform::execute;
 use super::prepare::{Prepared, PreparedChange, prepare};
 use super::validation::Validation;
 use crate::sessions::Stamp;
+use crate::transactions::InUnit;
 
 /// What happens to the documents that match.
 #[derive(Debug)]
 pub(crate) enum Change {
     Update(Update),
     Delete,
+}
+
+impl Change {
+    /// Whether the new document is given whole.
+    pub(super) fn is_replacement(&self) -> bool {
+        matches!(self, Change::Update(update) if update.is_replacement())
+    }
 }
 
 /// One statement's change, shared by all cores that take part in it.
@@ -35,6 +44,8 @@ pub(crate) struct ModifyRequest {
     pub wants_documents: bool,
     /// The retryable statement that it is.
     pub stamp: Option<Stamp>,
+    /// What is read, if it is the statement of a transaction: otherwise the newest state is.
+    pub reads: Option<InUnit>,
 }
 
 /// What happened to one document.
@@ -61,6 +72,9 @@ pub(crate) async fn modify_at_owner(
 ) -> Result<Modified> {
     let partition = partition_of(&request.collection, &key);
     let owner = storage().owner(partition);
+    if request.reads.is_some() {
+        return Box::pin(modify_in_transaction(request, partition, key, ctx)).await;
+    }
     if owner == pinion_runtime::core_id() {
         return modify(request, partition, key, ctx).await;
     }
@@ -69,6 +83,33 @@ pub(crate) async fn modify_at_owner(
         modify(&request, partition, key, &ctx).await
     })
     .await
+}
+
+/// Changes one document in the transaction of this core's operation: its owner computes the change, this core writes it.
+async fn modify_in_transaction(
+    request: &Arc<ModifyRequest>,
+    partition: PartitionId,
+    key: Key,
+    ctx: &OpContext,
+) -> Result<Modified> {
+    let prepared = {
+        let (request, ctx, owner) = (request.clone(), ctx.clone(), storage().owner(partition));
+        pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
+            prepare(&request, partition, &key, &ctx).await
+        })
+        .await?
+    };
+    let (change, statement) = match prepared {
+        Prepared::Nothing(modified) => return Ok(modified),
+        Prepared::NeedsMultikey(trees) => return Ok(Modified::NeedsMultikey { trees }),
+        Prepared::Change { change, statement } => (change, statement),
+    };
+    let mut results = execute(ctx, vec![statement], true).await;
+    match results.pop().expect("one statement has one result") {
+        Ok(ts) => Ok(change.done(ts, request.wants_documents)),
+        Err(WriteError::Missing { .. }) => Err(from_write_error(WriteError::Conflict)),
+        Err(error) => Err(change.refused(&request.collection, error).await),
+    }
 }
 
 async fn modify(

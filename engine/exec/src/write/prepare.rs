@@ -24,6 +24,7 @@ use super::validation::check_document;
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::{check, is_interruption, pause};
 use crate::state::state;
+use crate::transactions::InUnit;
 
 /// What is to be done with one document.
 pub(super) enum Prepared {
@@ -72,7 +73,8 @@ pub(super) async fn prepare(
     let collection = &request.collection;
     let owned = storage().partition(partition);
     let owned = owned.expect("submitted to its owner");
-    let read = owned.get(collection.tree(), key, ReadAt::Newest).await;
+    let at = request.reads.map_or(ReadAt::Newest, InUnit::read_at);
+    let read = owned.get(collection.tree(), key, at).await;
     let Some(read) = read.map_err(from_read_error)? else {
         return Ok(Prepared::Nothing(Modified::NoMatch));
     };
@@ -121,7 +123,9 @@ pub(super) async fn prepare(
         record: change.record,
         old: Some((old, read.token)),
         new: change.new.as_ref(),
+        is_replacement: request.change.is_replacement(),
         stamp: request.stamp.as_ref(),
+        in_transaction: request.reads.is_some(),
     };
     let statement = write.statement(index.writes).await?;
     Ok(Prepared::Change { change, statement })

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_catalog::{Collection, core_catalog, set_multikey};
+use pinion_catalog::{Collection, core_catalog};
 use pinion_query::{Hint, Matcher, MultikeyPaths, SortPattern, Update};
 use pinion_storage::{Key, TreeId};
 use pinion_wire::{Error, ErrorCode, OpContext, Result, Written};
@@ -14,13 +14,15 @@ use super::document::{prepare_for_insert, update_context};
 use super::group::change_group;
 use super::insert::{InsertOptions, Stamps, insert_documents};
 use super::modify::{Change, Modified, ModifyRequest, modify_at_owner};
+use super::multikey::mark_multikey;
 use super::validation::Validation;
-use crate::acquire::{Acquired, acquire};
+use crate::acquire::{Acquired, ReadSource, acquire};
 use crate::compute::compute;
-use crate::limits::TARGET_GROUP;
+use crate::limits::{TARGET_GROUP, TRANSACTION_TARGET_BYTES};
 use crate::read::{LeafReport, ReadRequest, Targets, check_still_there, open_ids, parse_sort};
 use crate::sessions::{ExecutedChange, RetryableWrite, Stamp};
 use crate::state::state;
+use crate::transactions::{is_in, no_measurements};
 
 /// One statement of `update` or `delete`, or a `findAndModify`.
 #[derive(Clone)]
@@ -221,6 +223,9 @@ async fn run_statement(
         }
         // The name may also have come to be that of a series while its gate was not held.
         if acquired.series().is_some() {
+            if is_in(ctx) {
+                return Err(no_measurements(acquired.ns()));
+            }
             return Box::pin(super::series::run(ctx, acquired, statement, outcome)).await;
         }
         let found = match acquired.collection() {
@@ -232,7 +237,7 @@ async fn run_statement(
         let left = match found {
             Some(Step::Multikey(collection, trees)) => {
                 let left = acquired.leave();
-                set_multikey(ctx, left.ns.clone(), collection.uuid, trees).await?;
+                mark_multikey(ctx, &left.ns, collection.uuid, trees).await?;
                 left
             }
             Some(Step::Again) => {
@@ -282,6 +287,10 @@ async fn change_matching(
         wants_documents: statement.wants_documents,
         stamp: statement.stamp.clone(),
         is_lookup: id.is_some(),
+        reads: match acquired.source() {
+            ReadSource::In(reads) => Some(reads),
+            _ => None,
+        },
     });
     if let Some(id) = id {
         ctx.work().planned(Arc::new(LeafReport("IDHACK")));
@@ -323,8 +332,22 @@ async fn change_matching(
             waiting: Vec::new(),
         }),
     };
+    // What a transaction writes it finds itself, and must not change a second time.
+    if request.reads.is_some() {
+        let mut bytes = 0;
+        while let Some(key) = several.targets.next(ctx).await? {
+            bytes += key.len() + std::mem::size_of::<Key>();
+            if bytes > TRANSACTION_TARGET_BYTES {
+                return Err(too_many_targets());
+            }
+            several.waiting.push(key);
+        }
+    }
     loop {
         let mut group = std::mem::take(&mut several.waiting);
+        if group.len() > TARGET_GROUP {
+            several.waiting = group.split_off(TARGET_GROUP);
+        }
         while group.len() < TARGET_GROUP {
             match several.targets.next(ctx).await? {
                 Some(key) => group.push(key),
@@ -343,6 +366,13 @@ async fn change_matching(
             return Ok(Step::Again);
         }
     }
+}
+
+fn too_many_targets() -> Error {
+    Error::new(
+        ErrorCode::TRANSACTION_TOO_LARGE_FOR_CACHE,
+        "a statement of a transaction would change more documents than one may",
+    )
 }
 
 /// What an upsert inserts, before it is brought into its stored form.

@@ -47,6 +47,7 @@ pub(crate) async fn delete_through(
         wants_documents: false,
         is_lookup: false,
         stamp: None,
+        reads: None,
     });
     let mut read = ReadRequest::new(collection.clone(), deletion.matcher);
     read.access = Some(deletion.access);

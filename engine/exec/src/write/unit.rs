@@ -4,7 +4,8 @@
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawDocument};
 use pinion_catalog::{
-    Collection, Observers, OpEvent, OpKind, document_id, encode_entry, stored_document,
+    Collection, Observers, OpEvent, OpKind, document_id, encode_entry_with_image, encode_operation,
+    stored_document,
 };
 use pinion_storage::{
     Entry, Expect, Key, Op, PartitionId, Statement, VersionToken, Write, storage,
@@ -25,8 +26,21 @@ pub(super) struct LoggedWrite<'a> {
     pub old: Option<(&'a RawDocument, VersionToken)>,
     /// `None` to delete it.
     pub new: Option<&'a Bytes>,
+    /// The new document was given whole: the entry has it whole too, and tells of a replacement.
+    pub is_replacement: bool,
     /// The retryable statements that it is of.
     pub stamp: Option<&'a Stamp>,
+    /// It is one of a transaction, whose entry tells of it.
+    pub in_transaction: bool,
+}
+
+/// How the log tells of a write.
+#[derive(Clone, Copy)]
+enum Form {
+    /// By an entry of its own.
+    Entry,
+    /// As one of the operations of a transaction's entry.
+    Operation,
 }
 
 impl LoggedWrite<'_> {
@@ -42,14 +56,26 @@ impl LoggedWrite<'_> {
             record,
             old,
             new,
+            is_replacement,
             stamp,
+            in_transaction,
         } = self;
         // What is each member's own leaves no record: no other member could tell of it.
         let stamp = stamp.filter(|_| collection.is_replicated());
         let wall_ms = pinion_runtime::wall_ms();
         let token = old.map(|(_, token)| token);
         let documents = (old.map(|(old, _)| old), new.map(|new| stored_document(new)));
-        let (kind, entry) = entry(collection, record, documents, wall_ms, stamp).await?;
+        let form = match in_transaction {
+            true => Form::Operation,
+            false => Form::Entry,
+        };
+        let told = Told {
+            record,
+            documents,
+            is_replacement,
+            wall_ms,
+        };
+        let (kind, entry) = entry(collection, told, (stamp, form)).await?;
         let records = match stamp {
             Some(stamp) => stamp.writes(partition, kind, documents, wall_ms),
             None => Vec::new(),
@@ -89,14 +115,27 @@ impl Stamp {
     }
 }
 
-/// The entry of a change of a document: of an update a diff where there is a short one, otherwise the whole new document.
+/// What an entry tells.
+struct Told<'a> {
+    record: Option<i64>,
+    documents: (Option<&'a RawDocument>, Option<&'a RawDocument>),
+    is_replacement: bool,
+    wall_ms: i64,
+}
+
+/// The entry of a change of a document: of an update a diff where there is a short one, otherwise the whole new document. Where
+/// the collection keeps images, the document as it was before is beside it.
 async fn entry(
     collection: &Collection,
-    record: Option<i64>,
-    documents: (Option<&RawDocument>, Option<&RawDocument>),
-    wall_ms: i64,
-    stamp: Option<&Stamp>,
+    told: Told<'_>,
+    (stamp, form): (Option<&Stamp>, Form),
 ) -> Result<(OpKind, Option<Entry>)> {
+    let Told {
+        record,
+        documents,
+        is_replacement,
+        wall_ms,
+    } = told;
     let event = |kind, o, o2| OpEvent {
         kind,
         ns: collection.ns.as_str(),
@@ -110,37 +149,53 @@ async fn entry(
     let (old, new) = match documents {
         (None, Some(new)) => {
             let event = event(OpKind::Insert, new, None);
-            return Ok((OpKind::Insert, entry_of(collection, &event).await?));
+            return Ok((OpKind::Insert, entry_of(collection, &event, form, None).await?));
         }
         (Some(old), new) => (old, new),
         (None, None) => unreachable!("a document is written or deleted"),
     };
+    let image = collection.options.pre_and_post_images.then_some(old);
     let mut key = DocBuilder::new();
     key.append_raw("_id", document_id(old)?);
     let key = key.finish();
     let Some(new) = new else {
         let event = event(OpKind::Delete, &key, None);
-        return Ok((OpKind::Delete, entry_of(collection, &event).await?));
+        return Ok((OpKind::Delete, entry_of(collection, &event, form, image).await?));
     };
     if !collection.is_replicated() {
         return Ok((OpKind::Update, None));
     }
     let bytes = old.as_bytes().len() + new.as_bytes().len();
-    let changes = compute_bytes(bytes, || pinion_query::diff(old, new)).await;
+    let changes = compute_bytes(bytes, || {
+        if is_replacement {
+            return None;
+        }
+        pinion_query::diff(old, new)
+    });
+    let changes = changes.await;
     let o = changes.as_deref().unwrap_or(new);
     let event = event(OpKind::Update, o, Some(&key));
-    Ok((OpKind::Update, entry_of(collection, &event).await?))
+    Ok((OpKind::Update, entry_of(collection, &event, form, image).await?))
 }
 
 /// Shows a write to this core's observers and makes its entry, beside the cores where that copies much. What is not replicated
 /// has none, and nobody is shown it.
-async fn entry_of(collection: &Collection, event: &OpEvent<'_>) -> Result<Option<Entry>> {
+async fn entry_of(
+    collection: &Collection,
+    event: &OpEvent<'_>,
+    form: Form,
+    image: Option<&RawDocument>,
+) -> Result<Option<Entry>> {
     if !collection.is_replicated() {
         return Ok(None);
     }
     pinion_runtime::core_local::<Observers>().show(event)?;
-    let entry = compute_bytes(event.o.as_bytes().len(), || encode_entry(event));
-    Ok(Some(entry.await))
+    let bytes = event.o.as_bytes().len() + image.map_or(0, |image| image.as_bytes().len());
+    let encode = || match form {
+        Form::Entry => encode_entry_with_image(event, image),
+        Form::Operation => encode_operation(event),
+    };
+    Ok(Some(compute_bytes(bytes, encode).await))
 }
 
 /// An insert, as observers see it and as it is in the oplog.

@@ -69,8 +69,13 @@ impl ReplicaSet for FakeSet {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn wait_commit_beyond(&self, _: Timestamp) -> Waiting<()> {
-        Box::pin(std::future::pending())
+    fn wait_commit_beyond(&self, ts: Timestamp) -> Waiting<()> {
+        let (set, changed) = (core_local::<FakeSet>(), self.changed.clone());
+        Box::pin(async move {
+            while set.commit_point().ts <= ts {
+                changed.notified().await;
+            }
+        })
     }
 
     fn append_metadata(&self, _: &GenericArguments, _: &mut Reply) {}

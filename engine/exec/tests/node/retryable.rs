@@ -320,10 +320,10 @@ fn what_is_refused() {
         let message = client.fails(begun.clone(), 251).await;
         assert_eq!(
             message,
-            "Given transaction number 26 does not match any in-progress transactions. The active transaction number is -1"
+            "Given transaction number 26 does not match any in-progress transactions. The active transaction number is 24"
         );
         begun.insert("startTransaction", true);
-        client.fails(begun, 115).await;
+        client.ok(begun).await;
         // Only retryable writes write there.
         let config = client.at("config");
         for name in ["transactions", "image_collection"] {

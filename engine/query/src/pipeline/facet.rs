@@ -14,6 +14,7 @@ use crate::work::spend_bytes;
 
 /// Stages that read or write elsewhere, or that must come first, and whose own errors do not come before.
 const NOT_ALLOWED: &[&str] = &[
+    "$changeStream",
     "$collStats",
     "$documents",
     "$facet",

@@ -10,7 +10,7 @@ use super::facet::Facet;
 use super::fusion::{FUSIONS, fusion_not_first};
 use super::geo_near::GeoNear;
 use super::group::Group;
-use super::refused::{not_first, refused};
+use super::refused::{misplaced_stream, not_first, refused};
 use super::sample::Sample;
 use super::stage::{Stage, StageKind};
 use super::unwind::Unwind;
@@ -143,6 +143,9 @@ pub(super) fn parse(stages: &RawArray, skip: usize, variables: &Variables) -> Re
                 name if at > 0 && FUSIONS.contains(&name) => return Err(fusion_not_first(name)),
                 "$rankFusion" => super::fusion::parse(spec, variables, &mut out)?,
                 // Whoever runs a pipeline of its own has taken such a stage off the front.
+                "$changeStream" if variables.cluster_time.is_some() => {
+                    return Err(misplaced_stream(at == 0));
+                }
                 name if is_lacking(name) => return Err(refused(name, at == 0)),
                 _ => out.push(Stage {
                     kind: parse_stage(name, spec, variables)?,

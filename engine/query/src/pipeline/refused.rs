@@ -46,6 +46,17 @@ pub(super) fn not_first(name: &str) -> Error {
     )
 }
 
+/// A change stream of a member that is none: not in front, or in front of a pipeline inside of another stage.
+pub(super) fn misplaced_stream(inside: bool) -> Error {
+    match inside {
+        true => error(
+            51047,
+            "$changeStream is not allowed within a stage's sub-pipeline",
+        ),
+        false => not_first("$changeStream"),
+    }
+}
+
 /// What a node without a search server answers to commands and stages on search indexes.
 pub fn no_search_server() -> Error {
     error(

@@ -47,6 +47,14 @@ const OUTSIDE_V1: &[&str] = &[
     "$vectorSearch",
 ];
 
+/// Options of `$changeStream` that are in no version either.
+const OUTSIDE_V1_OF_STREAMS: &[&str] = &[
+    "showExpandedEvents",
+    "showMigrationEvents",
+    "showRawUpdateDescription",
+    "showSystemEvents",
+];
+
 /// Refuses stages that a read concern of this level cannot be had with.
 pub fn check_read_concern(stages: &RawArray, level: ReadConcernLevel) -> Result<()> {
     visit(stages, 0, &mut |name, _, _| {
@@ -96,6 +104,9 @@ fn is_in_v1(name: &str, spec: RawBsonRef<'_>) -> bool {
         // Of the statistics of a collection only the count of its documents is promised.
         ("$collStats", RawBsonRef::Document(spec)) => {
             elements(spec).all(|(option, _)| option == "count")
+        }
+        ("$changeStream", RawBsonRef::Document(spec)) => {
+            !elements(spec).any(|(option, _)| OUTSIDE_V1_OF_STREAMS.contains(&option))
         }
         _ => !OUTSIDE_V1.contains(&name),
     }

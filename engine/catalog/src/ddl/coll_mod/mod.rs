@@ -5,7 +5,7 @@ mod options;
 
 use std::sync::Arc;
 
-use pinion_bson::{RawArrayBuf, RawBson, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawArrayBuf, RawBson, RawDocumentBuf};
 use pinion_clock::Timestamp;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -48,6 +48,25 @@ pub struct CollMod {
     pub capped_max: Option<Option<i64>>,
     /// Inside, `None` is never.
     pub expire_after_secs: Option<Option<i64>>,
+}
+
+/// What an entry says of a collection as it was before, and of its index.
+fn state_before(collection: &Collection, index: Option<&[PropertyChange]>) -> RawDocumentBuf {
+    let mut out = DocBuilder::new();
+    out.start_document("collectionOptions_old")
+        .append("uuid", collection.uuid.to_bson())
+        .append_all(&collection.options.to_document())
+        .end();
+    if let Some(index) = index {
+        out.start_document("indexOptions_old");
+        for property in index {
+            if let Some(old) = &property.old {
+                out.append_raw(property.name, old.as_raw_bson_ref());
+            }
+        }
+        out.end();
+    }
+    out.finish()
 }
 
 /// What became of an index's property.
@@ -191,6 +210,7 @@ impl Coordinator {
             return Ok(Modified::default());
         }
         let reported = prepared.as_ref().map(index::Plan::reported);
+        let told_index = reported.as_deref();
         let o = &change.command;
         let commit = |catalog: &Catalog| {
             let current = catalog.get(ns).expect("its lock is held");
@@ -201,6 +221,7 @@ impl Coordinator {
             }
             let mut change = CatalogChange {
                 dropped_trees,
+                told: Some(state_before(current, told_index)),
                 ..Default::default()
             };
             put_series(catalog, &changed, &mut change)?;

@@ -8,7 +8,7 @@ mod validation;
 mod view;
 
 use pinion_bson::{RawBsonRef, RawDocument};
-use pinion_catalog::{Capped, CollectionOptions};
+use pinion_catalog::{Capped, CollectionKind, CollectionOptions};
 use pinion_query::parse_collation;
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
@@ -23,6 +23,7 @@ pub(super) use view::{
 
 use super::acknowledge;
 use crate::compute::compute;
+use crate::transactions;
 
 /// Options that MongoDB has and this node does not.
 const UNSUPPORTED_OPTIONS: [&str; 1] = ["recordIdsReplicated"];
@@ -52,7 +53,20 @@ pub(crate) async fn create(cmd: Invocation) -> Result<Reply> {
         return Err(without_id_index(&ns));
     }
     let options = options(&cmd.ctx, &reader, &ns, written).await?;
-    let created = pinion_catalog::create_collection(&cmd.ctx, ns, options).await?;
+    let transaction = transactions::of(&cmd.ctx);
+    if let Some(running) = &transaction {
+        if options.kind() != CollectionKind::Collection {
+            return Err(Error::new(
+                ErrorCode::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+                "Cannot create a view or a time-series collection in a multi-document transaction.",
+            ));
+        }
+        running.leave_gates(&ns).await;
+    }
+    let created = pinion_catalog::create_collection(&cmd.ctx, ns.clone(), options).await?;
+    if let Some(running) = transaction.filter(|_| created.is_some()) {
+        running.made(&ns);
+    }
     let mut out = Reply::new();
     if auto_index_id.is_some() {
         out.append(

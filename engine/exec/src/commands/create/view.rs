@@ -100,6 +100,12 @@ pub(in crate::commands) async fn check_pipeline(
                 format!("'{name}' can only be run with {{aggregate: 1}}"),
             ));
         }
+        if name == "$changeStream" && crate::state::state().is_member() {
+            return Err(Error::new(
+                ErrorCode::OPTION_NOT_SUPPORTED_ON_VIEW,
+                "$changeStream cannot be used in a view definition",
+            ));
+        }
         if name == "$changeStream" {
             return Err(Error::new(
                 ErrorCode(40573),

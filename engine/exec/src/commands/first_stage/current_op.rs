@@ -12,6 +12,8 @@ use super::Place;
 pub(in crate::commands) struct Shown {
     pub idle_cursors: bool,
     pub idle_connections: bool,
+    /// Sessions whose transaction waits for its next statement.
+    pub idle_sessions: bool,
     /// Whether large commands are cut.
     pub truncated: bool,
 }
@@ -30,7 +32,10 @@ impl CurrentOp {
             )));
         };
         place.needs_admin("$currentOp")?;
-        let mut shown = Shown::default();
+        let mut shown = Shown {
+            idle_sessions: true,
+            ..Shown::default()
+        };
         for (name, value) in pinion_bson::elements(spec) {
             let known = matches!(
                 name,
@@ -57,13 +62,14 @@ impl CurrentOp {
             match name {
                 "idleConnections" => shown.idle_connections = value,
                 "idleCursors" => shown.idle_cursors = value,
+                "idleSessions" => shown.idle_sessions = value,
                 "truncateOps" => shown.truncated = value,
                 "targetAllNodes" if value => {
                     return Err(Error::failed_to_parse(
                         "$currentOp supports targetAllNodes parameter only for sharded clusters",
                     ));
                 }
-                // There are no users, no transactions in sessions and no other nodes.
+                // There are no users and no other nodes.
                 _ => {}
             }
         }

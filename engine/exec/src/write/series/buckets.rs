@@ -68,7 +68,9 @@ pub(super) async fn build(
         record: None,
         old: old.zip(write.old.as_ref().map(|read| read.token)),
         new: write.new.as_ref(),
+        is_replacement: false,
         stamp,
+        in_transaction: false,
     };
     Ok(Built {
         statement: logged.statement(index.writes).await?,

@@ -1,0 +1,173 @@
+//! Transactions of several entries, which stand one behind the other in the log: their operations are kept until the last entry
+//! is there, with which they are applied. If something else comes in its place the transaction was never committed.
+
+use bytes::Bytes;
+use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_catalog::ApplyMode;
+use pinion_clock::Timestamp;
+use pinion_storage::{ApplyError, storage};
+use pinion_wire::Result;
+
+use super::entry::{Entry, damaged, field, validated};
+use crate::limits::{CHAIN_READ_BYTES, CHAIN_READ_ENTRIES};
+use crate::read::from_log_error;
+use crate::sessions::CommitStamp;
+use crate::transactions::{Piece, piece_of};
+
+/// The first entries of a transaction.
+pub(super) struct Chain {
+    stamp: CommitStamp,
+    /// The time of the first.
+    begun: Timestamp,
+    /// The number of the first, unless somebody has counted it as applied.
+    first: Option<u64>,
+    parts: Vec<Bytes>,
+}
+
+impl Chain {
+    /// Its entries count as applied, though the transaction is not.
+    pub(super) fn let_pass(&mut self) {
+        self.first = None;
+    }
+
+    /// The number of the first entry that does not count as applied.
+    pub(super) fn floor(&self) -> Option<u64> {
+        self.first
+    }
+
+    fn begin(stamp: CommitStamp, ts: Timestamp, first: Option<u64>) -> Chain {
+        // The log is kept from there, and recovery looks back to there.
+        storage().transaction_begins(ts);
+        Chain {
+            stamp,
+            begun: ts,
+            first,
+            parts: Vec::new(),
+        }
+    }
+}
+
+/// Takes in the next entry. Gives what is kept then, and the entry that is to be applied now.
+///
+/// # Errors
+/// The entry goes on with a transaction whose first entries cannot be found.
+pub(super) async fn link(
+    chain: Option<Chain>,
+    entry: Entry,
+    mode: ApplyMode,
+) -> std::result::Result<(Option<Chain>, Option<Entry>), ApplyError> {
+    let is_part = {
+        let document = RawDocument::from_bytes(&entry.bytes).ok();
+        document.and_then(part_of)
+    };
+    let Some((piece, stamp)) = is_part else {
+        give_up(chain, entry.ts);
+        return Ok((None, Some(entry)));
+    };
+    let goes_on = |chain: &Chain| chain.stamp == stamp && piece != Piece::First;
+    let chain = match chain {
+        Some(chain) if goes_on(&chain) => Some(chain),
+        other => {
+            give_up(other, entry.ts);
+            None
+        }
+    };
+    let mut chain = match (chain, piece) {
+        (Some(chain), _) => chain,
+        (None, Piece::First) => Chain::begin(stamp, entry.ts, Some(entry.number)),
+        (None, _) => match find(&entry, stamp, mode).await {
+            Ok(chain) => chain,
+            Err(error) => return Err(entry.failed(error)),
+        },
+    };
+    if piece != Piece::Last {
+        chain.parts.push(entry.bytes);
+        return Ok((Some(chain), None));
+    }
+    storage().transaction_ends(chain.begun, entry.ts);
+    let complete = Entry {
+        number: chain.first.unwrap_or(entry.number),
+        before: chain.parts.into(),
+        ..entry
+    };
+    Ok((None, Some(complete)))
+}
+
+/// Something else has come in the place of what was yet to come.
+fn give_up(chain: Option<Chain>, ts: Timestamp) {
+    if let Some(chain) = chain {
+        storage().transaction_ends(chain.begun, ts);
+    }
+}
+
+/// Takes in an entry that is applied already, or was never to be: it may be the first of a transaction whose last one is not.
+pub(super) fn look_back(chain: Option<Chain>, ts: Timestamp, bytes: Bytes) -> Option<Chain> {
+    let document = RawDocument::from_bytes(&bytes).ok();
+    let Some((piece, stamp)) = document.and_then(part_of) else {
+        give_up(chain, ts);
+        return None;
+    };
+    let mut chain = match (chain, piece) {
+        (Some(chain), Piece::Middle | Piece::Last) if chain.stamp == stamp => chain,
+        (other, piece) => {
+            give_up(other, ts);
+            if piece != Piece::First {
+                return None;
+            }
+            Chain::begin(stamp, ts, None)
+        }
+    };
+    if piece == Piece::Last {
+        give_up(Some(chain), ts);
+        return None;
+    }
+    chain.parts.push(bytes);
+    Some(chain)
+}
+
+/// Which part of which transaction an entry is.
+fn part_of(entry: &RawDocument) -> Option<(Piece, CommitStamp)> {
+    if field(entry, "op") != Some(RawBsonRef::String("c")) {
+        return None;
+    }
+    Some((piece_of(entry)?, CommitStamp::of(entry)?))
+}
+
+/// Finds the first entries of a transaction in the log: they were there before this applier was.
+async fn find(entry: &Entry, stamp: CommitStamp, mode: ApplyMode) -> Result<Chain> {
+    let lost = || {
+        damaged("an oplog entry goes on with a transaction whose first entries are not before it")
+    };
+    // It was shown them before.
+    if mode == ApplyMode::Recovery {
+        return Err(lost());
+    }
+    let previous = field(validated(&entry.bytes)?, "prevOpTime")
+        .and_then(|previous| previous.as_document())
+        .and_then(|previous| match field(previous, "ts") {
+            Some(RawBsonRef::Timestamp(ts)) => Some(Timestamp::new(ts.time, ts.increment)),
+            _ => None,
+        });
+    let mut log = storage().log_backward(previous.ok_or_else(lost)?);
+    let mut parts = Vec::new();
+    loop {
+        let read = log.next_batch(CHAIN_READ_ENTRIES, CHAIN_READ_BYTES).await;
+        let read = read.map_err(from_log_error)?;
+        if read.is_empty() {
+            return Err(lost());
+        }
+        for (ts, bytes) in read {
+            let piece = match part_of(validated(&bytes)?) {
+                Some((piece, of)) if of == stamp && piece != Piece::Last => piece,
+                _ => return Err(lost()),
+            };
+            parts.push(bytes);
+            if piece == Piece::First {
+                let mut chain = Chain::begin(stamp, ts, None);
+                parts.reverse();
+                chain.parts = parts;
+                return Ok(chain);
+            }
+        }
+    }
+}

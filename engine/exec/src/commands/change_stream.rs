@@ -1,0 +1,171 @@
+//! `aggregate` with `$changeStream` in front, on a member of a replica set.
+
+use pinion_bson::{RawArray, RawBsonRef};
+use pinion_catalog::{CollectionKind, core_catalog};
+use pinion_query::{ChangeStreamOptions, Pipeline, Scope, check_stages};
+use pinion_wire::idl::{Namespace, ReadConcernLevel};
+use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
+
+use super::cursors::{CursorRequest, first_batch};
+use super::variables::variables;
+use crate::acquire::ReadSource;
+use crate::compute::compute;
+use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH};
+use crate::read::{ChangeRequest, ChangeStream, Stream};
+use crate::spill::memory;
+use crate::state::state;
+
+/// The specification in front of a pipeline that is a change stream. Only a member has any.
+pub(super) fn specification(stages: &RawArray) -> Option<RawBsonRef<'_>> {
+    if !state().is_member() {
+        return None;
+    }
+    match pinion_bson::values(stages).next() {
+        Some(RawBsonRef::Document(stage)) => match pinion_bson::elements(stage).next() {
+            Some(("$changeStream", spec)) => Some(spec),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// What an `aggregate` says beside its specification.
+pub(super) struct Asked<'d> {
+    pub ns: &'d Namespace,
+    pub collectionless: bool,
+    pub stages: &'d RawArray,
+    pub lets: Option<&'d pinion_bson::RawDocument>,
+    pub collation: Option<std::sync::Arc<pinion_collation::Collation>>,
+    pub batch_size: Option<usize>,
+    pub has_uuid: bool,
+}
+
+/// Opens a stream.
+pub(super) async fn answer(
+    cmd: &Invocation,
+    asked: Asked<'_>,
+    spec: RawBsonRef<'_>,
+) -> Result<Reply> {
+    let ctx = &cmd.ctx;
+    ctx.work().reads_changes();
+    check_read_concern(ctx)?;
+    if asked.has_uuid {
+        return Err(Error::new(
+            ErrorCode::INVALID_OPTIONS,
+            "Cannot specify 'collectionUUID' with $changeStream",
+        ));
+    }
+    Pipeline::check_form(asked.stages)?;
+    check_no_view(asked.ns)?;
+    let options = ChangeStreamOptions::parse(spec)?;
+    let scope = scope_of(&asked, &options)?;
+    let splits = check_stages(asked.stages)?;
+    let resumes_inside = matches!(&options.start, pinion_query::Start::Behind(resume) if resume.data.fragment.is_some());
+    if resumes_inside && !splits {
+        return Err(Error::new(
+            ErrorCode::CHANGE_STREAM_FATAL_ERROR,
+            "To resume from a split event, the pipeline must include a $changeStreamSplitLargeEvent stage",
+        ));
+    }
+    let vars = variables(ctx, asked.lets, asked.collation.clone()).await?;
+    let mut stages = pinion_bson::RawArrayBuf::new();
+    let count = pinion_bson::values(asked.stages).count();
+    for stage in pinion_bson::values(asked.stages).take(count - usize::from(splits)) {
+        stages.push(pinion_bson::RawBson::from(stage));
+    }
+    let pipeline = compute(ctx, || Pipeline::parse_from(&stages, 1, &vars)).await?;
+    let request = ChangeRequest {
+        options,
+        scope,
+        pipeline,
+        splits,
+        memory: memory(None),
+    };
+    let mut stream = ChangeStream::open(request, now(ctx).await?).await?;
+    stream.give_up_at(pinion_runtime::now() + AWAIT_DATA);
+    let mut out = Reply::new();
+    let cursor = CursorRequest {
+        ns: asked.ns.clone(),
+        reads: None,
+        batch_size: Some(asked.batch_size.unwrap_or(DEFAULT_FIRST_BATCH)),
+        single_batch: false,
+        no_timeout: false,
+    };
+    first_batch(cmd, Stream::Changes(Box::new(stream)), cursor, &mut out).await?;
+    Ok(out)
+}
+
+/// What a stream shows, a majority holds.
+fn check_read_concern(ctx: &OpContext) -> Result<()> {
+    let level = ctx.args.read_concern.and_then(|concern| concern.level);
+    let Some(level) = level.filter(|level| *level != ReadConcernLevel::Majority) else {
+        return Ok(());
+    };
+    let text = level.name();
+    Err(Error::new(
+        ErrorCode::INVALID_OPTIONS,
+        format!(
+            "Command aggregate does not support {{ readConcern: {{ level: \"{text}\", provenance: \"clientSupplied\" }} }} \
+             :: caused by :: Aggregation stage $changeStream cannot run with a readConcern other than 'majority', or in a \
+             multi-document transaction. Current readConcern: {text}"
+        ),
+    ))
+}
+
+/// The time of what this member has: a stream without a place begins behind it.
+async fn now(ctx: &OpContext) -> Result<pinion_clock::Timestamp> {
+    let source = match state().is_writable() {
+        true => ReadSource::Newest,
+        false => ReadSource::LastApplied,
+    };
+    source.timestamp(ctx).await
+}
+
+/// A view has no changes of its own, nor has a time series, whose buckets are nobody's concern.
+fn check_no_view(ns: &Namespace) -> Result<()> {
+    let what = match core_catalog().current().kind(ns) {
+        Some(CollectionKind::View) => "a view",
+        Some(CollectionKind::TimeSeries) => "a timeseries collection",
+        _ => return Ok(()),
+    };
+    Err(Error::new(
+        ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
+        format!("Namespace {ns} is {what}, on which a $changeStream cannot be opened"),
+    ))
+}
+
+/// What is watched.
+///
+/// # Errors
+/// `InvalidNamespace` for what is the set's own, `InvalidOptions` where all is asked for anywhere but on `admin`.
+fn scope_of(asked: &Asked<'_>, options: &ChangeStreamOptions) -> Result<Scope> {
+    let ns = asked.ns;
+    if options.all_changes_for_cluster {
+        if ns.db() == "admin" && asked.collectionless {
+            return Ok(Scope::Cluster);
+        }
+        return Err(Error::new(
+            ErrorCode::INVALID_OPTIONS,
+            format!(
+                "A $changeStream with 'allChangesForCluster:true' may only be opened on the 'admin' database, and with no \
+                 collection name; found {ns}"
+            ),
+        ));
+    }
+    let internal = |what: String| {
+        Err(Error::new(
+            ErrorCode::INVALID_NAMESPACE,
+            format!("$changeStream may not be opened on the internal {what}"),
+        ))
+    };
+    if matches!(ns.db(), "admin" | "config" | "local") {
+        return internal(format!("{} database", ns.db()));
+    }
+    if asked.collectionless {
+        return Ok(Scope::Database(ns.db().to_owned()));
+    }
+    if ns.collection().starts_with("system.") {
+        return internal(format!("{ns} collection"));
+    }
+    Ok(Scope::Collection(ns.as_str().to_owned()))
+}

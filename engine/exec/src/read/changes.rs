@@ -1,0 +1,507 @@
+//! A change stream: a read of the log up to what a majority holds, as events behind the stages of the client.
+//!
+//! It holds no snapshot and no gate. Between two batches it keeps a place in the log, which memory serves as long as the reader
+//! keeps up, and no more entries than one read gives.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use pinion_bson::{RawDocument, RawDocumentBuf};
+use pinion_catalog::{Uuid, stored_document};
+use pinion_clock::Timestamp;
+use pinion_query::{
+    Change, ChangeStreamOptions, Document, Event, Image, Input, MAX_CHANGE_EVENT_BYTES, Matcher,
+    Memory, Pipeline, PipelineRun, Resume, Scope, Seen, Start, TokenData, TransactionEnd,
+    Variables, Want, changes_of, split_event, transaction_end,
+};
+use pinion_runtime::{Instant, timeout_at, yield_if_due};
+use pinion_storage::{LogCursor, LogReadError, storage};
+use pinion_wire::idl::{Namespace, ReadConcernLevel};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+
+use super::log::from_log_error;
+use super::request::{ReadRequest, open};
+use crate::acquire::acquire_read;
+use crate::compute::{compute_bytes, offload};
+use crate::interrupt::{interruptible, pause};
+use crate::limits::{CHANGE_BATCH_BYTES, CHANGE_BATCH_ENTRIES, CORE_BUDGET, MAX_TRANSACTION_PARTS};
+use crate::state::state;
+
+/// What a stream shows, and from where on.
+pub(crate) struct ChangeRequest {
+    pub options: ChangeStreamOptions,
+    pub scope: Scope,
+    pub pipeline: Pipeline,
+    /// Large events come in parts.
+    pub splits: bool,
+    pub memory: Memory,
+}
+
+/// The events of a scope, those to come included.
+pub(crate) struct ChangeStream {
+    options: ChangeStreamOptions,
+    scope: Scope,
+    splits: bool,
+    log: LogCursor,
+    /// Entries that were read and not looked at.
+    ahead: VecDeque<(Timestamp, Bytes)>,
+    /// What is left of the transaction at hand.
+    parts: VecDeque<Part>,
+    changes: VecDeque<Change>,
+    events: VecDeque<(Event, u32)>,
+    /// Parts of a large event.
+    split: VecDeque<Bytes>,
+    /// The client's stages, which want a document between two calls.
+    run: PipelineRun,
+    resume: Option<Resume>,
+    /// Everything up to here was looked at.
+    seen_through: Timestamp,
+    /// What the client can go on from.
+    token: RawDocumentBuf,
+    /// The time of the last event that was made, or where the stream began.
+    told: Timestamp,
+    /// There was nothing more when it was last asked.
+    is_behind_all: bool,
+    has_ended: bool,
+    /// When a batch without events goes back to the client.
+    until: Option<Instant>,
+    /// An entry was looked at since that was said.
+    has_looked: bool,
+}
+
+/// An entry of a transaction whose operations have not been shown.
+struct Part {
+    head: Bytes,
+    /// Of an entry that is to be read again.
+    at: Option<Timestamp>,
+    /// The number of operations before it.
+    first: u64,
+}
+
+fn bson_time(ts: Timestamp) -> pinion_bson::Timestamp {
+    pinion_catalog::bson_timestamp(ts)
+}
+
+fn time_of(ts: pinion_bson::Timestamp) -> Timestamp {
+    Timestamp::new(ts.time, ts.increment)
+}
+
+/// The log does not go back to where the stream is.
+fn history_lost() -> Error {
+    Error::new(
+        ErrorCode::CHANGE_STREAM_HISTORY_LOST,
+        "Resume of change stream was not possible, as the resume point may no longer be in the oplog.",
+    )
+}
+
+fn from_error(error: LogReadError) -> Error {
+    match error {
+        LogReadError::PositionLost => history_lost(),
+        other => from_log_error(other),
+    }
+}
+
+impl ChangeStream {
+    /// A stream that begins where its options say; without a place behind `now`.
+    ///
+    /// # Errors
+    /// `ChangeStreamHistoryLost` when the log does not go back that far.
+    pub(crate) async fn open(request: ChangeRequest, now: Timestamp) -> Result<ChangeStream> {
+        let ChangeRequest {
+            options,
+            scope,
+            pipeline,
+            splits,
+            memory,
+        } = request;
+        let begin = match &options.start {
+            Start::Now => now.next(),
+            Start::At(time) => time_of(*time),
+            Start::Behind(resume) => time_of(resume.data.cluster_time),
+        };
+        if options.start != Start::Now {
+            check_history(begin).await?;
+        }
+        let resume = match &options.start {
+            Start::Behind(resume) => Some(Resume::clone(resume)),
+            _ => None,
+        };
+        let mut stream = ChangeStream {
+            token: options.start.first_token(bson_time(begin)).to_document(),
+            told: begin,
+            scope,
+            splits,
+            log: storage().log_from(begin),
+            ahead: VecDeque::new(),
+            parts: VecDeque::new(),
+            changes: VecDeque::new(),
+            events: VecDeque::new(),
+            split: VecDeque::new(),
+            run: PipelineRun::new(pipeline, &memory),
+            resume,
+            seen_through: begin.prev().unwrap_or(Timestamp::MIN),
+            is_behind_all: false,
+            has_ended: false,
+            until: None,
+            has_looked: false,
+            options,
+        };
+        let nothing = stream.step(Input::Go)?;
+        assert!(
+            matches!(nothing, Want::Document),
+            "no stage has anything yet"
+        );
+        Ok(stream)
+    }
+
+    /// Goes back to the client without an event from this time on.
+    pub(crate) fn give_up_at(&mut self, until: Instant) {
+        self.until = Some(until);
+        self.has_looked = false;
+    }
+
+    /// Nothing comes any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended && self.split.is_empty()
+    }
+
+    /// The next event that is there by now.
+    pub(crate) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Bytes>> {
+        loop {
+            if let Some(part) = self.split.pop_front() {
+                return Ok(Some(part));
+            }
+            if self.has_ended {
+                return Ok(None);
+            }
+            let Some((mut event, parts_seen)) = self.next_event(ctx).await? else {
+                return Ok(None);
+            };
+            self.is_behind_all = false;
+            self.has_ended = event.is_invalidate;
+            let cluster_time = time_of(event.cluster_time);
+            let token = event.token.clone();
+            if let Image::LookUp { ns, uuid, key } = &event.full_document {
+                let found = look_up(ctx, ns, *uuid, key).await?;
+                event.full_document = found.map_or(Image::Null, Image::Document);
+            }
+            let Some(document) = self
+                .through_stages(ctx, event.into_document().into())
+                .await?
+            else {
+                continue;
+            };
+            check_id(&document, &token.to_document())?;
+            self.told = cluster_time.max(self.told);
+            let is_large = self.splits && document.as_bytes().len() > MAX_CHANGE_EVENT_BYTES;
+            if parts_seen > 0 && !is_large {
+                return Err(Error::new(
+                    ErrorCode::CHANGE_STREAM_FATAL_ERROR,
+                    "cannot resume stream; the event that was resumed from in the middle is not split any more",
+                ));
+            }
+            if !is_large {
+                return Ok(Some(document.into_bytes()));
+            }
+            let bytes = document.as_bytes().len();
+            let split = || split_event(&document, &token, parts_seen, MAX_CHANGE_EVENT_BYTES);
+            self.split = compute_bytes(bytes, split).await?.into();
+        }
+    }
+
+    /// The next event that the client has not seen, and how many parts of it he has.
+    async fn next_event(&mut self, ctx: &OpContext) -> Result<Option<(Event, u32)>> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Ok(Some(event));
+            }
+            if let Some(change) = self.changes.pop_front() {
+                self.make_events(&change).await?;
+                pause(ctx).await?;
+                continue;
+            }
+            if let Some(part) = self.parts.pop_front() {
+                self.open_part(part).await?;
+                continue;
+            }
+            let bound = committed();
+            match self.ahead.front() {
+                // What comes next is looked at by the next batch, which then makes progress.
+                Some(_) if self.ran_out() => {
+                    self.is_behind_all = true;
+                    return Ok(None);
+                }
+                Some((ts, _)) if *ts <= bound => {
+                    let (ts, entry) = self.ahead.pop_front().expect("just seen");
+                    self.take(entry).await?;
+                    self.seen_through = ts;
+                    self.has_looked = true;
+                }
+                Some(_) => {
+                    self.seen_through = bound.max(self.seen_through);
+                    self.is_behind_all = true;
+                    return Ok(None);
+                }
+                None => {
+                    let readable = storage().oplog_read_timestamp().min(bound);
+                    let read = self
+                        .log
+                        .next_batch(CHANGE_BATCH_ENTRIES, CHANGE_BATCH_BYTES);
+                    self.ahead = interruptible(ctx, read).await?.map_err(from_error)?.into();
+                    if self.ahead.is_empty() {
+                        self.seen_through = readable.max(self.seen_through);
+                        self.is_behind_all = true;
+                        return Ok(None);
+                    }
+                }
+            }
+            yield_if_due().await;
+        }
+    }
+
+    /// Whether the client has waited for long enough.
+    fn ran_out(&self) -> bool {
+        let until = self.until.filter(|_| self.has_looked);
+        until.is_some_and(|until| pinion_runtime::now() >= until)
+    }
+
+    /// Looks at an entry: what of it is shown.
+    async fn take(&mut self, entry: Bytes) -> Result<()> {
+        let document = stored_document(&entry);
+        match transaction_end(document) {
+            TransactionEnd::Whole => {
+                // Most entries concern nobody, and are not taken apart for that.
+                if self.scope.may_concern(document) {
+                    (self.changes, _) = changes_of(&self.scope, &entry, &entry, 0);
+                }
+            }
+            TransactionEnd::Part => {}
+            TransactionEnd::Last { before } => {
+                let mut times = VecDeque::new();
+                let mut before = Some(time_of(before));
+                while let Some(at) = before {
+                    if times.len() >= MAX_TRANSACTION_PARTS {
+                        return Err(Error::new(
+                            ErrorCode::CHANGE_STREAM_FATAL_ERROR,
+                            format!("a transaction has more than {MAX_TRANSACTION_PARTS} entries"),
+                        ));
+                    }
+                    times.push_front(at);
+                    let part = entry_at(at).await?;
+                    before = TransactionEnd::before_part(stored_document(&part)).map(time_of);
+                }
+                let part = |at| Part {
+                    head: entry.clone(),
+                    at,
+                    first: 0,
+                };
+                self.parts = times.into_iter().map(|at| part(Some(at))).collect();
+                self.parts.push_back(part(None));
+            }
+        }
+        Ok(())
+    }
+
+    async fn open_part(&mut self, part: Part) -> Result<()> {
+        let entry = match part.at {
+            Some(at) => entry_at(at).await?,
+            None => part.head.clone(),
+        };
+        let (changes, count) = changes_of(&self.scope, &part.head, &entry, part.first);
+        self.changes = changes;
+        if let Some(next) = self.parts.front_mut() {
+            next.first = part.first + count;
+        }
+        Ok(())
+    }
+
+    async fn make_events(&mut self, change: &Change) -> Result<()> {
+        let since = images_since_ms();
+        let (options, scope) = (&self.options, &self.scope);
+        let events = compute_bytes(change.bytes(), || options.events(scope, change, since)).await;
+        for event in events? {
+            let seen = match &mut self.resume {
+                Some(resume) => resume.look(&event.token)?,
+                None => Seen::No,
+            };
+            match seen {
+                Seen::Yes => {}
+                Seen::No => self.events.push_back((event, 0)),
+                Seen::Parts(parts) => self.events.push_back((event, parts)),
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, input: Input) -> Result<Want> {
+        self.run.step(input, CORE_BUDGET)
+    }
+
+    /// What the client's stages make of an event, if they let it through.
+    async fn through_stages(
+        &mut self,
+        ctx: &OpContext,
+        event: Document,
+    ) -> Result<Option<Document>> {
+        let mut made = None;
+        let mut input = Input::Document(event);
+        loop {
+            let mut want = self.step(input)?;
+            if let Want::Compute = want {
+                let run = &mut self.run;
+                want = Box::pin(offload(ctx, |stop| run.step_until(stop))).await?;
+            }
+            input = Input::Go;
+            match want {
+                Want::Output(document) => {
+                    assert!(made.replace(document).is_none(), "one event makes one");
+                }
+                Want::Document => return Ok(made),
+                Want::Pause | Want::Compute => pause(ctx).await?,
+                Want::Disk(_) | Want::Done => {
+                    unreachable!("no stage that may follow a change stream keeps or ends anything")
+                }
+            }
+        }
+    }
+
+    /// What the client can go on from behind this batch. `is_all` when nothing that was read is held back.
+    pub(crate) fn token_behind(&mut self, batch: &[Bytes], is_all: bool) -> &RawDocument {
+        if let Some(last) = batch.last()
+            && let Ok(id) = stored_document(last).get_document("_id")
+        {
+            self.token = id.to_owned();
+        }
+        let is_quiet = is_all && self.is_behind_all && self.split.is_empty() && !self.has_ended;
+        if is_quiet && self.seen_through > self.told {
+            self.told = self.seen_through;
+            self.token = TokenData::high_water_mark(bson_time(self.told))
+                .token()
+                .to_document();
+        }
+        &self.token
+    }
+
+    /// Waits until a majority holds more than was looked at, or until this time.
+    pub(crate) async fn wait(&self, ctx: &OpContext, until: Instant) -> Result<bool> {
+        loop {
+            let now = pinion_runtime::now();
+            if now >= until {
+                return Ok(false);
+            }
+            let Some(set) = state().replica_set() else {
+                return Err(Error::internal(
+                    "a change stream on a node that is no member",
+                ));
+            };
+            // What is committed may be readable a moment later than that is known.
+            if committed() > self.seen_through
+                && storage().oplog_read_timestamp() > self.seen_through
+            {
+                return Ok(true);
+            }
+            let beyond = set.wait_commit_beyond(self.seen_through);
+            match committed() > self.seen_through {
+                true => {
+                    let soon = until.min(now + pinion_runtime::Duration::from_millis(1));
+                    interruptible(ctx, pinion_runtime::sleep_until(soon)).await?;
+                }
+                false => {
+                    let _ = interruptible(ctx, timeout_at(until, beyond)).await?;
+                }
+            }
+        }
+    }
+}
+
+/// The time up to which a majority holds everything, as far as this member has applied it.
+fn committed() -> Timestamp {
+    let set = state().replica_set();
+    set.map_or(Timestamp::MIN, |set| set.commit_point().ts)
+}
+
+/// From when on documents as they were before a change are known.
+fn images_since_ms() -> i64 {
+    let expires = state().cluster_parameters.borrow().images_expire_secs();
+    expires.map_or(i64::MIN, |secs| {
+        pinion_runtime::wall_ms().saturating_sub(secs.saturating_mul(1000))
+    })
+}
+
+/// Refuses a stream that begins before the log does. A log that begins with the set's own first entry lacks nothing.
+async fn check_history(begin: Timestamp) -> Result<()> {
+    let mut oldest = storage().log_after(Timestamp::MIN);
+    let first = oldest.next_batch(1, 1).await.map_err(from_error)?;
+    let Some((ts, entry)) = first.first() else {
+        return Ok(());
+    };
+    let is_first_of_set = pinion_bson::get_path(stored_document(entry), "o.msg")
+        == Some(pinion_bson::RawBsonRef::String(FIRST_OF_SET));
+    match *ts <= begin || is_first_of_set {
+        true => Ok(()),
+        false => Err(history_lost()),
+    }
+}
+
+/// What the first entry of a set says.
+const FIRST_OF_SET: &str = "initiating set";
+
+/// The entry with this time.
+async fn entry_at(at: Timestamp) -> Result<Bytes> {
+    let mut log = storage().log_from(at);
+    let found = log.next_batch(1, 1).await.map_err(from_error)?;
+    match found.into_iter().next() {
+        Some((ts, entry)) if ts == at => Ok(entry),
+        _ => Err(history_lost()),
+    }
+}
+
+/// Refuses a pipeline that takes the token away.
+fn check_id(document: &RawDocument, token: &RawDocument) -> Result<()> {
+    let id = pinion_bson::get(document, "_id");
+    if let Some(pinion_bson::RawBsonRef::Document(id)) = id
+        && id.as_bytes() == token.as_bytes()
+    {
+        return Ok(());
+    }
+    let found = id.map_or("none".to_owned(), pinion_query::value_text);
+    Err(Error::new(
+        ErrorCode::CHANGE_STREAM_FATAL_ERROR,
+        format!(
+            "Encountered an event whose _id field, which contains the resume token, was modified by the pipeline. Modifying \
+             the _id field of an event makes it impossible to resume the stream from that point. Only transformations that \
+             retain the unmodified _id field are allowed. Expected: {} but found: {{ _id: {found} }}",
+            pinion_query::document_text(token),
+        ),
+    ))
+}
+
+/// The document with this key as a majority has it now, if its collection is still the one that the event is of.
+async fn look_up(
+    ctx: &OpContext,
+    ns: &str,
+    uuid: Option<[u8; 16]>,
+    key: &RawDocument,
+) -> Result<Option<RawDocumentBuf>> {
+    let mut ctx = ctx.clone();
+    ctx.read_concern.level = Some(ReadConcernLevel::Majority);
+    let acquired = match acquire_read(&ctx, Namespace::parse(ns)?, None).await {
+        // The name is that of a view by now.
+        Err(error) if error.code == ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW => return Ok(None),
+        acquired => acquired?,
+    };
+    let collection = acquired.collection();
+    let same = collection.filter(|found| uuid.is_none_or(|uuid| found.uuid == Uuid(uuid)));
+    let Some(collection) = same else {
+        return Ok(None);
+    };
+    let variables = Variables {
+        collation: collection.collation.clone(),
+        ..Variables::default()
+    };
+    let matcher = Matcher::parse_with(key, &variables)?;
+    let request = ReadRequest::new(collection.clone(), matcher);
+    let mut stream = open(&ctx, acquired.source(), request, 1).await?.stream;
+    let document = stream.next_wanted(&ctx, 1).await?;
+    Ok(document.map(|bytes| stored_document(&bytes).to_owned()))
+}

@@ -1,0 +1,62 @@
+//! Transactions that end from outside: those too old, those of sessions that are killed, and all when the node stops to lead.
+
+use pinion_runtime::{Duration, Queue, now, on_all_cores, sleep, spawn};
+use pinion_wire::ErrorCode;
+use pinion_wire::idl::Lsid;
+
+use super::running::at_home;
+use crate::state::state;
+
+/// How often it is looked for transactions that are too old.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Begins to look for transactions that are too old. Called on each core.
+pub(crate) fn start() {
+    drop(spawn(Queue::Background, async {
+        while !pinion_runtime::is_shutdown_requested() {
+            sleep(EXPIRY_INTERVAL).await;
+            expire().await;
+        }
+    }));
+}
+
+/// Aborts the transactions whose home this core is that are older than `transactionLifetimeLimitSeconds`.
+async fn expire() {
+    let state = state();
+    let code = ErrorCode::TRANSACTION_EXCEEDED_LIFETIME_LIMIT_SECONDS;
+    for lsid in state.session_catalog.expired(now()) {
+        tracing::info!(
+            target: "TXN",
+            id = 20_707u64,
+            sessionId = crate::sessions::session_text(&lsid),
+            "Aborting transaction because it has been running for longer than 'transactionLifetimeLimitSeconds'"
+        );
+        state.session_catalog.abort(&lsid, code).await;
+    }
+}
+
+/// Aborts the transactions of sessions; a command that one of them runs is interrupted.
+pub(crate) async fn abort_sessions(lsids: &[Lsid]) {
+    let lsids: std::sync::Arc<[Lsid]> = lsids.iter().map(at_home).collect();
+    on_all_cores(move |_| {
+        let lsids = lsids.clone();
+        async move {
+            let catalog = &state().session_catalog;
+            for lsid in lsids.iter().filter(|lsid| catalog.has_transaction(lsid)) {
+                catalog.abort(lsid, ErrorCode::INTERRUPTED).await;
+            }
+        }
+    })
+    .await;
+}
+
+/// Aborts all transactions of this node, and interrupts with this code what runs in them.
+pub(crate) async fn abort_all(code: ErrorCode) {
+    on_all_cores(move |_| async move {
+        let catalog = &state().session_catalog;
+        for lsid in catalog.with_transactions() {
+            catalog.abort(&lsid, code).await;
+        }
+    })
+    .await;
+}

@@ -1,0 +1,135 @@
+//! The commit of a transaction: its entries, its record, and the moment at which all of it takes place.
+
+use pinion_catalog::{TransactionPart, encode_transaction, from_write_error};
+use pinion_clock::{OpTime, Term, Timestamp};
+use pinion_storage::{Entry, WriteError, storage};
+use pinion_wire::{OpContext, Result};
+
+use super::held::release_everywhere;
+use super::open::{OPERATION_OVERHEAD_BYTES, OpenTransaction};
+use super::running::Running;
+use super::state::{TxnState, aborted};
+use crate::compute::compute_bytes;
+use crate::limits::TRANSACTION_ENTRY_BYTES;
+use crate::sessions::{CommitStamp, RecordCollections};
+use crate::state::state;
+
+/// Commits the transaction that a command is of. Gives when it took place; `None` of one that has written nothing.
+///
+/// # Errors
+/// It is aborted then: `NoSuchTransaction` if it was so before, `WriteConflict` and the like.
+pub(crate) async fn commit(ctx: &OpContext, running: &Running) -> Result<Option<Timestamp>> {
+    crate::interrupt::check(ctx)?;
+    let open = running
+        .take_open()
+        .expect("a transaction is committed once");
+    let counters = &state().metrics.counters;
+    let OpenTransaction {
+        lsid,
+        number,
+        unit,
+        operations,
+        operation_bytes,
+        ..
+    } = *open;
+    if operations.is_empty() {
+        storage().abort_unit(unit).await;
+        release_everywhere(lsid, number).await;
+        running.end(TxnState::Committed, OpTime::NULL);
+        counters.transactions_committed.inc();
+        return Ok(None);
+    }
+    let stamp = CommitStamp {
+        lsid,
+        txn_number: number,
+    };
+    let wall_ms = pinion_runtime::wall_ms();
+    let encode = || entries(&stamp, &operations, wall_ms);
+    let entries = compute_bytes(operation_bytes, encode).await;
+    let term = storage().term();
+    let records = RecordCollections::find().expect("they are made before a transaction begins");
+    let record = stamp.write(&records.records, wall_ms, term);
+    let committed = storage().commit_unit(unit, entries, vec![record]).await;
+    release_everywhere(lsid, number).await;
+    match committed {
+        Ok(ts) => {
+            running.end(TxnState::Committed, OpTime::new(ts, Term(term)));
+            counters.transactions_committed.inc();
+            counters.session_records.inc();
+            Ok(Some(ts))
+        }
+        Err(error) => {
+            running.end(TxnState::Aborted, OpTime::NULL);
+            counters.transactions_aborted.inc();
+            Err(match error {
+                WriteError::UnitEnded => aborted(number),
+                error => from_write_error(error),
+            })
+        }
+    }
+}
+
+/// Aborts the transaction that a command is of.
+pub(crate) async fn abort(running: &Running) {
+    let open = running.take_open().expect("a transaction is aborted once");
+    open.abort().await;
+    running.end(TxnState::Aborted, OpTime::NULL);
+}
+
+/// The entries of a transaction: one, if its operations fit into one.
+fn entries(stamp: &CommitStamp, operations: &[bytes::Bytes], wall_ms: i64) -> Vec<Entry> {
+    let ranges = divided(operations.iter().map(bytes::Bytes::len));
+    let last = ranges.len() - 1;
+    let part = |(place, range): (usize, std::ops::Range<usize>)| {
+        let part = match (place == last, last) {
+            (false, _) => TransactionPart::Partial,
+            (true, 0) => TransactionPart::Whole,
+            (true, _) => TransactionPart::Last {
+                count: operations.len() as i64,
+            },
+        };
+        encode_transaction(
+            &stamp.lsid,
+            stamp.txn_number,
+            part,
+            &operations[range],
+            wall_ms,
+        )
+    };
+    ranges.into_iter().enumerate().map(part).collect()
+}
+
+/// Which operations go into which entry.
+fn divided(lens: impl Iterator<Item = usize>) -> Vec<std::ops::Range<usize>> {
+    let (mut ranges, mut first, mut bytes, mut count) = (Vec::new(), 0, 0, 0);
+    for (place, len) in lens.enumerate() {
+        let cost = len + OPERATION_OVERHEAD_BYTES;
+        if place > first && bytes + cost > TRANSACTION_ENTRY_BYTES {
+            ranges.push(first..place);
+            (first, bytes) = (place, 0);
+        }
+        bytes += cost;
+        count = place + 1;
+    }
+    ranges.push(first..count);
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_hold_as_much_as_fits() {
+        let check = |lens: &[usize], expected: &[std::ops::Range<usize>]| {
+            assert_eq!(divided(lens.iter().copied()), expected, "{lens:?}");
+        };
+        const MB: usize = 1024 * 1024;
+        check(&[100], &[0..1]);
+        check(&[100; 5], &[0..5]);
+        check(&[16 * MB], &[0..1]);
+        check(&[16 * MB, 1, 1], &[0..1, 1..3]);
+        check(&[10 * MB, 5 * MB, 5 * MB], &[0..2, 2..3]);
+        check(&[MB; 33], &[0..15, 15..30, 30..33]);
+    }
+}

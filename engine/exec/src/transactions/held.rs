@@ -1,0 +1,116 @@
+//! What transactions hold on one core: which of them run a statement there, snapshots, and the gates that they have passed.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use pinion_catalog::{GateAccess, Pass, from_read_error};
+use pinion_clock::Timestamp;
+use pinion_runtime::on_all_cores;
+use pinion_storage::{PartitionId, SnapshotPin, storage};
+use pinion_wire::Result;
+use pinion_wire::idl::{Lsid, Namespace};
+
+use super::running::Running;
+use crate::state::state;
+
+/// The transactions of one core.
+#[derive(Default)]
+pub(crate) struct Transactions {
+    /// Those that run a statement here, by their sessions.
+    pub(super) running: RefCell<BTreeMap<Lsid, Rc<Running>>>,
+    held: RefCell<BTreeMap<Lsid, Held>>,
+}
+
+/// What a transaction holds here until it ends.
+#[derive(Default)]
+struct Held {
+    /// Keep its snapshot readable.
+    #[allow(dead_code, reason = "held for their drop")]
+    pins: Vec<SnapshotPin>,
+    /// Keep what it has read or written from being dropped or changed.
+    passes: Vec<(Namespace, GateAccess, Pass)>,
+}
+
+impl Transactions {
+    pub(super) fn hold(&self, lsid: Lsid, ns: Namespace, access: GateAccess, pass: Pass) {
+        let mut held = self.held.borrow_mut();
+        let passes = &mut held.entry(lsid).or_default().passes;
+        passes.push((ns, access, pass));
+    }
+
+    fn let_go(&self, lsid: &Lsid) {
+        let held = self.held.borrow_mut().remove(lsid);
+        drop(held);
+    }
+
+    fn leave(&self, lsid: &Lsid, ns: &Namespace) {
+        let mut left = Vec::new();
+        if let Some(held) = self.held.borrow_mut().get_mut(lsid) {
+            left.extend(held.passes.extract_if(.., |(held, ..)| held == ns));
+        }
+        drop(left);
+    }
+
+    /// Lets go of everything.
+    pub(crate) fn clear(&self) {
+        let held = std::mem::take(&mut *self.held.borrow_mut());
+        drop(held);
+    }
+}
+
+/// Keeps the state at `at` readable in every partition, for the transaction of a session.
+///
+/// # Errors
+/// `SnapshotTooOld`; nothing is held then.
+pub(super) async fn pin_everywhere(lsid: Lsid, at: Timestamp) -> Result<()> {
+    let pinned = on_all_cores(move |_| async move { pin_here(lsid, at) }).await;
+    let failed = pinned.into_iter().find_map(Result::err);
+    match failed {
+        None => Ok(()),
+        Some(error) => {
+            on_all_cores(move |_| async move { state().transactions.let_go(&lsid) }).await;
+            Err(error)
+        }
+    }
+}
+
+fn pin_here(lsid: Lsid, at: Timestamp) -> Result<()> {
+    let storage = storage();
+    let mut pins = Vec::new();
+    for partition in (0..storage.partition_count()).map(PartitionId) {
+        if let Some(owned) = storage.partition(partition) {
+            pins.push(owned.pin(at).map_err(from_read_error)?);
+        }
+    }
+    let held = Held {
+        pins,
+        passes: Vec::new(),
+    };
+    let before = state().transactions.held.borrow_mut().insert(lsid, held);
+    assert!(
+        before.is_none(),
+        "a session has one open transaction at a time"
+    );
+    Ok(())
+}
+
+/// Lets go of what a transaction holds, and of its cursors.
+pub(super) async fn release_everywhere(lsid: Lsid, number: i64) {
+    on_all_cores(move |_| async move {
+        let state = state();
+        state.cursors.kill_transaction(&lsid, number);
+        state.transactions.let_go(&lsid);
+    })
+    .await;
+}
+
+/// Leaves the gates of a namespace, behind which the transaction has done nothing: a change of the catalog that it
+/// waits for itself closes them.
+pub(super) async fn leave_everywhere(lsid: Lsid, ns: Namespace) {
+    on_all_cores(move |_| {
+        let ns = ns.clone();
+        async move { state().transactions.leave(&lsid, &ns) }
+    })
+    .await;
+}

@@ -1,0 +1,30 @@
+//! Multi-document transactions: statements of one session that take place together or not at all.
+//!
+//! A transaction is *open* from its first statement to its commit or its abort. Its writes are intents in storage (an open
+//! unit), its reads are of one snapshot and of these. It waits at its session's home between statements, and a statement takes
+//! it along with the session (`run`). What it holds of other operations, the snapshot of each partition and the gates
+//! that it has passed, lies with the cores (`held`), until it ends.
+//!
+//! Source: replication document, "Transactions".
+
+mod abort;
+mod chains;
+mod commit;
+mod held;
+mod open;
+mod refusals;
+mod run;
+mod running;
+mod shown;
+mod state;
+
+pub(crate) use abort::{abort_all, abort_sessions, start};
+pub(crate) use chains::{Piece, piece_of};
+pub(crate) use commit::{abort, commit};
+pub(crate) use held::Transactions;
+pub(crate) use open::OpenTransaction;
+pub(crate) use refusals::{check_command, check_level, no_measurements, not_empty};
+pub(crate) use run::run;
+pub(crate) use running::{InUnit, Running, ends_command, fail, is_in, of};
+pub(crate) use shown::{OpenShown, idle, open_counts, running};
+pub(crate) use state::{Active, Admitted, Asked, TxnState, admit};

@@ -1,0 +1,168 @@
+//! A statement of a transaction from its session's home and back.
+
+use std::future::Future;
+use std::rc::Rc;
+
+use pinion_catalog::from_fatal;
+use pinion_clock::{OpTime, Timestamp};
+use pinion_runtime::Duration;
+use pinion_storage::storage;
+use pinion_wire::idl::ReadConcern;
+use pinion_wire::{ErrorCode, Invocation, OpContext, Reply, Result};
+
+use super::open::OpenTransaction;
+use super::refusals::asked;
+use super::running::{Running, at_home};
+use super::state::{Admitted, TxnState, aborted};
+use crate::concern::prepare_transaction;
+use crate::interrupt::interruptible;
+use crate::limits::MAX_SNAPSHOT_RETRIES;
+use crate::sessions::{CheckedOut, RecordCollections, check_out_transaction};
+use crate::state::state;
+use crate::topology::check_runs_here;
+
+/// Runs a command of a transaction. One that fails aborts it.
+///
+/// # Errors
+/// Those of the command, and as of [`super::admit`].
+pub(crate) async fn run<F, Fut>(mut cmd: Invocation, handler: F) -> Result<Reply>
+where
+    F: FnOnce(Invocation) -> Fut,
+    Fut: Future<Output = Result<Reply>>,
+{
+    let ctx = cmd.ctx.clone();
+    let (Some(lsid), Some(number)) = (&ctx.args.lsid, ctx.args.txn_number) else {
+        unreachable!("autocommit comes with both, or is refused");
+    };
+    let lsid = at_home(lsid);
+    let limit_secs = state().parameters.borrow().transaction_lifetime_secs;
+    let lifetime = Duration::from_secs(limit_secs.max(1) as u64);
+    let asked = asked(&cmd);
+    let (mut session, admitted) =
+        check_out_transaction(&ctx, lsid, number, asked, lifetime).await?;
+    let began = pinion_runtime::now();
+    // The node may have stepped down before its sessions were asked for their transactions.
+    let open = match check_runs_here(&state(), &cmd) {
+        Ok(()) if admitted == Admitted::Begins => begin(&cmd, &session, number).await.map(Some),
+        Ok(()) => match (admitted, session.take_open()) {
+            // A command before this one was given up when it was about to abort it.
+            (Admitted::Continues, None) => Err(aborted(number)),
+            (_, open) => Ok(open),
+        },
+        Err(error) => Err(error),
+    };
+    let open = match open {
+        Ok(open) => open,
+        Err(error) => {
+            session.abort_open().await;
+            return Err(error);
+        }
+    };
+    let running = match open {
+        Some(open) => Running::begin(open),
+        None => Running::committed(lsid, session.last_write()),
+    };
+    let mut statement = Statement {
+        session,
+        running: running.clone(),
+        is_complete: false,
+    };
+    cmd.ctx.read_concern = ReadConcern::default();
+    let result = handler(cmd).await;
+    statement.is_complete = true;
+    statement.finish(began.elapsed(), result).await
+}
+
+/// Begins a transaction with the read concern of its first statement.
+async fn begin(
+    cmd: &Invocation,
+    session: &CheckedOut,
+    number: i64,
+) -> Result<Box<OpenTransaction>> {
+    let concern = prepare_transaction(cmd).await?;
+    let ctx = &cmd.ctx;
+    // What records the commit is there before anything is held that a change of the catalog would wait for.
+    RecordCollections::ensure(ctx).await?;
+    let mut attempts = 0;
+    loop {
+        let at = snapshot(ctx, &concern).await?;
+        let begun = OpenTransaction::begin(*session.lsid(), number, concern, at).await;
+        match begun {
+            Err(error)
+                if error.code == ErrorCode::SNAPSHOT_TOO_OLD
+                    && concern.at_cluster_time.is_none()
+                    && attempts < MAX_SNAPSHOT_RETRIES =>
+            {
+                attempts += 1;
+            }
+            Ok(open) => {
+                state().metrics.counters.transactions_started.inc();
+                return Ok(open);
+            }
+            error => return error,
+        }
+    }
+}
+
+/// The time of the state that a transaction reads: the one that it names, or that of everything acknowledged so far. What is not
+/// committed by then is by the time its own commit is.
+async fn snapshot(ctx: &OpContext, concern: &ReadConcern) -> Result<Timestamp> {
+    match concern.at_cluster_time {
+        Some(at) => Ok(at),
+        None => interruptible(ctx, storage().read_timestamp())
+            .await?
+            .map_err(from_fatal),
+    }
+}
+
+/// A command and what it has taken along. It is given back whatever becomes of the command.
+struct Statement {
+    session: CheckedOut,
+    running: Rc<Running>,
+    is_complete: bool,
+}
+
+impl Statement {
+    async fn finish(mut self, took: Duration, result: Result<Reply>) -> Result<Reply> {
+        let running = self.running.clone();
+        if let Some(ended) = running.ended() {
+            self.session.end_transaction(ended.state, ended.written);
+        } else if let Some(mut open) = running.take_open() {
+            open.active += took;
+            self.session.put_open(open);
+            if result.is_err() || running.has_failed() {
+                self.session.abort_open().await;
+            }
+        }
+        result
+    }
+}
+
+impl Drop for Statement {
+    fn drop(&mut self) {
+        self.running.leave();
+        if self.is_complete {
+            return;
+        }
+        // The command was given up: what it has done of its statement is not known.
+        match self.running.ended() {
+            Some(ended) => self.session.end_transaction(ended.state, ended.written),
+            None => {
+                if let Some(open) = self.running.take_open() {
+                    self.session.put_open(open);
+                }
+                self.session.doom();
+            }
+        }
+    }
+}
+
+impl CheckedOut {
+    /// Aborts the transaction, if it is open.
+    async fn abort_open(&mut self) {
+        if let Some(open) = self.take_open() {
+            open.abort().await;
+        }
+        self.end_transaction(TxnState::Aborted, OpTime::NULL);
+    }
+}

@@ -1,0 +1,357 @@
+//! A transaction while one of its statements runs: what the statement reads, and how it writes.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use pinion_catalog::{Collection, GateAccess, NO_USER, Uuid, core_catalog};
+use pinion_clock::{OpTime, Timestamp};
+use pinion_runtime::Duration;
+use pinion_storage::{ReadAt, Statement, UnitId, WriteError, storage};
+use pinion_wire::idl::{Lsid, Namespace};
+use pinion_wire::{Error, ErrorCode, LabelContext, OpContext, Result, labels, labels_for};
+
+use super::held::leave_everywhere;
+use super::open::OpenTransaction;
+use super::refusals::{check_namespace, check_written};
+use super::shown::OpenShown;
+use super::state::TxnState;
+use crate::acquire::enter;
+use crate::interrupt::is_interruption;
+use crate::state::state;
+use crate::topology::Intent;
+
+/// What statements of a transaction read: its snapshot, and over it what it has written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct InUnit {
+    pub at: Timestamp,
+    pub unit: UnitId,
+}
+
+impl InUnit {
+    pub(crate) fn read_at(self) -> ReadAt {
+        ReadAt::In {
+            at: self.at,
+            unit: self.unit,
+        }
+    }
+}
+
+/// How a transaction has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ended {
+    pub state: TxnState,
+    /// Its last write, if it was committed with one.
+    pub written: OpTime,
+}
+
+/// The transaction that a statement of this core is of.
+pub(crate) struct Running {
+    lsid: Lsid,
+    /// `None` while it writes, and once it has ended.
+    open: RefCell<Option<Box<OpenTransaction>>>,
+    /// `None` if it was committed before this command.
+    reads: Option<InUnit>,
+    shown: Option<OpenShown>,
+    /// What it has written last, if it was committed before.
+    committed: OpTime,
+    has_failed: Cell<bool>,
+    ended: Cell<Option<Ended>>,
+}
+
+/// The session as its home knows it.
+pub(super) fn at_home(lsid: &Lsid) -> Lsid {
+    Lsid {
+        uid: Some(lsid.uid.unwrap_or(NO_USER)),
+        ..*lsid
+    }
+}
+
+/// Whether an operation is a statement of a transaction, or its end.
+pub(crate) fn is_in(ctx: &OpContext) -> bool {
+    ctx.args.autocommit == Some(false)
+}
+
+/// The transaction that an operation of this core is in.
+pub(crate) fn of(ctx: &OpContext) -> Option<Rc<Running>> {
+    if !is_in(ctx) {
+        return None;
+    }
+    let lsid = at_home(ctx.args.lsid.as_ref()?);
+    state().transactions.running.borrow().get(&lsid).cloned()
+}
+
+/// A statement has failed in a part of its reply: its transaction is aborted.
+pub(crate) fn fail(ctx: &OpContext) {
+    if let Some(running) = of(ctx) {
+        running.has_failed.set(true);
+    }
+}
+
+/// Whether an error is the answer to the whole command, and not one of a statement in it: it was stopped, or its transaction
+/// may be tried again as a whole.
+pub(crate) fn ends_command(ctx: &OpContext, error: &Error) -> bool {
+    is_interruption(error) || (is_in(ctx) && is_transient(error.code))
+}
+
+fn is_transient(code: ErrorCode) -> bool {
+    let context = LabelContext {
+        in_transaction: true,
+        ..LabelContext::default()
+    };
+    labels_for(code, None, context).contains(&labels::TRANSIENT_TRANSACTION)
+}
+
+impl Running {
+    /// A statement begins on this core.
+    ///
+    /// # Panics
+    /// If the session runs another one here.
+    pub(super) fn begin(open: Box<OpenTransaction>) -> Rc<Running> {
+        let reads = InUnit {
+            at: open.unit.snapshot(),
+            unit: open.unit.id(),
+        };
+        Running::enter(Running {
+            lsid: open.lsid,
+            shown: Some(OpenShown::of(&open, None)),
+            open: RefCell::new(Some(open)),
+            reads: Some(reads),
+            committed: OpTime::NULL,
+            has_failed: Cell::new(false),
+            ended: Cell::new(None),
+        })
+    }
+
+    /// A commit comes again.
+    pub(super) fn committed(lsid: Lsid, written: OpTime) -> Rc<Running> {
+        Running::enter(Running {
+            lsid,
+            open: RefCell::new(None),
+            reads: None,
+            shown: None,
+            committed: written,
+            has_failed: Cell::new(false),
+            ended: Cell::new(None),
+        })
+    }
+
+    fn enter(running: Running) -> Rc<Running> {
+        let running = Rc::new(running);
+        let table = &state().transactions.running;
+        let before = table.borrow_mut().insert(running.lsid, running.clone());
+        assert!(before.is_none(), "a session runs one command at a time");
+        running
+    }
+
+    pub(super) fn leave(&self) {
+        if let Some(state) = crate::state::try_state() {
+            state.transactions.running.borrow_mut().remove(&self.lsid);
+        }
+    }
+
+    pub(super) fn shown(&self) -> Option<&OpenShown> {
+        self.shown.as_ref()
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed.get()
+    }
+
+    pub(super) fn take_open(&self) -> Option<Box<OpenTransaction>> {
+        self.open.take()
+    }
+
+    pub(super) fn ended(&self) -> Option<Ended> {
+        self.ended.get()
+    }
+
+    pub(super) fn end(&self, state: TxnState, written: OpTime) {
+        self.ended.set(Some(Ended { state, written }));
+    }
+
+    /// What the transaction wrote last, if it was committed before this command.
+    pub(crate) fn committed_before(&self) -> Option<OpTime> {
+        self.reads.is_none().then_some(self.committed)
+    }
+
+    /// What its statements read.
+    pub(crate) fn reads(&self) -> InUnit {
+        self.reads
+            .expect("what is committed already runs no statement")
+    }
+
+    fn with<R>(&self, look: impl FnOnce(&mut OpenTransaction) -> R) -> R {
+        let mut open = self.open.borrow_mut();
+        look(open.as_mut().expect("nothing writes while this is asked"))
+    }
+
+    /// Passes the gate of a namespace for as long as the transaction is open. Behind one that it has passed already it is,
+    /// whatever waits for it there.
+    ///
+    /// # Errors
+    /// `LockTimeout` if the gate stays closed; the namespace is none of a transaction's.
+    pub(crate) async fn enter_gate(
+        &self,
+        ctx: &OpContext,
+        ns: &Namespace,
+        access: GateAccess,
+    ) -> Result<()> {
+        check_namespace(ns)?;
+        let has_passed = self.with(|open| {
+            let mut passed = open.passed.iter();
+            passed.any(|(passed, as_what)| {
+                passed == ns && (*as_what == access || *as_what == GateAccess::Write)
+            })
+        });
+        if has_passed {
+            return Ok(());
+        }
+        let patience_ms = state().parameters.borrow().transaction_lock_timeout_ms;
+        let entering = enter(ctx, ns, access);
+        let pass = match patience_ms {
+            ..0 => entering.await?,
+            ms => {
+                // What is open now is passed in the first poll, however short the patience.
+                let patience = Duration::from_millis(ms.max(1) as u64);
+                match pinion_runtime::timeout(patience, entering).await {
+                    Ok(pass) => pass?,
+                    Err(_) => return Err(lock_timeout(ns, access, ms)),
+                }
+            }
+        };
+        state()
+            .transactions
+            .hold(self.lsid, ns.clone(), access, pass);
+        self.with(|open| open.passed.push((ns.clone(), access)));
+        Ok(())
+    }
+
+    /// Leaves the gates of a namespace where nothing was written: the catalog is about to be changed for the transaction.
+    pub(crate) async fn leave_gates(&self, ns: &Namespace) {
+        self.with(|open| open.passed.retain(|(passed, _)| passed != ns));
+        leave_everywhere(self.lsid, ns.clone()).await;
+    }
+
+    /// Whether the transaction has written to a collection.
+    pub(crate) fn has_written(&self, uuid: Uuid) -> bool {
+        self.with(|open| {
+            open.operations.iter().any(|operation| {
+                let operation = pinion_catalog::stored_document(operation);
+                pinion_bson::get(operation, "ui").and_then(Uuid::from_bson) == Some(uuid)
+            })
+        })
+    }
+
+    /// What has this name now was made, or got its indexes, for the transaction.
+    pub(crate) fn made(&self, ns: &Namespace) {
+        if let Some(collection) = core_catalog().get(ns) {
+            self.with(|open| open.made.push(collection.uuid));
+        }
+    }
+
+    /// Whether a collection is now what it was at the transaction's snapshot.
+    ///
+    /// # Errors
+    /// `SnapshotUnavailable`, `WriteConflict`: the whole transaction may be tried again.
+    pub(crate) fn check_unchanged(
+        &self,
+        ns: &Namespace,
+        collection: Option<&Collection>,
+        intent: Intent,
+    ) -> Result<()> {
+        if intent == Intent::Write {
+            check_written(ns, collection)?;
+        }
+        let Some(collection) = collection else {
+            return Ok(());
+        };
+        let changed_at = core_catalog().current().changed_at(collection.number);
+        let at = self.reads().at;
+        if changed_at <= at || self.with(|open| open.made.contains(&collection.uuid)) {
+            return Ok(());
+        }
+        let (code, what) = match intent {
+            Intent::Read => (
+                ErrorCode::SNAPSHOT_UNAVAILABLE,
+                "Unable to read from a snapshot",
+            ),
+            Intent::Write => (ErrorCode::WRITE_CONFLICT, "Unable to write to a collection"),
+        };
+        Err(Error::new(
+            code,
+            format!(
+                "{what} due to pending collection catalog changes to collection '{ns}'; please retry the operation. \
+                 Snapshot timestamp is {at}. Collection minimum timestamp is {changed_at}"
+            ),
+        ))
+    }
+
+    /// Executes statements in their order, up to the first that is refused.
+    pub(crate) async fn execute(
+        &self,
+        statements: Vec<Statement>,
+    ) -> Vec<std::result::Result<Timestamp, WriteError>> {
+        let at = self.reads().at;
+        let mut results = Vec::with_capacity(statements.len());
+        let mut taken = Taken {
+            open: Some(self.open.take().expect("one statement writes at a time")),
+            running: self,
+        };
+        let mut is_refused = false;
+        for Statement { writes, entry } in statements {
+            if is_refused {
+                results.push(Err(WriteError::NotReached));
+                continue;
+            }
+            let open = taken.open.as_mut().expect("it is here until it is dropped");
+            let has_room = entry
+                .as_ref()
+                .is_none_or(|operation| open.has_room(&operation.bytes));
+            let written = match has_room {
+                true => storage().write_unit(&mut open.unit, writes).await,
+                false => Err(WriteError::UnitTooLarge),
+            };
+            match written {
+                Ok(()) => {
+                    if let Some(operation) = entry {
+                        open.add(operation.bytes);
+                    }
+                    results.push(Ok(at));
+                }
+                Err(error) => {
+                    is_refused = true;
+                    // Memory is free when others have ended: the whole transaction may be tried again.
+                    let error = match error {
+                        WriteError::CacheFull => WriteError::Conflict,
+                        error => error,
+                    };
+                    results.push(Err(error));
+                }
+            }
+        }
+        results
+    }
+}
+
+/// The transaction while it writes. It comes back whatever becomes of the write.
+struct Taken<'r> {
+    open: Option<Box<OpenTransaction>>,
+    running: &'r Running,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        *self.running.open.borrow_mut() = self.open.take();
+    }
+}
+
+fn lock_timeout(ns: &Namespace, access: GateAccess, ms: i32) -> Error {
+    let mode = match access {
+        GateAccess::Read => "IS",
+        GateAccess::Write => "IX",
+    };
+    Error::new(
+        ErrorCode::LOCK_TIMEOUT,
+        format!("Unable to acquire {mode} lock on '{ns}' within {ms}ms."),
+    )
+}

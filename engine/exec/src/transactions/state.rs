@@ -1,0 +1,175 @@
+//! The states of a transaction, and which command may come in which: a table without clocks, storage or sessions.
+//!
+//! Source: replication document, "Life of a Multi-Document Transaction"; codes and texts are MongoDB's.
+
+use pinion_wire::{Error, ErrorCode, Result};
+
+/// What has become of the transaction that has a session's latest number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TxnState {
+    /// It takes statements.
+    InProgress,
+    /// Its commit is in the log.
+    Committed,
+    /// Nothing of it has taken place, or will.
+    Aborted,
+}
+
+/// What a session knows of its latest number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Active {
+    /// -1 before the first.
+    pub number: i64,
+    /// `None` if that is the number of a retryable write, or of nothing.
+    pub transaction: Option<TxnState>,
+}
+
+/// What a command wants of the transaction that it names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Asked {
+    /// To be the first statement of a new one.
+    Start,
+    Statement,
+    Commit,
+    Abort,
+}
+
+/// What such a command does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Admitted {
+    /// It begins a transaction; one that the session has in progress is aborted before.
+    Begins,
+    /// It is one of the transaction in progress.
+    Continues,
+    /// It commits what is committed already.
+    IsCommitted,
+}
+
+/// Whether a command with this transaction number may run in a session, and as what.
+///
+/// # Errors
+/// `TransactionTooOld`, `NoSuchTransaction`, `TransactionCommitted`, `ConflictingOperationInProgress`.
+pub(crate) fn admit(active: Active, asked: Asked, number: i64, session: &str) -> Result<Admitted> {
+    if number < active.number {
+        return Err(too_old(active, number, session));
+    }
+    if asked == Asked::Start {
+        if number > active.number {
+            return Ok(Admitted::Begins);
+        }
+        return Err(Error::new(
+            ErrorCode::CONFLICTING_OPERATION_IN_PROGRESS,
+            "Only servers in a sharded cluster can start a new transaction at the active transaction number",
+        ));
+    }
+    let known = active.transaction.filter(|_| number == active.number);
+    match (known, asked) {
+        (None, _) => Err(Error::new(
+            ErrorCode::NO_SUCH_TRANSACTION,
+            format!(
+                "Given transaction number {number} does not match any in-progress transactions. The active \
+                 transaction number is {}",
+                active.number
+            ),
+        )),
+        (Some(TxnState::InProgress), _) => Ok(Admitted::Continues),
+        (Some(TxnState::Committed), Asked::Commit) => Ok(Admitted::IsCommitted),
+        (Some(TxnState::Committed), _) => Err(Error::new(
+            ErrorCode::TRANSACTION_COMMITTED,
+            format!("Transaction with {{ txnNumber: {number} }} has been committed."),
+        )),
+        (Some(TxnState::Aborted), _) => Err(aborted(number)),
+    }
+}
+
+/// What a command is told of a transaction that was aborted before.
+pub(crate) fn aborted(number: i64) -> Error {
+    Error::new(
+        ErrorCode::NO_SUCH_TRANSACTION,
+        format!("Transaction with {{ txnNumber: {number} }} has been aborted."),
+    )
+}
+
+fn too_old(active: Active, number: i64, session: &str) -> Error {
+    let newer = match active.transaction {
+        Some(_) => "transaction",
+        None => "retryable write",
+    };
+    Error::new(
+        ErrorCode::TRANSACTION_TOO_OLD,
+        format!(
+            "Cannot start transaction with {{ txnNumber: {number} }} on session {session} because a newer {newer} with \
+             txnNumber {} has already started on this session.",
+            active.number
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_come_in_which_state() {
+        use Asked::{Abort, Commit, Start, Statement};
+        const NO_SUCH: i32 = 251;
+        const COMMITTED: i32 = 256;
+        const TOO_OLD: i32 = 225;
+        const CONFLICTING: i32 = 117;
+        let begins = Ok(Admitted::Begins);
+        let goes_on = Ok(Admitted::Continues);
+        let is_committed = Ok(Admitted::IsCommitted);
+        // The number of the command is below the session's, the same, and above it.
+        type Row = [Result<Admitted, i32>; 3];
+        let check = |transaction: Option<TxnState>, asked: Asked, expected: Row| {
+            let number = 5;
+            let active = Active {
+                number,
+                transaction,
+            };
+            let found = [4, 5, 6].map(|asked_for| {
+                admit(active, asked, asked_for, "s").map_err(|error| error.code.0)
+            });
+            assert_eq!(found, expected, "{transaction:?} {asked:?}");
+        };
+        let old = Err(TOO_OLD);
+        let all = [
+            None,
+            Some(TxnState::InProgress),
+            Some(TxnState::Committed),
+            Some(TxnState::Aborted),
+        ];
+        for state in all {
+            check(state, Start, [old, Err(CONFLICTING), begins]);
+        }
+        for asked in [Statement, Commit, Abort] {
+            check(None, asked, [old, Err(NO_SUCH), Err(NO_SUCH)]);
+            let in_progress = Some(TxnState::InProgress);
+            check(in_progress, asked, [old, goes_on, Err(NO_SUCH)]);
+            let aborted = Some(TxnState::Aborted);
+            check(aborted, asked, [old, Err(NO_SUCH), Err(NO_SUCH)]);
+        }
+        let committed = Some(TxnState::Committed);
+        check(committed, Commit, [old, is_committed, Err(NO_SUCH)]);
+        for asked in [Statement, Abort] {
+            check(committed, asked, [old, Err(COMMITTED), Err(NO_SUCH)]);
+        }
+    }
+
+    #[test]
+    fn a_session_begins_with_any_number() {
+        let nothing = Active {
+            number: -1,
+            transaction: None,
+        };
+        assert_eq!(
+            admit(nothing, Asked::Start, 0, "s").ok(),
+            Some(Admitted::Begins)
+        );
+        let error = admit(nothing, Asked::Statement, 3, "s").expect_err("there is none");
+        assert_eq!(
+            error.message,
+            "Given transaction number 3 does not match any in-progress transactions. The active transaction number is -1"
+        );
+    }
+}

@@ -1,0 +1,182 @@
+//! Change streams: nothing is shown before a majority has it, everything once, and tokens of one core's cursor hold on another.
+
+use pinion_bson::{Bson, Document, doc};
+use pinion_clock::OpTime;
+use pinion_storage::storage;
+use pinion_wire::MemberState;
+
+use crate::fake_set::{become_member, of_term_1, within_ms};
+use crate::harness::{Client, with_member};
+
+/// Everything that is written by now is committed.
+async fn commit_all() {
+    let last = of_term_1(storage().last_allotted());
+    become_member(MemberState::Primary, true, last).await;
+}
+
+fn batch(reply: &Document, name: &str) -> (Vec<Document>, Document, i64) {
+    let cursor = reply.get_document("cursor").expect("a cursor");
+    let events = cursor.get_array(name).expect("a batch").iter();
+    let events = events.map(|event| event.as_document().expect("a document").clone());
+    let token = cursor
+        .get_document("postBatchResumeToken")
+        .expect("a token");
+    (
+        events.collect(),
+        token.clone(),
+        cursor.get_i64("id").expect("an id"),
+    )
+}
+
+/// The events of one `getMore`, and the token behind them.
+async fn more(client: &Client, id: i64) -> (Vec<Document>, Document) {
+    let reply = client
+        .ok(doc! { "getMore": id, "collection": "c", "maxTimeMS": 50 })
+        .await;
+    let (events, token, left) = batch(&reply, "nextBatch");
+    assert_eq!(left, id);
+    (events, token)
+}
+
+async fn opened(
+    client: &Client,
+    spec: Document,
+    behind: Vec<Bson>,
+) -> (Vec<Document>, Document, i64) {
+    let mut pipeline = vec![Bson::Document(doc! { "$changeStream": spec })];
+    pipeline.extend(behind);
+    let reply = client
+        .ok(doc! { "aggregate": "c", "pipeline": pipeline, "cursor": {} })
+        .await;
+    batch(&reply, "firstBatch")
+}
+
+fn ids(events: &[Document]) -> Vec<Bson> {
+    let key = |event: &Document| event.get_document("documentKey").expect("a key")["_id"].clone();
+    events.iter().map(key).collect()
+}
+
+async fn insert(client: &Client, id: i32) {
+    let insert = doc! { "insert": "c", "documents": [{ "_id": id }], "writeConcern": { "w": 1 } };
+    client.ok(insert).await;
+}
+
+#[test]
+fn what_a_majority_has_is_shown_once() {
+    with_member(2300, &[2], 3, None, |_, client| async move {
+        become_member(MemberState::Primary, true, OpTime::NULL).await;
+        insert(&client, 0).await;
+        let (events, _, id) = opened(&client, doc! {}, vec![]).await;
+        assert_eq!(events, []);
+        insert(&client, 1).await;
+        assert_eq!(more(&client, id).await.0, []);
+        commit_all().await;
+        insert(&client, 2).await;
+        let (events, token) = more(&client, id).await;
+        assert_eq!(ids(&events), [Bson::Int32(1)]);
+        assert_eq!(&token, events[0].get_document("_id").expect("a token"));
+        assert_eq!(more(&client, id).await.0, []);
+        commit_all().await;
+        // From another connection, on another core.
+        let (events, _) = more(&client.on(1), id).await;
+        assert_eq!(ids(&events), [Bson::Int32(2)]);
+        // The same from the first event's token on, whatever core has the stream.
+        for core in 0..2 {
+            let resumed = doc! { "resumeAfter": token.clone() };
+            let (events, ..) = opened(&client.on(core), resumed, vec![]).await;
+            assert_eq!(ids(&events), [Bson::Int32(2)]);
+        }
+    });
+}
+
+#[test]
+fn a_wait_ends_when_more_is_committed() {
+    with_member(2301, &[2], 3, None, |_, client| async move {
+        become_member(MemberState::Primary, true, OpTime::NULL).await;
+        insert(&client, 0).await;
+        commit_all().await;
+        let (.., id) = opened(&client, doc! {}, vec![]).await;
+        let waiting = client.ok(doc! { "getMore": id, "collection": "c", "maxTimeMS": 60_000 });
+        let waiting = pinion_runtime::spawn(pinion_runtime::Queue::Foreground, waiting);
+        insert(&client, 1).await;
+        commit_all().await;
+        let reply = within_ms(1000, waiting).await.expect("not cancelled");
+        assert_eq!(ids(&batch(&reply, "nextBatch").0), [Bson::Int32(1)]);
+    });
+}
+
+#[test]
+fn quiet_streams_have_tokens_that_move_on() {
+    with_member(2302, &[1], 2, None, |_, client| async move {
+        become_member(MemberState::Primary, true, OpTime::NULL).await;
+        insert(&client, 0).await;
+        commit_all().await;
+        let none = vec![Bson::Document(
+            doc! { "$match": { "operationType": "delete" } },
+        )];
+        let (events, first, id) = opened(&client, doc! {}, none.clone()).await;
+        assert_eq!(events, []);
+        for n in 1..400 {
+            insert(&client, n).await;
+        }
+        commit_all().await;
+        let (events, token) = more(&client, id).await;
+        assert_eq!(events, []);
+        assert!(token.get_str("_data").unwrap() > first.get_str("_data").unwrap());
+        client
+            .ok(doc! { "delete": "c", "deletes": [{ "q": { "_id": 7 }, "limit": 1 }], "writeConcern": { "w": 1 } })
+            .await;
+        commit_all().await;
+        for behind in [first, token] {
+            let (events, ..) = opened(&client, doc! { "resumeAfter": behind }, none.clone()).await;
+            assert_eq!(ids(&events), [Bson::Int32(7)]);
+        }
+    });
+}
+
+#[test]
+fn a_statement_of_many_documents_shows_each() {
+    with_member(2303, &[2], 4, None, |_, client| async move {
+        become_member(MemberState::Primary, true, OpTime::NULL).await;
+        let documents: Vec<Document> = (0..500).map(|n| doc! { "_id": n, "n": 0 }).collect();
+        client
+            .ok(doc! { "insert": "c", "documents": documents, "writeConcern": { "w": 1 } })
+            .await;
+        commit_all().await;
+        let (.., id) = opened(&client, doc! {}, vec![]).await;
+        let update = doc! { "q": {}, "u": { "$set": { "n": 1 } }, "multi": true };
+        client
+            .ok(doc! { "update": "c", "updates": [update], "writeConcern": { "w": 1 } })
+            .await;
+        commit_all().await;
+        let mut seen = Vec::new();
+        while seen.len() < 500 {
+            let (events, _) = more(&client, id).await;
+            assert!(!events.is_empty(), "{} events", seen.len());
+            assert!(
+                events
+                    .iter()
+                    .all(|event| event.get_str("operationType").ok() == Some("update"))
+            );
+            let tokens = events.windows(2).map(|pair| {
+                let data = |event: &Document| {
+                    event
+                        .get_document("_id")
+                        .unwrap()
+                        .get_str("_data")
+                        .unwrap()
+                        .to_owned()
+                };
+                (data(&pair[0]), data(&pair[1]))
+            });
+            assert!(tokens.into_iter().all(|(before, behind)| before < behind));
+            seen.extend(
+                ids(&events)
+                    .into_iter()
+                    .map(|id| id.as_i32().expect("a number")),
+            );
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (0..500).collect::<Vec<_>>());
+    });
+}

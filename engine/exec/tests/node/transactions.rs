@@ -1,0 +1,443 @@
+//! Transactions on a member of a replica set: what statements see, what is refused, and how transactions end.
+
+use pinion_bson::{Document, doc};
+use pinion_clock::OpTime;
+use pinion_runtime::sim::Death;
+use pinion_runtime::{Duration, sleep};
+use pinion_wire::MemberState;
+
+use crate::fake_set::become_member;
+use crate::harness::{Client, with_member, with_node};
+use crate::retryable::{SHAPES, become_primary, session_id};
+
+/// The command as a statement of a session's transaction.
+fn statement(session: u8, txn_number: i64, command: Document) -> Document {
+    let mut command = command;
+    command.insert("lsid", session_id(session));
+    command.insert("txnNumber", txn_number);
+    command.insert("autocommit", false);
+    command
+}
+
+/// The command as the first statement.
+fn first(session: u8, txn_number: i64, command: Document) -> Document {
+    let mut command = statement(session, txn_number, command);
+    command.insert("startTransaction", true);
+    command
+}
+
+fn commit(session: u8, txn_number: i64) -> Document {
+    statement(session, txn_number, doc! { "commitTransaction": 1 })
+}
+
+fn abort(session: u8, txn_number: i64) -> Document {
+    statement(session, txn_number, doc! { "abortTransaction": 1 })
+}
+
+fn insert(ids: &[i32]) -> Document {
+    let documents: Vec<_> = ids.iter().map(|id| doc! { "_id": id, "n": 0 }).collect();
+    doc! { "insert": "c", "documents": documents }
+}
+
+fn all() -> Document {
+    doc! { "find": "c", "sort": { "_id": 1 } }
+}
+
+async fn ids(client: &Client, find: Document) -> Vec<i32> {
+    let reply = client.ok(find).await;
+    let batch = reply
+        .get_document("cursor")
+        .expect("a cursor")
+        .get_array("firstBatch");
+    let id = |found: &pinion_bson::Bson| {
+        found
+            .as_document()
+            .expect("one")
+            .get_i32("_id")
+            .expect("an id")
+    };
+    batch.expect("a batch").iter().map(id).collect()
+}
+
+fn committed(client: &Client, command: Document) -> impl Future<Output = Document> + use<> {
+    client.at("admin").ok(command)
+}
+
+#[test]
+fn a_transaction_takes_place_as_a_whole() {
+    for (seed, (cores, partitions)) in (2100..).zip(SHAPES) {
+        with_node(seed, cores, partitions, |client| async move {
+            become_primary().await;
+            client
+                .ok(doc! { "createIndexes": "c", "indexes": [{ "key": { "n": 1 }, "name": "n" }] })
+                .await;
+            client.ok(insert(&[1, 2, 3])).await;
+            client.ok(first(1, 1, insert(&[10, 11, 12, 13]))).await;
+            let update = doc! { "update": "c", "updates": [
+                { "q": { "n": 0 }, "u": { "$inc": { "n": 5 } }, "multi": true },
+                { "q": { "_id": 20 }, "u": { "$set": { "n": 7 } }, "upsert": true },
+            ] };
+            let reply = client.on(1).ok(statement(1, 1, update)).await;
+            assert_eq!(reply.get_i32("n").ok(), Some(8), "{reply}");
+            let delete = doc! { "delete": "c", "deletes": [{ "q": { "_id": 2 }, "limit": 1 }] };
+            client.ok(statement(1, 1, delete)).await;
+            let modify = doc! { "findAndModify": "c", "query": { "_id": 1 }, "update": { "$inc": { "n": 1 } }, "new": true };
+            let reply = client.on(2).ok(statement(1, 1, modify)).await;
+            assert_eq!(
+                reply.get_document("value").unwrap(),
+                &doc! { "_id": 1, "n": 6 }
+            );
+            // It sees what it has written, by every way; others do not.
+            let own = [1, 3, 10, 11, 12, 13, 20];
+            assert_eq!(ids(&client.on(1), statement(1, 1, all())).await, own);
+            let by_index = doc! { "find": "c", "filter": { "n": 5 }, "sort": { "_id": 1 } };
+            assert_eq!(
+                ids(&client, statement(1, 1, by_index.clone())).await,
+                [3, 10, 11, 12, 13]
+            );
+            let counted = doc! { "aggregate": "c", "pipeline": [{ "$count": "n" }], "cursor": {} };
+            let reply = client.ok(statement(1, 1, counted)).await;
+            assert!(reply.to_string().contains("\"n\": 7"), "{reply}");
+            let distinct = doc! { "distinct": "c", "key": "n" };
+            let reply = client.ok(statement(1, 1, distinct)).await;
+            assert_eq!(
+                reply.get_array("values").map(Vec::len).ok(),
+                Some(3),
+                "{reply}"
+            );
+            assert_eq!(ids(&client, all()).await, [1, 2, 3]);
+            committed(&client.on(1), commit(1, 1)).await;
+            assert_eq!(ids(&client, all()).await, own);
+            assert_eq!(ids(&client, by_index).await, [3, 10, 11, 12, 13]);
+            // Sent again it is the same; a statement comes too late.
+            committed(&client, commit(1, 1)).await;
+            client.fails(statement(1, 1, all()), 256).await;
+            client.at("admin").fails(abort(1, 1), 256).await;
+            pinion_exec::forget_sessions().await;
+            committed(&client, commit(1, 1)).await;
+            let validated = client.ok(doc! { "validate": "c", "full": true }).await;
+            assert_eq!(validated.get_bool("valid").ok(), Some(true), "{validated}");
+            let records = client
+                .at("config")
+                .find(doc! { "find": "transactions" })
+                .await;
+            assert_eq!(records.len(), 1);
+            assert_eq!(records[0].get_str("state").ok(), Some("committed"));
+        });
+    }
+}
+
+#[test]
+fn an_aborted_transaction_leaves_nothing() {
+    for (seed, (cores, partitions)) in (2110..).zip(SHAPES) {
+        with_node(seed, cores, partitions, |client| async move {
+            become_primary().await;
+            client.ok(insert(&[1, 2])).await;
+            client.ok(first(1, 1, insert(&[3, 4, 5]))).await;
+            committed(&client, abort(1, 1)).await;
+            client.fails(statement(1, 1, all()), 251).await;
+            client.at("admin").fails(commit(1, 1), 251).await;
+            assert_eq!(ids(&client, all()).await, [1, 2]);
+            // So does one that the session goes on from.
+            client.ok(first(1, 2, insert(&[3]))).await;
+            client.ok(first(1, 3, insert(&[3]))).await;
+            client.fails(statement(1, 2, all()), 225).await;
+            let mut retryable = insert(&[3]);
+            retryable.insert("lsid", session_id(1));
+            retryable.insert("txnNumber", 4i64);
+            client.ok(retryable.clone()).await;
+            client.fails(statement(1, 3, all()), 225).await;
+            retryable.insert("txnNumber", 5i64);
+            client.ok(first(1, 5, all())).await;
+            client.fails(retryable, 72).await;
+            client.fails(first(1, 5, all()), 117).await;
+            committed(&client, commit(1, 5)).await;
+            assert_eq!(ids(&client, all()).await, [1, 2, 3]);
+            let status = client.ok(doc! { "serverStatus": 1 }).await;
+            let status = status.get_document("transactions").expect("a section");
+            for (name, value) in [
+                ("currentOpen", 0),
+                ("totalStarted", 4),
+                ("totalAborted", 3),
+                ("totalCommitted", 1),
+            ] {
+                assert_eq!(status.get_i64(name).ok(), Some(value), "{name} {status}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_transaction_reads_one_snapshot() {
+    for (seed, (cores, partitions)) in (2120..).zip(SHAPES) {
+        with_node(seed, cores, partitions, |client| async move {
+            become_primary().await;
+            client.ok(insert(&[1, 2, 3, 4])).await;
+            let concern = doc! { "level": "snapshot" };
+            let mut reads = first(1, 1, all());
+            reads.insert("readConcern", concern.clone());
+            assert_eq!(ids(&client, reads).await, [1, 2, 3, 4]);
+            client.ok(insert(&[5, 6])).await;
+            client
+                .ok(doc! { "delete": "c", "deletes": [{ "q": { "_id": 1 }, "limit": 1 }] })
+                .await;
+            assert_eq!(
+                ids(&client.on(1), statement(1, 1, all())).await,
+                [1, 2, 3, 4]
+            );
+            let mut again = statement(1, 1, all());
+            again.insert("readConcern", concern);
+            client.fails(again, 72).await;
+            // The first who writes wins, whoever began first.
+            let reply = client.fails(statement(1, 1, doc! { "update": "c", "updates": [{ "q": { "_id": 1 }, "u": { "$set": { "n": 9 } } }] }), 112).await;
+            assert!(
+                reply.contains("rite conflict") || reply.contains("retry"),
+                "{reply}"
+            );
+            client.fails(statement(1, 1, all()), 251).await;
+            // What another transaction holds conflicts at once, and newest reads do not see it.
+            let set = |n: i32| doc! { "update": "c", "updates": [{ "q": { "_id": 2 }, "u": { "$set": { "n": n } } }] };
+            client.ok(first(1, 2, set(1))).await;
+            client.fails(first(2, 1, set(2)), 112).await;
+            let two = client
+                .find(doc! { "find": "c", "filter": { "_id": 2 } })
+                .await;
+            assert_eq!(two, [doc! { "_id": 2, "n": 0 }]);
+            committed(&client, commit(1, 2)).await;
+            let two = client
+                .find(doc! { "find": "c", "filter": { "_id": 2 } })
+                .await;
+            assert_eq!(two, [doc! { "_id": 2, "n": 1 }]);
+        });
+    }
+}
+
+#[test]
+fn cursors_belong_to_their_transaction() {
+    with_node(2130, 2, 3, |client| async move {
+        become_primary().await;
+        client.ok(insert(&[1, 2, 3, 4, 5])).await;
+        let find = doc! { "find": "c", "sort": { "_id": 1 }, "batchSize": 2 };
+        let reply = client.ok(first(1, 1, find.clone())).await;
+        let cursor = reply.get_document("cursor").unwrap().get_i64("id").unwrap();
+        let more = doc! { "getMore": cursor, "collection": "c" };
+        let mut outside = more.clone();
+        outside.insert("lsid", session_id(1));
+        client.fails(outside, 50740).await;
+        let reply = client.on(1).ok(statement(1, 1, more.clone())).await;
+        let batch = reply.get_document("cursor").unwrap().get_array("nextBatch");
+        assert_eq!(batch.map(Vec::len).ok(), Some(3));
+        let reply = client.ok(statement(1, 1, find)).await;
+        let cursor = reply.get_document("cursor").unwrap().get_i64("id").unwrap();
+        committed(&client, commit(1, 1)).await;
+        let mut gone = doc! { "getMore": cursor, "collection": "c" };
+        gone.insert("lsid", session_id(1));
+        client.fails(gone, 43).await;
+    });
+}
+
+#[test]
+fn what_is_no_part_of_a_transaction_is_refused() {
+    with_node(2140, 2, 2, |client| async move {
+        client.fails(first(1, 1, all()), 20).await;
+        client.at("admin").fails(commit(1, 1), 20).await;
+        client
+            .at("admin")
+            .fails(doc! { "commitTransaction": 1 }, 125)
+            .await;
+        become_primary().await;
+        client.ok(insert(&[1])).await;
+        client
+            .ok(doc! { "create": "capped", "capped": true, "size": 4096 })
+            .await;
+        client
+            .at("admin")
+            .fails(doc! { "abortTransaction": 1 }, 125)
+            .await;
+        client
+            .at("admin")
+            .fails(doc! { "commitTransaction": 1, "x": 1 }, 40415)
+            .await;
+        client.ok(first(1, 1, all())).await;
+        let pipeline =
+            |stage: Document| doc! { "aggregate": "c", "pipeline": [stage], "cursor": {} };
+        for (command, code) in [
+            (doc! { "count": "c" }, 263),
+            (doc! { "ping": 1 }, 263),
+            (doc! { "drop": "c" }, 263),
+            (pipeline(doc! { "$out": "d" }), 263),
+            (pipeline(doc! { "$merge": { "into": "d" } }), 263),
+            (pipeline(doc! { "$collStats": { "count": {} } }), 263),
+            (
+                doc! { "insert": "c", "documents": [{}], "writeConcern": { "w": 1 } },
+                72,
+            ),
+            (
+                doc! { "find": "c", "$readPreference": { "mode": "secondary" } },
+                72,
+            ),
+        ] {
+            client.fails(statement(1, 1, command), code).await;
+        }
+        client.at("config").fails(statement(1, 1, all()), 263).await;
+        client.at("local").fails(statement(1, 1, all()), 263).await;
+        client
+            .fails(
+                first(2, 1, doc! { "killCursors": "c", "cursors": [1i64] }),
+                263,
+            )
+            .await;
+        let mut available = first(2, 1, all());
+        available.insert("readConcern", doc! { "level": "available" });
+        client.fails(available, 72).await;
+        // None of these ended it.
+        client.ok(statement(1, 1, all())).await;
+        client
+            .fails(
+                statement(1, 1, doc! { "insert": "capped", "documents": [{}] }),
+                263,
+            )
+            .await;
+        client.fails(statement(1, 1, all()), 251).await;
+        // What is taken is told in the reply, and ends it too.
+        let reply = client.ok(first(1, 2, insert(&[2, 1, 3]))).await;
+        assert_eq!(reply.get_i32("n").ok(), Some(1), "{reply}");
+        let errors = reply.get_array("writeErrors").expect("an error");
+        assert_eq!(
+            errors[0].as_document().unwrap().get_i32("code").ok(),
+            Some(11000)
+        );
+        client.fails(statement(1, 2, all()), 251).await;
+        assert_eq!(ids(&client, all()).await, [1]);
+    });
+}
+
+#[test]
+fn collections_and_indexes_are_made_for_a_transaction() {
+    for (seed, (cores, partitions)) in (2150..).zip(SHAPES) {
+        with_node(seed, cores, partitions, |client| async move {
+            become_primary().await;
+            client.ok(insert(&[1])).await;
+            assert_eq!(ids(&client, first(1, 1, all())).await, [1]);
+            let into = |collection: &str| doc! { "insert": collection, "documents": [{ "_id": 1, "a": [1, 2] }] };
+            client.ok(statement(1, 1, into("implicit"))).await;
+            client
+                .ok(statement(1, 1, doc! { "create": "explicit" }))
+                .await;
+            let index = |collection: &str| doc! { "createIndexes": collection, "indexes": [{ "key": { "a": 1 }, "name": "a" }] };
+            client.ok(statement(1, 1, index("explicit"))).await;
+            client.ok(statement(1, 1, into("explicit"))).await;
+            let by_index = doc! { "find": "explicit", "filter": { "a": 2 } };
+            assert_eq!(ids(&client, statement(1, 1, by_index.clone())).await, [1]);
+            committed(&client, commit(1, 1)).await;
+            assert_eq!(ids(&client, by_index).await, [1]);
+            assert_eq!(ids(&client, doc! { "find": "implicit" }).await, [1]);
+            client.ok(first(1, 2, all())).await;
+            client.fails(statement(1, 2, index("c")), 263).await;
+            // What others have made since its snapshot a transaction cannot read, and it can be tried again.
+            client.ok(first(1, 3, all())).await;
+            client.ok(index("c")).await;
+            client.ok(into("later")).await;
+            client
+                .fails(statement(1, 3, doc! { "find": "later" }), 246)
+                .await;
+            client.ok(first(1, 4, all())).await;
+            client.ok(into("latest")).await;
+            client.fails(statement(1, 4, into("latest")), 112).await;
+        });
+    }
+}
+
+#[test]
+fn a_change_of_the_catalog_waits_for_transactions() {
+    with_node(2160, 2, 2, |client| async move {
+        become_primary().await;
+        client.ok(insert(&[1])).await;
+        client.ok(doc! { "create": "d" }).await;
+        client.ok(first(1, 1, insert(&[2]))).await;
+        let dropping = {
+            let client = client.on(1);
+            pinion_runtime::spawn(pinion_runtime::Queue::Foreground, async move {
+                client.ok(doc! { "drop": "c" }).await
+            })
+        };
+        sleep(Duration::from_millis(50)).await;
+        // It is behind the gate that is closed to others.
+        client.on(1).ok(statement(1, 1, insert(&[3]))).await;
+        client.fails(first(2, 1, insert(&[4])), 24).await;
+        committed(&client, commit(1, 1)).await;
+        let dropped = dropping.await.expect("it ends");
+        assert_eq!(dropped.get_f64("ok").ok(), Some(1.0));
+        assert!(ids(&client, all()).await.is_empty());
+    });
+}
+
+#[test]
+fn transactions_end_from_outside() {
+    with_node(2170, 2, 3, |client| async move {
+        become_primary().await;
+        client.ok(insert(&[1])).await;
+        let admin = client.at("admin");
+        admin
+            .ok(doc! { "setParameter": 1, "transactionLifetimeLimitSeconds": 3 })
+            .await;
+        client.ok(first(1, 1, insert(&[2]))).await;
+        let ops = admin
+            .ok(doc! { "aggregate": 1, "pipeline": [
+                { "$currentOp": {} }, { "$match": { "type": "idleSession" } },
+            ], "cursor": {} })
+            .await;
+        assert!(ops.to_string().contains("inactive transaction"), "{ops}");
+        client.fails(insert(&[2]), 112).await;
+        sleep(Duration::from_secs(5)).await;
+        client.ok(insert(&[2])).await;
+        client.fails(statement(1, 1, all()), 251).await;
+        client.ok(first(1, 2, insert(&[3]))).await;
+        admin.ok(doc! { "killSessions": [session_id(1)] }).await;
+        client.ok(insert(&[3])).await;
+        client.at("admin").fails(commit(1, 2), 251).await;
+        client.ok(first(1, 3, insert(&[4]))).await;
+        admin.ok(doc! { "endSessions": [session_id(1)] }).await;
+        client.ok(insert(&[4])).await;
+        // A node that steps down aborts them all.
+        client.ok(first(1, 4, insert(&[5]))).await;
+        client.ok(first(2, 1, insert(&[6]))).await;
+        become_member(MemberState::Secondary, false, OpTime::NULL).await;
+        pinion_exec::interrupt_writers().await;
+        client.fails(statement(1, 4, insert(&[7])), 10107).await;
+        client.at("admin").fails(commit(2, 1), 10107).await;
+        assert!(pinion_exec::no_writer_is_behind_a_gate());
+        become_primary().await;
+        client.ok(insert(&[5, 6])).await;
+        assert_eq!(ids(&client, all()).await, [1, 2, 3, 4, 5, 6]);
+    });
+}
+
+#[test]
+fn a_commit_survives_a_loss_of_power() {
+    for (seed, (cores, partitions)) in (2180..).zip(SHAPES) {
+        with_member(
+            seed,
+            &[cores, 2],
+            partitions,
+            Some(Death::PowerCut),
+            |life, client| async move {
+                become_primary().await;
+                if life == 0 {
+                    client.ok(first(1, 1, insert(&[1, 2, 3, 4, 5]))).await;
+                    let delete =
+                        doc! { "delete": "c", "deletes": [{ "q": { "_id": 2 }, "limit": 1 }] };
+                    client.ok(statement(1, 1, delete)).await;
+                    let mut journaled = commit(1, 1);
+                    journaled.insert("writeConcern", doc! { "w": 1, "j": true });
+                    committed(&client, journaled).await;
+                    client.ok(first(2, 1, insert(&[7, 8]))).await;
+                    return;
+                }
+                assert_eq!(ids(&client, all()).await, [1, 3, 4, 5]);
+                committed(&client, commit(1, 1)).await;
+                client.at("admin").fails(commit(2, 1), 251).await;
+            },
+        );
+    }
+}

@@ -1,0 +1,24 @@
+//! Change streams: what an entry of the oplog tells, as events with tokens to resume from.
+//!
+//! Nothing here reads a log or waits: the caller hands in entries in their order and performs the look-ups that an event
+//! says it needs. The forms of events and tokens are MongoDB's.
+
+mod description;
+mod event;
+mod options;
+mod scope;
+mod split;
+mod stages;
+mod token;
+mod unwind;
+
+#[cfg(test)]
+mod tests;
+
+pub use event::{Event, Image};
+pub use options::{BeforeChange, ChangeStreamOptions, FullDocument, Start};
+pub use scope::Scope;
+pub use split::{MAX_CHANGE_EVENT_BYTES, split_event};
+pub use stages::check_stages;
+pub use token::{Resume, ResumeToken, Seen, TokenData};
+pub use unwind::{Change, TransactionEnd, changes_of, transaction_end};

@@ -1,0 +1,86 @@
+//! What a stream watches: a collection, a database, or all of them.
+
+use pinion_bson::{RawBsonRef, RawDocument, raw_elements};
+
+use crate::value::first;
+
+/// What a stream watches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// A collection, by its full name.
+    Collection(String),
+    /// A database.
+    Database(String),
+    /// Every database that is not the set's own.
+    Cluster,
+}
+
+/// Databases whose changes are nobody's.
+const INTERNAL_DATABASES: [&str; 3] = ["admin", "config", "local"];
+
+fn divided(ns: &str) -> (&str, &str) {
+    ns.split_once('.').unwrap_or((ns, ""))
+}
+
+impl Scope {
+    /// Whether changes of this collection are shown.
+    pub fn has(&self, ns: &str) -> bool {
+        let (db, collection) = divided(ns);
+        let is_users = !collection.starts_with("system.") && !collection.starts_with('$');
+        match self {
+            Scope::Collection(watched) => watched == ns,
+            Scope::Database(watched) => watched == db && is_users && !collection.is_empty(),
+            Scope::Cluster => {
+                is_users && !collection.is_empty() && !INTERNAL_DATABASES.contains(&db)
+            }
+        }
+    }
+
+    /// Whether the drop of this database is shown.
+    pub(super) fn has_database(&self, db: &str) -> bool {
+        match self {
+            Scope::Collection(_) => false,
+            Scope::Database(watched) => watched == db,
+            Scope::Cluster => !INTERNAL_DATABASES.contains(&db),
+        }
+    }
+
+    /// Whether an entry may tell of something that is shown, by its first fields: most entries are let go of here.
+    pub fn may_concern(&self, entry: &RawDocument) -> bool {
+        let mut op = "";
+        for elem in raw_elements(entry) {
+            match elem.name {
+                b"op" => match elem.to_value() {
+                    Some(RawBsonRef::String("n")) => return false,
+                    Some(RawBsonRef::String(found)) => op = found,
+                    _ => return false,
+                },
+                b"ns" if !op.is_empty() => {
+                    let Some(RawBsonRef::String(ns)) = elem.to_value() else {
+                        return false;
+                    };
+                    return op == "c" || self.has(ns);
+                }
+                _ => {}
+            }
+        }
+        false
+    }
+
+    /// Whether a command's entry is about what is watched, by its namespace and its document.
+    pub(super) fn has_command(&self, ns: &str, o: &RawDocument) -> bool {
+        let db = divided(ns).0;
+        match first(o) {
+            Some(("renameCollection", RawBsonRef::String(from))) => {
+                let to = match pinion_bson::get(o, "to") {
+                    Some(RawBsonRef::String(to)) => to,
+                    _ => "",
+                };
+                self.has(from) || self.has(to)
+            }
+            Some(("dropDatabase", _)) => self.has_database(db),
+            Some((_, RawBsonRef::String(collection))) => self.has(&[db, ".", collection].concat()),
+            _ => false,
+        }
+    }
+}
