@@ -169,6 +169,9 @@ pub const MAX_JOINED_BYTES: usize = 100 * 1024 * 1024;
 /// Bytes that one search of a `$graphLookup` may hold.
 pub const MAX_GRAPH_BYTES: usize = 100 * 1024 * 1024;
 
+/// Paths of an update that its diff follows.
+pub(crate) const MAX_FOLLOWED_PATHS: usize = 1000;
+
 /// Values that one round of such a search may look for (Pinion's own bound).
 pub const MAX_GRAPH_FRONTIER: usize = 1_000_000;
 

@@ -69,7 +69,7 @@ pub(super) async fn insert_statement(
         record,
         old: None,
         new: Some(document),
-        is_replacement: false,
+        update: None,
         stamp,
         in_transaction: is_in(ctx),
     };

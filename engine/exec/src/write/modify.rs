@@ -25,9 +25,12 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// Whether the new document is given whole.
-    pub(super) fn is_replacement(&self) -> bool {
-        matches!(self, Change::Update(update) if update.is_replacement())
+    /// The update, if it is one.
+    pub(super) fn update(&self) -> Option<&Update> {
+        match self {
+            Change::Update(update) => Some(update),
+            Change::Delete => None,
+        }
     }
 }
 

@@ -123,7 +123,7 @@ pub(super) async fn prepare(
         record: change.record,
         old: Some((old, read.token)),
         new: change.new.as_ref(),
-        is_replacement: request.change.is_replacement(),
+        update: request.change.update(),
         stamp: request.stamp.as_ref(),
         in_transaction: request.reads.is_some(),
     };

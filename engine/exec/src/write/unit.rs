@@ -7,6 +7,7 @@ use pinion_catalog::{
     Collection, Observers, OpEvent, OpKind, document_id, encode_entry_with_image, encode_operation,
     stored_document,
 };
+use pinion_query::Update;
 use pinion_storage::{
     Entry, Expect, Key, Op, PartitionId, Statement, VersionToken, Write, storage,
 };
@@ -26,8 +27,8 @@ pub(super) struct LoggedWrite<'a> {
     pub old: Option<(&'a RawDocument, VersionToken)>,
     /// `None` to delete it.
     pub new: Option<&'a Bytes>,
-    /// The new document was given whole: the entry has it whole too, and tells of a replacement.
-    pub is_replacement: bool,
+    /// What made the new document of the old one, where that is an update: the entry tells of it as of what it is.
+    pub update: Option<&'a Update>,
     /// The retryable statements that it is of.
     pub stamp: Option<&'a Stamp>,
     /// It is one of a transaction, whose entry tells of it.
@@ -56,7 +57,7 @@ impl LoggedWrite<'_> {
             record,
             old,
             new,
-            is_replacement,
+            update,
             stamp,
             in_transaction,
         } = self;
@@ -72,7 +73,7 @@ impl LoggedWrite<'_> {
         let told = Told {
             record,
             documents,
-            is_replacement,
+            update,
             wall_ms,
         };
         let (kind, entry) = entry(collection, told, (stamp, form)).await?;
@@ -119,7 +120,7 @@ impl Stamp {
 struct Told<'a> {
     record: Option<i64>,
     documents: (Option<&'a RawDocument>, Option<&'a RawDocument>),
-    is_replacement: bool,
+    update: Option<&'a Update>,
     wall_ms: i64,
 }
 
@@ -133,7 +134,7 @@ async fn entry(
     let Told {
         record,
         documents,
-        is_replacement,
+        update,
         wall_ms,
     } = told;
     let event = |kind, o, o2| OpEvent {
@@ -166,11 +167,9 @@ async fn entry(
         return Ok((OpKind::Update, None));
     }
     let bytes = old.as_bytes().len() + new.as_bytes().len();
-    let changes = compute_bytes(bytes, || {
-        if is_replacement {
-            return None;
-        }
-        pinion_query::diff(old, new)
+    let changes = compute_bytes(bytes, || match update {
+        Some(update) => update.diff(old, new),
+        None => pinion_query::diff(old, new),
     });
     let changes = changes.await;
     let o = changes.as_deref().unwrap_or(new);

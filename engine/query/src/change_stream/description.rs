@@ -5,6 +5,7 @@ use pinion_wire::Result;
 
 use crate::error::error;
 use crate::number::exact_i64;
+use crate::update::sections_of;
 use crate::value::{elements, field};
 
 /// A step of a path.
@@ -47,7 +48,7 @@ pub(super) fn append_description(
         path: Vec::new(),
     };
     match field(o, "diff") {
-        Some(RawBsonRef::Document(diff)) => described.document(diff, 0)?,
+        Some(RawBsonRef::Document(_)) => described.document(sections_of(o)?, 0)?,
         Some(_) => return Err(malformed("it is no document")),
         None => described.operators(o),
     }

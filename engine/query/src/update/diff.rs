@@ -5,25 +5,82 @@
 //! `u<index>` and `s<index>` entries.
 
 use pinion_bson::{
-    DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, RawElem, RawElems,
+    DocBuilder, MAX_USER_DOCUMENT_BYTES, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, RawElem,
+    RawElems,
 };
 use pinion_wire::Result;
 use rustc_hash::FxHashMap;
 
+use super::path::Part;
+use super::{Kind, Update};
 use crate::error::error;
+use crate::limits::MAX_FOLLOWED_PATHS;
 use crate::value::{array_document, elements, field};
 
-/// What turns `old` into `new`; `None` when that would be no smaller than `new` itself, which is then logged whole.
+/// The `o` of an entry, `{$v: 2, diff}`, that turns `old` into `new`; `None` when that would be no smaller than `new` itself,
+/// which is then logged whole.
 pub fn diff(old: &RawDocument, new: &RawDocument) -> Option<RawDocumentBuf> {
+    let entry = entry_of(document_diff(old, new, &Guide::Size)?);
+    (entry.as_bytes().len() < new.as_bytes().len()).then_some(entry)
+}
+
+fn entry_of(sections: RawDocumentBuf) -> RawDocumentBuf {
     let mut out = DocBuilder::new();
     out.append("$v", RawBsonRef::Int32(2));
-    let sections = document_diff(old, new)?;
     out.append("diff", RawBsonRef::Document(&sections));
-    let entry = out.finish();
-    if entry.as_bytes().len() >= new.as_bytes().len() {
-        None
-    } else {
-        Some(entry)
+    out.finish()
+}
+
+impl Update {
+    /// The `o` of an entry of this update, which made `new` of `old`; `None` where the new document is logged whole. Of
+    /// operators there is always a diff, and it names what they name: change streams tell of an update by it.
+    pub fn diff(&self, old: &RawDocument, new: &RawDocument) -> Option<RawDocumentBuf> {
+        match &self.kind {
+            Kind::Replacement(_) => None,
+            Kind::Pipeline(_) | Kind::Diff(_) => diff(old, new),
+            Kind::Operators { entries, .. } => {
+                // That many are not followed; what they name is found by what they have changed.
+                let paths = match entries.len() <= MAX_FOLLOWED_PATHS {
+                    true => entries.iter().map(|entry| entry.path.parts()).collect(),
+                    false => Vec::new(),
+                };
+                let sections = document_diff(old, new, &Guide::Paths(paths))?;
+                // Names of many items make a diff larger than what they are in, which an entry may not have room for.
+                let entry = entry_of(sections);
+                (entry.as_bytes().len() <= MAX_USER_DOCUMENT_BYTES).then_some(entry)
+            }
+        }
+    }
+}
+
+/// How far down a diff goes.
+enum Guide<'u> {
+    /// As far as that makes it smaller.
+    Size,
+    /// As far as operators reach: the ends of their paths below the present place. Below that nothing is taken apart.
+    Paths(Vec<&'u [Part]>),
+}
+
+impl<'u> Guide<'u> {
+    /// The guide below a field, or below an item of an array.
+    fn below(&self, name: &str, is_item: bool) -> Guide<'u> {
+        let Guide::Paths(paths) = self else {
+            return Guide::Size;
+        };
+        let leads = |part: &Part| match part {
+            Part::Name(part) => **part == *name,
+            Part::Matched | Part::All | Part::Filtered(_) => is_item,
+        };
+        let below = paths.iter().filter_map(|path| match path.split_first() {
+            Some((first, rest)) if leads(first) => Some(rest),
+            _ => None,
+        });
+        Guide::Paths(below.collect())
+    }
+
+    /// Whether an operator names this very place.
+    fn ends_here(&self) -> bool {
+        matches!(self, Guide::Paths(paths) if paths.iter().any(|path| path.is_empty()))
     }
 }
 
@@ -64,7 +121,11 @@ impl<'a> Places<'a> {
     }
 }
 
-fn document_diff(old: &RawDocument, new: &RawDocument) -> Option<RawDocumentBuf> {
+fn document_diff(
+    old: &RawDocument,
+    new: &RawDocument,
+    guide: &Guide<'_>,
+) -> Option<RawDocumentBuf> {
     let old: Vec<RawElem<'_>> = RawElems::new(old.as_bytes()).collect();
     let new: Vec<RawElem<'_>> = RawElems::new(new.as_bytes()).collect();
     let mut deletes = DocBuilder::new();
@@ -76,7 +137,7 @@ fn document_diff(old: &RawDocument, new: &RawDocument) -> Option<RawDocumentBuf>
     let places = Places::of(&new);
     while i < old.len() && j < new.len() {
         if old[i].name == new[j].name {
-            field_diff(&old[i], &new[j], &mut updates, &mut nested)?;
+            field_diff(&old[i], &new[j], guide, &mut updates, &mut nested)?;
             i += 1;
             j += 1;
         } else if places
@@ -115,6 +176,7 @@ fn document_diff(old: &RawDocument, new: &RawDocument) -> Option<RawDocumentBuf>
 fn field_diff(
     old: &RawElem<'_>,
     new: &RawElem<'_>,
+    guide: &Guide<'_>,
     updates: &mut DocBuilder,
     nested: &mut Vec<(String, RawDocumentBuf)>,
 ) -> Option<()> {
@@ -122,7 +184,7 @@ fn field_diff(
         return Some(());
     }
     let name = new.name_str()?;
-    if let Some(diff) = nested_diff(old, new) {
+    if let Some(diff) = nested_diff(old, new, &guide.below(name, false)) {
         nested.push((name.to_string(), diff));
     } else {
         updates.append_elem(new);
@@ -130,19 +192,34 @@ fn field_diff(
     Some(())
 }
 
-/// The diff of two documents or arrays where it is smaller than the new value.
-fn nested_diff(old: &RawElem<'_>, new: &RawElem<'_>) -> Option<RawDocumentBuf> {
+/// The diff of two documents or arrays, where the guide leads into them.
+fn nested_diff(old: &RawElem<'_>, new: &RawElem<'_>, guide: &Guide<'_>) -> Option<RawDocumentBuf> {
+    let ends = guide.ends_here();
     let diff = match (old.to_value()?, new.to_value()?) {
-        (RawBsonRef::Document(a), RawBsonRef::Document(b)) => document_diff(a, b)?,
+        (RawBsonRef::Document(a), RawBsonRef::Document(b)) if !ends => document_diff(a, b, guide)?,
         (RawBsonRef::Array(a), RawBsonRef::Array(b)) => {
-            array_diff(array_document(a), array_document(b))?
+            let (a, b) = (array_document(a), array_document(b));
+            if ends && !is_appended(a, b) {
+                return None;
+            }
+            array_diff(a, b, guide)?
         }
         _ => return None,
     };
-    (diff.as_bytes().len() < new.value.len()).then_some(diff)
+    let is_wanted = match guide {
+        Guide::Size => diff.as_bytes().len() < new.value.len(),
+        Guide::Paths(_) => true,
+    };
+    is_wanted.then_some(diff)
 }
 
-fn array_diff(old: &RawDocument, new: &RawDocument) -> Option<RawDocumentBuf> {
+/// Whether an array has become another one by more items at its end alone.
+fn is_appended(old: &RawDocument, new: &RawDocument) -> bool {
+    let mut new = RawElems::new(new.as_bytes());
+    RawElems::new(old.as_bytes()).all(|before| new.next().is_some_and(|now| same(&before, &now)))
+}
+
+fn array_diff(old: &RawDocument, new: &RawDocument, guide: &Guide<'_>) -> Option<RawDocumentBuf> {
     let old: Vec<RawElem<'_>> = RawElems::new(old.as_bytes()).collect();
     let new: Vec<RawElem<'_>> = RawElems::new(new.as_bytes()).collect();
     let mut out = DocBuilder::new();
@@ -153,7 +230,8 @@ fn array_diff(old: &RawDocument, new: &RawDocument) -> Option<RawDocumentBuf> {
     for (index, elem) in new.iter().enumerate() {
         match old.get(index) {
             Some(before) if same(before, elem) => {}
-            Some(before) => match nested_diff(before, elem) {
+            Some(before) => match nested_diff(before, elem, &guide.below(&index.to_string(), true))
+            {
                 Some(diff) => {
                     out.append(&format!("s{index}"), RawBsonRef::Document(&diff));
                 }
@@ -175,12 +253,21 @@ fn malformed(what: &str) -> pinion_wire::Error {
 
 /// The document that `diff` (the whole `{$v: 2, diff: ...}`, or its `diff` alone) makes of `old`.
 pub fn apply_diff(old: &RawDocument, diff: &RawDocument) -> Result<RawDocumentBuf> {
-    let sections = match (field(diff, "$v"), field(diff, "diff")) {
-        (Some(RawBsonRef::Int32(2)), Some(RawBsonRef::Document(sections))) => sections,
-        (None, _) => diff,
-        _ => return Err(malformed("not of version 2")),
-    };
-    apply_document(old, sections)
+    apply_document(old, sections_of(diff)?)
+}
+
+/// The sections of a diff. Older programs wrote the whole `{$v: 2, diff: ...}` into the field `diff` of such a document.
+pub(crate) fn sections_of(diff: &RawDocument) -> Result<&RawDocument> {
+    match (field(diff, "$v"), field(diff, "diff")) {
+        (Some(RawBsonRef::Int32(2)), Some(RawBsonRef::Document(sections))) => {
+            match (field(sections, "$v"), field(sections, "diff")) {
+                (Some(RawBsonRef::Int32(2)), Some(RawBsonRef::Document(inner))) => Ok(inner),
+                _ => Ok(sections),
+            }
+        }
+        (None, _) => Ok(diff),
+        _ => Err(malformed("not of version 2")),
+    }
 }
 
 fn apply_document(old: &RawDocument, diff: &RawDocument) -> Result<RawDocumentBuf> {
@@ -278,7 +365,7 @@ mod tests {
 
     #[track_caller]
     fn check(old: RawDocumentBuf, new: RawDocumentBuf, expected: Option<RawDocumentBuf>) {
-        let found = document_diff(&old, &new).expect("a diff");
+        let found = document_diff(&old, &new, &Guide::Size).expect("a diff");
         if let Some(expected) = expected {
             assert_eq!(found, expected, "{old:?} to {new:?}");
         }
@@ -315,6 +402,63 @@ mod tests {
             assert_eq!(places.of_name(b"field7"), Some((7, 7)));
             assert_eq!(places.of_name(b"field"), None);
         }
+    }
+
+    #[test]
+    fn what_operators_name_is_in_their_diff() {
+        let check = |old: RawDocumentBuf, update: RawDocumentBuf, expected: RawDocumentBuf| {
+            let parsed = Update::parse(RawBsonRef::Document(&update)).expect("an update");
+            let context = super::super::UpdateContext {
+                now_ms: 0,
+                timestamp: pinion_bson::Timestamp {
+                    time: 1,
+                    increment: 1,
+                },
+                insert: false,
+                position: None,
+            };
+            let new = parsed
+                .apply(&old, &context)
+                .expect("applies")
+                .expect("changes");
+            let o = parsed.diff(&old, &new).expect("a diff");
+            let entry = rawdoc! { "$v": 2, "diff": expected };
+            assert_eq!(o, entry, "{old:?} by {update:?}");
+            assert_eq!(apply_diff(&old, &o).expect("applies"), new);
+            // As older programs have it.
+            let nested = rawdoc! { "$v": 2, "diff": o };
+            assert_eq!(apply_diff(&old, &nested).expect("applies"), new);
+        };
+        check(
+            rawdoc! { "_id": 1, "a": 1 },
+            rawdoc! { "$inc": { "a": 1 } },
+            rawdoc! { "u": { "a": 2 } },
+        );
+        check(
+            rawdoc! { "_id": 1, "a": { "b": 1 } },
+            rawdoc! { "$set": { "a.b": 2, "a.c": 3 } },
+            rawdoc! { "sa": { "u": { "b": 2 }, "i": { "c": 3 } } },
+        );
+        check(
+            rawdoc! { "_id": 1, "a": { "b": 1, "c": 2 } },
+            rawdoc! { "$set": { "a": { "b": 1, "c": 3 } } },
+            rawdoc! { "u": { "a": { "b": 1, "c": 3 } } },
+        );
+        check(
+            rawdoc! { "_id": 1, "l": [1, 2] },
+            rawdoc! { "$push": { "l": 3 } },
+            rawdoc! { "sl": { "a": true, "u2": 3 } },
+        );
+        check(
+            rawdoc! { "_id": 1, "l": [1, 2, 3] },
+            rawdoc! { "$pull": { "l": 2 } },
+            rawdoc! { "u": { "l": [1, 3] } },
+        );
+        check(
+            rawdoc! { "_id": 1, "l": [{ "n": 1, "m": 1 }, { "n": 1 }] },
+            rawdoc! { "$set": { "l.$[].n": 2, "l.1.k": 3 }, "$unset": { "l.0.m": 1 } },
+            rawdoc! { "sl": { "a": true, "s0": { "d": { "m": false }, "u": { "n": 2 } }, "s1": { "u": { "n": 2 }, "i": { "k": 3 } } } },
+        );
     }
 
     #[test]

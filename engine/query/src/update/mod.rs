@@ -34,6 +34,7 @@ use crate::text::element_text;
 use crate::value::{elements, field};
 
 pub(crate) use array::ItemSort;
+pub(crate) use diff::sections_of;
 pub use diff::{apply_diff, diff};
 pub use storage::{check_storable, prepare_insert};
 

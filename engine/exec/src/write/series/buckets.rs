@@ -68,7 +68,7 @@ pub(super) async fn build(
         record: None,
         old: old.zip(write.old.as_ref().map(|read| read.token)),
         new: write.new.as_ref(),
-        is_replacement: false,
+        update: None,
         stamp,
         in_transaction: false,
     };
