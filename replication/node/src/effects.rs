@@ -172,7 +172,9 @@ impl Driver {
     async fn initiate(self: Rc<Self>, config: Config) {
         let _turn = self.role_turn.acquire().await;
         let begun = async {
-            self.lead().await;
+            if !self.lead().await {
+                return Err(Error::internal("what this node has logged cannot be applied"));
+            }
             let first = log_note(&rawdoc! { "msg": "initiating set" }).await?;
             let written = storage().wait_durable(first).await;
             written.map_err(pinion_exec::from_fatal)?;
@@ -230,7 +232,9 @@ impl Driver {
 
     /// Everything that was fetched is applied: a primary takes no more from others.
     async fn drain(self: Rc<Self>) {
-        self.apply_all().await;
+        if !self.apply_all().await {
+            return;
+        }
         event("drained");
         self.tell_progress();
         self.tell(Input::Drained);
@@ -244,12 +248,18 @@ impl Driver {
             forget_sessions().await;
         }
         forget_default_concerns().await;
-        self.lead().await;
+        if !self.lead().await {
+            return;
+        }
+        // Whatever this node writes from now on is of its term, before anybody can see it.
+        let first = storage().last_allotted().next();
+        self.terms.borrow_mut().begin(first, term);
+        self.publish();
+        self.all_published().await;
         on_all_cores(move |_| async move { storage().set_term(term.0) }).await;
         match log_note(&rawdoc! { "msg": "new primary" }).await {
             Ok(first) => {
                 event("term begun");
-                self.terms.borrow_mut().begin(first, term);
                 let at = with_wall(self.terms.borrow().optime(first));
                 self.tell_progress();
                 self.tell(Input::NewPrimaryWritten { term, at });

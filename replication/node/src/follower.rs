@@ -128,21 +128,26 @@ impl Driver {
         self.follower.task.replace(Some(task));
     }
 
-    /// Takes nothing more, and completes when everything is applied that was taken.
-    pub(crate) async fn stop_following(&self) {
+    /// Takes nothing more, and completes when everything is applied that was taken. False where it could not be: the node
+    /// stops.
+    pub(crate) async fn stop_following(&self) -> bool {
         let _hurry = self.follower.hurry();
         *self.follower.work.borrow_mut() = None;
-        let task = self.follower.task.take();
-        if let Some(task) = task {
-            // One that was dropped has ended too.
-            let _ = task.await;
+        match self.follower.task.take() {
+            None => true,
+            // One that was dropped has applied nothing more.
+            Some(task) => task.await.unwrap_or(false),
         }
     }
 
-    /// From now on this node writes entries of its own, above all that it has.
-    pub(crate) async fn lead(self: &Rc<Self>) {
-        self.stop_following().await;
-        storage().lead().await;
+    /// From now on this node writes entries of its own, above all that it has. False where not all that it has could be
+    /// applied: the node stops.
+    pub(crate) async fn lead(self: &Rc<Self>) -> bool {
+        let applied = self.stop_following().await;
+        if applied {
+            storage().lead().await;
+        }
+        applied
     }
 
     /// Takes over entries that follow one another and the last ones; waits while too many are not applied yet.
@@ -160,20 +165,19 @@ impl Driver {
         }
     }
 
-    /// Waits until everything that was handed over is applied.
-    pub(crate) async fn apply_all(&self) {
+    /// Waits until everything that was handed over is applied. False where it could not be: the node stops.
+    pub(crate) async fn apply_all(&self) -> bool {
         let _hurry = self.follower.hurry();
         let work = self.follower.work.borrow().clone();
         let Some(work) = work else {
-            return;
+            return true;
         };
         let (done, applied) = oneshot();
-        if work.send(Work::Barrier(done)).await.is_ok() {
-            let _ = applied.await;
-        }
+        work.send(Work::Barrier(done)).await.is_ok() && applied.await.is_ok()
     }
 
-    async fn take_entries(self: Rc<Self>, mut work: Receiver<Work>) {
+    /// False where an entry cannot be applied.
+    async fn take_entries(self: Rc<Self>, mut work: Receiver<Work>) -> bool {
         let applier = Rc::new(Applier::new(ApplyMode::Secondary));
         let telling = spawn(
             Queue::Foreground,
@@ -185,23 +189,28 @@ impl Driver {
                 Work::Barrier(done) => {
                     let applied = applier.barrier().await;
                     self.set_applied(applier.applied());
-                    let _ = done.send(());
+                    // Who waits is not told that what has failed is applied.
+                    if applied.is_ok() {
+                        let _ = done.send(());
+                    }
                     applied.map_err(|error| Error::internal(error.to_string()))
                 }
             };
             if let Err(error) = done {
                 stop_node("an oplog entry cannot be applied", &error);
-                return;
+                return false;
             }
         }
-        if let Err(error) = applier.barrier().await {
+        let applied = applier.barrier().await;
+        self.set_applied(applier.applied());
+        telling.abort();
+        if let Err(error) = &applied {
             stop_node(
                 "an oplog entry cannot be applied",
                 &Error::internal(error.to_string()),
             );
         }
-        self.set_applied(applier.applied());
-        telling.abort();
+        applied.is_ok()
     }
 
     /// Logs and applies entries, on a member with a delay when they are as old as it says.
@@ -247,6 +256,7 @@ impl Driver {
     async fn log_and_apply(&self, applier: &Applier, mut entries: Vec<Fetched>) -> Result<()> {
         let mut predecessor = storage().last_allotted();
         let mut logged = Vec::with_capacity(entries.len());
+        let mut begins_term = false;
         for entry in &entries {
             let ts = entry.optime.ts;
             logged.push(ForeignEntry {
@@ -254,8 +264,13 @@ impl Driver {
                 predecessor,
                 bytes: entry.bytes.clone(),
             });
-            self.terms.borrow_mut().begin(ts, entry.optime.term);
+            begins_term |= self.terms.borrow_mut().begin(ts, entry.optime.term);
             predecessor = ts;
+        }
+        // No core may tell an entry's time with the term before.
+        if begins_term {
+            self.publish();
+            self.all_published().await;
         }
         storage()
             .log_at(&logged)

@@ -73,10 +73,13 @@ impl Peers {
 
     fn left_over(&self, address: &HostPort) -> Option<Remote> {
         let mut idle = self.idle.borrow_mut();
-        let connections = idle.get_mut(address)?;
         let now = now();
-        connections.retain(|idle| now.saturating_since(idle.since) < IDLE_CONNECTION);
-        connections.pop().map(|idle| idle.remote)
+        // Of all members: one that was removed is never asked for again.
+        idle.retain(|_, connections| {
+            connections.retain(|idle| now.saturating_since(idle.since) < IDLE_CONNECTION);
+            !connections.is_empty()
+        });
+        idle.get_mut(address)?.pop().map(|idle| idle.remote)
     }
 
     fn give_back(&self, address: &HostPort, remote: Remote) {

@@ -70,7 +70,9 @@ impl Driver {
     /// Rolls back to where this node's oplog and the source's part.
     pub(crate) async fn roll_back(self: Rc<Self>, source: HostPort, rollback_id: i32) {
         self.stop_fetching();
-        self.stop_following().await;
+        if !self.stop_following().await {
+            return;
+        }
         let parting = match self.find_parting(&source).await {
             Ok(parting) => parting,
             Err(NoRollback::Unreachable(why)) => {

@@ -22,14 +22,14 @@ impl Terms {
         terms
     }
 
-    /// Entries from `first` on are of a later term.
+    /// Entries from `first` on are of this term. Tells whether it is a later one.
     ///
     /// # Panics
     /// When timestamps or terms go back.
-    pub(crate) fn begin(&mut self, first: Timestamp, term: Term) {
+    pub(crate) fn begin(&mut self, first: Timestamp, term: Term) -> bool {
         if let Some((last, before)) = self.0.back() {
             if term == *before {
-                return;
+                return false;
             }
             assert!(first > *last && term > *before, "terms go back");
         }
@@ -38,6 +38,7 @@ impl Terms {
         if terms.len() > MAX_TERMS {
             terms.pop_front();
         }
+        true
     }
 
     /// The entry at a timestamp, or the last one below it. What is older than all that is remembered counts to the oldest
@@ -75,8 +76,8 @@ mod tests {
         let ts = |secs| Timestamp::new(secs, 1);
         let at = |secs, term| OpTime::new(ts(secs), Term(term));
         let mut terms = Terms::starting_at(at(10, 2));
-        terms.begin(ts(20), Term(4));
-        terms.begin(ts(25), Term(4));
+        assert!(terms.begin(ts(20), Term(4)));
+        assert!(!terms.begin(ts(25), Term(4)));
         terms.begin(ts(30), Term(5));
         let check = |terms: &Terms, secs, term| assert_eq!(terms.optime(ts(secs)), at(secs, term));
         for (secs, term) in [(5, 2), (10, 2), (19, 2), (20, 4), (29, 4), (30, 5), (99, 5)] {

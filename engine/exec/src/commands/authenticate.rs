@@ -43,8 +43,9 @@ fn payload<'m>(path: Path<'_>, value: Option<RawBsonRef<'m>>) -> Result<&'m str>
     }
 }
 
-/// What a client is told whom this node does not let in, whatever the reason.
-fn failed() -> Error {
+/// What a client is told whom this node does not let in, whatever the reason; the log has that.
+fn refused(cmd: &Invocation, why: &str) -> Error {
+    tell_failure(cmd, why, false);
     Error::new(ErrorCode::AUTHENTICATION_FAILED, "Authentication failed.")
 }
 
@@ -68,17 +69,9 @@ async fn sasl_start(cmd: Invocation) -> Result<Reply> {
         payload,
         skips_empty: skips_empty(options),
     };
-    match members::start(&state(), &cmd.ctx.client, &begun) {
-        Ok(step) => {
-            let mut out = Reply::new();
-            append(&step.payload, step.is_done, &mut out);
-            Ok(out)
-        }
-        Err(why) => {
-            tell_failure(&cmd, &why, false);
-            Err(failed())
-        }
-    }
+    let step = members::start(&state(), &cmd.ctx.client, &begun);
+    let step = step.map_err(|why| refused(&cmd, &why))?;
+    Ok(answer(&step.payload, step.is_done))
 }
 
 async fn sasl_continue(cmd: Invocation) -> Result<Reply> {
@@ -97,20 +90,18 @@ async fn sasl_continue(cmd: Invocation) -> Result<Reply> {
     if conversation != CONVERSATION {
         return protocol("sasl: Mismatched conversation id");
     }
-    match members::continue_with(&state, &cmd.ctx.client, payload) {
-        Ok(step) => {
-            if step.is_done {
-                tracing::info!(target: "ACCESS", id = 5_286_306u64, ctx = format!("conn{}", cmd.ctx.client.connection_id), client = cmd.ctx.client.remote.map(tracing::field::display), "Successfully authenticated as a member of the set");
-            }
-            let mut out = Reply::new();
-            append(&step.payload, step.is_done, &mut out);
-            Ok(out)
-        }
-        Err(why) => {
-            tell_failure(&cmd, &why, false);
-            Err(failed())
-        }
+    let step = members::continue_with(&state, &cmd.ctx.client, payload);
+    let step = step.map_err(|why| refused(&cmd, &why))?;
+    if step.is_done {
+        tracing::info!(target: "ACCESS", id = 5_286_306u64, ctx = format!("conn{}", cmd.ctx.client.connection_id), client = cmd.ctx.client.remote.map(tracing::field::display), "Successfully authenticated as a member of the set");
     }
+    Ok(answer(&step.payload, step.is_done))
+}
+
+fn answer(payload: &str, is_done: bool) -> Reply {
+    let mut out = Reply::new();
+    append(payload, is_done, &mut out);
+    out
 }
 
 /// What a hello begins that authenticates on its way: appends the answer, or nothing where the client will have to ask for it

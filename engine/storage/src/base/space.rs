@@ -30,6 +30,8 @@ pub(crate) struct FreeSpace {
     free_blocks: u64,
     /// Blocks below this number exist; all others are beyond the end.
     end: u64,
+    /// What was released since somebody began to walk over the extents.
+    released: Option<Vec<Extent>>,
 }
 
 impl FreeSpace {
@@ -81,6 +83,16 @@ impl FreeSpace {
         self.release(Extent { start, blocks });
     }
 
+    /// Records what is released from now on, for a walk over the extents that takes several steps.
+    pub(crate) fn record_released(&mut self) {
+        self.released = Some(Vec::new());
+    }
+
+    /// What was released since [`FreeSpace::record_released`]; some of it may be in use again. Nothing more is recorded.
+    pub(crate) fn take_released(&mut self) -> Vec<Extent> {
+        self.released.take().unwrap_or_default()
+    }
+
     /// Returns an extent and joins it with its neighbours.
     ///
     /// # Panics
@@ -91,6 +103,9 @@ impl FreeSpace {
             "{extent:?} is released beyond the end {}",
             self.end
         );
+        if let Some(released) = &mut self.released {
+            released.push(extent);
+        }
         let mut joined = extent;
         if let Some((&start, &blocks)) = self.by_start.range(..extent.end()).next_back() {
             let below = Extent { start, blocks };

@@ -281,24 +281,27 @@ impl<'a> PageWriter<'a> {
     /// Writes the list of extents that are free once this checkpoint is durable: those free now, those `pending`, which only
     /// older states refer to, and those of `loading`, which no state refers to yet. Gives the end of the file for which the
     /// list holds. Pending extents may become free while this waits, and loads may take some that are free: in the list they
-    /// stay free, as they are after a crash. It is put together in small steps and beside the core: a file may have a million
-    /// of them.
+    /// stay free, as they are after a crash. What loads give back while this waits may lie behind the walk, and is listed too.
+    /// It is put together in small steps and beside the core: a file may have a million of them.
     pub(crate) async fn put_free_list(
         &mut self,
         mut pending: Vec<Extent>,
         loading: impl Fn() -> Vec<Extent>,
     ) -> Result<(PagePtr, u64), Fatal> {
         self.end_run().await?;
+        self.store.space.borrow_mut().record_released();
         let mut reached = 0;
         let end = loop {
             {
-                let space = self.store.space.borrow();
+                let mut space = self.store.space.borrow_mut();
                 let mut more = space.extents_above(reached).peekable();
                 pending.extend(more.by_ref().take(EXTENTS_AT_ONCE));
                 reached = more.peek().map_or(space.end(), |next| next.start);
+                drop(more);
                 if reached == space.end() {
-                    // Whatever a load has taken of what was not reached yet.
+                    // Whatever a load has taken of what was not reached yet, or has given back of what was passed.
                     pending.extend(loading());
+                    pending.extend(space.take_released());
                     break reached;
                 }
             }

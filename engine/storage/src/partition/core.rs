@@ -63,6 +63,8 @@ pub(super) struct State {
     pub merged: Option<Merged>,
     /// Extents that no view refers to any more, on their way to the free space.
     pub releasing: VecDeque<Extent>,
+    /// What loads that were given up had taken and have not given back yet.
+    pub given_up: Vec<Extent>,
     /// The number of the last version.
     pub next_seq: u64,
     /// Trees that are being loaded, or wait for a checkpoint to begin.
@@ -190,6 +192,7 @@ impl Partition {
             restored_bytes: 0,
             merged: None,
             releasing: VecDeque::new(),
+            given_up: Vec::new(),
             next_seq: 0,
             loads: BTreeMap::new(),
         };

@@ -102,11 +102,13 @@ impl Partition {
             .collect()
     }
 
-    /// What loads have taken that are not part of the manifest in the making.
+    /// What loads have taken that are not part of the manifest in the making, and what those that were given up have not
+    /// given back yet.
     pub(super) fn loading_extents(&self) -> Vec<Extent> {
         let state = self.state.borrow();
         let loads = state.loads.values().filter(|load| !load.is_installing);
-        loads.flat_map(|load| load.taken.borrow().clone()).collect()
+        let taken = loads.flat_map(|load| load.taken.borrow().clone());
+        taken.chain(state.given_up.iter().copied()).collect()
     }
 
     /// Gives back what a complete load has taken, if no manifest has its tree.
@@ -117,17 +119,21 @@ impl Partition {
             return;
         }
         let load = state.loads.remove(&tree).expect("just seen");
+        state.given_up.extend(load.taken.take());
         drop(state);
         if let Some(partition) = self.me.upgrade() {
             drop(spawn(Queue::Background, async move {
-                partition.release_taken(load.taken.take()).await;
+                partition.release_given_up().await;
             }));
         }
     }
 
-    /// Makes blocks of a load reusable. Any of them may be the first of a page in the cache.
-    async fn release_taken(&self, taken: Vec<Extent>) {
-        for extent in taken {
+    /// Makes the blocks of loads that were given up reusable. Any of them may be the first of a page in the cache.
+    async fn release_given_up(&self) {
+        loop {
+            let Some(extent) = self.state.borrow_mut().given_up.pop() else {
+                return;
+            };
             for block in extent.start..extent.end() {
                 self.store.cache.remove(block);
             }
@@ -199,8 +205,12 @@ impl TreeLoad {
 
     /// Gives everything back.
     pub async fn abandon(self) {
-        let load = self.partition.state.borrow_mut().loads.remove(&self.tree);
-        let load = load.expect("it is known until it is finished");
-        self.partition.release_taken(load.taken.take()).await;
+        {
+            let mut state = self.partition.state.borrow_mut();
+            let load = state.loads.remove(&self.tree);
+            let load = load.expect("it is known until it is finished");
+            state.given_up.extend(load.taken.take());
+        }
+        self.partition.release_given_up().await;
     }
 }

@@ -783,7 +783,7 @@ fn random_operations_on_tiny_pages() {
 #[test]
 fn random_operations_beside_open_units() {
     let mut met = Met::default();
-    for seed in seeds(300..340) {
+    for seed in seeds(300..400) {
         check(seed, PartitionOptions::hostile(), true, &mut met);
     }
     met.units.check();

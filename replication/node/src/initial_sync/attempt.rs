@@ -40,7 +40,7 @@ impl Driver {
     ) -> Result<(), Failed> {
         let mut source = Source::new(host.clone(), halt.clone());
         // Nothing that was fetched before is under way any more.
-        self.apply_all().await;
+        self.applied_all().await?;
         self.follower.log_only(true);
         let rollback_id = source.rollback_id().await?;
         let begin = self.beginning(&mut source).await?;
@@ -75,7 +75,7 @@ impl Driver {
         fetching.abort();
         let _ = fetching.await;
         // What was handed over is logged before anything else is.
-        self.apply_all().await;
+        self.applied_all().await?;
         let mut applying = match (done, fetch_ended.take()) {
             (Ok(applying), _) => applying,
             (Err(_), Some(failure)) => {
@@ -94,6 +94,13 @@ impl Driver {
         self.follower.set_last(self.terms.borrow().optime(last));
         self.follower.log_only(false);
         Ok(())
+    }
+
+    async fn applied_all(&self) -> Result<(), Failed> {
+        match self.apply_all().await {
+            true => Ok(()),
+            false => Err(Failed::new("what this node has logged cannot be applied")),
+        }
     }
 
     /// The entry behind which the source's are to be applied. This node's log goes on from there, so it is not before what
@@ -127,7 +134,7 @@ impl Driver {
                 begun.map_err(from_fatal)?;
             }
             self.hand_over(vec![begin.clone()]).await;
-            self.apply_all().await;
+            self.applied_all().await?;
             assert!(storage.last_allotted() == ts, "the first entry is logged");
         } else {
             self.follower.set_last(begin.optime);

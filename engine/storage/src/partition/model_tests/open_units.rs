@@ -76,7 +76,7 @@ impl Met {
             self.recovered,
             self.blocked,
         ];
-        assert!(counts.iter().all(|&count| count > 5), "{self:?}");
+        assert!(counts.iter().all(|&count| count > 10), "{self:?}");
     }
 }
 
