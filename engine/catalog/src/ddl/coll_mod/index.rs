@@ -47,10 +47,6 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Whether anything is changed.
-    pub(super) fn changes(&self) -> bool {
-        !self.reported.is_empty()
-    }
-
     pub(super) fn is_conversion(&self) -> bool {
         self.new.spec.unique && !self.old.spec.unique
     }

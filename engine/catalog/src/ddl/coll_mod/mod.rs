@@ -82,7 +82,7 @@ pub struct PropertyChange {
 #[derive(Clone, Debug, Default)]
 pub struct Modified {
     pub index: Vec<PropertyChange>,
-    /// `None` if nothing was to be changed.
+    /// `None` if nothing was tried.
     pub ts: Option<Timestamp>,
 }
 
@@ -192,10 +192,7 @@ impl Coordinator {
                 ));
             }
         }
-        let changes_index = index.as_ref().is_some_and(index::Plan::changes);
-        if options == collection.options && !changes_index {
-            return Ok(Modified::default());
-        }
+        // One that changes nothing is logged too, as in MongoDB: change streams tell of it.
         let gates = [ns.clone()];
         // While entries are looked through or made anew, documents may be read but not written.
         let is_long = index.as_ref().is_some_and(index::Plan::is_long);
