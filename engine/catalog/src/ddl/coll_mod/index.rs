@@ -46,7 +46,6 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Whether anything is changed.
     pub(super) fn is_conversion(&self) -> bool {
         self.new.spec.unique && !self.old.spec.unique
     }
