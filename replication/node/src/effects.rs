@@ -173,7 +173,9 @@ impl Driver {
         let _turn = self.role_turn.acquire().await;
         let begun = async {
             if !self.lead().await {
-                return Err(Error::internal("what this node has logged cannot be applied"));
+                return Err(Error::internal(
+                    "what this node has logged cannot be applied",
+                ));
             }
             let first = log_note(&rawdoc! { "msg": "initiating set" }).await?;
             let written = storage().wait_durable(first).await;

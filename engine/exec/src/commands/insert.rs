@@ -6,9 +6,10 @@ use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Res
 
 use super::reply::acknowledged;
 use crate::acquire::{Acquired, acquire_write};
+use crate::fail_points;
 use crate::sessions::{self, RetryableWrite, StatementIds};
 use crate::state::state;
-use crate::transactions::{is_in, no_measurements};
+use crate::transactions::{ends_command, is_in, no_measurements};
 use crate::write::{
     BatchOutcome, InsertOptions, Stamps, Validation, insert_documents, insert_measurements,
     prepare_for_insert,
@@ -123,6 +124,15 @@ impl InsertBatch<'_> {
         let counters = &state().metrics.counters;
         counters.insert.add((prepared.len() + refused.len()) as u64);
         let (before, failed) = (outcome.n, outcome.errors.len());
+        if let (Stamps::Batch(_), Some((first, _))) = (self.options.stamps, prepared.first())
+            && let Err(error) = fail_points::on_retryable_write(ctx).await
+        {
+            if ends_command(ctx, &error) {
+                return Err(error);
+            }
+            outcome.failed(*first, error);
+            return Ok(());
+        }
         let result = match acquired.series() {
             None => insert_documents(ctx, acquired, prepared, self.options, outcome).await,
             Some(_) if is_in(ctx) => Err(no_measurements(acquired.ns())),

@@ -46,7 +46,40 @@ where
         }
     }
     let outcome = handler(cmd).await;
+    let closing = &state().fail_points.closing;
+    if closing.borrow_mut().remove(&ctx.client.connection_id) {
+        let mut reply = Reply::new();
+        reply.withhold();
+        return Ok(reply);
+    }
     candidate.behind(outcome).await
+}
+
+/// What a fail point does to a statement that is retryable and about to be executed: its connection is closed when the command
+/// has ended, unless it says otherwise, and the statement fails with the error that it names.
+///
+/// Source: the drivers' specification of retryable writes.
+///
+/// # Errors
+/// That which the fail point is set to: nothing may be written.
+pub(crate) async fn on_retryable_write(ctx: &OpContext) -> Result<()> {
+    if !state().fail_points.any_is_on() {
+        return Ok(());
+    }
+    let Some(set) = enter(FailPoint::OnPrimaryTransactionalWrite, |_| true).await else {
+        return Ok(());
+    };
+    if pinion_bson::get(&set.data, "closeConnection").is_none_or(truthy) {
+        let closing = &state().fail_points.closing;
+        closing.borrow_mut().insert(ctx.client.connection_id);
+    }
+    match code_of(&set.data, "failBeforeCommitExceptionCode") {
+        None => Ok(()),
+        Some(code) => Err(Error::new(
+            code,
+            "Failing write due to failpoint. The write must not be reflected.",
+        )),
+    }
 }
 
 /// The deadline of an operation that has one, as the fail points for it have it.
@@ -196,9 +229,14 @@ fn flag(data: &RawDocument, name: &str) -> bool {
     pinion_bson::get(data, name).is_some_and(truthy)
 }
 
-/// The code of the error to answer with; 0 is none.
+/// The code of the error to answer with.
 fn error_code(data: &RawDocument) -> Option<ErrorCode> {
-    let code = pinion_bson::get(data, "errorCode").and_then(i64_exact)?;
+    code_of(data, "errorCode")
+}
+
+/// The code in a field; 0 is none.
+fn code_of(data: &RawDocument, name: &str) -> Option<ErrorCode> {
+    let code = pinion_bson::get(data, name).and_then(i64_exact)?;
     i32::try_from(code)
         .ok()
         .filter(|code| *code != 0)

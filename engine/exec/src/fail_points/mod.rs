@@ -8,6 +8,7 @@ mod mode;
 mod start;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
@@ -15,7 +16,7 @@ use pinion_runtime::sync::Semaphore;
 use pinion_runtime::{CoreId, Queue, call_on, on_all_cores, submit_to};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-pub(crate) use command::{around, fails_get_more, time_out};
+pub(crate) use command::{around, fails_get_more, on_retryable_write, time_out};
 pub(crate) use mode::Mode;
 pub(crate) use start::set_at_start;
 
@@ -30,14 +31,16 @@ pub(crate) enum FailPoint {
     FailGetMoreAfterCursorCheckout,
     MaxTimeAlwaysTimeOut,
     MaxTimeNeverTimeOut,
+    OnPrimaryTransactionalWrite,
 }
 
 impl FailPoint {
-    pub(crate) const ALL: [FailPoint; 4] = [
+    pub(crate) const ALL: [FailPoint; 5] = [
         FailPoint::FailCommand,
         FailPoint::FailGetMoreAfterCursorCheckout,
         FailPoint::MaxTimeAlwaysTimeOut,
         FailPoint::MaxTimeNeverTimeOut,
+        FailPoint::OnPrimaryTransactionalWrite,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -46,6 +49,7 @@ impl FailPoint {
             FailPoint::FailGetMoreAfterCursorCheckout => "failGetMoreAfterCursorCheckout",
             FailPoint::MaxTimeAlwaysTimeOut => "maxTimeAlwaysTimeOut",
             FailPoint::MaxTimeNeverTimeOut => "maxTimeNeverTimeOut",
+            FailPoint::OnPrimaryTransactionalWrite => "onPrimaryTransactionalWrite",
         }
     }
 
@@ -111,6 +115,8 @@ pub(crate) struct FailPoints {
     /// Whether any is on here.
     is_on: Cell<bool>,
     set: RefCell<[Option<Arc<Set>>; COUNT]>,
+    /// Connections that are closed when their command has ended, by their numbers.
+    closing: RefCell<BTreeSet<i32>>,
     /// How far each has come; core 0 alone keeps it.
     progress: [Progress; COUNT],
     /// One that sets a fail point at a time; core 0 has it.
@@ -132,6 +138,7 @@ impl Default for FailPoints {
         FailPoints {
             is_on: Cell::new(false),
             set: RefCell::default(),
+            closing: RefCell::default(),
             progress: Default::default(),
             turn: Semaphore::new(1),
         }

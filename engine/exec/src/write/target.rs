@@ -18,6 +18,7 @@ use super::multikey::mark_multikey;
 use super::validation::Validation;
 use crate::acquire::{Acquired, ReadSource, acquire};
 use crate::compute::compute;
+use crate::fail_points;
 use crate::limits::{TARGET_GROUP, TRANSACTION_TARGET_BYTES};
 use crate::read::{LeafReport, ReadRequest, Targets, check_still_there, open_ids, parse_sort};
 use crate::sessions::{ExecutedChange, RetryableWrite, Stamp};
@@ -149,6 +150,9 @@ pub(crate) async fn run_and_tell(
     retryable: Option<&RetryableWrite>,
     done: &mut ModifyOutcome,
 ) -> Result<()> {
+    if statement.stamp.is_some() {
+        fail_points::on_retryable_write(ctx).await?;
+    }
     let result = run(ctx, acquired, statement, done).await;
     if let Some(retryable) = retryable {
         done.tell(retryable, place, statement);
