@@ -1,6 +1,7 @@
 //! Updates: replacements and operators, applied to raw documents.
 
 mod apply;
+mod apply_diff;
 mod array;
 mod diff;
 mod filters;
@@ -14,6 +15,8 @@ mod upsert;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_diff;
 #[cfg(test)]
 mod tests_items;
 
@@ -34,8 +37,9 @@ use crate::text::element_text;
 use crate::value::{elements, field};
 
 pub(crate) use array::ItemSort;
-pub(crate) use diff::sections_of;
-pub use diff::{apply_diff, diff};
+pub(crate) use apply_diff::sections_of;
+pub use apply_diff::apply_diff;
+pub use diff::diff;
 pub use storage::{check_storable, prepare_insert};
 
 use apply::{Applying, Node};
