@@ -1,6 +1,5 @@
 //! A statement of a transaction from its session's home and back.
 
-use std::future::Future;
 use std::rc::Rc;
 
 use pinion_catalog::from_fatal;
@@ -8,7 +7,7 @@ use pinion_clock::{OpTime, Timestamp};
 use pinion_runtime::Duration;
 use pinion_storage::storage;
 use pinion_wire::idl::ReadConcern;
-use pinion_wire::{ErrorCode, Invocation, OpContext, Reply, Result};
+use pinion_wire::{ErrorCode, Handler, Invocation, OpContext, Reply, Result};
 
 use super::open::OpenTransaction;
 use super::refusals::asked;
@@ -25,11 +24,7 @@ use crate::topology::check_runs_here;
 ///
 /// # Errors
 /// Those of the command, and as of [`super::admit`].
-pub(crate) async fn run<F, Fut>(mut cmd: Invocation, handler: F) -> Result<Reply>
-where
-    F: FnOnce(Invocation) -> Fut,
-    Fut: Future<Output = Result<Reply>>,
-{
+pub(crate) async fn run(mut cmd: Invocation, handler: Handler) -> Result<Reply> {
     let ctx = cmd.ctx.clone();
     let (Some(lsid), Some(number)) = (&ctx.args.lsid, ctx.args.txn_number) else {
         unreachable!("autocommit comes with both, or is refused");
