@@ -96,7 +96,7 @@ def test_a_transaction_of_several_entries(database):
             database.other.insert_one({"_id": "z"}, session=session)
         database.c.insert_one({"_id": "behind"})
         events = take(stream, 9)
-    entries = database.client.local["oplog.rs"].find({"txnNumber": session._server_session.transaction_id, "lsid.id": session.session_id["id"]})
+    entries = database.client.local["oplog.rs"].find({"txnNumber": events[0]["txnNumber"], "lsid.id": events[0]["lsid"]["id"]})
     assert len(list(entries)) == 3
     assert [key for _, _, key in told(events)] == [*range(7), "z", "behind"]
     assert len({event["clusterTime"] for event in events[:8]}) == 1

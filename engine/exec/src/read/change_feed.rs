@@ -137,7 +137,8 @@ impl Watcher {
     fn hand(&self, ts: Timestamp, entry: &Bytes) -> bool {
         let mut queue = self.queue.borrow_mut();
         let bytes = self.queue_bytes.get() + entry.len();
-        if !queue.is_empty() && (bytes > CHANGE_BATCH_BYTES || queue.len() >= CHANGE_BATCH_ENTRIES) {
+        if !queue.is_empty() && (bytes > CHANGE_BATCH_BYTES || queue.len() >= CHANGE_BATCH_ENTRIES)
+        {
             return false;
         }
         self.queue_bytes.set(bytes);
@@ -177,11 +178,6 @@ impl ChangeFeed {
         }
     }
 
-    /// How many streams it serves.
-    pub(crate) fn watchers(&self) -> usize {
-        self.watched.borrow().count
-    }
-
     /// Ends it: when this returns nothing reads the log for it. Streams that are left read for themselves.
     pub(crate) async fn stop(&self) {
         self.stopping.set(true);
@@ -203,7 +199,9 @@ impl ChangeFeed {
     fn end(&self) {
         let watched = std::mem::take(&mut *self.watched.borrow_mut());
         let through = self.through.get();
-        watched.everybody().for_each(|watcher| watcher.leave(through));
+        watched
+            .everybody()
+            .for_each(|watcher| watcher.leave(through));
         self.task.borrow_mut().take();
     }
 

@@ -250,7 +250,10 @@ impl ChangeStream {
     /// The next entry that a majority holds, if there is one by now.
     async fn next_entry(&mut self, ctx: &OpContext) -> Result<Option<(Timestamp, Bytes)>> {
         loop {
-            if let Some(watch) = self.watch.as_ref().filter(|watch| watch.from <= self.seen_through)
+            if let Some(watch) = self
+                .watch
+                .as_ref()
+                .filter(|watch| watch.from <= self.seen_through)
             {
                 self.log = None;
                 self.ahead.clear();

@@ -397,9 +397,10 @@ fn the_ends_of_transactions() {
 
 #[test]
 fn whom_an_entry_concerns() {
-    let check = |entry: RawDocumentBuf, expected: Concerned<'_>| {
-        assert_eq!(concerned_by(&entry), expected, "{entry:?}");
-    };
+    fn check(entry: RawDocumentBuf, expected: Concerned<'_>) {
+        let found = concerned_by(&entry);
+        assert_eq!(format!("{found:?}"), format!("{expected:?}"), "{entry:?}");
+    }
     let of = |namespaces: &[&'static str]| Concerned::Namespaces(namespaces.into());
     check(
         entry("i", "d.c", rawdoc! { "_id": 1 }, rawdoc! {}),
@@ -409,14 +410,14 @@ fn whom_an_entry_concerns() {
         entry("n", "", rawdoc! { "msg": "periodic noop" }, rawdoc! {}),
         Concerned::Nobody,
     );
-    let command =
-        |o: RawDocumentBuf, more: RawDocumentBuf| entry("c", "admin.$cmd", o, more);
+    let command = |o: RawDocumentBuf, more: RawDocumentBuf| entry("c", "admin.$cmd", o, more);
     check(
         command(rawdoc! { "drop": "c" }, rawdoc! {}),
         Concerned::Everybody,
     );
     let insert = |ns: &str| rawdoc! { "op": "i", "ns": ns, "o": { "_id": 1 } };
-    let operations = || rawdoc! { "applyOps": [insert("d.c"), insert("d.c"), insert("d.e"), insert("d.c")] };
+    let operations =
+        || rawdoc! { "applyOps": [insert("d.c"), insert("d.c"), insert("d.e"), insert("d.c")] };
     check(
         command(operations(), rawdoc! {}),
         of(&["d.c", "d.e", "d.c"]),

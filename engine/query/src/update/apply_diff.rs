@@ -86,7 +86,9 @@ impl<'d> Named<'d> {
     /// Those that no field has.
     fn rest(&self) -> impl Iterator<Item = (&'d str, RawBsonRef<'d>)> {
         let values = self.values.iter().zip(&self.was_found);
-        values.filter(|(_, was_found)| !**was_found).map(|(value, _)| *value)
+        values
+            .filter(|(_, was_found)| !**was_found)
+            .map(|(value, _)| *value)
     }
 }
 
@@ -160,7 +162,11 @@ fn apply_array(old: Vec<RawBsonRef<'_>>, diff: &RawDocument) -> Result<RawBson> 
             .as_str()
             .parse()
             .map_err(|_| malformed("an entry of an array has no index"))?;
-        if index > values.len().saturating_add(crate::limits::MAX_ARRAY_PADDING) {
+        if index
+            > values
+                .len()
+                .saturating_add(crate::limits::MAX_ARRAY_PADDING)
+        {
             return Err(malformed("an index is out of range"));
         }
         if values.len() <= index {

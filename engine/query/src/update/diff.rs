@@ -11,8 +11,8 @@ use pinion_bson::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::path::Part;
 use super::parse::Entry;
+use super::path::Part;
 use super::{Kind, Update};
 use crate::limits::MAX_FOLLOWED_PATHS;
 use crate::value::array_document;
@@ -92,10 +92,12 @@ impl<'u> Guide<'u> {
             Part::Name(part) => **part == *name,
             Part::Matched | Part::All | Part::Filtered(_) => is_item,
         };
-        let below = paths.iter().filter_map(|reach| match reach.path.split_first() {
-            Some((first, path)) if leads(first) => Some(Reach { path, ..*reach }),
-            _ => None,
-        });
+        let below = paths
+            .iter()
+            .filter_map(|reach| match reach.path.split_first() {
+                Some((first, path)) if leads(first) => Some(Reach { path, ..*reach }),
+                _ => None,
+            });
         Guide::Paths(below.collect())
     }
 
@@ -246,7 +248,9 @@ fn append_deleted(at: usize, places: &Places<'_>, deletes: &mut DocBuilder) -> O
 fn nested_diff(old: &RawElem<'_>, new: &RawElem<'_>, guide: &Guide<'_>) -> Option<RawDocumentBuf> {
     let end = guide.end();
     let diff = match (old.to_value()?, new.to_value()?) {
-        (RawBsonRef::Document(a), RawBsonRef::Document(b)) if end.is_none() => document_diff(a, b, guide)?,
+        (RawBsonRef::Document(a), RawBsonRef::Document(b)) if end.is_none() => {
+            document_diff(a, b, guide)?
+        }
         (RawBsonRef::Array(a), RawBsonRef::Array(b)) => {
             let (a, b) = (array_document(a), array_document(b));
             if end.is_some_and(|end| !end.appends || !is_appended(a, b)) {

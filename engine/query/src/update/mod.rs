@@ -36,9 +36,9 @@ use crate::pipeline::Pipeline;
 use crate::text::element_text;
 use crate::value::{elements, field};
 
-pub(crate) use array::ItemSort;
-pub(crate) use apply_diff::sections_of;
 pub use apply_diff::apply_diff;
+pub(crate) use apply_diff::sections_of;
+pub(crate) use array::ItemSort;
 pub use diff::diff;
 pub use storage::{check_storable, prepare_insert};
 
