@@ -413,6 +413,9 @@ def test_a_log_that_does_not_go_back_that_far():
         with collection.watch(max_await_time_ms=100) as stream:
             collection.insert_one({"_id": "first"})
             token = take(stream, 1)[0]["_id"]
+        # One that has not begun to read, and one that is not asked while more comes than is kept for it.
+        not_begun = client.test.command({"aggregate": "c", "pipeline": [{"$changeStream": {"resumeAfter": token}}], "cursor": {"batchSize": 0}})
+        not_asked = client.test.command({"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}})
         first = client.local["oplog.rs"].find_one()["ts"]
 
         def is_gone():
@@ -424,6 +427,11 @@ def test_a_log_that_does_not_go_back_that_far():
         with pytest.raises(OperationFailure) as caught:
             collection.watch(resume_after=token)
         assert caught.value.code == 286 and caught.value.has_error_label("NonResumableChangeStreamError")
+        for opened in (not_begun, not_asked):
+            with pytest.raises(OperationFailure) as caught:
+                for _ in range(2):
+                    client.test.command({"getMore": opened["cursor"]["id"], "collection": "c", "maxTimeMS": 1000})
+            assert caught.value.code == 286 and caught.value.has_error_label("NonResumableChangeStreamError")
 
 
 def test_a_stream_goes_on_after_a_restart():
