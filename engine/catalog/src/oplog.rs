@@ -134,16 +134,28 @@ pub fn encode_entry(event: &OpEvent<'_>) -> Entry {
 /// As [`encode_entry`], with the document as it was before the write: change streams show it, on whatever member. It lives as
 /// long as the entry. One that is too large for an entry beside what the write tells is left out.
 pub fn encode_entry_with_image(event: &OpEvent<'_>, image: Option<&RawDocument>) -> Entry {
-    let image = image.filter(|image| {
-        image.as_bytes().len() + event.o.as_bytes().len() <= MAX_USER_DOCUMENT_BYTES
-    });
-    let bytes = event.o.as_bytes().len() + image.map_or(0, |image| image.as_bytes().len());
-    let mut doc = begin_entry(256 + bytes, event.session);
+    let image = fitting(event, image);
+    let mut doc = begin_entry(256 + told_bytes(event, image), event.session);
     append_operation(&mut doc, event);
+    append_image(&mut doc, image);
+    finish_entry(doc, event.wall_ms, event.session)
+}
+
+/// The image, if an entry has room for it beside what the write tells.
+fn fitting<'i>(event: &OpEvent<'_>, image: Option<&'i RawDocument>) -> Option<&'i RawDocument> {
+    image.filter(|image| {
+        image.as_bytes().len() + event.o.as_bytes().len() <= MAX_USER_DOCUMENT_BYTES
+    })
+}
+
+fn told_bytes(event: &OpEvent<'_>, image: Option<&RawDocument>) -> usize {
+    event.o.as_bytes().len() + image.map_or(0, |image| image.as_bytes().len())
+}
+
+fn append_image(doc: &mut DocBuilder, image: Option<&RawDocument>) {
     if let Some(image) = image {
         doc.append("preImage", image);
     }
-    finish_entry(doc, event.wall_ms, event.session)
 }
 
 /// The entry of several writes of documents that take place together, each of which every observer
@@ -170,10 +182,13 @@ pub fn encode_apply_ops(events: &[OpEvent<'_>]) -> Entry {
     finish_entry(doc, events[0].wall_ms, None)
 }
 
-/// What an entry says of one write, alone: as an element of the `applyOps` of a transaction. Every observer has seen it.
-pub fn encode_operation(event: &OpEvent<'_>) -> Entry {
-    let mut doc = DocBuilder::with_capacity(160 + event.o.as_bytes().len());
+/// What an entry says of one write, alone: as an element of the `applyOps` of a transaction. Every observer has seen it. With
+/// the document as it was before the write, as [`encode_entry_with_image`] has it.
+pub fn encode_operation(event: &OpEvent<'_>, image: Option<&RawDocument>) -> Entry {
+    let image = fitting(event, image);
+    let mut doc = DocBuilder::with_capacity(160 + told_bytes(event, image));
     append_operation(&mut doc, event);
+    append_image(&mut doc, image);
     Entry {
         bytes: doc.finish_bytes(),
     }

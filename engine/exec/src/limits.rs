@@ -240,8 +240,11 @@ pub(crate) const MAX_MEMBERS: u32 = 50;
 pub(crate) const LOG_FIRST_BATCH_ENTRIES: usize = 16;
 pub(crate) const LOG_BATCH_ENTRIES: usize = 1024;
 pub(crate) const LOG_BATCH_BYTES: usize = 1 << 20;
-/// Entries of the log, and their bytes, that a change stream holds before it looks at them: thousands of streams may wait.
+/// Entries of the log, and their bytes, that a change stream holds before it looks at them, whether it has read them or the
+/// feed of its core has handed them to it: thousands of streams may wait.
 pub(crate) const CHANGE_BATCH_ENTRIES: usize = 256;
 pub(crate) const CHANGE_BATCH_BYTES: usize = 256 * 1024;
+/// An entry up to this size is copied for the streams that it concerns, so that they do not keep the memory around it.
+pub(crate) const CHANGE_ENTRY_COPY_BYTES: usize = 16 * 1024;
 /// Entries of one transaction, whose times a change stream keeps until it has come to them.
 pub(crate) const MAX_TRANSACTION_PARTS: usize = 100_000;

@@ -135,6 +135,7 @@ pub(crate) async fn recover_node(
 
 /// Stops a node: call it on core 0 when no command runs any more.
 pub async fn close_node() {
+    pinion_runtime::on_all_cores(|_| async { state().change_feed.stop().await }).await;
     pinion_catalog::end_builds().await;
     crate::ttl::stop().await;
     crate::sessions::stop().await;

@@ -96,6 +96,7 @@ async fn drain() {
         let _ = timeout(PARKING_POLL, state.parking.changed()).await;
     }
     state.cursors.kill_all();
+    state.change_feed.stop().await;
 }
 
 /// Forgets what this core knows of the data.

@@ -23,7 +23,7 @@ use crate::parking::Parking;
 use crate::plan_cache::{IndexFilters, PlanCache};
 use crate::profile::Profiles;
 use crate::query_settings::SettingsTable;
-use crate::read::{CursorTable, PartTable};
+use crate::read::{ChangeFeed, CursorTable, PartTable};
 use crate::replication::{FlowControl, NodeTickets};
 use crate::sessions::{SessionCatalog, SessionRefresh, SessionTable};
 use crate::spill::NodeMemory;
@@ -41,6 +41,8 @@ pub struct NodeState {
     pub(crate) metrics: Metrics,
     pub(crate) cursors: CursorTable,
     pub(crate) parts: PartTable,
+    /// What reads the log for this core's change streams.
+    pub(crate) change_feed: Rc<ChangeFeed>,
     pub(crate) sessions: SessionTable,
     /// Retryable writes of the sessions whose home this core is.
     pub(crate) session_catalog: SessionCatalog,
@@ -122,6 +124,7 @@ impl NodeState {
             metrics: Metrics::default(),
             cursors: CursorTable::new(),
             parts: PartTable::default(),
+            change_feed: Rc::default(),
             sessions: SessionTable::default(),
             session_catalog: SessionCatalog::default(),
             session_refresh: SessionRefresh::default(),

@@ -135,6 +135,80 @@ def test_expanded_events(database):
     assert events[5]["nsType"] == "view" and described[5]["viewOn"] == "c"
 
 
+def test_expanded_events_of_what_is_made_and_goes(database):
+    with database.watch(show_expanded_events=True, max_await_time_ms=200) as stream, database.watch(max_await_time_ms=200) as plain:
+        database.c.insert_one({"_id": 1, "a": 1, "b": 1})
+        database.c.create_indexes([pymongo.IndexModel("a"), pymongo.IndexModel("b")])
+        database.command("dropIndexes", "c", index="*")
+        database.create_collection("target")
+        database.c.rename("target", dropTarget=True)
+        database.target.drop()
+        events = take(stream, 2)
+        while events[-1]["operationType"] != "drop" or events[-1]["ns"]["coll"] != "target":
+            events += take(stream, 1)
+        assert kinds(take(plain, 3)) == ["insert", "rename", "drop"]
+        quiet(plain)
+    assert kinds(events)[:2] == ["create", "insert"] and kinds(events)[-3:] == ["create", "rename", "drop"], kinds(events)
+    made = [index["name"] for event in events if event["operationType"] == "createIndexes" for index in event["operationDescription"]["indexes"]]
+    gone = [index["name"] for event in events if event["operationType"] == "dropIndexes" for index in event["operationDescription"]["indexes"]]
+    assert sorted(made) == sorted(gone) == ["a_1", "b_1"]
+    uuid, target = events[0]["collectionUUID"], events[-3]["collectionUUID"]
+    renamed = events[-2]
+    assert renamed["ns"]["coll"] == "c" and renamed["to"] == {"db": database.name, "coll": "target"} and renamed["collectionUUID"] == uuid
+    assert renamed["operationDescription"] == {"to": {"db": database.name, "coll": "target"}, "dropTarget": target}
+    assert events[-1]["collectionUUID"] == uuid and "operationDescription" not in events[-1]
+
+
+def test_what_updates_tell(database):
+    collection = database.c
+    collection.insert_one({"_id": 1, "l": [1, 2, 3], "n": {"0": 1, "a.b": 1, "x": {"y": 1}}, "0": {"z": 1}, "long": "x" * 100})
+    with collection.watch(show_expanded_events=True, max_await_time_ms=200) as stream:
+        def told(update):
+            collection.update_one({"_id": 1}, update)
+            event = take(stream, 1)[0]
+            assert event["operationType"] == "update"
+            description = event["updateDescription"]
+            assert list(description) == ["updatedFields", "removedFields", "truncatedArrays", "disambiguatedPaths"]
+            return tuple(description.values())
+
+        assert told({"$push": {"l": 4}}) == ({"l.3": 4}, [], [], {})
+        assert told({"$set": {"l.0": 5}}) == ({"l.0": 5}, [], [], {})
+        assert told({"$pull": {"l": 5}}) == ({"l": [2, 3, 4]}, [], [], {})
+        assert told({"$inc": {"n.0": 1}}) == ({"n.0": 2}, [], [], {"n.0": ["n", "0"]})
+        assert told({"$set": {"n.x.y": 2}, "$unset": {"0.z": 1}}) == ({"n.x.y": 2}, ["0.z"], [], {})
+        dotted = [{"$set": {"n": {"$setField": {"field": "a.b", "input": "$n", "value": 2}}, "l": [2, 3], "pad": "x"}}]
+        updated, removed, truncated, paths = told(dotted)
+        assert (removed, truncated) == ([], [{"field": "l", "newSize": 2}])
+        assert updated == {"n.a.b": 2, "pad": "x"} and paths == {"n.a.b": ["n", "a.b"]}
+
+
+def test_collations(database):
+    # That of the collection is none of a stream's.
+    database.create_collection("c", collation={"locale": "en", "strength": 2})
+    pipeline = [{"$changeStream": {}}, {"$match": {"fullDocument.s": "a"}}]
+    opened = [database.command({"aggregate": "c", "pipeline": pipeline, "cursor": {}, **options})["cursor"]["id"]
+              for options in ({"collation": {"locale": "en", "strength": 2}}, {})]
+    database.c.insert_many([{"_id": i, "s": s} for i, s in enumerate("aAbBa")])
+    for cursor, expected in zip(opened, ([0, 1, 4], [0, 4])):
+        found = []
+        while len(found) < len(expected):
+            batch = database.command({"getMore": cursor, "collection": "c", "maxTimeMS": 5000})["cursor"]["nextBatch"]
+            found += [event["documentKey"]["_id"] for event in batch]
+        assert found == expected
+
+
+def test_a_rename_ends_the_streams_of_both_names(database):
+    database.a.insert_one({})
+    with database.a.watch(max_await_time_ms=200) as of_old, database.b.watch(max_await_time_ms=200) as of_new:
+        database.a.rename("b")
+        for stream in (of_old, of_new):
+            events = take(stream, 2)
+            assert kinds(events) == ["rename", "invalidate"] and not stream.alive
+    with database.b.watch(start_after=events[1]["_id"], max_await_time_ms=200) as stream:
+        database.b.insert_one({"_id": 1})
+        assert take(stream, 1)[0]["documentKey"] == {"_id": 1}
+
+
 def test_an_invalidated_stream_is_started_after(database):
     collection = database.c
     collection.insert_one({"_id": 1})
@@ -264,6 +338,15 @@ def test_stages_behind_a_stream(database):
     stream = {"$changeStream": {}}
     refused([stream, {"$group": {"_id": 1}}], 20)
     refused([stream, {"$out": "x"}], 20)
+    lookup = {"from": "c", "localField": "a", "foreignField": "b", "as": "x"}
+    for stage in ({"$sort": {"a": 1}}, {"$limit": 1}, {"$skip": 1}, {"$unwind": "$a"}, {"$lookup": lookup}, {"$count": "n"}, {"$sample": {"size": 1}},
+                  {"$unionWith": "c"}, {"$bucketAuto": {"groupBy": "$a", "buckets": 2}}, {"$merge": "x"}, {"$facet": {"a": [{"$match": {}}]}}):
+        refused([stream, stage], 20)
+    kept = [{"$replaceRoot": {"newRoot": {"_id": "$_id", "key": "$documentKey"}}}, {"$redact": "$$KEEP"}, {"$addFields": {"y": 1}}]
+    with database.c.watch(kept, max_await_time_ms=200) as kept_stream:
+        database.c.insert_one({"_id": "kept"})
+        event = take(kept_stream, 1)[0]
+        assert event == {"_id": event["_id"], "key": {"_id": "kept"}, "y": 1}
     refused([{"$match": {}}, stream], 40602)
     refused([stream, stream], 40602)
     refused([{"$facet": {"a": [stream]}}], 40600)
@@ -330,6 +413,9 @@ def test_a_log_that_does_not_go_back_that_far():
         with collection.watch(max_await_time_ms=100) as stream:
             collection.insert_one({"_id": "first"})
             token = take(stream, 1)[0]["_id"]
+        # One that has not begun to read, and one that is not asked while more comes than is kept for it.
+        not_begun = client.test.command({"aggregate": "c", "pipeline": [{"$changeStream": {"resumeAfter": token}}], "cursor": {"batchSize": 0}})
+        not_asked = client.test.command({"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}})
         first = client.local["oplog.rs"].find_one()["ts"]
 
         def is_gone():
@@ -341,6 +427,11 @@ def test_a_log_that_does_not_go_back_that_far():
         with pytest.raises(OperationFailure) as caught:
             collection.watch(resume_after=token)
         assert caught.value.code == 286 and caught.value.has_error_label("NonResumableChangeStreamError")
+        for opened in (not_begun, not_asked):
+            with pytest.raises(OperationFailure) as caught:
+                for _ in range(2):
+                    client.test.command({"getMore": opened["cursor"]["id"], "collection": "c", "maxTimeMS": 1000})
+            assert caught.value.code == 286 and caught.value.has_error_label("NonResumableChangeStreamError")
 
 
 def test_a_stream_goes_on_after_a_restart():

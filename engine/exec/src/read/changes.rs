@@ -1,7 +1,7 @@
 //! A change stream: a read of the log up to what a majority holds, as events behind the stages of the client.
 //!
-//! It holds no snapshot and no gate. Between two batches it keeps a place in the log, which memory serves as long as the reader
-//! keeps up, and no more entries than one read gives.
+//! It holds no snapshot and no gate. It reads the log itself until it has caught up; from then on the feed of its core reads
+//! for it (`change_feed.rs`). Between two batches it keeps no more entries than one read gives.
 
 use std::collections::VecDeque;
 
@@ -19,6 +19,7 @@ use pinion_storage::{LogCursor, LogReadError, storage};
 use pinion_wire::idl::{Namespace, ReadConcernLevel};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
+use super::change_feed::{Handed, Watch, committed};
 use super::log::from_log_error;
 use super::request::{ReadRequest, open};
 use crate::acquire::acquire_read;
@@ -42,9 +43,12 @@ pub(crate) struct ChangeStream {
     options: ChangeStreamOptions,
     scope: Scope,
     splits: bool,
-    log: LogCursor,
-    /// Entries that were read and not looked at.
+    /// What it reads itself until it has come to where the feed begins.
+    log: Option<LogCursor>,
+    /// Entries that were read so and not looked at.
     ahead: VecDeque<(Timestamp, Bytes)>,
+    /// Its place in the feed, once it has caught up.
+    watch: Option<Watch>,
     /// What is left of the transaction at hand.
     parts: VecDeque<Part>,
     changes: VecDeque<Change>,
@@ -126,13 +130,16 @@ impl ChangeStream {
             Start::Behind(resume) => Some(Resume::clone(resume)),
             _ => None,
         };
+        // What begins with what comes has nothing to catch up with.
+        let watch = (options.start == Start::Now).then(|| state().change_feed.join(&scope));
         let mut stream = ChangeStream {
             token: options.start.first_token(bson_time(begin)).to_document(),
             told: begin,
             scope,
             splits,
-            log: storage().log_from(begin),
+            log: None,
             ahead: VecDeque::new(),
+            watch,
             parts: VecDeque::new(),
             changes: VecDeque::new(),
             events: VecDeque::new(),
@@ -224,36 +231,68 @@ impl ChangeStream {
                 self.open_part(part).await?;
                 continue;
             }
-            let bound = committed();
-            match self.ahead.front() {
-                // What comes next is looked at by the next batch, which then makes progress.
-                Some(_) if self.ran_out() => {
-                    self.is_behind_all = true;
-                    return Ok(None);
-                }
-                Some((ts, _)) if *ts <= bound => {
-                    let (ts, entry) = self.ahead.pop_front().expect("just seen");
-                    self.take(entry).await?;
-                    self.seen_through = ts;
-                    self.has_looked = true;
-                }
-                Some(_) => {
-                    self.seen_through = bound.max(self.seen_through);
-                    self.is_behind_all = true;
-                    return Ok(None);
-                }
-                None => {
-                    let readable = storage().oplog_read_timestamp().min(bound);
-                    let read = self
-                        .log
-                        .next_batch(CHANGE_BATCH_ENTRIES, CHANGE_BATCH_BYTES);
-                    self.ahead = interruptible(ctx, read).await?.map_err(from_error)?.into();
-                    if self.ahead.is_empty() {
-                        self.seen_through = readable.max(self.seen_through);
-                        self.is_behind_all = true;
+            // What comes next is looked at by the next batch, which then makes progress.
+            let next = match self.ran_out() {
+                true => None,
+                false => self.next_entry(ctx).await?,
+            };
+            let Some((ts, entry)) = next else {
+                self.is_behind_all = true;
+                return Ok(None);
+            };
+            self.take(entry).await?;
+            self.seen_through = ts;
+            self.has_looked = true;
+            yield_if_due().await;
+        }
+    }
+
+    /// The next entry that a majority holds, if there is one by now.
+    async fn next_entry(&mut self, ctx: &OpContext) -> Result<Option<(Timestamp, Bytes)>> {
+        loop {
+            if let Some(watch) = self
+                .watch
+                .as_ref()
+                .filter(|watch| watch.from <= self.seen_through)
+            {
+                self.log = None;
+                self.ahead.clear();
+                match watch.next(self.seen_through) {
+                    Handed::Entry(ts, entry) => return Ok(Some((ts, entry))),
+                    Handed::Nothing { through } => {
+                        self.seen_through = through.max(self.seen_through);
                         return Ok(None);
                     }
+                    Handed::Left { at } => {
+                        self.seen_through = at.max(self.seen_through);
+                        self.watch = None;
+                    }
                 }
+            }
+            let bound = committed();
+            match self.ahead.front() {
+                Some((ts, _)) if *ts <= bound => return Ok(self.ahead.pop_front()),
+                Some(_) => self.seen_through = bound.max(self.seen_through),
+                None => {
+                    let behind = self.seen_through;
+                    let is_first = self.log.is_none();
+                    let log = self.log.get_or_insert_with(|| storage().log_after(behind));
+                    let readable = storage().oplog_read_timestamp().min(bound);
+                    let read = log.next_batch(CHANGE_BATCH_ENTRIES, CHANGE_BATCH_BYTES);
+                    self.ahead = interruptible(ctx, read).await?.map_err(from_error)?.into();
+                    if is_first {
+                        // Once it has begun a read notices what is missing, but not in front of its beginning.
+                        check_history(behind.next()).await?;
+                    }
+                    if !self.ahead.is_empty() {
+                        continue;
+                    }
+                    self.seen_through = readable.max(self.seen_through);
+                }
+            }
+            // Everything is seen but for what came while it was looked at.
+            if self.watch.is_none() {
+                self.watch = Some(state().change_feed.join(&self.scope));
             }
             yield_if_due().await;
         }
@@ -373,6 +412,11 @@ impl ChangeStream {
             self.token = id.to_owned();
         }
         let is_quiet = is_all && self.is_behind_all && self.split.is_empty() && !self.has_ended;
+        let caught_up = self.watch.as_ref();
+        let caught_up = caught_up.filter(|watch| is_quiet && watch.from <= self.seen_through);
+        if let Some(through) = caught_up.and_then(Watch::quiet_through) {
+            self.seen_through = through.max(self.seen_through);
+        }
         if is_quiet && self.seen_through > self.told {
             self.told = self.seen_through;
             self.token = TokenData::high_water_mark(bson_time(self.told))
@@ -382,42 +426,18 @@ impl ChangeStream {
         &self.token
     }
 
-    /// Waits until a majority holds more than was looked at, or until this time.
+    /// Waits until a majority holds something that may concern the stream, or until this time.
     pub(crate) async fn wait(&self, ctx: &OpContext, until: Instant) -> Result<bool> {
-        loop {
-            let now = pinion_runtime::now();
-            if now >= until {
-                return Ok(false);
-            }
-            let Some(set) = state().replica_set() else {
-                return Err(Error::internal(
-                    "a change stream on a node that is no member",
-                ));
-            };
-            // What is committed may be readable a moment later than that is known.
-            if committed() > self.seen_through
-                && storage().oplog_read_timestamp() > self.seen_through
-            {
-                return Ok(true);
-            }
-            let beyond = set.wait_commit_beyond(self.seen_through);
-            match committed() > self.seen_through {
-                true => {
-                    let soon = until.min(now + pinion_runtime::Duration::from_millis(1));
-                    interruptible(ctx, pinion_runtime::sleep_until(soon)).await?;
-                }
-                false => {
-                    let _ = interruptible(ctx, timeout_at(until, beyond)).await?;
-                }
-            }
+        if pinion_runtime::now() >= until {
+            return Ok(false);
         }
+        // Without a place in the feed it has not caught up.
+        let Some(watch) = &self.watch else {
+            return Ok(true);
+        };
+        let changed = interruptible(ctx, timeout_at(until, watch.changed())).await?;
+        Ok(changed.is_ok())
     }
-}
-
-/// The time up to which a majority holds everything, as far as this member has applied it.
-fn committed() -> Timestamp {
-    let set = state().replica_set();
-    set.map_or(Timestamp::MIN, |set| set.commit_point().ts)
 }
 
 /// From when on documents as they were before a change are known.

@@ -1,6 +1,7 @@
 //! Reads: plan parts on each partition's owner, merged in order on the core of the connection.
 
 mod access;
+mod change_feed;
 mod changes;
 mod choose;
 mod cursor;
@@ -25,6 +26,7 @@ mod tail;
 mod trial;
 
 pub(crate) use access::{Access, RangeAccess};
+pub(crate) use change_feed::ChangeFeed;
 pub(crate) use changes::{ChangeRequest, ChangeStream};
 pub(crate) use choose::Choice;
 pub(crate) use cursor::{

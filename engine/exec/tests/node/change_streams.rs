@@ -180,3 +180,80 @@ fn a_statement_of_many_documents_shows_each() {
         assert_eq!(seen, (0..500).collect::<Vec<_>>());
     });
 }
+
+#[test]
+fn what_is_not_asked_for_is_read_later() {
+    with_member(2304, &[2], 3, None, |_, client| async move {
+        become_member(MemberState::Primary, true, OpTime::NULL).await;
+        insert(&client, 0).await;
+        commit_all().await;
+        let (.., waiting) = opened(&client, doc! {}, vec![]).await;
+        let (.., following) = opened(&client, doc! {}, vec![]).await;
+        let mut followed = Vec::new();
+        // More than is kept for one that does not ask.
+        for n in 1..700 {
+            insert(&client, n).await;
+            if n % 50 == 0 {
+                commit_all().await;
+                followed.extend(ids(&more(&client, following).await.0));
+            }
+        }
+        commit_all().await;
+        let mut late = Vec::new();
+        while late.len() < 699 {
+            let (events, _) = more(&client, waiting).await;
+            assert!(!events.is_empty(), "{} events", late.len());
+            late.extend(ids(&events));
+        }
+        followed.extend(ids(&more(&client, following).await.0));
+        let all: Vec<Bson> = (1..700).map(Bson::Int32).collect();
+        assert_eq!(late, all);
+        assert_eq!(followed, all);
+        // It keeps up again.
+        insert(&client, 700).await;
+        commit_all().await;
+        for id in [waiting, following] {
+            assert_eq!(ids(&more(&client, id).await.0), [Bson::Int32(700)]);
+        }
+    });
+}
+
+#[test]
+fn streams_of_one_core_are_handed_what_concerns_them() {
+    with_member(2305, &[2], 3, None, |_, client| async move {
+        become_member(MemberState::Primary, true, OpTime::NULL).await;
+        insert(&client, 0).await;
+        commit_all().await;
+        let open = async |target: Bson| {
+            let reply = client
+                .ok(doc! { "aggregate": target, "pipeline": [{ "$changeStream": {} }], "cursor": {} })
+                .await;
+            batch(&reply, "firstBatch").2
+        };
+        let of_names = ["c", "e", "f"].map(|name| (name, Bson::from(name)));
+        let mut streams = Vec::new();
+        for (name, target) in of_names {
+            streams.push((name, open(target).await));
+        }
+        let of_database = open(Bson::Int32(1)).await;
+        for (n, name) in ["c", "e", "c", "g"].into_iter().enumerate() {
+            client
+                .ok(doc! { "insert": name, "documents": [{ "_id": n as i32 + 1 }], "writeConcern": { "w": 1 } })
+                .await;
+        }
+        commit_all().await;
+        let asked = async |id: i64, name: &str| {
+            let reply = client
+                .ok(doc! { "getMore": id, "collection": name, "maxTimeMS": 50 })
+                .await;
+            ids(&batch(&reply, "nextBatch").0)
+        };
+        let expected: [&[i32]; 3] = [&[1, 3], &[2], &[]];
+        for ((name, id), expected) in streams.into_iter().zip(expected) {
+            let expected: Vec<Bson> = expected.iter().copied().map(Bson::Int32).collect();
+            assert_eq!(asked(id, name).await, expected, "{name}");
+        }
+        let all: Vec<Bson> = (1..5).map(Bson::Int32).collect();
+        assert_eq!(asked(of_database, "$cmd.aggregate").await, all);
+    });
+}

@@ -19,7 +19,7 @@ struct Described<'a> {
     updated: DocBuilder,
     removed: Vec<String>,
     truncated: Vec<(String, i64)>,
-    /// Paths whose text does not say what they are.
+    /// Paths whose text would be taken for another one.
     disambiguated: Option<DocBuilder>,
     path: Vec<Component<'a>>,
 }
@@ -80,7 +80,8 @@ pub(super) fn append_description(
 const MAX_DEPTH: usize = 200;
 
 impl<'a> Described<'a> {
-    /// The text of the path to a step below the present one, which is told where the text could be another path's.
+    /// The text of the path to a step below the present one. Where a field in it has a dot or is a number, which as the text
+    /// stands would be taken for another path, its steps are told.
     fn path_to(&mut self, last: Component<'a>) -> String {
         let mut text = String::new();
         let mut is_ambiguous = false;
@@ -95,10 +96,7 @@ impl<'a> Described<'a> {
                     is_ambiguous |= is_number || name.contains('.');
                     text.push_str(name);
                 }
-                Component::Index(index) => {
-                    is_ambiguous = true;
-                    text.push_str(&index.to_string());
-                }
+                Component::Index(index) => text.push_str(&index.to_string()),
             }
         }
         if is_ambiguous && let Some(paths) = &mut self.disambiguated {

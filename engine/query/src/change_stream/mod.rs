@@ -17,7 +17,7 @@ mod tests;
 
 pub use event::{Event, Image};
 pub use options::{BeforeChange, ChangeStreamOptions, FullDocument, Start};
-pub use scope::Scope;
+pub use scope::{Concerned, Scope, concerned_by};
 pub use split::{MAX_CHANGE_EVENT_BYTES, split_event};
 pub use stages::check_stages;
 pub use token::{Resume, ResumeToken, Seen, TokenData};

@@ -1,8 +1,10 @@
 //! What a stream watches: a collection, a database, or all of them.
 
 use pinion_bson::{RawBsonRef, RawDocument, raw_elements};
+use smallvec::{SmallVec, smallvec};
 
-use crate::value::first;
+use super::unwind::{TransactionEnd, operations_of, transaction_end};
+use crate::value::{field, first};
 
 /// What a stream watches.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,4 +85,50 @@ impl Scope {
             _ => false,
         }
     }
+}
+
+/// Whom an entry of the log may concern, whatever is watched: who looks at it knows more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Concerned<'e> {
+    Nobody,
+    /// Those who watch one of these collections.
+    Namespaces(SmallVec<[&'e str; 4]>),
+    Everybody,
+}
+
+/// Looks at an entry for all who watch at once.
+pub fn concerned_by(entry: &RawDocument) -> Concerned<'_> {
+    let ns = match field(entry, "ns") {
+        Some(RawBsonRef::String(ns)) => ns,
+        _ => "",
+    };
+    match field(entry, "op") {
+        Some(RawBsonRef::String("i" | "u" | "d")) => Concerned::Namespaces(smallvec![ns]),
+        Some(RawBsonRef::String("c")) => match transaction_end(entry) {
+            // It takes place with the last of its transaction.
+            TransactionEnd::Part => Concerned::Nobody,
+            TransactionEnd::Last { .. } => Concerned::Everybody,
+            TransactionEnd::Whole => concerned_by_operations(entry),
+        },
+        _ => Concerned::Nobody,
+    }
+}
+
+fn concerned_by_operations(entry: &RawDocument) -> Concerned<'_> {
+    let Some(operations) = operations_of(entry) else {
+        return Concerned::Everybody;
+    };
+    let mut namespaces = SmallVec::new();
+    for operation in operations {
+        match (field(operation, "op"), field(operation, "ns")) {
+            (Some(RawBsonRef::String("i" | "u" | "d")), Some(RawBsonRef::String(ns))) => {
+                if namespaces.last() != Some(&ns) {
+                    namespaces.push(ns);
+                }
+            }
+            (Some(RawBsonRef::String("n")), _) => {}
+            _ => return Concerned::Everybody,
+        }
+    }
+    Concerned::Namespaces(namespaces)
 }

@@ -187,7 +187,7 @@ fn update_descriptions() {
         rawdoc! { "sn": { "u": { "m": 1 }, "d": { "k": false } }, "sl": { "a": true, "l": 2, "u1": 5 } },
         rawdoc! {
             "updatedFields": { "n.m": 1, "l.1": 5 }, "removedFields": ["n.k"],
-            "truncatedArrays": [{ "field": "l", "newSize": 2 }], "disambiguatedPaths": { "l.1": ["l", 1] },
+            "truncatedArrays": [{ "field": "l", "newSize": 2 }], "disambiguatedPaths": {},
         },
     );
     check_description(
@@ -393,6 +393,48 @@ fn the_ends_of_transactions() {
     check(rawdoc! { "commitTransaction": 1 }, session(ts(8, 1)), last);
     let statements = rawdoc! { "prevOpTime": { "ts": ts(8, 1), "t": 1i64 }, "txnNumber": 7i64, "stmtId": [0, 1] };
     check(operations(), statements, TransactionEnd::Whole);
+}
+
+#[test]
+fn whom_an_entry_concerns() {
+    fn check(entry: RawDocumentBuf, expected: Concerned<'_>) {
+        let found = concerned_by(&entry);
+        assert_eq!(format!("{found:?}"), format!("{expected:?}"), "{entry:?}");
+    }
+    let of = |namespaces: &[&'static str]| Concerned::Namespaces(namespaces.into());
+    check(
+        entry("i", "d.c", rawdoc! { "_id": 1 }, rawdoc! {}),
+        of(&["d.c"]),
+    );
+    check(
+        entry("n", "", rawdoc! { "msg": "periodic noop" }, rawdoc! {}),
+        Concerned::Nobody,
+    );
+    let command = |o: RawDocumentBuf, more: RawDocumentBuf| entry("c", "admin.$cmd", o, more);
+    check(
+        command(rawdoc! { "drop": "c" }, rawdoc! {}),
+        Concerned::Everybody,
+    );
+    let insert = |ns: &str| rawdoc! { "op": "i", "ns": ns, "o": { "_id": 1 } };
+    let operations =
+        || rawdoc! { "applyOps": [insert("d.c"), insert("d.c"), insert("d.e"), insert("d.c")] };
+    check(
+        command(operations(), rawdoc! {}),
+        of(&["d.c", "d.e", "d.c"]),
+    );
+    let session = |previous: Timestamp| rawdoc! { "prevOpTime": { "ts": previous, "t": 1i64 }, "txnNumber": 7i64 };
+    check(
+        command(operations(), session(ts(0, 0))),
+        of(&["d.c", "d.e", "d.c"]),
+    );
+    check(
+        command(operations(), session(ts(8, 1))),
+        Concerned::Everybody,
+    );
+    let part = rawdoc! { "applyOps": [insert("d.c")], "partialTxn": true };
+    check(command(part, session(ts(0, 0))), Concerned::Nobody);
+    let inner = rawdoc! { "applyOps": [{ "op": "c", "ns": "d.$cmd", "o": { "create": "c" } }] };
+    check(command(inner, rawdoc! {}), Concerned::Everybody);
 }
 
 #[test]

@@ -65,23 +65,32 @@ pub fn changes_of(
             is_inner,
         });
     };
-    let o = o_of(document).filter(|_| is_command(document));
-    let Some(RawBsonRef::Array(operations)) = o.and_then(|o| field(o, "applyOps")) else {
+    let Some(operations) = operations_of(document) else {
         if concerns(scope, document) {
             push(entry.clone(), first, false);
         }
         return (changes, 1);
     };
     let mut count = 0;
-    for operation in items(operations) {
-        if let RawBsonRef::Document(operation) = operation
-            && concerns(scope, operation)
-        {
+    for operation in operations {
+        if concerns(scope, operation) {
             push(entry.slice_ref(operation.as_bytes()), first + count, true);
         }
         count += 1;
     }
     (changes, count)
+}
+
+/// The operations of an `applyOps`.
+pub(super) fn operations_of(entry: &RawDocument) -> Option<impl Iterator<Item = &RawDocument>> {
+    let o = o_of(entry).filter(|_| is_command(entry))?;
+    let Some(RawBsonRef::Array(operations)) = field(o, "applyOps") else {
+        return None;
+    };
+    Some(items(operations).filter_map(|operation| match operation {
+        RawBsonRef::Document(operation) => Some(operation),
+        _ => None,
+    }))
 }
 
 /// Whether an operation tells of something that is watched.

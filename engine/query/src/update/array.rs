@@ -115,6 +115,11 @@ impl Push {
         Ok(push)
     }
 
+    /// Whether what it pushes stands at the end, behind everything that was there.
+    pub(super) fn appends(&self) -> bool {
+        self.slice.is_none() && self.sort.is_none() && self.position.is_none()
+    }
+
     /// Whether it does something with an array of so many items, whatever comes out: MongoDB counts a change where an item is
     /// added, even if the slice takes it away, where there is a sort, and where the slice takes something away.
     pub(super) fn rewrites(&self, items: usize) -> bool {

@@ -1,6 +1,7 @@
 //! Updates: replacements and operators, applied to raw documents.
 
 mod apply;
+mod apply_diff;
 mod array;
 mod diff;
 mod filters;
@@ -14,6 +15,8 @@ mod upsert;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_diff;
 #[cfg(test)]
 mod tests_items;
 
@@ -33,9 +36,10 @@ use crate::pipeline::Pipeline;
 use crate::text::element_text;
 use crate::value::{elements, field};
 
+pub use apply_diff::apply_diff;
+pub(crate) use apply_diff::sections_of;
 pub(crate) use array::ItemSort;
-pub(crate) use diff::sections_of;
-pub use diff::{apply_diff, diff};
+pub use diff::diff;
 pub use storage::{check_storable, prepare_insert};
 
 use apply::{Applying, Node};

@@ -63,6 +63,11 @@ impl Operator {
         )
     }
 
+    /// Whether it adds items at the end of an array and does nothing else.
+    pub(super) fn appends(&self) -> bool {
+        matches!(self, Operator::Push(push) if push.appends())
+    }
+
     /// Whether a path that cannot exist is passed over in silence.
     pub(super) fn ignores_unviable_paths(&self) -> bool {
         matches!(self, Operator::Unset | Operator::RenameSource)
