@@ -409,7 +409,8 @@ impl Acquired {
         if let Some(running) = &transaction {
             Box::pin(running.leave_gates(&wanted.ns)).await;
         }
-        let made = Box::pin(ensure_collection(ctx, wanted.ns.clone())).await?;
+        let making = ensure_collection(ctx, wanted.ns.clone());
+        let made = Box::pin(transactions::changing(ctx, &wanted.ns, making)).await?;
         if let Some(running) = transaction.filter(|_| made.is_some()) {
             running.made(&wanted.ns);
         }

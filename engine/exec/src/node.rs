@@ -90,6 +90,7 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
     }
     crate::builds::start();
     if !is_member {
+        crate::applier::end_open_chain();
         let ended = pinion_catalog::end_unfinished().await;
         ended.map_err(OpenNodeError::Catalog)?;
     }

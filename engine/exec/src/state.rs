@@ -46,6 +46,8 @@ pub struct NodeState {
     pub(crate) session_catalog: SessionCatalog,
     pub(crate) session_refresh: SessionRefresh,
     pub(crate) transactions: Transactions,
+    /// The first entry of the transaction that the log ends with, where its last one has not come; on the core that applies.
+    pub(crate) open_chain: Cell<Option<Timestamp>>,
     pub(crate) ops: OpTable,
     pub(crate) conversations: Conversations,
     pub(crate) parking: Parking,
@@ -126,6 +128,7 @@ impl NodeState {
             session_catalog: SessionCatalog::default(),
             session_refresh: SessionRefresh::default(),
             transactions: Transactions::default(),
+            open_chain: Cell::new(None),
             ops: OpTable::default(),
             conversations: Conversations::default(),
             parking: Parking::default(),

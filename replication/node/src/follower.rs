@@ -142,6 +142,7 @@ impl Driver {
     /// From now on this node writes entries of its own, above all that it has.
     pub(crate) async fn lead(self: &Rc<Self>) {
         self.stop_following().await;
+        pinion_exec::end_open_chain();
         storage().lead().await;
     }
 

@@ -69,7 +69,8 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     if let Some(running) = &transaction {
         prepare_for(running, &ns, &specs).await?;
     }
-    let made = pinion_catalog::create_indexes(&cmd.ctx, ns.clone(), specs, limits, asked).await?;
+    let making = pinion_catalog::create_indexes(&cmd.ctx, ns.clone(), specs, limits, asked);
+    let made = transactions::changing(&cmd.ctx, &ns, making).await?;
     if let Some(running) = transaction.filter(|_| made.ts.is_some()) {
         running.made(&ns);
     }

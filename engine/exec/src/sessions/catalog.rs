@@ -306,6 +306,11 @@ impl CheckedOut {
         }
     }
 
+    /// What is known must be read again.
+    pub(crate) fn forget(&mut self) {
+        self.history = None;
+    }
+
     /// Has its transaction aborted when it is brought back.
     pub(crate) fn doom(&mut self) {
         self.is_doomed = true;

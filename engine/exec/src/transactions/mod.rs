@@ -25,6 +25,6 @@ pub(crate) use held::Transactions;
 pub(crate) use open::OpenTransaction;
 pub(crate) use refusals::{check_command, check_level, no_measurements, not_empty};
 pub(crate) use run::run;
-pub(crate) use running::{InUnit, Running, ends_command, fail, is_in, of};
+pub(crate) use running::{InUnit, Running, changing, ends_command, fail, is_in, of};
 pub(crate) use shown::{OpenShown, idle, open_counts, running};
 pub(crate) use state::{Active, Admitted, Asked, TxnState, admit};

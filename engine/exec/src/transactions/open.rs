@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use pinion_catalog::{GateAccess, Uuid};
 use pinion_clock::Timestamp;
-use pinion_runtime::{Duration, Instant};
+use pinion_runtime::{Duration, Instant, Queue, spawn};
 use pinion_storage::{OpenUnit, storage};
 use pinion_wire::Result;
 use pinion_wire::idl::{Lsid, Namespace, ReadConcern};
@@ -14,6 +14,15 @@ use crate::state::state;
 
 /// What an element of an `applyOps` costs beside its bytes: its index as a name, its type and a terminator.
 pub(super) const OPERATION_OVERHEAD_BYTES: usize = 12;
+
+/// What a transaction has to do with the catalog.
+#[derive(Clone, Default)]
+pub(crate) struct Known {
+    /// Collections that were made for it, after its snapshot.
+    pub made: Vec<Uuid>,
+    /// The gates that it has passed.
+    pub passed: Vec<(Namespace, GateAccess)>,
+}
 
 /// A transaction between its first statement and its end, at which it is aborted or committed: one that is dropped would leave
 /// its intents behind.
@@ -26,10 +35,7 @@ pub(crate) struct OpenTransaction {
     /// What its writes do, in their order, as an `applyOps` has them.
     pub operations: Vec<Bytes>,
     pub operation_bytes: usize,
-    /// Collections that were made for it, after its snapshot.
-    pub made: Vec<Uuid>,
-    /// The gates that it has passed.
-    pub passed: Vec<(Namespace, GateAccess)>,
+    pub known: Known,
     pub started: Instant,
     pub started_wall_ms: i64,
     /// How long its statements have run.
@@ -55,20 +61,23 @@ impl OpenTransaction {
             read_concern,
             operations: Vec::new(),
             operation_bytes: 0,
-            made: Vec::new(),
-            passed: Vec::new(),
+            known: Known::default(),
             started: pinion_runtime::now(),
             started_wall_ms: pinion_runtime::wall_ms(),
             active: Duration::ZERO,
         }))
     }
 
-    /// Ends it without a trace.
+    /// Ends it without a trace. That goes on if the caller goes away.
     pub(crate) async fn abort(self: Box<Self>) {
-        let (lsid, number) = (self.lsid, self.number);
-        storage().abort_unit(self.unit).await;
-        release_everywhere(lsid, number).await;
-        state().metrics.counters.transactions_aborted.inc();
+        let aborting = spawn(Queue::Foreground, async move {
+            let (lsid, number) = (self.lsid, self.number);
+            storage().abort_unit(self.unit).await;
+            release_everywhere(lsid, number).await;
+            state().metrics.counters.transactions_aborted.inc();
+        });
+        // One that the end of the node has dropped needs nothing.
+        let _ = aborting.await;
     }
 
     /// Whether there is room for what a write does.

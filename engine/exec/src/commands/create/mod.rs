@@ -63,7 +63,8 @@ pub(crate) async fn create(cmd: Invocation) -> Result<Reply> {
         }
         running.leave_gates(&ns).await;
     }
-    let created = pinion_catalog::create_collection(&cmd.ctx, ns.clone(), options).await?;
+    let creating = pinion_catalog::create_collection(&cmd.ctx, ns.clone(), options);
+    let created = transactions::changing(&cmd.ctx, &ns, creating).await?;
     if let Some(running) = transaction.filter(|_| created.is_some()) {
         running.made(&ns);
     }

@@ -4,6 +4,7 @@ mod cloned;
 mod defaults;
 mod faults;
 mod rules;
+mod transactions;
 pub mod source;
 pub mod target;
 
