@@ -228,12 +228,22 @@ impl Registry {
         F: Fn(Invocation) -> Fut + 'static,
         Fut: Future<Output = Result<Reply>> + 'static,
     {
+        self.register_handler(
+            spec,
+            Rc::new(move |invocation| Box::pin(handler(invocation))),
+        );
+    }
+
+    /// Adds a command whose handler gives futures of one type, as [`Registry::register`] does.
+    ///
+    /// # Panics
+    /// If its name or an alias is taken.
+    pub fn register_handler(&mut self, spec: CommandSpec, handler: Handler) {
         let at = self.commands.len();
         for name in std::iter::once(&spec.name).chain(spec.aliases) {
             let before = self.by_name.insert(name, at);
             assert!(before.is_none(), "the command {name} is registered twice");
         }
-        let handler: Handler = Rc::new(move |invocation| Box::pin(handler(invocation)));
         self.commands.push(Rc::new(Command {
             spec,
             handler,

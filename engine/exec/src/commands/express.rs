@@ -11,7 +11,9 @@ use pinion_clock::Timestamp;
 use pinion_runtime::{Queue, call_on, submit_to};
 use pinion_storage::{Key, Partition, PartitionId, ReadAt, TreeId, storage};
 use pinion_wire::idl::{Lsid, Namespace, ReadConcernLevel};
-use pinion_wire::{Attempt, HandlerFuture, Invocation, Pattern, Repeat, Repeatable, Reply, Result};
+use pinion_wire::{
+    Attempt, Handler, HandlerFuture, Invocation, Pattern, Repeat, Repeatable, Reply, Result,
+};
 
 use super::cursors::{Left, append_batch, append_cursor};
 use crate::acquire::{Acquired, Glance, ReadSource, acquire_viewed, glance, stay};
@@ -325,13 +327,15 @@ impl Repeat for RepeatedFind {
 
     fn run(&self, id: RawBsonRef<'_>, invocation: Invocation) -> HandlerFuture {
         let (ns, key) = (self.0.ns.clone(), id_key(id));
-        let again = async move |cmd: Invocation| {
-            let asked = None;
-            match run(&cmd, Express { ns, key, asked }).await? {
-                Ran::Replied(reply) => Ok(reply),
-                Ran::NotPlain(acquired) => super::find::find_behind(&cmd, acquired).await,
-            }
-        };
+        let again: Handler = Rc::new(move |cmd| {
+            let (ns, key, asked) = (ns.clone(), key.clone(), None);
+            Box::pin(async move {
+                match run(&cmd, Express { ns, key, asked }).await? {
+                    Ran::Replied(reply) => Ok(reply),
+                    Ran::NotPlain(acquired) => super::find::find_behind(&cmd, acquired).await,
+                }
+            })
+        });
         Box::pin(super::run(invocation, Some(TopKind::Query), again))
     }
 }

@@ -62,8 +62,8 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use pinion_wire::{
-    CommandClass, CommandSpec, Error, ErrorCode, Invocation, OpContext, Registry, Reply, Result,
-    collection_named,
+    CommandClass, CommandSpec, Error, ErrorCode, Handler, Invocation, OpContext, Registry, Reply,
+    Result, collection_named,
 };
 
 pub(crate) use crate::concern::acknowledge;
@@ -88,7 +88,16 @@ where
     F: Fn(Invocation) -> Fut + Copy + 'static,
     Fut: Future<Output = Result<Reply>> + 'static,
 {
-    registry.register(spec, move |cmd| run(cmd, top, handler));
+    registry.register_handler(
+        spec,
+        surrounded(top, Rc::new(move |cmd| Box::pin(handler(cmd)))),
+    );
+}
+
+/// What a handler becomes with everything that surrounds it. The handler gives a boxed future, so that the surroundings are
+/// compiled once and not for each command.
+fn surrounded(top: Option<TopKind>, handler: Handler) -> Handler {
+    Rc::new(move |cmd| Box::pin(run(cmd, top, handler.clone())))
 }
 
 /// Registers a command of a layer above, with what surrounds every command.
@@ -100,11 +109,7 @@ where
     register(registry, spec, None, handler);
 }
 
-async fn run<F, Fut>(cmd: Invocation, top: Option<TopKind>, handler: F) -> Result<Reply>
-where
-    F: FnOnce(Invocation) -> Fut,
-    Fut: Future<Output = Result<Reply>>,
-{
+async fn run(cmd: Invocation, top: Option<TopKind>, handler: Handler) -> Result<Reply> {
     if cmd.ctx.args.help {
         return Ok(help(&cmd));
     }
@@ -121,16 +126,12 @@ where
     run_counted(&state, cmd, top, handler).await
 }
 
-async fn run_counted<F, Fut>(
+async fn run_counted(
     state: &Rc<NodeState>,
     mut cmd: Invocation,
     top: Option<TopKind>,
-    handler: F,
-) -> Result<Reply>
-where
-    F: FnOnce(Invocation) -> Fut,
-    Fut: Future<Output = Result<Reply>>,
-{
+    handler: Handler,
+) -> Result<Reply> {
     let metrics = &state.metrics;
     // First, since a member that has no data yet cannot know who signed a time.
     topology::check_runs_here(state, &cmd)?;

@@ -7,11 +7,9 @@ mod defaults;
 mod read;
 mod write;
 
-use std::future::Future;
-
 use pinion_bson::RawBsonRef;
 use pinion_wire::idl::{ReadConcern, ReadConcernLevel, WriteConcern, WriteConcernW};
-use pinion_wire::{CommandClass, Error, ErrorCode, Invocation, Reply, Result};
+use pinion_wire::{CommandClass, Error, ErrorCode, Handler, Invocation, Reply, Result};
 
 pub(crate) use defaults::{Change, DefaultsCache, SETTINGS, STORED_AS};
 pub use defaults::{forget_everywhere, has_default_write_concern};
@@ -37,11 +35,7 @@ pub(crate) fn check(state: &NodeState, cmd: &Invocation) -> Result<()> {
 }
 
 /// Runs a command of a member: once what it reads is there, and to the end of what its read concern promises.
-pub(crate) async fn surround<F, Fut>(mut cmd: Invocation, handler: F) -> Result<Reply>
-where
-    F: FnOnce(Invocation) -> Fut,
-    Fut: Future<Output = Result<Reply>>,
-{
+pub(crate) async fn surround(mut cmd: Invocation, handler: Handler) -> Result<Reply> {
     if transactions::is_in(&cmd.ctx) {
         return Box::pin(transactions::run(cmd, handler)).await;
     }

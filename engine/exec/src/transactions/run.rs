@@ -1,6 +1,5 @@
 //! A statement of a transaction from its session's home and back.
 
-use std::future::Future;
 use std::rc::Rc;
 
 use pinion_catalog::from_fatal;
@@ -8,7 +7,7 @@ use pinion_clock::{OpTime, Timestamp};
 use pinion_runtime::Duration;
 use pinion_storage::storage;
 use pinion_wire::idl::ReadConcern;
-use pinion_wire::{ErrorCode, Invocation, OpContext, Reply, Result};
+use pinion_wire::{ErrorCode, Handler, Invocation, OpContext, Reply, Result};
 
 use super::open::OpenTransaction;
 use super::refusals::asked;
@@ -29,11 +28,7 @@ use crate::topology::check_runs_here;
 ///
 /// # Errors
 /// Those of the command, and as of [`super::admit`].
-pub(crate) async fn run<F, Fut>(cmd: Invocation, handler: F) -> Result<Reply>
-where
-    F: FnOnce(Invocation) -> Fut,
-    Fut: Future<Output = Result<Reply>>,
-{
+pub(crate) async fn run(cmd: Invocation, handler: Handler) -> Result<Reply> {
     let (ctx, asked) = (cmd.ctx.clone(), asked(&cmd));
     match (run_statement(cmd, handler).await, asked) {
         (Ok((mut reply, written)), Asked::Commit | Asked::Abort) => {
@@ -49,14 +44,10 @@ where
 }
 
 /// Runs a command with its session. Gives its reply, and what a commit has written.
-async fn run_statement<F, Fut>(
+async fn run_statement(
     mut cmd: Invocation,
-    handler: F,
-) -> Result<(Reply, Option<Timestamp>)>
-where
-    F: FnOnce(Invocation) -> Fut,
-    Fut: Future<Output = Result<Reply>>,
-{
+    handler: Handler,
+) -> Result<(Reply, Option<Timestamp>)> {
     let ctx = cmd.ctx.clone();
     let (Some(lsid), Some(number)) = (&ctx.args.lsid, ctx.args.txn_number) else {
         unreachable!("autocommit comes with both, or is refused");

@@ -150,7 +150,10 @@ async fn entry(
     let (old, new) = match documents {
         (None, Some(new)) => {
             let event = event(OpKind::Insert, new, None);
-            return Ok((OpKind::Insert, entry_of(collection, &event, form, None).await?));
+            return Ok((
+                OpKind::Insert,
+                entry_of(collection, &event, form, None).await?,
+            ));
         }
         (Some(old), new) => (old, new),
         (None, None) => unreachable!("a document is written or deleted"),
@@ -161,7 +164,10 @@ async fn entry(
     let key = key.finish();
     let Some(new) = new else {
         let event = event(OpKind::Delete, &key, None);
-        return Ok((OpKind::Delete, entry_of(collection, &event, form, image).await?));
+        return Ok((
+            OpKind::Delete,
+            entry_of(collection, &event, form, image).await?,
+        ));
     };
     if !collection.is_replicated() {
         return Ok((OpKind::Update, None));
@@ -174,7 +180,10 @@ async fn entry(
     let changes = changes.await;
     let o = changes.as_deref().unwrap_or(new);
     let event = event(OpKind::Update, o, Some(&key));
-    Ok((OpKind::Update, entry_of(collection, &event, form, image).await?))
+    Ok((
+        OpKind::Update,
+        entry_of(collection, &event, form, image).await?,
+    ))
 }
 
 /// Shows a write to this core's observers and makes its entry, beside the cores where that copies much. What is not replicated
