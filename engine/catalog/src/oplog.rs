@@ -131,12 +131,17 @@ pub fn encode_entry(event: &OpEvent<'_>) -> Entry {
     finish_entry(doc, event.wall_ms, event.session)
 }
 
+/// The image of a document, if it fits into an entry beside what the write tells.
+fn fitting<'a>(event: &OpEvent<'_>, image: Option<&'a RawDocument>) -> Option<&'a RawDocument> {
+    image.filter(|image| {
+        image.as_bytes().len() + event.o.as_bytes().len() <= MAX_USER_DOCUMENT_BYTES
+    })
+}
+
 /// As [`encode_entry`], with the document as it was before the write: change streams show it, on whatever member. It lives as
 /// long as the entry. One that is too large for an entry beside what the write tells is left out.
 pub fn encode_entry_with_image(event: &OpEvent<'_>, image: Option<&RawDocument>) -> Entry {
-    let image = image.filter(|image| {
-        image.as_bytes().len() + event.o.as_bytes().len() <= MAX_USER_DOCUMENT_BYTES
-    });
+    let image = fitting(event, image);
     let bytes = event.o.as_bytes().len() + image.map_or(0, |image| image.as_bytes().len());
     let mut doc = begin_entry(256 + bytes, event.session);
     append_operation(&mut doc, event);
@@ -170,10 +175,16 @@ pub fn encode_apply_ops(events: &[OpEvent<'_>]) -> Entry {
     finish_entry(doc, events[0].wall_ms, None)
 }
 
-/// What an entry says of one write, alone: as an element of the `applyOps` of a transaction. Every observer has seen it.
-pub fn encode_operation(event: &OpEvent<'_>) -> Entry {
-    let mut doc = DocBuilder::with_capacity(160 + event.o.as_bytes().len());
+/// What an entry says of one write, alone, as [`encode_entry_with_image`] does: as an element of the `applyOps` of a transaction.
+/// Every observer has seen it.
+pub fn encode_operation(event: &OpEvent<'_>, image: Option<&RawDocument>) -> Entry {
+    let image = fitting(event, image);
+    let bytes = event.o.as_bytes().len() + image.map_or(0, |image| image.as_bytes().len());
+    let mut doc = DocBuilder::with_capacity(160 + bytes);
     append_operation(&mut doc, event);
+    if let Some(image) = image {
+        doc.append("preImage", image);
+    }
     Entry {
         bytes: doc.finish_bytes(),
     }

@@ -411,8 +411,8 @@ impl Acquired {
         }
         let making = ensure_collection(ctx, wanted.ns.clone());
         let made = Box::pin(transactions::changing(ctx, &wanted.ns, making)).await?;
-        if let Some(running) = transaction.filter(|_| made.is_some()) {
-            running.made(&wanted.ns);
+        if let (Some(running), Some(ts)) = (transaction, made) {
+            running.made(&wanted.ns, ts);
         }
         Ok((acquire(ctx, wanted).await?, made))
     }

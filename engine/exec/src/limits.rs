@@ -153,8 +153,6 @@ pub(crate) const MODIFY_STEP_WRITES: usize = 4096;
 /// Bytes of documents, old and new, that a core prepares before what it has is written; one is
 /// always prepared.
 pub(crate) const PREPARED_BYTES: usize = 4 * 1024 * 1024;
-/// How often a write that conflicts is tried again before the client is told.
-pub const MAX_CONFLICT_RETRIES: u32 = 200;
 /// How often a write that finds no memory for changes waits for the checkpoint before the client is
 /// told.
 pub const MAX_CACHE_FULL_RETRIES: u32 = 500;

@@ -97,6 +97,13 @@ fn end_chain(ts: Timestamp) {
     }
 }
 
+/// The transaction whose first entries were applied is of no meaning any more.
+pub(super) fn forget_open_chain() {
+    if let Some(begun) = state().open_chain.take() {
+        storage().transaction_ends(begun, begun);
+    }
+}
+
 /// What the log ends with is no transaction any more of which more may come: this node writes its own entries behind it. Runs
 /// on the core that applies.
 pub fn end_open_chain() {

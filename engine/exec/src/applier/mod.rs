@@ -101,6 +101,10 @@ struct Shared {
 impl Applier {
     /// An applier on this core.
     pub fn new(mode: ApplyMode) -> Applier {
+        if mode == ApplyMode::InitialSync {
+            // What an attempt before has applied is of a log that is given up.
+            chain::forget_open_chain();
+        }
         let shared = Rc::new(Shared {
             mode,
             waiting: RefCell::default(),

@@ -71,8 +71,8 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     }
     let making = pinion_catalog::create_indexes(&cmd.ctx, ns.clone(), specs, limits, asked);
     let made = transactions::changing(&cmd.ctx, &ns, making).await?;
-    if let Some(running) = transaction.filter(|_| made.ts.is_some()) {
-        running.made(&ns);
+    if let (Some(running), Some(ts)) = (transaction, made.ts) {
+        running.made(&ns, ts);
     }
     let mut out = Reply::new();
     out.append("numIndexesBefore", made.before as i32)

@@ -385,6 +385,10 @@ pub(crate) async fn check_out_transaction(
             let catalog = &state().session_catalog;
             catalog.in_transactions.borrow_mut().insert(lsid);
         }
+        if asked == Asked::Commit {
+            // It ends in any case.
+            session.expires.set(None);
+        }
         session.is_doomed.set(false);
         session.holder.replace(Some(ctx));
         Ok((out, admitted))

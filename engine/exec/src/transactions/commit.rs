@@ -63,6 +63,8 @@ pub(crate) async fn commit(ctx: &OpContext, running: &Running) -> Result<()> {
             counters.transactions_aborted.inc();
             Err(match error {
                 WriteError::UnitEnded => aborted(number),
+                // Memory is free when others have ended: the whole transaction may be tried again.
+                WriteError::CacheFull => from_write_error(WriteError::Conflict),
                 error => from_write_error(error),
             })
         }

@@ -18,8 +18,8 @@ pub(super) const OPERATION_OVERHEAD_BYTES: usize = 12;
 /// What a transaction has to do with the catalog.
 #[derive(Clone, Default)]
 pub(crate) struct Known {
-    /// Collections that were made for it, after its snapshot.
-    pub made: Vec<Uuid>,
+    /// Collections that were made, or got indexes, for it, after its snapshot, and when.
+    pub made: Vec<(Uuid, Timestamp)>,
     /// The gates that it has passed.
     pub passed: Vec<(Namespace, GateAccess)>,
 }

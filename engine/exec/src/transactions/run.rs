@@ -7,7 +7,7 @@ use pinion_clock::{OpTime, Timestamp};
 use pinion_runtime::Duration;
 use pinion_storage::storage;
 use pinion_wire::idl::ReadConcern;
-use pinion_wire::{ErrorCode, Handler, Invocation, OpContext, Reply, Result};
+use pinion_wire::{Error, ErrorCode, Handler, Invocation, OpContext, Reply, Result};
 
 use super::open::OpenTransaction;
 use super::refusals::asked;
@@ -37,9 +37,24 @@ pub(crate) async fn run(cmd: Invocation, handler: Handler) -> Result<Reply> {
         }
         (Ok((reply, _)), _) => Ok(reply),
         (Err(error), Asked::Commit) if error.code == ErrorCode::NO_SUCH_TRANSACTION => {
-            Err(complete_error(&ctx, error).await)
+            Err(certain(&ctx, error).await)
         }
         (Err(error), _) => Err(error),
+    }
+}
+
+/// The answer that a transaction is not known here, once that is certain. Something is written first, as what this node has may
+/// be on a majority already while another member, of a later term, has the commit.
+async fn certain(ctx: &OpContext, error: Error) -> Error {
+    let Some(set) = state().replica_set() else {
+        return error;
+    };
+    match interruptible(ctx, set.write_noop("NoSuchTransaction error")).await {
+        Ok(Ok(ts)) => {
+            ctx.wrote(ts);
+            complete_error(ctx, error).await
+        }
+        Ok(Err(refused)) | Err(refused) => refused,
     }
 }
 

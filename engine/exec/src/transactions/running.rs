@@ -253,7 +253,15 @@ impl Running {
     }
 
     /// Leaves the gates of a namespace where nothing was written: the catalog is about to be changed for the transaction.
+    ///
+    /// # Panics
+    /// If something was: a drop of the collection would come before the commit.
     pub(crate) async fn leave_gates(&self, ns: &Namespace) {
+        let collection = core_catalog().get(ns);
+        assert!(
+            collection.is_none_or(|collection| !self.has_written(collection.uuid)),
+            "a transaction stays behind the gates of what it has written"
+        );
         let is_other = |(passed, _): &(Namespace, GateAccess)| passed != ns;
         self.known.borrow_mut().passed.retain(is_other);
         leave_everywhere(self.lsid, ns.clone()).await;
@@ -269,10 +277,10 @@ impl Running {
         })
     }
 
-    /// What has this name now was made, or got its indexes, for the transaction.
-    pub(crate) fn made(&self, ns: &Namespace) {
+    /// What has this name now was made, or got its indexes, for the transaction by the change at `ts`.
+    pub(crate) fn made(&self, ns: &Namespace, ts: Timestamp) {
         if let Some(collection) = core_catalog().get(ns) {
-            self.known.borrow_mut().made.push(collection.uuid);
+            self.known.borrow_mut().made.push((collection.uuid, ts));
         }
     }
 
@@ -289,13 +297,19 @@ impl Running {
         if intent == Intent::Write {
             check_written(ns, collection)?;
         }
-        let Some(collection) = collection else {
-            return Ok(());
+        let (current, at) = (core_catalog().current(), self.reads().at);
+        let changed_at = match collection {
+            // What had this name at the snapshot may be gone.
+            None => current.gone_at(ns),
+            Some(found) => current.changed_at(found.number).max(found.visible_from),
         };
-        let changed_at = core_catalog().current().changed_at(collection.number);
-        let changed_at = changed_at.max(collection.visible_from);
-        let at = self.reads().at;
-        if changed_at <= at || self.known.borrow().made.contains(&collection.uuid) {
+        // What was made for the transaction others may have changed since.
+        let is_own = collection.is_some_and(|found| {
+            let known = self.known.borrow();
+            let mut made = known.made.iter();
+            made.any(|(uuid, ts)| *uuid == found.uuid && changed_at <= *ts)
+        });
+        if changed_at <= at || is_own {
             return Ok(());
         }
         let (code, what) = match intent {

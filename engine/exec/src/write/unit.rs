@@ -201,7 +201,7 @@ async fn entry_of(
     let bytes = event.o.as_bytes().len() + image.map_or(0, |image| image.as_bytes().len());
     let encode = || match form {
         Form::Entry => encode_entry_with_image(event, image),
-        Form::Operation => encode_operation(event),
+        Form::Operation => encode_operation(event, image),
     };
     Ok(Some(compute_bytes(bytes, encode).await))
 }

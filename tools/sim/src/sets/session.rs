@@ -236,7 +236,8 @@ impl Session {
                 return Err(None);
             };
             match error_code(&reply) {
-                0 if matches!(reply.get_document("cursor"), Ok(cursor) if !matches!(cursor.get_i64("id"), Ok(0))) => {
+                0 if matches!(reply.get_document("cursor"), Ok(cursor) if !matches!(cursor.get_i64("id"), Ok(0))) =>
+                {
                     return Err(Some(reply));
                 }
                 0 => seen(crate::client::batch(&reply, "firstBatch")),

@@ -223,10 +223,12 @@ impl Writer {
             history.together(&operations);
         }
         let (shared, name) = (self.shared.clone(), self.name.clone());
-        let floor: Floor = operations.iter().fold(Floor::new(), |mut floor, (key, number)| {
-            floor.entry(key.clone()).or_default().push(*number);
-            floor
-        });
+        let floor: Floor = operations
+            .iter()
+            .fold(Floor::new(), |mut floor, (key, number)| {
+                floor.entry(key.clone()).or_default().push(*number);
+                floor
+            });
         let mut check = |documents: Vec<RawDocumentBuf>| {
             // Updates have no batch.
             if !documents.is_empty() {

@@ -4,9 +4,9 @@ mod cloned;
 mod defaults;
 mod faults;
 mod rules;
-mod transactions;
 pub mod source;
 pub mod target;
+mod transactions;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
