@@ -636,7 +636,9 @@ fn a_step_down_ends_statements_that_wait() {
             pinion_exec::interrupt_writers().await;
             for waiting in waiting {
                 let reply = waiting.await.expect("it ends");
-                assert_eq!(reply.get_i32("code").ok(), Some(11602), "{reply}");
+                // Interrupted, or let through the gate and refused behind it.
+                let code = reply.get_i32("code").ok();
+                assert!(matches!(code, Some(11602 | 10107)), "{reply}");
             }
             dropping.await.expect("it ends");
             until_nothing_is_held().await;
