@@ -29,7 +29,7 @@ use crate::sessions::{SessionCatalog, SessionRefresh, SessionTable};
 use crate::spill::NodeMemory;
 use crate::time_keys::TimeKeys;
 use crate::topology::ReplicaSet;
-use crate::transactions::Transactions;
+use crate::transactions::{TransactionMemory, Transactions};
 use crate::ttl::TtlMonitor;
 use crate::write::OpenBuckets;
 
@@ -101,6 +101,8 @@ pub struct NodeShared {
     pub started_wall_ms: i64,
     /// What its operations hold.
     pub(crate) memory: NodeMemory,
+    /// What its open transactions keep.
+    pub(crate) transactions: Arc<TransactionMemory>,
     /// How other members prove to be that, where they have to.
     pub(crate) member_access: Option<MemberAccess>,
     /// What writes take while the set lags.

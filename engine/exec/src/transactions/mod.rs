@@ -22,7 +22,7 @@ pub(crate) use abort::{abort_all, abort_sessions, start};
 pub(crate) use chains::{Piece, piece_of};
 pub(crate) use commit::{abort, commit};
 pub(crate) use held::Transactions;
-pub(crate) use open::OpenTransaction;
+pub(crate) use open::{OpenTransaction, TransactionMemory};
 pub(crate) use refusals::{check_command, check_level, no_measurements, not_empty};
 pub(crate) use run::run;
 pub(crate) use running::{InUnit, Running, changing, ends_command, fail, is_in, of};

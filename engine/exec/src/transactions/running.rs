@@ -346,12 +346,13 @@ impl Running {
                 continue;
             }
             let open = taken.open.as_mut().expect("it is here until it is dropped");
-            let has_room = entry
-                .as_ref()
-                .is_none_or(|operation| open.has_room(&operation.bytes));
-            let written = match has_room {
-                true => storage().write_unit(&mut open.unit, writes).await,
-                false => Err(WriteError::UnitTooLarge),
+            let room = match &entry {
+                Some(operation) => open.take_room(&operation.bytes),
+                None => Ok(()),
+            };
+            let written = match room {
+                Ok(()) => storage().write_unit(&mut open.unit, writes).await,
+                Err(error) => Err(error),
             };
             match written {
                 Ok(()) => {

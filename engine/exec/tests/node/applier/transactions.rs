@@ -112,6 +112,8 @@ async fn workload(client: Client) {
         update(7, doc! { "$set": { "last": true } }),
     ]);
     transaction(&client, 3, commands).await;
+    let last = storage().last_allotted();
+    storage().wait_durable(last).await.expect("storage serves");
 }
 
 /// Which of the entries are those of the last transaction.
