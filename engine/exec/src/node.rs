@@ -19,6 +19,7 @@ use crate::options::NodeOptions;
 use crate::replication::NodeTickets;
 use crate::spill::NodeMemory;
 use crate::state::{NodeShared, NodeState, state};
+use crate::transactions::TransactionMemory;
 
 /// Why a node did not open.
 #[derive(Debug)]
