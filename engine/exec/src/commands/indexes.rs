@@ -15,7 +15,7 @@ use crate::builds::CommitQuorum;
 use crate::read::Stream;
 use crate::state::state;
 use crate::stats::tree_stats;
-use crate::transactions::{self, Running, not_empty};
+use crate::transactions::{self, Running, not_empty, not_made};
 
 /// `createIndexes`.
 pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
@@ -91,7 +91,7 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// Lets the catalog make indexes for a transaction, of a collection that has no documents. Indexes that are there already are
+/// Lets the catalog make indexes for a transaction, of a collection that it has made and that has no documents. Indexes that are there already are
 /// not made.
 ///
 /// # Errors
@@ -104,6 +104,9 @@ async fn prepare_for(running: &Running, ns: &Namespace, specs: &[RawDocumentBuf]
         };
         if specs.iter().all(is_there) {
             return Ok(());
+        }
+        if !running.has_made(collection.uuid) {
+            return Err(not_made(ns));
         }
         let tree = collection.tree();
         let stats = tree_stats(vec![tree]).await;

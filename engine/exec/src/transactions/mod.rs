@@ -23,7 +23,7 @@ pub(crate) use chains::{Piece, piece_of};
 pub(crate) use commit::{abort, commit};
 pub(crate) use held::Transactions;
 pub(crate) use open::{OpenTransaction, TransactionMemory};
-pub(crate) use refusals::{check_command, check_level, no_measurements, not_empty};
+pub(crate) use refusals::{check_command, check_level, no_measurements, not_empty, not_made};
 pub(crate) use run::run;
 pub(crate) use running::{InUnit, Running, changing, ends_command, fail, is_in, of};
 pub(crate) use shown::{OpenShown, idle, open_counts, running};

@@ -284,6 +284,12 @@ impl Running {
         }
     }
 
+    /// Whether a collection was made for the transaction.
+    pub(crate) fn has_made(&self, uuid: Uuid) -> bool {
+        let known = self.known.borrow();
+        known.made.iter().any(|(made, _)| *made == uuid)
+    }
+
     /// Whether a collection is now what it was at the transaction's snapshot.
     ///
     /// # Errors

@@ -404,7 +404,9 @@ fn making_what_is_there_lets_go_of_nothing() {
         become_primary().await;
         client.ok(insert(&[1])).await;
         client.ok(first(1, 1, insert(&[2]))).await;
-        client.ok(statement(1, 1, doc! { "create": "c" })).await;
+        let there =
+            doc! { "createIndexes": "c", "indexes": [{ "key": { "_id": 1 }, "name": "_id_" }] };
+        client.ok(statement(1, 1, there)).await;
         let dropping = {
             let client = client.on(1);
             spawn(Queue::Foreground, async move {
@@ -416,6 +418,16 @@ fn making_what_is_there_lets_go_of_nothing() {
         committed(&client, commit(1, 1)).await;
         dropping.await.expect("it ends");
         assert!(ids(&client, all()).await.is_empty());
+        client.ok(insert(&[1])).await;
+        client.ok(first(1, 2, insert(&[2]))).await;
+        client
+            .fails(statement(1, 2, doc! { "create": "c" }), 48)
+            .await;
+        client.ok(doc! { "create": "empty" }).await;
+        let index =
+            doc! { "createIndexes": "empty", "indexes": [{ "key": { "a": 1 }, "name": "a" }] };
+        client.ok(first(1, 3, all())).await;
+        client.fails(statement(1, 3, index), 263).await;
     });
 }
 

@@ -61,10 +61,14 @@ pub(crate) async fn create(cmd: Invocation) -> Result<Reply> {
                 "Cannot create a view or a time-series collection in a multi-document transaction.",
             ));
         }
-        // What is there is not changed, and the transaction may have written to it.
-        if core_catalog().get(&ns).is_none() {
-            running.leave_gates(&ns).await;
+        // The transaction may have written to what is there.
+        if core_catalog().get(&ns).is_some() {
+            return Err(Error::new(
+                ErrorCode::NAMESPACE_EXISTS,
+                format!("Collection {ns} already exists."),
+            ));
         }
+        running.leave_gates(&ns).await;
     }
     let creating = pinion_catalog::create_collection(&cmd.ctx, ns.clone(), options);
     let created = transactions::changing(&cmd.ctx, &ns, creating).await?;
